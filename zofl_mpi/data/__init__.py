@@ -1,0 +1,87 @@
+"""Data sets, their readers, their splits over server and clients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+@final
+@dataclass(frozen=True)
+class Dataset:
+    """Labelled samples, or some rows of them.
+
+    The inputs may be a read-only map of a file that all ranks of a node share; then only `rows` is this rank's own.
+    A computation sees `inputs * scale + shift`, in its own dtype.
+
+    Attributes:
+        inputs: (N, p) bytes or floats.
+        labels: (N,) integers, 0 <= label < classes.
+        classes: C.
+        rows: (k,) which of the N samples belong to this data set; None stands for all.
+        scale, shift: numbers, or (p,) one per feature.
+    """
+
+    inputs: Array
+    labels: Array
+    classes: int
+    rows: NDArray[np.int64] | None = None
+    scale: float | NDArray[np.float64] = 1.0
+    shift: float | NDArray[np.float64] = 0.0
+
+    def __len__(self) -> int:
+        return len(self.labels) if self.rows is None else len(self.rows)
+
+    @property
+    def features(self) -> int:
+        """p, the length of one input."""
+        return int(self.inputs.shape[1])
+
+    def subset(self, positions: NDArray[np.int64]) -> Dataset:
+        """The samples at `positions` (each in 0..len - 1), without a copy of the inputs."""
+        return replace(self, rows=positions if self.rows is None else self.rows[positions])
+
+    def take(self, positions: NDArray[np.int64], dtype: Any) -> tuple[Array, NDArray[np.int64]]:
+        """Inputs (B, p) in `dtype`, scaled and shifted, and labels (B,) of the samples at `positions`."""
+        rows = positions if self.rows is None else self.rows[positions]
+        inputs = self.inputs[rows].astype(dtype)
+        inputs *= np.asarray(self.scale, dtype)
+        inputs += np.asarray(self.shift, dtype)
+        return inputs, self.labels[rows].astype(np.int64)
+
+    def counts(self) -> NDArray[np.int64]:
+        """(C,) the number of samples of each class."""
+        labels = self.labels if self.rows is None else self.labels[self.rows]
+        return np.bincount(labels, minlength=self.classes).astype(np.int64)
+
+
+@final
+@dataclass(frozen=True)
+class Federation:
+    """Who holds which samples: the server, the m clients, and nobody (the test part).
+
+    Attributes:
+        server: the server's own training samples.
+        clients: D_0, ..., D_{m-1}.
+        test: held out from all.
+    """
+
+    server: Dataset
+    clients: tuple[Dataset, ...]
+    test: Dataset
+
+    @property
+    def weights(self) -> NDArray[np.float64]:
+        """(m,) rho_i = N_i / N_tr, where N_tr counts the server's samples too ([A] section IV; they sum to about 0.7)."""
+        sizes = np.array([len(d) for d in self.clients], np.float64)
+        return sizes / (sizes.sum() + len(self.server))
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """(m, C) realised label counts of the clients."""
+        return np.stack([d.counts() for d in self.clients])
