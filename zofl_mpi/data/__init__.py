@@ -13,6 +13,28 @@ Array = NDArray[Any]
 
 @final
 @dataclass(frozen=True)
+class Raw:
+    """A data set as it is stored, before anything is scaled or shared out. Its arrays may be read-only maps of files.
+
+    Attributes:
+        inputs: (N, p) bytes, float32 or float64.
+        labels: (N,) int64, 0 <= label < classes.
+        classes: C.
+        official_test: how many samples at the end are the official test part; 0 if there is none.
+        levels: what the bytes are divided by to lie in [0, 1] (255; 16 for the digits); None for floats.
+        channels: equal blocks of features that lie one behind the other (3 colour planes, else 1).
+    """
+
+    inputs: Array
+    labels: NDArray[np.int64]
+    classes: int
+    official_test: int = 0
+    levels: int | None = None
+    channels: int = 1
+
+
+@final
+@dataclass(frozen=True)
 class Dataset:
     """Labelled samples, or some rows of them.
 
@@ -77,9 +99,10 @@ class Federation:
 
     @property
     def weights(self) -> NDArray[np.float64]:
-        """(m,) rho_i = N_i / N_tr, where N_tr counts the server's samples too ([A] section IV; they sum to about 0.7)."""
+        """(m,) rho_i = N_i / N_tr; N_tr counts the server's samples too ([A] section IV; they sum to about 0.7)."""
         sizes = np.array([len(d) for d in self.clients], np.float64)
-        return sizes / (sizes.sum() + len(self.server))
+        total: float = sizes.sum() + len(self.server)
+        return sizes / total
 
     @property
     def counts(self) -> NDArray[np.int64]:

@@ -1,0 +1,181 @@
+"""One copy of a data set per node: plain .npy files that all ranks of the node map read-only.
+
+The order of events in a parallel run: every rank asks for the sources (a rank that lacks a file says so), one rank
+of each node prepares, all wait for it, every rank opens. Entries may be deleted at any time between runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+import numpy as np
+
+from zofl_mpi.data import Array, Raw
+from zofl_mpi.errors import UserError
+
+FORMAT = 1  # of the entries and of what the readers return; a new number makes all entries anew
+ARRAYS = ("inputs", "labels")
+FACTS = ("classes", "official_test", "levels", "channels")
+UNFINISHED = ".making-"
+DAY = 24 * 3600.0
+
+
+@final
+@dataclass(frozen=True)
+class Sources:
+    """What a data set is read or made from.
+
+    Attributes:
+        name: the data set, as the user calls it.
+        key: name of its cache entry, another one for other files, other times of change or other parameters.
+        read: reads or makes the data set (seconds); raises UserError.
+    """
+
+    name: str
+    key: str
+    read: Callable[[], Raw]
+
+
+def user_folder(variable: str, part: str) -> Path:
+    """The folder that the environment's `variable` names, else `part` of the user's cache folder."""
+    if named := os.environ.get(variable):
+        return Path(named)
+    import pooch  # type: ignore[import-untyped]  # 0.1 s, times every rank of a node
+
+    return Path(pooch.os_cache("zofl_mpi")) / part
+
+
+def default_cache_dir() -> Path:
+    """``$ZOFL_CACHE``, else a folder in the user's cache."""
+    return user_folder("ZOFL_CACHE", "arrays")
+
+
+def identify(
+    name: str, read: Callable[[], Raw], files: Sequence[Path] = (), parameters: Mapping[str, float] | None = None
+) -> Sources:
+    """Sources with a key made of the files' true names, sizes and times of change, or of the parameters.
+
+    Raises:
+        UserError: a file is not there.
+    """
+    facts = [FORMAT, name, [_fingerprint(path) for path in files], dict(parameters or {})]
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    return Sources(name, f"{re.sub('[^a-z0-9]+', '-', Path(name).stem.lower())}-{digest[:16]}", read)
+
+
+def _fingerprint(path: Path) -> tuple[str, int, int]:
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}): check its name and permissions") from error
+    return str(path.resolve()), status.st_size, status.st_mtime_ns
+
+
+def prepare(sources: Sources, cache_dir: Path | None = None) -> None:
+    """Make the cache entry unless an intact one is there. For one rank of each node; others may race, all end well.
+
+    Raises:
+        UserError: the data set cannot be read, or the cache folder cannot be written.
+    """
+    folder = cache_dir or default_cache_dir()
+    if _is_intact(folder / sources.key):
+        return
+    raw = sources.read()
+    try:
+        _store(raw, folder, sources.key)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UserError(
+            f"the cache folder {folder} cannot be written ({reason}): set ZOFL_CACHE to a folder on a disk with space"
+        ) from error
+
+
+def open(sources: Sources, cache_dir: Path | None = None) -> Raw:
+    """The prepared data set, its arrays mapped read-only: all ranks of a node share the memory.
+
+    Raises:
+        UserError: the entry is not there or damaged.
+    """
+    entry = (cache_dir or default_cache_dir()) / sources.key
+    try:
+        return _map(entry)
+    except Exception as error:
+        fault = f"the cached copy of {sources.name} in {entry} is missing or damaged ({error})"
+        raise UserError(f"{fault}: delete that folder and run again") from error
+
+
+def _store(raw: Raw, folder: Path, key: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    _forget_unfinished(folder)
+    with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=folder, ignore_cleanup_errors=True) as making:
+        fresh = Path(making) / key
+        fresh.mkdir()  # unlike the temporary folder it has the user's umask: a group can share a cache
+        _write(raw, fresh)
+        _place(fresh, folder / key)
+
+
+def _forget_unfinished(folder: Path) -> None:
+    """Remove what killed writers left; a day is longer than any writer takes."""
+    for left in folder.glob(f"{UNFINISHED}*"):
+        with suppress(OSError):  # another writer may be removing it
+            if time.time() - left.stat().st_mtime > DAY:
+                shutil.rmtree(left, ignore_errors=True)
+
+
+def _write(raw: Raw, fresh: Path) -> None:
+    for array in ARRAYS:
+        np.save(fresh / f"{array}.npy", getattr(raw, array), allow_pickle=False)
+    facts = {fact: getattr(raw, fact) for fact in FACTS}
+    facts["bytes"] = {array: (fresh / f"{array}.npy").stat().st_size for array in ARRAYS}
+    (fresh / "facts.json").write_text(json.dumps(facts))
+
+
+def _place(fresh: Path, entry: Path) -> None:
+    """Put the entry under its name in one step, unless another writer was first.
+
+    A folder's rename refuses to replace a full folder. So files that others have mapped are never unlinked: on a
+    network file system that would kill their readers on other nodes.
+    """
+    for attempt in range(5):
+        try:
+            os.rename(fresh, entry)
+            return
+        except OSError as error:
+            if _is_intact(entry):
+                return
+            refused = error
+        with suppress(FileNotFoundError):  # another writer has just moved the damaged one
+            os.rename(entry, fresh.with_name(f"damaged-{attempt}"))
+    raise refused
+
+
+def _is_intact(entry: Path) -> bool:
+    try:
+        _map(entry)
+    except Exception:  # a damaged header makes numpy raise nearly anything
+        return False
+    return True
+
+
+def _map(entry: Path) -> Raw:
+    facts = json.loads((entry / "facts.json").read_text())
+    sizes = facts.pop("bytes")
+    inputs, labels = (_map_array(entry / f"{array}.npy", sizes[array]) for array in ARRAYS)
+    return Raw(inputs, labels, **facts)
+
+
+def _map_array(path: Path, size: int) -> Array:
+    if path.stat().st_size != size:
+        raise ValueError(f"{path.name} has {path.stat().st_size} bytes, not {size}")
+    return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))  # a plain view: np.memmap is slow to index

@@ -1,0 +1,191 @@
+"""Fetch a public data set by name and check it: ``python -m zofl_mpi.data.download mnist``.
+
+Files that are already there are checked and left alone; nothing unchecked ever stands under a file's final name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import hashlib
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+from urllib.parse import urlsplit
+
+from zofl_mpi.data.cache import user_folder
+from zofl_mpi.errors import UserError
+
+TIMEOUT = 30.0  # seconds without an answer
+
+
+@final
+@dataclass(frozen=True)
+class Remote:
+    """Where a data set is published.
+
+    Attributes:
+        url: the folder that holds the files.
+        files: file name -> "sha256:..." or "md5:...".
+    """
+
+    url: str
+    files: Mapping[str, str]
+
+
+IDX_FILES = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
+MNIST = (
+    "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+    "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+    "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+    "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+)
+FASHION_MNIST = (
+    "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+    "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+    "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+    "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+)
+
+
+def _gzipped(sha256s: Sequence[str]) -> dict[str, str]:
+    return {f"{file}.gz": f"sha256:{value}" for file, value in zip(IDX_FILES, sha256s, strict=True)}
+
+
+REMOTES: dict[str, Remote] = {
+    "mnist": Remote("https://ossci-datasets.s3.amazonaws.com/mnist/", _gzipped(MNIST)),
+    "fashion-mnist": Remote("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/", _gzipped(FASHION_MNIST)),
+    "cifar10": Remote(
+        "https://www.cs.toronto.edu/~kriz/", {"cifar-10-binary.tar.gz": "md5:c32a1d4ab5d03f1284b67883e8d87530"}
+    ),
+}
+
+
+def default_data_dir() -> Path:
+    """``$ZOFL_DATA``, else a folder in the user's cache."""
+    return user_folder("ZOFL_DATA", "data")
+
+
+def remedy(name: str) -> str:
+    """What a user can do who lacks the files of `name`."""
+    return f"fetch it with `python -m zofl_mpi.data.download {name}`"
+
+
+def download(name: str, data_dir: Path | None = None, base_url: str | None = None) -> tuple[Path, ...]:
+    """Bring the files of data set `name` into `data_dir`/`name`, and return their paths.
+
+    Raises:
+        UserError: unknown name, no network, a file that is not the published one, a folder that cannot be written.
+    """
+    remote = _remote(name)
+    url = _checked_url(base_url or remote.url)
+    root = data_dir or default_data_dir()
+    if name == "cifar10" and (held := _held_cifar(root)):
+        return held
+    return tuple(_bring(root / name / file, url + file, known) for file, known in remote.files.items())
+
+
+def _remote(name: str) -> Remote:
+    if name in REMOTES:
+        return REMOTES[name]
+    near = difflib.get_close_matches(name, REMOTES, 1)
+    hint = f" (did you mean {near[0]}?)" if near else ""
+    raise UserError(f"{name}: no data set of this name can be fetched{hint}; there are {', '.join(REMOTES)}")
+
+
+def _checked_url(url: str) -> str:
+    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc:
+        raise UserError(f"--base-url {url}: it must start with http:// or https:// and name a host")
+    return url.rstrip("/") + "/"
+
+
+def _held_cifar(root: Path) -> tuple[Path, ...]:
+    """The files of a CIFAR-10 that is already there, in whatever packing, its contents checked."""
+    from zofl_mpi.data import images
+
+    if held := images.find_cifar(root):
+        images.read_cifar(held)
+    return held
+
+
+def _bring(path: Path, url: str, known: str) -> Path:
+    if path.exists():
+        _check(path, known, str(path), "delete it and run again")
+    else:
+        _fetch(path, url, known)
+    return path
+
+
+def _check(path: Path, known: str, called: str, advice: str) -> None:
+    kind, _, right = known.partition(":")
+    try:
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}): check that it is a file you may read") from error
+    if found != right:
+        raise UserError(f"{called} is not the published file: its {kind} is {found}, it should be {right}; {advice}")
+
+
+def _fetch(path: Path, url: str, known: str) -> None:
+    """Download to a temporary file beside `path`, check, rename."""
+    import pooch  # type: ignore[import-untyped]
+
+    pooch.get_logger().setLevel("WARNING")
+    transfer = pooch.HTTPDownloader(progressbar=sys.stderr.isatty(), chunk_size=2**16, timeout=TIMEOUT)
+
+    def checked(source: str, temporary: str, caller: Any) -> None:
+        transfer(source, temporary, caller)
+        _check(Path(temporary), known, source, _other_ways(path))  # pooch's own sentence lacks the remedy
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pooch.retrieve(url, known, path.name, path.parent, downloader=checked)
+        path.chmod(0o644)  # the temporary file was the user's alone
+    except OSError as error:  # those of requests are OSErrors too
+        raise UserError(_explained(error, path, url)) from error
+
+
+def _other_ways(path: Path) -> str:
+    return f"try again, name a mirror with --base-url, or put the file into {path.parent} by hand"
+
+
+def _explained(error: OSError, path: Path, url: str) -> str:
+    from requests import exceptions
+
+    if isinstance(error, exceptions.HTTPError) and error.response is not None:
+        reason = f"the server answers {error.response.status_code}"
+    elif isinstance(error, exceptions.Timeout):
+        reason = f"no answer within {TIMEOUT:g} s"
+    elif isinstance(error, exceptions.RequestException):
+        reason = f"no connection, or it broke off: {type(error).__name__}"
+    else:
+        return f"{path} cannot be written ({error.strerror or error}): choose another folder with --data-dir"
+    return f"{url} cannot be fetched ({reason}): {_other_ways(path)}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line. Returns the exit status: 0, or 2 after one sentence on standard error."""
+    parser = argparse.ArgumentParser(prog="python -m zofl_mpi.data.download", description="Fetch a public data set.")
+    parser.add_argument("name", help=f"one of {', '.join(REMOTES)}")
+    parser.add_argument("--data-dir", type=Path, help="where to (default: $ZOFL_DATA, else the user's cache folder)")
+    parser.add_argument("--base-url", help="a mirror: the folder that holds the files")
+    given = parser.parse_args(arguments)
+    try:
+        for path in download(given.name, given.data_dir, given.base_url):
+            print(f"{path} is there and is the published file")
+    except UserError as error:
+        print(f"zofl_mpi: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

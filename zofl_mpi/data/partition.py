@@ -1,0 +1,273 @@
+"""Who holds which samples: test part, server and clients, and the scale that all of them see the inputs on.
+
+Every draw depends on the seed alone, so each rank makes the same federation by itself. All parts list their rows in
+increasing order: a method draws from a part at random anyway, and maps are read forwards.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from math import inf, isinf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zofl_mpi.data import Dataset, Federation, Raw
+from zofl_mpi.errors import UserError
+from zofl_mpi.run.streams import Purpose, Streams
+
+PARTITIONS = ("by_class", "by_client")
+PIXELS = ("unit", "raw", "standardize")
+REDRAWS = 10_000  # 30 us each; ten clients with one class each (alpha near 0, ten classes) come up 4 times
+CHUNK = 512  # rows at a time
+
+Rows = NDArray[np.int64]
+Numbers = float | NDArray[np.float64]
+
+
+def split(
+    raw: Raw,
+    streams: Streams,
+    *,
+    m: int,
+    alpha: float,
+    partition: str = "by_class",
+    test_fraction: float = 0.1,
+    server_fraction: float = 0.3,
+    official_split: bool = False,
+    min_samples: int = 10,
+    balance: bool = False,
+    pixels: str = "unit",
+) -> Federation:
+    """Share a data set out over a server, m clients and a test part.
+
+    The test part is drawn uniformly from the whole pool, the server's from the training part, the clients get the rest.
+
+    Args:
+        m: number of clients.
+        alpha: Dirichlet concentration > 0; `inf` deals the rest out uniformly, in sizes that differ by one at most,
+            whatever the partition.
+        partition: `by_class` draws for each class how it spreads over the clients (sizes differ too); `by_client`
+            draws for each client its mix of classes, all clients of equal size (fewer than m samples are left over).
+        test_fraction, server_fraction: of the pool, of the training part; 0 < fraction < 1.
+        official_split: take the data set's own test part instead of a random one.
+        min_samples: the least any client holds; `by_class` draws until it is so.
+        balance: `by_class` only: a client that already holds its fair share gets nothing of the later classes.
+        pixels: see `as_dataset`; the mean and variance are those of server and clients together.
+
+    Raises:
+        UserError: an argument out of range, or one that leaves a part without samples.
+    """
+    _check_arguments(m, alpha, partition, min_samples)
+    train, test = _train_test(raw, streams, test_fraction, official_split)
+    rest, server = _cut(train, server_fraction, streams, Purpose.SERVER, "--server-fraction")
+    _check_enough(len(rest), m, min_samples)
+    data = as_dataset(raw, pixels, train)
+    labels = raw.labels[rest]
+    if isinf(alpha):
+        shares = _deal_uniformly(len(rest), m, streams)
+    else:
+        pool = np.bincount(labels, minlength=raw.classes)
+        if partition == "by_class":
+            counts = _counts_by_class(pool, streams, m, alpha, min_samples, balance)
+        else:
+            counts = _counts_by_client(pool, streams, m, alpha)
+        shares = _deal(labels, counts, streams)
+    clients = tuple(data.subset(rest[share]) for share in shares)
+    return Federation(data.subset(server), clients, data.subset(test))
+
+
+def _check_arguments(m: int, alpha: float, partition: str, min_samples: int) -> None:
+    if m < 1:
+        raise UserError(f"--m {m}: the number of clients must be at least 1")
+    if not alpha > 0:
+        raise UserError(f"--alpha {alpha}: the Dirichlet concentration must be greater than 0 (inf for iid clients)")
+    if partition not in PARTITIONS:
+        raise UserError(f"--partition {partition}: it must be one of {', '.join(PARTITIONS)}")
+    if min_samples < 1:
+        raise UserError(f"--min-samples {min_samples}: every client needs at least 1 sample")
+
+
+def _check_enough(samples: int, m: int, min_samples: int) -> None:
+    if samples < m * min_samples:
+        raise UserError(
+            f"--m {m}: {samples} samples are left for the clients, too few to give each --min-samples {min_samples}; "
+            f"take at most {samples // min_samples} clients or a smaller --min-samples"
+        )
+
+
+# Test part and server
+
+
+def _train_test(raw: Raw, streams: Streams, fraction: float, official: bool) -> tuple[Rows, Rows]:
+    pool = np.arange(len(raw.labels))
+    if not official:
+        return _cut(pool, fraction, streams, Purpose.SPLIT, "--test-fraction")
+    if not 0 < raw.official_test < len(pool):
+        raise UserError("--official-split: this data set has no official test part; leave the flag out")
+    return pool[: -raw.official_test], pool[-raw.official_test :]
+
+
+def _cut(rows: Rows, fraction: float, streams: Streams, purpose: Purpose, flag: str) -> tuple[Rows, Rows]:
+    """The rows without, and a uniformly drawn part of about `fraction` of them."""
+    if not 0 < fraction < 1:
+        raise UserError(f"{flag} {fraction}: it must lie between 0 and 1, both excluded")
+    taken = round(fraction * len(rows))
+    if not 0 < taken < len(rows):
+        raise UserError(f"{flag} {fraction}: {taken} of {len(rows)} samples leave a part empty; change the fraction")
+    order = streams(purpose).permutation(len(rows))
+    return rows[np.sort(order[taken:])], rows[np.sort(order[:taken])]
+
+
+# Clients: how many samples of each class, then which
+
+
+def _deal_uniformly(samples: int, m: int, streams: Streams) -> Iterator[Rows]:
+    return (np.sort(share) for share in np.array_split(streams(Purpose.PARTITION).permutation(samples), m))
+
+
+def _deal(labels: NDArray[np.int64], counts: Rows, streams: Streams) -> Iterator[Rows]:
+    """Cut the shuffled samples of each class into the clients' counts (m, C)."""
+    parts: list[list[Rows]] = []
+    for label, column in enumerate(counts.T):
+        shuffled = streams(Purpose.PARTITION, i=1 + label).permutation(np.flatnonzero(labels == label))
+        parts.append(np.split(shuffled, column.cumsum())[:-1])
+    return (np.sort(np.concatenate(share)) for share in zip(*parts, strict=True))
+
+
+def _counts_by_class(pool: Rows, streams: Streams, m: int, alpha: float, min_samples: int, balance: bool) -> Rows:
+    """(m, C) of a Dirichlet(alpha) over the clients for each class, drawn anew until every client has enough.
+
+    The acceptance looks at counts only, so the classes need to be shuffled but once, after it.
+    """
+    for attempt in range(REDRAWS):
+        logs = _log_gammas(streams(Purpose.PARTITION, t=attempt), alpha, (len(pool), m))
+        counts = np.zeros((m, len(pool)), np.int64)
+        for label, samples in enumerate(pool):
+            is_open = counts.sum(axis=1) * m < pool.sum() if balance else np.ones(m, bool)
+            cuts = (_cumulative(logs[label], alpha, is_open) * samples).astype(np.int64)
+            counts[:, label] = np.diff(cuts, prepend=0)
+        if counts.sum(axis=1).min() >= min_samples:
+            return counts
+    raise UserError(
+        f"--alpha {alpha:g}: in {REDRAWS} draws some of {m} clients always had fewer than {min_samples} samples; take "
+        "fewer clients (--m), a larger --alpha or a smaller --min-samples"
+    )
+
+
+def _counts_by_client(pool: Rows, streams: Streams, m: int, alpha: float) -> Rows:
+    """(m, C) of a Dirichlet(alpha) over the classes for each client; every client gets floor(samples / m).
+
+    The clients take turns, one sample at a time. A class that runs out is struck from every client's mix and the mix
+    scaled up again, so late samples follow a client's mix only as far as what is left allows; taking turns spreads
+    that evenly over the clients.
+    """
+    chance = streams(Purpose.PARTITION)
+    logs = _log_gammas(chance, alpha, (m, len(pool)))
+    left, counts = pool.tolist(), [[0] * len(pool) for _ in range(m)]
+    mixes = _mixes(logs, alpha, left)
+    for turn in chance.random((int(pool.sum()) // m, m)).tolist():
+        for client, point in enumerate(turn):
+            label = bisect_right(mixes[client], point)
+            counts[client][label] += 1
+            left[label] -= 1
+            if not left[label] and any(left):
+                mixes = _mixes(logs, alpha, left)
+    return np.array(counts, np.int64)
+
+
+def _mixes(logs: NDArray[np.float64], alpha: float, left: list[int]) -> list[list[float]]:
+    """Cumulative class probabilities of each client over the classes that are left."""
+    is_open = np.array(left) > 0
+    return [_cumulative(row, alpha, is_open).tolist() for row in logs]
+
+
+# Dirichlet draws that survive every alpha > 0
+
+
+def _log_gammas(chance: np.random.Generator, alpha: float, shape: tuple[int, int]) -> NDArray[np.float64]:
+    """min(alpha, 1) * log of Gamma(alpha) variables; normalised, they are Dirichlet(alpha).
+
+    For small alpha the variables themselves underflow to 0 and the normalised ones are NaN. Gamma(alpha) is
+    Gamma(alpha + 1) * U^(1/alpha); multiplied by min(alpha, 1), its logarithm is finite for every alpha.
+    """
+    larger = np.log(chance.standard_gamma(alpha + 1, shape))
+    power = np.log1p(-chance.random(shape))
+    return min(alpha, 1.0) * larger + min(1.0, 1 / alpha) * power
+
+
+def _cumulative(logs: NDArray[np.float64], alpha: float, is_open: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Cumulative proportions of the open entries, the last one exactly 1; at least one must be open."""
+    masked = np.where(is_open, logs, -inf)
+    with np.errstate(over="ignore"):  # -inf, and so 0, is what a quotient beyond the floats should be
+        total: NDArray[np.float64] = np.exp((masked - masked.max()) / min(alpha, 1.0)).cumsum()
+    last: float = total[-1]
+    return total / last
+
+
+# The scale that the inputs are seen on
+
+
+def as_dataset(raw: Raw, pixels: str, train_rows: NDArray[np.int64]) -> Dataset:
+    """All samples of `raw`, seen through a scale: `unit` (bytes in [0, 1], floats as they are), `raw` (as stored) or
+    `standardize` (mean 0 and variance 1 in each channel, over the training rows; a constant channel becomes 0).
+
+    Args:
+        train_rows: (k,) the rows that the mean and variance are taken over, k >= 1.
+
+    Raises:
+        UserError: no such scale, or values whose variance overflows.
+    """
+    if pixels not in PIXELS:
+        raise UserError(f"--pixels {pixels}: it must be one of {', '.join(PIXELS)}")
+    if pixels == "standardize":
+        return Dataset(raw.inputs, raw.labels, raw.classes, None, *_standard(raw, train_rows))
+    scale = 1 / raw.levels if pixels == "unit" and raw.levels else 1.0
+    return Dataset(raw.inputs, raw.labels, raw.classes, scale=scale)
+
+
+def _standard(raw: Raw, rows: NDArray[np.int64]) -> tuple[Numbers, Numbers]:
+    """Scale and shift: numbers, or (p,) where there are several channels."""
+    moments = _byte_moments if raw.inputs.dtype == np.uint8 else _float_moments
+    mean, variance = np.array(moments(raw, rows)).T
+    if not np.isfinite(variance).all():
+        raise UserError("--pixels standardize: the variance of the inputs is too large for a float64; rescale them")
+    scale = 1 / np.sqrt(np.where(variance > 0, variance, 1.0))
+    shift = -mean * scale
+    if raw.channels == 1:
+        return float(scale[0]), float(shift[0])
+    width = raw.inputs.shape[1] // raw.channels
+    return np.repeat(scale, width), np.repeat(shift, width)
+
+
+def _channels(raw: Raw, rows: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.float64]]]:
+    """(channel, its values in some of the rows), until all values were seen, a few rows at a time."""
+    for start in range(0, len(rows), CHUNK):
+        values = raw.inputs[rows[start : start + CHUNK]].astype(np.float64)
+        for channel, block in enumerate(np.split(values, raw.channels, axis=1)):
+            yield channel, block.ravel()
+
+
+def _byte_moments(raw: Raw, rows: NDArray[np.int64]) -> list[tuple[float, float]]:
+    """Mean and variance of each channel from whole numbers: exact, so no machine's order of summation shows.
+
+    The sums of one chunk stay below 2^53, where float64 is exact too; those of all are Python's integers.
+    """
+    first, second = [0] * raw.channels, [0] * raw.channels
+    for channel, values in _channels(raw, rows):
+        first[channel] += int(values.sum())
+        second[channel] += int(values @ values)
+    n = len(rows) * (raw.inputs.shape[1] // raw.channels)
+    return [(s / n, (n * q - s * s) / (n * n)) for s, q in zip(first, second, strict=True)]
+
+
+def _float_moments(raw: Raw, rows: NDArray[np.int64]) -> list[tuple[float, float]]:
+    """Mean and variance of each channel, the deviations summed in a second pass: no cancellation."""
+    n = len(rows) * (raw.inputs.shape[1] // raw.channels)
+    mean, variance = [0.0] * raw.channels, [0.0] * raw.channels
+    for channel, values in _channels(raw, rows):
+        mean[channel] += float(values.sum()) / n
+    for channel, values in _channels(raw, rows):
+        variance[channel] += float(np.square(values - mean[channel]).sum()) / n
+    return list(zip(mean, variance, strict=True))

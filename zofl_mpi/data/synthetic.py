@@ -1,0 +1,79 @@
+"""Data sets that need no file: random ones of any size, and scikit-learn's embedded digits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zofl_mpi.data import Raw
+from zofl_mpi.errors import UserError
+from zofl_mpi.run.streams import Purpose, Streams
+
+INPUTS, TEACHER, NOISE = range(3)  # the streams of a synthetic data set
+
+
+@final
+@dataclass(frozen=True)
+class Synthetic:
+    """Size and difficulty of a synthetic data set.
+
+    Attributes:
+        samples: N.
+        features: p.
+        classes: C.
+        label_noise: probability that a label is drawn uniformly from all classes instead.
+    """
+
+    samples: int = 10_000
+    features: int = 64
+    classes: int = 10
+    label_noise: float = 0.0
+
+    def __post_init__(self) -> None:
+        for field, least in (("samples", 1), ("features", 1), ("classes", 2)):
+            if (value := getattr(self, field)) < least:
+                raise UserError(f"--data synthetic: {field} is {value}, it must be at least {least}")
+        if not 0 <= self.label_noise <= 1:
+            raise UserError(f"--data synthetic: label_noise is {self.label_noise}, it must lie between 0 and 1")
+
+
+def make(size: Synthetic, streams: Streams) -> Raw:
+    """Inputs (N, p) standard normal float32; labels the largest of C random linear scores, then the label noise.
+
+    Raises:
+        UserError: it does not fit into memory.
+    """
+    try:
+        inputs = streams(Purpose.SYNTHETIC, i=INPUTS).standard_normal((size.samples, size.features), np.float32)
+        teacher = streams(Purpose.SYNTHETIC, i=TEACHER).standard_normal((size.features, size.classes))
+        labels = _disturbed(_scores(inputs, teacher).argmax(axis=1), size, streams)
+    except MemoryError as error:
+        raise UserError(
+            f"--data synthetic: {size.samples} samples of {size.features} features do not fit into memory: ask for less"
+        ) from error
+    return Raw(inputs, labels, size.classes)
+
+
+def _scores(inputs: NDArray[np.float32], teacher: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(N, C) inputs @ teacher, added up feature by feature: a BLAS may order the sum differently on every machine."""
+    scores = np.zeros((len(inputs), teacher.shape[1]))
+    for feature, weights in zip(inputs.T, teacher, strict=True):
+        scores += np.multiply.outer(feature.astype(np.float64), weights)
+    return scores
+
+
+def _disturbed(labels: NDArray[np.int64], size: Synthetic, streams: Streams) -> NDArray[np.int64]:
+    noise = streams(Purpose.SYNTHETIC, i=NOISE)
+    is_drawn = noise.random(size.samples) < size.label_noise
+    return np.where(is_drawn, noise.integers(size.classes, size=size.samples), labels).astype(np.int64)
+
+
+def digits() -> Raw:
+    """The 1,797 handwritten digits (8 x 8, values 0..16) that scikit-learn holds. Importing it takes a second."""
+    from sklearn.datasets import load_digits  # type: ignore[import-untyped]
+
+    stored: Any = load_digits()
+    return Raw(stored.data.astype(np.uint8), stored.target.astype(np.int64), 10, levels=16)
