@@ -1,0 +1,38 @@
+"""The one inner loop of all methods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T", bound=Any)
+
+
+def identity(y: T) -> T:
+    """The projection onto the whole space."""
+    return y
+
+
+def descend(
+    y: T,
+    gradient: Callable[[T, int], T],
+    *,
+    steps: int,
+    stepsize: Callable[[int], float],
+    project: Callable[[T], T] = identity,
+) -> T:
+    """Take the steps y <- project(y - stepsize(t) gradient(y, t)), t = 0, ..., steps - 1.
+
+    Source: [A] Algorithm 2, [B] Algorithms 1 to 3, and every local loop of the methods they are compared with, which differ
+    in the gradient alone (FedProx adds a proximal term, SCAFFOLD and Scaffnew a correction).
+
+    Args:
+        y: the start, an array or tensor of any shape; it is not changed.
+        gradient: the (stochastic) gradient at y in step t.
+
+    Returns:
+        The last y; the start itself if there are no steps.
+    """
+    for t in range(steps):
+        y = project(y - stepsize(t) * gradient(y, t))
+    return y

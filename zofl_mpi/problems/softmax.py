@@ -1,0 +1,202 @@
+"""[A] section IV: multinomial logistic regression, the server's loss and the clients' proximal problems, in closed form.
+
+f_1(x) = CE(x; server's data)                       mean cross-entropy
+h_i(x, y) = CE(y; client i's data) + mu_i / 2 |x - y|^2      over Y_i(x) = R^n, or the ball |y - x| <= radius_i
+f_{2,i}(x, y) = m rho_i lam / 2 |x - y|^2
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from zofl_mpi.data import Dataset
+from zofl_mpi.errors import UserError
+from zofl_mpi.problems import Array, Batch
+from zofl_mpi.problems.softmax_kernels import KERNELS, Minibatches, choose
+from zofl_mpi.projections import ball
+
+BLOCK = 512  # samples that are looked at together when all data are
+PerClient = float | Sequence[float] | NDArray[np.float64]
+
+
+@final
+@dataclass(frozen=True)
+class Softmax:
+    """Softmax regression as a `Hierarchical` problem.
+
+    A model x (n,) is the matrix W (C, p) row by row, as in torch's nn.Linear; with a bias W is (C, p + 1), the last column b.
+    [A] weights the clients' terms by rho_i AND by 1/m; the factor m in f_{2,i} makes both hold at once (a choice).
+
+    Attributes:
+        features: p, the length of one input.
+        classes: C.
+        weights: (m,) rho_i = N_i / N_tr.
+        lam: weight of the dissimilarity term f_2, >= 0.
+        mu: proximal parameter, >= 0; a number, or one per client.
+        radius: of the ball Y_i(x), >= 0; infinite for no constraint; a number, or one per client.
+        bias: whether the model has one; [A]'s formula has none.
+        dtype: float32 or float64, of all vectors.
+        kernel: "numpy", "numba" or "auto" (softmax_kernels.choose).
+    """
+
+    features: int
+    classes: int
+    weights: NDArray[np.float64]
+    lam: float = 1.0
+    mu: PerClient = 1.0
+    radius: PerClient = np.inf
+    bias: bool = False
+    dtype: DTypeLike = np.float32
+    kernel: str = "auto"
+
+    def __post_init__(self) -> None:
+        if np.dtype(self.dtype) not in (np.dtype(np.float32), np.dtype(np.float64)):
+            raise UserError(f"dtype {self.dtype!r}: softmax regression runs in float32 or float64")
+        if self.kernel != "auto" and self.kernel not in KERNELS:
+            raise UserError(f"kernel {self.kernel!r}: allowed are auto, {', '.join(KERNELS)}")
+        for name, value in (("lam", self.lam), ("mu", self.mu), ("radius", self.radius)):
+            self._check(name, value)
+        choose(self.kernel, 1)
+
+    @property
+    def n(self) -> int:
+        """Length of x."""
+        return self.classes * (self.features + self.bias)
+
+    @property
+    def m(self) -> int:
+        """Number of clients."""
+        return len(self.weights)
+
+    def kernel_name(self, batch_size: int) -> str:
+        """Which kernel `lower` uses for batches of this size, for the record: kernels agree to rounding only."""
+        return choose(self.kernel, batch_size)
+
+    def f1(self, x: Array, data: Dataset) -> float:
+        """Mean cross-entropy of x (n,) over all of `data`, summed in float64."""
+        return self.score(x, data)["loss"]
+
+    def gradient_f1(self, x: Array, data: Dataset, batch: Batch) -> Array:
+        """(n,) the gradient of the mean cross-entropy at x over the samples at positions `batch` (B,)."""
+        return np.asarray(self._gradient(x[None], data, batch)[0])
+
+    def f2(self, i: int, x: Array, y: Array) -> float:
+        """m rho_i lam / 2 |x - y|^2."""
+        difference = np.asarray(x, np.float64) - y
+        return float(self.m * self.weights[i] * self.lam / 2 * (difference @ difference))
+
+    def gradient_h(self, i: int, data: Dataset, x: Array, y: Array, batch: Batch) -> Array:
+        """(k, n) the gradients of h_i(x, .) at the rows of y on one mini-batch: plain, for tests of `lower`."""
+        return np.asarray(self._gradient(y, data, batch) + _of(self.mu, i) * (y - x), self.dtype)
+
+    def lower(self, i: int, data: Dataset, x: Array, y: Array, batches: Batch, stepsizes: NDArray[np.float64]) -> Array:
+        """[A] Algorithm 2 from y (k, n), k points at once; see `Hierarchical.lower`.
+
+        A constant factor s of the inputs is not applied to every sample but once to the models: with W' = s W and stored
+        inputs the logits are the same, and W moves by gamma g where W' moves by s^2 times what the stored inputs give.
+
+        Raises:
+            IndexError: a position is not in 0..len(data) - 1.
+        """
+        if len(stepsizes) == 0:
+            return y.copy()
+        s = _common_factor(data, self.bias)
+        minibatches = self._minibatches(i, data, batches, stepsizes, s)
+        x = np.asarray(x, self.dtype)
+        shape = (len(x), self.classes, -1)
+        d = np.ascontiguousarray((y - x) * (s or 1.0), self.dtype).reshape(shape)
+        centre = np.ascontiguousarray(x * (s or 1.0)).reshape(shape)
+        solve = KERNELS[self.kernel_name(minibatches.size)]
+        solve(centre, d, minibatches, _of(self.radius, i) * (s or 1.0))
+        with np.errstate(all="ignore"):
+            return x + d.reshape(x.shape) / (s or 1.0)
+
+    def project(self, i: int, x: Array, y: Array) -> Array:
+        """(k, n) the rows of y projected onto the balls around the rows of x; y itself where there is no constraint."""
+        radius = _of(self.radius, i)
+        return ball(y, x, radius) if radius < np.inf else y
+
+    def solution(self, i: int, data: Dataset, x: Array) -> None:
+        """There is no closed form."""
+
+    def score(self, x: Array, data: Dataset, mix: NDArray[np.float64] | None = None) -> dict[str, float]:
+        """Mean cross-entropy ("loss") and fraction classified correctly ("accuracy") of x (n,) on all of `data`.
+
+        Args:
+            mix: (C,) weights of the classes, in place of their shares in `data`; a class that `data` lacks counts nothing.
+
+        Returns:
+            Not-a-number for both where no sample counts.
+        """
+        each = np.ones(self.classes) if mix is None else mix / np.maximum(data.counts(), 1)
+        sums = np.zeros(3)  # of the weights, the losses, the hits
+        with np.errstate(all="ignore"):
+            for inputs, labels in self._blocks(data, np.arange(len(data))):
+                logits = (inputs @ x.reshape(self.classes, -1).T).astype(np.float64)
+                hit = logits.argmax(axis=1) == labels
+                sums += (
+                    np.stack([np.ones(len(labels)), -_log_softmax(logits)[np.arange(len(labels)), labels], hit])
+                    @ each[labels]
+                )
+            return {"loss": float(sums[1] / sums[0]), "accuracy": float(sums[2] / sums[0])}
+
+    def _gradient(self, y: Array, data: Dataset, batch: Batch) -> Array:
+        """(k, n) mean gradients of the cross-entropy, summed over blocks of samples in float64."""
+        total = np.zeros((len(y), self.classes, self.n // self.classes))
+        with np.errstate(all="ignore"):
+            for inputs, labels in self._blocks(data, batch):
+                logits = inputs @ y.reshape(len(y), self.classes, -1).transpose(0, 2, 1)
+                residual = np.exp(_log_softmax(logits.astype(np.float64)))
+                residual[:, np.arange(len(labels)), labels] -= 1
+                total += residual.astype(self.dtype).transpose(0, 2, 1) @ inputs
+            return (total / len(batch)).reshape(y.shape).astype(self.dtype)
+
+    def _blocks(self, data: Dataset, positions: Batch) -> Iterator[tuple[Array, NDArray[np.int64]]]:
+        """Inputs (b, p), extended by 1 if there is a bias, and labels (b,) of the samples at `positions`, in turn."""
+        for start in range(0, len(positions), BLOCK):
+            inputs, labels = data.take(positions[start : start + BLOCK], self.dtype)
+            yield (np.pad(inputs, ((0, 0), (0, 1)), constant_values=1) if self.bias else inputs), labels
+
+    def _minibatches(
+        self, i: int, data: Dataset, batches: Batch, stepsizes: NDArray[np.float64], s: float | None
+    ) -> Minibatches:
+        if batches.min() < 0 or batches.max() >= len(data):
+            raise IndexError(f"client {i}: a batch has a position outside 0..{len(data) - 1}")
+        rows = batches if data.rows is None else data.rows[batches]
+        pull = stepsizes * (s or 1.0) ** 2 / batches.shape[1]
+        keep = 1 - stepsizes * _of(self.mu, i)
+        labels = data.labels[rows].astype(np.int64)
+        return Minibatches(data, rows, labels, pull, keep, s is None, self.bias, np.dtype(self.dtype))
+
+    def _check(self, name: str, value: PerClient) -> None:
+        """Refuse a negative parameter, or one that has not one value per client."""
+        values = np.asarray(value, np.float64)
+        if values.shape not in ((), (self.m,)):
+            raise UserError(f"{name} has {values.size} values for {self.m} clients: give one number, or one per client")
+        if not (values >= 0).all():
+            raise UserError(f"{name} {value}: it must not be negative")
+
+
+def _of(value: PerClient, i: int) -> float:
+    """Client i's value of a parameter."""
+    values = np.asarray(value, np.float64)
+    return float(values if values.ndim == 0 else values[i])
+
+
+def _common_factor(data: Dataset, bias: bool) -> float | None:
+    """s > 0 if every input of the model is s times the stored one, else None."""
+    if np.ndim(data.scale) or np.any(data.shift) or not np.all(np.asarray(data.scale) > 0):
+        return None
+    s = float(data.scale)
+    return s if s == 1 or not bias else None
+
+
+def _log_softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Logarithms of the class probabilities along the last axis."""
+    z = logits - logits.max(axis=-1, keepdims=True)
+    return np.asarray(z - np.log(np.exp(z).sum(axis=-1, keepdims=True)))

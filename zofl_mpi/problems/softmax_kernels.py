@@ -1,0 +1,164 @@
+"""Algorithm 2 of [A] for softmax regression: k models on the same mini-batches, each step a few passes over small arrays.
+
+A kernel is a function (x, d, minibatches, radius) that moves the displacements d = y - x in place; all kernels share it,
+so a further one (a GPU's, say) is one more entry in KERNELS. Models are (k, C, p): all rows together are the matrix of
+ONE wide product with a batch (B, p), so that a batch is read once for all k models. The state is d and not y since the
+proximal term then only shrinks it, d <- (1 - gamma mu) d - gamma grad CE(x + d): two passes fewer, and y = x exactly at d = 0.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zofl_mpi.data import Dataset
+from zofl_mpi.errors import UserError
+from zofl_mpi.projections import shrink
+
+Array = NDArray[Any]
+
+BLOCK_BYTES = 2**17  # of inputs made ready at once: several small batches, well inside a second-level cache
+NUMBA_BATCH = 16  # the largest batch for which "auto" takes the compiled loop; see `choose`
+
+
+@final
+@dataclass(frozen=True)
+class Minibatches:
+    """The mini-batches of H steps, and how far each step goes.
+
+    Attributes:
+        data: whose `inputs` may be a map of a file; `rows` (H, B) are their rows in it, `labels` (H, B) their labels.
+        pull: (H,) stepsize / B, the factor of the summed cross-entropy gradient.
+        keep: (H,) 1 - stepsize * mu, what the proximal term leaves of y - x.
+        rescale: whether the inputs are to be scaled and shifted, or come as they are stored.
+        bias: whether a constant 1 is appended to each input.
+        dtype: of the models and of the inputs that a kernel sees.
+    """
+
+    data: Dataset
+    rows: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    pull: NDArray[np.float64]
+    keep: NDArray[np.float64]
+    rescale: bool
+    bias: bool
+    dtype: Any
+
+    @property
+    def size(self) -> int:
+        """B."""
+        return int(self.rows.shape[1])
+
+    def blocks(self) -> Iterator[tuple[int, Array]]:
+        """The number t of the first step and the inputs (S, B, p) of S steps, in a buffer that the next block reuses."""
+        inputs = np.asarray(self.data.inputs)  # a memory map's own indexing is several times slower
+        width = self.data.features + self.bias
+        steps = max(1, BLOCK_BYTES // max(1, self.size * width * np.dtype(self.dtype).itemsize))
+        ready = np.ones((min(steps, len(self.rows)) * self.size, width), self.dtype)
+        raw = np.empty((len(ready), self.data.features), inputs.dtype)
+        for t in range(0, len(self.rows), steps):
+            rows = self.rows[t : t + steps].ravel()
+            self._fill(ready[: len(rows)], raw[: len(rows)], inputs, rows)
+            yield t, ready[: len(rows)].reshape(-1, self.size, width)
+
+    def _fill(self, ready: Array, raw: Array, inputs: Array, rows: NDArray[np.int64]) -> None:
+        features = ready[:, : self.data.features]
+        np.take(inputs, rows, axis=0, out=raw, mode="clip")  # "raise" would copy once more; `lower` checked the rows
+        np.copyto(features, raw, casting="same_kind")
+        if self.rescale:
+            features *= np.asarray(self.data.scale, self.dtype)
+            features += np.asarray(self.data.shift, self.dtype)
+
+
+Kernel = Callable[[Array, Array, Minibatches, float], None]
+
+
+def solve_numpy(x: Array, d: Array, minibatches: Minibatches, radius: float) -> None:
+    """Take the steps d <- P[keep d - pull sum_b (softmax(logits_b) - onehot_b) input_b], logits_b = (x + d) input_b.
+
+    Args:
+        x, d: (k, C, p) C-contiguous, of one dtype; d is overwritten.
+        radius: of the ball |d| <= radius that each model is projected onto; infinite for none.
+    """
+    k, C, p = x.shape
+    work = _Workspace(k, C, p, minibatches)
+    centre, moved, y = (a.reshape(k * C, p) for a in (x, d, x + d))
+    steps = list(zip(minibatches.pull.tolist(), minibatches.keep.tolist(), strict=True))
+    with np.errstate(all="ignore"):  # values that are not finite are the caller's to find
+        for first, block in minibatches.blocks():
+            for t, batch in enumerate(block, first):
+                pull, keep = steps[t]
+                gradient = work.gradient(y, batch, t, pull)
+                np.multiply(moved, keep, out=moved)
+                np.subtract(moved, gradient, out=moved)
+                if radius < np.inf:
+                    d *= shrink(d.reshape(k, -1), radius)[:, :, None].astype(d.dtype)
+                np.add(centre, moved, out=y)
+
+
+@final
+class _Workspace:
+    """The arrays that one call of `solve_numpy` writes into at each step."""
+
+    def __init__(self, k: int, C: int, p: int, minibatches: Minibatches) -> None:
+        B, dtype = minibatches.size, minibatches.dtype
+        self.residual = np.empty((k * C, B), dtype)  # classes first: a sum over them then runs along whole rows
+        self.by_model = self.residual.reshape(k, C, B)
+        self.flat = self.residual.reshape(-1)
+        self.row = np.empty((k, 1, B), dtype)
+        self.gradient_out = np.empty((k * C, p), dtype)
+        self.combine = np.multiply if B == 1 else np.matmul  # BLAS takes 16 us for an outer product, a broadcast 2 us
+        true_rows = np.arange(k)[:, None] * C + minibatches.labels[:, None, :]
+        self.true = (true_rows * B + np.arange(B)).reshape(len(minibatches.labels), k * B)  # places in `flat`
+
+    def gradient(self, y: Array, batch: Array, t: int, pull: float) -> Array:
+        """(k C, p) pull * sum of the batch's gradients of the cross-entropy at the rows of y."""
+        np.matmul(y, batch.T, out=self.residual)
+        np.maximum.reduce(self.by_model, axis=1, keepdims=True, out=self.row)
+        np.subtract(self.by_model, self.row, out=self.by_model)  # the largest logit becomes 0: exp cannot overflow
+        np.exp(self.residual, out=self.residual)
+        np.add.reduce(self.by_model, axis=1, keepdims=True, out=self.row)
+        np.divide(pull, self.row, out=self.row)
+        np.multiply(self.by_model, self.row, out=self.by_model)
+        self.flat[self.true[t]] -= pull
+        self.combine(self.residual, batch, out=self.gradient_out)
+        return self.gradient_out
+
+
+def solve_numba(x: Array, d: Array, minibatches: Minibatches, radius: float) -> None:
+    """The same steps as `solve_numpy`, compiled: no call costs more than its arithmetic, so it wins on small batches."""
+    from zofl_mpi.problems.softmax_numba import advance
+
+    y = x + d
+    pull, keep = minibatches.pull.astype(d.dtype), minibatches.keep.astype(d.dtype)
+    for first, block in minibatches.blocks():
+        part = slice(first, first + len(block))
+        advance(x, d, y, block, minibatches.labels[part], pull[part], keep[part], radius)
+
+
+KERNELS: dict[str, Kernel] = {"numpy": solve_numpy, "numba": solve_numba}
+
+
+def choose(kernel: str, batch_size: int) -> str:
+    """The name in KERNELS that runs: `kernel` itself, or for "auto" by a fixed rule, since kernels round differently.
+
+    The rule: "numba" where it is installed and batch_size <= NUMBA_BATCH, else "numpy". Measured for k = 2, C = 10 by
+    `python -m tests.bench_local`: the compiled loop takes a fifth of NumPy's time at batch 1, half at 8, and as much at
+    16 (p = 3,072) to 32 (p = 784). Its first call costs 0.3 CPU-seconds a process, 1.2 where nothing is cached yet.
+
+    Raises:
+        UserError: "numba" is asked for and not installed.
+    """
+    installed = importlib.util.find_spec("numba") is not None
+    if kernel == "numba" and not installed:
+        raise UserError(
+            "kernel 'numba': numba is not installed; pip install 'zofl_mpi[fast]', or take 'auto' or 'numpy'"
+        )
+    if kernel == "auto":
+        return "numba" if installed and batch_size <= NUMBA_BATCH else "numpy"
+    return kernel

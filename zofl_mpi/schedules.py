@@ -1,0 +1,90 @@
+"""Step sizes and numbers of local steps, as functions of the round or of the local step."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zofl_mpi.errors import UserError
+
+STEPSIZES = "constant, sqrt, harmonic, harmonic:OFFSET (OFFSET > 0) or power:P (1/2 < P <= 1)"
+LENGTHS = "sqrt or constant"
+
+
+@final
+@dataclass(frozen=True)
+class Decay:
+    """Step sizes c / (t + offset)^power, t = 0, 1, ...
+
+    power 1/2 is [A]'s gamma_r, power 1 its local steps, a power in (1/2, 1] the setting of [A] Theorem 2.
+    """
+
+    power: float
+    offset: float = 1.0
+
+    def __call__(self, c: float, t: NDArray[np.float64]) -> NDArray[np.float64]:
+        """(H,) the step sizes at the steps t (H,)."""
+        return np.asarray(c / (t + self.offset) ** self.power)
+
+
+def parse_decay(text: str, flag: str = "step size schedule") -> Decay:
+    """The decay that `text` names; `flag` is how an error calls it.
+
+    Raises:
+        UserError: `text` is none of STEPSIZES.
+    """
+    name, colon, number = text.partition(":")
+    fixed = {"constant": Decay(0.0), "sqrt": Decay(0.5), "harmonic": Decay(1.0)}
+    if not colon and name in fixed:
+        return fixed[name]
+    value = _number(number)
+    if name == "harmonic" and 0 < value < math.inf:
+        return Decay(1.0, value)
+    if name == "power" and 0.5 < value <= 1:
+        return Decay(value)
+    raise UserError(f"{flag} {text!r}: allowed are {STEPSIZES}")
+
+
+def stepsizes(schedule: str | Decay, c: float, H: int) -> NDArray[np.float64]:
+    """(H,) the step sizes of the steps t = 0, ..., H - 1: c times the schedule.
+
+    Raises:
+        UserError: the schedule's name is unknown.
+    """
+    decay = parse_decay(schedule) if isinstance(schedule, str) else schedule
+    return decay(c, np.arange(H, dtype=np.float64))
+
+
+def stepsize(schedule: str | Decay, c: float, t: int) -> float:
+    """The step size of step t alone; the same bits as `stepsizes(schedule, c, t + 1)[t]`."""
+    decay = parse_decay(schedule) if isinstance(schedule, str) else schedule
+    return float(decay(c, np.array([t], np.float64))[0])
+
+
+def local_steps(schedule: str, tau: float, r: int, flag: str = "local step schedule") -> int:
+    """H of round r: ceil(tau sqrt(r + 1)) for "sqrt" ([A] Algorithm 2), ceil(tau) for "constant".
+
+    Exact: tau counts as the decimal number it was typed as, since ceil(1.1 * 10) is 12 in floating point.
+
+    Raises:
+        UserError: an unknown schedule, or a tau that is negative or not finite.
+    """
+    if schedule not in ("sqrt", "constant"):
+        raise UserError(f"{flag} {schedule!r}: allowed are {LENGTHS}")
+    if not 0 <= tau < math.inf:
+        raise UserError(f"tau {tau}: the number of local steps must be finite and not negative")
+    square = Fraction(repr(float(tau))) ** 2 * (r + 1 if schedule == "sqrt" else 1)
+    whole = math.ceil(square)  # H^2 >= square exactly if H^2 >= ceil(square)
+    return math.isqrt(whole - 1) + 1 if whole else 0
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan

@@ -1,0 +1,74 @@
+"""The zeroth-order gradient estimate, used by all three papers, and its directions.
+
+For a unit vector v and a loss F, evaluated with one fixed mini-batch, the estimates are (n = length of v)
+
+    one-sided   n / mu     (F(x + mu v) - F(x)) v
+    central     n / (2 mu) (F(x + mu v) - F(x - mu v)) v           [A] Lemma 7 and Algorithm 1, line 5
+
+Both have the gradient of the smoothed loss F_mu(x) = E F(x + mu w), w uniform in the unit BALL, as their mean: exactly the
+gradient of F where F is quadratic. With standard normal v the factor n is absent, and the smoothing is Gaussian.
+A normal radius mu moves x by about mu sqrt(n): the two conventions are never converted into each other here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+Array = NDArray[Any]
+Vector = Any  # a NumPy array or a torch tensor, which is not imported here
+Loss = Callable[[Vector], float]
+Distribution = Literal["sphere", "gaussian"]
+
+
+def direction(
+    generator: np.random.Generator, n: int, dtype: DTypeLike = np.float64, distribution: Distribution = "sphere"
+) -> Array:
+    """(n,) uniform on the unit sphere, or standard normal entries.
+
+    Drawn and normalised in float64 and cast once, so that float32 and float64 runs go the same ways.
+
+    Args:
+        generator: `streams(Purpose.DIRECTION, r=r, i=i)` for client i in round r.
+    """
+    z = generator.standard_normal(n)
+    if distribution == "sphere":
+        z /= np.sqrt(z @ z)
+    return z.astype(dtype, copy=False)
+
+
+def estimate(difference: float, v: Vector, span: float, distribution: Distribution = "sphere") -> Vector:
+    """(n,) the estimate n * difference / span * v; without the factor n for a normal v.
+
+    Args:
+        difference: of the two losses, formed in float64.
+        v: (n,) of norm 1 ("sphere"), or with standard normal entries ("gaussian").
+        span: how far apart the two points are in units of v: mu one-sided, 2 mu central.
+
+    Returns:
+        float64 for a NumPy v of any dtype, so that a sum over clients loses nothing; a tensor keeps its dtype.
+    """
+    scale = float(difference) / span
+    if distribution == "sphere":
+        scale *= len(v)
+    if isinstance(v, np.ndarray):
+        return np.multiply(v, scale, dtype=np.float64)
+    return scale * v
+
+
+def one_sided(F: Loss, x: Vector, v: Vector, mu: float, distribution: Distribution = "sphere") -> Vector:
+    """(n,) n / mu (F(x + mu v) - F(x)) v; two evaluations, the second of which several v may share."""
+    return estimate(F(x + mu * v) - F(x), v, mu, distribution)
+
+
+def central(F: Loss, x: Vector, v: Vector, mu: float, distribution: Distribution = "sphere") -> Vector:
+    """(n,) n / (2 mu) (F(x + mu v) - F(x - mu v)) v."""
+    return estimate(F(x + mu * v) - F(x - mu * v), v, 2 * mu, distribution)
+
+
+def directional(gradient: Array, v: Array) -> Array:
+    """(n,) n <gradient, v> v, the limit of both estimates for mu -> 0 on the unit sphere; for tests."""
+    return np.asarray(estimate(float(gradient @ v), v, 1.0))
