@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# From a fresh clone to a figure: the environment, ZO-HFL on the embedded digits with one server and ten clients
+# (11 MPI ranks, whatever the number of cores), and a plot of the run. Further flags go to the run:
+#
+#   bash jobs/quickstart.sh                      # minutes the first time (downloads), well under one afterwards
+#   bash jobs/quickstart.sh --rounds 50 --alpha 0.1
+set -euo pipefail
+
+root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
+cd -- "$root"
+bash jobs/environment.sh fast analysis
+# shellcheck disable=SC1091
+. .venv/bin/activate
+export PYTHONUNBUFFERED=1
+
+mkdir -p results
+number=1
+while [[ -e results/quickstart-$number.h5 ]]; do number=$((number + 1)); done
+result=results/quickstart-$number.h5
+
+command=(mpirun -n 11 python -m zofl_mpi.zo_hfl --out "$result" "$@")
+printf 'quickstart: %s\n' "${command[*]}"
+start=$SECONDS
+"${command[@]}"
+printf 'quickstart: the run took %d s\n' $((SECONDS - start))
+python analysis/a_run.py "$result"
