@@ -23,8 +23,9 @@ class Hierarchical(Protocol):
     k points are handled at once as the rows of (k, n) arrays: Algorithm 2 is run for x + eta v and x - eta v together.
     """
 
-    n: int
-    """Length of x and of every y_i."""
+    @property
+    def n(self) -> int:
+        """Length of x and of every y_i."""
 
     def f1(self, x: Array, data: Any) -> float:
         """f_1(x) on all of the server's data."""
