@@ -287,16 +287,14 @@ def read_npz(path: Path) -> Raw:
 
 
 def _npz_array(path: Path, field: str) -> NDArray[Any]:
-    with _reading(path, "write it with numpy.savez(path, x=..., y=...), arrays of numbers and no objects"):
-        stored = np.load(path, allow_pickle=False)
+    advice = "write it with numpy.savez(path, x=..., y=...), arrays of numbers and no objects"
+    with _reading(path, advice), path.open("rb") as file:  # given a path, np.load leaks the file of a bad zip
+        stored = np.load(file, allow_pickle=False)
         if not isinstance(stored, np.lib.npyio.NpzFile):
-            raise UserError(f"{path} holds one bare array: write it with numpy.savez(path, x=..., y=...)")
+            raise UserError(f"{path} holds one bare array: {advice}")
         with stored:
             if field not in stored.files:
-                held = ", ".join(stored.files) or "nothing"
-                raise UserError(
-                    f"{path} has no array {field} but {held}: write it with numpy.savez(path, x=..., y=...)"
-                )
+                raise UserError(f"{path} has no array {field} but {', '.join(stored.files) or 'nothing'}: {advice}")
             return np.asarray(stored[field])
 
 

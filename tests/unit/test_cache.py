@@ -1,0 +1,240 @@
+"""The cache: one good copy, whoever races, is killed or damages it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from zofl_mpi.data import Raw, cache
+from zofl_mpi.data.cache import Sources
+from zofl_mpi.errors import UserError
+
+RAW = Raw(
+    np.arange(12, dtype=np.uint8).reshape(4, 3), np.array([0, 1, 2, 1]), 3, official_test=1, levels=255, channels=3
+)
+
+
+def same(a: Raw, b: Raw) -> bool:
+    facts = [(r.classes, r.official_test, r.levels, r.channels, r.inputs.dtype, r.labels.dtype) for r in (a, b)]
+    return facts[0] == facts[1] and np.array_equal(a.inputs, b.inputs) and np.array_equal(a.labels, b.labels)
+
+
+class Counted:
+    """A reader that counts its calls."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self) -> Raw:
+        self.calls += 1
+        return RAW
+
+
+@pytest.fixture
+def reader() -> Counted:
+    return Counted()
+
+
+@pytest.fixture
+def sources(reader) -> Sources:
+    return cache.identify("toy", reader)
+
+
+def test_what_is_opened_is_what_was_read_once(tmp_path, sources, reader):
+    for _ in range(2):
+        cache.prepare(sources, tmp_path)
+        assert same(cache.open(sources, tmp_path), RAW)
+    assert reader.calls == 1
+    assert [path.name for path in tmp_path.iterdir()] == [sources.key]
+
+
+def test_floats_without_levels_survive(tmp_path):
+    floats = Raw(np.array([[0.1], [0.2]]), np.array([0, 1]), 2)
+    sources = cache.identify("floats", lambda: floats)
+    cache.prepare(sources, tmp_path)
+    assert same(cache.open(sources, tmp_path), floats)
+
+
+def test_the_arrays_are_read_only_maps_of_one_shared_file(tmp_path, sources):
+    cache.prepare(sources, tmp_path)
+    raw = cache.open(sources, tmp_path)
+    with pytest.raises(ValueError, match="read-only"):
+        raw.inputs[0, 0] = 1
+    with pytest.raises(ValueError, match="read-only"):
+        raw.labels[0] = 1
+    assert type(raw.inputs) is np.ndarray
+    file = np.load(tmp_path / sources.key / "inputs.npy", mmap_mode="r+")
+    file[0, 0] = 77
+    assert raw.inputs[0, 0] == 77
+
+
+def test_the_key_changes_with_file_and_parameters(tmp_path, reader):
+    path = tmp_path / "a.bin"
+    path.write_bytes(b"one")
+    keys = [cache.identify("toy", reader, [path]).key]
+    os.utime(path, ns=(5, 5))
+    keys.append(cache.identify("toy", reader, [path]).key)
+    path.write_bytes(b"longer")
+    os.utime(path, ns=(5, 5))
+    keys.append(cache.identify("toy", reader, [path]).key)
+    keys += [cache.identify("toy", reader, parameters={"seed": seed}).key for seed in (1, 2)]
+    keys.append(cache.identify("other", reader, parameters={"seed": 1}).key)
+    assert len(set(keys)) == len(keys)
+    assert keys[2] == cache.identify("toy", reader, [tmp_path / "." / "a.bin"]).key
+
+
+def test_a_name_with_odd_characters_makes_a_plain_folder_name(reader):
+    assert cache.identify("../My data/Own set.npz", reader).key.startswith("own-set-")
+
+
+def test_a_missing_source_is_named(tmp_path, reader):
+    with pytest.raises(UserError, match=r"gone\.bin cannot be read \(No such file"):
+        cache.identify("toy", reader, [tmp_path / "gone.bin"])
+
+
+def truncate(entry: Path) -> None:
+    os.truncate(entry / "inputs.npy", (entry / "inputs.npy").stat().st_size - 1)
+
+
+def empty(entry: Path) -> None:
+    (entry / "facts.json").write_text("")
+
+
+def lose(entry: Path) -> None:
+    (entry / "labels.npy").unlink()
+
+
+def scramble(entry: Path) -> None:
+    size = (entry / "labels.npy").stat().st_size
+    (entry / "labels.npy").write_bytes(b"\x93NUMPY" + bytes(size - 6))
+
+
+@pytest.mark.parametrize("damage", [truncate, empty, lose, scramble])
+def test_a_damaged_entry_is_told_by_open_and_mended_by_prepare(tmp_path, sources, reader, damage):
+    cache.prepare(sources, tmp_path)
+    damage(tmp_path / sources.key)
+    with pytest.raises(UserError, match=r"cached copy of toy .* missing or damaged .* delete that folder"):
+        cache.open(sources, tmp_path)
+    cache.prepare(sources, tmp_path)
+    assert same(cache.open(sources, tmp_path), RAW)
+    assert reader.calls == 2
+    assert [path.name for path in tmp_path.iterdir()] == [sources.key]
+
+
+def test_an_entry_never_prepared_is_told(tmp_path, sources):
+    with pytest.raises(UserError, match="missing or damaged"):
+        cache.open(sources, tmp_path)
+
+
+def test_a_folder_that_cannot_be_written_is_told_with_the_variable(tmp_path, sources):
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    with pytest.raises(UserError, match=rf"{blocked}/sub cannot be written .*ZOFL_CACHE"):
+        cache.prepare(sources, blocked / "sub")
+
+
+def test_a_full_disk_is_told_and_leaves_nothing(tmp_path, sources, monkeypatch):
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(np, "save", refuse)
+    with pytest.raises(UserError, match=r"No space left on device.*ZOFL_CACHE"):
+        cache.prepare(sources, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_reader_that_fails_leaves_nothing(tmp_path):
+    def fail() -> Raw:
+        raise UserError("no good")
+
+    with pytest.raises(UserError, match="no good"):
+        cache.prepare(cache.identify("toy", fail), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_folder_is_the_variables_or_the_users(monkeypatch, tmp_path):
+    monkeypatch.setenv("ZOFL_CACHE", str(tmp_path))
+    assert cache.default_cache_dir() == tmp_path
+    monkeypatch.setenv("ZOFL_CACHE", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    assert cache.default_cache_dir().name == "arrays" and "zofl_mpi" in str(cache.default_cache_dir())
+
+
+WRITER = """
+import os, sys, time
+from pathlib import Path
+import numpy as np
+from zofl_mpi.data import Raw, cache
+
+folder, me, others = Path(sys.argv[1]), sys.argv[2], sys.argv[3].split()
+
+def read():
+    # Nobody goes on before all have found that there is no good entry: each of them writes one.
+    (folder / f"reading-{me}").touch()
+    end = time.monotonic() + 30
+    while not all((folder / f"reading-{other}").exists() for other in others):
+        assert time.monotonic() < end
+        time.sleep(0.001)
+    return Raw(np.full((2000, 500), 7, np.uint8), np.ones(2000, np.int64), 2)
+
+sources = cache.identify("race", read)
+cache.prepare(sources, folder / "cache")
+raw = cache.open(sources, folder / "cache")
+assert (raw.inputs == 7).all() and raw.labels.sum() == 2000
+print(sources.key)
+"""
+
+
+@pytest.mark.parametrize("start", ["nothing", "damaged"])
+def test_racing_processes_all_end_with_one_good_copy(tmp_path, start):
+    key = cache.identify("race", lambda: RAW).key
+    if start == "damaged":
+        (tmp_path / "cache" / key).mkdir(parents=True)
+        (tmp_path / "cache" / key / "facts.json").write_text("{")
+    names = "abc"
+    commands = [[sys.executable, "-c", WRITER, str(tmp_path), name, " ".join(names)] for name in names]
+    racers = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for command in commands
+    ]
+    ends = [racer.communicate(timeout=60) for racer in racers]
+    assert [racer.returncode for racer in racers] == [0, 0, 0], ends
+    assert {out.strip() for out, _ in ends} == {key}
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == [key]
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+import numpy as np
+from zofl_mpi.data import Raw, cache
+
+save = np.save
+def die(path, array, **options):
+    save(path, array[:1], **options)
+    os._exit(9)
+
+np.save = die
+cache.prepare(cache.identify("toy", lambda: Raw(np.ones((9, 9)), np.ones(9, np.int64), 2)), Path(sys.argv[1]))
+"""
+
+
+def test_a_killed_writer_leaves_no_entry_and_its_rest_is_swept_up_a_day_later(tmp_path, sources):
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], timeout=60, check=False)
+    assert done.returncode == 9
+    (left,) = tmp_path.iterdir()
+    assert left.name.startswith(cache.UNFINISHED)
+    cache.prepare(sources, tmp_path)
+    assert same(cache.open(sources, tmp_path), RAW)
+    assert left.exists()
+    (tmp_path / sources.key / "facts.json").unlink()
+    two_days_ago = time.time() - 2 * cache.DAY
+    os.utime(left, (two_days_ago, two_days_ago))
+    cache.prepare(sources, tmp_path)
+    assert not left.exists()

@@ -1,0 +1,441 @@
+"""Readers: what they return for good files, and the one sentence that each bad file ends in."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import os
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from zofl_mpi.data import Raw, images
+from zofl_mpi.data.download import IDX_FILES
+from zofl_mpi.data.synthetic import Synthetic
+from zofl_mpi.errors import UserError
+from zofl_mpi.run.streams import Streams
+
+STREAMS = Streams(3)
+DATA = Path(os.environ.get("ZOFL_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
+
+
+def complaint(read, *arguments, **options) -> str:
+    """The sentence of the UserError that a call must end in."""
+    with pytest.raises(UserError) as caught:
+        read(*arguments, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def real(*files: str) -> Path:
+    if not all((DATA / file).is_file() for file in files):
+        pytest.skip(f"the real data set is not in {DATA} (set ZOFL_DATA)")
+    return DATA
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+# IDX
+
+
+def idx(array: np.ndarray) -> bytes:
+    shape = b"".join(length.to_bytes(4, "big") for length in array.shape)
+    return bytes((0, 0, 8, array.ndim)) + shape + array.astype(np.uint8).tobytes()
+
+
+def samples(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    chance = Streams(seed)(1)
+    return chance.integers(256, size=(n, 28, 28)), chance.integers(10, size=n)
+
+
+def contents(train: int = 6, test: int = 3) -> dict[str, bytes]:
+    arrays = [*samples(train, 1), *samples(test, 2)]
+    return {file: idx(array) for file, array in zip(IDX_FILES, arrays, strict=True)}
+
+
+def written(folder: Path, files: dict[str, bytes], packed: bool = False) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for file, data in files.items():
+        path = folder / (f"{file}.gz" if packed else file)
+        path.write_bytes(gzip.compress(data) if packed else data)
+    return folder
+
+
+def load(name: str, data_dir: Path, **options) -> Raw:
+    return images.load(name, data_dir, data_dir / "cache", STREAMS, **options)
+
+
+@pytest.mark.parametrize("place", ["mnist", "."])
+@pytest.mark.parametrize("packed", [False, True])
+def test_idx_files_are_read_packed_or_not_from_either_place(tmp_path, place, packed):
+    written(tmp_path / place, contents(), packed)
+    raw = load("mnist", tmp_path)
+    (train, train_labels), (test, test_labels) = samples(6, 1), samples(3, 2)
+    np.testing.assert_array_equal(raw.inputs, np.concatenate([train, test]).reshape(9, 784))
+    np.testing.assert_array_equal(raw.labels, np.concatenate([train_labels, test_labels]))
+    assert (raw.inputs.dtype, raw.labels.dtype) == (np.uint8, np.int64)
+    assert (raw.classes, raw.official_test, raw.levels, raw.channels) == (10, 3, 255, 1)
+
+
+def test_a_missing_file_is_named_with_the_way_to_get_it(tmp_path):
+    files = contents()
+    del files["t10k-labels-idx1-ubyte"]
+    written(tmp_path / "fashion-mnist", files)
+    said = complaint(load, "fashion-mnist", tmp_path)
+    assert "t10k-labels-idx1-ubyte" in said and "train-images" not in said
+    assert "python -m zofl_mpi.data.download fashion-mnist" in said and "ZOFL_DATA" in said and str(tmp_path) in said
+
+
+def test_files_of_two_folders_are_not_mixed(tmp_path):
+    files = contents()
+    labels = {"train-labels-idx1-ubyte": files.pop("train-labels-idx1-ubyte")}
+    written(tmp_path / "mnist", files)
+    written(tmp_path, labels)
+    assert "no train-labels-idx1-ubyte" in complaint(load, "mnist", tmp_path)
+
+
+TRAIN_IMAGES, TRAIN_LABELS = IDX_FILES[:2]
+BAD_IDX = {
+    "empty": (TRAIN_IMAGES, b"", ["is empty"]),
+    "half a header": (TRAIN_IMAGES, idx(samples(6)[0])[:10], ["holds 10 bytes"]),
+    "cut short": (TRAIN_IMAGES, idx(samples(6)[0])[:-1], ["holds 4719 bytes", "[6, 28, 28]"]),
+    "too long": (TRAIN_IMAGES, idx(samples(6)[0]) + b"0", ["holds 4721 bytes"]),
+    "no samples": (TRAIN_IMAGES, idx(np.zeros((0, 28, 28))), ["[0, 28, 28]"]),
+    "labels as images": (TRAIN_IMAGES, idx(samples(6)[1]), ["00000801", "00000803"]),
+    "not idx": (TRAIN_IMAGES, b"<html>no such page</html>", ["3c68746d", "no IDX file"]),
+    "wrong side": (TRAIN_IMAGES, idx(np.zeros((6, 28, 27))), ["28 x 27", "28 x 28"]),
+    "wrong count": (TRAIN_IMAGES, idx(samples(5)[0]), ["5 images", "6 labels", "must be equal"]),
+    "wrong label": (TRAIN_LABELS, idx(np.full(6, 10)), ["label 10", "0 to 9"]),
+    "gzip cut short": (TRAIN_IMAGES, gzip.compress(idx(samples(6)[0]))[:-20], ["damaged or cut short"]),
+    "gzip garbage": (TRAIN_IMAGES, b"\x1f\x8b" + bytes(50), ["damaged or cut short"]),
+    "gzip checksum": (TRAIN_IMAGES, gzip.compress(idx(samples(6)[0]))[:-8] + bytes(8), ["damaged or cut short"]),
+}
+
+
+@pytest.mark.parametrize("case", BAD_IDX)
+def test_a_bad_idx_file_is_named_with_its_fault_and_remedy(tmp_path, case):
+    file, data, words = BAD_IDX[case]
+    written(tmp_path / "mnist", contents() | {file: data})
+    said = complaint(load, "mnist", tmp_path)
+    assert str(tmp_path / "mnist" / file) in said and "python -m zofl_mpi.data.download mnist" in said
+    for word in words:
+        assert word in said
+
+
+def test_a_file_that_may_not_be_read_is_named(tmp_path, monkeypatch):
+    def refuse(path: Path) -> bytes:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    written(tmp_path / "mnist", contents())
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    said = complaint(load, "mnist", tmp_path)
+    assert "Permission denied" in said and TRAIN_IMAGES in said
+
+
+def test_the_files_of_the_other_data_set_are_recognised(tmp_path, monkeypatch):
+    digest = hashlib.sha256(samples(6, 1)[1].astype(np.uint8).tobytes()).hexdigest()
+    monkeypatch.setattr(images, "TRAIN_LABELS", {digest: "mnist"})
+    written(tmp_path, contents())
+    assert "belongs to mnist, not to fashion-mnist" in complaint(load, "fashion-mnist", tmp_path)
+    assert load("mnist", tmp_path).official_test == 3
+
+
+# CIFAR-10: tiny files of the same layout, with their own md5
+
+
+def batch(k: int, n: int = 2) -> bytes:
+    return Streams(k)(1).bytes(n * images.CIFAR_RECORD)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tiny_md5() -> Iterator[dict[str, str]]:
+    """The md5 of the tiny batches; the tests of the real data set put the true ones back."""
+    true = dict(images.CIFAR_MD5)
+    tiny = {file: hashlib.md5(batch(k)).hexdigest() for k, file in enumerate(true)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(images, "CIFAR_MD5", tiny)
+        yield true
+
+
+def batches() -> dict[str, bytes]:
+    return {file: batch(k) for k, file in enumerate(images.CIFAR_MD5)}
+
+
+def archived(path: Path, files: dict[str, bytes], mode: str = "w:gz") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, mode) as tar:
+        for file, data in files.items():
+            member = tarfile.TarInfo(f"cifar-10-batches-bin/{file}")
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    return path
+
+
+@pytest.mark.parametrize("packing", ["folder", "gz", "xz", "bz2", ""])
+@pytest.mark.parametrize("place", ["cifar10", "."])
+def test_cifar_is_read_from_folder_and_archive_in_the_order_of_the_batches(tmp_path, place, packing):
+    files = batches()
+    backwards = dict(reversed(files.items())) | {"readme.html": b"no batch"}
+    if packing == "folder":
+        written(tmp_path / place / "cifar-10-batches-bin", backwards)
+    else:
+        end = f".{packing}" if packing else ""
+        archived(tmp_path / place / f"cifar-10-binary.tar{end}", backwards, f"w:{packing}")
+    raw = load("cifar10", tmp_path)
+    records = np.frombuffer(b"".join(files.values()), np.uint8).reshape(12, 3073)
+    np.testing.assert_array_equal(raw.inputs, records[:, 1:])
+    np.testing.assert_array_equal(raw.labels, records[:, 0])
+    assert (raw.official_test, raw.levels, raw.channels) == (2, 255, 3)
+
+
+def test_a_changed_batch_is_told_with_both_sums(tmp_path):
+    changed = batches() | {"data_batch_3.bin": batch(99)}
+    archived(tmp_path / "cifar-10-binary.tar.gz", changed)
+    said = complaint(load, "cifar10", tmp_path)
+    assert "data_batch_3.bin" in said and images.CIFAR_MD5["data_batch_3.bin"] in said
+    assert hashlib.md5(batch(99)).hexdigest() in said and "data.download cifar10" in said
+
+
+def test_an_archive_without_a_batch_says_which(tmp_path):
+    files = batches()
+    del files["test_batch.bin"]
+    archived(tmp_path / "cifar-10-binary.tar.xz", files, "w:xz")
+    assert "does not hold test_batch.bin" in complaint(load, "cifar10", tmp_path)
+
+
+def test_a_link_or_an_oversized_member_is_not_followed(tmp_path, monkeypatch):
+    monkeypatch.setattr(images, "CIFAR_BYTES", len(batch(0)))
+    files = batches() | {"data_batch_2.bin": batch(1) + b"0"}
+    del files["data_batch_1.bin"]
+    path = archived(tmp_path / "cifar-10-binary.tar", files, "w:")
+    with tarfile.open(path, "a:") as tar:
+        link = tarfile.TarInfo("cifar-10-batches-bin/data_batch_1.bin")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(link)
+    assert "does not hold data_batch_1.bin, data_batch_2.bin" in complaint(load, "cifar10", tmp_path)
+
+
+@pytest.mark.parametrize("mode", ["gz", "xz", "bz2"])
+@pytest.mark.parametrize("damage", ["empty", "cut", "garbage"])
+def test_a_damaged_archive_is_named(tmp_path, mode, damage):
+    path = archived(tmp_path / f"cifar-10-binary.tar.{mode}", batches(), f"w:{mode}")
+    data = path.read_bytes()
+    path.write_bytes({"empty": b"", "cut": data[: len(data) // 2], "garbage": b"\x00garbage" * 300}[damage])
+    said = complaint(load, "cifar10", tmp_path)
+    assert str(path) in said and "data.download cifar10" in said
+
+
+def test_a_lacking_cifar_names_folder_and_archive(tmp_path):
+    said = complaint(load, "cifar10", tmp_path)
+    assert "cifar-10-batches-bin" in said and "cifar-10-binary.tar.gz" in said and "data.download cifar10" in said
+
+
+# .npz
+
+
+def npz(tmp_path: Path, **arrays) -> str:
+    path = tmp_path / "own.npz"
+    np.savez(path, **arrays)
+    return str(path)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64, ">f4"])
+def test_an_npz_is_flattened_and_keeps_its_numbers(tmp_path, dtype):
+    x = (np.arange(24) % 7).reshape(4, 2, 3).astype(dtype)
+    raw = load(npz(tmp_path, x=x, y=np.array([0, 2, 2, 5], np.uint16)), tmp_path)
+    np.testing.assert_array_equal(raw.inputs, x.reshape(4, 6))
+    assert raw.inputs.dtype == np.dtype(dtype).newbyteorder("=") and raw.labels.tolist() == [0, 2, 2, 5]
+    assert (raw.classes, raw.levels, raw.official_test) == (6, 255 if dtype == np.uint8 else None, 0)
+
+
+X, Y = np.ones((3, 2), np.float32), np.arange(3)
+BAD_NPZ = {
+    "no y": ({"x": X}, ["no array y but x", "savez"]),
+    "no x": ({"y": Y, "z": Y}, ["no array x but y, z"]),
+    "objects": ({"x": np.array([[{}]], object), "y": Y[:1]}, ["own.npz", "no objects"]),
+    "NaN": ({"x": np.array([[0, 0], [0, np.nan], [1, 1]]), "y": Y}, ["NaN or infinite", "sample 1"]),
+    "infinite": ({"x": np.full((3, 2), -np.inf), "y": Y}, ["NaN or infinite", "sample 0"]),
+    "one dimension": ({"x": Y.astype(float), "y": Y}, ["shape (3,)", "(samples, features...)"]),
+    "no samples": ({"x": X[:0], "y": Y[:0]}, ["shape (0, 2)"]),
+    "no features": ({"x": X[:, :0], "y": Y}, ["shape (3, 0)"]),
+    "wide integers": ({"x": Y.reshape(3, 1), "y": Y}, ["int64", "uint8, float32 or float64"]),
+    "complex": ({"x": X + 1j, "y": Y}, ["complex64"]),
+    "words": ({"x": np.array([["a"]]), "y": Y[:1]}, ["<U1"]),
+    "float labels": ({"x": X, "y": Y.astype(float)}, ["float64", "one integer a sample"]),
+    "label table": ({"x": X, "y": np.eye(3, dtype=int)}, ["(3, 3)"]),
+    "other count": ({"x": X, "y": Y[:2]}, ["3 samples", "2 labels", "must be equal"]),
+    "negative label": ({"x": X, "y": Y - 1}, ["-1 to 1", "from 0"]),
+    "huge label": ({"x": X, "y": Y + 10**12}, ["1000000000002", "65535"]),
+}
+
+
+@pytest.mark.parametrize("case", BAD_NPZ)
+def test_a_bad_npz_is_named_with_what_is_allowed(tmp_path, case):
+    arrays, words = BAD_NPZ[case]
+    said = complaint(load, npz(tmp_path, **arrays), tmp_path)
+    for word in ["own.npz", *words]:
+        assert word in said
+
+
+@pytest.mark.parametrize("data", [b"", b"PK\x03\x04 no zip", b"\x80\x04K\x01.", b"text"])
+def test_a_file_that_is_no_npz_is_named(tmp_path, data):
+    path = tmp_path / "own.npz"
+    path.write_bytes(data)
+    said = complaint(load, str(path), tmp_path)
+    assert str(path) in said and "savez" in said
+
+
+def test_a_bare_array_or_no_file_is_told(tmp_path):
+    with (tmp_path / "own.npz").open("wb") as file:
+        np.save(file, X)
+    assert "one bare array" in complaint(load, str(tmp_path / "own.npz"), tmp_path)
+    assert "no such file" in complaint(load, str(tmp_path / "other.npz"), tmp_path)
+
+
+# Damage of every kind
+
+
+def good_files(folder: Path) -> dict[str, Path]:
+    written(folder / "plain", contents())
+    written(folder / "packed", contents(), packed=True)
+    np.savez_compressed(folder / "own.npz", x=X, y=Y)
+    np.savez(folder / "loose.npz", x=X, y=Y)
+    return {
+        "plain": folder / "plain" / TRAIN_IMAGES,
+        "packed": folder / "packed" / f"{TRAIN_IMAGES}.gz",
+        "gz": archived(folder / "cifar-10-binary.tar.gz", batches()),
+        "xz": archived(folder / "cifar-10-binary.tar.xz", batches(), "w:xz"),
+        "npz": folder / "own.npz",
+        "loose": folder / "loose.npz",
+    }
+
+
+def read(kind: str, path: Path) -> Raw:
+    if kind in ("npz", "loose"):
+        return images.read_npz(path)
+    if kind in ("gz", "xz"):
+        return images.read_cifar([path])
+    files = [path.with_name(path.name.replace(TRAIN_IMAGES, file)) for file in IDX_FILES]
+    return images.read_idx("mnist", files)
+
+
+@pytest.mark.parametrize("kind", ["plain", "packed", "gz", "xz", "npz", "loose"])
+def test_no_damage_ends_in_anything_but_a_data_set_or_one_sentence(tmp_path_factory, kind):
+    path = good_files(tmp_path_factory.mktemp("damaged"))[kind]
+    good = path.read_bytes()
+
+    @settings(max_examples=60, deadline=None, derandomize=True, database=None)
+    @given(st.data())
+    def damage(choice) -> None:
+        data = bytearray(good)
+        near = st.one_of(st.integers(0, min(400, len(good) - 1)), st.integers(0, len(good) - 1))
+        for _ in range(choice.draw(st.integers(1, 6))):
+            data[choice.draw(near)] = choice.draw(st.integers(0, 255))
+        path.write_bytes(bytes(data[: choice.draw(st.sampled_from([len(data), len(data) // 2, len(data) - 1]))]))
+        try:
+            assert isinstance(read(kind, path), Raw)
+        except UserError as error:
+            assert "\n" not in str(error)
+
+    damage()
+
+
+# Data sets without files
+
+
+def test_digits_are_the_embedded_ones(tmp_path):
+    raw = load("digits", tmp_path)
+    assert raw.inputs.shape == (1797, 64) and raw.inputs.dtype == np.uint8
+    assert (raw.inputs.min(), raw.inputs.max(), raw.levels, raw.classes) == (0, 16, 16, 10)
+    assert np.bincount(raw.labels).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+
+
+def test_synthetic_labels_are_a_linear_teachers(tmp_path):
+    raw = load("synthetic", tmp_path, synthetic=Synthetic(4000, 6, 3))
+    assert raw.inputs.dtype == np.float32 and raw.inputs.shape == (4000, 6) and raw.levels is None
+    assert abs(raw.inputs.mean()) < 5 / np.sqrt(24000) and abs(raw.inputs.var() - 1) < 5 * np.sqrt(2 / 24000)
+    one_hot = np.eye(3)[raw.labels]
+    fit = np.linalg.lstsq(raw.inputs.astype(float), one_hot, rcond=None)[0]
+    assert ((raw.inputs @ fit).argmax(axis=1) == raw.labels).mean() > 0.85
+
+
+def test_synthetic_noise_redraws_the_asked_share_of_labels(tmp_path):
+    clean, noisy = (load("synthetic", tmp_path, synthetic=Synthetic(9000, 5, 3, noise)) for noise in (0.0, 0.3))
+    np.testing.assert_array_equal(clean.inputs, noisy.inputs)
+    changed = (clean.labels != noisy.labels).mean()
+    assert abs(changed - 0.3 * 2 / 3) < 5 * np.sqrt(0.2 * 0.8 / 9000)
+
+
+def test_synthetic_depends_on_the_seed_alone(tmp_path):
+    size = Synthetic(50, 4, 3)
+    first, again, other = (images.load("synthetic", tmp_path, tmp_path / "c", Streams(k), size) for k in (1, 1, 2))
+    np.testing.assert_array_equal(first.inputs, again.inputs)
+    assert not np.array_equal(first.inputs, other.inputs)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("samples", 0), ("features", -1), ("classes", 1), ("label_noise", 1.5), ("label_noise", np.nan)],
+)
+def test_a_synthetic_size_out_of_range_is_told(field, value):
+    said = complaint(Synthetic, **{field: value})
+    assert field in said and str(value) in said and "must" in said
+
+
+def test_a_synthetic_set_beyond_memory_is_told(tmp_path):
+    said = complaint(load, "synthetic", tmp_path, synthetic=Synthetic(10**12, 10**4))
+    assert "do not fit into memory" in said
+
+
+def test_an_unknown_name_is_told_with_the_nearest(tmp_path):
+    said = complaint(load, "fasion-mnist", tmp_path)
+    assert "did you mean fashion-mnist?" in said and "cifar10" in said and ".npz" in said
+
+
+def test_heavy_libraries_are_not_imported_before_they_are_needed():
+    heavy = ("sklearn", "pooch", "torch", "mpi4py", "h5py", "tarfile", "requests")
+    code = f"import sys, zofl_mpi.data.images, zofl_mpi.data.partition; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+# The real ones
+
+
+MNIST_TRAIN = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+MNIST_TEST = [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
+
+
+@pytest.mark.parametrize(
+    ("name", "train", "test"), [("mnist", MNIST_TRAIN, MNIST_TEST), ("fashion-mnist", [6000] * 10, [1000] * 10)]
+)
+def test_real_label_counts_are_the_published_ones(cache, name, train, test):
+    raw = images.load(name, real(*(f"{name}/{file}.gz" for file in IDX_FILES)), cache, STREAMS)
+    assert raw.inputs.shape == (70_000, 784) and raw.official_test == 10_000
+    assert np.bincount(raw.labels[:60_000]).tolist() == train and np.bincount(raw.labels[60_000:]).tolist() == test
+
+
+def test_real_fashion_is_not_taken_for_mnist(tmp_path):
+    folder = real(*(f"fashion-mnist/{file}.gz" for file in IDX_FILES)) / "fashion-mnist"
+    assert "belongs to fashion-mnist" in complaint(images.load, "mnist", folder, tmp_path, STREAMS)
+
+
+def test_real_cifar_has_the_published_channel_means(cache, monkeypatch, tiny_md5):
+    folder = real("cifar10/cifar-10-binary.tar.xz")
+    monkeypatch.setattr(images, "CIFAR_MD5", tiny_md5)
+    raw = images.load("cifar10", folder, cache, STREAMS)
+    assert raw.inputs.shape == (60_000, 3072) and np.bincount(raw.labels[-10_000:]).tolist() == [1000] * 10
+    planes = raw.inputs[:50_000].reshape(50_000, 3, 1024)
+    means = planes.mean(axis=(0, 2)) / 255
+    np.testing.assert_allclose(means, [0.4914, 0.4822, 0.4465], atol=5e-5)
