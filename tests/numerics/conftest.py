@@ -1,0 +1,12 @@
+"""Numerics run as a rank does: one BLAS thread."""
+
+from collections.abc import Iterator
+
+import pytest
+from threadpoolctl import threadpool_limits
+
+
+@pytest.fixture(autouse=True)
+def one_blas_thread() -> Iterator[None]:
+    with threadpool_limits(1):
+        yield
