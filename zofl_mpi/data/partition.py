@@ -19,7 +19,7 @@ from zofl_mpi.run.streams import Purpose, Streams
 
 PARTITIONS = ("by_class", "by_client")
 PIXELS = ("unit", "raw", "standardize")
-REDRAWS = 10_000  # 30 us each; ten clients with one class each (alpha near 0, ten classes) come up 4 times
+REDRAWS = 10_000  # 40 us each; ten clients with one class each (alpha near 0, ten classes) come up 4 times
 CHUNK = 512  # rows at a time
 
 Rows = NDArray[np.int64]
@@ -141,19 +141,31 @@ def _counts_by_class(pool: Rows, streams: Streams, m: int, alpha: float, min_sam
 
     The acceptance looks at counts only, so the classes need to be shuffled but once, after it.
     """
+    cut = _cut_balanced if balance else _cut_classes
     for attempt in range(REDRAWS):
         logs = _log_gammas(streams(Purpose.PARTITION, t=attempt), alpha, (len(pool), m))
-        counts = np.zeros((m, len(pool)), np.int64)
-        for label, samples in enumerate(pool):
-            is_open = counts.sum(axis=1) * m < pool.sum() if balance else np.ones(m, bool)
-            cuts = (_cumulative(logs[label], alpha, is_open) * samples).astype(np.int64)
-            counts[:, label] = np.diff(cuts, prepend=0)
+        counts = cut(logs, alpha, pool)
         if counts.sum(axis=1).min() >= min_samples:
             return counts
     raise UserError(
         f"--alpha {alpha:g}: in {REDRAWS} draws some of {m} clients always had fewer than {min_samples} samples; take "
         "fewer clients (--m), a larger --alpha or a smaller --min-samples"
     )
+
+
+def _cut_classes(logs: NDArray[np.float64], alpha: float, pool: Rows, is_open: NDArray[np.bool_] | None = None) -> Rows:
+    """(m, C) the classes cut at their cumulative proportions, rounded down; a client that is not open gets none."""
+    cuts = _cumulative(logs, alpha, np.ones(logs.shape[1], bool) if is_open is None else is_open) * pool[:, None]
+    return np.asarray(np.diff(cuts.astype(np.int64), axis=1, prepend=0).T, np.int64)
+
+
+def _cut_balanced(logs: NDArray[np.float64], alpha: float, pool: Rows) -> Rows:
+    """The same class after class, closed to the clients that hold their fair share by then."""
+    counts = np.zeros((logs.shape[1], len(pool)), np.int64)
+    for label in range(len(pool)):
+        is_open = counts.sum(axis=1) * len(counts) < pool.sum()
+        counts[:, [label]] = _cut_classes(logs[[label]], alpha, pool[[label]], is_open)
+    return counts
 
 
 def _counts_by_client(pool: Rows, streams: Streams, m: int, alpha: float) -> Rows:
@@ -179,8 +191,8 @@ def _counts_by_client(pool: Rows, streams: Streams, m: int, alpha: float) -> Row
 
 def _mixes(logs: NDArray[np.float64], alpha: float, left: list[int]) -> list[list[float]]:
     """Cumulative class probabilities of each client over the classes that are left."""
-    is_open = np.array(left) > 0
-    return [_cumulative(row, alpha, is_open).tolist() for row in logs]
+    mixes: list[list[float]] = _cumulative(logs, alpha, np.array(left) > 0).tolist()
+    return mixes
 
 
 # Dirichlet draws that survive every alpha > 0
@@ -198,12 +210,11 @@ def _log_gammas(chance: np.random.Generator, alpha: float, shape: tuple[int, int
 
 
 def _cumulative(logs: NDArray[np.float64], alpha: float, is_open: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Cumulative proportions of the open entries, the last one exactly 1; at least one must be open."""
+    """Of each row, the cumulative proportions of the open entries (at least one), the last exactly 1."""
     masked = np.where(is_open, logs, -inf)
     with np.errstate(over="ignore"):  # -inf, and so 0, is what a quotient beyond the floats should be
-        total: NDArray[np.float64] = np.exp((masked - masked.max()) / min(alpha, 1.0)).cumsum()
-    last: float = total[-1]
-    return total / last
+        total = np.exp((masked - masked.max(axis=1, keepdims=True)) / min(alpha, 1.0)).cumsum(axis=1)
+    return np.asarray(total / total[:, -1:], np.float64)
 
 
 # The scale that the inputs are seen on
@@ -230,7 +241,8 @@ def as_dataset(raw: Raw, pixels: str, train_rows: NDArray[np.int64]) -> Dataset:
 def _standard(raw: Raw, rows: NDArray[np.int64]) -> tuple[Numbers, Numbers]:
     """Scale and shift: numbers, or (p,) where there are several channels."""
     moments = _byte_moments if raw.inputs.dtype == np.uint8 else _float_moments
-    mean, variance = np.array(moments(raw, rows)).T
+    with np.errstate(over="ignore", invalid="ignore"):  # told below
+        mean, variance = np.array(moments(raw, rows)).T
     if not np.isfinite(variance).all():
         raise UserError("--pixels standardize: the variance of the inputs is too large for a float64; rescale them")
     scale = 1 / np.sqrt(np.where(variance > 0, variance, 1.0))

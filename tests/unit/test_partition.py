@@ -1,0 +1,245 @@
+"""Splits: who holds what is complete, disjoint, of the asked sizes, and a function of the seed alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from zofl_mpi.data import Federation, Raw, partition
+from zofl_mpi.errors import UserError
+from zofl_mpi.run.streams import Streams
+
+INF = float("inf")
+
+
+def raw(n: int, classes: int = 10, official_test: int = 0) -> Raw:
+    """Inputs tell the row's number; labels are random."""
+    labels = Streams(n)(1).integers(classes, size=n)
+    return Raw(np.arange(n, dtype=np.float64).reshape(n, 1), labels, classes, official_test=official_test)
+
+
+def split(pool: Raw, seed: int = 1, **options) -> Federation:
+    return partition.split(pool, Streams(seed), **({"m": 10, "alpha": 1.0} | options))
+
+
+def rows(federation: Federation) -> list[np.ndarray]:
+    parts = [federation.test, federation.server, *federation.clients]
+    return [part.rows for part in parts]
+
+
+def complaint(pool: Raw, **options) -> str:
+    with pytest.raises(UserError) as caught:
+        split(pool, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+POOL = raw(5000)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@given(
+    n=st.integers(300, 900),
+    classes=st.integers(2, 6),
+    m=st.integers(1, 12),
+    alpha=st.sampled_from([0.3, 1.0, 30.0, INF]),
+    scheme=st.sampled_from(["by_class", "by_client"]),
+    test=st.floats(0.05, 0.4),
+    server=st.floats(0.05, 0.5),
+    balance=st.booleans(),
+    seed=st.integers(0, 2**63 - 1),
+)
+def test_every_sample_belongs_to_one_part_and_sizes_are_as_asked(
+    n, classes, m, alpha, scheme, test, server, balance, seed
+):
+    pool = raw(n, classes)
+    options = {"test_fraction": test, "server_fraction": server, "balance": balance, "min_samples": 2}
+    federation = split(pool, seed, m=m, alpha=alpha, partition=scheme, **options)
+    parts = rows(federation)
+    held = np.concatenate(parts)
+    assert len(np.unique(held)) == len(held)
+    left_over = n - len(held)
+    sizes = [len(part) for part in parts]
+    assert sizes[0] == round(test * n)
+    assert sizes[1] == round(server * (n - sizes[0]))
+    rest = n - sizes[0] - sizes[1]
+    if alpha == INF:
+        assert left_over == 0
+        assert set(sizes[2:]) <= {rest // m, rest // m + 1}
+    elif scheme == "by_client":
+        assert sizes[2:] == [rest // m] * m
+        assert left_over == rest % m
+    else:
+        assert left_over == 0
+        assert min(sizes[2:]) >= 2
+    for part in parts:
+        assert part.dtype == np.int64
+        assert (np.diff(part) > 0).all()
+    np.testing.assert_array_equal(
+        federation.counts, [np.bincount(pool.labels[part], minlength=classes) for part in parts[2:]]
+    )
+
+
+@pytest.mark.parametrize("scheme", partition.PARTITIONS)
+@pytest.mark.parametrize("alpha", [0.5, INF])
+def test_the_split_is_a_function_of_the_seed(scheme, alpha):
+    first, again, other = (rows(split(POOL, seed, alpha=alpha, partition=scheme)) for seed in (1, 1, 2))
+    for a, b in zip(first, again, strict=True):
+        np.testing.assert_array_equal(a, b)
+    for a, b in zip(first, other, strict=True):
+        assert not np.array_equal(a, b)
+
+
+def test_test_part_and_server_do_not_depend_on_the_clients():
+    some, more = rows(split(POOL, m=3, alpha=0.5)), rows(split(POOL, m=17, alpha=INF, partition="by_client"))
+    np.testing.assert_array_equal(some[0], more[0])
+    np.testing.assert_array_equal(some[1], more[1])
+
+
+def test_the_official_test_part_is_the_end_of_the_pool():
+    federation = split(raw(1000, official_test=200), official_split=True)
+    np.testing.assert_array_equal(federation.test.rows, np.arange(800, 1000))
+    assert len(federation.server) == 240
+    assert max(client.rows.max() for client in federation.clients) < 800
+
+
+def test_each_sample_is_as_likely_as_any_other_in_every_part():
+    pool, seeds = raw(100, 2), 400
+    hits = np.zeros((3, 100))
+    for seed in range(seeds):
+        federation = split(pool, seed, m=2, alpha=INF)
+        for hit, part in zip(hits, (federation.test, federation.server, federation.clients[0]), strict=True):
+            hit[part.rows] += 1
+    for hit, share in zip(hits, (0.1, 0.27, 0.32), strict=True):
+        assert abs(hit / seeds - share).max() < 5 * np.sqrt(share * (1 - share) / seeds)
+
+
+# Dirichlet
+
+
+def proportions(alpha: float, m: int, draws: int) -> np.ndarray:
+    logs = partition._log_gammas(Streams(4)(1), alpha, (draws, m))
+    return np.diff(partition._cumulative(logs, alpha, np.ones(m, bool)), axis=1, prepend=0)
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.7, 1.0, 20.0])
+def test_proportions_have_the_mean_and_variance_of_a_dirichlet(alpha):
+    m, draws = 4, 8000
+    p = proportions(alpha, m, draws)
+    variance = (1 / m) * (1 - 1 / m) / (m * alpha + 1)
+    assert abs(p.mean(axis=0) - 1 / m).max() < 5 * np.sqrt(variance / draws)
+    squares = (p - 1 / m) ** 2
+    assert (abs(squares.mean(axis=0) - variance) < 5 * squares.std(axis=0) / np.sqrt(draws)).all()
+
+
+@pytest.mark.parametrize("alpha", [5e-324, 1e-300, 1e-3, 1.0, 1e16, 1e308])
+def test_proportions_are_numbers_for_every_alpha(alpha):
+    p = proportions(alpha, 6, 300)
+    assert np.isfinite(p).all()
+    assert (p >= 0).all()
+    if alpha < 1e-100:
+        assert (p.max(axis=1) == 1).all()
+        assert len(set(p.argmax(axis=1))) == 6
+    if alpha > 1e10:
+        np.testing.assert_allclose(p, 1 / 6, rtol=1e-6)
+
+
+def distance(federation: Federation, pool: Raw) -> float:
+    """Largest total variation distance between a client's mix of classes and the pool's."""
+    counts = federation.counts
+    mix = counts / counts.sum(axis=1, keepdims=True)
+    return float(abs(mix - np.bincount(pool.labels) / len(pool.labels)).sum(axis=1).max() / 2)
+
+
+@pytest.mark.parametrize("scheme", partition.PARTITIONS)
+def test_clients_become_alike_as_alpha_grows(scheme):
+    pool = raw(20_000, 5)
+    apart = [distance(split(pool, m=5, alpha=alpha, partition=scheme), pool) for alpha in (0.1, 1.0, 1e4, INF)]
+    assert apart[0] > 0.4
+    assert apart[0] > apart[1] > 0.1 > apart[2]
+    assert apart[3] < 0.05
+
+
+@pytest.mark.parametrize("scheme", partition.PARTITIONS)
+def test_at_huge_alpha_each_class_is_cut_into_equal_pieces_or_drawn_evenly(scheme):
+    pool = Raw(np.zeros((4000, 1)), np.arange(4000) % 4, 4)
+    counts = split(pool, m=7, alpha=1e12, partition=scheme).counts
+    if scheme == "by_class":
+        assert (counts.max(axis=0) - counts.min(axis=0)).max() <= 1
+    else:
+        assert abs(counts - 90).max() < 5 * np.sqrt(90)
+
+
+def test_by_class_draws_until_every_client_has_the_least():
+    pool, least = raw(2000), 100
+    free = [min(map(len, split(pool, seed, alpha=0.3, min_samples=1).clients)) for seed in range(8)]
+    kept = [min(map(len, split(pool, seed, alpha=0.3, min_samples=least).clients)) for seed in range(8)]
+    assert min(free) < least
+    assert min(kept) >= least
+
+
+def test_by_class_deals_whole_classes_at_tiny_alpha():
+    counts = split(POOL, m=2, alpha=1e-3, min_samples=1).counts
+    assert ((counts > 0).sum(axis=0) == 1).all()
+
+
+def test_balance_gives_nothing_more_to_a_client_that_has_its_share():
+    plain, balanced = (split(POOL, alpha=0.5, min_samples=1, balance=balance).counts for balance in (False, True))
+
+    def is_respected(counts: np.ndarray) -> bool:
+        before = np.cumsum(counts, axis=1) - counts
+        return not counts[before * len(counts) >= counts.sum()].any()
+
+    assert is_respected(balanced)
+    assert not is_respected(plain)
+
+
+def test_by_client_uses_classes_up_and_no_sample_twice():
+    pool = Raw(np.zeros((1000, 1)), np.r_[np.zeros(990, int), np.arange(10) % 2 + 1], 3)
+    federation = split(pool, m=7, alpha=1.0, partition="by_client")
+    assert set(map(len, federation.clients)) == {90}
+    rest = np.setdiff1d(np.arange(1000), np.concatenate(rows(federation)[:2]))
+    assert len(rest) == 7 * 90
+    np.testing.assert_array_equal(federation.counts.sum(axis=0), np.bincount(pool.labels[rest], minlength=3))
+
+
+def test_one_client_may_hold_all_the_rest():
+    for scheme in partition.PARTITIONS:
+        assert len(split(POOL, m=1, alpha=0.1, partition=scheme).clients[0]) == 3150
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"m": 0}, ["--m 0", "at least 1"]),
+        ({"m": -3}, ["--m -3"]),
+        ({"m": 316}, ["--m 316", "3150 samples", "at most 315 clients", "--min-samples 10"]),
+        ({"m": 4000, "min_samples": 1, "alpha": INF}, ["--m 4000", "at most 3150"]),
+        ({"m": 4000, "min_samples": 1, "partition": "by_client"}, ["--m 4000"]),
+        ({"alpha": 0.0}, ["--alpha 0.0", "greater than 0", "inf"]),
+        ({"alpha": -1.0}, ["--alpha -1.0"]),
+        ({"alpha": float("nan")}, ["--alpha nan"]),
+        ({"alpha": -INF}, ["--alpha -inf"]),
+        ({"partition": "by-class"}, ["--partition by-class", "by_class, by_client"]),
+        ({"min_samples": 0}, ["--min-samples 0", "at least 1"]),
+        ({"test_fraction": 0.0}, ["--test-fraction 0.0", "between 0 and 1"]),
+        ({"test_fraction": 1.0}, ["--test-fraction 1.0"]),
+        ({"test_fraction": float("nan")}, ["--test-fraction nan"]),
+        ({"test_fraction": 1e-5}, ["--test-fraction 1e-05", "0 of 5000", "empty"]),
+        ({"server_fraction": 0.0}, ["--server-fraction 0.0", "between 0 and 1"]),
+        ({"server_fraction": 1.5}, ["--server-fraction 1.5"]),
+        ({"server_fraction": 0.99999}, ["--server-fraction 0.99999", "4500 of 4500", "empty"]),
+        ({"official_split": True}, ["--official-split", "no official test part"]),
+        ({"pixels": "standard"}, ["--pixels standard", "unit, raw, standardize"]),
+        ({"m": 40, "alpha": 0.01}, ["--alpha 0.01", "40 clients", "fewer than 10", "--m", "--min-samples"]),
+    ],
+)
+def test_an_argument_out_of_range_is_named_with_what_is_allowed(options, words):
+    said = complaint(POOL, **options)
+    for word in words:
+        assert word in said
