@@ -69,7 +69,7 @@ def stepsize(schedule: str | Decay, c: float, t: int) -> float:
 def local_steps(schedule: str, tau: float, r: int, flag: str = "local step schedule") -> int:
     """H of round r: ceil(tau sqrt(r + 1)) for "sqrt" ([A] Algorithm 2), ceil(tau) for "constant".
 
-    Exact: tau counts as the decimal number it was typed as, since ceil(1.1 * 10) is 12 in floating point.
+    Exact: tau counts as the decimal number it was typed as, since ceil(16.6 * 15) is 250 in floating point.
 
     Raises:
         UserError: an unknown schedule, or a tau that is negative or not finite.

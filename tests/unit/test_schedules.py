@@ -1,0 +1,81 @@
+"""Schedules against their formulas; wrong names are told what is allowed."""
+
+import math
+
+import numpy as np
+import pytest
+
+from zofl_mpi.errors import UserError
+from zofl_mpi.schedules import local_steps, parse_decay, stepsize, stepsizes
+
+T = np.arange(5)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("constant", 0.3 + 0 * T),
+        ("sqrt", 0.3 / np.sqrt(T + 1)),
+        ("harmonic", 0.3 / (T + 1)),
+        ("harmonic:8", 0.3 / (T + 8)),
+        ("power:0.75", 0.3 / (T + 1) ** 0.75),
+        ("power:1", 0.3 / (T + 1)),
+    ],
+)
+def test_step_sizes_are_their_formulas(text, expected):
+    values = stepsizes(text, 0.3, 5)
+    assert values.dtype == np.float64
+    np.testing.assert_allclose(values, expected, rtol=1e-15)
+    assert [stepsize(text, 0.3, t) for t in range(5)] == values.tolist()
+
+
+def test_no_steps_have_no_sizes():
+    assert stepsizes("harmonic", 0.1, 0).shape == (0,)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "cosine",
+        "sqrt:2",
+        "constant:",
+        "harmonic:",
+        "harmonic:0",
+        "harmonic:inf",
+        "power",
+        "power:0.5",
+        "power:1.1",
+        "power:nan",
+    ],
+)
+def test_an_unknown_schedule_names_its_flag_its_value_and_what_is_allowed(text):
+    with pytest.raises(UserError) as error:
+        parse_decay(text, "--gamma-schedule")
+    assert f"--gamma-schedule {text!r}" in str(error.value)
+    assert "harmonic:OFFSET" in str(error.value)
+
+
+@pytest.mark.parametrize(("tau", "total"), [(5, 37_562), (20, 149_507), (50, 373_474)])
+def test_local_steps_of_500_rounds_add_up_to_the_known_totals(tau, total):
+    """ALGORITHMS section 1, cost. Mutations: sqrt(r); floor for ceil."""
+    assert sum(local_steps("sqrt", tau, r) for r in range(500)) == total
+
+
+def test_local_steps_are_exact_where_floating_point_is_not():
+    assert math.ceil(16.6 * math.sqrt(225)) == 250  # what a plain formula gives
+    assert local_steps("sqrt", 16.6, 224) == 249
+    assert [local_steps("sqrt", 1, r) for r in range(6)] == [1, 2, 2, 2, 3, 3]
+    assert [local_steps("constant", tau, 99) for tau in (0, 0.2, 1, 2.5)] == [0, 1, 1, 3]
+    assert local_steps("sqrt", 0, 10) == 0
+
+
+@pytest.mark.parametrize("tau", [-1, math.nan, math.inf])
+def test_an_impossible_tau_is_refused(tau):
+    with pytest.raises(UserError, match="tau"):
+        local_steps("sqrt", tau, 0)
+
+
+def test_an_unknown_length_is_refused():
+    with pytest.raises(UserError, match="--H-schedule 'linear': allowed are sqrt or constant"):
+        local_steps("linear", 1, 0, "--H-schedule")
