@@ -103,6 +103,11 @@ def truncate(entry: Path) -> None:
     os.truncate(entry / "inputs.npy", (entry / "inputs.npy").stat().st_size - 1)
 
 
+def lengthen(entry: Path) -> None:
+    with (entry / "inputs.npy").open("ab") as file:
+        file.write(b"0")
+
+
 def empty(entry: Path) -> None:
     (entry / "facts.json").write_text("")
 
@@ -116,7 +121,7 @@ def scramble(entry: Path) -> None:
     (entry / "labels.npy").write_bytes(b"\x93NUMPY" + bytes(size - 6))
 
 
-@pytest.mark.parametrize("damage", [truncate, empty, lose, scramble])
+@pytest.mark.parametrize("damage", [truncate, lengthen, empty, lose, scramble])
 def test_a_damaged_entry_is_told_by_open_and_mended_by_prepare(tmp_path, sources, reader, damage):
     cache.prepare(sources, tmp_path)
     damage(tmp_path / sources.key)
@@ -131,6 +136,15 @@ def test_a_damaged_entry_is_told_by_open_and_mended_by_prepare(tmp_path, sources
 def test_an_entry_never_prepared_is_told(tmp_path, sources):
     with pytest.raises(UserError, match="missing or damaged"):
         cache.open(sources, tmp_path)
+
+
+def test_the_later_of_two_writers_leaves_the_files_of_the_first_in_place(tmp_path, sources):
+    inodes = set()
+    for _ in range(2):
+        cache._store(RAW, tmp_path, sources.key)
+        inodes.add((tmp_path / sources.key / "inputs.npy").stat().st_ino)
+    assert len(inodes) == 1
+    assert [path.name for path in tmp_path.iterdir()] == [sources.key]
 
 
 def test_a_folder_that_cannot_be_written_is_told_with_the_variable(tmp_path, sources):

@@ -172,6 +172,14 @@ def test_at_huge_alpha_each_class_is_cut_into_equal_pieces_or_drawn_evenly(schem
         assert abs(counts - 90).max() < 5 * np.sqrt(90)
 
 
+@pytest.mark.parametrize("scheme", partition.PARTITIONS)
+def test_the_samples_of_a_class_are_shuffled_before_they_are_dealt(scheme):
+    federation = split(POOL, m=2, alpha=100.0, partition=scheme)
+    for label in range(POOL.classes):
+        first, second = (client.rows[POOL.labels[client.rows] == label] for client in federation.clients)
+        assert abs(first.mean() - second.mean()) < 5 * 5000 / np.sqrt(12) * np.sqrt(1 / len(first) + 1 / len(second))
+
+
 def test_by_class_draws_until_every_client_has_the_least():
     pool, least = raw(2000), 100
     free = [min(map(len, split(pool, seed, alpha=0.3, min_samples=1).clients)) for seed in range(8)]
@@ -223,7 +231,7 @@ def test_one_client_may_hold_all_the_rest():
         ({"m": 4000, "min_samples": 1, "partition": "by_client"}, ["--m 4000"]),
         ({"alpha": 0.0}, ["--alpha 0.0", "greater than 0", "inf"]),
         ({"alpha": -1.0}, ["--alpha -1.0"]),
-        ({"alpha": float("nan")}, ["--alpha nan"]),
+        ({"alpha": float("nan")}, ["--alpha nan", "greater than 0"]),
         ({"alpha": -INF}, ["--alpha -inf"]),
         ({"partition": "by-class"}, ["--partition by-class", "by_class, by_client"]),
         ({"min_samples": 0}, ["--min-samples 0", "at least 1"]),
