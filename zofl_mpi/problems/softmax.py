@@ -20,6 +20,7 @@ from zofl_mpi.problems import Array, Batch
 from zofl_mpi.problems.softmax_kernels import KERNELS, Minibatches, choose
 from zofl_mpi.projections import ball
 
+QUIET = np.errstate(all="ignore")  # values that are not finite are the caller's to find
 BLOCK = 512  # samples that are looked at together when all data are
 PerClient = float | Sequence[float] | NDArray[np.float64]
 
@@ -85,6 +86,7 @@ class Softmax:
         """(n,) the gradient of the mean cross-entropy at x over the samples at positions `batch` (B,)."""
         return np.asarray(self._gradient(x[None], data, batch)[0])
 
+    @QUIET
     def f2(self, i: int, x: Array, y: Array) -> float:
         """m rho_i lam / 2 |x - y|^2."""
         difference = np.asarray(x, np.float64) - y
@@ -94,6 +96,7 @@ class Softmax:
         """(k, n) the gradients of h_i(x, .) at the rows of y on one mini-batch: plain, for tests of `lower`."""
         return np.asarray(self._gradient(y, data, batch) + _of(self.mu, i) * (y - x), self.dtype)
 
+    @QUIET
     def lower(self, i: int, data: Dataset, x: Array, y: Array, batches: Batch, stepsizes: NDArray[np.float64]) -> Array:
         """[A] Algorithm 2 from y (k, n), k points at once; see `Hierarchical.lower`.
 
@@ -105,16 +108,16 @@ class Softmax:
         """
         if len(stepsizes) == 0:
             return y.copy()
-        s = _common_factor(data, self.bias)
-        minibatches = self._minibatches(i, data, batches, stepsizes, s)
+        factor = _common_factor(data, self.bias)
+        minibatches = self._minibatches(i, data, batches, stepsizes, factor)
+        s = factor or 1.0
         x = np.asarray(x, self.dtype)
         shape = (len(x), self.classes, -1)
-        d = np.ascontiguousarray((y - x) * (s or 1.0), self.dtype).reshape(shape)
-        centre = np.ascontiguousarray(x * (s or 1.0)).reshape(shape)
+        d = np.ascontiguousarray((y - x) * s, self.dtype).reshape(shape)
+        centre = np.ascontiguousarray(x * s).reshape(shape)
         solve = KERNELS[self.kernel_name(minibatches.size)]
-        solve(centre, d, minibatches, _of(self.radius, i) * (s or 1.0))
-        with np.errstate(all="ignore"):
-            return x + d.reshape(x.shape) / (s or 1.0)
+        solve(centre, d, minibatches, _of(self.radius, i) * s)
+        return x + d.reshape(x.shape) / s
 
     def project(self, i: int, x: Array, y: Array) -> Array:
         """(k, n) the rows of y projected onto the balls around the rows of x; y itself where there is no constraint."""
@@ -124,6 +127,7 @@ class Softmax:
     def solution(self, i: int, data: Dataset, x: Array) -> None:
         """There is no closed form."""
 
+    @QUIET
     def score(self, x: Array, data: Dataset, mix: NDArray[np.float64] | None = None) -> dict[str, float]:
         """Mean cross-entropy ("loss") and fraction classified correctly ("accuracy") of x (n,) on all of `data`.
 
@@ -135,26 +139,23 @@ class Softmax:
         """
         each = np.ones(self.classes) if mix is None else mix / np.maximum(data.counts(), 1)
         sums = np.zeros(3)  # of the weights, the losses, the hits
-        with np.errstate(all="ignore"):
-            for inputs, labels in self._blocks(data, np.arange(len(data))):
-                logits = (inputs @ x.reshape(self.classes, -1).T).astype(np.float64)
-                hit = logits.argmax(axis=1) == labels
-                sums += (
-                    np.stack([np.ones(len(labels)), -_log_softmax(logits)[np.arange(len(labels)), labels], hit])
-                    @ each[labels]
-                )
-            return {"loss": float(sums[1] / sums[0]), "accuracy": float(sums[2] / sums[0])}
+        for inputs, labels in self._blocks(data, np.arange(len(data))):
+            logits = (inputs @ x.reshape(self.classes, -1).T).astype(np.float64)
+            loss = -_log_softmax(logits)[np.arange(len(labels)), labels]
+            hit = logits.argmax(axis=1) == labels
+            sums += np.stack([np.ones_like(loss), loss, hit]) @ each[labels]
+        return {"loss": float(sums[1] / sums[0]), "accuracy": float(sums[2] / sums[0])}
 
+    @QUIET
     def _gradient(self, y: Array, data: Dataset, batch: Batch) -> Array:
         """(k, n) mean gradients of the cross-entropy, summed over blocks of samples in float64."""
         total = np.zeros((len(y), self.classes, self.n // self.classes))
-        with np.errstate(all="ignore"):
-            for inputs, labels in self._blocks(data, batch):
-                logits = inputs @ y.reshape(len(y), self.classes, -1).transpose(0, 2, 1)
-                residual = np.exp(_log_softmax(logits.astype(np.float64)))
-                residual[:, np.arange(len(labels)), labels] -= 1
-                total += residual.astype(self.dtype).transpose(0, 2, 1) @ inputs
-            return (total / len(batch)).reshape(y.shape).astype(self.dtype)
+        for inputs, labels in self._blocks(data, batch):
+            logits = inputs @ y.reshape(len(y), self.classes, -1).transpose(0, 2, 1)
+            residual = np.exp(_log_softmax(logits.astype(np.float64)))
+            residual[:, np.arange(len(labels)), labels] -= 1
+            total += residual.astype(self.dtype).transpose(0, 2, 1) @ inputs
+        return (total / len(batch)).reshape(y.shape).astype(self.dtype)
 
     def _blocks(self, data: Dataset, positions: Batch) -> Iterator[tuple[Array, NDArray[np.int64]]]:
         """Inputs (b, p), extended by 1 if there is a bias, and labels (b,) of the samples at `positions`, in turn."""
@@ -163,15 +164,15 @@ class Softmax:
             yield (np.pad(inputs, ((0, 0), (0, 1)), constant_values=1) if self.bias else inputs), labels
 
     def _minibatches(
-        self, i: int, data: Dataset, batches: Batch, stepsizes: NDArray[np.float64], s: float | None
+        self, i: int, data: Dataset, batches: Batch, stepsizes: NDArray[np.float64], factor: float | None
     ) -> Minibatches:
         if batches.min() < 0 or batches.max() >= len(data):
             raise IndexError(f"client {i}: a batch has a position outside 0..{len(data) - 1}")
         rows = batches if data.rows is None else data.rows[batches]
-        pull = stepsizes * (s or 1.0) ** 2 / batches.shape[1]
+        pull = stepsizes * (factor or 1.0) ** 2 / batches.shape[1]
         keep = 1 - stepsizes * _of(self.mu, i)
         labels = data.labels[rows].astype(np.int64)
-        return Minibatches(data, rows, labels, pull, keep, s is None, self.bias, np.dtype(self.dtype))
+        return Minibatches(data, rows, labels, pull, keep, factor is None, self.bias, np.dtype(self.dtype))
 
     def _check(self, name: str, value: PerClient) -> None:
         """Refuse a negative parameter, or one that has not one value per client."""

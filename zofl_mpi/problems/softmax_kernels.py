@@ -89,16 +89,15 @@ def solve_numpy(x: Array, d: Array, minibatches: Minibatches, radius: float) -> 
     work = _Workspace(k, C, p, minibatches)
     centre, moved, y = (a.reshape(k * C, p) for a in (x, d, x + d))
     steps = list(zip(minibatches.pull.tolist(), minibatches.keep.tolist(), strict=True))
-    with np.errstate(all="ignore"):  # values that are not finite are the caller's to find
-        for first, block in minibatches.blocks():
-            for t, batch in enumerate(block, first):
-                pull, keep = steps[t]
-                gradient = work.gradient(y, batch, t, pull)
-                np.multiply(moved, keep, out=moved)
-                np.subtract(moved, gradient, out=moved)
-                if radius < np.inf:
-                    d *= shrink(d.reshape(k, -1), radius)[:, :, None].astype(d.dtype)
-                np.add(centre, moved, out=y)
+    for first, block in minibatches.blocks():
+        for t, batch in enumerate(block, first):
+            pull, keep = steps[t]
+            gradient = work.gradient(y, batch, t, pull)
+            np.multiply(moved, keep, out=moved)
+            np.subtract(moved, gradient, out=moved)
+            if radius < np.inf:
+                d *= shrink(d.reshape(k, -1), radius)[:, :, None].astype(d.dtype)
+            np.add(centre, moved, out=y)
 
 
 @final

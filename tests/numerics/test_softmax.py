@@ -1,0 +1,303 @@
+"""Softmax regression: derivatives by Taylor's theorem and autograd, kernels against the generic loop."""
+
+import importlib.util
+import subprocess
+import sys
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from zofl_mpi.data import Dataset
+from zofl_mpi.descent import descend
+from zofl_mpi.errors import UserError
+from zofl_mpi.problems.softmax import Softmax
+from zofl_mpi.run.streams import Purpose, Streams
+
+STREAMS = Streams(11)
+N, p, C, m = 60, 7, 4, 3
+WEIGHTS = np.array([0.1, 0.35, 0.25])
+KERNELS = [
+    "numpy",
+    pytest.param("numba", marks=pytest.mark.skipif(not importlib.util.find_spec("numba"), reason="no numba")),
+]
+GENERATOR = STREAMS(Purpose.SYNTHETIC)
+BYTES, LABELS = GENERATOR.integers(0, 256, (2 * N, p), dtype=np.uint8), GENERATOR.integers(0, C, 2 * N).astype(np.uint8)
+ROWS = GENERATOR.permutation(2 * N)[:N]
+DATA = {
+    "bytes in [0, 1]": Dataset(BYTES, LABELS, C, ROWS, scale=1 / 255),
+    "standardised": Dataset(BYTES, LABELS, C, ROWS, scale=1 / 80, shift=-1.5),
+    "per feature": Dataset(BYTES, LABELS, C, ROWS, GENERATOR.uniform(0.002, 0.01, p), GENERATOR.standard_normal(p)),
+    "negated": Dataset(BYTES, LABELS, C, ROWS, scale=-1 / 255),
+    "floats": Dataset(GENERATOR.standard_normal((N, p)), LABELS[:N], C),
+}
+UNIT = DATA["bytes in [0, 1]"]
+
+
+def softmax(**settings):
+    return Softmax(p, C, WEIGHTS, **({"dtype": np.float64, "lam": 0.8, "mu": (0.5, 1.0, 2.0)} | settings))
+
+
+def points(k, n, t=0, dtype=np.float64):
+    return STREAMS(Purpose.START, t=t).standard_normal((k, n)).astype(dtype)
+
+
+def batches(H, B):
+    return STREAMS(Purpose.BATCH).integers(0, N, (H, B))
+
+
+def generic(problem, i, data, x, y, samples, steps):
+    """Algorithm 2 as it is written."""
+    return descend(
+        y,
+        lambda z, t: problem.gradient_h(i, data, x, z, samples[t]),
+        steps=len(steps),
+        stepsize=lambda t: steps[t],
+        project=lambda z: problem.project(i, x, z),
+    )
+
+
+def close(a, b, tolerance=1e-12):
+    """To `tolerance` of the largest entry."""
+    assert np.shape(a) == np.shape(b)
+    assert np.max(np.abs(np.subtract(a, b))) <= tolerance * max(1.0, np.max(np.abs(b)))
+
+
+def remainder_slope(F, slope):
+    """The order of F(h) - F(0) - h slope in h: 2 if `slope` is F'(0), else 1."""
+    h = np.array([0.1, 0.05, 0.025, 0.0125])
+    return np.polyfit(np.log(h), np.log([abs(F(s) - F(0) - s * slope) for s in h]), 1)[0]
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("name", DATA)
+def test_gradient_f1_leaves_a_remainder_of_second_order(name, bias):
+    """Mutations: 1/B; the sign; the label's term; scale or shift left out."""
+    problem = softmax(bias=bias)
+    x, direction = points(2, problem.n)
+    slope = direction @ problem.gradient_f1(x, DATA[name], np.arange(N))
+    assert abs(remainder_slope(lambda s: problem.f1(x + s * direction, DATA[name]), slope) - 2) < 0.1
+
+
+@pytest.mark.parametrize("i", range(m))
+def test_gradient_h_is_that_of_the_proximal_loss(i):
+    """h_i(x, y) = CE(y) + mu_i/2 |x - y|^2. Mutations: mu (x - y); mu of another client; mu/2."""
+    problem, mu = softmax(), (0.5, 1.0, 2.0)[i]
+    x, y, direction = points(3, problem.n)
+    slope = direction @ problem.gradient_h(i, UNIT, x[None], y[None], np.arange(N))[0]
+
+    def h(s):
+        z = y + s * direction
+        return problem.f1(z, UNIT) + mu / 2 * np.sum((x - z) ** 2)
+
+    assert abs(remainder_slope(h, slope) - 2) < 0.1
+
+
+def test_loss_and_gradient_agree_with_autograd():
+    """The layout is nn.Linear's, the last column the bias. Mutations: (p, C) layout; sum for mean; log of base 2."""
+    torch = pytest.importorskip("torch")
+    problem = softmax(bias=True)
+    x = points(1, problem.n)[0]
+    W = torch.tensor(x.reshape(C, p + 1), requires_grad=True)
+    inputs, labels = UNIT.take(np.arange(N), np.float64)
+    logits = torch.nn.functional.linear(torch.tensor(inputs), W[:, :p], W[:, p])
+    loss = torch.nn.functional.cross_entropy(logits, torch.tensor(labels))
+    loss.backward()
+    close(problem.f1(x, UNIT), loss.item())
+    close(problem.gradient_f1(x, UNIT, np.arange(N)), W.grad.numpy().ravel())
+    assert problem.score(x, UNIT)["accuracy"] == (logits.argmax(1).numpy() == labels).mean()
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-12), (np.float32, 1e-4)])
+@pytest.mark.parametrize("B", [1, 2, 5, 33])
+@pytest.mark.parametrize("settings", [{}, {"bias": True}, {"radius": (0.3, 0.2, np.inf)}, {"mu": 0.0}], ids=str)
+@pytest.mark.parametrize("name", DATA)
+def test_lower_is_the_generic_loop(kernel, dtype, tolerance, B, settings, name):
+    """Mutations: s for s^2; keep without mu; 1/B; another client's mu or radius; radius not scaled; the order of steps."""
+    problem = softmax(dtype=dtype, kernel=kernel, **settings)
+    x, y = points(2, problem.n, 1, dtype), points(2, problem.n, 2, dtype)
+    samples, steps = batches(40, B), 0.5 / np.arange(1, 41)
+    result = problem.lower(1, DATA[name], x, y, samples, steps)
+    assert result.dtype == dtype
+    close(result, generic(problem, 1, DATA[name], x, y, samples, steps), tolerance)
+    if settings.get("radius"):
+        assert np.max(np.linalg.norm(result - x, axis=1)) > 0.19  # the constraint is active
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_points_solved_together_are_points_solved_alone(kernel):
+    """Mutations: a softmax over the classes of all models; labels of the first model only; one norm for all rows."""
+    problem = softmax(kernel=kernel, radius=0.4)
+    x, y, steps = points(5, problem.n, 1), points(5, problem.n, 2), np.full(30, 0.3)
+    together = problem.lower(0, UNIT, x, y, batches(30, 6), steps)
+    close(together, [problem.lower(0, UNIT, x[j : j + 1], y[j : j + 1], batches(30, 6), steps)[0] for j in range(5)])
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_step_on_all_samples_follows_the_full_gradient(kernel):
+    """Mutation: a batch's size taken from elsewhere than the batch."""
+    problem = softmax(kernel=kernel)
+    x = points(1, problem.n)
+    y = problem.lower(2, UNIT, x, x, np.arange(N)[None], np.array([0.7]))
+    close(y[0], x[0] - 0.7 * problem.gradient_f1(x[0], UNIT, np.arange(N)))
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_blocks_of_steps_do_not_show(kernel, monkeypatch):
+    """One step a block, or all in one: the same bits. Mutations: t counted within the block; a stale end of the buffer."""
+    problem = softmax(kernel=kernel, dtype=np.float32)
+    x, results = points(2, problem.n, dtype=np.float32), []
+    for size in (1, 5 * p * 4 * 3, 2**20):
+        monkeypatch.setattr("zofl_mpi.problems.softmax_kernels.BLOCK_BYTES", size)
+        results.append(problem.lower(0, UNIT, x, x, batches(31, 5), np.full(31, 0.2)))
+    assert np.array_equal(results[0], results[1])
+    assert np.array_equal(results[0], results[2])
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_scaled_inputs_are_inputs_that_were_scaled_before(name):
+    """Mutations: shift before scale; scale in the loss only."""
+    data, problem = DATA[name], softmax()
+    inputs, labels = data.take(np.arange(N), np.float64)
+    before = Dataset(inputs, labels, C)
+    x = points(2, problem.n)
+    steps = np.full(20, 0.1)
+    close(problem.lower(0, data, x, x, batches(20, 6), steps), problem.lower(0, before, x, x, batches(20, 6), steps))
+    close(problem.f1(x[0], data), problem.f1(x[0], before))
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("name", ["bytes in [0, 1]", "per feature"])
+def test_radius_zero_and_no_steps_leave_what_they_should_bit_for_bit(kernel, name):
+    """Mutation: returning (s x) / s."""
+    problem = softmax(kernel=kernel, dtype=np.float32, radius=0.0)
+    x, y = points(2, problem.n, 1, np.float32), points(2, problem.n, 2, np.float32)
+    assert np.array_equal(problem.lower(0, DATA[name], x, y, batches(5, 3), np.full(5, 0.1)), x)
+    same = problem.lower(0, DATA[name], x, y, batches(0, 3), np.zeros(0))
+    assert np.array_equal(same, y)
+    assert same is not y
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_results_do_not_depend_on_where_arrays_lie_in_memory(kernel):
+    """Serial and parallel runs must agree bit for bit, whatever the addresses."""
+    problem = softmax(kernel=kernel, dtype=np.float32)
+    expected = None
+    for offset in range(9):
+        memory = np.empty(2 * problem.n + 16, np.float32)
+        x = memory[offset : offset + 2 * problem.n].reshape(2, -1)
+        x[:] = points(2, problem.n)
+        result = problem.lower(0, UNIT, x, x, batches(20, 5), np.full(20, 0.1))
+        expected = result if expected is None else expected
+        assert np.array_equal(result, expected)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_read_only_map_of_a_file_serves_as_inputs(kernel, tmp_path):
+    np.save(tmp_path / "inputs.npy", BYTES)
+    data = replace(UNIT, inputs=np.load(tmp_path / "inputs.npy", mmap_mode="r"))
+    problem = softmax(kernel=kernel)
+    x = points(2, problem.n)
+    results = [problem.lower(0, d, x, x, batches(9, 3), np.full(9, 0.1)) for d in (data, UNIT)]
+    assert np.array_equal(*results)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("B", [1, 5])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 3e38])
+def test_what_is_not_finite_comes_out_without_a_warning(kernel, B, bad):
+    """The caller detects divergence by it. Mutations: fast mathematics without NaN; a projection that maps infinity to x."""
+    for radius in (np.inf, 1.0):
+        problem = softmax(kernel=kernel, dtype=np.float32, radius=radius)
+        x = points(2, problem.n, dtype=np.float32)
+        y = x.copy()
+        y[1, 2] = bad
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            result = problem.lower(0, DATA["standardised"], x, y, batches(30, B), np.full(30, 50.0))
+            problem.score(y[1], UNIT)
+            problem.gradient_f1(y[1], UNIT, np.arange(5))
+        if not np.isfinite(bad):
+            assert not np.isfinite(result[1]).all()
+        assert np.isfinite(result[0]).all() or radius == np.inf
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_large_logits_overflow_nowhere(kernel):
+    """Mutation: no subtraction of the largest logit."""
+    problem = softmax(kernel=kernel, dtype=np.float32)
+    x = 1e4 * points(2, problem.n, dtype=np.float32)
+    assert np.isfinite(problem.f1(x[0], UNIT))
+    assert np.isfinite(problem.gradient_f1(x[0], UNIT, np.arange(N))).all()
+    for B in (1, 9):
+        assert np.isfinite(problem.lower(0, UNIT, x, x, batches(5, B), np.full(5, 0.1))).all()
+
+
+def test_f2_carries_the_number_of_clients():
+    """f_{2,i} = m rho_i lam/2 |x - y|^2, in float64. Mutations: no m; no 1/2; rho of another client; a float32 difference."""
+    problem = softmax(dtype=np.float32)
+    x, y = points(2, problem.n, dtype=np.float32)
+    expected = 3 * 0.35 * 0.4 * sum((float(a) - float(b)) ** 2 for a, b in zip(x, y, strict=True))
+    assert abs(problem.f2(1, x, y) / expected - 1) < 1e-14
+
+
+def test_score_of_all_samples_in_blocks_is_the_mean(monkeypatch):
+    """Mutations: the mean of blocks of unequal size; dropping the last block."""
+    problem = softmax()
+    x = points(1, problem.n)[0]
+    whole, gradient = problem.score(x, UNIT), problem.gradient_f1(x, UNIT, np.arange(N))
+    monkeypatch.setattr("zofl_mpi.problems.softmax.BLOCK", 7)
+    close(list(problem.score(x, UNIT).values()), list(whole.values()))
+    close(problem.gradient_f1(x, UNIT, np.arange(N)), gradient)
+
+
+def test_score_with_a_mix_weights_each_class_by_its_share():
+    """Its own shares change nothing; a mix of one class is the score of that class. Mutation: weights not divided by counts."""
+    problem = softmax()
+    x = points(1, problem.n)[0]
+    own = UNIT.counts() / N
+    close(list(problem.score(x, UNIT, own).values()), list(problem.score(x, UNIT).values()))
+    mix = np.array([0.5, 0.0, 0.2, 0.3])
+    by_class = [problem.score(x, UNIT.subset(np.flatnonzero(UNIT.labels[UNIT.rows] == c))) for c in range(C)]
+    for key in ("loss", "accuracy"):
+        close(problem.score(x, UNIT, mix)[key], sum(mix[c] * by_class[c][key] for c in range(C)))
+        assert problem.score(x, UNIT, np.eye(C)[2])[key] == pytest.approx(by_class[2][key], rel=1e-12)
+
+
+def test_positions_outside_the_data_are_refused():
+    problem = softmax()
+    x = points(1, problem.n)
+    for position in (-1, N):
+        with pytest.raises(IndexError, match=f"0..{N - 1}"):
+            problem.lower(0, UNIT, x, x, np.array([[0, position]]), np.ones(1))
+
+
+def test_auto_follows_its_fixed_rule(monkeypatch):
+    assert [softmax().kernel_name(B) for B in (1, 16, 17, 256)] == ["numba", "numba", "numpy", "numpy"]
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert softmax().kernel_name(1) == "numpy"
+    with pytest.raises(UserError, match=r"zofl_mpi\[fast\]"):
+        softmax(kernel="numba")
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"dtype": np.float16}, "float32 or float64"),
+        ({"kernel": "cuda"}, "allowed are auto, numpy, numba"),
+        ({"mu": (1.0, 2.0)}, "2 values for 3 clients"),
+        ({"radius": -1.0}, "radius -1.0: it must not be negative"),
+        ({"lam": np.nan}, "lam nan"),
+    ],
+)
+def test_settings_that_cannot_be_are_named(settings, text):
+    with pytest.raises(UserError, match=text):
+        softmax(**settings)
+
+
+def test_importing_the_problem_loads_neither_torch_nor_numba():
+    """Eleven ranks start on two cores."""
+    code = "import zofl_mpi.problems.softmax, zofl_mpi.problems.toy, zofl_mpi.zo, sys; print(sys.modules.keys() & {'torch', 'numba'})"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
