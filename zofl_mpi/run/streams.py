@@ -26,6 +26,7 @@ class Purpose(IntEnum):
     BATCH_MINUS = 10  # those of the second solve, where the two do not share their samples
     SERVER_BATCH = 11  # the server's mini-batch xi_r
     NOISE = 12  # gradient noise of the toy problems
+    PERSONAL = 13  # mini-batches of the local solves that only an evaluation asks for
 
 
 @final

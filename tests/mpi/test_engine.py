@@ -1,0 +1,269 @@
+"""The engine's contract: same items, order, bits, byte counts and errors for any number of processes."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from zofl_mpi.run.clients import STEPS, Client, ClientError, Nothing
+
+pytestmark = pytest.mark.mpi(min_size=2)
+Both = Callable[..., tuple[Any, Any] | None]
+
+
+@dataclass(frozen=True)
+class Seed:
+    k: int
+
+
+@dataclass(frozen=True)
+class Part:
+    k: int
+    i: int
+    q: int
+    a: np.ndarray
+
+
+@dataclass(frozen=True)
+class Vector:
+    a: np.ndarray
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class Label:
+    text: str
+
+
+def rng(*key: int) -> np.random.Generator:
+    return np.random.Generator(np.random.Philox(key=[11, key[0]], counter=[0, *key[1:], *[0] * (4 - len(key))]))
+
+
+class Steps:
+    """Every kind of step that a method may have, and every way for one to go wrong."""
+
+    def stream(self, client: Client, message: Seed) -> Iterator[Part]:
+        """0 to 6 uploads of random length, a random failure, computing that takes unpredictably long."""
+        g = rng(message.k, client.i)
+        length, bad = int(g.integers(0, 7)), int(g.integers(0, 60))
+        for q in range(length):
+            if np.random.default_rng().random() < 0.2:  # noqa: NPY002  (timing only, never a result)
+                time.sleep(0.002)
+            if q == bad:
+                raise ValueError(f"bad {message.k} {client.i} {q}")
+            upload = g.standard_normal(int(g.integers(0, 2000)))
+            yield Part(message.k, client.i, q, upload)
+            upload[:] = np.nan  # what was yielded is the engine's: overwriting it must not matter
+        return Part(message.k, client.i, -1, np.zeros(0))
+
+    def plain(self, client: Client, message: Vector) -> Vector:
+        return Vector(message.a * (client.i + 0.1), message.weight)
+
+    def random(self, client: Client, message: Seed) -> Vector:
+        g = rng(message.k, client.i)
+        return Vector((g.standard_normal((300, 401)) * 10.0 ** g.integers(-8, 8)).astype(np.float32), g.standard_normal())
+
+    def count(self, client: Client, message: Seed) -> Vector:
+        client.memory["calls"] = client.memory.get("calls", 0) + message.k
+        return Vector(np.full(3, client.memory["calls"], np.float64))
+
+    def write(self, client: Client, message: Vector) -> Vector:
+        message.a[0] = 1.0
+        return message
+
+    def fail(self, client: Client, message: Seed) -> Vector:
+        if client.i == message.k:
+            raise FloatingPointError("y is not finite")
+        return Vector(np.zeros(2))
+
+    def leave(self, client: Client, message: Seed) -> Vector:
+        if client.i == message.k:
+            sys.exit(3)
+        return Vector(np.zeros(2))
+
+    def nan(self, client: Client, message: Seed) -> Vector:
+        return Vector(np.array([0.0, np.nan if client.i == message.k else 1.0]))
+
+    def text(self, client: Client, message: Seed) -> Label:
+        return Label("two")
+
+    def bare(self, client: Client, message: Seed) -> Any:
+        return 3.0 if client.i == message.k else Vector(np.zeros(2))
+
+
+steps = Steps()
+
+
+def books(clients: Any) -> list[Any]:
+    row, _ = clients.account()
+    return [row.steps, row.bytes_down.tolist(), row.bytes_up.tolist(), row.messages.tolist()]
+
+
+def test_random_streams_have_one_order_one_set_of_bits_and_one_ledger(both: Both) -> None:
+    def program(clients: Any) -> list[Any]:
+        seen: list[Any] = []
+        for k in range(40):
+            g = rng(1000, k)
+            to = g.permutation(clients.m)[: g.integers(1, clients.m + 1)].tolist()
+            try:
+                for i, part in clients.ask(steps.stream, Seed(k), to=to, counted=bool(k % 2)):
+                    seen.append((i, part.q, part.a.tobytes()))
+            except ClientError as exc:
+                seen.append(str(exc).split("(rank")[0] + str(exc).split(")", 1)[1])
+            for i, reply in clients.ask_each(steps.plain, {i: Vector(np.arange(float(i + k % 3))) for i in to}):
+                seen.append((i, reply.a.tobytes()))
+        return [seen, books(clients)[0]]
+
+    for m in (1, 5, 11):
+        result = both(steps, [None] * m, program)
+        if result:
+            local, parallel = result
+            assert parallel == local
+            assert any("bad" in entry for entry in local[0] if isinstance(entry, str)) or m == 1
+
+
+def test_bytes_are_counted_as_the_definition_says_and_only_when_asked_to(both: Both) -> None:
+    def program(clients: Any) -> list[Any]:
+        list(clients.ask(steps.plain, Vector(np.zeros(7)), to=[1, 3]))
+        list(clients.ask(steps.plain, Vector(np.zeros(7)), counted=False))
+        return books(clients)
+
+    result = both(steps, [None] * 4, program)
+    if result:
+        assert result[0] == result[1]
+        down = 7 * 8 + 8  # the vector and the number `weight`
+        assert result[1] == [["server", "plain"], [[0] * 4, [0, down, 0, down]], [[0] * 4, [0, down, 0, down]], [[0] * 4, [0, 1, 0, 1]]]
+
+
+def test_the_mean_has_the_same_bits_on_any_number_of_ranks_and_is_right(both: Both) -> None:
+    to = [0, 2, 3, 5, 6]
+    weights = {i: 1.0 + i for i in to}
+
+    def program(clients: Any) -> tuple[bytes, float]:
+        reply = clients.mean(steps.random, Seed(5), to=to, weights=weights)
+        return reply.a.tobytes(), reply.weight
+
+    result = both(steps, [None] * 7, program)
+    if result:
+        assert result[0] == result[1]
+        replies = {i: steps.random(Client(i, None), Seed(5)) for i in to}
+        a = np.frombuffer(result[1][0], np.float32).reshape(300, 401)
+        exact = sum(replies[i].a.astype(np.float64) * weights[i] for i in to) / sum(weights.values())
+        np.testing.assert_allclose(a, exact, rtol=2**-23, atol=1e-17 * np.abs(exact).max())
+        assert result[1][1] == pytest.approx(sum(replies[i].weight * weights[i] for i in to) / sum(weights.values()), rel=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [
+        (steps.fail, "client 3 .* failed in step 'fail', item 0: FloatingPointError: y is not finite"),
+        (steps.leave, "client 3 .* failed in step 'leave', item 0: SystemExit: 3"),
+        (steps.bare, "client 3 .* failed in step 'bare', item 0: TypeError: a message is an instance of a dataclass, not float"),
+    ],
+)
+def test_a_failing_step_is_named_and_the_engine_can_go_on(both: Both, step: Any, words: str) -> None:
+    def program(clients: Any) -> list[float]:
+        for ask in (clients.ask, clients.mean):
+            with pytest.raises(ClientError, match=words):
+                for _ in ask(step, Seed(3)):
+                    pass
+        return [float(reply.a[0]) for _, reply in clients.ask(steps.plain, Vector(np.ones(1)))]
+
+    result = both(steps, [None] * 5, program)
+    if result:
+        assert result[0] == result[1] == [i + 0.1 for i in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [(steps.nan, "client 2 .*Vector.a is not finite, so it has no mean"), (steps.text, "mean cannot average Label.text")],
+)
+def test_a_reply_without_a_mean_is_refused(both: Both, step: Any, words: str) -> None:
+    def program(clients: Any) -> bool:
+        with pytest.raises(ClientError, match=words):
+            clients.mean(step, Seed(2))
+        return True
+
+    assert both(steps, [None] * 5, program) in (None, (True, True))
+
+
+def test_a_question_asked_while_another_is_open_is_an_error_that_names_both(both: Both) -> None:
+    def program(clients: Any) -> bool:
+        replies = clients.ask(steps.plain, Vector(np.ones(1)))
+        next(replies)
+        for ask in (clients.ask, clients.mean):
+            with pytest.raises(RuntimeError, match="'fail' was asked while replies to 'plain' are unread"):
+                ask(steps.fail, Seed(99))
+        with pytest.raises(RuntimeError, match="the run ended while replies to 'plain' are unread"):
+            clients.close()
+        for _ in replies:
+            pass
+        return True
+
+    assert both(steps, [None] * 3, program) in (None, (True, True))
+
+
+def test_mean_refuses_a_stream(both: Both) -> None:
+    def program(clients: Any) -> bool:
+        with pytest.raises(TypeError, match="'stream' streams"):
+            clients.mean(steps.stream, Seed(1))
+        return True
+
+    assert both(steps, [None] * 2, program) in (None, (True, True))
+
+
+def test_clients_cannot_write_into_a_message_that_others_share(both: Both) -> None:
+    def program(clients: Any) -> bool:
+        with pytest.raises(ClientError, match="read-only"):
+            list(clients.ask(steps.write, Vector(np.zeros(3))))
+        return True
+
+    assert both(steps, [None] * 4, program) in (None, (True, True))
+
+
+def test_memories_go_to_a_checkpoint_and_come_back(both: Both) -> None:
+    def program(clients: Any) -> list[Any]:
+        for k in (1, 2):
+            list(clients.ask(steps.count, Seed(k), to=[0, 2]))
+        kept = {i: memory for i, memory in clients.ask(STEPS["recall"], Nothing(), counted=False)}
+        list(clients.ask(steps.count, Seed(100)))
+        list(clients.ask_each(STEPS["restore"], {i: kept[i] for i in (0, 2)}, counted=False))
+        return [{i: memory.entries for i, memory in kept.items()}, [reply.a[0] for _, reply in clients.ask(steps.count, Seed(0))]]
+
+    result = both(steps, [None] * 3, program)
+    if result:
+        assert result[0] == result[1] == [{0: {"calls": 3}, 1: {}, 2: {"calls": 3}}, [3, 100, 3]]
+
+
+def test_payloads_above_the_limit_travel_in_pieces(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zofl_mpi.run.mpi.LIMIT", 1000)
+
+    def program(clients: Any) -> list[bytes]:
+        out = [r.a.tobytes() for _, r in clients.ask(steps.plain, Vector(np.arange(777.0)))]
+        return out + [r.a.tobytes() for _, r in clients.ask_each(steps.plain, {i: Vector(np.arange(200.0 * i)) for i in range(4)})]
+
+    result = both(steps, [None] * 4, program)
+    if result:
+        assert result[0] == result[1]
+
+
+def test_the_seconds_of_a_round_add_up_on_every_rank(both: Both) -> None:
+    def program(clients: Any) -> Any:
+        clients.account()
+        since = time.perf_counter()
+        list(clients.ask(steps.plain, Vector(np.ones(1000))))
+        time.sleep(0.05)
+        row, _ = clients.account()
+        return row.seconds.sum(axis=(0, 2)), time.perf_counter() - since
+
+    result = both(steps, [None] * 4, program)
+    if result:
+        for seconds, wall in result:
+            assert (seconds > 0.05).all()
+            assert (seconds < wall + 0.02).all()

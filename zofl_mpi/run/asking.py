@@ -1,0 +1,157 @@
+"""The server's side of MPI: `MPIClients`, the `Clients` of a run on several ranks."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, final
+
+import numpy as np
+
+from zofl_mpi.run import mean, messages
+from zofl_mpi.run.clients import STEPS, ClientError, Step, Turnstile, name_of, participants, refuse_stream
+from zofl_mpi.run.device import peak_bytes
+from zofl_mpi.run.ledger import SERVER, Clock, Ledger, Row
+from zofl_mpi.run.messages import Bytes
+from zofl_mpi.run.mpi import EMPTY, FAILED, NOTHING, REPLY, Heads, MPIWorld, Question, Wave, Wire, waves
+
+DEPTH = 2
+"""Waves at the server: one being read, one arriving."""
+
+Inbox = queue.SimpleQueue[tuple[Wave, Heads, Bytes]]
+
+
+@final
+class MPIClients:
+    """See `run.clients.Clients`. Rank 0 only; the other ranks run `answering.ClientRank.serve`."""
+
+    def __init__(self, world: MPIWorld, m: int, stop: Callable[[], bool] = lambda: False) -> None:
+        self.m = m
+        self.ledger = Ledger(m)
+        self._wire = Wire(world)
+        self._turnstile = Turnstile()
+        self._clock = Clock()
+        self._stop = stop
+        self._since = time.perf_counter()
+
+    def ask(
+        self, step: Step, message: Any, *, to: Iterable[int] | None = None, counted: bool = True
+    ) -> Iterator[tuple[int, Any]]:
+        to = participants(to, self.m)
+        self._send_one("ask", step, message, to)
+        return self._replies(name_of(step), dict.fromkeys(to, messages.size(message)), counted)
+
+    def ask_each(self, step: Step, each: Mapping[int, Any], *, counted: bool = True) -> Iterator[tuple[int, Any]]:
+        to = participants(each, self.m)
+        self._enter(step)
+        with self._clock.time(name_of(step), "comm"):
+            packed = {i: block[:used] for i in to for block, used in [messages.pack(each[i])]}
+            self._wire.announce(Question("each", name_of(step), to, [packed[i].size for i in to]))
+            for wave in waves(to, self._wire.ranks):
+                sizes = [packed[wave[rank]].size if rank in wave else 0 for rank in range(self._wire.ranks + 1)]
+                self._wire.deal(sizes, EMPTY, np.concatenate([packed[wave[rank]] for rank in sorted(wave)]))
+        return self._replies(name_of(step), {i: messages.size(each[i]) for i in to}, counted)
+
+    def mean(
+        self, step: Step, message: Any, *, to: Iterable[int] | None = None, weights: Mapping[int, float] | None = None
+    ) -> Any:
+        refuse_stream(step)
+        to = participants(to, self.m)
+        shares, name = mean.normalised(to, weights), name_of(step)
+        self._send_one("mean", step, message, to, shares)
+        with self._clock.time(name, "wait"):
+            answers = [a for a in self._wire.gathered(None) if a is not None]
+        failed = min((f for a in answers for f in a.failed), default=None, key=lambda f: f[0])
+        plan = [] if failed else mean.plan(answers)
+        with self._clock.time(name, "comm"):
+            self._wire.told(plan)
+            self._turnstile.leave()
+            if failed:
+                raise ClientError(failed[0], failed[1], name, failed[2])
+            means = {part.path: mean.added(part, mean.Answer(), shares, self._wire.total) for part in plan}
+        for i, size in sorted((i, size) for a in answers for i, size in a.sizes.items()):
+            self.ledger.sent(name, i, messages.size(message))
+            self.ledger.received(name, i, size)
+        return messages.replace_arrays(mean.result_template(answers), means)
+
+    def account(self) -> tuple[Row, bool]:
+        steps = self.ledger.steps
+        self._wire.announce(Question("account", extra=steps))
+        own = self._clock.take(steps)
+        now = time.perf_counter()
+        own[steps.index(SERVER), 0] += now - self._since - own.sum()
+        self._since = now
+        tables = self._wire.table(account_of(own, self._stop()))
+        return self.ledger.row(tables[:, :-1, :3].transpose(1, 0, 2), tables[:, :-1, 3].T.astype(np.int64)), bool(
+            tables[:, -1].any()
+        )
+
+    def close(self, status: int = 0) -> None:
+        self._turnstile.check()
+        self._wire.announce(Question("end", extra=status))
+
+    def _enter(self, step: Step) -> None:
+        self._turnstile.enter(name_of(step))
+        if name_of(step) not in STEPS:
+            self.ledger.open(name_of(step))
+
+    def _send_one(self, kind: str, step: Step, message: Any, to: list[int], extra: Any = None) -> None:
+        self._enter(step)
+        with self._clock.time(name_of(step), "comm"):
+            block, used = messages.pack(message)
+            self._wire.announce(Question(kind, name_of(step), to, [used], extra))
+            self._wire.spread(block[:used])
+
+    def _replies(self, name: str, down: dict[int, int], counted: bool) -> Iterator[tuple[int, Any]]:
+        """Starts the communication thread at once; the items are read by the iterator that is returned."""
+        for i, size in down.items() if counted else ():
+            self.ledger.sent(name, i, size)
+        room, inbox = threading.Semaphore(DEPTH), Inbox()
+
+        def take(wave: Wave) -> tuple[int, int, Bytes]:
+            room.acquire()  # a slow server holds its clients back instead of filling its memory
+            return NOTHING, 0, EMPTY
+
+        def give(wave: Wave, heads: Heads, block: Bytes) -> None:
+            inbox.put((wave, heads, block))
+
+        thread = threading.Thread(target=self._wire.exchange, args=(list(down), take, give), daemon=True)
+        thread.start()
+        return self._read(name, len(down), room, inbox, thread, counted)
+
+    def _read(
+        self, name: str, live: int, room: threading.Semaphore, inbox: Inbox, thread: threading.Thread, counted: bool
+    ) -> Iterator[tuple[int, Any]]:
+        while live:
+            with self._clock.time(name, "wait"):
+                wave, heads, block = inbox.get()
+            ends = np.cumsum(heads[:, 1]).tolist()
+            for i, rank in sorted((i, rank) for rank, i in wave.items()):
+                piece = block[ends[rank] - int(heads[rank, 1]) : ends[rank]]
+                with self._clock.time(name, "comm"):
+                    item = messages.unpack(piece)
+                if heads[rank, 0] == FAILED:
+                    thread.join()
+                    self._turnstile.leave()
+                    raise ClientError(i, rank, name, item)
+                live -= int(heads[rank, 0] == REPLY)
+                if counted:
+                    self.ledger.received(name, i, messages.size(item))
+                yield i, item
+                del item, piece  # the wave's memory is free as soon as the method lets go of it
+            del block
+            room.release()
+        with self._clock.time(name, "comm"):
+            thread.join()
+        self._turnstile.leave()
+
+
+def account_of(seconds: np.ndarray[Any, np.dtype[np.float64]], stop: bool) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """One rank's line of a round's account: (steps + 1, 4), seconds and peak bytes by step, then its wish to stop."""
+    table = np.zeros((len(seconds) + 1, 4))
+    table[:-1, :3] = seconds
+    table[:-1, 3] = peak_bytes()
+    table[-1] = stop
+    return table

@@ -1,0 +1,177 @@
+"""Dataclass fields as command-line flags: names, types, help texts, TOML keys, and clear sentences for mistakes."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import difflib
+import io
+import re
+import tomllib
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from zofl_mpi.errors import UserError
+
+Groups = Mapping[str, type[Any]]
+"""{title: dataclass}: each class's fields become flags under that title."""
+
+ALIASES = {"lam": "--lambda"}
+"""Other spellings of flags."""
+
+
+def flags_of(groups: Groups) -> dict[str, Any]:
+    """{field: its type} of all groups. A name means one thing in a command line, so two groups may not share one."""
+    found: dict[str, Any] = {}
+    for title, cls in groups.items():
+        for name, kind in fields_of(cls).items():
+            if name in found:
+                raise TypeError(f"the flag --{flag(name)} of {title} exists already")
+            found[name] = kind
+    return found
+
+
+def fields_of(cls: type[Any]) -> dict[str, Any]:
+    """{field: type} of a class, without `setting`, which is not for the command line."""
+    hints = typing.get_type_hints(cls)
+    return {f.name: hints[f.name] for f in dataclasses.fields(cls) if f.name != "setting"}
+
+
+def parse(groups: Groups, arguments: Sequence[str], program: str, description: str) -> dict[str, Any]:
+    """{field: value} of all flags, given or default.
+
+    Raises:
+        UserError: an unknown flag (the nearest is named), a value of the wrong kind.
+        SystemExit: --help was printed.
+    """
+    import tyro
+
+    forms = [(title, _form(title, cls)) for title, cls in groups.items()]
+    whole = dataclasses.make_dataclass("Flags", [(t.replace(" ", "_"), f, dataclasses.field(default_factory=f)) for t, f in forms])
+    told = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(told):
+            parsed, unknown = tyro.cli(
+                tyro.conf.OmitArgPrefixes[whole],  # type: ignore[valid-type]
+                args=list(arguments),
+                prog=program,
+                description=description,
+                return_unknown_args=True,
+            )
+    except SystemExit as exc:
+        if exc.code in (0, None):
+            raise
+        raise UserError(_explained(told.getvalue(), arguments, flags_of(groups))) from None
+    if unknown:
+        raise UserError(_unknown(unknown[0], flags_of(groups)))
+    return {name: value for part in vars(parsed).values() for name, value in vars(part).items()}
+
+
+def read_toml(path: str) -> dict[str, Any]:
+    """The table of a TOML file; its keys are flags.
+
+    Raises:
+        UserError: no such file, or not TOML.
+    """
+    try:
+        return tomllib.loads(Path(path).read_text())
+    except OSError as exc:
+        raise UserError(f"--config {path}: cannot be read ({exc.strerror}); give the path of a TOML file") from exc
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
+        raise UserError(f"--config {path}: is not TOML ({exc})") from exc
+
+
+def to_arguments(values: Mapping[str, Any], known: Mapping[str, Any], source: str) -> list[str]:
+    """Values by field name or flag name as command-line arguments, to be put before those of the user.
+
+    Raises:
+        UserError: an unknown key of `source`; the nearest is named.
+    """
+    spelled = {alias.removeprefix("--"): name for name, alias in ALIASES.items()}
+    arguments: list[str] = []
+    for key, value in values.items():
+        name = spelled.get(key, key.replace("-", "_"))
+        if name not in known:
+            raise UserError(f"{source}: unknown key {key!r}{_nearest(name, known, '')}")
+        if isinstance(value, dict):
+            raise UserError(f"{source}: {key!r} is a table; every key stands at the top level and names a flag")
+        if isinstance(value, bool):
+            arguments.append(f"--{'' if value else 'no-'}{flag(name)}")
+        elif value != "":
+            arguments += [f"--{flag(name)}", *map(str, value if isinstance(value, list | tuple) else [value])]
+    return arguments
+
+
+def flag(name: str) -> str:
+    """A field's name as it is typed."""
+    return name.replace("_", "-")
+
+
+def _form(title: str, cls: type[Any]) -> type[Any]:
+    """The class as plain fields with help texts from its docstring: what tyro sees."""
+    import tyro
+
+    texts, defaults = attribute_texts(cls), {f.name: f for f in dataclasses.fields(cls)}
+    made = []
+    for name, kind in fields_of(cls).items():
+        aliases = [ALIASES[name]] if name in ALIASES else None
+        annotated = Annotated[kind, tyro.conf.arg(help=texts.get(name, ""), aliases=aliases)]
+        made.append((name, annotated, dataclasses.field(default=defaults[name].default)))
+    return dataclasses.make_dataclass(title.replace(" ", "_"), made)
+
+
+def attribute_texts(cls: type[Any]) -> dict[str, str]:
+    """{attribute: its text} of the section `Attributes:` of a class's docstring."""
+    import docstring_parser
+
+    parsed = docstring_parser.parse(cls.__doc__ or "", style=docstring_parser.DocstringStyle.GOOGLE)
+    return {p.arg_name: " ".join((p.description or "").split()) for p in parsed.params}
+
+
+def _unknown(word: str, known: Mapping[str, Any]) -> str:
+    if not word.startswith("-"):
+        return f"{word!r} stands where a flag is expected; flags begin with --"
+    name = word.split("=")[0].lstrip("-")
+    return f"unknown flag --{name}{_nearest(name.replace('-', '_'), known, '--')}; --help lists all"
+
+
+def _nearest(name: str, known: Mapping[str, Any], prefix: str) -> str:
+    near = difflib.get_close_matches(name, known, 1, 0.5)
+    return f"; the nearest is {prefix}{flag(near[0])}" if near else ""
+
+
+def _explained(told: str, arguments: Sequence[str], known: Mapping[str, Any]) -> str:
+    """tyro's boxed message as one sentence: which flag, which value, what is allowed."""
+    text = " ".join(re.sub(r"[─╭╮╰╯│]", " ", told.split("───\n")[0] if "───\n" in told else told).split())
+    for name in re.findall(r"--([a-z0-9-]+)", told):
+        if (field := name.replace("-", "_")) in known:
+            given = _given(name, arguments)
+            return f"--{name} {given or '(nothing)'}: must be {_allowed(known[field])}"
+    return text
+
+
+def _given(name: str, arguments: Sequence[str]) -> str:
+    spelled = f"--{name}"
+    for k in range(len(arguments) - 1, -1, -1):
+        word = arguments[k]
+        if word.startswith(spelled + "="):
+            return word.split("=", 1)[1]
+        if word == spelled:
+            values = []
+            for value in arguments[k + 1 :]:
+                if re.match(r"--?[a-z]", value):
+                    break
+                values.append(value)
+            return " ".join(values)
+    return ""
+
+
+def _allowed(kind: Any) -> str:
+    if typing.get_origin(kind) is Literal:
+        return "one of " + ", ".join(str(a) for a in typing.get_args(kind))
+    if typing.get_origin(kind) is tuple:
+        return f"one or more values, each {_allowed(typing.get_args(kind)[0])}"
+    names = {int: "a whole number", float: "a number", bool: "given without a value", str: "some text", Path: "a path"}
+    return names.get(kind, str(kind))

@@ -1,0 +1,201 @@
+"""Rounds: run, evaluate, record, checkpoint, stop when told to."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zofl_mpi.errors import UserError
+from zofl_mpi.run import messages, records
+from zofl_mpi.run.clients import STEPS, ClientError, Clients, Memory, Nothing
+from zofl_mpi.run.ledger import Row
+from zofl_mpi.run.progress import Progress
+from zofl_mpi.run.setting import Method, numbers
+
+
+class RunError(Exception):
+    """The run ended before its time; the sentence says what failed, where, and what is safe. `trace` may be empty."""
+
+    def __init__(self, sentence: str, trace: str = "") -> None:
+        super().__init__(sentence)
+        self.trace = trace
+
+
+@final
+@dataclass(frozen=True)
+class Schedule:
+    """When what is done.
+
+    Attributes:
+        rounds: R, how many rounds the whole run has.
+        eval_every: the first, every so many, and the last round are evaluated.
+        checkpoint_every: rounds between checkpoints; 0 for none but the one at a stop.
+    """
+
+    rounds: int
+    eval_every: int
+    checkpoint_every: int
+
+    def evaluates(self, done: int) -> bool:
+        """After `done` rounds."""
+        return done in (1, self.rounds) or done % self.eval_every == 0
+
+    def saves(self, done: int) -> bool:
+        """After `done` rounds. A finished run needs no checkpoint, unless it is made longer later: so it gets one."""
+        return self.checkpoint_every > 0 and (done % self.checkpoint_every == 0 or done == self.rounds)
+
+
+@final
+@dataclass
+class Totals:
+    """What the closing lines report of this session's rounds.
+
+    Attributes:
+        seconds: (P + 1, 3) compute, wait, comm of each rank.
+        round: the last finished round of the run, 1..R.
+        last: the latest value of each column.
+    """
+
+    round: int
+    seconds: NDArray[np.float64] = field(default_factory=lambda: np.zeros((1, 3)))
+    wall: float = 0.0
+    bytes_down: int = 0
+    bytes_up: int = 0
+    rounds: int = 0
+    last: dict[str, float] = field(default_factory=dict)
+
+    def add(self, row: Row, wall: float, columns: Mapping[str, float]) -> None:
+        """One more round."""
+        self.seconds = self.seconds + row.seconds.sum(axis=0)
+        self.bytes_down += int(row.bytes_down.sum())
+        self.bytes_up += int(row.bytes_up.sum())
+        self.wall += wall
+        self.rounds += 1
+        self.round += 1
+        self.last |= {k: v for k, v in columns.items() if not math.isnan(v)}
+
+
+def run(
+    method: Method[Any],
+    clients: Clients,
+    schedule: Schedule,
+    recorder: records.Recorder,
+    progress: Progress,
+    resumed: records.Checkpoint | None,
+    config: Mapping[str, Any],
+) -> tuple[Totals, bool]:
+    """The rounds from the start, or from a checkpoint, to the end, or to a signal.
+
+    Returns:
+        What it took, and whether all rounds are done.
+
+    Raises:
+        RunError: a round failed. Finished rounds are in the result file.
+    """
+    done, state = (0, method.start()) if resumed is None else restored(resumed, clients)
+    clients.account()  # what came before belongs to no round
+    totals, since = Totals(done), time.perf_counter()
+    while done < schedule.rounds:
+        try:
+            state, columns = one_round(method, state, done, clients, schedule)
+        except (ClientError, UserError) as exc:
+            raise RunError(f"round {done + 1}: {exc}; {_safe(recorder)}", getattr(exc, "trace", "")) from exc
+        row, stop = clients.account()
+        since, wall = time.perf_counter(), time.perf_counter() - since  # recording the round before counts too
+        done += 1
+        totals.add(row, wall, columns)
+        record(recorder, done, wall, columns, row)
+        progress.update(done, note(totals.last), wall)
+        if schedule.saves(done) or (stop and done < schedule.rounds):
+            save(recorder, done, state, clients, config)
+        if stop and done < schedule.rounds:
+            recorder.close("interrupted")
+            return totals, False
+    try:
+        recorder.finish(vars(state))
+    except UserError as exc:
+        raise RunError(str(exc)) from exc
+    return totals, True
+
+
+def one_round(
+    method: Method[Any], state: Any, r: int, clients: Clients, schedule: Schedule
+) -> tuple[Any, dict[str, float]]:
+    """Round r, and its evaluation if one is due: the new state and the columns of its row."""
+    state = method.round(state, r, clients)
+    columns = dict(numbers(state))
+    if schedule.evaluates(r + 1):
+        columns |= method.evaluate(state, r, clients)
+    return state, columns
+
+
+def record(recorder: records.Recorder, done: int, wall: float, columns: dict[str, float], row: Row) -> None:
+    """Appends the round's row to the result."""
+    try:
+        recorder.append(
+            {"round": float(done), "seconds": wall, **columns},
+            steps=row.steps,
+            bytes_down=row.bytes_down,
+            bytes_up=row.bytes_up,
+            messages=row.messages,
+            seconds_compute=row.seconds[:, :, 0],
+            seconds_wait=row.seconds[:, :, 1],
+            seconds_comm=row.seconds[:, :, 2],
+            peak_bytes=row.peak_bytes,
+        )
+    except UserError as exc:
+        raise RunError(str(exc)) from exc
+
+
+def save(recorder: records.Recorder, done: int, state: Any, clients: Clients, config: Mapping[str, Any]) -> None:
+    """A checkpoint: the state, every client's memory, the number of finished rounds. There is no random state to save."""
+    memories = {f"memory/{i}": _packed(memory) for i, memory in clients.ask(STEPS["recall"], Nothing(), counted=False)}
+    attrs = {"round": done, "config": config, "steps": clients.ledger.steps}
+    try:
+        recorder.sync()
+        records.save_checkpoint(records.checkpoint_path(recorder.path), {"state": _packed(state), **memories}, attrs)
+    except UserError as exc:
+        raise RunError(f"the checkpoint after round {done} failed: {exc}; {_safe(recorder)}") from exc
+
+
+def restored(checkpoint: records.Checkpoint, clients: Clients) -> tuple[int, Any]:
+    """The number of finished rounds and the state; the clients get their memories back."""
+    memories = {
+        int(name.removeprefix("memory/")): messages.unpack(block)
+        for name, block in checkpoint.payload.items()
+        if name.startswith("memory/")
+    }
+    given: dict[int, Memory] = {i: memory for i, memory in memories.items() if memory.entries}
+    if given:
+        for _ in clients.ask_each(STEPS["restore"], given, counted=False):
+            pass
+    clients.ledger.steps[:] = json.loads(checkpoint.attrs["steps"])
+    return int(checkpoint.attrs["round"]), messages.unpack(checkpoint.payload["state"])
+
+
+def result_of(path: Path) -> Path:
+    """`run.ckpt.h5` -> `run.h5`; a result's own path stays."""
+    return path.with_name(path.name.removesuffix(".ckpt.h5") + ".h5") if path.name.endswith(".ckpt.h5") else path
+
+
+def note(last: Mapping[str, float]) -> str:
+    """The last evaluation in a few words."""
+    shown = [("test_accuracy", "test accuracy {:.4f}"), ("objective", "objective {:.4f}")]
+    return "  ".join(text.format(last[name]) for name, text in shown if name in last)
+
+
+def _packed(message: Any) -> messages.Bytes:
+    block, used = messages.pack(message)
+    return block[:used]
+
+
+def _safe(recorder: records.Recorder) -> str:
+    return f"the {recorder.rounds} finished rounds are in {recorder.path}"

@@ -1,0 +1,142 @@
+"""A weighted mean whose bits do not depend on who adds what in which order.
+
+Each contribution w_i x_i is rounded to a whole multiple of one power of two, the quantum, chosen so that m such
+multiples fit into 62 bits; sums of whole numbers are exact and associative. The rounding error is below
+m 2^-62 times the largest contribution, far under that of float64 sums.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zofl_mpi.errors import UserError
+from zofl_mpi.run import messages
+
+BLOCK = 1 << 16
+"""Entries that are rounded and added at once: 512 kB of int64 stay in cache."""
+
+Path = tuple[str, ...]
+
+
+def normalised(to: Sequence[int], weights: Mapping[int, float] | None) -> dict[int, float]:
+    """Each participant's share, summing to 1.
+
+    Raises:
+        ValueError: a negative or missing weight, or a sum that is not positive.
+    """
+    raw = {i: 1.0 if weights is None else float(weights[i]) for i in to}
+    total = math.fsum(raw.values())
+    if min(raw.values(), default=0.0) < 0 or not 0 < total < math.inf:
+        raise ValueError(f"mean needs weights >= 0 with a positive sum, not {raw}")
+    return {i: w / total for i, w in raw.items()}
+
+
+@dataclass
+class Answer:
+    """What one process has to say when a mean is asked for.
+
+    Attributes:
+        fields: {i: {path: array}} what is averaged, of its clients.
+        sizes: {i: communicated bytes of the reply}.
+        bounds: {path: the largest |w_i x_i|}.
+        template: one packed reply, for the shapes.
+        failed: (i, rank, failure) of the clients whose step failed.
+    """
+
+    fields: dict[int, dict[Path, NDArray[Any]]] = field(default_factory=dict)
+    sizes: dict[int, int] = field(default_factory=dict)
+    bounds: dict[Path, float] = field(default_factory=dict)
+    template: messages.Bytes | None = None
+    failed: list[tuple[int, int, Any]] = field(default_factory=list)
+
+    def add(self, i: int, reply: Any, share: float) -> None:
+        """Client i's reply, which counts by `share`.
+
+        Raises:
+            TypeError: a field that has no mean, named.
+            UserError: a field that is not finite, named.
+        """
+        found = averaged(reply)
+        for path, x in found.items():
+            bound = float(np.max(np.abs(x), initial=0.0))
+            if not math.isfinite(bound):
+                raise UserError(f"{type(reply).__name__}.{'.'.join(path)} is not finite, so it has no mean")
+            self.bounds[path] = max(self.bounds.get(path, 0.0), bound * share)
+        self.fields[i], self.sizes[i] = found, messages.size(reply)
+        if self.template is None:
+            self.template = messages.pack(reply)[0]
+
+    def told(self) -> Answer:
+        """Without the arrays: what the server must know before any of them is sent."""
+        return replace(self, fields={})
+
+
+class Part(NamedTuple):
+    """One field of a mean: what all processes must know to add it up."""
+
+    path: Path
+    shape: tuple[int, ...]
+    dtype: str
+    scale: float
+    """The quantum."""
+
+
+def plan(answers: Sequence[Answer]) -> list[Part]:
+    """The fields to add up, from the answers of all processes, none of which failed."""
+    count = sum(len(a.sizes) for a in answers)
+    template = averaged(result_template(answers))
+    return [
+        Part(path, x.shape, x.dtype.str, quantum(max(a.bounds.get(path, 0.0) for a in answers), count))
+        for path, x in template.items()
+    ]
+
+
+def result_template(answers: Sequence[Answer]) -> Any:
+    """Some client's reply; all have the same shapes."""
+    return messages.unpack(next(a.template for a in answers if a.template is not None))
+
+
+def added(
+    part: Part, answer: Answer, shares: Mapping[int, float], total: Callable[[NDArray[np.int64]], NDArray[np.int64]]
+) -> NDArray[Any]:
+    """The mean of one field. `total` adds up the processes' whole numbers; the result counts where `total` gives their sum."""
+    result = np.empty(math.prod(part.shape), part.dtype)
+    for low in range(0, result.size, BLOCK):
+        block = slice(low, min(low + BLOCK, result.size))
+        own = np.zeros(block.stop - low, np.int64)
+        for i, found in answer.fields.items():
+            x = found[part.path].reshape(-1)[block].astype(np.float64)
+            own += np.rint(x * (shares[i] / part.scale)).astype(np.int64)
+        result[block] = total(own) * part.scale
+    return result.reshape(part.shape)
+
+
+def averaged(reply: Any) -> dict[Path, NDArray[Any]]:
+    """What is averaged: the floating-point tensors and the numbers of a reply, numbers as float64.
+
+    Raises:
+        TypeError: a field that has no mean (a string, a whole-number or bfloat16 tensor), named.
+    """
+    found: dict[Path, NDArray[Any]] = {}
+    for path, value in messages.leaves(reply):
+        array = messages.as_array(value)
+        if array is None and isinstance(value, int | float) and not isinstance(value, bool):
+            array = np.array(value, np.float64)
+        if array is None or array.dtype.kind != "f":
+            name = f"{type(reply).__name__}.{'.'.join(path)}"
+            raise TypeError(f"mean cannot average {name}; it takes floating-point tensors and numbers")
+        found[tuple(path)] = array
+    return found
+
+
+def quantum(bound: float, m: int) -> float:
+    """The power of two such that m terms of magnitude <= bound, in its multiples, stay below 2^62."""
+    if bound <= 0:
+        return 1.0
+    return math.ldexp(1.0, max(math.frexp(bound)[1] + (m - 1).bit_length() - 62, -1000))

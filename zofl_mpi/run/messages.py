@@ -1,0 +1,191 @@
+"""What travels between server and clients, and what a checkpoint keeps: frozen dataclasses as bytes.
+
+A message is a dataclass whose fields are NumPy arrays, torch tensors, numbers, strings, None, or dictionaries of these.
+Packed it is one block of bytes: the length of the header (8 bytes), the header (JSON: class, small fields, shapes), then
+the arrays, each on a 64-byte boundary. `unpack` gives views of the block, no copies.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import math
+import sys
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bytes = NDArray[np.uint8]
+BOUNDARY = 64
+
+
+def size(message: Any) -> int:
+    """Communicated bytes of a message: those of its tensors, 8 for each number, a string's own length."""
+    return sum(_weight(leaf) for _, leaf in leaves(message))
+
+
+def pack(message: Any, slot: Bytes | None = None) -> tuple[Bytes, int]:
+    """The message as bytes, in `slot` if that is large enough, else in a new buffer.
+
+    Returns:
+        The buffer and how many bytes of it are used.
+
+    Raises:
+        TypeError: not a dataclass, or a field that cannot travel; names the field.
+    """
+    header, arrays = _flatten(message)
+    start = _padded(8 + len(header))
+    used = start + sum(_padded(a.nbytes) for a in arrays)
+    if slot is None or slot.size < used:
+        slot = np.empty(used, np.uint8)
+    slot[:8].view(np.int64)[0] = len(header)
+    slot[8 : 8 + len(header)] = np.frombuffer(header, np.uint8)
+    for array in arrays:
+        slot[start : start + array.nbytes].view(array.dtype).reshape(array.shape)[...] = array
+        start += _padded(array.nbytes)
+    return slot, used
+
+
+def unpack(block: Bytes) -> Any:
+    """The message that `pack` made into `block`. Its arrays are views: they live, and are writable, as the block is.
+
+    A torch tensor of a read-only block is a copy (torch has no read-only tensors).
+    """
+    length = int(block[:8].view(np.int64)[0])
+    header = json.loads(block[8 : 8 + length].tobytes())
+    start = _padded(8 + length)
+    values = header["values"]
+    for path, kind, dtype, shape in header["arrays"]:
+        nbytes = math.prod(shape) * np.dtype(dtype).itemsize
+        array = block[start : start + nbytes].view(dtype).reshape(shape)
+        _place(values, path, _tensor(array, kind) if kind else array)
+        start += _padded(nbytes)
+    return _class(header["module"], header["name"])(**values)
+
+
+def copy(message: Any) -> Any:
+    """An independent copy, as the receiving end would see it."""
+    block, used = pack(message)
+    return unpack(block[:used])
+
+
+def leaves(message: Any) -> Iterator[tuple[list[str], Any]]:
+    """(path, value) of each tensor, number, string or None in a message; a path has one name, or two inside a dictionary."""
+    if not dataclasses.is_dataclass(message) or isinstance(message, type):
+        raise TypeError(f"a message is an instance of a dataclass, not {type(message).__name__}")
+    for field in dataclasses.fields(message):
+        value = getattr(message, field.name)
+        if isinstance(value, dict):
+            yield from (([field.name, key], entry) for key, entry in value.items())
+        else:
+            yield [field.name], value
+
+
+def as_array(value: Any) -> NDArray[Any] | None:
+    """A NumPy array or torch tensor as a NumPy array on the host (bfloat16 as its int16 bits), anything else as None."""
+    if isinstance(value, np.ndarray):
+        return value
+    if not _is_tensor(value):
+        return None
+    host = value.detach().cpu()
+    return cast("NDArray[Any]", host.view(_torch().int16).numpy() if host.dtype == _torch().bfloat16 else host.numpy())
+
+
+def replace_arrays(message: Any, arrays: dict[tuple[str, ...], NDArray[Any]]) -> Any:
+    """A copy of the message with the values at the given paths replaced; torch tensors stay torch tensors."""
+    values: dict[str, Any] = {}
+    for path, value in leaves(message):
+        new = arrays.get(tuple(path))
+        if new is None:
+            new = value
+        elif _is_tensor(value):
+            new = _tensor(new, "bfloat16" if value.dtype == _torch().bfloat16 else "torch")
+        elif not isinstance(value, np.ndarray):
+            new = new.item()
+        _place(values, path, new)
+    return type(message)(**values)
+
+
+def _flatten(message: Any) -> tuple[bytes, list[NDArray[Any]]]:
+    cls, values, places, arrays = type(message), {}, [], []
+    for path, value in leaves(message):
+        if len(path) == 2:
+            values.setdefault(path[0], {})
+        array = as_array(value)
+        if array is None:
+            _place(values, path, _plain(message, path, value))
+            continue
+        if array.dtype.hasobject:
+            raise TypeError(f"{cls.__name__}.{'.'.join(path)} is an array of Python objects; a message holds numbers only")
+        places.append((path, _kind(value), array.dtype.str, array.shape))
+        arrays.append(array)
+    for field in dataclasses.fields(message):
+        if isinstance(getattr(message, field.name), dict):
+            values.setdefault(field.name, {})
+    if "<" in cls.__qualname__:
+        raise TypeError(f"message class {cls.__qualname__} is local to a function; declare it at the top of its module")
+    header = {"module": cls.__module__, "name": cls.__qualname__, "values": values, "arrays": places}
+    return json.dumps(header, separators=(",", ":")).encode(), arrays
+
+
+def _plain(message: Any, path: list[str], value: Any) -> Any:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(
+        f"{type(message).__name__}.{'.'.join(path)} is a {type(value).__name__}; "
+        "a message holds arrays, tensors, numbers and strings"
+    )
+
+
+def _place(values: dict[str, Any], path: list[str], value: Any) -> None:
+    if len(path) == 2:
+        values = values.setdefault(path[0], {})
+    values[path[-1]] = value
+
+
+def _weight(value: Any) -> int:
+    array = as_array(value)
+    if array is not None:
+        return array.nbytes
+    return 0 if value is None else len(value.encode()) if isinstance(value, str) else 8
+
+
+def _padded(nbytes: int) -> int:
+    return -(-nbytes // BOUNDARY) * BOUNDARY
+
+
+@lru_cache(maxsize=256)
+def _class(module: str, name: str) -> type[Any]:
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return cast("type[Any]", found)
+
+
+def _torch() -> Any:
+    """torch, if something has imported it: whoever holds a tensor has."""
+    return sys.modules.get("torch")
+
+
+def _is_tensor(value: Any) -> bool:
+    torch = _torch()
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return ""
+    return "bfloat16" if value.dtype == _torch().bfloat16 else "torch"
+
+
+def _tensor(array: NDArray[Any], kind: str) -> Any:
+    import torch
+
+    tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
+    return tensor.view(torch.bfloat16) if kind == "bfloat16" else tensor

@@ -1,0 +1,218 @@
+"""MPI itself: the processes, and the collectives that the server and the client ranks run together.
+
+Client i lives on rank 1 + i mod P for the whole run, P = size - 1. A question goes down by `Bcast` (or `Scatterv`) from
+the main thread. For the way up every rank starts one communication thread and joins it at the question's end; until
+then the main thread makes no MPI call but `Abort`, so that no two threads are in MPI at a time.
+
+Items travel in waves: the live participants by i, cut before the first whose rank is already in the wave. Wave after wave
+is then the order (q, i), and the server neither sorts nor keeps anything back. In each wave all ranks learn by a polled
+`Iallgather` who sends what, and a `Gatherv` moves the bytes. Streams may have any lengths; a rank holds at most two packed
+items, the server two waves. No deadlock: what a rank produced before its item of a wave lay in earlier waves, so that it
+is delivered and its buffers are free.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, final
+
+import mpi4py
+import numpy as np
+from numpy.typing import NDArray
+
+from zofl_mpi.run.messages import Bytes
+from zofl_mpi.run.world import refuse_singletons
+
+mpi4py.rc.thread_level = "serialized"
+from mpi4py import MPI  # noqa: E402  (the thread level must be asked for before MPI starts)
+
+NOTHING, UPLOAD, REPLY, FAILED = range(4)
+LIMIT = 1 << 30
+"""Bytes a collective moves at once: counts are 32-bit integers up to MPI 3.1 (Open MPI 5)."""
+EMPTY: Bytes = np.empty(0, np.uint8)
+
+Wave = dict[int, int]
+"""{rank: client}: at most one item a rank."""
+Heads = NDArray[np.int64]
+"""(P + 1, 2): what each rank sends in a wave (NOTHING, UPLOAD, REPLY or FAILED) and its bytes."""
+
+
+class Question(NamedTuple):
+    """What the server announces to all ranks. A message's bytes follow."""
+
+    kind: str
+    """ask, each, mean, account or end."""
+    step: str = ""
+    to: Sequence[int] = ()
+    sizes: Sequence[int] = ()
+    """Bytes of the one message (ask, mean), or of each participant's (each)."""
+    extra: Any = None
+    """mean: the participants' shares; account: the steps; end: the exit status."""
+
+
+def waves(to: Sequence[int], ranks: int) -> list[Wave]:
+    """The participants, ascending, cut into waves with at most one client a rank."""
+    found: list[Wave] = []
+    for i in to:
+        if not found or 1 + i % ranks in found[-1]:
+            found.append({})
+        found[-1][1 + i % ranks] = i
+    return found
+
+
+def wait(request: MPI.Request) -> None:
+    """Polls, sleeping a tenth of the time already waited, at most 1 ms.
+
+    A rank that waits inside MPI burns the core that its neighbour computes on.
+    """
+    start = time.perf_counter()
+    while not request.Test():
+        waited = time.perf_counter() - start
+        if waited > 1e-4:
+            time.sleep(min(1e-3, waited / 10))
+
+
+@final
+class MPIWorld:
+    """All ranks, through a clone of COMM_WORLD, so that the library's traffic cannot meet a user's.
+
+    Raises:
+        UserError: alone, although a launcher started several processes.
+        RuntimeError: the MPI library does not let two threads take turns.
+    """
+
+    def __init__(self) -> None:
+        refuse_singletons(MPI.COMM_WORLD.size, os.environ)
+        if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
+            raise RuntimeError(f"this MPI gives thread level {MPI.Query_thread()}; zofl_mpi needs MPI_THREAD_SERIALIZED")
+        self.comm = MPI.COMM_WORLD.Dup()
+        self.rank, self.size = self.comm.rank, self.comm.size
+        self.library = MPI.Get_library_version().splitlines()[0].split(",")[0].strip("\0 ")
+        threading.excepthook = self._thread_failed
+
+    def share(self, value: Any) -> Any:
+        """Rank 0's value on all ranks."""
+        wait(self.comm.Ibarrier())
+        return self.comm.bcast(value)
+
+    def collect(self, value: Any) -> list[Any]:
+        """Every rank's value, by rank, on all ranks."""
+        wait(self.comm.Ibarrier())
+        return self.comm.allgather(value)
+
+    def neighbours(self, value: Any) -> tuple[int, list[Any]]:
+        """This rank's place on its node, and the values of the ranks there."""
+        local = self.comm.Split_type(MPI.COMM_TYPE_SHARED, self.rank)
+        found = (local.rank, local.allgather(value))
+        local.Free()
+        return found
+
+    def abort(self, text: str) -> None:
+        """Prints the text and ends all ranks at once, with a non-zero status that the launcher chooses."""
+        sys.stdout.flush()
+        sys.stderr.write(text.rstrip() + "\n")
+        sys.stderr.flush()
+        self.comm.Abort(1)
+
+    def _thread_failed(self, args: threading.ExceptHookArgs) -> None:
+        trace = "".join(traceback.format_exception(args.exc_type, args.exc_value, args.exc_traceback))
+        self.abort(f"zofl_mpi: rank {self.rank} failed in its communication thread:\n{trace}")
+
+
+@final
+class Wire:
+    """The collectives, in blocks of at most LIMIT bytes. All ranks call the same ones in the same order."""
+
+    def __init__(self, world: MPIWorld) -> None:
+        self.comm = world.comm
+        self.rank, self.ranks = world.rank, world.size - 1
+
+    def announce(self, question: Question | None = None) -> Question:
+        """The server's question, on all ranks; client ranks wait for it without burning a core."""
+        body = np.frombuffer(pickle.dumps(tuple(question)), np.uint8) if question else EMPTY
+        length = np.array([body.size], np.int64)
+        wait(self.comm.Ibcast(length))
+        if question is None:
+            body = np.empty(int(length[0]), np.uint8)
+        self.comm.Bcast(body)
+        return question or Question(*pickle.loads(body.tobytes()))
+
+    def spread(self, block: Bytes) -> None:
+        """The server's block into every rank's block of the same size."""
+        for low in range(0, block.size, LIMIT):
+            self.comm.Bcast(block[low : low + LIMIT])
+
+    def deal(self, sizes: Sequence[int], own: Bytes, block: Bytes | None = None) -> None:
+        """sizes[rank] bytes of the server's `block` to each rank, in rank order, into `own`."""
+        for low, counts, offsets, cut in self._pieces(sizes):
+            source = None if block is None else [block[low:], counts, offsets, MPI.BYTE]
+            self.comm.Scatterv(source, [own[cut], counts[self.rank], MPI.BYTE])
+
+    def gathered(self, value: Any) -> list[Any]:
+        """Every rank's object at the server, [] elsewhere; waits without burning a core."""
+        wait(self.comm.Ibarrier())
+        return self.comm.gather(value) or []
+
+    def told(self, value: Any) -> Any:
+        """The server's object on all ranks."""
+        return self.comm.bcast(value)
+
+    def table(self, own: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The ranks' tables of one shape, stacked, at the server; empty elsewhere."""
+        found = np.empty((self.ranks + 1 if self.rank == 0 else 0, *own.shape))
+        self.comm.Gather(own, found if self.rank == 0 else None)
+        return found
+
+    def total(self, own: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The sum over the ranks, at the server. Whole numbers: exact in any order."""
+        found = np.empty_like(own)
+        self.comm.Reduce(own, found if self.rank == 0 else None)
+        return found
+
+    def exchange(
+        self, to: Sequence[int], take: Callable[[Wave], tuple[int, int, Bytes]], give: Callable[[Wave, Heads, Bytes], None]
+    ) -> None:
+        """Wave after wave until every stream has ended or one has failed. Runs in the communication thread.
+
+        Args:
+            take: this rank's (kind, size, bytes) of a wave; may block.
+            give: told what a wave brought; at the server with the bytes of all, in rank order.
+        """
+        live = list(to)
+        while live:
+            ended: set[int] = set()
+            for wave in waves(live, self.ranks):
+                kind, size, slot = take(wave)
+                heads = self._agree(kind, size)
+                block = EMPTY if self.rank else np.empty(int(heads[:, 1].sum()), np.uint8)
+                self._gather(heads[:, 1].tolist(), slot, block)
+                give(wave, heads, block)
+                if (heads[:, 0] == FAILED).any():
+                    return
+                ended |= {i for rank, i in wave.items() if heads[rank, 0] == REPLY}
+            live = [i for i in live if i not in ended]
+
+    def _agree(self, kind: int, size: int) -> Heads:
+        heads = np.empty((self.ranks + 1, 2), np.int64)
+        wait(self.comm.Iallgather(np.array([kind, size], np.int64), heads))
+        return heads
+
+    def _gather(self, sizes: list[int], own: Bytes, block: Bytes) -> None:
+        for low, counts, offsets, cut in self._pieces(sizes):
+            sink = None if self.rank else [block[low:], counts, offsets, MPI.BYTE]
+            self.comm.Gatherv([own[cut], counts[self.rank], MPI.BYTE], sink)
+
+    def _pieces(self, sizes: Sequence[int]) -> Iterator[tuple[int, list[int], list[int], slice]]:
+        """All ranks' bytes, one after the other, in pieces: (start, counts, offsets by rank, the cut of this rank's own)."""
+        ends = np.cumsum(sizes, dtype=np.int64)
+        starts = ends - sizes
+        for low in range(0, int(ends[-1]), LIMIT):
+            a, b = np.clip(starts, low, low + LIMIT), np.clip(ends, low, low + LIMIT)
+            own = slice(int((a - starts)[self.rank]), int((b - starts)[self.rank]))
+            yield low, (b - a).tolist(), (a - low).tolist(), own

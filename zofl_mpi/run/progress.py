@@ -1,0 +1,156 @@
+"""What a user sees while a run goes on: a bar on a terminal, else a line every few rounds."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self, final
+
+LAUNCHERS = ("mpirun", "mpiexec", "prterun", "orterun", "hydra", "srun", "prun")
+
+
+class Progress(Protocol):
+    """Told of every finished round; used as a context manager."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None: ...
+
+    def update(self, done: int, note: str, seconds: float) -> None:
+        """`done` rounds are finished; `note` is the last evaluation, `seconds` what the round took."""
+
+
+@final
+class Silence:
+    """--quiet."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
+        pass
+
+    def update(self, done: int, note: str, seconds: float) -> None:
+        pass
+
+
+@final
+class Lines:
+    """A line at the first and the last round, and whenever `every` seconds have passed since the line before."""
+
+    def __init__(self, rounds: int, every: float = 5.0) -> None:
+        self._rounds, self._every, self._next = rounds, every, 0.0
+        self._mean = Pace()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
+        pass
+
+    def update(self, done: int, note: str, seconds: float) -> None:
+        pace = self._mean.of(seconds)
+        if time.monotonic() < self._next and done < self._rounds:
+            return
+        self._next = time.monotonic() + self._every
+        left = _duration((self._rounds - done) * pace)
+        print(f"round {done:>{len(str(self._rounds))}}/{self._rounds}  {note}  {pace:.3f} s/round  {left} left", flush=True)
+
+
+@final
+class Bar:
+    """A bar that is drawn anew a few times a second, on one line."""
+
+    def __init__(self, rounds: int, start: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as RichProgress
+
+        self._bar = RichProgress(
+            TextColumn("round"),
+            MofNCompleteColumn(),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[note]}  {task.fields[pace]}"),
+            TimeRemainingColumn(),
+            TextColumn("left"),
+            console=Console(force_terminal=True, width=_width()),
+            refresh_per_second=4,
+        )
+        self._task = self._bar.add_task("", total=rounds, completed=start, note="", pace="")
+        self._mean = Pace()
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
+        self._bar.stop()
+
+    def update(self, done: int, note: str, seconds: float) -> None:
+        self._bar.update(self._task, completed=done, note=note, pace=f"{self._mean.of(seconds):.3f} s/round")
+
+
+@final
+class Pace:
+    """Seconds per round, recent rounds counting more: rounds grow longer with H = tau sqrt(r + 1)."""
+
+    def __init__(self) -> None:
+        self._value = 0.0
+
+    def of(self, seconds: float) -> float:
+        """The pace after a round that took `seconds`."""
+        self._value = seconds if self._value == 0 else 0.9 * self._value + 0.1 * seconds
+        return self._value
+
+
+def progress(rounds: int, start: int, quiet: bool) -> Progress:
+    """The form that fits where the output goes."""
+    if quiet:
+        return Silence()
+    return Bar(rounds, start) if on_terminal() else Lines(rounds)
+
+
+def on_terminal() -> bool:
+    """Whether a person sees this output: the launcher's own standard output counts where there is one.
+
+    Open MPI gives its ranks a pseudo-terminal even if its own output goes to a file, MPICH gives them a pipe always.
+    """
+    launcher = _launcher()
+    if launcher is None:
+        return sys.stdout.isatty()
+    try:
+        return os.readlink(f"/proc/{launcher}/fd/1").startswith(("/dev/pts/", "/dev/tty"))
+    except OSError:
+        return False
+
+
+def _width() -> int | None:
+    """None where the terminal says it itself; a launcher's pseudo-terminal or pipe does not."""
+    try:
+        return None if os.get_terminal_size(1).columns else 100
+    except OSError:
+        return 100
+
+
+def _launcher() -> int | None:
+    """The process id of the outermost MPI launcher among this process's ancestors; None if there is none."""
+    found, pid = None, os.getppid()
+    try:
+        while pid > 1:
+            stat = Path(f"/proc/{pid}/stat").read_text()
+            name, rest = stat[stat.index("(") + 1 : stat.rindex(")")], stat[stat.rindex(")") + 2 :]
+            if any(launcher in name for launcher in LAUNCHERS):
+                found = pid
+            pid = int(rest.split()[1])
+    except (OSError, ValueError):
+        pass
+    return found
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

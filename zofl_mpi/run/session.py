@@ -1,0 +1,165 @@
+"""Rank 0's part of a run: the result file, the clients, the closing lines, and a clear end in every case."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from zofl_mpi.errors import UserError
+from zofl_mpi.run import loop, records
+from zofl_mpi.run.clients import Clients, LocalClients
+from zofl_mpi.run.progress import progress
+from zofl_mpi.run.setting import Method
+from zofl_mpi.run.signals import STATUS, Stop
+from zofl_mpi.run.world import World, together
+
+COLUMNS = {"round": ("1", "finished rounds"), "seconds": ("s", "wall time of the round, its evaluation included")}
+
+
+@final
+@dataclass(frozen=True)
+class Order:
+    """What the command line passes on.
+
+    Attributes:
+        flags: the value of every flag.
+        config: those that the result file keeps.
+        attrs: for the root of the result file: the command, and what is known of the ranks.
+    """
+
+    flags: Mapping[str, Any]
+    config: Mapping[str, Any]
+    attrs: Mapping[str, Any]
+
+
+def lead(world: World, method: Method[Any], order: Order, stop: Stop) -> int:
+    """Opens the result, runs the rounds, closes everything; returns the exit status.
+
+    Raises:
+        UserError: the result cannot be opened; raised on every rank.
+    """
+    flags = order.flags
+    recorder, resumed = together(world, lambda: opened(world, method, order))
+    clients = clients_of(world, method, stop)
+    start = 0 if resumed is None else int(resumed.attrs["round"])
+    schedule = loop.Schedule(flags["rounds"], flags["eval_every"], flags["checkpoint_every"])
+    try:
+        with progress(flags["rounds"], start, flags["quiet"]) as bar:
+            totals, done = loop.run(method, clients, schedule, recorder, bar, resumed, order.config)
+    except loop.RunError as exc:
+        _close_quietly(recorder)
+        world.abort(f"{exc.trace}zofl_mpi: {exc}")
+        return 1
+    status = 0 if done else STATUS
+    clients.close(status)
+    print(closing(totals, recorder.path, done, stop.name), flush=True)
+    return status
+
+
+def clients_of(world: World, method: Method[Any], stop: Stop) -> Clients:
+    """In this process, or on the other ranks."""
+    if world.size == 1:
+        return LocalClients(list(method.setting.data), stop)
+    from zofl_mpi.run.asking import MPIClients
+    from zofl_mpi.run.mpi import MPIWorld
+
+    assert isinstance(world, MPIWorld)
+    return MPIClients(world, method.setting.m, stop)
+
+
+def opened(world: World, method: Method[Any], order: Order) -> tuple[records.Recorder, records.Checkpoint | None]:
+    """The result file, new or continued, and the checkpoint to start from."""
+    flags, columns = order.flags, {**COLUMNS, **method.columns()}
+    plan = {name: value for name, value in method.plan().items() if name == "kernel"}
+    attrs = {**records.provenance(), **order.attrs, "config": order.config, "seed": flags["seed"], **plan}
+    if flags["resume"]:
+        return continued(world, order, attrs, columns)
+    recorder = records.Recorder.create(
+        Path(flags["out"]) if flags["out"] else free_name(order.config),
+        attrs=attrs,
+        m=method.setting.m,
+        ranks=world.size,
+        rounds=flags["rounds"],
+        force=flags["force"],
+        columns=columns,
+    )
+    if method.setting.counts is not None:
+        recorder.partition(method.setting.counts)
+    return recorder, None
+
+
+def continued(
+    world: World, order: Order, attrs: Mapping[str, Any], columns: Mapping[str, tuple[str, str]]
+) -> tuple[records.Recorder, records.Checkpoint]:
+    """The result that --resume names, cut back to its checkpoint; under another name if --out says so.
+
+    Raises:
+        UserError: result or checkpoint is missing or damaged, or another file stands at --out.
+    """
+    flags = order.flags
+    source = loop.result_of(Path(flags["resume"]))
+    checkpoint = records.load_checkpoint(records.checkpoint_path(source))
+    done = int(checkpoint.attrs["round"])
+    if done > flags["rounds"]:
+        raise UserError(f"--rounds {flags['rounds']}: {done} rounds are done already; ask for more of them")
+    target = Path(flags["out"]) if flags["out"] else source
+    if target.resolve() != source.resolve():
+        records.load(source)  # a clear sentence before anything is copied
+        if target.exists() and not flags["force"]:
+            raise UserError(f"--out {target} exists: choose another name or add --force")
+        shutil.copyfile(source, target)
+    attrs = {k: v for k, v in attrs.items() if k != "started"}
+    recorder = records.Recorder.reopen(
+        target, done, ranks=world.size, rounds=flags["rounds"], attrs=attrs, columns=columns
+    )
+    return recorder, checkpoint
+
+
+def free_name(config: Mapping[str, Any]) -> Path:
+    """METHOD-DATA-sSEED.h5 in this folder, numbered if it exists."""
+    data = Path(str(config.get("data", config["problem"]))).stem
+    stem = f"{config['method'].replace(':', '.')}-{data}-s{config['seed']}"
+    names = (Path(f"{stem}{'' if k == 1 else f'-{k}'}.h5") for k in range(1, 1_000_000))
+    return next(name for name in names if not name.exists())
+
+
+def closing(totals: loop.Totals, path: Path, done: bool, signal: str) -> str:
+    """The last lines: what was reached, how long it took, how many bytes went, where the result is."""
+    lines = []
+    if not done:
+        told = f"told by {signal}" if signal else "told by a signal to another rank"
+        lines.append(f"stopped after round {totals.round} ({told}); continue with --resume {path}")
+    reached = {k: v for k, v in totals.last.items() if k in ("test_accuracy", "personal_accuracy", "test_loss", "objective")}
+    if reached:
+        lines.append("reached   " + "  ".join(f"{k.replace('_', ' ')} {v:.4f}" for k, v in reached.items()))
+    ranks = totals.seconds.reshape(-1, 3)
+    compute, wait, comm = ranks[1:].mean(axis=0) if len(ranks) > 1 else ranks[0]
+    who = "each client rank on average" if len(ranks) > 1 else "in one process"
+    lines.append(
+        f"time      {totals.wall:.1f} s for {totals.rounds} rounds; {who}: "
+        f"computing {compute:.1f} s, waiting {wait:.1f} s, sending {comm:.1f} s"
+    )
+    lines.append(f"sent      {_bytes(totals.bytes_down)} down to clients, {_bytes(totals.bytes_up)} up to the server")
+    lines.append(f"result    {path}")
+    return "\n".join(lines)
+
+
+def _bytes(count: int) -> str:
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024 or unit == "GiB":
+            break
+        value /= 1024
+    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def _close_quietly(recorder: records.Recorder) -> None:
+    try:
+        recorder.close("interrupted")
+    except UserError:
+        pass  # the run fails for a reason of its own, which is told

@@ -1,0 +1,29 @@
+"""SIGTERM and SIGUSR1 (a scheduler's warning before it takes the node) end a run after the round in progress."""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType
+from typing import final
+
+STATUS = 75
+"""Exit status of a run that was told to stop and can be resumed (EX_TEMPFAIL): a job script requeues on it."""
+
+
+@final
+class Stop:
+    """Becomes true when one of the signals has come. MPI calls that block delay Python's handler until they return."""
+
+    def __init__(self) -> None:
+        self.name = ""
+
+    def __call__(self) -> bool:
+        return bool(self.name)
+
+    def listen(self) -> None:
+        """From now on the signals only set this flag."""
+        for number in (signal.SIGTERM, signal.SIGUSR1):
+            signal.signal(number, self._heard)
+
+    def _heard(self, number: int, frame: FrameType | None) -> None:
+        self.name = self.name or signal.Signals(number).name

@@ -1,0 +1,140 @@
+"""The processes of a run: how many, which one is this, and how all of them end together."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar, cast, final
+
+from zofl_mpi.errors import UserError
+
+T = TypeVar("T")
+
+SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+"""Variables in which launchers say how many processes they started."""
+SIGNS = ("PMIX_RANK", "PALS_RANKID", "FLUX_TASK_RANK")
+"""Variables of launchers that do not say how many."""
+
+
+class World(Protocol):
+    """What the command line and the loop need of the processes.
+
+    Attributes:
+        rank, size: this process and how many there are; rank 0 is the server.
+        library: name and version of the MPI library, "none" in a single process.
+    """
+
+    rank: int
+    size: int
+    library: str
+
+    def share(self, value: Any) -> Any:
+        """Rank 0's `value` on all ranks."""
+
+    def collect(self, value: Any) -> list[Any]:
+        """Every rank's value, by rank, on all ranks."""
+
+    def neighbours(self, value: Any) -> tuple[int, list[Any]]:
+        """This process's place on its node, and the values of the ranks there."""
+
+    def abort(self, text: str) -> None:
+        """Prints the text and ends all ranks at once with a non-zero status."""
+
+
+@final
+@dataclass(frozen=True)
+class Alone:
+    """One process, no MPI."""
+
+    rank: int = 0
+    size: int = 1
+    library: str = "none"
+
+    def share(self, value: Any) -> Any:
+        return value
+
+    def collect(self, value: Any) -> list[Any]:
+        return [value]
+
+    def neighbours(self, value: Any) -> tuple[int, list[Any]]:
+        return 0, [value]
+
+    def abort(self, text: str) -> None:
+        sys.stdout.flush()
+        sys.stderr.write(text.rstrip() + "\n")
+        raise SystemExit(1)
+
+
+def launched(environment: Mapping[str, str]) -> int:
+    """How many processes a launcher says it started: 0 if there is no sign of one."""
+    sizes = [int(environment[k]) for k in SIZES if environment.get(k, "").isdigit()]
+    if environment.keys() & set(SIGNS):
+        sizes.append(1)
+    return max(sizes, default=0)
+
+
+def refuse_singletons(size: int, environment: Mapping[str, str]) -> None:
+    """N separate runs in place of one on N ranks would all write the same result file.
+
+    Raises:
+        UserError: this process is alone, although a launcher started several.
+    """
+    started = launched(environment)
+    if size == 1 and started > 1:
+        raise UserError(
+            f"started as {started} separate processes that do not see each other, not as {started} ranks: launcher and MPI "
+            "library do not match; use the mpirun of the MPI in this environment, or srun --mpi=pmi2 or --mpi=pmix"
+        )
+
+
+def agree(world: World, problem: UserError | None) -> None:
+    """All ranks go on, or none does: after work that every rank did for itself and that may have failed on one only.
+
+    Raises:
+        UserError: on every rank, with the first rank's sentence, its rank and its host.
+    """
+    place = f"rank {world.rank} on {platform.node()}"
+    told = [t for t in world.collect(None if problem is None else (place, str(problem))) if t]
+    if not told:
+        return
+    where, sentence = told[0]
+    if len(told) < world.size:
+        sentence += f" ({where}; {world.size - len(told)} of {world.size} ranks have no such problem)"
+    raise UserError(sentence)
+
+
+def together(world: World, work: Callable[[], T]) -> T:
+    """What `work` returns, which every rank does for itself.
+
+    Raises:
+        UserError: on every rank, if `work` raised one on some rank.
+    """
+    found: T | None = None
+    try:
+        found, problem = work(), None
+    except UserError as exc:
+        problem = exc
+    agree(world, problem)
+    return cast(T, found)
+
+
+def speaks_first(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether this process should print what concerns all, while MPI is not there to ask."""
+    ranks = [environment[k] for k in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID") if k in environment]
+    return not ranks or ranks[0] == "0"
+
+
+def connect(environment: Mapping[str, str] = os.environ) -> World:
+    """All processes that a launcher started; `Alone` if there is no sign of a launcher. MPI is not even loaded then.
+
+    Raises:
+        UserError: the launcher's processes do not see each other.
+    """
+    if not launched(environment):
+        return Alone()
+    from zofl_mpi.run.mpi import MPIWorld
+
+    return MPIWorld()

@@ -1,0 +1,347 @@
+"""ZO-HFL: zeroth-order hierarchical federated learning.
+
+[A] Qiu, Kim, Yousefian, "A Randomized Zeroth-Order Hierarchical Framework for Heterogeneous Federated Learning".
+
+    min_x  f_1(x) + (1/m) sum_i f_{2,i}(x, y_i(x)),    y_i(x) = argmin over y in Y_i(x) of h_i(x, y)
+
+The server has data of its own (f_1). Client i solves its personal, strongly convex problem h_i inexactly (Algorithm 2).
+The implicit function x -> f_{2,i}(x, y_i(x)) has no gradient to send: the server descends a two-point zeroth-order
+estimate of it (Algorithm 1).
+
+    mpirun -n 11 python -m zofl_mpi.zo_hfl
+    mpirun -n 11 python -m zofl_mpi.zo_hfl --data mnist --alpha 0.1 --beta 0.5 --rounds 500 --out mnist.h5
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, cast, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zofl_mpi import zo
+from zofl_mpi.errors import UserError
+from zofl_mpi.problems import Hierarchical
+from zofl_mpi.run.clients import Client, Clients
+from zofl_mpi.run.setting import Setting
+from zofl_mpi.run.streams import Purpose
+from zofl_mpi.schedules import local_steps, parse_decay, stepsize, stepsizes
+from zofl_mpi.settings import CORNER, SOFTMAX, TOY
+
+Array = NDArray[Any]
+
+
+@final
+@dataclass(frozen=True)
+class Model:
+    """Server to client. The direction v_{i,r} does not travel: both ends draw it from (DIRECTION, r, i)."""
+
+    x: Array  # (n,) x_r
+    r: int  # the round
+
+
+@final
+@dataclass(frozen=True)
+class Values:
+    """Client to server, --exchange scalars: all that the estimate needs of the two solutions."""
+
+    plus: float  # f_{2,i}(x + eta v, y+)
+    minus: float  # f_{2,i}(x - eta v, y-)
+
+
+@final
+@dataclass(frozen=True)
+class Solutions:
+    """Client to server, --exchange solutions, as the paper sends them."""
+
+    plus: Array  # (n,) y+, the inexact solution at x + eta v
+    minus: Array  # (n,) y-, that at x - eta v
+
+
+@final
+@dataclass(frozen=True)
+class Personal:
+    """Client to server at an evaluation: the personal model y_i = LOCAL(x), measured."""
+
+    f2: float  # f_{2,i}(x, y_i)
+    loss: float  # cross-entropy of x on the client's data; nan where the problem has no such thing
+    samples: int  # |D_i|
+    accuracy: float  # of y_i on the test set, classes weighted as the client's own
+    accuracy_global: float  # of y_i on the test set
+    distance: float  # |x - y_i|
+    error: float  # |y_i - y_i(x)|; nan where there is no closed form
+
+
+@final
+@dataclass(frozen=True)
+class State:
+    """What the server carries from round to round."""
+
+    x: Array  # (n,) the global model
+    gradient_f1_norm: float = math.nan
+    gradient_f2_norm: float = math.nan
+    local_steps: int = 0
+
+
+COLUMNS: Mapping[str, tuple[str, str]] = {
+    "test_accuracy": ("1", "share of test samples that x classifies correctly"),
+    "test_loss": ("nat", "mean cross-entropy of x on the test samples"),
+    "train_loss": ("nat", "mean cross-entropy of x on all training samples, the server's and the clients'"),
+    "f1": ("1", "f_1(x) on all of the server's data"),
+    "f2": ("1", "(1/m) sum_i f_{2,i}(x, y_i), y_i from Algorithm 2 at x itself"),
+    "objective": ("1", "f_1(x) + f_2(x)"),
+    "personal_accuracy": ("1", "mean over clients: accuracy of y_i on test samples weighted to the client's own classes"),
+    "personal_accuracy_global": ("1", "mean over clients: accuracy of y_i on the test samples"),
+    "local_distance": ("1", "mean over clients of |x - y_i|"),
+    "local_error": ("1", "mean over clients of |y_i - y_i(x)|, the inexactness of Algorithm 2; nan without closed form"),
+    "gradient_f1_norm": ("1", "norm of the stochastic gradient of f_1 in this round"),
+    "gradient_f2_norm": ("1", "norm of the zeroth-order part of the direction in this round"),
+    "local_steps": ("1", "steps of Algorithm 2 that all participants took in this round, both solves counted"),
+}
+
+
+@final
+@dataclass(frozen=True)
+class ZOHFL:
+    """[A] Algorithm 1 (`round`) and Algorithm 2 (`solve`).
+
+    Attributes:
+        setting: problem, data and random numbers.
+        beta: participating fraction of the clients, 0 < beta <= 1; |S_r| = round(beta m), at least 1.
+        tau: local steps: H_{i,r} = ceil(tau sqrt(r+1)); one number, or one per client.
+        schedule_h: sqrt (the paper's H) or constant (H = ceil(tau)).
+        gamma: step size gamma of the server.
+        schedule: of gamma_r over rounds: sqrt (gamma/sqrt(r+1)), constant, harmonic[:OFFSET] or power:P (1/2 < P <= 1).
+        gamma_local: step size of the local solves.
+        schedule_local: over local steps t: harmonic (gamma_local/(t+1)), harmonic:OFFSET, sqrt, constant or power:P.
+        eta: smoothing radius, the distance from x at which the implicit function is evaluated.
+        batch: samples of a local step, drawn with replacement; one draw serves all clients' step t alike in law.
+        server_batch: samples of the server's gradient of f_1, drawn with replacement.
+        x0: first model: zero, random (standard normal entries times 0.01) or pretrained (SGD on the server's data).
+        pretrain_steps: steps of that SGD, with server_batch samples each.
+        pretrain_gamma: its constant step size.
+        y0: where the local solves start: x (the point at which they are asked) or last (the client's last solution).
+        samples: shared or separate mini-batches of the two solves; separate multiplies their noise by n/(2 eta).
+        divide: the sum of estimates is divided by m (non-participants count as 0) or by participants (|S_r|).
+        exchange: scalars (a client sends f_2's two values) or solutions (y+ and y-, the paper's); the same x, bit for bit.
+    """
+
+    setting: Setting
+    beta: float = 1.0
+    tau: tuple[float, ...] = (20.0,)
+    schedule_h: Literal["sqrt", "constant"] = "sqrt"
+    gamma: float = 0.01
+    schedule: str = "sqrt"
+    gamma_local: float = 0.1
+    schedule_local: str = "harmonic"
+    eta: float = 0.1
+    batch: int = 64
+    server_batch: int = 256
+    x0: Literal["zero", "random", "pretrained"] = "zero"
+    pretrain_steps: int = 500
+    pretrain_gamma: float = 0.1
+    y0: Literal["x", "last"] = "x"
+    samples: Literal["shared", "separate"] = "shared"
+    divide: Literal["m", "participants"] = "m"
+    exchange: Literal["scalars", "solutions"] = "scalars"
+
+    def __post_init__(self) -> None:
+        m = self.setting.m
+        _demand(0 < self.beta <= 1, "--beta", self.beta, "a fraction of the clients, above 0 and at most 1")
+        _demand(len(self.tau) in (1, m), "--tau", self.tau, f"one number, or {m}, one for each client (--m)")
+        _demand(min(self.tau) >= 0 and max(self.tau) < math.inf, "--tau", self.tau, "a number of local steps, at least 0")
+        for flag in ("gamma", "gamma_local", "pretrain_gamma"):
+            value = getattr(self, flag)
+            _demand(0 <= value < math.inf, "--" + flag.replace("_", "-"), value, "a step size, at least 0")
+        _demand(0 < self.eta < math.inf, "--eta", self.eta, "a smoothing radius above 0")
+        for flag in ("batch", "server_batch", "pretrain_steps"):
+            value = getattr(self, flag)
+            _demand(value >= 1, "--" + flag.replace("_", "-"), value, "a whole number, at least 1")
+        parse_decay(self.schedule, "--schedule")
+        parse_decay(self.schedule_local, "--schedule-local")
+
+    @property
+    def problem(self) -> Hierarchical:
+        """What is minimised."""
+        return cast(Hierarchical, self.setting.problem)
+
+    # --- the server: Algorithm 1
+
+    def start(self) -> State:
+        """x_0."""
+        n, dtype = self.problem.n, self.setting.dtype
+        if self.x0 == "random":
+            return State((0.01 * self.setting.streams(Purpose.START).standard_normal(n)).astype(dtype))
+        x = np.zeros(n, dtype)
+        return State(self._pretrained(x) if self.x0 == "pretrained" else x)
+
+    def round(self, state: State, r: int, clients: Clients) -> State:
+        """Algorithm 1, lines 3 to 9."""
+        x, participants = state.x, self.participants(r)
+        replies = clients.ask(self.solve, Model(x, r), to=participants)
+        gradient_f1 = self.gradient_f1(x, r)  # while the clients compute
+
+        gradient_f2 = np.zeros(len(x), np.float64)
+        for i, reply in replies:
+            v = self.direction(i, r)
+            gradient_f2 += zo.estimate(self.difference(i, x, v, reply), v, 2 * self.eta)
+        gradient_f2 /= self.setting.m if self.divide == "m" else len(participants)
+
+        gamma_r = stepsize(self.schedule, self.gamma, r)
+        x = (x - gamma_r * (gradient_f1 + gradient_f2)).astype(x.dtype)
+        if not np.isfinite(x).all():
+            raise UserError(f"round {r}: x is not finite after the server's step; smaller --gamma, --gamma-local or --lam help")
+        steps = 2 * sum(self.local_steps(i, r) for i in participants)
+        return State(x, float(np.linalg.norm(gradient_f1)), float(np.linalg.norm(gradient_f2)), steps)
+
+    def participants(self, r: int) -> list[int]:
+        """S_r: round(beta m) clients, at least one, uniformly without replacement."""
+        m = self.setting.m
+        count = max(1, math.floor(self.beta * m + 0.5))
+        return sorted(self.setting.streams(Purpose.PARTICIPANTS, r=r).permutation(m)[:count].tolist())
+
+    def direction(self, i: int, r: int) -> Array:
+        """v_{i,r}, uniform on the unit sphere (the text's eta S is a slip: ALGORITHMS 16, row 1)."""
+        return zo.direction(self.setting.streams(Purpose.DIRECTION, r=r, i=i), self.problem.n, self.setting.dtype)
+
+    def gradient_f1(self, x: Array, r: int) -> Array:
+        """The gradient of f_1 on the server's mini-batch xi_r."""
+        rng = self.setting.streams(Purpose.SERVER_BATCH, r=r)
+        batch = rng.integers(len(self.setting.server), size=self.server_batch)
+        return self.problem.gradient_f1(x, self.setting.server, batch)
+
+    def difference(self, i: int, x: Array, v: Array, reply: Values | Solutions) -> float:
+        """f_{2,i}(x + eta v, y+) - f_{2,i}(x - eta v, y-), formed in float64."""
+        if isinstance(reply, Solutions):
+            reply = self._values(i, self.pair(x, v), np.stack([reply.plus, reply.minus]))
+        return reply.plus - reply.minus
+
+    # --- a client: Algorithm 2
+
+    def solve(self, client: Client, message: Model) -> Values | Solutions:
+        """Line 4: the two inexact solutions, at x + eta v and at x - eta v, on the same mini-batches."""
+        x = self.pair(message.x, self.direction(client.i, message.r))
+        y = self.lower(client, x, message.r)
+        if not np.isfinite(y).all():
+            raise UserError(
+                f"round {message.r}: the local solution is not finite; smaller --gamma-local or --mu, or --pixels unit help"
+            )
+        if self.y0 == "last":
+            client.memory["y"] = y.mean(axis=0, dtype=np.float64).astype(y.dtype)
+        return Solutions(y[0], y[1]) if self.exchange == "solutions" else self._values(client.i, x, y)
+
+    def pair(self, x: Array, v: Array) -> Array:
+        """(2, n) x + eta v and x - eta v."""
+        step = x.dtype.type(self.eta) * v
+        return np.stack([x + step, x - step])
+
+    def lower(self, client: Client, x: Array, r: int, purpose: Purpose = Purpose.BATCH) -> Array:
+        """LOCAL(x) for each row of x (k, n): H_{i,r} projected stochastic gradient steps on h_i.
+
+        Both solves of a round start at one point and, by default, see the same samples: else their noise, and with
+        --y0 last their different starts, would be multiplied by n/(2 eta).
+        """
+        start = np.broadcast_to(client.memory["y"], x.shape) if self.y0 == "last" and "y" in client.memory else x
+        if self.samples == "shared" or len(x) == 1:
+            return self._descended(client, x, start, r, purpose)
+        purposes = (purpose, Purpose.BATCH_MINUS)
+        return np.concatenate([self._descended(client, x[k : k + 1], start[k : k + 1], r, p) for k, p in enumerate(purposes)])
+
+    def local_steps(self, i: int, r: int) -> int:
+        """H_{i,r}."""
+        return local_steps(self.schedule_h, self.tau[i % len(self.tau)], r, "--schedule-h")
+
+    def personal(self, client: Client, message: Model) -> Personal:
+        """Step of an evaluation: the personal model at x itself. Leaves no trace in the client's memory."""
+        problem, test = self.problem, self.setting.test
+        x = message.x
+        y = self.lower(client, x[None], message.r, Purpose.PERSONAL)[0]
+        exact = problem.solution(client.i, client.data, x)
+        counts = self.setting.counts
+        mix = None if counts is None else counts[client.i] / counts[client.i].sum()
+        return Personal(
+            f2=problem.f2(client.i, x, y),
+            loss=problem.score(x, client.data).get("loss", math.nan),
+            samples=len(client.data),
+            accuracy=problem.score(y, test, mix).get("accuracy", math.nan),
+            accuracy_global=problem.score(y, test).get("accuracy", math.nan),
+            distance=float(np.linalg.norm(x - y)),
+            error=math.nan if exact is None else float(np.linalg.norm(y - exact)),
+        )
+
+    # --- reports
+
+    def evaluate(self, state: State, r: int, clients: Clients) -> dict[str, float]:
+        """The columns of COLUMNS but the state's."""
+        replies = clients.ask(self.personal, Model(state.x, r), counted=False)
+        test = self.problem.score(state.x, self.setting.test)  # while the clients compute
+        own = self.problem.score(state.x, self.setting.server)
+        f1 = self.problem.f1(state.x, self.setting.server)
+        told = [reply for _, reply in replies]
+
+        def mean(field: str) -> float:
+            return math.fsum(getattr(p, field) for p in told) / len(told)
+
+        sizes = [len(self.setting.server), *(p.samples for p in told)]
+        losses = [own.get("loss", math.nan), *(p.loss for p in told)]
+        return {
+            "test_accuracy": test.get("accuracy", math.nan),
+            "test_loss": test.get("loss", math.nan),
+            "train_loss": math.fsum(s * loss for s, loss in zip(sizes, losses, strict=True)) / sum(sizes),
+            "f1": f1,
+            "f2": mean("f2"),
+            "objective": f1 + mean("f2"),
+            "personal_accuracy": mean("accuracy"),
+            "personal_accuracy_global": mean("accuracy_global"),
+            "local_distance": mean("distance"),
+            "local_error": mean("error"),
+        }
+
+    def columns(self) -> Mapping[str, tuple[str, str]]:
+        return COLUMNS
+
+    def plan(self) -> dict[str, str | float]:
+        n, itemsize = self.problem.n, np.dtype(self.setting.dtype).itemsize
+        return {
+            "n": n,
+            "clients": self.setting.m,
+            "participants": len(self.participants(0)),
+            "kernel": self.problem.kernel_name(self.batch),
+            "bytes_down": n * itemsize + 8,
+            "bytes_up": 16 if self.exchange == "scalars" else 2 * n * itemsize,
+            "local_steps_first_round": 2 * self.local_steps(0, 0),
+        }
+
+    # --- details
+
+    def _values(self, i: int, x: Array, y: Array) -> Values:
+        return Values(self.problem.f2(i, x[0], y[0]), self.problem.f2(i, x[1], y[1]))
+
+    def _descended(self, client: Client, x: Array, y: Array, r: int, purpose: Purpose) -> Array:
+        H = self.local_steps(client.i, r)
+        batches = self.setting.streams(purpose, r=r, i=client.i).integers(len(client.data), size=(H, self.batch))
+        return self.problem.lower(client.i, client.data, x, y, batches, stepsizes(self.schedule_local, self.gamma_local, H))
+
+    def _pretrained(self, x: Array) -> Array:
+        server = self.setting.server
+        draws = self.setting.streams(Purpose.PRETRAIN).integers(len(server), size=(self.pretrain_steps, self.server_batch))
+        for batch in draws:
+            x = (x - self.pretrain_gamma * self.problem.gradient_f1(x, server, batch)).astype(x.dtype)
+        return x
+
+
+def _demand(holds: bool, flag: str, value: object, allowed: str) -> None:
+    if not holds:
+        raise UserError(f"{flag} {value}: must be {allowed}")
+
+
+METHODS = {"zo_hfl": ZOHFL}
+PROBLEMS = {"softmax": SOFTMAX, "toy": TOY, "corner": CORNER}
+
+if __name__ == "__main__":
+    from zofl_mpi.run.cli import main
+
+    main("zofl_mpi.zo_hfl")
