@@ -12,6 +12,7 @@ import tarfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -46,6 +47,10 @@ def site(monkeypatch) -> Iterator[Site]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             held.asked.append(self.path)
+            with suppress(ConnectionError):  # the client may have given up
+                self.answer()
+
+        def answer(self) -> None:
             time.sleep(held.delay)
             data = held.files.get(self.path.rpartition("/")[2])
             if data is None:

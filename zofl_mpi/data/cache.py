@@ -51,7 +51,7 @@ def user_folder(variable: str, part: str) -> Path:
     """The folder that the environment's `variable` names, else `part` of the user's cache folder."""
     if named := os.environ.get(variable):
         return Path(named)
-    import pooch  # type: ignore[import-untyped]  # 0.1 s, times every rank of a node
+    import pooch  # 0.1 s, times every rank of a node
 
     return Path(pooch.os_cache("zofl_mpi")) / part
 

@@ -136,7 +136,7 @@ def _check(path: Path, known: str, called: str, advice: str) -> None:
 
 def _fetch(path: Path, url: str, known: str) -> None:
     """Download to a temporary file beside `path`, check, rename."""
-    import pooch  # type: ignore[import-untyped]
+    import pooch
 
     pooch.get_logger().setLevel("WARNING")
     transfer = pooch.HTTPDownloader(progressbar=sys.stderr.isatty(), chunk_size=2**16, timeout=TIMEOUT)

@@ -73,7 +73,7 @@ def _disturbed(labels: NDArray[np.int64], size: Synthetic, streams: Streams) -> 
 
 def digits() -> Raw:
     """The 1,797 handwritten digits (8 x 8, values 0..16) that scikit-learn holds. Importing it takes a second."""
-    from sklearn.datasets import load_digits  # type: ignore[import-untyped]
+    from sklearn.datasets import load_digits
 
     stored: Any = load_digits()
     return Raw(stored.data.astype(np.uint8), stored.target.astype(np.int64), 10, levels=16)
