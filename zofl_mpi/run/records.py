@@ -1,10 +1,10 @@
 """Results and checkpoints in HDF5: written by rank 0 only, readable while they grow. The only file that imports h5py.
 
-    /                attrs: schema, command, config (JSON), seed, git_commit, ..., status = running | done | interrupted
-    /rounds/<name>   (R,)     one number a round, NaN where there is none; attrs unit, description; /rounds has attr done = R
-    /clients/bytes_down, bytes_up, messages   (R, steps, m)  attrs on /clients and /ranks: steps, the names of the steps
-    /ranks/seconds_compute, seconds_wait, seconds_comm, peak_bytes   (R, steps, ranks)
-    /partition/counts  (m, classes)          /final/<field>  of the last state
+/                attrs: schema, command, config (JSON), seed, git_commit, ..., status = running | done | interrupted
+/rounds/<name>   (R,)     one number a round, NaN where there is none; attrs unit, description; /rounds has attr done = R
+/clients/bytes_down, bytes_up, messages   (R, steps, m)  attrs on /clients and /ranks: steps, the names of the steps
+/ranks/seconds_compute, seconds_wait, seconds_comm, peak_bytes   (R, steps, ranks)
+/partition/counts  (m, classes)          /final/<field>  of the last state
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class WriteError(UserError):
     """A result or checkpoint could not be written; says which, why, and what is safe."""
 
 
-# --- writing --------------------------------------------------------------------------------------------------------
+# --- writing
 
 
 @final
@@ -63,7 +63,7 @@ class Recorder:
         self.steps = [str(name) for name in file["clients"].attrs["steps"]]
         self._done = file["rounds"].attrs
         self._failed = False
-        # Open for the whole run: a data set that is closed loses its chunk cache, and each row would read the chunk again.
+        # Open for the whole run: a data set that is closed loses its chunk cache, and each row would read it again.
         self._rows = {f"{g}/{name}": data for g in ("rounds", "clients", "ranks") for name, data in file[g].items()}
 
     @classmethod
@@ -120,7 +120,7 @@ class Recorder:
         """Continue a result: every row after the first `rounds_done` is dropped, and /final too.
 
         Args:
-            ranks: of this session; the axis of /ranks is as long as the most of all sessions, with zeros where a rank was not there.
+            ranks: of this session; /ranks is as wide as the widest of all sessions, 0 where a rank was not there.
             rounds: planned in total.
             attrs: of the root, replacing those of the same name.
 
@@ -189,13 +189,13 @@ class Recorder:
                 self._file.flush()
 
     def sync(self) -> None:
-        """Force the rows onto the disk, so that they survive a power cut too. Meant for checkpoints: it costs milliseconds."""
+        """Force the rows onto the disk, so that they survive a power cut too: for checkpoints, it costs milliseconds."""
         with self._writing():
             self._file.flush()
             os.fsync(self._file.id.get_vfd_handle())
 
     def finish(self, state: Mapping[str, Any], meanings: Mapping[str, str] | None = None, **attrs: Any) -> None:
-        """/final/<field> for each field of the last state (attr `meaning` from `meanings`), status "done"; closes the file."""
+        """/final/<field> for each field of the last state, attr `meaning` from `meanings`; closes the file as "done"."""
         with self._writing():
             for name, value in state.items():
                 self._file[f"final/{name}"] = np.asarray(value)
@@ -247,7 +247,9 @@ class Recorder:
             data = self._rows[f"{group}/{name}"]
             block = np.zeros(data.shape[1:], data.dtype)
             given = np.asarray(value)
-            width = given.shape[-1] if given.ndim else block.shape[1]  # a session may have fewer ranks than an earlier one
+            width = (
+                given.shape[-1] if given.ndim else block.shape[1]
+            )  # a session may have fewer ranks than an earlier one
             block[places, :width] = given
             data[self.rounds] = block
 
@@ -267,8 +269,11 @@ def _new_place(path: Path, force: bool) -> Path:
 
 
 def _lay_out(file: Any, m: int, ranks: int, rounds: int) -> None:
-    """The empty data sets. One chunk a step and data set holds the planned rounds if it can: after the first rows the file
-    then needs no new space, so a disk that fills up, or a kill in the middle of a write, meets no half-made structure."""
+    """The empty data sets.
+
+    One chunk a step and data set holds all planned rounds if it can: after the first rows the file then needs no new
+    space, so a disk that fills up, or a kill in the middle of a write, meets no half-made structure.
+    """
     file.create_group("rounds").attrs["done"] = np.int64(0)
     for group, units, width in (("clients", CLIENTS, m), ("ranks", RANKS, ranks)):
         file.create_group(group).attrs["steps"] = np.array([], dtype=h5py.string_dtype())
@@ -295,8 +300,11 @@ def _truncate(file: Any, rounds: int, ranks: int) -> None:
 
 
 def _abandon(file: Any) -> None:
-    """Close a file whose last write failed, and leave it on the disk as it is. Closing writes what is still in memory; on a
-    full disk HDF5 (2.0) fails in that, and crashes the process with a segmentation fault. So let it write elsewhere."""
+    """Close a file whose last write failed, and leave it on the disk as it is.
+
+    Closing writes what is still in memory; on a full disk HDF5 (2.0) fails in that, and then crashes the process with a
+    segmentation fault. So let it write elsewhere.
+    """
     with suppress(*FAILURES, AttributeError):  # memfd_create is Linux's; elsewhere the file stays open
         elsewhere = os.memfd_create("abandoned")
         os.dup2(elsewhere, file.id.get_vfd_handle())
@@ -328,7 +336,7 @@ def _reason(error: BaseException) -> str:
     return text[start:].split("'")[1] if start >= 0 else text
 
 
-# --- checkpoints ----------------------------------------------------------------------------------------------------
+# --- checkpoints
 
 
 @final
@@ -374,7 +382,9 @@ def save_checkpoint(path: str | os.PathLike[str], payload: Mapping[str, Any], at
         os.replace(beside, path)
         _sync_folder(path.parent)
     except FAILURES as error:
-        raise WriteError(f"cannot write {path}: {_reason(error)}; the previous checkpoint, if any, is intact") from error
+        raise WriteError(
+            f"cannot write {path}: {_reason(error)}; the previous checkpoint, if any, is intact"
+        ) from error
     finally:
         beside.unlink(missing_ok=True)
 
@@ -386,7 +396,9 @@ def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
         if file.attrs.get("checkpoint") != SCHEMA:
             raise UserError(f"{path} is not a checkpoint of this version of zofl_mpi (schema {SCHEMA})")
         payload: dict[str, NDArray[np.uint8]] = {}
-        file["payload"].visititems(lambda name, data: payload.update({name: data[()]} if isinstance(data, h5py.Dataset) else {}))
+        file["payload"].visititems(
+            lambda name, data: payload.update({name: data[()]} if isinstance(data, h5py.Dataset) else {})
+        )
         return Checkpoint(dict(file.attrs), payload)
 
     return _read(Path(path), read)
@@ -402,7 +414,7 @@ def _sync_folder(folder: Path) -> None:
             os.close(number)
 
 
-# --- reading --------------------------------------------------------------------------------------------------------
+# --- reading
 
 
 @final
@@ -441,7 +453,7 @@ class Run:
         return len(self.clients["messages"])
 
     def table(self) -> pd.DataFrame:
-        """One row a round: the columns of `rounds`, and bytes_down, bytes_up, messages summed over steps and clients."""
+        """One row a round: bytes_down, bytes_up, messages summed over steps and clients, and the columns of `rounds`."""
         import pandas as pd
 
         sums = {name: values.sum((1, 2)) for name, values in self.clients.items()}
@@ -457,7 +469,9 @@ def load(path: str | os.PathLike[str]) -> Run:
 
     def read(file: Any) -> Run:
         _check_ours(file, path)
-        found = {group: {name: data[()] for name, data in file[group].items()} for group in ("rounds", "clients", "ranks")}
+        found = {
+            group: {name: data[()] for name, data in file[group].items()} for group in ("rounds", "clients", "ranks")
+        }
         length = int(file["rounds"].attrs["done"])  # a full disk or a kill may leave a row that is written in part
         rows = {group: {name: values[:length] for name, values in found[group].items()} for group in found}
         return Run(
@@ -496,7 +510,9 @@ def _read(path: Path, read: Callable[[Any], T]) -> T:
             raise UserError(f"no permission to read {path}") from error
         except FAILURES as error:
             if wait is None:
-                raise UserError(f"{path} is {'damaged' if _has_signature(path) else 'not an HDF5 file'}: {error}") from error
+                raise UserError(
+                    f"{path} is {'damaged' if _has_signature(path) else 'not an HDF5 file'}: {error}"
+                ) from error
             time.sleep(wait)
     raise AssertionError("unreachable")
 

@@ -1,0 +1,172 @@
+"""For all tests: nothing hangs, a rank that fails ends the others, and `mpirun` runs from inside a test."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+DEADLINE = float(os.environ.get("MPI_TEST_DEADLINE", "60"))
+LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "SLURM_STEP_NUM_TASKS")
+UNDER_MPI = any(name in os.environ for name in LAUNCHED)
+"""Started by mpirun or srun. Importing mpi4py to find out would start MPI in a process that may then start mpirun."""
+
+
+def world() -> Any:
+    """COMM_WORLD under a launcher, else None."""
+    if not UNDER_MPI:
+        return None
+    from mpi4py import MPI
+
+    return MPI.COMM_WORLD if MPI.COMM_WORLD.size > 1 else None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "gpu: needs a CUDA device; skipped where there is none")
+    config.addinivalue_line("markers", "slow: takes more than about ten seconds; leave out with -m 'not slow'")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu"):
+        from zofl_mpi.run import device
+
+        if not device.visible("auto"):
+            pytest.skip("no CUDA device here")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
+    """Under mpirun a mismatched collective blocks in C, where only faulthandler's own thread can end the process."""
+    if world():
+        faulthandler.dump_traceback_later(DEADLINE, exit=True)
+    try:
+        return (yield)
+    finally:
+        if world():
+            faulthandler.cancel_dump_traceback_later()
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """One rank's failure would leave the others in their next collective for ever: end them all, with the reason."""
+    ranks = world()
+    if report.failed and ranks:
+        stream = sys.__stderr__ or sys.stderr
+        stream.write(f"\n[rank {ranks.rank}] {report.nodeid} failed\n{report.longreprtext}\n")
+        stream.flush()
+        ranks.Abort(1)
+
+
+@pytest.fixture
+def comm() -> Iterator[Any]:
+    """A duplicate of COMM_WORLD, so that a stray message of one test cannot meet the next test's."""
+    from mpi4py import MPI
+
+    duplicate = MPI.COMM_WORLD.Dup()
+    yield duplicate
+    duplicate.Free()
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """The folder with mnist/, cifar10/ and so on: $ZOFL_DATA, or ../shared/data beside the checkout."""
+    folder = Path(os.environ.get("ZOFL_DATA") or ROOT.parent / "shared" / "data")
+    if not folder.is_dir():
+        pytest.skip(f"no data folder {folder}: set ZOFL_DATA to one with mnist/, fashion-mnist/, cifar10/, e2e/")
+    return folder
+
+
+@dataclass(frozen=True)
+class Completed:
+    """A process that has ended. `returncode` is negative for a signal, as in subprocess."""
+
+    args: list[str]
+    returncode: int
+    stdout: str
+    stderr: str
+    seconds: float
+
+
+def environment() -> dict[str, str]:
+    """For a process that a test starts: none of this process's launcher's variables, and this Python's mpirun first."""
+    taken = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "MPI_LOCAL", "SLURM_", "HYDI_", "HYDRA_", "COV_CORE_", "PYTEST_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(taken)}
+    kept["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", "")])
+    kept["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [kept.get("PYTHONPATH")])])
+    # What jobs/environment.sh writes into the environment's own files; here too, for a cluster's Open MPI.
+    kept |= {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", "PRTE_MCA_hwloc_default_binding_policy": "none"}
+    kept |= {"OMPI_MCA_pml": "ob1", "OMPI_MCA_rmaps_base_oversubscribe": "1", "PYTHONUNBUFFERED": "1"}
+    if os.geteuid() == 0:
+        kept |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return kept
+
+
+def run_process(
+    command: list[str],
+    timeout: float = 60.0,
+    cwd: str | os.PathLike[str] | None = None,
+    env: dict[str, str] | None = None,
+) -> Completed:
+    """Run `command` in a process group of its own; at the timeout the group is killed, the test fails with the output."""
+    start = time.monotonic()
+    process = subprocess.Popen(
+        command,
+        cwd=cwd,
+        env=environment() | (env or {}),
+        text=True,
+        errors="replace",
+        start_new_session=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        stdout, stderr = process.communicate(timeout=timeout)
+    except BaseException as error:
+        _kill(process)
+        stdout, stderr = process.communicate()
+        if isinstance(error, subprocess.TimeoutExpired):
+            pytest.fail(f"{' '.join(command)}: no end after {timeout:.0f} s\n{stdout}\n{stderr}")
+        raise
+    return Completed(command, process.returncode, stdout, stderr, time.monotonic() - start)
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    """First the polite signal: mpirun puts ranks into groups of their own, and ends them only if it may."""
+    for number, patience in ((signal.SIGTERM, 3.0), (signal.SIGKILL, 3.0)):
+        try:
+            os.killpg(process.pid, number)
+            process.wait(patience)
+        except ProcessLookupError:
+            return
+        except subprocess.TimeoutExpired:
+            continue
+
+
+@pytest.fixture
+def mpirun() -> Callable[..., Completed]:
+    """`mpirun(n, "-m", "zofl_mpi.zo_hfl", "--rounds", 3, timeout=60)`: this Python on n ranks; n = 0 is without mpirun."""
+    if UNDER_MPI:
+        pytest.skip("mpirun cannot be started under mpirun")
+    launcher = shutil.which("mpirun", path=environment()["PATH"])
+
+    def start(
+        n: int, *args: object, timeout: float = 60.0, cwd: Any = None, env: dict[str, str] | None = None
+    ) -> Completed:
+        command = [sys.executable, *map(str, args)]
+        if n and not launcher:
+            pytest.skip("no mpirun in this environment")
+        return run_process([str(launcher), "-n", str(n), *command] if n else command, timeout, cwd, env)
+
+    return start

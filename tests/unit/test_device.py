@@ -1,0 +1,131 @@
+"""Which GPU and how many threads, as pure functions of what the ranks of a node see."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zofl_mpi.errors import UserError
+from zofl_mpi.run import device
+
+SERVER, CLIENT = False, True
+A, B, C = "GPU-a", "GPU-b", "GPU-c"
+
+
+def devices(view: device.View) -> list[str]:
+    return [device.pick_device(view, me) for me in range(len(view))]
+
+
+def test_clients_that_see_all_gpus_take_them_in_turn_and_the_server_takes_what_is_least_used() -> None:
+    view = [(SERVER, (A, B))] + [(CLIENT, (A, B))] * 3
+    assert devices(view) == ["cuda:1", "cuda:0", "cuda:1", "cuda:0"]
+
+
+def test_ranks_confined_to_one_gpu_each_use_it_under_its_only_number() -> None:
+    assert devices([(CLIENT, (A,)), (CLIENT, (B,)), (CLIENT, (C,))]) == ["cuda:0"] * 3
+
+
+def test_a_rank_that_sees_all_leaves_a_gpu_to_the_rank_that_sees_only_that_one() -> None:
+    assert devices([(CLIENT, (A, B)), (CLIENT, (A,))]) == ["cuda:1", "cuda:0"]
+
+
+def test_ranks_without_a_gpu_are_on_the_cpu() -> None:
+    assert devices([(SERVER, ()), (CLIENT, (A,)), (CLIENT, ())]) == ["cpu", "cuda:0", "cpu"]
+
+
+def test_crowd_is_the_most_ranks_on_one_gpu() -> None:
+    assert device.crowd([(CLIENT, (A, B))] * 5) == 3
+    assert device.crowd([(CLIENT, ())] * 5) == 0
+
+
+def test_demand_refuses_what_the_problem_or_the_node_cannot_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "NODES", ())
+    device.demand("auto", gpu=False)
+    with pytest.raises(UserError, match="this problem computes on the CPU only"):
+        device.demand("cuda", gpu=False)
+    with pytest.raises(UserError, match="no GPU driver"):
+        device.demand("cuda", gpu=True)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.permutations([A, B, C])), min_size=1, max_size=12))
+def test_ranks_that_see_everything_spread_evenly_whatever_their_numbering(view: list[tuple[bool, list[str]]]) -> None:
+    chosen = [view[me][1][int(name.removeprefix("cuda:"))] for me, name in enumerate(devices(view))]
+    loads = [chosen.count(uuid) for uuid in (A, B, C)]
+    assert max(loads) - min(loads) <= 1
+
+
+def test_select_refuses_cuda_where_there_is_none_and_words_it_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "NODES", ())
+    with pytest.raises(UserError, match="--device cuda: this node has no GPU driver"):
+        device.select("cuda")
+    with pytest.raises(UserError, match="choose auto, cpu or cuda"):
+        device.select("gpu")
+    assert device.select("auto") == device.select("cpu") == "cpu"
+
+
+def test_hidden_gpus_are_named_as_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "NODES", ("/",))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    with pytest.raises(UserError, match="CUDA_VISIBLE_DEVICES='-1' hides the GPUs"):
+        device.select("cuda")
+
+
+def test_the_cpu_path_does_not_import_torch() -> None:
+    code = (
+        "import sys; from zofl_mpi.run import device; device.NODES = (); device.select('auto'); device.limit_threads(1)"
+    )
+    subprocess.run([sys.executable, "-c", f"{code}; assert 'torch' not in sys.modules"], check=True, timeout=30)
+
+
+def test_on_the_cpu_nothing_is_copied() -> None:
+    values = np.arange(3.0)
+    assert device.to_host(values) is values
+    assert device.to_device(values, "cpu") is values
+    device.synchronize("cpu")
+    assert device.describe("cpu") == "cpu"
+
+
+def test_peak_bytes_of_the_host_is_in_bytes() -> None:
+    assert 10**7 < device.peak_bytes() < 10**12
+
+
+@pytest.mark.parametrize(
+    ("masks", "me", "granted", "expected"),
+    [
+        ([range(16)], 0, None, 16),  # alone on the node
+        ([range(16)] * 4, 2, None, 4),  # unbound ranks share
+        ([range(4), range(4, 8)], 1, None, 4),  # bound apart
+        ([range(2)] * 11, 0, None, 1),  # more ranks than cores
+        ([range(16)] * 2, 0, 3, 3),  # Slurm grants less
+        ([range(4), range(4), range(4, 8)], 0, None, 2),  # two of three share
+    ],
+)
+def test_threads_divide_the_cores_by_the_ranks_that_share_them(
+    masks: list[range], me: int, granted: int | None, expected: int
+) -> None:
+    assert device.threads(masks, me, granted) == expected
+
+
+def test_limit_threads_reaches_blas_and_what_is_loaded_later() -> None:
+    code = (
+        "import os, numpy; from threadpoolctl import threadpool_info; from zofl_mpi.run import device;"
+        "device.limit_threads(1); import gc; gc.collect();"
+        "assert {i['num_threads'] for i in threadpool_info()} <= {1}; assert os.environ['OMP_NUM_THREADS'] == '1'"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
+
+
+@pytest.mark.gpu
+def test_a_vector_survives_the_way_to_the_gpu_and_back() -> None:
+    name = device.select("cuda")
+    values = np.random.Generator(np.random.Philox(1)).standard_normal(1000)
+    there = device.to_device(values, name)
+    device.synchronize(name)
+    assert there.is_cuda
+    np.testing.assert_array_equal(device.to_host(there).numpy(), values)
+    assert device.peak_bytes(name) >= values.nbytes

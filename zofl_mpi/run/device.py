@@ -1,0 +1,197 @@
+"""Where a process computes: which GPU, how many threads, how data get there. The only file that says torch.cuda.
+
+torch is imported only where there may be a GPU: on the CPU path it would cost each rank more than a second.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from resource import RUSAGE_SELF, getrusage
+from typing import Any
+
+from zofl_mpi.errors import UserError
+
+View = Sequence[tuple[bool, Sequence[str]]]
+"""Of each rank on one node: does it act for clients, and the uuids of the GPUs that it sees, in its own numbering."""
+
+NODES = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+# --- which device
+
+
+def placement(view: View) -> list[str | None]:
+    """The uuid of the GPU of each rank of a node, None for a rank that sees none.
+
+    Each takes the GPU with the least load among those it sees: clients before the server (which computes least while
+    they compute most), ranks with fewer choices before those with more (a rank that Slurm confined to one GPU gets it
+    to itself), then by rank. Where all clients see all GPUs that is the round robin.
+    """
+    order = sorted(range(len(view)), key=lambda rank: (not view[rank][0], len(view[rank][1]), rank))
+    load: Counter[str] = Counter()
+    chosen: list[str | None] = [None] * len(view)
+    for rank in order:
+        if view[rank][1]:
+            chosen[rank] = min(view[rank][1], key=lambda uuid: load[uuid])
+            load[str(chosen[rank])] += 1
+    return chosen
+
+
+def pick_device(view: View, me: int) -> str:
+    """ "cuda:k" (k in the numbering of rank `me` of the node) or "cpu"."""
+    uuid = placement(view)[me]
+    return "cpu" if uuid is None else f"cuda:{list(view[me][1]).index(uuid)}"
+
+
+def crowd(view: View) -> int:
+    """The most ranks that share one GPU; 0 without a GPU. Above 1, NVIDIA's MPS lets them compute at once."""
+    return max(Counter(uuid for uuid in placement(view) if uuid is not None).values(), default=0)
+
+
+def visible(requested: str) -> tuple[str, ...]:
+    """The uuids of the GPUs that this process may use; none if "cpu" is requested."""
+    if requested == "cpu" or not _may_have_gpu():
+        return ()
+    import torch
+
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return tuple(str(torch.cuda.get_device_properties(k).uuid) for k in range(count))
+
+
+def select(requested: str, view: View | None = None, me: int = 0) -> str:
+    """The device of this process, made the current one: "cpu" or "cuda:k".
+
+    Args:
+        requested: "auto", "cpu" or "cuda".
+        view: of the ranks of the node; None for a process alone.
+        me: this rank's place in `view`.
+
+    Raises:
+        UserError: "cuda" without a visible GPU, or an unknown word.
+    """
+    _check_word(requested)
+    if requested == "cpu":
+        return "cpu"
+    device = pick_device([(True, visible(requested))] if view is None else view, me)
+    if device == "cpu" and requested == "cuda":
+        raise UserError(f"--device cuda: {_why_no_gpu()}; use --device auto or cpu")
+    if device != "cpu":
+        import torch
+
+        torch.cuda.set_device(device)  # before any other call: or each rank would make a context on GPU 0
+    return device
+
+
+def describe(device: str) -> str:
+    """The GPU's name, or "cpu"."""
+    if device == "cpu":
+        return "cpu"
+    import torch
+
+    return str(torch.cuda.get_device_name(device))
+
+
+def _may_have_gpu() -> bool:
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in ("", "-1", "NoDevFiles")
+    return not hidden and any(Path(node).exists() for node in NODES)
+
+
+def _why_no_gpu() -> str:
+    if not any(Path(node).exists() for node in NODES):
+        return "this node has no GPU driver"
+    if not _may_have_gpu():
+        return f"CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']!r} hides the GPUs from this process"
+    return "torch sees no GPU (a build of torch for the CPU, or a driver older than it needs)"
+
+
+# --- there and back -------------------------------------------------------------------------------------------------
+
+
+def to_host(value: Any) -> Any:
+    """A tensor in host memory, or `value` itself if it is there (and a NumPy array always). Waits until it has arrived.
+
+    Through page-locked memory, which torch keeps and uses again: several times the speed of an ordinary copy.
+    """
+    if not getattr(value, "is_cuda", False):
+        return value
+    import torch
+
+    staged = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
+    staged.copy_(value.detach(), non_blocking=True)
+    torch.cuda.current_stream(value.device).synchronize()
+    return staged
+
+
+def to_device(value: Any, device: str) -> Any:
+    """A NumPy array or a tensor as a tensor on `device`; on "cpu" it is `value` itself."""
+    if device == "cpu":
+        return value
+    import torch
+
+    tensor = torch.as_tensor(value)
+    if tensor.is_cuda:
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def synchronize(device: str) -> None:
+    """Wait for all that was started on `device`: call it before reading a clock."""
+    if device != "cpu":
+        import torch
+
+        torch.cuda.synchronize(device)
+
+
+def peak_bytes(device: str = "cpu") -> int:
+    """Most memory used so far: of the GPU by tensors, or of the host by this process."""
+    if device == "cpu":
+        return getrusage(RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    import torch
+
+    return int(torch.cuda.max_memory_allocated(device))
+
+
+# --- threads --------------------------------------------------------------------------------------------------------
+
+
+def cores() -> frozenset[int]:
+    """The cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return frozenset(os.sched_getaffinity(0))
+    return frozenset(range(os.cpu_count() or 1))
+
+
+def threads(masks: Sequence[Collection[int]], me: int = 0, cpus_per_task: int | None = None) -> int:
+    """Threads for rank `me` of a node: its cores divided by the ranks that may run on them, at least 1.
+
+    More threads than cores is not a matter of taste: 11 ranks with two threads each on two cores took 100 times as long.
+
+    Args:
+        masks: the cores of each rank of the node.
+        cpus_per_task: what Slurm grants (SLURM_CPUS_PER_TASK), or None.
+    """
+    mine = set(masks[me])
+    sharing = sum(1 for mask in masks if mine & set(mask))
+    return max(1, min(len(mine) // max(1, sharing), cpus_per_task or len(mine)))
+
+
+def cpus_per_task() -> int | None:
+    """SLURM_CPUS_PER_TASK, if it is set."""
+    text = os.environ.get("SLURM_CPUS_PER_TASK", "")
+    return int(text) if text.isdigit() else None
+
+
+def limit_threads(n: int) -> None:
+    """Give NumPy's BLAS, OpenMP and torch n threads, for the life of the process: those that are loaded, and by the
+    environment those that will be."""
+    from threadpoolctl import threadpool_limits
+
+    os.environ.update(dict.fromkeys(THREADS, str(n)))
+    threadpool_limits(n)  # not a `with`: nothing takes it back
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(n)
