@@ -1,7 +1,7 @@
 """How fast Algorithm 2 of [A] runs on one core: `python -m tests.bench_local [--quick]`.
 
-Softmax regression 784 x 10 on bytes like MNIST's, the pair x + eta v, x - eta v on shared mini-batches. Every variant of a
-comparison takes the same steps (checked) and runs in turn with the others; the best of several times counts.
+Softmax regression 784 x 10 on bytes like MNIST's, the pair x + eta v, x - eta v on shared mini-batches. Every variant
+of a comparison takes the same steps (checked) and runs in turn with the others; the best of several times counts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_info, threadpool_limits
+from threadpoolctl import threadpool_info, threadpool_limits  # type: ignore[import-untyped, unused-ignore]
 
 from zofl_mpi.data import Dataset
 from zofl_mpi.problems.softmax import Softmax
@@ -131,6 +131,8 @@ def machine() -> None:
     blas = {f"{info['internal_api']} {info['version']} {info.get('architecture', '')}" for info in threadpool_info()}
     print(f"{(names or [platform.processor()])[0]}; Python {platform.python_version()}; {'; '.join(packages)}")
     print(f"{'; '.join(sorted(blas))}; one thread")
+    if any(line.startswith("flags") and " avx512f " in line for line in lines) and "Haswell" in str(blas):
+        print("this OpenBLAS does not know the processor: OPENBLAS_CORETYPE=SkylakeX makes it use AVX-512")
 
 
 def main() -> None:

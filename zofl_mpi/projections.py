@@ -12,7 +12,7 @@ Bound = float | Array
 
 
 def shrink(displacement: Array, radius: Bound) -> Array:
-    """(k, 1) float64: the factors min(1, radius / |d|) for the rows d of `displacement` (k, n); 1 where d is 0 or not a number.
+    """(k, 1) float64: min(1, radius / |d|) for the rows d of `displacement` (k, n); 1 where d is 0 or not a number.
 
     The norms are taken in float64, so that float32 rows beyond 1e19 are not mistaken for infinite ones.
     """

@@ -9,7 +9,10 @@ a, start = np.array([1.0, -2.0, 3.0]), np.array([4.0, 0.0, -1.0])
 
 
 def test_steps_on_a_quadratic_follow_their_product():
-    """y_H - a = prod_t (1 - gamma_t) (y_0 - a). Mutations: t from 1; a constant step size; the sign; one step too many."""
+    """y_H - a = prod_t (1 - gamma_t) (y_0 - a).
+
+    Mutations: t from 1; a constant step size; the sign; one step too many.
+    """
     gammas = stepsizes("harmonic", 0.7, 9)
     y = descend(start, lambda y, t: y - a, steps=9, stepsize=lambda t: gammas[t])
     np.testing.assert_allclose(y - a, np.prod(1 - gammas) * (start - a), rtol=1e-13)

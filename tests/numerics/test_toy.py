@@ -46,7 +46,10 @@ def close(a, b, tolerance=1e-12):
 
 @pytest.mark.parametrize("i", range(m))
 def test_a_exact_lower_solution_gives_the_implicit_gradient(i):
-    """(a) grad = m rho_i lam K'K (x - a), K = (A + mu I)^{-1} A. Mutations: factor m, rho_i, 1/2 in f_2; mu's sign in y_i."""
+    """(a) grad = m rho_i lam K'K (x - a), K = (A + mu I)^{-1} A.
+
+    Mutations: factor m, rho_i, 1/2 in f_2; mu's sign in y_i.
+    """
     problem, clients = random()
     x, data = point(), clients[i]
     K = np.linalg.inv(data.A + problem.mu[i] * np.eye(n)) @ data.A
@@ -56,7 +59,10 @@ def test_a_exact_lower_solution_gives_the_implicit_gradient(i):
 
 
 def test_a_exact_solution_minimises_h():
-    """grad_y h_i(x, y_i(x)) = 0 on all samples, and y -> A y + mu (y - x) has no drift. Mutation: sign of the proximal term."""
+    """grad_y h_i(x, y_i(x)) = 0 on all samples, and y -> A y + mu (y - x) has no drift.
+
+    Mutation: sign of the proximal term.
+    """
     problem, clients = random(noise=2.0)
     x = point()
     y = problem.solution(1, clients[1], x)
@@ -72,7 +78,8 @@ def lower(problem, data, i, z, samples, H=H):
 def test_b_steps_of_local_give_the_gradient_through_the_steps():
     """(a') x -> y_H = M x + c is affine, so the frame average is m rho_i lam (I - M)'(x - y_H), noise included.
 
-    Mutations: noise that depends on the point or on the call; the proximal term left out; f_2 at y_i(x) in place of y_H.
+    Mutations: noise that depends on the point or on the call; the proximal term left out; f_2 at y_i(x) in place of
+    y_H.
     """
     problem, clients = random(noise=1.0)
     x, data, samples = point(), clients[2], batches()
@@ -171,7 +178,10 @@ def test_f_minimising_the_coupling_of_unequal_clients_is_a_weighted_least_square
 
 
 def test_g_every_iterate_stays_in_the_ball():
-    """(g) |y_t - x| <= radius for t >= 1, and the bound is reached. Mutations: projecting once at the end or onto a ball around 0."""
+    """(g) |y_t - x| <= radius for t >= 1, and the bound is reached.
+
+    Mutations: projecting once at the end or onto a ball around 0.
+    """
     problem, clients = random(noise=1.0, radius=0.05)
     x = 3 + point()
     distances = [np.linalg.norm(lower(problem, clients[0], 0, x, batches()[:t], t) - x) for t in range(1, H + 1)]
@@ -188,7 +198,10 @@ def test_g_a_ball_of_radius_zero_leaves_x():
 
 
 def test_the_server_gradient_belongs_to_f1():
-    """Over all samples it is the slope of f_1 (central differences are exact); a batch has its samples' noise. Mutation: sum for mean."""
+    """Over all samples it is the slope of f_1 (central differences are exact); a batch has its samples' noise.
+
+    Mutation: sum for mean.
+    """
     problem, server, _ = Quadratic.random(STREAMS, n, m, noise=1.0)
     x = point()
     close(problem.gradient_f1(x, server, np.arange(32)), frame_mean(lambda z: problem.f1(z, server), x))
@@ -228,13 +241,19 @@ def mean_square_errors(c, noise, lengths):
 
 
 def test_proposition_1_holds_for_steps_with_c_mu_at_2():
-    """E |y_H - y*|^2 = O(1/H) with gt_t = 2/(t+1), mu_h = 1. Mutations: constant or 1/sqrt(t+1) steps; steps that start at t = 1."""
+    """E |y_H - y*|^2 = O(1/H) with gt_t = 2/(t+1), mu_h = 1.
+
+    Mutations: constant or 1/sqrt(t+1) steps; steps that start at t = 1.
+    """
     logs, errors = mean_square_errors(2.0, 1.0, [50, 100, 200, 400, 800, 1600, 3200])
     assert abs(np.polyfit(logs, errors, 1)[0] + 1) < 0.1
 
 
 def test_the_printed_steps_forget_the_start_only_as_H_to_the_minus_a_fifth():
-    """0.1/(t+1), mu_h = 1: error = prod (1 - 0.1/(t+1)) = Gamma(H + 0.9) / (Gamma(0.9) Gamma(H + 1)), squared about H^-0.2."""
+    """0.1/(t+1), mu_h = 1: error = prod (1 - 0.1/(t+1)) = Gamma(H + 0.9) / (Gamma(0.9) Gamma(H + 1)).
+
+    Squared about H^-0.2. Mutation: any other step size.
+    """
     lengths = [10, 100, 1000]
     logs, errors = mean_square_errors(0.1, 0.0, lengths)
     assert abs(np.polyfit(logs, errors, 1)[0] + 0.2) < 0.005

@@ -93,7 +93,8 @@ def test_in_one_dimension_central_has_no_randomness(x):
 def test_estimates_are_unbiased_for_the_smoothed_cubic(form, distribution, smoothing):
     """d = 5: ball smoothing adds 3 mu^2 / (d + 2), Gaussian smoothing 3 mu^2.
 
-    Mutations: factor n with normal directions or without it on the sphere; directions that are not uniform (uniform entries).
+    Mutations: factor n with normal directions or without it on the sphere; directions that are not uniform (uniform
+    entries).
     """
     x = np.array([0.5, -0.3, 0.8, 0.0, -0.6])
     estimates = [form(cubic, x, v, 1.0, distribution) for v in directions(20_000, 5, distribution)]
@@ -109,7 +110,10 @@ def test_normal_form_with_sphere_directions_times_root_n_is_the_sphere_form():
 
 @pytest.mark.parametrize(("distribution", "factor"), [("sphere", n), ("gaussian", n + 2)])
 def test_second_moment_for_a_linear_loss(distribution, factor):
-    """E |g|^2 = d |c|^2 on the sphere and (d + 2) |c|^2 for normal v. Mutations: directions not normalised; factor n."""
+    """E |g|^2 = d |c|^2 on the sphere and (d + 2) |c|^2 for normal v.
+
+    Mutations: directions not normalised; factor n.
+    """
     c = generator(3).standard_normal(n)
     estimates = [
         zo.central(lambda x: float(c @ x), np.zeros(n), v, mu, distribution)
@@ -138,7 +142,7 @@ def test_estimates_tend_to_the_directional_derivative(form, order):
 
 
 def vertices_of_the_24_cell():
-    """24 unit vectors over which polynomials of degree 5 have the mean that they have over the sphere in 4 dimensions."""
+    """24 unit vectors in 4 dimensions: polynomials of degree 5 have the mean over them that they have over the sphere."""
     rows = np.zeros((24, 4))
     for row, ((i, j), (s, t)) in zip(rows, product(combinations(range(4), 2), product((1, -1), repeat=2)), strict=True):
         row[i], row[j] = s, t

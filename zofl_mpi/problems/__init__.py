@@ -1,4 +1,4 @@
-"""What is minimised. Each protocol is what one family of methods asks of a problem; a user's own class needs no base class.
+"""What is minimised. Each protocol is what one family of methods asks of a problem; a user's class needs no base class.
 
 Vectors are flat. On the CPU they are NumPy arrays. A problem holds parameters, never data, state or random numbers:
 data come with each call, and a batch is an array of positions in them.

@@ -1,4 +1,4 @@
-"""[A] section IV: multinomial logistic regression, the server's loss and the clients' proximal problems, in closed form.
+"""[A] section IV: multinomial logistic regression, the server's loss and the clients' proximal problems.
 
 f_1(x) = CE(x; server's data)                       mean cross-entropy
 h_i(x, y) = CE(y; client i's data) + mu_i / 2 |x - y|^2      over Y_i(x) = R^n, or the ball |y - x| <= radius_i
@@ -30,7 +30,7 @@ PerClient = float | Sequence[float] | NDArray[np.float64]
 class Softmax:
     """Softmax regression as a `Hierarchical` problem.
 
-    A model x (n,) is the matrix W (C, p) row by row, as in torch's nn.Linear; with a bias W is (C, p + 1), the last column b.
+    A model x (n,) is the matrix W (C, p) row by row, as in torch's nn.Linear; with a bias W is (C, p + 1), b last.
     [A] weights the clients' terms by rho_i AND by 1/m; the factor m in f_{2,i} makes both hold at once (a choice).
 
     Attributes:
@@ -100,8 +100,8 @@ class Softmax:
     def lower(self, i: int, data: Dataset, x: Array, y: Array, batches: Batch, stepsizes: NDArray[np.float64]) -> Array:
         """[A] Algorithm 2 from y (k, n), k points at once; see `Hierarchical.lower`.
 
-        A constant factor s of the inputs is not applied to every sample but once to the models: with W' = s W and stored
-        inputs the logits are the same, and W moves by gamma g where W' moves by s^2 times what the stored inputs give.
+        A constant factor s of the inputs is not applied to every sample but once to the models: W' = s W has the same
+        logits on the stored inputs, and a step gamma of W is a step gamma s^2 of W'.
 
         Raises:
             IndexError: a position is not in 0..len(data) - 1.
@@ -132,7 +132,7 @@ class Softmax:
         """Mean cross-entropy ("loss") and fraction classified correctly ("accuracy") of x (n,) on all of `data`.
 
         Args:
-            mix: (C,) weights of the classes, in place of their shares in `data`; a class that `data` lacks counts nothing.
+            mix: (C,) weights of the classes, in place of their shares in `data`; one that `data` lacks counts nothing.
 
         Returns:
             Not-a-number for both where no sample counts.

@@ -1,9 +1,9 @@
-"""Algorithm 2 of [A] for softmax regression: k models on the same mini-batches, each step a few passes over small arrays.
+"""Algorithm 2 of [A] for softmax regression: k models on the same mini-batches.
 
-A kernel is a function (x, d, minibatches, radius) that moves the displacements d = y - x in place; all kernels share it,
-so a further one (a GPU's, say) is one more entry in KERNELS. Models are (k, C, p): all rows together are the matrix of
-ONE wide product with a batch (B, p), so that a batch is read once for all k models. The state is d and not y since the
-proximal term then only shrinks it, d <- (1 - gamma mu) d - gamma grad CE(x + d): two passes fewer, and y = x exactly at d = 0.
+A kernel is a function (x, d, minibatches, radius) that moves the displacements d = y - x in place; so a further one (a
+GPU's, say) is one more entry in KERNELS. Models are (k, C, p): all rows together are the matrix of ONE wide product
+with a batch (B, p), so that a batch is read once for all k models. The state is d and not y since the proximal term
+then only shrinks it, d <- (1 - gamma mu) d - gamma grad CE(x + d): one pass fewer, and y = x exactly where d = 0.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from zofl_mpi.projections import shrink
 Array = NDArray[Any]
 
 BLOCK_BYTES = 2**17  # of inputs made ready at once: several small batches, well inside a second-level cache
-NUMBA_BATCH = 16  # the largest batch for which "auto" takes the compiled loop; see `choose`
+SMALL_PRODUCT = 1_000_000  # multiplications up to which OpenBLAS takes its kernels for small matrices; see `_pieces`
+NUMBA_BATCH = 8  # the largest batch for which "auto" takes the compiled loop; see `choose`
 
 
 @final
@@ -55,7 +56,7 @@ class Minibatches:
         return int(self.rows.shape[1])
 
     def blocks(self) -> Iterator[tuple[int, Array]]:
-        """The number t of the first step and the inputs (S, B, p) of S steps, in a buffer that the next block reuses."""
+        """The number of the first step and the inputs (S, B, p) of S steps, in a buffer that the next block reuses."""
         inputs = np.asarray(self.data.inputs)  # a memory map's own indexing is several times slower
         width = self.data.features + self.bias
         steps = max(1, BLOCK_BYTES // max(1, self.size * width * np.dtype(self.dtype).itemsize))
@@ -111,13 +112,17 @@ class _Workspace:
         self.flat = self.residual.reshape(-1)
         self.row = np.empty((k, 1, B), dtype)
         self.gradient_out = np.empty((k * C, p), dtype)
+        samples, features = _pieces(B, k * C * p), _pieces(p, k * C * B)
+        self.logit_parts = [(part, self.residual[:, part]) for part in samples]
+        self.gradient_parts = [(part, self.gradient_out[:, part]) for part in features]
         self.combine = np.multiply if B == 1 else np.matmul  # BLAS takes 16 us for an outer product, a broadcast 2 us
         true_rows = np.arange(k)[:, None] * C + minibatches.labels[:, None, :]
         self.true = (true_rows * B + np.arange(B)).reshape(len(minibatches.labels), k * B)  # places in `flat`
 
     def gradient(self, y: Array, batch: Array, t: int, pull: float) -> Array:
         """(k C, p) pull * sum of the batch's gradients of the cross-entropy at the rows of y."""
-        np.matmul(y, batch.T, out=self.residual)
+        for part, out in self.logit_parts:
+            np.matmul(y, batch[part].T, out=out)
         np.maximum.reduce(self.by_model, axis=1, keepdims=True, out=self.row)
         np.subtract(self.by_model, self.row, out=self.by_model)  # the largest logit becomes 0: exp cannot overflow
         np.exp(self.residual, out=self.residual)
@@ -125,12 +130,24 @@ class _Workspace:
         np.divide(pull, self.row, out=self.row)
         np.multiply(self.by_model, self.row, out=self.by_model)
         self.flat[self.true[t]] -= pull
-        self.combine(self.residual, batch, out=self.gradient_out)
+        for part, out in self.gradient_parts:
+            self.combine(self.residual, batch[:, part], out=out)
         return self.gradient_out
 
 
+def _pieces(length: int, each: int) -> list[slice]:
+    """0..length - 1 in equal pieces of about SMALL_PRODUCT / each or fewer.
+
+    A product of 20 x 784 by 784 x 64 is just above that size: with AVX-512 its two halves take 11 us, the whole 29 us;
+    without, 25 us and 23 us.
+    """
+    count = min(length, -(-length * each // SMALL_PRODUCT))
+    size = -(-length // count)
+    return [slice(start, min(start + size, length)) for start in range(0, length, size)]
+
+
 def solve_numba(x: Array, d: Array, minibatches: Minibatches, radius: float) -> None:
-    """The same steps as `solve_numpy`, compiled: no call costs more than its arithmetic, so it wins on small batches."""
+    """The same steps as `solve_numpy`, compiled: without a dozen calls a step it wins on small batches."""
     from zofl_mpi.problems.softmax_numba import advance
 
     y = x + d
@@ -146,9 +163,10 @@ KERNELS: dict[str, Kernel] = {"numpy": solve_numpy, "numba": solve_numba}
 def choose(kernel: str, batch_size: int) -> str:
     """The name in KERNELS that runs: `kernel` itself, or for "auto" by a fixed rule, since kernels round differently.
 
-    The rule: "numba" where it is installed and batch_size <= NUMBA_BATCH, else "numpy". Measured for k = 2, C = 10 by
-    `python -m tests.bench_local`: the compiled loop takes a fifth of NumPy's time at batch 1, half at 8, and as much at
-    16 (p = 3,072) to 32 (p = 784). Its first call costs 0.3 CPU-seconds a process, 1.2 where nothing is cached yet.
+    The rule: "numba" where it is installed and batch_size <= NUMBA_BATCH, else "numpy". Measured for k = 2, C = 10,
+    p = 784 by `python -m tests.bench_local`: the compiled loop takes a fifth of NumPy's time at batch 1, 0.7 of it at
+    8, and as much at 16 (a BLAS that uses AVX-512) to 32 (one that does not). Its first call costs 0.3 CPU-seconds a
+    process, 1.2 where nothing is cached yet.
 
     Raises:
         UserError: "numba" is asked for and not installed.

@@ -1,4 +1,4 @@
-"""The compiled loop of softmax regression's local steps; imported only when it is chosen, and the only file to import numba."""
+"""The compiled loop of softmax regression's local steps; imported when it is chosen, the only file to import numba."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
-# Sums may be reordered into vector lanes and products fused; NaN and infinity keep their meaning, they are how a run that
-# diverges is found. The GIL is released, so a communication thread runs meanwhile.
+# Sums may be reordered into vector lanes and products fused; NaN and infinity keep their meaning, they are how a run
+# that diverges is found. The GIL is released, so a communication thread runs meanwhile.
 OPTIONS: dict[str, Any] = {
     "fastmath": {"reassoc", "contract", "nsz"},
     "error_model": "numpy",
@@ -21,7 +21,7 @@ OPTIONS: dict[str, Any] = {
 
 
 def compiled(function: Callable[..., Any]) -> Any:
-    """Compile at the first call, about 1 s; kept on disk by numba, per processor type, where a folder can be written."""
+    """Compile at the first call, about 1 s; numba keeps it on disk, per processor type, where it can write."""
     try:
         return numba.njit(cache=True, **OPTIONS)(function)
     except RuntimeError:  # neither the package's folder nor the user's cache can be written

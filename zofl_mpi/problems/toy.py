@@ -53,7 +53,7 @@ class Bowl:
 @final
 @dataclass(frozen=True)
 class Quadratic:
-    """f_1 = q(x) of the server's `Bowl`, h_i = q(y) of client i's + mu_i/2 |x - y|^2, f_{2,i} = m rho_i lam/2 |x - y|^2.
+    """f_1 = q of the server's `Bowl`, h_i = q of client i's + mu_i/2 |x - y|^2, f_{2,i} = m rho_i lam/2 |x - y|^2.
 
     Everything is float64. With K_i = (A_i + mu_i I)^{-1} A_i the lower solution is y_i(x) = x - K_i (x - a_i) (without
     drift), and f_{2,i}(x, y_i(x)) has the gradient m rho_i lam K_i' K_i (x - a_i).
@@ -141,10 +141,11 @@ class Quadratic:
 @final
 @dataclass(frozen=True)
 class Corner:
-    """[A] equation (3): y(x) = max(x, 0), f(x) = 1/2 |x + 1 - y(x)|^2, nonconvex and nonsmooth where an entry of x is 0.
+    """[A] equation (3): y(x) = max(x, 0), f(x) = 1/2 |x + 1 - y(x)|^2, nonconvex, and nonsmooth where some x_j = 0.
 
-    Here f_1 = 0 and h_i = 1/2 |y - x|^2 over y >= 0, the same for all clients. Entry by entry f_j = 1/2 for x_j >= 0, where every point
-    is stationary, and (x_j + 1)^2 / 2 otherwise, with the minimiser -1. All data are ignored; a `Bowl` may stand for them.
+    Here f_1 = 0 and h_i = 1/2 |y - x|^2 over y >= 0, the same for all clients. Entry by entry f_j = 1/2 for x_j >= 0,
+    where every point is stationary, and (x_j + 1)^2 / 2 otherwise, with the minimiser -1. All data are ignored; a
+    `Bowl` may stand for them.
 
     Attributes:
         n: length of x.
