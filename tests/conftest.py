@@ -118,7 +118,7 @@ def run_process(
     cwd: str | os.PathLike[str] | None = None,
     env: dict[str, str] | None = None,
 ) -> Completed:
-    """Run `command` in a process group of its own; at the timeout the group is killed, the test fails with the output."""
+    """Run `command` in a process group of its own; at the timeout that is killed, and the test fails."""
     start = time.monotonic()
     process = subprocess.Popen(
         command,
@@ -156,7 +156,7 @@ def _kill(process: subprocess.Popen[str]) -> None:
 
 @pytest.fixture
 def mpirun() -> Callable[..., Completed]:
-    """`mpirun(n, "-m", "zofl_mpi.zo_hfl", "--rounds", 3, timeout=60)`: this Python on n ranks; n = 0 is without mpirun."""
+    """`mpirun(n, "-m", "zofl_mpi.zo_hfl", "--rounds", 3, timeout=60)`: on n ranks; n = 0 is without mpirun."""
     if UNDER_MPI:
         pytest.skip("mpirun cannot be started under mpirun")
     launcher = shutil.which("mpirun", path=environment()["PATH"])

@@ -87,6 +87,28 @@ def select(requested: str, view: View | None = None, me: int = 0) -> str:
     return device
 
 
+def demand(requested: str, gpu: bool) -> None:
+    """Refuse a device that this run cannot have, before anything is built.
+
+    Args:
+        requested: "auto", "cpu" or "cuda".
+        gpu: does the problem have a GPU path?
+
+    Raises:
+        UserError: "cuda" for a problem without one, or on a node without one; an unknown word.
+    """
+    _check_word(requested)
+    if requested == "cuda" and not gpu:
+        raise UserError("--device cuda: this problem computes on the CPU only; use --device auto or cpu")
+    if requested == "cuda" and not visible(requested):
+        raise UserError(f"--device cuda: {_why_no_gpu()}; use --device auto or cpu")
+
+
+def _check_word(requested: str) -> None:
+    if requested not in ("auto", "cpu", "cuda"):
+        raise UserError(f"--device {requested}: choose auto, cpu or cuda")
+
+
 def describe(device: str) -> str:
     """The GPU's name, or "cpu"."""
     if device == "cpu":
@@ -169,7 +191,7 @@ def cores() -> frozenset[int]:
 def threads(masks: Sequence[Collection[int]], me: int = 0, cpus_per_task: int | None = None) -> int:
     """Threads for rank `me` of a node: its cores divided by the ranks that may run on them, at least 1.
 
-    More threads than cores is not a matter of taste: 11 ranks with two threads each on two cores took 100 times as long.
+    More threads than cores is no matter of taste: 11 ranks of two threads each took 100 times as long on two cores.
 
     Args:
         masks: the cores of each rank of the node.

@@ -1,7 +1,7 @@
 """Results and checkpoints in HDF5: written by rank 0 only, readable while they grow. The only file that imports h5py.
 
 /                attrs: schema, command, config (JSON), seed, git_commit, ..., status = running | done | interrupted
-/rounds/<name>   (R,)     one number a round, NaN where there is none; attrs unit, description; /rounds has attr done = R
+/rounds/<name>   (R,)     NaN in rounds without the number; attrs unit, description; /rounds has attr done = R
 /clients/bytes_down, bytes_up, messages   (R, steps, m)  attrs on /clients and /ranks: steps, the names of the steps
 /ranks/seconds_compute, seconds_wait, seconds_comm, peak_bytes   (R, steps, ranks)
 /partition/counts  (m, classes)          /final/<field>  of the last state
@@ -93,15 +93,14 @@ class Recorder:
         """
         place = _new_place(Path(path), force)
         with _told(place, 0):
-            file = h5py.File(place, "w", locking="best-effort")
+            file = _begun(place)
             try:
                 _lay_out(file, m, ranks, rounds)
                 _set(file.attrs, {**attrs, "schema": SCHEMA, "status": "running", "ranks": ranks})
                 _set(file.attrs, {"sessions": [{"from_round": 0, "ranks": ranks, "started": now()}]})
                 file.flush()
             except BaseException:
-                with suppress(*FAILURES):
-                    file.close()
+                _abandon(file)
                 place.unlink(missing_ok=True)
                 raise
         return cls(file, place, 0, rounds, columns or {})
@@ -189,13 +188,13 @@ class Recorder:
                 self._file.flush()
 
     def sync(self) -> None:
-        """Force the rows onto the disk, so that they survive a power cut too: for checkpoints, it costs milliseconds."""
+        """Force the rows onto the disk, so that they survive a power cut; for checkpoints: it costs milliseconds."""
         with self._writing():
             self._file.flush()
             os.fsync(self._file.id.get_vfd_handle())
 
     def finish(self, state: Mapping[str, Any], meanings: Mapping[str, str] | None = None, **attrs: Any) -> None:
-        """/final/<field> for each field of the last state, attr `meaning` from `meanings`; closes the file as "done"."""
+        """/final/<field> for each field of the last state, attr `meaning` from `meanings`; closes it as "done"."""
         with self._writing():
             for name, value in state.items():
                 self._file[f"final/{name}"] = np.asarray(value)
@@ -264,8 +263,21 @@ def _new_place(path: Path, force: bool) -> Path:
         raise UserError(f"--out {path} exists: choose another name or add --force")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise UserError(f"--out {path}: no permission to write there; choose another folder")
-    checkpoint_path(path).unlink(missing_ok=True)  # of the run that is replaced: a resume must not meet it
+    # A run that still writes the old file goes on in what is then a file without a name: the two do not mix.
+    path.unlink(missing_ok=True)
+    checkpoint_path(path).unlink(missing_ok=True)  # a resume must not meet the one of the run that is replaced
     return path
+
+
+def _begun(path: Path) -> Any:
+    """A new HDF5 file, or none at all."""
+    try:
+        return h5py.File(path, "x", locking="best-effort")
+    except FileExistsError:
+        raise
+    except FAILURES:
+        path.unlink(missing_ok=True)
+        raise
 
 
 def _lay_out(file: Any, m: int, ranks: int, rounds: int) -> None:
@@ -453,7 +465,7 @@ class Run:
         return len(self.clients["messages"])
 
     def table(self) -> pd.DataFrame:
-        """One row a round: bytes_down, bytes_up, messages summed over steps and clients, and the columns of `rounds`."""
+        """One row a round: bytes_down, bytes_up, messages summed over steps and clients, and `rounds`."""
         import pandas as pd
 
         sums = {name: values.sum((1, 2)) for name, values in self.clients.items()}
@@ -504,7 +516,7 @@ def _read(path: Path, read: Callable[[Any], T]) -> T:
         raise UserError(f"there is no file {path}")
     for wait in (0.05, 0.1, 0.2, 0.4, None):
         try:
-            with h5py.File(path, "r", locking=False) as file:
+            with _opened(path) as file:
                 return read(file)
         except PermissionError as error:
             raise UserError(f"no permission to read {path}") from error
@@ -515,6 +527,16 @@ def _read(path: Path, read: Callable[[Any], T]) -> T:
                 ) from error
             time.sleep(wait)
     raise AssertionError("unreachable")
+
+
+def _opened(path: Path) -> Any:
+    """Without locking, so that the writer does not notice; a file that this very process writes has its own way."""
+    try:
+        return h5py.File(path, "r", locking=False)
+    except OSError as error:
+        if "locking flag" not in str(error):
+            raise
+        return h5py.File(path, "r", locking="best-effort")
 
 
 def _has_signature(path: Path) -> bool:

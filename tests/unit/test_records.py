@@ -1,0 +1,359 @@
+"""Results: what is written is read, and neither a kill nor a full disk takes a finished round."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from zofl_mpi.errors import UserError
+from zofl_mpi.run import records
+from zofl_mpi.run.records import Recorder
+
+M, RANKS = 4, 3
+
+
+def started(path: Path, **more: Any) -> Recorder:
+    return Recorder.create(path, **{"attrs": {"config": {"m": M}}, "m": M, "ranks": RANKS, "rounds": 20, **more})
+
+
+def add(recorder: Recorder, r: int, steps: tuple[str, ...] = ("solve",), **row: float) -> None:
+    ones = np.ones((len(steps), M), np.int64)
+    times = np.full((len(steps), RANKS), 0.25)
+    recorder.append(
+        {"round": r, **row},
+        steps=steps,
+        bytes_down=r * ones,
+        bytes_up=2 * r * ones,
+        messages=ones,
+        seconds_compute=times,
+        seconds_wait=2 * times,
+        seconds_comm=3 * times,
+        peak_bytes=times * 4000,
+    )
+
+
+def test_a_finished_run_is_read_back_whole(tmp_path: Path) -> None:
+    recorder = started(tmp_path / "a.h5", columns={"loss": ("1", "test loss")})
+    recorder.partition(np.arange(8).reshape(M, 2))
+    for r in range(3):
+        add(recorder, r, loss=0.5 * r)
+    recorder.finish({"x": np.arange(5.0), "gamma": 0.1}, {"x": "(n,) the model"}, kernel="numpy")
+    run = records.load(tmp_path / "a.h5")
+    assert run.attrs["status"] == "done" and run.attrs["schema"] == 1 and run.attrs["kernel"] == "numpy"
+    assert run.config == {"m": M} and run.steps == ("solve",) and run.length == 3
+    np.testing.assert_array_equal(run.rounds["loss"], [0, 0.5, 1])
+    np.testing.assert_array_equal(run.clients["bytes_up"], 2 * np.arange(3).reshape(3, 1, 1) * np.ones((3, 1, M)))
+    np.testing.assert_array_equal(run.ranks["seconds_comm"], np.full((3, 1, RANKS), 0.75))
+    assert run.ranks["peak_bytes"].dtype == np.int64 and run.clients["messages"].dtype == np.int64
+    np.testing.assert_array_equal(run.counts, np.arange(8).reshape(M, 2))
+    np.testing.assert_array_equal(run.final["x"], np.arange(5.0))
+    assert run.final["gamma"] == 0.1
+    assert run.units["loss"] == "1" and run.descriptions["loss"] == "test loss"
+
+
+def test_the_paths_that_scripts_rely_on_are_there(tmp_path: Path) -> None:
+    recorder = started(tmp_path / "a.h5")
+    add(recorder, 0, loss=1.0)
+    recorder.finish({"x": np.zeros(2)}, {"x": "the model"})
+    with h5py.File(tmp_path / "a.h5") as file:
+        assert file["rounds/loss"].shape == (1,)
+        assert [file[f"clients/{name}"].shape for name in ("bytes_down", "bytes_up", "messages")] == [(1, 1, M)] * 3
+        names = ("seconds_compute", "seconds_wait", "seconds_comm", "peak_bytes")
+        assert [file[f"ranks/{name}"].shape for name in names] == [(1, 1, RANKS)] * 4
+        assert list(file["clients"].attrs["steps"]) == list(file["ranks"].attrs["steps"]) == ["solve"]
+        assert file["final/x"].attrs["meaning"] == "the model"
+        assert json.loads(file.attrs["config"]) == {"m": M}
+
+
+def test_columns_and_steps_may_come_later(tmp_path: Path) -> None:
+    recorder = started(tmp_path / "a.h5")
+    add(recorder, 0)
+    add(recorder, 1, ("train", "solve"), accuracy=0.75)
+    add(recorder, 2, ("train",))
+    run = records.load(tmp_path / "a.h5")
+    np.testing.assert_array_equal(run.rounds["accuracy"], [np.nan, 0.75, np.nan])
+    assert run.steps == ("solve", "train")
+    np.testing.assert_array_equal(run.clients["messages"][:, :, 0], [[1, 0], [1, 1], [0, 1]])
+
+
+def test_a_row_of_the_table_is_a_round(tmp_path: Path) -> None:
+    recorder = started(tmp_path / "a.h5")
+    for r in range(3):
+        add(recorder, r, ("a", "b"), loss=r)
+    table = records.load(tmp_path / "a.h5").table()
+    assert list(table["bytes_down"]) == [0, 2 * M, 4 * M]
+    assert list(table["loss"]) == [0, 1, 2]
+
+
+def test_more_rounds_than_planned_are_kept(tmp_path: Path) -> None:
+    recorder = started(tmp_path / "a.h5", rounds=2)
+    for r in range(7):
+        add(recorder, r, loss=r)
+    np.testing.assert_array_equal(records.load(tmp_path / "a.h5").rounds["loss"], np.arange(7))
+
+
+def test_planned_rounds_need_no_space_after_the_first(tmp_path: Path) -> None:
+    recorder = started(tmp_path / "a.h5", rounds=50)
+    add(recorder, 0, loss=0)
+    size = os.path.getsize(tmp_path / "a.h5")
+    for r in range(1, 50):
+        add(recorder, r, loss=r)
+    assert os.path.getsize(tmp_path / "a.h5") == size
+
+
+@pytest.mark.parametrize("ranks", [2, RANKS, 6])
+def test_a_continued_run_drops_what_came_after_and_may_have_other_ranks(tmp_path: Path, ranks: int) -> None:
+    recorder = started(tmp_path / "a.h5")
+    for r in range(5):
+        add(recorder, r, loss=r)
+    recorder.finish({"x": 1.0})
+    recorder = Recorder.reopen(tmp_path / "a.h5", 2, ranks=ranks, rounds=9, attrs={"command": "again"})
+    assert records.load(tmp_path / "a.h5").attrs["status"] == "running"
+    recorder.append({"round": 7.0}, steps=["solve"], messages=np.ones((1, M)), seconds_wait=np.ones((1, ranks)))
+    recorder.close()
+    run = records.load(tmp_path / "a.h5")
+    np.testing.assert_array_equal(run.rounds["round"], [0, 1, 7])
+    np.testing.assert_array_equal(run.rounds["loss"], [0, 1, np.nan])
+    width = max(ranks, RANKS)
+    np.testing.assert_array_equal(run.ranks["seconds_wait"][2, 0], [1.0] * ranks + [0.0] * (width - ranks))
+    np.testing.assert_array_equal(run.ranks["seconds_wait"][1, 0], [0.5] * RANKS + [0.0] * (width - RANKS))
+    assert run.attrs["status"] == "interrupted" and run.attrs["command"] == "again" and not run.final
+    sessions = [(s["from_round"], s["ranks"]) for s in json.loads(run.attrs["sessions"])]
+    assert sessions == [(0, RANKS), (2, ranks)]
+
+
+def test_a_continued_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
+    for name, stop in (("whole", None), ("parts", 3)):
+        recorder = started(tmp_path / name)
+        for r in range(6):
+            add(recorder, r, loss=r)
+            if r == stop:
+                recorder.close()
+                recorder = Recorder.reopen(tmp_path / name, 2)
+                for again in (2, 3):
+                    add(recorder, again, loss=again)
+        recorder.finish({})
+    whole, parts = (records.load(tmp_path / name).table() for name in ("whole", "parts"))
+    assert whole.equals(parts)
+
+
+def test_a_result_with_fewer_rounds_than_its_checkpoint_is_refused(tmp_path: Path) -> None:
+    recorder = started(tmp_path / "a.h5")
+    add(recorder, 0)
+    recorder.close()
+    with pytest.raises(UserError, match="holds 1 rounds, fewer than the 2"):
+        Recorder.reopen(tmp_path / "a.h5", 2)
+
+
+def test_an_existing_result_is_replaced_only_by_force_and_with_its_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    started(path).close()
+    records.save_checkpoint(records.checkpoint_path(path), {}, {"round": 1})
+    with pytest.raises(UserError, match="exists: choose another name or add --force"):
+        started(path)
+    started(path, force=True).close()
+    assert not records.checkpoint_path(path).exists()
+
+
+def test_places_that_cannot_be_written_are_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"there is no folder .*nowhere; make it first"):
+        started(tmp_path / "nowhere" / "a.h5")
+    with pytest.raises(UserError, match="is a folder"):
+        started(tmp_path)
+    if os.geteuid():  # root may write everywhere
+        tmp_path.chmod(0o500)
+        with pytest.raises(UserError, match="no permission"):
+            started(tmp_path / "a.h5")
+
+
+def test_the_second_writer_of_a_result_is_refused(tmp_path: Path) -> None:
+    recorder = started(tmp_path / "a.h5")
+    add(recorder, 0)
+    code = f"from zofl_mpi.run.records import Recorder; Recorder.reopen({str(tmp_path / 'a.h5')!r}, 0)"
+    second = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
+    assert second.returncode and "WriteError: cannot write" in second.stderr
+    add(recorder, 1)
+    assert records.load(tmp_path / "a.h5").length == 2
+
+
+def test_files_that_are_no_results_are_told_apart(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("round,loss\n")
+    (tmp_path / "empty").touch()
+    with h5py.File(tmp_path / "foreign", "w") as file:
+        file["x"] = 1
+    with h5py.File(tmp_path / "newer", "w") as file:
+        file.attrs["schema"] = 7
+    records.save_checkpoint(tmp_path / "check", {}, {})
+    started(tmp_path / "whole").close()
+    (tmp_path / "torn").write_bytes((tmp_path / "whole").read_bytes()[:3000])
+    sentences = {
+        "absent": "there is no file",
+        "text": "is not an HDF5 file",
+        "empty": "is not an HDF5 file",
+        "foreign": "no result of zofl_mpi",
+        "newer": "has schema 7; this version of zofl_mpi reads schema 1",
+        "check": "is a checkpoint",
+        "torn": "is damaged",
+    }
+    for name, sentence in sentences.items():
+        with pytest.raises(UserError, match=sentence):
+            records.load(tmp_path / name)
+
+
+def test_a_growing_file_can_be_read(tmp_path: Path) -> None:
+    recorder = started(tmp_path / "a.h5")
+    for r in range(5):
+        add(recorder, r, loss=r)
+        run = records.load(tmp_path / "a.h5")
+        assert run.length == r + 1 and run.attrs["status"] == "running"
+
+
+WRITER = """
+import sys, time, numpy as np
+from zofl_mpi.run import records
+path, rounds = sys.argv[1], int(sys.argv[2])
+recorder = records.Recorder.create(path, attrs={}, m=4, ranks=3, rounds=rounds)
+print("started", flush=True)
+for r in range(100_000):
+    recorder.append({"round": r, "loss": 2.0 * r}, steps=["a", "b"], bytes_up=np.full((2, 4), r))
+    if r % 5 == 0:
+        state = np.full(1000, r % 256, np.uint8)
+        records.save_checkpoint(records.checkpoint_path(path), {"state": state}, {"round": r})
+    print(r, flush=True)
+"""
+
+
+@pytest.mark.parametrize("trial", range(6))
+def test_a_kill_at_any_moment_leaves_every_announced_round(tmp_path: Path, trial: int) -> None:
+    path = tmp_path / "a.h5"
+    # Few planned rounds in half of the trials: then the file grows all the time, the harder case.
+    command = [sys.executable, "-c", WRITER, str(path), str((10, 10_000)[trial % 2])]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        process.stdout.readline()
+        # Read on meanwhile: a full pipe would stop the writer at the same place each time.
+        wait = np.random.Generator(np.random.Philox(trial)).uniform(0.02, 0.4)
+        timer = time.monotonic() + wait
+        announced = -1
+        while time.monotonic() < timer:
+            announced = int(process.stdout.readline())
+        process.send_signal(signal.SIGKILL)
+        announced = max([announced, *(int(line) for line in process.stdout.read().split("\n")[:-1])])
+    run = records.load(path)
+    assert run.length >= announced + 1
+    np.testing.assert_array_equal(run.rounds["loss"], 2.0 * np.arange(run.length))
+    np.testing.assert_array_equal(run.clients["bytes_up"][:, 1, 3], np.arange(run.length))
+    checkpoint = records.load_checkpoint(records.checkpoint_path(path))
+    done = int(checkpoint.attrs["round"])
+    assert announced // 5 * 5 <= done <= announced + 5
+    assert set(checkpoint.payload["state"]) == {done % 256}
+    Recorder.reopen(path, done).finish({})
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a small file system needs root")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def fill(disk: Path) -> None:
+    with (disk / "filler").open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
+        while True:
+            file.write(bytes(4096))
+
+
+def test_a_disk_that_fills_up_does_not_stop_the_planned_rounds(small_disk: Path) -> None:
+    recorder = started(small_disk / "a.h5", rounds=200)
+    add(recorder, 0, loss=0)
+    fill(small_disk)
+    for r in range(1, 200):
+        add(recorder, r, loss=r)
+    assert records.load(small_disk / "a.h5").length == 200
+
+
+def test_a_full_disk_is_told_in_one_sentence_and_takes_no_finished_round(small_disk: Path) -> None:
+    path = small_disk / "a.h5"
+    recorder = started(path, rounds=10)
+    add(recorder, 0, loss=0)
+    fill(small_disk)
+    done = 1
+    with pytest.raises(records.WriteError, match=r"No space left on device; \d+ finished rounds are safe"):
+        for r in range(1, 10_000):
+            add(recorder, r, loss=r)
+            done = r + 1
+    recorder.close()
+    run = records.load(path)
+    assert run.length == done == recorder.rounds
+    np.testing.assert_array_equal(run.rounds["loss"], np.arange(done))
+    (small_disk / "filler").unlink()
+    recorder = Recorder.reopen(path, done)
+    add(recorder, done, loss=done)
+    recorder.finish({})
+    np.testing.assert_array_equal(records.load(path).rounds["loss"], np.arange(done + 1))
+
+
+def test_a_checkpoint_that_does_not_fit_leaves_the_previous_one(small_disk: Path) -> None:
+    path = small_disk / "a.ckpt.h5"
+    records.save_checkpoint(path, {"state": b"one"}, {"round": 1})
+    with pytest.raises(
+        records.WriteError, match=r"No space left on device; the previous checkpoint, if any, is intact"
+    ):
+        records.save_checkpoint(path, {"state": bytes(4_000_000)}, {"round": 2})
+    assert records.load_checkpoint(path).attrs["round"] == 1
+    assert [file.name for file in small_disk.iterdir()] == ["a.ckpt.h5"]
+
+
+def test_a_result_that_does_not_fit_is_not_begun(small_disk: Path) -> None:
+    fill(small_disk)
+    with pytest.raises(records.WriteError, match="No space left on device"):
+        started(small_disk / "a.h5")
+    assert not (small_disk / "a.h5").exists()
+
+
+def test_a_checkpoint_is_read_back(tmp_path: Path) -> None:
+    path = records.checkpoint_path(tmp_path / "run.0.5.h5")
+    assert path.name == "run.0.5.ckpt.h5"
+    payload = {"state": b"\x00\xff", "memory/0": np.arange(5, dtype=np.uint8), "memory/1": b""}
+    records.save_checkpoint(path, payload, {"round": 3, "config": {"m": 2}})
+    found = records.load_checkpoint(path)
+    assert {name: bytes(block) for name, block in found.payload.items()} == {k: bytes(v) for k, v in payload.items()}
+    assert found.attrs["round"] == 3 and json.loads(found.attrs["config"]) == {"m": 2}
+    with pytest.raises(UserError, match="there is no file"):
+        records.load_checkpoint(tmp_path / "none.ckpt.h5")
+    started(tmp_path / "a.h5").close()
+    with pytest.raises(UserError, match="is not a checkpoint"):
+        records.load_checkpoint(tmp_path / "a.h5")
+
+
+def test_provenance_names_commit_and_versions_without_importing_them() -> None:
+    code = (
+        "import sys, json; from zofl_mpi.run.provenance import provenance; found = provenance();"
+        "assert 'torch' not in sys.modules and 'mpi4py' not in sys.modules; print(json.dumps(found))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30).stdout
+    found = json.loads(out)
+    assert {"numpy", "h5py", "python"} <= set(found["versions"])
+    assert len(found["git_commit"]) in (0, 40) and isinstance(found["git_dirty"], bool)
+
+
+def test_provenance_does_without_git(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    found = records.provenance()
+    assert (found["git_commit"], found["git_dirty"]) == ("", False)
