@@ -1,0 +1,154 @@
+"""The figure of one run: test accuracy and loss, seconds a round, bytes a round, against rounds.
+
+python analysis/a_run.py RESULT [--out FIGURE]       # FIGURE.png and FIGURE.pdf; default: beside the result
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")  # before pyplot: a node of a cluster has no display
+import matplotlib.pyplot as plt
+import numpy as np
+from numpy.typing import NDArray
+
+from zofl_mpi.errors import UserError
+from zofl_mpi.run import records
+
+# Okabe and Ito's colours, told apart by colour-blind readers; line styles differ too, for print in grey.
+BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
+LOSSES = ("test_loss", "objective", "loss")
+Array = NDArray[Any]
+
+
+def main(words: list[str] | None = None) -> int:
+    """Draw the figure and print its path; 2 and one sentence if the result cannot be drawn."""
+    parser = argparse.ArgumentParser(description="The figure of one run.")
+    parser.add_argument("result", type=Path, help="an HDF5 result, finished or still growing")
+    parser.add_argument("--out", type=Path, help="the figure, without or with .png (default: beside the result)")
+    flags = parser.parse_args(words)
+    try:
+        figure = draw(records.load(flags.result))
+        print(save(figure, flags.out or flags.result))
+    except UserError as error:
+        print(f"a_run: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def draw(run: records.Run) -> Any:
+    """A matplotlib figure of 3.5 inches, the width of a column.
+
+    Raises:
+        UserError: the run has no finished round yet.
+    """
+    if not run.length:
+        raise UserError(f"{run.path} has no finished round yet")
+    with plt.rc_context({"font.size": 8}):
+        panels = [panel for panel in (quality, seconds, sizes) if panel.__name__ != "quality" or _has_quality(run)]
+        figure, axes = plt.subplots(
+            len(panels), 1, figsize=(3.5, 0.5 + 1.45 * len(panels)), sharex=True, layout="constrained", squeeze=False
+        )
+        for panel, axis in zip(panels, axes[:, 0], strict=True):
+            panel(run, axis)
+            axis.grid(color="0.9", linewidth=0.5)
+            axis.spines["top"].set_visible(False)
+        axes[-1, 0].set_xlabel("finished rounds")
+        axes[0, 0].set_title(title(run), fontsize=8, loc="left")
+    return figure
+
+
+def save(figure: Any, name: Path) -> Path:
+    """FIGURE.png, whose path is returned, and FIGURE.pdf.
+
+    Raises:
+        UserError: they cannot be written.
+    """
+    stem = name.with_name(name.name.removesuffix(".h5").removesuffix(".png").removesuffix(".pdf"))
+    try:
+        for suffix in (".pdf", ".png"):
+            figure.savefig(stem.with_name(stem.name + suffix), dpi=200)
+    except OSError as error:
+        raise UserError(f"cannot write the figure {stem}.png: {error.strerror or error}") from error
+    return stem.with_name(stem.name + ".png")
+
+
+def quality(run: records.Run, axis: Any) -> None:
+    """Test accuracy and loss, in the rounds that were evaluated."""
+    axis.set_ylabel("test accuracy (%)", color=BLUE)
+    if "test_accuracy" in run.rounds:
+        axis.plot(*evaluated(run, "test_accuracy", 100.0), color=BLUE, marker=_marker(run), markersize=3)
+    name = next((name for name in LOSSES if name in run.rounds), None)
+    if name is None:
+        return
+    other = axis.twinx()
+    other.spines["top"].set_visible(False)
+    other.plot(*evaluated(run, name), color=ORANGE, linestyle="--", marker=_marker(run), markersize=3)
+    unit = run.units.get(name, "1")
+    other.set_ylabel(name.replace("_", " ") + ("" if unit in ("", "1") else f" ({unit})"), color=ORANGE)
+
+
+def seconds(run: records.Run, axis: Any) -> None:
+    """Wall time of a round, and what the busiest rank spent on computing."""
+    if "seconds" in run.rounds:
+        axis.plot(*evaluated(run, "seconds"), color=BLUE, label="whole round")
+    busiest = run.ranks["seconds_compute"].sum(1).max(1, initial=0.0)
+    axis.plot(done(run), busiest, color=GREEN, linestyle="--", label="computing, busiest rank")
+    axis.set_ylabel("seconds a round")
+    axis.set_ylim(bottom=0)
+    axis.legend(frameon=False)
+
+
+def sizes(run: records.Run, axis: Any) -> None:
+    """Bytes of a round, all clients together."""
+    down, up = (run.clients[name].sum((1, 2)) for name in ("bytes_down", "bytes_up"))
+    scale, unit = _unit(max(down.max(initial=0), up.max(initial=0)))
+    axis.plot(done(run), down / scale, color=PURPLE, label="to the clients")
+    axis.plot(done(run), up / scale, color=ORANGE, linestyle="--", label="to the server")
+    axis.set_ylabel(f"{unit} a round")
+    axis.set_ylim(bottom=0)
+    axis.legend(frameon=False)
+
+
+def done(run: records.Run) -> Array:
+    """(R,) 1, 2, ..., R."""
+    return np.arange(1, run.length + 1)
+
+
+def evaluated(run: records.Run, name: str, scale: float = 1.0) -> tuple[Array, Array]:
+    """The rounds that have the number `name`, and the numbers."""
+    values = run.rounds[name]
+    there = np.isfinite(values)
+    return done(run)[there], scale * values[there]
+
+
+def title(run: records.Run) -> str:
+    """What was run, in a line."""
+    words = [str(run.config[key]) for key in ("method", "data") if run.config.get(key)]
+    ranks = int(run.attrs["ranks"])
+    state = "" if run.attrs.get("status") == "done" else f", {run.attrs.get('status')}"
+    return f"{', '.join(words) or run.path.stem}, {ranks} rank{'s' if ranks > 1 else ''}{state}"
+
+
+def _has_quality(run: records.Run) -> bool:
+    return any(name in run.rounds for name in ("test_accuracy", *LOSSES))
+
+
+def _marker(run: records.Run) -> str:
+    """Dots where there are few points; a line of hundreds of dots hides itself."""
+    return "o" if run.length <= 60 else ""
+
+
+def _unit(largest: float) -> tuple[float, str]:
+    power = min(3, int(math.log(max(largest, 1.0), 1000)))
+    return 1000.0**power, ("bytes", "kB", "MB", "GB")[power]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
