@@ -29,6 +29,7 @@ DATA = {
     "bytes in [0, 1]": Dataset(BYTES, LABELS, C, ROWS, scale=1 / 255),
     "standardised": Dataset(BYTES, LABELS, C, ROWS, scale=1 / 80, shift=-1.5),
     "per feature": Dataset(BYTES, LABELS, C, ROWS, GENERATOR.uniform(0.002, 0.01, p), GENERATOR.standard_normal(p)),
+    "per feature, no shift": Dataset(BYTES, LABELS, C, ROWS, GENERATOR.uniform(0.002, 0.01, p)),
     "negated": Dataset(BYTES, LABELS, C, ROWS, scale=-1 / 255),
     "floats": Dataset(GENERATOR.standard_normal((N, p)), LABELS[:N], C),
 }
@@ -186,7 +187,7 @@ def test_scaled_inputs_are_inputs_that_were_scaled_before(name):
 def test_radius_zero_and_no_steps_leave_what_they_should_bit_for_bit(kernel, name):
     """Mutation: returning (s x) / s."""
     problem = softmax(kernel=kernel, dtype=np.float32, radius=0.0)
-    x, y = points(2, problem.n, 1, np.float32), points(2, problem.n, 2, np.float32)
+    x, y = points(200, problem.n, 1, np.float32), points(200, problem.n, 2, np.float32)
     assert np.array_equal(problem.lower(0, DATA[name], x, y, batches(5, 3), np.full(5, 0.1)), x)
     same = problem.lower(0, DATA[name], x, y, batches(0, 3), np.zeros(0))
     assert np.array_equal(same, y)

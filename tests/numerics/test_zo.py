@@ -142,7 +142,7 @@ def test_estimates_tend_to_the_directional_derivative(form, order):
 
 
 def vertices_of_the_24_cell():
-    """24 unit vectors in 4 dimensions: polynomials of degree 5 have the mean over them that they have over the sphere."""
+    """24 unit vectors in 4 dimensions over which polynomials of degree 5 have their mean over the sphere."""
     rows = np.zeros((24, 4))
     for row, ((i, j), (s, t)) in zip(rows, product(combinations(range(4), 2), product((1, -1), repeat=2)), strict=True):
         row[i], row[j] = s, t
@@ -175,6 +175,8 @@ def test_a_direction_depends_on_its_key_alone_and_is_cast_once():
     """Mutations: drawing or normalising in float32."""
     first = zo.direction(STREAMS(Purpose.DIRECTION, r=3, i=7), 1000)
     again = zo.direction(STREAMS(Purpose.DIRECTION, r=3, i=7), 1000, np.float32)
+    z = STREAMS(Purpose.DIRECTION, r=3, i=7).standard_normal(1000)
+    close(first, z / np.linalg.norm(z), 1e-15)
     assert again.dtype == np.float32
     assert np.array_equal(first.astype(np.float32), again)
     assert not np.array_equal(first, zo.direction(STREAMS(Purpose.DIRECTION, r=3, i=8), 1000))
