@@ -165,7 +165,7 @@ def test_products_in_pieces_are_the_whole_product(monkeypatch):
     problem = softmax(kernel="numpy")
     x = points(2, problem.n)
     whole = problem.lower(0, UNIT, x, x, batches(10, 33), np.full(10, 0.2))
-    for size in (1, 2 * C * p * 10, 2 * C * 33 * 3):
+    for size in (1, 2 * C * p * 10, 2 * C * p * 5, 2 * C * 33 * 3):
         monkeypatch.setattr("zofl_mpi.problems.softmax_kernels.SMALL_PRODUCT", size)
         close(problem.lower(0, UNIT, x, x, batches(10, 33), np.full(10, 0.2)), whole)
 
