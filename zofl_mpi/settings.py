@@ -197,9 +197,7 @@ def _corner(values: dict[str, Any], world: World, streams: Streams, dtype: str) 
     model: CornerModel = values["problem"]
     _check_sizes(model.m, model.n)
     nothing = range(1)  # a sample for everybody: the problem does not look at it
-    return Setting(
-        Corner(model.n), streams, (nothing,) * model.m, nothing, nothing, None, np.dtype(np.float64)
-    )
+    return Setting(Corner(model.n), streams, (nothing,) * model.m, nothing, nothing, None, np.dtype(np.float64))
 
 
 def _check_sizes(m: int, n: int) -> None:

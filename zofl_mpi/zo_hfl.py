@@ -93,10 +93,16 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
     "f1": ("1", "f_1(x) on all of the server's data"),
     "f2": ("1", "(1/m) sum_i f_{2,i}(x, y_i), y_i from Algorithm 2 at x itself"),
     "objective": ("1", "f_1(x) + f_2(x)"),
-    "personal_accuracy": ("1", "mean over clients: accuracy of y_i on test samples weighted to the client's own classes"),
+    "personal_accuracy": (
+        "1",
+        "mean over clients: accuracy of y_i on test samples weighted to the client's own classes",
+    ),
     "personal_accuracy_global": ("1", "mean over clients: accuracy of y_i on the test samples"),
     "local_distance": ("1", "mean over clients of |x - y_i|"),
-    "local_error": ("1", "mean over clients of |y_i - y_i(x)|, the inexactness of Algorithm 2; nan without closed form"),
+    "local_error": (
+        "1",
+        "mean over clients of |y_i - y_i(x)|, the inexactness of Algorithm 2; nan without closed form",
+    ),
     "gradient_f1_norm": ("1", "norm of the stochastic gradient of f_1 in this round"),
     "gradient_f2_norm": ("1", "norm of the zeroth-order part of the direction in this round"),
     "local_steps": ("1", "steps of Algorithm 2 that all participants took in this round, both solves counted"),
@@ -152,7 +158,9 @@ class ZOHFL:
         m = self.setting.m
         _demand(0 < self.beta <= 1, "--beta", self.beta, "a fraction of the clients, above 0 and at most 1")
         _demand(len(self.tau) in (1, m), "--tau", self.tau, f"one number, or {m}, one for each client (--m)")
-        _demand(min(self.tau) >= 0 and max(self.tau) < math.inf, "--tau", self.tau, "a number of local steps, at least 0")
+        _demand(
+            min(self.tau) >= 0 and max(self.tau) < math.inf, "--tau", self.tau, "a number of local steps, at least 0"
+        )
         for flag in ("gamma", "gamma_local", "pretrain_gamma"):
             value = getattr(self, flag)
             _demand(0 <= value < math.inf, "--" + flag.replace("_", "-"), value, "a step size, at least 0")
@@ -193,7 +201,9 @@ class ZOHFL:
         gamma_r = stepsize(self.schedule, self.gamma, r)
         x = (x - gamma_r * (gradient_f1 + gradient_f2)).astype(x.dtype)
         if not np.isfinite(x).all():
-            raise UserError(f"round {r}: x is not finite after the server's step; smaller --gamma, --gamma-local or --lam help")
+            raise UserError(
+                f"round {r}: x is not finite after the server's step; smaller --gamma, --gamma-local or --lam help"
+            )
         steps = 2 * sum(self.local_steps(i, r) for i in participants)
         return State(x, float(np.linalg.norm(gradient_f1)), float(np.linalg.norm(gradient_f2)), steps)
 
@@ -217,7 +227,10 @@ class ZOHFL:
         """f_{2,i}(x + eta v, y+) - f_{2,i}(x - eta v, y-), formed in float64."""
         if isinstance(reply, Solutions):
             reply = self._values(i, self.pair(x, v), np.stack([reply.plus, reply.minus]))
-        return reply.plus - reply.minus
+        difference = reply.plus - reply.minus
+        if not math.isfinite(difference):
+            raise UserError(f"client {i}: f_2 is not finite; smaller --lam, --gamma-local or --mu may help")
+        return difference
 
     # --- a client: Algorithm 2
 
@@ -226,9 +239,7 @@ class ZOHFL:
         x = self.pair(message.x, self.direction(client.i, message.r))
         y = self.lower(client, x, message.r)
         if not np.isfinite(y).all():
-            raise UserError(
-                f"round {message.r}: the local solution is not finite; smaller --gamma-local or --mu, or --pixels unit help"
-            )
+            raise UserError("the local solution is not finite; smaller --gamma-local or --mu, or --pixels unit, may help")
         if self.y0 == "last":
             client.memory["y"] = y.mean(axis=0, dtype=np.float64).astype(y.dtype)
         return Solutions(y[0], y[1]) if self.exchange == "solutions" else self._values(client.i, x, y)
@@ -248,7 +259,9 @@ class ZOHFL:
         if self.samples == "shared" or len(x) == 1:
             return self._descended(client, x, start, r, purpose)
         purposes = (purpose, Purpose.BATCH_MINUS)
-        return np.concatenate([self._descended(client, x[k : k + 1], start[k : k + 1], r, p) for k, p in enumerate(purposes)])
+        return np.concatenate(
+            [self._descended(client, x[k : k + 1], start[k : k + 1], r, p) for k, p in enumerate(purposes)]
+        )
 
     def local_steps(self, i: int, r: int) -> int:
         """H_{i,r}."""
@@ -323,11 +336,15 @@ class ZOHFL:
     def _descended(self, client: Client, x: Array, y: Array, r: int, purpose: Purpose) -> Array:
         H = self.local_steps(client.i, r)
         batches = self.setting.streams(purpose, r=r, i=client.i).integers(len(client.data), size=(H, self.batch))
-        return self.problem.lower(client.i, client.data, x, y, batches, stepsizes(self.schedule_local, self.gamma_local, H))
+        return self.problem.lower(
+            client.i, client.data, x, y, batches, stepsizes(self.schedule_local, self.gamma_local, H)
+        )
 
     def _pretrained(self, x: Array) -> Array:
         server = self.setting.server
-        draws = self.setting.streams(Purpose.PRETRAIN).integers(len(server), size=(self.pretrain_steps, self.server_batch))
+        draws = self.setting.streams(Purpose.PRETRAIN).integers(
+            len(server), size=(self.pretrain_steps, self.server_batch)
+        )
         for batch in draws:
             x = (x - self.pretrain_gamma * self.problem.gradient_f1(x, server, batch)).astype(x.dtype)
         return x

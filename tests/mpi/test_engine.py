@@ -67,7 +67,9 @@ class Steps:
 
     def random(self, client: Client, message: Seed) -> Vector:
         g = rng(message.k, client.i)
-        return Vector((g.standard_normal((300, 401)) * 10.0 ** g.integers(-8, 8)).astype(np.float32), g.standard_normal())
+        return Vector(
+            (g.standard_normal((300, 401)) * 10.0 ** g.integers(-8, 8)).astype(np.float32), g.standard_normal()
+        )
 
     def count(self, client: Client, message: Seed) -> Vector:
         client.memory["calls"] = client.memory.get("calls", 0) + message.k
@@ -138,7 +140,12 @@ def test_bytes_are_counted_as_the_definition_says_and_only_when_asked_to(both: B
     if result:
         assert result[0] == result[1]
         down = 7 * 8 + 8  # the vector and the number `weight`
-        assert result[1] == [["server", "plain"], [[0] * 4, [0, down, 0, down]], [[0] * 4, [0, down, 0, down]], [[0] * 4, [0, 1, 0, 1]]]
+        assert result[1] == [
+            ["server", "plain"],
+            [[0] * 4, [0, down, 0, down]],
+            [[0] * 4, [0, down, 0, down]],
+            [[0] * 4, [0, 1, 0, 1]],
+        ]
 
 
 def test_the_mean_has_the_same_bits_on_any_number_of_ranks_and_is_right(both: Both) -> None:
@@ -156,7 +163,9 @@ def test_the_mean_has_the_same_bits_on_any_number_of_ranks_and_is_right(both: Bo
         a = np.frombuffer(result[1][0], np.float32).reshape(300, 401)
         exact = sum(replies[i].a.astype(np.float64) * weights[i] for i in to) / sum(weights.values())
         np.testing.assert_allclose(a, exact, rtol=2**-23, atol=1e-17 * np.abs(exact).max())
-        assert result[1][1] == pytest.approx(sum(replies[i].weight * weights[i] for i in to) / sum(weights.values()), rel=1e-15)
+        assert result[1][1] == pytest.approx(
+            sum(replies[i].weight * weights[i] for i in to) / sum(weights.values()), rel=1e-15
+        )
 
 
 @pytest.mark.parametrize(
@@ -164,7 +173,10 @@ def test_the_mean_has_the_same_bits_on_any_number_of_ranks_and_is_right(both: Bo
     [
         (steps.fail, "client 3 .* failed in step 'fail', item 0: FloatingPointError: y is not finite"),
         (steps.leave, "client 3 .* failed in step 'leave', item 0: SystemExit: 3"),
-        (steps.bare, "client 3 .* failed in step 'bare', item 0: TypeError: a message is an instance of a dataclass, not float"),
+        (
+            steps.bare,
+            "client 3 .* failed in step 'bare', item 0: TypeError: a message is an instance of a dataclass, not float",
+        ),
     ],
 )
 def test_a_failing_step_is_named_and_the_engine_can_go_on(both: Both, step: Any, words: str) -> None:
@@ -182,7 +194,10 @@ def test_a_failing_step_is_named_and_the_engine_can_go_on(both: Both, step: Any,
 
 @pytest.mark.parametrize(
     ("step", "words"),
-    [(steps.nan, "client 2 .*Vector.a is not finite, so it has no mean"), (steps.text, "mean cannot average Label.text")],
+    [
+        (steps.nan, "client 2 .*Vector.a is not finite, so it has no mean"),
+        (steps.text, "mean cannot average Label.text"),
+    ],
 )
 def test_a_reply_without_a_mean_is_refused(both: Both, step: Any, words: str) -> None:
     def program(clients: Any) -> bool:
@@ -234,7 +249,10 @@ def test_memories_go_to_a_checkpoint_and_come_back(both: Both) -> None:
         kept = {i: memory for i, memory in clients.ask(STEPS["recall"], Nothing(), counted=False)}
         list(clients.ask(steps.count, Seed(100)))
         list(clients.ask_each(STEPS["restore"], {i: kept[i] for i in (0, 2)}, counted=False))
-        return [{i: memory.entries for i, memory in kept.items()}, [reply.a[0] for _, reply in clients.ask(steps.count, Seed(0))]]
+        return [
+            {i: memory.entries for i, memory in kept.items()},
+            [reply.a[0] for _, reply in clients.ask(steps.count, Seed(0))],
+        ]
 
     result = both(steps, [None] * 3, program)
     if result:
@@ -246,7 +264,9 @@ def test_payloads_above_the_limit_travel_in_pieces(both: Both, monkeypatch: pyte
 
     def program(clients: Any) -> list[bytes]:
         out = [r.a.tobytes() for _, r in clients.ask(steps.plain, Vector(np.arange(777.0)))]
-        return out + [r.a.tobytes() for _, r in clients.ask_each(steps.plain, {i: Vector(np.arange(200.0 * i)) for i in range(4)})]
+        return out + [
+            r.a.tobytes() for _, r in clients.ask_each(steps.plain, {i: Vector(np.arange(200.0 * i)) for i in range(4)})
+        ]
 
     result = both(steps, [None] * 4, program)
     if result:

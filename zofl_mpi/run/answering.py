@@ -34,7 +34,9 @@ class ClientRank:
         stop: has this process been told by a signal to stop?
     """
 
-    def __init__(self, world: MPIWorld, method: Any, data: Mapping[int, Any], stop: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self, world: MPIWorld, method: Any, data: Mapping[int, Any], stop: Callable[[], bool] = lambda: False
+    ) -> None:
         self._method = method
         self._wire = Wire(world)
         self._clients = {i: Client(i, d) for i, d in data.items()}
@@ -75,7 +77,9 @@ class ClientRank:
             for wave in waves(question.to, self._wire.ranks):
                 i = wave.get(self._wire.rank)
                 block = np.empty(0 if i is None else sizes[i], np.uint8)
-                self._wire.deal([sizes[wave[rank]] if rank in wave else 0 for rank in range(self._wire.ranks + 1)], block)
+                self._wire.deal(
+                    [sizes[wave[rank]] if rank in wave else 0 for rank in range(self._wire.ranks + 1)], block
+                )
                 if i is not None:
                     found[i] = received(block, block.size)
         return found

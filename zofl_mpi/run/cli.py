@@ -236,17 +236,31 @@ def _named(table: Mapping[str, Any], name: str, flag: str, more: str) -> Any:
     return table[name]
 
 
-def _places(world: World, requested: str, problem: Any) -> dict[str, Any]:
-    """Binds this rank to its device and its cores; what every rank got, for the record.
+def _places(world: World, requested: str, choice: Any) -> dict[str, list[Any]]:
+    """Binds this rank to a device and to its threads; what every rank got, for the record.
 
-    The NumPy problems run on one thread of the CPU: their matrices are too small for more, and bits may depend on it.
+    A NumPy problem runs on one thread: its matrices are too small for more, and its bits may depend on their number.
     """
-    if requested != "cpu":
-        together(world, lambda: device.demand(requested, problem.gpu))
-    device.limit_threads(1)
-    ranks = world.collect((platform.node(), "cpu", 1))
-    hosts, devices, threads = (list(column) for column in zip(*ranks, strict=True))
-    return {"hosts": hosts, "device": devices, "threads": threads}
+    view = (world.rank > 0 or world.size == 1, device.visible(requested))
+    cores = device.cores()
+    me, node = world.neighbours((view, cores))
+    chosen = together(world, lambda: device.select(requested, [seen for seen, _ in node], me))
+    if not choice.gpu:
+        together(world, lambda: _refuse_gpu(requested))
+        chosen, threads = "cpu", 1
+    else:
+        threads = device.threads([mask for _, mask in node], me, device.cpus_per_task())
+    device.limit_threads(threads)
+    ranks = world.collect((platform.node(), chosen, threads))
+    return {
+        name: list(values)
+        for name, values in zip(("hosts", "device", "threads"), zip(*ranks, strict=True), strict=True)
+    }
+
+
+def _refuse_gpu(requested: str) -> None:
+    if requested == "cuda":
+        raise UserError("--device cuda: this problem runs in NumPy on the CPU; use --device auto or cpu")
 
 
 def build_setting(world: World, family: Any, plan: Plan) -> Setting:
@@ -265,8 +279,11 @@ def stored_config(path: str) -> dict[str, Any]:
     """
     from zofl_mpi.run import loop, records
 
-    config: dict[str, Any] = json.loads(records.load_checkpoint(records.checkpoint_path(loop.result_of(Path(path)))).attrs["config"])
-    return config
+    try:
+        checkpoint = records.load_checkpoint(records.checkpoint_path(loop.result_of(Path(path))))
+    except UserError as exc:
+        raise UserError(f"--resume {path}: {exc}; name the result of a run that has written a checkpoint") from exc
+    return json.loads(checkpoint.attrs["config"])  # type: ignore[no-any-return]
 
 
 def _check_same(stored: Mapping[str, Any], values: Mapping[str, Any], path: str) -> None:
@@ -297,7 +314,11 @@ def _print_plan(plan: Plan, method: Any) -> int:
         print(f"{flags.flag(name):24} {_shown(value) if not isinstance(value, tuple) else _shown(list(value))}")
     print()
     for name, value in method.plan().items():
-        print(f"{name.replace('_', ' '):40} {value:,}" if isinstance(value, int) else f"{name.replace('_', ' '):40} {value}")
+        print(
+            f"{name.replace('_', ' '):40} {value:,}"
+            if isinstance(value, int)
+            else f"{name.replace('_', ' '):40} {value}"
+        )
     return 0
 
 

@@ -130,7 +130,9 @@ class Item(NamedTuple):
     failed: Failure | None
 
 
-def in_turn(step: Step, clients: Mapping[int, Client], inbox: Mapping[int, Any], clock: Clock, name: str) -> Iterator[Item]:
+def in_turn(
+    step: Step, clients: Mapping[int, Client], inbox: Mapping[int, Any], clock: Clock, name: str
+) -> Iterator[Item]:
     """The clients of one process take turns: their q-th items by i, then q + 1. Ends at the first failure.
 
     One client to its end first would deadlock with bounded buffers, and would be another order.
@@ -214,7 +216,7 @@ def refuse_stream(step: Step) -> None:
 
 def name_of(step: Step) -> str:
     """The name by which a step is known on every rank."""
-    return str(step.__name__)  # type: ignore[attr-defined]
+    return str(step.__name__)
 
 
 @final

@@ -11,7 +11,7 @@ import tomllib
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from zofl_mpi.errors import UserError
 
@@ -49,12 +49,15 @@ def parse(groups: Groups, arguments: Sequence[str], program: str, description: s
     import tyro
 
     forms = [(title, _form(title, cls)) for title, cls in groups.items()]
-    whole = dataclasses.make_dataclass("Flags", [(t.replace(" ", "_"), f, dataclasses.field(default_factory=f)) for t, f in forms])
+    whole = dataclasses.make_dataclass(
+        "Flags", [(t.replace(" ", "_"), f, dataclasses.field(default_factory=f)) for t, f in forms]
+    )
     told = io.StringIO()
     try:
         with contextlib.redirect_stderr(told):
+            flat: Any = cast("Any", tyro.conf.OmitArgPrefixes)[whole]
             parsed, unknown = tyro.cli(
-                tyro.conf.OmitArgPrefixes[whole],  # type: ignore[valid-type]
+                flat,
                 args=list(arguments),
                 prog=program,
                 description=description,
@@ -117,7 +120,7 @@ def _form(title: str, cls: type[Any]) -> type[Any]:
     made = []
     for name, kind in fields_of(cls).items():
         aliases = [ALIASES[name]] if name in ALIASES else None
-        annotated = Annotated[kind, tyro.conf.arg(help=texts.get(name, ""), aliases=aliases)]
+        annotated = Annotated[kind, tyro.conf.arg(help=texts.get(name, ""), aliases=aliases)]  # type: ignore[valid-type]
         made.append((name, annotated, dataclasses.field(default=defaults[name].default)))
     return dataclasses.make_dataclass(title.replace(" ", "_"), made)
 

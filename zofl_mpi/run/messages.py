@@ -111,7 +111,10 @@ def replace_arrays(message: Any, arrays: dict[tuple[str, ...], NDArray[Any]]) ->
 
 
 def _flatten(message: Any) -> tuple[bytes, list[NDArray[Any]]]:
-    cls, values, places, arrays = type(message), {}, [], []
+    cls = type(message)
+    values: dict[str, Any] = {}
+    places: list[tuple[list[str], str, str, tuple[int, ...]]] = []
+    arrays: list[NDArray[Any]] = []
     for path, value in leaves(message):
         if len(path) == 2:
             values.setdefault(path[0], {})
@@ -120,7 +123,9 @@ def _flatten(message: Any) -> tuple[bytes, list[NDArray[Any]]]:
             _place(values, path, _plain(message, path, value))
             continue
         if array.dtype.hasobject:
-            raise TypeError(f"{cls.__name__}.{'.'.join(path)} is an array of Python objects; a message holds numbers only")
+            raise TypeError(
+                f"{cls.__name__}.{'.'.join(path)} is an array of Python objects; a message holds numbers only"
+            )
         places.append((path, _kind(value), array.dtype.str, array.shape))
         arrays.append(array)
     for field in dataclasses.fields(message):

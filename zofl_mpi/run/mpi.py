@@ -90,7 +90,9 @@ class MPIWorld:
     def __init__(self) -> None:
         refuse_singletons(MPI.COMM_WORLD.size, os.environ)
         if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
-            raise RuntimeError(f"this MPI gives thread level {MPI.Query_thread()}; zofl_mpi needs MPI_THREAD_SERIALIZED")
+            raise RuntimeError(
+                f"this MPI gives thread level {MPI.Query_thread()}; zofl_mpi needs MPI_THREAD_SERIALIZED"
+            )
         self.comm = MPI.COMM_WORLD.Dup()
         self.rank, self.size = self.comm.rank, self.comm.size
         self.library = MPI.Get_library_version().splitlines()[0].split(",")[0].strip("\0 ")
@@ -176,7 +178,10 @@ class Wire:
         return found
 
     def exchange(
-        self, to: Sequence[int], take: Callable[[Wave], tuple[int, int, Bytes]], give: Callable[[Wave, Heads, Bytes], None]
+        self,
+        to: Sequence[int],
+        take: Callable[[Wave], tuple[int, int, Bytes]],
+        give: Callable[[Wave, Heads, Bytes], None],
     ) -> None:
         """Wave after wave until every stream has ended or one has failed. Runs in the communication thread.
 

@@ -17,7 +17,9 @@ class Progress(Protocol):
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None: ...
 
     def update(self, done: int, note: str, seconds: float) -> None:
         """`done` rounds are finished; `note` is the last evaluation, `seconds` what the round took."""
@@ -57,7 +59,10 @@ class Lines:
             return
         self._next = time.monotonic() + self._every
         left = _duration((self._rounds - done) * pace)
-        print(f"round {done:>{len(str(self._rounds))}}/{self._rounds}  {note}  {pace:.3f} s/round  {left} left", flush=True)
+        print(
+            f"round {done:>{len(str(self._rounds))}}/{self._rounds}  {note}  {pace:.3f} s/round  {left} left",
+            flush=True,
+        )
 
 
 @final

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
-
-import numpy as np
 
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import loop, records
@@ -134,7 +133,9 @@ def closing(totals: loop.Totals, path: Path, done: bool, signal: str) -> str:
     if not done:
         told = f"told by {signal}" if signal else "told by a signal to another rank"
         lines.append(f"stopped after round {totals.round} ({told}); continue with --resume {path}")
-    reached = {k: v for k, v in totals.last.items() if k in ("test_accuracy", "personal_accuracy", "test_loss", "objective")}
+    reached = {
+        k: v for k, v in totals.last.items() if k in ("test_accuracy", "personal_accuracy", "test_loss", "objective")
+    }
     if reached:
         lines.append("reached   " + "  ".join(f"{k.replace('_', ' ')} {v:.4f}" for k, v in reached.items()))
     ranks = totals.seconds.reshape(-1, 3)
@@ -159,7 +160,5 @@ def _bytes(count: int) -> str:
 
 
 def _close_quietly(recorder: records.Recorder) -> None:
-    try:
+    with suppress(UserError):  # the run fails for a reason of its own, which is told
         recorder.close("interrupted")
-    except UserError:
-        pass  # the run fails for a reason of its own, which is told

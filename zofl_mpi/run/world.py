@@ -27,9 +27,14 @@ class World(Protocol):
         library: name and version of the MPI library, "none" in a single process.
     """
 
-    rank: int
-    size: int
-    library: str
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def library(self) -> str: ...
 
     def share(self, value: Any) -> Any:
         """Rank 0's `value` on all ranks."""
@@ -123,7 +128,9 @@ def together(world: World, work: Callable[[], T]) -> T:
 
 def speaks_first(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether this process should print what concerns all, while MPI is not there to ask."""
-    ranks = [environment[k] for k in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID") if k in environment]
+    ranks = [
+        environment[k] for k in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID") if k in environment
+    ]
     return not ranks or ranks[0] == "0"
 
 

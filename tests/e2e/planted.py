@@ -1,0 +1,62 @@
+"""ZO-HFL with a fault planted in it, for `--method planted:Planted`: the environment says which, and in which round.
+
+PLANT = raise | system_exit | nan (in client 3's step), kill_client, kill_server, raise_server, fill (the disk), slow, signal.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from zofl_mpi.run.clients import Client
+from zofl_mpi.zo_hfl import ZOHFL, Model, Values
+
+PLANT = os.environ.get("PLANT", "")
+ROUND = int(os.environ.get("PLANT_ROUND", "5"))
+CLIENT = 3
+
+
+@dataclass(frozen=True)
+class Planted(ZOHFL):
+    def solve(self, client: Client, message: Model) -> Any:
+        if PLANT == "slow":
+            time.sleep(0.05)
+        if message.r == ROUND and client.i == CLIENT:
+            if PLANT == "raise":
+                raise ArithmeticError("planted")
+            if PLANT == "system_exit":
+                sys.exit(3)
+            if PLANT == "nan":
+                return Values(np.nan, 0.0)
+            if PLANT == "kill_client":
+                os.kill(os.getpid(), signal.SIGKILL)
+        return super().solve(client, message)
+
+    def round(self, state: Any, r: int, clients: Any) -> Any:
+        if r == ROUND:
+            if PLANT == "kill_server":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if PLANT == "raise_server":
+                raise ArithmeticError("planted at the server")
+            if PLANT == "fill":
+                _fill(Path(os.environ["PLANT_FOLDER"]))
+            if PLANT == "signal":
+                os.kill(os.getpid(), signal.SIGUSR1)
+        return super().round(state, r, clients)
+
+
+def _fill(folder: Path) -> None:
+    """Writes until the disk is full."""
+    with (folder / "filler").open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(b"\0" * 512)
+        except OSError:
+            pass
