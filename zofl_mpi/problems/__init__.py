@@ -46,6 +46,9 @@ class Hierarchical(Protocol):
             stepsizes: (H,).
         """
 
+    def kernel_name(self, batch_size: int) -> str:
+        """What computes `lower` on batches of this size, for the record: kernels agree to rounding only."""
+
     def project(self, i: int, x: Array, y: Array) -> Array:
         """(k, n) the projection of the rows of y onto Y_i(x), the rows of x."""
 

@@ -119,6 +119,9 @@ class Quadratic:
             project=lambda z: self.project(i, x, z),
         )
 
+    def kernel_name(self, batch_size: int) -> str:
+        return "numpy"
+
     def project(self, i: int, x: Array, y: Array) -> Array:
         return ball(y, x, self.radius)
 
@@ -170,6 +173,9 @@ class Corner:
             stepsize=lambda t: float(stepsizes[t]),
             project=lambda z: self.project(i, x, z),
         )
+
+    def kernel_name(self, batch_size: int) -> str:
+        return "numpy"
 
     def project(self, i: int, x: Array, y: Array) -> Array:
         return np.maximum(y, 0)
