@@ -1,0 +1,227 @@
+"""Messages: what is packed comes back with every bit, a block is shared or it is not, and its bytes are counted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+
+from zofl_mpi.run import messages
+
+
+@dataclass(frozen=True)
+class Letter:
+    a: Any = None
+    b: Any = None
+    more: dict[str, Any] = field(default_factory=dict)
+
+
+class Envelope:
+    @dataclass(frozen=True)
+    class Inner:
+        k: int
+
+
+DTYPES = ["?", "i1", "u1", "<i2", ">i4", "<i8", "<u8", "<f2", "<f4", ">f4", "<f8", "<c8", "<c16"]
+ARRAYS = st.sampled_from(DTYPES).flatmap(
+    lambda dtype: npst.arrays(np.dtype(dtype), npst.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=5))
+)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
+PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | TEXTS
+FIELDS = ARRAYS | PLAIN
+LETTERS = st.builds(Letter, FIELDS, FIELDS, st.dictionaries(TEXTS, FIELDS, max_size=4))
+
+
+def sent(message: Any) -> Any:
+    block, used = messages.pack(message)
+    return messages.unpack(block[:used])
+
+
+def same(one: Any, two: Any) -> bool:
+    """Equal in type and in every bit; the payload of a number that is nan does not matter."""
+    if isinstance(one, np.ndarray):
+        return isinstance(two, np.ndarray) and (one.dtype, one.shape, one.tobytes()) == (
+            two.dtype,
+            two.shape,
+            two.tobytes(),
+        )
+    if isinstance(one, float) and isinstance(two, float):
+        return (math.isnan(one) and math.isnan(two)) or (one == two and math.copysign(1, one) == math.copysign(1, two))
+    return type(one) is type(two) and one == two
+
+
+@settings(max_examples=300, deadline=None)
+@given(LETTERS)
+def test_what_is_packed_is_unpacked(letter: Letter) -> None:
+    found = sent(letter)
+    assert type(found) is Letter
+    assert same(found.a, letter.a) and same(found.b, letter.b)
+    assert found.more.keys() == letter.more.keys()
+    assert all(same(found.more[name], value) for name, value in letter.more.items())
+
+
+@settings(max_examples=100, deadline=None)
+@given(LETTERS)
+def test_the_size_is_the_tensors_bytes_plus_8_for_each_number(letter: Letter) -> None:
+    def weight(value: Any) -> int:
+        if isinstance(value, np.ndarray):
+            return value.size * value.itemsize
+        if isinstance(value, str):
+            return len(value.encode())
+        return 0 if value is None else 8
+
+    assert messages.size(letter) == sum(map(weight, [letter.a, letter.b, *letter.more.values()]))
+    assert messages.size(sent(letter)) == messages.size(letter)
+
+
+@settings(max_examples=100, deadline=None)
+@given(LETTERS, st.integers(0, 300))
+def test_every_array_lies_on_a_boundary_of_64_bytes(letter: Letter, room: int) -> None:
+    block, used = messages.pack(letter, np.empty(room, np.uint8))
+    found = messages.unpack(block[:used])
+    start = block.__array_interface__["data"][0]
+    for array in (v for v in (found.a, found.b, *found.more.values()) if isinstance(v, np.ndarray) and v.size):
+        assert (array.__array_interface__["data"][0] - start) % 64 == 0
+        assert np.shares_memory(array, block)
+
+
+TENSORS: dict[str, Callable[[], torch.Tensor]] = {
+    "float32": lambda: torch.arange(6.0).reshape(2, 3),
+    "float64": lambda: torch.arange(6.0, dtype=torch.float64),
+    "int64": lambda: torch.tensor([2**62, -1]),
+    "bool": lambda: torch.tensor([True, False]),
+    "bfloat16": lambda: torch.tensor([1.5, -2.0, math.inf, 3e38, 1e-40]).to(torch.bfloat16),
+    "bfloat16, 0-d": lambda: torch.tensor(1.5, dtype=torch.bfloat16),
+    "0-d": lambda: torch.tensor(2.5),
+    "empty": lambda: torch.zeros(0, 3),
+    "transposed": lambda: torch.arange(6.0).reshape(2, 3).T,
+    "transposed bfloat16": lambda: torch.arange(6.0).reshape(2, 3).to(torch.bfloat16).T,
+    "every other": lambda: torch.arange(8.0)[::2],
+    "expanded": lambda: torch.tensor([3.0]).expand(4),
+    "with a gradient": lambda: torch.arange(3.0, requires_grad=True) * 2,
+}
+
+
+@pytest.mark.parametrize("name", TENSORS)
+@pytest.mark.parametrize("writable", [True, False])
+def test_a_torch_tensor_arrives_with_its_dtype_shape_and_values(name: str, writable: bool) -> None:
+    tensor = TENSORS[name]()
+    block, used = messages.pack(Letter(tensor, more={"again": tensor}))
+    block.setflags(write=writable)
+    found = messages.unpack(block[:used])
+    for arrived in (found.a, found.more["again"]):
+        assert isinstance(arrived, torch.Tensor)
+        assert (arrived.dtype, arrived.shape) == (tensor.dtype, tensor.shape)
+        assert torch.equal(arrived, tensor.detach())
+        assert not arrived.requires_grad
+    assert messages.size(Letter(tensor)) == tensor.numel() * tensor.element_size()
+
+
+@pytest.mark.parametrize("array", [np.arange(6.0).reshape(2, 3).T, np.arange(8)[::-2], np.broadcast_to(2.0, (2, 2))])
+def test_an_array_in_any_memory_order_arrives_right(array: np.ndarray[Any, Any]) -> None:
+    found = sent(Letter(array)).a
+    np.testing.assert_array_equal(found, array)
+    assert found.dtype == array.dtype and found.flags.c_contiguous
+
+
+def test_numbers_keep_their_type_and_the_last_bit() -> None:
+    values = [True, 0, 2**70, -0.0, 0.1, 5e-324, math.inf, -math.inf, math.nan, "", "ä€\n", None]
+    for value in values:
+        assert same(sent(Letter(value)).a, value)
+    for scalar, expected in ((np.float64(0.1), 0.1), (np.int32(-3), -3), (np.bool_(True), True)):
+        assert same(sent(Letter(scalar)).a, expected)
+    assert sent(Letter(np.float32(0.1))).a == float(np.float32(0.1))
+
+
+@pytest.mark.parametrize("writable", [True, False])
+def test_views_are_writable_as_the_block_is(writable: bool) -> None:
+    block, used = messages.pack(Letter(np.zeros(3), more={"x": np.ones((2, 2))}))
+    block.setflags(write=writable)
+    found = messages.unpack(block[:used])
+    for array in (found.a, found.more["x"]):
+        assert array.flags.writeable == writable
+        assert np.shares_memory(array, block)
+
+
+def test_a_copy_shares_nothing_and_can_be_written() -> None:
+    mine = Letter(np.zeros(3), torch.zeros(3))
+    theirs = messages.copy(mine)
+    theirs.a[:] = 1
+    theirs.b[:] = 1
+    assert mine.a.sum() == 0 and mine.b.sum() == 0
+    mine.a[:] = 2
+    assert theirs.a.sum() == 3
+
+
+def test_a_slot_that_is_large_enough_is_used_again() -> None:
+    slot, used = messages.pack(Letter(np.zeros(100)))
+    again, less = messages.pack(Letter(np.ones(50), "shorter"), slot)
+    assert again is slot and less < used
+    assert np.array_equal(messages.unpack(slot[:less]).a, np.ones(50))
+    larger, more = messages.pack(Letter(np.zeros(1000)), slot)
+    assert larger is not slot and larger.size >= more
+    exact, _ = messages.pack(Letter(np.zeros(100)), np.empty(used, np.uint8))
+    assert exact.size == used
+
+
+def test_what_a_slot_held_before_leaves_no_trace() -> None:
+    clean, used = messages.pack(Letter(np.arange(5.0), 3, {"k": np.arange(3)}))
+    dirty, _ = messages.pack(Letter(np.arange(5.0), 3, {"k": np.arange(3)}), np.full(4096, 255, np.uint8))
+    found = messages.unpack(dirty[:used])
+    assert np.array_equal(found.a, np.arange(5.0)) and np.array_equal(found.more["k"], np.arange(3))
+    assert clean[:8].tobytes() == dirty[:8].tobytes()
+
+
+def test_a_nested_class_is_found_again() -> None:
+    found = sent(Envelope.Inner(4))
+    assert type(found) is Envelope.Inner and found.k == 4
+
+
+def test_an_empty_dictionary_stays_one() -> None:
+    assert sent(Letter()).more == {}
+
+
+def local() -> Any:
+    @dataclass(frozen=True)
+    class Hidden:
+        k: int = 0
+
+    return Hidden()
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        (3.0, "a message is an instance of a dataclass, not float"),
+        (np.zeros(3), "a message is an instance of a dataclass, not ndarray"),
+        (None, "a message is an instance of a dataclass, not NoneType"),
+        (Letter, "a message is an instance of a dataclass, not type"),
+        (Letter([1, 2]), r"Letter\.a is a list; a message holds arrays, tensors, numbers and strings"),
+        (Letter(b=1j), r"Letter\.b is a complex"),
+        (Letter(more={"k": (1,)}), r"Letter\.more\.k is a tuple"),
+        (Letter(more={"k": {"deeper": 1}}), r"Letter\.more\.k is a dict"),
+        (Letter(np.array([None, 1])), r"Letter\.a is an array of Python objects; a message holds numbers only"),
+        (local(), r"message class local\.<locals>\.Hidden is local to a function; declare it at the top of its module"),
+    ],
+)
+def test_what_is_no_message_is_refused_by_name(message: Any, words: str) -> None:
+    with pytest.raises(TypeError, match=words):
+        messages.pack(message)
+
+
+def test_replaced_arrays_keep_the_kind_of_their_field() -> None:
+    letter = Letter(np.zeros(2), torch.zeros(2), {"k": 1.0, "name": "n"})
+    changed = {("a",): np.ones(2), ("b",): np.full(2, 2.0, np.float32), ("more", "k"): np.array(3.0)}
+    found = messages.replace_arrays(letter, changed)
+    assert np.array_equal(found.a, np.ones(2))
+    assert isinstance(found.b, torch.Tensor) and found.b.tolist() == [2.0, 2.0]
+    assert same(found.more["k"], 3.0) and found.more["name"] == "n"
+    assert letter.more["k"] == 1.0
