@@ -132,7 +132,7 @@ def machine() -> None:
     print(f"{(names or [platform.processor()])[0]}; Python {platform.python_version()}; {'; '.join(packages)}")
     print(f"{'; '.join(sorted(blas))}; one thread")
     if any(line.startswith("flags") and " avx512f " in line for line in lines) and "Haswell" in str(blas):
-        print("this OpenBLAS does not know the processor: OPENBLAS_CORETYPE=SkylakeX makes it use AVX-512")
+        print("AVX2 kernels on a processor with AVX-512: OPENBLAS_CORETYPE is set, or this OpenBLAS is too old for it")
 
 
 def main() -> None:

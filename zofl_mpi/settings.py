@@ -34,7 +34,7 @@ class Samples:
         pixels: unit ([0, 1]), raw (as stored) or standardize (mean 0, variance 1 over the training part).
         m: number of clients.
         alpha: Dirichlet concentration of the clients' classes, above 0; inf for iid.
-        partition: by_class (each class is spread over the clients) or by_client (each client draws its classes; equal sizes).
+        partition: by_class (each class is spread over the clients) or by_client (each draws its classes; equal sizes).
         balance: by_class: a client that holds its fair share gets nothing of the later classes.
         min_samples: every client holds at least so many; the partition is redrawn until it is so.
         split: random (10 % of all samples, --test-fraction, are the test set) or official (the data set's own).

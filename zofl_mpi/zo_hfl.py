@@ -124,7 +124,7 @@ class ZOHFL:
         gamma_local: step size of the local solves.
         schedule_local: over local steps t: harmonic (gamma_local/(t+1)), harmonic:OFFSET, sqrt, constant or power:P.
         eta: smoothing radius, the distance from x at which the implicit function is evaluated.
-        batch: samples of a local step, drawn with replacement; one draw serves all clients' step t alike in law.
+        batch: samples of a local step, drawn with replacement.
         server_batch: samples of the server's gradient of f_1, drawn with replacement.
         x0: first model: zero, random (standard normal entries times 0.01) or pretrained (SGD on the server's data).
         pretrain_steps: steps of that SGD, with server_batch samples each.
@@ -132,7 +132,7 @@ class ZOHFL:
         y0: where the local solves start: x (the point at which they are asked) or last (the client's last solution).
         samples: shared or separate mini-batches of the two solves; separate multiplies their noise by n/(2 eta).
         divide: the sum of estimates is divided by m (non-participants count as 0) or by participants (|S_r|).
-        exchange: scalars (a client sends f_2's two values) or solutions (y+ and y-, the paper's); the same x, bit for bit.
+        exchange: scalars (f_2's two values go up) or solutions (y+ and y-, the paper's); the same x, bit for bit.
     """
 
     setting: Setting
@@ -239,7 +239,9 @@ class ZOHFL:
         x = self.pair(message.x, self.direction(client.i, message.r))
         y = self.lower(client, x, message.r)
         if not np.isfinite(y).all():
-            raise UserError("the local solution is not finite; smaller --gamma-local or --mu, or --pixels unit, may help")
+            raise UserError(
+                "the local solution is not finite; smaller --gamma-local or --mu, or --pixels unit, may help"
+            )
         if self.y0 == "last":
             client.memory["y"] = y.mean(axis=0, dtype=np.float64).astype(y.dtype)
         return Solutions(y[0], y[1]) if self.exchange == "solutions" else self._values(client.i, x, y)
@@ -316,16 +318,20 @@ class ZOHFL:
     def columns(self) -> Mapping[str, tuple[str, str]]:
         return COLUMNS
 
-    def plan(self) -> dict[str, str | float]:
+    def plan(self, rounds: int) -> dict[str, str | float]:
         n, itemsize = self.problem.n, np.dtype(self.setting.dtype).itemsize
+        down, up = n * itemsize + 8, 16 if self.exchange == "scalars" else 2 * n * itemsize
+        asked = [(i, r) for r in range(rounds) for i in self.participants(r)]
+        steps = 2 * sum(self.local_steps(i, r) for i, r in asked)
         return {
-            "n": n,
-            "clients": self.setting.m,
-            "participants": len(self.participants(0)),
+            "length of x, n": n,
+            "clients, participants in a round": f"{self.setting.m}, {len(self.participants(0))}",
             "kernel": self.problem.kernel_name(self.batch),
-            "bytes_down": n * itemsize + 8,
-            "bytes_up": 16 if self.exchange == "scalars" else 2 * n * itemsize,
-            "local_steps_first_round": 2 * self.local_steps(0, 0),
+            "bytes down, for each participant and round": down,
+            "bytes up, for each participant and round": up,
+            "bytes down and up, all rounds": len(asked) * (down + up),
+            "local steps of all clients, all rounds": steps,
+            "FLOPs of all clients, all rounds": f"{steps * self.problem.flops(self.batch):.3g}",
         }
 
     # --- details

@@ -1,4 +1,4 @@
-"""ZO-HFL with a fault planted in it, for `--method planted:Planted`: the environment says which, and in which round.
+"""ZO-HFL with a fault planted in it, for `--method planted:Planted`: the environment says which, in which round.
 
 PLANT = raise | system_exit | nan (in client 3's step), kill_client, kill_server, raise_server, fill (the disk), slow, signal.
 """

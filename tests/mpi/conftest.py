@@ -1,4 +1,4 @@
-"""One body of tests for every transport: what a program asks of `LocalClients` and of `MPIClients` must give the same."""
+"""One body of tests for every transport: a program gives the same on `LocalClients` and on `MPIClients`."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Steps:
         g = rng(message.k, client.i)
         length, bad = int(g.integers(0, 7)), int(g.integers(0, 60))
         for q in range(length):
-            if np.random.default_rng().random() < 0.2:  # noqa: NPY002  (timing only, never a result)
+            if np.random.default_rng().random() < 0.2:
                 time.sleep(0.002)
             if q == bad:
                 raise ValueError(f"bad {message.k} {client.i} {q}")
@@ -246,7 +246,7 @@ def test_memories_go_to_a_checkpoint_and_come_back(both: Both) -> None:
     def program(clients: Any) -> list[Any]:
         for k in (1, 2):
             list(clients.ask(steps.count, Seed(k), to=[0, 2]))
-        kept = {i: memory for i, memory in clients.ask(STEPS["recall"], Nothing(), counted=False)}
+        kept = dict(clients.ask(STEPS["recall"], Nothing(), counted=False))
         list(clients.ask(steps.count, Seed(100)))
         list(clients.ask_each(STEPS["restore"], {i: kept[i] for i in (0, 2)}, counted=False))
         return [

@@ -49,6 +49,9 @@ class Hierarchical(Protocol):
     def kernel_name(self, batch_size: int) -> str:
         """What computes `lower` on batches of this size, for the record: kernels agree to rounding only."""
 
+    def flops(self, batch_size: int) -> float:
+        """Floating-point operations of a step of `lower` at one point; a multiplication and an addition count two."""
+
     def project(self, i: int, x: Array, y: Array) -> Array:
         """(k, n) the projection of the rows of y onto Y_i(x), the rows of x."""
 

@@ -78,6 +78,10 @@ class Softmax:
         """Which kernel `lower` uses for batches of this size, for the record: kernels agree to rounding only."""
         return choose(self.kernel, batch_size)
 
+    def flops(self, batch_size: int) -> float:
+        """Of the two products with the batch: logits and gradient."""
+        return 4.0 * batch_size * self.n
+
     def f1(self, x: Array, data: Dataset) -> float:
         """Mean cross-entropy of x (n,) over all of `data`, summed in float64."""
         return self.score(x, data)["loss"]

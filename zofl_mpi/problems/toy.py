@@ -122,6 +122,9 @@ class Quadratic:
     def kernel_name(self, batch_size: int) -> str:
         return "numpy"
 
+    def flops(self, batch_size: int) -> float:
+        return 2.0 * self.n**2
+
     def project(self, i: int, x: Array, y: Array) -> Array:
         return ball(y, x, self.radius)
 
@@ -176,6 +179,9 @@ class Corner:
 
     def kernel_name(self, batch_size: int) -> str:
         return "numpy"
+
+    def flops(self, batch_size: int) -> float:
+        return 2.0 * self.n
 
     def project(self, i: int, x: Array, y: Array) -> Array:
         return np.maximum(y, 0)

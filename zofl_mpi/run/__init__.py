@@ -1,1 +1,1 @@
-"""Everything that is not mathematics: random streams, messages, clients, MPI, devices, results, the loop, the command line."""
+"""Everything that is not mathematics: streams, messages, clients, MPI, devices, results, the loop, the command line."""

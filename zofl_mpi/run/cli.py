@@ -132,6 +132,7 @@ def _status(world: World, module: str, arguments: Sequence[str]) -> int:
     setting = build_setting(world, family, plan)
     method_class = together(world, lambda: method_of(family, plan.values["method"]))
     method = together(world, lambda: method_class(setting=setting, **plan.part(method_class)))
+    _same_kernel(world, method.plan(1).get("kernel"))
     if plan.values["dry_run"]:
         return _print_plan(plan, method) if world.rank == 0 else 0
     stop = Stop()
@@ -251,16 +252,31 @@ def _places(world: World, requested: str, choice: Any) -> dict[str, list[Any]]:
     else:
         threads = device.threads([mask for _, mask in node], me, device.cpus_per_task())
     device.limit_threads(threads)
-    ranks = world.collect((platform.node(), chosen, threads))
-    return {
-        name: list(values)
-        for name, values in zip(("hosts", "device", "threads"), zip(*ranks, strict=True), strict=True)
-    }
+    names = ("hosts", "device", "threads", "blas")
+    ranks = world.collect((platform.node(), chosen, threads, device.blas()))
+    found = {name: list(values) for name, values in zip(names, zip(*ranks, strict=True), strict=True)}
+    if world.rank == 0 and len(set(found["blas"])) > 1:
+        told = ", ".join(sorted(set(found["blas"])))
+        print(
+            f"zofl_mpi: warning: ranks compute with different libraries ({told}): bits may depend on their number",
+            file=sys.stderr,
+        )
+    return found
 
 
 def _refuse_gpu(requested: str) -> None:
     if requested == "cuda":
         raise UserError("--device cuda: this problem runs in NumPy on the CPU; use --device auto or cpu")
+
+
+def _same_kernel(world: World, kernel: Any) -> None:
+    """Refuses ranks whose environments differ in what "auto" chooses: kernels agree to rounding only."""
+    kernels = world.collect(kernel)
+    if len(set(kernels)) > 1:
+        told = ", ".join(f"rank {rank}: {name}" for rank, name in enumerate(kernels))
+        raise UserError(
+            f"--kernel auto chose different kernels ({told}): install numba on all nodes, or say --kernel numpy"
+        )
 
 
 def build_setting(world: World, family: Any, plan: Plan) -> Setting:
@@ -295,7 +311,7 @@ def _check_same(stored: Mapping[str, Any], values: Mapping[str, Any], path: str)
 
 
 def _shown(value: Any) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value) or '""'
 
 
 def _peek(name: str, arguments: Sequence[str]) -> str:
@@ -310,15 +326,12 @@ def _peek(name: str, arguments: Sequence[str]) -> str:
 
 
 def _print_plan(plan: Plan, method: Any) -> int:
+    """--dry-run: the configuration, then what the run will cost."""
     for name, value in plan.config.items():
-        print(f"{flags.flag(name):24} {_shown(value) if not isinstance(value, tuple) else _shown(list(value))}")
+        print(f"{flags.flag(name):20} {_shown(value)}")
     print()
-    for name, value in method.plan().items():
-        print(
-            f"{name.replace('_', ' '):40} {value:,}"
-            if isinstance(value, int)
-            else f"{name.replace('_', ' '):40} {value}"
-        )
+    for name, value in method.plan(plan.values["rounds"]).items():
+        print(f"{name:46} {value:,}" if isinstance(value, int) else f"{name:46} {value}")
     return 0
 
 

@@ -24,7 +24,7 @@ from zofl_mpi.run.device import peak_bytes
 from zofl_mpi.run.ledger import SERVER, Clock, Ledger, Row
 
 Step = Callable[["Client", Any], Any]
-"""A bound method of the running method: (client, message) -> reply, or a generator of uploads that returns its reply."""
+"""A bound method of the running method: (client, message) -> reply, or a generator of uploads returning its reply."""
 
 
 @final
@@ -69,7 +69,7 @@ class Clients(Protocol):
     def ask(
         self, step: Step, message: Any, *, to: Iterable[int] | None = None, counted: bool = True
     ) -> Iterator[tuple[int, Any]]:
-        """Sends one message to the clients `to` (None: all) at once; yields (i, item) in the order (q, i) as they are read.
+        """Sends one message to the clients `to` (None: all) at once; yields (i, item) in the order (q, i) as read.
 
         What the server computes before it reads overlaps with the clients. The question is open until the
         iterator is exhausted. With counted=False the bytes do not enter the ledger (evaluation).
@@ -106,7 +106,7 @@ class Clients(Protocol):
 @final
 @dataclass(frozen=True)
 class Failure:
-    """An exception of a step, as it travels to the server: the item it takes the place of, what happened, the traceback."""
+    """An exception of a step on its way to the server: the item it takes the place of, what happened, the traceback."""
 
     item: int
     sentence: str
@@ -265,7 +265,7 @@ class LocalClients:
         self, step: Step, message: Any, *, to: Iterable[int] | None = None, counted: bool = True
     ) -> Iterator[tuple[int, Any]]:
         to = participants(to, self.m)
-        return self._ask(step, {i: message for i in to}, counted)
+        return self._ask(step, dict.fromkeys(to, message), counted)
 
     def ask_each(self, step: Step, each: Mapping[int, Any], *, counted: bool = True) -> Iterator[tuple[int, Any]]:
         return self._ask(step, {i: each[i] for i in participants(each, self.m)}, counted)
@@ -277,7 +277,7 @@ class LocalClients:
         to = participants(to, self.m)
         shares = mean.normalised(to, weights)
         answer = mean.Answer()
-        for i, reply in self._ask(step, {i: message for i in to}, True):
+        for i, reply in self._ask(step, dict.fromkeys(to, message), True):
             try:
                 answer.add(i, reply, shares[i])
             except Exception as exc:

@@ -217,3 +217,17 @@ def limit_threads(n: int) -> None:
     threadpool_limits(n)  # not a `with`: nothing takes it back
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(n)
+
+
+def blas() -> str:
+    """What computes NumPy's matrix products, such as "openblas 0.3.31 SkylakeX": another core type, other bits."""
+    import numpy as np
+    from threadpoolctl import threadpool_info
+
+    own = Path(np.__file__).parent.name
+    found = sorted(
+        (library for library in threadpool_info() if library["user_api"] == "blas"),
+        key=lambda library: Path(library["filepath"]).parent.name.split(".")[0] != own,  # NumPy's before SciPy's
+    )
+    known = [found[0].get(key) for key in ("internal_api", "version", "architecture")] if found else ["unknown"]
+    return " ".join(str(word) for word in known if word)

@@ -156,7 +156,7 @@ def record(recorder: records.Recorder, done: int, wall: float, columns: dict[str
 
 
 def save(recorder: records.Recorder, done: int, state: Any, clients: Clients, config: Mapping[str, Any]) -> None:
-    """A checkpoint: the state, every client's memory, the number of finished rounds. There is no random state to save."""
+    """A checkpoint: the state, every client's memory, the number of finished rounds. There is no random state."""
     memories = {f"memory/{i}": _packed(memory) for i, memory in clients.ask(STEPS["recall"], Nothing(), counted=False)}
     attrs = {"round": done, "config": config, "steps": clients.ledger.steps}
     try:

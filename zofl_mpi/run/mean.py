@@ -105,7 +105,7 @@ def result_template(answers: Sequence[Answer]) -> Any:
 def added(
     part: Part, answer: Answer, shares: Mapping[int, float], total: Callable[[NDArray[np.int64]], NDArray[np.int64]]
 ) -> NDArray[Any]:
-    """The mean of one field. `total` adds up the processes' whole numbers; the result counts where `total` gives their sum."""
+    """The mean of one field, where `total` gives the sum of the processes' whole numbers (at the server)."""
     result = np.empty(math.prod(part.shape), part.dtype)
     for low in range(0, result.size, BLOCK):
         block = slice(low, min(low + BLOCK, result.size))

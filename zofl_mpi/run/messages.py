@@ -1,8 +1,8 @@
 """What travels between server and clients, and what a checkpoint keeps: frozen dataclasses as bytes.
 
-A message is a dataclass whose fields are NumPy arrays, torch tensors, numbers, strings, None, or dictionaries of these.
-Packed it is one block of bytes: the length of the header (8 bytes), the header (JSON: class, small fields, shapes), then
-the arrays, each on a 64-byte boundary. `unpack` gives views of the block, no copies.
+A message is a dataclass whose fields are NumPy arrays, torch tensors, numbers, strings, None, or dictionaries of
+these. Packed it is one block of bytes: the length of the header (8 bytes), the header (JSON: class, small fields,
+shapes), then the arrays, each on a 64-byte boundary. `unpack` gives views of the block, no copies.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def copy(message: Any) -> Any:
 
 
 def leaves(message: Any) -> Iterator[tuple[list[str], Any]]:
-    """(path, value) of each tensor, number, string or None in a message; a path has one name, or two inside a dictionary."""
+    """(path, value) of each tensor, number, string or None in a message; inside a dictionary a path has two names."""
     if not dataclasses.is_dataclass(message) or isinstance(message, type):
         raise TypeError(f"a message is an instance of a dataclass, not {type(message).__name__}")
     for field in dataclasses.fields(message):
@@ -86,7 +86,7 @@ def leaves(message: Any) -> Iterator[tuple[list[str], Any]]:
 
 
 def as_array(value: Any) -> NDArray[Any] | None:
-    """A NumPy array or torch tensor as a NumPy array on the host (bfloat16 as its int16 bits), anything else as None."""
+    """A NumPy array or torch tensor as a NumPy array on the host (bfloat16 as its int16 bits), else None."""
     if isinstance(value, np.ndarray):
         return value
     if not _is_tensor(value):

@@ -4,11 +4,11 @@ Client i lives on rank 1 + i mod P for the whole run, P = size - 1. A question g
 the main thread. For the way up every rank starts one communication thread and joins it at the question's end; until
 then the main thread makes no MPI call but `Abort`, so that no two threads are in MPI at a time.
 
-Items travel in waves: the live participants by i, cut before the first whose rank is already in the wave. Wave after wave
-is then the order (q, i), and the server neither sorts nor keeps anything back. In each wave all ranks learn by a polled
-`Iallgather` who sends what, and a `Gatherv` moves the bytes. Streams may have any lengths; a rank holds at most two packed
-items, the server two waves. No deadlock: what a rank produced before its item of a wave lay in earlier waves, so that it
-is delivered and its buffers are free.
+Items travel in waves: the live participants by i, cut before the first whose rank is already in the wave. Wave after
+wave is then the order (q, i), and the server neither sorts nor keeps anything back. In each wave all ranks learn by a
+polled `Iallgather` who sends what, and a `Gatherv` moves the bytes. Streams may have any lengths; a rank holds at most
+two packed items, the server two waves. No deadlock: what a rank produced before its item of a wave lay in earlier
+waves, so that it is delivered and its buffers are free.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ class Wire:
             self.comm.Gatherv([own[cut], counts[self.rank], MPI.BYTE], sink)
 
     def _pieces(self, sizes: Sequence[int]) -> Iterator[tuple[int, list[int], list[int], slice]]:
-        """All ranks' bytes, one after the other, in pieces: (start, counts, offsets by rank, the cut of this rank's own)."""
+        """All ranks' bytes, one after the other, in pieces: start, counts, offsets by rank, this rank's own cut."""
         ends = np.cumsum(sizes, dtype=np.int64)
         starts = ends - sizes
         for low in range(0, int(ends[-1]), LIMIT):

@@ -74,8 +74,8 @@ def clients_of(world: World, method: Method[Any], stop: Stop) -> Clients:
 def opened(world: World, method: Method[Any], order: Order) -> tuple[records.Recorder, records.Checkpoint | None]:
     """The result file, new or continued, and the checkpoint to start from."""
     flags, columns = order.flags, {**COLUMNS, **method.columns()}
-    plan = {name: value for name, value in method.plan().items() if name == "kernel"}
-    attrs = {**records.provenance(), **order.attrs, "config": order.config, "seed": flags["seed"], **plan}
+    kernel = method.plan(1).get("kernel", "")
+    attrs = {**records.provenance(), **order.attrs, "config": order.config, "seed": flags["seed"], "kernel": kernel}
     if flags["resume"]:
         return continued(world, order, attrs, columns)
     recorder = records.Recorder.create(
@@ -104,6 +104,12 @@ def continued(
     source = loop.result_of(Path(flags["resume"]))
     checkpoint = records.load_checkpoint(records.checkpoint_path(source))
     done = int(checkpoint.attrs["round"])
+    before = records.load(source).attrs.get("kernel")
+    if before != attrs.get("kernel"):
+        raise UserError(
+            f"--resume {source}: its kernel was {before}, here it is {attrs.get('kernel')}, which rounds differently: "
+            "continue in an environment like the first one (is numba installed?)"
+        )
     if done > flags["rounds"]:
         raise UserError(f"--rounds {flags['rounds']}: {done} rounds are done already; ask for more of them")
     target = Path(flags["out"]) if flags["out"] else source

@@ -65,8 +65,8 @@ class Method(Protocol[S]):
     def columns(self) -> Mapping[str, tuple[str, str]]:
         """{column: (unit, what it is)} of all that `evaluate` and the state's numbers report."""
 
-    def plan(self) -> dict[str, str | float]:
-        """What is known before the run: dimensions, kernel, bytes and computing per round."""
+    def plan(self, rounds: int) -> dict[str, str | float]:
+        """What is known before the run: "kernel", what computes the steps, and by description what it will cost."""
 
 
 def numbers(state: Any) -> Iterator[tuple[str, float]]:

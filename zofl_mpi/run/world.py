@@ -90,8 +90,8 @@ def refuse_singletons(size: int, environment: Mapping[str, str]) -> None:
     started = launched(environment)
     if size == 1 and started > 1:
         raise UserError(
-            f"started as {started} separate processes that do not see each other, not as {started} ranks: launcher and MPI "
-            "library do not match; use the mpirun of the MPI in this environment, or srun --mpi=pmi2 or --mpi=pmix"
+            f"started as {started} separate processes that do not see each other, not as {started} ranks: launcher and "
+            "MPI library do not match; use the mpirun of the MPI in this environment, or srun --mpi=pmi2 or --mpi=pmix"
         )
 
 
