@@ -1,0 +1,89 @@
+"""The ledger: bytes and items by step and client, seconds by step, one row a round."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from zofl_mpi.run.ledger import SERVER, Clock, Ledger, Row
+
+NONE = (np.zeros((1, 1, 3)), np.zeros((1, 1), np.int64))
+
+
+def row(ledger: Ledger) -> Row:
+    return ledger.row(*NONE)
+
+
+def test_bytes_and_items_are_added_up_by_step_and_client() -> None:
+    ledger = Ledger(3)
+    ledger.open("solve")
+    ledger.sent("solve", 0, 100)
+    ledger.sent("solve", 2, 40)
+    ledger.received("solve", 2, 7)
+    ledger.received("solve", 2, 8)
+    found = row(ledger)
+    assert found.steps == [SERVER, "solve"]
+    assert found.bytes_down.tolist() == [[0, 0, 0], [100, 0, 40]]
+    assert found.bytes_up.tolist() == [[0, 0, 0], [0, 0, 15]]
+    assert found.messages.tolist() == [[0, 0, 0], [0, 0, 2]]
+    assert {a.dtype for a in (found.bytes_down, found.bytes_up, found.messages)} == {np.dtype(np.int64)}
+
+
+def test_a_round_starts_empty_but_the_steps_stay() -> None:
+    ledger = Ledger(2)
+    ledger.open("solve")
+    ledger.sent("solve", 0, 1)
+    first = row(ledger)
+    second = row(ledger)
+    assert first.bytes_down.sum() == 1 and second.bytes_down.sum() == 0
+    assert second.steps == [SERVER, "solve"]
+
+
+def test_steps_stand_in_the_order_of_their_first_use_and_once() -> None:
+    ledger = Ledger(1)
+    for step in ("b", "a", "b", SERVER, "c"):
+        ledger.open(step)
+    assert ledger.steps == [SERVER, "b", "a", "c"]
+
+
+def test_a_row_does_not_change_with_later_rounds() -> None:
+    ledger = Ledger(1)
+    found = row(ledger)
+    ledger.open("solve")
+    ledger.sent("solve", 0, 5)
+    assert found.steps == [SERVER] and found.bytes_down.shape == (1, 1)
+
+
+def test_a_clock_books_the_time_under_step_and_kind() -> None:
+    clock = Clock()
+    for _ in range(2):
+        with clock.time("solve", "compute"):
+            time.sleep(0.01)
+    with clock.time("solve", "comm"):
+        pass
+    seconds = clock.take([SERVER, "solve"])
+    assert seconds.shape == (2, 3)
+    assert seconds[0].tolist() == [0, 0, 0]
+    assert 0.02 <= seconds[1, 0] < 0.5 and seconds[1, 1] == 0 and 0 < seconds[1, 2] < 0.01
+
+
+def test_taking_starts_a_new_round() -> None:
+    clock = Clock()
+    with clock.time("solve", "wait"):
+        pass
+    assert clock.take(["solve"])[0, 1] > 0
+    assert clock.take(["solve"]).sum() == 0
+
+
+def test_time_counts_even_if_the_work_fails() -> None:
+    clock = Clock()
+    with pytest.raises(ArithmeticError), clock.time("solve", "compute"):
+        time.sleep(0.01)
+        raise ArithmeticError
+    assert clock.take(["solve"])[0, 0] >= 0.01
+
+
+def test_no_steps_make_an_empty_table() -> None:
+    assert Clock().take([]).shape == (0, 3)

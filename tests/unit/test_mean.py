@@ -1,0 +1,217 @@
+"""The mean of many clients: near the exact one, the same bits in any order and grouping, and never an overflow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from zofl_mpi.errors import UserError
+from zofl_mpi.run import mean, messages
+
+LARGEST = float(np.finfo(np.float64).max) * (1 - 2.0**-40)
+"""Short of the very largest: shares like 1/1000 may add up to a little more than 1."""
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@dataclass(frozen=True)
+class Reply:
+    a: Any
+    k: Any = 0.0
+
+
+def answers_of(groups: Sequence[Sequence[int]], replies: Mapping[int, Any], shares: Mapping[int, float]) -> list[Any]:
+    """What one process a group has to say."""
+    answers = [mean.Answer() for _ in groups]
+    for answer, group in zip(answers, groups, strict=True):
+        for i in group:
+            answer.add(i, replies[i], shares[i])
+    return answers
+
+
+def averaged(
+    replies: Mapping[int, Any], groups: Sequence[Sequence[int]], weights: Mapping[int, float] | None = None
+) -> tuple[Any, int]:
+    """The mean over processes that each hold one group of the clients, and the largest sum of whole numbers."""
+    shares = mean.normalised(list(replies), weights)
+    answers = answers_of(groups, replies, shares)
+    means, largest = {}, 0
+    for part in mean.plan([answer.told() for answer in answers]):
+        own: list[list[np.ndarray[Any, Any]]] = []
+        for answer in answers:
+            own.append([])
+            mean.added(part, answer, shares, lambda block, seen=own[-1]: seen.append(block.copy()) or block)
+        for block in own[0]:
+            assert block.dtype == np.int64
+        whole = [np.concatenate(blocks).astype(object) for blocks in own if blocks]
+        largest = max(largest, *np.sum(np.abs(whole), axis=0)) if whole else largest
+        sums = iter([np.sum(blocks, axis=0) for blocks in zip(*own, strict=True)])
+        means[part.path] = mean.added(part, answers[0], shares, lambda block, sums=sums: next(sums))
+    return messages.replace_arrays(mean.result_template(answers), means), largest
+
+
+def exact(values: Sequence[float], shares: Sequence[float]) -> Fraction:
+    return sum((Fraction(x) * Fraction(w) for x, w in zip(values, shares, strict=True)), Fraction(0))
+
+
+VALUES = st.lists(st.tuples(FINITE, st.floats(0.0, 1e6)), min_size=1, max_size=40).filter(
+    lambda pairs: any(w > 1e-3 for _, w in pairs)
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(VALUES)
+def test_the_mean_is_the_exact_one_but_for_the_quantum_and_float64(pairs: list[tuple[float, float]]) -> None:
+    """Half a quantum a client, half a unit in the last place for each product, and for the result."""
+    m, weights = len(pairs), {i: w for i, (_, w) in enumerate(pairs)}
+    values, shares = [x for x, _ in pairs], mean.normalised(range(m), weights)
+    found, _ = averaged({i: Reply(np.array([x])) for i, x in enumerate(values)}, [range(m)], weights)
+    right = exact(values, [shares[i] for i in range(m)])
+    bound = max(abs(x) * shares[i] for i, x in enumerate(values))
+    half = Fraction(mean.quantum(bound, m)) / 2 if bound else Fraction(0)
+    products = sum(abs(Fraction(x) * Fraction(shares[i])) for i, x in enumerate(values)) / 2**53
+    assert abs(Fraction(float(found.a[0])) - right) <= m * half + products + abs(right) / 2**52 + m * Fraction(5e-324)
+
+
+def test_the_quantum_costs_nothing_that_float64_would_keep() -> None:
+    """Values within 2^5 of each other, 16 clients that weigh 1/16 each: products and sum are exact, so is the mean."""
+    values = [float(k) + 2.0**-40 for k in range(1, 17)]
+    found, _ = averaged({i: Reply(np.array([x])) for i, x in enumerate(values)}, [range(16)])
+    assert found.a[0] == math.fsum(values) / 16
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_order_and_grouping_of_the_clients_change_no_bit(data: Any) -> None:
+    m = data.draw(st.integers(1, 12))
+    rows = data.draw(st.lists(st.lists(FINITE, min_size=3, max_size=3), min_size=m, max_size=m))
+    replies = {i: Reply(np.array(rows[i]), rows[i][0]) for i in range(m)}
+    weights = {i: data.draw(st.floats(0.5, 2)) for i in range(m)}
+    first, _ = averaged(replies, [range(m)], weights)
+    order = data.draw(st.permutations(range(m)))
+    cuts = sorted(data.draw(st.lists(st.integers(0, m), max_size=3)))
+    groups = [order[low:high] for low, high in zip([0, *cuts], [*cuts, m], strict=True)]
+    groups.sort(key=len, reverse=True)  # a process without clients has no template of its own
+    again, _ = averaged({i: replies[i] for i in order}, groups, weights)
+    assert first.a.tobytes() == again.a.tobytes()
+    assert np.float64(first.k).tobytes() == np.float64(again.k).tobytes()
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.floats(0, LARGEST), st.integers(1, 100_000))
+def test_m_terms_of_the_largest_size_stay_below_2_to_the_62(bound: float, m: int) -> None:
+    """And no power of two below would do by more than a factor 4, unless the values are below 2^-938."""
+    quantum = Fraction(mean.quantum(bound, m))
+    assert m * Fraction(bound) <= quantum * 2**62
+    assert math.frexp(float(quantum))[0] == 0.5
+    assert quantum * 2**62 <= 4 * m * Fraction(bound) or quantum == Fraction(2) ** -1000 or bound == 0
+
+
+CASES = {
+    "zero": [0.0],
+    "huge": [LARGEST, -LARGEST],
+    "all huge": [LARGEST],
+    "tiny": [1e-300, -1e-300],
+    "subnormal": [5e-324, -5e-324],
+    "huge and subnormal": [LARGEST, 5e-324],
+    "just above a power of two": [1.0, 1.0 + 2.0**-52],
+    "just below a power of two": [1.0 - 2.0**-53],
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("m", [1, 2, 3, 10, 64, 65, 1000])
+def test_nothing_overflows_for_adversarial_values(name: str, m: int) -> None:
+    values = [CASES[name][i % len(CASES[name])] for i in range(m)]
+    found, largest = averaged({i: Reply(np.array([x, -x])) for i, x in enumerate(values)}, [range(m)])
+    assert largest <= 2**62
+    assert np.isfinite(found.a).all()
+    assert found.a[0] == -found.a[1]
+    right = float(exact(values, list(mean.normalised(range(m), None).values())))
+    assert found.a[0] == pytest.approx(right, rel=1e-14, abs=max(map(abs, values)) * 1e-14 + m * 2.0**-1000)
+
+
+def test_unequal_weights_do_not_overflow_either() -> None:
+    m = 1000
+    weights = {i: 10.0 ** (i % 9) for i in range(m)}
+    found, largest = averaged({i: Reply(np.array([LARGEST])) for i in range(m)}, [range(m)], weights)
+    assert largest <= 2**62
+    assert found.a[0] == pytest.approx(LARGEST, rel=1e-13)
+
+
+def test_all_zero_gives_zero() -> None:
+    found, _ = averaged({i: Reply(np.zeros((2, 3)), 0.0) for i in range(4)}, [range(4)])
+    assert found.a.tolist() == [[0.0] * 3] * 2 and found.k == 0.0
+
+
+@pytest.mark.parametrize("m", [1, 3, 7, 10])
+def test_the_mean_of_equal_replies_is_that_reply(m: int) -> None:
+    x = np.random.default_rng(3).standard_normal(200)
+    found, _ = averaged({i: Reply(x, 0.1) for i in range(m)}, [range(m)])
+    np.testing.assert_allclose(found.a, x, rtol=2**-52, atol=m * mean.quantum(np.abs(x).max() / m, m))
+    assert found.k == pytest.approx(0.1, rel=2**-52)
+
+
+@pytest.mark.parametrize("size", [mean.BLOCK - 1, mean.BLOCK, mean.BLOCK + 1, 2 * mean.BLOCK + 3])
+def test_vectors_longer_than_a_block_are_averaged_whole(size: int) -> None:
+    x = np.arange(float(size))
+    found, _ = averaged({0: Reply(x), 1: Reply(3 * x)}, [[0], [1]])
+    assert np.array_equal(found.a, 2 * x)
+
+
+def test_shape_dtype_and_kind_of_each_field_are_kept() -> None:
+    replies = {i: Reply(torch.full((2, 2), float(i)), np.full((1, 0, 2), 1.0, np.float32)) for i in range(3)}
+    found, _ = averaged(replies, [range(3)])
+    assert isinstance(found.a, torch.Tensor) and found.a.dtype == torch.float32
+    assert found.a.tolist() == [[1.0, 1.0]] * 2
+    assert found.k.shape == (1, 0, 2) and found.k.dtype == np.float32
+
+
+def test_weights_count_relative_to_their_sum() -> None:
+    replies = {0: Reply(np.array([1.0])), 1: Reply(np.array([5.0]))}
+    found, _ = averaged(replies, [[0, 1]], {0: 6.0, 1: 2.0})
+    assert found.a[0] == 2.0
+    assert mean.normalised([4, 7], None) == {4: 0.5, 7: 0.5}
+    assert mean.normalised([4, 7], {4: 0.0, 5: 9.0, 7: 2.0}) == {4: 0.0, 7: 1.0}
+
+
+@pytest.mark.parametrize("weights", [{0: 1.0, 1: -0.5}, {0: 0.0, 1: 0.0}, {0: math.nan, 1: 1.0}, {0: math.inf, 1: 1.0}])
+def test_weights_that_make_no_mean_are_refused(weights: dict[int, float]) -> None:
+    with pytest.raises(ValueError, match="mean needs weights >= 0 with a positive sum"):
+        mean.normalised([0, 1], weights)
+
+
+def test_a_participant_without_a_weight_is_refused() -> None:
+    with pytest.raises((ValueError, KeyError)):
+        mean.normalised([0, 1], {0: 1.0})
+
+
+@pytest.mark.parametrize(
+    ("reply", "words"),
+    [
+        (Reply(np.arange(3)), r"mean cannot average Reply\.a; it takes floating-point tensors and numbers"),
+        (Reply(np.zeros(2), "text"), r"Reply\.k"),
+        (Reply(np.zeros(2), True), r"Reply\.k"),
+        (Reply(np.zeros(2), None), r"Reply\.k"),
+        (Reply(np.zeros(2, complex)), r"Reply\.a"),
+        (Reply(torch.zeros(2, dtype=torch.bfloat16)), r"Reply\.a"),
+    ],
+)
+def test_a_field_without_a_mean_is_named(reply: Any, words: str) -> None:
+    with pytest.raises(TypeError, match=words):
+        mean.Answer().add(0, reply, 1.0)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_field_that_is_not_finite_is_named(bad: float) -> None:
+    for reply, name in ((Reply(np.array([0.0, bad])), "a"), (Reply(np.zeros(2), bad), "k")):
+        with pytest.raises(UserError, match=rf"Reply\.{name} is not finite, so it has no mean"):
+            mean.Answer().add(0, reply, 1.0)
