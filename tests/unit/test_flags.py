@@ -1,0 +1,305 @@
+"""Flags: what a dataclass, a TOML file and a command line make of each other, and the sentences for mistakes."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from zofl_mpi import zo_hfl
+from zofl_mpi.errors import UserError
+from zofl_mpi.run import cli, flags
+from zofl_mpi.run.cli import RunFlags
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """A model.
+
+    Attributes:
+        n: its length,
+            on two lines.
+        lam: a weight.
+        mu: one number, or one per client.
+        kind: which.
+        bias: with one or without.
+        gamma_local: a step size.
+        name: some text.
+    """
+
+    n: int = 3
+    lam: float = 1.0
+    mu: tuple[float, ...] = (1.0,)
+    kind: Literal["red", "blue"] = "red"
+    bias: bool = False
+    gamma_local: float = 0.1
+    name: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Twin:
+    """Another class with a flag of the same name.
+
+    Attributes:
+        n: also a length.
+    """
+
+    n: int = 0
+
+
+GROUPS = {"the model": Model}
+KNOWN = flags.flags_of(GROUPS)
+
+
+def parsed(*arguments: str) -> dict[str, Any]:
+    return flags.parse(GROUPS, arguments, "python -m test", "A test.")
+
+
+def complaint(*arguments: str) -> str:
+    with pytest.raises(UserError) as caught:
+        parsed(*arguments)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "changed"),
+    [
+        ([], {}),
+        (["--n", "7", "--name", "a b"], {"n": 7, "name": "a b"}),
+        (["--n=7"], {"n": 7}),
+        (["--lambda", "2.5"], {"lam": 2.5}),
+        (["--lam", "2.5"], {"lam": 2.5}),
+        (["--lam", "-2.5e-3"], {"lam": -2.5e-3}),
+        (["--lam", "inf"], {"lam": math.inf}),
+        (["--lam=-inf"], {"lam": -math.inf}),
+        (["--mu", "1", "2.5", "inf"], {"mu": (1.0, 2.5, math.inf)}),
+        (["--mu", "-1", "--n", "2"], {"mu": (-1.0,), "n": 2}),
+        (["--bias"], {"bias": True}),
+        (["--bias", "--no-bias"], {"bias": False}),
+        (["--kind", "blue"], {"kind": "blue"}),
+        (["--gamma-local", "1"], {"gamma_local": 1.0}),
+        (["--n", "1", "--n", "2"], {"n": 2}),
+    ],
+)
+def test_flags_are_the_fields_by_their_names_and_types(arguments: list[str], changed: dict[str, Any]) -> None:
+    found = parsed(*arguments)
+    assert found == dataclasses.asdict(Model()) | changed
+    assert {name: type(v) for name, v in found.items()} == {k: type(v) for k, v in dataclasses.asdict(Model()).items()}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--knd", "red"], "unknown flag --knd; the nearest is --kind; --help lists all"),
+        (["--gama-local=3"], "unknown flag --gama-local; the nearest is --gamma-local"),
+        (["--zzzzzz"], "unknown flag --zzzzzz; --help lists all"),
+        (["stray"], "'stray' stands where a flag is expected; flags begin with --"),
+        (["--n", "many"], "--n many: must be a whole number"),
+        (["--n", "1.5"], "--n 1.5: must be a whole number"),
+        (["--n=x"], "--n x: must be a whole number"),
+        (["--n"], "--n (nothing): must be a whole number"),
+        (["--lam", "much"], "--lam much: must be a number"),
+        (["--kind", "green"], "--kind green: must be one of red, blue"),
+        (["--mu", "1", "two"], "--mu 1 two: must be one or more values, each a number"),
+    ],
+)
+def test_a_mistake_is_one_sentence_with_flag_value_and_what_is_allowed(arguments: list[str], words: str) -> None:
+    assert complaint(*arguments).startswith(words)
+
+
+def test_a_mistake_in_an_alias_names_the_value_too() -> None:
+    assert complaint("--lambda", "much").endswith("much: must be a number")
+
+
+def arguments_of(values: dict[str, Any]) -> list[str]:
+    return flags.to_arguments(values, KNOWN, "run.toml")
+
+
+def test_a_toml_table_and_its_flags_mean_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(
+        'n = 7\nlambda = -2.5\nmu = [0.5, inf]\nkind = "blue"\nbias = true\ngamma-local = 1e-3\nname = "a b"\n'
+    )
+    right = Model(n=7, lam=-2.5, mu=(0.5, math.inf), kind="blue", bias=True, gamma_local=1e-3, name="a b")
+    assert parsed(*arguments_of(flags.read_toml(str(path)))) == dataclasses.asdict(right)
+
+
+def test_keys_may_be_spelled_as_field_flag_or_alias() -> None:
+    for key in ("gamma_local", "gamma-local"):
+        assert parsed(*arguments_of({key: 0.5}))["gamma_local"] == 0.5
+    for key in ("lam", "lambda"):
+        assert parsed(*arguments_of({key: 0.5}))["lam"] == 0.5
+
+
+def test_flags_after_a_table_come_first() -> None:
+    table = arguments_of({"n": 7, "bias": True, "mu": [1.0, 2.0]})
+    found = parsed(*table, "--n", "8", "--no-bias", "--mu", "3")
+    assert (found["n"], found["bias"], found["mu"]) == (8, False, (3.0,))
+
+
+@pytest.mark.parametrize("value", [dataclasses.asdict(Model()), {"mu": (-1.0, 5e-324), "lam": 0.1 + 0.2, "n": -4}])
+def test_values_go_to_arguments_and_back_bit_for_bit(value: dict[str, Any]) -> None:
+    assert parsed(*arguments_of(value)) == dataclasses.asdict(Model()) | value
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({"gama_local": 1.0}, "run.toml: unknown key 'gama_local'; the nearest is gamma-local"),
+        ({"Kind": "red"}, "run.toml: unknown key 'Kind'; the nearest is kind"),
+        ({"qqqq": 1}, "run.toml: unknown key 'qqqq'"),
+        ({"n": {"deep": 1}}, "run.toml: 'n' is a table; every key stands at the top level and names a flag"),
+    ],
+)
+def test_a_wrong_key_is_named_with_its_file(table: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError) as caught:
+        arguments_of(table)
+    assert str(caught.value) == words
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(None, "cannot be read (No such file or directory)"), (b"n = ", "is not TOML"), (b"\xff\xfe", "is not TOML")],
+)
+def test_a_file_that_is_no_toml_is_named(tmp_path: Path, content: bytes | None, words: str) -> None:
+    path = tmp_path / "run.toml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        flags.read_toml(str(path))
+    assert f"--config {path}: {words}" in str(caught.value)
+
+
+def test_help_texts_come_from_the_docstring_in_one_line() -> None:
+    assert flags.attribute_texts(Model)["n"] == "its length, on two lines."
+    assert set(flags.attribute_texts(Model)) == set(KNOWN)
+
+
+def test_help_is_printed_and_ends_with_status_0(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parsed("--help")
+    assert caught.value.code in (0, None)
+    text = capsys.readouterr().out
+    assert "--gamma-local" in text and "its length, on two lines." in text and "--lambda" in text
+
+
+def test_two_groups_may_not_share_a_flag() -> None:
+    with pytest.raises(TypeError, match="the flag --n of second exists already"):
+        flags.flags_of({"first": Model, "second": Twin})
+
+
+# --- ZO-HFL's own flags
+
+
+def values(*arguments: str) -> dict[str, Any]:
+    return cli.understand(zo_hfl, arguments).values
+
+
+@pytest.mark.parametrize("problem", zo_hfl.PROBLEMS)
+def test_every_flag_of_zo_hfl_has_a_help_text(problem: str) -> None:
+    groups = cli.groups_of(zo_hfl, "zo_hfl", problem)
+    for cls in groups.values():
+        texts = flags.attribute_texts(cls)
+        assert [name for name in flags.fields_of(cls) if not texts.get(name)] == []
+    assert "rounds" in flags.flags_of(groups)
+
+
+DEFAULTS = {
+    "method": "zo_hfl",
+    "problem": "softmax",
+    "data": "digits",
+    "m": 10,
+    "alpha": math.inf,
+    "beta": 1.0,
+    "tau": (20.0,),
+    "schedule_h": "sqrt",
+    "gamma_local": 0.1,
+    "schedule_local": "harmonic",
+    "gamma": 0.01,
+    "schedule": "sqrt",
+    "batch": 64,
+    "server_batch": 256,
+    "x0": "zero",
+    "y0": "x",
+    "samples": "shared",
+    "divide": "m",
+    "eta": 0.1,
+    "lam": 1.0,
+    "mu": (1.0,),
+    "exchange": "scalars",
+    "dtype": "float32",
+    "device": "auto",
+    "pixels": "unit",
+}
+
+
+def test_defaults_are_the_papers_and_those_of_the_table() -> None:
+    found = values()
+    assert {name: found[name] for name in DEFAULTS} == DEFAULTS
+
+
+def test_the_names_that_scripts_rely_on_are_flags() -> None:
+    known = flags.flags_of(cli.groups_of(zo_hfl, "zo_hfl", "softmax"))
+    names = [
+        "data-dir",
+        "rounds",
+        "seed",
+        "out",
+        "checkpoint-every",
+        "resume",
+        "eval-every",
+        "config",
+        "dry-run",
+        "quiet",
+        "force",
+    ]
+    assert [name for name in names if name.replace("-", "_") not in known] == []
+
+
+def test_flags_come_before_the_config_file_and_that_before_the_defaults(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text('problem = "toy"\nbeta = 0.5\ntau = [1, 2]\nm = 2\nnoise = 0.25\n')
+    found = values("--config", str(path), "--beta", "0.9")
+    assert (found["problem"], found["beta"], found["tau"], found["noise"]) == ("toy", 0.9, (1.0, 2.0), 0.25)
+    assert values(f"--config={path}", "--n", "3")["n"] == 3
+
+
+def test_a_plan_keeps_what_a_run_depends_on_and_the_command_as_typed() -> None:
+    plan = cli.understand(zo_hfl, ["--tau", "1.5", "--out", "a b.h5", "--quiet"])
+    assert plan.command == "python -m zofl_mpi.zo_hfl --tau 1.5 --out 'a b.h5' --quiet"
+    assert plan.config["tau"] == (1.5,)
+    assert not set(plan.config) & {"out", "force", "resume", "config", "dry_run", "quiet"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--method", "zohfl"], "--method zohfl: must be one of zo_hfl, or module:Class; did you mean zo_hfl?"),
+        (["--problem", "softmx"], "--problem softmx: must be one of softmax, toy, corner; did you mean softmax?"),
+        (["--method", "no_such_module:M"], "--method no_such_module:M: No module named 'no_such_module'"),
+        (["--method", "zofl_mpi.zo_hfl:Nothing"], "--method zofl_mpi.zo_hfl:Nothing: module 'zofl_mpi.zo_hfl' has no"),
+        (["--problem", "toy", "--alpha", "1"], "unknown flag --alpha"),
+    ],
+)
+def test_a_method_or_problem_that_does_not_exist_is_named(arguments: Sequence[str], words: str) -> None:
+    with pytest.raises(UserError) as caught:
+        values(*arguments)
+    assert str(caught.value).startswith(words)
+
+
+@pytest.mark.parametrize(
+    X
+def test_counts_of_rounds_have_a_least_value(name: str, value: int, least: int) -> None:
+    with pytest.raises(UserError, match=f"--{flags.flag(name)} {value}: must be a whole number, at least {least}"):
+        RunFlags(**{name: value})
+    RunFlags(**{name: least})
+
+
+def test_a_users_own_class_brings_its_own_flags() -> None:
+    found = values("--method", f"{zo_hfl.__name__}:ZOHFL", "--eta", "0.5")
+    assert found["eta"] == 0.5 and found["method"] == "zofl_mpi.zo_hfl:ZOHFL"
