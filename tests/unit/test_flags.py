@@ -292,9 +292,9 @@ def test_a_method_or_problem_that_does_not_exist_is_named(arguments: Sequence[st
     assert str(caught.value).startswith(words)
 
 
-@pytest.mark.parametrize(
-    X
-def test_counts_of_rounds_have_a_least_value(name: str, value: int, least: int) -> None:
+@pytest.mark.parametrize(("name", "least"), [("rounds", 1), ("eval_every", 1), ("checkpoint_every", 0)])
+def test_counts_of_rounds_have_a_least_value(name: str, least: int) -> None:
+    value = least - 1
     with pytest.raises(UserError, match=f"--{flags.flag(name)} {value}: must be a whole number, at least {least}"):
         RunFlags(**{name: value})
     RunFlags(**{name: least})

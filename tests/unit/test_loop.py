@@ -1,0 +1,269 @@
+"""Rounds: when they are evaluated and saved, what their rows hold, how a run stops, fails and goes on."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zofl_mpi.errors import UserError
+from zofl_mpi.run import loop, records
+from zofl_mpi.run.clients import Client, Clients, LocalClients
+from zofl_mpi.run.ledger import Row
+from zofl_mpi.run.loop import RunError, Schedule, Totals
+
+M = 3
+
+
+@dataclass(frozen=True)
+class Add:
+    a: Any
+    k: int = 0
+
+
+@dataclass(frozen=True)
+class Sum:
+    x: Any
+    total: float = 0.0
+    flag: bool = True
+
+
+@dataclass
+class Counting:
+    """Each client adds 1 to a number it keeps and sends it; the state is their sum so far."""
+
+    setting: Any = None
+    fails_in: int = -1
+    evaluated: list[int] = field(default_factory=list)
+
+    def start(self) -> Sum:
+        return Sum(np.zeros(2))
+
+    def round(self, state: Sum, r: int, clients: Clients) -> Sum:
+        total = 0.0
+        for _, reply in clients.ask(self.count, Add(state.x, r), to=[0, 2]):
+            total += reply.a[0]
+        if r == self.fails_in:
+            raise UserError("smaller --gamma helps")
+        return Sum(state.x + total, total)
+
+    def count(self, client: Client, message: Add) -> Add:
+        client.memory["calls"] = client.memory.get("calls", 0) + 1
+        if client.i == 2 and message.k == self.fails_in - 100:
+            raise ArithmeticError("broken")
+        return Add(np.array([float(client.memory["calls"])]))
+
+    def evaluate(self, state: Sum, r: int, clients: Clients) -> dict[str, float]:
+        self.evaluated.append(r)
+        for _ in clients.ask(self.look, Add(state.x), counted=False):
+            pass
+        return {"objective": float(state.x.sum()), "test_accuracy": math.nan}
+
+    def look(self, client: Client, message: Add) -> Add:
+        return Add(np.zeros(4))
+
+    def columns(self) -> Mapping[str, tuple[str, str]]:
+        return {"total": ("1", "the sum")}
+
+    def plan(self) -> dict[str, str | float]:
+        return {}
+
+
+@dataclass
+class Diary:
+    """Progress that is written down."""
+
+    told: list[tuple[int, str]] = field(default_factory=list)
+
+    def update(self, done: int, note: str, seconds: float) -> None:
+        assert seconds > 0
+        self.told.append((done, note))
+
+
+def recorder(path: Path, rounds: int = 9) -> records.Recorder:
+    return records.Recorder.create(path, attrs={"config": {"m": M}}, m=M, ranks=1, rounds=rounds)
+
+
+def run(
+    path: Path,
+    method: Counting | None = None,
+    rounds: int = 9,
+    every: tuple[int, int] = (4, 0),
+    stop: Callable[[], bool] = lambda: False,
+    diary: Any = None,
+) -> tuple[Totals, bool]:
+    clients = LocalClients([None] * M, stop)
+    schedule = Schedule(rounds, *every)
+    return loop.run(method or Counting(), clients, schedule, recorder(path), diary or Diary(), None, {"m": M})
+
+
+def goes_on(path: Path, rounds: int, every: tuple[int, int] = (4, 0)) -> tuple[Totals, bool]:
+    checkpoint = records.load_checkpoint(records.checkpoint_path(path))
+    again = records.Recorder.reopen(path, int(checkpoint.attrs["round"]), rounds=rounds)
+    clients = LocalClients([None] * M)
+    return loop.run(Counting(), clients, Schedule(rounds, *every), again, Diary(), checkpoint, {"m": M})
+
+
+@pytest.mark.parametrize(
+    ("rounds", "every", "right"),
+    [(9, 4, [1, 4, 8, 9]), (8, 4, [1, 4, 8]), (3, 10, [1, 3]), (1, 1, [1]), (4, 1, [1, 2, 3, 4])],
+)
+def test_the_first_every_so_many_and_the_last_round_are_evaluated(
+    tmp_path: Path, rounds: int, every: int, right: list[int]
+) -> None:
+    method = Counting()
+    run(tmp_path / "a.h5", method, rounds, (every, 0))
+    assert [r + 1 for r in method.evaluated] == right
+    objective = records.load(tmp_path / "a.h5").rounds["objective"]
+    assert (np.flatnonzero(~np.isnan(objective)) + 1).tolist() == right
+
+
+@given(st.integers(1, 50), st.integers(1, 60), st.integers(0, 60))
+def test_checkpoints_come_every_so_many_rounds_and_last_or_never(rounds: int, eval_every: int, every: int) -> None:
+    schedule = Schedule(rounds, eval_every, every)
+    saved = {done for done in range(1, rounds + 1) if schedule.saves(done)}
+    assert saved == ({d for d in range(1, rounds + 1) if d % every == 0} | {rounds} if every else set())
+    evaluated = {done for done in range(1, rounds + 1) if schedule.evaluates(done)}
+    assert evaluated == {1, rounds} | {d for d in range(1, rounds + 1) if d % eval_every == 0}
+
+
+def test_a_checkpoint_is_written_when_the_schedule_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved: list[int] = []
+    monkeypatch.setattr(loop, "save", lambda recorder, done, *rest: saved.append(done))
+    run(tmp_path / "a.h5", every=(4, 4))
+    assert saved == [4, 8, 9]
+    run(tmp_path / "b.h5", every=(4, 0))
+    assert saved == [4, 8, 9]
+
+
+def test_a_row_holds_the_states_numbers_the_evaluation_and_the_bytes(tmp_path: Path) -> None:
+    _, done = run(tmp_path / "a.h5", rounds=5)
+    found = records.load(tmp_path / "a.h5")
+    assert done and found.attrs["status"] == "done" and found.length == 5
+    assert found.rounds["round"].tolist() == [1, 2, 3, 4, 5]
+    assert found.rounds["total"].tolist() == [2, 4, 6, 8, 10]  # in every round; truths are no columns
+    assert set(found.rounds) == {"round", "seconds", "total", "objective", "test_accuracy"}
+    np.testing.assert_array_equal(found.rounds["objective"], [4, np.nan, np.nan, 40, 60])
+    assert (found.rounds["seconds"] > 0).all()
+    assert found.steps == ("server", "count", "look")
+    assert found.clients["bytes_down"][:, 1].tolist() == [[24, 0, 24]] * 5
+    assert found.clients["bytes_up"][:, 1].tolist() == [[16, 0, 16]] * 5
+    assert found.clients["messages"][:, 1].tolist() == [[1, 0, 1]] * 5
+    assert found.clients["bytes_down"][:, 2].sum() == 0  # evaluations are not counted
+    assert found.final["x"].tolist() == [30, 30] and found.final["total"] == 10
+
+
+def test_totals_are_the_sums_of_the_rows(tmp_path: Path) -> None:
+    totals, _ = run(tmp_path / "a.h5", rounds=5)
+    found = records.load(tmp_path / "a.h5")
+    assert (totals.round, totals.rounds) == (5, 5)
+    assert (totals.bytes_down, totals.bytes_up) == (5 * 48, 5 * 32)
+    assert totals.wall == pytest.approx(found.rounds["seconds"].sum())
+    assert totals.last["objective"] == 60 and totals.last["total"] == 10
+    assert "test_accuracy" not in totals.last  # a number that is none says nothing
+    kinds = [found.ranks[f"seconds_{kind}"].sum() for kind in ("compute", "wait", "comm")]
+    np.testing.assert_allclose(totals.seconds, [kinds])
+
+
+def test_totals_add_up_over_ranks_and_keep_the_last_number() -> None:
+    totals = Totals(7)
+    zeros, ones = np.zeros((2, 3), np.int64), np.ones((2, 3), np.int64)
+    row = Row(["server", "solve"], ones, 2 * ones, zeros, np.ones((2, 4, 3)), zeros)
+    totals.add(row, 0.5, {"a": 1.0, "b": 2.0})
+    totals.add(row, 0.25, {"a": math.nan, "b": 3.0})
+    assert (totals.round, totals.rounds, totals.wall) == (9, 2, 0.75)
+    assert (totals.bytes_down, totals.bytes_up) == (12, 24)
+    assert totals.last == {"a": 1.0, "b": 3.0}
+    assert np.array_equal(totals.seconds, np.full((4, 3), 4.0))
+
+
+def test_progress_hears_of_every_round_and_of_the_last_evaluation(tmp_path: Path) -> None:
+    diary = Diary()
+    run(tmp_path / "a.h5", rounds=5, diary=diary)
+    assert diary.told == [
+        (1, "objective 4.0000"),
+        (2, "objective 4.0000"),
+        (3, "objective 4.0000"),
+        (4, "objective 40.0000"),
+        (5, "objective 60.0000"),
+    ]
+
+
+def test_a_stop_ends_after_the_round_with_a_checkpoint(tmp_path: Path) -> None:
+    path, asked = tmp_path / "a.h5", iter([False] * 4 + [True] * 9)  # the first account is the start's
+    totals, done = run(path, stop=lambda: next(asked))
+    assert not done and totals.round == 4
+    found = records.load(path)
+    assert found.length == 4 and found.attrs["status"] == "interrupted" and not found.final
+    checkpoint = records.load_checkpoint(records.checkpoint_path(path))
+    assert checkpoint.attrs["round"] == 4 and json.loads(checkpoint.attrs["config"]) == {"m": M}
+    assert set(checkpoint.payload) == {"state", *(f"memory/{i}" for i in range(M))}
+
+
+def test_a_stop_in_the_last_round_finishes_the_run(tmp_path: Path) -> None:
+    asked = iter([False] * 3 + [True])
+    totals, done = run(tmp_path / "a.h5", rounds=3, stop=lambda: next(asked))
+    assert done and totals.round == 3
+    assert records.load(tmp_path / "a.h5").attrs["status"] == "done"
+    assert not records.checkpoint_path(tmp_path / "a.h5").exists()
+
+
+def test_a_run_that_goes_on_has_the_state_and_the_memories(tmp_path: Path) -> None:
+    """The clients count on from where they were: without memories the totals would start at 2 again."""
+    asked = iter([False] * 4 + [True] * 9)
+    run(tmp_path / "a.h5", stop=lambda: next(asked))
+    totals, done = goes_on(tmp_path / "a.h5", 9)
+    run(tmp_path / "b.h5")
+    whole, parts = records.load(tmp_path / "b.h5"), records.load(tmp_path / "a.h5")
+    assert done and (totals.round, totals.rounds) == (9, 5)
+    for name in whole.rounds.keys() - {"seconds"}:
+        np.testing.assert_array_equal(whole.rounds[name], parts.rounds[name])
+    assert whole.final["x"].tolist() == parts.final["x"].tolist()
+    assert whole.steps == parts.steps
+    for name in whole.clients:
+        np.testing.assert_array_equal(whole.clients[name], parts.clients[name])
+
+
+def test_a_run_that_is_over_takes_no_round(tmp_path: Path) -> None:
+    run(tmp_path / "a.h5", rounds=4, every=(4, 2))
+    totals, done = goes_on(tmp_path / "a.h5", 4)
+    assert done and (totals.round, totals.rounds) == (4, 0)
+    assert records.load(tmp_path / "a.h5").final["x"].tolist() == [20, 20]
+
+
+def test_a_failing_round_says_which_and_what_is_safe(tmp_path: Path) -> None:
+    with pytest.raises(
+        RunError, match=r"round 4: smaller --gamma helps; the 3 finished rounds are in .*a\.h5"
+    ) as caught:
+        run(tmp_path / "a.h5", Counting(fails_in=3))
+    assert caught.value.trace == ""
+    with pytest.raises(RunError, match=r"round 3: client 2 \(rank 0\) failed in step 'count', item 0: Arith") as caught:
+        run(tmp_path / "b.h5", Counting(fails_in=102))
+    assert "in count" in caught.value.trace
+
+
+def test_a_mistake_of_the_program_is_no_run_error(tmp_path: Path) -> None:
+    method = Counting()
+    method.evaluate = lambda *_: 1 / 0  # type: ignore[method-assign]
+    with pytest.raises(ZeroDivisionError):
+        run(tmp_path / "a.h5", method)
+
+
+@pytest.mark.parametrize(
+    ("name", "result"), [("a.h5", "a.h5"), ("a.ckpt.h5", "a.h5"), ("a.ckpt", "a.ckpt"), ("a.b.ckpt.h5", "a.b.h5")]
+)
+def test_a_checkpoint_and_its_result_name_each_other(name: str, result: str) -> None:
+    assert loop.result_of(Path("x") / name) == Path("x") / result
+
+
+def test_a_note_shows_what_is_known() -> None:
+    assert loop.note({}) == ""
+    assert loop.note({"objective": 1.5, "test_accuracy": 0.25}) == "test accuracy 0.2500  objective 1.5000"
