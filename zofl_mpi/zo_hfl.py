@@ -293,7 +293,6 @@ class ZOHFL:
         """The columns of COLUMNS but the state's."""
         replies = clients.ask(self.personal, Model(state.x, r), counted=False)
         test = self.problem.score(state.x, self.setting.test)  # while the clients compute
-        own = self.problem.score(state.x, self.setting.server)
         f1 = self.problem.f1(state.x, self.setting.server)
         told = [reply for _, reply in replies]
 
@@ -301,7 +300,7 @@ class ZOHFL:
             return math.fsum(getattr(p, field) for p in told) / len(told)
 
         sizes = [len(self.setting.server), *(p.samples for p in told)]
-        losses = [own.get("loss", math.nan), *(p.loss for p in told)]
+        losses = [f1 if "loss" in test else math.nan, *(p.loss for p in told)]  # f_1 is the loss on the server's data
         return {
             "test_accuracy": test.get("accuracy", math.nan),
             "test_loss": test.get("loss", math.nan),

@@ -113,7 +113,7 @@ class ClientRank:
                 break
             with self._clock.time(question.step, "comm"):
                 outbox.put(_packed(item, slot))
-        with self._clock.time(question.step, "comm"):
+        with self._clock.time(question.step, "wait"):  # for the other ranks' items: waves are common to all
             thread.join()
 
     def _contribute(self, question: Question, inbox: dict[int, Any]) -> None:

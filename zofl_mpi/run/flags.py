@@ -28,7 +28,7 @@ def flags_of(groups: Groups) -> dict[str, Any]:
     for title, cls in groups.items():
         for name, kind in fields_of(cls).items():
             if name in found:
-                raise TypeError(f"the flag --{flag(name)} of {title} exists already")
+                raise UserError(f"the flag --{flag(name)} of {title} exists already: give that field another name")
             found[name] = kind
     return found
 

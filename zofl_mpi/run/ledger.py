@@ -21,8 +21,9 @@ SERVER = "server"
 class Clock:
     """Seconds of one rank, by step.
 
-    `compute` is time inside a method's functions, `comm` is packing, copying and MPI calls, `wait` is having
-    nothing to do. A collective in which one rank waits for another counts as comm of both.
+    `compute` is time inside a method's functions; `comm` is packing, copying and MPI calls of the main thread (the
+    transfers of the communication thread overlap with computing and are not seen here); `wait` is having nothing to
+    do: no question, no free buffer, no item to read, or other ranks' items still on their way.
     """
 
     seconds: defaultdict[tuple[str, str], float] = field(default_factory=lambda: defaultdict(float))

@@ -1,0 +1,52 @@
+"""What the README shows works as shown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.agreement import differences
+from tests.conftest import ROOT, Completed
+from zofl_mpi.run import records
+
+README = (ROOT / "README.md").read_text()
+
+
+def test_the_method_of_the_readme_runs_on_any_number_of_ranks_and_learns(
+    mpirun: Callable[..., Completed], tmp_path: Path
+) -> None:
+    code = re.search(r'```python\n("""FedSGD.*?)```', README, re.S)
+    assert code
+    (tmp_path / "fedsgd.py").write_text(code[1])
+    command = ["-m", "zofl_mpi.zo_hfl", "--method", "fedsgd:FedSGD", "--gamma", "0.5", "--rounds", "40"]
+    for ranks, name in ((0, "one.h5"), (3, "three.h5")):
+        done = mpirun(ranks, *command, "--out", name, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    assert differences(tmp_path / "one.h5", tmp_path / "three.h5") == []
+    assert records.load(tmp_path / "one.h5").rounds["test_accuracy"][-1] > 0.8
+
+
+def test_every_flag_that_the_readme_names_exists() -> None:
+    from zofl_mpi import zo_hfl
+    from zofl_mpi.run import flags
+    from zofl_mpi.run.cli import groups_of
+
+    known = {flags.flag(name) for name in flags.flags_of(groups_of(zo_hfl, "zo_hfl", "softmax"))}
+    named = set(re.findall(r"`(?:[^`\n]*?)--([a-z][a-z0-9-]+)", README)) - {"help"}
+    assert named - known == set()
+
+
+def test_every_file_that_the_readme_names_exists() -> None:
+    for path in re.findall(r"(?:jobs|tests|analysis|zofl_mpi)/[\w./]+\.(?:sh|py|sbatch)", README):
+        assert (ROOT / path).is_file(), path
+
+
+def test_the_result_is_read_as_the_readme_shows(tmp_path: Path, mpirun: Callable[..., Completed]) -> None:
+    out = tmp_path / "mnist.h5"
+    assert mpirun(0, "-m", "zofl_mpi.zo_hfl", "--rounds", "2", "--quiet", "--out", out).returncode == 0
+    code = re.search(r"```python\n(from zofl_mpi.run import records.*?)```", README, re.S)
+    assert code
+    done = mpirun(0, "-c", code[1].replace("run.table()", "print(run.table()").rstrip() + ")", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "test_accuracy" in done.stdout
