@@ -73,7 +73,7 @@ class Counting:
     def columns(self) -> Mapping[str, tuple[str, str]]:
         return {"total": ("1", "the sum")}
 
-    def plan(self) -> dict[str, str | float]:
+    def plan(self, rounds: int) -> dict[str, str | float]:
         return {}
 
 
