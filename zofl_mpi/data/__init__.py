@@ -72,8 +72,10 @@ class Dataset:
         """Inputs (B, p) in `dtype`, scaled and shifted, and labels (B,) of the samples at `positions`."""
         rows = positions if self.rows is None else self.rows[positions]
         inputs = self.inputs[rows].astype(dtype)
-        inputs *= np.asarray(self.scale, dtype)
-        inputs += np.asarray(self.shift, dtype)
+        if np.any(self.scale != 1.0):
+            inputs *= np.asarray(self.scale, dtype)
+        if np.any(self.shift != 0.0):
+            inputs += np.asarray(self.shift, dtype)
         return inputs, self.labels[rows].astype(np.int64)
 
     def counts(self) -> NDArray[np.int64]:

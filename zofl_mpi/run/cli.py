@@ -111,6 +111,9 @@ def main(module: str, arguments: Sequence[str] | None = None) -> NoReturn:
         status = _said(exc, world.rank == 0)
     except SystemExit as exc:
         status = int(exc.code or 0)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python's own last flush would fail, too
+        world.abort("zofl_mpi: nobody reads this run's standard output any more")
     except BaseException:
         world.abort(f"zofl_mpi: rank {world.rank} failed\n{traceback.format_exc()}")
     sys.stdout.flush()
@@ -199,7 +202,7 @@ def groups_of(family: Any, method: str, problem: str) -> dict[str, type[Any]]:
         problem: {", ".join(family.PROBLEMS)}.
     """
     problem_groups = problem_of(family, problem).groups
-    return {"what": which, "run": RunFlags, **problem_groups, "method": method_of(family, method)}
+    return {"choice of method and problem": which, "run": RunFlags, **problem_groups, "method": method_of(family, method)}
 
 
 def method_of(family: Any, name: str) -> type[Any]:
