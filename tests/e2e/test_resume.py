@@ -1,0 +1,229 @@
+"""A run that is continued is the run that was never interrupted; what cannot be continued is refused by name."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_limits
+
+from tests.agreement import differences
+from tests.conftest import Completed, run_process
+from zofl_mpi.run import cli, records
+from zofl_mpi.run.records import checkpoint_path
+
+Mpirun = Callable[..., Completed]
+COMMAND = ["-m", "zofl_mpi.zo_hfl"]
+FLAGS = ["--tau", "3", "--beta", "0.5", "--y0", "last", "--eval-every", "5"]
+"""y0 = last: the clients' memories count. A run of 5 rounds evaluates the fifth, so the one of 9 must do so too."""
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """9 rounds without a break, without mpirun."""
+    out = tmp_path_factory.mktemp("whole") / "run.h5"
+    done = run_process([sys.executable, *COMMAND, *FLAGS, "--rounds", "9", "--out", str(out)])
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+@pytest.fixture(scope="module")
+def five(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The first 5 of them; for copies only."""
+    out = tmp_path_factory.mktemp("five") / "run.h5"
+    done = run_process([sys.executable, *COMMAND, *FLAGS, "--rounds", "5", "--out", str(out)])
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+@pytest.fixture
+def part(five: Path, tmp_path: Path) -> Path:
+    """A copy of the first 5 rounds, with its checkpoint."""
+    for path in (five, checkpoint_path(five)):
+        shutil.copy(path, tmp_path)
+    return tmp_path / five.name
+
+
+@pytest.fixture(autouse=True)
+def same_process() -> Iterator[None]:
+    """A run sets signal handlers and threads; a test that runs one in this process puts them back."""
+    numbers = (signal.SIGTERM, signal.SIGUSR1)
+    kept = [signal.getsignal(number) for number in numbers]
+    with threadpool_limits():
+        yield
+    for number, handler in zip(numbers, kept, strict=True):
+        signal.signal(number, handler)
+
+
+def resume(*arguments: object) -> int:
+    """The exit status of a continuation in this process."""
+    with pytest.raises(SystemExit) as caught:
+        cli.main("zofl_mpi.zo_hfl", ["--resume", *map(str, arguments), "--quiet"])
+    return int(caught.value.code or 0)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """The one sentence of a continuation that is refused."""
+    capsys.readouterr()
+    assert resume(*arguments) == 2
+    text = capsys.readouterr().err
+    assert text.startswith("zofl_mpi: ") and text.count("\n") == 1 and "Traceback" not in text
+    return text
+
+
+@pytest.mark.parametrize("ranks", [0, 3])
+def test_a_continued_run_is_the_uninterrupted_one_on_any_number_of_ranks(
+    mpirun: Mpirun, whole: Path, part: Path, ranks: int
+) -> None:
+    done = mpirun(ranks, *COMMAND, "--resume", part, "--rounds", 9)
+    assert done.returncode == 0, done.stderr
+    assert differences(whole, part) == []
+    assert records.load(part).attrs["status"] == "done"
+
+
+def test_a_run_that_began_on_many_ranks_goes_on_in_one_process(mpirun: Mpirun, whole: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run.h5"
+    assert mpirun(5, *COMMAND, *FLAGS, "--rounds", 5, "--out", out).returncode == 0
+    assert differences(whole, out) != []
+    assert resume(out, "--rounds", 9) == 0
+    assert differences(whole, out) == []
+
+
+def test_the_checkpoint_names_its_run_too(whole: Path, part: Path) -> None:
+    assert resume(checkpoint_path(part), "--rounds", 9) == 0
+    assert differences(whole, part) == []
+
+
+def test_a_run_may_go_on_twice(whole: Path, part: Path) -> None:
+    assert resume(part, "--rounds", 5, "--eval-every", 5) == 0
+    assert resume(part, "--rounds", 9) == 0
+    assert differences(whole, part) == []
+
+
+def test_another_name_leaves_the_first_result_untouched(whole: Path, part: Path, tmp_path: Path) -> None:
+    before = part.read_bytes(), checkpoint_path(part).read_bytes()
+    assert resume(part, "--rounds", 9, "--out", tmp_path / "other.h5") == 0
+    assert (part.read_bytes(), checkpoint_path(part).read_bytes()) == before
+    assert differences(whole, tmp_path / "other.h5") == []
+    assert checkpoint_path(tmp_path / "other.h5").exists()
+
+
+def test_another_name_that_exists_is_refused_unless_forced(
+    whole: Path, part: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other.h5"
+    other.write_text("mine")
+    assert f"--out {other} exists" in refused(capsys, part, "--rounds", 9, "--out", other)
+    assert other.read_text() == "mine"
+    assert resume(part, "--rounds", 9, "--out", other, "--force") == 0
+    assert differences(whole, other) == []
+
+
+def test_a_replaced_result_leaves_no_checkpoint_of_its_own_behind(part: Path, tmp_path: Path) -> None:
+    """It would be met by the next --resume, which would go on with another run's model."""
+    other = tmp_path / "other.h5"
+    with pytest.raises(SystemExit):
+        cli.main("zofl_mpi.zo_hfl", [*FLAGS, "--seed", "2", "--rounds", "2", "--out", str(other), "--quiet"])
+    stale = checkpoint_path(other).read_bytes()
+    assert resume(part, "--rounds", 6, "--out", other, "--force", "--checkpoint-every", 0) == 0
+    assert not checkpoint_path(other).exists() or checkpoint_path(other).read_bytes() != stale
+
+
+def test_a_finished_run_has_nothing_to_do(part: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = records.load(part)
+    assert resume(part) == 0
+    after = records.load(part)
+    assert "for 0 rounds" in capsys.readouterr().out
+    assert (after.length, after.attrs["status"]) == (5, "done")
+    np.testing.assert_array_equal(after.final["x"], before.final["x"])
+
+
+def test_rows_after_the_checkpoint_are_made_again(whole: Path, tmp_path: Path) -> None:
+    """A run that was killed 3 rounds after its checkpoint."""
+    out = tmp_path / "run.h5"
+    shutil.copy(whole, out)
+    arguments = [*FLAGS, "--rounds", "5", "--out", str(tmp_path / "early.h5")]
+    with pytest.raises(SystemExit):
+        cli.main("zofl_mpi.zo_hfl", arguments)
+    shutil.move(checkpoint_path(tmp_path / "early.h5"), checkpoint_path(out))
+    assert resume(out, "--rounds", 9) == 0
+    assert differences(whole, out) == []
+
+
+def test_another_configuration_is_refused_with_the_differences(part: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = part.read_bytes()
+    text = refused(capsys, part, "--rounds", 9, "--eta", 0.2, "--tau", 1, 2, "--seed", 5)
+    assert "the checkpoint is of another configuration" in text
+    for words in ("--eta was 0.1, is now 0.2", "--tau was 3.0, is now 1.0 2.0", "--seed was 1, is now 5"):
+        assert words in text
+    assert "--rounds was" not in text
+    assert part.read_bytes() == before
+
+
+@pytest.mark.parametrize("what", ["--method", "--problem"])
+def test_another_method_or_problem_is_refused(part: Path, capsys: pytest.CaptureFixture[str], what: str) -> None:
+    other = {"--method": "zofl_mpi.zo_hfl:ZOHFL", "--problem": "toy"}[what]
+    text = refused(capsys, part, what, other)
+    assert f"that run has {what} " in text and other in text
+
+
+def test_fewer_rounds_than_are_done_are_refused(part: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--rounds 3: 5 rounds are done already; ask for more of them" in refused(capsys, part, "--rounds", 3)
+    assert records.load(part).length == 5
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def spoil(path: Path) -> None:
+    """Every byte after the signature and the superblock is another."""
+    content = np.frombuffer(path.read_bytes(), np.uint8).copy()
+    content[96:] ^= 0x5A
+    path.write_bytes(content.tobytes())
+
+
+def text(path: Path) -> None:
+    path.write_text("rounds,loss\n1,0.5\n")
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def foreign(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        file["x"] = np.zeros(3)
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, cut, spoil, text, empty, foreign])
+@pytest.mark.parametrize("which", ["result", "checkpoint"])
+def test_a_missing_or_damaged_file_is_refused_by_name(
+    part: Path, capsys: pytest.CaptureFixture[str], which: str, damage: Callable[[Path], None]
+) -> None:
+    damaged = part if which == "result" else checkpoint_path(part)
+    other = checkpoint_path(part) if which == "result" else part
+    before = other.read_bytes()
+    damage(damaged)
+    sentence = refused(capsys, part, "--rounds", 9)
+    words = {
+        Path.unlink: "there is no file",
+        cut: "is damaged",
+        spoil: "is damaged",
+        text: "is not an HDF5 file",
+        empty: "is not an HDF5 file",
+        foreign: "no result of zofl_mpi" if which == "result" else "is not a checkpoint",
+    }
+    assert str(damaged) in sentence and words[damage] in sentence
+    assert other.read_bytes() == before
+
+
+def test_a_resume_of_nothing_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = refused(capsys, tmp_path / "none.h5")
+    assert f"--resume {tmp_path / 'none.h5'}" in text and "there is no file" in text
