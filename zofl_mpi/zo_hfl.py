@@ -87,6 +87,7 @@ class State:
 
 
 COLUMNS: Mapping[str, tuple[str, str]] = {
+    "x": ("1", "the global model, W (C, p) row by row"),
     "test_accuracy": ("1", "share of test samples that x classifies correctly"),
     "test_loss": ("nat", "mean cross-entropy of x on the test samples"),
     "train_loss": ("nat", "mean cross-entropy of x on all training samples, the server's and the clients'"),

@@ -66,6 +66,8 @@ class RunFlags:
                 raise UserError(f"--{flags.flag(name)} {value}: must be a whole number, at least {least}")
 
 
+RANKS_LISTED = 512
+"""With more ranks, only the different hosts, devices, ... are kept: an HDF5 attribute holds 64 kB."""
 LOCAL = {"out", "force", "resume", "config", "dry_run", "quiet"}
 """Flags of one command, not of a run: the result file does not keep them."""
 CHANGEABLE = LOCAL | {"rounds", "checkpoint_every", "eval_every", "data_dir", "device"}
@@ -113,7 +115,9 @@ def main(module: str, arguments: Sequence[str] | None = None) -> NoReturn:
         status = int(exc.code or 0)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python's own last flush would fail, too
-        world.abort("zofl_mpi: nobody reads this run's standard output any more")
+        world.abort("zofl_mpi: standard output was closed")
+    except KeyboardInterrupt:
+        world.abort("zofl_mpi: interrupted; the finished rounds are in the result file")
     except BaseException:
         world.abort(f"zofl_mpi: rank {world.rank} failed\n{traceback.format_exc()}")
     sys.stdout.flush()
@@ -202,7 +206,8 @@ def groups_of(family: Any, method: str, problem: str) -> dict[str, type[Any]]:
         problem: {", ".join(family.PROBLEMS)}.
     """
     problem_groups = problem_of(family, problem).groups
-    return {"choice of method and problem": which, "run": RunFlags, **problem_groups, "method": method_of(family, method)}
+    what = "choice of method and problem"
+    return {what: which, "run": RunFlags, **problem_groups, "method": method_of(family, method)}
 
 
 def method_of(family: Any, name: str) -> type[Any]:
@@ -258,6 +263,8 @@ def _places(world: World, requested: str, choice: Any) -> dict[str, list[Any]]:
     names = ("hosts", "device", "threads", "blas")
     ranks = world.collect((platform.node(), chosen, threads, device.blas()))
     found = {name: list(values) for name, values in zip(names, zip(*ranks, strict=True), strict=True)}
+    if world.size > RANKS_LISTED:
+        found = {name: sorted(set(values)) for name, values in found.items()}
     if world.rank == 0 and len(set(found["blas"])) > 1:
         told = ", ".join(sorted(set(found["blas"])))
         print(

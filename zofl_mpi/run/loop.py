@@ -120,7 +120,7 @@ def run(
             recorder.close("interrupted")
             return totals, False
     try:
-        recorder.finish(vars(state))
+        recorder.finish(vars(state), {name: meaning for name, (_, meaning) in method.columns().items()})
     except UserError as exc:
         raise RunError(str(exc)) from exc
     return totals, True
