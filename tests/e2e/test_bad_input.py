@@ -1,0 +1,343 @@
+"""Mistakes of a user: exit status 2, one line that names the flag or file, the value, and what to do; no traceback."""
+
+from __future__ import annotations
+
+import gzip
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_limits
+
+from tests.conftest import Completed, run_process
+from zofl_mpi.data.download import IDX_FILES
+from zofl_mpi.run import cli, device, records
+
+COMMAND = ["-m", "zofl_mpi.zo_hfl"]
+TINY = ["--rounds", "1", "--tau", "1", "--quiet"]
+
+
+def one_line(text: str) -> str:
+    """The one sentence that a user is told."""
+    assert text.startswith("zofl_mpi: ") and text.count("\n") == 1 and text.endswith("\n"), text
+    assert "Traceback" not in text
+    return text.removeprefix("zofl_mpi: ").rstrip()
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Each test runs in a folder of its own, and leaves signal handlers and threads as they were."""
+    numbers = (signal.SIGTERM, signal.SIGUSR1)
+    kept = [signal.getsignal(number) for number in numbers]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ZOFL_CACHE", str(tmp_path / "cache"))
+    with threadpool_limits():
+        yield tmp_path
+    for number, handler in zip(numbers, kept, strict=True):
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str], here: Path) -> Callable[..., str]:
+    """refused(*arguments): the sentence that a run with them ends in, in this process; no result is left."""
+
+    def run(*arguments: object) -> str:
+        before = set(here.glob("*.h5"))
+        with pytest.raises(SystemExit) as caught:
+            cli.main("zofl_mpi.zo_hfl", [*TINY, *map(str, arguments)])
+        told = capsys.readouterr()
+        assert caught.value.code == 2, told
+        assert told.out == ""
+        assert set(here.glob("*.h5")) == before
+        return one_line(told.err)
+
+    return run
+
+
+# --- as a process, alone and under mpirun
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--bta", "0.5"], "unknown flag --bta; the nearest is --beta; --help lists all"),
+        (["--beta", "1.5"], "--beta 1.5: must be a fraction of the clients, above 0 and at most 1"),
+        (["--data", "none.npz"], "--data none.npz: there is no such file"),
+    ],
+)
+@pytest.mark.parametrize("ranks", [0, 3])
+def test_a_process_ends_with_status_2_and_one_line(
+    mpirun: Callable[..., Completed], here: Path, ranks: int, arguments: list[str], words: str
+) -> None:
+    """Under mpirun only rank 0 speaks; what mpirun itself adds about the status does not count."""
+    done = mpirun(ranks, *COMMAND, *TINY, *arguments, cwd=here)
+    own = [line for line in done.stderr.splitlines(keepends=True) if line.startswith("zofl_mpi")]
+    assert done.returncode == 2 and done.stdout.strip() == ""
+    assert one_line("".join(own) if ranks else done.stderr).startswith(words)
+    assert "Traceback" not in done.stderr
+    assert list(here.glob("*.h5")) == []
+
+
+def test_singletons_in_place_of_ranks_are_refused_with_the_remedy(here: Path) -> None:
+    """A launcher of another MPI starts N processes that do not see each other: rank 0 of them speaks."""
+    for rank, lines in (("0", 1), ("2", 0)):
+        done = run_process([sys.executable, *COMMAND, *TINY], cwd=here, env={"PMI_SIZE": "4", "PMI_RANK": rank})
+        assert done.returncode == 2, done.stderr
+        assert len(done.stderr.splitlines()) == lines
+        if lines:
+            words = one_line(done.stderr)
+            assert words.startswith("started as 4 separate processes that do not see each other")
+            assert "use the mpirun of the MPI in this environment" in words
+    assert list(here.glob("*.h5")) == []
+
+
+# --- flags and their values
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("--gama-local 1", "unknown flag --gama-local; the nearest is --gamma-local"),
+        ("--official", "unknown flag --official"),
+        ("0.5", "'0.5' stands where a flag is expected"),
+        ("--rounds many", "--rounds many: must be a whole number"),
+        ("--rounds 2.5", "--rounds 2.5: must be a whole number"),
+        ("--rounds 0", "--rounds 0: must be a whole number, at least 1"),
+        ("--eval-every 0", "--eval-every 0: must be a whole number, at least 1"),
+        ("--checkpoint-every -1", "--checkpoint-every -1: must be a whole number, at least 0"),
+        ("--seed -1", "--seed -1: the seed must be a whole number from 0"),
+        ("--dtype float16", "--dtype float16: must be one of float32, float64"),
+        ("--beta half", "--beta half: must be a number"),
+        ("--beta", "--beta (nothing): must be a number"),
+        ("--beta 0", "--beta 0.0: must be a fraction of the clients, above 0 and at most 1"),
+        ("--beta nan", "--beta nan: must be a fraction"),
+        ("--alpha 0", "--alpha 0.0: the Dirichlet concentration must be greater than 0"),
+        ("--alpha -1", "--alpha -1.0: the Dirichlet concentration must be greater than 0"),
+        ("--alpha nan", "--alpha nan: the Dirichlet concentration must be greater than 0"),
+        ("--m 0", "--m 0: the number of clients must be at least 1"),
+        ("--m 2000", "--m 2000: 1132 samples are left for the clients, too few to give each --min-samples 10"),
+        ("--m 100 --alpha 0.001", "--alpha 0.001: in "),
+        ("--min-samples 0", "--min-samples 0"),
+        ("--test-fraction 1", "--test-fraction 1.0: it must lie between 0 and 1"),
+        ("--server-fraction 0", "--server-fraction 0.0: it must lie between 0 and 1"),
+        ("--tau 1 2", "must be one number, or 10, one for each client (--m)"),
+        ("--tau -3", "must be a number of local steps, at least 0"),
+        ("--mu 1 2 3", "3 values for 10 clients: give one number, or one per client"),
+        ("--mu -1", "mu -1.0: it must not be negative"),
+        ("--lam -2", "lam -2.0: it must not be negative"),
+        ("--radius -2", "radius -2.0: it must not be negative"),
+        ("--eta 0", "--eta 0.0: must be a smoothing radius above 0"),
+        ("--gamma -1", "--gamma -1.0: must be a step size, at least 0"),
+        ("--gamma-local nan", "--gamma-local nan: must be a step size, at least 0"),
+        ("--batch 0", "--batch 0: must be a whole number, at least 1"),
+        ("--server-batch 0", "--server-batch 0: must be a whole number, at least 1"),
+        ("--schedule fast", "--schedule 'fast': allowed are constant, sqrt, harmonic"),
+        ("--schedule-local power:0.5", "--schedule-local 'power:0.5': allowed are"),
+        ("--schedule-h harmonic", "--schedule-h harmonic: must be one of sqrt, constant"),
+        ("--x0 one", "--x0 one: must be one of zero, random, pretrained"),
+        ("--exchange all", "--exchange all: must be one of scalars, solutions"),
+        ("--pixels big", "--pixels big: must be one of unit, raw, standardize"),
+        ("--split official", "this data set has no official test part"),
+        ("--method fedavg", "--method fedavg: must be one of zo_hfl, or module:Class"),
+        ("--method nowhere:FedDyn", "--method nowhere:FedDyn: No module named 'nowhere'"),
+        ("--method zofl_mpi.zo_hfl:FedDyn", "--method zofl_mpi.zo_hfl:FedDyn: module"),
+        ("--method zofl_mpi.zo_hfl:math", "--method zofl_mpi.zo_hfl:math"),
+        ("--method :", "--method :"),
+        ("--problem lasso", "--problem lasso: must be one of softmax, toy, corner"),
+        ("--problem toy --m 0", "--m 0: must be a whole number, at least 1"),
+        ("--problem toy --n 0", "--n 0: must be a whole number, at least 1"),
+        ("--problem corner --lam 1", "unknown flag --lam"),
+        ("--data digit", "digit"),
+        ("--data synthetic --synthetic-samples 0", "--data synthetic"),
+        ("--data synthetic --synthetic-noise 2", "--data synthetic"),
+    ],
+)
+def test_a_wrong_flag_or_value_is_told_with_what_is_allowed(
+    refused: Callable[..., str], arguments: str, words: str
+) -> None:
+    given = arguments.split()
+    assert words in refused(*given)
+
+
+def test_a_flag_that_is_named_in_a_sentence_exists(refused: Callable[..., str]) -> None:
+    """Whoever types what the sentence says must not be told of an unknown flag."""
+    sentence = refused("--split", "official")
+    assert sentence.split(":")[0].split()[0] in ("--split", "--data")
+
+
+def test_cuda_is_refused_where_there_is_none(refused: Callable[..., str]) -> None:
+    if device.visible("auto"):
+        pytest.skip("there is a CUDA device here")
+    assert "--device cuda" in refused("--device", "cuda")
+
+
+# --- the configuration file
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("bta = 0.5\n", "unknown key 'bta'; the nearest is beta"),
+        ("[data]\nm = 3\n", "'data' is a table; every key stands at the top level"),
+        ("beta = ", "is not TOML"),
+        ("beta: 0.5\n", "is not TOML"),
+    ],
+)
+def test_a_wrong_config_file_is_named(refused: Callable[..., str], here: Path, content: str, words: str) -> None:
+    (here / "run.toml").write_text(content)
+    sentence = refused("--config", "run.toml")
+    assert words in sentence and "run.toml" in sentence
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ('beta = "half"\n', "--beta half: must be a number"),
+        ("rounds = 2.5\n", "--rounds 2.5: must be a whole number"),
+        ('method = "fedavg"\n', "--method fedavg: must be one of zo_hfl"),
+        ('problem = "lasso"\n', "--problem lasso: must be one of softmax"),
+        ("tau = [1, 2]\n", "must be one number, or 10"),
+        ("alpha = 0\n", "--alpha 0.0: the Dirichlet concentration"),
+        ("method = 3\n", "--method 3"),
+        ("problem = [1]\n", "--problem"),
+        ("tau = []\n", "--tau"),
+    ],
+)
+def test_a_wrong_value_in_a_config_file_is_told_like_a_flag(
+    refused: Callable[..., str], here: Path, content: str, words: str
+) -> None:
+    (here / "run.toml").write_text(content)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys.modules[__name__], "TINY", ["--quiet"])
+        assert words in refused("--config", "run.toml")
+
+
+@pytest.mark.parametrize("path", ["none.toml", "."])
+def test_a_missing_config_file_is_named(refused: Callable[..., str], path: str) -> None:
+    assert refused("--config", path).startswith(f"--config {path}: cannot be read")
+
+
+# --- the result
+
+
+def test_an_existing_result_is_not_overwritten_unless_forced(refused: Callable[..., str], here: Path) -> None:
+    out = here / "run.h5"
+    out.write_text("mine")
+    assert refused("--out", out) == f"--out {out} exists: choose another name or add --force"
+    assert out.read_text() == "mine"
+    with pytest.raises(SystemExit) as caught:
+        cli.main("zofl_mpi.zo_hfl", [*TINY, "--out", str(out), "--force"])
+    assert not caught.value.code and records.load(out).length == 1
+
+
+def test_a_result_in_a_missing_folder_is_refused(refused: Callable[..., str], here: Path) -> None:
+    assert refused("--out", here / "no" / "run.h5").startswith(f"--out {here / 'no' / 'run.h5'}: there is no folder")
+    assert refused("--out", here).startswith(f"--out {here} is a folder")
+
+
+# --- data
+
+
+def idx(array: Any) -> bytes:
+    shape = b"".join(length.to_bytes(4, "big") for length in np.shape(array))
+    return bytes((0, 0, 8, np.ndim(array))) + shape + np.asarray(array, np.uint8).tobytes()
+
+
+def written(folder: Path, packed: bool = False) -> list[Path]:
+    """Small files in MNIST's format: training images and labels, test images and labels."""
+    rng = np.random.default_rng(1)
+    arrays = [rng.integers(256, size=(60, 28, 28)), rng.integers(10, size=60)]
+    arrays += [rng.integers(256, size=(20, 28, 28)), rng.integers(10, size=20)]
+    (folder / "mnist").mkdir()
+    paths = [folder / "mnist" / (name + ".gz" * packed) for name in IDX_FILES]
+    for path, array in zip(paths, arrays, strict=True):
+        path.write_bytes(gzip.compress(idx(array)) if packed else idx(array))
+    return paths
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_truncated_data_file_is_named(refused: Callable[..., str], here: Path, which: int, packed: bool) -> None:
+    path = written(here, packed)[which]
+    path.write_bytes(path.read_bytes()[:-5])
+    assert str(path) in refused("--data", "mnist", "--data-dir", here)
+
+
+def test_a_damaged_gz_is_named(refused: Callable[..., str], here: Path) -> None:
+    path = written(here, packed=True)[0]
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    path.write_bytes(content)
+    assert str(path) in refused("--data", "mnist", "--data-dir", here)
+    path.write_bytes(b"not gzip")
+    assert str(path) in refused("--data", "mnist", "--data-dir", here)
+
+
+def test_a_file_of_another_kind_is_named(refused: Callable[..., str], here: Path) -> None:
+    images, labels, *_ = written(here)
+    kept = images.read_bytes()
+    images.write_bytes(b"\x00\x00\x0d\x03" + kept[4:])
+    assert f"{images} " in refused("--data", "mnist", "--data-dir", here)
+    images.write_bytes(labels.read_bytes())
+    assert f"{images} " in refused("--data", "mnist", "--data-dir", here)
+
+
+def test_labels_outside_the_classes_are_named(refused: Callable[..., str], here: Path) -> None:
+    labels = written(here)[1]
+    labels.write_bytes(idx([10] * 60))
+    assert f"{labels} holds the label 10, labels are 0 to 9" in refused("--data", "mnist", "--data-dir", here)
+
+
+@pytest.mark.parametrize("name", ["mnist", "fashion-mnist", "cifar10"])
+def test_missing_data_are_named_with_a_remedy(refused: Callable[..., str], here: Path, name: str) -> None:
+    sentence = refused("--data", name, "--data-dir", here)
+    assert name in sentence and str(here) in sentence and "download" in sentence
+
+
+X, Y = np.ones((80, 3), np.float32), np.arange(80) % 2
+NAN = X.copy()
+NAN[7, 1] = np.nan
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        ({"x": NAN, "y": Y}, "x is NaN or infinite (first in sample 7)"),
+        ({"x": X, "y": -Y}, "y runs from -1 to 0"),
+        ({"x": X, "y": Y * 10**6}, "y runs from 0 to 1000000"),
+        ({"x": X, "y": Y[:5]}, "x holds 80 samples but y 5 labels"),
+        ({"x": X, "y": Y / 2}, "it must be one integer a sample"),
+        ({"x": X.astype(complex), "y": Y}, "x is complex128"),
+        ({"x": X}, "has no array y but x"),
+    ],
+)
+def test_an_npz_with_the_wrong_content_is_named(
+    refused: Callable[..., str], here: Path, arrays: dict[str, Any], words: str
+) -> None:
+    np.savez(here / "own.npz", **arrays)
+    sentence = refused("--data", "own.npz", "--m", 2)
+    assert words in sentence and "own.npz" in sentence
+
+
+def test_a_truncated_or_foreign_npz_is_named(refused: Callable[..., str], here: Path) -> None:
+    path = here / "own.npz"
+    np.savez(path, x=X, y=Y)
+    content = path.read_bytes()
+    for bad in (content[: len(content) // 2], b"", b"x,y\n1,2\n", content[:200] + b"\xff" * 40 + content[240:]):
+        path.write_bytes(bad)
+        assert "own.npz" in refused("--data", "own.npz", "--m", 2)
+
+
+def test_good_files_are_run(here: Path) -> None:
+    """So the refusals above are about what is wrong with them."""
+    written(here)
+    np.savez(here / "own.npz", x=X, y=Y)
+    for data, m in (("mnist", 2), ("own.npz", 2)):
+        with pytest.raises(SystemExit) as caught:
+            cli.main("zofl_mpi.zo_hfl", [*TINY, "--data", data, "--data-dir", str(here), "--m", str(m)])
+        assert not caught.value.code
+    assert sorted(path.name for path in here.glob("zo_hfl-*s1.h5")) == ["zo_hfl-mnist-s1.h5", "zo_hfl-own-s1.h5"]
