@@ -202,9 +202,7 @@ class ZOHFL:
         gamma_r = stepsize(self.schedule, self.gamma, r)
         x = (x - gamma_r * (gradient_f1 + gradient_f2)).astype(x.dtype)
         if not np.isfinite(x).all():
-            raise UserError(
-                f"round {r}: x is not finite after the server's step; smaller --gamma, --gamma-local or --lam help"
-            )
+            raise UserError("x is not finite after the server's step; smaller --gamma, --lam or --gamma-local may help")
         steps = 2 * sum(self.local_steps(i, r) for i in participants)
         return State(x, float(np.linalg.norm(gradient_f1)), float(np.linalg.norm(gradient_f2)), steps)
 

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import difflib
 import io
+import itertools
 import re
 import tomllib
 import typing
@@ -148,25 +149,23 @@ def _nearest(name: str, known: Mapping[str, Any], prefix: str) -> str:
 def _explained(told: str, arguments: Sequence[str], known: Mapping[str, Any]) -> str:
     """tyro's boxed message as one sentence: which flag, which value, what is allowed."""
     text = " ".join(re.sub(r"[─╭╮╰╯│]", " ", told.split("───\n")[0] if "───\n" in told else told).split())
-    for name in re.findall(r"--([a-z0-9-]+)", told):
-        if (field := name.replace("-", "_")) in known:
-            given = _given(name, arguments)
-            return f"--{name} {given or '(nothing)'}: must be {_allowed(known[field])}"
+    spelled = {alias.removeprefix("--"): name for name, alias in ALIASES.items()}
+    for word in re.findall(r"--([a-z0-9-]+)", told):
+        name = spelled.get(word, word.replace("-", "_"))
+        if name in known:
+            given = _given({f"--{flag(name)}", ALIASES.get(name, "")}, arguments)
+            return f"--{word} {given or '(nothing)'}: must be {_allowed(known[name])}"
     return text
 
 
-def _given(name: str, arguments: Sequence[str]) -> str:
-    spelled = f"--{name}"
+def _given(spellings: set[str], arguments: Sequence[str]) -> str:
+    """The last value of a flag, as typed."""
     for k in range(len(arguments) - 1, -1, -1):
-        word = arguments[k]
-        if word.startswith(spelled + "="):
-            return word.split("=", 1)[1]
-        if word == spelled:
-            values = []
-            for value in arguments[k + 1 :]:
-                if re.match(r"--?[a-z]", value):
-                    break
-                values.append(value)
+        word, equals, value = arguments[k].partition("=")
+        if word in spellings and equals:
+            return value
+        if word in spellings:
+            values = itertools.takewhile(lambda v: not re.match(r"--?[a-z]", v), arguments[k + 1 :])
             return " ".join(values)
     return ""
 

@@ -1,0 +1,102 @@
+"""What a run would find here: the MPI library, the ranks and where they are, their devices, and one real exchange.
+
+mpirun -n 4 python -m zofl_mpi.doctor
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+import time
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any, final
+
+import numpy as np
+
+from zofl_mpi.errors import UserError
+from zofl_mpi.run import device
+from zofl_mpi.run.clients import Client
+from zofl_mpi.run.world import World, connect
+
+SIZES = (1, 7_840, 1_000_000)
+"""Entries of the vectors that are sent to and fro: a number, [A]'s model for MNIST, 4 MB."""
+
+
+@final
+@dataclass(frozen=True)
+class Vector:
+    """A vector on its way to a client and back."""
+
+    a: np.ndarray[Any, np.dtype[np.float32]]
+
+
+@final
+class Echo:
+    """The method of the exchange: clients send back what they get."""
+
+    def echo(self, client: Client, message: Vector) -> Vector:
+        """Step: the message."""
+        return message
+
+
+def main() -> int:
+    """Prints what is found; exit status 2 if the ranks cannot work together."""
+    try:
+        world = connect()
+    except UserError as exc:
+        print(f"zofl_mpi: {exc}", file=sys.stderr)
+        return 2
+    told = world.collect(_rank(world))
+    if world.rank == 0:
+        print(f"zofl_mpi {metadata.version('zofl_mpi')}, Python {platform.python_version()}, MPI: {world.library}")
+        for rank, text in enumerate(told):
+            print(f"rank {rank:>3}{' (server)' if rank == 0 else '         '} {text}")
+        if world.size == 1:
+            print("one process: no exchange to try; start it with mpirun -n 4")
+    if world.size > 1:
+        _exchange(world)
+    return 0
+
+
+def _rank(world: World) -> str:
+    view = (world.rank > 0 or world.size == 1, device.visible("auto"))
+    me, node = world.neighbours((view, device.cores()))
+    views = [seen for seen, _ in node]
+    chosen = device.select("auto", views, me)
+    threads = device.threads([cores for _, cores in node], me, device.cpus_per_task())
+    shared = f", up to {device.crowd(views)} ranks share a GPU" if device.crowd(views) > 1 else ""
+    return (
+        f"{platform.node()} place {me + 1} of {len(node)}, {len(device.cores())} cores, {threads} threads, "
+        f"{chosen} ({device.describe(chosen)}){shared}, {device.blas()}"
+    )
+
+
+def _exchange(world: World) -> None:
+    """One question of each size to one client on each rank, the best of five."""
+    from zofl_mpi.run.answering import ClientRank
+    from zofl_mpi.run.asking import MPIClients
+    from zofl_mpi.run.mpi import MPIWorld
+
+    assert isinstance(world, MPIWorld)
+    method, m = Echo(), world.size - 1
+    if world.rank:
+        ClientRank(world, method, {world.rank - 1: None}).serve()
+        return
+    clients = MPIClients(world, m)
+    for size in SIZES:
+        vector, best = Vector(np.arange(size, dtype=np.float32)), np.inf
+        for _ in range(5):
+            since = time.perf_counter()
+            good = all(np.array_equal(reply.a, vector.a) for _, reply in clients.ask(method.echo, vector))
+            best = min(best, time.perf_counter() - since)
+            if not good:
+                raise UserError("what came back is not what was sent")
+        print(f"{size * 4:>9,} B to {m} clients and back: {best * 1e3:8.2f} ms")
+    clients.close()
+
+
+if __name__ == "__main__":
+    from zofl_mpi.doctor import main as run  # the messages' class by its true name
+
+    sys.exit(run())
