@@ -503,7 +503,7 @@ def test_reports_of_the_toy_problem_are_right() -> None:
     close(found["local_error"], np.mean([np.linalg.norm(y[i] - exact[i]) for i in range(m)]))
     close(found["test_loss"], f1)
     assert math.isnan(found["test_accuracy"]) and math.isnan(found["personal_accuracy"])
-    assert set(found) | {"gradient_f1_norm", "gradient_f2_norm", "local_steps"} == set(COLUMNS)
+    assert set(found) | {"gradient_f1_norm", "gradient_f2_norm", "local_steps"} == set(COLUMNS) - {"x"}
 
 
 def test_with_y0_last_an_evaluation_starts_at_the_clients_last_solution() -> None:
@@ -592,7 +592,7 @@ def test_a_value_of_f2_that_is_not_finite_names_the_client(exchange: Any) -> Non
 def test_a_model_that_is_not_finite_names_the_round_once_as_users_count_them(tmp_path: Path) -> None:
     zohfl = method(toy(server=None, lam=0.0), gamma=1.7e308)
     recorder = records.Recorder.create(tmp_path / "a.h5", attrs={}, m=m, ranks=1, rounds=5)
-    words = "x is not finite after the server's step; smaller --gamma, --gamma-local or --lam help"
+    words = "x is not finite after the server's step"
     with np.errstate(all="ignore"), pytest.raises(loop.RunError, match=words) as caught:
         loop.run(zohfl, clients_of(zohfl), loop.Schedule(5, 10, 0), recorder, Silence(), None, {})
     assert re.findall(r"round (\d+)", str(caught.value)) == ["1"]

@@ -168,8 +168,9 @@ def test_a_slot_that_is_large_enough_is_used_again() -> None:
     assert np.array_equal(messages.unpack(slot[:less]).a, np.ones(50))
     larger, more = messages.pack(Letter(np.zeros(1000)), slot)
     assert larger is not slot and larger.size >= more
-    exact, _ = messages.pack(Letter(np.zeros(100)), np.empty(used, np.uint8))
-    assert exact.size == used
+    exact = np.empty(used, np.uint8)
+    assert messages.pack(Letter(np.zeros(100)), exact)[0] is exact
+    assert messages.pack(Letter(np.zeros(100)), exact[:-1])[0].size == used
 
 
 def test_what_a_slot_held_before_leaves_no_trace() -> None:
