@@ -174,7 +174,7 @@ def test_another_method_or_problem_is_refused(part: Path, capsys: pytest.Capture
 
 
 def test_fewer_rounds_than_are_done_are_refused(part: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "--rounds 3: 5 rounds are done already; ask for more of them" in refused(capsys, part, "--rounds", 3)
+    assert "--rounds 4: 5 rounds are done already; ask for more of them" in refused(capsys, part, "--rounds", 4)
     assert records.load(part).length == 5
 
 
