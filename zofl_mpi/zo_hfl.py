@@ -200,7 +200,8 @@ class ZOHFL:
         gradient_f2 /= self.setting.m if self.divide == "m" else len(participants)
 
         gamma_r = stepsize(self.schedule, self.gamma, r)
-        x = (x - gamma_r * (gradient_f1 + gradient_f2)).astype(x.dtype)
+        with np.errstate(over="ignore", invalid="ignore"):  # told in a sentence of its own
+            x = (x - gamma_r * (gradient_f1 + gradient_f2)).astype(x.dtype)
         if not np.isfinite(x).all():
             raise UserError("x is not finite after the server's step; smaller --gamma, --lam or --gamma-local may help")
         steps = 2 * sum(self.local_steps(i, r) for i in participants)

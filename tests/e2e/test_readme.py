@@ -30,7 +30,7 @@ def test_the_method_of_the_readme_runs_on_any_number_of_ranks_and_learns(
 def test_every_flag_that_the_readme_names_exists() -> None:
     from zofl_mpi import zo_hfl
     from zofl_mpi.run import flags
-    from zofl_mpi.run.cli import groups_of
+    from zofl_mpi.run.plan import groups_of
 
     known = {flags.flag(name) for name in flags.flags_of(groups_of(zo_hfl, "zo_hfl", "softmax"))}
     named = set(re.findall(r"`(?:[^`\n]*?)--([a-z][a-z0-9-]+)", README)) - {"help"}

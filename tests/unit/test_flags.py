@@ -13,8 +13,8 @@ import pytest
 
 from zofl_mpi import zo_hfl
 from zofl_mpi.errors import UserError
-from zofl_mpi.run import cli, flags
-from zofl_mpi.run.cli import RunFlags
+from zofl_mpi.run import flags
+from zofl_mpi.run.plan import RunFlags, groups_of, understand
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,12 +199,12 @@ def test_two_groups_may_not_share_a_flag() -> None:
 
 
 def values(*arguments: str) -> dict[str, Any]:
-    return cli.understand(zo_hfl, arguments).values
+    return understand(zo_hfl, arguments).values
 
 
 @pytest.mark.parametrize("problem", zo_hfl.PROBLEMS)
 def test_every_flag_of_zo_hfl_has_a_help_text(problem: str) -> None:
-    groups = cli.groups_of(zo_hfl, "zo_hfl", problem)
+    groups = groups_of(zo_hfl, "zo_hfl", problem)
     for cls in groups.values():
         texts = flags.attribute_texts(cls)
         assert [name for name in flags.fields_of(cls) if not texts.get(name)] == []
@@ -246,7 +246,7 @@ def test_defaults_are_the_papers_and_those_of_the_table() -> None:
 
 
 def test_the_names_that_scripts_rely_on_are_flags() -> None:
-    known = flags.flags_of(cli.groups_of(zo_hfl, "zo_hfl", "softmax"))
+    known = flags.flags_of(groups_of(zo_hfl, "zo_hfl", "softmax"))
     names = [
         "data-dir",
         "rounds",
@@ -272,7 +272,7 @@ def test_flags_come_before_the_config_file_and_that_before_the_defaults(tmp_path
 
 
 def test_a_plan_keeps_what_a_run_depends_on_and_the_command_as_typed() -> None:
-    plan = cli.understand(zo_hfl, ["--tau", "1.5", "--out", "a b.h5", "--quiet"])
+    plan = understand(zo_hfl, ["--tau", "1.5", "--out", "a b.h5", "--quiet"])
     assert plan.command == "python -m zofl_mpi.zo_hfl --tau 1.5 --out 'a b.h5' --quiet"
     assert plan.config["tau"] == (1.5,)
     assert not set(plan.config) & {"out", "force", "resume", "config", "dry_run", "quiet"}

@@ -242,7 +242,7 @@ def test_one_client_may_hold_all_the_rest():
         ({"server_fraction": 0.0}, ["--server-fraction 0.0", "between 0 and 1"]),
         ({"server_fraction": 1.5}, ["--server-fraction 1.5"]),
         ({"server_fraction": 0.99999}, ["--server-fraction 0.99999", "4500 of 4500", "empty"]),
-        ({"official_split": True}, ["--official-split", "no official test part"]),
+        ({"official_split": True}, ["--split official", "no official test part"]),
         ({"pixels": "standard"}, ["--pixels standard", "unit, raw, standardize"]),
         ({"m": 40, "alpha": 0.01}, ["--alpha 0.01", "40 clients", "fewer than 10", "--m", "--min-samples"]),
     ],

@@ -105,7 +105,7 @@ def _train_test(raw: Raw, streams: Streams, fraction: float, official: bool) -> 
     if not official:
         return _cut(pool, fraction, streams, Purpose.SPLIT, "--test-fraction")
     if not 0 < raw.official_test < len(pool):
-        raise UserError("--official-split: this data set has no official test part; leave the flag out")
+        raise UserError("--split official: this data set has no official test part; leave the flag out")
     return pool[: -raw.official_test], pool[-raw.official_test :]
 
 

@@ -109,8 +109,8 @@ def run(
         except (ClientError, UserError) as exc:
             raise RunError(f"round {done + 1}: {exc}; {_safe(recorder)}", getattr(exc, "trace", "")) from exc
         row, stop = clients.account()
-        since, wall = time.perf_counter(), time.perf_counter() - since  # recording the round before counts too
-        done += 1
+        now = time.perf_counter()
+        wall, since, done = now - since, now, done + 1  # what comes below counts for the next round
         totals.add(row, wall, columns)
         record(recorder, done, wall, columns, row)
         progress.update(done, note(totals.last), wall)

@@ -15,7 +15,7 @@ from zofl_mpi.run.clients import Clients, LocalClients
 from zofl_mpi.run.progress import progress
 from zofl_mpi.run.setting import Method
 from zofl_mpi.run.signals import STATUS, Stop
-from zofl_mpi.run.world import World, together
+from zofl_mpi.run.world import World
 
 COLUMNS = {"round": ("1", "finished rounds"), "seconds": ("s", "wall time of the round, its evaluation included")}
 
@@ -36,23 +36,25 @@ class Order:
     attrs: Mapping[str, Any]
 
 
-def lead(world: World, method: Method[Any], order: Order, stop: Stop) -> int:
-    """Opens the result, runs the rounds, closes everything; returns the exit status.
-
-    Raises:
-        UserError: the result cannot be opened; raised on every rank.
-    """
+def lead(
+    world: World,
+    method: Method[Any],
+    order: Order,
+    recorder: records.Recorder,
+    resumed: records.Checkpoint | None,
+    stop: Stop,
+) -> int:
+    """Runs the rounds and closes everything; returns the exit status. A failure ends all ranks, with one message."""
     flags = order.flags
-    recorder, resumed = together(world, lambda: opened(world, method, order))
     clients = clients_of(world, method, stop)
     start = 0 if resumed is None else int(resumed.attrs["round"])
     schedule = loop.Schedule(flags["rounds"], flags["eval_every"], flags["checkpoint_every"])
     try:
         with progress(flags["rounds"], start, flags["quiet"]) as bar:
             totals, done = loop.run(method, clients, schedule, recorder, bar, resumed, order.config)
-    except loop.RunError as exc:
+    except (loop.RunError, UserError) as exc:
         _close_quietly(recorder)
-        world.abort(f"{exc.trace}zofl_mpi: {exc}")
+        world.abort(f"{getattr(exc, 'trace', '')}zofl_mpi: {exc}")
         return 1
     status = 0 if done else STATUS
     clients.close(status)
@@ -117,6 +119,7 @@ def continued(
         records.load(source)  # a clear sentence before anything is copied
         if target.exists() and not flags["force"]:
             raise UserError(f"--out {target} exists: choose another name or add --force")
+        records.checkpoint_path(target).unlink(missing_ok=True)  # of the run that is replaced
         shutil.copyfile(source, target)
     attrs = {k: v for k, v in attrs.items() if k != "started"}
     recorder = records.Recorder.reopen(

@@ -126,6 +126,25 @@ def together(world: World, work: Callable[[], T]) -> T:
     return cast(T, found)
 
 
+def at_server(world: World, work: Callable[[], T]) -> T | None:
+    """What `work` returns, which rank 0 alone does; None on the other ranks.
+
+    Raises:
+        UserError: on every rank, if `work` raised one.
+    """
+    found: T | None = None
+    problem: UserError | None = None
+    if world.rank == 0:
+        try:
+            found = work()
+        except UserError as exc:
+            problem = exc
+    problem = world.share(problem)
+    if problem is not None:
+        raise problem
+    return found
+
+
 def speaks_first(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether this process should print what concerns all, while MPI is not there to ask."""
     ranks = [

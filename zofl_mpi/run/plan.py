@@ -1,0 +1,214 @@
+"""What a command line asks for: flags, configuration file and resumed run, put together and checked."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import json
+import os
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
+from pathlib import Path
+from typing import Any, Literal, cast, final
+
+from zofl_mpi.errors import UserError
+from zofl_mpi.run import flags
+
+
+@final
+@dataclass(frozen=True)
+class RunFlags:
+    """How long, with which numbers, where to.
+
+    Attributes:
+        rounds: R, the number of rounds.
+        seed: the run's seed; all random numbers follow from it.
+        dtype: of all vectors.
+        device: auto (a GPU where there is one and the problem can use it), cpu or cuda.
+        out: result file; else METHOD-DATA-sSEED.h5 in this folder, numbered if that exists.
+        force: overwrite the result file if it exists.
+        checkpoint_every: rounds between checkpoints; 0 for none but the one when a signal ends the run.
+        resume: a result file or its checkpoint: continue that run, with its configuration.
+        eval_every: rounds between evaluations; the first and the last round are evaluated in any case.
+        config: a TOML file with flags as keys; flags on the command line come first.
+        dry_run: print the configuration and the expected cost, and run nothing.
+        quiet: print nothing but the last lines.
+    """
+
+    rounds: int = 100
+    seed: int = 1
+    dtype: Literal["float32", "float64"] = "float32"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    out: str = ""
+    force: bool = False
+    checkpoint_every: int = 10
+    resume: str = ""
+    eval_every: int = 10
+    config: str = ""
+    dry_run: bool = False
+    quiet: bool = False
+
+    def __post_init__(self) -> None:
+        for name, least in (("rounds", 1), ("eval_every", 1), ("checkpoint_every", 0)):
+            if (value := getattr(self, name)) < least:
+                raise UserError(f"--{flags.flag(name)} {value}: must be a whole number, at least {least}")
+
+
+LOCAL = {"out", "force", "resume", "config", "dry_run", "quiet"}
+"""Flags of one command, not of a run: the result file does not keep them."""
+CHANGEABLE = LOCAL | {"rounds", "checkpoint_every", "eval_every", "data_dir", "device"}
+"""What may differ between a run and its continuation: nothing that an iterate depends on."""
+
+
+@final
+@dataclass(frozen=True)
+class Plan:
+    """What rank 0 understood, for all ranks: plain values only.
+
+    Attributes:
+        values: {flag: value} of everything, `method` and `problem` among them.
+        command: as it was typed.
+    """
+
+    values: dict[str, Any]
+    command: str
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """As the result file keeps it."""
+        return {k: v for k, v in self.values.items() if k not in LOCAL}
+
+    def part(self, cls: type[Any]) -> dict[str, Any]:
+        """The fields of one class."""
+        return {name: self.values[name] for name in flags.fields_of(cls)}
+
+
+def understand(family: Any, arguments: Sequence[str]) -> Plan:
+    """The plan of a command line: first the resumed run's values, then those of --config, then the flags.
+
+    Raises:
+        UserError: whatever is wrong with them.
+    """
+    resume, config = _peek("resume", arguments), _peek("config", arguments)
+    stored = stored_config(resume) if resume else {}
+    table = stored | (flags.read_toml(config) if config else {})
+    method = _peek("method", arguments) or str(table.get("method", next(iter(family.METHODS))))
+    problem = _peek("problem", arguments) or str(table.get("problem", next(iter(family.PROBLEMS))))
+    for name, value in (("method", method), ("problem", problem)):
+        if stored and stored[name] != value:
+            raise UserError(f"--resume {resume}: that run has --{name} {stored[name]}, this command {value}")
+    groups = groups_of(family, method, problem)
+    words = [*flags.to_arguments(table, flags.flags_of(groups), config or resume), *arguments]
+    values = flags.parse(groups, words, f"python -m {family.__spec__.name}", family.__doc__ or "")
+    if stored:
+        _check_same(stored, values, resume)
+    return Plan(values, shlex.join(["python", "-m", family.__spec__.name, *arguments]))
+
+
+def groups_of(family: Any, method: str, problem: str) -> dict[str, type[Any]]:
+    """The flags of a method on a problem, by title.
+
+    Raises:
+        UserError: there is no such method or problem.
+    """
+    which = make_dataclass("Which", [("method", str, field(default=method)), ("problem", str, field(default=problem))])
+    which.__doc__ = f"""Which.
+
+    Attributes:
+        method: {", ".join(family.METHODS)}, or module:Class for one of your own.
+        problem: {", ".join(family.PROBLEMS)}.
+    """
+    problem_groups = problem_of(family, problem).groups
+    what = "choice of method and problem"
+    return {what: which, "run": RunFlags, **problem_groups, "method": method_of(family, method)}
+
+
+def method_of(family: Any, name: str) -> type[Any]:
+    """One of the family's METHODS, or a class of a user's own module.
+
+    Raises:
+        UserError: there is no such method, module or class.
+    """
+    if ":" not in name:
+        return cast("type[Any]", _named(family.METHODS, name, "--method", ", or module:Class"))
+    module, _, cls = name.partition(":")
+    sys.path.insert(0, os.getcwd())  # as `python -m` would find it
+    try:
+        found = getattr(importlib.import_module(module), cls)
+    except (ImportError, AttributeError, ValueError) as exc:
+        raise UserError(f"--method {name}: {exc}; it must be MODULE:CLASS, importable from this folder") from exc
+    finally:
+        sys.path.pop(0)
+    wanted = ("start", "round", "evaluate", "columns", "plan")
+    missing = [f"the function {part}" for part in wanted if not hasattr(found, part)]
+    if not is_dataclass(found) or "setting" not in (f.name for f in fields(found)):
+        missing.insert(0, "a field named setting (it must be a dataclass)")
+    if missing:
+        raise UserError(f"--method {name}: {cls} is no method, it lacks {', '.join(missing)}")
+    return cast("type[Any]", found)
+
+
+def problem_of(family: Any, name: str) -> Any:
+    """One of the family's PROBLEMS.
+
+    Raises:
+        UserError: there is no such problem.
+    """
+    return _named(family.PROBLEMS, name, "--problem", "")
+
+
+def _named(table: Mapping[str, Any], name: str, flag: str, more: str) -> Any:
+    if name not in table:
+        near = difflib.get_close_matches(name, table, 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise UserError(f"{flag} {name}: must be one of {', '.join(table)}{more}{hint}")
+    return table[name]
+
+
+def stored_config(path: str) -> dict[str, Any]:
+    """The configuration of the run that --resume names.
+
+    Raises:
+        UserError: there is no checkpoint, or it cannot be read.
+    """
+    from zofl_mpi.run import loop, records
+
+    try:
+        checkpoint = records.load_checkpoint(records.checkpoint_path(loop.result_of(Path(path))))
+    except UserError as exc:
+        raise UserError(f"--resume {path}: {exc}; name the result of a run that has written a checkpoint") from exc
+    return json.loads(checkpoint.attrs["config"])  # type: ignore[no-any-return]
+
+
+def _check_same(stored: Mapping[str, Any], values: Mapping[str, Any], path: str) -> None:
+    now = json.loads(json.dumps(dict(values)))
+    differing = [k for k in stored if k not in CHANGEABLE and now.get(k) != stored[k]]
+    if differing:
+        listed = "; ".join(f"--{flags.flag(k)} was {_shown(stored[k])}, is now {_shown(now.get(k))}" for k in differing)
+        raise UserError(f"--resume {path}: the checkpoint is of another configuration: {listed}")
+
+
+def print_plan(plan: Plan, method: Any) -> None:
+    """--dry-run: the configuration, then what the run will cost."""
+    for name, value in plan.config.items():
+        print(f"{flags.flag(name):20} {_shown(value)}")
+    print()
+    for name, value in method.plan(plan.values["rounds"]).items():
+        print(f"{name:46} {value:,}" if isinstance(value, int) else f"{name:46} {value}")
+
+
+def _shown(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value) or '""'
+
+
+def _peek(name: str, arguments: Sequence[str]) -> str:
+    """The last value of a flag, before all flags are known."""
+    found = ""
+    for k, word in enumerate(arguments):
+        if word == f"--{name}" and k + 1 < len(arguments):
+            found = arguments[k + 1]
+        elif word.startswith(f"--{name}="):
+            found = word.split("=", 1)[1]
+    return found
