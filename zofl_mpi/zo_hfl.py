@@ -341,9 +341,9 @@ class ZOHFL:
     def _descended(self, client: Client, x: Array, y: Array, r: int, purpose: Purpose) -> Array:
         H = self.local_steps(client.i, r)
         batches = self.setting.streams(purpose, r=r, i=client.i).integers(len(client.data), size=(H, self.batch))
-        return self.problem.lower(
-            client.i, client.data, x, y, batches, stepsizes(self.schedule_local, self.gamma_local, H)
-        )
+        gammas = stepsizes(self.schedule_local, self.gamma_local, H)
+        with np.errstate(over="ignore", invalid="ignore"):  # `solve` tells it in a sentence
+            return self.problem.lower(client.i, client.data, x, y, batches, gammas)
 
     def _pretrained(self, x: Array) -> Array:
         server = self.setting.server
@@ -357,7 +357,8 @@ class ZOHFL:
 
 def _demand(holds: bool, flag: str, value: object, allowed: str) -> None:
     if not holds:
-        raise UserError(f"{flag} {value}: must be {allowed}")
+        shown = " ".join(map(str, value)) if isinstance(value, tuple) else value
+        raise UserError(f"{flag} {shown}: must be {allowed}")
 
 
 METHODS = {"zo_hfl": ZOHFL}

@@ -267,3 +267,22 @@ def test_a_checkpoint_and_its_result_name_each_other(name: str, result: str) -> 
 def test_a_note_shows_what_is_known() -> None:
     assert loop.note({}) == ""
     assert loop.note({"objective": 1.5, "test_accuracy": 0.25}) == "test accuracy 0.2500  objective 1.5000"
+
+
+def test_every_kind_of_field_of_a_state_is_kept_and_read_back(tmp_path: Path) -> None:
+    @dataclass(frozen=True)
+    class State:
+        x: Any
+        moments: dict[str, Any]
+        count: int
+        note: str
+        nothing: None = None
+
+    state = State(np.arange(3.0), {"first": np.ones(2), "second": 0.5}, 7, "text")
+    recorder = records.Recorder.create(tmp_path / "a.h5", attrs={}, m=1, ranks=1, rounds=1)
+    recorder.finish(loop.final_of(state))
+    final = records.load(tmp_path / "a.h5").final
+    assert final.keys() == {"x", "moments/first", "moments/second", "count", "note"}
+    assert final["note"] == "text"
+    assert final["moments/second"] == 0.5
+    np.testing.assert_array_equal(final["moments/first"], np.ones(2))

@@ -182,9 +182,9 @@ class Softmax:
         """Refuse a negative parameter, or one that has not one value per client."""
         values = np.asarray(value, np.float64)
         if values.shape not in ((), (self.m,)):
-            raise UserError(f"{name} has {values.size} values for {self.m} clients: give one number, or one per client")
+            raise UserError(f"--{name} has {values.size} values for {self.m} clients: give one, or one per client")
         if not (values >= 0).all():
-            raise UserError(f"{name} {value}: it must not be negative")
+            raise UserError(f"--{name} {' '.join(map(str, values.ravel()))}: must not be negative")
 
 
 def _of(value: PerClient, i: int) -> float:

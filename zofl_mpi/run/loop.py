@@ -120,7 +120,7 @@ def run(
             recorder.close("interrupted")
             return totals, False
     try:
-        recorder.finish(vars(state), {name: meaning for name, (_, meaning) in method.columns().items()})
+        recorder.finish(final_of(state), {name: meaning for name, (_, meaning) in method.columns().items()})
     except UserError as exc:
         raise RunError(str(exc)) from exc
     return totals, True
@@ -184,6 +184,16 @@ def restored(checkpoint: records.Checkpoint, clients: Clients) -> tuple[int, Any
 def result_of(path: Path) -> Path:
     """`run.ckpt.h5` -> `run.h5`; a result's own path stays."""
     return path.with_name(path.name.removesuffix(".ckpt.h5") + ".h5") if path.name.endswith(".ckpt.h5") else path
+
+
+def final_of(state: Any) -> dict[str, Any]:
+    """The state's tensors, numbers and strings, as the result keeps them; entries of a dictionary under FIELD/KEY."""
+    found = {}
+    for path, value in messages.leaves(state):
+        array = messages.as_array(value)
+        if value is not None:
+            found["/".join(path)] = value if array is None else array
+    return found
 
 
 def note(last: Mapping[str, float]) -> str:

@@ -1,8 +1,8 @@
 """A weighted mean whose bits do not depend on who adds what in which order.
 
 Each contribution w_i x_i is rounded to a whole multiple of one power of two, the quantum, chosen so that m such
-multiples fit into 62 bits; sums of whole numbers are exact and associative. The rounding error is below
-m 2^-62 times the largest contribution, far under that of float64 sums.
+multiples fit into 62 bits; sums of whole numbers are exact and associative. Each w_i x_i is rounded twice: as a float64
+product, and by at most half a quantum, which is below m 2^-61 times the largest contribution.
 """
 
 from __future__ import annotations

@@ -80,6 +80,8 @@ def leaves(message: Any) -> Iterator[tuple[list[str], Any]]:
     for field in dataclasses.fields(message):
         value = getattr(message, field.name)
         if isinstance(value, dict):
+            if not all(isinstance(key, str) for key in value):
+                raise TypeError(f"{type(message).__name__}.{field.name} has keys that are no strings")
             yield from (([field.name, key], entry) for key, entry in value.items())
         else:
             yield [field.name], value

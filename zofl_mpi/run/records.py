@@ -197,7 +197,7 @@ class Recorder:
         """/final/<field> for each field of the last state, attr `meaning` from `meanings`; closes it as "done"."""
         with self._writing():
             for name, value in state.items():
-                self._file[f"final/{name}"] = np.asarray(value)
+                self._file[f"final/{name}"] = value if isinstance(value, str) else np.asarray(value)
                 _set(self._file[f"final/{name}"].attrs, {"meaning": (meanings or {}).get(name, "")})
         self.close("done", **attrs)
 
@@ -493,12 +493,24 @@ def load(path: str | os.PathLike[str]) -> Run:
             **rows,
             steps=tuple(map(str, file["clients"].attrs["steps"])),
             counts=file["partition/counts"][()] if "partition/counts" in file else None,
-            final={name: data[()] for name, data in file.get("final", {}).items()},
+            final=_values(file.get("final", {})),
             units={name: str(data.attrs.get("unit", "")) for name, data in file["rounds"].items()},
             descriptions={name: str(data.attrs.get("description", "")) for name, data in file["rounds"].items()},
         )
 
     return _read(Path(path), read)
+
+
+def _values(group: Any, prefix: str = "") -> dict[str, Any]:
+    """{name: value} of all data sets below a group; a data set in a subgroup is named SUBGROUP/NAME."""
+    found: dict[str, Any] = {}
+    for name, item in group.items():
+        if isinstance(item, h5py.Group):
+            found |= _values(item, f"{prefix}{name}/")
+        else:
+            value = item[()]
+            found[prefix + name] = value.decode() if isinstance(value, bytes) else value
+    return found
 
 
 def _check_ours(file: Any, path: str | os.PathLike[str]) -> None:
