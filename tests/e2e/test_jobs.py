@@ -83,6 +83,8 @@ def cluster(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
     waiting = "trap 'sleep 0.3; exit 75' USR1; echo started; for i in $(seq 100); do sleep 0.1; done"
     stub(place / ".venv/bin", "mpirun", f'printf "%s\\n" "$*" >>ran; {waiting}')
     stub(place / ".venv/bin", "scontrol", 'echo "$@" >>asked')
+    stub(place / ".venv/bin", "squeue", "cat state")
+    (place / "state").write_text("RUNNING\n")
 
     def start(*words: str) -> subprocess.Popen[str]:
         variables = {
@@ -115,6 +117,27 @@ def test_a_job_that_runs_out_of_time_is_requeued_and_continued(
         f"{run} --out results/zo_hfl-7.h5 --quiet",
         f"{run} --resume results/zo_hfl-7.h5 --quiet",
     ]
+
+
+def test_a_cancelled_job_ends_its_round_and_is_not_requeued(
+    cluster: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    place = tmp_path / "a checkout"
+    with cluster() as job:
+        assert job.stdout
+        assert job.stdout.readline() == "started\n"
+        (place / "state").write_text("COMPLETING\n")  # what squeue says after scancel
+        time.sleep(0.1)
+        job.send_signal(signal.SIGTERM)
+        assert job.wait(10) == 75
+    assert not (place / "asked").exists()
+
+
+def test_the_log_of_a_job_needs_no_folder() -> None:
+    """Slurm opens it before the script runs, and a job whose log cannot be opened fails without a word."""
+    lines = (ROOT / "jobs/zo_hfl.sbatch").read_text().splitlines()
+    (log,) = [line.split()[1] for line in lines if line.startswith("#SBATCH --output=")]
+    assert "/" not in log.removeprefix("--output=")
 
 
 def draw(*words: object) -> subprocess.CompletedProcess[str]:
