@@ -1,6 +1,6 @@
 """ZO-HFL with a fault planted in it, for `--method planted:Planted`: the environment says which, in which round.
 
-PLANT = raise | system_exit | nan (in client 3's step), kill_client, kill_server, raise_server, fill (the disk), slow, signal.
+PLANT = raise, system_exit, nan or kill_client (in client 3's step), kill_server, raise_server, fill (the disk), slow.
 """
 
 from __future__ import annotations
@@ -47,8 +47,6 @@ class Planted(ZOHFL):
                 raise ArithmeticError("planted at the server")
             if PLANT == "fill":
                 _fill(Path(os.environ["PLANT_FOLDER"]))
-            if PLANT == "signal":
-                os.kill(os.getpid(), signal.SIGUSR1)
         return super().round(state, r, clients)
 
 

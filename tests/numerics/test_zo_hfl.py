@@ -611,7 +611,7 @@ def test_values_travel_as_float64_whatever_the_dtype(digits: Callable[..., Setti
         ({"beta": 0.0}, "--beta 0.0: must be a fraction of the clients, above 0 and at most 1"),
         ({"beta": 1.5}, "--beta 1.5: must be a fraction"),
         ({"beta": math.nan}, "--beta nan"),
-        ({"tau": (1.0, 2.0)}, r"--tau \(1.0, 2.0\): must be one number, or 3, one for each client"),
+        ({"tau": (1.0, 2.0)}, r"--tau 1.0 2.0: must be one number, or 3, one for each client"),
         ({"tau": (-1.0,)}, "--tau .*: must be a number of local steps, at least 0"),
         ({"tau": (math.inf,)}, "--tau"),
         ({"tau": (math.nan,)}, "--tau"),
