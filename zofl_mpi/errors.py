@@ -8,3 +8,19 @@ class UserError(Exception):
 
     The command line prints it after ``zofl_mpi: `` on one line and exits with status 2; no traceback is shown.
     """
+
+
+def demand(holds: bool, flag: str, value: object, allowed: str) -> None:
+    """Refuses a value of a flag.
+
+    Args:
+        flag: as typed, or a field's name.
+        allowed: what the value must be, to follow "must be".
+
+    Raises:
+        UserError: unless `holds`.
+    """
+    if not holds:
+        name = flag if flag.startswith("--") else "--" + flag.replace("_", "-")
+        shown = " ".join(map(str, value)) if isinstance(value, tuple) else value
+        raise UserError(f"{name} {shown}: must be {allowed}")

@@ -15,7 +15,7 @@ import numpy as np
 
 from zofl_mpi.data import Federation, cache, images, partition
 from zofl_mpi.data.synthetic import Synthetic
-from zofl_mpi.errors import UserError
+from zofl_mpi.errors import demand
 from zofl_mpi.problems.softmax import Softmax
 from zofl_mpi.problems.toy import Corner, Quadratic
 from zofl_mpi.run.setting import Setting
@@ -186,7 +186,8 @@ def _softmax(values: dict[str, Any], world: World, streams: Streams, dtype: str)
 
 def _toy(values: dict[str, Any], world: World, streams: Streams, dtype: str) -> Setting:
     model: ToyModel = values["problem"]
-    _check_sizes(model.m, model.n)
+    demand(model.m >= 1, "m", model.m, "a whole number, at least 1")
+    demand(model.n >= 1, "n", model.n, "a whole number, at least 1")
     problem, server, clients = Quadratic.random(
         streams, model.n, model.m, lam=model.lam, radius=model.radius, noise=model.noise
     )
@@ -195,15 +196,10 @@ def _toy(values: dict[str, Any], world: World, streams: Streams, dtype: str) -> 
 
 def _corner(values: dict[str, Any], world: World, streams: Streams, dtype: str) -> Setting:
     model: CornerModel = values["problem"]
-    _check_sizes(model.m, model.n)
+    demand(model.m >= 1, "m", model.m, "a whole number, at least 1")
+    demand(model.n >= 1, "n", model.n, "a whole number, at least 1")
     nothing = range(1)  # a sample for everybody: the problem does not look at it
     return Setting(Corner(model.n), streams, (nothing,) * model.m, nothing, nothing, None, np.dtype(np.float64))
-
-
-def _check_sizes(m: int, n: int) -> None:
-    for name, value in (("--m", m), ("--n", n)):
-        if value < 1:
-            raise UserError(f"{name} {value}: must be a whole number, at least 1")
 
 
 def _one_or_each(values: tuple[float, ...]) -> Any:

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi import zo
-from zofl_mpi.errors import UserError
+from zofl_mpi.errors import UserError, demand
 from zofl_mpi.problems import Hierarchical
 from zofl_mpi.run.clients import Client, Clients
 from zofl_mpi.run.setting import Setting
@@ -157,18 +157,16 @@ class ZOHFL:
 
     def __post_init__(self) -> None:
         m = self.setting.m
-        _demand(0 < self.beta <= 1, "--beta", self.beta, "a fraction of the clients, above 0 and at most 1")
-        _demand(len(self.tau) in (1, m), "--tau", self.tau, f"one number, or {m}, one for each client (--m)")
-        _demand(
-            min(self.tau) >= 0 and max(self.tau) < math.inf, "--tau", self.tau, "a number of local steps, at least 0"
-        )
+        demand(0 < self.beta <= 1, "beta", self.beta, "a fraction of the clients, above 0 and at most 1")
+        demand(len(self.tau) in (1, m), "tau", self.tau, f"one number, or {m}, one for each client (--m)")
+        demand(all(0 <= t < math.inf for t in self.tau), "tau", self.tau, "a number of local steps, at least 0")
         for flag in ("gamma", "gamma_local", "pretrain_gamma"):
             value = getattr(self, flag)
-            _demand(0 <= value < math.inf, "--" + flag.replace("_", "-"), value, "a step size, at least 0")
-        _demand(0 < self.eta < math.inf, "--eta", self.eta, "a smoothing radius above 0")
+            demand(0 <= value < math.inf, flag, value, "a step size, at least 0")
+        demand(0 < self.eta < math.inf, "eta", self.eta, "a smoothing radius above 0")
         for flag in ("batch", "server_batch", "pretrain_steps"):
             value = getattr(self, flag)
-            _demand(value >= 1, "--" + flag.replace("_", "-"), value, "a whole number, at least 1")
+            demand(value >= 1, flag, value, "a whole number, at least 1")
         parse_decay(self.schedule, "--schedule")
         parse_decay(self.schedule_local, "--schedule-local")
 
@@ -214,7 +212,7 @@ class ZOHFL:
         return sorted(self.setting.streams(Purpose.PARTICIPANTS, r=r).permutation(m)[:count].tolist())
 
     def direction(self, i: int, r: int) -> Array:
-        """v_{i,r}, uniform on the unit sphere (the text's eta S is a slip: ALGORITHMS 16, row 1)."""
+        """v_{i,r}, uniform on the unit sphere, as in Algorithm 1; the text's eta S would make n/(2 eta) wrong."""
         return zo.direction(self.setting.streams(Purpose.DIRECTION, r=r, i=i), self.problem.n, self.setting.dtype)
 
     def gradient_f1(self, x: Array, r: int) -> Array:
@@ -254,8 +252,8 @@ class ZOHFL:
     def lower(self, client: Client, x: Array, r: int, purpose: Purpose = Purpose.BATCH) -> Array:
         """LOCAL(x) for each row of x (k, n): H_{i,r} projected stochastic gradient steps on h_i.
 
-        Both solves of a round start at one point and, by default, see the same samples: else their noise, and with
-        --y0 last their different starts, would be multiplied by n/(2 eta).
+        By default both solves of a round see the same samples, and with --y0 last they start at one point: else their
+        noise and the difference of their starts would be multiplied by n/(2 eta).
         """
         start = np.broadcast_to(client.memory["y"], x.shape) if self.y0 == "last" and "y" in client.memory else x
         if self.samples == "shared" or len(x) == 1:
@@ -353,12 +351,6 @@ class ZOHFL:
         for batch in draws:
             x = (x - self.pretrain_gamma * self.problem.gradient_f1(x, server, batch)).astype(x.dtype)
         return x
-
-
-def _demand(holds: bool, flag: str, value: object, allowed: str) -> None:
-    if not holds:
-        shown = " ".join(map(str, value)) if isinstance(value, tuple) else value
-        raise UserError(f"{flag} {shown}: must be {allowed}")
 
 
 METHODS = {"zo_hfl": ZOHFL}

@@ -80,7 +80,7 @@ def cluster(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
     place = tmp_path / "a checkout"
     (place / ".venv/bin").mkdir(parents=True)
     (place / ".venv/bin/activate").write_text(f'PATH="{place}/.venv/bin:$PATH"\n')
-    waiting = "trap 'sleep 0.3; exit 75' USR1; echo started; for i in $(seq 100); do sleep 0.1; done"
+    waiting = "trap 'sleep 0.3; exit 75' USR1 TERM; echo started; for i in $(seq 100); do sleep 0.1; done"
     stub(place / ".venv/bin", "mpirun", f'printf "%s\\n" "$*" >>ran; {waiting}')
     stub(place / ".venv/bin", "scontrol", 'echo "$@" >>asked')
     stub(place / ".venv/bin", "squeue", "cat state")
@@ -94,7 +94,14 @@ def cluster(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
             "SLURM_NTASKS": "3",
         }
         command = ["bash", str(ROOT / "jobs/zo_hfl.sbatch"), *words]
-        return subprocess.Popen(command, env=os.environ | variables, cwd=place, text=True, stdout=subprocess.PIPE)
+        return subprocess.Popen(
+            command,
+            env=os.environ | variables,
+            cwd=place,
+            text=True,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
 
     return start
 
@@ -128,7 +135,7 @@ def test_a_cancelled_job_ends_its_round_and_is_not_requeued(
         assert job.stdout.readline() == "started\n"
         (place / "state").write_text("COMPLETING\n")  # what squeue says after scancel
         time.sleep(0.1)
-        job.send_signal(signal.SIGTERM)
+        os.killpg(job.pid, signal.SIGTERM)  # Slurm tells all processes of the job
         assert job.wait(10) == 75
     assert not (place / "asked").exists()
 

@@ -312,7 +312,7 @@ def test_auto_follows_its_fixed_rule(monkeypatch):
         ({"dtype": np.float16}, "float32 or float64"),
         ({"kernel": "cuda"}, "allowed are auto, numpy, numba"),
         ({"mu": (1.0, 2.0)}, "2 values for 3 clients"),
-        ({"radius": -1.0}, "radius -1.0: must not be negative"),
+        ({"radius": -1.0}, "radius -1.0: must be a number, at least 0"),
         ({"lam": np.nan}, "lam nan"),
     ],
 )

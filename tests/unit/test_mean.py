@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import mean, messages
 
-LARGEST = float(np.finfo(np.float64).max) * (1 - 2.0**-40)
+LARGEST = float(np.finfo(np.float64).max) / 2
 """Short of the very largest: shares like 1/1000 may add up to a little more than 1."""
-FINITE = st.floats(allow_nan=False, allow_infinity=False)
+FINITE = st.floats(-LARGEST, LARGEST)
 
 
 @dataclass(frozen=True)
@@ -215,3 +215,13 @@ def test_a_field_that_is_not_finite_is_named(bad: float) -> None:
     for reply, name in ((Reply(np.array([0.0, bad])), "a"), (Reply(np.zeros(2), bad), "k")):
         with pytest.raises(UserError, match=rf"Reply\.{name} is not finite, so it has no mean"):
             mean.Answer().add(0, reply, 1.0)
+
+
+def test_replies_of_different_shapes_have_no_mean() -> None:
+    one, other = mean.Answer(), mean.Answer()
+    one.add(0, Reply(np.zeros(3), 1.0), 0.5)
+    with pytest.raises(TypeError, match="different shapes"):
+        one.add(1, Reply(np.zeros(4), 1.0), 0.5)
+    other.add(1, Reply(np.zeros(4), 1.0), 0.5)
+    with pytest.raises(TypeError, match="different shapes"):
+        mean.plan([one, other])

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from zofl_mpi.data import Dataset
-from zofl_mpi.errors import UserError
+from zofl_mpi.errors import UserError, demand
 from zofl_mpi.problems import Array, Batch
 from zofl_mpi.problems.softmax_kernels import KERNELS, Minibatches, choose
 from zofl_mpi.projections import ball
@@ -183,8 +183,7 @@ class Softmax:
         values = np.asarray(value, np.float64)
         if values.shape not in ((), (self.m,)):
             raise UserError(f"--{name} has {values.size} values for {self.m} clients: give one, or one per client")
-        if not (values >= 0).all():
-            raise UserError(f"--{name} {' '.join(map(str, values.ravel()))}: must not be negative")
+        demand(bool((values >= 0).all()), name, tuple(values.ravel().tolist()), "a number, at least 0")
 
 
 def _of(value: PerClient, i: int) -> float:

@@ -59,10 +59,12 @@ class Answer:
         """Client i's reply, which counts by `share`.
 
         Raises:
-            TypeError: a field that has no mean, named.
+            TypeError: a field that has no mean, named, or shapes that are not those of another client's reply.
             UserError: a field that is not finite, named.
         """
         found = averaged(reply)
+        if self.fields and shapes(found) != shapes(next(iter(self.fields.values()))):
+            raise TypeError(f"{type(reply).__name__}: replies of different shapes have no mean")
         for path, x in found.items():
             bound = float(np.max(np.abs(x), initial=0.0))
             if not math.isfinite(bound):
@@ -88,9 +90,16 @@ class Part(NamedTuple):
 
 
 def plan(answers: Sequence[Answer]) -> list[Part]:
-    """The fields to add up, from the answers of all processes, none of which failed."""
+    """The fields to add up, from the answers of all processes, none of which failed.
+
+    Raises:
+        TypeError: the replies differ in their shapes.
+    """
     count = sum(len(a.sizes) for a in answers)
-    template = averaged(result_template(answers))
+    templates = [averaged(messages.unpack(a.template)) for a in answers if a.template is not None]
+    template = templates[0]
+    if any(shapes(other) != shapes(template) for other in templates):
+        raise TypeError("replies of different shapes have no mean")
     return [
         Part(path, x.shape, x.dtype.str, quantum(max(a.bounds.get(path, 0.0) for a in answers), count))
         for path, x in template.items()
@@ -115,6 +124,11 @@ def added(
             own += np.rint(x * (shares[i] / part.scale)).astype(np.int64)
         result[block] = total(own) * part.scale
     return result.reshape(part.shape)
+
+
+def shapes(found: Mapping[Path, NDArray[Any]]) -> dict[Path, tuple[tuple[int, ...], str]]:
+    """{path: (shape, dtype)}."""
+    return {path: (x.shape, x.dtype.str) for path, x in found.items()}
 
 
 def averaged(reply: Any) -> dict[Path, NDArray[Any]]:

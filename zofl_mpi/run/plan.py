@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from pathlib import Path
 from typing import Any, Literal, cast, final
 
-from zofl_mpi.errors import UserError
+from zofl_mpi.errors import UserError, demand
 from zofl_mpi.run import flags
 
 
@@ -52,8 +52,8 @@ class RunFlags:
 
     def __post_init__(self) -> None:
         for name, least in (("rounds", 1), ("eval_every", 1), ("checkpoint_every", 0)):
-            if (value := getattr(self, name)) < least:
-                raise UserError(f"--{flags.flag(name)} {value}: must be a whole number, at least {least}")
+            value = getattr(self, name)
+            demand(value >= least, name, value, f"a whole number, at least {least}")
 
 
 LOCAL = {"out", "force", "resume", "config", "dry_run", "quiet"}
