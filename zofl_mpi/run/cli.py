@@ -41,6 +41,8 @@ def main(module: str, arguments: Sequence[str] | None = None) -> NoReturn:
         status = prepared(world, module, given)()
     except _Agreed as exc:
         status = _said(exc.problem, world.rank == 0)
+    except SystemExit as exc:  # what failed has been told
+        status = int(exc.code or 0)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python's own last flush would fail, too
         world.abort("zofl_mpi: standard output was closed")
