@@ -96,7 +96,14 @@ def _job(world: World, family: Any, plan: Plan) -> Callable[[], int]:
     stop.listen()
     attrs = {"command": plan.command, "mpi": world.library, **places}
     lead = at_server(world, lambda: _opened(world, method, plan, attrs, stop))
-    return lead or (lambda: _serve(world, method, setting, stop))
+    work = lead or (lambda: _serve(world, method, setting, stop))
+
+    def job() -> int:
+        status = work()
+        stop.ignore()
+        return status
+
+    return job
 
 
 def _opened(world: World, method: Any, plan: Plan, attrs: dict[str, Any], stop: Stop) -> Callable[[], int]:

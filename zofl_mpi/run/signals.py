@@ -25,5 +25,10 @@ class Stop:
         for number in (signal.SIGTERM, signal.SIGUSR1):
             signal.signal(number, self._heard)
 
+    def ignore(self) -> None:
+        """From now on the signals do nothing: the run has ended, and its exit status is decided."""
+        for number in (signal.SIGTERM, signal.SIGUSR1):
+            signal.signal(number, signal.SIG_IGN)
+
     def _heard(self, number: int, frame: FrameType | None) -> None:
         self.name = self.name or signal.Signals(number).name
