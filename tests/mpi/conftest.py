@@ -17,7 +17,7 @@ def both() -> Callable[..., tuple[Any, Any] | None]:
     """
     from zofl_mpi.run.answering import ClientRank
     from zofl_mpi.run.asking import MPIClients
-    from zofl_mpi.run.clients import LocalClients
+    from zofl_mpi.run.local import LocalClients
     from zofl_mpi.run.mpi import MPIWorld
 
     world = MPIWorld()

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from zofl_mpi.run.clients import STEPS, Client, ClientError, Nothing
+from zofl_mpi.run.clients import Client, ClientError
+from zofl_mpi.run.desk import STEPS, Nothing
 
 pytestmark = pytest.mark.mpi(min_size=2)
 Both = Callable[..., tuple[Any, Any] | None]

@@ -18,7 +18,9 @@ import pytest
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems.toy import Bowl, Corner, Quadratic
 from zofl_mpi.run import loop, records
-from zofl_mpi.run.clients import STEPS, Client, ClientError, LocalClients, Nothing
+from zofl_mpi.run.clients import Client, ClientError
+from zofl_mpi.run.desk import STEPS, Nothing
+from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.progress import Silence
 from zofl_mpi.run.setting import Setting
 from zofl_mpi.run.streams import Purpose, Streams

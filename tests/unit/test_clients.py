@@ -12,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zofl_mpi.errors import UserError
-from zofl_mpi.run.clients import STEPS, Client, ClientError, LocalClients, Memory, Nothing
+from zofl_mpi.run.clients import Client, ClientError
+from zofl_mpi.run.desk import STEPS, Memory, Nothing
 from zofl_mpi.run.ledger import SERVER
+from zofl_mpi.run.local import LocalClients
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import loop, records
-from zofl_mpi.run.clients import Client, Clients, LocalClients
+from zofl_mpi.run.clients import Client, Clients
 from zofl_mpi.run.ledger import Row
+from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.loop import RunError, Schedule, Totals
 
 M = 3

@@ -12,7 +12,8 @@ import numpy as np
 
 from zofl_mpi.run import mean, messages
 from zofl_mpi.run.asking import account_of
-from zofl_mpi.run.clients import STEPS, Client, Item, Step, failure, in_turn, received
+from zofl_mpi.run.clients import Client, Step, failure
+from zofl_mpi.run.desk import STEPS, Item, in_turn, received
 from zofl_mpi.run.ledger import SERVER, Clock
 from zofl_mpi.run.messages import Bytes
 from zofl_mpi.run.mpi import EMPTY, FAILED, NOTHING, REPLY, UPLOAD, Heads, MPIWorld, Question, Wave, Wire, waves

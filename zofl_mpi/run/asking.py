@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, final
 
 import numpy as np
 
 from zofl_mpi.run import mean, messages
-from zofl_mpi.run.clients import STEPS, ClientError, Step, Turnstile, name_of, participants, refuse_stream
+from zofl_mpi.run.clients import ClientError, Step, name_of
+from zofl_mpi.run.desk import Desk, participants, refuse_stream
 from zofl_mpi.run.device import peak_bytes
-from zofl_mpi.run.ledger import SERVER, Clock, Ledger, Row
+from zofl_mpi.run.ledger import Row
 from zofl_mpi.run.messages import Bytes
 from zofl_mpi.run.mpi import EMPTY, FAILED, NOTHING, REPLY, Heads, MPIWorld, Question, Wave, Wire, waves
 
@@ -29,12 +29,9 @@ class MPIClients:
 
     def __init__(self, world: MPIWorld, m: int, stop: Callable[[], bool] = lambda: False) -> None:
         self.m = m
-        self.ledger = Ledger(m)
+        self._desk = Desk(m, stop)
+        self.ledger = self._desk.ledger
         self._wire = Wire(world)
-        self._turnstile = Turnstile()
-        self._clock = Clock()
-        self._stop = stop
-        self._since = time.perf_counter()
 
     def ask(
         self, step: Step, message: Any, *, to: Iterable[int] | None = None, counted: bool = True
@@ -45,14 +42,14 @@ class MPIClients:
 
     def ask_each(self, step: Step, each: Mapping[int, Any], *, counted: bool = True) -> Iterator[tuple[int, Any]]:
         to = participants(each, self.m)
-        self._enter(step)
-        with self._clock.time(name_of(step), "comm"):
-            packed = {i: block[:used] for i in to for block, used in [messages.pack(each[i])]}
-            self._wire.announce(Question("each", name_of(step), to, [packed[i].size for i in to]))
+        packed = {i: block[:used] for i in to for block, used in [messages.pack(each[i])]}
+        name = self._desk.open(step)
+        with self._desk.clock.time(name, "comm"):
+            self._wire.announce(Question("each", name, to, [packed[i].size for i in to]))
             for wave in waves(to, self._wire.ranks):
                 sizes = [packed[wave[rank]].size if rank in wave else 0 for rank in range(self._wire.ranks + 1)]
                 self._wire.deal(sizes, EMPTY, np.concatenate([packed[wave[rank]] for rank in sorted(wave)]))
-        return self._replies(name_of(step), {i: messages.size(each[i]) for i in to}, counted)
+        return self._replies(name, {i: messages.size(each[i]) for i in to}, counted)
 
     def mean(
         self, step: Step, message: Any, *, to: Iterable[int] | None = None, weights: Mapping[int, float] | None = None
@@ -61,13 +58,13 @@ class MPIClients:
         to = participants(to, self.m)
         shares, name = mean.normalised(to, weights), name_of(step)
         self._send_one("mean", step, message, to, shares)
-        with self._clock.time(name, "wait"):
+        with self._desk.clock.time(name, "wait"):
             answers = [a for a in self._wire.gathered(None) if a is not None]
         failed = min((f for a in answers for f in a.failed), default=None, key=lambda f: f[0])
         plan = [] if failed else mean.plan(answers)
-        with self._clock.time(name, "comm"):
+        with self._desk.clock.time(name, "comm"):
             self._wire.told(plan)
-            self._turnstile.leave()
+            self._desk.close()
             if failed:
                 raise ClientError(failed[0], failed[1], name, failed[2])
             means = {part.path: mean.added(part, mean.Answer(), shares, self._wire.total) for part in plan}
@@ -77,31 +74,20 @@ class MPIClients:
         return messages.replace_arrays(mean.result_template(answers), means)
 
     def account(self) -> tuple[Row, bool]:
-        steps = self.ledger.steps
-        self._wire.announce(Question("account", extra=steps))
-        own = self._clock.take(steps)
-        now = time.perf_counter()
-        own[steps.index(SERVER), 0] += now - self._since - own.sum()
-        self._since = now
-        tables = self._wire.table(account_of(own, self._stop()))
-        return self.ledger.row(tables[:, :-1, :3].transpose(1, 0, 2), tables[:, :-1, 3].T.astype(np.int64)), bool(
-            tables[:, -1].any()
-        )
+        self._wire.announce(Question("account", extra=self.ledger.steps))
+        tables = self._wire.table(account_of(self._desk.seconds(), self._desk.stop()))
+        seconds, peaks, stop = tables[:, :-1, :3], tables[:, :-1, 3], bool(tables[:, -1].any())
+        return self.ledger.row(seconds.transpose(1, 0, 2), peaks.T.astype(np.int64)), stop
 
     def close(self, status: int = 0) -> None:
-        self._turnstile.check()
+        self._desk.leave()
         self._wire.announce(Question("end", extra=status))
 
-    def _enter(self, step: Step) -> None:
-        self._turnstile.enter(name_of(step))
-        if name_of(step) not in STEPS:
-            self.ledger.open(name_of(step))
-
     def _send_one(self, kind: str, step: Step, message: Any, to: list[int], extra: Any = None) -> None:
-        self._enter(step)
-        with self._clock.time(name_of(step), "comm"):
-            block, used = messages.pack(message)
-            self._wire.announce(Question(kind, name_of(step), to, [used], extra))
+        block, used = messages.pack(message)
+        name = self._desk.open(step)
+        with self._desk.clock.time(name, "comm"):
+            self._wire.announce(Question(kind, name, to, [used], extra))
             self._wire.spread(block[:used])
 
     def _replies(self, name: str, down: dict[int, int], counted: bool) -> Iterator[tuple[int, Any]]:
@@ -125,16 +111,16 @@ class MPIClients:
         self, name: str, live: int, room: threading.Semaphore, inbox: Inbox, thread: threading.Thread, counted: bool
     ) -> Iterator[tuple[int, Any]]:
         while live:
-            with self._clock.time(name, "wait"):
+            with self._desk.clock.time(name, "wait"):
                 wave, heads, block = inbox.get()
             ends = np.cumsum(heads[:, 1]).tolist()
             for i, rank in sorted((i, rank) for rank, i in wave.items()):
                 piece = block[ends[rank] - int(heads[rank, 1]) : ends[rank]]
-                with self._clock.time(name, "comm"):
+                with self._desk.clock.time(name, "comm"):
                     item = messages.unpack(piece)
                 if heads[rank, 0] == FAILED:
                     thread.join()
-                    self._turnstile.leave()
+                    self._desk.close()
                     raise ClientError(i, rank, name, item)
                 live -= int(heads[rank, 0] == REPLY)
                 if counted:
@@ -143,9 +129,9 @@ class MPIClients:
                 del item, piece  # the wave's memory is free as soon as the method lets go of it
             del block
             room.release()
-        with self._clock.time(name, "comm"):
+        with self._desk.clock.time(name, "comm"):
             thread.join()
-        self._turnstile.leave()
+        self._desk.close()
 
 
 def account_of(seconds: np.ndarray[Any, np.dtype[np.float64]], stop: bool) -> np.ndarray[Any, np.dtype[np.float64]]:

@@ -1,4 +1,4 @@
-"""Asking clients: the one interface that a method sees, and its single-process implementation.
+"""Asking clients: the one interface that a method sees.
 
 A method's server program asks: `clients.ask(self.solve, message, to=S)` runs the method's own function
 `solve(client, message) -> reply` for each client of S and yields `(i, reply)` in client order. A step that is a
@@ -9,19 +9,13 @@ result, is the same for any number of processes.
 
 from __future__ import annotations
 
-import inspect
-import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, final
-
-import numpy as np
+from typing import Any, Protocol, final
 
 from zofl_mpi.errors import UserError
-from zofl_mpi.run import mean, messages
-from zofl_mpi.run.device import peak_bytes
-from zofl_mpi.run.ledger import SERVER, Clock, Ledger, Row
+from zofl_mpi.run.ledger import Ledger, Row
 
 Step = Callable[["Client", Any], Any]
 """A bound method of the running method: (client, message) -> reply, or a generator of uploads returning its reply."""
@@ -120,207 +114,6 @@ def failure(item: int, exc: BaseException) -> Failure:
     return Failure(item, f"{type(exc).__name__}: {exc}", traceback.format_exc())
 
 
-class Item(NamedTuple):
-    """Item q of client i: an upload, or its last item, the reply, or in place of either a failure."""
-
-    i: int
-    q: int
-    last: bool
-    content: Any
-    failed: Failure | None
-
-
-def in_turn(
-    step: Step, clients: Mapping[int, Client], inbox: Mapping[int, Any], clock: Clock, name: str
-) -> Iterator[Item]:
-    """The clients of one process take turns: their q-th items by i, then q + 1. Ends at the first failure.
-
-    One client to its end first would deadlock with bounded buffers, and would be another order.
-    """
-    live = {i: _items(step, clients[i], inbox[i]) for i in sorted(inbox)}
-    q = 0
-    while live:
-        for i in list(live):
-            try:
-                with clock.time(name, "compute"):
-                    last, content = next(live[i])
-                messages.size(content)  # refuses what is no message here, where the client is known
-            except BaseException as exc:  # SystemExit too: the server must hear of it
-                yield Item(i, q, True, None, failure(q, exc))
-                return
-            if last:
-                del live[i]
-            yield Item(i, q, last, content, None)
-        q += 1
-
-
-def _items(step: Step, client: Client, message: Any) -> Iterator[tuple[bool, Any]]:
-    """A step as (last, item): its uploads, then its reply."""
-    result = step(client, message)
-    if not inspect.isgenerator(result):
-        yield True, result
-        return
-    while True:
-        try:
-            upload = next(result)
-        except StopIteration as stop:
-            yield True, stop.value
-            return
-        yield False, upload
-
-
-@final
-@dataclass
-class Turnstile:
-    """At most one question is open at a time."""
-
-    question: str | None = None
-
-    def enter(self, name: str) -> None:
-        if self.question is not None:
-            raise RuntimeError(
-                f"step {name!r} was asked while replies to {self.question!r} are unread: "
-                "read every item of a question before the next one"
-            )
-        self.question = name
-
-    def leave(self) -> None:
-        self.question = None
-
-    def check(self) -> None:
-        """Raises if the run ends with a question open."""
-        if self.question is not None:
-            raise RuntimeError(f"the run ended while replies to {self.question!r} are unread")
-
-
-def participants(to: Iterable[int] | None, m: int) -> list[int]:
-    """The clients asked, ascending.
-
-    Raises:
-        ValueError: nobody, or somebody who does not exist or is named twice.
-    """
-    chosen = sorted(range(m) if to is None else (int(i) for i in to))
-    if not chosen or chosen[0] < 0 or chosen[-1] >= m or len(set(chosen)) < len(chosen):
-        raise ValueError(f"a question goes to different clients from 0..{m - 1}, not to {chosen}")
-    return chosen
-
-
-def refuse_stream(step: Step) -> None:
-    """`mean` cannot take a stream: which of its items would it average?"""
-    if inspect.isgeneratorfunction(step):
-        raise TypeError(
-            f"mean needs a step that returns its reply, {name_of(step)!r} streams: "
-            "keep the result in client.memory and take the mean of a second step that returns it"
-        )
-
-
 def name_of(step: Step) -> str:
     """The name by which a step is known on every rank."""
     return str(step.__name__)
-
-
-@final
-@dataclass(frozen=True)
-class Memory:
-    """A client's memory on its way to a checkpoint and back."""
-
-    entries: dict[str, Any]
-
-
-@final
-@dataclass(frozen=True)
-class Nothing:
-    """A message without content."""
-
-
-def recall(client: Client, message: Nothing) -> Memory:
-    """Step: the client's memory, for a checkpoint."""
-    return Memory(dict(client.memory))
-
-
-def restore(client: Client, message: Memory) -> Nothing:
-    """Step: a memory from a checkpoint."""
-    client.memory = messages.copy(message).entries
-    return Nothing()
-
-
-STEPS: dict[str, Step] = {"recall": recall, "restore": restore}
-"""Steps of the engine itself; all others are bound methods of the running method."""
-
-
-@final
-class LocalClients:
-    """All clients in this process, one after the other: the reference that every other transport must equal."""
-
-    def __init__(self, data: list[Any], stop: Callable[[], bool] = lambda: False) -> None:
-        self.m = len(data)
-        self.ledger = Ledger(self.m)
-        self._clients = {i: Client(i, d) for i, d in enumerate(data)}
-        self._turnstile = Turnstile()
-        self._clock = Clock()
-        self._stop = stop
-        self._since = time.perf_counter()
-
-    def ask(
-        self, step: Step, message: Any, *, to: Iterable[int] | None = None, counted: bool = True
-    ) -> Iterator[tuple[int, Any]]:
-        to = participants(to, self.m)
-        return self._ask(step, dict.fromkeys(to, message), counted)
-
-    def ask_each(self, step: Step, each: Mapping[int, Any], *, counted: bool = True) -> Iterator[tuple[int, Any]]:
-        return self._ask(step, {i: each[i] for i in participants(each, self.m)}, counted)
-
-    def mean(
-        self, step: Step, message: Any, *, to: Iterable[int] | None = None, weights: Mapping[int, float] | None = None
-    ) -> Any:
-        refuse_stream(step)
-        to = participants(to, self.m)
-        shares = mean.normalised(to, weights)
-        answer = mean.Answer()
-        for i, reply in self._ask(step, dict.fromkeys(to, message), True):
-            try:
-                answer.add(i, reply, shares[i])
-            except Exception as exc:
-                self._turnstile.leave()
-                raise ClientError(i, 0, name_of(step), failure(0, exc)) from exc
-        means = {part.path: mean.added(part, answer, shares, lambda own: own) for part in mean.plan([answer])}
-        return messages.replace_arrays(mean.result_template([answer]), means)
-
-    def account(self) -> tuple[Row, bool]:
-        seconds = self._clock.take(self.ledger.steps)
-        now = time.perf_counter()
-        seconds[self.ledger.steps.index(SERVER), 0] += now - self._since - seconds.sum()
-        self._since = now
-        peak = np.full((len(self.ledger.steps), 1), peak_bytes(), np.int64)
-        return self.ledger.row(seconds[:, None, :], peak), self._stop()
-
-    def close(self, status: int = 0) -> None:
-        self._turnstile.check()
-
-    def _ask(self, step: Step, each: dict[int, Any], counted: bool) -> Iterator[tuple[int, Any]]:
-        name = name_of(step)
-        self._turnstile.enter(name)
-        if name not in STEPS:
-            self.ledger.open(name)
-        inbox = {i: received(*messages.pack(message)) for i, message in each.items()}
-        if counted:
-            for i, message in each.items():
-                self.ledger.sent(name, i, messages.size(message))
-        return self._replies(step, inbox, counted)
-
-    def _replies(self, step: Step, inbox: dict[int, Any], counted: bool) -> Iterator[tuple[int, Any]]:
-        name = name_of(step)
-        for item in in_turn(step, self._clients, inbox, self._clock, name):
-            if item.failed:
-                self._turnstile.leave()
-                raise ClientError(item.i, 0, name, item.failed)
-            if counted:
-                self.ledger.received(name, item.i, messages.size(item.content))
-            yield item.i, messages.copy(item.content)
-        self._turnstile.leave()
-
-
-def received(block: messages.Bytes, used: int) -> Any:
-    """A message as a client meets it: its arrays are read-only, since the clients of a process may share the bytes."""
-    block.setflags(write=False)
-    return messages.unpack(block[:used])

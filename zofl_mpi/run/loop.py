@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import messages, records
-from zofl_mpi.run.clients import STEPS, ClientError, Clients, Memory, Nothing
+from zofl_mpi.run.clients import ClientError, Clients
+from zofl_mpi.run.desk import STEPS, Memory, Nothing
 from zofl_mpi.run.ledger import Row
 from zofl_mpi.run.progress import Progress
 from zofl_mpi.run.setting import Method, numbers

@@ -11,7 +11,8 @@ from typing import Any, final
 
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import loop, records
-from zofl_mpi.run.clients import Clients, LocalClients
+from zofl_mpi.run.clients import Clients
+from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.progress import progress
 from zofl_mpi.run.setting import Method
 from zofl_mpi.run.signals import STATUS, Stop

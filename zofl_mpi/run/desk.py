@@ -1,0 +1,175 @@
+"""What every implementation of `Clients` shares: the order of items, the rules of asking, the books."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zofl_mpi.run import messages
+from zofl_mpi.run.clients import Client, Failure, Step, failure, name_of
+from zofl_mpi.run.ledger import SERVER, Clock, Ledger
+
+
+class Item(NamedTuple):
+    """Item q of client i: an upload, or its last item, the reply, or in place of either a failure."""
+
+    i: int
+    q: int
+    last: bool
+    content: Any
+    failed: Failure | None
+
+
+def in_turn(
+    step: Step, clients: Mapping[int, Client], inbox: Mapping[int, Any], clock: Clock, name: str
+) -> Iterator[Item]:
+    """The clients of one process take turns: their q-th items by i, then q + 1. Ends at the first failure.
+
+    One client to its end first would deadlock with bounded buffers, and would be another order.
+    """
+    live = {i: _items(step, clients[i], inbox[i]) for i in sorted(inbox)}
+    q = 0
+    while live:
+        for i in list(live):
+            try:
+                with clock.time(name, "compute"):
+                    last, content = next(live[i])
+                messages.size(content)  # refuses what is no message here, where the client is known
+            except BaseException as exc:  # SystemExit too: the server must hear of it
+                yield Item(i, q, True, None, failure(q, exc))
+                return
+            if last:
+                del live[i]
+            yield Item(i, q, last, content, None)
+        q += 1
+
+
+def _items(step: Step, client: Client, message: Any) -> Iterator[tuple[bool, Any]]:
+    """A step as (last, item): its uploads, then its reply."""
+    result = step(client, message)
+    if not inspect.isgenerator(result):
+        yield True, result
+        return
+    while True:
+        try:
+            upload = next(result)
+        except StopIteration as stop:
+            yield True, stop.value
+            return
+        yield False, upload
+
+
+@final
+class Desk:
+    """Where the server asks: one question at a time, with its ledger and its clock.
+
+    Attributes:
+        question: the step that is being asked for; None between questions.
+        stop: has this process been told by a signal to stop?
+    """
+
+    def __init__(self, m: int, stop: Callable[[], bool]) -> None:
+        self.m, self.stop = m, stop
+        self.ledger, self.clock = Ledger(m), Clock()
+        self.question: str | None = None
+        self._since = time.perf_counter()
+
+    def open(self, step: Step) -> str:
+        """A question begins; returns its name.
+
+        Raises:
+            RuntimeError: another one is open.
+        """
+        name = name_of(step)
+        if self.question is not None:
+            raise RuntimeError(
+                f"step {name!r} was asked while replies to {self.question!r} are unread: "
+                "read every item of a question before the next one"
+            )
+        self.question = name
+        if name not in STEPS:
+            self.ledger.open(name)
+        return name
+
+    def close(self) -> None:
+        """The question's last item has been read, or one has failed."""
+        self.question = None
+
+    def leave(self) -> None:
+        """The run ends.
+
+        Raises:
+            RuntimeError: a question is open.
+        """
+        if self.question is not None:
+            raise RuntimeError(f"the run ended while replies to {self.question!r} are unread")
+
+    def seconds(self) -> NDArray[np.float64]:
+        """(steps, 3) of this process since the last call; all but waiting and sending is the server's computing."""
+        now = time.perf_counter()
+        taken = self.clock.take(self.ledger.steps)
+        taken[self.ledger.steps.index(SERVER), 0] += now - self._since - taken.sum()
+        self._since = now
+        return taken
+
+
+def participants(to: Iterable[int] | None, m: int) -> list[int]:
+    """The clients asked, ascending.
+
+    Raises:
+        ValueError: nobody, or somebody who does not exist or is named twice.
+    """
+    chosen = sorted(range(m) if to is None else (int(i) for i in to))
+    if not chosen or chosen[0] < 0 or chosen[-1] >= m or len(set(chosen)) < len(chosen):
+        raise ValueError(f"a question goes to different clients from 0..{m - 1}, not to {chosen}")
+    return chosen
+
+
+def refuse_stream(step: Step) -> None:
+    """`mean` cannot take a stream: which of its items would it average?"""
+    if inspect.isgeneratorfunction(step):
+        raise TypeError(
+            f"mean needs a step that returns its reply, {name_of(step)!r} streams: "
+            "keep the result in client.memory and take the mean of a second step that returns it"
+        )
+
+
+@final
+@dataclass(frozen=True)
+class Memory:
+    """A client's memory on its way to a checkpoint and back."""
+
+    entries: dict[str, Any]
+
+
+@final
+@dataclass(frozen=True)
+class Nothing:
+    """A message without content."""
+
+
+def recall(client: Client, message: Nothing) -> Memory:
+    """Step: the client's memory, for a checkpoint."""
+    return Memory(dict(client.memory))
+
+
+def restore(client: Client, message: Memory) -> Nothing:
+    """Step: a memory from a checkpoint."""
+    client.memory = messages.copy(message).entries
+    return Nothing()
+
+
+STEPS: dict[str, Step] = {"recall": recall, "restore": restore}
+"""Steps of the engine itself; all others are bound methods of the running method."""
+
+
+def received(block: messages.Bytes, used: int) -> Any:
+    """A message as a client meets it: its arrays are read-only, since the clients of a process may share the bytes."""
+    block.setflags(write=False)
+    return messages.unpack(block[:used])

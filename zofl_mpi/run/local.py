@@ -1,0 +1,75 @@
+"""All clients in this process: the reference that every other transport must equal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, final
+
+import numpy as np
+
+from zofl_mpi.run import mean, messages
+from zofl_mpi.run.clients import Client, ClientError, Step, failure, name_of
+from zofl_mpi.run.desk import Desk, in_turn, participants, received, refuse_stream
+from zofl_mpi.run.device import peak_bytes
+from zofl_mpi.run.ledger import Row
+
+
+@final
+class LocalClients:
+    """All clients in this process, one after the other: the reference that every other transport must equal."""
+
+    def __init__(self, data: list[Any], stop: Callable[[], bool] = lambda: False) -> None:
+        self.m = len(data)
+        self._desk = Desk(self.m, stop)
+        self.ledger = self._desk.ledger
+        self._clients = {i: Client(i, d) for i, d in enumerate(data)}
+
+    def ask(
+        self, step: Step, message: Any, *, to: Iterable[int] | None = None, counted: bool = True
+    ) -> Iterator[tuple[int, Any]]:
+        to = participants(to, self.m)
+        return self._ask(step, dict.fromkeys(to, message), counted)
+
+    def ask_each(self, step: Step, each: Mapping[int, Any], *, counted: bool = True) -> Iterator[tuple[int, Any]]:
+        return self._ask(step, {i: each[i] for i in participants(each, self.m)}, counted)
+
+    def mean(
+        self, step: Step, message: Any, *, to: Iterable[int] | None = None, weights: Mapping[int, float] | None = None
+    ) -> Any:
+        refuse_stream(step)
+        to = participants(to, self.m)
+        shares = mean.normalised(to, weights)
+        answer = mean.Answer()
+        for i, reply in self._ask(step, dict.fromkeys(to, message), True):
+            try:
+                answer.add(i, reply, shares[i])
+            except Exception as exc:
+                self._desk.close()
+                raise ClientError(i, 0, name_of(step), failure(0, exc)) from exc
+        means = {part.path: mean.added(part, answer, shares, lambda own: own) for part in mean.plan([answer])}
+        return messages.replace_arrays(mean.result_template([answer]), means)
+
+    def account(self) -> tuple[Row, bool]:
+        seconds = self._desk.seconds()
+        peak = np.full((len(seconds), 1), peak_bytes(), np.int64)
+        return self.ledger.row(seconds[:, None, :], peak), self._desk.stop()
+
+    def close(self, status: int = 0) -> None:
+        self._desk.leave()
+
+    def _ask(self, step: Step, each: dict[int, Any], counted: bool) -> Iterator[tuple[int, Any]]:
+        inbox = {i: received(*messages.pack(message)) for i, message in each.items()}
+        name = self._desk.open(step)
+        for i, message in each.items() if counted else ():
+            self.ledger.sent(name, i, messages.size(message))
+        return self._replies(step, name, inbox, counted)
+
+    def _replies(self, step: Step, name: str, inbox: dict[int, Any], counted: bool) -> Iterator[tuple[int, Any]]:
+        for item in in_turn(step, self._clients, inbox, self._desk.clock, name):
+            if item.failed:
+                self._desk.close()
+                raise ClientError(item.i, 0, name, item.failed)
+            if counted:
+                self.ledger.received(name, item.i, messages.size(item.content))
+            yield item.i, messages.copy(item.content)
+        self._desk.close()
