@@ -170,9 +170,9 @@ class Recorder:
             for name in row:
                 self._add_column(name)
             for data in self._rows.values():
-                data.resize(self.rounds + 1, axis=0)
+                data.id.set_extent((self.rounds + 1, *data.id.shape[1:]))
             for name, number in row.items():
-                self._rows[f"rounds/{name}"][self.rounds] = number
+                _put(self._rows[f"rounds/{name}"], self.rounds, np.array(number, np.float64))
             self._put("clients", clients, steps)
             self._put("ranks", {**seconds, "peak_bytes": peak_bytes}, steps)
             self._file.flush()
@@ -244,13 +244,18 @@ class Recorder:
         places = [self.steps.index(name) for name in steps]
         for name, value in values.items():
             data = self._rows[f"{group}/{name}"]
-            block = np.zeros(data.shape[1:], data.dtype)
+            block = np.zeros(data.id.shape[1:], data.id.dtype)
             given = np.asarray(value)
-            width = (
-                given.shape[-1] if given.ndim else block.shape[1]
-            )  # a session may have fewer ranks than an earlier one
+            width = given.shape[-1] if given.ndim else block.shape[1]  # a session may have fewer ranks than one before
             block[places, :width] = given
-            data[self.rounds] = block
+            _put(data, self.rounds, block)
+
+
+def _put(data: Any, row: int, block: Array) -> None:
+    """data[row] = block, without what h5py does for every other kind of index: 20 data sets a round add up."""
+    place = data.id.get_space()
+    place.select_hyperslab((row, *[0] * block.ndim), (1, *block.shape))
+    data.id.write(h5py.h5s.create_simple((1, *block.shape)), place, block)
 
 
 def _new_place(path: Path, force: bool) -> Path:
