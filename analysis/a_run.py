@@ -101,8 +101,8 @@ def seconds(run: records.Run, axis: Any) -> None:
     busiest = run.ranks["seconds_compute"].sum(1).max(1, initial=0.0)
     axis.plot(done(run), busiest, color=GREEN, linestyle="--", label="computing, busiest rank")
     axis.set_ylabel("seconds a round")
-    axis.set_ylim(bottom=0)
-    axis.legend(frameon=False)
+    axis.set_ylim(0, 1.6 * axis.get_ylim()[1])  # room for the legend above the curves
+    axis.legend(frameon=False, loc="upper left")
 
 
 def sizes(run: records.Run, axis: Any) -> None:
