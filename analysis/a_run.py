@@ -81,10 +81,12 @@ def save(figure: Any, name: Path) -> Path:
 
 def quality(run: records.Run, axis: Any) -> None:
     """Test accuracy and loss, in the rounds that were evaluated."""
-    axis.set_ylabel("test accuracy (%)", color=BLUE)
-    if "test_accuracy" in run.rounds:
+    if _has(run, "test_accuracy"):
         axis.plot(*evaluated(run, "test_accuracy", 100.0), color=BLUE, marker=_marker(run), markersize=3)
-    name = next((name for name in LOSSES if name in run.rounds), None)
+        axis.set_ylabel("test accuracy (%)", color=BLUE)
+    else:
+        axis.set_yticks([])
+    name = next((name for name in LOSSES if _has(run, name)), None)
     if name is None:
         return
     other = axis.twinx()
@@ -137,12 +139,18 @@ def title(run: records.Run) -> str:
 
 
 def _has_quality(run: records.Run) -> bool:
-    return any(name in run.rounds for name in ("test_accuracy", *LOSSES))
+    return any(_has(run, name) for name in ("test_accuracy", *LOSSES))
+
+
+def _has(run: records.Run, name: str) -> bool:
+    """Whether a column has a number in any round."""
+    return bool(np.isfinite(run.rounds.get(name, np.nan)).any())
 
 
 def _marker(run: records.Run) -> str:
     """Dots where there are few points; a line of hundreds of dots hides itself."""
-    return "o" if run.length <= 60 else ""
+    points = max(int(np.isfinite(run.rounds[name]).sum()) for name in ("test_accuracy", *LOSSES) if _has(run, name))
+    return "o" if points <= 60 else ""
 
 
 def _unit(largest: float) -> tuple[float, str]:

@@ -180,7 +180,14 @@ def _softmax(values: dict[str, Any], world: World, streams: Streams, dtype: str)
         kernel=model.kernel,
     )
     return Setting(
-        problem, streams, federation.clients, federation.server, federation.test, federation.counts, np.dtype(dtype)
+        problem,
+        streams,
+        federation.clients,
+        federation.server,
+        federation.test,
+        federation.counts,
+        np.dtype(dtype),
+        federation.server.fingerprint(),
     )
 
 

@@ -67,7 +67,7 @@ class Personal:
     """Client to server at an evaluation: the personal model y_i = LOCAL(x), measured."""
 
     f2: float  # f_{2,i}(x, y_i)
-    loss: float  # cross-entropy of x on the client's data; nan where the problem has no such thing
+    loss: float  # of x on the client's data; nan where the problem has no such thing
     samples: int  # |D_i|
     accuracy: float  # of y_i on the test set, classes weighted as the client's own
     accuracy_global: float  # of y_i on the test set
@@ -89,8 +89,8 @@ class State:
 COLUMNS: Mapping[str, tuple[str, str]] = {
     "x": ("1", "the global model, W (C, p) row by row"),
     "test_accuracy": ("1", "share of test samples that x classifies correctly"),
-    "test_loss": ("nat", "mean cross-entropy of x on the test samples"),
-    "train_loss": ("nat", "mean cross-entropy of x on all training samples, the server's and the clients'"),
+    "test_loss": ("nat", "mean loss of x on the test samples: cross-entropy; the value of a toy problem"),
+    "train_loss": ("nat", "the same on all training samples, the server's and the clients'"),
     "f1": ("1", "f_1(x) on all of the server's data"),
     "f2": ("1", "(1/m) sum_i f_{2,i}(x, y_i), y_i from Algorithm 2 at x itself"),
     "objective": ("1", "f_1(x) + f_2(x)"),
@@ -117,7 +117,7 @@ class ZOHFL:
 
     Attributes:
         setting: problem, data and random numbers.
-        beta: participating fraction of the clients, 0 < beta <= 1; |S_r| = round(beta m), at least 1.
+        beta: participating fraction of the clients, 0 < beta <= 1; |S_r| = beta m rounded half up, at least 1.
         tau: local steps: H_{i,r} = ceil(tau sqrt(r+1)); one number, or one per client.
         schedule_h: sqrt (the paper's H) or constant (H = ceil(tau)).
         gamma: step size gamma of the server.
@@ -130,7 +130,7 @@ class ZOHFL:
         x0: first model: zero, random (standard normal entries times 0.01) or pretrained (SGD on the server's data).
         pretrain_steps: steps of that SGD, with server_batch samples each.
         pretrain_gamma: its constant step size.
-        y0: where the local solves start: x (the point at which they are asked) or last (the client's last solution).
+        y0: start of the local solves: x (the point they are asked at) or last (the middle of the client's last pair).
         samples: shared or separate mini-batches of the two solves; separate multiplies their noise by n/(2 eta).
         divide: the sum of estimates is divided by m (non-participants count as 0) or by participants (|S_r|).
         exchange: scalars (f_2's two values go up) or solutions (y+ and y-, the paper's); the same x, bit for bit.
@@ -233,7 +233,7 @@ class ZOHFL:
     # --- a client: Algorithm 2
 
     def solve(self, client: Client, message: Model) -> Values | Solutions:
-        """Line 4: the two inexact solutions, at x + eta v and at x - eta v, on the same mini-batches."""
+        """Line 4: the two inexact solutions, at x + eta v and at x - eta v."""
         x = self.pair(message.x, self.direction(client.i, message.r))
         y = self.lower(client, x, message.r)
         if not np.isfinite(y).all():
@@ -291,6 +291,7 @@ class ZOHFL:
         """The columns of COLUMNS but the state's."""
         replies = clients.ask(self.personal, Model(state.x, r), counted=False)
         test = self.problem.score(state.x, self.setting.test)  # while the clients compute
+        own = self.problem.score(state.x, self.setting.server)
         f1 = self.problem.f1(state.x, self.setting.server)
         told = [reply for _, reply in replies]
 
@@ -298,7 +299,7 @@ class ZOHFL:
             return math.fsum(getattr(p, field) for p in told) / len(told)
 
         sizes = [len(self.setting.server), *(p.samples for p in told)]
-        losses = [f1 if "loss" in test else math.nan, *(p.loss for p in told)]  # f_1 is the loss on the server's data
+        losses = [own.get("loss", math.nan), *(p.loss for p in told)]
         return {
             "test_accuracy": test.get("accuracy", math.nan),
             "test_loss": test.get("loss", math.nan),

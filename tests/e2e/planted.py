@@ -1,6 +1,7 @@
 """ZO-HFL with a fault planted in it, for `--method planted:Planted`: the environment says which, in which round.
 
-PLANT = raise, system_exit, nan or kill_client (in client 3's step), kill_server, raise_server, fill (the disk), slow.
+PLANT = raise, system_exit, nan or kill_client (in client 3's step), kill_server, raise_server, exit_server, unread (a
+question), foreign (another object's step), fill (the disk), vanish (the result), plan (fails on rank 1 only), slow.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ import os
 import signal
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from zofl_mpi.errors import UserError
 from zofl_mpi.run.clients import Client
 from zofl_mpi.zo_hfl import ZOHFL, Model, Values
 
@@ -45,9 +47,22 @@ class Planted(ZOHFL):
                 os.kill(os.getpid(), signal.SIGKILL)
             if PLANT == "raise_server":
                 raise ArithmeticError("planted at the server")
+            if PLANT == "exit_server":
+                sys.exit(0)
+            if PLANT == "unread":
+                next(iter(clients.ask(self.personal, Model(state.x, r))))
+            if PLANT == "foreign":
+                list(clients.ask(replace(self, eta=1.0).solve, Model(state.x, r)))
+            if PLANT == "vanish":
+                Path(os.environ["PLANT_FILE"]).unlink()
             if PLANT == "fill":
                 _fill(Path(os.environ["PLANT_FOLDER"]))
         return super().round(state, r, clients)
+
+    def plan(self, rounds: int) -> Any:
+        if PLANT == "plan" and os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK")) == "1":
+            raise UserError("planted in the plan of one rank")
+        return super().plan(rounds)
 
 
 def _fill(folder: Path) -> None:

@@ -105,6 +105,34 @@ def test_an_error_of_the_method_at_the_server_ends_all_ranks_with_its_traceback(
     assert records.load(out).length == 5
 
 
+@pytest.mark.parametrize("ranks", [0, 3])
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("exit_server", "round 6: SystemExit: 0"),
+        ("unread", "round 6: RuntimeError: step 'solve' was asked while replies to 'personal' are unread"),
+        ("foreign", "round 6: TypeError: step 'solve' is no method of the running method"),
+        ("vanish", "was deleted or replaced by another run"),
+    ],
+)
+def test_a_mistake_at_the_server_ends_all_ranks_and_is_named(
+    mpirun: Callable[..., Completed], tmp_path: Path, kind: str, words: str, ranks: int
+) -> None:
+    out = tmp_path / "run.h5"
+    done = start(mpirun, ranks, *RUN, "--out", out, kind=kind, file=str(out))
+    assert done.returncode != 0
+    assert done.seconds < LIMIT
+    assert words in done.stderr, done.stderr
+
+
+def test_a_mistake_on_one_rank_before_the_rounds_ends_all(mpirun: Callable[..., Completed], tmp_path: Path) -> None:
+    done = start(mpirun, 3, *RUN, "--out", tmp_path / "run.h5", kind="plan")
+    assert done.returncode != 0
+    assert done.seconds < LIMIT
+    assert "planted in the plan of one rank (rank 1 on" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     if os.geteuid():

@@ -144,16 +144,45 @@ def test_a_finished_run_has_nothing_to_do(part: Path, capsys: pytest.CaptureFixt
     np.testing.assert_array_equal(after.final["x"], before.final["x"])
 
 
-def test_rows_after_the_checkpoint_are_made_again(whole: Path, tmp_path: Path) -> None:
-    """A run that was killed 3 rounds after its checkpoint."""
-    out = tmp_path / "run.h5"
-    shutil.copy(whole, out)
-    arguments = [*FLAGS, "--rounds", "5", "--out", str(tmp_path / "early.h5")]
+def early_and_late(tmp_path: Path) -> tuple[Path, Path]:
+    """A result of 9 rounds, and the checkpoint that it had after 5."""
+    out, early = tmp_path / "run.h5", tmp_path / "early.ckpt.h5"
     with pytest.raises(SystemExit):
-        cli.main("zofl_mpi.zo_hfl", arguments)
-    shutil.move(checkpoint_path(tmp_path / "early.h5"), checkpoint_path(out))
+        cli.main("zofl_mpi.zo_hfl", [*FLAGS, "--rounds", "5", "--out", str(out)])
+    shutil.copy(checkpoint_path(out), early)
+    assert resume(out, "--rounds", 9) == 0
+    return out, early
+
+
+def test_rows_after_the_checkpoint_are_made_again(whole: Path, tmp_path: Path) -> None:
+    """A run that was killed 4 rounds after its checkpoint."""
+    out, early = early_and_late(tmp_path)
+    shutil.copy(early, checkpoint_path(out))
     assert resume(out, "--rounds", 9) == 0
     assert differences(whole, out) == []
+
+
+def test_a_checkpoint_of_another_run_is_refused(
+    whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Even if it has the same configuration: it was made by a run whose result this is not."""
+    _, early = early_and_late(tmp_path)
+    other = tmp_path / "other.h5"
+    shutil.copy(whole, other)
+    shutil.copy(early, checkpoint_path(other))
+    assert resume(other, "--rounds", 9) == 2
+    assert "its checkpoint is of another run" in capsys.readouterr().err
+
+
+def test_changed_data_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.Generator(np.random.Philox(1))
+    data, out = tmp_path / "own.npz", tmp_path / "run.h5"
+    np.savez(data, x=rng.standard_normal((300, 5)).astype(np.float32), y=rng.integers(0, 3, 300))
+    with pytest.raises(SystemExit):
+        cli.main("zofl_mpi.zo_hfl", ["--data", str(data), "--m", "3", "--rounds", "2", "--out", str(out), "--quiet"])
+    np.savez(data, x=rng.standard_normal((300, 5)).astype(np.float32), y=rng.integers(0, 3, 300))
+    assert resume(out, "--rounds", 4) == 2
+    assert "the data are not those that the run began with" in capsys.readouterr().err
 
 
 def test_another_configuration_is_refused_with_the_differences(part: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -247,9 +247,9 @@ def test_memories_go_to_a_checkpoint_and_come_back(both: Both) -> None:
     def program(clients: Any) -> list[Any]:
         for k in (1, 2):
             list(clients.ask(steps.count, Seed(k), to=[0, 2]))
-        kept = dict(clients.ask(STEPS["recall"], Nothing(), counted=False))
+        kept = dict(clients.ask(STEPS["<recall>"], Nothing(), counted=False))
         list(clients.ask(steps.count, Seed(100)))
-        list(clients.ask_each(STEPS["restore"], {i: kept[i] for i in (0, 2)}, counted=False))
+        list(clients.ask_each(STEPS["<restore>"], {i: kept[i] for i in (0, 2)}, counted=False))
         return [
             {i: memory.entries for i, memory in kept.items()},
             [reply.a[0] for _, reply in clients.ask(steps.count, Seed(0))],

@@ -229,17 +229,17 @@ def test_a_mean_counts_its_bytes_like_a_question(steps: Steps) -> None:
 def test_a_memory_is_recalled_and_restored_without_a_place_in_the_ledger(steps: Steps) -> None:
     clients = LocalClients([None, None])
     list(clients.ask(steps.keep, Note(np.arange(2.0)), to=[1]))
-    kept = dict(clients.ask(STEPS["recall"], Nothing(), counted=False))
+    kept = dict(clients.ask(STEPS["<recall>"], Nothing(), counted=False))
     assert kept[0] == Memory({}) and kept[1].entries["seen"].tolist() == [0, 1]
-    list(clients.ask_each(STEPS["restore"], {0: kept[1]}, counted=False))
-    again = dict(clients.ask(STEPS["recall"], Nothing(), counted=False))
+    list(clients.ask_each(STEPS["<restore>"], {0: kept[1]}, counted=False))
+    again = dict(clients.ask(STEPS["<recall>"], Nothing(), counted=False))
     assert again[0].entries["seen"].tolist() == [0, 1]
     assert clients.account()[0].steps == [SERVER, "keep"]
 
 
 def test_a_restored_memory_can_be_written(steps: Steps) -> None:
     clients = LocalClients([None])
-    list(clients.ask_each(STEPS["restore"], {0: Memory({"mine": np.ones(2)})}, counted=False))
+    list(clients.ask_each(STEPS["<restore>"], {0: Memory({"mine": np.ones(2)})}, counted=False))
     assert [note.a.tolist() for _, note in clients.ask(steps.grow, Note(None))] == [[2.0, 2.0]]
 
 

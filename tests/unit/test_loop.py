@@ -251,10 +251,26 @@ def test_a_failing_round_says_which_and_what_is_safe(tmp_path: Path) -> None:
     assert "in count" in caught.value.trace
 
 
-def test_a_mistake_of_the_program_is_no_run_error(tmp_path: Path) -> None:
+def test_a_mistake_of_the_program_is_told_with_its_round_and_its_traceback(tmp_path: Path) -> None:
     method = Counting()
     method.evaluate = lambda *_: 1 / 0  # type: ignore[method-assign]
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(RunError, match="round 1: ZeroDivisionError: division by zero") as caught:
+        run(tmp_path / "a.h5", method)
+    assert "Traceback" in caught.value.trace
+
+
+@pytest.mark.parametrize("column", ["round", "seconds", "a/b"])
+def test_a_column_that_is_none_is_refused(tmp_path: Path, column: str) -> None:
+    method = Counting()
+    method.evaluate = lambda *_: {column: 1.0}  # type: ignore[method-assign]
+    with pytest.raises(RunError, match=f"column '{column}'"):
+        run(tmp_path / "a.h5", method)
+
+
+def test_a_question_left_unread_is_told_with_its_round(tmp_path: Path) -> None:
+    method = Counting()
+    method.evaluate = lambda state, r, clients: next(clients.ask(method.count, Add(np.zeros(1), 0))) and {}
+    with pytest.raises(RunError, match="the round ended while replies to 'count' are unread"):
         run(tmp_path / "a.h5", method)
 
 

@@ -219,9 +219,9 @@ def test_a_field_that_is_not_finite_is_named(bad: float) -> None:
 
 def test_replies_of_different_shapes_have_no_mean() -> None:
     one, other = mean.Answer(), mean.Answer()
-    one.add(0, Reply(np.zeros(3), 1.0), 0.5)
+    one.add(0, Reply(np.zeros(3), 1.0), 0.5, True)
     with pytest.raises(TypeError, match="different shapes"):
-        one.add(1, Reply(np.zeros(4), 1.0), 0.5)
-    other.add(1, Reply(np.zeros(4), 1.0), 0.5)
+        one.add(1, Reply(np.zeros(4), 1.0), 0.5, True)
+    other.add(1, Reply(np.zeros(4), 1.0), 0.5, True)
     with pytest.raises(TypeError, match="different shapes"):
         mean.plan([one, other])

@@ -136,9 +136,21 @@ def test_numbers_keep_their_type_and_the_last_bit() -> None:
     values = [True, 0, 2**70, -0.0, 0.1, 5e-324, math.inf, -math.inf, math.nan, "", "ä€\n", None]
     for value in values:
         assert same(sent(Letter(value)).a, value)
-    for scalar, expected in ((np.float64(0.1), 0.1), (np.int32(-3), -3), (np.bool_(True), True)):
-        assert same(sent(Letter(scalar)).a, expected)
-    assert sent(Letter(np.float32(0.1))).a == float(np.float32(0.1))
+    for scalar in (np.float64(0.1), np.float32(0.1), np.int32(-3), np.bool_(True)):
+        found = sent(Letter(scalar)).a
+        assert type(found) is type(scalar)
+        assert found == scalar
+        assert messages.size(Letter(scalar)) == messages.size(Letter(0.0))
+
+
+def test_dictionaries_may_lie_in_dictionaries() -> None:
+    """As an optimiser's state does."""
+    more = {"layer": {"m": np.ones(2), "v": {"t": 3}, "nothing": {}}, "step": 1}
+    found = sent(Letter(None, more=more)).more
+    assert found["layer"]["v"] == {"t": 3}
+    assert found["layer"]["nothing"] == {}
+    assert found["step"] == 1
+    np.testing.assert_array_equal(found["layer"]["m"], np.ones(2))
 
 
 @pytest.mark.parametrize("writable", [True, False])
@@ -208,7 +220,7 @@ def local() -> Any:
         (Letter([1, 2]), r"Letter\.a is a list; a message holds arrays, tensors, numbers and strings"),
         (Letter(b=1j), r"Letter\.b is a complex"),
         (Letter(more={"k": (1,)}), r"Letter\.more\.k is a tuple"),
-        (Letter(more={"k": {"deeper": 1}}), r"Letter\.more\.k is a dict"),
+        (Letter(more={"k": {3: 1}}), r"more\.k has the key 3; keys are strings"),
         (Letter(np.array([None, 1])), r"Letter\.a is an array of Python objects; a message holds numbers only"),
         (local(), r"message class local\.<locals>\.Hidden is local to a function; declare it at the top of its module"),
     ],

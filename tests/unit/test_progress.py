@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -80,17 +81,20 @@ def test_quiet_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr() == ("", "")
 
 
-def test_lines_where_nobody_looks_and_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    for terminal, kind in ((False, Lines), (True, Bar)):
-        monkeypatch.setattr(progress, "on_terminal", lambda terminal=terminal: terminal)
-        assert isinstance(progress.progress(3, 1, quiet=False), kind)
+class Out:
+    """A standard output that is a terminal, or is not."""
+
+    def __init__(self, terminal: bool) -> None:
+        self.isatty = lambda: terminal
 
 
-@pytest.mark.parametrize("terminal", [True, False])
-def test_without_a_launcher_standard_output_decides(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
+@pytest.mark.parametrize(("terminal", "kind"), [(False, Lines), (True, Bar)])
+def test_without_a_launcher_standard_output_decides(
+    monkeypatch: pytest.MonkeyPatch, terminal: bool, kind: type
+) -> None:
     monkeypatch.setattr(progress, "_launcher", lambda: None)
-    monkeypatch.setattr(progress.sys, "stdout", type("Out", (), {"isatty": lambda self: terminal})())
-    assert progress.on_terminal() is terminal
+    monkeypatch.setattr(progress.sys, "stdout", Out(terminal))
+    assert isinstance(progress.progress(3, 1, quiet=False), kind)
 
 
 @pytest.mark.parametrize(
@@ -101,16 +105,32 @@ def test_under_a_launcher_its_own_standard_output_decides(
 ) -> None:
     """Open MPI gives its ranks a pseudo-terminal in any case, MPICH a pipe."""
     asked: list[str] = []
-    monkeypatch.setattr(progress, "_launcher", lambda: 77)
     monkeypatch.setattr(progress.os, "readlink", lambda path: asked.append(path) or target)
-    monkeypatch.setattr(progress.sys, "stdout", type("Out", (), {"isatty": lambda self: not seen})())
-    assert progress.on_terminal() is seen
+    monkeypatch.setattr(progress.os, "access", lambda path, mode: True)
+    assert progress.terminal_of(77) == (target if seen else None)
     assert asked == ["/proc/77/fd/1"]
+    monkeypatch.setattr(progress.os, "access", lambda path, mode: False)
+    assert progress.terminal_of(77) is None
 
 
 def test_a_launcher_that_cannot_be_looked_at_counts_as_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "_launcher", lambda: 2**22 + 1)
-    assert progress.on_terminal() is False
+    assert isinstance(progress.progress(3, 1, quiet=False), Lines)
+
+
+def test_under_a_launcher_the_bar_is_drawn_on_the_terminal_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launcher passes output on line by line; a bar is one line that does not end."""
+    reader, writer = os.openpty()
+    monkeypatch.setattr(progress, "_launcher", lambda: 77)
+    monkeypatch.setattr(progress, "terminal_of", lambda launcher: os.ttyname(writer))
+    with progress.progress(10, 0, quiet=False) as bar:
+        bar.update(5, "objective 2.0000", 0.5)
+        deadline, text = time.monotonic() + 5, ""
+        while "5/10" not in text and time.monotonic() < deadline:
+            text += os.read(reader, 4096).decode()
+    assert "5/10" in text
+    os.close(reader)
+    os.close(writer)
 
 
 def test_the_outermost_launcher_among_the_ancestors_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +157,7 @@ def test_a_process_without_a_launcher_finds_none() -> None:
 
 
 def test_a_bar_is_drawn_and_leaves_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    with Bar(10, 4) as bar:
+    with Bar(10, 4, None) as bar:
         bar.update(5, "objective 2.0000", 0.5)
     text = capsys.readouterr().out
     assert "5/10" in text and "objective 2.0000" in text and "0.500 s/round" in text

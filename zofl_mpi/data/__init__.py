@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -63,6 +64,12 @@ class Dataset:
     def features(self) -> int:
         """p, the length of one input."""
         return int(self.inputs.shape[1])
+
+    def fingerprint(self) -> str:
+        """Size and checksum of all N samples: of every label, and of about a thousand of the inputs."""
+        sample = np.ascontiguousarray(self.inputs[:: max(1, len(self.labels) // 1000)])
+        checksum = zlib.crc32(sample.tobytes(), zlib.crc32(self.labels.astype(np.int64).tobytes()))
+        return f"{self.inputs.shape[0]} x {self.inputs.shape[1]}, crc32 {checksum:08x}"
 
     def subset(self, positions: NDArray[np.int64]) -> Dataset:
         """The samples at `positions` (each in 0..len - 1), without a copy of the inputs."""

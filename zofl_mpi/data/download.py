@@ -73,9 +73,10 @@ def default_data_dir() -> Path:
     return user_folder("ZOFL_DATA", "data")
 
 
-def remedy(name: str) -> str:
-    """What a user can do who lacks the files of `name`."""
-    return f"fetch it with `python -m zofl_mpi.data.download {name}`"
+def remedy(name: str, data_dir: Path | None = None) -> str:
+    """What a user can do who lacks the files of `name` in `data_dir`."""
+    where = "" if data_dir in (None, default_data_dir()) else f" --data-dir {data_dir}"
+    return f"fetch it with `python -m zofl_mpi.data.download {name}{where}`"
 
 
 def download(name: str, data_dir: Path | None = None, base_url: str | None = None) -> tuple[Path, ...]:

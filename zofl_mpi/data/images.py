@@ -112,7 +112,7 @@ def _unknown(name: str) -> str:
 
 def _missing(name: str, what: str, data_dir: Path) -> str:
     return (
-        f"--data {name}: {what} in {data_dir / name} or {data_dir}; {remedy(name)}, "
+        f"--data {name}: {what} in {data_dir / name} or {data_dir}; {remedy(name, data_dir)}, "
         "or set --data-dir or ZOFL_DATA to the folder that holds it"
     )
 

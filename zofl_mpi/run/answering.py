@@ -124,7 +124,7 @@ class ClientRank:
             try:
                 with self._clock.time(question.step, "compute"):
                     reply = self._step(question.step)(self._clients[i], message)
-                answer.add(i, reply, question.extra[i])
+                answer.add(i, reply, question.extra[i], i == question.to[0])
             except BaseException as exc:  # SystemExit too: the server must hear of it
                 answer.failed.append((i, self._wire.rank, failure(0, exc)))
         self._wire.gathered(answer.told())

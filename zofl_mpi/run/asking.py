@@ -13,7 +13,7 @@ from zofl_mpi.run import mean, messages
 from zofl_mpi.run.clients import ClientError, Step, name_of
 from zofl_mpi.run.desk import Desk, participants, refuse_stream
 from zofl_mpi.run.device import peak_bytes
-from zofl_mpi.run.ledger import Row
+from zofl_mpi.run.ledger import SERVER, Row
 from zofl_mpi.run.messages import Bytes
 from zofl_mpi.run.mpi import EMPTY, FAILED, NOTHING, REPLY, Heads, MPIWorld, Question, Wave, Wire, waves
 
@@ -27,9 +27,9 @@ Inbox = queue.SimpleQueue[tuple[Wave, Heads, Bytes]]
 class MPIClients:
     """See `run.clients.Clients`. Rank 0 only; the other ranks run `answering.ClientRank.serve`."""
 
-    def __init__(self, world: MPIWorld, m: int, stop: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, world: MPIWorld, m: int, stop: Callable[[], bool] = lambda: False, method: Any = None) -> None:
         self.m = m
-        self._desk = Desk(m, stop)
+        self._desk = Desk(m, stop, method)
         self.ledger = self._desk.ledger
         self._wire = Wire(world)
 
@@ -52,7 +52,13 @@ class MPIClients:
         return self._replies(name, {i: messages.size(each[i]) for i in to}, counted)
 
     def mean(
-        self, step: Step, message: Any, *, to: Iterable[int] | None = None, weights: Mapping[int, float] | None = None
+        self,
+        step: Step,
+        message: Any,
+        *,
+        to: Iterable[int] | None = None,
+        weights: Mapping[int, float] | None = None,
+        counted: bool = True,
     ) -> Any:
         refuse_stream(step)
         to = participants(to, self.m)
@@ -68,19 +74,22 @@ class MPIClients:
             if failed:
                 raise ClientError(failed[0], failed[1], name, failed[2])
             means = {part.path: mean.added(part, mean.Answer(), shares, self._wire.total) for part in plan}
-        for i, size in sorted((i, size) for a in answers for i, size in a.sizes.items()):
+        for i, size in sorted((i, size) for a in answers for i, size in a.sizes.items()) if counted else ():
             self.ledger.sent(name, i, messages.size(message))
             self.ledger.received(name, i, size)
         return messages.replace_arrays(mean.result_template(answers), means)
 
     def account(self) -> tuple[Row, bool]:
-        self._wire.announce(Question("account", extra=self.ledger.steps))
-        tables = self._wire.table(account_of(self._desk.seconds(), self._desk.stop()))
+        self._desk.leave("the round")
+        own = account_of(self._desk.seconds(), self._desk.stop())
+        with self._desk.clock.time(SERVER, "wait"):  # counts for the next round
+            self._wire.announce(Question("account", extra=self.ledger.steps))
+            tables = self._wire.table(own)
         seconds, peaks, stop = tables[:, :-1, :3], tables[:, :-1, 3], bool(tables[:, -1].any())
         return self.ledger.row(seconds.transpose(1, 0, 2), peaks.T.astype(np.int64)), stop
 
     def close(self, status: int = 0) -> None:
-        self._desk.leave()
+        self._desk.leave("the run")
         self._wire.announce(Question("end", extra=status))
 
     def _send_one(self, kind: str, step: Step, message: Any, to: list[int], extra: Any = None) -> None:

@@ -21,7 +21,7 @@ from zofl_mpi.run.plan import Plan, RunFlags, method_of, print_plan, problem_of,
 from zofl_mpi.run.setting import Setting
 from zofl_mpi.run.signals import Stop
 from zofl_mpi.run.streams import Streams
-from zofl_mpi.run.world import World, at_server, connect, speaks_first, together
+from zofl_mpi.run.world import Ended, World, at_server, connect, speaks_first, together
 
 RANKS_LISTED = 512
 """With more ranks, only the different hosts, devices, ... are kept: an HDF5 attribute holds 64 kB."""
@@ -33,6 +33,8 @@ def main(module: str, arguments: Sequence[str] | None = None) -> NoReturn:
     Exit status 0: done; 1: failed; 2: a mistake of the user; 75: told to stop, can be resumed.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  (None if the shell closed it)
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     try:
         world = connect()
     except UserError as exc:
@@ -41,14 +43,14 @@ def main(module: str, arguments: Sequence[str] | None = None) -> NoReturn:
         status = prepared(world, module, given)()
     except _Agreed as exc:
         status = _said(exc.problem, world.rank == 0)
-    except SystemExit as exc:  # what failed has been told
-        status = int(exc.code or 0)
+    except Ended as exc:  # what failed has been told
+        status = int(exc.code or 1)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python's own last flush would fail, too
         world.abort("zofl_mpi: standard output was closed")
     except KeyboardInterrupt:
         world.abort("zofl_mpi: interrupted; the finished rounds are in the result file")
-    except BaseException:
+    except BaseException:  # SystemExit too: the other ranks would wait for this one
         world.abort(f"zofl_mpi: rank {world.rank} failed\n{traceback.format_exc()}")
     sys.stdout.flush()
     sys.exit(status)
@@ -85,9 +87,11 @@ def _job(world: World, family: Any, plan: Plan) -> Callable[[], int]:
     """A rank's part of the run."""
     places = _places(world, plan.values["device"], problem_of(family, plan.values["problem"]))
     setting = build_setting(world, family, plan)
+    _same(world, setting.fingerprint, "the ranks hold different data; copy the same files to all nodes")
     method_class = together(world, lambda: method_of(family, plan.values["method"]))
     method = together(world, lambda: method_class(setting=setting, **plan.part(method_class)))
-    _same_kernel(world, method.plan(1).get("kernel"))
+    kernel = together(world, lambda: method.plan(1).get("kernel"))
+    _same(world, kernel, "--kernel auto chose different kernels; install numba on all nodes, or say --kernel numpy")
     if plan.values["dry_run"]:
         if world.rank == 0:
             print_plan(plan, method)
@@ -163,14 +167,12 @@ def _refuse_gpu(requested: str) -> None:
         raise UserError("--device cuda: this problem runs in NumPy on the CPU; use --device auto or cpu")
 
 
-def _same_kernel(world: World, kernel: Any) -> None:
-    """Refuses ranks whose environments differ in what "auto" chooses: kernels agree to rounding only."""
-    kernels = world.collect(kernel)
-    if len(set(kernels)) > 1:
-        told = ", ".join(f"rank {rank}: {name}" for rank, name in enumerate(kernels))
-        raise UserError(
-            f"--kernel auto chose different kernels ({told}): install numba on all nodes, or say --kernel numpy"
-        )
+def _same(world: World, value: Any, sentence: str) -> None:
+    """Refuses ranks that differ in what the numbers depend on."""
+    values = world.collect(value)
+    if len(set(values)) > 1:
+        told = "; ".join(f"rank {rank}: {other}" for rank, other in enumerate(values) if other != values[0])
+        raise UserError(f"{sentence} (rank 0: {values[0]}; {told})")
 
 
 def build_setting(world: World, family: Any, plan: Plan) -> Setting:

@@ -77,7 +77,13 @@ class Clients(Protocol):
         """Like `ask`, with a message of its own for each participant."""
 
     def mean(
-        self, step: Step, message: Any, *, to: Iterable[int] | None = None, weights: Mapping[int, float] | None = None
+        self,
+        step: Step,
+        message: Any,
+        *,
+        to: Iterable[int] | None = None,
+        weights: Mapping[int, float] | None = None,
+        counted: bool = True,
     ) -> Any:
         """The weighted mean of the participants' replies, field by field, exact in any order (`run.mean`).
 

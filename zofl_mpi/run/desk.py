@@ -41,6 +41,8 @@ def in_turn(
                 with clock.time(name, "compute"):
                     last, content = next(live[i])
                 messages.size(content)  # refuses what is no message here, where the client is known
+            except KeyboardInterrupt:
+                raise
             except BaseException as exc:  # SystemExit too: the server must hear of it
                 yield Item(i, q, True, None, failure(q, exc))
                 return
@@ -74,8 +76,8 @@ class Desk:
         stop: has this process been told by a signal to stop?
     """
 
-    def __init__(self, m: int, stop: Callable[[], bool]) -> None:
-        self.m, self.stop = m, stop
+    def __init__(self, m: int, stop: Callable[[], bool], method: Any = None) -> None:
+        self.m, self.stop, self._method = m, stop, method
         self.ledger, self.clock = Ledger(m), Clock()
         self.question: str | None = None
         self._since = time.perf_counter()
@@ -87,6 +89,10 @@ class Desk:
             RuntimeError: another one is open.
         """
         name = name_of(step)
+        if self._method is not None and name not in STEPS and getattr(step, "__self__", None) is not self._method:
+            raise TypeError(
+                f"step {name!r} is no method of the running method: client ranks know its steps by name only"
+            )
         if self.question is not None:
             raise RuntimeError(
                 f"step {name!r} was asked while replies to {self.question!r} are unread: "
@@ -101,14 +107,16 @@ class Desk:
         """The question's last item has been read, or one has failed."""
         self.question = None
 
-    def leave(self) -> None:
-        """The run ends.
+    def leave(self, what: str) -> None:
+        """The round or the run ends.
 
         Raises:
             RuntimeError: a question is open.
         """
         if self.question is not None:
-            raise RuntimeError(f"the run ended while replies to {self.question!r} are unread")
+            raise RuntimeError(
+                f"{what} ended while replies to {self.question!r} are unread: read every item of a question"
+            )
 
     def seconds(self) -> NDArray[np.float64]:
         """(steps, 3) of this process since the last call; all but waiting and sending is the server's computing."""
@@ -165,8 +173,10 @@ def restore(client: Client, message: Memory) -> Nothing:
     return Nothing()
 
 
-STEPS: dict[str, Step] = {"recall": recall, "restore": restore}
-"""Steps of the engine itself; all others are bound methods of the running method."""
+STEPS: dict[str, Step] = {"<recall>": recall, "<restore>": restore}
+"""Steps of the engine itself, by names that no step of a method can have."""
+for _name, _step in STEPS.items():
+    _step.__name__ = _name
 
 
 def received(block: messages.Bytes, used: int) -> Any:

@@ -18,9 +18,9 @@ from zofl_mpi.run.ledger import Row
 class LocalClients:
     """All clients in this process, one after the other: the reference that every other transport must equal."""
 
-    def __init__(self, data: list[Any], stop: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, data: list[Any], stop: Callable[[], bool] = lambda: False, method: Any = None) -> None:
         self.m = len(data)
-        self._desk = Desk(self.m, stop)
+        self._desk = Desk(self.m, stop, method)
         self.ledger = self._desk.ledger
         self._clients = {i: Client(i, d) for i, d in enumerate(data)}
 
@@ -34,15 +34,21 @@ class LocalClients:
         return self._ask(step, {i: each[i] for i in participants(each, self.m)}, counted)
 
     def mean(
-        self, step: Step, message: Any, *, to: Iterable[int] | None = None, weights: Mapping[int, float] | None = None
+        self,
+        step: Step,
+        message: Any,
+        *,
+        to: Iterable[int] | None = None,
+        weights: Mapping[int, float] | None = None,
+        counted: bool = True,
     ) -> Any:
         refuse_stream(step)
         to = participants(to, self.m)
         shares = mean.normalised(to, weights)
         answer = mean.Answer()
-        for i, reply in self._ask(step, dict.fromkeys(to, message), True):
+        for i, reply in self._ask(step, dict.fromkeys(to, message), counted):
             try:
-                answer.add(i, reply, shares[i])
+                answer.add(i, reply, shares[i], i == to[0])
             except Exception as exc:
                 self._desk.close()
                 raise ClientError(i, 0, name_of(step), failure(0, exc)) from exc
@@ -50,15 +56,17 @@ class LocalClients:
         return messages.replace_arrays(mean.result_template([answer]), means)
 
     def account(self) -> tuple[Row, bool]:
+        self._desk.leave("the round")
         seconds = self._desk.seconds()
         peak = np.full((len(seconds), 1), peak_bytes(), np.int64)
         return self.ledger.row(seconds[:, None, :], peak), self._desk.stop()
 
     def close(self, status: int = 0) -> None:
-        self._desk.leave()
+        self._desk.leave("the run")
 
     def _ask(self, step: Step, each: dict[int, Any], counted: bool) -> Iterator[tuple[int, Any]]:
-        inbox = {i: received(*messages.pack(message)) for i, message in each.items()}
+        packed = {id(message): received(*messages.pack(message)) for message in each.values()}
+        inbox = {i: packed[id(message)] for i, message in each.items()}  # read-only: one copy may serve many
         name = self._desk.open(step)
         for i, message in each.items() if counted else ():
             self.ledger.sent(name, i, messages.size(message))

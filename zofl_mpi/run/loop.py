@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -107,9 +108,12 @@ def run(
     while done < schedule.rounds:
         try:
             state, columns = one_round(method, state, done, clients, schedule)
+            row, stop = clients.account()
         except (ClientError, UserError) as exc:
             raise RunError(f"round {done + 1}: {exc}; {_safe(recorder)}", getattr(exc, "trace", "")) from exc
-        row, stop = clients.account()
+        except (Exception, SystemExit) as exc:  # a mistake in the method
+            sentence = f"round {done + 1}: {type(exc).__name__}: {exc}; {_safe(recorder)}"
+            raise RunError(sentence, traceback.format_exc()) from exc
         now = time.perf_counter()
         wall, since, done = now - since, now, done + 1  # what comes below counts for the next round
         totals.add(row, wall, columns)
@@ -135,6 +139,11 @@ def one_round(
     columns = dict(numbers(state))
     if schedule.evaluates(r + 1):
         columns |= method.evaluate(state, r, clients)
+    for name, value in columns.items():
+        if name in ("round", "seconds") or "/" in name or not isinstance(value, int | float | np.number):
+            raise TypeError(
+                f"column {name!r} = {value!r}: needs a name without / other than round, seconds, and a number"
+            )
     return state, columns
 
 
@@ -158,8 +167,10 @@ def record(recorder: records.Recorder, done: int, wall: float, columns: dict[str
 
 def save(recorder: records.Recorder, done: int, state: Any, clients: Clients, config: Mapping[str, Any]) -> None:
     """A checkpoint: the state, every client's memory, the number of finished rounds. There is no random state."""
-    memories = {f"memory/{i}": _packed(memory) for i, memory in clients.ask(STEPS["recall"], Nothing(), counted=False)}
-    attrs = {"round": done, "config": config, "steps": clients.ledger.steps}
+    memories = {
+        f"memory/{i}": _packed(memory) for i, memory in clients.ask(STEPS["<recall>"], Nothing(), counted=False)
+    }
+    attrs = {"run": recorder.run, "round": done, "config": config, "steps": clients.ledger.steps}
     try:
         recorder.sync()
         records.save_checkpoint(records.checkpoint_path(recorder.path), {"state": _packed(state), **memories}, attrs)
@@ -176,7 +187,7 @@ def restored(checkpoint: records.Checkpoint, clients: Clients) -> tuple[int, Any
     }
     given: dict[int, Memory] = {i: memory for i, memory in memories.items() if memory.entries}
     if given:
-        for _ in clients.ask_each(STEPS["restore"], given, counted=False):
+        for _ in clients.ask_each(STEPS["<restore>"], given, counted=False):
             pass
     clients.ledger.steps[:] = json.loads(checkpoint.attrs["steps"])
     return int(checkpoint.attrs["round"]), messages.unpack(checkpoint.payload["state"])

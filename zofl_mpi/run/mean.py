@@ -45,33 +45,37 @@ class Answer:
         fields: {i: {path: array}} what is averaged, of its clients.
         sizes: {i: communicated bytes of the reply}.
         bounds: {path: the largest |w_i x_i|}.
-        template: one packed reply, for the shapes.
+        shapes: of the fields of its clients' replies.
+        template: one packed reply, from the process that has the first participant.
         failed: (i, rank, failure) of the clients whose step failed.
     """
 
     fields: dict[int, dict[Path, NDArray[Any]]] = field(default_factory=dict)
     sizes: dict[int, int] = field(default_factory=dict)
     bounds: dict[Path, float] = field(default_factory=dict)
+    shapes: dict[Path, tuple[tuple[int, ...], str]] | None = None
     template: messages.Bytes | None = None
     failed: list[tuple[int, int, Any]] = field(default_factory=list)
 
-    def add(self, i: int, reply: Any, share: float) -> None:
-        """Client i's reply, which counts by `share`.
+    def add(self, i: int, reply: Any, share: float, first: bool = True) -> None:
+        """Client i's reply, which counts by `share`; is it the first of all participants?
 
         Raises:
             TypeError: a field that has no mean, named, or shapes that are not those of another client's reply.
             UserError: a field that is not finite, named.
         """
         found = averaged(reply)
-        if self.fields and shapes(found) != shapes(next(iter(self.fields.values()))):
+        shapes = {path: (x.shape, x.dtype.str) for path, x in found.items()}
+        if self.shapes not in (None, shapes):
             raise TypeError(f"{type(reply).__name__}: replies of different shapes have no mean")
+        self.shapes = shapes
         for path, x in found.items():
             bound = float(np.max(np.abs(x), initial=0.0))
             if not math.isfinite(bound):
                 raise UserError(f"{type(reply).__name__}.{'.'.join(path)} is not finite, so it has no mean")
             self.bounds[path] = max(self.bounds.get(path, 0.0), bound * share)
         self.fields[i], self.sizes[i] = found, messages.size(reply)
-        if self.template is None:
+        if first:
             self.template = messages.pack(reply)[0]
 
     def told(self) -> Answer:
@@ -96,9 +100,9 @@ def plan(answers: Sequence[Answer]) -> list[Part]:
         TypeError: the replies differ in their shapes.
     """
     count = sum(len(a.sizes) for a in answers)
-    templates = [averaged(messages.unpack(a.template)) for a in answers if a.template is not None]
-    template = templates[0]
-    if any(shapes(other) != shapes(template) for other in templates):
+    template = averaged(result_template(answers))
+    known = [a.shapes for a in answers if a.shapes is not None]
+    if any(shapes != known[0] for shapes in known):
         raise TypeError("replies of different shapes have no mean")
     return [
         Part(path, x.shape, x.dtype.str, quantum(max(a.bounds.get(path, 0.0) for a in answers), count))
@@ -107,7 +111,7 @@ def plan(answers: Sequence[Answer]) -> list[Part]:
 
 
 def result_template(answers: Sequence[Answer]) -> Any:
-    """Some client's reply; all have the same shapes."""
+    """The first participant's reply; all have the same shapes."""
     return messages.unpack(next(a.template for a in answers if a.template is not None))
 
 
@@ -124,11 +128,6 @@ def added(
             own += np.rint(x * (shares[i] / part.scale)).astype(np.int64)
         result[block] = total(own) * part.scale
     return result.reshape(part.shape)
-
-
-def shapes(found: Mapping[Path, NDArray[Any]]) -> dict[Path, tuple[tuple[int, ...], str]]:
-    """{path: (shape, dtype)}."""
-    return {path: (x.shape, x.dtype.str) for path, x in found.items()}
 
 
 def averaged(reply: Any) -> dict[Path, NDArray[Any]]:

@@ -1,8 +1,8 @@
 """What travels between server and clients, and what a checkpoint keeps: frozen dataclasses as bytes.
 
-A message is a dataclass whose fields are NumPy arrays, torch tensors, numbers, strings, None, or dictionaries of
-these. Packed it is one block of bytes: the length of the header (8 bytes), the header (JSON: class, small fields,
-shapes), then the arrays, each on a 64-byte boundary. `unpack` gives views of the block, no copies.
+A message is a dataclass whose fields are NumPy arrays and scalars, torch tensors, numbers, strings, None, or
+dictionaries of these. Packed it is one block of bytes: the length of the header (8 bytes), the header (JSON: class,
+small fields, shapes), then the arrays, each on a 64-byte boundary. `unpack` gives views of the block, no copies.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from numpy.typing import NDArray
 
 Bytes = NDArray[np.uint8]
 BOUNDARY = 64
+PLAIN = (bool, int, float, str, type(None))
+"""What travels in the header."""
 
 
 def size(message: Any) -> int:
     """Communicated bytes of a message: those of its tensors, 8 for each number, a string's own length."""
-    return sum(_weight(leaf) for _, leaf in leaves(message))
+    return sum(_weight(value) for _, value in leaves(message))
 
 
 def pack(message: Any, slot: Bytes | None = None) -> tuple[Bytes, int]:
@@ -62,7 +64,7 @@ def unpack(block: Bytes) -> Any:
     for path, kind, dtype, shape in header["arrays"]:
         nbytes = math.prod(shape) * np.dtype(dtype).itemsize
         array = block[start : start + nbytes].view(dtype).reshape(shape)
-        _place(values, path, _tensor(array, kind) if kind else array)
+        _place(values, path, array[()] if kind == "scalar" else _tensor(array, kind) if kind else array)
         start += _padded(nbytes)
     return _class(header["module"], header["name"])(**values)
 
@@ -74,23 +76,37 @@ def copy(message: Any) -> Any:
 
 
 def leaves(message: Any) -> Iterator[tuple[list[str], Any]]:
-    """(path, value) of each tensor, number, string or None in a message; inside a dictionary a path has two names."""
+    """(path, value) of each tensor, number, string or None in a message; in a dictionary a path has a name a level.
+
+    Raises:
+        TypeError: not a dataclass, or something else in it; named.
+    """
     if not dataclasses.is_dataclass(message) or isinstance(message, type):
         raise TypeError(f"a message is an instance of a dataclass, not {type(message).__name__}")
     for field in dataclasses.fields(message):
-        value = getattr(message, field.name)
-        if isinstance(value, dict):
-            if not all(isinstance(key, str) for key in value):
-                raise TypeError(f"{type(message).__name__}.{field.name} has keys that are no strings")
-            yield from (([field.name, key], entry) for key, entry in value.items())
-        else:
-            yield [field.name], value
+        for path, value in _below([field.name], getattr(message, field.name)):
+            if not isinstance(value, PLAIN) and as_array(value) is None:
+                raise TypeError(
+                    f"{type(message).__name__}.{'.'.join(path)} is a {type(value).__name__}; "
+                    "a message holds arrays, tensors, numbers and strings, in dictionaries too"
+                )
+            yield path, value
+
+
+def _below(path: list[str], value: Any) -> Iterator[tuple[list[str], Any]]:
+    if not isinstance(value, dict):
+        yield path, value
+        return
+    for key, entry in value.items():
+        if not isinstance(key, str):
+            raise TypeError(f"{'.'.join(path)} has the key {key!r}; keys are strings")
+        yield from _below([*path, key], entry)
 
 
 def as_array(value: Any) -> NDArray[Any] | None:
-    """A NumPy array or torch tensor as a NumPy array on the host (bfloat16 as its int16 bits), else None."""
-    if isinstance(value, np.ndarray):
-        return value
+    """An array, a NumPy scalar or a tensor as an array on the host (bfloat16 as its int16 bits), else None."""
+    if isinstance(value, np.ndarray | np.generic):
+        return np.asarray(value)
     if not _is_tensor(value):
         return None
     host = value.detach().cpu()
@@ -114,15 +130,14 @@ def replace_arrays(message: Any, arrays: dict[tuple[str, ...], NDArray[Any]]) ->
 
 def _flatten(message: Any) -> tuple[bytes, list[NDArray[Any]]]:
     cls = type(message)
-    values: dict[str, Any] = {}
     places: list[tuple[list[str], str, str, tuple[int, ...]]] = []
     arrays: list[NDArray[Any]] = []
-    for path, value in leaves(message):
-        if len(path) == 2:
-            values.setdefault(path[0], {})
+    found = list(leaves(message))
+    values: dict[str, Any] = {f.name: _dictionaries(getattr(message, f.name)) for f in dataclasses.fields(message)}
+    for path, value in found:
         array = as_array(value)
         if array is None:
-            _place(values, path, _plain(message, path, value))
+            _place(values, path, value)
             continue
         if array.dtype.hasobject:
             raise TypeError(
@@ -130,34 +145,25 @@ def _flatten(message: Any) -> tuple[bytes, list[NDArray[Any]]]:
             )
         places.append((path, _kind(value), array.dtype.str, array.shape))
         arrays.append(array)
-    for field in dataclasses.fields(message):
-        if isinstance(getattr(message, field.name), dict):
-            values.setdefault(field.name, {})
     if "<" in cls.__qualname__:
         raise TypeError(f"message class {cls.__qualname__} is local to a function; declare it at the top of its module")
     header = {"module": cls.__module__, "name": cls.__qualname__, "values": values, "arrays": places}
     return json.dumps(header, separators=(",", ":")).encode(), arrays
 
 
-def _plain(message: Any, path: list[str], value: Any) -> Any:
-    if isinstance(value, np.generic):
-        value = value.item()
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    raise TypeError(
-        f"{type(message).__name__}.{'.'.join(path)} is a {type(value).__name__}; "
-        "a message holds arrays, tensors, numbers and strings"
-    )
+def _dictionaries(value: Any) -> Any:
+    """The dictionaries of a field, empty ones too, without what else is in them."""
+    return {k: _dictionaries(v) for k, v in value.items() if isinstance(v, dict)} if isinstance(value, dict) else None
 
 
 def _place(values: dict[str, Any], path: list[str], value: Any) -> None:
-    if len(path) == 2:
-        values = values.setdefault(path[0], {})
+    for name in path[:-1]:
+        values = values.setdefault(name, {})
     values[path[-1]] = value
 
 
 def _weight(value: Any) -> int:
-    array = as_array(value)
+    array = None if isinstance(value, np.generic) else as_array(value)
     if array is not None:
         return array.nbytes
     return 0 if value is None else len(value.encode()) if isinstance(value, str) else 8
@@ -188,6 +194,8 @@ def _is_tensor(value: Any) -> bool:
 def _kind(value: Any) -> str:
     if isinstance(value, np.ndarray):
         return ""
+    if isinstance(value, np.generic):
+        return "scalar"
     return "bfloat16" if value.dtype == _torch().bfloat16 else "torch"
 
 

@@ -67,13 +67,20 @@ class Lines:
 
 @final
 class Bar:
-    """A bar that is drawn anew a few times a second, on one line."""
+    """A bar that is drawn anew a few times a second, on one line.
 
-    def __init__(self, rounds: int, start: int) -> None:
+    Args:
+        terminal: the device to draw on, None for standard output. A launcher passes its ranks' output on line by line,
+            and a bar is one line that never ends: under a launcher it goes to the terminal itself.
+    """
+
+    def __init__(self, rounds: int, start: int, terminal: str | None) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as RichProgress
 
+        self._file = open(terminal, "w") if terminal else None  # noqa: SIM115  (closed by __exit__)
+        width = os.get_terminal_size(self._file.fileno()).columns or 100 if self._file else None
         self._bar = RichProgress(
             TextColumn("round"),
             MofNCompleteColumn(),
@@ -81,7 +88,7 @@ class Bar:
             TextColumn("{task.fields[note]}  {task.fields[pace]}"),
             TimeRemainingColumn(),
             TextColumn("left"),
-            console=Console(force_terminal=True, width=_width()),
+            console=Console(file=self._file, force_terminal=True, width=width),
             refresh_per_second=4,
         )
         self._task = self._bar.add_task("", total=rounds, completed=start, note="", pace="")
@@ -89,10 +96,13 @@ class Bar:
 
     def __enter__(self) -> Self:
         self._bar.start()
+        self._bar.console.show_cursor(True)  # a run that is killed could not bring it back
         return self
 
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
         self._bar.stop()
+        if self._file:
+            self._file.close()
 
     def update(self, done: int, note: str, seconds: float) -> None:
         self._bar.update(self._task, completed=done, note=note, pace=f"{self._mean.of(seconds):.3f} s/round")
@@ -115,29 +125,24 @@ def progress(rounds: int, start: int, quiet: bool) -> Progress:
     """The form that fits where the output goes."""
     if quiet:
         return Silence()
-    return Bar(rounds, start) if on_terminal() else Lines(rounds)
-
-
-def on_terminal() -> bool:
-    """Whether a person sees this output: the launcher's own standard output counts where there is one.
-
-    Open MPI gives its ranks a pseudo-terminal even if its own output goes to a file, MPICH gives them a pipe always.
-    """
     launcher = _launcher()
     if launcher is None:
-        return sys.stdout.isatty()
-    try:
-        return os.readlink(f"/proc/{launcher}/fd/1").startswith(("/dev/pts/", "/dev/tty"))
-    except OSError:
-        return False
+        return Bar(rounds, start, None) if sys.stdout.isatty() else Lines(rounds)
+    terminal = terminal_of(launcher)
+    return Bar(rounds, start, terminal) if terminal else Lines(rounds)
 
 
-def _width() -> int | None:
-    """None where the terminal says it itself; a launcher's pseudo-terminal or pipe does not."""
+def terminal_of(launcher: int) -> str | None:
+    """The terminal that a launcher's own standard output goes to; None if it goes elsewhere.
+
+    What a rank sees says nothing: Open MPI gives its ranks a pseudo-terminal even if its own output goes to a file,
+    MPICH always gives them a pipe.
+    """
     try:
-        return None if os.get_terminal_size(1).columns else 100
+        target = os.readlink(f"/proc/{launcher}/fd/1")
     except OSError:
-        return 100
+        return None
+    return target if target.startswith(("/dev/pts/", "/dev/tty")) and os.access(target, os.W_OK) else None
 
 
 def _launcher() -> int | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -37,6 +38,7 @@ SCHEMA = 1
 CLIENTS = {"bytes_down": "bytes", "bytes_up": "bytes", "messages": "1"}
 RANKS = {"seconds_compute": "s", "seconds_wait": "s", "seconds_comm": "s", "peak_bytes": "bytes"}
 CHUNK_BYTES = 131_072
+ATTRIBUTE_BYTES = 60_000  # HDF5 allows 64 kB
 # What h5py raises for a file that is full, torn or damaged: it depends on the call that meets it.
 FAILURES = (OSError, RuntimeError, KeyError, ValueError)
 
@@ -55,12 +57,14 @@ class Recorder:
     Attributes:
         path: of the file.
         rounds: R, rows written and flushed.
+        run: random name of the run, kept by its continuations, and in its checkpoints too.
         steps: names of the steps seen so far, in the order of the file's axis.
     """
 
     def __init__(self, file: Any, path: Path, rounds: int, planned: int, columns: Columns) -> None:
         self.path, self.rounds, self._file, self._planned, self._columns = path, rounds, file, planned, columns
         self.steps = [str(name) for name in file["clients"].attrs["steps"]]
+        self.run = str(file.attrs["run"])
         self._done = file["rounds"].attrs
         self._failed = False
         # Open for the whole run: a data set that is closed loses its chunk cache, and each row would read it again.
@@ -96,8 +100,9 @@ class Recorder:
             file = _begun(place)
             try:
                 _lay_out(file, m, ranks, rounds)
-                _set(file.attrs, {**attrs, "schema": SCHEMA, "status": "running", "ranks": ranks})
-                _set(file.attrs, {"sessions": [{"from_round": 0, "ranks": ranks, "started": now()}]})
+                _set(file.attrs, {"run": secrets.token_hex(8), **attrs})
+                _set(file.attrs, {"schema": SCHEMA, "status": "running", "ranks": ranks})
+                _set(file.attrs, {"sessions": [_session(0, ranks, attrs)]})
                 file.flush()
             except BaseException:
                 _abandon(file)
@@ -121,7 +126,7 @@ class Recorder:
         Args:
             ranks: of this session; /ranks is as wide as the widest of all sessions, 0 where a rank was not there.
             rounds: planned in total.
-            attrs: of the root, replacing those of the same name.
+            attrs: of this session, for `sessions`; of the root only `config` is replaced.
 
         Raises:
             UserError: the file is no result, or has fewer rounds than `rounds_done`.
@@ -133,9 +138,12 @@ class Recorder:
         with _told(Path(path), rounds_done):
             file = h5py.File(path, "r+", locking="best-effort")
             _truncate(file, rounds_done, ranks or int(run.attrs["ranks"]))
-            session = {"from_round": rounds_done, "ranks": ranks or int(run.attrs["ranks"]), "started": now()}
+            session = _session(rounds_done, ranks or int(run.attrs["ranks"]), attrs or {})
             sessions = [*json.loads(run.attrs["sessions"]), session]
-            _set(file.attrs, {**(attrs or {}), "status": "running", "ranks": session["ranks"], "sessions": sessions})
+            while len(json.dumps(sessions)) > ATTRIBUTE_BYTES:
+                del sessions[1]
+            config = {"config": attrs["config"]} if attrs and "config" in attrs else {}
+            _set(file.attrs, {**config, "status": "running", "ranks": session["ranks"], "sessions": sessions})
             file.flush()
         return cls(file, Path(path), rounds_done, rounds or max(rounds_done, 1), columns or {})
 
@@ -206,21 +214,37 @@ class Recorder:
         if not self._file:
             return
         if self._failed:
-            _abandon(self._file)
+            self.abandon()
             return
         with self._writing():
             _set(self._file.attrs, {"ended": now(), **attrs, "status": status})
             self.sync()
             self._file.close()
 
+    def abandon(self) -> None:
+        """Let go of the file as the last flush left it: where the disk is full, even a new status could damage it."""
+        self._failed = True
+        if self._file:
+            _abandon(self._file)
+
     @contextmanager
     def _writing(self) -> Iterator[None]:
         try:
             with _told(self.path, self.rounds):
+                self._check_place()
                 yield
         except WriteError:
             self._failed = True
             raise
+
+    def _check_place(self) -> None:
+        """What is written to a file that was deleted or replaced is lost."""
+        try:
+            there = os.stat(self.path).st_ino
+        except FileNotFoundError:
+            there = -1
+        if there != os.fstat(self._file.id.get_vfd_handle()).st_ino:
+            raise WriteError(f"{self.path} was deleted or replaced by another run: this run's rounds went with it")
 
     def _name_steps(self, steps: Sequence[str]) -> None:
         new = [name for name in steps if name not in self.steps]
@@ -272,6 +296,14 @@ def _new_place(path: Path, force: bool) -> Path:
     path.unlink(missing_ok=True)
     checkpoint_path(path).unlink(missing_ok=True)  # a resume must not meet the one of the run that is replaced
     return path
+
+
+def _session(start: int, ranks: int, attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """One start of a run: what its later rounds were computed with."""
+    told = {name: attrs[name] for name in ("command", "git_commit", "git_dirty", "mpi", "kernel") if name in attrs}
+    if "blas" in attrs:
+        told["blas"] = sorted(set(attrs["blas"]))
+    return {"from_round": start, "ranks": ranks, "started": now(), **told}
 
 
 def _begun(path: Path) -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -54,7 +56,7 @@ def lead(
         with progress(flags["rounds"], start, flags["quiet"]) as bar:
             totals, done = loop.run(method, clients, schedule, recorder, bar, resumed, order.config)
     except (loop.RunError, UserError) as exc:
-        _close_quietly(recorder)
+        _let_go(recorder, exc)
         world.abort(f"{getattr(exc, 'trace', '')}zofl_mpi: {exc}")
         return 1
     status = 0 if done else STATUS
@@ -66,19 +68,26 @@ def lead(
 def clients_of(world: World, method: Method[Any], stop: Stop) -> Clients:
     """In this process, or on the other ranks."""
     if world.size == 1:
-        return LocalClients(list(method.setting.data), stop)
+        return LocalClients(list(method.setting.data), stop, method)
     from zofl_mpi.run.asking import MPIClients
     from zofl_mpi.run.mpi import MPIWorld
 
     assert isinstance(world, MPIWorld)
-    return MPIClients(world, method.setting.m, stop)
+    return MPIClients(world, method.setting.m, stop, method)
 
 
 def opened(world: World, method: Method[Any], order: Order) -> tuple[records.Recorder, records.Checkpoint | None]:
     """The result file, new or continued, and the checkpoint to start from."""
     flags, columns = order.flags, {**COLUMNS, **method.columns()}
     kernel = method.plan(1).get("kernel", "")
-    attrs = {**records.provenance(), **order.attrs, "config": order.config, "seed": flags["seed"], "kernel": kernel}
+    attrs = {
+        **records.provenance(),
+        **order.attrs,
+        "config": order.config,
+        "seed": flags["seed"],
+        "kernel": kernel,
+        "data": method.setting.fingerprint,
+    }
     if flags["resume"]:
         return continued(world, order, attrs, columns)
     recorder = records.Recorder.create(
@@ -107,26 +116,49 @@ def continued(
     source = loop.result_of(Path(flags["resume"]))
     checkpoint = records.load_checkpoint(records.checkpoint_path(source))
     done = int(checkpoint.attrs["round"])
-    before = records.load(source).attrs.get("kernel")
-    if before != attrs.get("kernel"):
-        raise UserError(
-            f"--resume {source}: its kernel was {before}, here it is {attrs.get('kernel')}, which rounds differently: "
-            "continue in an environment like the first one (is numba installed?)"
-        )
+    check_same_run(source, records.load(source).attrs, checkpoint.attrs, attrs)
     if done > flags["rounds"]:
         raise UserError(f"--rounds {flags['rounds']}: {done} rounds are done already; ask for more of them")
     target = Path(flags["out"]) if flags["out"] else source
     if target.resolve() != source.resolve():
-        records.load(source)  # a clear sentence before anything is copied
         if target.exists() and not flags["force"]:
             raise UserError(f"--out {target} exists: choose another name or add --force")
         records.checkpoint_path(target).unlink(missing_ok=True)  # of the run that is replaced
-        shutil.copyfile(source, target)
-    attrs = {k: v for k, v in attrs.items() if k != "started"}
+        try:
+            shutil.copyfile(source, target)
+        except OSError as exc:
+            raise UserError(f"--out {target}: cannot be written ({exc.strerror})") from exc
     recorder = records.Recorder.reopen(
         target, done, ranks=world.size, rounds=flags["rounds"], attrs=attrs, columns=columns
     )
     return recorder, checkpoint
+
+
+def check_same_run(
+    source: Path, before: Mapping[str, Any], checkpoint: Mapping[str, Any], now: Mapping[str, Any]
+) -> None:
+    """Refuses a continuation that would not be one; warns of what may change bits only.
+
+    Args:
+        before: the attributes of the result; checkpoint: of its checkpoint; now: what this session would write.
+
+    Raises:
+        UserError: result and checkpoint are of different runs, or the data or the kernel are others.
+    """
+    if before.get("run") != checkpoint.get("run"):
+        raise UserError(f"--resume {source}: its checkpoint is of another run; one of the two files was replaced")
+    if before.get("data") != now["data"]:
+        told = f"({before.get('data')} then, {now['data']} now)"
+        raise UserError(f"--resume {source}: the data are not those that the run began with {told}")
+    if before.get("kernel") != now["kernel"]:
+        raise UserError(
+            f"--resume {source}: its kernel was {before.get('kernel')}, here it is {now['kernel']}, which rounds "
+            "differently: continue in an environment like the first one (is numba installed?)"
+        )
+    blas = [", ".join(sorted(set(words))) for words in (json.loads(before["blas"]), now["blas"])]
+    if blas[0] != blas[1]:
+        told = f"({blas[0]} then, {blas[1]} now)"
+        print(f"zofl_mpi: warning: the run began with another BLAS {told}: bits may differ", file=sys.stderr)
 
 
 def free_name(config: Mapping[str, Any]) -> Path:
@@ -169,6 +201,9 @@ def _bytes(count: int) -> str:
     return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
 
 
-def _close_quietly(recorder: records.Recorder) -> None:
+def _let_go(recorder: records.Recorder, exc: Exception) -> None:
+    """The result of a run that failed."""
+    if isinstance(exc.__cause__, records.WriteError):
+        recorder.abandon()
     with suppress(UserError):  # the run fails for a reason of its own, which is told
         recorder.close("interrupted")

@@ -28,6 +28,7 @@ class Setting:
         test: held out from all.
         counts: (m, C) realised label counts; None where data have no labels.
         dtype: of all vectors.
+        fingerprint: tells data sets apart; the same on every rank, and in a run and its continuation.
     """
 
     problem: Any
@@ -37,6 +38,7 @@ class Setting:
     test: Any = None
     counts: NDArray[np.int64] | None = None
     dtype: Any = np.float32
+    fingerprint: str = ""
 
     @property
     def m(self) -> int:
@@ -72,5 +74,5 @@ class Method(Protocol[S]):
 def numbers(state: Any) -> Iterator[tuple[str, float]]:
     """The number fields of a state."""
     for name, value in vars(state).items():
-        if isinstance(value, int | float) and not isinstance(value, bool):
+        if isinstance(value, int | float | np.number) and not isinstance(value, bool):
             yield name, float(value)

@@ -19,6 +19,10 @@ SIGNS = ("PMIX_RANK", "PALS_RANKID", "FLUX_TASK_RANK")
 """Variables of launchers that do not say how many."""
 
 
+class Ended(SystemExit):
+    """How `Alone.abort` ends the process."""
+
+
 class World(Protocol):
     """What the command line and the loop need of the processes.
 
@@ -70,7 +74,7 @@ class Alone:
     def abort(self, text: str) -> None:
         sys.stdout.flush()
         sys.stderr.write(text.rstrip() + "\n")
-        raise SystemExit(1)
+        raise Ended(1)
 
 
 def launched(environment: Mapping[str, str]) -> int:
