@@ -6,21 +6,27 @@ Every rank builds the same setting by itself; the data set lies once on each nod
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Any, Literal, TypeVar, final
 
 import numpy as np
 
 from zofl_mpi.data import Federation, cache, images, partition
 from zofl_mpi.data.synthetic import Synthetic
-from zofl_mpi.errors import demand
+from zofl_mpi.errors import UserError, demand
+from zofl_mpi.problems import Hierarchical, Smooth
 from zofl_mpi.problems.softmax import Softmax
 from zofl_mpi.problems.toy import Corner, Quadratic
+from zofl_mpi.run.flags import Groups, made
 from zofl_mpi.run.setting import Setting
 from zofl_mpi.run.streams import Streams
 from zofl_mpi.run.world import World, together
+
+T = TypeVar("T")
+Values = Mapping[str, Any]
+"""{flag: value} of a whole command line."""
 
 
 @final
@@ -96,20 +102,30 @@ class Samples:
 
 @final
 @dataclass(frozen=True)
-class SoftmaxModel:
-    """Multinomial logistic regression with a personal proximal term ([A] section IV).
+class Terms:
+    """What makes a loss a hierarchical problem of [A] section IV.
 
     Attributes:
         lam: lambda, weight of the dissimilarity f_2 = (lambda/2) sum_i rho_i |x - y_i|^2.
         mu: weight of the proximal term (mu/2)|x - y|^2 of a client's problem; one number, or one per client.
         radius: of the ball Y_i(x) around x to which y_i is confined; inf for none; one number, or one per client.
-        bias: whether the model has a bias; the paper's has none.
-        kernel: auto, numpy or numba (a compiled loop, for small batches): what computes the local solves.
     """
 
     lam: float = 1.0
     mu: tuple[float, ...] = (1.0,)
     radius: tuple[float, ...] = (math.inf,)
+
+
+@final
+@dataclass(frozen=True)
+class SoftmaxModel:
+    """Multinomial logistic regression.
+
+    Attributes:
+        bias: whether the model has a bias; [A]'s has none.
+        kernel: auto, numpy or numba (a compiled loop, for small batches): what computes the local solves.
+    """
+
     bias: bool = False
     kernel: Literal["auto", "numpy", "numba"] = "auto"
 
@@ -155,30 +171,83 @@ class Choice:
 
     Attributes:
         groups: {title: dataclass of its flags}.
-        build: from the groups' values, on every rank alike.
+        build: from the values of all flags, on every rank alike.
+        roles: {protocol of `zofl_mpi.problems` that it offers: further groups of flags for methods that need it}.
         gpu: whether it can run on one.
     """
 
-    groups: dict[str, type[Any]]
-    build: Callable[[dict[str, Any], World, Streams, str], Setting]
+    groups: Groups
+    build: Callable[[Values, World, Streams, str], Setting]
+    roles: Mapping[str, Groups]
     gpu: bool = False
 
 
-def _softmax(values: dict[str, Any], world: World, streams: Streams, dtype: str) -> Setting:
-    samples: Samples = values["data"]
-    model: SoftmaxModel = values["problem"]
-    federation = samples.federation(world, streams)
+def _softmax(values: Values, world: World, streams: Streams, dtype: str) -> Setting:
+    federation = _part(Samples, values).federation(world, streams)
+    model, terms = _part(SoftmaxModel, values), _terms(values)
     problem = Softmax(
         features=federation.server.features,
         classes=federation.server.classes,
         weights=federation.weights,
-        lam=model.lam,
-        mu=_one_or_each(model.mu),
-        radius=_one_or_each(model.radius),
         bias=model.bias,
         dtype=np.dtype(dtype),
         kernel=model.kernel,
+        **terms,
     )
+    return _setting(problem, streams, federation, dtype)
+
+
+def _toy(values: Values, world: World, streams: Streams, dtype: str) -> Setting:
+    model = _part(ToyModel, values)
+    demand(model.m >= 1, "m", model.m, "a whole number, at least 1")
+    demand(model.n >= 1, "n", model.n, "a whole number, at least 1")
+    problem, server, clients = Quadratic.random(
+        streams, model.n, model.m, lam=model.lam, radius=model.radius, noise=model.noise
+    )
+    return Setting(problem, streams, clients, server, server, None, np.dtype(np.float64))
+
+
+def _corner(values: Values, world: World, streams: Streams, dtype: str) -> Setting:
+    model = _part(CornerModel, values)
+    demand(model.m >= 1, "m", model.m, "a whole number, at least 1")
+    demand(model.n >= 1, "n", model.n, "a whole number, at least 1")
+    nothing = range(1)  # a sample for everybody: the problem does not look at it
+    return Setting(Corner(model.n), streams, (nothing,) * model.m, nothing, nothing, None, np.dtype(np.float64))
+
+
+def own_problem(name: str, cls: type[Any]) -> Choice:
+    """A user's own class, --problem module:Class, as a problem.
+
+    It is a frozen dataclass with a field `federation` (`zofl_mpi.data.Federation`: who holds which samples); its other
+    fields are flags, its docstring's "Attributes:" their help. What it offers are the protocols whose functions it has.
+
+    Raises:
+        UserError: it is no such class.
+    """
+    if not is_dataclass(cls) or "federation" not in (f.name for f in fields(cls)):
+        raise UserError(
+            f"--problem {name}: {cls.__name__} must be a dataclass with a field named federation (its data)"
+        )
+    lacking = {p.__name__: [part for part in parts_of(p) if not hasattr(cls, part)] for p in (Hierarchical, Smooth)}
+    roles: dict[str, Groups] = {role: {} for role, missing in lacking.items() if not missing}
+    if not roles:
+        told = "; ".join(f"a {role} problem lacks {', '.join(missing)}" for role, missing in lacking.items())
+        raise UserError(f"--problem {name}: {cls.__name__} is no problem: {told}")
+
+    def build(values: Values, world: World, streams: Streams, dtype: str) -> Setting:
+        federation = _part(Samples, values).federation(world, streams)
+        problem = together(world, lambda: made(cls, values, federation=federation))
+        return _setting(problem, streams, federation, dtype)
+
+    return Choice({"data": Samples, "problem": cls}, build, roles)
+
+
+def parts_of(protocol: type[Any]) -> list[str]:
+    """The names of a protocol's functions and properties."""
+    return [name for name in vars(protocol) if not name.startswith("_")]
+
+
+def _setting(problem: Any, streams: Streams, federation: Federation, dtype: str) -> Setting:
     return Setting(
         problem,
         streams,
@@ -191,28 +260,22 @@ def _softmax(values: dict[str, Any], world: World, streams: Streams, dtype: str)
     )
 
 
-def _toy(values: dict[str, Any], world: World, streams: Streams, dtype: str) -> Setting:
-    model: ToyModel = values["problem"]
-    demand(model.m >= 1, "m", model.m, "a whole number, at least 1")
-    demand(model.n >= 1, "n", model.n, "a whole number, at least 1")
-    problem, server, clients = Quadratic.random(
-        streams, model.n, model.m, lam=model.lam, radius=model.radius, noise=model.noise
-    )
-    return Setting(problem, streams, clients, server, server, None, np.dtype(np.float64))
+def _part(cls: type[T], values: Values) -> T:
+    """A group of flags with its values."""
+    return made(cls, values)  # type: ignore[no-any-return]
 
 
-def _corner(values: dict[str, Any], world: World, streams: Streams, dtype: str) -> Setting:
-    model: CornerModel = values["problem"]
-    demand(model.m >= 1, "m", model.m, "a whole number, at least 1")
-    demand(model.n >= 1, "n", model.n, "a whole number, at least 1")
-    nothing = range(1)  # a sample for everybody: the problem does not look at it
-    return Setting(Corner(model.n), streams, (nothing,) * model.m, nothing, nothing, None, np.dtype(np.float64))
+def _terms(values: Values) -> dict[str, Any]:
+    """lam, mu and radius; their defaults where the method has no use for them, nor flags."""
+    terms = _part(Terms, values) if "lam" in values else Terms()
+    return {"lam": terms.lam, "mu": _one_or_each(terms.mu), "radius": _one_or_each(terms.radius)}
 
 
 def _one_or_each(values: tuple[float, ...]) -> Any:
     return values[0] if len(values) == 1 else np.array(values)
 
 
-SOFTMAX = Choice({"data": Samples, "problem": SoftmaxModel}, _softmax)
-TOY = Choice({"problem": ToyModel}, _toy)
-CORNER = Choice({"problem": CornerModel}, _corner)
+BOTH: Mapping[str, Groups] = {"Hierarchical": {"hierarchy": Terms}, "Smooth": {}}
+SOFTMAX = Choice({"data": Samples, "problem": SoftmaxModel}, _softmax, BOTH)
+TOY = Choice({"problem": ToyModel}, _toy, {"Hierarchical": {}, "Smooth": {}})
+CORNER = Choice({"problem": CornerModel}, _corner, {"Hierarchical": {}})

@@ -17,19 +17,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, cast, final
+from typing import Any, ClassVar, Literal, cast, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi import zo
+from zofl_mpi import server, zo
+from zofl_mpi.baselines.fedavg import FedAvg, FedProx
+from zofl_mpi.baselines.scaffold import Scaffold
+from zofl_mpi.baselines.server_sgd import ServerSGD
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.problems import Hierarchical
 from zofl_mpi.run.clients import Client, Clients
 from zofl_mpi.run.setting import Setting
 from zofl_mpi.run.streams import Purpose
 from zofl_mpi.schedules import local_steps, parse_decay, stepsize, stepsizes
-from zofl_mpi.settings import CORNER, SOFTMAX, TOY
+from zofl_mpi.settings import CORNER, SOFTMAX, TOY, own_problem
 
 Array = NDArray[Any]
 
@@ -127,7 +130,7 @@ class ZOHFL:
         eta: smoothing radius, the distance from x at which the implicit function is evaluated.
         batch: samples of a local step, drawn with replacement.
         server_batch: samples of the server's gradient of f_1, drawn with replacement.
-        x0: first model: zero, random (standard normal entries times 0.01) or pretrained (SGD on the server's data).
+        x0: first model: zero, random, pretrained (SGD on the server's data) or auto (zero; a network: random).
         pretrain_steps: steps of that SGD, with server_batch samples each.
         pretrain_gamma: its constant step size.
         y0: start of the local solves: x (the point they are asked at) or last (the middle of the client's last pair).
@@ -136,6 +139,7 @@ class ZOHFL:
         exchange: scalars (f_2's two values go up) or solutions (y+ and y-, the paper's); the same x, bit for bit.
     """
 
+    needs: ClassVar[type] = Hierarchical
     setting: Setting
     beta: float = 1.0
     tau: tuple[float, ...] = (20.0,)
@@ -147,7 +151,7 @@ class ZOHFL:
     eta: float = 0.1
     batch: int = 64
     server_batch: int = 256
-    x0: Literal["zero", "random", "pretrained"] = "zero"
+    x0: server.X0 = "auto"
     pretrain_steps: int = 500
     pretrain_gamma: float = 0.1
     y0: Literal["x", "last"] = "x"
@@ -160,15 +164,16 @@ class ZOHFL:
         demand(0 < self.beta <= 1, "beta", self.beta, "a fraction of the clients, above 0 and at most 1")
         demand(len(self.tau) in (1, m), "tau", self.tau, f"one number, or {m}, one for each client (--m)")
         demand(all(0 <= t < math.inf for t in self.tau), "tau", self.tau, "a number of local steps, at least 0")
-        for flag in ("gamma", "gamma_local", "pretrain_gamma"):
+        for flag in ("gamma", "gamma_local"):
             value = getattr(self, flag)
             demand(0 <= value < math.inf, flag, value, "a step size, at least 0")
         demand(0 < self.eta < math.inf, "eta", self.eta, "a smoothing radius above 0")
-        for flag in ("batch", "server_batch", "pretrain_steps"):
+        for flag in ("batch", "server_batch"):
             value = getattr(self, flag)
             demand(value >= 1, flag, value, "a whole number, at least 1")
         parse_decay(self.schedule, "--schedule")
         parse_decay(self.schedule_local, "--schedule-local")
+        self.first  # noqa: B018  (checks its flags)
 
     @property
     def problem(self) -> Hierarchical:
@@ -177,13 +182,14 @@ class ZOHFL:
 
     # --- the server: Algorithm 1
 
+    @property
+    def first(self) -> server.Start:
+        """How x_0 is made."""
+        return server.Start(self.x0, self.pretrain_steps, self.pretrain_gamma)
+
     def start(self) -> State:
         """x_0."""
-        n, dtype = self.problem.n, self.setting.dtype
-        if self.x0 == "random":
-            return State((0.01 * self.setting.streams(Purpose.START).standard_normal(n)).astype(dtype))
-        x = np.zeros(n, dtype)
-        return State(self._pretrained(x) if self.x0 == "pretrained" else x)
+        return State(self.first.point(self.setting, self.server_batch))
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Algorithm 1, lines 3 to 9."""
@@ -207,9 +213,7 @@ class ZOHFL:
 
     def participants(self, r: int) -> list[int]:
         """S_r: round(beta m) clients, at least one, uniformly without replacement."""
-        m = self.setting.m
-        count = max(1, math.floor(self.beta * m + 0.5))
-        return sorted(self.setting.streams(Purpose.PARTICIPANTS, r=r).permutation(m)[:count].tolist())
+        return server.participants(self.setting, self.beta, r)
 
     def direction(self, i: int, r: int) -> Array:
         """v_{i,r}, uniform on the unit sphere, as in Algorithm 1; the text's eta S would make n/(2 eta) wrong."""
@@ -217,8 +221,7 @@ class ZOHFL:
 
     def gradient_f1(self, x: Array, r: int) -> Array:
         """The gradient of f_1 on the server's mini-batch xi_r."""
-        rng = self.setting.streams(Purpose.SERVER_BATCH, r=r)
-        batch = rng.integers(len(self.setting.server), size=self.server_batch)
+        batch = server.own_batch(self.setting, self.server_batch, r)
         return self.problem.gradient_f1(x, self.setting.server, batch)
 
     def difference(self, i: int, x: Array, v: Array, reply: Values | Solutions) -> float:
@@ -344,18 +347,16 @@ class ZOHFL:
         with np.errstate(over="ignore", invalid="ignore"):  # `solve` tells it in a sentence
             return self.problem.lower(client.i, client.data, x, y, batches, gammas)
 
-    def _pretrained(self, x: Array) -> Array:
-        server = self.setting.server
-        draws = self.setting.streams(Purpose.PRETRAIN).integers(
-            len(server), size=(self.pretrain_steps, self.server_batch)
-        )
-        for batch in draws:
-            x = (x - self.pretrain_gamma * self.problem.gradient_f1(x, server, batch)).astype(x.dtype)
-        return x
 
-
-METHODS = {"zo_hfl": ZOHFL}
+METHODS = {
+    "zo_hfl": ZOHFL,
+    "fedavg": FedAvg,
+    "fedprox": FedProx,
+    "scaffold": Scaffold,
+    "server_sgd": ServerSGD,
+}
 PROBLEMS = {"softmax": SOFTMAX, "toy": TOY, "corner": CORNER}
+OWN_PROBLEM = own_problem
 
 if __name__ == "__main__":
     from zofl_mpi.run.cli import main

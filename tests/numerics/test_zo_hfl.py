@@ -25,7 +25,7 @@ from zofl_mpi.run.progress import Silence
 from zofl_mpi.run.setting import Setting
 from zofl_mpi.run.streams import Purpose, Streams
 from zofl_mpi.run.world import Alone
-from zofl_mpi.settings import SOFTMAX, Samples, SoftmaxModel
+from zofl_mpi.settings import SOFTMAX, Samples, SoftmaxModel, Terms
 from zofl_mpi.zo_hfl import COLUMNS, ZOHFL, Model, Solutions, State, Values
 
 STREAMS = Streams(7)
@@ -426,8 +426,9 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., S
         patch.setenv("ZOFL_CACHE", str(tmp_path_factory.mktemp("cache")))
 
         def build(dtype: str = "float32", **model: Any) -> Setting:
-            groups = {"data": Samples(m=5, alpha=0.5), "problem": SoftmaxModel(**model)}
-            return SOFTMAX.build(groups, Alone(), STREAMS, dtype)
+            parts = (Samples(m=5, alpha=0.5), SoftmaxModel(), Terms())
+            values = {name: value for part in parts for name, value in vars(part).items()}
+            return SOFTMAX.build({**values, **model}, Alone(), STREAMS, dtype)
 
         yield build
 

@@ -226,7 +226,7 @@ DEFAULTS = {
     "schedule": "sqrt",
     "batch": 64,
     "server_batch": 256,
-    "x0": "zero",
+    "x0": "auto",
     "y0": "x",
     "samples": "shared",
     "divide": "m",
@@ -281,8 +281,14 @@ def test_a_plan_keeps_what_a_run_depends_on_and_the_command_as_typed() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--method", "zohfl"], "--method zohfl: must be one of zo_hfl, or module:Class; did you mean zo_hfl?"),
-        (["--problem", "softmx"], "--problem softmx: must be one of softmax, toy, corner; did you mean softmax?"),
+        (
+            ["--method", "zohfl"],
+            "--method zohfl: must be one of zo_hfl, fedavg, fedprox, scaffold, server_sgd, or module:Class; did you mean zo_",
+        ),
+        (
+            ["--problem", "softmx"],
+            "--problem softmx: must be one of softmax, toy, corner, or module:Class; did you mean softmax?",
+        ),
         (["--method", "no_such_module:M"], "--method no_such_module:M: No module named 'no_such_module'"),
         (["--method", "zofl_mpi.zo_hfl:Nothing"], "--method zofl_mpi.zo_hfl:Nothing: module 'zofl_mpi.zo_hfl' has no"),
         (["--problem", "toy", "--alpha", "1"], "unknown flag --alpha"),

@@ -64,3 +64,52 @@ class Hierarchical(Protocol):
         Args:
             mix: (C,) class proportions; each class then counts by its share in `mix` in place of its share in `data`.
         """
+
+
+class Smooth(Protocol):
+    """min_x sum_i w_i F_i(x), F_i the mean loss over client i's data: what FedAvg and its kin ask of a problem."""
+
+    @property
+    def n(self) -> int:
+        """Length of x."""
+
+    def initial(self, generator: np.random.Generator) -> Array:
+        """(n,) a random start: what --x0 random stands for."""
+
+    def loss(self, x: Array, data: Any) -> float:
+        """F(x): the mean loss over all of `data`."""
+
+    def gradient(self, x: Array, data: Any, batch: Batch | None = None) -> Array:
+        """(n,) the gradient at x of the mean loss over the samples at positions `batch` (B,); None: over all data."""
+
+    def descend(
+        self,
+        data: Any,
+        y: Array,
+        batches: Batch,
+        stepsizes: NDArray[np.float64],
+        *,
+        mu: float = 0.0,
+        shift: Array | None = None,
+    ) -> Array:
+        """From y_0 = y (n,) take the steps y <- y - stepsizes[t] (gradient(y; batches[t]) + mu (y - y_0) + shift).
+
+        A client's whole round in one call, so that a fast kernel can run it. mu = 0 and shift = None are plain SGD,
+        mu > 0 is FedProx's proximal term, shift (n,) the correction of SCAFFOLD and Scaffnew.
+
+        Args:
+            batches: (H, B) positions in `data`.
+            stepsizes: (H,).
+
+        Returns:
+            A new (n,).
+        """
+
+    def kernel_name(self, batch_size: int) -> str:
+        """What computes `descend` on batches of this size, for the record: kernels agree to rounding only."""
+
+    def flops(self, batch_size: int) -> float:
+        """Floating-point operations of a step; a multiplication and an addition count two."""
+
+    def score(self, x: Array, data: Any, mix: NDArray[np.float64] | None = None) -> Mapping[str, float]:
+        """As `Hierarchical.score`."""

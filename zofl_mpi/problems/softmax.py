@@ -28,7 +28,7 @@ PerClient = float | Sequence[float] | NDArray[np.float64]
 @final
 @dataclass(frozen=True)
 class Softmax:
-    """Softmax regression as a `Hierarchical` problem.
+    """Softmax regression as a `Hierarchical` and as a `Smooth` problem.
 
     A model x (n,) is the matrix W (C, p) row by row, as in torch's nn.Linear; with a bias W is (C, p + 1), b last.
     [A] weights the clients' terms by rho_i AND by 1/m; the factor m in f_{2,i} makes both hold at once (a choice).
@@ -82,13 +82,26 @@ class Softmax:
         """Of the two products with the batch: logits and gradient."""
         return 4.0 * batch_size * self.n
 
-    def f1(self, x: Array, data: Dataset) -> float:
+    def initial(self, generator: np.random.Generator) -> Array:
+        """(n,) standard normal entries times 0.01."""
+        return np.asarray(0.01 * generator.standard_normal(self.n), self.dtype)
+
+    def loss(self, x: Array, data: Dataset) -> float:
         """Mean cross-entropy of x (n,) over all of `data`, summed in float64."""
         return self.score(x, data)["loss"]
 
+    def gradient(self, x: Array, data: Dataset, batch: Batch | None = None) -> Array:
+        """(n,) the gradient of the mean cross-entropy at x over the samples at positions `batch` (B,), or over all."""
+        positions = np.arange(len(data)) if batch is None else batch
+        return np.asarray(self._gradient(x[None], data, positions)[0])
+
+    def f1(self, x: Array, data: Dataset) -> float:
+        """f_1(x), the mean cross-entropy of x (n,) over the server's data."""
+        return self.loss(x, data)
+
     def gradient_f1(self, x: Array, data: Dataset, batch: Batch) -> Array:
-        """(n,) the gradient of the mean cross-entropy at x over the samples at positions `batch` (B,)."""
-        return np.asarray(self._gradient(x[None], data, batch)[0])
+        """(n,) the gradient at x of f_1 on the samples at positions `batch` (B,)."""
+        return self.gradient(x, data, batch)
 
     @QUIET
     def f2(self, i: int, x: Array, y: Array) -> float:
@@ -110,17 +123,53 @@ class Softmax:
         Raises:
             IndexError: a position is not in 0..len(data) - 1.
         """
+        return self._moved(data, x, y, batches, stepsizes, _of(self.mu, i), _of(self.radius, i), f"client {i}: ")
+
+    @QUIET
+    def descend(
+        self,
+        data: Dataset,
+        y: Array,
+        batches: Batch,
+        stepsizes: NDArray[np.float64],
+        *,
+        mu: float = 0.0,
+        shift: Array | None = None,
+    ) -> Array:
+        """See `Smooth.descend`; neither `self.mu` nor `self.radius` plays a part in it.
+
+        Raises:
+            IndexError: a position is not in 0..len(data) - 1.
+        """
+        against = None if shift is None else shift[None]
+        return np.asarray(self._moved(data, y[None], y[None], batches, stepsizes, mu, np.inf, shift=against)[0])
+
+    def _moved(
+        self,
+        data: Dataset,
+        x: Array,
+        y: Array,
+        batches: Batch,
+        stepsizes: NDArray[np.float64],
+        mu: float,
+        radius: float,
+        who: str = "",
+        shift: Array | None = None,
+    ) -> Array:
+        """The steps from the rows of y, with proximal terms and balls around the rows of x."""
         if len(stepsizes) == 0:
             return y.copy()
+        if batches.min() < 0 or batches.max() >= len(data):
+            raise IndexError(f"{who}a batch has a position outside 0..{len(data) - 1}")
         factor = _common_factor(data, self.bias)
-        minibatches = self._minibatches(i, data, batches, stepsizes, factor)
+        minibatches = self._minibatches(data, batches, stepsizes, mu, factor)
         s = factor or 1.0
         x = np.asarray(x, self.dtype)
         shape = (len(x), self.classes, -1)
         d = np.ascontiguousarray((y - x) * s, self.dtype).reshape(shape)
         centre = np.ascontiguousarray(x * s).reshape(shape)
-        solve = KERNELS[self.kernel_name(minibatches.size)]
-        solve(centre, d, minibatches, _of(self.radius, i) * s)
+        against = None if shift is None else np.ascontiguousarray(shift, self.dtype).reshape(shape)
+        KERNELS[self.kernel_name(minibatches.size)](centre, d, minibatches, radius * s, against)
         return x + d.reshape(x.shape) / s
 
     def project(self, i: int, x: Array, y: Array) -> Array:
@@ -168,15 +217,22 @@ class Softmax:
             yield (np.pad(inputs, ((0, 0), (0, 1)), constant_values=1) if self.bias else inputs), labels
 
     def _minibatches(
-        self, i: int, data: Dataset, batches: Batch, stepsizes: NDArray[np.float64], factor: float | None
+        self, data: Dataset, batches: Batch, stepsizes: NDArray[np.float64], mu: float, factor: float | None
     ) -> Minibatches:
-        if batches.min() < 0 or batches.max() >= len(data):
-            raise IndexError(f"client {i}: a batch has a position outside 0..{len(data) - 1}")
+        s = factor or 1.0
         rows = batches if data.rows is None else data.rows[batches]
-        pull = stepsizes * (factor or 1.0) ** 2 / batches.shape[1]
-        keep = 1 - stepsizes * _of(self.mu, i)
         labels = data.labels[rows].astype(np.int64)
-        return Minibatches(data, rows, labels, pull, keep, factor is None, self.bias, np.dtype(self.dtype))
+        return Minibatches(
+            data,
+            rows,
+            labels,
+            pull=stepsizes * s**2 / batches.shape[1],
+            keep=1 - stepsizes * mu,
+            push=stepsizes * s,
+            rescale=factor is None,
+            bias=self.bias,
+            dtype=np.dtype(self.dtype),
+        )
 
     def _check(self, name: str, value: PerClient) -> None:
         """Refuse a negative parameter, or one that has not one value per client."""

@@ -1,9 +1,9 @@
 """Algorithm 2 of [A] for softmax regression: k models on the same mini-batches.
 
-A kernel is a function (x, d, minibatches, radius) that moves the displacements d = y - x in place; so a further one (a
-GPU's, say) is one more entry in KERNELS. Models are (k, C, p): all rows together are the matrix of ONE wide product
-with a batch (B, p), so that a batch is read once for all k models. The state is d and not y since the proximal term
-then only shrinks it, d <- (1 - gamma mu) d - gamma grad CE(x + d): one pass fewer, and y = x exactly where d = 0.
+A kernel is a function (x, d, minibatches, radius, shift) that moves the displacements d = y - x in place; so a further
+one (a GPU's, say) is one more entry in KERNELS. Models are (k, C, p): all rows together are the matrix of ONE wide
+product with a batch (B, p), so that a batch is read once for all k models. The state is d and not y since the proximal
+term then only shrinks it, d <- (1 - gamma mu) d - gamma grad CE(x + d): one pass fewer, and y = x exactly where d = 0.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class Minibatches:
         data: whose `inputs` may be a map of a file; `rows` (H, B) are their rows in it, `labels` (H, B) their labels.
         pull: (H,) stepsize / B, the factor of the summed cross-entropy gradient.
         keep: (H,) 1 - stepsize * mu, what the proximal term leaves of y - x.
+        push: (H,) the factor of `shift`, which is added to every gradient.
         rescale: whether the inputs are to be scaled and shifted, or come as they are stored.
         bias: whether a constant 1 is appended to each input.
         dtype: of the models and of the inputs that a kernel sees.
@@ -46,6 +47,7 @@ class Minibatches:
     labels: NDArray[np.int64]
     pull: NDArray[np.float64]
     keep: NDArray[np.float64]
+    push: NDArray[np.float64]
     rescale: bool
     bias: bool
     dtype: Any
@@ -76,25 +78,32 @@ class Minibatches:
             features += np.asarray(self.data.shift, self.dtype)
 
 
-Kernel = Callable[[Array, Array, Minibatches, float], None]
+Kernel = Callable[[Array, Array, Minibatches, float, Array | None], None]
 
 
-def solve_numpy(x: Array, d: Array, minibatches: Minibatches, radius: float) -> None:
-    """Take the steps d <- P[keep d - pull sum_b (softmax(logits_b) - onehot_b) input_b], logits_b = (x + d) input_b.
+def solve_numpy(x: Array, d: Array, minibatches: Minibatches, radius: float, shift: Array | None) -> None:
+    """Take the steps d <- P[keep d - pull sum_b (softmax(logits_b) - onehot_b) input_b - push shift].
+
+    The logits are those of the model x + d: logits_b = (x + d) input_b.
 
     Args:
         x, d: (k, C, p) C-contiguous, of one dtype; d is overwritten.
         radius: of the ball |d| <= radius that each model is projected onto; infinite for none.
+        shift: (k, C, p), or None for none.
     """
     k, C, p = x.shape
     work = _Workspace(k, C, p, minibatches)
     centre, moved, y = (a.reshape(k * C, p) for a in (x, d, x + d))
-    steps = list(zip(minibatches.pull.tolist(), minibatches.keep.tolist(), strict=True))
+    against = None if shift is None else shift.reshape(k * C, p)
+    steps = list(zip(*(a.tolist() for a in (minibatches.pull, minibatches.keep, minibatches.push)), strict=True))
     for first, block in minibatches.blocks():
         for t, batch in enumerate(block, first):
-            pull, keep = steps[t]
+            pull, keep, push = steps[t]
             gradient = work.gradient(y, batch, t, pull)
-            np.multiply(moved, keep, out=moved)
+            if keep != 1:
+                np.multiply(moved, keep, out=moved)
+            if against is not None:
+                np.subtract(moved, push * against, out=moved)
             np.subtract(moved, gradient, out=moved)
             if radius < np.inf:
                 d *= shrink(d.reshape(k, -1), radius)[:, :, None].astype(d.dtype)
@@ -146,15 +155,16 @@ def _pieces(length: int, each: int) -> list[slice]:
     return [slice(start, min(start + size, length)) for start in range(0, length, size)]
 
 
-def solve_numba(x: Array, d: Array, minibatches: Minibatches, radius: float) -> None:
+def solve_numba(x: Array, d: Array, minibatches: Minibatches, radius: float, shift: Array | None) -> None:
     """The same steps as `solve_numpy`, compiled: without a dozen calls a step it wins on small batches."""
     from zofl_mpi.problems.softmax_numba import advance
 
     y = x + d
-    pull, keep = minibatches.pull.astype(d.dtype), minibatches.keep.astype(d.dtype)
+    pull, keep, push = (a.astype(d.dtype) for a in (minibatches.pull, minibatches.keep, minibatches.push))
+    against = np.empty((0, *d.shape[1:]), d.dtype) if shift is None else shift
     for first, block in minibatches.blocks():
         part = slice(first, first + len(block))
-        advance(x, d, y, block, minibatches.labels[part], pull[part], keep[part], radius)
+        advance(x, d, y, block, minibatches.labels[part], pull[part], keep[part], push[part], against, radius)
 
 
 KERNELS: dict[str, Kernel] = {"numpy": solve_numpy, "numba": solve_numba}

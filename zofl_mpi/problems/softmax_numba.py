@@ -60,13 +60,25 @@ def confine(d: Array, radius: float) -> None:
 
 
 @compiled
-def advance(x: Array, d: Array, y: Array, block: Array, labels: Array, pull: Array, keep: Array, radius: float) -> None:
+def advance(
+    x: Array,
+    d: Array,
+    y: Array,
+    block: Array,
+    labels: Array,
+    pull: Array,
+    keep: Array,
+    push: Array,
+    shift: Array,
+    radius: float,
+) -> None:
     """S steps of `softmax_kernels.solve_numpy` on the mini-batches block (S, B, p); d and y = x + d are overwritten.
 
     Args:
         x, d, y: (k, C, p), of one dtype with block.
         labels: (S, B).
-        pull, keep: (S,).
+        pull, keep, push: (S,).
+        shift: (k, C, p), or (0, C, p) for none.
     """
     k, C, p = x.shape
     centre, moved, point = x.reshape(k * C, p), d.reshape(k * C, p), y.reshape(k * C, p)
@@ -87,6 +99,10 @@ def advance(x: Array, d: Array, y: Array, block: Array, labels: Array, pull: Arr
                 share = g[b, c]
                 for j in range(p):
                     moved[c, j] -= share * block[t, b, j]
+        for i in range(shift.shape[0]):
+            for c in range(C):
+                for j in range(p):
+                    d[i, c, j] -= push[t] * shift[i, c, j]
         if radius < np.inf:
             confine(d, radius)
         for c in range(k * C):

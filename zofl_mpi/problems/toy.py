@@ -97,6 +97,15 @@ class Quadratic:
         server, *clients = (_bowl(streams, i, n, spectrum, samples, noise) for i in range(m + 1))
         return cls(n, weights, mu, lam, radius), server, tuple(clients)
 
+    def initial(self, generator: np.random.Generator) -> Array:
+        return 0.01 * generator.standard_normal(self.n)
+
+    def loss(self, x: Array, data: Bowl) -> float:
+        return data.value(x)
+
+    def gradient(self, x: Array, data: Bowl, batch: Batch | None = None) -> Array:
+        return data.gradient(x, np.arange(len(data)) if batch is None else batch)
+
     def f1(self, x: Array, data: Bowl) -> float:
         return data.value(x)
 
@@ -118,6 +127,25 @@ class Quadratic:
             stepsize=lambda t: float(stepsizes[t]),
             project=lambda z: self.project(i, x, z),
         )
+
+    def descend(
+        self,
+        data: Bowl,
+        y: Array,
+        batches: Batch,
+        stepsizes: Vector,
+        *,
+        mu: float = 0.0,
+        shift: Array | None = None,
+    ) -> Array:
+        """See `Smooth.descend`; `self.mu` plays no part in it."""
+
+        def gradient(z: Array, t: int) -> Array:
+            g = data.gradient(z, batches[t])
+            g = g if mu == 0 else g + mu * (z - y)
+            return g if shift is None else g + shift
+
+        return descend(y.copy(), gradient, steps=len(stepsizes), stepsize=lambda t: float(stepsizes[t]))
 
     def kernel_name(self, batch_size: int) -> str:
         return "numpy"

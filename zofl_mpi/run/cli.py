@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from zofl_mpi.errors import UserError
-from zofl_mpi.run import device
+from zofl_mpi.run import device, flags
 from zofl_mpi.run.plan import Plan, RunFlags, method_of, print_plan, problem_of, understand
 from zofl_mpi.run.setting import Setting
 from zofl_mpi.run.signals import Stop
@@ -89,7 +89,7 @@ def _job(world: World, family: Any, plan: Plan) -> Callable[[], int]:
     setting = build_setting(world, family, plan)
     _same(world, setting.fingerprint, "the ranks hold different data; copy the same files to all nodes")
     method_class = together(world, lambda: method_of(family, plan.values["method"]))
-    method = together(world, lambda: method_class(setting=setting, **plan.part(method_class)))
+    method = together(world, lambda: flags.made(method_class, plan.values, setting=setting))
     kernel = together(world, lambda: method.plan(1).get("kernel"))
     _same(world, kernel, "--kernel auto chose different kernels; install numba on all nodes, or say --kernel numpy")
     if plan.values["dry_run"]:
@@ -127,7 +127,7 @@ def _understood(world: World, family: Any, arguments: Sequence[str]) -> Plan | i
             plan = understand(family, arguments)
         except SystemExit as exc:  # --help
             return int(exc.code or 0)
-        RunFlags(**plan.part(RunFlags))  # refuses what is out of range
+        flags.made(RunFlags, plan.values)  # refuses what is out of range
         return plan
 
     return world.share(at_server(world, read))  # type: ignore[no-any-return]
@@ -178,9 +178,8 @@ def _same(world: World, value: Any, sentence: str) -> None:
 def build_setting(world: World, family: Any, plan: Plan) -> Setting:
     """The setting of a plan, on every rank alike."""
     choice = problem_of(family, plan.values["problem"])
-    groups = together(world, lambda: {title: cls(**plan.part(cls)) for title, cls in choice.groups.items()})
     streams = together(world, lambda: Streams(plan.values["seed"]))
-    return together(world, lambda: choice.build(groups, world, streams, plan.values["dtype"]))  # type: ignore[no-any-return]
+    return together(world, lambda: choice.build(plan.values, world, streams, plan.values["dtype"]))  # type: ignore[no-any-return]
 
 
 def _serve(world: World, method: Any, setting: Setting, stop: Stop) -> int:

@@ -10,9 +10,9 @@ import itertools
 import re
 import tomllib
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, NamedTuple, cast
 
 from zofl_mpi.errors import UserError
 
@@ -21,6 +21,8 @@ Groups = Mapping[str, type[Any]]
 
 ALIASES = {"lam": "--lambda"}
 """Other spellings of flags."""
+NOT_FLAGS = ("setting", "federation")
+"""Fields that a method or a problem is given by the run, not by the command line."""
 
 
 def flags_of(groups: Groups) -> dict[str, Any]:
@@ -35,9 +37,50 @@ def flags_of(groups: Groups) -> dict[str, Any]:
 
 
 def fields_of(cls: type[Any]) -> dict[str, Any]:
-    """{field: type} of a class, without `setting`, which is not for the command line."""
-    hints = typing.get_type_hints(cls)
-    return {f.name: hints[f.name] for f in dataclasses.fields(cls) if f.name != "setting"}
+    """{field: type} of a class, with those of its dataclass fields in their place; without `setting` and the like."""
+    return {leaf.name: leaf.kind for leaf in _leaves(cls)}
+
+
+def made(cls: type[Any], values: Mapping[str, Any], **given: Any) -> Any:
+    """The instance whose flags have these values; `given` are the fields that are not for the command line.
+
+    Raises:
+        UserError: a value out of range.
+    """
+    hints, parts = typing.get_type_hints(cls), dict(given)
+    for f in dataclasses.fields(cls):
+        kind = hints[f.name]
+        if f.name not in NOT_FLAGS:
+            nested = dataclasses.is_dataclass(kind)
+            parts[f.name] = made(cast("type[Any]", kind), values) if nested else values[f.name]
+    return cls(**parts)
+
+
+class _Leaf(NamedTuple):
+    """A field that is a flag."""
+
+    name: str
+    kind: Any
+    default: Any
+    text: str
+
+
+def _leaves(cls: type[Any], default: Any = dataclasses.MISSING) -> Iterator[_Leaf]:
+    """The flags of a class, those of its dataclass fields in their place; `default`: an instance with the defaults."""
+    hints, texts = typing.get_type_hints(cls), attribute_texts(cls)
+    for f in dataclasses.fields(cls):
+        if f.name in NOT_FLAGS:
+            continue
+        value = _default(f) if default is dataclasses.MISSING else getattr(default, f.name)
+        if dataclasses.is_dataclass(hints[f.name]):
+            yield from _leaves(cast("type[Any]", hints[f.name]), value)
+        else:
+            yield _Leaf(f.name, hints[f.name], value, texts.get(f.name, ""))
+
+
+def _default(f: dataclasses.Field[Any]) -> Any:
+    """A field's default, dataclasses.MISSING if it has none."""
+    return f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
 
 
 def parse(groups: Groups, arguments: Sequence[str], program: str, description: str) -> dict[str, Any]:
@@ -117,13 +160,13 @@ def _form(title: str, cls: type[Any]) -> type[Any]:
     """The class as plain fields with help texts from its docstring: what tyro sees."""
     import tyro
 
-    texts, defaults = attribute_texts(cls), {f.name: f for f in dataclasses.fields(cls)}
-    made = []
-    for name, kind in fields_of(cls).items():
-        aliases = [ALIASES[name]] if name in ALIASES else None
-        annotated = Annotated[kind, tyro.conf.arg(help=texts.get(name, ""), aliases=aliases)]  # type: ignore[valid-type]
-        made.append((name, annotated, dataclasses.field(default=defaults[name].default)))
-    return dataclasses.make_dataclass(title.replace(" ", "_"), made)
+    fields = []
+    for leaf in _leaves(cls):
+        aliases = [ALIASES[leaf.name]] if leaf.name in ALIASES else None
+        kind = leaf.kind
+        annotated = Annotated[kind, tyro.conf.arg(help=leaf.text, aliases=aliases)]  # type: ignore[valid-type]
+        fields.append((leaf.name, annotated, dataclasses.field(default=leaf.default)))
+    return dataclasses.make_dataclass(title.replace(" ", "_"), fields)
 
 
 def attribute_texts(cls: type[Any]) -> dict[str, str]:

@@ -80,10 +80,6 @@ class Plan:
         """As the result file keeps it."""
         return {k: v for k, v in self.values.items() if k not in LOCAL}
 
-    def part(self, cls: type[Any]) -> dict[str, Any]:
-        """The fields of one class."""
-        return {name: self.values[name] for name in flags.fields_of(cls)}
-
 
 def understand(family: Any, arguments: Sequence[str]) -> Plan:
     """The plan of a command line: first the resumed run's values, then those of --config, then the flags.
@@ -111,18 +107,35 @@ def groups_of(family: Any, method: str, problem: str) -> dict[str, type[Any]]:
     """The flags of a method on a problem, by title.
 
     Raises:
-        UserError: there is no such method or problem.
+        UserError: there is no such method or problem, or they do not fit.
     """
     which = make_dataclass("Which", [("method", str, field(default=method)), ("problem", str, field(default=problem))])
     which.__doc__ = f"""Which.
 
     Attributes:
         method: {", ".join(family.METHODS)}, or module:Class for one of your own.
-        problem: {", ".join(family.PROBLEMS)}.
+        problem: {", ".join(family.PROBLEMS)}, or module:Class for one of your own.
     """
-    problem_groups = problem_of(family, problem).groups
-    what = "choice of method and problem"
-    return {what: which, "run": RunFlags, **problem_groups, "method": method_of(family, method)}
+    method_class, choice = method_of(family, method), problem_of(family, problem)
+    groups = {"choice of method and problem": which, "run": RunFlags, **choice.groups}
+    for further in _roles(method, method_class, problem, choice):
+        groups |= further
+    return {**groups, "method": method_class}
+
+
+def _roles(method: str, method_class: Any, problem: str, choice: Any) -> list[Mapping[str, type[Any]]]:
+    """The groups of flags of the role that the problem plays in this method; of all roles if the method does not say.
+
+    Raises:
+        UserError: the problem does not offer what the method needs.
+    """
+    needs = getattr(method_class, "needs", None)
+    if needs is None:
+        return list(choice.roles.values())
+    if needs.__name__ not in choice.roles:
+        offered = ", ".join(choice.roles)
+        raise UserError(f"--method {method} needs a {needs.__name__} problem; --problem {problem} offers {offered}")
+    return [choice.roles[needs.__name__]]
 
 
 def method_of(family: Any, name: str) -> type[Any]:
@@ -133,14 +146,8 @@ def method_of(family: Any, name: str) -> type[Any]:
     """
     if ":" not in name:
         return cast("type[Any]", _named(family.METHODS, name, "--method", ", or module:Class"))
-    module, _, cls = name.partition(":")
-    sys.path.insert(0, os.getcwd())  # as `python -m` would find it
-    try:
-        found = getattr(importlib.import_module(module), cls)
-    except (ImportError, AttributeError, ValueError) as exc:
-        raise UserError(f"--method {name}: {exc}; it must be MODULE:CLASS, importable from this folder") from exc
-    finally:
-        sys.path.pop(0)
+    found = _imported(name, "--method")
+    cls = found.__name__
     wanted = ("start", "round", "evaluate", "columns", "plan")
     missing = [f"the function {part}" for part in wanted if not hasattr(found, part)]
     if not is_dataclass(found) or "setting" not in (f.name for f in fields(found)):
@@ -151,12 +158,29 @@ def method_of(family: Any, name: str) -> type[Any]:
 
 
 def problem_of(family: Any, name: str) -> Any:
-    """One of the family's PROBLEMS.
+    """One of the family's PROBLEMS, or a class of a user's own module.
 
     Raises:
-        UserError: there is no such problem.
+        UserError: there is no such problem, module or class.
     """
-    return _named(family.PROBLEMS, name, "--problem", "")
+    if ":" not in name:
+        return _named(family.PROBLEMS, name, "--problem", ", or module:Class")
+    return family.OWN_PROBLEM(name, _imported(name, "--problem"))
+
+
+def _imported(name: str, flag: str) -> Any:
+    """The class that module:Class names."""
+    module, _, cls = name.partition(":")
+    sys.path.insert(0, os.getcwd())  # as `python -m` would find it
+    try:
+        found = getattr(importlib.import_module(module), cls)
+    except (ImportError, AttributeError, ValueError) as exc:
+        raise UserError(f"{flag} {name}: {exc}; it must be MODULE:CLASS, importable from this folder") from exc
+    finally:
+        sys.path.pop(0)
+    if not isinstance(found, type):
+        raise UserError(f"{flag} {name}: {cls} is a {type(found).__name__}; it must be a class")
+    return found
 
 
 def _named(table: Mapping[str, Any], name: str, flag: str, more: str) -> Any:

@@ -1,0 +1,220 @@
+"""What FedAvg, FedProx and SCAFFOLD share: local SGD steps, the server's averaging, reports.
+
+They minimise sum_i w_i F_i(x), F_i the mean loss over client i's data. Their first three flags mean what ZO-HFL's mean:
+as many participants, and as many local steps as one call of its Algorithm 2 takes ([A] says "the same total number of
+local steps" and makes two calls).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zofl_mpi import server
+from zofl_mpi.errors import UserError, demand
+from zofl_mpi.problems import Smooth
+from zofl_mpi.run.clients import Client, Clients, Step
+from zofl_mpi.run.setting import Setting
+from zofl_mpi.run.streams import Purpose
+from zofl_mpi.schedules import local_steps, parse_decay, stepsize, stepsizes
+
+Array = NDArray[Any]
+
+
+@final
+@dataclass(frozen=True)
+class Model:
+    """Server to client."""
+
+    x: Array  # (n,) the global model
+    r: int  # the round
+
+
+@final
+@dataclass(frozen=True)
+class Trained:
+    """Client to server."""
+
+    y: Array  # (n,) the client's model after its local steps
+
+
+@final
+@dataclass(frozen=True)
+class Measured:
+    """Client to server at an evaluation."""
+
+    loss: float  # F_i(x)
+    samples: int  # |D_i|
+
+
+@final
+@dataclass(frozen=True)
+class State:
+    """What the server carries from round to round."""
+
+    x: Array  # (n,) the global model
+    local_steps: int = 0
+
+
+COLUMNS: Mapping[str, tuple[str, str]] = {
+    "x": ("1", "the global model, flat"),
+    "test_accuracy": ("1", "share of test samples that x classifies correctly"),
+    "test_loss": ("nat", "mean loss of x on the test samples: cross-entropy; the value of a toy problem"),
+    "train_loss": ("nat", "the same on all training samples, the server's and the clients'"),
+    "f1": ("1", "mean loss of x on the server's data"),
+    "objective": ("1", "sum_i w_i F_i(x), what the clients minimise together"),
+    "local_steps": ("1", "local steps that all participants took in this round"),
+}
+
+
+@final
+@dataclass(frozen=True)
+class LocalSGD:
+    """Local steps y <- y - gamma~_t (g_i(y) + correction) from y = x, then x <- x + eta_g sum_i w_i (y_i - x).
+
+    Attributes:
+        beta: participating fraction of the clients, 0 < beta <= 1; |S_r| = beta m rounded half up, at least 1.
+        tau: local steps: H_{i,r} = ceil(tau sqrt(r+1)); one number, or one per client.
+        schedule_h: sqrt or constant (H = ceil(tau)).
+        gamma_local: step size of the local steps.
+        schedule_local: over local steps t: harmonic (gamma_local/(t+1)), harmonic:OFFSET, sqrt, constant or power:P.
+        batch: samples of a local step, drawn with replacement.
+        weights: w_i of the objective and of the averaging: size (|D_i|) or uniform.
+        eta_g: server step size on the averaged update; 1 is plain averaging.
+        gamma: step size of one more step a round, on the gradient at x of the server's own data; 0 for none.
+        schedule: of that step size over rounds: sqrt, constant, harmonic[:OFFSET] or power:P.
+        server_batch: samples of that gradient, drawn with replacement.
+        first: the first model.
+    """
+
+    beta: float = 1.0
+    tau: tuple[float, ...] = (20.0,)
+    schedule_h: Literal["sqrt", "constant"] = "sqrt"
+    gamma_local: float = 0.1
+    schedule_local: str = "harmonic"
+    batch: int = 64
+    weights: Literal["size", "uniform"] = "size"
+    eta_g: float = 1.0
+    gamma: float = 0.0
+    schedule: str = "sqrt"
+    server_batch: int = 256
+    first: server.Start = field(default_factory=server.Start)
+
+    def __post_init__(self) -> None:
+        demand(0 < self.beta <= 1, "beta", self.beta, "a fraction of the clients, above 0 and at most 1")
+        demand(all(0 <= t < math.inf for t in self.tau), "tau", self.tau, "a number of local steps, at least 0")
+        for flag in ("gamma", "gamma_local", "eta_g"):
+            value = getattr(self, flag)
+            demand(0 <= value < math.inf, flag, value, "a step size, at least 0")
+        for flag in ("batch", "server_batch"):
+            demand(getattr(self, flag) >= 1, flag, getattr(self, flag), "a whole number, at least 1")
+        parse_decay(self.schedule, "--schedule")
+        parse_decay(self.schedule_local, "--schedule-local")
+
+    def fit(self, setting: Setting) -> None:
+        """Refuses a number of values of --tau that does not fit the clients."""
+        m = setting.m
+        demand(len(self.tau) in (1, m), "tau", self.tau, f"one number, or {m}, one for each client (--m)")
+
+    # --- the server
+
+    def participants(self, setting: Setting, r: int) -> list[int]:
+        """S_r."""
+        return server.participants(setting, self.beta, r)
+
+    def shares(self, setting: Setting) -> dict[int, float]:
+        """{i: w_i} of all clients, summing to 1."""
+        sizes = [1 if self.weights == "uniform" else len(data) for data in setting.data]
+        return {i: size / sum(sizes) for i, size in enumerate(sizes)}
+
+    def stepped(self, setting: Setting, x: Array, y: Array, r: int) -> State:
+        """x + eta_g (y - x), y the average of the participants' models, and the step on the server's own data.
+
+        Raises:
+            UserError: the new x is not finite.
+        """
+        new = y if self.eta_g == 1 else x + self.eta_g * (y.astype(np.float64) - x)
+        if self.gamma:
+            gradient = setting.problem.gradient(x, setting.server, server.own_batch(setting, self.server_batch, r))
+            new = new - stepsize(self.schedule, self.gamma, r) * gradient
+        if not np.isfinite(new).all():
+            raise UserError(
+                "x is not finite after the server's step; smaller --eta-g, --gamma or --gamma-local may help"
+            )
+        steps = sum(self.local_steps(i, r) for i in self.participants(setting, r))
+        return State(new.astype(x.dtype), steps)
+
+    # --- a client
+
+    def local_steps(self, i: int, r: int) -> int:
+        """H_{i,r}."""
+        return local_steps(self.schedule_h, self.tau[i % len(self.tau)], r, "--schedule-h")
+
+    def stepsizes(self, i: int, r: int) -> NDArray[np.float64]:
+        """(H,) of client i's steps in round r."""
+        return stepsizes(self.schedule_local, self.gamma_local, self.local_steps(i, r))
+
+    def descend(
+        self, setting: Setting, client: Client, x: Array, r: int, *, mu: float = 0.0, shift: Array | None = None
+    ) -> Array:
+        """(n,) y after the client's local steps from x; the same mini-batches for every method.
+
+        Raises:
+            UserError: y is not finite.
+        """
+        gammas = self.stepsizes(client.i, r)
+        batches = setting.streams(Purpose.BATCH, r=r, i=client.i).integers(
+            len(client.data), size=(len(gammas), self.batch)
+        )
+        y = cast(Smooth, setting.problem).descend(client.data, x, batches, gammas, mu=mu, shift=shift)
+        if not np.isfinite(y).all():
+            raise UserError("the local model is not finite; smaller --gamma-local, or --pixels unit, may help")
+        return y
+
+    # --- reports
+
+    def plan(self, setting: Setting, rounds: int, vectors: int = 1) -> dict[str, str | float]:
+        """The cost of the run, where `vectors` of length n go down, and up, for each participant."""
+        n, itemsize = setting.problem.n, np.dtype(setting.dtype).itemsize
+        down, up = vectors * n * itemsize + 8, vectors * n * itemsize
+        asked = [(i, r) for r in range(rounds) for i in self.participants(setting, r)]
+        steps = sum(self.local_steps(i, r) for i, r in asked)
+        return {
+            "length of x, n": n,
+            "clients, participants in a round": f"{setting.m}, {len(self.participants(setting, 0))}",
+            "kernel": setting.problem.kernel_name(self.batch),
+            "bytes down, for each participant and round": down,
+            "bytes up, for each participant and round": up,
+            "bytes down and up, all rounds": len(asked) * (down + up),
+            "local steps of all clients, all rounds": steps,
+            "FLOPs of all clients, all rounds": f"{steps * setting.problem.flops(self.batch):.3g}",
+        }
+
+
+def measured(setting: Setting, client: Client, message: Model) -> Measured:
+    """What a client contributes to a report."""
+    return Measured(setting.problem.loss(message.x, client.data), len(client.data))
+
+
+def report(
+    setting: Setting, x: Array, r: int, clients: Clients, measure: Step, weights: Mapping[int, float]
+) -> dict[str, float]:
+    """The columns of COLUMNS but the state's; `measure` is the method's step that returns `measured`."""
+    replies = clients.ask(measure, Model(x, r), counted=False)
+    test = setting.problem.score(x, setting.test)  # while the clients compute
+    f1 = setting.problem.loss(x, setting.server)
+    told = dict(replies)
+    sizes = [len(setting.server), *(p.samples for p in told.values())]
+    losses = [f1, *(p.loss for p in told.values())]
+    return {
+        "test_accuracy": test.get("accuracy", math.nan),
+        "test_loss": test.get("loss", math.nan),
+        "train_loss": math.fsum(s * loss for s, loss in zip(sizes, losses, strict=True)) / sum(sizes),
+        "f1": f1,
+        "objective": math.fsum(weights[i] * p.loss for i, p in told.items()),
+    }

@@ -1,0 +1,64 @@
+"""What the servers of several methods do alike: x_0, the participants, a gradient on data of their own."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zofl_mpi.errors import demand
+from zofl_mpi.run.setting import Setting
+from zofl_mpi.run.streams import Purpose
+
+Array = NDArray[Any]
+X0 = Literal["auto", "zero", "random", "pretrained"]
+
+
+@final
+@dataclass(frozen=True)
+class Start:
+    """x_0.
+
+    Attributes:
+        x0: first model: zero, random, pretrained (SGD on the server's data) or auto (zero; a network: random).
+        pretrain_steps: steps of that SGD, with server_batch samples each.
+        pretrain_gamma: its constant step size.
+    """
+
+    x0: X0 = "auto"
+    pretrain_steps: int = 500
+    pretrain_gamma: float = 0.1
+
+    def __post_init__(self) -> None:
+        demand(self.pretrain_steps >= 1, "pretrain_steps", self.pretrain_steps, "a whole number, at least 1")
+        demand(0 <= self.pretrain_gamma < math.inf, "pretrain_gamma", self.pretrain_gamma, "a step size, at least 0")
+
+    def point(self, setting: Setting, server_batch: int) -> Array:
+        """(n,) x_0."""
+        usual = getattr(setting.problem, "x0", "zero")
+        kind = usual if self.x0 == "auto" else self.x0
+        if kind == "random" or (kind == "pretrained" and usual == "random"):
+            x = setting.problem.initial(setting.streams(Purpose.START)).astype(setting.dtype)
+        else:
+            x = np.zeros(setting.problem.n, setting.dtype)
+        return self._pretrained(setting, x, server_batch) if kind == "pretrained" else x
+
+    def _pretrained(self, setting: Setting, x: Array, server_batch: int) -> Array:
+        shape = (self.pretrain_steps, server_batch)
+        for batch in setting.streams(Purpose.PRETRAIN).integers(len(setting.server), size=shape):
+            x = (x - self.pretrain_gamma * setting.problem.gradient_f1(x, setting.server, batch)).astype(x.dtype)
+        return x
+
+
+def participants(setting: Setting, beta: float, r: int) -> list[int]:
+    """S_r: round(beta m) clients, halves up, at least one, uniformly without replacement; ascending."""
+    count = max(1, math.floor(beta * setting.m + 0.5))
+    return sorted(setting.streams(Purpose.PARTICIPANTS, r=r).permutation(setting.m)[:count].tolist())
+
+
+def own_batch(setting: Setting, size: int, r: int) -> NDArray[np.int64]:
+    """(size,) xi_r, positions in the server's data, drawn with replacement; the same for every method."""
+    return setting.streams(Purpose.SERVER_BATCH, r=r).integers(len(setting.server), size=size)
