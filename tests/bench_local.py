@@ -26,7 +26,7 @@ from zofl_mpi.schedules import stepsizes
 
 STREAMS = Streams(1)
 SAMPLES, FEATURES, CLASSES, MU, H = 20_000, 784, 10, 1.0, 450
-KERNELS = ("numpy", "numba") if importlib.util.find_spec("numba") else ("numpy",)
+KERNELS = ("numpy", "numba", "numba-blas") if importlib.util.find_spec("numba") else ("numpy",)
 Array = NDArray[Any]
 Solve = Callable[[], Array]
 
@@ -115,11 +115,11 @@ def compare(data: Dataset, batch: int, steps: int, repeats: int) -> None:
 
 def table(data: Dataset, steps: int, repeats: int) -> None:
     """Microseconds per step of the pair, by batch size: where `auto` should change from one kernel to the other."""
-    print("\nus per step of the pair\n  batch" + "".join(f"{name:>9s}" for name in KERNELS) + "   auto")
+    print("\nus per step of the pair\n  batch" + "".join(f"{name:>12s}" for name in KERNELS) + "   auto")
     for batch in (1, 2, 4, 8, 16, 32, 64, 256):
         count = max(20, min(steps, 8 * steps // batch))
         seconds = best({name: ours(name, data, batch, count) for name in KERNELS}, repeats)
-        row = "".join(f"{value / count * 1e6:9.1f}" for value in seconds.values())
+        row = "".join(f"{value / count * 1e6:12.1f}" for value in seconds.values())
         print(f"  {batch:5d}{row}   {Softmax(FEATURES, CLASSES, np.ones(1)).kernel_name(batch)}")
 
 
@@ -127,7 +127,7 @@ def machine() -> None:
     """The processor and the versions."""
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    packages = [f"{name} {importlib.metadata.version(name)}" for name in ("numpy", "torch", *KERNELS[1:])]
+    packages = [f"{name} {importlib.metadata.version(name)}" for name in ("numpy", "torch", *KERNELS[1:2])]
     blas = {f"{info['internal_api']} {info['version']} {info.get('architecture', '')}" for info in threadpool_info()}
     print(f"{(names or [platform.processor()])[0]}; Python {platform.python_version()}; {'; '.join(packages)}")
     print(f"{'; '.join(sorted(blas))}; one thread")

@@ -123,11 +123,11 @@ class SoftmaxModel:
 
     Attributes:
         bias: whether the model has a bias; [A]'s has none.
-        kernel: auto, numpy or numba (a compiled loop, for small batches): what computes the local solves.
+        kernel: what computes the local steps: auto, numpy, or compiled: numba (for one sample a step), numba-blas.
     """
 
     bias: bool = False
-    kernel: Literal["auto", "numpy", "numba"] = "auto"
+    kernel: Literal["auto", "numpy", "numba", "numba-blas"] = "auto"
 
 
 @final

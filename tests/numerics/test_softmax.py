@@ -20,7 +20,10 @@ N, p, C, m = 60, 7, 4, 3
 WEIGHTS = np.array([0.1, 0.35, 0.25])
 KERNELS = [
     "numpy",
-    pytest.param("numba", marks=pytest.mark.skipif(not importlib.util.find_spec("numba"), reason="no numba")),
+    *(
+        pytest.param(name, marks=pytest.mark.skipif(not importlib.util.find_spec("numba"), reason="no numba"))
+        for name in ("numba", "numba-blas")
+    ),
 ]
 GENERATOR = STREAMS(Purpose.SYNTHETIC)
 BYTES, LABELS = GENERATOR.integers(0, 256, (2 * N, p), dtype=np.uint8), GENERATOR.integers(0, C, 2 * N).astype(np.uint8)
@@ -299,8 +302,8 @@ def test_positions_outside_the_data_are_refused():
 
 @pytest.mark.skipif(not importlib.util.find_spec("numba"), reason="no numba")
 def test_auto_follows_its_fixed_rule(monkeypatch):
-    assert [softmax().kernel_name(B) for B in (1, 8, 9, 256)] == ["numba", "numba", "numpy", "numpy"]
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)  # as if numba were not installed
+    assert [softmax().kernel_name(B) for B in (1, 2, 64, 65)] == ["numba", "numba-blas", "numba-blas", "numpy"]
+    monkeypatch.setattr("zofl_mpi.problems.softmax_kernels.numba_installed", lambda: False)
     assert softmax().kernel_name(1) == "numpy"
     with pytest.raises(UserError, match=r"zofl_mpi\[fast\]"):
         softmax(kernel="numba")

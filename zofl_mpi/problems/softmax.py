@@ -42,7 +42,7 @@ class Softmax:
         radius: of the ball Y_i(x), >= 0; infinite for no constraint; a number, or one per client.
         bias: whether the model has one; [A]'s formula has none.
         dtype: float32 or float64, of all vectors.
-        kernel: "numpy", "numba" or "auto" (softmax_kernels.choose).
+        kernel: "numpy", "numba", "numba-blas" or "auto" (softmax_kernels.choose).
     """
 
     features: int

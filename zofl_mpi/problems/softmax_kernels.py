@@ -8,6 +8,7 @@ term then only shrinks it, d <- (1 - gamma mu) d - gamma grad CE(x + d): one pas
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ Array = NDArray[Any]
 
 BLOCK_BYTES = 2**17  # of inputs made ready at once: several small batches, well inside a second-level cache
 SMALL_PRODUCT = 1_000_000  # multiplications up to which OpenBLAS takes its kernels for small matrices; see `_pieces`
-NUMBA_BATCH = 8  # the largest batch for which "auto" takes the compiled loop; see `choose`
+LOOP_BATCH, WIDE_BATCH = 1, 64  # the largest batches for which "auto" takes the two compiled kernels; see `choose`
 
 
 @final
@@ -156,7 +157,7 @@ def _pieces(length: int, each: int) -> list[slice]:
 
 
 def solve_numba(x: Array, d: Array, minibatches: Minibatches, radius: float, shift: Array | None) -> None:
-    """The same steps as `solve_numpy`, compiled: without a dozen calls a step it wins on small batches."""
+    """The same steps as `solve_numpy`, in compiled loops only."""
     from zofl_mpi.problems.softmax_numba import advance
 
     y = x + d
@@ -167,25 +168,49 @@ def solve_numba(x: Array, d: Array, minibatches: Minibatches, radius: float, shi
         advance(x, d, y, block, minibatches.labels[part], pull[part], keep[part], push[part], against, radius)
 
 
-KERNELS: dict[str, Kernel] = {"numpy": solve_numpy, "numba": solve_numba}
+def solve_wide(x: Array, d: Array, minibatches: Minibatches, radius: float, shift: Array | None) -> None:
+    """The same steps as `solve_numpy`, compiled around BLAS's two products."""
+    from zofl_mpi.problems.softmax_numba import advance_wide
+
+    data, p = minibatches.data, minibatches.data.features
+    pull, keep, push = (a.astype(d.dtype) for a in (minibatches.pull, minibatches.keep, minibatches.push))
+    none = np.empty(0, d.dtype)
+    scale, offset = none, none
+    if minibatches.rescale:
+        scale, offset = (np.broadcast_to(np.asarray(a, d.dtype), p).copy() for a in (data.scale, data.shift))
+    against = np.empty((0, *d.shape[1:]), d.dtype) if shift is None else shift
+    inputs = np.asarray(data.inputs)
+    rest = (minibatches.labels, pull, keep, push, against, radius, SMALL_PRODUCT)
+    advance_wide(x, d, x + d, inputs, minibatches.rows, scale, offset, *rest)
+
+
+KERNELS: dict[str, Kernel] = {"numpy": solve_numpy, "numba": solve_numba, "numba-blas": solve_wide}
+COMPILED = ("numba", "numba-blas")
+
+
+@functools.cache
+def numba_installed() -> bool:
+    """Looking for a module takes as long as a local step."""
+    return importlib.util.find_spec("numba") is not None
 
 
 def choose(kernel: str, batch_size: int) -> str:
     """The name in KERNELS that runs: `kernel` itself, or for "auto" by a fixed rule, since kernels round differently.
 
-    The rule: "numba" where it is installed and batch_size <= NUMBA_BATCH, else "numpy". Measured for k = 2, C = 10,
-    p = 784 by `python -m tests.bench_local`: the compiled loop takes a fifth of NumPy's time at batch 1, 0.7 of it at
-    8, and as much at 16 (a BLAS that uses AVX-512) to 32 (one that does not). Its first call costs 0.3 CPU-seconds a
-    process, 1.2 where nothing is cached yet.
+    The rule, where numba is installed: "numba" for one sample a step, "numba-blas" up to WIDE_BATCH, else "numpy".
+    Measured by `python -m tests.bench_local` for C = 10, p = 784 and one model, us a step: 2.3, 3.0, 16 at batch 1; 37,
+    14, 28 at 32; 84, 26, 40 at 64; 164, 101, 71 at 128. The first call costs 0.3 CPU-seconds a process, some seconds
+    where nothing is cached yet.
 
     Raises:
-        UserError: "numba" is asked for and not installed.
+        UserError: a compiled kernel is asked for and numba is not installed.
     """
-    installed = importlib.util.find_spec("numba") is not None
-    if kernel == "numba" and not installed:
+    if kernel in COMPILED and not numba_installed():
         raise UserError(
-            "kernel 'numba': numba is not installed; pip install 'zofl_mpi[fast]', or take 'auto' or 'numpy'"
+            f"kernel {kernel!r}: numba is not installed; pip install 'zofl_mpi[fast]', or take 'auto' or 'numpy'"
         )
-    if kernel == "auto":
-        return "numba" if installed and batch_size <= NUMBA_BATCH else "numpy"
-    return kernel
+    if kernel != "auto":
+        return kernel
+    if not numba_installed() or batch_size > WIDE_BATCH:
+        return "numpy"
+    return "numba" if batch_size <= LOOP_BATCH else "numba-blas"

@@ -108,3 +108,103 @@ def advance(
         for c in range(k * C):
             for j in range(p):
                 point[c, j] = centre[c, j] + moved[c, j]
+
+
+@compiled
+def gather(ready: Array, inputs: Array, rows: Array, scale: Array, offset: Array) -> None:
+    """The inputs at `rows`, converted, scaled where there are scales, into ready (B, p or p + 1)."""
+    for b in range(rows.shape[0]):
+        source, target = inputs[rows[b]], ready[b]  # whole rows: loops over them become vector instructions
+        for j in range(source.shape[0]):
+            target[j] = source[j]
+        if scale.shape[0] > 0:
+            for j in range(source.shape[0]):
+                target[j] = target[j] * scale[j] + offset[j]
+
+
+@compiled
+def add(y: Array, x: Array, d: Array) -> None:
+    """y <- x + d."""
+    for c in range(y.shape[0]):
+        total, centre, moved = y[c], x[c], d[c]
+        for j in range(total.shape[0]):
+            total[j] = centre[j] + moved[j]
+
+
+@compiled
+def class_residuals(g: Array, row: Array, labels: Array, C: int, pull: float) -> None:
+    """As `residuals`, of g (k C, B), classes first: loops then run along whole rows. `row` (B,) is overwritten."""
+    B = g.shape[1]
+    for low in range(0, g.shape[0], C):
+        for b in range(B):
+            row[b] = g[low, b]
+        for c in range(low + 1, low + C):
+            for b in range(B):
+                row[b] = max(row[b], g[c, b])
+        for c in range(low, low + C):
+            for b in range(B):
+                g[c, b] = np.exp(g[c, b] - row[b])
+        for b in range(B):
+            row[b] = 0
+        for c in range(low, low + C):
+            for b in range(B):
+                row[b] += g[c, b]
+        for b in range(B):
+            row[b] = pull / row[b]
+        for c in range(low, low + C):
+            for b in range(B):
+                g[c, b] *= row[b]
+        for b in range(B):
+            g[low + labels[b], b] -= pull
+
+
+@compiled
+def advance_wide(
+    x: Array,
+    d: Array,
+    y: Array,
+    inputs: Array,
+    rows: Array,
+    scale: Array,
+    offset: Array,
+    labels: Array,
+    pull: Array,
+    keep: Array,
+    push: Array,
+    shift: Array,
+    radius: float,
+    small: int,
+) -> None:
+    """As `advance`, for larger batches: the two products are BLAS's, and the inputs are fetched here, step by step.
+
+    Args:
+        inputs: (N, p) as stored.
+        rows: (H, B).
+        scale, offset: (p,), or (0,) where the inputs come as they are stored.
+        small: multiplications up to which all models are one product; above, each is its own.
+    """
+    k, C, p = x.shape
+    B = rows.shape[1]
+    centre, moved, point = x.reshape(k * C, p), d.reshape(k * C, p), y.reshape(k * C, p)
+    against = shift.reshape(shift.shape[0] * C, p)
+    high = C if k * C * B * p > small else k * C  # rows of a product: BLAS has faster kernels for small ones
+    ready = np.ones((B, p), d.dtype)
+    g, gradient, row = np.empty((k * C, B), d.dtype), np.empty((k * C, p), d.dtype), np.empty(B, d.dtype)
+    for t in range(rows.shape[0]):
+        gather(ready, inputs, rows[t], scale, offset)
+        for low in range(0, k * C, high):
+            np.dot(point[low : low + high], ready.T, g[low : low + high])
+        class_residuals(g, row, labels[t], C, pull[t])
+        for low in range(0, k * C, high):
+            np.dot(g[low : low + high], ready, gradient[low : low + high])
+        for c in range(against.shape[0]):
+            slope, further = gradient[c], against[c]
+            for j in range(p):
+                slope[j] += push[t] * further[j]
+        for c in range(k * C):
+            slope, rest = gradient[c], moved[c]
+            for j in range(p):
+                rest[j] = keep[t] * rest[j] - slope[j]
+        if radius < np.inf:
+            confine(d, radius)
+        add(point, centre, moved)

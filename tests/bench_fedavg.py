@@ -1,0 +1,116 @@
+"""A round of FedAvg on 2 client ranks against a plain torch loop: `python -m tests.bench_fedavg [--quick]`.
+
+Softmax regression 784 x 10, 10 clients, 20 local steps of batch 32 a round, 60,000 samples; or, --problem cnn, the small
+convolutional network on 28 x 28 images. The loop is what one would write without a framework: one process, nn.Module,
+autograd, optim.SGD, the average of the clients' parameters. Both take turns; a variant's time is the median of its
+rounds, the ratio is that of the best turn of each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from zofl_mpi.run import records
+
+CLIENTS, STEPS, BATCH, SAMPLES, FEATURES, CLASSES = 10, 20, 32, 60_000, 784, 10
+
+
+def module(problem: str) -> Any:
+    """The model of both."""
+    import torch
+
+    if problem == "softmax":
+        return torch.nn.Linear(FEATURES, CLASSES, bias=False)
+    from zofl_mpi.problems.models import CNN
+
+    return CNN((1, 28, 28), CLASSES)
+
+
+def loop(problem: str, threads: int, rounds: int, path: Path) -> float:
+    """Seconds of the plain loop's median round."""
+    import torch
+
+    torch.set_num_threads(threads)
+    stored = np.load(path)
+    inputs, labels = torch.from_numpy(stored["x"]).float() / 255, torch.from_numpy(stored["y"])
+    shape = (-1, FEATURES) if problem == "softmax" else (-1, 1, 28, 28)
+    parts = torch.randperm(SAMPLES).chunk(CLIENTS)
+    model = module(problem)
+    state = [p.detach().clone() for p in model.parameters()]
+    seconds = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        total = [torch.zeros_like(p) for p in state]
+        for part in parts:
+            for p, value in zip(model.parameters(), state, strict=True):
+                p.data.copy_(value)
+            optimiser = torch.optim.SGD(model.parameters(), lr=0.01)
+            for _ in range(STEPS):
+                batch = part[torch.randint(len(part), (BATCH,))]
+                optimiser.zero_grad()
+                loss = torch.nn.functional.cross_entropy(model(inputs[batch].reshape(shape)), labels[batch])
+                loss.backward()
+                optimiser.step()
+            for t, p in zip(total, model.parameters(), strict=True):
+                t += p.data / CLIENTS
+        state = total
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds)
+
+
+def ours(problem: str, ranks: int, rounds: int, path: Path, folder: Path) -> float:
+    """Seconds of the median round of the package, recording and all, but for evaluations."""
+    out = folder / "run.h5"
+    launcher = ["mpirun", "-n", str(ranks)] if ranks > 1 else []
+    flags = f"--method fedavg --problem {problem} --data {path} --m {CLIENTS} --tau {STEPS} --schedule-h constant"
+    flags += f" --batch {BATCH} --gamma-local 0.01 --schedule-local constant --rounds {rounds} --eval-every {rounds}"
+    flags += f" --checkpoint-every 0 --test-fraction 0.001 --server-fraction 0.001 --force --quiet --out {out}"
+    command = [*launcher, sys.executable, "-m", "zofl_mpi.zo_hfl", *flags.split()]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return float(np.median(records.load(out).table()["seconds"][1:-1]))
+
+
+def made(folder: Path) -> Path:
+    """Bytes like MNIST's, four fifths of them 0."""
+    from zofl_mpi.run.streams import Purpose, Streams
+
+    generator = Streams(1)(Purpose.SYNTHETIC)
+    x = generator.integers(0, 256, (SAMPLES, FEATURES), dtype=np.uint8)
+    x *= generator.random((SAMPLES, FEATURES), dtype=np.float32) < 0.2
+    np.savez(folder / "bench.npz", x=x, y=generator.integers(0, CLASSES, SAMPLES))
+    return folder / "bench.npz"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="one turn")
+    parser.add_argument("--problem", choices=["softmax", "cnn"], default="softmax")
+    options = parser.parse_args()
+    turns, rounds = (1 if options.quick else 5), (30 if options.problem == "softmax" else 6)
+    best: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as name:
+        path = made(Path(name))
+        for _ in range(turns):
+            for variant, seconds in (
+                ("torch loop, 1 thread", lambda: loop(options.problem, 1, rounds, path)),
+                ("torch loop, 2 threads", lambda: loop(options.problem, 2, rounds, path)),
+                ("zofl_mpi, 1 process", lambda: ours(options.problem, 1, 5 * rounds, path, Path(name))),
+                ("zofl_mpi, 2 client ranks", lambda: ours(options.problem, 3, 5 * rounds, path, Path(name))),
+            ):
+                best[variant] = min(best.get(variant, np.inf), seconds())
+    plain = min(value for variant, value in best.items() if variant.startswith("torch"))
+    for variant, value in best.items():
+        print(f"{variant:28s} {value * 1e3:8.2f} ms a round   {value / plain:5.3f} of the plain loop's best")
+
+
+if __name__ == "__main__":
+    main()
