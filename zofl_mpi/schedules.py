@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from fractions import Fraction
@@ -50,14 +51,17 @@ def parse_decay(text: str, flag: str = "step size schedule") -> Decay:
     raise UserError(f"{flag} {text!r}: allowed are {STEPSIZES}")
 
 
+@functools.lru_cache(maxsize=64)
 def stepsizes(schedule: str | Decay, c: float, H: int) -> NDArray[np.float64]:
-    """(H,) the step sizes of the steps t = 0, ..., H - 1: c times the schedule.
+    """(H,) the step sizes of the steps t = 0, ..., H - 1: c times the schedule; read-only.
 
     Raises:
         UserError: the schedule's name is unknown.
     """
     decay = parse_decay(schedule) if isinstance(schedule, str) else schedule
-    return decay(c, np.arange(H, dtype=np.float64))
+    found = decay(c, np.arange(H, dtype=np.float64))
+    found.setflags(write=False)  # the next caller gets the same array
+    return found
 
 
 def stepsize(schedule: str | Decay, c: float, t: int) -> float:
@@ -66,6 +70,7 @@ def stepsize(schedule: str | Decay, c: float, t: int) -> float:
     return float(decay(c, np.array([t], np.float64))[0])
 
 
+@functools.lru_cache(maxsize=4096)
 def local_steps(schedule: str, tau: float, r: int, flag: str = "local step schedule") -> int:
     """H of round r: ceil(tau sqrt(r + 1)) for "sqrt" ([A] Algorithm 2), ceil(tau) for "constant".
 

@@ -250,9 +250,11 @@ def _of(value: PerClient, i: int) -> float:
 
 def _common_factor(data: Dataset, bias: bool) -> float | None:
     """s > 0 if every input of the model is s times the stored one, else None."""
-    if np.ndim(data.scale) or np.any(data.shift) or not np.all(np.asarray(data.scale) > 0):
+    if not isinstance(data.scale, int | float) or not isinstance(data.shift, int | float):
         return None
     s = float(data.scale)
+    if s <= 0 or data.shift != 0:
+        return None
     return s if s == 1 or not bias else None
 
 
