@@ -13,20 +13,23 @@ from typing import Any, Literal, TypeVar, final
 
 import numpy as np
 
-from zofl_mpi.data import Federation, cache, images, partition
+from zofl_mpi.data import Federation, cache, features, images, partition
+from zofl_mpi.data.cache import Sources
 from zofl_mpi.data.synthetic import Synthetic
+from zofl_mpi.descent import identity
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.problems import Hierarchical, Smooth
 from zofl_mpi.problems.softmax import Softmax
 from zofl_mpi.problems.toy import Corner, Quadratic
 from zofl_mpi.run.flags import Groups, made
 from zofl_mpi.run.setting import Setting
-from zofl_mpi.run.streams import Streams
+from zofl_mpi.run.streams import Purpose, Streams
 from zofl_mpi.run.world import World, together
 
 T = TypeVar("T")
 Values = Mapping[str, Any]
 """{flag: value} of a whole command line."""
+Build = Callable[[Values, World, Streams, str, str], Setting]
 
 
 @final
@@ -68,16 +71,23 @@ class Samples:
     synthetic_classes: int = 10
     synthetic_noise: float = 0.0
 
-    def federation(self, world: World, streams: Streams) -> Federation:
+    def federation(
+        self, world: World, streams: Streams, made_of: Callable[[Sources], Sources] = identity
+    ) -> Federation:
         """The parts of server, clients and nobody.
+
+        Args:
+            made_of: what is shared out, as a function of the data set, which then lies in the cache already.
 
         Raises:
             UserError: on every rank, if a file is missing or damaged on one, or a flag is out of range.
         """
         data_dir = Path(self.data_dir).expanduser() if self.data_dir else None
-        sources = together(world, lambda: images.sources(self.data, data_dir, streams, self._synthetic()))
-        place, _ = world.neighbours(None)
-        together(world, lambda: cache.prepare(sources) if place == 0 else None)
+        stored = together(world, lambda: images.sources(self.data, data_dir, streams, self._synthetic()))
+        _cached(world, stored)
+        sources = together(world, lambda: made_of(stored))
+        if sources is not stored:
+            _cached(world, sources)
         raw = together(world, lambda: cache.open(sources))
         return together(
             world,
@@ -98,6 +108,12 @@ class Samples:
 
     def _synthetic(self) -> Synthetic:
         return Synthetic(self.synthetic_samples, self.synthetic_features, self.synthetic_classes, self.synthetic_noise)
+
+
+def _cached(world: World, sources: Sources) -> None:
+    """One rank of each node puts the data set into the node's cache."""
+    place, _ = world.neighbours(None)
+    together(world, lambda: cache.prepare(sources) if place == 0 else None)
 
 
 @final
@@ -128,6 +144,36 @@ class SoftmaxModel:
 
     bias: bool = False
     kernel: Literal["auto", "numpy", "numba", "numba-blas"] = "auto"
+
+
+@final
+@dataclass(frozen=True)
+class FeaturesModel:
+    """Frozen random convolutional features of the images, under softmax regression.
+
+    Attributes:
+        filters: number of random filters; an input of the regression has filters * pool^2 numbers.
+        filter_size: height and width of a filter in pixels.
+        pool: the filters' positive responses are averaged over pool x pool cells of an image.
+        features_seed: of the filters; runs with other seeds share them.
+    """
+
+    filters: int = 256
+    filter_size: int = 6
+    pool: int = 2
+    features_seed: int = 0
+
+
+@final
+@dataclass(frozen=True)
+class MLPModel:
+    """A multilayer perceptron (ReLU), a torch module.
+
+    Attributes:
+        hidden: widths of the hidden layers.
+    """
+
+    hidden: tuple[int, ...] = (200,)
 
 
 @final
@@ -171,20 +217,33 @@ class Choice:
 
     Attributes:
         groups: {title: dataclass of its flags}.
-        build: from the values of all flags, on every rank alike.
+        build: from the values of all flags, the dtype and this rank's device; on every rank alike.
         roles: {protocol of `zofl_mpi.problems` that it offers: further groups of flags for methods that need it}.
         gpu: whether it can run on one.
     """
 
     groups: Groups
-    build: Callable[[Values, World, Streams, str], Setting]
+    build: Build
     roles: Mapping[str, Groups]
     gpu: bool = False
 
 
-def _softmax(values: Values, world: World, streams: Streams, dtype: str) -> Setting:
-    federation = _part(Samples, values).federation(world, streams)
-    model, terms = _part(SoftmaxModel, values), _terms(values)
+def _softmax(values: Values, world: World, streams: Streams, dtype: str, device: str) -> Setting:
+    return _regression(values, streams, _part(Samples, values).federation(world, streams), dtype)
+
+
+def _features(values: Values, world: World, streams: Streams, dtype: str, device: str) -> Setting:
+    samples, model = _part(Samples, values), _part(FeaturesModel, values)
+    demand(samples.pixels == "unit", "pixels", samples.pixels, "unit: the features are made of [0, 1] and standardised")
+    filters = together(
+        world, lambda: features.Filters(model.filters, model.filter_size, model.pool, model.features_seed)
+    )
+    federation = samples.federation(world, streams, lambda stored: features.sources(stored, filters))
+    return _regression(values, streams, features.standardised(federation), dtype)
+
+
+def _regression(values: Values, streams: Streams, federation: Federation, dtype: str) -> Setting:
+    model = _part(SoftmaxModel, values)
     problem = Softmax(
         features=federation.server.features,
         classes=federation.server.classes,
@@ -192,12 +251,58 @@ def _softmax(values: Values, world: World, streams: Streams, dtype: str) -> Sett
         bias=model.bias,
         dtype=np.dtype(dtype),
         kernel=model.kernel,
-        **terms,
+        **_terms(values),
     )
     return _setting(problem, streams, federation, dtype)
 
 
-def _toy(values: Values, world: World, streams: Streams, dtype: str) -> Setting:
+Factory = Callable[[Values, tuple[int, ...], int], Any]
+"""A torch module from the flags, the shape of an input and the number of classes."""
+
+
+def _network(factory: Factory) -> Build:
+    """Builds a problem of what `factory` makes."""
+
+    def build(values: Values, world: World, streams: Streams, dtype: str, device: str) -> Setting:
+        from zofl_mpi.problems.network import Network, seeded  # imports torch
+
+        federation = _part(Samples, values).federation(world, streams)
+        shape, classes = _shape(federation), federation.server.classes
+        module = together(world, lambda: seeded(lambda: factory(values, shape, classes), streams(Purpose.START, t=1)))
+        problem = together(
+            world,
+            lambda: Network(
+                module, shape, classes, federation.weights, dtype=np.dtype(dtype), device=device, **_terms(values)
+            ),
+        )
+        return _setting(problem, streams, federation, dtype)
+
+    return build
+
+
+def _shape(federation: Federation) -> tuple[int, ...]:
+    """(channels, height, width) where the inputs are square images, else (features,)."""
+    try:
+        return features.image_shape(federation.server.features, federation.channels)
+    except UserError:
+        return (federation.server.features,)
+
+
+def _mlp(values: Values, shape: tuple[int, ...], classes: int) -> Any:
+    from zofl_mpi.problems.models import MLP
+
+    return MLP(math.prod(shape), classes, values["hidden"])
+
+
+def _cnn(values: Values, shape: tuple[int, ...], classes: int) -> Any:
+    from zofl_mpi.problems.models import CNN
+
+    if len(shape) != 3:
+        raise UserError(f"--problem cnn: inputs of {shape[0]} numbers are no square images; take mlp or softmax")
+    return CNN((shape[0], shape[1], shape[2]), classes)
+
+
+def _toy(values: Values, world: World, streams: Streams, dtype: str, device: str) -> Setting:
     model = _part(ToyModel, values)
     demand(model.m >= 1, "m", model.m, "a whole number, at least 1")
     demand(model.n >= 1, "n", model.n, "a whole number, at least 1")
@@ -207,7 +312,7 @@ def _toy(values: Values, world: World, streams: Streams, dtype: str) -> Setting:
     return Setting(problem, streams, clients, server, server, None, np.dtype(np.float64))
 
 
-def _corner(values: Values, world: World, streams: Streams, dtype: str) -> Setting:
+def _corner(values: Values, world: World, streams: Streams, dtype: str, device: str) -> Setting:
     model = _part(CornerModel, values)
     demand(model.m >= 1, "m", model.m, "a whole number, at least 1")
     demand(model.n >= 1, "n", model.n, "a whole number, at least 1")
@@ -218,15 +323,20 @@ def _corner(values: Values, world: World, streams: Streams, dtype: str) -> Setti
 def own_problem(name: str, cls: type[Any]) -> Choice:
     """A user's own class, --problem module:Class, as a problem.
 
-    It is a frozen dataclass with a field `federation` (`zofl_mpi.data.Federation`: who holds which samples); its other
-    fields are flags, its docstring's "Attributes:" their help. What it offers are the protocols whose functions it has.
+    Either a torch module, which is called with the shape of an input, (channels, height, width) or (features,), and the
+    number of classes. Or a dataclass with a field `federation` (`zofl_mpi.data.Federation`: who holds which samples);
+    its other fields are flags, its docstring's "Attributes:" their help, and what it offers are the protocols whose
+    functions it has.
 
     Raises:
         UserError: it is no such class.
     """
+    if any(base.__name__ == "Module" and base.__module__.startswith("torch.nn") for base in cls.__mro__):
+        return Choice({"data": Samples}, _network(lambda _, shape, classes: cls(shape, classes)), BOTH, gpu=True)
     if not is_dataclass(cls) or "federation" not in (f.name for f in fields(cls)):
         raise UserError(
-            f"--problem {name}: {cls.__name__} must be a dataclass with a field named federation (its data)"
+            f"--problem {name}: {cls.__name__} must be a torch module, or a dataclass with a field named federation "
+            "(its data)"
         )
     lacking = {p.__name__: [part for part in parts_of(p) if not hasattr(cls, part)] for p in (Hierarchical, Smooth)}
     roles: dict[str, Groups] = {role: {} for role, missing in lacking.items() if not missing}
@@ -234,7 +344,7 @@ def own_problem(name: str, cls: type[Any]) -> Choice:
         told = "; ".join(f"a {role} problem lacks {', '.join(missing)}" for role, missing in lacking.items())
         raise UserError(f"--problem {name}: {cls.__name__} is no problem: {told}")
 
-    def build(values: Values, world: World, streams: Streams, dtype: str) -> Setting:
+    def build(values: Values, world: World, streams: Streams, dtype: str, device: str) -> Setting:
         federation = _part(Samples, values).federation(world, streams)
         problem = together(world, lambda: made(cls, values, federation=federation))
         return _setting(problem, streams, federation, dtype)
@@ -277,5 +387,8 @@ def _one_or_each(values: tuple[float, ...]) -> Any:
 
 BOTH: Mapping[str, Groups] = {"Hierarchical": {"hierarchy": Terms}, "Smooth": {}}
 SOFTMAX = Choice({"data": Samples, "problem": SoftmaxModel}, _softmax, BOTH)
+FEATURES = Choice({"data": Samples, "problem": SoftmaxModel, "features": FeaturesModel}, _features, BOTH)
+MLP = Choice({"data": Samples, "problem": MLPModel}, _network(_mlp), BOTH, gpu=True)
+CNN = Choice({"data": Samples}, _network(_cnn), BOTH, gpu=True)
 TOY = Choice({"problem": ToyModel}, _toy, {"Hierarchical": {}, "Smooth": {}})
 CORNER = Choice({"problem": CornerModel}, _corner, {"Hierarchical": {}})

@@ -32,7 +32,7 @@ from zofl_mpi.run.clients import Client, Clients
 from zofl_mpi.run.setting import Setting
 from zofl_mpi.run.streams import Purpose
 from zofl_mpi.schedules import local_steps, parse_decay, stepsize, stepsizes
-from zofl_mpi.settings import CORNER, SOFTMAX, TOY, own_problem
+from zofl_mpi.settings import CNN, CORNER, FEATURES, MLP, SOFTMAX, TOY, own_problem
 
 Array = NDArray[Any]
 
@@ -355,7 +355,7 @@ METHODS = {
     "scaffold": Scaffold,
     "server_sgd": ServerSGD,
 }
-PROBLEMS = {"softmax": SOFTMAX, "toy": TOY, "corner": CORNER}
+PROBLEMS = {"softmax": SOFTMAX, "features": FEATURES, "mlp": MLP, "cnn": CNN, "toy": TOY, "corner": CORNER}
 OWN_PROBLEM = own_problem
 
 if __name__ == "__main__":

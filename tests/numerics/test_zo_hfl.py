@@ -428,7 +428,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., S
         def build(dtype: str = "float32", **model: Any) -> Setting:
             parts = (Samples(m=5, alpha=0.5), SoftmaxModel(), Terms())
             values = {name: value for part in parts for name, value in vars(part).items()}
-            return SOFTMAX.build({**values, **model}, Alone(), STREAMS, dtype)
+            return SOFTMAX.build({**values, **model}, Alone(), STREAMS, dtype, "cpu")
 
         yield build
 

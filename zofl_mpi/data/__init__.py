@@ -100,11 +100,13 @@ class Federation:
         server: the server's own training samples.
         clients: D_0, ..., D_{m-1}.
         test: held out from all.
+        channels: equal blocks of features that lie one behind the other (3 colour planes, else 1).
     """
 
     server: Dataset
     clients: tuple[Dataset, ...]
     test: Dataset
+    channels: int = 1
 
     @property
     def weights(self) -> NDArray[np.float64]:

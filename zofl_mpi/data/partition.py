@@ -75,7 +75,7 @@ def split(
             counts = _counts_by_client(pool, streams, m, alpha)
         shares = _deal(labels, counts, streams)
     clients = tuple(data.subset(rest[share]) for share in shares)
-    return Federation(data.subset(server), clients, data.subset(test))
+    return Federation(data.subset(server), clients, data.subset(test), raw.channels)
 
 
 def _check_arguments(m: int, alpha: float, partition: str, min_samples: int) -> None:

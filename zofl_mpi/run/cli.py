@@ -85,8 +85,8 @@ def prepared(world: World, module: str, arguments: Sequence[str]) -> Callable[[]
 
 def _job(world: World, family: Any, plan: Plan) -> Callable[[], int]:
     """A rank's part of the run."""
-    places = _places(world, plan.values["device"], problem_of(family, plan.values["problem"]))
-    setting = build_setting(world, family, plan)
+    chosen, places = _places(world, plan.values["device"], problem_of(family, plan.values["problem"]))
+    setting = build_setting(world, family, plan, chosen)
     _same(world, setting.fingerprint, "the ranks hold different data; copy the same files to all nodes")
     method_class = together(world, lambda: method_of(family, plan.values["method"]))
     method = together(world, lambda: flags.made(method_class, plan.values, setting=setting))
@@ -133,10 +133,11 @@ def _understood(world: World, family: Any, arguments: Sequence[str]) -> Plan | i
     return world.share(at_server(world, read))  # type: ignore[no-any-return]
 
 
-def _places(world: World, requested: str, choice: Any) -> dict[str, list[Any]]:
-    """Binds this rank to a device and to its threads; what every rank got, for the record.
+def _places(world: World, requested: str, choice: Any) -> tuple[str, dict[str, list[Any]]]:
+    """Binds this rank to a device and to its threads: its device, and what every rank got, for the record.
 
-    A NumPy problem runs on one thread: its matrices are too small for more, and its bits may depend on their number.
+    Whatever computes on the CPU runs on one thread: its bits may depend on the number of threads, which would depend on
+    the number of ranks.
     """
     view = (world.rank > 0 or world.size == 1, device.visible(requested))
     cores = device.cores()
@@ -144,9 +145,8 @@ def _places(world: World, requested: str, choice: Any) -> dict[str, list[Any]]:
     chosen = together(world, lambda: device.select(requested, [seen for seen, _ in node], me))
     if not choice.gpu:
         together(world, lambda: _refuse_gpu(requested))
-        chosen, threads = "cpu", 1
-    else:
-        threads = device.threads([mask for _, mask in node], me, device.cpus_per_task())
+        chosen = "cpu"
+    threads = 1 if chosen == "cpu" else device.threads([mask for _, mask in node], me, device.cpus_per_task())
     device.limit_threads(threads)
     names = ("hosts", "device", "threads", "blas")
     ranks = world.collect((platform.node(), chosen, threads, device.blas()))
@@ -159,7 +159,7 @@ def _places(world: World, requested: str, choice: Any) -> dict[str, list[Any]]:
             f"zofl_mpi: warning: ranks compute with different libraries ({told}): bits may depend on their number",
             file=sys.stderr,
         )
-    return found
+    return chosen, found
 
 
 def _refuse_gpu(requested: str) -> None:
@@ -175,11 +175,11 @@ def _same(world: World, value: Any, sentence: str) -> None:
         raise UserError(f"{sentence} (rank 0: {values[0]}; {told})")
 
 
-def build_setting(world: World, family: Any, plan: Plan) -> Setting:
-    """The setting of a plan, on every rank alike."""
+def build_setting(world: World, family: Any, plan: Plan, chosen: str) -> Setting:
+    """The setting of a plan, on every rank alike but for the device."""
     choice = problem_of(family, plan.values["problem"])
     streams = together(world, lambda: Streams(plan.values["seed"]))
-    return together(world, lambda: choice.build(plan.values, world, streams, plan.values["dtype"]))  # type: ignore[no-any-return]
+    return together(world, lambda: choice.build(plan.values, world, streams, plan.values["dtype"], chosen))  # type: ignore[no-any-return]
 
 
 def _serve(world: World, method: Any, setting: Setting, stop: Stop) -> int:
