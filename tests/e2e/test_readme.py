@@ -32,9 +32,24 @@ def test_every_flag_that_the_readme_names_exists() -> None:
     from zofl_mpi.run import flags
     from zofl_mpi.run.plan import groups_of
 
-    known = {flags.flag(name) for name in flags.flags_of(groups_of(zo_hfl, "zo_hfl", "softmax"))}
+    pairs = [(method, "softmax") for method in zo_hfl.METHODS] + [("zo_hfl", problem) for problem in zo_hfl.PROBLEMS]
+    known = {flags.flag(name) for pair in pairs for name in flags.flags_of(groups_of(zo_hfl, *pair))}
     named = set(re.findall(r"`(?:[^`\n]*?)--([a-z][a-z0-9-]+)", README)) - {"help"}
     assert named - known == set()
+
+
+def test_the_network_of_the_readme_runs_on_any_number_of_ranks_and_learns(
+    mpirun: Callable[..., Completed], tmp_path: Path
+) -> None:
+    code = re.search(r'```python\n("""A network of.*?)```', README, re.S)
+    assert code
+    (tmp_path / "mynet.py").write_text(code[1])
+    command = ["-m", "zofl_mpi.zo_hfl", "--method", "fedavg", "--problem", "mynet:Net", "--gamma-local", "0.3"]
+    for ranks, name in ((0, "one.h5"), (3, "three.h5")):
+        done = mpirun(ranks, *command, "--rounds", "8", "--tau", "5", "--out", name, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    assert differences(tmp_path / "one.h5", tmp_path / "three.h5") == []
+    assert records.load(tmp_path / "one.h5").rounds["test_accuracy"][-1] > 0.8
 
 
 def test_every_file_that_the_readme_names_exists() -> None:

@@ -13,7 +13,7 @@ import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, cast, final
+from typing import Any, ClassVar, cast, final
 
 import numpy as np
 import torch
@@ -54,6 +54,7 @@ class Network:
         device: where the module computes, as torch calls it.
     """
 
+    x0: ClassVar[str] = "random"  # at 0 most gradients of a network vanish
     module: nn.Module
     input_shape: tuple[int, ...]
     classes: int
