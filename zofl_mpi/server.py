@@ -41,16 +41,25 @@ class Start:
         usual = getattr(setting.problem, "x0", "zero")
         kind = usual if self.x0 == "auto" else self.x0
         if kind == "random" or (kind == "pretrained" and usual == "random"):
-            x = setting.problem.initial(setting.streams(Purpose.START)).astype(setting.dtype)
+            x = np.asarray(_random(setting), setting.dtype)
         else:
             x = np.zeros(setting.problem.n, setting.dtype)
         return self._pretrained(setting, x, server_batch) if kind == "pretrained" else x
 
     def _pretrained(self, setting: Setting, x: Array, server_batch: int) -> Array:
         shape = (self.pretrain_steps, server_batch)
+        problem = setting.problem
+        gradient = problem.gradient_f1 if hasattr(problem, "gradient_f1") else problem.gradient
         for batch in setting.streams(Purpose.PRETRAIN).integers(len(setting.server), size=shape):
-            x = (x - self.pretrain_gamma * setting.problem.gradient_f1(x, setting.server, batch)).astype(x.dtype)
+            x = (x - self.pretrain_gamma * gradient(x, setting.server, batch)).astype(x.dtype)
         return x
+
+
+def _random(setting: Setting) -> Array:
+    problem, generator = setting.problem, setting.streams(Purpose.START)
+    if hasattr(problem, "initial"):
+        return np.asarray(problem.initial(generator))
+    return np.asarray(0.01 * generator.standard_normal(problem.n))  # a problem that is Hierarchical only
 
 
 def participants(setting: Setting, beta: float, r: int) -> list[int]:

@@ -138,16 +138,19 @@ class LocalSGD:
         Raises:
             UserError: the new x is not finite.
         """
-        new = y if self.eta_g == 1 else x + self.eta_g * (y.astype(np.float64) - x)
-        if self.gamma:
-            gradient = setting.problem.gradient(x, setting.server, server.own_batch(setting, self.server_batch, r))
-            new = new - stepsize(self.schedule, self.gamma, r) * gradient
+        with np.errstate(over="ignore", invalid="ignore"):  # told in a sentence of its own
+            new = y if self.eta_g == 1 else x + self.eta_g * (y.astype(np.float64) - x)
+            if self.gamma:
+                batch = server.own_batch(setting, self.server_batch, r)
+                gradient = setting.problem.gradient(x, setting.server, batch).astype(np.float64)
+                new = new - stepsize(self.schedule, self.gamma, r) * gradient
+            new = new.astype(x.dtype)
         if not np.isfinite(new).all():
             raise UserError(
                 "x is not finite after the server's step; smaller --eta-g, --gamma or --gamma-local may help"
             )
         steps = sum(self.local_steps(i, r) for i in self.participants(setting, r))
-        return State(new.astype(x.dtype), steps)
+        return State(new, steps)
 
     # --- a client
 
@@ -171,19 +174,27 @@ class LocalSGD:
         batches = setting.streams(Purpose.BATCH, r=r, i=client.i).integers(
             len(client.data), size=(len(gammas), self.batch)
         )
-        y = cast(Smooth, setting.problem).descend(client.data, x, batches, gammas, mu=mu, shift=shift)
+        with np.errstate(over="ignore", invalid="ignore"):  # told in a sentence of its own
+            y = cast(Smooth, setting.problem).descend(client.data, x, batches, gammas, mu=mu, shift=shift)
         if not np.isfinite(y).all():
             raise UserError("the local model is not finite; smaller --gamma-local, or --pixels unit, may help")
         return y
 
     # --- reports
 
-    def plan(self, setting: Setting, rounds: int, vectors: int = 1) -> dict[str, str | float]:
-        """The cost of the run, where `vectors` of length n go down, and up, for each participant."""
+    def plan(self, setting: Setting, rounds: int, vectors: int = 1, full_pass: bool = False) -> dict[str, str | float]:
+        """The cost of the run, where `vectors` of length n go down, and up, for each participant.
+
+        Args:
+            full_pass: whether each participant also takes a gradient on all of its data.
+        """
         n, itemsize = setting.problem.n, np.dtype(setting.dtype).itemsize
         down, up = vectors * n * itemsize + 8, vectors * n * itemsize
         asked = [(i, r) for r in range(rounds) for i in self.participants(setting, r)]
         steps = sum(self.local_steps(i, r) for i, r in asked)
+        flops = steps * setting.problem.flops(self.batch)
+        if full_pass:
+            flops += sum(setting.problem.flops(len(setting.data[i])) for i, _ in asked)
         return {
             "length of x, n": n,
             "clients, participants in a round": f"{setting.m}, {len(self.participants(setting, 0))}",
@@ -192,7 +203,7 @@ class LocalSGD:
             "bytes up, for each participant and round": up,
             "bytes down and up, all rounds": len(asked) * (down + up),
             "local steps of all clients, all rounds": steps,
-            "FLOPs of all clients, all rounds": f"{steps * setting.problem.flops(self.batch):.3g}",
+            "FLOPs of all clients, all rounds": f"{flops:.3g}",
         }
 
 

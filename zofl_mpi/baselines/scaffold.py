@@ -115,4 +115,4 @@ class Scaffold:
         return {**local_sgd.COLUMNS, "c": ("1", "the server's control variate, flat as x")}
 
     def plan(self, rounds: int) -> dict[str, str | float]:
-        return self.local.plan(self.setting, rounds, vectors=2)
+        return self.local.plan(self.setting, rounds, vectors=2, full_pass=self.option == "I")

@@ -54,7 +54,8 @@ class ServerSGD:
         """One step; no client is asked."""
         batch = server.own_batch(self.setting, self.server_batch, r)
         gradient = self.setting.problem.gradient(state.x, self.setting.server, batch).astype(np.float64)
-        x = (state.x - stepsize(self.schedule, self.gamma, r) * gradient).astype(state.x.dtype)
+        with np.errstate(over="ignore", invalid="ignore"):  # told in a sentence of its own
+            x = (state.x - stepsize(self.schedule, self.gamma, r) * gradient).astype(state.x.dtype)
         if not np.isfinite(x).all():
             raise UserError("x is not finite after the server's step; a smaller --gamma may help")
         return State(x)

@@ -1,0 +1,103 @@
+"""[A] figure 2: a loss against rounds for each tau (or mu), one panel per cell; mean and range over seeds.
+
+python analysis/a_fig2.py [--grid jobs/a_fig2.toml] [--column train_loss|objective|f1|test_accuracy] [--log]
+python analysis/a_fig2.py --axis mu --grid jobs/a_fig2_mu.toml --out analysis/results/a_fig2_mu
+
+The paper does not define its "global loss"; by default it is the mean loss of the global model on all training samples.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import matplotlib.pyplot as plt
+import study
+from matplotlib.ticker import MaxNLocator
+from study import Group
+
+COLUMNS = {
+    "train_loss": ("training loss (nat)", 1.0),
+    "objective": ("$f_1(x) + f_2(x)$", 1.0),
+    "f1": ("$f_1(x)$ (nat)", 1.0),
+    "test_loss": ("test loss (nat)", 1.0),
+    "test_accuracy": ("test accuracy (%)", 100.0),
+}
+"""Column -> label of its axis, factor."""
+GREEK = {"tau": "τ", "mu": "µ", "eta": "η", "gamma": "γ", "lam": "λ"}
+
+
+def main(words: list[str] | None = None) -> None:
+    """Draw the figure, print its last numbers and its path; exit status 2 if a result is missing."""
+    flags = parser().parse_args(words)
+    with study.told("a_fig2"):
+        groups = study.read("a_fig2", flags, ("data", "problem", "cell", flags.axis), (flags.axis,))
+        print(f"{text(groups, flags.axis, flags.column)}\n\n{study.paragraph(study.caption(groups, (flags.axis,)))}\n")
+        study.keep(draw(groups, flags.axis, flags.column, flags.log), flags.out)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The flags."""
+    made = study.parser("a_fig2", __doc__, ["a_fig2.toml"])
+    made.add_argument("--axis", default="tau", help="axis of the grid: a line for each of its entries (default tau)")
+    made.add_argument("--column", choices=COLUMNS, default="train_loss", help="what is drawn (default train_loss)")
+    made.add_argument("--log", action="store_true", help="a logarithmic vertical axis")
+    return made
+
+
+def text(groups: Sequence[Group], axis: str, column: str) -> str:
+    """The last numbers."""
+    rows = [
+        [study.data_of(g), g.entry("cell"), g.entry(axis), *study.digits(mean, sd), str(len(g.runs))]
+        for g in groups
+        for mean, sd in [study.mean_sd(g.last(column) * COLUMNS[column][1])]
+    ]
+    return study.aligned(("data", "cell", axis, f"last {column}, mean", "sd", "seeds"), rows, left=2)
+
+
+def draw(groups: Sequence[Group], axis: str, column: str, log: bool) -> Any:
+    """Data sets below each other, cells side by side."""
+    rows, cells = study.split(groups, study.data_of), study.entries(groups, "cell")
+    width = study.COLUMN if len(cells) == 1 else study.PAGE
+    with plt.rc_context(study.STYLE):
+        figure, panels = study.canvas(len(rows), len(cells), width, 2.0, sharex=True, sharey="row")
+        for line, (data, found) in zip(panels, rows.items(), strict=True):
+            for panel, cell in zip(line, cells, strict=True):
+                block = [g for g in found if g.entry("cell") == cell]
+                curves(panel, block, study.entries(groups, axis), axis, column)
+                study.titled(panel, f"{study.spelled(data)}, {study.cell_name(found, cell)}", block, namer(axis))
+                scale(panel, log)
+            line[0].set_ylabel(COLUMNS[column][0])
+        for panel in panels[-1]:
+            panel.set(xlabel="rounds", xlim=(0, None))
+        study.legend(figure, panels, 3)
+    return figure
+
+
+def scale(panel: Any, log: bool) -> None:
+    """Whole rounds, and on a logarithmic axis plain numbers: it may be much less than a decade long."""
+    panel.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    panel.set_yscale("log" if log else "linear")
+    if log:
+        panel.yaxis.set_major_formatter("{x:g}")
+        panel.yaxis.set_minor_formatter("{x:g}")
+        panel.grid(which="minor", axis="y", color="0.9", linewidth=0.5)
+
+
+def namer(axis: str) -> Callable[[Group], str]:
+    """What a line is called: τ = 5."""
+    return lambda group: f"{GREEK.get(axis, axis)} = {study.shown(group.config.get(axis, group.entry(axis)))}"
+
+
+def curves(panel: Any, groups: Sequence[Group], entries: Sequence[str], axis: str, column: str) -> None:
+    """A line and a band for each entry of the axis."""
+    for group in groups:
+        if group.runs:
+            rounds, values = group.curve(column)
+            k = entries.index(group.entry(axis))
+            study.band(panel, rounds, COLUMNS[column][1] * values, namer(axis)(group), k)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""[A] figure 3: a nonsmooth implicit function, its smoothing, and where zeroth-order descent ends. No results needed.
+
+python analysis/a_fig3.py [--eta 0.1 0.5] [--start -2 -0.5 0.3 0.8] [--steps 200] [--gamma 0.05] [--out NAME]
+
+The client's solution is y(x) = max(x, 0), the implicit function f(x) = |x + 1 - y(x)|^2 / 2 ([A] equation 3 in one
+dimension): (x + 1)^2 / 2 for x < 0 and 1/2 for x >= 0, with the minimiser -1 and a plateau of stationary points. Its
+smoothing f^eta is the mean of f over [x - eta, x + eta]; descent takes steps gamma along the two-point estimate, which
+in one dimension is the derivative of f^eta. It leaves the plateau where x < eta, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import study
+from numpy.typing import NDArray
+
+from zofl_mpi import zo
+from zofl_mpi.problems.toy import Corner
+from zofl_mpi.run.streams import Purpose, Streams
+
+Array = NDArray[np.float64]
+CORNER = Corner(1)
+
+
+def main(words: list[str] | None = None) -> None:
+    """Draw the figure, print where the descents end and the figure's path."""
+    flags = parser().parse_args(words)
+    with study.told("a_fig3"):
+        print(text(flags.eta, flags.start, flags.steps, flags.gamma), end="\n\n")
+        study.keep(draw(flags.eta, flags.start, flags.steps, flags.gamma), flags.out)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The flags."""
+    made = argparse.ArgumentParser(prog="a_fig3", description=(__doc__ or "").split("\n")[0])
+    made.add_argument("--eta", type=float, nargs="+", default=[0.1, 0.5], help="smoothing radii (default 0.1 0.5)")
+    starts = [-2.0, -0.5, 0.3, 0.8]
+    made.add_argument("--start", type=float, nargs="+", default=starts, help="x_0 (default -2 -0.5 0.3 0.8)")
+    made.add_argument("--steps", type=int, default=200, help="of each descent (default 200)")
+    made.add_argument("--gamma", type=float, default=0.05, help="step size (default 0.05)")
+    study.add_out(made, "a_fig3")
+    return made
+
+
+# --- the functions
+
+
+def solution(x: Array) -> Array:
+    """y(x)."""
+    return CORNER.solution(0, None, x)
+
+
+def implicit(x: Array) -> Array:
+    """f(x), point by point."""
+    return np.array([CORNER.f2(0, point, solution(point)) for point in x[..., None]])
+
+
+def integral(x: Array) -> Array:
+    """The integral of f from 0 to x."""
+    return np.where(x < 0, ((np.minimum(x, 0) + 1) ** 3 - 1) / 6, x / 2)
+
+
+def smoothed(x: Array, eta: float) -> Array:
+    """f^eta(x), the mean of f over [x - eta, x + eta], exactly."""
+    return (integral(x + eta) - integral(x - eta)) / (2 * eta)
+
+
+def descent(start: float, eta: float, steps: int, gamma: float) -> Array:
+    """(steps + 1,) x_0, x_1, ...: x <- x - gamma times the two-point estimate along a random unit vector."""
+    x, streams = np.array([start]), Streams(1)
+    points = [x]
+    for r in range(steps):
+        v = zo.direction(streams(Purpose.DIRECTION, r=r), 1, np.float64)
+        x = x - gamma * zo.central(lambda z: float(implicit(z)[0]), x, v, eta)
+        points.append(x)
+    return np.concatenate(points)
+
+
+# --- the figure
+
+
+def text(etas: Sequence[float], starts: Sequence[float], steps: int, gamma: float) -> str:
+    """Where the descents end."""
+    ends = [(eta, start, descent(start, eta, steps, gamma)[-1]) for eta in etas for start in starts]
+    rows = [[f"{eta:g}", f"{start:g}", f"{end:.4f}", f"{implicit(np.array([end]))[0]:.4f}"] for eta, start, end in ends]
+    return study.aligned(("eta", "start", f"x after {steps} steps", "f there"), rows, left=0)
+
+
+def draw(etas: Sequence[float], starts: Sequence[float], steps: int, gamma: float) -> Any:
+    """Three panels: y and f; f and its smoothings near the corner, with starts and ends; the descents."""
+    with plt.rc_context(study.STYLE):
+        figure, panels = study.canvas(1, 3, study.PAGE, 2.3)
+        functions(panels[0, 0])
+        corner(panels[0, 1], etas)
+        descents(panels[0, 2], etas, starts, steps, gamma)
+    return figure
+
+
+def functions(panel: Any) -> None:
+    """y(x) and f(x)."""
+    x = np.linspace(-2.5, 1.5, 401)
+    panel.plot(x, solution(x), label="$y(x)$", **line(1))
+    panel.plot(x, implicit(x), label="$f(x)$", **line(0))
+    panel.set(xlabel="$x$", ylabel="value", title="solution and implicit function")
+    panel.legend(frameon=False, loc="upper center")
+
+
+def corner(panel: Any, etas: Sequence[float]) -> None:
+    """f and f^eta where they differ."""
+    x = np.linspace(-1.2, 1.0, 441)
+    panel.plot(x, implicit(x), label="$f$", **line(0))
+    for k, eta in enumerate(etas):
+        panel.plot(x, smoothed(x, eta), label=rf"$f^\eta$, η = {eta:g}", **line(k + 1))
+    panel.set(xlabel="$x$", ylabel="value", title="smoothed near the corner")
+    panel.legend(frameon=False, loc="lower right")
+
+
+def descents(panel: Any, etas: Sequence[float], starts: Sequence[float], steps: int, gamma: float) -> None:
+    """x_r for each start and eta."""
+    for k, eta in enumerate(etas):
+        for number, start in enumerate(starts):
+            label = f"η = {eta:g}" if number == 0 else None
+            panel.plot(descent(start, eta, steps, gamma), label=label, **line(k + 1))
+    panel.axhline(-1, color="0.5", linewidth=0.7)
+    panel.annotate("minimiser", (steps, -1), (0, -3), textcoords="offset points", ha="right", va="top", color="0.3")
+    panel.set(xlabel="steps", ylabel="$x_r$", title=f"descent, γ = {gamma:g}")
+    panel.legend(frameon=False, loc="center right", bbox_to_anchor=(1.0, 0.45))
+
+
+def line(k: int) -> dict[str, Any]:
+    """A look without markers."""
+    return study.look(k) | {"marker": ""}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,223 @@
+"""Every method of the family through the command line: same bits on any number of ranks, continued runs, refusals."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_limits
+
+from tests.agreement import differences
+from tests.conftest import UNDER_MPI, Completed
+from zofl_mpi import zo_hfl
+from zofl_mpi.run import cli, flags, records
+from zofl_mpi.run.plan import groups_of
+
+Mpirun = Callable[..., Completed]
+METHODS = list(zo_hfl.METHODS)
+TRAINING = [name for name in METHODS if name not in ("zo_hfl", "server_sgd")]
+PROBLEMS = {
+    "softmax": ["--m", "5", "--alpha", "0.5", "--beta", "0.6", "--batch", "8"],
+    "toy": ["--problem", "toy", "--m", "5", "--noise", "1", "--beta", "0.6", "--batch", "8"],
+}
+ROUNDS = 3
+REPORTED = {"test_accuracy", "test_loss", "train_loss", "f1", "objective"}
+
+
+def fits(method: str, words: list[str]) -> list[str]:
+    """The flags among `words` that the method has."""
+    problem = "toy" if "toy" in words else "softmax"
+    known = {"problem", *flags.flags_of(groups_of(zo_hfl, method, problem))}
+    pairs = zip(words[::2], words[1::2], strict=True)
+    return [word for name, value in pairs if name[2:] in known for word in (name, value)]
+
+
+def command(method: str, problem: str) -> list[str]:
+    """With a first point where no gradient is 0 by symmetry."""
+    words = ["--method", method, "--rounds", str(ROUNDS), "--tau", "2", "--eval-every", "2", "--x0", "random"]
+    return [*words[:4], *fits(method, [*words[4:], *PROBLEMS[problem]]), "--quiet"]
+
+
+SEVERAL = """
+import json, sys
+from zofl_mpi.run import cli
+
+for arguments in json.loads(sys.argv[1]):
+    try:
+        cli.main("zofl_mpi.zo_hfl", arguments)
+    except SystemExit as end:
+        if end.code:
+            raise
+"""
+"""Several command lines in one process a rank: starting Python and mpirun costs more than these runs."""
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """results(method, problem, ranks): its result; all methods on both problems on so many ranks were one start."""
+    if UNDER_MPI:
+        pytest.skip("mpirun cannot be started under mpirun")
+    folder, done = tmp_path_factory.mktemp("methods"), set[int]()
+
+    def out(method: str, problem: str, ranks: int) -> Path:
+        return folder / f"{method}-{problem}-{ranks}.h5"
+
+    def found(method: str, problem: str, ranks: int, mpirun: Mpirun) -> Path:
+        if ranks not in done:
+            done.add(ranks)
+            runs = [[*command(a, b), "--out", str(out(a, b, ranks))] for a in METHODS for b in PROBLEMS]
+            ended = mpirun(ranks, "-c", SEVERAL, json.dumps(runs), timeout=100)
+            assert ended.returncode == 0, ended.stderr
+            assert "Warning" not in ended.stderr
+        return out(method, problem, ranks)
+
+    return found
+
+
+@pytest.fixture(autouse=True)
+def same_process() -> Iterator[None]:
+    """A run sets signal handlers and threads; a test that runs one in this process puts them back."""
+    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    with threadpool_limits():
+        yield
+    for number, handler in kept.items():
+        signal.signal(number, handler)
+
+
+def here(*arguments: object) -> int:
+    """The exit status of a command in this process."""
+    with pytest.raises(SystemExit) as caught:
+        cli.main("zofl_mpi.zo_hfl", [*map(str, arguments)])
+    return int(caught.value.code or 0)
+
+
+@pytest.mark.parametrize("ranks", [3, 5])
+@pytest.mark.parametrize("problem", PROBLEMS)
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_has_the_same_bits_on_any_number_of_ranks(
+    mpirun: Mpirun, results: Callable[..., Path], method: str, problem: str, ranks: int
+) -> None:
+    """Mutations: a sum in order of arrival; a random number of a rank; a client's state kept by its rank."""
+    alone, spread = results(method, problem, 0, mpirun), results(method, problem, ranks, mpirun)
+    assert records.load(spread).attrs["ranks"] == ranks and records.load(alone).attrs["ranks"] == 1
+    assert differences(alone, spread) == []
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_moves_and_reports_what_it_describes(
+    mpirun: Mpirun, results: Callable[..., Path], method: str, problem: str
+) -> None:
+    """All share the columns that a table compares; what is recorded has a unit and a description.
+
+    Mutation: a column renamed in `evaluate` or in `columns` alone.
+    """
+    found = records.load(results(method, problem, 0, mpirun))
+    assert set(found.rounds) >= REPORTED
+    assert [name for name in found.rounds if not (found.units[name] and found.descriptions[name])] == []
+    for name in REPORTED - {"test_accuracy"}:
+        values = found.rounds[name]
+        assert np.isfinite(values[[0, 2]]).all() and values[0] != values[2], name
+    accuracy = found.rounds["test_accuracy"][-1]
+    assert 0 <= accuracy <= 1 if problem == "softmax" else np.isnan(accuracy)
+    assert np.linalg.norm(found.final["x"]) > 0
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_was_counted_is_what_the_dry_run_announced(
+    mpirun: Mpirun, results: Callable[..., Path], method: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Mutation: a field more in a message than in the plan."""
+    found = records.load(results(method, "softmax", 3, mpirun))
+    counted = sum(int(found.clients[name].sum()) for name in ("bytes_down", "bytes_up"))
+    assert here(*command(method, "softmax"), "--dry-run") == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("bytes down and up, all rounds")]
+    assert [int(line.split()[-1].replace(",", "")) for line in lines] == [counted]
+    assert (counted == 0) == (method == "server_sgd")
+
+
+@pytest.mark.parametrize("method", TRAINING)
+def test_methods_compared_draw_the_same_participants_and_take_as_many_steps(
+    mpirun: Mpirun, results: Callable[..., Path], method: str
+) -> None:
+    """ZO-HFL makes two calls of Algorithm 2 where these take one. Mutation: participants from a stream of its own."""
+    one, zohfl = (records.load(results(name, "softmax", 0, mpirun)) for name in (method, "zo_hfl"))
+    assert (2 * one.rounds["local_steps"] == zohfl.rounds["local_steps"]).all()
+    asked = [np.asarray(found.clients["messages"]).sum(axis=1) for found in (one, zohfl)]
+    assert np.array_equal(*asked) and (asked[0].sum(axis=1) == 3).all()
+
+
+@pytest.mark.parametrize(("option", "ranks"), [("I", 0), ("II", 3)])
+def test_scaffold_goes_on_with_its_clients_corrections(mpirun: Mpirun, tmp_path: Path, option: str, ranks: int) -> None:
+    """Mutation: c_i kept anywhere but in the clients' memories, or read under another name, or not at all."""
+    usual = [*PROBLEMS["softmax"], "--tau", "2", "--eval-every", "3", "--quiet"]
+    whole, part, other = (tmp_path / f"{name}.h5" for name in ("whole", "part", "other"))
+    for out, rounds in ((whole, 6), (part, 3)):
+        own = ["--method", "scaffold", "--option", option, "--rounds", rounds, "--out", out]
+        assert here(*usual, *own) == 0
+    assert "c" in records.load(part).final and differences(whole, part) != []
+    if ranks:
+        done = mpirun(ranks, "-m", "zofl_mpi.zo_hfl", "--method", "scaffold", "--resume", part, "--rounds", 6)
+        assert done.returncode == 0, done.stderr
+    else:
+        assert here("--resume", part, "--rounds", 6, "--quiet") == 0
+    assert differences(whole, part) == []
+    assert here(*usual, "--method", "fedavg", "--rounds", 6, "--out", other) == 0
+    assert "final/x" in differences(whole, other)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """The one sentence that a command ends in."""
+    capsys.readouterr()
+    assert here(*arguments, "--quiet") == 2
+    told = capsys.readouterr()
+    assert told.err.startswith("zofl_mpi: ") and told.err.count("\n") == 1 and told.out == ""
+    return told.err.removeprefix("zofl_mpi: ").rstrip()
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "zo_hfl"])
+def test_a_problem_without_a_smooth_loss_is_refused(capsys: pytest.CaptureFixture[str], method: str) -> None:
+    sentence = f"--method {method} needs a Smooth problem; --problem corner offers Hierarchical"
+    assert refused(capsys, "--method", method, "--problem", "corner") == sentence
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("--method fedavg --lam 1", "unknown flag --lam; the nearest is --"),
+        ("--method fedavg --lambda 1", "unknown flag --lambda"),
+        ("--method fedavg --mu 1", "unknown flag --mu"),
+        ("--method scaffold --mu 1", "unknown flag --mu"),
+        ("--method fedavg --option I", "unknown flag --option"),
+        ("--method server_sgd --tau 1", "unknown flag --tau"),
+        ("--method server_sgd --lam 1", "unknown flag --lam"),
+        ("--method fedprox --radius 1", "unknown flag --radius"),
+        ("--method zo_hfl --eta-g 1", "unknown flag --eta-g; the nearest is --eta"),
+        ("--method fedavg --etag 1", "unknown flag --etag; the nearest is --eta-g"),
+        ("--method fedprox --mu 0.1 0.2", "0.2"),
+        ("--method fedprox --mu -1", "--mu -1.0: must be a weight, at least 0"),
+        ("--method fedavg --eta-g -1", "--eta-g -1.0: must be a step size, at least 0"),
+        ("--method fedavg --tau 1 2 3", "--tau 1.0 2.0 3.0: must be one number, or 10, one for each client"),
+        ("--method scaffold --tau 0", "--tau 0.0: must be above 0"),
+        ("--method scaffold --gamma-local 0", "--gamma-local 0.0: must be above 0"),
+        ("--method scaffold --option III", "--option III: must be one of I, II"),
+        ("--method fedavg --weights sizes", "--weights sizes: must be one of size, uniform"),
+        ("--method server_sgd --gamma -1", "--gamma -1.0: must be a step size"),
+    ],
+)
+def test_flags_that_a_method_does_not_have_are_refused_in_one_sentence(
+    capsys: pytest.CaptureFixture[str], arguments: str, words: str
+) -> None:
+    assert words in refused(capsys, *arguments.split())
+
+
+def test_the_corner_starts_at_random_and_stays_reproducible(tmp_path: Path) -> None:
+    """A problem that is Hierarchical only has no `initial` of its own."""
+    paths = [tmp_path / f"{k}.h5" for k in range(2)]
+    for path in paths:
+        assert here("--problem", "corner", "--x0", "random", "--rounds", 2, "--quiet", "--out", path) == 0
+    assert differences(*paths) == []

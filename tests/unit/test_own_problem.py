@@ -1,0 +1,344 @@
+"""A problem of a user's own, --problem module:Class: run with its flags on the data, or refused in a sentence."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_limits
+
+from tests.agreement import differences
+from tests.conftest import Completed
+from zofl_mpi import zo_hfl
+from zofl_mpi.run import cli, records
+from zofl_mpi.run.plan import problem_of
+
+HEAD = '''
+"""Least squares on one-hot labels."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from zofl_mpi.data import Federation
+
+
+@dataclass(frozen=True)
+class Squares:
+    """Linear regression of the classes.
+
+    Attributes:
+        federation: who holds which samples.
+        ridge: weight of |x|^2 / 2.
+        steepness: what the local steps are multiplied by.
+    """
+
+    federation: Federation
+    ridge: float = 0.25
+    steepness: tuple[float, ...] = (1.0,)
+
+    @property
+    def n(self):
+        return self.federation.server.classes * self.federation.server.features
+
+    def errors(self, x, data, batch):
+        inputs, labels = data.take(np.arange(len(data)) if batch is None else batch, x.dtype)
+        outputs = inputs @ x.reshape(self.federation.server.classes, -1).T
+        outputs[np.arange(len(labels)), labels] -= 1
+        return inputs, outputs
+
+    def value(self, x, data):
+        return float((self.errors(x, data, None)[1] ** 2).sum(axis=1).mean() / 2 + self.ridge * (x @ x) / 2)
+
+    def slope(self, x, data, batch=None):
+        inputs, outputs = self.errors(x, data, batch)
+        return (outputs.T @ inputs / len(inputs)).ravel() + x.dtype.type(self.ridge) * x
+
+    def score(self, x, data, mix=None):
+        return {"loss": self.value(x, data)}
+
+    def kernel_name(self, batch_size):
+        return "mine"
+
+    def flops(self, batch_size):
+        return 4.0 * batch_size * self.n
+'''
+SMOOTH = """
+    def initial(self, generator):
+        return np.full(self.n, 0.5)
+
+    def loss(self, x, data):
+        return self.value(x, data)
+
+    def gradient(self, x, data, batch=None):
+        return self.slope(x, data, batch)
+
+    def descend(self, data, y, batches, stepsizes, *, mu=0.0, shift=None):
+        x = y
+        for batch, gamma in zip(batches, stepsizes):
+            g = self.slope(y, data, batch) + mu * (y - x) + (0 if shift is None else shift)
+            y = (y - gamma * self.steepness[0] * g).astype(y.dtype)
+        return y
+"""
+HIERARCHICAL = """
+    def f1(self, x, data):
+        return self.value(x, data)
+
+    def gradient_f1(self, x, data, batch):
+        return self.slope(x, data, batch)
+
+    def f2(self, i, x, y):
+        return float(np.sum((x.astype(float) - y) ** 2) / 2)
+
+    def lower(self, i, data, x, y, batches, stepsizes):
+        for batch, gamma in zip(batches, stepsizes):
+            g = np.stack([self.slope(row, data, batch) for row in y]) + y - x
+            y = (y - gamma * self.steepness[0] * g).astype(y.dtype)
+        return y
+
+    def project(self, i, x, y):
+        return y
+
+    def solution(self, i, data, x):
+        return None
+"""
+KINDS = {"smooth": HEAD + SMOOTH, "hierarchical": HEAD + HIERARCHICAL, "both": HEAD + SMOOTH + HIERARCHICAL}
+TINY = ["--data", "synthetic", "--synthetic-samples", "200", "--synthetic-features", "6", "--synthetic-classes", "3"]
+TINY += ["--m", "3"]
+RUN = [*TINY, "--rounds", "3", "--tau", "2", "--gamma", "0.1", "--quiet"]
+NUMBER = count()
+Written = Callable[..., str]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Each test runs in a folder of its own, and leaves signal handlers, threads and modules as they were."""
+    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    modules = set(sys.modules)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ZOFL_CACHE", str(tmp_path / "cache"))
+    with threadpool_limits():
+        yield tmp_path
+    for name in set(sys.modules) - modules:
+        if name.startswith("own_"):
+            del sys.modules[name]
+    for number, handler in kept.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def written(here: Path) -> Written:
+    """written(source): the name of a new module in this folder."""
+
+    def write(source: str) -> str:
+        name = f"own_{next(NUMBER)}"
+        (here / f"{name}.py").write_text(source)
+        return name
+
+    return write
+
+
+def done_here(*arguments: object) -> int:
+    """The exit status of a command in this process."""
+    with pytest.raises(SystemExit) as caught:
+        cli.main("zofl_mpi.zo_hfl", [*map(str, arguments)])
+    return int(caught.value.code or 0)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """The one sentence that a run ends in."""
+    capsys.readouterr()
+    assert done_here(*RUN, *arguments) == 2
+    told = capsys.readouterr()
+    assert told.err.startswith("zofl_mpi: ") and told.err.count("\n") == 1 and told.out == ""
+    return told.err.removeprefix("zofl_mpi: ").rstrip()
+
+
+# --- runs
+
+
+@pytest.mark.parametrize(
+    ("kind", "method", "ranks"),
+    [("smooth", "fedavg", 0), ("both", "fedavg", 3), ("both", "zo_hfl", 0), ("hierarchical", "zo_hfl", 3)],
+)
+def test_a_users_problem_runs_with_its_own_flags(
+    mpirun: Callable[..., Completed], here: Path, written: Written, kind: str, method: str, ranks: int
+) -> None:
+    """As a process, on any number of ranks. Mutations: flags of the class not passed on; only what it needs is looked
+    for; the folder is not searched.
+    """
+    problem = f"{written(KINDS[kind])}:Squares"
+    own = ["--problem", problem, "--method", method, "--ridge", "0.5", "--steepness", "0.75"]
+    done = mpirun(ranks, "-m", "zofl_mpi.zo_hfl", *RUN, *own, "--out", "a.h5", cwd=here)
+    assert done.returncode == 0, done.stderr
+    found = records.load(here / "a.h5")
+    config = json.loads(found.attrs["config"]) if isinstance(found.attrs["config"], str) else found.attrs["config"]
+    assert (config["problem"], config["ridge"], config["steepness"]) == (problem, 0.5, [0.75])
+    assert (config["m"], config["data"], "lam" in config) == (3, "synthetic", False)
+    assert found.attrs["kernel"] == "mine" and found.length == 3
+    assert np.isfinite(found.rounds["objective"][[0, 2]]).all()
+    assert found.rounds["test_loss"][2] < found.rounds["test_loss"][0]
+    assert np.isnan(found.rounds["test_accuracy"]).all()
+    assert done_here(*RUN, *own, "--out", "b.h5") == 0
+    assert differences(here / "a.h5", here / "b.h5") == []
+    assert done_here(*RUN, *own[:-4], "--out", "c.h5") == 0
+    assert "final/x" in differences(here / "a.h5", here / "c.h5")
+
+
+@pytest.mark.parametrize("method", ["fedprox", "scaffold", "server_sgd"])
+def test_all_smooth_methods_run_on_a_users_problem(here: Path, written: Written, method: str) -> None:
+    words = [word for word in RUN if method != "server_sgd" or word not in ("--tau", "2")]
+    assert (
+        done_here(*words, "--method", method, "--problem", f"{written(KINDS['smooth'])}:Squares", "--out", "a.h5") == 0
+    )
+    found = records.load(here / "a.h5")
+    assert found.rounds["test_loss"][2] < found.rounds["test_loss"][0]
+
+
+@pytest.mark.parametrize("x0", ["random", "pretrained"])
+@pytest.mark.parametrize(("kind", "method"), [("smooth", "fedavg"), ("hierarchical", "zo_hfl")])
+def test_a_problem_of_one_kind_starts_at_random_or_pretrained(
+    here: Path, written: Written, kind: str, method: str, x0: str
+) -> None:
+    """Neither protocol has all of `initial`, `gradient` and `gradient_f1`."""
+    own = ["--method", method, "--problem", f"{written(KINDS[kind])}:Squares", "--out", "a.h5"]
+    own += ["--x0", x0, "--gamma-local", "0", "--pretrain-steps", "5"]
+    assert done_here(*RUN[:-1], *own, "--quiet", "--gamma", "0") == 0
+    x = records.load(here / "a.h5").final["x"]
+    assert np.isfinite(x).all() and np.abs(x).max() > 0.001
+    if (kind, x0) == ("smooth", "random"):
+        assert (x == 0.5).all()
+
+
+def test_a_run_on_a_users_problem_goes_on(here: Path, written: Written) -> None:
+    """--resume finds the module again, and refuses another value of its flags."""
+    own = ["--method", "scaffold", "--problem", f"{written(KINDS['smooth'])}:Squares", "--ridge", "0.5"]
+    assert done_here(*RUN, *own, "--eval-every", 3, "--out", "part.h5") == 0
+    assert done_here(*RUN, *own, "--eval-every", 3, "--rounds", 6, "--out", "whole.h5") == 0
+    assert done_here("--resume", "part.h5", "--ridge", "0.1", "--rounds", 6, "--quiet") == 2
+    assert done_here("--resume", "part.h5", "--rounds", 6, "--quiet") == 0
+    assert differences("whole.h5", "part.h5") == []
+
+
+def test_its_flags_are_in_the_help_and_the_plan(written: Written, capsys: pytest.CaptureFixture[str]) -> None:
+    own = ["--method", "fedavg", "--problem", f"{written(KINDS['both'])}:Squares"]
+    assert done_here(*own, "--help") == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "--ridge" in told and "weight of |x|^2 / 2" in told and "--federation" not in told
+    assert done_here(*TINY, *own, "--ridge", "0.125", "--dry-run") == 0
+    lines = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines() if line}
+    assert lines["ridge"] == ["0.125"] and lines["steepness"] == ["1.0"] and lines["kernel"] == ["mine"]
+
+
+# --- what it offers
+
+
+@pytest.mark.parametrize(
+    ("kind", "roles"),
+    [("smooth", ["Smooth"]), ("hierarchical", ["Hierarchical"]), ("both", ["Hierarchical", "Smooth"])],
+)
+def test_a_class_offers_the_protocols_whose_functions_it_has(written: Written, kind: str, roles: list[str]) -> None:
+    choice = problem_of(zo_hfl, f"{written(KINDS[kind])}:Squares")
+    assert sorted(choice.roles) == roles
+    assert not choice.gpu and not any(choice.roles.values())
+
+
+@pytest.mark.parametrize(
+    ("kind", "method", "needs", "offers"),
+    [("smooth", "zo_hfl", "Hierarchical", "Smooth"), ("hierarchical", "fedprox", "Smooth", "Hierarchical")],
+)
+def test_a_method_that_needs_the_other_kind_is_refused(
+    written: Written, capsys: pytest.CaptureFixture[str], kind: str, method: str, needs: str, offers: str
+) -> None:
+    name = f"{written(KINDS[kind])}:Squares"
+    sentence = refused(capsys, "--method", method, "--problem", name)
+    assert sentence == f"--method {method} needs a {needs} problem; --problem {name} offers {offers}"
+
+
+def without(source: str, function: str) -> str:
+    return source.replace(f"def {function}(", f"def _{function}(")
+
+
+@pytest.mark.parametrize(
+    ("source", "lacking"),
+    [
+        (without(KINDS["smooth"], "descend"), "a Smooth problem lacks descend"),
+        (without(without(KINDS["smooth"], "loss"), "flops"), "a Smooth problem lacks loss, flops"),
+        (without(KINDS["hierarchical"], "f2"), "a Hierarchical problem lacks f2; a Smooth problem lacks"),
+        (without(KINDS["both"], "score"), "a Hierarchical problem lacks score; a Smooth problem lacks score"),
+    ],
+)
+def test_functions_that_it_lacks_are_named(
+    written: Written, capsys: pytest.CaptureFixture[str], source: str, lacking: str
+) -> None:
+    name = f"{written(source)}:Squares"
+    sentence = refused(capsys, "--problem", name)
+    assert sentence.startswith(f"--problem {name}: Squares is no problem: ") and lacking in sentence
+
+
+# --- what is no problem
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            lambda text: text.replace("    federation: Federation\n", ""),
+            "a dataclass with a field named federation",
+        ),
+        (
+            lambda text: text.replace("@dataclass(frozen=True)\n", ""),
+            "a dataclass with a field named federation",
+        ),
+        (lambda text: text + "\n\ndef squares(): ...\n\n\nSquares = squares\n", "is a function; it must be a class"),
+        (lambda text: text + "\n\nSquares = 3\n", "is a int; it must be a class"),
+        (lambda text: text.replace("class Squares", "class Square"), "has no attribute 'Squares'"),
+        (lambda text: "import nowhere_at_all\n" + text, "No module named 'nowhere_at_all'"),
+    ],
+)
+def test_what_is_no_problem_is_refused_by_name(
+    written: Written, capsys: pytest.CaptureFixture[str], change: Callable[[str], str], words: str
+) -> None:
+    name = f"{written(change(KINDS['both']))}:Squares"
+    sentence = refused(capsys, "--problem", name)
+    assert sentence.startswith(f"--problem {name}: ") and words in sentence
+
+
+@pytest.mark.parametrize("name", ["nowhere:Squares", "nowhere.at.all:Squares", ":Squares", "math:", ":", "math:pi"])
+def test_a_module_or_class_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    sentence = refused(capsys, "--problem", name)
+    assert sentence.startswith(f"--problem {name}: ") and "must be" in sentence
+
+
+def test_an_unknown_flag_is_refused_with_the_nearest(written: Written, capsys: pytest.CaptureFixture[str]) -> None:
+    own = ["--method", "fedavg", "--problem", f"{written(KINDS['both'])}:Squares"]
+    assert refused(capsys, *own, "--rigde", 1).startswith("unknown flag --rigde; the nearest is --ridge")
+    assert refused(capsys, *own, "--ridge", "much").startswith("--ridge much: must be a number")
+    assert refused(capsys, *own, "--federation", "x").startswith("unknown flag --federation")
+    assert refused(capsys, *own, "--kernel", "numpy").startswith("unknown flag --kernel")
+
+
+@pytest.mark.parametrize(("field", "method"), [("mu", "fedprox"), ("m", "fedavg"), ("seed", "fedavg")])
+def test_a_flag_that_exists_already_is_refused(
+    written: Written, capsys: pytest.CaptureFixture[str], field: str, method: str
+) -> None:
+    name = written(KINDS["both"].replace("ridge", field))
+    sentence = refused(capsys, "--method", method, "--problem", f"{name}:Squares")
+    assert f"the flag --{field} " in sentence and "exists already: give that field another name" in sentence
+
+
+def test_a_value_that_the_class_refuses_is_told(written: Written, capsys: pytest.CaptureFixture[str]) -> None:
+    check = """
+    def __post_init__(self):
+        from zofl_mpi.errors import demand
+
+        demand(self.ridge >= 0, "ridge", self.ridge, "a weight, at least 0")
+"""
+    own = ["--method", "fedavg", "--problem", f"{written(KINDS['both'] + check)}:Squares"]
+    assert refused(capsys, *own, "--ridge", -1) == "--ridge -1.0: must be a weight, at least 0"
