@@ -1,9 +1,9 @@
 """A round of FedAvg on 2 client ranks against a plain torch loop: `python -m tests.bench_fedavg [--quick]`.
 
 Softmax regression 784 x 10, 10 clients, 20 local steps of batch 32 a round, 60,000 samples; or, --problem cnn, the
-small convolutional network on 28 x 28 images. The loop is what one would write without a framework: one process, nn.Module,
-autograd, optim.SGD, the average of the clients' parameters. Both take turns; a variant's time is the median of its
-rounds, the ratio is that of the best turn of each.
+small convolutional network on 28 x 28 images. The loop is what one would write without a framework: one process,
+nn.Module, autograd, optim.SGD, the average of the clients' parameters. Both take turns; a variant's time is the median
+of its rounds, the ratio is that of the best turn of each.
 """
 
 from __future__ import annotations

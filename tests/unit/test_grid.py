@@ -1,0 +1,535 @@
+"""Grids: what a file means, what is wrong with one, how far a run is, and what becomes of a run's process."""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import json
+import re
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import pytest
+
+from zofl_mpi.errors import UserError
+from zofl_mpi.run import grid, grid_file, grid_runner, records
+from zofl_mpi.run.grid_runner import Outcome, Runner, Screen
+from zofl_mpi.run.grid_state import command, typed
+from zofl_mpi.run.records import Recorder, checkpoint_path
+
+ROOT = Path(__file__).resolve().parents[2]
+HEAD = 'module = "zofl_mpi.zo_hfl"\n'
+TOY = HEAD + 'fixed = { problem = "toy", rounds = 6, tau = 3 }\n'
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Callable[..., grid.Grid]:
+    """read(text): the grid of a file toy.toml with this content; its results go to tmp_path."""
+
+    def made(text: str, **more: Any) -> grid.Grid:
+        (tmp_path / "toy.toml").write_text(text)
+        return grid.read(tmp_path / "toy.toml", **{"results": tmp_path, **more})
+
+    return made
+
+
+# --- what a file means
+
+
+def test_a_grid_is_the_product_of_its_axes_the_last_changes_fastest(read: Callable[..., grid.Grid]) -> None:
+    axes = "[axes]\nseed = [1, 2]\n[axes.cell]\nhalf = { beta = 0.5 }\nall = {}\n"
+    found = read(HEAD + "ranks = 3\n" + TOY.removeprefix(HEAD) + axes)
+    assert (found.module, found.ranks) == ("zofl_mpi.zo_hfl", 3)
+    assert found.axes == {"seed": ("1", "2"), "cell": ("half", "all")}
+    assert [run.name for run in found.runs] == ["1-half", "1-all", "2-half", "2-all"]
+    fixed = {"problem": "toy", "rounds": 6, "tau": 3}
+    assert [run.flags for run in found.runs] == [
+        fixed | {"seed": 1, "beta": 0.5},
+        fixed | {"seed": 1},
+        fixed | {"seed": 2, "beta": 0.5},
+        fixed | {"seed": 2},
+    ]
+    assert found.runs[2].coordinates == {"seed": "2", "cell": "half"}
+    assert found.runs[2].out == found.folder / "2-half.h5"
+    assert found.runs[2].log == found.folder / "2-half.log"
+
+
+@pytest.mark.parametrize("key", ["gamma-local", "gamma_local"])
+def test_a_flag_may_be_spelled_with_hyphens_or_underscores(read: Callable[..., grid.Grid], key: str) -> None:
+    (run,) = read(TOY + f"axes = {{ {key} = [0.5] }}\n").runs
+    assert run.flags["gamma_local"] == 0.5
+    assert run.coordinates == {key: "0.5"}
+
+
+def test_an_axis_comes_before_fixed_and_lambda_is_lam(read: Callable[..., grid.Grid]) -> None:
+    (run,) = read(TOY + "axes.long.long = { rounds = 9, lambda = 2 }\n").runs
+    assert run.flags["rounds"] == 9 and run.flags["lam"] == 2
+
+
+def test_combinations_are_skipped_by_all_given_entries_a_list_means_any(read: Callable[..., grid.Grid]) -> None:
+    found = read(TOY + "[axes]\nseed = [1, 2, 3]\ntau = [5, 6]\n[[skip]]\nseed = [1, 3]\ntau = 6\n[[skip]]\nseed = 2\n")
+    assert [run.name for run in found.runs] == ["1-5", "3-5"]
+    assert found.axes["seed"] == ("1", "2", "3")
+
+
+def test_an_optional_flag_is_dropped_where_the_method_lacks_it(read: Callable[..., grid.Grid]) -> None:
+    axes = '[axes]\nbeta = [0.5]\nmethod = ["zo_hfl", "server_sgd"]\n'
+    fixed = 'fixed = { problem = "toy" }\n'
+    first, second = read(HEAD + 'optional = ["beta"]\n' + fixed + axes).runs
+    assert first.flags["beta"] == 0.5 and "beta" not in second.flags
+    with pytest.raises(UserError, match=r"run 0\.5-server_sgd: unknown flag --beta"):
+        read(HEAD + fixed + axes)
+
+
+def test_folder_and_name_have_defaults(tmp_path: Path, read: Callable[..., grid.Grid]) -> None:
+    axes = "[axes]\nseed = [1]\nalpha = [inf]\n"
+    text = HEAD + axes
+    assert [run.out for run in read(text, results=None).runs] == [Path("results/toy/1-inf.h5")]
+    text = 'folder = "there"\nname = "{alpha}_s{seed}"\n' + HEAD + axes
+    assert [run.out for run in read(text, results=None).runs] == [Path("there/inf_s1.h5")]
+    assert [run.out for run in read(text, results="here").runs] == [Path("here/inf_s1.h5")]
+
+
+def test_a_value_is_read_once_and_a_configuration_is_what_the_run_keeps(
+    read: Callable[..., grid.Grid], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each reading costs 50 ms: a grid of 1000 runs is none of 1000 readings."""
+    calls, real = [], grid_file.plan.understand
+    monkeypatch.setattr(grid_file.plan, "understand", lambda *given: calls.append(given) or real(*given))
+    text = "axes = { seed = [1, 2, 3], eta = [0.123, 4], tau = [5, 6, 7], quiet = [true] }\n"
+    found = read(TOY + text)
+    assert len(calls) <= 1 + 2 + 3
+    for run in found.runs:
+        words = grid_file.arguments(found.module, run.flags)
+        config = real(grid_file._family(found.module), words).config
+        assert grid_file.resolved(found.module, run.flags) == json.loads(json.dumps(config))
+    assert grid_file.resolved(found.module, found.runs[0].flags)["tau"] == [5.0], "as JSON gives it back"
+
+
+# --- what is wrong with one
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("axes = ", "is not TOML ("),
+        ("modul = 'x'\n" + TOY, "unknown key 'modul'; the nearest is module; there are module, ranks, folder, name"),
+        ("fixed = {}\naxes = { seed = [1] }\n", "the key module is missing"),
+        ("module = 'nowhere'\naxes = { seed = [1] }\n", "module 'nowhere': No module named 'nowhere'; name a family"),
+        ("module = 'json'\naxes = { seed = [1] }\n", "module 'json' has no METHODS and PROBLEMS"),
+        ("module = 3\n", "module = 3: must be some text"),
+        ("ranks = 0\n" + TOY, "ranks = 0: must be a whole number, at least 1"),
+        ("ranks = '3'\n" + TOY, "ranks = '3': must be a whole number"),
+        (TOY, "has no axes"),
+        (TOY + "axes = [1]\n", "axes = [1]: must be a table"),
+        (TOY + "axes.seed = []\n", "axis seed has no entries"),
+        (TOY + "axes.cell = {}\n", "axis cell has no entries"),
+        (TOY + "axes.seed = 3\n", "axis seed = 3: must be a list of values of --seed, or a table of entries"),
+        (TOY + "axes.seed = [1, 1]\n", "axis seed has the entry 1 twice"),
+        (TOY + "axes.cell.a = 3\n", "axis cell, entry 'a' is 3: must be a table of flags"),
+        (TOY + "axes.seeds = [1]\n", "run 1: unknown flag --seeds; the nearest is --seed; correct it"),
+        (TOY + "axes.cell.a = { bta = 1 }\n", "run a: unknown flag --bta; the nearest is --beta"),
+        (TOY + "axes.cell.a = { tau = { x = 1 } }\n", "run a: flags: 'tau' is a table"),
+        (TOY + "axes.cell.a = { gamma-local = 1, gamma_local = 2 }\n", "entry 'a' sets --gamma-local twice"),
+        (TOY + "axes.beta = ['half']\n", "run half: --beta half: must be a number"),
+        (TOY + "axes.seed = ['x']\n", "run x: --seed x: must be a whole number"),
+        (TOY + "axes.method = ['fedavgg']\n", "run fedavgg: --method fedavgg: must be one of zo_hfl"),
+        (TOY + "axes.problem = ['tyo']\n", "run tyo: --problem tyo: must be one of softmax"),
+        (TOY + "axes = { tau = [1], a.b = { tau = 2 } }\n", "run 1-b: axis tau and axis a both set --tau"),
+        ("name = 'same'\n" + TOY + "axes.seed = [1, 2]\n", "2 runs have the name 'same'"),
+        ("name = '{sed}'\n" + TOY + "axes.seed = [1]\n", "name = '{sed}': unknown axis 'sed'; the nearest is seed"),
+        ("name = '{seed'\n" + TOY + "axes.seed = [1]\n", "name = '{seed': expected '}'"),
+        ("name = '{seed:d}'\n" + TOY + "axes.seed = [1]\n", "name = '{seed:d}': Unknown format code 'd'"),
+        ("name = '{}'\n" + TOY + "axes.seed = [1]\n", "name = '{}': unknown axis ''"),
+        (HEAD + "axes.data = ['a/b.npz']\n", "'a/b.npz' cannot name a file; give the axis a table of entries"),
+        ("name = '..'\n" + TOY + "axes.seed = [1]\n", "'..' cannot name a file"),
+        ("name = 'a.ckpt'\n" + TOY + "axes.seed = [1]\n", "'a.ckpt' cannot name a file"),
+        (TOY + "axes.seed = [1]\n[[skip]]\nsed = 1\n", "skip: unknown axis 'sed'; the nearest is seed"),
+        (TOY + "axes.seed = [1]\n[[skip]]\nseed = 4\n", "skip: unknown entry of the axis seed '4'; there are 1"),
+        (TOY + "axes.seed = [1]\n[[skip]]\n", "skip = {}: must be a table of axes and entries"),
+        (TOY + "axes.seed = [1]\n[[skip]]\nseed = 1\n", "every run is left out by [[skip]]"),
+        ("optional = ['bta']\n" + TOY + "axes.beta = [1]\n", "optional: no run has and sets the flag --bta"),
+        ("optional = ['bta']\n" + TOY + "axes.bta = [1]\n", "optional: no run has and sets the flag --bta"),
+        *(
+            (TOY + f"axes.a.b = {{ {key} = 'x' }}\n", f"axis a, entry 'b' sets --{key}, which the grid runner sets")
+            for key in ("out", "resume", "config", "force", "dry-run")
+        ),
+        (HEAD + "fixed = { out = 'x' }\naxes.seed = [1]\n", "fixed sets --out, which the grid runner sets itself"),
+        (HEAD + "fixed = 3\naxes.seed = [1]\n", "fixed is 3: must be a table of flags"),
+    ],
+)
+def test_a_wrong_file_is_told_in_one_sentence(read: Callable[..., grid.Grid], text: str, words: str) -> None:
+    with pytest.raises(UserError) as caught:
+        read(text)
+    assert re.fullmatch(r"\S+toy\.toml: .+", str(caught.value)), "one line that names the file"
+    assert words in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    for path in (tmp_path / "none.toml", tmp_path):
+        with pytest.raises(UserError, match=rf"{path}: cannot be read"):
+            grid.read(path)
+
+
+# --- the grids of the papers
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("jobs/*.toml")), ids=lambda path: path.name)
+def test_a_grid_of_jobs_is_readable_and_has_as_many_runs_as_it_says(path: Path) -> None:
+    found, text = grid.read(path), path.read_text()
+    count = len(found.runs)
+    assert f" {count} runs of {found.runs[0].flags['rounds']} rounds" in text
+    assert f"sbatch --array=0-{count - 1} jobs/grid.sbatch jobs/{path.name} " in text
+    assert found.folder == Path("results") / path.stem
+    assert all(f"python -m zofl_mpi.run.grid {file}" in text for file in [f"jobs/{path.name}"])
+
+
+# --- how far a run is
+
+
+@pytest.fixture
+def one(read: Callable[..., grid.Grid]) -> grid.Grid:
+    """A grid of one run, of 6 rounds."""
+    return read(TOY + 'axes.s.run = { seed = 1, eval-every = 2, x0 = "zero" }\n')
+
+
+def write(found: grid.Grid, done: int, status: str, *, saved: int | None = None, **config: Any) -> Path:
+    """The result of its run, as one with this configuration would leave it."""
+    (run,) = found.runs
+    stored = {**grid_file.resolved(found.module, run.flags), **config}
+    recorder = Recorder.create(run.out, attrs={"config": stored}, m=2, ranks=1, rounds=6)
+    for r in range(done):
+        recorder.append({"round": r + 1.0})
+    if saved is not None:
+        records.save_checkpoint(checkpoint_path(run.out), {}, {"round": saved, "config": stored})
+    if status == "done":
+        recorder.finish({})
+    elif status == "killed":
+        recorder.abandon()
+    else:
+        recorder.close(status)
+    return run.out
+
+
+def state(found: grid.Grid) -> tuple[str, str]:
+    return grid.state(found, found.runs[0])
+
+
+@pytest.mark.parametrize(
+    ("done", "status", "saved", "word"),
+    [
+        (6, "done", 6, "finished"),
+        (6, "done", None, "finished"),
+        (4, "interrupted", 4, "interrupted"),
+        (5, "killed", 4, "interrupted"),
+        (6, "killed", 6, "interrupted"),
+        (3, "killed", None, "begun"),
+        (0, "interrupted", None, "begun"),
+    ],
+)
+def test_the_state_of_a_run_is_read_from_its_result(
+    one: grid.Grid, done: int, status: str, saved: int | None, word: str
+) -> None:
+    assert state(one)[0] == "missing"
+    write(one, done, status, saved=saved)
+    assert state(one)[0] == word
+
+
+def test_what_cannot_change_a_number_may_differ(one: grid.Grid) -> None:
+    write(one, 6, "done", data_dir="elsewhere", device="cpu", checkpoint_every=3)
+    assert state(one)[0] == "finished"
+
+
+@pytest.mark.parametrize("status", ["done", "interrupted"])
+def test_a_result_of_another_configuration_is_named_and_no_work(one: grid.Grid, status: str) -> None:
+    write(one, 6, status, saved=6, tau=[4.0], eval_every=5)
+    assert state(one) == (
+        "other",
+        "result of another configuration: --eval-every was 5, is now 2; --tau was 4.0, is now 3.0; "
+        "remove it or give another --results",
+    )
+
+
+def test_a_flag_that_an_older_result_lacks_counts_only_if_the_grid_sets_it(one: grid.Grid) -> None:
+    path = write(one, 6, "done")
+    with h5py.File(path, "r+") as file:
+        config = json.loads(file.attrs["config"])
+        del config["samples"]
+        file.attrs["config"] = json.dumps(config)
+    assert state(one)[0] == "finished"
+    with h5py.File(path, "r+") as file:
+        del config["x0"]
+        file.attrs["config"] = json.dumps(config)
+    assert "--x0 was not there, is now zero" in state(one)[1]
+
+
+@pytest.mark.parametrize(
+    ("rounds", "saved", "word", "words"),
+    [
+        (8, 6, "interrupted", "6 of 8 rounds are done, 6 of them in the checkpoint"),
+        (8, None, "other", "--rounds was 6, is now 8, and it has no checkpoint; remove it"),
+        (5, 6, "other", "--rounds was 6, is now 5; remove it or give another --results"),
+        (5, None, "other", "--rounds was 6, is now 5; remove it or give another --results"),
+    ],
+)
+def test_a_finished_run_may_be_made_longer_not_shorter(
+    read: Callable[..., grid.Grid], rounds: int, saved: int | None, word: str, words: str
+) -> None:
+    write(read(TOY + "axes.s.run = {}\n"), 6, "done", saved=saved)
+    found = read(TOY.replace("rounds = 6", f"rounds = {rounds}") + "axes.s.run = {}\n")
+    assert state(found)[0] == word and words in state(found)[1]
+
+
+def test_an_interrupted_run_that_is_too_long_already_is_no_work(read: Callable[..., grid.Grid]) -> None:
+    write(read(TOY + "axes.s.run = {}\n"), 5, "interrupted", saved=5)
+    assert state(read(TOY.replace("rounds = 6", "rounds = 4") + "axes.s.run = {}\n"))[0] == "other"
+
+
+def test_half_written_files_are_told_from_files_of_somebody_else(one: grid.Grid) -> None:
+    path = write(one, 6, "done")
+    whole = path.read_bytes()
+    for content in (b"", bytes(5000), whole[:3000]):
+        path.write_bytes(content)
+        assert state(one)[0] == "broken", content[:8]
+    path.write_bytes(b"my notes")
+    assert state(one)[0] == "other"
+    path.unlink()
+    with h5py.File(path, "w") as file:
+        file["mine"] = 3
+    assert state(one)[0] == "other"
+    path.unlink()
+    path.mkdir()
+    assert state(one)[0] == "other"
+
+
+def test_what_may_not_be_read_is_not_broken(one: grid.Grid, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(one, 6, "done")
+
+    def refuse(*given: Any) -> Any:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(records, "_opened", refuse)
+    assert state(one)[0] == "other"
+
+
+def test_a_run_is_running_while_its_log_is_locked_or_its_result_is_written(one: grid.Grid) -> None:
+    (run,) = one.runs
+    with run.log.open("ab") as log:
+        fcntl.flock(log, fcntl.LOCK_EX)
+        assert state(one)[0] == "running"
+    assert state(one)[0] == "missing"
+    config = grid_file.resolved(one.module, run.flags)
+    recorder = Recorder.create(run.out, attrs={"config": config}, m=2, ranks=1, rounds=6)
+    assert state(one) == ("running", f"{run.out} is being written")
+    recorder.close()
+    assert state(one)[0] == "begun"
+
+
+def test_asking_for_the_state_makes_no_file(one: grid.Grid) -> None:
+    before = sorted(one.folder.iterdir())
+    state(one)
+    assert sorted(one.folder.iterdir()) == before
+
+
+# --- commands
+
+
+def test_a_command_can_be_typed(one: grid.Grid) -> None:
+    (run,) = one.runs
+    flags = "--problem toy --rounds 6 --tau 3 --seed 1 --eval-every 2 --x0 zero"
+    for word, target in {
+        "missing": f"--out {run.out}",
+        "broken": f"--out {run.out}",
+        "begun": f"--out {run.out} --force",
+        "interrupted": f"--resume {run.out}",
+    }.items():
+        told = typed(command(one, run, word, ["mpirun", "-n", "3"]))
+        assert told == f"mpirun -n 3 python -m zofl_mpi.zo_hfl {flags} {target}"
+    assert typed(command(one, run, "missing", [])).startswith("python -m")
+
+
+# --- running, with a launcher that runs something else
+
+
+@pytest.fixture
+def go(tmp_path: Path, read: Callable[..., grid.Grid]) -> Callable[..., Runner]:
+    """go(script): three runs whose launcher is this shell script; $name is the run's name."""
+
+    def run(script: str, jobs: int = 1, after: float = 0, signals: tuple[int, ...] = ()) -> Runner:
+        launcher = tmp_path / "launcher"
+        launcher.write_text(
+            f'#!/bin/bash\ncd {tmp_path}\nfor name; do :; done\nname=$(basename "$name" .h5)\n{script}\n'
+        )
+        launcher.chmod(0o755)
+        found = read(TOY + "axes.seed = [1, 2, 3]\n")
+        runner = Runner(found, found.runs, [str(launcher)], jobs)
+        timers = [threading.Timer(after * (k + 1), signal.raise_signal, [s]) for k, s in enumerate(signals)]
+        for timer in timers:
+            timer.start()
+        runner.run(Screen(3))
+        for timer in timers:
+            timer.join()
+        return runner
+
+    return run
+
+
+def words(runner: Runner) -> list[str]:
+    return [outcome.word for outcome in runner.outcomes]
+
+
+def test_no_failure_is_lost_and_each_is_told_in_the_run_s_own_words(go: Callable[..., Runner]) -> None:
+    runner = go('echo "zofl_mpi: round 3: too large"; echo "zofl_mpi: warning: x"; echo ---; echo "mpirun: x"; exit 7')
+    assert words(runner) == ["failed"] * 3
+    last = runner.outcomes[-1]
+    assert last.status == 7
+    assert last.sentence == f"exit status 7: zofl_mpi: round 3: too large ({last.run.log})"
+    report = list(grid.report(runner.outcomes))
+    assert [line.split(": ")[:2] for line in report[:3]] == [["failed", "1"], ["failed", "2"], ["failed", "3"]]
+    assert report[3:] == ["3 runs: 3 failed"]
+    assert (grid.exit_status(runner, False), grid.exit_status(runner, True)) == (1, 7)
+
+
+def test_without_words_of_its_own_the_last_line_with_letters_is_told(go: Callable[..., Runner]) -> None:
+    assert (
+        "exit status 139: segmentation fault ("
+        in go('echo "segmentation fault"; echo ----; kill -SEGV $$').outcomes[0].sentence
+    )
+    assert "exit status 2: it said nothing (" in go("exit 2").outcomes[1].sentence
+
+
+def test_an_earlier_start_s_words_are_not_those_of_this_one(go: Callable[..., Runner]) -> None:
+    go("echo zofl_mpi: the first; exit 1")
+    assert "it said nothing" in go("exit 1").outcomes[0].sentence
+
+
+def test_exit_status_0_without_a_finished_result_is_a_failure(go: Callable[..., Runner]) -> None:
+    runner = go("true")
+    assert words(runner) == ["failed"] * 3
+    assert runner.outcomes[0].sentence.startswith("exit status 0, but there is no result ")
+    assert grid.exit_status(runner, True) == 1
+
+
+@pytest.mark.parametrize("jobs", [1, 2, 3])
+def test_so_many_runs_at_a_time_and_no_more(go: Callable[..., Runner], tmp_path: Path, jobs: int) -> None:
+    go("echo + >>events; sleep 0.4; echo - >>events; exit 1", jobs)
+    events = [1 if line == "+" else -1 for line in (tmp_path / "events").read_text().split()]
+    assert max(itertools.accumulate(events)) == jobs and len(events) == 6
+
+
+PATIENT = """trap 'told=1; echo told >>$name' USR1; trap 'echo killed >>$name; exit 1' TERM
+for i in {1..100}; do
+    sleep 0.05
+    if [[ $told ]] && ((++rounds > 6 * name)); then echo saved >>$name; exit 75; fi
+done
+"""
+"""Ends a while after it was told to; the later, the larger its name is."""
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 75), (signal.SIGUSR1, 75), (signal.SIGINT, 130)])
+def test_a_signal_reaches_the_runs_as_one_sigusr1_and_nothing_more_is_begun(
+    go: Callable[..., Runner], tmp_path: Path, number: int, status: int
+) -> None:
+    runner = go(PATIENT, jobs=2, after=0.5, signals=(number,))
+    assert words(runner) == ["stopped", "stopped", "left"]
+    assert [(tmp_path / name).read_text() for name in "12"] == ["told\nsaved\n"] * 2
+    assert grid.exit_status(runner, False) == status
+    assert list(grid.report(runner.outcomes))[-2:] == ["3 runs: 2 stopped, 1 not begun", "the same command continues"]
+
+
+def test_a_second_signal_ends_a_run_that_does_not_heed_the_first(go: Callable[..., Runner]) -> None:
+    stubborn = "trap '' USR1; trap 'exit 1' TERM; for i in {1..200}; do sleep 0.05; done"
+    runner = go(stubborn, after=0.5, signals=(signal.SIGINT, signal.SIGINT))
+    assert words(runner) == ["stopped", "left", "left"]
+
+
+def test_a_failure_after_a_signal_is_still_a_failure(go: Callable[..., Runner]) -> None:
+    failing = "trap 'echo zofl_mpi: disk full; exit 1' USR1; for i in {1..100}; do sleep 0.05; done"
+    runner = go(failing, after=0.5, signals=(signal.SIGTERM,))
+    assert words(runner) == ["failed", "left", "left"]
+
+
+def test_a_run_that_was_told_to_stop_by_another_ends_all(go: Callable[..., Runner], tmp_path: Path) -> None:
+    """A scheduler may signal the ranks and not this process; the others hear of it once."""
+    runner = go(f"if [[ $name == 3 ]]; then sleep 0.5; exit 75; fi\n{PATIENT}", jobs=3)
+    assert words(runner) == ["stopped"] * 3
+    assert [(tmp_path / name).read_text() for name in "12"] == ["told\nsaved\n"] * 2
+    assert grid.exit_status(runner, False) == 75
+
+
+def test_a_run_whose_log_is_locked_is_left_to_the_other(go: Callable[..., Runner], tmp_path: Path) -> None:
+    with (tmp_path / "2.log").open("ab") as log:
+        fcntl.flock(log, fcntl.LOCK_EX)
+        runner = go("echo $name >>ran; exit 75")
+        assert (tmp_path / "ran").read_text() == "1\n"
+        (tmp_path / "ran").unlink()
+        runner = go("echo $name >>ran; exit 1")
+    assert words(runner) == ["failed", "elsewhere", "failed"]
+    assert (tmp_path / "ran").read_text() == "1\n3\n"
+    assert "running elsewhere: 2: " in "\n".join(grid.report(runner.outcomes))
+
+
+def test_a_run_holds_the_lock_itself(go: Callable[..., Runner], tmp_path: Path, read: Callable[..., grid.Grid]) -> None:
+    """It goes on when its grid runner is killed: no other may begin it."""
+    go("sleep 1.5 & echo $name; exit 1", jobs=3)
+    found = read(TOY + "axes.seed = [1]\n")
+    assert state(found)[0] == "running"
+
+
+def test_what_another_has_just_finished_is_not_begun(one: grid.Grid, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grid_runner, "state", lambda *given: ("missing", "when it was looked at"))
+    write(one, 6, "done")
+    runner = Runner(one, one.runs, ["no such launcher"], 1)
+    runner.run(Screen(1))
+    assert words(runner) == ["already"]
+    assert state(one)[0] == "finished", "its lock is free"
+
+
+def test_a_broken_result_is_kept_under_another_name(go: Callable[..., Runner], tmp_path: Path) -> None:
+    (tmp_path / "1.h5").write_bytes(b"")
+    (tmp_path / "2.h5").write_text("mine")
+    runner = go("test -e $name.h5 && echo zofl_mpi: it is there; exit 1")
+    assert (tmp_path / "1.h5.broken").exists() and not (tmp_path / "1.h5").exists()
+    assert (tmp_path / "2.h5").read_text() == "mine" and not (tmp_path / "2.log").exists()
+    assert ["it is there" in outcome.sentence for outcome in runner.outcomes] == [False] * 3
+    assert words(runner) == ["failed"] * 3 and grid.exit_status(runner, False) == 1
+
+
+def test_a_run_that_cannot_be_started_is_a_failure_among_others(go: Callable[..., Runner], tmp_path: Path) -> None:
+    (tmp_path / "2.log").mkdir()
+    runner = go("exit 3")
+    assert [outcome.status for outcome in runner.outcomes] == [3, 1, 3]
+    assert "cannot be started" in runner.outcomes[1].sentence
+
+
+def test_without_a_launcher_all_fail_and_no_lock_is_kept(one: grid.Grid) -> None:
+    runner = Runner(one, one.runs, ["no such launcher"], 1)
+    runner.run(Screen(1))
+    assert words(runner) == ["failed"] and "No such file or directory" in runner.outcomes[0].sentence
+    assert state(one)[0] == "missing"
+
+
+def test_the_signals_handlers_are_put_back(go: Callable[..., Runner]) -> None:
+    numbers = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+    before = [signal.getsignal(number) for number in numbers]
+    go("exit 1")
+    assert [signal.getsignal(number) for number in numbers] == before
+
+
+# --- what is said
+
+
+def test_lines_tell_how_many_failed_and_how_long_it_may_take(
+    one: grid.Grid, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter([0.0, 60.0, 60.0, 90.0])
+    monkeypatch.setattr(grid_runner.time, "monotonic", lambda: next(clock))
+    screen, (run,) = Screen(6), one.runs
+    outcomes = [Outcome(run, "already"), Outcome(run, "failed", "why", 1), Outcome(run, "done", "it took 0:01:00")]
+    screen.ended(outcomes[:1])
+    screen.ended(outcomes)
+    assert capsys.readouterr().out == "[3/6] run: done, it took 0:01:00; 1 failed, 0:03:00 left\n"

@@ -1,0 +1,363 @@
+"""The file of a grid: a product of axes in TOML, read into runs that are checked before the first of them starts.
+
+module = "zofl_mpi.zo_hfl"            # the family of methods
+ranks = 3                             # processes of a run; 1 (the default) is without mpirun
+folder = "results/a_table1"           # where the results go (default: results/ and this file's name)
+name = "{data}-{cell}-{method}-s{seed}"     # of a run (default: its entries, joined by -)
+optional = ["beta"]                   # flags that are dropped where a method or problem does not have them
+
+[fixed]                               # flags of all runs; an axis may set them to something else
+rounds = 500
+
+[axes]
+seed = [1, 2, 3]                      # a list: the axis is the flag
+[axes.cell]                           # a table: an entry sets any number of flags, also none
+"a0.1-b0.5" = { alpha = 0.1, beta = 0.5 }
+[axes.method]
+zo_hfl = { method = "zo_hfl" }
+
+[[skip]]                              # leaves out the runs with all of these entries; a list means any of it
+method = "zo_hfl"
+seed = [2, 3]
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import importlib
+import itertools
+import json
+import string
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+from zofl_mpi.errors import UserError
+from zofl_mpi.run import flags, plan
+
+Flags = dict[str, Any]
+"""{field name: value}, as in a file for --config."""
+
+KEYS = ("module", "ranks", "folder", "name", "optional", "fixed", "axes", "skip")
+OURS = ("out", "force", "resume", "config", "dry_run")
+"""Flags that are decided anew whenever a run is started."""
+
+
+@final
+@dataclass(frozen=True)
+class GridRun:
+    """One run of a grid.
+
+    Attributes:
+        name: unique in the grid; the result's name without suffix.
+        coordinates: {axis: entry}.
+        flags: {field name: value} of all flags that the grid sets.
+        out: the result.
+    """
+
+    name: str
+    coordinates: dict[str, str]
+    flags: Flags
+    out: Path
+
+    @property
+    def log(self) -> Path:
+        """What the run prints, all its starts below each other; locked while it is being run."""
+        return self.out.with_suffix(".log")
+
+
+@final
+@dataclass(frozen=True)
+class Grid:
+    """Runs that belong together.
+
+    Attributes:
+        module: the family of methods.
+        ranks: processes of a run; 1 is without mpirun.
+        folder: where the results are.
+        axes: {axis: names of its entries}.
+        runs: the product of the axes without what is skipped; the last axis changes fastest.
+    """
+
+    module: str
+    ranks: int
+    folder: Path
+    axes: dict[str, tuple[str, ...]]
+    runs: tuple[GridRun, ...]
+
+
+def read(path: str | Path, results: str | Path | None = None) -> Grid:
+    """The grid in a file. Flags, and the kinds of their values, are checked for every run.
+
+    Args:
+        results: a folder in place of the file's.
+
+    Raises:
+        UserError: whatever is wrong with the file; it is named.
+    """
+    path = Path(path)
+    try:
+        return _grid(_table(path), path.stem, results)
+    except UserError as exc:
+        raise UserError(f"{path}: {exc}") from exc
+
+
+# --- what a run is started with
+
+
+def arguments(module: str, given: Mapping[str, Any]) -> list[str]:
+    """Flags as words of a command line.
+
+    Raises:
+        UserError: the method or the problem does not exist or has no such flag; the nearest is named.
+    """
+    return flags.to_arguments(given, known_flags(module, given), "flags")
+
+
+def resolved(module: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration that a run with these flags keeps in its result, as JSON gives it back.
+
+    A command line takes some 50 ms to read: it is not read for values of which each was read before.
+
+    Raises:
+        UserError: a value is of the wrong kind.
+    """
+    usual, known = _read_so_far(module, *_names(module, given))
+    words = {name: repr(value) for name, value in given.items()}
+    plain = {"seed"} if type(given.get("seed")) is int else set()
+    if any((name, word) not in known for name, word in words.items() if name not in plain):
+        config = _understood(module, given)
+        known |= {(name, word): config.get(name) for name, word in words.items()}
+    return usual | {name: known.get((name, word), given[name]) for name, word in words.items() if name in usual}
+
+
+def known_flags(module: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """{field name: kind} of all flags of the method and the problem that are given."""
+    return _flags_of(module, *_names(module, given))
+
+
+def _names(module: str, given: Mapping[str, Any]) -> tuple[str, str]:
+    """Method and problem."""
+    family = _family(module)
+    names = (("method", family.METHODS), ("problem", family.PROBLEMS))
+    method, problem = (str(given.get(key, next(iter(table)))) for key, table in names)
+    return method, problem
+
+
+@functools.cache
+def _flags_of(module: str, method: str, problem: str) -> Mapping[str, Any]:
+    return flags.flags_of(plan.groups_of(_family(module), method, problem))
+
+
+@functools.cache
+def _read_so_far(module: str, method: str, problem: str) -> tuple[dict[str, Any], dict[tuple[str, str], Any]]:
+    """The defaults; and {(flag, its value in the file): the value that the run keeps}, which grows."""
+    return _understood(module, {"method": method, "problem": problem}), {}
+
+
+def _understood(module: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    config = plan.understand(_family(module), arguments(module, given)).config
+    return json.loads(json.dumps(config))  # type: ignore[no-any-return]
+
+
+@functools.cache
+def _family(module: str) -> Any:
+    try:
+        found = importlib.import_module(module)
+    except (ImportError, ValueError) as exc:
+        raise UserError(f"module {module!r}: {exc}; name a family of methods, as zofl_mpi.zo_hfl") from exc
+    if not (hasattr(found, "METHODS") and hasattr(found, "PROBLEMS")):
+        raise UserError(f"module {module!r} has no METHODS and PROBLEMS; name a family of methods, as zofl_mpi.zo_hfl")
+    return found
+
+
+# --- the file
+
+
+def _table(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as exc:
+        raise UserError(f"cannot be read ({exc.strerror}); give the path of a grid's TOML file") from exc
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
+        raise UserError(f"is not TOML ({exc})") from exc
+
+
+def _grid(table: Mapping[str, Any], stem: str, results: str | Path | None) -> Grid:
+    for key in table:
+        check_one_of(KEYS, key, "key")
+    module, ranks = _of(table, "module", str, None), _of(table, "ranks", int, 1)
+    if ranks < 1:
+        raise UserError(f"ranks = {ranks}: must be a whole number, at least 1")
+    axes = {axis: _axis(axis, given) for axis, given in _of(table, "axes", dict, {}).items()}
+    if not axes:
+        raise UserError("has no axes; name at least one under [axes], as seed = [1, 2, 3]")
+    folder = Path(results or _of(table, "folder", str, f"results/{stem}"))
+    runs = tuple(_runs(module, folder, table, axes))
+    _check_names(runs)
+    return Grid(module, ranks, folder, {axis: tuple(entries) for axis, entries in axes.items()}, runs)
+
+
+def _of(table: Mapping[str, Any], key: str, kind: type[Any], default: Any) -> Any:
+    """A key's value, of the kind that is needed."""
+    value = table.get(key, default)
+    if type(value) is not kind:
+        words = {str: "some text", int: "a whole number", dict: "a table", list: "a list"}
+        raise UserError(f"{key} = {value!r}: must be {words[kind]}" if key in table else f"the key {key} is missing")
+    return value
+
+
+def _axis(axis: str, given: Any) -> dict[str, Flags]:
+    """{entry: its flags}."""
+    if isinstance(given, dict):
+        entries = list(given.items())
+    elif isinstance(given, list):
+        entries = [(_entry(value), {axis: value}) for value in given]
+    else:
+        raise UserError(f"axis {axis} = {given!r}: must be a list of values of --{axis}, or a table of entries")
+    if not entries:
+        raise UserError(f"axis {axis} has no entries; give it at least one, or remove it")
+    return {entry: _own(values, f"axis {axis}, entry {entry!r}") for entry, values in _each_once(axis, entries)}
+
+
+def _each_once(axis: str, entries: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    twice = [entry for entry, count in Counter(entry for entry, _ in entries).items() if count > 1]
+    if twice:
+        raise UserError(f"axis {axis} has the entry {twice[0]} twice; remove one")
+    return entries
+
+
+def _entry(value: Any) -> str:
+    """The name of a value in a list."""
+    if isinstance(value, list):
+        return "_".join(map(_entry, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _own(values: Any, where: str) -> Flags:
+    """Flags by field name, whatever their spelling."""
+    if not isinstance(values, dict):
+        raise UserError(f"{where} is {values!r}: must be a table of flags, as {{ alpha = 0.1 }}")
+    found: Flags = {}
+    for key, value in values.items():
+        name = _field(key)
+        if name in OURS:
+            raise UserError(f"{where} sets --{flags.flag(name)}, which the grid runner sets itself; remove it")
+        if name in found:
+            raise UserError(f"{where} sets --{flags.flag(name)} twice; remove one")
+        found[name] = value
+    return found
+
+
+def _field(key: str) -> str:
+    spelled = {alias.removeprefix("--"): name for name, alias in flags.ALIASES.items()}
+    return spelled.get(key, key.replace("-", "_"))
+
+
+# --- the runs
+
+Axes = Mapping[str, Mapping[str, Flags]]
+"""{axis: {entry: its flags}}."""
+
+
+def _runs(module: str, folder: Path, table: Mapping[str, Any], axes: Axes) -> Iterator[GridRun]:
+    fixed = _own(table.get("fixed", {}), "fixed")
+    optional = [_field(str(key)) for key in _of(table, "optional", list, [])]
+    skips = [_skip(skip, axes) for skip in _of(table, "skip", list, [])]
+    used: set[str] = set()
+    for entries in itertools.product(*axes.values()):
+        where = dict(zip(axes, entries, strict=True))
+        if any(all(where[axis] in values for axis, values in skip.items()) for skip in skips):
+            continue
+        name = _name(table, where)
+        try:
+            given = _fitted(module, fixed | _chosen(axes, where), optional)
+        except UserError as exc:
+            raise UserError(f"run {name}: {exc}") from exc
+        used |= given.keys()
+        yield GridRun(name, where, given, folder / f"{name}.h5")
+    for key in optional:
+        if key not in used:
+            raise UserError(f"optional: no run has and sets the flag --{flags.flag(key)}; correct or remove it")
+
+
+def _name(table: Mapping[str, Any], where: Mapping[str, str]) -> str:
+    """How a run is called."""
+    if "name" not in table:
+        return "-".join(where.values())
+    template = str(_of(table, "name", str, ""))
+    try:
+        for _, axis, _, _ in string.Formatter().parse(template):
+            if axis is not None:
+                check_one_of(where, axis, "axis", f"name = {template!r}: ")
+        return template.format(**where)
+    except (ValueError, LookupError) as exc:
+        raise UserError(f"name = {template!r}: {exc}; an axis is named as {{seed}}") from exc
+
+
+def _chosen(axes: Axes, where: Mapping[str, str]) -> Flags:
+    """The flags of one entry on each axis."""
+    source: dict[str, str] = {}
+    for axis, entry in where.items():
+        for name in axes[axis][entry]:
+            if name in source:
+                told = f"axis {source[name]} and axis {axis} both set --{flags.flag(name)}"
+                raise UserError(f"{told}; leave it to one of them, or [[skip]] their combination")
+            source[name] = axis
+    return {name: axes[axis][where[axis]][name] for name, axis in source.items()}
+
+
+def _fitted(module: str, given: Flags, optional: Sequence[str]) -> Flags:
+    """The flags without those that may be dropped; all others the method and the problem must have."""
+    known = known_flags(module, given)
+    kept = {name: value for name, value in given.items() if name in known or name not in optional}
+    for name in kept:
+        if name not in known:
+            found = f"unknown flag --{flags.flag(name)}{nearest(name, known, '--')}"
+            raise UserError(f"{found}; correct it, or list it in optional if only some methods have it")
+    resolved(module, kept)
+    return kept
+
+
+def _skip(given: Any, axes: Axes) -> dict[str, set[str]]:
+    """{axis: entries}: a run with one of them on each of the axes is left out."""
+    if not isinstance(given, dict) or not given:
+        raise UserError(f"skip = {given!r}: must be a table of axes and entries, under [[skip]]")
+    found = {}
+    for axis, value in given.items():
+        check_one_of(axes, axis, "axis", "skip: ")
+        found[axis] = {_entry(entry) for entry in (value if isinstance(value, list) else [value])}
+        for entry in found[axis]:
+            check_one_of(axes[axis], entry, f"entry of the axis {axis}", "skip: ")
+    return found
+
+
+def _check_names(runs: Sequence[GridRun]) -> None:
+    if not runs:
+        raise UserError("every run is left out by [[skip]]; leave one")
+    for name, count in Counter(run.name for run in runs).items():
+        if count > 1:
+            raise UserError(f"{count} runs have the name {name!r}; put every axis with several entries into the name")
+        if "/" in name or not name.strip(".") or name.endswith(".ckpt"):
+            raise UserError(f"{name!r} cannot name a file; give the axis a table of entries with names of their own")
+
+
+def check_one_of(allowed: Iterable[str], word: str, what: str, where: str = "") -> None:
+    """Refuses a word that is none of those allowed.
+
+    Raises:
+        UserError: names the nearest, and all.
+    """
+    allowed = list(allowed)
+    if word not in allowed:
+        raise UserError(f"{where}unknown {what} {word!r}{nearest(word, allowed)}; there are {', '.join(allowed)}")
+
+
+def nearest(word: str, allowed: Iterable[str], prefix: str = "") -> str:
+    """`; the nearest is ...`, if one is near."""
+    near = difflib.get_close_matches(word, allowed, 1, 0.5)
+    return f"; the nearest is {prefix}{flags.flag(near[0]) if prefix else near[0]}" if near else ""
