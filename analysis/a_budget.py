@@ -123,7 +123,9 @@ def axes(panels: Any, unit: str) -> None:
     panels[0, 0].set_xlim(left=0)
     for panel in panels[:, 1:].flat:
         panel.set_xscale("log")
-    for panel, label in zip(panels[-1], ("rounds", f"sent down and up ({unit})", "samples ($10^6$)"), strict=True):
+    for panel, label in zip(
+        panels[-1], ("rounds", f"sent down and up ({unit})", "client gradients ($10^6$ samples)"), strict=True
+    ):
         panel.set_xlabel(label)
 
 

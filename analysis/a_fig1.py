@@ -128,7 +128,7 @@ def discs(panel: Any, table: NDArray[np.int64], largest: int, area: float) -> No
 
 def key(figure: Any, largest: int, area: float) -> None:
     """Discs of known numbers, above the panels."""
-    numbers = [rounded(largest / part) for part in (100, 10, 2, 1)]
+    numbers = sorted({rounded(largest / part) for part in (100, 10, 2, 1)})
     handles = [plt.scatter([], [], s=area * number / largest, color=BLUE, linewidth=0) for number in numbers]
     labels = [f"{number:,}" for number in numbers]
     figure.legend(handles, labels, loc="outside upper center", ncols=4, frameon=False, title="samples of a class")
