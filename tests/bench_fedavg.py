@@ -95,7 +95,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one turn")
     parser.add_argument("--problem", choices=["softmax", "cnn"], default="softmax")
     options = parser.parse_args()
-    turns, rounds = (1 if options.quick else 5), (30 if options.problem == "softmax" else 6)
+    turns, rounds = (1 if options.quick else 5), (30 if options.problem == "softmax" else 3)
     best: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as name:
         path = made(Path(name))

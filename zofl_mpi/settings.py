@@ -268,7 +268,7 @@ def _network(factory: Factory) -> Build:
 
         federation = _part(Samples, values).federation(world, streams)
         shape, classes = _shape(federation), federation.server.classes
-        module = together(world, lambda: seeded(lambda: factory(values, shape, classes), streams(Purpose.START, t=1)))
+        module = together(world, lambda: seeded(lambda: factory(values, shape, classes), streams(Purpose.MODULE)))
         problem = together(
             world,
             lambda: Network(

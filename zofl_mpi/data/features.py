@@ -23,7 +23,6 @@ from zofl_mpi.data.cache import Sources
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.run.streams import Purpose, Streams
 
-FILTERS = 100  # the stream of the filters, of those for `Purpose.SYNTHETIC`
 BLOCK = 16  # images that are filtered together: their responses stay in the cache, twice the speed of 64
 CHUNK = 4096  # rows that are looked at together
 SQUARED_NORM = 100.0  # mean of |input|^2; 102 for MNIST in [0, 1], which the papers' step sizes go with
@@ -54,7 +53,7 @@ class Filters:
     def draw(self, channels: int) -> NDArray[np.float32]:
         """(count, channels, size, size) normal entries, then each filter with mean 0 and norm 1."""
         shape = (self.count, channels, self.size, self.size)
-        drawn = Streams(self.seed)(Purpose.SYNTHETIC, i=FILTERS).standard_normal(shape)
+        drawn = Streams(self.seed)(Purpose.FILTERS).standard_normal(shape)
         if drawn[0].size > 1:  # a filter of one number would be 0
             drawn -= drawn.mean(axis=(1, 2, 3), keepdims=True)
         return np.asarray(drawn / np.sqrt(np.square(drawn).sum(axis=(1, 2, 3), keepdims=True)), np.float32)
@@ -87,7 +86,7 @@ def _read(images: Sources, filters: Filters, cache_dir: Path | None) -> Raw:
 def random_features(raw: Raw, filters: Filters) -> Raw:
     """Inputs (N, count * pool^2) float32: the mean over each cell of max(0, filter correlated with image).
 
-    About 20 s for CIFAR-10 on one core. Machines of different kinds may round differently, as in all that follows.
+    About half a minute for CIFAR-10 on one core. Machines of different kinds may round differently, as in all that follows.
 
     Raises:
         UserError: the inputs are no square images, or too small for such filters.

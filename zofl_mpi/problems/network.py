@@ -349,13 +349,8 @@ class _Function:
         if not self.channels_last:
             return inputs
         channels, _, width = self.input_shape  # for one channel torch itself writes strides that take slow paths
-        strides = (
-            *inputs.stride()[: len(shape)],
-            1,
-            width * channels,
-            channels,
-        )
-        return inputs.as_strided(inputs.shape, strides)
+        inner = (1, width * channels, channels)
+        return inputs.as_strided(inputs.shape, (*inputs.stride()[: len(shape)], *inner))
 
     def _release(self) -> None:
         for parameter in self.parameters:
@@ -370,7 +365,7 @@ class _Function:
     def _try(self, classes: int) -> None:
         """Refuse what is no function of the parameters and the inputs, by one forward pass of two inputs."""
         name = type(self.module).__name__
-        inputs = torch.linspace(0, 1, 2 * int(np.prod(self.input_shape)), dtype=self.dtype)
+        inputs = torch.linspace(-1, 1, 2 * int(np.prod(self.input_shape)), dtype=self.dtype)
         before = [buffer.clone() for buffer in self.module.buffers()]
         with torch.random.fork_rng(devices=()):
             state = torch.random.get_rng_state()

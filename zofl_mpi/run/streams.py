@@ -27,6 +27,8 @@ class Purpose(IntEnum):
     SERVER_BATCH = 11  # the server's mini-batch xi_r
     NOISE = 12  # gradient noise of the toy problems
     PERSONAL = 13  # mini-batches of the local solves that only an evaluation asks for
+    FILTERS = 14  # random convolutional filters
+    MODULE = 15  # what a torch module draws when it is made, frozen weights among it
 
 
 @final

@@ -1,0 +1,394 @@
+"""Torch modules as problems: a linear layer is softmax regression; any other obeys autograd and the generic loop."""
+
+import copy
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from zofl_mpi.data import Dataset
+from zofl_mpi.descent import descend
+from zofl_mpi.errors import UserError
+from zofl_mpi.problems import network
+from zofl_mpi.problems.models import CNN, MLP
+from zofl_mpi.problems.network import Network, seeded
+from zofl_mpi.problems.softmax import Softmax
+from zofl_mpi.run.clients import Client
+from zofl_mpi.run.setting import Setting
+from zofl_mpi.run.streams import Purpose, Streams
+from zofl_mpi.zo_hfl import ZOHFL
+
+STREAMS = Streams(5)
+N, SHAPE, C = 50, (1, 4, 4), 3
+p = 16
+WEIGHTS = np.array([0.1, 0.35, 0.25])
+ROLES = {"lam": 0.8, "mu": (0.5, 1.0, 2.0)}
+GENERATOR = STREAMS(Purpose.SYNTHETIC)
+BYTES, LABELS = GENERATOR.integers(0, 256, (2 * N, p), dtype=np.uint8), GENERATOR.integers(0, C, 2 * N)
+ROWS = GENERATOR.permutation(2 * N)[:N]
+DATA = {
+    "bytes in [0, 1]": Dataset(BYTES, LABELS, C, ROWS, scale=1 / 255),
+    "per feature": Dataset(BYTES, LABELS, C, ROWS, GENERATOR.uniform(0.002, 0.01, p), GENERATOR.standard_normal(p)),
+    "floats": Dataset(GENERATOR.standard_normal((N, p)).astype(np.float32), LABELS[:N], C),
+}
+UNIT = DATA["bytes in [0, 1]"]
+DTYPES = pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-10), (np.float32, 1e-5)])
+
+
+@pytest.fixture(autouse=True)
+def one_torch_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def linear(bias=False):
+    return MLP(p, C, ()) if bias else nn.Sequential(nn.Flatten(), nn.Linear(p, C, bias=False))
+
+
+def problem(module, dtype=np.float64, shape=SHAPE, **settings):
+    return Network(module, shape, C, WEIGHTS, dtype=dtype, **(ROLES | settings))
+
+
+def cnn(dtype=np.float64, **settings):
+    return problem(seeded(lambda: CNN(SHAPE, C, (2, 3)), STREAMS(Purpose.START)), dtype, **settings)
+
+
+def points(k, n, t=0, dtype=np.float64):
+    return STREAMS(Purpose.START, t=t).standard_normal((k, n)).astype(dtype)
+
+
+def batches(H, B):
+    return STREAMS(Purpose.BATCH).integers(0, N, (H, B))
+
+
+def close(a, b, tolerance=1e-10):
+    """To `tolerance` of the largest entry."""
+    assert np.shape(a) == np.shape(b)
+    assert np.max(np.abs(np.subtract(a, b))) <= tolerance * max(1.0, np.max(np.abs(b)))
+
+
+# --- a linear layer is softmax regression
+
+
+@DTYPES
+@pytest.mark.parametrize("settings", [{}, {"mu": 0.0}, {"radius": (0.3, 0.2, np.inf)}], ids=str)
+@pytest.mark.parametrize("name", DATA)
+def test_a_linear_layer_has_the_local_solves_of_softmax_regression(dtype, tolerance, settings, name, monkeypatch):
+    """Mutations: mu (x - y); mu, radius of another client; no projection; scale or shift left out; order of steps."""
+    monkeypatch.setattr(network, "BLOCK_BYTES", 5 * 6 * p * 8)  # several blocks of steps
+    ours = problem(linear(), dtype, **settings)
+    theirs = Softmax(p, C, WEIGHTS, dtype=dtype, kernel="numpy", **(ROLES | settings))
+    x, y = points(2, ours.n, 1, dtype), points(2, ours.n, 2, dtype)
+    result = ours.lower(1, DATA[name], x, y, batches(40, 6), 0.5 / np.arange(1, 41))
+    assert result.dtype == dtype
+    close(result, theirs.lower(1, DATA[name], x, y, batches(40, 6), 0.5 / np.arange(1, 41)), tolerance)
+    if settings.get("radius"):
+        assert np.max(np.linalg.norm(result - x, axis=1)) > 0.19  # the constraint is active
+        close(ours.project(1, x, y), theirs.project(1, x, y), tolerance)
+
+
+@DTYPES
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_linear_layer_has_the_values_of_softmax_regression(dtype, tolerance, bias, monkeypatch):
+    """Mutations: the mean of blocks of unequal size; the last block dropped; a mix not divided by the counts."""
+    monkeypatch.setattr(network, "BLOCK", 7)
+    ours, theirs = problem(linear(bias), dtype), Softmax(p, C, WEIGHTS, dtype=dtype, bias=bias, **ROLES)
+    x, y = points(2, ours.n, 1, dtype)
+    W = np.concatenate([x[: C * p].reshape(C, p), x[C * p :].reshape(C, -1)], axis=1).ravel()  # the bias a column
+    batch, mix = np.array([3, 1, 4, 1, 5, 9, 2, 6, 5]), np.array([0.5, 0.0, 0.5])
+    for positions in (batch, None):
+        gradient = theirs.gradient(W, UNIT, positions).reshape(C, -1)
+        close(ours.gradient(x, UNIT, positions), np.append(gradient[:, :p].ravel(), gradient[:, p:].ravel()), tolerance)
+    close(ours.gradient_f1(x, UNIT, batch), ours.gradient(x, UNIT, batch), 0)
+    for shares in (None, mix):
+        close(list(ours.score(x, UNIT, shares).values()), list(theirs.score(W, UNIT, shares).values()), 10 * tolerance)
+    assert ours.f1(x, UNIT) == ours.loss(x, UNIT) == ours.score(x, UNIT)["loss"]
+    assert ours.f2(1, x, y) == theirs.f2(1, x, y)
+    assert ours.solution(0, UNIT, x) is None
+    assert ours.flops(8) == 4 * 8 * C * p  # the two products: the inputs need no gradient
+    assert ours.kernel_name(8) == "torch cpu"
+
+
+@DTYPES
+def test_descend_is_the_generic_loop(dtype, tolerance):
+    """Mutations: mu around another point; shift without the step size, or with the other sign."""
+    ours = problem(linear(), dtype)
+    start, shift = points(2, ours.n, 1, dtype)
+    samples, steps = batches(25, 6), 0.5 / np.arange(1, 26)
+    theirs = Softmax(p, C, WEIGHTS, dtype=dtype)
+    expected = descend(
+        start,
+        lambda y, t: theirs.gradient(y, UNIT, samples[t]) + 0.7 * (y - start) + shift,
+        steps=25,
+        stepsize=lambda t: steps[t],
+    )
+    close(ours.descend(UNIT, start, samples, steps, mu=0.7, shift=shift), expected, tolerance)
+
+
+# --- any module
+
+
+@pytest.mark.parametrize("name", DATA)
+@pytest.mark.parametrize("make", [lambda: MLP(p, C, (5, 4)), lambda: CNN(SHAPE, C, (2, 3))], ids=["mlp", "cnn"])
+def test_the_gradient_is_that_of_the_loss(make, name):
+    """By differences of the loss, and by plain autograd in the module's own order of parameters.
+
+    Mutations: the order of parameters; channels interleaved wrongly; the label's term.
+    """
+    data, module = DATA[name], make()
+    ours = problem(module)
+    x, direction = ours.initial(STREAMS(Purpose.START)), points(1, ours.n)[0]
+    direction /= np.linalg.norm(direction)
+    gradient, h = ours.gradient(x, data), 1e-7  # few kinks of ReLU lie within
+    slope = (ours.loss(x + h * direction, data) - ours.loss(x - h * direction, data)) / (2 * h)
+    assert slope == pytest.approx(direction @ gradient, rel=1e-5, abs=1e-8)
+    module = module.double()
+    nn.utils.vector_to_parameters(torch.tensor(x), module.parameters())
+    inputs, labels = data.take(np.arange(N), np.float64)
+    loss = cross_entropy(module(torch.tensor(inputs).view(N, *SHAPE)), torch.tensor(labels))
+    close(ours.loss(x, data), loss.item())
+    close(gradient, torch.cat([g.ravel() for g in torch.autograd.grad(loss, list(module.parameters()))]).numpy())
+
+
+def test_images_of_several_channels_are_planes_one_behind_the_other():
+    """Mutation: a pixel's colours taken for neighbours, as the layout in memory has them."""
+    shape = (2, 4, 4)
+    module = CNN(shape, C, (2, 3)).double()
+    ours = problem(module, shape=shape)
+    data = Dataset(GENERATOR.integers(0, 256, (9, 32), dtype=np.uint8), LABELS[:9], C, scale=np.linspace(0.001, 1, 32))
+    x = ours.initial(STREAMS(Purpose.START))
+    nn.utils.vector_to_parameters(torch.tensor(x), module.parameters())
+    inputs, labels = data.take(np.arange(9), np.float64)
+    close(ours.loss(x, data), cross_entropy(module(torch.tensor(inputs).view(9, *shape)), torch.tensor(labels)).item())
+
+
+def test_points_solved_together_are_points_solved_alone_bit_for_bit():
+    """Mutations: one module's parameters left in it for the next point; a second row at an odd address."""
+    ours = cnn(np.float32, radius=0.4)
+    x, y = points(3, ours.n, 1, np.float32), points(3, ours.n, 2, np.float32)
+    samples, steps = batches(9, 5), np.full(9, 0.1)
+    together = ours.lower(0, UNIT, x, y, samples, steps)
+    alone = [ours.lower(0, UNIT, x[[j]], y[[j]], samples, steps)[0] for j in range(3)]
+    assert np.array_equal(together, alone)
+
+
+def test_no_proximal_term_is_no_operation_and_leaves_the_first_step_alone():
+    """FedProx(0) is FedAvg, and FedProx's first step is FedAvg's, bit for bit. Mutation: y (1 - gamma mu) + gamma mu x.
+
+    A shift of zeros changes nothing either.
+    """
+    ours = cnn(np.float32)
+    start, samples, steps = points(1, ours.n, dtype=np.float32)[0], batches(6, 5), np.full(6, 0.1)
+    plain = ours.descend(UNIT, start, samples, steps)
+    assert np.array_equal(ours.descend(UNIT, start, samples, steps, mu=0.0), plain)
+    assert np.array_equal(ours.descend(UNIT, start, samples, steps, shift=np.zeros_like(start)), plain)
+    one = ours.descend(UNIT, start, samples[:1], steps[:1])
+    assert np.array_equal(ours.descend(UNIT, start, samples[:1], steps[:1], mu=1.0), one)
+    assert not np.array_equal(ours.descend(UNIT, start, samples, steps, mu=1.0), plain)
+
+
+def test_no_steps_and_radius_zero_leave_what_they_should_bit_for_bit():
+    ours = cnn(np.float32, radius=0.0)
+    x, y = points(2, ours.n, 1, np.float32), points(2, ours.n, 2, np.float32)
+    same = ours.lower(0, UNIT, x, y, batches(0, 3), np.zeros(0))
+    assert np.array_equal(same, y)
+    assert same is not y
+    assert np.array_equal(ours.lower(0, UNIT, x, y, batches(4, 3), np.full(4, 0.1)), x)
+    assert np.array_equal(ours.descend(UNIT, y[0], batches(0, 3), np.zeros(0)), y[0])
+
+
+def test_bits_depend_neither_on_addresses_nor_on_blocks_nor_on_other_calls(monkeypatch):
+    """Serial and parallel runs must agree bit for bit.
+
+    Mutations: views of the caller's memory; the module not released after a call; t counted within the block.
+    """
+    ours, data = cnn(np.float32), DATA["floats"]
+    samples, steps = batches(12, 5), 0.2 / np.arange(1, 13)
+    expected = None
+    for offset in range(6):
+        monkeypatch.setattr(network, "BLOCK_BYTES", 2**10 * (offset + 1))
+        memory = np.empty(ours.n + 16, np.float32)
+        y = memory[offset : offset + ours.n]
+        y[:] = points(1, ours.n)[0]
+        result = ours.descend(data, y, samples, steps)
+        ours.gradient(result, UNIT)
+        expected = result if expected is None else expected
+        assert np.array_equal(result, expected)
+        assert np.array_equal(y, points(1, ours.n, dtype=np.float32)[0])
+
+
+def test_another_process_has_the_same_bits():
+    code = (
+        "import numpy as np, torch; torch.set_num_threads(1); import tests.numerics.test_network as t; "
+        "f = t.cnn(np.float32); x = f.initial(t.STREAMS(t.Purpose.START));"
+        "print(f.descend(t.UNIT, x, t.batches(9, 5), np.full(9, 0.1)).tobytes().hex())"
+    )
+    ours = cnn(np.float32)
+    x = ours.initial(STREAMS(Purpose.START))
+    here = ours.descend(UNIT, x, batches(9, 5), np.full(9, 0.1)).tobytes().hex()
+    there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    assert here == there
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 3e38])
+def test_what_is_not_finite_comes_out_without_a_warning(bad):
+    """The caller detects divergence by it. Mutation: a projection that maps it to x."""
+    for radius in (np.inf, 1.0):
+        ours = cnn(np.float32, radius=radius)
+        x = points(2, ours.n, dtype=np.float32)
+        y = x.copy()
+        y[1, -1] = bad
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            result = ours.lower(0, UNIT, x, y, batches(5, 3), np.full(5, 0.1))
+            ours.score(y[1], UNIT)
+            ours.gradient(y[1], UNIT)
+            ours.f2(0, x[0], y[1])
+        assert np.isfinite(result[0]).all()
+        if not np.isfinite(bad):
+            assert not np.isfinite(result[1]).all()
+
+
+def test_a_read_only_map_of_a_file_serves_as_inputs(tmp_path):
+    np.save(tmp_path / "inputs.npy", BYTES)
+    mapped = Dataset(np.load(tmp_path / "inputs.npy", mmap_mode="r"), LABELS, C, ROWS, scale=1 / 255)
+    ours = problem(linear())
+    x = points(1, ours.n)[0]
+    assert np.array_equal(ours.gradient(x, mapped), ours.gradient(x, UNIT))
+
+
+def test_positions_outside_the_data_are_refused():
+    ours = problem(linear())
+    x = points(1, ours.n)
+    for position in (-1, N):
+        for call in (
+            lambda at: ours.lower(0, UNIT, x, x, at[None], np.ones(1)),
+            lambda at: ours.gradient(x[0], UNIT, at),
+        ):
+            with pytest.raises(IndexError, match=f"0..{N - 1}"):
+                call(np.array([0, position]))
+
+
+# --- constants, starts, modes
+
+
+def test_frozen_parameters_and_buffers_are_constants_and_unused_ones_have_gradient_zero():
+    """Mutations: frozen parameters in x; an error for a parameter that the loss does not see."""
+
+    class Odd(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Sequential(nn.Flatten(), nn.Linear(p, 8), nn.BatchNorm1d(8).eval(), nn.ReLU())
+            self.head, self.unused = nn.Linear(8, C), nn.Parameter(torch.ones(2))
+            self.body.requires_grad_(False)
+
+        def forward(self, inputs):
+            return self.head(self.body(inputs))
+
+    module = Odd()
+    ours = problem(module)
+    before = copy.deepcopy(module.state_dict())
+    start = ours.initial(STREAMS(Purpose.START))
+    assert ours.n == len(start) == 2 + 8 * C + C
+    end = ours.descend(UNIT, start, batches(9, 5), np.full(9, 0.1))
+    assert np.array_equal(end[:2], start[:2])  # a module's own parameters come before its parts'
+    assert not np.isclose(end[-C:], start[-C:]).any()
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+    with pytest.raises(UserError, match="nothing to train"):
+        problem(module.requires_grad_(False))
+
+
+def test_a_start_is_the_modules_own_and_leaves_torchs_generator_alone():
+    """Mutations: torch.manual_seed; draws from the global generator; the values the module came with."""
+    module = MLP(p, C)
+    ours, state = problem(module), torch.random.get_rng_state()
+    start = ours.initial(STREAMS(Purpose.START))
+    assert torch.equal(torch.random.get_rng_state(), state)
+    torch.rand(1)
+    assert np.array_equal(ours.initial(STREAMS(Purpose.START)), start)
+    assert not np.isclose(ours.initial(STREAMS(Purpose.START, t=1)), start).any()
+    assert not np.isclose(start, nn.utils.parameters_to_vector(module.parameters()).detach()).any()
+    assert np.abs(start).max() <= 1 / np.sqrt(p)  # nn.Linear's uniform bound
+    assert np.abs(start[: 200 * p]).std() == pytest.approx(1 / np.sqrt(12 * p), rel=0.05)
+    assert start.dtype == np.float64
+
+
+def test_seeded_modules_are_equal_and_leave_torchs_generator_alone():
+    state = torch.random.get_rng_state()
+    a, b, c = (seeded(lambda: MLP(p, C), STREAMS(Purpose.START, t=t)) for t in (0, 0, 1))
+    assert torch.equal(torch.random.get_rng_state(), state)
+    vectors = [nn.utils.parameters_to_vector(module.parameters()) for module in (a, b, c)]
+    assert torch.equal(vectors[0], vectors[1])
+    assert not torch.isclose(vectors[0], vectors[2]).any()
+
+
+@pytest.mark.parametrize("part", [nn.BatchNorm1d(C), nn.Dropout(0.5), nn.RReLU()], ids=["norm", "dropout", "rrelu"])
+def test_a_module_that_is_no_function_of_its_parameters_is_refused_unless_in_eval_mode(part):
+    """Mutations: a list of known classes; no check of the one or the other."""
+    module = seeded(linear, STREAMS(Purpose.START)).append(part)
+    state = torch.random.get_rng_state()
+    with pytest.raises(UserError, match=r"no function of its parameters.*\.eval\(\)"):
+        problem(module)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    ours = problem(module.eval())
+    x = points(1, ours.n)[0]
+    assert np.array_equal(ours.gradient(x, UNIT), ours.gradient(x, UNIT))
+
+
+@pytest.mark.parametrize(
+    "part",
+    [nn.BatchNorm1d(C, track_running_stats=False), nn.LayerNorm(C), nn.GroupNorm(1, C), nn.Dropout(0.0)],
+    ids=str,
+)
+def test_what_the_refusal_recommends_is_accepted(part):
+    ours = problem(linear().append(part))
+    x = ours.initial(STREAMS(Purpose.START))
+    assert ours.loss(ours.descend(UNIT, x, batches(60, 20), np.full(60, 0.3)), UNIT) < ours.loss(x, UNIT)
+
+
+@pytest.mark.parametrize(
+    ("module", "settings", "text"),
+    [
+        (linear(), {"dtype": np.float16}, "float32 or float64"),
+        (linear(), {"mu": (1.0, 2.0)}, "2 values for 3 clients"),
+        (linear(), {"radius": -1.0}, "radius -1.0: must be a number, at least 0"),
+        (linear(), {"shape": (1, 5, 4)}, r"does not take inputs of shape \(1, 5, 4\): "),
+        (nn.Flatten(), {}, r"output of shape \(16,\), not to 3 logits"),
+        (nn.Conv2d(3, 4, 3), {}, r"does not take inputs of shape \(1, 4, 4\): "),
+    ],
+)
+def test_settings_that_cannot_be_are_named(module, settings, text):
+    with pytest.raises(UserError, match=text):
+        problem(module, **settings)
+
+
+# --- in a method
+
+
+@pytest.mark.parametrize(("shape", "n"), [((1, 28, 28), 215_370), ((3, 32, 32), 277_610), ((1, 8, 8), 31_050)], ids=str)
+def test_the_cnn_runs_in_zo_hfl(shape, n):
+    pixels = int(np.prod(shape))
+    data = Dataset(GENERATOR.integers(0, 256, (20, pixels), dtype=np.uint8), np.full(20, 7), 10, scale=1 / 255)
+    ours = Network(seeded(lambda: CNN(shape, 10), STREAMS(Purpose.START)), shape, 10, WEIGHTS, mu=1.0)
+    assert ours.n == n
+    method = ZOHFL(Setting(ours, STREAMS, (data,) * 3, data, data, dtype=np.dtype(np.float32)), tau=(5.0,), batch=8)
+    x = ours.initial(STREAMS(Purpose.START))
+    pair = method.pair(x, method.direction(0, 0))
+    y = method.lower(Client(0, data, {}), pair, 0)
+    assert y.shape == (2, n)
+    assert ours.loss(y[0], data) < ours.loss(pair[0], data)
+    assert np.linalg.norm(y[0] - y[1]) == pytest.approx(0.2, rel=0.5)  # eta apart on both sides of x
+
+
+def test_models_of_impossible_sizes_are_named():
+    with pytest.raises(UserError, match="at least 4 x 4"):
+        CNN((1, 3, 3), 10)
+    with pytest.raises(UserError, match="--hidden 3 0"):
+        MLP(4, 2, (3, 0))
