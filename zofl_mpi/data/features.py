@@ -86,7 +86,7 @@ def _read(images: Sources, filters: Filters, cache_dir: Path | None) -> Raw:
 def random_features(raw: Raw, filters: Filters) -> Raw:
     """Inputs (N, count * pool^2) float32: the mean over each cell of max(0, filter correlated with image).
 
-    About half a minute for CIFAR-10 on one core. Machines of different kinds may round differently, as in all that follows.
+    About half a minute for CIFAR-10 on one core. Machines of different kinds may round differently.
 
     Raises:
         UserError: the inputs are no square images, or too small for such filters.
