@@ -10,7 +10,7 @@ With a module the clients' problems are not convex: the methods run, their theor
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast, final
@@ -22,14 +22,14 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from zofl_mpi.data import Dataset
-from zofl_mpi.errors import UserError, demand
+from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Array, Batch
+from zofl_mpi.problems.per_client import PerClient, check, of
 from zofl_mpi.projections import ball
 
 QUIET = np.errstate(all="ignore")  # values that are not finite are the caller's to find
 BLOCK = 256  # samples that are looked at together when all data are
 BLOCK_BYTES = 2**22  # of inputs made ready at once in a local solve
-PerClient = float | Sequence[float] | NDArray[np.float64]
 
 
 @final
@@ -70,7 +70,7 @@ class Network:
         if np.dtype(self.dtype) not in (np.dtype(np.float32), np.dtype(np.float64)):
             raise UserError(f"dtype {self.dtype!r}: networks run in float32 or float64")
         for name, value in (("lam", self.lam), ("mu", self.mu), ("radius", self.radius)):
-            self._check(name, value)
+            check(name, value, self.m)
         function = _Function(self.module, self.input_shape, self.classes, np.dtype(self.dtype), self.device)
         object.__setattr__(self, "_function", function)
 
@@ -141,7 +141,7 @@ class Network:
         Raises:
             IndexError: a position is not in 0..len(data) - 1.
         """
-        return self._moved(data, x, y, batches, stepsizes, _of(self.mu, i), _of(self.radius, i))
+        return self._moved(data, x, y, batches, stepsizes, of(self.mu, i), of(self.radius, i))
 
     def descend(
         self,
@@ -194,7 +194,7 @@ class Network:
 
     def project(self, i: int, x: Array, y: Array) -> Array:
         """(k, n) the rows of y projected onto the balls around the rows of x; y itself where there is no constraint."""
-        radius = _of(self.radius, i)
+        radius = of(self.radius, i)
         return ball(y, x, radius) if radius < np.inf else y
 
     def solution(self, i: int, data: Dataset, x: Array) -> None:
@@ -232,13 +232,6 @@ class Network:
         steps = max(1, BLOCK_BYTES // max(1, batches.shape[1] * data.features * np.dtype(self.dtype).itemsize))
         for t in range(0, len(batches), steps):
             yield t, *self._function.samples(data, batches[t : t + steps])
-
-    def _check(self, name: str, value: PerClient) -> None:
-        """Refuse a negative parameter, or one that has not one value per client."""
-        values = np.asarray(value, np.float64)
-        if values.shape not in ((), (self.m,)):
-            raise UserError(f"--{name} has {values.size} values for {self.m} clients: give one, or one per client")
-        demand(bool((values >= 0).all()), name, tuple(values.ravel().tolist()), "a number, at least 0")
 
 
 def seeded(factory: Callable[[], nn.Module], generator: np.random.Generator) -> nn.Module:
@@ -396,9 +389,3 @@ def _project(point: Tensor, centre: Tensor, radius: float) -> None:
     norm = torch.linalg.vector_norm(displacement, dtype=torch.float64).item()
     if norm > radius:
         torch.add(centre, displacement, alpha=radius / norm, out=point)
-
-
-def _of(value: PerClient, i: int) -> float:
-    """Client i's value of a parameter."""
-    values = np.asarray(value, np.float64)
-    return float(values if values.ndim == 0 else values[i])

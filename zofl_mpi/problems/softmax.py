@@ -7,7 +7,7 @@ f_{2,i}(x, y) = m rho_i lam / 2 |x - y|^2
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import final
 
@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from zofl_mpi.data import Dataset
-from zofl_mpi.errors import UserError, demand
+from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Array, Batch
+from zofl_mpi.problems.per_client import PerClient, check, of
 from zofl_mpi.problems.softmax_kernels import KERNELS, Minibatches, choose
 from zofl_mpi.projections import ball
 
 QUIET = np.errstate(all="ignore")  # values that are not finite are the caller's to find
 BLOCK = 512  # samples that are looked at together when all data are
-PerClient = float | Sequence[float] | NDArray[np.float64]
 
 
 @final
@@ -61,7 +61,7 @@ class Softmax:
         if self.kernel != "auto" and self.kernel not in KERNELS:
             raise UserError(f"kernel {self.kernel!r}: allowed are auto, {', '.join(KERNELS)}")
         for name, value in (("lam", self.lam), ("mu", self.mu), ("radius", self.radius)):
-            self._check(name, value)
+            check(name, value, self.m)
         choose(self.kernel, 1)
 
     @property
@@ -111,7 +111,7 @@ class Softmax:
 
     def gradient_h(self, i: int, data: Dataset, x: Array, y: Array, batch: Batch) -> Array:
         """(k, n) the gradients of h_i(x, .) at the rows of y on one mini-batch: plain, for tests of `lower`."""
-        return np.asarray(self._gradient(y, data, batch) + _of(self.mu, i) * (y - x), self.dtype)
+        return np.asarray(self._gradient(y, data, batch) + of(self.mu, i) * (y - x), self.dtype)
 
     @QUIET
     def lower(self, i: int, data: Dataset, x: Array, y: Array, batches: Batch, stepsizes: NDArray[np.float64]) -> Array:
@@ -123,7 +123,7 @@ class Softmax:
         Raises:
             IndexError: a position is not in 0..len(data) - 1.
         """
-        return self._moved(data, x, y, batches, stepsizes, _of(self.mu, i), _of(self.radius, i), f"client {i}: ")
+        return self._moved(data, x, y, batches, stepsizes, of(self.mu, i), of(self.radius, i), f"client {i}: ")
 
     @QUIET
     def descend(
@@ -174,7 +174,7 @@ class Softmax:
 
     def project(self, i: int, x: Array, y: Array) -> Array:
         """(k, n) the rows of y projected onto the balls around the rows of x; y itself where there is no constraint."""
-        radius = _of(self.radius, i)
+        radius = of(self.radius, i)
         return ball(y, x, radius) if radius < np.inf else y
 
     def solution(self, i: int, data: Dataset, x: Array) -> None:
@@ -233,19 +233,6 @@ class Softmax:
             bias=self.bias,
             dtype=np.dtype(self.dtype),
         )
-
-    def _check(self, name: str, value: PerClient) -> None:
-        """Refuse a negative parameter, or one that has not one value per client."""
-        values = np.asarray(value, np.float64)
-        if values.shape not in ((), (self.m,)):
-            raise UserError(f"--{name} has {values.size} values for {self.m} clients: give one, or one per client")
-        demand(bool((values >= 0).all()), name, tuple(values.ravel().tolist()), "a number, at least 0")
-
-
-def _of(value: PerClient, i: int) -> float:
-    """Client i's value of a parameter."""
-    values = np.asarray(value, np.float64)
-    return float(values if values.ndim == 0 else values[i])
 
 
 def _common_factor(data: Dataset, bias: bool) -> float | None:
