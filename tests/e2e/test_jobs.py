@@ -76,24 +76,28 @@ def stub(folder: Path, name: str, body: str) -> None:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
-    """Starts jobs/zo_hfl.sbatch as Slurm would, in a checkout whose mpirun only notes its arguments and waits."""
+    """Starts a job script as Slurm would, in a checkout whose mpirun and python only note their arguments and wait."""
     place = tmp_path / "a checkout"
     (place / ".venv/bin").mkdir(parents=True)
-    (place / ".venv/bin/activate").write_text(f'PATH="{place}/.venv/bin:$PATH"\n')
+    (place / ".venv/bin/activate").write_text(
+        f'PATH="{place}/.venv/bin:$PATH"\n[[ ! -e slow ]] || {{ echo slow; sleep 1; }}\n'
+    )
     waiting = "trap 'sleep 0.3; exit 75' USR1 TERM; echo started; for i in $(seq 100); do sleep 0.1; done"
-    stub(place / ".venv/bin", "mpirun", f'printf "%s\\n" "$*" >>ran; {waiting}')
+    for name in ("mpirun", "python"):
+        stub(place / ".venv/bin", name, f'printf "%s\\n" "$*" >>ran; {waiting}')
     stub(place / ".venv/bin", "scontrol", 'echo "$@" >>asked')
     stub(place / ".venv/bin", "squeue", "cat state")
     (place / "state").write_text("RUNNING\n")
 
-    def start(*words: str) -> subprocess.Popen[str]:
+    def start(*words: str, script: str = "zo_hfl", **more: str) -> subprocess.Popen[str]:
         variables = {
+            **more,
             "SLURM_SUBMIT_DIR": str(place),
             "SLURM_JOB_ID": "7",
             "SLURM_JOB_NAME": "zo_hfl",
             "SLURM_NTASKS": "3",
         }
-        command = ["bash", str(ROOT / "jobs/zo_hfl.sbatch"), *words]
+        command = ["bash", str(ROOT / f"jobs/{script}.sbatch"), *words]
         return subprocess.Popen(
             command,
             env=os.environ | variables,
@@ -138,6 +142,34 @@ def test_a_cancelled_job_ends_its_round_and_is_not_requeued(
         os.killpg(job.pid, signal.SIGTERM)  # Slurm tells all processes of the job
         assert job.wait(10) == 75
     assert not (place / "asked").exists()
+
+
+def test_a_task_of_a_grid_that_runs_out_of_time_is_requeued_alone(
+    cluster: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    place = tmp_path / "a checkout"
+    with cluster("a.toml", script="grid", SLURM_ARRAY_JOB_ID="5", SLURM_ARRAY_TASK_ID="2") as job:
+        assert job.stdout
+        assert job.stdout.readline() == "started\n"
+        time.sleep(0.1)
+        job.send_signal(signal.SIGUSR1)
+        assert job.wait(10) == 75
+    assert (place / "asked").read_text() == "requeue 5_2\n"
+    assert (place / "ran").read_text() == "-m zofl_mpi.run.grid a.toml --run --ranks 3 --index 2\n"
+
+
+@pytest.mark.parametrize("script", ["zo_hfl", "grid"])
+def test_a_job_that_is_told_to_stop_before_it_listens_is_requeued(
+    cluster: Callable[..., subprocess.Popen[str]], tmp_path: Path, script: str
+) -> None:
+    place = tmp_path / "a checkout"
+    (place / "slow").touch()
+    with cluster(script=script) as job:
+        assert job.stdout
+        assert job.stdout.readline() == "slow\n"
+        job.send_signal(signal.SIGUSR1)
+        assert job.wait(20) == 75
+    assert (place / "asked").read_text() == "requeue 7\n"
 
 
 def test_the_log_of_a_job_needs_no_folder() -> None:
