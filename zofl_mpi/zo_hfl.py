@@ -230,7 +230,7 @@ class ZOHFL:
             reply = self._values(i, self.pair(x, v), np.stack([reply.plus, reply.minus]))
         difference = reply.plus - reply.minus
         if not math.isfinite(difference):
-            raise UserError(f"client {i}: f_2 is not finite; smaller --lam, --gamma-local or --mu may help")
+            raise UserError(f"client {i}: f_2 is not finite; smaller --gamma, --lam, --gamma-local or --mu may help")
         return difference
 
     # --- a client: Algorithm 2
