@@ -9,7 +9,7 @@ from typing import Any, Literal, final
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi.errors import demand
+from zofl_mpi.errors import UserError, demand
 from zofl_mpi.run.setting import Setting
 from zofl_mpi.run.streams import Purpose
 
@@ -50,8 +50,11 @@ class Start:
         shape = (self.pretrain_steps, server_batch)
         problem = setting.problem
         gradient = problem.gradient_f1 if hasattr(problem, "gradient_f1") else problem.gradient
-        for batch in setting.streams(Purpose.PRETRAIN).integers(len(setting.server), size=shape):
-            x = (x - self.pretrain_gamma * gradient(x, setting.server, batch)).astype(x.dtype)
+        with np.errstate(over="ignore", invalid="ignore"):  # told in a sentence of its own
+            for batch in setting.streams(Purpose.PRETRAIN).integers(len(setting.server), size=shape):
+                x = (x - self.pretrain_gamma * gradient(x, setting.server, batch)).astype(x.dtype)
+        if not np.isfinite(x).all():
+            raise UserError("x_0 is not finite after the pretraining; a smaller --pretrain-gamma may help")
         return x
 
 

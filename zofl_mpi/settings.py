@@ -6,8 +6,10 @@ Every rank builds the same setting by itself; the data set lies once on each nod
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar, final
 
@@ -28,7 +30,7 @@ from zofl_mpi.run.world import World, together
 
 T = TypeVar("T")
 Values = Mapping[str, Any]
-"""{flag: value} of a whole command line."""
+"""{flag: value} of the problem, in the role that it plays."""
 Build = Callable[[Values, World, Streams, str, str], Setting]
 
 
@@ -275,9 +277,16 @@ def _network(factory: Factory) -> Build:
                 module, shape, classes, federation.weights, dtype=np.dtype(dtype), device=device, **_terms(values)
             ),
         )
-        return _setting(problem, streams, federation, dtype)
+        setting = _setting(problem, streams, federation, dtype)
+        return replace(setting, fingerprint=f"{setting.fingerprint}, {_fingerprint(module)}")
 
     return build
+
+
+def _fingerprint(module: Any) -> str:
+    """Tells networks apart by their layers and their values as they were made: the same on every rank, or refused."""
+    values = b"".join(value.detach().cpu().numpy().tobytes() for value in module.state_dict().values())
+    return f"network crc32 {zlib.crc32(repr(module).encode() + values):08x}"
 
 
 def _shape(federation: Federation) -> tuple[int, ...]:
@@ -332,13 +341,14 @@ def own_problem(name: str, cls: type[Any]) -> Choice:
         UserError: it is no such class.
     """
     if any(base.__name__ == "Module" and base.__module__.startswith("torch.nn") for base in cls.__mro__):
-        return Choice({"data": Samples}, _network(lambda _, shape, classes: cls(shape, classes)), BOTH, gpu=True)
+        return Choice({"data": Samples}, _network(partial(_own_module, name, cls)), BOTH, gpu=True)
     if not is_dataclass(cls) or "federation" not in (f.name for f in fields(cls)):
         raise UserError(
             f"--problem {name}: {cls.__name__} must be a torch module, or a dataclass with a field named federation "
             "(its data)"
         )
-    lacking = {p.__name__: [part for part in parts_of(p) if not hasattr(cls, part)] for p in (Hierarchical, Smooth)}
+    has = {f.name for f in fields(cls)} | set(dir(cls))
+    lacking = {p.__name__: [part for part in parts_of(p) if part not in has] for p in (Hierarchical, Smooth)}
     roles: dict[str, Groups] = {role: {} for role, missing in lacking.items() if not missing}
     if not roles:
         told = "; ".join(f"a {role} problem lacks {', '.join(missing)}" for role, missing in lacking.items())
@@ -350,6 +360,15 @@ def own_problem(name: str, cls: type[Any]) -> Choice:
         return _setting(problem, streams, federation, dtype)
 
     return Choice({"data": Samples, "problem": cls}, build, roles)
+
+
+def _own_module(name: str, cls: type[Any], values: Values, shape: tuple[int, ...], classes: int) -> Any:
+    try:
+        return cls(shape, classes)
+    except Exception as exc:  # the user's code
+        raise UserError(
+            f"--problem {name}: {cls.__name__}({shape}, {classes}) failed: {type(exc).__name__}: {exc}"
+        ) from exc
 
 
 def parts_of(protocol: type[Any]) -> list[str]:

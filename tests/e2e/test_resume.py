@@ -182,7 +182,7 @@ def test_changed_data_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[
         cli.main("zofl_mpi.zo_hfl", ["--data", str(data), "--m", "3", "--rounds", "2", "--out", str(out), "--quiet"])
     np.savez(data, x=rng.standard_normal((300, 5)).astype(np.float32), y=rng.integers(0, 3, 300))
     assert resume(out, "--rounds", 4) == 2
-    assert "the data are not those that the run began with" in capsys.readouterr().err
+    assert "data or network are not those that the run began with" in capsys.readouterr().err
 
 
 def test_another_configuration_is_refused_with_the_differences(part: Path, capsys: pytest.CaptureFixture[str]) -> None:

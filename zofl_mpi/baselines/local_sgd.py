@@ -192,9 +192,9 @@ class LocalSGD:
         down, up = vectors * n * itemsize + 8, vectors * n * itemsize
         asked = [(i, r) for r in range(rounds) for i in self.participants(setting, r)]
         steps = sum(self.local_steps(i, r) for i, r in asked)
-        flops = steps * setting.problem.flops(self.batch)
-        if full_pass:
-            flops += sum(setting.problem.flops(len(setting.data[i])) for i, _ in asked)
+        each = setting.problem.flops(self.batch) / self.batch  # of a sample; a network counts by computing: ask once
+        samples = steps * self.batch + (sum(len(setting.data[i]) for i, _ in asked) if full_pass else 0)
+        flops = samples * each
         return {
             "length of x, n": n,
             "clients, participants in a round": f"{setting.m}, {len(self.participants(setting, 0))}",

@@ -46,6 +46,7 @@ class Filters:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        demand(0 <= self.seed < 2**53, "features_seed", self.seed, "a whole number from 0 to 2^53 - 1")
         for field, flag in (("count", "filters"), ("size", "filter_size"), ("pool", "pool")):
             value = getattr(self, field)
             demand(value >= 1, flag, value, "a whole number, at least 1")

@@ -13,7 +13,7 @@ import copy
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, cast, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 import torch
@@ -93,17 +93,8 @@ class Network:
         return self._function.flops(batch_size)
 
     def initial(self, generator: np.random.Generator) -> Array:
-        """(n,) the module's own initialisation: what its parts' `reset_parameters` draw.
-
-        A parameter that belongs to a part without such a function keeps the value that it came with.
-        """
-        module = copy.deepcopy(self.module)
-        with _drawing_from(generator):
-            for part in module.modules():
-                reset = getattr(part, "reset_parameters", None) or getattr(part, "_reset_parameters", None)
-                if reset is not None:
-                    reset()
-        x = torch.cat([p.detach().reshape(-1) for p in module.parameters() if p.requires_grad])
+        """(n,) what the module came with: its own initialisation (drawn under `seeded`), or trained parameters."""
+        x = torch.cat([p.detach().reshape(-1) for p in self.module.parameters() if p.requires_grad])
         return np.asarray(x.cpu().numpy(), self.dtype)
 
     def loss(self, x: Array, data: Dataset) -> float:
@@ -174,7 +165,8 @@ class Network:
         """The steps from the rows of y, with proximal terms and balls around the rows of x."""
         if len(stepsizes) == 0:
             return y.copy()
-        function, gammas = self._function, stepsizes.tolist()
+        function = self._function
+        gammas = np.minimum(stepsizes, np.finfo(self.dtype).max).tolist()  # torch takes no larger one: let it diverge
         centres, points = [function.vector(row) for row in x], [function.vector(row) for row in y]
         against = None if shift is None else function.vector(shift)
         for t, inputs, labels in self._minibatches(data, batches):
@@ -259,7 +251,7 @@ class _Function:
     def __init__(
         self, module: nn.Module, input_shape: tuple[int, ...], classes: int, dtype: np.dtype[Any], device: str
     ) -> None:
-        self.module = copy.deepcopy(module).to("cpu")
+        self.module = _copied(module)
         self.input_shape = input_shape
         self.dtype = torch.from_numpy(np.empty(0, dtype)).dtype
         self.device = torch.device("cpu")
@@ -302,7 +294,10 @@ class _Function:
     @torch.no_grad()
     def logits(self, inputs: Tensor) -> Tensor:
         """(B, C) float64."""
-        return cast(Tensor, self.module(inputs)).to(torch.float64)
+        found = self.module(inputs)
+        if not isinstance(found, Tensor):
+            raise TypeError(f"it returns a {type(found).__name__}, not logits")
+        return found.to(torch.float64)
 
     def samples(self, data: Dataset, positions: Batch) -> tuple[Tensor, Tensor]:
         """Inputs (..., *input_shape) and labels (...) of the samples at `positions` (...), on the device.
@@ -332,8 +327,12 @@ class _Function:
 
         inputs = torch.zeros((batch_size, *self.input_shape), dtype=self.dtype, device=self.device)
         labels = torch.zeros(batch_size, dtype=torch.int64, device=self.device)
-        with self.at(torch.zeros(self.n, dtype=self.dtype, device=self.device)), FlopCounterMode(display=False) as told:
-            self.gradient(inputs, labels)
+        point = torch.zeros(self.n, dtype=self.dtype, device=self.device)
+        try:
+            with self.at(point), FlopCounterMode(display=False) as told:
+                self.gradient(inputs, labels)
+        except RuntimeError:  # torch cannot count in a module with parametrizations
+            return float("nan")
         return float(told.get_total_flops())
 
     def _shaped(self, inputs: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -364,7 +363,7 @@ class _Function:
             state = torch.random.get_rng_state()
             try:
                 logits = self.logits(inputs.view(2, *self.input_shape))
-            except (RuntimeError, ValueError, TypeError) as error:
+            except Exception as error:  # the user's code
                 reason = str(error).partition("\n")[0]
                 raise UserError(f"{name} does not take inputs of shape {self.input_shape}: {reason}") from error
             drew = not torch.equal(state, torch.random.get_rng_state())
@@ -381,6 +380,21 @@ class _Function:
                 f"{name} draws random numbers in a forward pass (dropout?), so it is no function of its parameters: "
                 "take probability 0, or .eval()"
             )
+
+
+def _copied(module: nn.Module) -> nn.Module:
+    """A copy on the CPU that nobody else computes with."""
+    if any(isinstance(p, nn.parameter.UninitializedParameter) for p in module.parameters()):
+        raise UserError(
+            f"{type(module).__name__} has lazy modules: give each its sizes, x has one length from the start"
+        )
+    try:
+        return copy.deepcopy(module).to("cpu")
+    except Exception as error:  # weight_norm as it was, lazy modules
+        reason = str(error).partition("\n")[0]
+        raise UserError(
+            f"{type(module).__name__} cannot be copied: {reason}; torch.nn.utils.parametrizations can"
+        ) from error
 
 
 def _project(point: Tensor, centre: Tensor, radius: float) -> None:

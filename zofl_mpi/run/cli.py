@@ -87,7 +87,11 @@ def _job(world: World, family: Any, plan: Plan) -> Callable[[], int]:
     """A rank's part of the run."""
     chosen, places = _places(world, plan.values["device"], problem_of(family, plan.values["problem"]))
     setting = build_setting(world, family, plan, chosen)
-    _same(world, setting.fingerprint, "the ranks hold different data; copy the same files to all nodes")
+    _same(
+        world,
+        setting.fingerprint,
+        "the ranks hold different data or networks; copy the same files to all nodes, draw in torch only",
+    )
     method_class = together(world, lambda: method_of(family, plan.values["method"]))
     method = together(world, lambda: flags.made(method_class, plan.values, setting=setting))
     kernel = together(world, lambda: method.plan(1).get("kernel"))
@@ -179,7 +183,8 @@ def build_setting(world: World, family: Any, plan: Plan, chosen: str) -> Setting
     """The setting of a plan, on every rank alike but for the device."""
     choice = problem_of(family, plan.values["problem"])
     streams = together(world, lambda: Streams(plan.values["seed"]))
-    return together(world, lambda: choice.build(plan.values, world, streams, plan.values["dtype"], chosen))  # type: ignore[no-any-return]
+    values = together(world, lambda: plan.of_problem(family))
+    return together(world, lambda: choice.build(values, world, streams, plan.values["dtype"], chosen))  # type: ignore[no-any-return]
 
 
 def _serve(world: World, method: Any, setting: Setting, stop: Stop) -> int:

@@ -38,7 +38,12 @@ def flags_of(groups: Groups) -> dict[str, Any]:
 
 def fields_of(cls: type[Any]) -> dict[str, Any]:
     """{field: type} of a class, with those of its dataclass fields in their place; without `setting` and the like."""
-    return {leaf.name: leaf.kind for leaf in _leaves(cls)}
+    found: dict[str, Any] = {}
+    for leaf in _leaves(cls):
+        if leaf.name in found:
+            raise UserError(f"the flag --{flag(leaf.name)} occurs twice in {cls.__name__}: rename one of the fields")
+        found[leaf.name] = leaf.kind
+    return found
 
 
 def made(cls: type[Any], values: Mapping[str, Any], **given: Any) -> Any:
@@ -50,7 +55,7 @@ def made(cls: type[Any], values: Mapping[str, Any], **given: Any) -> Any:
     hints, parts = typing.get_type_hints(cls), dict(given)
     for f in dataclasses.fields(cls):
         kind = hints[f.name]
-        if f.name not in NOT_FLAGS:
+        if f.init and f.name not in NOT_FLAGS:
             nested = dataclasses.is_dataclass(kind)
             parts[f.name] = made(cast("type[Any]", kind), values) if nested else values[f.name]
     return cls(**parts)
@@ -69,7 +74,7 @@ def _leaves(cls: type[Any], default: Any = dataclasses.MISSING) -> Iterator[_Lea
     """The flags of a class, those of its dataclass fields in their place; `default`: an instance with the defaults."""
     hints, texts = typing.get_type_hints(cls), attribute_texts(cls)
     for f in dataclasses.fields(cls):
-        if f.name in NOT_FLAGS:
+        if not f.init or f.name in NOT_FLAGS:
             continue
         value = _default(f) if default is dataclasses.MISSING else getattr(default, f.name)
         if dataclasses.is_dataclass(hints[f.name]):
@@ -166,7 +171,7 @@ def _form(title: str, cls: type[Any]) -> type[Any]:
         kind = leaf.kind
         annotated = Annotated[kind, tyro.conf.arg(help=leaf.text, aliases=aliases)]  # type: ignore[valid-type]
         fields.append((leaf.name, annotated, dataclasses.field(default=leaf.default)))
-    return dataclasses.make_dataclass(title.replace(" ", "_"), fields)
+    return dataclasses.make_dataclass(title.replace(" ", "_"), fields, kw_only=True)
 
 
 def attribute_texts(cls: type[Any]) -> dict[str, str]:

@@ -126,7 +126,10 @@ def resolved(module: str, given: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UserError: a value is of the wrong kind.
     """
-    usual, known = _read_so_far(module, *_names(module, given))
+    try:
+        usual, known = _read_so_far(module, *_names(module, given))
+    except UserError:  # a flag without a default: there are no defaults of all
+        return _understood(module, given)
     words = {name: repr(value) for name, value in given.items()}
     plain = {"seed"} if type(given.get("seed")) is int else set()
     if any((name, word) not in known for name, word in words.items() if name not in plain):
@@ -168,7 +171,7 @@ def _understood(module: str, given: Mapping[str, Any]) -> dict[str, Any]:
 def _family(module: str) -> Any:
     try:
         found = importlib.import_module(module)
-    except (ImportError, ValueError) as exc:
+    except (ImportError, ValueError, TypeError) as exc:
         raise UserError(f"module {module!r}: {exc}; name a family of methods, as zofl_mpi.zo_hfl") from exc
     if not (hasattr(found, "METHODS") and hasattr(found, "PROBLEMS")):
         raise UserError(f"module {module!r} has no METHODS and PROBLEMS; name a family of methods, as zofl_mpi.zo_hfl")

@@ -58,8 +58,9 @@ class RunFlags:
 
 LOCAL = {"out", "force", "resume", "config", "dry_run", "quiet"}
 """Flags of one command, not of a run: the result file does not keep them."""
-CHANGEABLE = LOCAL | {"rounds", "checkpoint_every", "eval_every", "data_dir", "device"}
-"""What may differ between a run and its continuation: nothing that an iterate depends on."""
+CHANGEABLE = LOCAL | {"rounds", "checkpoint_every", "eval_every", "data_dir", "device", "kernel"}
+"""What may differ between a run and its continuation: nothing that an iterate depends on (whatever --kernel says must
+come to the kernel that the result names)."""
 
 
 @final
@@ -79,6 +80,12 @@ class Plan:
     def config(self) -> dict[str, Any]:
         """As the result file keeps it."""
         return {k: v for k, v in self.values.items() if k not in LOCAL}
+
+    def of_problem(self, family: Any) -> dict[str, Any]:
+        """The values of the problem's flags, without those of the method."""
+        groups = groups_of(family, self.values["method"], self.values["problem"])
+        del groups["method"]
+        return {name: self.values[name] for name in flags.flags_of(groups)}
 
 
 def understand(family: Any, arguments: Sequence[str]) -> Plan:
@@ -132,10 +139,11 @@ def _roles(method: str, method_class: Any, problem: str, choice: Any) -> list[Ma
     needs = getattr(method_class, "needs", None)
     if needs is None:
         return list(choice.roles.values())
-    if needs.__name__ not in choice.roles:
+    role = getattr(needs, "__name__", str(needs))
+    if role not in choice.roles:
         offered = ", ".join(choice.roles)
-        raise UserError(f"--method {method} needs a {needs.__name__} problem; --problem {problem} offers {offered}")
-    return [choice.roles[needs.__name__]]
+        raise UserError(f"--method {method} needs a {role} problem; --problem {problem} offers {offered}")
+    return [choice.roles[role]]
 
 
 def method_of(family: Any, name: str) -> type[Any]:
@@ -174,7 +182,7 @@ def _imported(name: str, flag: str) -> Any:
     sys.path.insert(0, os.getcwd())  # as `python -m` would find it
     try:
         found = getattr(importlib.import_module(module), cls)
-    except (ImportError, AttributeError, ValueError) as exc:
+    except (ImportError, AttributeError, ValueError, TypeError) as exc:
         raise UserError(f"{flag} {name}: {exc}; it must be MODULE:CLASS, importable from this folder") from exc
     finally:
         sys.path.pop(0)

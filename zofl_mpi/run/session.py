@@ -149,11 +149,11 @@ def check_same_run(
         raise UserError(f"--resume {source}: its checkpoint is of another run; one of the two files was replaced")
     if before.get("data") != now["data"]:
         told = f"({before.get('data')} then, {now['data']} now)"
-        raise UserError(f"--resume {source}: the data are not those that the run began with {told}")
+        raise UserError(f"--resume {source}: data or network are not those that the run began with {told}")
     if before.get("kernel") != now["kernel"]:
         raise UserError(
             f"--resume {source}: its kernel was {before.get('kernel')}, here it is {now['kernel']}, which rounds "
-            "differently: continue in an environment like the first one (is numba installed?)"
+            "differently: continue in an environment like the first one (is numba installed?), or name it by --kernel"
         )
     blas = [", ".join(sorted(set(words))) for words in (json.loads(before["blas"]), now["blas"])]
     if blas[0] != blas[1]:
