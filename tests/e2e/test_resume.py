@@ -195,6 +195,20 @@ def test_another_configuration_is_refused_with_the_differences(part: Path, capsy
     assert part.read_bytes() == before
 
 
+def test_the_kernel_may_be_named_but_not_be_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A later release may choose otherwise for "auto": whoever names the kernel of the result can go on."""
+    out = tmp_path / "run.h5"
+    with pytest.raises(SystemExit):
+        cli.main(
+            "zofl_mpi.zo_hfl", ["--method", "fedavg", "--batch", "100", "--rounds", "2", "--out", str(out), "--quiet"]
+        )
+    assert resume(out, "--rounds", 3, "--kernel", "numpy") == 0  # what auto takes for 100 samples
+    kernel = pytest.importorskip("numba") and "numba-blas"
+    assert resume(out, "--rounds", 4, "--kernel", kernel) == 2
+    told = capsys.readouterr().err
+    assert "its kernel was numpy, here it is numba-blas" in told and "name it by --kernel" in told
+
+
 @pytest.mark.parametrize("what", ["--method", "--problem"])
 def test_another_method_or_problem_is_refused(part: Path, capsys: pytest.CaptureFixture[str], what: str) -> None:
     other = {"--method": "zofl_mpi.zo_hfl:ZOHFL", "--problem": "toy"}[what]

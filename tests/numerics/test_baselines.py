@@ -31,6 +31,7 @@ from zofl_mpi.run.desk import STEPS, Memory, Nothing
 from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.setting import Setting, numbers
 from zofl_mpi.run.streams import Purpose, Streams
+from zofl_mpi.server import Start
 from zofl_mpi.zo_hfl import ZOHFL
 from zofl_mpi.zo_hfl import State as HierarchicalState
 
@@ -860,3 +861,11 @@ def test_the_control_names_its_step(make: Make) -> None:
     of = ServerSGD(make(), gamma=1.7e308)
     with pytest.raises(UserError, match="x is not finite after the server's step; a smaller --gamma may help"):
         one(of, 0, 10 * point(of.setting))
+
+
+def test_a_pretraining_that_diverges_is_told() -> None:
+    """Mutation: x_0 is not looked at, and a client is blamed for it."""
+    problem, server, clients = Quadratic.random(Streams(1), 3, 2)
+    setting = Setting(problem, Streams(1), clients, server, server, None, np.float64)
+    with pytest.raises(UserError, match="x_0 is not finite after the pretraining"):
+        Start("pretrained", pretrain_gamma=1e300).point(setting, 4)
