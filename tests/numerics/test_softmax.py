@@ -329,3 +329,18 @@ def test_importing_the_problem_loads_neither_torch_nor_numba():
     imports = "import zofl_mpi.problems.softmax, zofl_mpi.problems.toy, zofl_mpi.zo, sys"
     code = f"{imports}; print(sys.modules.keys() & {{'torch', 'numba'}})"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("numba"), reason="no numba")
+def test_preparing_compiles_the_kernel_that_runs(monkeypatch):
+    """Mutations: another kernel; other types than those of the run, which would be compiled again."""
+    from zofl_mpi.problems import softmax_numba
+
+    problem, x = softmax(dtype=np.float32), np.zeros((2, C * p), np.float32)
+    problem.prepare("numpy", UNIT)
+    for kernel, compiled, B in (("numba", "advance", 1), ("numba-blas", "advance_wide", 4)):
+        problem.prepare(kernel, UNIT)
+        before = list(getattr(softmax_numba, compiled).signatures)
+        problem.lower(0, UNIT, x, x, batches(3, B), np.full(3, 0.1))
+        assert problem.kernel_name(B) == kernel
+        assert getattr(softmax_numba, compiled).signatures == before != []

@@ -8,7 +8,7 @@ f_{2,i}(x, y) = m rho_i lam / 2 |x - y|^2
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
@@ -18,7 +18,7 @@ from zofl_mpi.data import Dataset
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Array, Batch
 from zofl_mpi.problems.per_client import PerClient, check, of
-from zofl_mpi.problems.softmax_kernels import KERNELS, Minibatches, choose
+from zofl_mpi.problems.softmax_kernels import COMPILED, KERNELS, Minibatches, choose
 from zofl_mpi.projections import ball
 
 QUIET = np.errstate(all="ignore")  # values that are not finite are the caller's to find
@@ -77,6 +77,12 @@ class Softmax:
     def kernel_name(self, batch_size: int) -> str:
         """Which kernel `lower` uses for batches of this size, for the record: kernels agree to rounding only."""
         return choose(self.kernel, batch_size)
+
+    def prepare(self, kernel: str, data: Dataset) -> None:
+        """Makes a kernel ready: a compiled one is compiled the first time (seconds), and kept on the disk."""
+        if kernel in COMPILED:
+            own = replace(self, kernel=kernel)
+            own.descend(data, np.zeros(self.n, self.dtype), np.zeros((1, 1), np.int64), np.zeros(1))
 
     def flops(self, batch_size: int) -> float:
         """Of the two products with the batch: logits and gradient."""

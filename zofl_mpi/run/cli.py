@@ -100,6 +100,7 @@ def _job(world: World, family: Any, plan: Plan) -> Callable[[], int]:
         if world.rank == 0:
             print_plan(plan, method)
         return lambda: 0
+    _prepare(world, setting, str(kernel))
     stop = Stop()
     stop.listen()
     attrs = {"command": plan.command, "mpi": world.library, **places}
@@ -112,6 +113,16 @@ def _job(world: World, family: Any, plan: Plan) -> Callable[[], int]:
         return status
 
     return job
+
+
+def _prepare(world: World, setting: Setting, kernel: str) -> None:
+    """One rank of each node makes the kernel ready, if the problem says how: ten at once would compile it ten times."""
+    prepare = getattr(setting.problem, "prepare", None)
+    if prepare is None or world.size == 1:
+        return
+    place, ranks = world.neighbours(None)
+    last = place == len(ranks) - 1  # a client rank, which needs it anyway, not the server
+    together(world, lambda: prepare(kernel, setting.server) if last else None)
 
 
 def _opened(world: World, method: Any, plan: Plan, attrs: dict[str, Any], stop: Stop) -> Callable[[], int]:
