@@ -24,8 +24,7 @@ from torch.nn.functional import cross_entropy
 from zofl_mpi.data import Dataset
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Array, Batch
-from zofl_mpi.problems.per_client import PerClient, check, of
-from zofl_mpi.projections import ball
+from zofl_mpi.problems.terms import PerClient, check, dissimilarity, into_ball, of
 
 QUIET = np.errstate(all="ignore")  # values that are not finite are the caller's to find
 BLOCK = 256  # samples that are looked at together when all data are
@@ -123,8 +122,7 @@ class Network:
     @QUIET
     def f2(self, i: int, x: Array, y: Array) -> float:
         """m rho_i lam / 2 |x - y|^2."""
-        difference = np.asarray(x, np.float64) - y
-        return float(self.m * self.weights[i] * self.lam / 2 * (difference @ difference))
+        return dissimilarity(self.weights, self.lam, i, x, y)
 
     def lower(self, i: int, data: Dataset, x: Array, y: Array, batches: Batch, stepsizes: NDArray[np.float64]) -> Array:
         """[A] Algorithm 2 from y (k, n), the k points in turn on the same mini-batches; see `Hierarchical.lower`.
@@ -186,8 +184,7 @@ class Network:
 
     def project(self, i: int, x: Array, y: Array) -> Array:
         """(k, n) the rows of y projected onto the balls around the rows of x; y itself where there is no constraint."""
-        radius = of(self.radius, i)
-        return ball(y, x, radius) if radius < np.inf else y
+        return into_ball(self.radius, i, x, y)
 
     def solution(self, i: int, data: Dataset, x: Array) -> None:
         """There is no closed form."""
