@@ -71,6 +71,11 @@ def participants(setting: Setting, beta: float, r: int) -> list[int]:
     return sorted(setting.streams(Purpose.PARTICIPANTS, r=r).permutation(setting.m)[:count].tolist())
 
 
+def own_gradient(setting: Setting, x: Array, size: int, r: int) -> NDArray[np.float64]:
+    """(n,) the gradient at x of the mean loss on xi_r, for a `Smooth` problem."""
+    return np.asarray(setting.problem.gradient(x, setting.server, own_batch(setting, size, r)), np.float64)
+
+
 def own_batch(setting: Setting, size: int, r: int) -> NDArray[np.int64]:
     """(size,) xi_r, positions in the server's data, drawn with replacement; the same for every method."""
     return setting.streams(Purpose.SERVER_BATCH, r=r).integers(len(setting.server), size=size)

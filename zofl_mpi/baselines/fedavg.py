@@ -42,9 +42,7 @@ class FedAvg:
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Algorithm 1 of the paper: the server's loop."""
-        to, shares = self.local.participants(self.setting, r), self.local.shares(self.setting)
-        mean = clients.mean(self.train, Model(state.x, r), to=to, weights=shares)
-        return self.local.stepped(self.setting, state.x, mean.y, r)
+        return self.local.averaged(self.setting, state.x, r, clients, self.train)
 
     def train(self, client: Client, message: Model) -> Trained:
         """Its ClientUpdate."""
@@ -90,9 +88,7 @@ class FedProx:
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Algorithm 2 of the paper."""
-        to, shares = self.local.participants(self.setting, r), self.local.shares(self.setting)
-        mean = clients.mean(self.train, Model(state.x, r), to=to, weights=shares)
-        return self.local.stepped(self.setting, state.x, mean.y, r)
+        return self.local.averaged(self.setting, state.x, r, clients, self.train)
 
     def train(self, client: Client, message: Model) -> Trained:
         """The inexact minimiser of its proximal objective, line 6."""

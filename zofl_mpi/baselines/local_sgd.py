@@ -132,8 +132,14 @@ class LocalSGD:
         sizes = [1 if self.weights == "uniform" else len(data) for data in setting.data]
         return {i: size / sum(sizes) for i, size in enumerate(sizes)}
 
-    def stepped(self, setting: Setting, x: Array, y: Array, r: int) -> State:
-        """x + eta_g (y - x), y the average of the participants' models, and the step on the server's own data.
+    def averaged(self, setting: Setting, x: Array, r: int, clients: Clients, train: Step) -> State:
+        """A round in which the participants' `train` turns `Model` into `Trained`."""
+        to = self.participants(setting, r)
+        mean = clients.mean(train, Model(x, r), to=to, weights=self.shares(setting))
+        return self.stepped(setting, x, mean.y, r, to)
+
+    def stepped(self, setting: Setting, x: Array, y: Array, r: int, to: list[int]) -> State:
+        """x + eta_g (y - x), y the average of the participants' (`to`) models, and the step on the server's own data.
 
         Raises:
             UserError: the new x is not finite.
@@ -141,16 +147,14 @@ class LocalSGD:
         with np.errstate(over="ignore", invalid="ignore"):  # told in a sentence of its own
             new = y if self.eta_g == 1 else x + self.eta_g * (y.astype(np.float64) - x)
             if self.gamma:
-                batch = server.own_batch(setting, self.server_batch, r)
-                gradient = setting.problem.gradient(x, setting.server, batch).astype(np.float64)
+                gradient = server.own_gradient(setting, x, self.server_batch, r)
                 new = new - stepsize(self.schedule, self.gamma, r) * gradient
             new = new.astype(x.dtype)
         if not np.isfinite(new).all():
             raise UserError(
                 "x is not finite after the server's step; smaller --eta-g, --gamma or --gamma-local may help"
             )
-        steps = sum(self.local_steps(i, r) for i in self.participants(setting, r))
-        return State(new, steps)
+        return State(new, sum(self.local_steps(i, r) for i in to))
 
     # --- a client
 

@@ -88,7 +88,7 @@ class Scaffold:
         """Algorithm 1, lines 3, 4, 15 to 17."""
         to, shares = self.local.participants(self.setting, r), self.local.shares(self.setting)
         mean = clients.mean(self.train, Controlled(state.x, state.c, r), to=to, weights=shares)
-        moved = self.local.stepped(self.setting, state.x, state.x + mean.dy, r)
+        moved = self.local.stepped(self.setting, state.x, state.x + mean.dy, r, to)
         c = state.c + math.fsum(shares[i] for i in to) * mean.dc.astype(np.float64)
         return State(moved.x, c.astype(state.c.dtype), moved.local_steps)
 

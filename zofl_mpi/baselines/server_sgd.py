@@ -52,8 +52,7 @@ class ServerSGD:
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """One step; no client is asked."""
-        batch = server.own_batch(self.setting, self.server_batch, r)
-        gradient = self.setting.problem.gradient(state.x, self.setting.server, batch).astype(np.float64)
+        gradient = server.own_gradient(self.setting, state.x, self.server_batch, r)
         with np.errstate(over="ignore", invalid="ignore"):  # told in a sentence of its own
             x = (state.x - stepsize(self.schedule, self.gamma, r) * gradient).astype(state.x.dtype)
         if not np.isfinite(x).all():
