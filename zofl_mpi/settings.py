@@ -237,9 +237,7 @@ def _softmax(values: Values, world: World, streams: Streams, dtype: str, device:
 def _features(values: Values, world: World, streams: Streams, dtype: str, device: str) -> Setting:
     samples, model = _part(Samples, values), _part(FeaturesModel, values)
     demand(samples.pixels == "unit", "pixels", samples.pixels, "unit: the features are made of [0, 1] and standardised")
-    filters = together(
-        world, lambda: features.Filters(model.filters, model.filter_size, model.pool, model.features_seed)
-    )
+    filters = features.Filters(model.filters, model.filter_size, model.pool, model.features_seed)
     federation = samples.federation(world, streams, lambda stored: features.sources(stored, filters))
     return _regression(values, streams, features.standardised(federation), dtype)
 
@@ -270,12 +268,9 @@ def _network(factory: Factory) -> Build:
 
         federation = _part(Samples, values).federation(world, streams)
         shape, classes = _shape(federation), federation.server.classes
-        module = together(world, lambda: seeded(lambda: factory(values, shape, classes), streams(Purpose.MODULE)))
-        problem = together(
-            world,
-            lambda: Network(
-                module, shape, classes, federation.weights, dtype=np.dtype(dtype), device=device, **_terms(values)
-            ),
+        module = seeded(lambda: factory(values, shape, classes), streams(Purpose.MODULE))
+        problem = Network(
+            module, shape, classes, federation.weights, dtype=np.dtype(dtype), device=device, **_terms(values)
         )
         setting = _setting(problem, streams, federation, dtype)
         return replace(setting, fingerprint=f"{setting.fingerprint}, {_fingerprint(module)}")
@@ -356,8 +351,7 @@ def own_problem(name: str, cls: type[Any]) -> Choice:
 
     def build(values: Values, world: World, streams: Streams, dtype: str, device: str) -> Setting:
         federation = _part(Samples, values).federation(world, streams)
-        problem = together(world, lambda: made(cls, values, federation=federation))
-        return _setting(problem, streams, federation, dtype)
+        return _setting(made(cls, values, federation=federation), streams, federation, dtype)
 
     return Choice({"data": Samples, "problem": cls}, build, roles)
 

@@ -94,7 +94,7 @@ def _job(world: World, family: Any, plan: Plan) -> Callable[[], int]:
     )
     method_class = together(world, lambda: method_of(family, plan.values["method"]))
     method = together(world, lambda: flags.made(method_class, plan.values, setting=setting))
-    kernel = together(world, lambda: method.plan(1).get("kernel"))
+    kernel = together(world, lambda: method.plan(1).get("kernel", ""))
     _same(world, kernel, "--kernel auto chose different kernels; install numba on all nodes, or say --kernel numpy")
     if plan.values["dry_run"]:
         if world.rank == 0:
@@ -103,7 +103,7 @@ def _job(world: World, family: Any, plan: Plan) -> Callable[[], int]:
     _prepare(world, setting, str(kernel))
     stop = Stop()
     stop.listen()
-    attrs = {"command": plan.command, "mpi": world.library, **places}
+    attrs = {"command": plan.command, "mpi": world.library, "kernel": kernel, **places}
     lead = at_server(world, lambda: _opened(world, method, plan, attrs, stop))
     work = lead or (lambda: _serve(world, method, setting, stop))
 

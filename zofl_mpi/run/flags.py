@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
+import functools
 import io
 import itertools
 import re
@@ -72,7 +73,7 @@ class _Leaf(NamedTuple):
 
 def _leaves(cls: type[Any], default: Any = dataclasses.MISSING) -> Iterator[_Leaf]:
     """The flags of a class, those of its dataclass fields in their place; `default`: an instance with the defaults."""
-    hints, texts = typing.get_type_hints(cls), attribute_texts(cls)
+    hints, texts = typing.get_type_hints(cls), attribute_texts(cls)  # type: ignore[arg-type]
     for f in dataclasses.fields(cls):
         if not f.init or f.name in NOT_FLAGS:
             continue
@@ -174,6 +175,7 @@ def _form(title: str, cls: type[Any]) -> type[Any]:
     return dataclasses.make_dataclass(title.replace(" ", "_"), fields, kw_only=True)
 
 
+@functools.cache
 def attribute_texts(cls: type[Any]) -> dict[str, str]:
     """{attribute: its text} of the section `Attributes:` of a class's docstring."""
     import docstring_parser

@@ -79,13 +79,11 @@ def clients_of(world: World, method: Method[Any], stop: Stop) -> Clients:
 def opened(world: World, method: Method[Any], order: Order) -> tuple[records.Recorder, records.Checkpoint | None]:
     """The result file, new or continued, and the checkpoint to start from."""
     flags, columns = order.flags, {**COLUMNS, **method.columns()}
-    kernel = method.plan(1).get("kernel", "")
     attrs = {
         **records.provenance(),
         **order.attrs,
         "config": order.config,
         "seed": flags["seed"],
-        "kernel": kernel,
         "data": method.setting.fingerprint,
     }
     if flags["resume"]:
