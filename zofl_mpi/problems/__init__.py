@@ -113,3 +113,67 @@ class Smooth(Protocol):
 
     def score(self, x: Array, data: Any, mix: NDArray[np.float64] | None = None) -> Mapping[str, float]:
         """As `Hierarchical.score`."""
+
+
+class Lipschitz(Protocol):
+    """[B]: min_x (1/m) sum_i f_i(x) over the intersection of sets X_i, f_i the mean of a loss that is locally Lipschitz.
+
+    No gradient is asked for. These three are all that a problem needs. What it has besides is used: `initial(generator)`
+    for --x0 random, `score(x, data)` for reports (as `Hierarchical.score`), `kernel_name(batch_size)`, `flops(batch_size)`
+    of one evaluation of one point, `truth()` (x*, f(x*)) where the solution is known.
+    """
+
+    @property
+    def n(self) -> int:
+        """Length of x."""
+
+    def losses(self, i: int, x: Array, data: Any, batch: Batch | None = None) -> NDArray[np.float64]:
+        """(k,) f_i at the rows of x (k, n), each on the same samples: those at positions `batch` (B,), or all of `data`.
+
+        The differences of these numbers are divided by a small radius: sum over samples in float64.
+        """
+
+    def project(self, i: int, x: Array) -> Array:
+        """(n,) the nearest point of X_i to x (n,); x itself where there is no constraint."""
+
+
+class Bilevel(Protocol):
+    """[B]: min_x (1/m) sum_i f_i(x, y(x)) with y(x) = argmin_y (1/m) sum_i h_i(x, y), strongly convex in y.
+
+    Minimax, min_x max_y (1/m) sum_i f_i(x, y), has h_i = -f_i. These are all that a problem needs. What it has besides is
+    used: the functions that `Lipschitz` may have (with `score(x, y, data)`), and
+
+    - `parts(data)`: (upper, lower), the samples of a client that f_i and h_i see; without it both see all;
+    - `project_lower(x, y)`: (n_lower,) the nearest point of Y(x) to y; without it Y(x) is everything;
+    - `initial_lower()`: (n_lower,) where the first lower solve starts; without it 0;
+    - `solution(x, data)`: (n_lower,) the exact y(x), from the data of all clients (a sequence of them); for --lower exact
+      and for reports;
+    - `homogeneous`: True where all h_i are equal in distribution, so that the clients' own minimisers need no correction.
+    """
+
+    @property
+    def n(self) -> int:
+        """Length of x."""
+
+    @property
+    def n_lower(self) -> int:
+        """Length of y."""
+
+    def f(self, i: int, x: Array, y: Array, data: Any, batch: Batch | None = None) -> NDArray[np.float64]:
+        """(k,) f_i at the pairs of rows of x (k, n) and y (k, n_lower), each on the same samples of the upper part.
+
+        Differences of these numbers are divided by a small radius: sum over samples in float64.
+        """
+
+    def gradient_h(self, i: int, x: Array, y: Array, data: Any, batch: Batch | None = None) -> Array:
+        """(n_lower,) the gradient in y of h_i at x (n,), y (n_lower,), over samples of the lower part."""
+
+    def curvature(self, x: Array) -> tuple[float, float]:
+        """mu_h, L_h: how strongly convex and how smooth (1/m) sum_i h_i(x, .) is at least and at most.
+
+        Raises:
+            UserError: it is not strongly convex at this x.
+        """
+
+    def project(self, i: int, x: Array) -> Array:
+        """(n,) the nearest point of X_i to x (n,); x itself where there is no constraint."""

@@ -29,6 +29,11 @@ class Purpose(IntEnum):
     PERSONAL = 13  # mini-batches of the local solves that only an evaluation asks for
     FILTERS = 14  # random convolutional filters
     MODULE = 15  # what a torch module draws when it is made, frozen weights among it
+    LOWER_BATCH = 16  # mini-batches of the lower level; t is its communication round
+    OUTPUT = 17  # which iterate is kept as the uniformly drawn one
+    PROBE = 18  # directions of the reports on stationarity
+    COIN = 19  # numbers of local steps between two communications of Scaffnew
+    LOWER_PARTICIPANTS = 20  # clients that a round of the lower level samples
 
 
 @final
