@@ -116,11 +116,12 @@ class Smooth(Protocol):
 
 
 class Lipschitz(Protocol):
-    """[B]: min_x (1/m) sum_i f_i(x) over the intersection of sets X_i, f_i the mean of a loss that is locally Lipschitz.
+    """[B]: min_x (1/m) sum_i f_i(x) over the intersection of sets X_i, f_i the mean of a locally Lipschitz loss.
 
-    No gradient is asked for. These three are all that a problem needs. What it has besides is used: `initial(generator)`
-    for --x0 random, `score(x, data)` for reports (as `Hierarchical.score`), `kernel_name(batch_size)`, `flops(batch_size)`
-    of one evaluation of one point, `truth()` (x*, f(x*)) where the solution is known.
+    No gradient is asked for. These three are all that a problem needs. What it has besides is used:
+    `initial(generator)` for --x0 random, `score(x, data)` for reports (as `Hierarchical.score`),
+    `kernel_name(batch_size)`, `flops_evaluation(batch_size)` of the loss at one point, `lipschitz`, L_0, a
+    Lipschitz constant of all f_i.
     """
 
     @property
@@ -128,7 +129,7 @@ class Lipschitz(Protocol):
         """Length of x."""
 
     def losses(self, i: int, x: Array, data: Any, batch: Batch | None = None) -> NDArray[np.float64]:
-        """(k,) f_i at the rows of x (k, n), each on the same samples: those at positions `batch` (B,), or all of `data`.
+        """(k,) f_i at the rows of x (k, n), each on the same samples: those at positions `batch` (B,), or all.
 
         The differences of these numbers are divided by a small radius: sum over samples in float64.
         """
@@ -140,15 +141,15 @@ class Lipschitz(Protocol):
 class Bilevel(Protocol):
     """[B]: min_x (1/m) sum_i f_i(x, y(x)) with y(x) = argmin_y (1/m) sum_i h_i(x, y), strongly convex in y.
 
-    Minimax, min_x max_y (1/m) sum_i f_i(x, y), has h_i = -f_i. These are all that a problem needs. What it has besides is
-    used: the functions that `Lipschitz` may have (with `score(x, y, data)`), and
+    Minimax, min_x max_y (1/m) sum_i f_i(x, y), has h_i = -f_i. These are all that a problem needs. What it has besides
+    is used: the functions that `Lipschitz` may have (with `score(x, y, data)`), and
 
     - `parts(data)`: (upper, lower), the samples of a client that f_i and h_i see; without it both see all;
     - `project_lower(x, y)`: (n_lower,) the nearest point of Y(x) to y; without it Y(x) is everything;
     - `initial_lower()`: (n_lower,) where the first lower solve starts; without it 0;
-    - `solution(x, data)`: (n_lower,) the exact y(x), from the data of all clients (a sequence of them); for --lower exact
-      and for reports;
-    - `homogeneous`: True where all h_i are equal in distribution, so that the clients' own minimisers need no correction.
+    - `solution(x, data)`: (n_lower,) the exact y(x), from the data of all clients (a sequence of them); for --lower
+      exact and for reports;
+    - `homogeneous`: True where the mean of the clients' own minimisers is y(x), as for h_i equal in distribution.
     """
 
     @property

@@ -1,0 +1,346 @@
+"""[B] 5.2: values by a slow formula, derivatives by differences, the structural facts, Newton's method, the bounds."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from zofl_mpi.data import Dataset
+from zofl_mpi.errors import UserError
+from zofl_mpi.problems import hyperparameter
+from zofl_mpi.problems.hyperparameter import Hyperparameter
+from zofl_mpi.run.streams import Purpose, Streams
+
+STREAMS = Streams(23)
+m, p, C = 3, 6, 4
+GENERATOR = STREAMS(Purpose.SYNTHETIC)
+BYTES = GENERATOR.integers(0, 256, (200, p), dtype=np.uint8)
+LABELS = GENERATOR.integers(0, C, 200).astype(np.uint8)
+SHUFFLED = GENERATOR.permutation(200)
+ROWS = [np.sort(part) for part in np.split(SHUFFLED[:150], [30, 73])]  # 30, 43, 77 samples
+SCALES = {
+    "bytes": {"scale": 1 / 255},
+    "standardised": {"scale": 1 / 80, "shift": -1.5},
+    "per feature": {"scale": GENERATOR.uniform(0.002, 0.02, p), "shift": GENERATOR.standard_normal(p)},
+    "per feature, no shift": {"scale": GENERATOR.uniform(0.002, 0.02, p)},
+}
+
+
+def clients(name="bytes"):
+    return tuple(Dataset(BYTES, LABELS, C, rows, **SCALES[name]) for rows in ROWS)
+
+
+CLIENTS = clients()
+X = np.array([0.05, 0.2, 0.11])
+BATCH = np.array([3, 5, 3, 0, 4])  # a position twice: batches are drawn with replacement
+
+
+def problem(data=CLIENTS, **settings):
+    return Hyperparameter.of(data, **({"dtype": np.float64} | settings))
+
+
+def points(k, t=0):
+    return STREAMS(Purpose.START, t=t).standard_normal((k, p))
+
+
+def slow(y, data, positions):
+    """The mean of log(1 + exp(-v U.y)), sample by sample."""
+    total = 0.0
+    for j in positions:
+        row = j if data.rows is None else data.rows[j]
+        U = data.inputs[row] * np.asarray(data.scale) + np.asarray(data.shift)
+        v = 1 if data.labels[row] % 2 == 0 else -1
+        total += math.log(1 + math.exp(-v * sum(U * y)))
+    return total / len(positions)
+
+
+def lower_value(y, x, data=CLIENTS):
+    """(1/m) sum_i h_i(x, y), from the definition."""
+    parts = [problem(data).parts(own)[1] for own in data]
+    values = [slow(y, part, range(len(part))) + x[i] / 2 * (y @ y) for i, part in enumerate(parts)]
+    return sum(values) / len(values)
+
+
+def mean_gradient(y, x, data=CLIENTS):
+    """Of the same, by the problem's own gradients."""
+    own = problem(data)
+    return np.mean([own.gradient_h(i, x, y, own.parts(d)[1]) for i, d in enumerate(data)], axis=0)
+
+
+def hessian(y, x, data=CLIENTS):
+    """Of the same, column by column from central differences of the gradient."""
+    step = 1e-5
+    columns = [
+        (mean_gradient(y + step * e, x, data) - mean_gradient(y - step * e, x, data)) / (2 * step) for e in np.eye(p)
+    ]
+    return np.stack(columns, axis=1)
+
+
+def upper_value(y, data=CLIENTS):
+    own = problem(data)
+    return np.mean([own.f(i, X[None], y[None], own.parts(d)[0])[0] for i, d in enumerate(data)])
+
+
+@pytest.mark.parametrize("size", [1, 4, 5, 77, 1000])
+@pytest.mark.parametrize("share", [0.2, 0.1, 1 / 3, 0.37, 0.9])
+def test_the_parts_are_a_split_in_the_right_proportion(size, share):
+    """Mutations: floor(j share) alone; round; a part that holds the other's samples."""
+    data = Dataset(BYTES, LABELS, C, np.arange(3, 3 + size))
+    upper, lower = replace(problem(), held_out=share).parts(data)
+    assert sorted([*upper.rows, *lower.rows]) == list(range(3, 3 + size))
+    assert abs(len(upper) - share * size) < 1
+    held_out = [j for j in range(size) if math.floor((j + 1) * share) > math.floor(j * share)]
+    assert (upper.rows - 3).tolist() == held_out
+    assert (np.diff(upper.rows) <= math.ceil(1 / share)).all()  # spread evenly, however the samples are sorted
+
+
+def test_every_fifth_sample_is_held_out():
+    """Of a data set without rows too. Mutation: the first fifth; positions taken for rows."""
+    whole = Dataset(BYTES, LABELS, C)
+    upper, lower = problem().parts(whole)
+    assert upper.rows.tolist() == list(range(4, 200, 5))
+    assert len(lower) == 160
+    part, _ = problem().parts(CLIENTS[2])
+    assert part.rows.tolist() == ROWS[2][4::5].tolist()
+
+
+def test_parts_that_are_kept_cannot_be_changed():
+    upper, _ = problem().parts(Dataset(BYTES, LABELS, C))
+    with pytest.raises(ValueError, match="read-only"):
+        upper.rows[0] = 0
+
+
+@pytest.mark.parametrize("batch", [None, BATCH])
+@pytest.mark.parametrize("name", SCALES)
+def test_f_is_the_mean_logistic_loss(name, batch):
+    """Mutations: sum; the targets' sign; scale or shift left out; a label's own parity of a byte; x_i |y|^2 added."""
+    data, y = clients(name)[1], points(3)
+    own = problem(clients(name))
+    found = own.f(1, np.stack([X, X + 1, 2 * X]), y, data, batch)
+    positions = range(len(data)) if batch is None else batch
+    np.testing.assert_allclose(found, [slow(row, data, positions) for row in y], rtol=1e-12)
+    assert found.dtype == np.float64
+
+
+@pytest.mark.parametrize("batch", [None, BATCH])
+def test_points_together_are_points_alone(batch):
+    """Mutation: the rows of y mixed up."""
+    own, y, x = problem(), points(4), np.tile(X, (4, 1))
+    alone = [own.f(0, x[:1], row[None], CLIENTS[0], batch)[0] for row in y]
+    np.testing.assert_allclose(own.f(0, x, y, CLIENTS[0], batch), alone, rtol=1e-13)
+
+
+@pytest.mark.parametrize("i", range(m))
+@pytest.mark.parametrize("batch", [None, BATCH])
+@pytest.mark.parametrize("name", SCALES)
+def test_gradient_h_by_central_differences(name, batch, i):
+    """Mutations: x_j of another client; x_i y / 2; 1/N for 1/B; the sign; factor only once."""
+    data, (y, direction) = clients(name)[i], points(2)
+    positions = range(len(data)) if batch is None else batch
+
+    def h(s):
+        z = y + s * direction
+        return slow(z, data, positions) + X[i] / 2 * (z @ z)
+
+    slope = (h(1e-5) - h(-1e-5)) / 2e-5
+    assert problem(clients(name)).gradient_h(i, X, y, data, batch) @ direction == pytest.approx(slope, rel=1e-7)
+
+
+def test_blocks_change_nothing(monkeypatch):
+    """Mutations: the last block counted as a whole one; the mean of the blocks' means; Hessians of one block."""
+    own, y = problem(), points(2)
+    before = own.f(2, X[None], y, CLIENTS[2]), own.gradient_h(2, X, y[0], CLIENTS[2]), own.solution(X, CLIENTS)
+    monkeypatch.setattr(hyperparameter, "BLOCK", 10)
+    monkeypatch.setattr(hyperparameter, "HESSIAN_BLOCK", 7)
+    after = own.f(2, X[None], y, CLIENTS[2]), own.gradient_h(2, X, y[0], CLIENTS[2]), own.solution(X, CLIENTS)
+    for a, b in zip(before, after, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-10)
+
+
+def test_batches_of_one_average_to_the_whole():
+    """Over all N_i batches of size 1, exactly: unbiased. Mutation: weights by class or by position."""
+    own, data, y = problem(), CLIENTS[1], points(1)
+    singles = [np.array([j]) for j in range(len(data))]
+    values = [own.f(1, X[None], y, data, batch)[0] for batch in singles]
+    assert np.mean(values) == pytest.approx(own.f(1, X[None], y, data)[0], rel=1e-12)
+    slopes = [own.gradient_h(1, X, y[0], data, batch) for batch in singles]
+    np.testing.assert_allclose(np.mean(slopes, axis=0), own.gradient_h(1, X, y[0], data), rtol=1e-11, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", SCALES)
+def test_the_solution_is_stationary(name):
+    """Newton's residual by a slow formula. Mutations: held-out samples; clients weighted by size; max for mean of x."""
+    data = clients(name)
+    y = problem(data).solution(X, data)
+    assert y.dtype == np.float64
+    assert np.linalg.norm(mean_gradient(y, X, data)) <= 2e-12
+    step = 1e-6
+    slopes = [(lower_value(y + step * e, X, data) - lower_value(y - step * e, X, data)) / (2 * step) for e in np.eye(p)]
+    np.testing.assert_allclose(slopes, 0, atol=1e-8)
+
+
+@pytest.mark.parametrize("start", [100.0, 1e4])
+def test_newton_converges_from_afar(start):
+    """There all Hessians are nearly ridge I, and full steps go wild. Mutation: no halving."""
+    own = problem()
+    np.testing.assert_allclose(
+        own.solution(X, CLIENTS, start * points(1)[0]), own.solution(X, CLIENTS), rtol=1e-9, atol=1e-12
+    )
+
+
+def test_a_warm_start_saves_hessians(monkeypatch):
+    """A solution is its own, a close one costs one Hessian. Mutations: `start` ignored; the inverse never kept."""
+    labels = (BYTES @ np.arange(p) < np.median(BYTES @ np.arange(p))).astype(np.uint8)
+    data = tuple(replace(d, labels=labels) for d in CLIENTS)  # nearly separable: y is large, and Newton has some way
+    own, made, x = problem(data), [], X / 100
+    original = hyperparameter._Average.hessian
+    monkeypatch.setattr(hyperparameter._Average, "hessian", lambda self, y: made.append(1) or original(self, y))
+    y = own.solution(x, data)
+    assert len(made) >= 3
+    made.clear()
+    np.testing.assert_array_equal(own.solution(x, data, y), y)
+    assert made == []
+    close = own.solution(1.001 * x, data, y)
+    assert len(made) == 1
+    assert np.linalg.norm(close - y) > 1e-5
+
+
+def test_the_hessian_is_the_derivative_of_the_gradient():
+    """Mutations: sigma for sigma'; the factor of the inputs applied once; 1/m twice."""
+    for name in SCALES:
+        data, y = clients(name), points(1)[0]
+        lower = hyperparameter._Average([problem(data).parts(d)[1] for d in data], float(X.mean()))
+        np.testing.assert_allclose(lower.hessian(y), hessian(y, X, data), rtol=1e-6, atol=1e-8)
+
+
+def test_the_solution_depends_on_the_mean_of_x_only():
+    """Fact (i) of [B] 5.2. Mutations: x weighted by the clients' sizes; the ridge of one client."""
+    own = problem()
+    y = own.solution(X, CLIENTS)
+    shifted = own.solution(X + np.array([0.03, -0.1, 0.07]), CLIENTS)
+    np.testing.assert_allclose(shifted, y, atol=1e-11)
+    assert np.linalg.norm(own.solution(X + np.array([0.03, 0, 0]), CLIENTS) - y) > 1e-3
+
+
+def test_the_implicit_gradient_has_equal_components():
+    """By differences of f(x, y(x)), and by the implicit function theorem: -(1/m) y' H^-1 grad f(y) each.
+
+    Mutations: f_i that depends on x; a solution of another lower level.
+    """
+    own, step = problem(), 1e-4
+    y = own.solution(X, CLIENTS)
+    found = [
+        (upper_value(own.solution(X + step * e, CLIENTS)) - upper_value(own.solution(X - step * e, CLIENTS)))
+        / (2 * step)
+        for e in np.eye(m)
+    ]
+    gradient = [(upper_value(y + 1e-6 * e) - upper_value(y - 1e-6 * e)) / 2e-6 for e in np.eye(p)]
+    expected = -y @ np.linalg.solve(hessian(y, X), gradient) / m
+    assert abs(expected) > 1e-3
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-8)
+    assert np.ptp(found) < 1e-6 * abs(expected)
+
+
+@pytest.mark.parametrize("name", SCALES)
+def test_curvature_bounds_the_hessian(name):
+    """At y = 0, where it is largest, at other points, and for each client alone.
+
+    Mutations: lambda_max/4 of another matrix; the least of x for the mean; max(x) left out; all samples of a client.
+    """
+    data = clients(name)
+    own = problem(data)
+    least, most = own.curvature(X)
+    assert least == pytest.approx(X.mean(), rel=1e-12)
+    for y in (np.zeros(p), *points(3)):
+        eigenvalues = np.linalg.eigvalsh((hessian(y, X, data) + hessian(y, X, data).T) / 2)
+        assert least * (1 - 1e-8) <= eigenvalues[0]
+        assert eigenvalues[-1] <= most * (1 + 1e-8)
+    tops = []
+    for part in (own.parts(d)[1] for d in data):
+        inputs, _ = part.take(np.arange(len(part)), np.float64)
+        tops.append(np.linalg.eigvalsh(inputs.T @ inputs / len(part))[-1] / 4)
+    assert max(tops) <= own.smoothness <= 1.02 * max(tops)
+    assert most == own.smoothness + X.max()
+
+
+def test_the_power_iteration_is_not_caught_by_symmetry():
+    """One-hot inputs: every axis is an eigenvector, the mean input is none. Mutation: start e_1."""
+    inputs = np.diag([1.0, 5.0, 3.0, 2.0]).repeat(2, axis=0) * np.tile([1.0, -1.0], 4)[:, None]
+    data = Dataset(inputs, np.zeros(8, np.int64), 2)
+    assert hyperparameter._largest_eigenvalue(data) == pytest.approx(25 / 4, rel=1e-5)
+    assert hyperparameter._largest_eigenvalue(Dataset(0 * inputs, data.labels, 2)) == 0
+
+
+def test_projection_start_and_sizes():
+    own = problem(mu=0.1, x_start=0.3)
+    np.testing.assert_array_equal(own.project(0, X), [0.1, 0.2, 0.11])
+    assert replace(own, dtype=np.float32).project(0, X.astype(np.float32)).dtype == np.float32
+    np.testing.assert_array_equal(own.initial(STREAMS(Purpose.START)), [0.3, 0.3, 0.3])
+    assert (own.n, own.n_lower, own.m, own.homogeneous, own.x0) == (3, 6, 3, False, "random")
+    assert own.flops_evaluation(64) == 2 * 64 * 6
+
+
+def test_score_counts_hits():
+    """Mutations: the parity turned round; the training part only; a margin of 0 a hit."""
+    own, y, data = problem(), points(1)[0], CLIENTS[2]
+    inputs, labels = data.take(np.arange(len(data)), np.float64)
+    found = own.score(X, y, data)
+    assert found["loss"] == pytest.approx(slow(y, data, range(len(data))), rel=1e-12)
+    assert found["accuracy"] == np.mean((inputs @ y > 0) == (labels % 2 == 0))
+    assert own.score(X, np.zeros(p), data) == {"loss": pytest.approx(math.log(2)), "accuracy": 0.0}
+
+
+def test_float32_stays_float32_and_close():
+    """Mutations: gradients in float64 whatever dtype is; f in float32; a model that is rounded to half precision."""
+    single, double = problem(dtype=np.float32), problem()
+    y = points(2).astype(np.float32)
+    for batch in (None, BATCH):
+        g = single.gradient_h(1, X.astype(np.float32), y[0], CLIENTS[1], batch)
+        assert g.dtype == np.float32
+        np.testing.assert_allclose(g, double.gradient_h(1, X, y[0], CLIENTS[1], batch), rtol=1e-5, atol=1e-6)
+        F = single.f(1, X[None], y, CLIENTS[1], batch)
+        assert F.dtype == np.float64
+        np.testing.assert_allclose(F, double.f(1, X[None], y.astype(np.float64), CLIENTS[1], batch), rtol=1e-6)
+    assert single.smoothness == double.smoothness
+
+
+def test_large_margins_do_not_overflow():
+    """Mutation: log(1 + exp(t)) as it is written."""
+    own, y = problem(), 1e5 * points(1)
+    assert np.isfinite(own.f(0, X[None], y, CLIENTS[0])).all()
+    assert np.isfinite(own.gradient_h(0, X, y[0], CLIENTS[0])).all()
+
+
+@pytest.mark.parametrize("x", [[0.1, -0.2, 0.05], [0.0, 0.0, 0.0], [np.nan, 1.0, 1.0]])
+def test_a_mean_that_is_not_positive_is_refused(x):
+    own = problem()
+    for ask in (own.curvature, lambda x: own.solution(x, CLIENTS)):
+        with pytest.raises(
+            UserError, match=r"^the mean of the regularisers x came to .*smaller --eta or --gamma.*--mu"
+        ):
+            ask(np.array(x))
+    assert own.curvature(np.array([-0.1, 0.2, 0.05]))[0] == pytest.approx(0.05)  # one may be negative
+
+
+def test_no_convergence_is_told(monkeypatch):
+    monkeypatch.setattr(hyperparameter, "NEWTON_STEPS", 1)
+    with pytest.raises(UserError, match=r"a gradient of .* only, not to 1\.0e-12: a larger --mu"):
+        problem().solution(X, CLIENTS)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"mu": 0.0}, "--mu 0.0: must be a number above 0"),
+        ({"mu": math.nan}, "--mu nan: must be a number above 0"),
+        ({"held_out": 0.0}, "--held-out 0.0: must be between 0 and 1, both excluded"),
+        ({"held_out": 1.0}, "--held-out 1.0: must be between 0 and 1, both excluded"),
+        ({"x_start": 0.001}, "--x-start 0.001: must be a number, at least --mu 0.01"),
+        ({"dtype": np.int32}, "logistic regression runs in float32 or float64"),
+        ({"held_out": 0.01}, r"--held-out 0.01: of client 0's 30 samples 0 are held out and 30 are left for training"),
+    ],
+)
+def test_bad_arguments_are_refused(settings, sentence):
+    with pytest.raises(UserError, match=sentence):
+        problem(**settings)

@@ -1,0 +1,462 @@
+"""Problems with known solutions: closed forms against central differences, optimality conditions and grids.
+
+Each docstring names the mutations to catch.
+"""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from zofl_mpi import problems, zo
+from zofl_mpi.descent import descend
+from zofl_mpi.problems.known import BilevelBowls, Bowls, Coupled, MaxAffine, Pieces
+from zofl_mpi.problems.toy import Bowl, Quadratic
+from zofl_mpi.run.streams import Purpose, Streams
+
+STREAMS = Streams(11)
+n, m, eta, N = 5, 4, 0.3, 32
+
+
+def point(t=0, size=n):
+    return STREAMS(Purpose.START, t=t).standard_normal(size)
+
+
+def basis(first=None, size=n):
+    """(size, size) orthonormal rows, the first one along `first`."""
+    columns = STREAMS(Purpose.START, r=1).standard_normal((size, size))
+    if first is not None:
+        columns[:, 0] = first
+    return np.linalg.qr(columns)[0].T
+
+
+def frame_mean(loss, x, frame, radius=eta):
+    return np.mean([zo.central(loss, x, v, radius) for v in frame], axis=0)
+
+
+def close(a, b, tolerance=1e-12):
+    np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+
+
+def mean_loss(problem, clients, batch=None):
+    return lambda x: float(np.mean([problem.losses(i, x[None], data, batch)[0] for i, data in enumerate(clients)]))
+
+
+MADE = {
+    "MaxAffine": (lambda **k: MaxAffine.random(STREAMS, n, m, **k), problems.Lipschitz),
+    "Bowls": (lambda **k: Bowls.random(STREAMS, n, m, **k), problems.Lipschitz),
+    "Bowls, smooth": (lambda **k: Bowls.random(STREAMS, n, m, **k), problems.Smooth),
+    "BilevelBowls": (lambda **k: BilevelBowls.random(STREAMS, n, m, **k), problems.Bilevel),
+    "Coupled": (lambda **k: (Coupled(), None, (range(1),)), problems.Bilevel),
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_the_protocols_are_offered_in_full(name):
+    """Mutation: a function misspelt."""
+    make, protocol = MADE[name]
+    problem = make()[0]
+    asked = {part for part in vars(protocol) if not part.startswith("_")}
+    assert asked | {"initial", "truth", "kernel_name", "flops_evaluation", "score"} <= set(dir(problem)) | set(vars(problem))
+    assert problem.initial(STREAMS(Purpose.START)).shape == (problem.n,)
+    assert problem.kernel_name(1) == "numpy" and problem.flops_evaluation(1) > 0
+    assert problem.truth()[0].shape == (problem.n,)
+
+
+# --- MaxAffine
+
+
+def kink():
+    """f = max(a_1'x + b_1, a_2'x + b_2) in one group, and a point at distance 0 from the kink."""
+    a, b = STREAMS(Purpose.SYNTHETIC, t=50).standard_normal((2, n)), np.array([0.4, -0.7])
+    delta = a[0] - a[1]
+    data = Pieces(a[None], b[None], np.zeros((1, n)))
+    x = point()
+    x = x - ((delta @ x) + b[0] - b[1]) / (delta @ delta) * delta
+    return data, delta, x
+
+
+def loss_of(data):
+    problem = MaxAffine(n, np.zeros(n), 0.0, 1.0)
+    return lambda x: float(problem.losses(0, x[None], data)[0])
+
+
+@pytest.mark.parametrize("t", [-eta, -0.2, 0.0, 0.1, eta, 2 * eta, -2 * eta])
+def test_a_frame_across_a_kink_interpolates_the_slopes(t):
+    """ALGORITHMS section 2: a_2 + (1 + t/eta)/2 delta, |t| <= eta. Mutations: min for max, offsets left out, a sum over
+    the pieces."""
+    data, delta, x = kink()
+    unit = delta / np.linalg.norm(delta)
+    expected = data.slopes[0, 1] + np.clip((1 + t / eta) / 2, 0, 1) * delta
+    close(frame_mean(loss_of(data), x + t * unit, basis(unit)), expected)
+
+
+def test_a_generic_frame_does_not():
+    """What the test above would not see if the kink were not there."""
+    data, delta, x = kink()
+    x = x + 0.2 * delta / np.linalg.norm(delta)  # at 0 the two sides of the kink cancel
+    shift = frame_mean(loss_of(data), x, basis()) - data.slopes[0, 1]
+    assert np.linalg.norm(shift - (shift @ delta) / (delta @ delta) * delta) > 0.01
+
+
+def test_in_one_dimension_the_estimate_is_the_smoothed_gradient():
+    """c clip((x - a)/eta, -1, 1) whatever the direction. Mutations: the absolute value's offset or one of its sides."""
+    problem, _, clients = MaxAffine.random(STREAMS, 1, 1)
+    c, a = abs(clients[0].slopes[0, 0, 0]), problem.truth()[0][0]
+    for x in a + eta * np.array([-3, -1, -0.5, 0, 0.25, 1, 4]):
+        for v in (np.ones(1), -np.ones(1)):
+            estimate = zo.central(mean_loss(problem, clients), np.array([x]), v, eta)
+            close(estimate, c * np.clip((x - a) / eta, -1, 1))
+
+
+def test_along_the_basis_the_estimate_is_known():
+    """sum_g c_g clip(<q_g, x - a_i>/eta, -1, 1) q_g. Mutations: a basis that is not orthonormal or not shared."""
+    _, _, clients = MaxAffine.random(STREAMS, n, m)
+    axes = clients[0].slopes[:, 0] / np.linalg.norm(clients[0].slopes[:, 0], axis=1, keepdims=True)
+    for data in clients:
+        c = np.linalg.norm(data.slopes[:, 0], axis=1)
+        centre = -data.offsets[:, 0] / c
+        close(data.slopes[:, 0], c[:, None] * axes)
+        x = axes.T @ (centre + eta * np.array([-2, -0.6, 0, 0.3, 5]))
+        close(frame_mean(loss_of(data), x, axes), (c * np.array([-1, -0.6, 0, 0.3, 1])) @ axes, 1e-11)
+
+
+@pytest.mark.parametrize("clients_count", [1, 4, 5])
+def test_the_weighted_median_is_the_minimiser(clients_count):
+    """No slope out of x* along the basis is negative, where f is a sum of functions of one variable each; the value is
+    f(x*). Mutations: the median without weights, the mean, a coordinate system mixed up, a value without 1/m."""
+    problem, _, clients = MaxAffine.random(STREAMS, n, clients_count)
+    f, (x, value) = mean_loss(problem, clients), problem.truth()
+    axes = clients[0].slopes[:, 0] / np.linalg.norm(clients[0].slopes[:, 0], axis=1, keepdims=True)
+    close(f(x), value)
+    close(problem.score(x, clients)["loss"], value)
+    slopes = [(f(x + s * q) - value) / 1e-3 for q in axes for s in (1e-3, -1e-3)]
+    assert min(slopes) > 1e-3  # sharp
+    for t in range(100):
+        assert f(x + 10.0 ** (1 - t % 5) * point(t)) > value
+
+
+def test_the_clients_disagree():
+    """Neither a client's own minimiser nor the median without weights is the solution."""
+    problem, _, clients = MaxAffine.random(STREAMS, n, m)
+    f, (_, value) = mean_loss(problem, clients), problem.truth()
+    axes, centres = [], []
+    for data in clients:
+        c = np.linalg.norm(data.slopes[:, 0], axis=1)
+        axes = data.slopes[:, 0] / c[:, None]
+        centres.append(-data.offsets[:, 0] / c)
+        close(loss_of(data)(centres[-1] @ axes), 0)
+        assert f(centres[-1] @ axes) > value + 0.1
+    assert f(np.median(centres, axis=0) @ axes) > value + 1e-3
+    assert f(np.mean(centres, axis=0) @ axes) > value + 1e-3
+
+
+def test_the_lipschitz_constant_is_attained():
+    """By the steepest client, far from all kinks. Mutations: the largest weight in place of the norm, mean for max."""
+    problem, _, clients = MaxAffine.random(STREAMS, n, m, noise=2.0)
+    steepest = 0.0
+    for data in clients:
+        far = 1e3 * np.sum(data.slopes[:, 0] / np.linalg.norm(data.slopes[:, 0], axis=1, keepdims=True), axis=0)
+        f, step = loss_of(data), np.sum(data.slopes[:, 0], axis=0)
+        steepest = max(steepest, (f(far + step) - f(far)) / np.linalg.norm(step))
+        for t in range(20):
+            assert abs(f(point(t)) - f(point(t + 1))) <= problem.lipschitz * np.linalg.norm(point(t) - point(t + 1))
+    close(steepest, problem.lipschitz, 1e-9)
+
+
+# --- both with samples
+
+
+@pytest.mark.parametrize("make", [MaxAffine.random, Bowls.random])
+def test_losses_of_a_batch_share_their_samples(make):
+    """A batch adds <the mean of its samples' noise, x> to every row; all samples add nothing. Mutations: noise per row,
+    a sum over the batch, noise that does not sum to 0, a noise the server shares with a client."""
+    problem, server, clients = make(STREAMS, n, m, noise=1.5)
+    xs = np.stack([point(1), point(2), point(3)])
+    batch = np.array([3, 3, 7])
+    for i, data in enumerate(clients):
+        plain = problem.losses(i, xs, replace(data, noise=0 * data.noise))
+        noise = (2 * data.noise[3] + data.noise[7]) / 3
+        close(problem.losses(i, xs, data, batch), plain + xs @ noise)
+        close(problem.losses(i, xs, data), plain)
+        close([problem.losses(i, x[None], data, batch)[0] for x in xs], problem.losses(i, xs, data, batch))
+        assert len(data) == N == len(data.noise) and np.std(data.noise) == pytest.approx(1.5, rel=0.2)
+        assert not np.allclose(data.noise, server.noise)
+        assert np.array_equal(problem.project(i, xs[0]), xs[0])
+
+
+@pytest.mark.parametrize("name", ["MaxAffine", "Bowls", "BilevelBowls"])
+def test_random_problems_depend_on_the_seed_alone(name):
+    cls = {"MaxAffine": MaxAffine, "Bowls": Bowls, "BilevelBowls": BilevelBowls}[name]
+    first, again, other = (cls.random(Streams(s), n, m, noise=1.0)[0].truth() for s in (1, 1, 2))
+    assert np.array_equal(first[0], again[0]) and first[1] == again[1]
+    assert not np.allclose(first[0], other[0])
+
+
+# --- Bowls
+
+
+def test_the_mean_of_the_bowls_is_flat_at_the_truth():
+    """Also where the noise does not sum to 0. Mutations: mean of the a_i, the drift's sign, a value without 1/m."""
+    problem, _, clients = Bowls.random(STREAMS, n, m, noise=1.0)
+    tilted = [replace(data, noise=data.noise + point(i)) for i, data in enumerate(clients)]
+    for one, data in ((problem, clients), (Bowls.of(problem.quadratic, tilted), tilted)):
+        x, value = one.truth()
+        close(np.mean([one.gradient(x, bowl) for bowl in data], axis=0), 0 * x)
+        close(mean_loss(one, data)(x), value)
+        close(one.score(x, data)["loss"], value)
+        assert min(mean_loss(one, data)(x + 1e-2 * point(t)) for t in range(20)) > value
+        assert np.linalg.norm(x - np.mean([bowl.a for bowl in data], axis=0)) > 0.05
+
+
+def test_the_two_protocols_of_a_bowl_are_about_the_same_function():
+    """Central differences over a frame are exact for quadratics. Mutations: 1/2, A transposed or squared, another
+    batch."""
+    problem, _, clients = Bowls.random(STREAMS, n, m, noise=1.0)
+    x, batch = point(), np.array([0, 5, 5])
+    for i, data in enumerate(clients):
+        close(problem.losses(i, x[None], data)[0], problem.loss(x, data))
+        for samples in (None, batch):
+            loss = lambda z, i=i, data=data, samples=samples: problem.losses(i, z[None], data, samples)[0]  # noqa: E731
+            close(frame_mean(loss, x, basis()), problem.gradient(x, data, samples), 1e-11)
+        y = problem.descend(data, x, batch[None], np.array([0.1]), mu=0.5, shift=np.ones(n))
+        close(y, x - 0.1 * (problem.gradient(x, data, batch) + 1))
+
+
+# --- BilevelBowls
+
+
+def bilevel(**settings):
+    return BilevelBowls.random(STREAMS, n, m, n_lower=3, rho=0.7, noise=1.0, noise_upper=1.0, **settings)
+
+
+def h(data, x, y):
+    """h_i on all samples, written out."""
+    d = y - data.lower.B @ x
+    return d @ data.lower.bowl.A @ d / 2
+
+
+def f(problem, clients, x, y):
+    values = [problem.f(i, x[None], y[None], problem.parts(data)[0])[0] for i, data in enumerate(clients)]
+    return float(np.mean(values))
+
+
+def test_the_lower_solution_minimises_the_mean_of_the_h():
+    """Gradient zero, and gradient steps end there. Mutations: the mean of the B_i x, A_i on the wrong side."""
+    problem, _, clients = bilevel()
+    x = point()
+    y = problem.solution(x, clients)
+
+    def mean_gradient(z):
+        parts = [problem.gradient_h(i, x, z, problem.parts(data)[1]) for i, data in enumerate(clients)]
+        return np.mean(parts, axis=0)
+
+    close(mean_gradient(y), 0 * y)
+    _, L = problem.curvature(x)
+    close(descend(np.zeros(3), lambda z, t: mean_gradient(z), steps=300, stepsize=lambda t: 1 / L), y)
+    close(problem.P @ x, y)
+    assert np.linalg.norm(y - np.mean([data.lower.B @ x for data in clients], axis=0)) > 0.05
+
+
+def test_the_gradient_of_h_belongs_to_h():
+    """Mutations: its sign, B left out, the mean of the batch's noise."""
+    problem, _, clients = bilevel()
+    x, y, batch = point(1), point(2, 3), np.array([1, 4, 4])
+    for i, data in enumerate(clients):
+        lower = problem.parts(data)[1]
+        expected = frame_mean(lambda z, data=data: h(data, x, z), y, basis(size=3))
+        close(problem.gradient_h(i, x, y, lower), expected)
+        noise = (lower.bowl.noise[1] + 2 * lower.bowl.noise[4]) / 3
+        close(problem.gradient_h(i, x, y, lower, batch), expected + noise)
+
+
+def test_the_curvature_is_that_of_the_mean():
+    """Mutations: of the sum, of one client, of the extremes over the clients."""
+    problem, _, clients = bilevel()
+    x, y = point(1), point(2, 3)
+    columns = []
+    for e in np.eye(3):
+        pairs = [
+            problem.gradient_h(i, x, y + e, d.lower) - problem.gradient_h(i, x, y, d.lower)
+            for i, d in enumerate(clients)
+        ]
+        columns.append(np.mean(pairs, axis=0))
+    eigenvalues = np.linalg.eigvalsh(np.array(columns))
+    close(problem.curvature(x), [eigenvalues[0], eigenvalues[-1]])
+    assert 0.5 < eigenvalues[0] < eigenvalues[-1] < 2
+
+
+def test_the_implicit_function_and_its_minimiser():
+    """F(x) = f(x, y(x)), its gradient by central differences, zero at the truth. Mutations: rho, P', the c_i left out
+    of M x*, the mean of the C_i's minimisers."""
+    problem, _, clients = bilevel()
+
+    def F(x):
+        return f(problem, clients, x, problem.solution(x, clients))
+
+    for t in range(3):
+        close(problem.implicit(point(t)), F(point(t)))
+        close(problem.implicit_gradient(point(t)), frame_mean(F, point(t), basis()), 1e-11)
+    x, value = problem.truth()
+    close(frame_mean(F, x, basis()), 0 * x, 1e-11)
+    close(F(x), value)
+    close(problem.score(x, problem.solution(x, clients), clients)["loss"], value)
+    assert min(F(x + 1e-2 * point(t)) for t in range(20)) > value
+    assert np.linalg.norm(problem.implicit_gradient(np.zeros(n))) > 0.01
+
+
+def test_rows_and_batches_of_the_upper_part():
+    """f adds <the mean of the batch's noise, y>. Mutation: noise that acts on x or per row."""
+    problem, server, clients = bilevel()
+    xs, ys = np.stack([point(1), point(2)]), np.stack([point(3, 3), point(4, 3)])
+    upper = clients[0].upper
+    expected = [
+        (y - upper.a) @ upper.A @ (y - upper.a) / 2 + 0.35 * x @ x + y @ upper.noise[6]
+        for x, y in zip(xs, ys, strict=True)
+    ]
+    close(problem.f(0, xs, ys, upper, np.array([6])), expected)
+    assert len(clients[0]) == 2 * N == len(server)
+    assert problem.n == n and problem.n_lower == 3
+    assert np.array_equal(problem.project(0, xs[0]), xs[0])
+
+
+def test_equal_lower_levels():
+    """homogeneous: every client alone has the solution, but draws its own noise. Mutation: the flag ignored."""
+    problem, _, clients = bilevel(homogeneous=True)
+    x = point()
+    assert problem.homogeneous and not bilevel()[0].homogeneous
+    for i, data in enumerate(clients):
+        close(problem.gradient_h(i, x, problem.solution(x, clients), data.lower), np.zeros(3))
+    assert not np.allclose(clients[0].lower.bowl.noise, clients[1].lower.bowl.noise)
+    assert not np.allclose(clients[0].upper.A, clients[1].upper.A)
+
+
+def test_no_matrix_of_a_client_is_used_twice():
+    """Mutation: the upper and the lower part from one stream."""
+    _, server, clients = bilevel()
+    matrices = [A for data in (server, *clients) for A in (data.upper.A, data.lower.bowl.A)]
+    assert all(not np.allclose(A, B) for k, A in enumerate(matrices) for B in matrices[:k])
+
+
+# --- Coupled
+
+GRID = np.linspace(-1, 1, 401)
+
+
+def printed(x, y):
+    return x**2 + y
+
+
+def test_min_max_by_a_grid():
+    """Mutations: y(x) = x, the constraint's sign, a value with the other sign."""
+    problem = Coupled("min-max")
+    values, inner = [], []
+    for x in GRID:
+        ys = GRID[GRID + x <= 1e-12]
+        y = ys[np.argmax(printed(x, ys))]
+        close(problem.solution(np.array([x]), None), y)
+        close(problem.implicit(np.array([x])), printed(x, y))
+        close(problem.implicit(np.array([x])), x**2 - x)
+        values.append(printed(x, y))
+        inner.append(y)
+    best = int(np.argmin(values))
+    assert (GRID[best], inner[best]) == pytest.approx((0.5, -0.5))
+    x, value = problem.truth()
+    close(x, GRID[best])
+    close(value, values[best])
+    assert problem.printed(x, problem.solution(x, None)) == pytest.approx((0.5, -0.5))
+
+
+def test_max_min_by_a_grid():
+    """The outer variable is the printed y. Mutations: the two not exchanged, h = f, min(0, .) left out."""
+    problem = Coupled("max-min")
+    values, inner = [], []
+    for y in GRID:
+        xs = GRID[GRID + y <= 1e-12]
+        x = xs[np.argmin(printed(xs, y))]
+        close(problem.solution(np.array([y]), None), x)
+        close(problem.implicit(np.array([y])), -printed(x, y))
+        values.append(printed(x, y))
+        inner.append(x)
+    best = int(np.argmax(values))
+    assert (inner[best], GRID[best]) == (-1, 1)
+    leader, value = problem.truth()
+    close(leader, 1)
+    close(value, -values[best])
+    assert problem.printed(leader, problem.solution(leader, None)) == (-1, 1)
+
+
+@pytest.mark.parametrize("order", ["min-max", "max-min"])
+def test_h_is_minus_f(order):
+    """Mutation: the sign of the gradient."""
+    problem = Coupled(order)
+    for x, y in ((0.3, -0.6), (-0.9, 0.2)):
+        x, y = np.array([x]), np.array([y])
+        slope = zo.central(lambda z, x=x: -problem.f(0, x[None], z[None], None)[0], y, np.ones(1), 1e-3)
+        close(problem.gradient_h(0, x, y, None), slope, 1e-9)
+    rows = problem.f(0, np.array([[0.1], [0.2]]), np.array([[0.5], [-0.5]]), None)
+    assert rows.shape == (2,)
+    close(problem.score(np.array([0.2]), np.array([-0.5]), None)["loss"], rows[1])
+
+
+@pytest.mark.parametrize("x", [-3.0, -1.0, -0.4, 0.0, 0.7, 1.0, 2.5])
+def test_the_inner_set_is_never_empty(x):
+    """[-1, clip(-x, -1, 1)], also outside X. Mutation: -x not clipped."""
+    problem, x = Coupled(), np.array([x])
+    upper = min(1.0, max(-1.0, -x[0]))
+    for y in np.linspace(-3, 3, 25):
+        close(problem.project_lower(x, np.array([y])), min(max(y, -1.0), upper))
+    close(problem.project(0, x), np.clip(x, -1, 1))
+
+
+@pytest.mark.parametrize("order", ["min-max", "max-min"])
+@pytest.mark.parametrize("m", [1, 5, 20])
+def test_projected_steps_of_algorithm_3_solve_it(order, m):
+    """gt = 1/(mu_h a), T = ceil(2 a ln a), a = max(m, 4 kappa, r) + 1: to the bit where h is linear. Mutation: a
+    curvature of (3, 3), with which the steps are too short."""
+    problem = Coupled(order)
+    mu, L = problem.curvature(np.zeros(1))
+    a = max(m, 4 * L / mu) + 1
+    for x in np.array([[-2.0], [-0.6], [0.0], [0.5], [1.0], [1.3]]):
+        for start in ([-1.0], [1.0]):
+            y = descend(
+                np.array(start),
+                lambda z, t, x=x: problem.gradient_h(0, x, z, None),
+                steps=math.ceil(2 * a * math.log(a)),
+                stepsize=lambda t: 1 / (mu * a),
+                project=lambda z, x=x: problem.project_lower(x, z),
+            )
+            if order == "min-max":
+                assert np.array_equal(y, problem.solution(x, None))
+            else:
+                assert abs(y - problem.solution(x, None)) <= (1 - 1 / a) ** (2 * a * math.log(a)) * 2
+
+
+@pytest.mark.parametrize("order", ["min-max", "max-min"])
+def test_the_curvature_is_a_quadratic_growth_on_the_inner_set(order):
+    """h(y) - h(y(x)) >= mu_h/2 |y - y(x)|^2, with equality somewhere. Mutation: any larger mu_h."""
+    problem = Coupled(order)
+    ratios = []
+    for x in GRID[:, None]:
+        best = problem.solution(x, None)
+        for y in GRID[::10]:
+            if y <= -x[0] and y != best[0]:
+                growth = problem.implicit(x) - problem.f(0, x[None], np.array([[y]]), None)[0]
+                ratios.append(2 * growth / (y - best[0]) ** 2)
+    close(min(ratios), problem.curvature(np.zeros(1))[0], 1e-9)
+
+
+def test_the_penalty_in_place_of_the_set_moves_the_solution_by_eta():
+    """F + dist^2/(2 eta) is least at 1 + eta for max-min, at 1/2 for min-max. Mutation: F's extension beyond X."""
+    for order, expected in (("max-min", 1 + eta), ("min-max", 0.5)):
+        problem = Coupled(order)
+        xs = np.linspace(-2, 2, 4001)
+        penalised = [problem.implicit(np.array([x])) + (x - np.clip(x, -1, 1)) ** 2 / (2 * eta) for x in xs]
+        close(xs[np.argmin(penalised)], expected, 1e-9)
+
+
+def test_a_bowl_alone_counts_as_one_client():
+    data = Bowl(np.eye(2), np.ones(2), np.zeros((1, 2)))
+    problem = Bowls.of(Quadratic(2, np.ones(1), np.ones(1)), [data])
+    assert problem.score(np.zeros(2), data) == problem.score(np.zeros(2), [data, data]) == {"loss": 1.0}

@@ -1,0 +1,402 @@
+"""[B]'s network: values by a slow formula, derivatives by differences, the kink, and that nothing is counted twice."""
+
+import math
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from zofl_mpi import zo
+from zofl_mpi.data import Dataset
+from zofl_mpi.descent import descend
+from zofl_mpi.errors import UserError
+from zofl_mpi.problems import relu_net
+from zofl_mpi.problems.relu_net import ReLUNet
+from zofl_mpi.run.streams import Purpose, Streams
+
+STREAMS = Streams(17)
+N, p, Q, C = 50, 6, 3, 10
+GENERATOR = STREAMS(Purpose.SYNTHETIC)
+BYTES, LABELS = GENERATOR.integers(0, 256, (2 * N, p), dtype=np.uint8), GENERATOR.integers(0, C, 2 * N).astype(np.uint8)
+ROWS = GENERATOR.permutation(2 * N)[:N]
+DATA = {
+    "bytes": Dataset(BYTES, LABELS, C, ROWS, scale=1 / 255),
+    "standardised": Dataset(BYTES, LABELS, C, ROWS, scale=1 / 80, shift=-1.5),
+    "per feature": Dataset(BYTES, LABELS, C, ROWS, GENERATOR.uniform(0.002, 0.01, p), GENERATOR.standard_normal(p)),
+    "per feature, no shift": Dataset(BYTES, LABELS, C, ROWS, GENERATOR.uniform(0.002, 0.01, p)),
+    "floats": Dataset(GENERATOR.standard_normal((N, p)), LABELS[:N], C),
+}
+UNIT = DATA["bytes"]
+BATCH = np.array([3, 40, 3, 0, 17, 49])  # a position twice: batches are drawn with replacement
+
+
+def net(**settings):
+    return ReLUNet(p, **({"hidden": Q, "lam": 0.3, "dtype": np.float64} | settings))
+
+
+def points(k, t=0):
+    return STREAMS(Purpose.START, t=t).standard_normal((k, net().n))
+
+
+def slow(problem, x, data, positions, rectify, labels=None):
+    """The mean of 1/2 (v - sum_q w_q rectify(Z_q . U))^2, sample by sample; no ridge."""
+    total = 0.0
+    for j in positions:
+        row = j if data.rows is None else data.rows[j]
+        U = data.inputs[row] * np.asarray(data.scale) + np.asarray(data.shift)
+        v = 1 if data.labels[row] % 2 == 0 else -1
+        output = sum(x[Q * p + q] * rectify(sum(x[q * p + f] * U[f] for f in range(p))) for q in range(Q))
+        total += (v - output) ** 2 / 2
+    return total / len(positions)
+
+
+def relu(t):
+    return t if t > 0 else 0.0
+
+
+def softplus(beta):
+    return lambda t: math.log(1 + math.exp(beta * t)) / beta
+
+
+def ridge(lam, x):
+    return lam / 2 * sum(float(a) ** 2 for a in x)
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_losses_are_those_of_the_printed_formula(name):
+    """Mutations: Z by columns; w first in x; no 1/2; scale or shift left out; another rectifier; sum for mean."""
+    problem, x = net(), points(3)
+    expected = [slow(problem, a, DATA[name], BATCH, relu) + ridge(0.3, a) for a in x]
+    np.testing.assert_allclose(problem.losses(0, x, DATA[name], BATCH), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_loss_is_that_of_the_smooth_twin_on_all_samples(name):
+    """Mutations: the true rectifier; 1/beta left out; only a batch."""
+    problem, x = net(beta=3.0), points(1)[0]
+    expected = slow(problem, x, DATA[name], range(N), softplus(3.0)) + ridge(0.3, x)
+    np.testing.assert_allclose(problem.loss(x, DATA[name]), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("scale", ["mean", "sum"])
+@pytest.mark.parametrize("name", DATA)
+def test_gradient_is_the_slope_of_the_smooth_loss(name, scale):
+    """Mutations: the logistic function without beta; w_q or the inputs' scale left out; ridge 2 lam; 1/B twice."""
+    problem, x, h = net(beta=3.0, loss_scale=scale), points(1)[0], 1e-5
+    g = problem.gradient(x, DATA[name])
+    slopes = [
+        (problem.loss(x + h * e, DATA[name]) - problem.loss(x - h * e, DATA[name])) / (2 * h) for e in np.eye(problem.n)
+    ]
+    np.testing.assert_allclose(g, slopes, atol=2e-8 * np.abs(g).max())
+
+
+def test_the_gradient_of_a_batch_is_that_of_its_samples_alone():
+    """Mutations: |D| for B; a batch's position taken for a row."""
+    alone = Dataset(UNIT.take(BATCH, np.float64)[0], UNIT.labels[ROWS[BATCH]], C)
+    x = points(1)[0]
+    np.testing.assert_allclose(net().gradient(x, UNIT, BATCH), net().gradient(x, alone), rtol=1e-12)
+
+
+def test_the_smooth_loss_tends_to_the_true_one_from_log_2_over_beta():
+    """A unit is larger by at most log(2)/beta. Mutations: softplus(t); softplus(beta t) without 1/beta; log2."""
+    x = points(1)[0]
+    x[-Q:] = 1.0  # outputs differ by at most Q log(2) / beta
+    true = net(lam=0.0).losses(0, x[None], UNIT)[0]
+    for beta in (3.0, 10.0, 30.0):
+        d = Q * math.log(2) / beta
+        gap = abs(net(lam=0.0, beta=beta).loss(x, UNIT) - true)
+        assert 0 < gap <= d * math.sqrt(2 * true) + d**2 / 2
+    dark = Dataset(np.zeros((1, p), np.uint8), np.zeros(1, np.uint8), C)  # every unit is at its kink, the worst place
+    assert net(lam=0.0, beta=4.0).loss(x, dark) == pytest.approx((1 - Q * math.log(2) / 4) ** 2 / 2, rel=1e-12)
+    assert net(lam=0.0, beta=1e12).loss(x, UNIT) == pytest.approx(true, rel=1e-10)
+
+
+def test_large_arguments_of_the_smooth_rectifier_overflow_nowhere():
+    """exp(1e6) is infinite. Mutation: log(1 + exp(beta t))."""
+    x = 1e3 * points(1)[0]
+    smooth, true = net(beta=1e3).loss(x, UNIT), net().losses(0, x[None], UNIT)[0]
+    assert smooth == pytest.approx(true, rel=1e-8)
+    assert np.isfinite(net(beta=1e3).gradient(x, UNIT)).all()
+
+
+def test_points_together_are_points_alone():
+    """Mutations: the units of two points mixed; the ridge of the first point for all; one w for all."""
+    x = points(7)
+    alone = [net().losses(0, a[None], UNIT, BATCH)[0] for a in x]
+    np.testing.assert_allclose(net().losses(0, x, UNIT, BATCH), alone, rtol=1e-13)
+    assert len(set(alone)) == 7
+
+
+def test_the_true_loss_has_a_kink_where_a_unit_wakes():
+    """Where Z_0 . U = 0 the slope along d jumps by (output - v) w_0 U . d; that of the smooth twin does not.
+
+    Mutation: a smooth rectifier in `losses`.
+    """
+    U, d = STREAMS(Purpose.NOISE).standard_normal(p), np.zeros(net().n)
+    one = Dataset(U[None], np.array([4]), C)
+    x, d[:p], h = points(1)[0], U, 1e-7
+    x[:p] -= (x[:p] @ U) / (U @ U) * U
+    output = sum(x[Q * p + q] * relu(x[q * p : q * p + p] @ U) for q in range(1, Q))
+
+    def jump(F):
+        return (F(x + h * d) - 2 * F(x) + F(x - h * d)) / h
+
+    expected = (output - 1) * x[Q * p] * (U @ U)
+    assert abs(expected) > 0.1
+    assert jump(lambda z: net().losses(0, z[None], one)[0]) == pytest.approx(expected, rel=1e-4)
+    assert abs(jump(lambda z: net().loss(z, one))) < 1e-3 * abs(expected)
+
+
+@pytest.mark.parametrize("batch", [None, BATCH])
+def test_the_sum_is_the_number_of_samples_times_the_mean_and_the_ridge_enters_once(batch):
+    """A mini-batch counts |D|/B times. Mutations: B for |D|; lam |D|; the scale left out of the gradient."""
+    x = points(2)
+    mean, total = net(), net(loss_scale="sum")
+    ridges = np.array([ridge(0.3, a) for a in x])
+    np.testing.assert_allclose(
+        total.losses(0, x, UNIT, batch), N * (mean.losses(0, x, UNIT, batch) - ridges) + ridges, rtol=1e-12
+    )
+    bare = net(lam=0.0).gradient(x[0], UNIT, batch)
+    np.testing.assert_allclose(total.gradient(x[0], UNIT, batch), N * bare + 0.3 * x[0], rtol=1e-10)
+
+
+def test_the_score_is_a_mean_whatever_the_scale():
+    """Mutations: the sum in `score`; no ridge; smooth and true exchanged."""
+    x = points(1)[0]
+    assert net(loss_scale="sum").score(x, UNIT) == net().score(x, UNIT)
+    score = net().score(x, UNIT)
+    assert score["loss"] == pytest.approx(net().losses(0, x[None], UNIT)[0], rel=1e-12)
+    assert score["smooth_loss"] == pytest.approx(net().loss(x, UNIT), rel=1e-12)
+    assert abs(score["loss"] - score["smooth_loss"]) > 1e-4
+
+
+def test_a_mean_over_all_batches_of_one_is_the_loss_on_all():
+    """The batches' estimates are unbiased, for both scales, for values and gradients. Mutation: 1/|D| for 1/B."""
+    x = points(1)
+    for scale in ("mean", "sum"):
+        problem = net(loss_scale=scale)
+        each = [problem.losses(0, x, UNIT, np.array([j]))[0] for j in range(N)]
+        np.testing.assert_allclose(np.mean(each), problem.losses(0, x, UNIT)[0], rtol=1e-12)
+        slopes = [problem.gradient(x[0], UNIT, np.array([j])) for j in range(N)]
+        np.testing.assert_allclose(np.mean(slopes, axis=0), problem.gradient(x[0], UNIT), rtol=1e-10, atol=1e-12)
+
+
+def test_no_batch_is_all_positions():
+    """Mutation: all N stored samples for those of `rows`."""
+    x = points(2)
+    np.testing.assert_array_equal(net().losses(0, x, UNIT), net().losses(0, x, UNIT, np.arange(N)))
+    np.testing.assert_array_equal(net().gradient(x[0], UNIT), net().gradient(x[0], UNIT, np.arange(N)))
+
+
+@pytest.mark.parametrize("name", ["bytes", "standardised"])
+def test_blocks_of_samples_add_up(name, monkeypatch):
+    """Blocks of 7 leave a last one of 1. Mutations: the last block lost; a mean of blocks' means."""
+    x, weights = points(2), np.full(C, 0.1)
+    whole = net().losses(0, x, DATA[name]), net().gradient(x[0], DATA[name]), net().score(x[0], DATA[name], weights)
+    monkeypatch.setattr(relu_net, "BLOCK", 7)
+    parts = net().losses(0, x, DATA[name]), net().gradient(x[0], DATA[name]), net().score(x[0], DATA[name], weights)
+    for a, b in zip(whole[:2], parts[:2], strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14)
+    assert whole[2] == pytest.approx(parts[2], rel=1e-12)
+
+
+def test_all_samples_take_little_memory():
+    """30 MB of floats, never more than a tenth of them at once. Mutation: no blocks."""
+    data = Dataset(np.zeros((40_000, 196), np.uint8), np.zeros(40_000, np.uint8), C)
+    problem, x = ReLUNet(196), np.zeros((2, 4 * 197), np.float32)
+    tracemalloc.start()
+    try:
+        for evaluate in (lambda: problem.losses(0, x, data), lambda: problem.gradient(x[0], data)):
+            tracemalloc.reset_peak()
+            evaluate()
+            assert tracemalloc.get_traced_memory()[1] < 3e6
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("labels", [np.uint8, np.int64])
+def test_even_labels_are_plus_one_and_odd_ones_minus_one(labels):
+    """The output is 1 for every sample. Mutations: the parity the other way round; unsigned labels that wrap."""
+    data = Dataset(np.ones((C, 1)), np.arange(C).astype(labels), C)
+    problem = ReLUNet(1, hidden=1, lam=0.0, dtype=np.float64)
+    values = [problem.losses(0, np.array([[1.0, 1.0]]), data, np.array([j]))[0] for j in range(C)]
+    assert values == [0.0, 2.0] * (C // 2)
+    assert problem.score(np.array([1.0, 1.0]), data)["accuracy"] == 0.5
+    assert problem.score(np.array([1.0, 1.0]), data, np.eye(C)[4]) == pytest.approx(
+        {"loss": 0.0, "accuracy": 1.0, "smooth_loss": (math.log(1 + math.exp(10)) / 10 - 1) ** 2 / 2}, rel=1e-6
+    )
+    assert problem.score(np.array([1.0, 0.0]), data)["accuracy"] == 0.0  # an output of 0 has no sign
+
+
+def test_the_score_weights_classes_by_mix():
+    """Mutations: mix ignored; a class's weight shared out over all samples; a missing class counted."""
+    x, mix = points(1)[0], np.arange(C) + 0.5
+    labels = UNIT.labels[ROWS]
+    present = np.unique(labels)
+    parts = [net(lam=0.0).score(x, UNIT.subset(np.flatnonzero(labels == c))) for c in present]
+    for key in ("loss", "smooth_loss", "accuracy"):
+        expected = np.average([part[key] for part in parts], weights=mix[present])
+        assert net(lam=0.0).score(x, UNIT, mix)[key] == pytest.approx(expected, rel=1e-12)
+    few = UNIT.subset(np.flatnonzero(labels == present[0]))
+    assert net().score(x, few, mix) == pytest.approx(net().score(x, few), rel=1e-12)
+
+
+def test_the_score_of_no_samples_is_not_a_number():
+    """Mutations: a warning, which fails here; a division by zero."""
+    for mix in (None, np.full(C, 0.1)):
+        score = net().score(points(1)[0], UNIT.subset(np.arange(0)), mix)
+        assert set(score) == {"loss", "smooth_loss", "accuracy"}
+        assert all(math.isnan(value) for value in score.values())
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.7])
+@pytest.mark.parametrize("shifted", [False, True])
+def test_descend_is_the_generic_loop(mu, shifted):
+    """Mutations: the proximal term around the current point; mu/2; shift subtracted; order of steps; start changed."""
+    y, shift = points(2)
+    before, steps = y.copy(), 0.05 / np.arange(1, 16)
+    batches = STREAMS(Purpose.BATCH).integers(0, N, (15, 4))
+    expected = descend(
+        y,
+        lambda z, t: net().gradient(z, UNIT, batches[t]) + mu * (z - before) + (shift if shifted else 0),
+        steps=15,
+        stepsize=lambda t: steps[t],
+    )
+    got = net().descend(UNIT, y, batches, steps, mu=mu, shift=shift if shifted else None)
+    np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-14)
+    np.testing.assert_array_equal(y, before)
+    untouched = net().descend(UNIT, y, batches[:0], steps[:0])
+    assert untouched is not y
+    np.testing.assert_array_equal(untouched, y)
+
+
+@pytest.mark.parametrize("name", ["bytes", "standardised", "per feature"])
+def test_float32_is_float64_to_rounding(name):
+    """Mutations: float64 results; a shift folded into the units as the scale is."""
+    small, large = ReLUNet(p, Q, dtype=np.float32), ReLUNet(p, Q, dtype=np.float64)
+    x = small.initial(STREAMS(Purpose.START, t=3))
+    v = zo.direction(STREAMS(Purpose.DIRECTION), small.n, np.float32)
+    pair = np.stack([x + np.float32(1e-3) * v, x])
+    a, b = small.losses(0, pair, DATA[name]), large.losses(0, pair.astype(np.float64), DATA[name])
+    assert a.dtype == np.float64
+    np.testing.assert_allclose(a, b, rtol=1e-6)
+    assert abs((a[0] - a[1]) - (b[0] - b[1])) < 1e-7
+    g = small.gradient(x, DATA[name])
+    assert g.dtype == np.float32
+    np.testing.assert_allclose(g, large.gradient(x.astype(np.float64), DATA[name]), atol=2e-6 * np.abs(g).max())
+    batches = STREAMS(Purpose.BATCH).integers(0, N, (9, 4))
+    moved = small.descend(DATA[name], x, batches, np.full(9, 0.05), mu=0.1, shift=np.full(small.n, 0.01))
+    assert moved.dtype == np.float32
+    again = large.descend(
+        DATA[name], x.astype(np.float64), batches, np.full(9, 0.05), mu=0.1, shift=np.full(small.n, 0.01)
+    )
+    np.testing.assert_allclose(moved, again, atol=1e-5)
+
+
+def test_in_float32_all_but_the_product_is_float64():
+    """Here the products are exact. Mutations: outputs, residuals or their sum in float32, 1e-8 and more off."""
+    generator = STREAMS(Purpose.SYNTHETIC, t=1)
+    data = Dataset(generator.integers(0, 8, (N, p), dtype=np.uint8), LABELS[:N], C)
+    x = np.concatenate([generator.integers(-8, 9, p * Q) / 8, generator.standard_normal(Q)]).astype(np.float32)[None]
+    exact = ReLUNet(p, Q, dtype=np.float64).losses(0, x.astype(np.float64), data)
+    np.testing.assert_allclose(ReLUNet(p, Q).losses(0, x, data), exact, rtol=1e-14)
+
+
+def test_the_ridge_is_summed_in_float64():
+    """Mutation: |x|^2 in float32, which is off by 1e-7 of itself."""
+    problem = ReLUNet(p, Q, lam=2.0)
+    x = np.concatenate(
+        [np.float32(0.1) * STREAMS(Purpose.START).standard_normal(p * Q).astype(np.float32), np.zeros(Q)]
+    )
+    x = x.astype(np.float32)[None]  # w = 0: the network's own part is 1/2 exactly
+    exact = 0.5 + float(np.sum(x.astype(np.float64) ** 2))
+    assert problem.losses(0, x, UNIT)[0] == pytest.approx(exact, rel=1e-14)
+
+
+@pytest.mark.parametrize("eta", [1e-4, 1e-6])
+def test_the_mean_estimate_over_a_frame_is_the_gradient_to_order_eta(eta):
+    """At a point where no unit is at its kink. Away from kinks the gradient of the true loss is that of the twin with
+    beta -> infinity. Mutations: the factor n of the estimate; 1/2 in the loss; the target's sign.
+    """
+    problem, x = net(lam=0.3), points(1, t=5)[0]
+    activations = UNIT.take(np.arange(N), np.float64)[0] @ x[: Q * p].reshape(Q, p).T
+    assert np.abs(activations).min() > 3 * eta  # |U| < 3
+    frame = np.linalg.qr(STREAMS(Purpose.DIRECTION).standard_normal((problem.n, problem.n)))[0]
+    mean = np.mean([zo.central(lambda z: problem.losses(0, z[None], UNIT)[0], x, v, eta) for v in frame.T], axis=0)
+    gradient = net(lam=0.3, beta=1e9).gradient(x, UNIT)
+    assert np.abs(mean - gradient).max() < max(0.1 * eta, 1e-8) * np.abs(gradient).max()
+
+
+def test_zeroth_order_steps_descend():
+    """200 steps along two-point estimates lower the true loss: the parts fit together. Mutation: a loss of -f."""
+    problem = net(lam=0.01)
+    x = problem.initial(STREAMS(Purpose.START))
+    first, generator = problem.losses(0, x[None], UNIT)[0], STREAMS(Purpose.DIRECTION)
+    for _ in range(200):
+        v = zo.direction(generator, problem.n)
+        F = problem.losses(0, np.stack([x + 1e-3 * v, x]), UNIT)
+        x = problem.project(0, x - 0.02 * zo.estimate(F[0] - F[1], v, 1e-3))
+    assert problem.losses(0, x[None], UNIT)[0] < first - 0.01
+
+
+def test_zero_is_stationary_and_the_start_is_not():
+    """Why x_0 is random. Mutation: x0 = "zero"; the standard deviations of Z and w exchanged."""
+    problem = ReLUNet(784, dtype=np.float64)
+    assert ReLUNet.x0 == "random"
+    small = net()
+    tiny = 1e-6 * points(1)
+    rise = small.losses(0, tiny, UNIT) - small.losses(0, 0 * tiny, UNIT)
+    assert abs(rise[0]) < 1e-10
+    x = problem.initial(STREAMS(Purpose.START))
+    assert x.shape == (problem.n,) == (3140,)
+    assert x[:-4].std() == pytest.approx(0.05, rel=0.05)
+    many = ReLUNet(1, hidden=4000, dtype=np.float64).initial(STREAMS(Purpose.START))
+    assert many[-4000:].std() == pytest.approx(0.5, rel=0.05)
+    assert ReLUNet(784).initial(STREAMS(Purpose.START)).dtype == np.float32
+
+
+def test_the_set_is_the_whole_space():
+    x = points(1)[0]
+    assert net().project(3, x) is x
+
+
+def test_a_position_beyond_the_data_is_refused():
+    for data in (UNIT, DATA["floats"], DATA["standardised"]):
+        with pytest.raises(IndexError):
+            net().losses(0, points(1), data, np.array([0, N]))
+
+
+def test_a_point_that_is_not_finite_gives_no_warning():
+    """Warnings are errors here; the caller looks for values that are not finite."""
+    x = np.full((1, net().n), 1e200)
+    assert not np.isfinite(net().losses(0, x, UNIT)).any()
+    assert not np.isfinite(net().gradient(x[0], UNIT)).all()
+    assert not math.isfinite(net().score(x[0], UNIT)["loss"])
+    moved = net(dtype=np.float32).descend(UNIT, points(1)[0], BATCH[None], np.array([1e60]))  # no float32 holds it
+    assert not np.isfinite(moved).all()
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"hidden": 0}, "--hidden 0: must be a whole number, at least 1"),
+        ({"lam": -0.1}, "--lam -0.1: must be a number, at least 0"),
+        ({"lam": math.nan}, "--lam nan: must be a number, at least 0"),
+        ({"beta": 0.0}, "--beta 0.0: must be a number above 0"),
+        ({"beta": math.inf}, "--beta inf: must be a number above 0"),
+        ({"loss_scale": "total"}, "--loss-scale total: must be mean or sum"),
+        ({"dtype": np.int32}, "float32 or float64"),
+    ],
+    ids=str,
+)
+def test_a_value_out_of_range_is_refused_in_one_sentence(settings, said):
+    with pytest.raises(UserError) as told:
+        net(**settings)
+    assert said in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+def test_flops_count_two_products_with_the_batch():
+    """Forward and backward, 2 B N_1 p each. Mutation: the forward pass alone."""
+    assert ReLUNet(784).flops(64) == 4 * 64 * 4 * 784
+    assert ReLUNet(784).kernel_name(64) == "numpy"

@@ -1,0 +1,313 @@
+"""Sets by their descriptions: projections by their characterisation, as in test_projections, and every refusal."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from zofl_mpi import sets
+from zofl_mpi.errors import UserError
+from zofl_mpi.run.streams import Purpose, Streams
+
+GENERATOR = Streams(6)(Purpose.SYNTHETIC)
+n = 4
+CENTRE = np.array([1.0, 0.0, -2.0, 0.5])
+NORMAL = np.array([1.0, -2.0, 0.0, 0.5])
+LOW, HIGH = np.array([0.0, -1.0, -np.inf, 2.0]), np.array([1.0, np.inf, 3.0, 2.0])
+
+
+def into_ball(w, radius, centre):
+    return centre + (w - centre) * min(1, radius / max(np.linalg.norm(w - centre), 1e-300))
+
+
+def into_half_space(w, normal, offset):
+    return w - max(w @ normal - offset, 0) / (normal @ normal) * normal
+
+
+def into_simplex(w, total):
+    return total * (np.abs(w) + 1e-12) / np.sum(np.abs(w) + 1e-12)
+
+
+def outside_ball(z, radius, centre):
+    return np.linalg.norm(z - centre) - radius
+
+
+# description: (some point of the set made of w (n,), by how much z (n,) lies outside)
+SETS = {
+    "all": (lambda w: w, lambda z: 0.0),
+    "box:-1:2": (lambda w: np.clip(w, -1, 2), lambda z: max(np.max(z - 2), np.max(-1 - z))),
+    "box:0,-1,-inf,2:1,inf,3,2": (
+        lambda w: np.clip(w, LOW, HIGH),
+        lambda z: max(np.max(z - HIGH), np.max(LOW - z)),
+    ),
+    "ball:1.5": (lambda w: into_ball(w, 1.5, 0), lambda z: outside_ball(z, 1.5, 0)),
+    "ball:2:0.5": (lambda w: into_ball(w, 2, 0.5), lambda z: outside_ball(z, 2, 0.5)),
+    "ball:0.5:1,0,-2,0.5": (lambda w: into_ball(w, 0.5, CENTRE), lambda z: outside_ball(z, 0.5, CENTRE)),
+    "ball:0:1,0,-2,0.5": (lambda w: CENTRE, lambda z: outside_ball(z, 0, CENTRE)),
+    "half-space:0.3": (lambda w: into_half_space(w, np.ones(n), 0.3), lambda z: np.sum(z) - 0.3),
+    "half-space:-2:1,-2,0,0.5": (lambda w: into_half_space(w, NORMAL, -2), lambda z: z @ NORMAL + 2),
+    "simplex": (lambda w: into_simplex(w, 1), lambda z: max(abs(np.sum(z) - 1), np.max(-z))),
+    "simplex:2.5": (lambda w: into_simplex(w, 2.5), lambda z: max(abs(np.sum(z) - 2.5), np.max(-z))),
+}
+POINTS = st.lists(st.floats(-1e3, 1e3), min_size=n, max_size=n).map(np.array)
+
+
+@pytest.mark.parametrize("text", SETS)
+def test_the_nearest_point_of_the_set(text):
+    """z is in the set and <y - z, w - z> <= 0 for all w in it. Mutations: centre or normal left out, LOW for HIGH,
+    TOTAL ignored, the simplex's shift added to the result."""
+    inside, outside = SETS[text]
+    convex = sets.parse(text, n, "sets")
+
+    @settings(max_examples=100, deadline=None, derandomize=True)
+    @given(POINTS, POINTS)
+    def holds(y, w):
+        z, w = convex.project(y), inside(w)
+        size = 1 + np.linalg.norm(y) + np.linalg.norm(w)
+        assert outside(z) <= 1e-12 * size
+        assert (y - z) @ (w - z) <= 1e-11 * size**2
+        assert convex.distance(y) == pytest.approx(np.linalg.norm(y - z), abs=1e-12 * size)
+
+    holds()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("text", SETS)
+def test_a_point_of_the_set_comes_back_bit_for_bit(text, dtype):
+    """Also one that a projection has just put there. Mutations: no rounding rule; a projection computed in the dtype
+    of the bounds; the sign of a zero lost."""
+    inside, _ = SETS[text]
+    convex = sets.parse(text, n, "sets")
+    for _ in range(200):
+        w = 3 * GENERATOR.standard_normal(n)
+        for y in (inside(w).astype(dtype), inside((w + inside(w)) / 2).astype(dtype), convex.project(w.astype(dtype))):
+            z = convex.project(y)
+            assert z.dtype == dtype
+            assert z.tobytes() == y.tobytes()
+
+
+def test_the_sign_of_a_zero_is_kept():
+    for text in ("box:0:1", "ball:1", "half-space:0", "half-space:1:1,-2,0,0.5"):
+        assert np.signbit(sets.parse(text, n, "sets").project(-np.zeros(n))).all()
+
+
+def test_a_float32_point_stays_float32_and_is_projected_in_float64():
+    """Mutations: the norm in float32, which is infinite here; bounds that do not fit."""
+    far = np.full(n, 1e30, np.float32)
+    np.testing.assert_allclose(sets.parse("ball:2", n, "sets").project(far), np.ones(n), rtol=1e-6)
+    for text in SETS:
+        assert sets.parse(text, n, "sets").project(far).dtype == np.float32
+    assert np.array_equal(sets.parse("box:-1e300:1e300", n, "sets").project(far), far)
+    y = (1e3 * GENERATOR.standard_normal(n)).astype(np.float32)
+    for text in ("ball:2:0.5", "half-space:-2:1,-2,0,0.5", "simplex:2.5"):
+        convex = sets.parse(text, n, "sets")
+        assert np.array_equal(convex.project(y), convex.project(y.astype(float)).astype(np.float32))
+
+
+@pytest.mark.parametrize("text", SETS)
+def test_what_is_not_finite_is_left_to_the_caller(text):
+    """No warning, and no point of the set made of nan."""
+    assert not np.isfinite(sets.parse(text, n, "sets").project(np.array([np.nan, 1, 2, 3]))).all() or text in (
+        "ball:0:1,0,-2,0.5",
+    )
+
+
+def test_distances():
+    assert sets.parse("ball:1:2", 2, "sets").distance(np.zeros(2)) == pytest.approx(2 * math.sqrt(2) - 1)
+    assert sets.parse("box:1:2", 9, "sets").distance(np.zeros(9)) == 3
+    assert sets.parse("half-space:-3", 9, "sets").distance(np.zeros(9)) == pytest.approx(1)
+    assert sets.parse("half-space:-3:3,4", 2, "sets").distance(np.zeros(2)) == pytest.approx(0.6)
+    assert sets.parse("simplex", 4, "sets").distance(np.zeros(4)) == pytest.approx(0.5)
+    assert sets.parse("all", 4, "sets").distance(np.ones(4)) == 0
+
+
+def test_large_entries_cost_the_simplex_no_digits():
+    """Mutation: no shift; the sum then is off by 1e-4."""
+    y = 1e12 + np.array([0.0, 0.25, 0.5, -1.0])
+    np.testing.assert_allclose(sets.parse("simplex", 4, "sets").project(y), [1 / 12, 1 / 3, 7 / 12, 0], atol=1e-15)
+
+
+def test_sets_that_are_all_of_space():
+    for text in ("all", "ball:inf", "half-space:inf", "half-space:0:0,0,0,0", "half-space:2:0,0,0,0", "box:-inf:inf"):
+        x = 1e9 * GENERATOR.standard_normal(n)
+        assert np.array_equal(sets.parse(text, n, "sets").project(x), x)
+    assert np.array_equal(sets.parse(" box : -1 , 0 : 1 ", 2, "sets").project(np.full(2, 9.0)), [1, 1])
+
+
+REFUSED = {
+    "bal:1": ["one of all, box:LOW:HIGH", "did you mean ball?"],
+    "half_space:1": ["did you mean half-space?"],
+    "Simplex": ["did you mean simplex?"],
+    "": ["one of all"],
+    "cube": ["one of all"],
+    "sphere:1": ["a sphere is not", "convex", "take ball:1"],
+    "sphere:1:2,2,2,2": ["take ball:1:2,2,2,2"],
+    "annulus": ["an annulus is not", "take ball:RADIUS"],
+    "annulus:1:2:3": ["take ball:RADIUS"],
+    "integers:0:3": ["the set of integer points is not", "take box:LOW:HIGH"],
+    "sparse:3": ["the set of sparse points is not"],
+    "all:1": ["of the form all"],
+    "box:1": ["of the form box:LOW:HIGH"],
+    "box:1:2:3": ["of the form box:LOW:HIGH"],
+    "ball": ["of the form ball:RADIUS[:CENTRE]"],
+    "half-space": ["of the form half-space:OFFSET[:NORMAL]"],
+    "simplex:1:2": ["of the form simplex[:TOTAL]"],
+    "box:1:0": ["LOW <= HIGH", "empty"],
+    "box:0,0,0,3:1,1,1,2": ["LOW <= HIGH", "empty"],
+    "box:inf:inf": ["empty"],
+    "box:-inf:-inf": ["empty"],
+    "ball:-1": ["RADIUS >= 0", "empty"],
+    "ball:1:inf": ["finite CENTRE"],
+    "simplex:0": ["TOTAL above 0"],
+    "simplex:-1": ["TOTAL above 0"],
+    "simplex:inf": ["finite TOTAL"],
+    "half-space:-1:0,0,0,0": ["NORMAL not 0", "empty"],
+    "half-space:-inf": ["OFFSET above -inf", "empty"],
+    "half-space:1:1,inf,0,0": ["finite NORMAL"],
+    "box:0,1,2:5": ["1 or 4 numbers as LOW", "n is 4", "not 3"],
+    "box:0:1,2": ["1 or 4 numbers as HIGH", "not 2"],
+    "ball:1:1,2": ["1 or 4 numbers as CENTRE", "not 2"],
+    "ball:1,2": ["given 1 numbers as RADIUS", "not 2"],
+    "half-space:1:1": ["given 4 numbers as NORMAL", "not 1"],
+    "box:nan:1": ["made of numbers", "LOW = nan"],
+    "box:0:1,2,x,4": ["made of numbers", "HIGH = 1,2,x,4"],
+    "ball:one": ["made of numbers", "RADIUS = one"],
+    "ball:1:": ["made of numbers", "CENTRE = "],
+    "simplex:nan": ["made of numbers"],
+    "half-space:1:nan,0,0,0": ["made of numbers"],
+}
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_refusals_name_the_flag_the_value_and_what_is_allowed(text):
+    with pytest.raises(UserError) as refused:
+        sets.parse(text, n, "x_set")
+    sentence = str(refused.value)
+    assert sentence.startswith(f"--x-set {text}: must be ")
+    assert all(part in sentence for part in REFUSED[text]), sentence
+    assert "\n" not in sentence
+
+
+def test_refusals_of_long_values_stay_short():
+    with pytest.raises(UserError) as refused:
+        sets.parse("box:0:" + ",".join(["1.25"] * 4999), 5000, "--sets")
+    assert len(str(refused.value)) < 200
+    assert "5000" in str(refused.value) and "4999" in str(refused.value)
+
+
+def test_one_set_for_all_or_one_for_each():
+    alike = sets.parse_all(["ball:1"], n, 3, "sets")
+    assert len(alike) == 3 and alike[0] is alike[1] is alike[2]
+    several = sets.parse_all(("ball:1", "box:0:1", "ball:1"), n, 3, "sets")
+    assert several[0] is several[2] and isinstance(several[1], sets.Box)
+    for texts in ([], ["all", "all"], ["all"] * 4):
+        with pytest.raises(UserError, match=rf"one set for all, or one for each of the 3 clients, not {len(texts)}"):
+            sets.parse_all(texts, n, 3, "sets")
+
+
+def common(*texts, n=2):
+    return sets.common_point(sets.parse_all(texts, n, len(texts), "sets"), n, "sets")
+
+
+# Sets without a common point, and how far the last projections go.
+APART = {
+    ("ball:1", "ball:1:4,0"): 2,
+    ("ball:1:0,1", "ball:1:2.01,1"): 0.01,  # not met on the line through 0
+    ("ball:1:0,1", "half-space:-1.5:1,0"): 0.5,
+    ("ball:1:0,7", "half-space:-1.5:1,0", "ball:50:1,30.9"): 0.5,
+    ("box:0:1", "box:2.25:3"): 1.25,
+    ("box:0:1,5", "box:0:9", "box:1.5:3,4", "ball:100"): 0.5,
+    ("simplex", "half-space:0"): math.sqrt(1 / 2),
+    ("simplex", "simplex:2"): math.sqrt(1 / 2),
+    ("simplex", "ball:0.5"): math.sqrt(1 / 2) - 0.5,
+    ("half-space:-1:0,1", "half-space:-1:0,-1"): 2,
+    ("ball:1e-9", "ball:1e-9:0,1e-8"): 8e-9,
+}
+
+
+@pytest.mark.parametrize("texts", APART, ids="; ".join)
+def test_sets_without_a_common_point_are_refused_with_their_distance(texts):
+    """Mutations: a tolerance that is not relative; the certificate's sign or factor; boxes not intersected."""
+    with pytest.raises(UserError, match=r"--sets \(\d sets\): must be sets with a common point: these stay") as refused:
+        common(*texts)
+    assert float(str(refused.value).split("stay ")[1].split()[0]) == pytest.approx(APART[texts], rel=0.01)
+
+
+# Sets with a common point: some share no interior, one pair meets nearly 2,000 away from 0.
+TOGETHER = [
+    ("all",),
+    ("simplex", "all"),
+    ("ball:1", "ball:1", "ball:1:2,0"),
+    ("ball:1:0,1", "ball:1:2,1"),
+    ("ball:1:0,1", "half-space:-1:1,0"),
+    ("box:0:1", "box:1:3"),
+    ("box:0:1", "box:1:3", "ball:1.5"),
+    ("simplex", "box:0.5:inf"),
+    ("simplex", "half-space:1"),
+    ("half-space:0:0,1", "half-space:0:0,-1"),
+    ("half-space:-1:0,1", "half-space:-1:1e-3,-1"),
+]
+
+
+@pytest.mark.parametrize("texts", TOGETHER, ids="; ".join)
+def test_sets_with_a_common_point_pass(texts):
+    """Mutation: a certificate that takes "far" for "never"."""
+    assert 0 <= common(*texts) < 2.1
+
+
+def test_no_sets_with_a_planted_common_point_are_refused():
+    @settings(max_examples=20, deadline=None, derandomize=True)
+    @given(POINTS, st.lists(st.tuples(POINTS, st.floats(0, 2)), min_size=2, max_size=5))
+    def holds(common, others):
+        found = []
+        for k, (point, slack) in enumerate(others):
+            away = point - common
+            radius = np.linalg.norm(away) * (1 + slack) + slack
+            if k % 2 or not away.any():
+                found.append(sets.Ball(radius * (1 + 1e-9), point))
+            else:
+                found.append(sets.HalfSpace(float(away @ common) + slack, away))
+        sets.common_point(found, n, "sets")
+
+    holds()
+
+
+def test_a_common_point_is_found_to_rounding():
+    assert common("ball:1", "box:0.5:2", "half-space:1.2") < 1e-12
+    assert common("simplex", "ball:0.3:0.25", n=4) < 1e-12
+
+
+def test_the_same_set_for_all_costs_nothing():
+    """Mutation: no comparison of objects."""
+
+    class Counted:
+        calls = 0
+
+        def project(self, x):
+            self.calls += 1
+            return x
+
+        distance = None
+
+    same = Counted()
+    assert sets.common_point([same, sets.All()] * 1000, 10**6) == 0
+    assert same.calls == 0
+
+
+def test_the_search_ends_in_bounded_time(monkeypatch):
+    """Touching balls are approached like 1/sqrt(cycles). Mutation: a number of cycles that does not depend on n."""
+
+    class Counted:
+        calls = 0
+        ball = sets.Ball(1.0, np.eye(1, 100, 7)[0])
+
+        def project(self, x):
+            self.calls += 1
+            return self.ball.project(x)
+
+    one, other = Counted(), sets.Ball(1.0, 2 * np.eye(1, 100, 3)[0] + np.eye(1, 100, 7)[0])
+    monkeypatch.setattr(sets, "WORK", 1e4)
+    assert 1e-6 < sets.common_point([one, other], 100) < 1e-2
+    assert one.calls == 50

@@ -1,0 +1,349 @@
+"""[B] section 5.2: how strongly each client's logistic regression is regularised, chosen on held-out samples.
+
+f_i(x, y) = mean over client i's held-out samples of log(1 + exp(-v U.y))
+h_i(x, y) = mean over its training samples of the same + x_i / 2 |y|^2            over all y
+X_i = {x >= mu}
+
+U (p,) is an input, v = +1 or -1 its target, y (p,) one linear classifier for all, x (m,) one regulariser per client.
+
+[B] prints sums over the samples and is silent on the targets, on mu and on which samples are held out: means, even
+labels +1 and odd ones -1, 0.01, and every fifth sample are choices. (1/m) sum_i h_i depends on x through its mean only,
+and f_i on y only: y(x) is the same wherever mean(x) is, and all components of the implicit gradient are equal.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar, Self, final
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from zofl_mpi.data import Dataset
+from zofl_mpi.errors import UserError, demand
+from zofl_mpi.problems import Array, Batch
+
+Vector = NDArray[np.float64]
+
+QUIET = np.errstate(all="ignore")  # values that are not finite are the caller's to find
+BLOCK = 512  # samples that are looked at together when all data are
+HESSIAN_BLOCK = 2048  # the larger, the faster the product; 13 MB for MNIST
+TARGETS = np.array([1.0, -1.0])  # of even and odd labels
+TOLERANCE = 1e-12  # of the gradient's norm at an exact solution, for inputs in [0, 1]
+NEWTON_STEPS = 200
+MATRIX_PRODUCTS = 1000  # of the power iteration; pixels in [0, 1] take about 10
+
+
+@final
+@dataclass(frozen=True)
+class Hyperparameter:
+    """The choice of regularisers as a `Bilevel` problem; n = m, n_lower = p. `of` makes it.
+
+    `f` and `gradient_h` are given the part of the data that `parts` cuts out for them. The products with the inputs are
+    computed in `dtype`, everything after them (one number per sample) in float64.
+
+    Bytes are made floats at each call. A float copy of the inputs would save up to two fifths of a gradient's time
+    (MNIST, 7,056 samples: 3.1 ms for 5.3), but all ranks of a node share the bytes, and the copy is four times larger.
+
+    Attributes:
+        features: p, the length of one input.
+        m: number of clients.
+        smoothness: bound on a quarter of the largest eigenvalue of U'U/|D_i| over the clients' training samples.
+        mu: least regulariser, > 0. Iterates may leave X_i, which [B] only penalises; eta < mu keeps x + v positive.
+        held_out: share of a client's samples that f_i is measured on, between 0 and 1, both excluded.
+        x_start: first value of all regularisers, at least mu.
+        dtype: float32 or float64, of all vectors.
+    """
+
+    x0: ClassVar[str] = "random"  # `initial`: 0 is outside X_i, and there the lower level has no solution
+    homogeneous: ClassVar[bool] = False  # each h_i has a regulariser of its own
+    features: int
+    m: int
+    smoothness: float
+    mu: float = 1e-2
+    held_out: float = 0.2
+    x_start: float = 0.1
+    dtype: DTypeLike = np.float32
+
+    def __post_init__(self) -> None:
+        if np.dtype(self.dtype) not in (np.dtype(np.float32), np.dtype(np.float64)):
+            raise UserError(f"dtype {self.dtype!r}: logistic regression runs in float32 or float64")
+        demand(self.features >= 1, "features", self.features, "a whole number, at least 1")
+        demand(self.m >= 1, "m", self.m, "a whole number, at least 1")
+        demand(0 <= self.smoothness < math.inf, "smoothness", self.smoothness, "a number, at least 0")
+        demand(0 < self.mu < math.inf, "mu", self.mu, "a number above 0")
+        demand(0 < self.held_out < 1, "held_out", self.held_out, "between 0 and 1, both excluded")
+        demand(self.mu <= self.x_start < math.inf, "x_start", self.x_start, f"a number, at least --mu {self.mu}")
+
+    @classmethod
+    def of(
+        cls,
+        clients: Sequence[Dataset],
+        *,
+        mu: float = 1e-2,
+        held_out: float = 0.2,
+        x_start: float = 0.1,
+        dtype: DTypeLike = np.float32,
+    ) -> Self:
+        """The problem of these clients, D_0, ..., D_{m-1}. It looks at all inputs about ten times (MNIST: 0.3 s).
+
+        Every rank computes the same numbers from the same data, so all have the same `smoothness`.
+
+        Raises:
+            UserError: an argument out of range, or a client that has no held-out or no training sample.
+        """
+        problem = cls(clients[0].features, len(clients), 0.0, mu, held_out, x_start, dtype)
+        for i, data in enumerate(clients):
+            upper, lower = map(len, problem.parts(data))
+            if upper == 0 or lower == 0:
+                raise UserError(
+                    f"--held-out {held_out}: of client {i}'s {len(data)} samples {upper} are held out and {lower} are "
+                    "left for training, and it needs some of both; change the share or raise --min-samples"
+                )
+        largest = max(_largest_eigenvalue(problem.parts(data)[1]) for data in clients)
+        # The iteration comes from below: 1 % more makes a bound of it.
+        smoothness = float(f"{1.01 * largest / 4:.3g}")
+        return cls(clients[0].features, len(clients), smoothness, mu, held_out, x_start, dtype)
+
+    @property
+    def n(self) -> int:
+        """Length of x: m."""
+        return self.m
+
+    @property
+    def n_lower(self) -> int:
+        """Length of y: p."""
+        return self.features
+
+    def kernel_name(self, batch_size: int) -> str:
+        """What computes, for the record."""
+        return "numpy"
+
+    def flops_evaluation(self, batch_size: int) -> float:
+        """Of f at one point: a product with the batch. `gradient_h` takes two."""
+        return 2.0 * batch_size * self.features
+
+    def initial(self, generator: np.random.Generator) -> Array:
+        """(n,) all `x_start`: nothing is drawn."""
+        return np.full(self.n, self.x_start, self.dtype)
+
+    def parts(self, data: Dataset) -> tuple[Dataset, Dataset]:
+        """The held-out and the training samples of a client.
+
+        Position j is held out where floor((j + 1) held_out) > floor(j held_out): every fifth for 0.2. Samples lie
+        in the order of the data set; nothing is drawn, for a problem holds no random numbers.
+        """
+        upper, lower = _positions(len(data), self.held_out)
+        return data.subset(upper), data.subset(lower)
+
+    @QUIET
+    def f(self, i: int, x: Array, y: Array, data: Dataset, batch: Batch | None = None) -> Vector:
+        """(k,) f_i at the rows of y (k, n_lower); x plays no part in it. See `Bilevel.f`.
+
+        Raises:
+            IndexError: a position lies beyond the data.
+        """
+        positions = np.arange(len(data)) if batch is None else batch
+        models = np.multiply(y, np.asarray(_factor(data), self.dtype), dtype=self.dtype)
+        total = np.zeros(len(y))
+        for inputs, targets in _blocks(data, positions, self.dtype, BLOCK):
+            total += np.logaddexp(0, -targets * (models @ inputs.T)).sum(axis=1)
+        return total / len(positions)
+
+    @QUIET
+    def gradient_h(self, i: int, x: Array, y: Array, data: Dataset, batch: Batch | None = None) -> Array:
+        """(n_lower,) the gradient in y of h_i at x (n,), y (n_lower,); see `Bilevel.gradient_h`.
+
+        Raises:
+            IndexError: a position lies beyond the data.
+        """
+        positions = np.arange(len(data)) if batch is None else batch
+        return np.asarray(_slope(y, data, positions, self.dtype) + float(x[i]) * y, self.dtype)
+
+    def curvature(self, x: Array) -> tuple[float, float]:
+        """mu_h = mean(x) and L_h = `smoothness` + max(x); L_h holds for each h_i too.
+
+        Raises:
+            UserError: mean(x) is not above 0, and (1/m) sum_i h_i may have no minimiser.
+        """
+        mean = float(np.mean(x, dtype=np.float64))
+        if not mean > 0:
+            raise UserError(
+                f"the mean of the regularisers x came to {mean:.3g}, where the lower level need not have a solution: "
+                "a smaller --eta or --gamma or a larger --mu keeps it above 0"
+            )
+        return mean, self.smoothness + float(np.max(x))
+
+    def project(self, i: int, x: Array) -> Array:
+        """(n,) the nearest point of {x >= mu}; X_i is the same for all clients."""
+        return np.asarray(np.maximum(x, np.asarray(self.mu, x.dtype)))
+
+    @QUIET
+    def solution(self, x: Array, data: Sequence[Dataset], start: Array | None = None) -> Vector:
+        """(n_lower,) y(x) in float64, by Newton's method: the gradient's norm is at most 1e-12.
+
+        For inputs beyond [0, 1] the bound grows as they do, by sqrt(`smoothness`): rounding does not allow less.
+        MNIST's 35,280 training samples take 3 s of one core at mean(x) = 0.01, and 1 s from the y of a close x.
+
+        Args:
+            x: (n,).
+            data: all samples of the clients, D_0, ..., D_{m-1}.
+            start: (n_lower,) a guess that saves steps; 0 if not given.
+
+        Raises:
+            UserError: mean(x) is not above 0, or the method does not converge.
+        """
+        ridge, _ = self.curvature(x)
+        lower = _Average([self.parts(part)[1] for part in data], ridge)
+        tolerance = TOLERANCE * max(1.0, math.sqrt(self.smoothness))
+        return lower.minimiser(np.zeros(self.features) if start is None else start.astype(np.float64), tolerance)
+
+    @QUIET
+    def score(self, x: Array, y: Array, data: Dataset) -> dict[str, float]:
+        """Quality of the classifier y (n_lower,) on all of `data`, whatever x is.
+
+        Returns:
+            "loss", the mean logistic loss, and "accuracy", the share of samples with v U.y > 0.
+        """
+        loss, hits = 0.0, 0
+        model = np.multiply(y, np.asarray(_factor(data), self.dtype), dtype=self.dtype)
+        for inputs, targets in _blocks(data, np.arange(len(data)), self.dtype, BLOCK):
+            margins = targets * (inputs @ model)
+            loss += float(np.logaddexp(0, -margins).sum())
+            hits += int(np.count_nonzero(margins > 0))
+        return {"loss": loss / len(data), "accuracy": hits / len(data)}
+
+
+@final
+@dataclass(frozen=True)
+class _Average:
+    """(1/m) sum_i h_i at an x with mean `ridge`, as a function of y (p,); everything in float64.
+
+    Attributes:
+        parts: the clients' training samples.
+        ridge: > 0.
+    """
+
+    parts: Sequence[Dataset]
+    ridge: float
+
+    def minimiser(self, y: Vector, tolerance: float) -> Vector:
+        """(p,) by Newton's method from y; the norm of the gradient is at most `tolerance` there.
+
+        The inverse of the Hessian costs as much as ten gradients: it is kept while each step makes the gradient ten
+        times shorter. Newton's direction makes it shorter for small steps wherever one starts, so steps are halved.
+        """
+        gradient = self.gradient(y)
+        inverse: Array | None = None
+        for _ in range(NEWTON_STEPS):
+            length = np.linalg.norm(gradient)
+            if length <= tolerance:
+                return y
+            fresh = inverse is None
+            if inverse is None:
+                inverse = np.linalg.inv(self.hessian(y))
+            direction, t = inverse @ gradient, 1.0
+            there = self.gradient(y - direction)
+            while fresh and t > 1e-6 and not np.linalg.norm(there) <= (1 - t / 4) * length:
+                t /= 2
+                there = self.gradient(y - t * direction)
+            now = np.linalg.norm(there)
+            if fresh and not now < length:
+                break
+            if not now <= 0.1 * length:
+                inverse = None
+            if now < length:
+                y, gradient = y - t * direction, there
+        raise UserError(
+            f"the lower level was solved to a gradient of {np.linalg.norm(gradient):.1e} only, not to {tolerance:.1e}: "
+            "a larger --mu or inputs of smaller size (--pixels unit) help, or another --lower than exact"
+        )
+
+    def gradient(self, y: Vector) -> Vector:
+        """(p,)."""
+        slopes = [_slope(y, data, np.arange(len(data)), np.float64) for data in self.parts]
+        return np.asarray(np.mean(slopes, axis=0) + self.ridge * y)
+
+    def hessian(self, y: Vector) -> Vector:
+        """(p, p)."""
+        total = np.zeros((len(y), len(y)))
+        for data in self.parts:
+            factor, own = np.asarray(_factor(data)), np.zeros_like(total)
+            for inputs, _ in _blocks(data, np.arange(len(data)), np.float64, HESSIAN_BLOCK):
+                # sigma'(t) = sigma(t) sigma(-t), even in t: the targets cancel
+                inputs *= 0.5 / np.cosh(inputs @ (factor * y) / 2)[:, None]
+                own += inputs.T @ inputs
+            total += factor * own * (factor if factor.ndim == 0 else factor[:, None]) / len(data)
+        return np.asarray(total / len(self.parts) + self.ridge * np.eye(len(y)))
+
+
+def _slope(y: Array, data: Dataset, positions: Batch, dtype: DTypeLike) -> Vector:
+    """(p,) the gradient at y (p,) of the mean of log(1 + exp(-v U.y)) over the samples at `positions`."""
+    factor = _factor(data)
+    model = np.multiply(y, np.asarray(factor, dtype), dtype=dtype)
+    total = np.zeros(len(y))
+    for inputs, targets in _blocks(data, positions, dtype, BLOCK):
+        # -v sigma(-v t) = (tanh(t / 2) - v) / 2
+        residuals = 0.5 * (np.tanh((inputs @ model).astype(np.float64) / 2) - targets)
+        total += residuals.astype(dtype) @ inputs
+    return np.asarray(total * factor / len(positions))
+
+
+def _blocks(data: Dataset, positions: Batch, dtype: DTypeLike, size: int) -> Iterator[tuple[Array, Vector]]:
+    """Inputs (b, p) in `dtype`, still to be multiplied by `_factor(data)`, and targets (b,), in turn."""
+    for start in range(0, len(positions), size):
+        part = positions[start : start + size]
+        if _shifted(data):
+            inputs, labels = data.take(part, dtype)
+        else:
+            rows = part if data.rows is None else data.rows[part]
+            # `take` gathers rows twice as fast as indexing
+            inputs, labels = np.take(data.inputs, rows, axis=0).astype(dtype, copy=False), data.labels[rows]
+        yield inputs, TARGETS[labels % 2]
+
+
+def _factor(data: Dataset) -> float | Vector:
+    """What the model is multiplied by in place of every input. A shift is applied to the inputs, and then it is 1.
+
+    A product with inputs not yet shifted would cancel in float32.
+    """
+    return 1.0 if _shifted(data) else data.scale
+
+
+def _shifted(data: Dataset) -> bool:
+    """Told without NumPy where the shift is a number: np.any takes as long as gathering a batch."""
+    return bool(data.shift != 0) if isinstance(data.shift, int | float) else bool(np.any(data.shift))
+
+
+@lru_cache(maxsize=1024)
+def _positions(size: int, share: float) -> tuple[Batch, Batch]:
+    """Which of `size` samples are held out, and the others; kept, because every lower round asks for them."""
+    held_out = np.diff(np.floor(share * np.arange(size + 1))) > 0
+    found = np.flatnonzero(held_out), np.flatnonzero(~held_out)
+    for positions in found:
+        positions.flags.writeable = False
+    return found
+
+
+@QUIET
+def _largest_eigenvalue(data: Dataset) -> float:
+    """Of U'U/N, U (N, p) the inputs: by power iteration, so from below, until it grows by less than 1e-6 of itself.
+
+    The start has a share of the constant vector, which is near the eigenvector of pixels in [0, 1], and is irregular
+    besides (multiples of the golden ratio, modulo 1), so that no symmetry of the inputs hides the eigenvector.
+    """
+    vector = 0.5 + np.arange(data.features) * (math.sqrt(5) - 1) / 2 % 1
+    factor, positions, largest = _factor(data), np.arange(len(data)), 0.0
+    for _ in range(MATRIX_PRODUCTS):
+        model = np.asarray(vector / np.linalg.norm(vector) * factor, np.float32)
+        vector = np.zeros(data.features)
+        for inputs, _ in _blocks(data, positions, np.float32, BLOCK):
+            vector += (inputs @ model) @ inputs
+        vector *= factor / len(data)
+        before, largest = largest, float(np.linalg.norm(vector))
+        if not largest > (1 + 1e-6) * before:
+            break
+    return largest

@@ -1,0 +1,244 @@
+"""[B] section 5.1: a network with one hidden layer of rectifiers, fitted to targets +1 and -1 by least squares.
+
+f_i(x) = mean over D_i of 1/2 (v - sum_q w_q max(0, Z_q . U))^2 + lam / 2 (|Z|^2 + |w|^2)
+
+U (p,) is an input, v its target; x = (Z, w), Z (N_1, p) row by row. Locally Lipschitz, neither smooth nor convex. The
+methods of [B] take it as it is; those that it is compared with need a gradient, and take its smooth twin, in which
+log(1 + exp(beta t)) / beta stands for max(0, t): larger by at most log(2) / beta, and equal for beta -> infinity.
+
+[B] is silent on the targets' meaning, the initialisation and the sets X_i: even labels are +1, odd ones -1; `initial`;
+the whole space (choices).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Literal, final
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from zofl_mpi.data import Dataset
+from zofl_mpi.descent import descend
+from zofl_mpi.errors import UserError, demand
+from zofl_mpi.problems import Array, Batch
+
+Vector = NDArray[np.float64]
+Rectifier = Callable[[Array], Vector]
+
+QUIET = np.errstate(all="ignore")  # values that are not finite are the caller's to find
+BLOCK = 512  # samples that are looked at together when all data are
+TARGETS = np.array([1.0, -1.0])  # of even and odd labels
+
+
+@final
+@dataclass(frozen=True)
+class ReLUNet:
+    """The network as a `Lipschitz` problem; its smooth twin as a `Smooth` one.
+
+    Inputs are used as `Dataset` scales them, targets are the parities of the labels. The products with the inputs are
+    computed in `dtype`, everything after them (a few numbers per sample) in float64. In float32 a difference of two
+    losses then has an error of 1e-8 (MNIST, batches of 64): at [B]'s smallest eta, 0.001, that is 2e-4 of the
+    difference at x_0 and 7e-4 of it after training. The rounding of the points themselves adds 2e-4 there.
+
+    Attributes:
+        features: p, the length of one input.
+        hidden: N_1, units of the hidden layer.
+        lam: weight of the ridge lam/2 (|Z|^2 + |w|^2), >= 0; it counts once, whatever the number of samples.
+        beta: sharpness of the smooth twin's rectifier, > 0. With inputs of norm about 10, Z_q . U is of size 0.5 at the
+            start, and 10 bends the rectifier within about 0.1 of its kink.
+        loss_scale: "mean" over a client's samples, or their "sum" as [B] prints it; a mini-batch of B samples then
+            counts |D_i| / B times, an unbiased estimate. With the sum, the printed gamma = 1e-5 diverges.
+        dtype: float32 or float64, of all vectors.
+    """
+
+    x0: ClassVar[str] = "random"  # 0 is stationary: the output is of second order in x there
+    features: int
+    hidden: int = 4
+    lam: float = 0.01
+    beta: float = 10.0
+    loss_scale: Literal["mean", "sum"] = "mean"
+    dtype: DTypeLike = np.float32
+
+    def __post_init__(self) -> None:
+        if np.dtype(self.dtype) not in (np.dtype(np.float32), np.dtype(np.float64)):
+            raise UserError(f"dtype {self.dtype!r}: the network runs in float32 or float64")
+        demand(self.features >= 1, "features", self.features, "a whole number, at least 1")
+        demand(self.hidden >= 1, "hidden", self.hidden, "a whole number, at least 1")
+        demand(0 <= self.lam < math.inf, "lam", self.lam, "a number, at least 0")
+        demand(0 < self.beta < math.inf, "beta", self.beta, "a number above 0")
+        demand(self.loss_scale in ("mean", "sum"), "loss_scale", self.loss_scale, "mean or sum")
+
+    @property
+    def n(self) -> int:
+        """Length of x: N_1 p + N_1."""
+        return self.hidden * (self.features + 1)
+
+    def kernel_name(self, batch_size: int) -> str:
+        """What computes, for the record."""
+        return "numpy"
+
+    def flops(self, batch_size: int) -> float:
+        """Of a gradient step: the two products with the batch."""
+        return 2 * self.flops_evaluation(batch_size)
+
+    def flops_evaluation(self, batch_size: int) -> float:
+        """Of `losses` at one point: the product with the batch."""
+        return 2.0 * batch_size * self.hidden * self.features
+
+    def initial(self, generator: np.random.Generator) -> Array:
+        """(n,) Z ~ 0.05 N(0, 1), w ~ 0.5 N(0, 1), independent entries."""
+        x = generator.standard_normal(self.n)
+        x[: -self.hidden] *= 0.05
+        x[-self.hidden :] *= 0.5
+        return x.astype(self.dtype)
+
+    def losses(self, i: int, x: Array, data: Dataset, batch: Batch | None = None) -> Vector:
+        """(k,) f_i at the rows of x (k, n), with the true rectifier; see `Lipschitz.losses`.
+
+        One product of the samples with the k N_1 units of all points.
+
+        Raises:
+            IndexError: a position lies beyond the data.
+        """
+        return self._objective(x, data, batch, _relu)
+
+    def project(self, i: int, x: Array) -> Array:
+        """x itself: X_i is the whole space."""
+        return x
+
+    def loss(self, x: Array, data: Dataset) -> float:
+        """The smooth twin's objective at x (n,) on all of `data`: what `gradient` is the gradient of."""
+        return float(self._objective(x[None], data, None, self._softplus)[0])
+
+    @QUIET
+    def gradient(self, x: Array, data: Dataset, batch: Batch | None = None) -> Array:
+        """(n,) the smooth twin's gradient at x over the samples at positions `batch` (B,), or over all of `data`.
+
+        With r = output - v, a_q = softplus(Z_q . U) and s_q the logistic function of beta Z_q . U, a sample's gradient
+        is r a_q in w_q and r w_q s_q U in Z_q.
+        """
+        positions = np.arange(len(data)) if batch is None else batch
+        factor = _factor(data)
+        Z, w = self._split(x[None], factor)
+        by_Z, by_w = np.zeros(Z.shape), np.zeros(self.hidden)
+        for inputs, labels in self._blocks(data, positions):
+            t = (Z @ inputs.T).astype(np.float64)
+            a = self._softplus(t)
+            r = w[0] @ a - TARGETS[labels % 2]
+            s = 0.5 + 0.5 * np.tanh(self.beta / 2 * t)
+            by_w += a @ r
+            by_Z += (w[0, :, None] * s * r).astype(self.dtype) @ inputs
+        total = np.concatenate([(by_Z * factor).ravel(), by_w])
+        return np.asarray(self._weight(data, positions) * total + self.lam * x, self.dtype)
+
+    @QUIET
+    def descend(
+        self,
+        data: Dataset,
+        y: Array,
+        batches: Batch,
+        stepsizes: Vector,
+        *,
+        mu: float = 0.0,
+        shift: Array | None = None,
+    ) -> Array:
+        """See `Smooth.descend`, on the smooth twin.
+
+        Raises:
+            IndexError: a position lies beyond the data.
+        """
+
+        start = np.array(y, self.dtype)
+        against = None if shift is None else np.asarray(shift, self.dtype)
+
+        def direction(z: Array, t: int) -> Array:
+            g = self.gradient(z, data, batches[t])
+            g = g if mu == 0 else g + mu * (z - start)
+            return g if against is None else g + against
+
+        return descend(start, direction, steps=len(stepsizes), stepsize=lambda t: float(stepsizes[t]))
+
+    @QUIET
+    def score(self, x: Array, data: Dataset, mix: Vector | None = None) -> dict[str, float]:
+        """Quality of x (n,) on all of `data`; the losses are means plus the ridge, whatever `loss_scale` is.
+
+        Args:
+            mix: (C,) weights of the classes, in place of their shares in `data`; one that `data` lacks counts nothing.
+
+        Returns:
+            "loss" and "accuracy", the share of samples whose output has the sign of v (an output of 0 has none), both
+            with the true rectifier; "smooth_loss", that of the smooth twin. Not-a-number where no sample counts.
+        """
+        each = np.ones(data.classes) if mix is None else mix / np.maximum(data.counts(), 1)
+        sums = np.zeros(4)  # of the weights, the losses, the smooth losses, the hits
+        Z, w = self._split(x[None], _factor(data))
+        for inputs, labels in self._blocks(data, np.arange(len(data))):
+            t, targets = Z @ inputs.T, TARGETS[labels % 2]
+            sharp, smooth = w[0] @ _relu(t), w[0] @ self._softplus(t)
+            told = (np.ones(len(labels)), (targets - sharp) ** 2 / 2, (targets - smooth) ** 2 / 2, sharp * targets > 0)
+            sums += np.stack(told) @ each[labels]
+        loss, smooth_loss, accuracy = (sums[1:] / sums[0]).tolist()
+        ridge = float(self._ridge(x[None])[0])
+        return {"loss": loss + ridge, "smooth_loss": smooth_loss + ridge, "accuracy": accuracy}
+
+    @QUIET
+    def _objective(self, x: Array, data: Dataset, batch: Batch | None, rectify: Rectifier) -> Vector:
+        """(k,) f_i at the rows of x (k, n) with this rectifier."""
+        positions = np.arange(len(data)) if batch is None else batch
+        Z, w = self._split(x, _factor(data))
+        total = np.zeros(len(x))
+        for inputs, labels in self._blocks(data, positions):
+            units = rectify(Z @ inputs.T).reshape(len(x), self.hidden, -1)  # (k, N_1, b)
+            residuals = (w[:, None] @ units)[:, 0] - TARGETS[labels % 2]
+            total += np.vecdot(residuals, residuals)
+        return self._weight(data, positions) / 2 * total + self._ridge(x)
+
+    def _weight(self, data: Dataset, positions: Batch) -> np.float64:
+        """What a sample's loss is multiplied by: 1/B, or |D_i|/B for the sum."""
+        return np.float64(1 if self.loss_scale == "mean" else len(data)) / len(positions)
+
+    def _ridge(self, x: Array) -> Vector:
+        """(k,) lam/2 |x|^2 for the rows of x, in float64."""
+        rows = x.astype(np.float64, copy=False)
+        return np.asarray(self.lam / 2 * np.vecdot(rows, rows))
+
+    def _split(self, x: Array, factor: float | Vector) -> tuple[Array, Vector]:
+        """The units of all points times `factor`, (k N_1, p) in `dtype`, and their weights w (k, N_1) in float64."""
+        Z = x[:, : -self.hidden].reshape(len(x), self.hidden, self.features)
+        scaled = np.multiply(Z, np.asarray(factor, self.dtype), dtype=self.dtype)
+        return scaled.reshape(-1, self.features), x[:, -self.hidden :].astype(np.float64)
+
+    def _softplus(self, t: Array) -> Vector:
+        """log(1 + exp(beta t)) / beta in float64; it overflows nowhere."""
+        return np.asarray(np.logaddexp(0, self.beta * t.astype(np.float64)) / self.beta)
+
+    def _blocks(self, data: Dataset, positions: Batch) -> Iterator[tuple[Array, Array]]:
+        """Inputs (b, p) in `dtype`, still to be multiplied by `_factor(data)`, and labels (b,), in turn."""
+        for start in range(0, len(positions), BLOCK):
+            part = positions[start : start + BLOCK]
+            if _shifted(data):
+                yield data.take(part, self.dtype)
+            else:
+                rows = part if data.rows is None else data.rows[part]
+                # `take` gathers rows twice as fast as indexing
+                yield np.take(data.inputs, rows, axis=0).astype(self.dtype, copy=False), data.labels[rows]
+
+
+def _relu(t: Array) -> Vector:
+    return np.maximum(t, 0).astype(np.float64)
+
+
+def _shifted(data: Dataset) -> bool:
+    """Told without NumPy where the shift is a number: np.any takes as long as gathering a batch."""
+    return bool(data.shift != 0) if isinstance(data.shift, int | float) else bool(np.any(data.shift))
+
+
+def _factor(data: Dataset) -> float | Vector:
+    """What the units are multiplied by in place of every input. A shift is applied to the inputs, and then it is 1.
+
+    A product with inputs not yet shifted would cancel in float32.
+    """
+    return 1.0 if _shifted(data) else data.scale
