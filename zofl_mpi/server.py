@@ -36,8 +36,14 @@ class Start:
         demand(self.pretrain_steps >= 1, "pretrain_steps", self.pretrain_steps, "a whole number, at least 1")
         demand(0 <= self.pretrain_gamma < math.inf, "pretrain_gamma", self.pretrain_gamma, "a step size, at least 0")
 
+    def fit(self, setting: Setting) -> None:
+        """Refuses a pretraining where the server has no samples."""
+        if self.x0 == "pretrained":
+            demand_samples(setting, "--x0 pretrained")
+
     def point(self, setting: Setting, server_batch: int) -> Array:
         """(n,) x_0."""
+        self.fit(setting)
         usual = getattr(setting.problem, "x0", "zero")
         kind = usual if self.x0 == "auto" else self.x0
         if kind == "random" or (kind == "pretrained" and usual == "random"):
@@ -63,6 +69,17 @@ def _random(setting: Setting) -> Array:
     if hasattr(problem, "initial"):
         return np.asarray(problem.initial(generator))
     return np.asarray(0.01 * generator.standard_normal(problem.n))  # a problem that is Hierarchical only
+
+
+def has_samples(setting: Setting) -> bool:
+    """Whether the server holds any; with --server-fraction 0 it does not."""
+    return setting.server is not None and len(setting.server) > 0
+
+
+def demand_samples(setting: Setting, flags: str) -> None:
+    """Refuses what the server cannot do without samples of its own: what `flags` ask for."""
+    if not has_samples(setting):
+        raise UserError(f"--server-fraction 0: the server has no samples of its own, needed for {flags}")
 
 
 def participants(setting: Setting, beta: float, r: int) -> list[int]:

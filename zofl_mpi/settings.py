@@ -15,12 +15,12 @@ from typing import Any, Literal, TypeVar, final
 
 import numpy as np
 
-from zofl_mpi.data import Federation, cache, features, images, partition
+from zofl_mpi.data import Federation, Raw, cache, features, images, partition
 from zofl_mpi.data.cache import Sources
 from zofl_mpi.data.synthetic import Synthetic
 from zofl_mpi.descent import identity
 from zofl_mpi.errors import UserError, demand
-from zofl_mpi.problems import Hierarchical, Smooth
+from zofl_mpi.problems import Bilevel, Hierarchical, Lipschitz, Smooth
 from zofl_mpi.problems.softmax import Softmax
 from zofl_mpi.problems.toy import Corner, Quadratic
 from zofl_mpi.run.flags import Groups, made
@@ -40,7 +40,8 @@ class Samples:
     """A data set and who holds which part of it.
 
     Attributes:
-        data: digits, mnist, fashion-mnist, cifar10, synthetic, or the path of a .npz file with x and y.
+        data: digits, mnist, fashion-mnist, cifar10, synthetic, or the path of a .npz file with x and y (integers y are
+            classes, floats the targets of a regression).
         data_dir: the folder with the data set's files; else $ZOFL_DATA, else the user's cache.
         pixels: unit ([0, 1]), raw (as stored) or standardize (mean 0, variance 1 over the training part).
         m: number of clients.
@@ -74,12 +75,18 @@ class Samples:
     synthetic_noise: float = 0.0
 
     def federation(
-        self, world: World, streams: Streams, made_of: Callable[[Sources], Sources] = identity
+        self,
+        world: World,
+        streams: Streams,
+        made_of: Callable[[Sources], Sources] = identity,
+        *,
+        classifies: bool = True,
     ) -> Federation:
         """The parts of server, clients and nobody.
 
         Args:
             made_of: what is shared out, as a function of the data set, which then lies in the cache already.
+            classifies: refuse a regression.
 
         Raises:
             UserError: on every rank, if a file is missing or damaged on one, or a flag is out of range.
@@ -87,10 +94,11 @@ class Samples:
         data_dir = Path(self.data_dir).expanduser() if self.data_dir else None
         stored = together(world, lambda: images.sources(self.data, data_dir, streams, self._synthetic()))
         _cached(world, stored)
+        raw = together(world, lambda: self._opened(stored, classifies))
         sources = together(world, lambda: made_of(stored))
         if sources is not stored:
             _cached(world, sources)
-        raw = together(world, lambda: cache.open(sources))
+            raw = together(world, lambda: cache.open(sources))
         return together(
             world,
             lambda: partition.split(
@@ -107,6 +115,15 @@ class Samples:
                 pixels=self.pixels,
             ),
         )
+
+    def _opened(self, stored: Sources, classifies: bool) -> Raw:
+        raw = cache.open(stored)
+        if classifies and raw.targets is not None:
+            raise UserError(
+                f"--data {self.data} has targets, not classes; this problem classifies: store classes as integers "
+                "(y.astype(int)), or give a problem of your own that reads targets (--problem module:Class)"
+            )
+        return raw
 
     def _synthetic(self) -> Synthetic:
         return Synthetic(self.synthetic_samples, self.synthetic_features, self.synthetic_classes, self.synthetic_noise)
@@ -253,7 +270,7 @@ def _regression(values: Values, streams: Streams, federation: Federation, dtype:
         kernel=model.kernel,
         **_terms(values),
     )
-    return _setting(problem, streams, federation, dtype)
+    return of_federation(problem, streams, federation, dtype)
 
 
 Factory = Callable[[Values, tuple[int, ...], int], Any]
@@ -272,7 +289,7 @@ def _network(factory: Factory) -> Build:
         problem = Network(
             module, shape, classes, federation.weights, dtype=np.dtype(dtype), device=device, **_terms(values)
         )
-        setting = _setting(problem, streams, federation, dtype)
+        setting = of_federation(problem, streams, federation, dtype)
         return replace(setting, fingerprint=f"{setting.fingerprint}, {_fingerprint(module)}")
 
     return build
@@ -324,7 +341,7 @@ def _corner(values: Values, world: World, streams: Streams, dtype: str, device: 
     return Setting(Corner(model.n), streams, (nothing,) * model.m, nothing, nothing, None, np.dtype(np.float64))
 
 
-def own_problem(name: str, cls: type[Any]) -> Choice:
+def own_problem(name: str, cls: type[Any], samples: type[Any] = Samples) -> Choice:
     """A user's own class, --problem module:Class, as a problem.
 
     Either a torch module, which is called with the shape of an input, (channels, height, width) or (features,), and the
@@ -336,24 +353,25 @@ def own_problem(name: str, cls: type[Any]) -> Choice:
         UserError: it is no such class.
     """
     if any(base.__name__ == "Module" and base.__module__.startswith("torch.nn") for base in cls.__mro__):
-        return Choice({"data": Samples}, _network(partial(_own_module, name, cls)), BOTH, gpu=True)
+        return Choice({"data": samples}, _network(partial(_own_module, name, cls)), BOTH, gpu=True)
     if not is_dataclass(cls) or "federation" not in (f.name for f in fields(cls)):
         raise UserError(
             f"--problem {name}: {cls.__name__} must be a torch module, or a dataclass with a field named federation "
             "(its data)"
         )
     has = {f.name for f in fields(cls)} | set(dir(cls))
-    lacking = {p.__name__: [part for part in parts_of(p) if part not in has] for p in (Hierarchical, Smooth)}
+    protocols = (Hierarchical, Smooth, Lipschitz, Bilevel)
+    lacking = {p.__name__: [part for part in parts_of(p) if part not in has] for p in protocols}
     roles: dict[str, Groups] = {role: {} for role, missing in lacking.items() if not missing}
     if not roles:
         told = "; ".join(f"a {role} problem lacks {', '.join(missing)}" for role, missing in lacking.items())
         raise UserError(f"--problem {name}: {cls.__name__} is no problem: {told}")
 
     def build(values: Values, world: World, streams: Streams, dtype: str, device: str) -> Setting:
-        federation = _part(Samples, values).federation(world, streams)
-        return _setting(made(cls, values, federation=federation), streams, federation, dtype)
+        federation = _part(Samples, values).federation(world, streams, classifies=False)
+        return of_federation(made(cls, values, federation=federation), streams, federation, dtype)
 
-    return Choice({"data": Samples, "problem": cls}, build, roles)
+    return Choice({"data": samples, "problem": cls}, build, roles)
 
 
 def _own_module(name: str, cls: type[Any], values: Values, shape: tuple[int, ...], classes: int) -> Any:
@@ -370,7 +388,8 @@ def parts_of(protocol: type[Any]) -> list[str]:
     return [name for name in vars(protocol) if not name.startswith("_")]
 
 
-def _setting(problem: Any, streams: Streams, federation: Federation, dtype: str) -> Setting:
+def of_federation(problem: Any, streams: Streams, federation: Federation, dtype: str) -> Setting:
+    """The setting of a problem on these data."""
     return Setting(
         problem,
         streams,

@@ -174,6 +174,7 @@ class ZOHFL:
         parse_decay(self.schedule, "--schedule")
         parse_decay(self.schedule_local, "--schedule-local")
         self.first  # noqa: B018  (checks its flags)
+        server.demand_samples(self.setting, "--method zo_hfl: f_1 is their loss")
 
     @property
     def problem(self) -> Hierarchical:

@@ -215,6 +215,19 @@ def test_flags_that_a_method_does_not_have_are_refused_in_one_sentence(
     assert words in refused(capsys, *arguments.split())
 
 
+@pytest.mark.parametrize("problem", ["softmax", "features", "mlp", "cnn"])
+@pytest.mark.parametrize("method", TRAINING)
+def test_a_server_may_hold_nothing(tmp_path: Path, method: str, problem: str) -> None:
+    """Nobody's report then has a number for it. Mutations: a mean over no samples; nan in what is compared."""
+    out = tmp_path / "a.h5"
+    own = ["--method", method, "--problem", problem, "--server-fraction", 0, "--batch", 0]
+    assert here(*own, "--m", 3, "--tau", 1, "--rounds", 2, "--quiet", "--out", out) == 0
+    rounds = records.load(out).rounds
+    assert np.isnan(rounds["f1"]).all()
+    assert all(np.isfinite(rounds[name]).all() for name in REPORTED - {"f1"})
+    np.testing.assert_allclose(rounds["train_loss"], rounds["objective"], rtol=1e-12)
+
+
 def test_the_corner_starts_at_random_and_stays_reproducible(tmp_path: Path) -> None:
     """A problem that is Hierarchical only has no `initial` of its own."""
     paths = [tmp_path / f"{k}.h5" for k in range(2)]

@@ -339,6 +339,62 @@ def test_partial_participation_of_all_is_full_participation(cls: Any) -> None:
     assert apart(run(method(cls, toy(noise=1.0), beta=0.7), 3).x, every.x)
 
 
+# --- --batch 0: full local gradients
+
+
+FULL = [(FedAvg, {}), (FedProx, {"mu": 0.9}), (Scaffold, {"option": "II"})]
+
+
+@WEIGHTS
+@pytest.mark.parametrize(("cls", "own"), FULL)
+@BOTH
+def test_batch_0_takes_all_of_a_clients_samples_in_every_step(
+    make: Make, cls: Any, own: dict[str, Any], weights: str
+) -> None:
+    """The same from any stream. Mutations: all samples of all clients; all of them drawn with replacement."""
+    setting, mu = make(), own.get("mu", 0.0)
+    x, ends = point(setting), []
+    for data in setting.data:
+        y = x
+        for gamma in HARMONIC:
+            y = y - gamma * (gradient(data, y) + mu * (y - x))
+        ends.append(y)
+    found = one(method(cls, setting, batch=0, weights=weights, **own))
+    close(found, shares(weights) @ ends)
+    other = replace(setting, streams=Streams(8))
+    assert one(method(cls, other, batch=0, weights=weights, **own), x=x).tobytes() == found.tobytes()
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_full_gradients_of_many_samples(kernel: str) -> None:
+    """More of them than a kernel's block holds. Mutation: the first block alone."""
+    rows = STREAMS(Purpose.BATCH).integers(200, size=3000)
+    setting = replace(softmax(kernel=kernel), data=(DATA.subset(rows),), counts=None)
+    x = point(setting)
+    expected = x
+    for gamma in HARMONIC:
+        expected = expected - gamma * np.mean(
+            [gradient(DATA.subset(part), expected) for part in rows.reshape(30, 100)], 0
+        )
+    close(one(method(FedAvg, setting, batch=0), x=x), expected)
+
+
+def test_a_plan_of_full_gradients_counts_each_clients_samples() -> None:
+    """And names the kernel of the largest client. Mutations: a division by the batch; the mean size."""
+    H = (2, 5, 1, 3)
+    flags = {"batch": 0, "tau": tuple(map(float, H)), "beta": 0.5}
+    fedavg = method(FedAvg, softmax(kernel="auto"), **flags)
+    asked = [i for r in range(6) for i in fedavg.local.participants(fedavg.setting, r)]
+    plan = fedavg.plan(6)
+    assert plan["FLOPs of all clients, all rounds"] == f"{sum(H[i] * SIZES[i] for i in asked) * 4 * C * p:.3g}"
+    assert plan["local steps of all clients, all rounds"] == sum(H[i] for i in asked)
+    assert plan["kernel"] == fedavg.setting.problem.kernel_name(max(SIZES))
+    with_passes = method(Scaffold, softmax(), option="I", **flags).plan(6)["FLOPs of all clients, all rounds"]
+    assert with_passes == f"{sum((H[i] + 1) * SIZES[i] for i in asked) * 4 * C * p:.3g}"
+    large = replace(softmax(kernel="auto"), data=(DATA, DATA.subset(np.arange(10))), counts=None)
+    assert method(FedAvg, large, batch=0).plan(1)["kernel"] == "numpy" != large.problem.kernel_name(10)
+
+
 # --- SCAFFOLD
 
 
@@ -737,6 +793,46 @@ def test_reports_are_right(make: Make, cls: Any, weights: str) -> None:
         assert math.isnan(found["test_accuracy"])
 
 
+def without_server(setting: Setting) -> Setting:
+    """--server-fraction 0."""
+    return replace(setting, server=DATA.subset(np.arange(0)) if isinstance(setting.problem, Softmax) else None)
+
+
+@WEIGHTS
+@pytest.mark.parametrize("cls", [FedAvg, FedProx, Scaffold])
+@BOTH
+def test_where_the_server_holds_nothing_the_clients_alone_are_measured(make: Make, cls: Any, weights: str) -> None:
+    """Without a warning, which pytest makes an error. Mutations: nan in train_loss; f1 = 0."""
+    setting = without_server(make())
+    of = method(cls, setting, weights=weights)
+    x = point(setting)
+    found = of.evaluate(started(of, x), 2, clients_of(of))
+    losses = np.array([loss(data, x) for data in setting.data])
+    assert math.isnan(found["f1"])
+    close(found["train_loss"], np.array(SIZES) @ losses / 60)
+    close(found["objective"], shares(weights) @ losses)
+    close(found["test_loss"], loss(setting.test, x))
+    assert run(of, 2, x).x.tobytes() == run(method(cls, make(), weights=weights), 2, x).x.tobytes()
+
+
+@BOTH
+def test_what_needs_the_servers_samples_is_refused_without_them(make: Make) -> None:
+    """When the method is made, so by --dry-run too. Mutation: a draw among no samples, told by NumPy."""
+    setting = without_server(make())
+    sentence = "^--server-fraction 0: the server has no samples of its own, needed for "
+    for cls in (FedAvg, FedProx, Scaffold):
+        with pytest.raises(UserError, match=sentence + "--gamma$"):
+            method(cls, setting, gamma=0.1)
+        with pytest.raises(UserError, match=sentence + "--x0 pretrained$"):
+            method(cls, setting, first=Start("pretrained"))
+    with pytest.raises(UserError, match=sentence + "--x0 pretrained$"):
+        Start("pretrained").point(setting, 8)
+    with pytest.raises(UserError, match=sentence + "--method server_sgd$"):
+        ServerSGD(setting)
+    with pytest.raises(UserError, match=sentence + "--method zo_hfl: f_1 is their loss$"):
+        ZOHFL(setting)
+
+
 @pytest.mark.parametrize("cls", EVERY)
 def test_every_column_is_described_and_reported(cls: Any) -> None:
     of = either(cls, softmax())
@@ -777,7 +873,7 @@ def test_evaluations_leave_no_trace(make: Make, cls: Any) -> None:
         ({"eta_g": math.nan}, "--eta-g nan"),
         ({"gamma": -1.0}, "--gamma -1.0: must be a step size, at least 0"),
         ({"gamma_local": math.inf}, "--gamma-local inf"),
-        ({"batch": 0}, "--batch 0: must be a whole number, at least 1"),
+        ({"batch": -1}, "--batch -1: must be a whole number, at least 0 .0: all samples of the client, in every step"),
         ({"server_batch": 0}, "--server-batch 0"),
         ({"schedule": "linear"}, "--schedule 'linear': allowed are constant, sqrt"),
         ({"schedule_local": "power:2"}, "--schedule-local 'power:2'"),

@@ -272,7 +272,7 @@ BAD_NPZ = {
     "wide integers": ({"x": Y.reshape(3, 1), "y": Y}, ["int64", "uint8, float32 or float64"]),
     "complex": ({"x": X + 1j, "y": Y}, ["complex64"]),
     "words": ({"x": np.array([["a"]]), "y": Y[:1]}, ["<U1"]),
-    "float labels": ({"x": X, "y": Y.astype(float)}, ["float64", "one integer a sample"]),
+    "complex labels": ({"x": X, "y": Y + 1j}, ["complex128", "one integer (a class) or one float (a target"]),
     "label table": ({"x": X, "y": np.eye(3, dtype=int)}, ["(3, 3)"]),
     "other count": ({"x": X, "y": Y[:2]}, ["3 samples", "2 labels", "must be equal"]),
     "negative label": ({"x": X, "y": Y - 1}, ["-1 to 1", "from 0"]),

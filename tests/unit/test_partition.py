@@ -218,6 +218,24 @@ def test_one_client_may_hold_all_the_rest():
         assert len(split(POOL, m=1, alpha=0.1, partition=scheme).clients[0]) == 3150
 
 
+# A server that holds nothing
+
+
+@pytest.mark.parametrize("pixels", partition.PIXELS)
+@pytest.mark.parametrize("scheme", partition.PARTITIONS)
+@pytest.mark.parametrize("alpha", [0.5, INF])
+def test_without_a_servers_share_the_clients_hold_all_training_samples(alpha, scheme, pixels):
+    federation = split(POOL, m=9, alpha=alpha, partition=scheme, server_fraction=0.0, pixels=pixels)
+    test, server, *clients = rows(federation)
+    np.testing.assert_array_equal(test, rows(split(POOL, m=9, alpha=alpha, partition=scheme))[0])
+    assert len(federation.server) == 0 and server.dtype == np.int64
+    assert federation.server.features == 1 and federation.server.classes == 10
+    np.testing.assert_array_equal(np.sort(np.concatenate([test, *clients])), np.arange(5000))
+    assert federation.weights.sum() == pytest.approx(1)
+    assert not federation.server.counts().any() and federation.counts.sum() == 4500
+    assert federation.server.fingerprint() == federation.test.fingerprint()
+
+
 # What is refused
 
 
@@ -239,7 +257,9 @@ def test_one_client_may_hold_all_the_rest():
         ({"test_fraction": 1.0}, ["--test-fraction 1.0"]),
         ({"test_fraction": float("nan")}, ["--test-fraction nan"]),
         ({"test_fraction": 1e-5}, ["--test-fraction 1e-05", "0 of 5000", "empty"]),
-        ({"server_fraction": 0.0}, ["--server-fraction 0.0", "between 0 and 1"]),
+        ({"server_fraction": -0.1}, ["--server-fraction -0.1", "between 0 and 1, both excluded, or 0 for no part"]),
+        ({"server_fraction": float("nan")}, ["--server-fraction nan"]),
+        ({"server_fraction": 1e-5}, ["--server-fraction 1e-05", "0 of 4500", "empty"]),
         ({"server_fraction": 1.5}, ["--server-fraction 1.5"]),
         ({"server_fraction": 0.99999}, ["--server-fraction 0.99999", "4500 of 4500", "empty"]),
         ({"official_split": True}, ["--split official", "no official test part"]),

@@ -8,7 +8,7 @@ local steps" and makes two calls).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast, final
 
@@ -61,12 +61,15 @@ class State:
     local_steps: int = 0
 
 
+PROBE = 64
+"""Samples that a plan counts the operations of where a batch is all of a client's, maybe too many to compute with."""
+
 COLUMNS: Mapping[str, tuple[str, str]] = {
     "x": ("1", "the global model, flat"),
     "test_accuracy": ("1", "share of test samples that x classifies correctly"),
     "test_loss": ("nat", "mean loss of x on the test samples: cross-entropy; the value of a toy problem"),
     "train_loss": ("nat", "the same on all training samples, the server's and the clients'"),
-    "f1": ("1", "mean loss of x on the server's data"),
+    "f1": ("1", "mean loss of x on the server's data; nan if it has none"),
     "objective": ("1", "sum_i w_i F_i(x), what the clients minimise together"),
     "local_steps": ("1", "local steps that all participants took in this round"),
 }
@@ -83,7 +86,7 @@ class LocalSGD:
         schedule_h: sqrt or constant (H = ceil(tau)).
         gamma_local: step size of the local steps.
         schedule_local: over local steps t: harmonic (gamma_local/(t+1)), harmonic:OFFSET, sqrt, constant or power:P.
-        batch: samples of a local step, drawn with replacement.
+        batch: samples of a local step, drawn with replacement; 0 for all of the client's, in every step.
         weights: w_i of the objective and of the averaging: size (|D_i|) or uniform.
         eta_g: server step size on the averaged update; 1 is plain averaging.
         gamma: step size of one more step a round, on the gradient at x of the server's own data; 0 for none.
@@ -111,15 +114,18 @@ class LocalSGD:
         for flag in ("gamma", "gamma_local", "eta_g"):
             value = getattr(self, flag)
             demand(0 <= value < math.inf, flag, value, "a step size, at least 0")
-        for flag in ("batch", "server_batch"):
-            demand(getattr(self, flag) >= 1, flag, getattr(self, flag), "a whole number, at least 1")
+        demand_batch(self.batch)
+        demand(self.server_batch >= 1, "server_batch", self.server_batch, "a whole number, at least 1")
         parse_decay(self.schedule, "--schedule")
         parse_decay(self.schedule_local, "--schedule-local")
 
     def fit(self, setting: Setting) -> None:
-        """Refuses a number of values of --tau that does not fit the clients."""
+        """Refuses values of --tau that do not fit the clients, and what needs samples that the server lacks."""
         m = setting.m
         demand(len(self.tau) in (1, m), "tau", self.tau, f"one number, or {m}, one for each client (--m)")
+        if self.gamma:
+            server.demand_samples(setting, "--gamma")
+        self.first.fit(setting)
 
     # --- the server
 
@@ -129,8 +135,7 @@ class LocalSGD:
 
     def shares(self, setting: Setting) -> dict[int, float]:
         """{i: w_i} of all clients, summing to 1."""
-        sizes = [1 if self.weights == "uniform" else len(data) for data in setting.data]
-        return {i: size / sum(sizes) for i, size in enumerate(sizes)}
+        return shares(setting, self.weights)
 
     def averaged(self, setting: Setting, x: Array, r: int, clients: Clients, train: Step) -> State:
         """A round in which the participants' `train` turns `Model` into `Trained`."""
@@ -175,14 +180,8 @@ class LocalSGD:
             UserError: y is not finite.
         """
         gammas = self.stepsizes(client.i, r)
-        batches = setting.streams(Purpose.BATCH, r=r, i=client.i).integers(
-            len(client.data), size=(len(gammas), self.batch)
-        )
-        with np.errstate(over="ignore", invalid="ignore"):  # told in a sentence of its own
-            y = cast(Smooth, setting.problem).descend(client.data, x, batches, gammas, mu=mu, shift=shift)
-        if not np.isfinite(y).all():
-            raise UserError("the local model is not finite; smaller --gamma-local, or --pixels unit, may help")
-        return y
+        batches = minibatches(setting, client, r, len(gammas), self.batch)
+        return descended(setting, client, x, batches, gammas, mu=mu, shift=shift)
 
     # --- reports
 
@@ -192,23 +191,93 @@ class LocalSGD:
         Args:
             full_pass: whether each participant also takes a gradient on all of its data.
         """
-        n, itemsize = setting.problem.n, np.dtype(setting.dtype).itemsize
-        down, up = vectors * n * itemsize + 8, vectors * n * itemsize
-        asked = [(i, r) for r in range(rounds) for i in self.participants(setting, r)]
-        steps = sum(self.local_steps(i, r) for i, r in asked)
-        each = setting.problem.flops(self.batch) / self.batch  # of a sample; a network counts by computing: ask once
-        samples = steps * self.batch + (sum(len(setting.data[i]) for i, _ in asked) if full_pass else 0)
-        flops = samples * each
-        return {
-            "length of x, n": n,
-            "clients, participants in a round": f"{setting.m}, {len(self.participants(setting, 0))}",
-            "kernel": setting.problem.kernel_name(self.batch),
-            "bytes down, for each participant and round": down,
-            "bytes up, for each participant and round": up,
-            "bytes down and up, all rounds": len(asked) * (down + up),
-            "local steps of all clients, all rounds": steps,
-            "FLOPs of all clients, all rounds": f"{flops:.3g}",
-        }
+        steps = ((i, self.local_steps(i, r)) for r in range(rounds) for i in self.participants(setting, r))
+        return cost(setting, steps, len(self.participants(setting, 0)), self.batch, vectors, full_pass)
+
+
+# What a method without `LocalSGD`'s flags uses too
+
+
+def demand_batch(batch: int) -> None:
+    """Refuses a negative one."""
+    demand(batch >= 0, "batch", batch, "a whole number, at least 0 (0: all samples of the client, in every step)")
+
+
+def shares(setting: Setting, weights: str) -> dict[int, float]:
+    """{i: w_i} of all clients, summing to 1; `weights`: size or uniform."""
+    sizes = [1 if weights == "uniform" else len(data) for data in setting.data]
+    return {i: size / sum(sizes) for i, size in enumerate(sizes)}
+
+
+def minibatches(setting: Setting, client: Client, r: int, steps: int, batch: int) -> NDArray[np.int64]:
+    """(steps, batch) positions in the client's data of its local steps in round r; batch = 0: all, in every step."""
+    size = len(client.data)
+    if batch == 0:
+        return repeated(np.arange(size), steps)
+    return setting.streams(Purpose.BATCH, r=r, i=client.i).integers(size, size=(steps, batch))
+
+
+def repeated(positions: NDArray[np.int64], steps: int) -> NDArray[np.int64]:
+    """(steps, B) the same mini-batch (B,) for every step; no view, for which a compiled kernel would compile anew."""
+    return np.tile(positions, (steps, 1))
+
+
+def descended(
+    setting: Setting,
+    client: Client,
+    x: Array,
+    batches: NDArray[np.int64],
+    gammas: NDArray[np.float64],
+    *,
+    mu: float = 0.0,
+    shift: Array | None = None,
+) -> Array:
+    """(n,) `Smooth.descend` on the client's data, and what went wrong in it.
+
+    Raises:
+        UserError: the result is not finite.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):  # told in a sentence of its own
+        y = cast(Smooth, setting.problem).descend(client.data, x, batches, gammas, mu=mu, shift=shift)
+    if not np.isfinite(y).all():
+        raise UserError("the local model is not finite; smaller --gamma-local, or --pixels unit, may help")
+    return y
+
+
+def cost(
+    setting: Setting,
+    steps: Iterable[tuple[int, int]],
+    participants: int,
+    batch: int,
+    vectors: int = 1,
+    full_pass: bool = False,
+) -> dict[str, str | float]:
+    """What a run costs in which `vectors` of length n go down, and up, for each participant.
+
+    Args:
+        steps: (i, local steps) of each participant of each round.
+        participants: in a round.
+        batch: samples of a step; 0: all of the client's.
+        full_pass: whether each participant also takes a gradient on all of its data.
+    """
+    n, itemsize = setting.problem.n, np.dtype(setting.dtype).itemsize
+    down, up = vectors * n * itemsize + 8, vectors * n * itemsize
+    asked = list(steps)
+    sizes = [len(data) for data in setting.data]
+    samples = sum(H * (batch or sizes[i]) + full_pass * sizes[i] for i, H in asked)
+    largest = batch or max(sizes)
+    probe = batch or min(largest, PROBE)
+    each = setting.problem.flops(probe) / probe  # of a sample; a network counts by computing: ask once
+    return {
+        "length of x, n": n,
+        "clients, participants in a round": f"{setting.m}, {participants}",
+        "kernel": setting.problem.kernel_name(largest),
+        "bytes down, for each participant and round": down,
+        "bytes up, for each participant and round": up,
+        "bytes down and up, all rounds": len(asked) * (down + up),
+        "local steps of all clients, all rounds": sum(H for _, H in asked),
+        "FLOPs of all clients, all rounds": f"{samples * each:.3g}",
+    }
 
 
 def measured(setting: Setting, client: Client, message: Model) -> Measured:
@@ -222,14 +291,15 @@ def report(
     """The columns of COLUMNS but the state's; `measure` is the method's step that returns `measured`."""
     replies = clients.ask(measure, Model(x, r), counted=False)
     test = setting.problem.score(x, setting.test)  # while the clients compute
-    f1 = setting.problem.loss(x, setting.server)
+    own = []
+    if server.has_samples(setting):
+        own = [Measured(setting.problem.loss(x, setting.server), len(setting.server))]
     told = dict(replies)
-    sizes = [len(setting.server), *(p.samples for p in told.values())]
-    losses = [f1, *(p.loss for p in told.values())]
+    every = [*own, *told.values()]
     return {
         "test_accuracy": test.get("accuracy", math.nan),
         "test_loss": test.get("loss", math.nan),
-        "train_loss": math.fsum(s * loss for s, loss in zip(sizes, losses, strict=True)) / sum(sizes),
-        "f1": f1,
+        "train_loss": math.fsum(p.samples * p.loss for p in every) / sum(p.samples for p in every),
+        "f1": own[0].loss if own else math.nan,
         "objective": math.fsum(weights[i] * p.loss for i, p in told.items()),
     }

@@ -45,6 +45,7 @@ class ServerSGD:
         demand(0 <= self.gamma < math.inf, "gamma", self.gamma, "a step size, at least 0")
         demand(self.server_batch >= 1, "server_batch", self.server_batch, "a whole number, at least 1")
         parse_decay(self.schedule, "--schedule")
+        server.demand_samples(self.setting, "--method server_sgd")
 
     def start(self) -> State:
         """x_0."""

@@ -9,6 +9,8 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from zofl_mpi.errors import UserError
+
 Array = NDArray[Any]
 
 
@@ -24,6 +26,7 @@ class Raw:
         official_test: how many samples at the end are the official test part; 0 if there is none.
         levels: what the bytes are divided by to lie in [0, 1] (255; 16 for the digits); None for floats.
         channels: equal blocks of features that lie one behind the other (3 colour planes, else 1).
+        targets: (N,) of a regression, whose samples are all of class 0; None where there are classes.
     """
 
     inputs: Array
@@ -32,6 +35,7 @@ class Raw:
     official_test: int = 0
     levels: int | None = None
     channels: int = 1
+    targets: NDArray[np.float64] | None = None
 
 
 @final
@@ -48,6 +52,7 @@ class Dataset:
         classes: C.
         rows: (k,) which of the N samples belong to this data set; None stands for all.
         scale, shift: numbers, or (p,) one per feature.
+        targets: (N,) of a regression, whose samples are all of class 0; None where there are classes.
     """
 
     inputs: Array
@@ -56,6 +61,7 @@ class Dataset:
     rows: NDArray[np.int64] | None = None
     scale: float | NDArray[np.float64] = 1.0
     shift: float | NDArray[np.float64] = 0.0
+    targets: NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
         return len(self.labels) if self.rows is None else len(self.rows)
@@ -66,9 +72,11 @@ class Dataset:
         return int(self.inputs.shape[1])
 
     def fingerprint(self) -> str:
-        """Size and checksum of all N samples: of every label, and of about a thousand of the inputs."""
+        """Size and checksum of all N samples: of every label and target, and of about a thousand of the inputs."""
         sample = np.ascontiguousarray(self.inputs[:: max(1, len(self.labels) // 1000)])
         checksum = zlib.crc32(sample.tobytes(), zlib.crc32(self.labels.astype(np.int64).tobytes()))
+        if self.targets is not None:
+            checksum = zlib.crc32(self.targets.tobytes(), checksum)
         return f"{self.inputs.shape[0]} x {self.inputs.shape[1]}, crc32 {checksum:08x}"
 
     def subset(self, positions: NDArray[np.int64]) -> Dataset:
@@ -84,6 +92,16 @@ class Dataset:
         if np.any(self.shift != 0.0):
             inputs += np.asarray(self.shift, dtype)
         return inputs, self.labels[rows].astype(np.int64)
+
+    def target(self, positions: NDArray[np.int64], dtype: Any) -> Array:
+        """(B,) the targets in `dtype` of the samples at `positions`.
+
+        Raises:
+            UserError: the data set is no regression.
+        """
+        if self.targets is None:
+            raise UserError("these data have classes, not targets: --data must be a .npz file whose y are floats")
+        return self.targets[positions if self.rows is None else self.rows[positions]].astype(dtype)
 
     def counts(self) -> NDArray[np.int64]:
         """(C,) the number of samples of each class."""

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from zofl_mpi.data import Array, Raw
 from zofl_mpi.errors import UserError
 
 FORMAT = 1  # of the entries and of what the readers return; a new number makes all entries anew
-ARRAYS = ("inputs", "labels")
+ARRAYS = ("inputs", "labels", "targets")  # those that a data set has
 FACTS = ("classes", "official_test", "levels", "channels")
 UNFINISHED = ".making-"
 DAY = 24 * 3600.0
@@ -134,10 +134,11 @@ def _forget_unfinished(folder: Path) -> None:
 
 
 def _write(raw: Raw, fresh: Path) -> None:
-    for array in ARRAYS:
-        np.save(fresh / f"{array}.npy", getattr(raw, array), allow_pickle=False)
+    arrays = {array: getattr(raw, array) for array in ARRAYS if getattr(raw, array) is not None}
+    for array, values in arrays.items():
+        np.save(fresh / f"{array}.npy", values, allow_pickle=False)
     facts = {fact: getattr(raw, fact) for fact in FACTS}
-    facts["bytes"] = {array: (fresh / f"{array}.npy").stat().st_size for array in ARRAYS}
+    facts["bytes"] = {array: (fresh / f"{array}.npy").stat().st_size for array in arrays}
     (fresh / "facts.json").write_text(json.dumps(facts))
 
 
@@ -170,9 +171,10 @@ def _is_intact(entry: Path) -> bool:
 
 def _map(entry: Path) -> Raw:
     facts = json.loads((entry / "facts.json").read_text())
-    sizes = facts.pop("bytes")
-    inputs, labels = (_map_array(entry / f"{array}.npy", sizes[array]) for array in ARRAYS)
-    return Raw(inputs, labels, **facts)
+    arrays: dict[str, Any] = {
+        array: _map_array(entry / f"{array}.npy", size) for array, size in facts.pop("bytes").items()
+    }
+    return Raw(**arrays, **facts)
 
 
 def _map_array(path: Path, size: int) -> Array:

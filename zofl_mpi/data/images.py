@@ -274,16 +274,22 @@ def _check_md5(path: Path, file: str, data: bytes) -> None:
 
 
 def read_npz(path: Path) -> Raw:
-    """Arrays x (N, ...) of bytes, float32 or float64 and y (N,) of integers >= 0; inputs (N, p), classes = max y + 1.
+    """Arrays x (N, ...) of bytes, float32 or float64 and y (N,); inputs (N, p).
+
+    Integers y >= 0 are labels, classes = max y + 1. Floats y are the targets of a regression, all samples of one class.
 
     Raises:
         UserError: it is no such file, or its arrays do not fit that description.
     """
     x, y = (_npz_array(path, field) for field in ("x", "y"))
     _check_inputs(path, x)
-    _check_labels(path, x, y)
+    _check_shape(path, x, y)
     inputs = np.ascontiguousarray(x.reshape(len(x), -1).astype(x.dtype.newbyteorder("="), copy=False))
-    return Raw(inputs, y.astype(np.int64), int(y.max()) + 1, levels=255 if inputs.dtype == np.uint8 else None)
+    levels = 255 if inputs.dtype == np.uint8 else None
+    if y.dtype.kind == "f":
+        return Raw(inputs, np.zeros(len(y), np.int64), 1, levels=levels, targets=_targets(path, y))
+    _check_labels(path, y)
+    return Raw(inputs, y.astype(np.int64), int(y.max()) + 1, levels=levels)
 
 
 def _npz_array(path: Path, field: str) -> NDArray[Any]:
@@ -308,11 +314,27 @@ def _check_inputs(path: Path, x: Array) -> None:
         raise UserError(f"{path}: x is NaN or infinite (first in sample {first}): remove or repair such samples")
 
 
-def _check_labels(path: Path, x: Array, y: Array) -> None:
-    if y.dtype.kind not in "iu" or y.ndim != 1:
-        raise UserError(f"{path}: y is {y.dtype} of shape {y.shape}, it must be one integer a sample, shape (samples,)")
+def _check_shape(path: Path, x: Array, y: Array) -> None:
+    if y.dtype.kind not in "iuf" or y.ndim != 1:
+        raise UserError(
+            f"{path}: y is {y.dtype} of shape {y.shape}, it must be one integer (a class) or one float (a target of a "
+            "regression) a sample, shape (samples,)"
+        )
     if len(y) != len(x):
-        raise UserError(f"{path}: x holds {len(x)} samples but y {len(y)} labels, the numbers must be equal")
+        what = "targets" if y.dtype.kind == "f" else "labels"
+        raise UserError(f"{path}: x holds {len(x)} samples but y {len(y)} {what}, the numbers must be equal")
+
+
+def _targets(path: Path, y: Array) -> NDArray[np.float64]:
+    with np.errstate(over="ignore"):  # told below
+        targets = y.astype(np.float64)
+    if not np.isfinite(targets).all():
+        first = int(np.flatnonzero(~np.isfinite(targets))[0])
+        raise UserError(f"{path}: y is NaN or infinite (first in sample {first}): remove or repair such samples")
+    return targets
+
+
+def _check_labels(path: Path, y: Array) -> None:
     if y.min() < 0 or y.max() >= MOST_CLASSES:
         span = f"{y.min()} to {y.max()}"
         raise UserError(

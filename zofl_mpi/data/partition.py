@@ -47,21 +47,27 @@ def split(
     Args:
         m: number of clients.
         alpha: Dirichlet concentration > 0; `inf` deals the rest out uniformly, in sizes that differ by one at most,
-            whatever the partition.
+            whatever the partition. A regression takes no other.
         partition: `by_class` draws for each class how it spreads over the clients (sizes differ too); `by_client`
             draws for each client its mix of classes, all clients of equal size (fewer than m samples are left over).
-        test_fraction, server_fraction: of the pool, of the training part; 0 < fraction < 1.
+        test_fraction: of the pool; 0 < fraction < 1.
+        server_fraction: of the training part; 0 <= fraction < 1; with 0 the server holds nothing.
         official_split: take the data set's own test part instead of a random one.
         min_samples: the least any client holds; `by_class` draws until it is so.
         balance: `by_class` only: a client that already holds its fair share gets nothing of the later classes.
         pixels: see `as_dataset`; the mean and variance are those of server and clients together.
 
     Raises:
-        UserError: an argument out of range, or one that leaves a part without samples.
+        UserError: an argument out of range, or one that leaves a part without samples that should have some.
     """
     _check_arguments(m, alpha, partition, min_samples)
+    if raw.targets is not None:
+        _check_regression(alpha, partition)
     train, test = _train_test(raw, streams, test_fraction, official_split)
-    rest, server = _cut(train, server_fraction, streams, Purpose.SERVER, "--server-fraction")
+    if server_fraction == 0:
+        rest, server = train, train[:0]
+    else:
+        rest, server = _cut(train, server_fraction, streams, Purpose.SERVER, "--server-fraction", "or 0 for no part")
     _check_enough(len(rest), m, min_samples)
     data = as_dataset(raw, pixels, train)
     labels = raw.labels[rest]
@@ -89,6 +95,15 @@ def _check_arguments(m: int, alpha: float, partition: str, min_samples: int) -> 
         raise UserError(f"--min-samples {min_samples}: every client needs at least 1 sample")
 
 
+def _check_regression(alpha: float, partition: str) -> None:
+    uneven = [f"--alpha {alpha:g}"] * (not isinf(alpha)) + [f"--partition {partition}"] * (partition != PARTITIONS[0])
+    if uneven:
+        raise UserError(
+            f"{uneven[0]}: a regression has no classes for clients to be uneven in; leave the flag out "
+            "(samples are dealt out uniformly)"
+        )
+
+
 def _check_enough(samples: int, m: int, min_samples: int) -> None:
     if samples < m * min_samples:
         raise UserError(
@@ -109,10 +124,13 @@ def _train_test(raw: Raw, streams: Streams, fraction: float, official: bool) -> 
     return pool[: -raw.official_test], pool[-raw.official_test :]
 
 
-def _cut(rows: Rows, fraction: float, streams: Streams, purpose: Purpose, flag: str) -> tuple[Rows, Rows]:
-    """The rows without, and a uniformly drawn part of about `fraction` of them."""
+def _cut(
+    rows: Rows, fraction: float, streams: Streams, purpose: Purpose, flag: str, further: str = ""
+) -> tuple[Rows, Rows]:
+    """The rows without, and a uniformly drawn part of about `fraction` of them; `further`: what else is allowed."""
     if not 0 < fraction < 1:
-        raise UserError(f"{flag} {fraction}: it must lie between 0 and 1, both excluded")
+        allowed = ", ".join(filter(None, ["it must lie between 0 and 1, both excluded", further]))
+        raise UserError(f"{flag} {fraction}: {allowed}")
     taken = round(fraction * len(rows))
     if not 0 < taken < len(rows):
         raise UserError(f"{flag} {fraction}: {taken} of {len(rows)} samples leave a part empty; change the fraction")
@@ -233,9 +251,9 @@ def as_dataset(raw: Raw, pixels: str, train_rows: NDArray[np.int64]) -> Dataset:
     if pixels not in PIXELS:
         raise UserError(f"--pixels {pixels}: it must be one of {', '.join(PIXELS)}")
     if pixels == "standardize":
-        return Dataset(raw.inputs, raw.labels, raw.classes, None, *_standard(raw, train_rows))
+        return Dataset(raw.inputs, raw.labels, raw.classes, None, *_standard(raw, train_rows), targets=raw.targets)
     scale = 1 / raw.levels if pixels == "unit" and raw.levels else 1.0
-    return Dataset(raw.inputs, raw.labels, raw.classes, scale=scale)
+    return Dataset(raw.inputs, raw.labels, raw.classes, scale=scale, targets=raw.targets)
 
 
 def _standard(raw: Raw, rows: NDArray[np.int64]) -> tuple[Numbers, Numbers]:

@@ -122,7 +122,7 @@ def _prepare(world: World, setting: Setting, kernel: str) -> None:
         return
     place, ranks = world.neighbours(None)
     last = place == len(ranks) - 1  # a client rank, which needs it anyway, not the server
-    together(world, lambda: prepare(kernel, setting.server) if last else None)
+    together(world, lambda: prepare(kernel, setting.data[0]) if last else None)
 
 
 def _opened(world: World, method: Any, plan: Plan, attrs: dict[str, Any], stop: Stop) -> Callable[[], int]:

@@ -47,6 +47,18 @@ def fields_of(cls: type[Any]) -> dict[str, Any]:
     return found
 
 
+def with_defaults(cls: type[Any], **defaults: Any) -> type[Any]:
+    """The class's flags with other defaults: another family's."""
+    hints = typing.get_type_hints(cls)
+    parts = [
+        (f.name, hints[f.name], dataclasses.field(default=defaults.get(f.name, _default(f))))
+        for f in dataclasses.fields(cls)
+    ]
+    found = dataclasses.make_dataclass(cls.__name__, parts, frozen=True)
+    found.__doc__ = cls.__doc__
+    return found
+
+
 def made(cls: type[Any], values: Mapping[str, Any], **given: Any) -> Any:
     """The instance whose flags have these values; `given` are the fields that are not for the command line.
 

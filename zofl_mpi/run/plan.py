@@ -98,7 +98,7 @@ def understand(family: Any, arguments: Sequence[str]) -> Plan:
     stored = stored_config(resume) if resume else {}
     table = stored | (flags.read_toml(config) if config else {})
     method = _peek("method", arguments) or str(table.get("method", next(iter(family.METHODS))))
-    problem = _peek("problem", arguments) or str(table.get("problem", next(iter(family.PROBLEMS))))
+    problem = _peek("problem", arguments) or str(table.get("problem") or _usual_problem(family, method))
     for name, value in (("method", method), ("problem", problem)):
         if stored and stored[name] != value:
             raise UserError(f"--resume {resume}: that run has --{name} {stored[name]}, this command {value}")
@@ -108,6 +108,13 @@ def understand(family: Any, arguments: Sequence[str]) -> Plan:
     if stored:
         _check_same(stored, values, resume)
     return Plan(values, shlex.join(["python", "-m", family.__spec__.name, *arguments]))
+
+
+def _usual_problem(family: Any, method: str) -> str:
+    """The family's first problem that offers what the method needs; its first one if the method does not say."""
+    needs = getattr(getattr(method_of(family, method), "needs", None), "__name__", None)
+    fitting = (name for name, choice in family.PROBLEMS.items() if needs in (None, *choice.roles))
+    return str(next(fitting, next(iter(family.PROBLEMS))))
 
 
 def groups_of(family: Any, method: str, problem: str) -> dict[str, type[Any]]:

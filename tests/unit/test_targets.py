@@ -1,0 +1,215 @@
+"""A regression: a table whose y are floats is read, kept, shared out and told apart, or refused in a sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from zofl_mpi.data import Dataset, Federation, Raw, cache, images, partition
+from zofl_mpi.errors import UserError
+from zofl_mpi.run.streams import Streams
+from zofl_mpi.run.world import Alone
+from zofl_mpi.settings import Samples
+
+X = np.arange(80.0).reshape(40, 2)
+V = np.random.default_rng(3).standard_normal(40)
+
+
+def table(folder: Path, y: Any, name: str = "table.npz") -> str:
+    np.savez(folder / name, x=X[: len(y)], y=y)
+    return str(folder / name)
+
+
+def load(path: str, folder: Path) -> Raw:
+    return images.load(path, None, folder / "cache", Streams(1))
+
+
+def shared(raw: Raw, **options: Any) -> Federation:
+    return partition.split(raw, Streams(1), **({"m": 3, "alpha": np.inf, "min_samples": 2} | options))
+
+
+# --- reading
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, ">f8"])
+def test_floats_are_targets_of_samples_of_one_class(tmp_path: Path, dtype: Any) -> None:
+    """Mutations: labels not 0; targets cut to integers or to float32."""
+    y = V.astype(dtype)
+    raw = load(table(tmp_path, y), tmp_path)
+    assert raw.targets is not None and raw.targets.dtype == np.float64
+    assert raw.targets.tolist() == y.astype(np.float64).tolist()
+    assert raw.labels.tolist() == [0] * 40 and raw.labels.dtype == np.int64 and raw.classes == 1
+    np.testing.assert_array_equal(raw.inputs, X)
+
+
+@pytest.mark.parametrize("y", [V + 3, np.full(40, 7.0)])
+def test_whole_numbers_as_floats_are_targets_too(tmp_path: Path, y: Any) -> None:
+    raw = load(table(tmp_path, np.round(y)), tmp_path)
+    assert raw.targets is not None and raw.classes == 1
+
+
+def test_integers_have_no_targets(tmp_path: Path) -> None:
+    raw = load(table(tmp_path, np.arange(40) % 3), tmp_path)
+    assert raw.targets is None and raw.classes == 3
+
+
+@pytest.mark.parametrize(
+    ("y", "words"),
+    [
+        (np.r_[V[:3], np.nan, V[4:]], "y is NaN or infinite (first in sample 3)"),
+        (np.r_[V[:5], -np.inf, np.nan], "y is NaN or infinite (first in sample 5)"),
+        (np.array([0, np.longdouble("1e4000")]), "y is NaN or infinite (first in sample 1)"),
+        (V[:, None], "y is float64 of shape (40, 1), it must be one integer (a class) or one float (a target of"),
+        (V > 0, "y is bool of shape (40,), it must be one integer"),
+        (V + 1j, "y is complex128"),
+    ],
+)
+def test_targets_that_are_no_numbers_are_refused(tmp_path: Path, y: Any, words: str) -> None:
+    with pytest.raises(UserError) as caught:
+        images.read_npz(Path(table(tmp_path, y)))
+    assert words in str(caught.value) and "table.npz" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_another_number_of_targets_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "table.npz", x=X, y=V[:7])
+    with pytest.raises(UserError, match="x holds 40 samples but y 7 targets"):
+        images.read_npz(tmp_path / "table.npz")
+
+
+# --- the cache
+
+
+def test_the_cache_keeps_targets_as_a_read_only_map(tmp_path: Path) -> None:
+    raw = load(table(tmp_path, V), tmp_path)
+    (entry,) = (tmp_path / "cache").iterdir()
+    assert raw.targets is not None and type(raw.targets) is np.ndarray
+    with pytest.raises(ValueError, match="read-only"):
+        raw.targets[0] = 1
+    np.load(entry / "targets.npy", mmap_mode="r+")[0] = 77
+    assert raw.targets[0] == 77
+
+
+def test_an_entry_with_classes_is_what_it_was_before_there_were_targets(tmp_path: Path) -> None:
+    """Mutations: a file for lacking targets; another number of the format, which would make all entries anew."""
+    load(table(tmp_path, np.arange(40) % 3), tmp_path)
+    (entry,) = (tmp_path / "cache").iterdir()
+    assert sorted(path.name for path in entry.iterdir()) == ["facts.json", "inputs.npy", "labels.npy"]
+    assert json.loads((entry / "facts.json").read_text()) == {
+        "classes": 3,
+        "official_test": 0,
+        "levels": None,
+        "channels": 1,
+        "bytes": {"inputs": 128 + 640, "labels": 128 + 320},
+    }
+    assert cache.FORMAT == 1
+
+
+@pytest.mark.parametrize("damage", ["shorten", "remove"])
+def test_damaged_targets_are_told_and_mended(tmp_path: Path, damage: str) -> None:
+    sources = images.sources(table(tmp_path, V), None, Streams(1))
+    folder = tmp_path / "cache"
+    cache.prepare(sources, folder)
+    file = folder / sources.key / "targets.npy"
+    if damage == "shorten":
+        os.truncate(file, file.stat().st_size - 8)
+    else:
+        file.unlink()
+    with pytest.raises(UserError, match="missing or damaged"):
+        cache.open(sources, folder)
+    cache.prepare(sources, folder)
+    targets = cache.open(sources, folder).targets
+    assert targets is not None and targets.tolist() == V.tolist()
+
+
+def test_other_targets_are_another_entry_and_another_fingerprint(tmp_path: Path) -> None:
+    """The files differ in y alone and not in size; the second one is written over the first."""
+    found = []
+    for y in (V, np.r_[V[:-1], V[-1] + 1e-12]):
+        path = table(tmp_path, y)
+        os.utime(path, ns=(len(found), len(found)))  # a file system's clock may be too coarse to tell them apart
+        sources = images.sources(path, None, Streams(1))
+        found.append((sources.key, shared(load(path, tmp_path)).test.fingerprint()))
+    (key, fingerprint), (other_key, other) = found
+    assert key != other_key and fingerprint != other
+
+
+# --- samples
+
+
+def test_targets_go_with_their_rows() -> None:
+    """Mutation: positions of a part taken for rows of the whole."""
+    data = Dataset(X, np.zeros(40, np.int64), 1, targets=V)
+    part = data.subset(np.array([9, 4, 7, 1])).subset(np.array([3, 0]))
+    found = part.target(np.array([1, 0, 1]), np.float32)
+    assert found.dtype == np.float32 and found.tolist() == V[[9, 1, 9]].astype(np.float32).tolist()
+    assert data.target(np.array([5]), np.float64).tolist() == [V[5]]
+    assert part.take(np.array([1]), np.float64)[0].tolist() == [X[9].tolist()]
+
+
+def test_where_there_are_classes_no_targets_are_read() -> None:
+    with pytest.raises(UserError, match=r"have classes, not targets: --data must be a \.npz file whose y are floats"):
+        Dataset(X, np.zeros(40, np.int64), 1).target(np.array([0]), np.float64)
+
+
+def test_without_targets_the_fingerprint_is_as_before() -> None:
+    """The number was computed before there were targets."""
+    assert Dataset(X, np.arange(40) % 3, 3).fingerprint() == "40 x 2, crc32 baaee207"
+
+
+# --- clients
+
+REGRESSION = Raw(X, np.zeros(40, np.int64), 1, targets=V)
+
+
+@pytest.mark.parametrize("pixels", ["unit", "raw", "standardize"])
+def test_a_regression_is_dealt_out_uniformly_with_its_targets(pixels: str) -> None:
+    parts = shared(REGRESSION, pixels=pixels)
+    held = [parts.test, parts.server, *parts.clients]
+    assert [len(part) for part in held] == [4, 11, 9, 8, 8]
+    found = np.concatenate([part.target(np.arange(len(part)), np.float64) for part in held])
+    assert sorted(found) == sorted(V)
+    for part in held:
+        assert part.rows is not None and part.target(np.arange(len(part)), np.float64).tolist() == V[part.rows].tolist()
+    assert parts.counts.tolist() == [[9], [8], [8]]
+
+
+@pytest.mark.parametrize(
+    ("options", "flag"),
+    [
+        ({"alpha": 0.5}, "--alpha 0.5"),
+        ({"alpha": 1e9}, "--alpha 1e+09"),
+        ({"partition": "by_client"}, "--partition by"),
+    ],
+)
+def test_uneven_clients_are_refused_for_a_regression_alone(options: dict[str, Any], flag: str) -> None:
+    with pytest.raises(UserError, match="a regression has no classes for clients to be uneven in") as caught:
+        shared(REGRESSION, **options)
+    assert str(caught.value).startswith(flag)
+    assert shared(replace(REGRESSION, targets=None), **options).counts.sum() in (24, 25)
+
+
+# --- problems
+
+
+@pytest.mark.parametrize("classifies", [True, False])
+def test_a_classifier_is_not_given_a_regression(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, classifies: bool
+) -> None:
+    """The federation is for classifiers unless its reader says that it can do with targets."""
+    monkeypatch.setenv("ZOFL_CACHE", str(tmp_path / "cache"))
+    path = table(tmp_path, V)
+    samples = Samples(data=path, m=2, min_samples=2)
+    if classifies:
+        with pytest.raises(UserError) as caught:
+            samples.federation(Alone(), Streams(1))
+        assert str(caught.value).startswith(f"--data {path} has targets, not classes; this problem classifies")
+    else:
+        assert len(samples.federation(Alone(), Streams(1), classifies=False).clients) == 2
+    labelled = replace(samples, data=table(tmp_path, np.arange(40) % 2, "classes.npz"))
+    assert labelled.federation(Alone(), Streams(1), classifies=classifies).server.classes == 2

@@ -1,0 +1,301 @@
+"""Federated solvers of [B]'s lower level: y(x) = argmin_y (1/m) sum_i h_i(x, y) at a fixed x.
+
+Local SGD (FedAvg): [B] Algorithm 3. FedAC: Yuan, Ma, "Federated Accelerated Stochastic Gradient Descent", NeurIPS 2020.
+LFD, local descent with decreasing steps: Haddadpour, Mahdavi, "On the Convergence of Local Descent Methods in Federated
+Learning", 2019. With more than one local step between two averagings the first two are exact for equal h_i only: else
+each client walks towards its own minimiser, and the mean of these is not y(x).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zofl_mpi.errors import UserError, demand
+from zofl_mpi.run.clients import Client, Clients, Step
+from zofl_mpi.run.setting import Setting
+from zofl_mpi.run.streams import Purpose
+
+Array = NDArray[Any]
+METHODS = ("local_sgd", "fedac1", "fedac2", "lfd", "exact")
+
+
+@final
+@dataclass(frozen=True)
+class Iterate:
+    """Server to client, once a communication round of the lower level."""
+
+    w: Array  # (s, n_lower) s = 1: y; s = 2 (FedAC): w and its aggregate w_ag
+    shifted: int  # 1: the call at x + eta v; 0: that at x
+    t: int  # the communication round within the call
+
+
+@final
+@dataclass(frozen=True)
+class Moved:
+    """Client to server: the same after its local steps."""
+
+    w: Array  # (s, n_lower)
+
+
+@final
+@dataclass(frozen=True)
+class Schedule:
+    """How one call goes; a function of x and r, so every rank knows it.
+
+    Attributes:
+        T: local steps in all.
+        H: local steps between two averagings; the last ones may be fewer.
+        gamma: step size (LFD: c of c / (t + offset)).
+        offset: LFD's.
+        acceleration: FedAC's (alpha, beta, gamma_l); None for the others.
+    """
+
+    T: int
+    H: int
+    gamma: float
+    offset: float = 0.0
+    acceleration: tuple[float, float, float] | None = None
+
+    @property
+    def rounds(self) -> int:
+        """Communication rounds."""
+        return -(-self.T // self.H) if self.T else 0
+
+    def steps(self, t: int) -> int:
+        """Local steps of communication round t."""
+        return min(self.H, self.T - t * self.H)
+
+    def stepsize(self, k: int) -> float:
+        """Of step k = 0, ..., T - 1 of the call."""
+        return self.gamma / (k + self.offset) if self.offset else self.gamma
+
+
+@final
+@dataclass(frozen=True)
+class Lower:
+    """How y(x) is approximated.
+
+    Attributes:
+        lower: local_sgd ([B] Algorithm 3), fedac1, fedac2 (FedAC-I, II), lfd, or exact (the problem's own solution).
+        T_lower: local steps of a call: auto, alg3 (2 a ln a, a = max(m, 4 L_h/mu_h, r) + 1), thm1, or a whole number.
+        H_lower: local steps between averagings: auto (paper where the h_i are equal, else 1), paper, or a whole number.
+        gamma_lower: step size of the lower level; 0 for the one that the method's theory takes from mu_h and L_h.
+        batch_lower: samples of a local step, drawn with replacement, the same for both calls; 0 for all of them.
+        y0: where both calls start: last (the y that the round before found at its x) or fixed (the problem's first y).
+        sampling: lfd: all (every client in each round) or size (m draws with replacement, by the clients' sizes).
+    """
+
+    lower: Literal["local_sgd", "fedac1", "fedac2", "lfd", "exact"] = "local_sgd"
+    T_lower: str = "auto"
+    H_lower: str = "auto"
+    gamma_lower: float = 0.0
+    batch_lower: int = 64
+    y0: Literal["last", "fixed"] = "last"
+    sampling: Literal["all", "size"] = "all"
+
+    def __post_init__(self) -> None:
+        for flag, words in (("T_lower", ("auto", "alg3", "thm1")), ("H_lower", ("auto", "paper"))):
+            text = getattr(self, flag)
+            is_number = text.isdecimal() and int(text) >= (flag == "H_lower")
+            demand(text in words or is_number, flag, text, f"{', '.join(words)} or a whole number")
+        demand(0 <= self.gamma_lower < math.inf, "gamma_lower", self.gamma_lower, "a step size, at least 0")
+        demand(self.batch_lower >= 0, "batch_lower", self.batch_lower, "a whole number, at least 0 (0: all samples)")
+
+    @property
+    def sequences(self) -> int:
+        """s: how many vectors travel each way."""
+        return 2 if self.lower.startswith("fedac") else 1
+
+    def schedule(self, problem: Any, x: Array, r: int, m: int) -> Schedule:
+        """Of a call at x (n,) in round r.
+
+        Raises:
+            UserError: the lower level is not strongly convex at this x, or FedAC's conditions do not hold.
+        """
+        mu, L = (float(value) for value in problem.curvature(x))
+        if not 0 < mu <= L < math.inf:
+            raise UserError(
+                f"the lower level has mu_h = {mu:g}, L_h = {L:g}; the solvers need 0 < mu_h <= L_h: "
+                "move x or regularise the lower level"
+            )
+        kappa = L / mu
+        a = max(m, 4 * kappa, r) + 1
+        T = self._length(kappa, a, r, m)
+        H = self._between(problem, T, m)
+        if self.lower == "lfd":
+            return Schedule(T, H, self.gamma_lower or 4 / mu, offset=max(H + 4, 4 * kappa))
+        if self.sequences == 2:
+            gamma = self.gamma_lower or 1 / L
+            return Schedule(T, H, gamma, acceleration=acceleration(self.lower, gamma, mu, L, H))
+        if self.T_lower in ("auto", "alg3"):
+            return Schedule(T, H, self.gamma_lower or 1 / (mu * a))
+        return Schedule(T, H, self.gamma_lower or min(1 / L, 2 * math.log(T + 1) / (mu * max(T, 1))))
+
+    def _length(self, kappa: float, a: float, r: int, m: int) -> int:
+        """T. FedAC's auto: its contraction 1 - 1/sqrt(kappa) is then at a^-2, where Algorithm 3's (1 - 1/a)^T is."""
+        if self.T_lower.isdecimal():
+            return int(self.T_lower)
+        if self.T_lower == "thm1":  # Theorem 1 gives the order (r+1)^(2/3)/m up to logarithms; the constant is ours
+            return math.ceil(kappa * float((r + 1) ** (2 / 3)) * math.log(r + 2) / m)
+        if self.T_lower == "auto" and self.sequences == 2:
+            return math.ceil(2 * math.sqrt(kappa) * math.log(a))
+        return math.ceil(2 * a * math.log(a))
+
+    def _between(self, problem: Any, T: int, m: int) -> int:
+        """H. The paper's: T/m for Local SGD, T/m^(1/3) for FedAC, T^(2/3)/m^(1/3) for LFD."""
+        if self.H_lower.isdecimal():
+            return int(self.H_lower)
+        if self.H_lower == "auto" and not getattr(problem, "homogeneous", False):
+            return 1
+        cube = float(m ** (1 / 3))
+        paper = {"local_sgd": T / m, "lfd": float(T ** (2 / 3)) / cube}.get(self.lower, T / cube)
+        return max(1, math.ceil(paper - 1e-9))  # 27 / 27^(1/3) must be 9 although 27^(1/3) is not quite 3
+
+    # --- the server
+
+    def solve(
+        self,
+        setting: Setting,
+        clients: Clients,
+        step: Step,
+        x: Array,
+        y: Array,
+        r: int,
+        *,
+        shifted: bool = False,
+        counted: bool = True,
+    ) -> tuple[Array, Schedule]:
+        """(n_lower,) the approximate y(x), from the start y, and what it took.
+
+        Args:
+            step: the method's step that calls `local` on each client.
+            x: (n,) the point of this call, which the clients know.
+
+        Raises:
+            UserError: the solution is not finite, or --lower exact where the problem has none.
+        """
+        if self.lower == "exact":
+            return self.exact(setting, x), Schedule(0, 1, 0.0)
+        schedule = self.schedule(setting.problem, x, r, setting.m)
+        w = np.repeat(y[None], self.sequences, axis=0)
+        for t in range(schedule.rounds):
+            to, weights = self._asked(setting, r, t)
+            w = clients.mean(step, Iterate(w, int(shifted), t), to=to, weights=weights, counted=counted).w
+        return w[-1], schedule
+
+    def exact(self, setting: Setting, x: Array) -> Array:
+        """(n_lower,) the problem's own y(x), from the data of all clients at once.
+
+        Raises:
+            UserError: it has none.
+        """
+        solution = getattr(setting.problem, "solution", None)
+        found = None if solution is None else solution(x, setting.data)
+        if found is None:
+            raise UserError("--lower exact: this problem has no solution of its own; take local_sgd, fedac1 or lfd")
+        return np.asarray(found, setting.dtype)
+
+    def _asked(self, setting: Setting, r: int, t: int) -> tuple[list[int] | None, dict[int, float] | None]:
+        """Who takes part in communication round t, and with which weights."""
+        if self.lower != "lfd" or self.sampling == "all":
+            return None, None
+        sizes = np.array([len(data) for data in setting.data], np.float64)
+        drawn = setting.streams(Purpose.LOWER_PARTICIPANTS, r=r, t=t).choice(
+            setting.m, size=setting.m, p=sizes / sizes.sum()
+        )
+        counts = np.bincount(drawn, minlength=setting.m)
+        return np.flatnonzero(counts).tolist(), {i: float(c) for i, c in enumerate(counts)}
+
+    # --- a client
+
+    def local(self, setting: Setting, client: Client, data: Any, x: Array, r: int, message: Iterate) -> Moved:
+        """A client's local steps between two averagings.
+
+        Args:
+            data: the lower part of the client's data.
+            x: (n,) the point of this call.
+
+        Raises:
+            UserError: the result is not finite.
+        """
+        problem = setting.problem
+        schedule = self.schedule(problem, x, r, setting.m)
+        steps, first = schedule.steps(message.t), message.t * schedule.H
+        batches = self._batches(setting, client, len(data), r, message.t, steps)
+        project = getattr(problem, "project_lower", lambda x, y: y)
+        dtype = message.w.dtype
+
+        def gradient(y: Array, k: int) -> Array:
+            return np.asarray(problem.gradient_h(client.i, x, y, data, batches[k]), dtype)
+
+        def settle(y: Array) -> Array:
+            return np.asarray(project(x, y), dtype)
+
+        with np.errstate(over="ignore", invalid="ignore"):  # told in a sentence of its own
+            if schedule.acceleration is None:
+                y = message.w[0]
+                for k in range(steps):
+                    y = settle(y - schedule.stepsize(first + k) * gradient(y, k))
+                w = y[None]
+            else:
+                w = _accelerated(message.w, gradient, settle, steps, schedule.gamma, *schedule.acceleration)
+        if not np.isfinite(w).all():
+            raise UserError("the lower level's iterate is not finite; a smaller --gamma-lower may help")
+        return Moved(w)
+
+    def _batches(self, setting: Setting, client: Client, size: int, r: int, t: int, steps: int) -> Any:
+        """(steps, B) positions, or None for each step: all. Without the call in the key: both see the same samples."""
+        if self.batch_lower == 0:
+            return [None] * steps
+        generator = setting.streams(Purpose.LOWER_BATCH, r=r, i=client.i, t=t)
+        return generator.integers(size, size=(steps, self.batch_lower))
+
+
+def acceleration(which: str, gamma: float, mu: float, L: float, H: int) -> tuple[float, float, float]:
+    """FedAC's (alpha, beta, gamma_l) for its step size eta_l = gamma and H local steps between averagings.
+
+    The authors' code has 2 alpha^2 / (alpha - 1) as beta of FedAC-II; this is the paper's.
+
+    Raises:
+        UserError: gamma is above 1/L, or gamma_l mu_h is too large for the method.
+    """
+    if not gamma <= 1 / L * (1 + 1e-12):
+        raise UserError(f"--gamma-lower {gamma:g}: FedAC needs at most 1/L_h = {1 / L:g}")
+    gamma_l = max(math.sqrt(gamma / (mu * H)), gamma)
+    product = min(gamma_l * mu, 1.0)  # at most 1, as gamma <= 1/L; rounding aside
+    if which == "fedac1":
+        alpha = 1 / product
+        return alpha, alpha + 1, gamma_l
+    alpha = 3 / (2 * product) - 1 / 2
+    if not alpha > 1 + 1e-12:
+        raise UserError(
+            f"--lower fedac2: gamma_l mu_h = {product:g}, it must be below 1 (alpha = {alpha:g} must exceed 1): "
+            "take --lower fedac1 or a smaller --gamma-lower"
+        )
+    return alpha, (2 * alpha**2 - 1) / (alpha - 1), gamma_l
+
+
+def _accelerated(
+    w: Array,
+    gradient: Callable[[Array, int], Array],
+    project: Callable[[Array], Array],
+    steps: int,
+    gamma: float,
+    alpha: float,
+    beta: float,
+    gamma_l: float,
+) -> Array:
+    """(2, n_lower) FedAC's w and w_ag after the steps. Where Y(x) is a set both are projected: our addition."""
+    y, aggregate = w
+    for k in range(steps):
+        middle = y / beta + (1 - 1 / beta) * aggregate
+        g = gradient(middle, k)
+        aggregate = project(middle - gamma * g)
+        y = project((1 - 1 / alpha) * y + middle / alpha - gamma_l * g)
+    return np.stack([y, aggregate])
