@@ -328,7 +328,7 @@ class FedRZOBL:
 
     needs: ClassVar[type] = Bilevel
     setting: Setting
-    local: Local = field(default_factory=lambda: Local(gamma=0.01))
+    local: Local = field(default_factory=Local)
     solver: Lower = field(default_factory=Lower)
     exact: bool = False
 

@@ -105,7 +105,7 @@ class Local:
             return [_Own(setting.problem, i) for i in range(setting.m)]
         if not self.stepsize(setting.m, 0) < 2 * self.eta:
             raise UserError(
-                f"--gamma {self.stepsize(setting.m, 0):g}: with sets it must be below 2 eta = {2 * self.eta:g}, since a "
+                f"--gamma {self.stepsize(setting.m, 0):g}: with sets it must be below 2 eta = {2 * self.eta:g}: a "
                 "step moves x by gamma/eta times its distance to X_i; a larger --eta or a smaller --gamma"
             )
         found = sets.parse_all(self.x_set, setting.problem.n, setting.m, "--x-set")

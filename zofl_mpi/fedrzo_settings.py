@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, final
 
 import numpy as np
@@ -17,7 +17,7 @@ from zofl_mpi.run.flags import made, with_defaults
 from zofl_mpi.run.setting import Setting
 from zofl_mpi.run.streams import Streams
 from zofl_mpi.run.world import World
-from zofl_mpi.settings import Build, Choice, Samples, Values, of_federation
+from zofl_mpi.settings import CNN, MLP, Build, Choice, Samples, Values, of_federation
 
 ClientSamples = with_defaults(Samples, m=5, server_fraction=0.0)
 
@@ -152,6 +152,8 @@ DATA = {"data": ClientSamples}
 KNOWN = {"problem": KnownModel}
 PROBLEMS = {
     "relu_net": Choice({**DATA, "problem": ReLUModel}, _relu_net, {"Lipschitz": {}, "Smooth": {}}),
+    "mlp": replace(MLP, groups={**MLP.groups, **DATA}),
+    "cnn": replace(CNN, groups={**CNN.groups, **DATA}),
     "hyperparameter": Choice({**DATA, "problem": HyperparameterModel}, _hyperparameter, {"Bilevel": {}}),
     "fair": Choice({**DATA, "problem": FairModel}, _fair, {"Bilevel": {}}),
     "max_affine": Choice(KNOWN, _known(MaxAffine.random), {"Lipschitz": {}}),

@@ -353,7 +353,7 @@ def own_problem(name: str, cls: type[Any], samples: type[Any] = Samples) -> Choi
         UserError: it is no such class.
     """
     if any(base.__name__ == "Module" and base.__module__.startswith("torch.nn") for base in cls.__mro__):
-        return Choice({"data": samples}, _network(partial(_own_module, name, cls)), BOTH, gpu=True)
+        return Choice({"data": samples}, _network(partial(_own_module, name, cls)), NETWORK, gpu=True)
     if not is_dataclass(cls) or "federation" not in (f.name for f in fields(cls)):
         raise UserError(
             f"--problem {name}: {cls.__name__} must be a torch module, or a dataclass with a field named federation "
@@ -418,9 +418,10 @@ def _one_or_each(values: tuple[float, ...]) -> Any:
 
 
 BOTH: Mapping[str, Groups] = {"Hierarchical": {"hierarchy": Terms}, "Smooth": {}}
+NETWORK: Mapping[str, Groups] = {**BOTH, "Lipschitz": {}}
 SOFTMAX = Choice({"data": Samples, "problem": SoftmaxModel}, _softmax, BOTH)
 FEATURES = Choice({"data": Samples, "problem": SoftmaxModel, "features": FeaturesModel}, _features, BOTH)
-MLP = Choice({"data": Samples, "problem": MLPModel}, _network(_mlp), BOTH, gpu=True)
-CNN = Choice({"data": Samples}, _network(_cnn), BOTH, gpu=True)
+MLP = Choice({"data": Samples, "problem": MLPModel}, _network(_mlp), NETWORK, gpu=True)
+CNN = Choice({"data": Samples}, _network(_cnn), NETWORK, gpu=True)
 TOY = Choice({"problem": ToyModel}, _toy, {"Hierarchical": {}, "Smooth": {}})
 CORNER = Choice({"problem": CornerModel}, _corner, {"Hierarchical": {}})

@@ -126,7 +126,7 @@ class Lower:
             )
         kappa = L / mu
         a = max(m, 4 * kappa, r) + 1
-        T = self._length(kappa, a, r, m)
+        T = self._length(problem, kappa, a, r, m)
         H = self._between(problem, T, m)
         if self.lower == "lfd":
             return Schedule(T, H, self.gamma_lower or 4 / mu, offset=max(H + 4, 4 * kappa))
@@ -137,14 +137,20 @@ class Lower:
             return Schedule(T, H, self.gamma_lower or 1 / (mu * a))
         return Schedule(T, H, self.gamma_lower or min(1 / L, 2 * math.log(T + 1) / (mu * max(T, 1))))
 
-    def _length(self, kappa: float, a: float, r: int, m: int) -> int:
-        """T. FedAC's auto: its contraction 1 - 1/sqrt(kappa) is then at a^-2, where Algorithm 3's (1 - 1/a)^T is."""
+    def _length(self, problem: Any, kappa: float, a: float, r: int, m: int) -> int:
+        """T. FedAC's auto: its contraction is then about a^-2, where Algorithm 3's (1 - 1/a)^T is. A step's is
+        1 - gamma_l mu, with 1/gamma_l mu = sqrt(kappa H), at most kappa: local steps slow it down.
+        """
         if self.T_lower.isdecimal():
             return int(self.T_lower)
         if self.T_lower == "thm1":  # Theorem 1 gives the order (r+1)^(2/3)/m up to logarithms; the constant is ours
             return math.ceil(kappa * float((r + 1) ** (2 / 3)) * math.log(r + 2) / m)
         if self.T_lower == "auto" and self.sequences == 2:
-            return math.ceil(2 * math.sqrt(kappa) * math.log(a))
+            T, enough = 0, math.ceil(2 * math.sqrt(kappa) * math.log(a))
+            while T < enough:  # H grows with T
+                T, H = enough, self._between(problem, enough, m)
+                enough = math.ceil(2 * math.log(a) * min(kappa, math.sqrt(kappa * H)))
+            return T
         return math.ceil(2 * a * math.log(a))
 
     def _between(self, problem: Any, T: int, m: int) -> int:

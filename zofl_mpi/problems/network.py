@@ -1,4 +1,4 @@
-"""Any torch module that classifies, in the roles of softmax regression: `Hierarchical` ([A]) and `Smooth` (FedAvg's).
+"""Any torch module that classifies: `Hierarchical` ([A]), `Smooth` (FedAvg's) and `Lipschitz` ([B]).
 
 f_1(x) = CE(x; server's data)                       mean cross-entropy of the module with the parameters x
 h_i(x, y) = CE(y; client i's data) + mu_i / 2 |x - y|^2      over Y_i(x) = R^n, or the ball |y - x| <= radius_i
@@ -182,9 +182,24 @@ class Network:
                             _project(point, centre, radius)
         return np.stack([point.cpu().numpy() for point in points])
 
-    def project(self, i: int, x: Array, y: Array) -> Array:
-        """(k, n) the rows of y projected onto the balls around the rows of x; y itself where there is no constraint."""
-        return into_ball(self.radius, i, x, y)
+    def losses(self, i: int, x: Array, data: Dataset, batch: Batch | None = None) -> NDArray[np.float64]:
+        """(k,) mean cross-entropy at the rows of x (k, n), summed in float64; see `Lipschitz.losses`."""
+        positions = np.arange(len(data)) if batch is None else batch
+        function, found = self._function, np.zeros(len(x))
+        blocks = list(self._blocks(data, positions)) if batch is not None else None
+        for k, row in enumerate(x):
+            with function.at(function.vector(row)):
+                for inputs, labels in self._blocks(data, positions) if blocks is None else blocks:
+                    loss = cross_entropy(function.logits(inputs), labels, reduction="sum")
+                    found[k] += float(loss)
+        return found / len(positions)
+
+    def project(self, i: int, x: Array, y: Array | None = None) -> Array:
+        """(k, n) the rows of y projected onto the balls around the rows of x; y itself where there is no constraint.
+
+        As a `Lipschitz` problem, without y: x, since X_i is the whole space.
+        """
+        return x if y is None else into_ball(self.radius, i, x, y)
 
     def solution(self, i: int, data: Dataset, x: Array) -> None:
         """There is no closed form."""

@@ -1,0 +1,528 @@
+"""The lower level's federated solvers: ALGORITHMS section 3, oracles (a) to (d).
+
+`Line` has one number per client, so that schedules can be followed by hand; `BilevelBowls` knows y(x) in closed form.
+Docstrings name the mutations to catch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+from zofl_mpi.baselines import lower
+from zofl_mpi.baselines.lower import Lower, Schedule, acceleration
+from zofl_mpi.errors import UserError
+from zofl_mpi.fedrzo import FedRZOBL, Model
+from zofl_mpi.fedrzo_local import Local
+from zofl_mpi.problems.known import BilevelBowls, Coupled
+from zofl_mpi.run.clients import ClientError
+from zofl_mpi.run.local import LocalClients
+from zofl_mpi.run.setting import Setting
+from zofl_mpi.run.streams import Purpose, Streams
+
+Array = np.ndarray[Any, Any]
+STREAMS = Streams(11)
+n, m, eta, SAMPLES = 4, 3, 0.5, 12
+SOLVERS = ["local_sgd", "fedac1", "fedac2", "lfd"]
+
+
+@dataclass(frozen=True)
+class Part:
+    """h_i(x, y) = c/2 (y - a - x)^2 over `size` samples that are all alike."""
+
+    c: float
+    a: float = 0.0
+    size: int = 10
+
+    def __len__(self) -> int:
+        return self.size
+
+
+@dataclass(frozen=True)
+class Line:
+    """`Bilevel` in one dimension; it keeps the mini-batches that it was asked for."""
+
+    curved: tuple[float, float] = (1.0, 4.0)
+    homogeneous: bool = False
+    n: int = 1
+    n_lower: int = 1
+    asked: list[tuple[int, float, Any]] = field(default_factory=list)
+
+    def f(self, i: int, x: Array, y: Array, data: Part, batch: Any = None) -> Array:
+        return np.asarray(y[:, 0])
+
+    def gradient_h(self, i: int, x: Array, y: Array, data: Part, batch: Any = None) -> Array:
+        self.asked.append((i, float(x[0]), batch))
+        return np.asarray(data.c * (y - data.a - x))
+
+    def curvature(self, x: Array) -> tuple[float, float]:
+        return self.curved
+
+    def project(self, i: int, x: Array) -> Array:
+        return x
+
+    def initial_lower(self) -> Array:
+        return np.ones(1)
+
+
+def line(*parts: Part, curved: tuple[float, float] = (1.0, 4.0), **flags: Any) -> FedRZOBL:
+    setting = Setting(Line(curved), STREAMS, parts, dtype=np.float64)
+    return FedRZOBL(setting, Local(eta=eta), Lower(**flags))
+
+
+def bowls(homogeneous: bool = False, noise: float = 0.0, clients: int = m, **flags: Any) -> FedRZOBL:
+    problem, server, links = BilevelBowls.random(
+        STREAMS, n, clients, homogeneous=homogeneous, noise=noise, samples=SAMPLES
+    )
+    setting = Setting(problem, STREAMS, links, server, server, None, np.float64)
+    return FedRZOBL(setting, Local(eta=eta), Lower(**{"batch_lower": 0, **flags}))
+
+
+def point(t: int = 9, size: int = n) -> Array:
+    return STREAMS(Purpose.START, t=t).standard_normal(size)
+
+
+def solve(
+    of: FedRZOBL, x: Array, r: int = 0, y: Array | None = None, shifted: bool = False
+) -> tuple[Array, Schedule, LocalClients]:
+    """A call of the solver as the method makes it, at x or x + eta v."""
+    clients = LocalClients(list(of.setting.data), method=of)
+    for _ in clients.ask(of.place, Model(x, r)):
+        pass
+    at = of.shifted(x, r) if shifted else x
+    found, schedule = of.solved(clients, at, of.first_lower() if y is None else y, r, shifted=shifted)
+    return found, schedule, clients
+
+
+def close(a: Any, b: Any, tolerance: float = 1e-12) -> None:
+    np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+
+
+def error(of: FedRZOBL, r: int = 0, x: Array | None = None) -> float:
+    x = point() if x is None else x
+    return float(np.linalg.norm(solve(of, x, r)[0] - of.problem.solution(x, of.setting.data)))
+
+
+# --- FedAC
+
+
+def steps_of(c: float, start: tuple[float, float], count: int, gamma: float, *rest: float) -> Array:
+    """FedAC's recursion on c/2 y^2."""
+    w = np.array(start)[:, None]
+    return lower._accelerated(w, lambda y, k: c * y, lambda y: y, count, gamma, *rest)[:, 0]
+
+
+def test_without_acceleration_it_is_gradient_descent() -> None:
+    """alpha = beta = 1, gamma_l = eta_l. Mutations: w_ag in place of w in the middle; w from the aggregate."""
+    A, b = np.diag([0.5, 1.0, 2.0]), point(0, 3)
+    found = lower._accelerated(
+        np.stack([b, point(1, 3)]), lambda y, k: A @ y - b / (k + 1), lambda y: y, 5, 0.3, 1.0, 1.0, 0.3
+    )
+    y = b
+    for k in range(5):
+        y = y - 0.3 * (A @ y - b / (k + 1))
+    close(found, np.stack([y, y]), 1e-15)
+
+
+def test_three_steps_by_hand() -> None:
+    """h = y^2, mu = 1, L = 4, eta_l = 1/4, K_l = 1, from 1: alpha = 2 and beta = 3 for I, 5/2 and 23/3 for II.
+
+    Mutations: beta = alpha or alpha + 2 for I; the authors' code's 2 alpha^2/(alpha - 1) for II; w returned for w_ag.
+    """
+    for which, ends in (
+        ("fedac1", [(0, "1/2"), ("-1/6", "1/6"), ("-1/9", "1/36")]),
+        ("fedac2", [(0, "1/2"), ("-6/23", "5/23"), ("-132/529", "41/529")]),
+    ):
+        alpha, beta, gamma_l = acceleration(which, 0.25, 1.0, 4.0, 1)
+        for count, end in enumerate(ends, 1):
+            close(steps_of(2.0, (1.0, 1.0), count, 0.25, alpha, beta, gamma_l), [float(Fraction(e)) for e in end])
+        found, _, _ = solve(line(Part(2.0), lower=which, T_lower="3"), np.zeros(1))
+        close(found, [float(Fraction(ends[2][1]))])
+
+
+def test_the_parameters_are_the_papers() -> None:
+    """Mutations: gamma_l without its floor, without K_l; the code's beta (20.22 for 20.10 at kappa = 8)."""
+    assert acceleration("fedac1", 0.25, 1.0, 4.0, 1) == (2.0, 3.0, 0.5)
+    assert acceleration("fedac2", 0.25, 1.0, 4.0, 1) == (2.5, pytest.approx(23 / 3, rel=1e-15), 0.5)
+    assert acceleration("fedac1", 0.01, 1.0, 4.0, 4)[2] == pytest.approx(0.05)  # sqrt(0.01/4)
+    assert acceleration("fedac1", 0.25, 1.0, 4.0, 100) == (4.0, 5.0, 0.25)  # sqrt(1/400) is below eta_l
+    alpha, beta, _ = acceleration("fedac2", 1 / 8, 1.0, 8.0, 2)
+    assert (alpha, beta) == (pytest.approx(5.5), pytest.approx((2 * 5.5**2 - 1) / 4.5))
+    alpha, beta, gamma_l = acceleration("fedac2", 0.1, 0.5, 4.0, 3)
+    assert gamma_l == pytest.approx(math.sqrt(0.1 / 1.5)) and alpha == pytest.approx(1.5 / (gamma_l * 0.5) - 0.5)
+
+
+def radius(which: str, kappa: float, count: int = 2001) -> Array:
+    """Of the 2x2 map (w, w_ag), one eigenvalue of the Hessian at a time, eta_l = 1/L, K_l = 1."""
+    rest = acceleration(which, 1 / kappa, 1.0, kappa, 1)
+    found = []
+    for h in np.linspace(1.0, kappa, count):
+        columns = [steps_of(float(h), start, 1, 1 / kappa, *rest) for start in ((1.0, 0.0), (0.0, 1.0))]
+        found.append(np.abs(np.linalg.eigvals(np.stack(columns, axis=1))).max())
+    return np.array(found)
+
+
+@pytest.mark.parametrize("kappa", [2.0, 8.0, 100.0])
+def test_the_spectral_radius_of_the_first_kind_is_exact(kappa: float) -> None:
+    """1 - sqrt(mu/L), reached at h = mu. Mutations: gamma_l = eta_l (0.875 at kappa = 8), beta = alpha + 2 (0.694)."""
+    found = radius("fedac1", kappa)
+    assert found.max() == pytest.approx(1 - math.sqrt(1 / kappa), rel=1e-7)  # sqrt of rounding at a double eigenvalue
+    assert found[0] == pytest.approx(found.max(), rel=1e-7)
+
+
+def test_the_spectral_radius_of_the_second_kind() -> None:
+    """Mutation: the authors' code's beta, 0.76055."""
+    assert radius("fedac2", 8.0).max() == pytest.approx(0.75902, abs=5e-6)
+    assert radius("fedac1", 8.0).max() == pytest.approx(0.64645, abs=5e-6)
+
+
+def test_conditions_that_do_not_hold_are_refused() -> None:
+    """Mutations: eta_l > 1/L let through; beta infinite or negative. The last digit of 1/L_h is no reason to refuse."""
+    with pytest.raises(UserError, match=r"--gamma-lower 0.3: FedAC needs at most 1/L_h = 0.25"):
+        acceleration("fedac1", 0.3, 1.0, 4.0, 1)
+    with pytest.raises(UserError, match=r"--lower fedac2: gamma_l mu_h = 1, it must be below 1 .* take --lower fedac1"):
+        acceleration("fedac2", 0.25, 4.0, 4.0, 1)
+    for L in np.linspace(1, 3, 101):
+        assert acceleration("fedac1", 1 / L, L, L, 3)[0] >= 1
+    with pytest.raises(UserError, match="0.3: FedAC needs at most"):  # before a client is asked
+        solve(line(Part(2.0), lower="fedac1", gamma_lower=0.3), np.zeros(1))
+
+
+@pytest.mark.parametrize("which", ["fedac1", "fedac2"])
+def test_both_sequences_are_averaged_and_continued(which: str) -> None:
+    """Three clients, K_l = 2, T = 5 (2 + 2 + 1 steps), noise, written out. Mutations: one sequence averaged, or w
+    started anew; K_l left out of gamma_l; a last round of full length."""
+    of = bowls(noise=1.0, lower=which, T_lower="5", H_lower="2", batch_lower=3)
+    x, (mu, L) = point(), of.problem.spectrum
+    found, schedule, clients = solve(of, x, 4)
+    alpha, beta, gamma_l = acceleration(which, 1 / L, mu, L, 2)
+    pair = np.zeros((2, n))
+    for t, count in enumerate((2, 2, 1)):
+        ends = []
+        for i, link in enumerate(of.setting.data):
+            w, ag = pair
+            batches = STREAMS(Purpose.LOWER_BATCH, r=4, i=i, t=t).integers(SAMPLES, size=(count, 3))
+            for batch in batches:
+                md = w / beta + (1 - 1 / beta) * ag
+                g = link.lower.bowl.A @ (md - link.lower.B @ x) + link.lower.bowl.noise[batch].mean(axis=0)
+                ag, w = md - g / L, (1 - 1 / alpha) * w + md / alpha - gamma_l * g
+            ends.append((w, ag))
+        pair = np.mean(ends, axis=0)
+    close(found, pair[1])
+    assert (schedule.rounds, schedule.T) == (3, 5)
+    row = clients.account()[0]
+    down, up = (dict(zip(row.steps, b.sum(axis=1).tolist(), strict=True)) for b in (row.bytes_down, row.bytes_up))
+    assert (down["lower"], up["lower"]) == (m * 3 * (2 * n * 8 + 16), m * 3 * 2 * n * 8)
+
+
+# --- schedules
+
+
+@pytest.mark.parametrize(
+    ("curved", "r", "clients", "a"),
+    [((1.0, 4.0), 0, 5, 17), ((1.0, 4.0), 30, 5, 31), ((1.0, 1.0), 2, 9, 10), ((0.5, 1.0), 0, 3, 9)],
+)
+def test_algorithm_3s_schedule(curved: tuple[float, float], r: int, clients: int, a: int) -> None:
+    """gamma = 1/(mu a), a = max(m, 4 kappa, r) + 1, T = ceil(2 a ln a), H = ceil(T/m), rounds <= m, the rest in the
+    last one. Mutations: kappa = L; the + 1; L for mu; floor; T/m^(1/3); a last round as long as the others."""
+    for T_lower in ("alg3", "auto"):
+        found = Lower(T_lower=T_lower, H_lower="paper").schedule(Line(curved), np.zeros(1), r, clients)
+        T = math.ceil(2 * a * math.log(a))
+        assert (found.T, found.H, found.gamma) == (T, math.ceil(T / clients), pytest.approx(1 / (curved[0] * a)))
+        steps = [found.steps(t) for t in range(found.rounds)]
+        assert found.rounds <= clients and sum(steps) == T and set(steps[:-1]) <= {found.H} and 0 < steps[-1] <= found.H
+
+
+def test_the_length_of_theorem_1() -> None:
+    """Mutations: r for r + 1 (T = 0 in the first round); the exponent; m left out."""
+    solver = Lower(T_lower="thm1")
+    lengths = [solver.schedule(Line(), np.zeros(1), r, 2).T for r in (0, 7, 26)]
+    assert lengths == [math.ceil(4 * s * math.log(r + 2) / 2) for r, s in ((0, 1), (7, 4), (26, 9))]
+    assert solver.schedule(Line(), np.zeros(1), 7, 2).gamma == pytest.approx(
+        min(1 / 4, 2 * math.log(lengths[1] + 1) / lengths[1])
+    )
+
+
+@pytest.mark.parametrize(("lower", "paper"), [("local_sgd", 9), ("fedac1", 9), ("lfd", 3)])
+def test_the_papers_steps_between_averagings(lower: Any, paper: int) -> None:
+    """T/m (m = 3, T = 27), T/m^(1/3) (m = 27) and T^(2/3)/m^(1/3) (m = 27): whole numbers as they stand.
+
+    Mutations: one method's for another's; 27^(1/3) = 3.0000000000000004 or 2.9999999999999996 rounded up.
+    """
+    solver = Lower(lower=lower, T_lower="27", H_lower="paper")
+    assert solver.schedule(Line(), np.zeros(1), 0, 3 if lower == "local_sgd" else 27).H == paper
+    auto = replace(solver, H_lower="auto")
+    assert auto.schedule(Line(), np.zeros(1), 0, 27).H == 1
+    same = Line(homogeneous=True)
+    assert auto.schedule(same, np.zeros(1), 0, 27) == solver.schedule(same, np.zeros(1), 0, 27)
+    assert replace(solver, H_lower="4").schedule(same, np.zeros(1), 0, 27).H == 4
+
+
+def test_fedacs_own_length() -> None:
+    """2 ln a sqrt(kappa H), at most 2 ln a kappa: a^-2 as Algorithm 3's. Mutations: kappa for its root; without H."""
+    for kappa in (4.0, 25.0):
+        found = Lower(lower="fedac1").schedule(Line((1.0, kappa)), np.zeros(1), 0, 3)
+        a = 4 * kappa + 1
+        assert found.T == math.ceil(2 * math.sqrt(kappa) * math.log(a)) and found.gamma == pytest.approx(1 / kappa)
+        assert Lower(lower="fedac1", H_lower="3").schedule(Line((1.0, kappa)), np.zeros(1), 0, 3).T == math.ceil(
+            2 * math.sqrt(3 * kappa) * math.log(a)
+        )
+        paper = Lower(lower="fedac1", H_lower="paper").schedule(Line((1.0, kappa)), np.zeros(1), 0, 3)
+        assert paper.T == math.ceil(2 * kappa * math.log(a)) and paper.H == math.ceil(paper.T / 3 ** (1 / 3))
+    assert Lower(lower="fedac1", T_lower="alg3").schedule(Line(), np.zeros(1), 0, 3).T == math.ceil(34 * math.log(17))
+
+
+def test_lfd_counts_its_steps_over_the_whole_call() -> None:
+    """c/(k + a), c = 4/mu, a = max(E + 4, 4 kappa), k = 0, ..., T - 1. Mutations: k from 0 in every communication
+    round; a without E; c = 1/mu."""
+    for H, offset in ((2, 16.0), (15, 19.0)):
+        found, schedule, _ = solve(line(Part(2.0), lower="lfd", T_lower="31", H_lower=str(H)), np.zeros(1))
+        y = np.ones(1)
+        for k in range(31):
+            y = y - 4 / (k + offset) * 2 * y
+        close(found, y)
+        assert schedule.rounds == -(-31 // H)
+        assert schedule.stepsize(0) <= 1 / 4 + 1e-15  # 1/L
+    with_own, *_ = solve(line(Part(2.0), lower="lfd", T_lower="1", gamma_lower=1.6), np.zeros(1))
+    close(with_own, [1 - 1.6 / 16 * 2])
+
+
+@pytest.mark.parametrize("flags", [{"T_lower": "0"}, {"T_lower": "0", "lower": "fedac1"}], ids=str)
+def test_no_steps_leave_the_start(flags: Any) -> None:
+    """Mutation: at least one communication round, or a division by T = 0."""
+    found, schedule, _ = solve(line(Part(2.0), **flags), np.zeros(1))
+    assert found.tolist() == [1.0] and (schedule.T, schedule.rounds) == (0, 0)
+
+
+def test_gamma_lower_takes_the_place_of_the_theorys() -> None:
+    found, _, _ = solve(line(Part(2.0), T_lower="3", gamma_lower=0.1), np.zeros(1))
+    close(found, [0.8**3])
+
+
+# --- what the calls have in common
+
+
+@pytest.mark.parametrize("which", SOLVERS)
+def test_both_calls_see_the_same_batches(which: Any) -> None:
+    """And another round others. Mutations: the call in the key; the round left out of it."""
+    of = line(Part(2.0, size=1000), Part(2.0, size=1000), lower=which, T_lower="6", H_lower="2", batch_lower=3)
+    seen = []
+    for r, shifted in ((0, False), (0, True), (1, False)):
+        of.problem.asked.clear()  # type: ignore[attr-defined]
+        solve(of, np.zeros(1), r, shifted=shifted)
+        seen.append([(i, batch.tolist()) for i, _, batch in of.problem.asked])  # type: ignore[attr-defined]
+        assert {x for _, x, _ in of.problem.asked} == {of.shifted(np.zeros(1), r)[0] if shifted else 0.0}  # type: ignore[attr-defined]
+    assert seen[0] == seen[1] and len(seen[0]) == 12 and seen[0] != seen[2]
+    assert len({str(batch) for _, batch in seen[0]}) == 12  # no batch twice
+
+
+def contraction(of: FedRZOBL, T: int, gamma: Callable[[int], float]) -> Array:
+    """M of plain steps on the mean of the h_i."""
+    A = np.mean([link.lower.bowl.A for link in of.setting.data], axis=0)
+    M = np.eye(n)
+    for k in range(T):
+        M = (np.eye(n) - gamma(k) * A) @ M
+    return M
+
+
+@pytest.mark.parametrize("which", SOLVERS)
+def test_the_difference_of_two_calls_does_not_depend_on_the_start(which: Any) -> None:
+    """With noise in the mini-batches. Mutation: other batches or another start for the second call."""
+    of = bowls(noise=1.0, lower=which, T_lower="7", H_lower="1", batch_lower=2)
+    x, apart = point(), []
+    for start in (np.zeros(n), 10 * point(3)):
+        (y0, *_), (yv, *_) = (solve(of, x, 2, start, shifted) for shifted in (False, True))
+        apart.append(yv - y0)
+    close(apart[0], apart[1], 1e-11)
+    assert np.linalg.norm(apart[0]) > 0.01
+
+
+@pytest.mark.parametrize("which", ["local_sgd", "lfd"])
+def test_it_is_shrunk_by_the_contraction(which: Any) -> None:
+    """(I - M)(y(x + eta v) - y(x)), exactly. Mutations: the points' order; T off by one."""
+    of = bowls(noise=1.0, lower=which, T_lower="7", H_lower="1", batch_lower=2)
+    x, r = point(), 2
+    (y0, schedule, _), (yv, *_) = (solve(of, x, r, shifted=shifted) for shifted in (False, True))
+    P = of.problem.P  # type: ignore[attr-defined]
+    expected = (np.eye(n) - contraction(of, 7, schedule.stepsize)) @ P @ (of.shifted(x, r) - x)
+    close(yv - y0, expected)
+
+
+# --- how near they come
+
+
+@pytest.mark.parametrize("clients", [1, m])
+def test_equal_clients_may_walk_far_alone(clients: int) -> None:
+    """Local SGD: the paper's H and H = 1 are the same walk, and it ends within a^-2 of the start's distance.
+
+    Mutations: a mean over clients that is none; a last round that is left out.
+    """
+    for r in (0, 60):
+        x, ends = point(), []
+        for H in ("paper", "1"):
+            of = bowls(homogeneous=True, clients=clients, H_lower=H)
+            found, schedule, _ = solve(of, x, r)
+            ends.append(found)
+            kappa = of.problem.spectrum[1] / of.problem.spectrum[0]  # type: ignore[attr-defined]
+            a = max(clients, 4 * kappa, r) + 1
+            y = of.problem.solution(x, of.setting.data)  # type: ignore[attr-defined]
+            assert np.linalg.norm(found - y) <= np.linalg.norm(y) / a**2
+            assert schedule.rounds == (schedule.T if H == "1" else min(clients, schedule.rounds))
+        close(ends[0], ends[1])
+
+
+@pytest.mark.parametrize("which", SOLVERS)
+def test_equal_clients_come_near(which: Any) -> None:
+    """On H_lower = auto, the paper's here, the number of steps must suffice: by a^-2, a small factor aside."""
+    of, r = bowls(homogeneous=True, lower=which), 200
+    y = of.problem.solution(point(), of.setting.data)  # type: ignore[attr-defined]
+    assert error(of, r) <= 10 * np.linalg.norm(y) / 201**2
+
+
+@pytest.mark.parametrize("which", SOLVERS)
+def test_unequal_clients_are_exact_with_one_local_step_and_biased_with_more(which: Any) -> None:
+    """The paper's H for equal h_i leads to the mean of the clients' own minimisers. Mutation: H_lower = auto that takes
+    the paper's H for unequal h_i."""
+    r = 200
+    right, auto, biased = (error(bowls(lower=which, H_lower=H), r) for H in ("1", "auto", "paper"))
+    assert right == auto < 2e-4
+    assert biased > 0.02
+    if which == "local_sgd":
+        own = np.mean([link.lower.B @ point() for link in bowls().setting.data], axis=0)
+        found = solve(bowls(H_lower="paper"), point(), r)[0]
+        assert np.linalg.norm(found - own) < 0.1 * biased
+
+
+def test_lfds_bias_vanishes_with_its_steps() -> None:
+    """Mutation: constant steps (the bias grows)."""
+    errors = [error(bowls(lower="lfd", T_lower=str(T), H_lower="paper")) for T in (100, 1000, 5000)]
+    assert errors[0] > 1.5 * errors[1] > 2 * errors[2]
+
+
+def test_exact_is_exact() -> None:
+    found, schedule, clients = solve(bowls(lower="exact"), point())
+    close(found, bowls().problem.P @ point(), 1e-15)  # type: ignore[attr-defined]
+    assert (schedule.T, schedule.rounds) == (0, 0)
+    assert "lower" not in clients.account()[0].steps
+
+
+@pytest.mark.parametrize("x", [-0.7, 0.3, 0.9])
+def test_steps_are_projected(x: float) -> None:
+    """Local SGD on the coupled example ends in y(x) exactly. Mutations: no projection; only after the last step or the
+    average (the same here: so x + eta v outside X too)."""
+    for order in ("min-max", "max-min"):
+        setting = Setting(Coupled(order), STREAMS, (range(1),) * m, dtype=np.float64)  # type: ignore[arg-type]
+        of = FedRZOBL(setting, Local(eta=eta), Lower())
+        for shifted in (False, True):
+            at = of.shifted(np.array([x]), 1) if shifted else np.array([x])
+            found, *_ = solve(of, np.array([x]), 1, np.array([-1.0]), shifted)
+            close(found, of.problem.solution(at, None), 1e-15 if order == "min-max" else 0.01)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("which", ["local_sgd", "fedac1"])
+def test_every_step_is_projected_at_its_own_point(which: Any) -> None:
+    """A slope of -1 and Y = [-1, u(x)]: y never exceeds u(x) in between. Mutation: one projection at the end."""
+    seen: list[float] = []
+
+    @dataclass(frozen=True)
+    class Spy:
+        inner: Coupled
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.inner, name)
+
+        def gradient_h(self, i: int, x: Array, y: Array, data: Any, batch: Any = None) -> Array:
+            seen.append(float(y[0]))
+            return self.inner.gradient_h(i, x, y, data, batch)
+
+    setting = Setting(Spy(Coupled()), STREAMS, (range(1),), dtype=np.float64)
+    solver = Lower(lower=which, T_lower="9", H_lower="9")
+    found, *_ = solve(FedRZOBL(setting, Local(eta=eta), solver), np.array([0.5]), 0, np.array([-1.0]))
+    assert max(seen[1:]) <= -0.5 and found.tolist() == [-0.5] and len(seen) == 9
+
+
+# --- who takes part
+
+
+def test_lfd_may_draw_its_clients_by_their_sizes() -> None:
+    """m draws with replacement, each as often as drawn, others not asked. Mutations: without replacement; equal
+    probabilities; drawn clients counted once; new draws for the second call."""
+    parts = (Part(1.0, 1.0, 2), Part(2.0, -1.0, 10), Part(4.0, 3.0, 28))
+    of = line(*parts, lower="lfd", sampling="size", T_lower="10", H_lower="2")
+    sizes, r = np.array([2, 10, 28]) / 40, 3
+    y, messages = np.ones(1), np.zeros(3)
+    for t in range(5):
+        drawn = STREAMS(Purpose.LOWER_PARTICIPANTS, r=r, t=t).choice(3, size=3, p=sizes)
+        ends = []
+        for i in drawn:
+            z = y
+            for k in (2 * t, 2 * t + 1):
+                z = z - 4 / (k + 16) * parts[i].c * (z - parts[i].a)
+            ends.append(z)
+        y = np.mean(ends, axis=0)
+        messages[list(set(drawn.tolist()))] += 1
+    found, _, clients = solve(of, np.zeros(1), r)
+    close(found, y)
+    row = clients.account()[0]
+    assert row.messages[row.steps.index("lower")].tolist() == messages.tolist() and messages.sum() < 15
+
+
+def test_all_count_alike_otherwise() -> None:
+    """By the paper's (1/m) sum, whatever the sizes. Mutation: weights by size."""
+    parts = (Part(1.0, 1.0, 2), Part(1.0, -3.0, 10), Part(1.0, 8.0, 28))
+    for which in SOLVERS:
+        found, *_ = solve(line(*parts, curved=(1.0, 1.1), lower=which, T_lower="400"), np.zeros(1))
+        close(found, [2.0], 1e-4)
+
+
+# --- sentences
+
+
+@pytest.mark.parametrize(
+    "curved", [(0.0, 1.0), (-1.0, 1.0), (math.nan, 1.0), (2.0, 1.0), (1.0, math.inf)], ids=str
+)
+def test_a_lower_level_that_is_not_strongly_convex_is_refused(curved: tuple[float, float]) -> None:
+    """Mutation: a comparison that nan passes."""
+    words = "the solvers need 0 < mu_h <= L_h: move x or regularise the lower level"
+    with pytest.raises(UserError, match=words):
+        Lower().schedule(Line(curved), np.zeros(1), 0, 3)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"T_lower": "abc"}, "--T-lower abc: must be auto, alg3, thm1 or a whole number"),
+        ({"T_lower": "-1"}, "--T-lower -1: must be auto, alg3, thm1 or a whole number"),
+        ({"T_lower": "1.5"}, "--T-lower 1.5: must be"),
+        ({"T_lower": "paper"}, "--T-lower paper: must be"),
+        ({"H_lower": "alg3"}, "--H-lower alg3: must be auto, paper or a whole number"),
+        ({"H_lower": "0"}, "--H-lower 0: must be auto, paper or a whole number"),
+        ({"gamma_lower": -1.0}, "--gamma-lower -1.0: must be a step size, at least 0"),
+        ({"gamma_lower": math.nan}, "--gamma-lower nan: must be a step size, at least 0"),
+        ({"batch_lower": -1}, "--batch-lower -1: must be a whole number, at least 0"),
+    ],
+    ids=str,
+)
+def test_flags_out_of_range_are_refused(flags: Any, words: str) -> None:
+    with pytest.raises(UserError) as caught:
+        Lower(**flags)
+    assert words in str(caught.value)
+
+
+def test_a_problem_without_a_solution_is_told() -> None:
+    with pytest.raises(UserError, match="this problem has no solution of its own"):
+        solve(line(Part(1.0), lower="exact"), np.zeros(1))
+
+
+@pytest.mark.parametrize("which", ["local_sgd", "fedac1", "lfd"])
+def test_divergence_names_the_step_size(which: Any) -> None:
+    """Curvature promised too small. Mutation: infinite numbers travel on."""
+    of = line(Part(1e200), lower=which, T_lower="4", gamma_lower=0.25 if which == "fedac1" else 10.0)
+    with pytest.raises(ClientError, match="the lower level's iterate is not finite; a smaller --gamma-lower may help"):
+        solve(of, np.zeros(1))
