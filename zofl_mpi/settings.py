@@ -284,24 +284,24 @@ def _network(factory: Factory) -> Build:
         from zofl_mpi.problems.network import Network, seeded  # imports torch
 
         federation = _part(Samples, values).federation(world, streams)
-        shape, classes = _shape(federation), federation.server.classes
+        shape, classes = shape_of(federation), federation.server.classes
         module = seeded(lambda: factory(values, shape, classes), streams(Purpose.MODULE))
         problem = Network(
             module, shape, classes, federation.weights, dtype=np.dtype(dtype), device=device, **_terms(values)
         )
         setting = of_federation(problem, streams, federation, dtype)
-        return replace(setting, fingerprint=f"{setting.fingerprint}, {_fingerprint(module)}")
+        return replace(setting, fingerprint=f"{setting.fingerprint}, {fingerprint_of(module)}")
 
     return build
 
 
-def _fingerprint(module: Any) -> str:
+def fingerprint_of(module: Any) -> str:
     """Tells networks apart by their layers and their values as they were made: the same on every rank, or refused."""
     values = b"".join(value.detach().cpu().numpy().tobytes() for value in module.state_dict().values())
     return f"network crc32 {zlib.crc32(repr(module).encode() + values):08x}"
 
 
-def _shape(federation: Federation) -> tuple[int, ...]:
+def shape_of(federation: Federation) -> tuple[int, ...]:
     """(channels, height, width) where the inputs are square images, else (features,)."""
     try:
         return features.image_shape(federation.server.features, federation.channels)

@@ -147,7 +147,7 @@ class Lower:
             return math.ceil(kappa * float((r + 1) ** (2 / 3)) * math.log(r + 2) / m)
         if self.T_lower == "auto" and self.sequences == 2:
             T, enough = 0, math.ceil(2 * math.sqrt(kappa) * math.log(a))
-            while T < enough:  # H grows with T
+            while enough > T:  # H grows with T
                 T, H = enough, self._between(problem, enough, m)
                 enough = math.ceil(2 * math.log(a) * min(kappa, math.sqrt(kappa * H)))
             return T

@@ -115,6 +115,14 @@ class Smooth(Protocol):
         """As `Hierarchical.score`."""
 
 
+class Split(Protocol):
+    """[C]: a network in three parts; `problems.split.Split` makes one of torch modules."""
+
+    @property
+    def n_client(self) -> int:
+        """|theta_c|, how much of theta_l is the client's part; the rest is the auxiliary's."""
+
+
 class Lipschitz(Protocol):
     """[B]: min_x (1/m) sum_i f_i(x) over the intersection of sets X_i, f_i the mean of a locally Lipschitz loss.
 

@@ -13,7 +13,7 @@ import copy
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, TypeVar, final
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Array, Batch
 from zofl_mpi.problems.terms import PerClient, check, dissimilarity, into_ball, of
 
+T = TypeVar("T")
 QUIET = np.errstate(all="ignore")  # values that are not finite are the caller's to find
 BLOCK = 256  # samples that are looked at together when all data are
 BLOCK_BYTES = 2**22  # of inputs made ready at once in a local solve
@@ -238,7 +239,7 @@ class Network:
             yield t, *self._function.samples(data, batches[t : t + steps])
 
 
-def seeded(factory: Callable[[], nn.Module], generator: np.random.Generator) -> nn.Module:
+def seeded(factory: Callable[[], T], generator: np.random.Generator) -> T:
     """What `factory` makes (on the CPU), its random numbers drawn from `generator`: the same module on every rank."""
     with _drawing_from(generator):
         return factory()

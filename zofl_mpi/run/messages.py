@@ -25,9 +25,17 @@ PLAIN = (bool, int, float, str, type(None))
 """What travels in the header."""
 
 
+APART = {"apart": True}
+"""Metadata of a dataclass field that is counted apart: labels, which the tables of [C] leave out."""
+
+
 def size(message: Any) -> int:
-    """Communicated bytes of a message: those of its tensors, 8 for each number, a string's own length."""
-    return sum(_weight(value) for _, value in leaves(message))
+    """Communicated bytes of a message: those of its tensors, 8 for each number, a string's own length.
+
+    Fields with the metadata APART are left out.
+    """
+    apart = _apart(type(message))  # type: ignore[arg-type]
+    return sum(_weight(value) for path, value in leaves(message) if path[0] not in apart)
 
 
 def pack(message: Any, slot: Bytes | None = None) -> tuple[Bytes, int]:
@@ -91,6 +99,12 @@ def leaves(message: Any) -> Iterator[tuple[list[str], Any]]:
                     "a message holds arrays, tensors, numbers and strings, in dictionaries too"
                 )
             yield path, value
+
+
+@lru_cache(maxsize=256)
+def _apart(cls: type[Any]) -> frozenset[str]:
+    fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
+    return frozenset(f.name for f in fields if f.metadata.get("apart"))
 
 
 def _below(path: list[str], value: Any) -> Iterator[tuple[list[str], Any]]:

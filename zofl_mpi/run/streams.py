@@ -34,6 +34,7 @@ class Purpose(IntEnum):
     PROBE = 18  # directions of the reports on stationarity
     COIN = 19  # numbers of local steps between two communications of Scaffnew
     LOWER_PARTICIPANTS = 20  # clients that a round of the lower level samples
+    AUGMENT = 21  # crops and mirrors of a client's images
 
 
 @final

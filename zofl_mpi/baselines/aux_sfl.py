@@ -1,0 +1,86 @@
+"""Split learning with an auxiliary head, first order: CSE-FSL.
+
+Mu, Shen, "Communication and Storage Efficient Federated Split Learning", ICC 2023.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, final
+
+from zofl_mpi.problems import Split
+from zofl_mpi.run.clients import Client, Clients
+from zofl_mpi.run.setting import Setting
+from zofl_mpi.split_training import (
+    COLUMNS,
+    Ask,
+    LocalSteps,
+    Model,
+    Scored,
+    Smashed,
+    State,
+    Trained,
+    Training,
+    Update,
+    Whole,
+    averaged_round,
+    first_state,
+    kept,
+    plan_of,
+    report,
+    scored,
+)
+
+
+@final
+@dataclass(frozen=True)
+class CSEFSL:
+    """Clients step along the gradient of their auxiliary loss; the server trains on what they upload.
+
+    Attributes:
+        setting: problem, data and random numbers.
+        training: the round.
+    """
+
+    needs: ClassVar[type] = Split
+    setting: Setting
+    training: Training = field(default_factory=Training)
+
+    def __post_init__(self) -> None:
+        self.training.fit(self.setting)
+
+    def start(self) -> State:
+        """The parts as the problem makes them."""
+        return first_state(self.setting)
+
+    def round(self, state: State, r: int, clients: Clients) -> State:
+        """Algorithm 1 of the paper."""
+        return averaged_round(self.setting, self.training, state, r, clients, self.train, self.update)
+
+    def train(self, client: Client, message: Model) -> Generator[Smashed, None, Trained]:
+        """A client's local steps, each with a backward pass through the auxiliary head and its own layers."""
+        local = LocalSteps(self.setting, self.training, client, message)
+        for q, x, labels in local:
+            smashed, g = local.gradient(x, labels)
+            if local.uploads(q):
+                yield Smashed(smashed, labels)
+            local.step(g)
+        return local.done()
+
+    def update(self, client: Client, message: Ask) -> Update:
+        """The local model."""
+        return kept(client)
+
+    def evaluate(self, state: State, r: int, clients: Clients) -> dict[str, float]:
+        return report(state, clients, self.score)
+
+    def score(self, client: Client, message: Whole) -> Scored:
+        """Step of an evaluation."""
+        return scored(self.setting, client, message)
+
+    def columns(self) -> Mapping[str, tuple[str, str]]:
+        return COLUMNS
+
+    def plan(self, rounds: int) -> dict[str, str | float]:
+        return plan_of(self.setting, self.training, rounds, forwards=1, backwards=True)

@@ -1,0 +1,491 @@
+"""What the split methods share: mini-batches, uploads, the server's steps, averages, reports."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zofl_mpi import server
+from zofl_mpi.errors import UserError, demand
+from zofl_mpi.optimisers import Optimiser
+from zofl_mpi.run.clients import Client, Clients, Step
+from zofl_mpi.run.messages import APART
+from zofl_mpi.run.setting import Setting
+from zofl_mpi.run.streams import Purpose
+
+Tensor = Any  # torch's, which the server's methods need not import
+
+
+@final
+@dataclass(frozen=True)
+class Model:
+    """Server to client."""
+
+    theta: Tensor  # (n_l,) theta_c, then theta_a where it travels
+    buffers: Tensor  # (b_l,) BatchNorm's running statistics
+    r: int  # the round
+
+
+@final
+@dataclass(frozen=True)
+class Smashed:
+    """Client to server, an upload."""
+
+    s: Tensor  # (B, *smashed_shape)
+    labels: Tensor = field(metadata=APART)  # (B,)
+
+
+@final
+@dataclass(frozen=True)
+class Trained:
+    """Client to server: the local steps are done; the model stays until it is asked for."""
+
+    loss: float  # mean over the local steps of the local loss
+
+
+@final
+@dataclass(frozen=True)
+class Ask:
+    """Server to client: send the model."""
+
+
+@final
+@dataclass(frozen=True)
+class Update:
+    """Client to server."""
+
+    theta: Tensor  # what of theta_l is averaged
+    buffers: Tensor  # (b_l,)
+
+
+@final
+@dataclass(frozen=True)
+class Whole:
+    """Server to client at an evaluation: all parts."""
+
+    theta: Tensor
+    buffers: Tensor
+    theta_s: Tensor
+    buffers_s: Tensor
+
+
+@final
+@dataclass(frozen=True)
+class Scored:
+    """Client to server at an evaluation: sums over its share of the test samples."""
+
+    samples: int
+    loss: float
+    hits: int
+
+
+@final
+@dataclass(frozen=True)
+class State:
+    """What the server carries from round to round."""
+
+    theta: Tensor  # (n_l,) theta_c and theta_a
+    buffers: Tensor  # (b_l,)
+    theta_s: Tensor  # (n_s,)
+    buffers_s: Tensor  # (b_s,)
+    optimiser: dict[str, Any]  # the server's moments
+    server_steps: int = 0
+    server_loss: float = math.nan
+    local_loss: float = math.nan
+    label_bytes: int = 0
+
+
+COLUMNS: Mapping[str, tuple[str, str]] = {
+    "theta": ("1", "theta_c and theta_a, flat"),
+    "buffers": ("1", "BatchNorm's running statistics of the client's part"),
+    "theta_s": ("1", "the server's part, flat"),
+    "buffers_s": ("1", "BatchNorm's running statistics of the server's part"),
+    "test_accuracy": ("1", "share of test samples that server(client(x)) classifies correctly"),
+    "test_loss": ("nat", "its mean cross-entropy on the test samples"),
+    "server_steps": ("1", "the server's steps in this round"),
+    "server_loss": ("nat", "mean over the server's steps of this round of the loss before each"),
+    "local_loss": ("nat", "mean over clients and local steps of the loss that the client itself sees"),
+    "label_bytes": ("B", "labels that went up in this round; no part of bytes_up"),
+}
+
+
+@final
+@dataclass(frozen=True)
+class Training:
+    """A round of split training.
+
+    Attributes:
+        batch: samples of a local step.
+        h: local steps of a round; 0: one pass over the client's data.
+        k: the smashed samples of every k-th local step go up.
+        upload_at: first or last local step of each k.
+        lr_client: step size of the clients.
+        lr_server: step size of the server.
+        rule: how clients and server step.
+        state: a client's moments between rounds: keep or reset.
+        order: interleave (the server meets the q-th uploads of all, then the next) or client_major (client by client).
+        weights: of the clients in the average: size (|D_i|) or uniform.
+        beta: participating fraction of the clients.
+        augment: none, or crop-flip (images padded by 4, cropped back, mirrored with probability 1/2).
+        freeze: what of the local part does not train: none, client or auxiliary.
+    """
+
+    batch: int = 256
+    h: int = 0
+    k: int = 1
+    upload_at: Literal["first", "last"] = "first"
+    lr_client: float = 1e-4
+    lr_server: float = 1e-4
+    rule: Optimiser = field(default_factory=Optimiser)
+    state: Literal["keep", "reset"] = "keep"
+    order: Literal["interleave", "client_major"] = "interleave"
+    weights: Literal["size", "uniform"] = "size"
+    beta: float = 1.0
+    augment: Literal["none", "crop-flip"] = "none"
+    freeze: Literal["none", "client", "auxiliary"] = "none"
+
+    def __post_init__(self) -> None:
+        demand(self.batch >= 1, "batch", self.batch, "a whole number, at least 1")
+        demand(self.h >= 0, "h", self.h, "a whole number, at least 0 (0: one pass over the data)")
+        demand(self.k >= 1, "k", self.k, "a whole number, at least 1")
+        demand(0 < self.beta <= 1, "beta", self.beta, "a fraction of the clients, above 0 and at most 1")
+        for flag in ("lr_client", "lr_server"):
+            value = getattr(self, flag)
+            demand(0 <= value < math.inf, flag, value, "a step size, at least 0")
+
+    def fit(self, setting: Setting) -> None:
+        """Refuses data that the batches do not fit.
+
+        Raises:
+            UserError: a client with fewer samples than a batch; a batch of one sample, which BatchNorm cannot take.
+        """
+        sizes = [len(data) for data in setting.data]
+        demand(
+            self.batch <= min(sizes), "batch", self.batch, f"at most {min(sizes)}, the samples of the smallest client"
+        )
+        if getattr(setting.problem, "normalised", False):
+            last = [size % self.batch for size in sizes]
+            if self.batch == 1 or 1 in last:
+                who = "every batch" if self.batch == 1 else f"the last batch of client {last.index(1)}"
+                raise UserError(
+                    f"--batch {self.batch}: {who} has one sample, which BatchNorm cannot normalise; take another batch"
+                )
+
+    # --- a client
+
+    def batches(self, setting: Setting, client: Client, r: int) -> Iterator[NDArray[np.int64]]:
+        """The positions of each local step: passes over the data, shuffled anew, the last batch of each the rest."""
+        generator, left = setting.streams(Purpose.BATCH, r=r, i=client.i), self.steps(setting, client.i)
+        while left:
+            order = generator.permutation(len(client.data))
+            for start in range(0, len(order), self.batch)[:left]:
+                yield order[start : start + self.batch]
+                left -= 1
+
+    def samples(self, setting: Setting, i: int, q: int) -> int:
+        """Samples of local step q of client i."""
+        size = len(setting.data[i])
+        each = -(-size // self.batch)
+        return min(self.batch, size - q % each * self.batch)
+
+    def steps(self, setting: Setting, i: int) -> int:
+        """h of client i."""
+        return self.h or -(-len(setting.data[i]) // self.batch)
+
+    def uploads(self, setting: Setting, i: int, q: int) -> bool:
+        """Whether local step q goes up."""
+        last = self.steps(setting, i) - 1
+        return q % self.k == 0 if self.upload_at == "first" else q % self.k == self.k - 1 or q == last
+
+    def inputs(self, setting: Setting, client: Client, positions: NDArray[np.int64], r: int, q: int) -> Any:
+        """Inputs and labels of a local step, on the device."""
+        x, labels = setting.problem.samples(client.data, positions)
+        if self.augment == "none":
+            return x, labels
+        return augmented(x, setting.streams(Purpose.AUGMENT, r=r, i=client.i, t=q)), labels
+
+    def trainable(self, n_client: int, n: int) -> slice:
+        """What of theta_l (n,) moves."""
+        return {"none": slice(0, n), "client": slice(n_client, n), "auxiliary": slice(0, n_client)}[self.freeze]
+
+    def moments(self, client: Client) -> dict[str, Any]:
+        """The client's optimiser state, in its memory."""
+        if self.state == "reset" or "moments" not in client.memory:
+            client.memory["moments"] = {}
+        return client.memory["moments"]  # type: ignore[no-any-return]
+
+    # --- the server
+
+    def participants(self, setting: Setting, r: int) -> list[int]:
+        """S_r."""
+        return server.participants(setting, self.beta, r)
+
+    def shares(self, setting: Setting) -> dict[int, float]:
+        """{i: w_i} of all clients, summing to 1."""
+        sizes = [1 if self.weights == "uniform" else len(data) for data in setting.data]
+        return {i: size / sum(sizes) for i, size in enumerate(sizes)}
+
+    def items(self, clients: Clients, step: Step, message: Any, to: list[int]) -> Iterator[tuple[int, Any]]:
+        """All uploads and replies, in the order in which the server meets them."""
+        if self.order == "interleave":
+            yield from clients.ask(step, message, to=to)
+            return
+        for i in to:
+            yield from clients.ask(step, message, to=[i])
+
+
+@final
+class LocalSteps:
+    """A client's local steps of a round, one after the other; its model moves in place.
+
+    Nothing of it lies in the modules between two calls, so that clients of one process may take turns.
+    """
+
+    def __init__(self, setting: Setting, training: Training, client: Client, message: Model) -> None:
+        self.setting, self.training, self.client, self.r = setting, training, client, message.r
+        self.problem = setting.problem
+        self.theta, self.buffers = (self.problem.placed(t).clone() for t in (message.theta, message.buffers))
+        self.scratch = self.buffers.clone()
+        self.base = self.theta.clone()
+        self.part = training.trainable(self.problem.n_client, self.theta.numel())
+        self.moments = training.moments(client)
+        self.loss, self.count = 0.0, 0
+
+    def __iter__(self) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """(q, inputs, labels) of each local step."""
+        for q, positions in enumerate(self.training.batches(self.setting, self.client, self.r)):
+            yield q, *self.training.inputs(self.setting, self.client, positions, self.r, q)
+
+    def uploads(self, q: int) -> bool:
+        """Whether local step q goes up."""
+        return self.training.uploads(self.setting, self.client.i, q)
+
+    def zeros(self) -> Tensor:
+        """(d,) what trains of theta_l, zeros."""
+        return self.theta[self.part].new_zeros(self.part.stop - self.part.start)
+
+    def forward(self, x: Tensor, labels: Tensor) -> tuple[Tensor, float]:
+        """The smashed activations and the local loss at the model itself; it moves BatchNorm's statistics."""
+        import torch
+
+        with torch.no_grad(), self.problem.local.at(self.theta, self.buffers):
+            smashed = self.problem.smash(x)
+            loss = float(self.problem.local_loss(smashed, labels))
+        self.loss, self.count = self.loss + loss, self.count + 1
+        return smashed, loss
+
+    def perturbed(self, x: Tensor, labels: Tensor, u: Tensor, mu: float) -> float:
+        """The local loss at theta_l + mu u, with the batch's statistics; the model comes back to the bit."""
+        import torch
+
+        self.scratch.copy_(self.buffers)
+        self.base.copy_(self.theta)
+        self.theta[self.part].add_(u, alpha=mu)
+        with torch.no_grad(), self.problem.local.at(self.theta, self.scratch):
+            loss = float(self.problem.local_loss(self.problem.smash(x), labels))
+        self.theta.copy_(self.base)
+        return loss
+
+    def gradient(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """The smashed activations and (d,) the gradient of the local loss."""
+        with self.problem.local.at(self.theta, self.buffers):
+            smashed = self.problem.smash(x)
+            loss = self.problem.local_loss(smashed, labels)
+            g = self.problem.local.gradient(loss)
+        self.loss, self.count = self.loss + float(loss.detach()), self.count + 1
+        return smashed.detach(), g[self.part]
+
+    def directions(self, count: int, q: int, distribution: str) -> Iterator[Tensor]:
+        """u_1, ..., u_count (d,) of step q, drawn where the model is, by a generator of that device."""
+        import torch
+
+        seed = int(self.setting.streams(Purpose.DIRECTION, r=self.r, i=self.client.i, t=q).integers(2**63))
+        generator = torch.Generator(self.theta.device).manual_seed(seed)
+        d = self.part.stop - self.part.start
+        for _ in range(count):
+            u = torch.randn(d, generator=generator, device=self.theta.device, dtype=self.theta.dtype)
+            if distribution != "gaussian":
+                norm = float(torch.linalg.vector_norm(u, dtype=torch.float64))
+                u.mul_((math.sqrt(d) if distribution == "sqrt_d_sphere" else 1.0) / norm)
+            yield u
+
+    def compare(self, plus: float, other: float) -> None:
+        """Warns, once a process, where two losses differ by too little to mean anything in their precision."""
+        gap, size = abs(plus - other), max(abs(plus), abs(other))
+        if gap < 1e-6 * size and not _warned:
+            _warned.append(True)
+            print(
+                f"zofl_mpi: warning: the losses of a perturbed and an unperturbed pass differ by {gap / size:.1g} of "
+                "their size, which is rounding in float32: a larger --mu, or --dtype float64",
+                file=sys.stderr,
+            )
+
+    def step(self, g: Tensor) -> None:
+        """The optimiser's step along g (d,)."""
+        self.training.rule.step(self.theta[self.part], g, self.moments, self.training.lr_client)
+
+    def done(self) -> Trained:
+        """The model stays in the client's memory until it is asked for."""
+        self.client.memory["theta"], self.client.memory["buffers"] = self.theta, self.buffers
+        return Trained(self.loss / self.count if self.count else math.nan)
+
+
+_warned: list[bool] = []
+
+
+def kept(client: Client) -> Update:
+    """What `LocalSteps.done` left; it need not be kept any longer."""
+    return Update(client.memory.pop("theta"), client.memory.pop("buffers"))
+
+
+def first_state(setting: Setting) -> State:
+    """The parts as the problem makes them."""
+    problem = setting.problem
+    theta, buffers = problem.local.initial()
+    theta_s, buffers_s = problem.top.initial()
+    return State(theta, buffers, theta_s, buffers_s, {})
+
+
+def averaged_round(
+    setting: Setting,
+    training: Training,
+    state: State,
+    r: int,
+    clients: Clients,
+    train: Step,
+    update: Step,
+) -> State:
+    """A round in which the server trains on the uploads of `train`, and what `update` returns is averaged."""
+    to = training.participants(setting, r)
+    main = Server(setting, training, state)
+    shares, losses = training.shares(setting), {}
+    for i, item in training.items(clients, train, Model(state.theta, state.buffers, r), to):
+        match item:
+            case Smashed():
+                main.step(item)
+            case Trained():
+                losses[i] = item.loss
+    mean = clients.mean(update, Ask(), to=to, weights=shares)
+    return main.state(mean.theta, mean.buffers, math.fsum(losses.values()) / len(losses))
+
+
+@final
+class Server:
+    """The server's part while a round goes on: it takes a step for each upload."""
+
+    def __init__(self, setting: Setting, training: Training, state: State) -> None:
+        self.problem, self.training = setting.problem, training
+        self.theta, self.buffers = (self.problem.placed(t).clone() for t in (state.theta_s, state.buffers_s))
+        self.moments = {k: v.clone() if hasattr(v, "clone") else v for k, v in state.optimiser.items()}
+        self.steps, self.losses, self.label_bytes = 0, 0.0, 0
+
+    def step(self, item: Smashed) -> None:
+        """One step on one upload."""
+        smashed, labels = self.problem.placed(item.s), self.problem.placed(item.labels)
+        with self.problem.top.at(self.theta, self.buffers):
+            loss = self.problem.server_loss(smashed, labels)
+            g = self.problem.top.gradient(loss)
+        self.training.rule.step(self.theta, g, self.moments, self.training.lr_server)
+        self.count(float(loss.detach()), item)
+
+    def count(self, loss: float, item: Smashed) -> None:
+        """Books a step."""
+        self.steps += 1
+        self.losses += loss
+        self.label_bytes += item.labels.numel() * item.labels.element_size()
+
+    def state(self, theta: Tensor, buffers: Tensor, local_loss: float) -> State:
+        """After the round.
+
+        Raises:
+            UserError: something is not finite.
+        """
+        if not (bool(self.theta.isfinite().all()) and bool(theta.isfinite().all())):
+            raise UserError("the model is not finite after the round; smaller --lr-client or --lr-server may help")
+        mean = self.losses / self.steps if self.steps else math.nan
+        return State(
+            theta, buffers, self.theta, self.buffers, self.moments, self.steps, mean, local_loss, self.label_bytes
+        )
+
+
+def augmented(x: Tensor, generator: np.random.Generator) -> Tensor:
+    """Images (B, channels, height, width), padded by 4 zeros, cropped back at random, mirrored with probability 1/2."""
+    import torch
+
+    count, _, height, width = x.shape
+    up, left = torch.from_numpy(generator.integers(0, 9, (2, count))).to(x.device)
+    flip = torch.from_numpy(generator.random(count) < 0.5).to(x.device)
+    padded = torch.nn.functional.pad(x, (4, 4, 4, 4))
+    rows = up[:, None] + torch.arange(height, device=x.device)
+    columns = torch.arange(width, device=x.device).expand(count, width)
+    columns = left[:, None] + torch.where(flip[:, None], columns.flip(1), columns)
+    which = torch.arange(count, device=x.device)[:, None, None]
+    found = padded.permute(0, 2, 3, 1)[which, rows[:, :, None], columns[:, None, :]]
+    return found.permute(0, 3, 1, 2)  # channels last in memory, as they came
+
+
+def scored(setting: Setting, client: Client, message: Whole) -> Scored:
+    """Step of an evaluation: client i looks at every m-th test sample."""
+    from torch.nn.functional import cross_entropy
+
+    problem, test = setting.problem, setting.test
+    theta, buffers, theta_s, buffers_s = (
+        problem.placed(t).clone() for t in (message.theta, message.buffers, message.theta_s, message.buffers_s)
+    )
+    positions = np.arange(client.i, len(test), setting.m)
+    loss, hits = 0.0, 0
+    with problem.evaluating(), problem.local.at(theta, buffers), problem.top.at(theta_s, buffers_s):
+        for start in range(0, len(positions), 256):
+            x, labels = problem.samples(test, positions[start : start + 256])
+            logits = problem.logits(x)
+            loss += float(cross_entropy(logits.double(), labels, reduction="sum"))
+            hits += int((logits.argmax(dim=1) == labels).sum())
+    return Scored(len(positions), loss, hits)
+
+
+def report(state: State, clients: Clients, score: Step) -> dict[str, float]:
+    """The columns of COLUMNS but the state's; `score` is the method's step that returns `scored`."""
+    whole = Whole(state.theta, state.buffers, state.theta_s, state.buffers_s)
+    told = [reply for _, reply in clients.ask(score, whole, counted=False)]
+    samples = sum(p.samples for p in told)
+    return {
+        "test_accuracy": sum(p.hits for p in told) / samples,
+        "test_loss": math.fsum(p.loss for p in told) / samples,
+    }
+
+
+def plan_of(
+    setting: Setting, training: Training, rounds: int, forwards: int, backwards: bool
+) -> dict[str, str | float]:
+    """The lines of --dry-run.
+
+    Args:
+        forwards: forward passes of a local step.
+        backwards: whether it has a backward pass, which counts as two forward passes.
+    """
+    problem = setting.problem
+    itemsize = np.dtype(setting.dtype).itemsize
+    to = training.participants(setting, 0)
+    model = (problem.local.n + problem.local.b) * itemsize
+    uploads = {i: [q for q in range(training.steps(setting, i)) if training.uploads(setting, i, q)] for i in to}
+    smashed = problem.smashed_numbers * itemsize
+    samples = {i: sum(training.samples(setting, i, q) for q in found) for i, found in uploads.items()}
+    return {
+        "kernel": problem.kernel_name(training.batch),
+        "parameters of client, auxiliary, server": " ".join(map(str, [*problem.local.sizes(), problem.top.n])),
+        "a smashed sample": " x ".join(map(str, problem.smashed_shape)),
+        "clients, participants in a round": f"{setting.m}, {len(to)}",
+        "local steps of a round, client 0": training.steps(setting, 0),
+        "bytes down, for each participant and round": model + 8,
+        "bytes up, client 0, a round": model + 8 + samples.get(0, 0) * smashed,
+        "bytes down and up, all clients, a round": sum(2 * model + 16 + n * smashed for n in samples.values()),
+        "bytes of labels, all clients, a round": 8 * sum(samples.values()),
+        "forward passes of a local step": forwards,
+        "backward passes of a local step": int(backwards),
+    }

@@ -1,0 +1,81 @@
+"""Torch modules as functions of flat vectors: their trainable parameters, and the statistics of their BatchNorms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+
+@final
+class Flat:
+    """Some modules, one after the other, as a function of theta (n,) and buffers (b,).
+
+    theta holds their parameters with requires_grad in the modules' own order, buffers their floating-point buffers
+    (running means and variances). Within `at` both are views of the caller's vectors: a step in place on theta moves
+    the modules, a forward pass in training mode moves buffers. Between two `at` the modules hold nothing of theta, so
+    that several clients may share them. Whole-number buffers (BatchNorm's count of batches) are no part of it: with the
+    usual momentum nothing depends on them.
+    """
+
+    def __init__(self, modules: Sequence[nn.Module]) -> None:
+        self.modules = list(modules)
+        self._parameters = [p for m in self.modules for p in m.parameters() if p.requires_grad]
+        self._buffers = [b for m in self.modules for b in m.buffers() if b.is_floating_point()]
+        self._shapes = [p.shape for p in self._parameters]
+        self._buffer_shapes = [b.shape for b in self._buffers]
+        self.n = sum(p.numel() for p in self._parameters)
+        self.b = sum(b.numel() for b in self._buffers)
+        self._first = (_joined(self._parameters), _joined(self._buffers))
+        for p in self._parameters:
+            p.data = p.data.new_empty(0)
+
+    def initial(self) -> tuple[Tensor, Tensor]:
+        """(n,) and (b,) what the modules came with."""
+        return self._first[0].clone(), self._first[1].clone()
+
+    def sizes(self) -> list[int]:
+        """The number of parameters of each module."""
+        return [sum(s.numel() for s in shapes) for shapes in self._by_module()]
+
+    @contextmanager
+    def at(self, theta: Tensor, buffers: Tensor) -> Iterator[list[nn.Parameter]]:
+        """Meanwhile the modules compute with views of theta (n,) and buffers (b,); yields the parameters."""
+        self._bind(theta, buffers)
+        try:
+            yield self._parameters
+        finally:
+            for p in self._parameters:
+                p.data = p.data.new_empty(0)
+
+    def swap(self, buffers: Tensor) -> None:
+        """Within `at`: other buffers from now on."""
+        offset = 0
+        for buffer, shape in zip(self._buffers, self._buffer_shapes, strict=True):
+            buffer.data = buffers[offset : offset + shape.numel()].view(shape)
+            offset += shape.numel()
+
+    def gradient(self, loss: Tensor) -> Tensor:
+        """(n,) of a loss that was computed within `at`; 0 where it does not depend on a parameter."""
+        parts = torch.autograd.grad(loss, self._parameters, materialize_grads=True)
+        return torch.cat([part.reshape(-1) for part in parts]) if parts else loss.new_empty(0)
+
+    def _bind(self, theta: Tensor, buffers: Tensor) -> None:
+        offset = 0
+        for p, shape in zip(self._parameters, self._shapes, strict=True):
+            p.data = theta[offset : offset + shape.numel()].view(shape)
+            offset += shape.numel()
+        self.swap(buffers)
+
+    def _by_module(self) -> Iterator[list[torch.Size]]:
+        rest = list(zip(self._parameters, self._shapes, strict=True))
+        for m in self.modules:
+            own = {id(p) for p in m.parameters()}
+            yield [shape for p, shape in rest if id(p) in own]
+
+
+def _joined(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.cat([t.detach().reshape(-1) for t in tensors]) if tensors else torch.empty(0)
