@@ -20,6 +20,8 @@ from typing import Any, ClassVar, Literal, final
 
 from zofl_mpi import heron_settings, zo
 from zofl_mpi.baselines.aux_sfl import CSEFSL
+from zofl_mpi.baselines.fsl_sage import FSLSAGE
+from zofl_mpi.baselines.sfl import SFLV1, SFLV2
 from zofl_mpi.errors import demand
 from zofl_mpi.heron_settings import own_split
 from zofl_mpi.problems import Split
@@ -139,7 +141,7 @@ class HERON:
         return plan_of(self.setting, self.training, rounds, forwards=1 + self.n_p, backwards=False)
 
 
-METHODS = {"heron": HERON, "cse_fsl": CSEFSL}
+METHODS = {"heron": HERON, "sflv1": SFLV1, "sflv2": SFLV2, "cse_fsl": CSEFSL, "fsl_sage": FSLSAGE}
 PROBLEMS = heron_settings.PROBLEMS
 OWN_PROBLEM = own_split
 

@@ -379,10 +379,13 @@ def averaged_round(
 class Server:
     """The server's part while a round goes on: it takes a step for each upload."""
 
-    def __init__(self, setting: Setting, training: Training, state: State) -> None:
+    def __init__(
+        self, setting: Setting, training: Training, state: State, moments: Mapping[str, Any] | None = None
+    ) -> None:
         self.problem, self.training = setting.problem, training
         self.theta, self.buffers = (self.problem.placed(t).clone() for t in (state.theta_s, state.buffers_s))
-        self.moments = {k: v.clone() if hasattr(v, "clone") else v for k, v in state.optimiser.items()}
+        kept = state.optimiser if moments is None else moments
+        self.moments = {k: v.clone() if hasattr(v, "clone") else v for k, v in kept.items()}
         self.steps, self.losses, self.label_bytes = 0, 0.0, 0
 
     def step(self, item: Smashed) -> None:
@@ -393,6 +396,19 @@ class Server:
             g = self.problem.top.gradient(loss)
         self.training.rule.step(self.theta, g, self.moments, self.training.lr_server)
         self.count(float(loss.detach()), item)
+
+    def exchange(self, item: Smashed) -> Tensor:
+        """One step on one upload; (B, *smashed_shape) the gradient at the smashed samples, taken before the step."""
+        import torch
+
+        smashed, labels = self.problem.placed(item.s).requires_grad_(), self.problem.placed(item.labels)
+        with self.problem.top.at(self.theta, self.buffers) as parameters:
+            loss = self.problem.server_loss(smashed, labels)
+            slope, *parts = torch.autograd.grad(loss, [smashed, *parameters], materialize_grads=True)
+        g = torch.cat([part.reshape(-1) for part in parts])
+        self.training.rule.step(self.theta, g, self.moments, self.training.lr_server)
+        self.count(float(loss.detach()), item)
+        return slope
 
     def count(self, loss: float, item: Smashed) -> None:
         """Books a step."""
@@ -449,8 +465,12 @@ def scored(setting: Setting, client: Client, message: Whole) -> Scored:
     return Scored(len(positions), loss, hits)
 
 
-def report(state: State, clients: Clients, score: Step) -> dict[str, float]:
-    """The columns of COLUMNS but the state's; `score` is the method's step that returns `scored`."""
+def report(state: Any, clients: Clients, score: Step) -> dict[str, float]:
+    """The columns of COLUMNS but those of the state, which has the fields of `State`.
+
+    Args:
+        score: the method's step that returns `scored`.
+    """
     whole = Whole(state.theta, state.buffers, state.theta_s, state.buffers_s)
     told = [reply for _, reply in clients.ask(score, whole, counted=False)]
     samples = sum(p.samples for p in told)
@@ -461,18 +481,26 @@ def report(state: State, clients: Clients, score: Step) -> dict[str, float]:
 
 
 def plan_of(
-    setting: Setting, training: Training, rounds: int, forwards: int, backwards: bool
+    setting: Setting,
+    training: Training,
+    rounds: int,
+    forwards: int,
+    backwards: bool,
+    returned: bool = False,
+    head: bool = True,
 ) -> dict[str, str | float]:
     """The lines of --dry-run.
 
     Args:
         forwards: forward passes of a local step.
         backwards: whether it has a backward pass, which counts as two forward passes.
+        returned: whether the server sends a gradient back for each upload.
+        head: whether the auxiliary head travels with the client's part.
     """
     problem = setting.problem
     itemsize = np.dtype(setting.dtype).itemsize
     to = training.participants(setting, 0)
-    model = (problem.local.n + problem.local.b) * itemsize
+    model = ((problem.local.n if head else problem.n_client) + problem.local.b) * itemsize
     uploads = {i: [q for q in range(training.steps(setting, i)) if training.uploads(setting, i, q)] for i in to}
     smashed = problem.smashed_numbers * itemsize
     samples = {i: sum(training.samples(setting, i, q) for q in found) for i, found in uploads.items()}
@@ -482,9 +510,11 @@ def plan_of(
         "a smashed sample": " x ".join(map(str, problem.smashed_shape)),
         "clients, participants in a round": f"{setting.m}, {len(to)}",
         "local steps of a round, client 0": training.steps(setting, 0),
-        "bytes down, for each participant and round": model + 8,
+        "bytes down, client 0, a round": model + 8 + returned * samples.get(0, 0) * smashed,
         "bytes up, client 0, a round": model + 8 + samples.get(0, 0) * smashed,
-        "bytes down and up, all clients, a round": sum(2 * model + 16 + n * smashed for n in samples.values()),
+        "bytes down and up, all clients, a round": sum(
+            2 * model + 16 + (1 + returned) * n * smashed for n in samples.values()
+        ),
         "bytes of labels, all clients, a round": 8 * sum(samples.values()),
         "forward passes of a local step": forwards,
         "backward passes of a local step": int(backwards),

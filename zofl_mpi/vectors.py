@@ -58,10 +58,14 @@ class Flat:
             buffer.data = buffers[offset : offset + shape.numel()].view(shape)
             offset += shape.numel()
 
-    def gradient(self, loss: Tensor) -> Tensor:
-        """(n,) of a loss that was computed within `at`; 0 where it does not depend on a parameter."""
-        parts = torch.autograd.grad(loss, self._parameters, materialize_grads=True)
-        return torch.cat([part.reshape(-1) for part in parts]) if parts else loss.new_empty(0)
+    def gradient(self, output: Tensor, slope: Tensor | None = None) -> Tensor:
+        """(n,) of what was computed within `at` the same theta; 0 where it does not depend on a parameter.
+
+        Args:
+            slope: the gradient of a loss with respect to `output`, in its shape; None where `output` is the loss.
+        """
+        parts = torch.autograd.grad(output, self._parameters, slope, materialize_grads=True)
+        return torch.cat([part.reshape(-1) for part in parts]) if parts else output.new_empty(0)
 
     def _bind(self, theta: Tensor, buffers: Tensor) -> None:
         offset = 0

@@ -1,0 +1,287 @@
+"""SplitFed: split learning in which the server returns the gradient of every mini-batch. SFLV1 and SFLV2.
+
+Thapa, Arachchige, Camtepe, Sun, "SplitFed: When Federated Learning Meets Split Learning", AAAI 2022.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar, final
+
+from zofl_mpi.errors import demand
+from zofl_mpi.problems import Split
+from zofl_mpi.run.clients import Client, Clients, Step
+from zofl_mpi.run.setting import Setting
+from zofl_mpi.split_training import (
+    COLUMNS,
+    Ask,
+    LocalSteps,
+    Model,
+    Scored,
+    Server,
+    Smashed,
+    State,
+    Trained,
+    Training,
+    Update,
+    Whole,
+    first_state,
+    kept,
+    plan_of,
+    report,
+    scored,
+)
+
+Tensor = Any  # torch's
+Work = dict[int, "Batches"]
+"""{i: client i's round in progress}; of one process, and of one round."""
+
+
+@final
+@dataclass(frozen=True)
+class Cut:
+    """Server to client: the gradient at its smashed samples."""
+
+    slope: Tensor  # (B, *smashed_shape)
+
+
+@final
+class Batches:
+    """A client's round: forward to the cut, wait, backward from the cut, step."""
+
+    def __init__(self, setting: Setting, training: Training, client: Client, message: Model) -> None:
+        self.local = LocalSteps(setting, training, client, message)
+        self.left: Iterator[tuple[int, Tensor, Tensor]] = iter(self.local)
+        self.smashed: Tensor = None
+
+    def forward(self) -> Smashed | None:
+        """The next mini-batch, up to the cut; None after the last."""
+        found = next(self.left, None)
+        if found is None:
+            return None
+        _, x, labels = found
+        with self.local.problem.local.at(self.local.theta, self.local.buffers):
+            self.smashed = self.local.problem.smash(x)
+        return Smashed(self.smashed.detach(), labels)
+
+    def backward(self, slope: Tensor) -> None:
+        """From the cut to the client's own parameters, and a step."""
+        problem, local = self.local.problem, self.local
+        with problem.local.at(local.theta, local.buffers):
+            g = problem.local.gradient(self.smashed, problem.placed(slope))
+        self.smashed = None
+        local.step(g[local.part])
+
+
+def begun(work: Work, setting: Setting, training: Training, client: Client, message: Model) -> Smashed | Trained:
+    """The step of both methods that begins a client's round."""
+    work[client.i] = Batches(setting, training, client, message)
+    return _next(work, client)
+
+
+def proceeded(work: Work, client: Client, message: Cut) -> Smashed | Trained:
+    """The step of both methods that ends one mini-batch and begins the next."""
+    work[client.i].backward(message.slope)
+    return _next(work, client)
+
+
+def _next(work: Work, client: Client) -> Smashed | Trained:
+    batches = work[client.i]
+    found = batches.forward()
+    if found is None:
+        del work[client.i]
+        return batches.local.done()
+    return found
+
+
+def lockstep(
+    clients: Clients,
+    begin: Step,
+    proceed: Step,
+    message: Model,
+    to: list[int],
+    exchange: Mapping[int, Server],
+) -> None:
+    """Mini-batch after mini-batch: what comes up from each client, and what its server sends back."""
+    replies = clients.ask(begin, message, to=to)
+    while True:
+        cuts = {i: Cut(exchange[i].exchange(item)) for i, item in replies if isinstance(item, Smashed)}
+        if not cuts:
+            return
+        replies = clients.ask_each(proceed, cuts)
+
+
+@final
+@dataclass(frozen=True)
+class SFLV2:
+    """One server part, stepped after every mini-batch of every client; only the clients' parts are averaged.
+
+    Attributes:
+        setting: problem, data and random numbers.
+        training: the round; every step goes up, so k must be 1. The auxiliary head plays no part.
+    """
+
+    needs: ClassVar[type] = Split
+    setting: Setting
+    training: Training = field(default_factory=Training)
+
+    def __post_init__(self) -> None:
+        fit(self.training, self.setting)
+
+    @cached_property
+    def work(self) -> Work:
+        """The rounds in progress of this process's clients: they hold autograd graphs, which cannot travel."""
+        return {}
+
+    def start(self) -> State:
+        """The parts as the problem makes them."""
+        return first_state(self.setting)
+
+    def round(self, state: State, r: int, clients: Clients) -> State:
+        """Algorithm 2 of the paper, with one server part (its section on SFLV2)."""
+        setting, training = self.setting, self.training
+        to, main = training.participants(setting, r), Server(setting, training, state)
+        message = own_part(setting, state, r)
+        for group in [to] if training.order == "interleave" else [[i] for i in to]:
+            lockstep(clients, self.begin, self.proceed, message, group, dict.fromkeys(group, main))
+        mean = clients.mean(self.update, Ask(), to=to, weights=training.shares(setting))
+        return main.state(with_head(setting, state, mean.theta), mean.buffers, math.nan)
+
+    def begin(self, client: Client, message: Model) -> Smashed | Trained:
+        """The first mini-batch up to the cut."""
+        return begun(self.work, self.setting, self.training, client, padded(self.setting, message))
+
+    def proceed(self, client: Client, message: Cut) -> Smashed | Trained:
+        """Back from the cut, and the next mini-batch."""
+        return proceeded(self.work, client, message)
+
+    def update(self, client: Client, message: Ask) -> Update:
+        """The client's part."""
+        return own_update(self.setting, client)
+
+    def evaluate(self, state: State, r: int, clients: Clients) -> dict[str, float]:
+        return report(state, clients, self.score)
+
+    def score(self, client: Client, message: Whole) -> Scored:
+        """Step of an evaluation."""
+        return scored(self.setting, client, message)
+
+    def columns(self) -> Mapping[str, tuple[str, str]]:
+        return COLUMNS
+
+    def plan(self, rounds: int) -> dict[str, str | float]:
+        return plan_of(self.setting, self.training, rounds, forwards=1, backwards=True, returned=True, head=False)
+
+
+@final
+@dataclass(frozen=True)
+class SFLV1:
+    """A replica of the server's part for each client; at the end of a round both parts are averaged.
+
+    With any cut it is FedAvg on the whole network: the same mini-batches, the same optimiser state policy.
+
+    Attributes:
+        setting: problem, data and random numbers.
+        training: the round; every step goes up, so k must be 1. The auxiliary head plays no part.
+    """
+
+    needs: ClassVar[type] = Split
+    setting: Setting
+    training: Training = field(default_factory=Training)
+
+    def __post_init__(self) -> None:
+        fit(self.training, self.setting)
+
+    @cached_property
+    def work(self) -> Work:
+        """The rounds in progress of this process's clients: they hold autograd graphs, which cannot travel."""
+        return {}
+
+    def start(self) -> State:
+        """The parts as the problem makes them."""
+        return first_state(self.setting)
+
+    def round(self, state: State, r: int, clients: Clients) -> State:
+        """Algorithm 1 of the paper."""
+        import torch
+
+        setting, training = self.setting, self.training
+        to, shares = training.participants(setting, r), training.shares(setting)
+        own = state.optimiser if training.state == "keep" else {}
+        replicas = {i: Server(setting, training, state, own.get(str(i), {})) for i in to}
+        message = own_part(setting, state, r)
+        for group in [to] if training.order == "interleave" else [[i] for i in to]:
+            lockstep(clients, self.begin, self.proceed, message, group, replicas)
+        mean = clients.mean(self.update, Ask(), to=to, weights=shares)
+
+        total = math.fsum(shares[i] for i in to)
+        main = Server(setting, training, state, {})
+        with torch.no_grad():
+            for vector in ("theta", "buffers"):
+                added = sum(shares[i] / total * getattr(replicas[i], vector).double() for i in to)
+                getattr(main, vector).copy_(added)
+        main.moments = {**state.optimiser, **{str(i): replica.moments for i, replica in replicas.items()}}
+        main.steps = sum(replica.steps for replica in replicas.values())
+        main.losses = math.fsum(replica.losses for replica in replicas.values())
+        main.label_bytes = sum(replica.label_bytes for replica in replicas.values())
+        return main.state(with_head(setting, state, mean.theta), mean.buffers, math.nan)
+
+    def begin(self, client: Client, message: Model) -> Smashed | Trained:
+        """The first mini-batch up to the cut."""
+        return begun(self.work, self.setting, self.training, client, padded(self.setting, message))
+
+    def proceed(self, client: Client, message: Cut) -> Smashed | Trained:
+        """Back from the cut, and the next mini-batch."""
+        return proceeded(self.work, client, message)
+
+    def update(self, client: Client, message: Ask) -> Update:
+        """The client's part."""
+        return own_update(self.setting, client)
+
+    def evaluate(self, state: State, r: int, clients: Clients) -> dict[str, float]:
+        return report(state, clients, self.score)
+
+    def score(self, client: Client, message: Whole) -> Scored:
+        """Step of an evaluation."""
+        return scored(self.setting, client, message)
+
+    def columns(self) -> Mapping[str, tuple[str, str]]:
+        return COLUMNS
+
+    def plan(self, rounds: int) -> dict[str, str | float]:
+        return plan_of(self.setting, self.training, rounds, forwards=1, backwards=True, returned=True, head=False)
+
+
+def fit(training: Training, setting: Setting) -> None:
+    """Refuses what has no meaning here."""
+    demand(training.k == 1, "k", training.k, "1: the server answers every mini-batch")
+    training.fit(setting)
+
+
+def own_part(setting: Setting, state: State, r: int) -> Model:
+    """The message that begins a round: theta_c alone."""
+    return Model(state.theta[: setting.problem.n_client], state.buffers, r)
+
+
+def padded(setting: Setting, message: Model) -> Model:
+    """The message with a head in its place, which no step looks at."""
+    theta = setting.problem.placed(message.theta)
+    whole = theta.new_zeros(setting.problem.local.n)
+    whole[: theta.numel()] = theta
+    return Model(whole, message.buffers, message.r)
+
+
+def own_update(setting: Setting, client: Client) -> Update:
+    """theta_c after the local steps."""
+    whole = kept(client)
+    return Update(whole.theta[: setting.problem.n_client].clone(), whole.buffers)
+
+
+def with_head(setting: Setting, state: State, theta: Tensor) -> Tensor:
+    """theta_l from a new theta_c and the head as it was."""
+    new = state.theta.clone()
+    new[: setting.problem.n_client] = theta
+    return new
