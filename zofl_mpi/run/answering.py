@@ -70,7 +70,8 @@ class ClientRank:
         with self._clock.time(question.step, "comm"):
             block = np.empty(question.sizes[0], np.uint8)
             self._wire.spread(block)
-            return {i: received(block, block.size) for i in question.to if i in self._clients}
+            message = received(block, block.size)
+            return {i: message for i in question.to if i in self._clients}
 
     def _own_messages(self, question: Question) -> dict[int, Any]:
         sizes, found = dict(zip(question.to, question.sizes, strict=True)), {}
@@ -118,7 +119,10 @@ class ClientRank:
             thread.join()
 
     def _contribute(self, question: Question, inbox: dict[int, Any]) -> None:
-        """Answers `mean`: first whether all went well, then, if so on every rank, the contributions."""
+        """Answers `mean`: first whether all went well, then, if so on every rank, the contributions.
+
+        Where the replies have no mean it is the server that says so.
+        """
         answer = mean.Answer()
         for i, message in sorted(inbox.items()):
             try:
@@ -127,8 +131,8 @@ class ClientRank:
                 answer.add(i, reply, question.extra[i], i == question.to[0])
             except BaseException as exc:  # SystemExit too: the server must hear of it
                 answer.failed.append((i, self._wire.rank, failure(0, exc)))
-        self._wire.gathered(answer.told())
-        for part in self._wire.told(None):
+        answers = self._wire.agreed(answer.told())
+        for part in mean.plan(answers) if mean.sound(answers) else []:
             mean.added(part, answer, question.extra, self._wire.total)
 
 

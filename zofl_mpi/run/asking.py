@@ -65,14 +65,13 @@ class MPIClients:
         shares, name = mean.normalised(to, weights), name_of(step)
         self._send_one("mean", step, message, to, shares)
         with self._desk.clock.time(name, "wait"):
-            answers = [a for a in self._wire.gathered(None) if a is not None]
-        failed = min((f for a in answers for f in a.failed), default=None, key=lambda f: f[0])
-        plan = [] if failed else mean.plan(answers)
+            answers = self._wire.agreed(mean.Answer())
+        self._desk.close()
+        failed = mean.failed(answers)
+        if failed:
+            raise ClientError(failed[0], failed[1], name, failed[2])
+        plan = mean.plan(answers)
         with self._desk.clock.time(name, "comm"):
-            self._wire.told(plan)
-            self._desk.close()
-            if failed:
-                raise ClientError(failed[0], failed[1], name, failed[2])
             means = {part.path: mean.added(part, mean.Answer(), shares, self._wire.total) for part in plan}
         for i, size in sorted((i, size) for a in answers for i, size in a.sizes.items()) if counted else ():
             self.ledger.sent(name, i, messages.size(message))

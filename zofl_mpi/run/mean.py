@@ -46,7 +46,7 @@ class Answer:
         sizes: {i: communicated bytes of the reply}.
         bounds: {path: the largest |w_i x_i|}.
         shapes: of the fields of its clients' replies.
-        template: one packed reply, from the process that has the first participant.
+        template: one packed reply, its arrays empty, from the process that has the first participant.
         failed: (i, rank, failure) of the clients whose step failed.
     """
 
@@ -76,7 +76,8 @@ class Answer:
             self.bounds[path] = max(self.bounds.get(path, 0.0), bound * share)
         self.fields[i], self.sizes[i] = found, messages.size(reply)
         if first:
-            self.template = messages.pack(reply)[0]
+            emptied = {path: x.reshape(-1)[:0] for path, x in found.items() if x.ndim}
+            self.template = messages.pack(messages.replace_arrays(reply, emptied))[0]
 
     def told(self) -> Answer:
         """Without the arrays: what the server must know before any of them is sent."""
@@ -93,25 +94,35 @@ class Part(NamedTuple):
     """The quantum."""
 
 
+def failed(answers: Sequence[Answer]) -> tuple[int, int, Any] | None:
+    """(i, rank, failure) of the first client whose step failed."""
+    return min((f for a in answers for f in a.failed), default=None, key=lambda f: f[0])
+
+
+def sound(answers: Sequence[Answer]) -> bool:
+    """Whether there is a mean: nobody failed, and all replies have the same shapes."""
+    known = [a.shapes for a in answers if a.shapes is not None]
+    return failed(answers) is None and all(shapes == known[0] for shapes in known)
+
+
 def plan(answers: Sequence[Answer]) -> list[Part]:
     """The fields to add up, from the answers of all processes, none of which failed.
 
     Raises:
         TypeError: the replies differ in their shapes.
     """
-    count = sum(len(a.sizes) for a in answers)
-    template = averaged(result_template(answers))
-    known = [a.shapes for a in answers if a.shapes is not None]
-    if any(shapes != known[0] for shapes in known):
+    if not sound(answers):
         raise TypeError("replies of different shapes have no mean")
+    count = sum(len(a.sizes) for a in answers)
+    shapes = next(a.shapes for a in answers if a.shapes is not None)
     return [
-        Part(path, x.shape, x.dtype.str, quantum(max(a.bounds.get(path, 0.0) for a in answers), count))
-        for path, x in template.items()
+        Part(path, shape, dtype, quantum(max(a.bounds.get(path, 0.0) for a in answers), count))
+        for path, (shape, dtype) in shapes.items()
     ]
 
 
 def result_template(answers: Sequence[Answer]) -> Any:
-    """The first participant's reply; all have the same shapes."""
+    """The first participant's reply, its arrays empty; all have the same shapes."""
     return messages.unpack(next(a.template for a in answers if a.template is not None))
 
 
@@ -120,12 +131,16 @@ def added(
 ) -> NDArray[Any]:
     """The mean of one field, where `total` gives the sum of the processes' whole numbers (at the server)."""
     result = np.empty(math.prod(part.shape), part.dtype)
+    product, whole = np.empty(min(BLOCK, result.size)), np.empty(min(BLOCK, result.size), np.int64)
     for low in range(0, result.size, BLOCK):
         block = slice(low, min(low + BLOCK, result.size))
         own = np.zeros(block.stop - low, np.int64)
+        scaled, rounded = product[: own.size], whole[: own.size]
         for i, found in answer.fields.items():
-            x = found[part.path].reshape(-1)[block].astype(np.float64)
-            own += np.rint(x * (shares[i] / part.scale)).astype(np.int64)
+            x = found[part.path].reshape(-1)[block]
+            np.multiply(x, shares[i] / part.scale, out=scaled, dtype=np.float64)
+            np.copyto(rounded, np.rint(scaled, out=scaled), casting="unsafe")
+            own += rounded
         result[block] = total(own) * part.scale
     return result.reshape(part.shape)
 

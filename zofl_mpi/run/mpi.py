@@ -35,6 +35,10 @@ from mpi4py import MPI  # noqa: E402  (the thread level must be asked for before
 NOTHING, UPLOAD, REPLY, FAILED = range(4)
 LIMIT = 1 << 30
 """Bytes a collective moves at once: counts are 32-bit integers up to MPI 3.1 (Open MPI 5)."""
+HEAD = 1024
+"""Bytes that go with the first collective of a question or an agreement; only what is longer needs a second one."""
+SMALL = 1 << 16
+"""Bytes that all may poll for. A library moves a part at each look (MPICH 64 kB): more would take many sleeps."""
 EMPTY: Bytes = np.empty(0, np.uint8)
 
 Wave = dict[int, int]
@@ -64,6 +68,21 @@ def waves(to: Sequence[int], ranks: int) -> list[Wave]:
             found.append({})
         found[-1][1 + i % ranks] = i
     return found
+
+
+def headed(body: bytes) -> Bytes:
+    """HEAD bytes: the length of `body`, and as much of it as there is room for."""
+    head = np.zeros(HEAD, np.uint8)
+    head[:8].view(np.int64)[0] = len(body)
+    part = np.frombuffer(body[: HEAD - 8], np.uint8)
+    head[8 : 8 + part.size] = part
+    return head
+
+
+def beheaded(head: Bytes) -> bytes | None:
+    """The body of which `headed` made the head, None if it did not fit."""
+    length = int(head[:8].view(np.int64)[0])
+    return head[8 : 8 + length].tobytes() if length <= HEAD - 8 else None
 
 
 def wait(request: MPI.Request) -> None:
@@ -137,20 +156,24 @@ class Wire:
 
     def announce(self, question: Question | None = None) -> Question:
         """The server's question, on all ranks; client ranks wait for it without burning a core."""
-        body = np.frombuffer(pickle.dumps(tuple(question)), np.uint8) if question else EMPTY
-        length = np.array([body.size], np.int64)
-        wait(self.comm.Ibcast(length))
-        if question is None:
-            body = np.empty(int(length[0]), np.uint8)
-        self.comm.Bcast(body)
-        return question or Question(*pickle.loads(body.tobytes()))
+        body = pickle.dumps(tuple(question)) if question else b""
+        head = headed(body)
+        wait(self.comm.Ibcast(head))
+        found = beheaded(head)
+        if found is None:
+            found = self.comm.bcast(body)
+        return question or Question(*pickle.loads(found))
 
     def spread(self, block: Bytes) -> None:
         """The server's block into every rank's block of the same size.
 
-        First all meet, asleep between looks: a server that waits inside Bcast for a rank that still sleeps burns the
-        core on which this rank is to wake up (3 ms a round on two cores, the clients one after the other).
+        All look, asleep in between, until a small block is there, or, for a large one, until all have met: a server
+        that waits inside Bcast for a rank that still sleeps, or that has lost its core to one that computes already,
+        burns the core on which this rank is to wake up (5 ms a round on two cores, the clients one after the other).
         """
+        if block.size <= SMALL:
+            wait(self.comm.Ibcast(block))
+            return
         wait(self.comm.Ibarrier())
         for low in range(0, block.size, LIMIT):
             self.comm.Bcast(block[low : low + LIMIT])
@@ -161,14 +184,15 @@ class Wire:
             source = None if block is None else [block[low:], counts, offsets, MPI.BYTE]
             self.comm.Scatterv(source, [own[cut], counts[self.rank], MPI.BYTE])
 
-    def gathered(self, value: Any) -> list[Any]:
-        """Every rank's object at the server, [] elsewhere; waits without burning a core."""
-        wait(self.comm.Ibarrier())
-        return self.comm.gather(value) or []
-
-    def told(self, value: Any) -> Any:
-        """The server's object on all ranks."""
-        return self.comm.bcast(value)
+    def agreed(self, value: Any) -> list[Any]:
+        """Every rank's object, by rank, on all ranks; waits without burning a core."""
+        body = pickle.dumps(value)
+        heads = np.empty((self.ranks + 1, HEAD), np.uint8)
+        wait(self.comm.Iallgather(headed(body), heads))
+        found = [beheaded(head) for head in heads]
+        if None in found:
+            found = self.comm.allgather(body)
+        return [pickle.loads(piece or b"") for piece in found]
 
     def table(self, own: NDArray[np.float64]) -> NDArray[np.float64]:
         """The ranks' tables of one shape, stacked, at the server; empty elsewhere."""

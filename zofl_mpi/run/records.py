@@ -65,10 +65,11 @@ class Recorder:
         self.path, self.rounds, self._file, self._planned, self._columns = path, rounds, file, planned, columns
         self.steps = [str(name) for name in file["clients"].attrs["steps"]]
         self.run = str(file.attrs["run"])
-        self._done = file["rounds"].attrs
+        self._done = h5py.h5a.open(file["rounds"].id, b"done")
         self._failed = False
-        # Open for the whole run: a data set that is closed loses its chunk cache, and each row would read it again.
-        self._rows = {f"{g}/{name}": data for g in ("rounds", "clients", "ranks") for name, data in file[g].items()}
+        self._rows = {
+            f"{g}/{name}": _Rows(data) for g in ("rounds", "clients", "ranks") for name, data in file[g].items()
+        }
 
     @classmethod
     def create(
@@ -178,13 +179,13 @@ class Recorder:
             for name in row:
                 self._add_column(name)
             for data in self._rows.values():
-                data.id.set_extent((self.rounds + 1, *data.id.shape[1:]))
+                data.grow(self.rounds + 1)
             for name, number in row.items():
-                _put(self._rows[f"rounds/{name}"], self.rounds, np.array(number, np.float64))
+                self._rows[f"rounds/{name}"].put_last(np.array(number, np.float64))
             self._put("clients", clients, steps)
             self._put("ranks", {**seconds, "peak_bytes": peak_bytes}, steps)
             self._file.flush()
-            self._done.modify("done", self.rounds + 1)  # after the row: a row that is written in part does not count
+            self._done.write(np.array(self.rounds + 1))  # after the row: a row that is written in part does not count
             self._file.flush()
         self.rounds += 1
 
@@ -254,7 +255,7 @@ class Recorder:
         for group, names in (("clients", CLIENTS), ("ranks", RANKS)):
             self._file[group].attrs["steps"] = self.steps
             for name in names:
-                self._rows[f"{group}/{name}"].resize(len(self.steps), axis=1)
+                self._rows[f"{group}/{name}"].widen(len(self.steps))
 
     def _add_column(self, name: str) -> None:
         if f"rounds/{name}" in self._rows:
@@ -262,24 +263,52 @@ class Recorder:
         data = _grown(self._file, f"rounds/{name}", (self.rounds,), np.float64, self._planned, np.nan)
         unit, description = self._columns.get(name, ("", ""))
         _set(data.attrs, {"unit": unit, "description": description})
-        self._rows[f"rounds/{name}"] = data
+        self._rows[f"rounds/{name}"] = _Rows(data)
 
     def _put(self, group: str, values: Mapping[str, ArrayLike], steps: Sequence[str]) -> None:
         places = [self.steps.index(name) for name in steps]
         for name, value in values.items():
             data = self._rows[f"{group}/{name}"]
-            block = np.zeros(data.id.shape[1:], data.id.dtype)
+            block = np.zeros(data.row, data.dtype)
             given = np.asarray(value)
             width = given.shape[-1] if given.ndim else block.shape[1]  # a session may have fewer ranks than one before
             block[places, :width] = given
-            _put(data, self.rounds, block)
+            data.put_last(block)
 
 
-def _put(data: Any, row: int, block: Array) -> None:
-    """data[row] = block, without what h5py does for every other kind of index: 20 data sets a round add up."""
-    place = data.id.get_space()
-    place.select_hyperslab((row, *[0] * block.ndim), (1, *block.shape))
-    data.id.write(h5py.h5s.create_simple((1, *block.shape)), place, block)
+@final
+class _Rows:
+    """A data set that grows by rows. Keeps what h5py makes anew at each access: ten data sets a round add up.
+
+    It stays open for the whole run: a data set that is closed loses its chunk cache, and each row would read it again.
+
+    Attributes:
+        row: the shape of a row.
+        dtype: of its entries.
+    """
+
+    def __init__(self, data: Any) -> None:
+        self._id, self.row, self.dtype = data.id, data.shape[1:], data.dtype
+        self._kind, self._place = h5py.h5t.py_create(self.dtype), data.id.get_space()
+        self._one = h5py.h5s.create_simple((1, *self.row))
+        self._length = data.shape[0]
+
+    def grow(self, length: int) -> None:
+        """New rows have the data set's fill value."""
+        self._length = length
+        self._id.set_extent((length, *self.row))
+        self._place.set_extent_simple((length, *self.row))
+
+    def put_last(self, block: Array) -> None:
+        """Sets the last row."""
+        self._place.select_hyperslab((self._length - 1, *[0] * len(self.row)), (1, *self.row))
+        self._id.write(self._one, self._place, block, self._kind)
+
+    def widen(self, places: int) -> None:
+        """Rows of `places` instead of fewer entries along their first axis."""
+        self.row = (places, *self.row[1:])
+        self._one = h5py.h5s.create_simple((1, *self.row))
+        self.grow(self._length)
 
 
 def _new_place(path: Path, force: bool) -> Path:
