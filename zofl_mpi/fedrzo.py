@@ -260,9 +260,7 @@ class FedRZONN:
         """
         with np.errstate(over="ignore", invalid="ignore"):
             F = np.asarray(self.problem.losses(client.i, x, client.data, batch), np.float64)
-        if not np.isfinite(F).all():
-            raise UserError("f_i is not finite at the points of the estimate; a smaller --gamma may help")
-        return F
+        return finite(F, len(x))
 
     @cached_property
     def convex(self) -> Sequence[Any]:
@@ -333,6 +331,11 @@ class FedRZOBL:
     exact: bool = False
 
     def __post_init__(self) -> None:
+        told = "0 without --exact: directions need the exact lower solutions at both of their ends"
+        demand(self.exact or self.local.probe == 0, "probe", self.local.probe, told)
+        for flag, asked in (("--exact", self.exact), ("--lower exact", self.solver.lower == "exact")):
+            if asked and not hasattr(self.setting.problem, "solution"):
+                raise UserError(f"{flag}: this problem does not know its lower solution; leave it out")
         self.convex  # noqa: B018  (checks the sets)
 
     @property
@@ -353,12 +356,16 @@ class FedRZOBL:
         y = np.zeros(self.problem.n_lower) if initial is None else initial()
         return np.asarray(y, self.setting.dtype)
 
+    def lower_start(self, state: BilevelState) -> Array:
+        """(n_lower,) where the lower solves of the next round start."""
+        return state.y if self.solver.y0 == "last" else self.first_lower()
+
     def round(self, state: BilevelState, r: int, clients: Clients) -> BilevelState:
         """Algorithm 2."""
         setting, x = self.setting, state.x
         for _ in clients.ask(self.place, Model(x, r)):
             pass
-        y = state.y if self.solver.y0 == "last" else self.first_lower()
+        y = self.lower_start(state)
         yv, calls = self.solved(clients, self.shifted(x, r), y, r, shifted=True)
         y0, more = self.solved(clients, x, y, r)
         shares = self.local.shares(setting)
@@ -441,8 +448,7 @@ class FedRZOBL:
 
         def estimate(x: Array, k: int) -> Array:
             F = np.asarray(self.problem.f(client.i, np.stack([x + step, x]), y, data, batches[k]), np.float64)
-            if not np.isfinite(F).all():
-                raise UserError("f_i is not finite at the points of the estimate; a smaller --gamma may help")
+            finite(F, 2)
             return np.asarray(zo.estimate(float(F[0] - F[1]), v, eta))
 
         return self.local.descend(setting, x, r, estimate, self.convex[client.i], steps)
@@ -467,7 +473,7 @@ class FedRZOBL:
         setting, x = self.setting, state.x
         for _ in clients.ask(self.place, Model(x, r + 1), counted=False):
             pass
-        y, _ = self.solved(clients, x, state.y, r + 1, counted=False)
+        y, _ = self.solved(clients, x, self.lower_start(state), r + 1, counted=False)
         points = np.stack([x, *(self._ends(x, r) if self.exact else ())])
         exact = [self.solver.exact(setting, point) for point in points if self.exact]
         if exact:
@@ -522,10 +528,24 @@ class FedRZOBL:
         }
 
 
+def finite(F: NDArray[np.float64], k: int) -> NDArray[np.float64]:
+    """(k,) the values of f_i at k points, if that is what they are.
+
+    Raises:
+        TypeError: another shape.
+        UserError: not all are finite.
+    """
+    if F.shape != (k,):
+        raise TypeError(f"the problem's losses at {k} points have the shape {F.shape}; it must be ({k},)")
+    if not np.isfinite(F).all():
+        raise UserError("f_i is not finite at the points of the estimate; a smaller --gamma may help")
+    return F
+
+
 def _score(problem: Any, *arguments: Any) -> Mapping[str, float]:
     """The problem's score, if it has one and there is something to score."""
     score = getattr(problem, "score", None)
-    return {} if score is None or len(arguments[-1]) == 0 else score(*arguments)
+    return {} if score is None or not arguments[-1] else score(*arguments)
 
 
 METHODS = {

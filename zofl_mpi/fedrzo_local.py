@@ -29,6 +29,9 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
     "objective": ("1", "f(x) = sum_i w_i f_i(x) on all of the clients' samples"),
     "test_loss": ("nat", "mean loss of x on the test samples, in the problem's own unit"),
     "test_accuracy": ("1", "share of test samples that x classifies correctly"),
+    "test_smooth_loss": ("nat", "test_loss of the smooth twin; test_loss itself is the nonsmooth one"),
+    "test_worst_class_loss": ("nat", "largest mean loss of x over the test samples of one class"),
+    "test_worst_class_accuracy": ("1", "least share of the test samples of one class that x classifies correctly"),
     "set_distance": ("1", "largest distance of x to one of the sets X_i"),
     "gradient_squared": (
         "1",
@@ -53,7 +56,7 @@ class Local:
         batch: samples of a local step, drawn with replacement; 0 for all of the client's.
         x_set: X_i: problem (the problem's own), all, box:LOW:HIGH, ball:RADIUS[:CENTRE], half-space:OFFSET[:NORMAL],
             simplex[:TOTAL]; one, or one per client.
-        weights: of the clients: uniform (the paper's) or size (|D_i|).
+        weights: of the clients in f and in the mean: uniform (the paper's) or size (|D_i|); a lower level is uniform.
         x0: first iterate: zero, random or auto (random where the problem says so).
         probe: random directions at each evaluation for the estimate of the gradient of the smoothed objective; 0: none.
     """

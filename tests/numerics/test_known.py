@@ -58,7 +58,8 @@ def test_the_protocols_are_offered_in_full(name):
     make, protocol = MADE[name]
     problem = make()[0]
     asked = {part for part in vars(protocol) if not part.startswith("_")}
-    assert asked | {"initial", "truth", "kernel_name", "flops_evaluation", "score"} <= set(dir(problem)) | set(vars(problem))
+    asked |= {"initial", "truth", "kernel_name", "flops_evaluation", "score"}
+    assert asked <= set(dir(problem)) | set(vars(problem))
     assert problem.initial(STREAMS(Purpose.START)).shape == (problem.n,)
     assert problem.kernel_name(1) == "numpy" and problem.flops_evaluation(1) > 0
     assert problem.truth()[0].shape == (problem.n,)

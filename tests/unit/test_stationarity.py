@@ -1,4 +1,4 @@
-"""The unbiased square of a mean and its jackknife error, against brute force. Docstrings name the mutations to catch."""
+"""The unbiased square of a mean and its jackknife error by brute force. Docstrings name the mutations to catch."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ def test_it_is_unbiased_exactly(shift: Any) -> None:
     drawn = [gradient_squared(values[list(which)], shift).value for which in itertools.product(range(4), repeat=3)]
     truth = np.sum((values.mean(axis=0) + shift) ** 2)
     assert np.mean(drawn) == pytest.approx(truth, rel=1e-12)
-    biased = [np.sum((values[list(which)].mean(axis=0) + shift) ** 2) for which in itertools.product(range(4), repeat=3)]
+    biased = [
+        np.sum((values[list(which)].mean(axis=0) + shift) ** 2) for which in itertools.product(range(4), repeat=3)
+    ]
     assert abs(np.mean(biased) - truth) > 0.1
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from zofl_mpi import server
 from zofl_mpi.errors import UserError, demand
-from zofl_mpi.problems import Smooth
+from zofl_mpi.problems import Lipschitz, Smooth
 from zofl_mpi.run.clients import Client, Clients, Step
 from zofl_mpi.run.setting import Setting
 from zofl_mpi.run.streams import Purpose
@@ -50,6 +50,7 @@ class Measured:
 
     loss: float  # F_i(x)
     samples: int  # |D_i|
+    nonsmooth: float = math.nan  # the same with the losses that F_i is a smooth twin of
 
 
 @final
@@ -71,6 +72,8 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
     "train_loss": ("nat", "the same on all training samples, the server's and the clients'"),
     "f1": ("1", "mean loss of x on the server's data; nan if it has none"),
     "objective": ("1", "sum_i w_i F_i(x), what the clients minimise together"),
+    "objective_nonsmooth": ("1", "the same with the nonsmooth losses whose smooth twin the F_i are"),
+    "test_smooth_loss": ("nat", "test_loss of the smooth twin; test_loss itself is the nonsmooth one"),
     "local_steps": ("1", "local steps that all participants took in this round"),
 }
 
@@ -282,13 +285,26 @@ def cost(
 
 def measured(setting: Setting, client: Client, message: Model) -> Measured:
     """What a client contributes to a report."""
-    return Measured(setting.problem.loss(message.x, client.data), len(client.data))
+    loss, data = setting.problem.loss(message.x, client.data), client.data
+    if not has_twin(setting.problem):
+        return Measured(loss, len(data))
+    with np.errstate(over="ignore", invalid="ignore"):
+        losses = cast(Lipschitz, setting.problem).losses(client.i, message.x[None], data)
+    return Measured(loss, len(data), float(losses[0]))
+
+
+def has_twin(problem: Any) -> bool:
+    """Whether `loss` and `gradient` are those of a smooth twin of the `losses`, bent with sharpness `beta`."""
+    return hasattr(problem, "losses") and hasattr(problem, "beta")
 
 
 def report(
     setting: Setting, x: Array, r: int, clients: Clients, measure: Step, weights: Mapping[int, float]
 ) -> dict[str, float]:
-    """The columns of COLUMNS but the state's; `measure` is the method's step that returns `measured`."""
+    """The columns of COLUMNS but the state's; `measure` is the method's step that returns `measured`.
+
+    Those of the smooth twin and of the nonsmooth losses only where the problem has both.
+    """
     replies = clients.ask(measure, Model(x, r), counted=False)
     test = setting.problem.score(x, setting.test)  # while the clients compute
     own = []
@@ -296,10 +312,15 @@ def report(
         own = [Measured(setting.problem.loss(x, setting.server), len(setting.server))]
     told = dict(replies)
     every = [*own, *told.values()]
+    twin = {}
+    if has_twin(setting.problem):
+        twin["objective_nonsmooth"] = math.fsum(weights[i] * p.nonsmooth for i, p in told.items())
+        twin["test_smooth_loss"] = test.get("smooth_loss", math.nan)
     return {
         "test_accuracy": test.get("accuracy", math.nan),
         "test_loss": test.get("loss", math.nan),
         "train_loss": math.fsum(p.samples * p.loss for p in every) / sum(p.samples for p in every),
         "f1": own[0].loss if own else math.nan,
         "objective": math.fsum(weights[i] * p.loss for i, p in told.items()),
+        **twin,
     }

@@ -88,7 +88,8 @@ class Lower:
         gamma_lower: step size of the lower level; 0 for the one that the method's theory takes from mu_h and L_h.
         batch_lower: samples of a local step, drawn with replacement, the same for both calls; 0 for all of them.
         y0: where both calls start: last (the y that the round before found at its x) or fixed (the problem's first y).
-        sampling: lfd: all (every client in each round) or size (m draws with replacement, by the clients' sizes).
+        sampling: lfd: all (every client in each round) or size (m draws with replacement, by their sizes, so that the
+            h_i count by these).
     """
 
     lower: Literal["local_sgd", "fedac1", "fedac2", "lfd", "exact"] = "local_sgd"
@@ -252,7 +253,7 @@ class Lower:
             else:
                 w = _accelerated(message.w, gradient, settle, steps, schedule.gamma, *schedule.acceleration)
         if not np.isfinite(w).all():
-            raise UserError("the lower level's iterate is not finite; a smaller --gamma-lower may help")
+            raise UserError("the lower level's iterate is not finite; a smaller --gamma-lower or --gamma may help")
         return Moved(w)
 
     def _batches(self, setting: Setting, client: Client, size: int, r: int, t: int, steps: int) -> Any:

@@ -1,0 +1,323 @@
+"""The family `zofl_mpi.fedrzo` through the command line: same bits on any number of ranks, bytes by formula, continued
+runs, refusals. Docstrings name the mutations to catch."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_limits
+
+from tests.agreement import differences
+from tests.conftest import UNDER_MPI, Completed
+from zofl_mpi import fedrzo
+from zofl_mpi.run import cli, flags, records
+from zofl_mpi.run.plan import groups_of
+
+Mpirun = Callable[..., Completed]
+FAMILY, ROUNDS = "zofl_mpi.fedrzo", 3
+USUAL = {
+    "--m": 5,
+    "--alpha": 0.5,
+    "--batch": 8,
+    "--H": 2,
+    "--eta": 0.005,
+    "--x0": "random",
+    "--noise": 1,
+    "--tau": 2,
+    "--beta": 0.6,
+    "--probe": 3,
+    "--T-lower": 5,
+    "--H-lower": 2,
+    "--batch-lower": 4,
+}
+"""Flags of a case that has them and does not set them."""
+
+
+def usual(method: str) -> str:
+    """The problem that the method is run on if none is named."""
+    needs = fedrzo.METHODS[method].needs.__name__
+    return next(name for name, choice in fedrzo.PROBLEMS.items() if needs in choice.roles)
+
+
+OWN = {
+    "nn": ["--method", "fedrzo_nn", "--n-p", "2", "--x-set", "ball:2", "--K", "2000", "--eta", "0.05"],
+    "nn-sets": ["--problem", "bowls", "--x-set", *(f"box:-{i}:{i}" for i in range(1, 6)), "--estimate", "central"],
+    "nn-kinks": ["--problem", "max_affine", "--weights", "size", "--schedule", "sqrt"],
+    "bl": ["--method", "fedrzo_bl", "--gamma", "0.01"],
+    "bl-fair": ["--method", "fedrzo_bl", "--problem", "fair", "--lower", "fedac1", "--exact"],
+    "bl-bowls": ["--method", "fedrzo_bl", "--problem", "bilevel_bowls", "--lower", "fedac2", "--exact"],
+    "bl-lfd": ["--method", "fedrzo_bl", "--problem", "bilevel_bowls", "--lower", "lfd", "--sampling", "size"],
+    "bl-coupled": ["--method", "fedrzo_bl", "--problem", "coupled", "--y0", "fixed", "--exact"],
+    "bl-exact": ["--method", "fedrzo_bl", "--problem", "hyperparameter", "--lower", "exact", "--exact"],
+}
+CASES = {**{name: ["--method", name] for name in fedrzo.METHODS}, **OWN}
+SEVERAL = """
+import json, sys
+from zofl_mpi.run import cli
+
+for arguments in json.loads(sys.argv[1]):
+    try:
+        cli.main("zofl_mpi.fedrzo", arguments)
+    except SystemExit as end:
+        if end.code:
+            raise
+"""
+"""Several command lines in one process a rank: starting Python and mpirun costs more than these runs."""
+
+
+def option(words: list[str], name: str, usual: str) -> str:
+    return words[words.index(name) + 1] if name in words else usual
+
+
+def command(case: str) -> list[str]:
+    """The case's own words, and those of USUAL that are flags of its method on its problem."""
+    own = CASES[case]
+    method = option(own, "--method", "fedrzo_nn")
+    problem = option(own, "--problem", usual(method))
+    known = flags.flags_of(groups_of(fedrzo, method, problem))
+    said = {flag: value for flag, value in USUAL.items() if flag[2:].replace("-", "_") in known and flag not in own}
+    if method == "fedrzo_bl" and "--exact" not in own:
+        del said["--probe"]
+    flat = [str(word) for pair in said.items() for word in pair]
+    return [*own, *flat, "--eval-every", "2", "--quiet"]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """results(case, ranks): its result; all cases on so many ranks were one start."""
+    if UNDER_MPI:
+        pytest.skip("mpirun cannot be started under mpirun")
+    folder, done = tmp_path_factory.mktemp("fedrzo"), set[int]()
+
+    def found(case: str, ranks: int, mpirun: Mpirun) -> Path:
+        if ranks not in done:
+            done.add(ranks)
+            runs = [
+                [*command(name), "--rounds", str(ROUNDS), "--out", str(folder / f"{name}-{ranks}.h5")] for name in CASES
+            ]
+            ended = mpirun(ranks, "-c", SEVERAL, json.dumps(runs), timeout=100)
+            assert ended.returncode == 0, ended.stderr
+            assert "Warning" not in ended.stderr
+        return folder / f"{case}-{ranks}.h5"
+
+    return found
+
+
+@pytest.fixture(autouse=True)
+def same_process() -> Iterator[None]:
+    """A run sets signal handlers and threads; a test that runs one in this process puts them back."""
+    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    with threadpool_limits():
+        yield
+    for number, handler in kept.items():
+        signal.signal(number, handler)
+
+
+def here(*arguments: object) -> int:
+    """The exit status of a command in this process."""
+    with pytest.raises(SystemExit) as caught:
+        cli.main(FAMILY, [*map(str, arguments)])
+    return int(caught.value.code or 0)
+
+
+@pytest.mark.parametrize("ranks", [3, 5])
+@pytest.mark.parametrize("case", CASES)
+def test_every_method_has_the_same_bits_on_any_number_of_ranks(
+    mpirun: Mpirun, results: Callable[..., Path], case: str, ranks: int
+) -> None:
+    """Mutations: a sum in order of arrival; a direction of a rank; x kept by a rank and not by a client."""
+    alone, spread = results(case, 0, mpirun), results(case, ranks, mpirun)
+    assert records.load(spread).attrs["ranks"] == ranks and records.load(alone).attrs["ranks"] == 1
+    assert differences(alone, spread) == []
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_method_moves_and_reports_what_it_describes(
+    mpirun: Mpirun, results: Callable[..., Path], case: str
+) -> None:
+    """All share the columns that a table compares. Mutation: a column renamed in `evaluate` or in `columns` alone."""
+    found = records.load(results(case, 0, mpirun))
+    assert set(found.rounds) >= {"objective", "test_loss"}
+    assert [name for name in found.rounds if not (found.units[name] and found.descriptions[name])] == []
+    objective = found.rounds["objective"]
+    assert np.isfinite(objective[[0, 2]]).all() and objective[0] != objective[2]
+    if case in OWN:
+        assert np.isfinite(found.rounds["gradient_squared"][[0, 2]]).all() == ("probe" in json.dumps(command(case)))
+        assert found.rounds["steps"].tolist() == (2 * np.arange(1, 4)).tolist()
+        assert found.final["drawn"].shape == found.final["x"].shape
+        exact = case.startswith("bl") and "--exact" in CASES[case]
+        assert not case.startswith("bl") or np.isfinite(found.rounds["lower_error"][-1]) == exact
+
+
+def counted(found: Any) -> dict[str, tuple[Any, Any]]:
+    """{step: (bytes down, bytes up) (R, m)} of the steps that moved any or could have."""
+    names = found.steps
+    down, up = (np.asarray(found.clients[name]) for name in ("bytes_down", "bytes_up"))
+    return {name: (down[:, k], up[:, k]) for k, name in enumerate(names)}
+
+
+@pytest.mark.parametrize("case", ["nn", "nn-sets", "nn-kinks"])
+def test_algorithm_1s_bytes(mpirun: Mpirun, results: Callable[..., Path], case: str) -> None:
+    """n b + 8 down and n b up for a participant. Mutations: a direction sent; evaluations or drawing counted."""
+    found = records.load(results(case, 3, mpirun))
+    x = found.final["x"]
+    down, up = counted(found)["step"]
+    took = np.asarray(found.clients["messages"])[:, found.steps.index("step")]
+    assert (took.sum(axis=1) == 3).all() and took.max() == 1
+    assert np.array_equal(down, took * (x.nbytes + 8)) and np.array_equal(up, took * x.nbytes)
+    assert all(d.sum() + u.sum() == 0 for name, (d, u) in counted(found).items() if name != "step")
+
+
+@pytest.mark.parametrize("case", ["bl", "bl-fair", "bl-bowls", "bl-coupled", "bl-exact"])
+def test_algorithm_2s_bytes(mpirun: Mpirun, results: Callable[..., Path], case: str) -> None:
+    """place: n b + 8 down; lower: s nt b + 16 down and s nt b up in each communication round; step: 2 nt b down, n b
+    up. Mutations: v or x sent again; FedAC's second sequence left out; residuals, evaluations or drawing counted."""
+    found = records.load(results(case, 3, mpirun))
+    x, y, steps = found.final["x"], found.final["y"], counted(found)
+    s = 2 if option(CASES[case], "--lower", "").startswith("fedac") else 1
+    rounds = found.rounds["lower_rounds"][:, None]
+    if case != "bl-exact":
+        assert set(rounds.ravel()) == {6} and set(found.rounds["lower_steps"]) == {10}
+    expected: dict[str, tuple[Any, Any]] = {
+        "place": (x.nbytes + 8, 0),
+        "lower": (rounds * (s * y.nbytes + 16), rounds * s * y.nbytes),
+        "step": (2 * y.nbytes, x.nbytes),
+    }
+    for name, (down, up) in steps.items():
+        told = expected.get(name, (0, 0))
+        assert (down == told[0]).all() and (up == told[1]).all(), name
+    assert ("lower" in steps) == (case != "bl-exact")
+
+
+def test_lfd_asks_those_it_drew(mpirun: Mpirun, results: Callable[..., Path]) -> None:
+    """Mutation: all are asked, the others with weight 0."""
+    found = records.load(results("bl-lfd", 3, mpirun))
+    asked = np.asarray(found.clients["messages"])[:, found.steps.index("lower")]
+    assert (asked.sum(axis=1) < 5 * 6).all() and (asked.sum(axis=1) >= 6).all()
+
+
+@pytest.mark.parametrize("case", ["nn", "bl"])
+def test_the_dry_run_announces_what_is_counted(
+    mpirun: Mpirun, results: Callable[..., Path], case: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Mutation: a field more in a message than in the plan."""
+    found = records.load(results(case, 3, mpirun))
+    total = sum(int(np.sum(found.clients[name])) for name in ("bytes_down", "bytes_up"))
+    capsys.readouterr()
+    assert here(*command(case), "--rounds", ROUNDS, "--dry-run") == 0
+    lines = dict(
+        line.rsplit(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line.strip()[-1:].isdigit()
+    )
+    number = {name: int(value.replace(",", "")) for name, value in lines.items() if value.replace(",", "").isdigit()}
+    if case == "nn":
+        assert number["bytes down and up, all rounds"] == total
+    else:
+        upper = sum(number[f"upper level, bytes {way}, for each client and round"] for way in ("down", "up"))
+        each = "for each client and communication round"
+        lower = sum(number[f"lower level, bytes {way}, {each}"] for way in ("down", "up"))
+        times = number["lower level, calls in a round"]
+        times *= number["lower level, communication rounds of a call at x_0"]
+        assert ROUNDS * 5 * (upper + times * lower) == total
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_method_has_a_dry_run(case: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Mutations: a plan that fails on some problem; numbers that are not any."""
+    assert here(*command(case), "--dry-run") == 0
+    out = capsys.readouterr().out
+    assert "length of x, n" in out or "bytes" in out
+
+
+@pytest.mark.parametrize(
+    ("case", "before", "after"), [("nn", 0, 3), ("bl", 4, 0), ("bl-bowls", 0, 3), ("bl-lfd", 0, 0), ("nn", 0, 0)]
+)
+def test_a_run_goes_on_as_if_never_interrupted(
+    mpirun: Mpirun, tmp_path: Path, case: str, before: int, after: int
+) -> None:
+    """On another number of ranks. Mutations: the drawn iterate, the count of steps or y_0 lost; the clients' x of an
+    evaluation used."""
+    whole, part = tmp_path / "whole.h5", tmp_path / "part.h5"
+    words = [*command(case), "--eval-every", "4"]
+    assert here(*words, "--rounds", 6, "--out", whole) == 0
+    first = [*words, "--rounds", 4, "--out", part]
+    second = ["--resume", part, "--rounds", 6, "--quiet"]
+    for ranks, arguments in ((before, first), (after, second)):
+        if ranks:
+            done = mpirun(ranks, "-m", FAMILY, *arguments)
+            assert done.returncode == 0, done.stderr
+        else:
+            assert here(*arguments) == 0
+    assert differences(whole, part) == []
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """The one sentence that a command ends in."""
+    capsys.readouterr()
+    assert here(*arguments, "--quiet") == 2
+    told = capsys.readouterr()
+    assert told.err.startswith("zofl_mpi: ") and told.err.count("\n") == 1 and told.out == ""
+    return told.err.removeprefix("zofl_mpi: ").rstrip()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("--x-set sphere:1", "--x-set sphere:1: must be convex, and a sphere is not; take ball:1"),
+        ("--x-set box:1:0", "this one is empty"),
+        ("--x-set ball:1 ball:2", "one set for all, or one for each of the 5 clients, not 2"),
+        ("--problem bowls --x-set box:0:1 box:2:3 all all all", "sets with a common point: these stay 1 apart"),
+        ("--H 0", "--H 0: must be a whole number of local steps, at least 1"),
+        ("--eta 0", "--eta 0.0: must be a smoothing radius above 0"),
+        ("--gamma nan", "--gamma nan: must be a step size"),
+        ("--probe 1", "--probe 1: must be a number of directions, at least 3, or 0"),
+        ("--n-p 0", "--n-p 0: must be a whole number of directions"),
+        ("--estimate forward", "--estimate forward: must be one of one-sided, central"),
+        ("--lower fedac1", "unknown flag --lower"),
+        ("--problem bowls --m 0", "--m 0: must be a whole number, at least 1"),
+        ("--method fedrzo_bl --n-p 2", "unknown flag --n-p"),
+        (
+            "--method fedrzo_bl --problem relu_net",
+            "--method fedrzo_bl needs a Bilevel problem; --problem relu_net offers",
+        ),
+        (
+            "--method fedrzo_nn --problem fair",
+            "--method fedrzo_nn needs a Lipschitz problem; --problem fair offers Bilevel",
+        ),
+        ("--method fedrzo_bl --problem fair --lower fedac2", "gamma_l mu_h = 1, it must be below 1"),
+        (
+            "--method fedrzo_bl --problem bilevel_bowls --lower fedac2 --gamma-lower 100",
+            "--gamma-lower 100: FedAC needs at most 1/L_h",
+        ),
+        ("--method fedrzo_bl --lower newton", "--lower newton: must be one of local_sgd, fedac1, fedac2, lfd, exact"),
+        ("--method fedrzo_bl --T-lower abc", "--T-lower abc: must be auto, alg3, thm1 or a whole number"),
+        ("--method fedrzo_bl --H-lower 0", "--H-lower 0: must be auto, paper or a whole number"),
+        ("--method fedrzo_bl --problem fair --probe 3", "--probe 3: must be 0 without --exact"),
+    ],
+)
+def test_mistakes_are_told_in_one_sentence(capsys: pytest.CaptureFixture[str], arguments: str, words: str) -> None:
+    assert words in refused(capsys, *arguments.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("--problem bowls --gamma 1e200", "smaller --gamma may help"),
+        ("--gamma 1e38", "smaller --gamma may help"),
+        ("--method fedrzo_bl --problem bilevel_bowls --gamma 1e200 --lower exact", "smaller --gamma may help"),
+        ("--method fedrzo_bl --problem bilevel_bowls --gamma-lower 1e200", "smaller --gamma-lower may help"),
+        ("--method fedrzo_bl --problem hyperparameter --T-lower 3 --gamma 1e38", "--gamma"),
+    ],
+)
+def test_divergence_is_told_in_one_sentence(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: str, words: str
+) -> None:
+    """Mutations: warnings of NumPy; a traceback; numbers that are not any in the result."""
+    assert here(*arguments.split(), "--rounds", 9, "--quiet", "--out", tmp_path / "a.h5") == 1
+    told = capsys.readouterr().err
+    assert words in told and "Traceback" not in told and "Warning" not in told
