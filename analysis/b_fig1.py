@@ -1,0 +1,170 @@
+"""[B] figure 1: the loss of FedRZO against rounds for each H, one panel per eta; mean and range over seeds.
+
+python analysis/b_fig1.py [--grid jobs/b_fig1.toml] [--results DIR] [--out NAME] [--partial]
+python analysis/b_fig1.py --grid jobs/b_fig1_sum.toml --rows H --lines reading --column test_loss --log \
+    --out analysis/results/b_fig1_sum
+
+The loss is the nonsmooth one that FedRZO minimises, on all of the clients' samples. Prints, and writes to NAME.csv, the
+losses after the first and the last round, and the first evaluated round in which the mean over seeds is at or below
+what the slowest line of the same panel ends with: how many times faster the others are, in rounds and in local steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import study
+from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator
+from study import Group
+
+COLUMNS = {
+    "objective": "mean loss + ridge",
+    "test_loss": "mean loss + ridge, test samples",
+}
+"""Column -> label of its axis. A loss is half a squared error of targets +1 and -1: it has no unit."""
+NOTHING = 0.5
+"""The mean loss of outputs 0."""
+NAMES = {"eta": "η", "gamma": "γ"}
+READINGS = {"mean": "mean, γ = 1e-5", "sum": "sum, γ = 1e-5", "sum-12600": "sum, γ = 1e-5 / 12,600"}
+
+
+def main(words: list[str] | None = None) -> None:
+    """Print and write the table, draw the figure; exit status 2 if a result is missing."""
+    flags = parser().parse_args(words)
+    with study.told("b_fig1"):
+        known = ("data", flags.rows, flags.lines)
+        groups = study.read("b_fig1", flags, known, (flags.rows, flags.lines))
+        rows = [row(g, groups, flags) for g in groups]
+        told = [[shown(value) for value in r.values()] for r in rows]
+        print(f"{study.aligned([key.replace('_', ' ') for key in rows[0]], told, left=3)}\n")
+        caption = study.caption(groups, ("data", flags.rows, flags.lines))
+        print(f"{study.paragraph(f'{COLUMNS[flags.column]}; {caption}.')}\n")
+        study.write_csv(flags.out, rows)
+        study.keep(draw(groups, flags), flags.out)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The flags."""
+    made = study.parser("b_fig1", __doc__, ["b_fig1.toml"])
+    made.add_argument("--rows", default="eta", help="axis of the grid: a panel for each of its entries (default eta)")
+    made.add_argument("--lines", default="H", help="axis of the grid: a line for each of its entries (default H)")
+    made.add_argument("--column", choices=COLUMNS, default="objective", help="what is drawn (default objective)")
+    made.add_argument("--log", action="store_true", help="a logarithmic vertical axis")
+    return made
+
+
+def name(axis: str, group: Group) -> str:
+    """What a panel or a line is called: η = 0.1, H = 5."""
+    entry = group.entry(axis)
+    return READINGS.get(entry, entry) if axis == "reading" else f"{NAMES.get(axis, axis)} = {entry}"
+
+
+# --- numbers
+
+
+def row(group: Group, groups: Sequence[Group], flags: argparse.Namespace) -> dict[str, Any]:
+    """A row of the table and of the CSV."""
+    same = [g for g in groups if places(g, flags) == places(group, flags)]
+    first, last = ends(group, flags.column)
+    reached = reach(group, flags.column, level(same, flags.column))
+    return {
+        "data": group.entry("data"),
+        flags.rows: group.entry(flags.rows),
+        flags.lines: group.entry(flags.lines),
+        "first": first,
+        "last": last,
+        "last_sd": study.mean_sd(group.last(flags.column))[1],
+        "reached_in_round": reached,
+        "in_local_steps": reached * float(group.config["H"]),
+        "rounds": group.rounds,
+        "seeds": len(group.runs),
+        "seeds_planned": group.planned,
+    }
+
+
+def places(group: Group, flags: argparse.Namespace) -> tuple[str, str]:
+    """The panel of a group."""
+    return group.entry("data"), group.entry(flags.rows)
+
+
+def ends(group: Group, column: str) -> tuple[float, float]:
+    """Means over seeds after the first and the last round; nan for none."""
+    if not group.runs:
+        return math.nan, math.nan
+    _, values = group.curve(column)
+    return float(values[:, 0].mean()), float(values[:, -1].mean())
+
+
+def level(groups: Sequence[Group], column: str) -> float:
+    """The largest mean after the last round among lines that descend; nan for none."""
+    both = [ends(group, column) for group in groups]
+    return max((last for first, last in both if last < first), default=math.nan)
+
+
+def reach(group: Group, column: str, level: float) -> float:
+    """The first evaluated round with a mean over seeds of at most `level`; nan for none."""
+    if not group.runs or math.isnan(level):
+        return math.nan
+    rounds, values = group.curve(column)
+    there = np.flatnonzero(values.mean(axis=0) <= level)
+    return float(rounds[there[0]]) if len(there) else math.nan
+
+
+def shown(value: Any) -> str:
+    """A number with four digits, nothing known as -."""
+    if not isinstance(value, float):
+        return str(value)
+    return "-" if math.isnan(value) else f"{value:.0f}" if value.is_integer() and value < 1e9 else f"{value:.4g}"
+
+
+# --- figure
+
+
+def draw(groups: Sequence[Group], flags: argparse.Namespace) -> Any:
+    """Panels below each other, one column wide."""
+    blocks = study.split(groups, lambda g: "\n".join(places(g, flags)))
+    lines = study.entries(groups, flags.lines)
+    with plt.rc_context(study.STYLE):
+        figure, panels = study.canvas(len(blocks), 1, study.COLUMN, 1.6, sharex=True, sharey=not flags.log)
+        for panel, block in zip(panels.flat, blocks.values(), strict=True):
+            for group in block:
+                if group.runs:
+                    k = lines.index(group.entry(flags.lines))
+                    study.band(panel, *group.curve(flags.column), name(flags.lines, group), k)
+            title = f"{study.spelled(block[0].entry('data'))}, {name(flags.rows, block[0])}"
+            study.titled(panel, title, block, lambda g: name(flags.lines, g))
+        finish(panels, groups, flags)
+        study.legend(figure, panels, 2)
+    return figure
+
+
+def finish(panels: Any, groups: Sequence[Group], flags: argparse.Namespace) -> None:
+    """Scales and labels; one label for all panels where they are low."""
+    for panel in panels.flat:
+        panel.axhline(NOTHING, color="0.4", linewidth=0.8, label="a network that outputs 0")
+        panel.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        if flags.log:
+            logarithmic(panel)
+    panels[-1, 0].set(xlabel="rounds", xlim=(0, None))
+    panels[0, 0].figure.supylabel(COLUMNS[flags.column], fontsize=8)
+
+
+def logarithmic(panel: Any) -> None:
+    """A logarithmic axis of its own: few whole powers of ten where it reaches far, plain numbers where it does not."""
+    panel.set_yscale("log")
+    if panel.get_ylim()[1] > 1e4:
+        panel.yaxis.set_major_locator(LogLocator(10, numticks=6))
+        panel.yaxis.set_minor_locator(NullLocator())
+        return
+    panel.yaxis.set_major_locator(FixedLocator([0.1, 0.2, 0.5, 1, 2, 5, 10, 100, 1000]))
+    panel.yaxis.set_major_formatter("{x:g}")
+    panel.yaxis.set_minor_locator(NullLocator())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,215 @@
+"""FedRZO beside first-order methods on [B] 5.1's network, each with its best constant step, on three budgets.
+
+python analysis/b_methods.py [--grid jobs/b_methods.toml] [--results DIR] [--out NAME] [--partial]
+
+All are measured on the nonsmooth objective of the clients' samples. FedRZO descends on it; the others descend on its
+smooth twin, whose sharpness is --rectifier. The best step of a method (for each sharpness) is that of the lowest mean
+of the nonsmooth objective after the last round, over the seeds that all of its steps have. Prints all steps and the
+methods at their best; writes NAME.csv, and NAME.pdf and NAME.png: the nonsmooth objective against rounds, bytes, and
+evaluations of a sample's loss by the clients, where a gradient counts as 2 (two products with the inputs, not one).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import study
+from a_budget import rounds, sent, unit_of
+from study import Array, Group
+
+AXES = ("data", "rectifier", "method", "step")
+GRADIENT = 2
+"""Evaluations that one gradient is counted as."""
+NAMES = {
+    "fedrzo": "FedRZO",
+    "fedrzo-16": "FedRZO, 16 directions",
+    "fedavg": "FedAvg",
+    "fedprox": "FedProx",
+    "fedmspp": "FedMSPP",
+    "scaffnew": "Scaffnew",
+}
+"""How they are spelled, in the order of their looks."""
+
+
+def main(words: list[str] | None = None) -> None:
+    """Print and write the tables, draw the figure; exit status 2 if a result is missing."""
+    flags = study.parser("b_methods", __doc__, ["b_methods.toml"]).parse_args(words)
+    with study.told("b_methods"):
+        groups = study.read("b_methods", flags, AXES, ("method", "step"))
+        best = chosen(groups)
+        print(f"All steps, * the method's best\n{text(groups, best)}\n\nEach method with its best step\n{text(best)}\n")
+        print(f"{study.paragraph(f'{NOTE} {study.caption(groups, LEFT_OUT)}.')}\n")
+        study.write_csv(flags.out, [row(group, group in best) for group in groups])
+        study.keep(draw(best), flags.out)
+
+
+NOTE = (
+    "nonsmooth: mean loss + ridge with the true rectifier on all of the clients' samples, after the last round; "
+    "smooth: the same of the smooth twin (FedRZO's, which it does not use, of the sharpness in its row) on the test "
+    "samples. The best step is that of the lowest mean nonsmooth objective over the seeds that all of a method's steps "
+    "have."
+)
+LEFT_OUT = ("gamma", "gamma_local", "schedule", "server_batch", "mu", "split")
+
+
+# --- what is measured
+
+
+def nonsmooth(group: Group) -> str:
+    """The column of the nonsmooth objective: what FedRZO minimises; the others report it beside theirs."""
+    return "objective" if zeroth_order(group) else "objective_nonsmooth"
+
+
+def zeroth_order(group: Group) -> bool:
+    """Whether it evaluates losses and no gradients."""
+    return str(group.config.get("method")) == "fedrzo_nn"
+
+
+def evaluations(group: Group) -> Array:
+    """(R,) evaluations of a sample's loss by all clients in all rounds so far, a gradient as 2; mean over seeds."""
+    config = group.config
+    if zeroth_order(group):  # `steps` is each client's, so far; the point of a step is evaluated beside its directions
+        points = config["n_p"] * (2 if config["estimate"] == "central" else 1) + (config["estimate"] == "one-sided")
+        steps = [config["m"] * study.series(run, "steps") for run in group.runs]
+    else:
+        points, steps = GRADIENT, [np.cumsum(study.series(run, "local_steps")) for run in group.runs]
+    return np.asarray(points * float(config["batch"]) * np.mean(steps, axis=0))
+
+
+def chosen(groups: Sequence[Group]) -> list[Group]:
+    """The best of each data set, sharpness and method, on the seeds that all of its steps have, else on any."""
+    found = []
+    for same in study.split(groups, lambda g: "\n".join(map(g.entry, ("data", "rectifier", "method")))).values():
+        having = [g for g in same if g.runs and not g.note] or [g for g in same if g.runs]
+        if having:
+            common = set.intersection(*(seeds(g) for g in having)) or set.union(*(seeds(g) for g in having))
+            found.append(min(having, key=lambda g: reached(g, common)))
+    return found
+
+
+def seeds(group: Group) -> set[int]:
+    """Of its results."""
+    return {int(run.config["seed"]) for run in group.runs}
+
+
+def reached(group: Group, among: set[int]) -> float:
+    """The mean nonsmooth objective after the last round, over these seeds."""
+    last = group.last(nonsmooth(group))
+    return float(np.mean([v for run, v in zip(group.runs, last, strict=True) if int(run.config["seed"]) in among]))
+
+
+# --- tables
+
+HEADER = (
+    "data",
+    "method",
+    "sharpness",
+    "step",
+    "nonsmooth",
+    "sd",
+    "smooth, test",
+    "nonsmooth, test",
+    "accuracy (%)",
+    "MiB",
+    "10^6 evaluations",
+    "seeds",
+)
+
+
+def text(groups: Sequence[Group], best: Sequence[Group] = ()) -> str:
+    """A row per group, the best ones marked."""
+    return study.aligned(HEADER, [words_of(g, g in best) for g in groups], left=4)
+
+
+def words_of(group: Group, best: bool) -> list[str]:
+    """A row on screen."""
+    told = row(group, best)
+    numbers = [told[key] for key in ("nonsmooth_mean", "nonsmooth_sd", "smooth_test_mean", "nonsmooth_test_mean")]
+    return [
+        told["data"],
+        name(group),
+        told["rectifier"],
+        told["step"] + (" *" if best else ""),
+        *study.digits(*numbers),
+        study.plain(told["accuracy_mean_percent"]),
+        *study.digits(told["bytes"] / 2**20, told["evaluations"] / 1e6),
+        f"{told['seeds']} of {told['seeds_planned']}" if group.note else str(told["seeds"]),
+    ]
+
+
+def row(group: Group, best: bool) -> dict[str, Any]:
+    """A row of the CSV."""
+    mean, sd = study.mean_sd(group.last(nonsmooth(group)))
+    return {
+        "data": group.entry("data"),
+        "method": group.entry("method"),
+        "rectifier": group.entry("rectifier"),
+        "step": group.entry("step"),
+        "best": best,
+        "nonsmooth_mean": mean,
+        "nonsmooth_sd": sd,
+        "smooth_test_mean": study.mean_sd(group.last("test_smooth_loss"))[0],
+        "nonsmooth_test_mean": study.mean_sd(group.last("test_loss"))[0],
+        "accuracy_mean_percent": group.accuracy()[0],
+        "bytes": float(sent(group)[-1]) if group.runs else math.nan,
+        "evaluations": float(evaluations(group)[-1]) if group.runs else math.nan,
+        "rounds": group.rounds,
+        "seeds": len(group.runs),
+        "seeds_planned": group.planned,
+    }
+
+
+def name(group: Group) -> str:
+    """A method, as a reader knows it."""
+    return NAMES.get(group.entry("method"), group.entry("method"))
+
+
+# --- figure
+
+
+def draw(best: Sequence[Group]) -> Any:
+    """A row per data set and sharpness, with FedRZO in each; rounds, bytes and evaluations side by side."""
+    blocks = study.split([g for g in best if not zeroth_order(g)] or best, place)
+    scale, unit = unit_of(max(float(sent(g)[-1]) for g in best))
+    with plt.rc_context(study.STYLE):
+        figure, panels = study.canvas(len(blocks), 3, study.PAGE, 2.1, sharex="col", sharey=True)
+        for line, (title, block) in zip(panels, blocks.items(), strict=True):
+            data = block[0].entry("data")
+            shown = [g for g in best if g in block or (zeroth_order(g) and g.entry("data") == data)]
+            for group in shown:
+                curves(line, group, scale)
+            study.titled(line[0], title, shown, name)
+        axes(panels, unit)
+        study.legend(figure, panels, 3)
+    return figure
+
+
+def place(group: Group) -> str:
+    """The title of a row."""
+    return f"{study.spelled(group.entry('data'))}, smooth twin's sharpness {group.entry('rectifier')}"
+
+
+def curves(panels: Any, group: Group, scale: float) -> None:
+    """A method's line in each of the three panels of a row."""
+    at, values = group.curve(nonsmooth(group))
+    for panel, budget in zip(panels, (rounds(group), sent(group) / scale, evaluations(group) / 1e6), strict=True):
+        study.band(panel, budget[at - 1], values, name(group), list(NAMES).index(group.entry("method")))
+
+
+def axes(panels: Any, unit: str) -> None:
+    """Scales and labels."""
+    for line in panels:
+        line[0].set(xlim=(0, None), ylabel="nonsmooth mean loss\n+ ridge")
+        line[1].set_xlim(left=0)
+        line[2].set_xscale("log")
+    labels = ("rounds", f"sent down and up ({unit})", "client evaluations ($10^6$ samples;\na gradient counts 2)")
+    for panel, label in zip(panels[-1], labels, strict=True):
+        panel.set_xlabel(label)
+
+
+if __name__ == "__main__":
+    main()
