@@ -104,13 +104,15 @@ class Local:
         Raises:
             UserError: a description of no convex set, or sets without a common point.
         """
-        if tuple(self.x_set) == ("problem",):
-            return [_Own(setting.problem, i) for i in range(setting.m)]
-        if not self.stepsize(setting.m, 0) < 2 * self.eta:
+        own = tuple(self.x_set) == ("problem",)
+        gamma, bounded = self.stepsize(setting.m, 0), not own or getattr(setting.problem, "constrained", False)
+        if bounded and not gamma < 2 * self.eta:
             raise UserError(
-                f"--gamma {self.stepsize(setting.m, 0):g}: with sets it must be below 2 eta = {2 * self.eta:g}: a "
-                "step moves x by gamma/eta times its distance to X_i; a larger --eta or a smaller --gamma"
+                f"--gamma {gamma:g}: with sets it must be below 2 eta = {2 * self.eta:g}: a step moves x by gamma/eta "
+                "times its distance to X_i; a larger --eta or a smaller --gamma"
             )
+        if own:
+            return [_Own(setting.problem, i) for i in range(setting.m)]
         found = sets.parse_all(self.x_set, setting.problem.n, setting.m, "--x-set")
         sets.common_point(found, setting.problem.n)
         return found

@@ -61,6 +61,8 @@ class HyperparameterModel:
 class FairModel:
     """[B] 5.3: the classes' weights are the maximiser.
 
+    A mini-batch estimates class means: where a client has very few samples of a class, one of them weighs much.
+
     Attributes:
         lam: weight of |y|^2/2, which keeps the class weights y near each other.
         y_set: of the class weights: free (R^C, the paper's) or simplex.

@@ -83,7 +83,8 @@ class Lower:
 
     Attributes:
         lower: local_sgd ([B] Algorithm 3), fedac1, fedac2 (FedAC-I, II), lfd, or exact (the problem's own solution).
-        T_lower: local steps of a call: auto, alg3 (2 a ln a, a = max(m, 4 L_h/mu_h, r) + 1), thm1, or a whole number.
+        T_lower: local steps of a call: auto, alg3 (2 a ln a, a = max(m, 4 L_h/mu_h, r) + 1), thm1 (the one that [B]'s
+            order for lfd needs), or a whole number.
         H_lower: local steps between averagings: auto (paper where the h_i are equal, else 1), paper, or a whole number.
         gamma_lower: step size of the lower level; 0 for the one that the method's theory takes from mu_h and L_h.
         batch_lower: samples of a local step, drawn with replacement, the same for both calls; 0 for all of them.

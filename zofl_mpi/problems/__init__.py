@@ -129,7 +129,7 @@ class Lipschitz(Protocol):
     No gradient is asked for. These three are all that a problem needs. What it has besides is used:
     `initial(generator)` for --x0 random, `score(x, data)` for reports (as `Hierarchical.score`),
     `kernel_name(batch_size)`, `flops_evaluation(batch_size)` of the loss at one point, `lipschitz`, L_0, a
-    Lipschitz constant of all f_i.
+    Lipschitz constant of all f_i; `constrained`: True where some X_i is not the whole space.
     """
 
     @property

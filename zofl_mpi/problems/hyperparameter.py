@@ -59,6 +59,7 @@ class Hyperparameter:
     """
 
     x0: ClassVar[str] = "random"  # `initial`: 0 is outside X_i, and there the lower level has no solution
+    constrained: ClassVar[bool] = True
     homogeneous: ClassVar[bool] = False  # each h_i has a regulariser of its own
     features: int
     m: int

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, final
+from typing import Any, ClassVar, Literal, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -416,6 +416,7 @@ class Coupled:
         order: which of the two.
     """
 
+    constrained: ClassVar[bool] = True
     order: Literal["min-max", "max-min"] = "min-max"
 
     @property

@@ -28,10 +28,10 @@ class LocalClients:
         self, step: Step, message: Any, *, to: Iterable[int] | None = None, counted: bool = True
     ) -> Iterator[tuple[int, Any]]:
         to = participants(to, self.m)
-        return self._ask(step, dict.fromkeys(to, message), counted)
+        return self._copied(self._ask(step, dict.fromkeys(to, message), counted))
 
     def ask_each(self, step: Step, each: Mapping[int, Any], *, counted: bool = True) -> Iterator[tuple[int, Any]]:
-        return self._ask(step, {i: each[i] for i in participants(each, self.m)}, counted)
+        return self._copied(self._ask(step, {i: each[i] for i in participants(each, self.m)}, counted))
 
     def mean(
         self,
@@ -65,19 +65,27 @@ class LocalClients:
         self._desk.leave("the run")
 
     def _ask(self, step: Step, each: dict[int, Any], counted: bool) -> Iterator[tuple[int, Any]]:
-        packed = {id(message): received(*messages.pack(message)) for message in each.values()}
+        different = {id(message): message for message in each.values()}
+        packed = {key: received(*messages.pack(message)) for key, message in different.items()}
         inbox = {i: packed[id(message)] for i, message in each.items()}  # read-only: one copy may serve many
         name = self._desk.open(step)
-        for i, message in each.items() if counted else ():
-            self.ledger.sent(name, i, messages.size(message))
+        if counted:
+            sizes = {key: messages.size(message) for key, message in different.items()}
+            for i, message in each.items():
+                self.ledger.sent(name, i, sizes[id(message)])
         return self._replies(step, name, inbox, counted)
 
+    def _copied(self, items: Iterator[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
+        """What a client yields it may overwrite; what the server reads is its own."""
+        return ((i, messages.copy(item)) for i, item in items)
+
     def _replies(self, step: Step, name: str, inbox: dict[int, Any], counted: bool) -> Iterator[tuple[int, Any]]:
+        """The items as the clients made them: still theirs, if they are not copied."""
         for item in in_turn(step, self._clients, inbox, self._desk.clock, name):
             if item.failed:
                 self._desk.close()
                 raise ClientError(item.i, 0, name, item.failed)
             if counted:
                 self.ledger.received(name, item.i, messages.size(item.content))
-            yield item.i, messages.copy(item.content)
+            yield item.i, item.content
         self._desk.close()

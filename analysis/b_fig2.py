@@ -1,0 +1,159 @@
+"""[B] figure 2: bilevel and minimax problems over rounds for several numbers of local steps, with 95 % intervals.
+
+python analysis/b_fig2.py [--grid jobs/b_fig2.toml jobs/b_fig2_minimax.toml] [--partial]
+
+Left: the test loss of the logistic regression whose regularisers are chosen (hyperparameter). Right: the objective of
+fair classification at the exact maximiser, |L(x)|^2/(2 lambda) (fair); and, where the grid has the control that
+minimises the mean of the classes' losses, the worst class's loss under both. Lines are means over seeds, bands and
+numbers after ± the 95 % interval of the mean, t sqrt(s^2/k) with Student's t for k - 1 degrees of freedom.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import study
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+from study import Group
+
+Array = NDArray[np.float64]
+PANELS = {
+    "hyperparameter": ("test_loss", "test loss (nat)", "hyper-parameters"),
+    "fair": ("objective_exact", "$\\max_y f(x, y)$", "fair classification"),
+}
+"""Problem -> column, label of its axis, title."""
+WORST = ("test_worst_class_loss", "worst class's test loss (nat)", "fairness")
+GOALS = {"fair": "classes weighted by $y$", "mean": "classes' mean loss"}
+T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+"""Student's t, two-sided 95 %, for 1 to 10 degrees of freedom."""
+
+
+def main(words: list[str] | None = None) -> None:
+    """Draw the figure; print and write its last numbers; exit status 2 if a result is missing."""
+    flags = study.parser("b_fig2", __doc__, ["b_fig2.toml", "b_fig2_minimax.toml"]).parse_args(words)
+    with study.told("b_fig2"):
+        groups = study.read("b_fig2", flags, ("H", "goal"), ("H",))
+        told = f"{text(groups)}\n\n{captions(groups)}\n"
+        print(told)
+        study.write(flags.out.with_name(flags.out.name + ".txt"), told)
+        study.keep(draw(groups), flags.out)
+
+
+def interval(values: Array) -> Array:
+    """(k,) half the width of the 95 % interval of the mean of (seeds, k) values; nan for one seed."""
+    n = len(values)
+    if n < 2:
+        return np.full(values.shape[1], math.nan)
+    k = n - 1
+    t = T95[k - 1] if k <= len(T95) else 1.96 + 2.37 / k + 2.8 / k**2
+    return np.asarray(t * values.std(axis=0, ddof=1) / math.sqrt(n))
+
+
+def problem_of(group: Group) -> str:
+    """hyperparameter or fair."""
+    return str(group.config["problem"])
+
+
+def goal_of(group: Group) -> str:
+    """fair, or the control mean."""
+    return group.where.get("goal", "fair")
+
+
+def shown_in(groups: Sequence[Group], problem: str) -> list[Group]:
+    """The lines of a problem's panel."""
+    return [g for g in groups if problem_of(g) == problem and goal_of(g) == "fair"]
+
+
+def compared(groups: Sequence[Group]) -> list[Group]:
+    """The control, and what it is compared with."""
+    mean = [g for g in groups if goal_of(g) == "mean"]
+    alike = {g.entry("H") for g in mean}
+    return [g for g in groups if mean and problem_of(g) == "fair" and g.entry("H") in alike]
+
+
+# --- words
+
+
+def text(groups: Sequence[Group]) -> str:
+    """First and last numbers, and how soon a line is where the one with the fewest local steps ends."""
+    body = []
+    for problem, (column, _, _) in PANELS.items():
+        found = [g for g in shown_in(groups, problem) if g.runs]
+        for group in found:
+            told = ends(group.curve(column)[1])
+            body.append([problem, column, f"H = {group.entry('H')}", *told, reached(group, found, column)])
+    for group in compared(groups):
+        if group.runs:
+            name = f"{goal_of(group)}, H = {group.entry('H')}"
+            body.append(["fair", WORST[0], name, *ends(group.curve(WORST[0])[1]), "-"])
+    header = ("problem", "column", "line", "first", "last", "±", "seeds", "rounds to the first line's end")
+    return study.aligned(header, body, left=3)
+
+
+def ends(values: Array) -> list[str]:
+    """Of (seeds, k): mean at the first and at the last evaluation, interval of the latter, seeds."""
+    numbers = study.digits(float(values[:, 0].mean()), float(values[:, -1].mean()), float(interval(values)[-1]))
+    return [*numbers, str(len(values))]
+
+
+def reached(group: Group, groups: Sequence[Group], column: str) -> str:
+    """The first evaluated round whose mean is as low as that of the first group after its last."""
+    level = groups[0].curve(column)[1][:, -1].mean()
+    rounds, values = group.curve(column)
+    there = np.flatnonzero(values.mean(axis=0) <= level)
+    return str(rounds[there[0]]) if len(there) else f"> {rounds[-1]}"
+
+
+def captions(groups: Sequence[Group]) -> str:
+    """What was measured, problem by problem."""
+    problems = study.split(groups, problem_of)
+    return "\n".join(study.paragraph(f"{name}: {study.caption(own, ('problem',))}") for name, own in problems.items())
+
+
+# --- figure
+
+
+def draw(groups: Sequence[Group]) -> Any:
+    """A panel for each problem, and one for the control."""
+    there = [problem for problem in PANELS if shown_in(groups, problem)]
+    control = compared(groups)
+    columns = len(there) + bool(control)
+    with plt.rc_context(study.STYLE):
+        figure, panels = study.canvas(1, columns, study.COLUMN if columns == 1 else study.PAGE, 2.3)
+        for panel, problem in zip(panels[0], there, strict=False):
+            found = shown_in(groups, problem)
+            for group in found:
+                k = study.entries(found, "H").index(group.entry("H"))
+                band(panel, group, PANELS[problem][0], f"$H$ = {group.entry('H')}", k)
+            study.titled(panel, PANELS[problem][2], found, lambda g: f"H = {g.entry('H')}")
+            panel.set_ylabel(PANELS[problem][1])
+        if control:
+            for k, group in enumerate(control):
+                band(panels[0, -1], group, WORST[0], GOALS[goal_of(group)], 3 + k)
+            study.titled(panels[0, -1], f"{WORST[2]}, $H$ = {control[0].entry('H')}", control, goal_of)
+            panels[0, -1].set_ylabel(WORST[1])
+        for panel in panels[0]:
+            panel.set(xlabel="rounds", xlim=(0, None))
+            panel.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        study.legend(figure, panels, 5, "line: mean over seeds; band: 95 % interval of the mean")
+    return figure
+
+
+def band(panel: Any, group: Group, column: str, label: str, k: int) -> None:
+    """A line with its interval."""
+    if not group.runs:
+        return
+    rounds, values = group.curve(column)
+    mean, half = values.mean(axis=0), interval(values)
+    panel.plot(rounds, mean, label=label, **(study.look(k) | {"markevery": max(len(rounds) // 6, 1)}))
+    if len(values) > 1:
+        panel.fill_between(rounds, mean - half, mean + half, color=study.look(k)["color"], alpha=0.15, linewidth=0)
+
+
+if __name__ == "__main__":
+    main()
