@@ -30,7 +30,7 @@ check() { # check NAME SECONDS COMMAND...
 check lint 60 ruff check .
 check format 60 ruff format --check .
 check types 300 mypy
-check tests 900 python -m pytest tests
+check tests 1800 python -m pytest tests
 for ranks in 2 3 5; do
     if ! compgen -G 'tests/mpi/test_*.py' >/dev/null; then break; fi
     check "mpi, $ranks ranks" 300 mpirun -n "$ranks" python -m pytest -q --with-mpi --only-mpi tests/mpi
