@@ -148,7 +148,7 @@ class Hyperparameter:
             IndexError: a position lies beyond the data.
         """
         positions = np.arange(len(data)) if batch is None else batch
-        models = np.multiply(y, np.asarray(_factor(data), self.dtype), dtype=self.dtype)
+        models = np.multiply(y, np.asarray(data.factor, self.dtype), dtype=self.dtype)
         total = np.zeros(len(y))
         for inputs, targets in _blocks(data, positions, self.dtype, BLOCK):
             total += np.logaddexp(0, -targets * (models @ inputs.T)).sum(axis=1)
@@ -210,7 +210,7 @@ class Hyperparameter:
             "loss", the mean logistic loss, and "accuracy", the share of samples with v U.y > 0.
         """
         loss, hits = 0.0, 0
-        model = np.multiply(y, np.asarray(_factor(data), self.dtype), dtype=self.dtype)
+        model = np.multiply(y, np.asarray(data.factor, self.dtype), dtype=self.dtype)
         for inputs, targets in _blocks(data, np.arange(len(data)), self.dtype, BLOCK):
             margins = targets * (inputs @ model)
             loss += float(np.logaddexp(0, -margins).sum())
@@ -272,7 +272,7 @@ class _Average:
         """(p, p)."""
         total = np.zeros((len(y), len(y)))
         for data in self.parts:
-            factor, own = np.asarray(_factor(data)), np.zeros_like(total)
+            factor, own = np.asarray(data.factor), np.zeros_like(total)
             for inputs, _ in _blocks(data, np.arange(len(data)), np.float64, HESSIAN_BLOCK):
                 # sigma'(t) = sigma(t) sigma(-t), even in t: the targets cancel
                 inputs *= 0.5 / np.cosh(inputs @ (factor * y) / 2)[:, None]
@@ -283,7 +283,7 @@ class _Average:
 
 def _slope(y: Array, data: Dataset, positions: Batch, dtype: DTypeLike) -> Vector:
     """(p,) the gradient at y (p,) of the mean of log(1 + exp(-v U.y)) over the samples at `positions`."""
-    factor = _factor(data)
+    factor = data.factor
     model = np.multiply(y, np.asarray(factor, dtype), dtype=dtype)
     total = np.zeros(len(y))
     for inputs, targets in _blocks(data, positions, dtype, BLOCK):
@@ -294,29 +294,10 @@ def _slope(y: Array, data: Dataset, positions: Batch, dtype: DTypeLike) -> Vecto
 
 
 def _blocks(data: Dataset, positions: Batch, dtype: DTypeLike, size: int) -> Iterator[tuple[Array, Vector]]:
-    """Inputs (b, p) in `dtype`, still to be multiplied by `_factor(data)`, and targets (b,), in turn."""
+    """Inputs (b, p) in `dtype`, still to be multiplied by `data.factor`, and targets (b,), in turn."""
     for start in range(0, len(positions), size):
-        part = positions[start : start + size]
-        if _shifted(data):
-            inputs, labels = data.take(part, dtype)
-        else:
-            rows = part if data.rows is None else data.rows[part]
-            # `take` gathers rows twice as fast as indexing
-            inputs, labels = np.take(data.inputs, rows, axis=0).astype(dtype, copy=False), data.labels[rows]
+        inputs, labels = data.unscaled(positions[start : start + size], dtype)
         yield inputs, TARGETS[labels % 2]
-
-
-def _factor(data: Dataset) -> float | Vector:
-    """What the model is multiplied by in place of every input. A shift is applied to the inputs, and then it is 1.
-
-    A product with inputs not yet shifted would cancel in float32.
-    """
-    return 1.0 if _shifted(data) else data.scale
-
-
-def _shifted(data: Dataset) -> bool:
-    """Told without NumPy where the shift is a number: np.any takes as long as gathering a batch."""
-    return bool(data.shift != 0) if isinstance(data.shift, int | float) else bool(np.any(data.shift))
 
 
 @lru_cache(maxsize=1024)
@@ -337,7 +318,7 @@ def _largest_eigenvalue(data: Dataset) -> float:
     besides (multiples of the golden ratio, modulo 1), so that no symmetry of the inputs hides the eigenvector.
     """
     vector = 0.5 + np.arange(data.features) * (math.sqrt(5) - 1) / 2 % 1
-    factor, positions, largest = _factor(data), np.arange(len(data)), 0.0
+    factor, positions, largest = data.factor, np.arange(len(data)), 0.0
     for _ in range(MATRIX_PRODUCTS):
         model = np.asarray(vector / np.linalg.norm(vector) * factor, np.float32)
         vector = np.zeros(data.features)

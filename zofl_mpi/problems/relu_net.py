@@ -121,7 +121,7 @@ class ReLUNet:
         is r a_q in w_q and r w_q s_q U in Z_q.
         """
         positions = np.arange(len(data)) if batch is None else batch
-        factor = _factor(data)
+        factor = data.factor
         Z, w = self._split(x[None], factor)
         by_Z, by_w = np.zeros(Z.shape), np.zeros(self.hidden)
         for inputs, labels in self._blocks(data, positions):
@@ -174,7 +174,7 @@ class ReLUNet:
         """
         each = np.ones(data.classes) if mix is None else mix / np.maximum(data.counts(), 1)
         sums = np.zeros(4)  # of the weights, the losses, the smooth losses, the hits
-        Z, w = self._split(x[None], _factor(data))
+        Z, w = self._split(x[None], data.factor)
         for inputs, labels in self._blocks(data, np.arange(len(data))):
             t, targets = Z @ inputs.T, TARGETS[labels % 2]
             sharp, smooth = w[0] @ _relu(t), w[0] @ self._softplus(t)
@@ -188,7 +188,7 @@ class ReLUNet:
     def _objective(self, x: Array, data: Dataset, batch: Batch | None, rectify: Rectifier) -> Vector:
         """(k,) f_i at the rows of x (k, n) with this rectifier."""
         positions = np.arange(len(data)) if batch is None else batch
-        Z, w = self._split(x, _factor(data))
+        Z, w = self._split(x, data.factor)
         total = np.zeros(len(x))
         for inputs, labels in self._blocks(data, positions):
             units = rectify(Z @ inputs.T).reshape(len(x), self.hidden, -1)  # (k, N_1, b)
@@ -216,29 +216,10 @@ class ReLUNet:
         return np.asarray(np.logaddexp(0, self.beta * t.astype(np.float64)) / self.beta)
 
     def _blocks(self, data: Dataset, positions: Batch) -> Iterator[tuple[Array, Array]]:
-        """Inputs (b, p) in `dtype`, still to be multiplied by `_factor(data)`, and labels (b,), in turn."""
+        """Inputs (b, p) in `dtype`, still to be multiplied by `data.factor`, and labels (b,), in turn."""
         for start in range(0, len(positions), BLOCK):
-            part = positions[start : start + BLOCK]
-            if _shifted(data):
-                yield data.take(part, self.dtype)
-            else:
-                rows = part if data.rows is None else data.rows[part]
-                # `take` gathers rows twice as fast as indexing
-                yield np.take(data.inputs, rows, axis=0).astype(self.dtype, copy=False), data.labels[rows]
+            yield data.unscaled(positions[start : start + BLOCK], self.dtype)
 
 
 def _relu(t: Array) -> Vector:
     return np.maximum(t, 0).astype(np.float64)
-
-
-def _shifted(data: Dataset) -> bool:
-    """Told without NumPy where the shift is a number: np.any takes as long as gathering a batch."""
-    return bool(data.shift != 0) if isinstance(data.shift, int | float) else bool(np.any(data.shift))
-
-
-def _factor(data: Dataset) -> float | Vector:
-    """What the units are multiplied by in place of every input. A shift is applied to the inputs, and then it is 1.
-
-    A product with inputs not yet shifted would cancel in float32.
-    """
-    return 1.0 if _shifted(data) else data.scale
