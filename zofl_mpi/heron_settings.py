@@ -77,12 +77,27 @@ def own_split(name: str, cls: type[Any]) -> Choice:
 def _own(name: str, cls: type[Any], values: Values, shape: tuple[int, ...], classes: int) -> tuple[Any, Any, Any]:
     try:
         found = cls(shape, classes)
-        return found.client, found.auxiliary, found.server
+        parts = {part: getattr(found, part) for part in ("client", "auxiliary", "server")}
     except Exception as exc:  # the user's code
         raise UserError(
             f"--problem {name}: {cls.__name__}({shape}, {classes}) must have client, auxiliary and server: "
             f"{type(exc).__name__}: {exc}"
         ) from exc
+    for part, module in parts.items():
+        _check_module(f"--problem {name}: the {part} part", module)
+    return parts["client"], parts["auxiliary"], parts["server"]
+
+
+def _check_module(what: str, module: Any) -> None:
+    """Raises:
+    UserError: it is no torch module, or has no sizes yet.
+    """
+    from torch import nn
+
+    if not isinstance(module, nn.Module):
+        raise UserError(f"{what} is a {type(module).__name__}; it must be a torch module")
+    if any(isinstance(p, nn.parameter.UninitializedParameter) for p in module.parameters()):
+        raise UserError(f"{what} has lazy modules: give each its sizes")
 
 
 PROBLEMS = {

@@ -42,6 +42,7 @@ from zofl_mpi.split_training import (
     averaged_round,
     first_state,
     kept,
+    memory_of,
     plan_of,
     report,
     scored,
@@ -78,6 +79,7 @@ class HERON:
         demand(0 < self.mu < math.inf, "mu", self.mu, "a smoothing radius above 0")
         demand(self.n_p >= 1, "n_p", self.n_p, "a whole number of directions, at least 1")
         self.training.fit(self.setting)
+        self.training.fit_local(self.setting)
 
     # --- the two servers
 
@@ -137,8 +139,14 @@ class HERON:
     def columns(self) -> Mapping[str, tuple[str, str]]:
         return COLUMNS
 
+    def memory(self) -> dict[str, str | float]:
+        """What --dry-run measures."""
+        return memory_of(self.setting, self.training, "auxiliary" if self.estimate == "exact" else "forward")
+
     def plan(self, rounds: int) -> dict[str, str | float]:
-        return plan_of(self.setting, self.training, rounds, forwards=1 + self.n_p, backwards=False)
+        central = f"{2 * self.n_p}, and 1 more where it is uploaded"
+        passes: dict[str, int | str] = {"one-sided": 1 + self.n_p, "central": central, "exact": 1}
+        return plan_of(self.setting, self.training, rounds, passes[self.estimate], backwards=self.estimate == "exact")
 
 
 METHODS = {"heron": HERON, "sflv1": SFLV1, "sflv2": SFLV2, "cse_fsl": CSEFSL, "fsl_sage": FSLSAGE}

@@ -41,6 +41,8 @@ class Optimiser:
             return
         if "first" not in memory:
             memory["first"], memory["second"], memory["t"] = g.new_zeros(g.shape), g.new_zeros(g.shape), 0
+        for name in ("first", "second"):
+            memory[name] = memory[name].to(theta.device)  # from a checkpoint they come to the host
         first, second = memory["first"], memory["second"]
         t = memory["t"] = int(memory["t"]) + 1
         first.lerp_(g, 1 - 0.9)
@@ -52,5 +54,5 @@ class Optimiser:
         if not self.momentum:
             return g
         kept = memory.get("first")
-        memory["first"] = g.clone() if kept is None else kept.mul_(self.momentum).add_(g)
+        memory["first"] = g.clone() if kept is None else kept.to(g.device).mul_(self.momentum).add_(g)
         return memory["first"]

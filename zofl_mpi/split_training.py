@@ -163,19 +163,30 @@ class Training:
         """Refuses data that the batches do not fit.
 
         Raises:
-            UserError: a client with fewer samples than a batch; a batch of one sample, which BatchNorm cannot take.
+            UserError: a client with fewer samples than a batch; a batch of one sample, which BatchNorm cannot take;
+                inputs that are no images, which cannot be cropped.
         """
+        shape = setting.problem.input_shape
+        if self.augment != "none" and len(shape) != 3:
+            raise UserError(f"--augment {self.augment}: inputs of shape {shape} are no images")
         sizes = [len(data) for data in setting.data]
         demand(
             self.batch <= min(sizes), "batch", self.batch, f"at most {min(sizes)}, the samples of the smallest client"
         )
-        if getattr(setting.problem, "normalised", False):
-            last = [size % self.batch for size in sizes]
-            if self.batch == 1 or 1 in last:
-                who = "every batch" if self.batch == 1 else f"the last batch of client {last.index(1)}"
+        if setting.problem.takes_one:
+            return
+        for i in range(setting.m):
+            if any(self.samples(setting, i, q) == 1 for q in range(self.steps(setting, i))):
+                who = "every batch" if self.batch == 1 else f"the last batch of client {i}"
                 raise UserError(
                     f"--batch {self.batch}: {who} has one sample, which BatchNorm cannot normalise; take another batch"
                 )
+
+    def fit_local(self, setting: Setting) -> None:
+        """Refuses a local part of which nothing trains."""
+        part = self.trainable(setting.problem.n_client, setting.problem.local.n)
+        if part.start == part.stop:
+            raise UserError(f"--freeze {self.freeze}: nothing of the local part is left to train")
 
     # --- a client
 
@@ -256,6 +267,7 @@ class LocalSteps:
         self.part = training.trainable(self.problem.n_client, self.theta.numel())
         self.moments = training.moments(client)
         self.loss, self.count = 0.0, 0
+        self.compared, self.vague = 0, 0
 
     def __iter__(self) -> Iterator[tuple[int, Tensor, Tensor]]:
         """(q, inputs, labels) of each local step."""
@@ -316,15 +328,31 @@ class LocalSteps:
             yield u
 
     def compare(self, plus: float, other: float) -> None:
-        """Warns, once a process, where two losses differ by too little to mean anything in their precision."""
-        gap, size = abs(plus - other), max(abs(plus), abs(other))
-        if gap < 1e-6 * size and not _warned:
-            _warned.append(True)
-            print(
-                f"zofl_mpi: warning: the losses of a perturbed and an unperturbed pass differ by {gap / size:.1g} of "
-                "their size, which is rounding in float32: a larger --mu, or --dtype float64",
-                file=sys.stderr,
-            )
+        """Counts the pairs of losses that differ by too little to mean anything in their precision.
+
+        A direction that is nearly orthogonal to the gradient gives such a pair at any radius; `done` warns of many.
+        """
+        self.compared += 1
+        self.vague += abs(plus - other) <= self._rounding() * max(abs(plus), abs(other))
+
+    def _rounding(self) -> float:
+        """Of a loss, relative."""
+        import torch
+
+        return 8 * float(torch.finfo(self.theta.dtype).eps)
+
+    def _warn(self) -> None:
+        """Once a process, where most differences of losses were rounding."""
+        if 2 * self.vague <= self.compared or _warned:
+            return
+        _warned.append(True)
+        dtype = np.dtype(self.setting.dtype)
+        print(
+            f"zofl_mpi: warning: {self.vague} of {self.compared} losses of a perturbed pass differ from the other loss "
+            f"of their step by less than {self._rounding():.1g} of their size, which is rounding in {dtype}: take a "
+            f"larger --mu{', or --dtype float64' if dtype == np.float32 else ''}",
+            file=sys.stderr,
+        )
 
     def step(self, g: Tensor) -> None:
         """The optimiser's step along g (d,)."""
@@ -332,6 +360,7 @@ class LocalSteps:
 
     def done(self) -> Trained:
         """The model stays in the client's memory until it is asked for."""
+        self._warn()
         self.client.memory["theta"], self.client.memory["buffers"] = self.theta, self.buffers
         return Trained(self.loss / self.count if self.count else math.nan)
 
@@ -484,7 +513,7 @@ def plan_of(
     setting: Setting,
     training: Training,
     rounds: int,
-    forwards: int,
+    forwards: float | str,
     backwards: bool,
     returned: bool = False,
     head: bool = True,
@@ -492,17 +521,17 @@ def plan_of(
     """The lines of --dry-run.
 
     Args:
-        forwards: forward passes of a local step.
+        forwards: forward passes of a local step; in words where steps differ.
         backwards: whether it has a backward pass, which counts as two forward passes.
         returned: whether the server sends a gradient back for each upload.
         head: whether the auxiliary head travels with the client's part.
     """
     problem = setting.problem
     itemsize = np.dtype(setting.dtype).itemsize
-    to = training.participants(setting, 0)
+    to, each = training.participants(setting, 0), range(setting.m)
     model = ((problem.local.n if head else problem.n_client) + problem.local.b) * itemsize
-    uploads = {i: [q for q in range(training.steps(setting, i)) if training.uploads(setting, i, q)] for i in to}
-    smashed = problem.smashed_numbers * itemsize
+    uploads = {i: [q for q in range(training.steps(setting, i)) if training.uploads(setting, i, q)] for i in each}
+    smashed = problem.smashed_bytes
     samples = {i: sum(training.samples(setting, i, q) for q in found) for i, found in uploads.items()}
     return {
         "kernel": problem.kernel_name(training.batch),
@@ -510,12 +539,37 @@ def plan_of(
         "a smashed sample": " x ".join(map(str, problem.smashed_shape)),
         "clients, participants in a round": f"{setting.m}, {len(to)}",
         "local steps of a round, client 0": training.steps(setting, 0),
-        "bytes down, client 0, a round": model + 8 + returned * samples.get(0, 0) * smashed,
-        "bytes up, client 0, a round": model + 8 + samples.get(0, 0) * smashed,
+        "bytes down, client 0, a round": model + 8 + returned * samples[0] * smashed,
+        "bytes up, client 0, a round": model + 8 + samples[0] * smashed,
         "bytes down and up, all clients, a round": sum(
-            2 * model + 16 + (1 + returned) * n * smashed for n in samples.values()
+            2 * model + 16 + (1 + returned) * samples[i] * smashed for i in to
         ),
-        "bytes of labels, all clients, a round": 8 * sum(samples.values()),
+        "bytes of labels, all clients, a round": 8 * sum(samples[i] for i in to),
         "forward passes of a local step": forwards,
         "backward passes of a local step": int(backwards),
+        **_macs(problem, training.batch, forwards, backwards, head),
     }
+
+
+def _macs(problem: Any, batch: int, forwards: float | str, backwards: bool, head: bool) -> dict[str, str | float]:
+    """A backward pass counts as two forward passes."""
+    from zofl_mpi.costs import macs
+
+    client, auxiliary, server_part = macs(problem)
+    each = client + (auxiliary if head else 0.0)
+    told = f"{each * batch / 1e9:.3f} G for each forward pass"
+    if not isinstance(forwards, str):
+        told = f"{(forwards + 2 * backwards) * each * batch / 1e9:.3f} G"
+    return {
+        "multiply-accumulates of a sample by part": f"{client:.6g} {auxiliary:.6g} {server_part:.6g}",
+        "multiply-accumulates of a client's step": told,
+        "multiply-accumulates of the server's step": f"{3 * server_part * batch / 1e9:.3f} G",
+    }
+
+
+def memory_of(setting: Setting, training: Training, step: str) -> dict[str, str | float]:
+    """What --dry-run measures by taking a client's step: see `costs.peak_bytes`."""
+    from zofl_mpi.costs import peak_bytes
+
+    peak = peak_bytes(setting.problem, training.batch, step)
+    return {"peak memory of a client's passes, beyond its model": f"{peak / 2**20:.2f} MiB"}

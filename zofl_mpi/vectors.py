@@ -64,8 +64,10 @@ class Flat:
         Args:
             slope: the gradient of a loss with respect to `output`, in its shape; None where `output` is the loss.
         """
+        if not (self._parameters and output.requires_grad):
+            return self._first[0].new_zeros(self.n)
         parts = torch.autograd.grad(output, self._parameters, slope, materialize_grads=True)
-        return torch.cat([part.reshape(-1) for part in parts]) if parts else output.new_empty(0)
+        return torch.cat([part.reshape(-1) for part in parts])
 
     def _bind(self, theta: Tensor, buffers: Tensor) -> None:
         offset = 0

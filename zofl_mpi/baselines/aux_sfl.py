@@ -27,6 +27,7 @@ from zofl_mpi.split_training import (
     averaged_round,
     first_state,
     kept,
+    memory_of,
     plan_of,
     report,
     scored,
@@ -49,6 +50,7 @@ class CSEFSL:
 
     def __post_init__(self) -> None:
         self.training.fit(self.setting)
+        self.training.fit_local(self.setting)
 
     def start(self) -> State:
         """The parts as the problem makes them."""
@@ -81,6 +83,10 @@ class CSEFSL:
 
     def columns(self) -> Mapping[str, tuple[str, str]]:
         return COLUMNS
+
+    def memory(self) -> dict[str, str | float]:
+        """What --dry-run measures."""
+        return memory_of(self.setting, self.training, "auxiliary")
 
     def plan(self, rounds: int) -> dict[str, str | float]:
         return plan_of(self.setting, self.training, rounds, forwards=1, backwards=True)

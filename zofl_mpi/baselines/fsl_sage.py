@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, final
 
+import numpy as np
+
 from zofl_mpi.baselines.sfl import own_part, own_update, with_head
 from zofl_mpi.errors import demand
 from zofl_mpi.optimisers import Optimiser
@@ -32,6 +34,7 @@ from zofl_mpi.split_training import (
     Update,
     Whole,
     first_state,
+    memory_of,
     plan_of,
     report,
     scored,
@@ -101,7 +104,10 @@ class FSLSAGE:
         demand(0 <= self.align_lr < math.inf, "align_lr", self.align_lr, "a step size, at least 0")
         self.training.fit(self.setting)
         demand(self.training.freeze == "none", "freeze", self.training.freeze, "none: heads do not train here anyway")
-        demand(self.training.uploads(self.setting, 0, 0), "upload_at", "last", "first: the heads are aligned after it")
+        first = all(self.training.uploads(self.setting, i, 0) for i in range(self.setting.m))
+        demand(first, "upload_at", "last", "first: the heads are aligned after it")
+        least = 1 if self.setting.problem.takes_one else 2
+        demand(self.buffer >= least, "buffer", self.buffer, "at least 2: BatchNorm cannot normalise one sample")
 
     @cached_property
     def work(self) -> dict[int, LocalSteps]:
@@ -121,24 +127,25 @@ class FSLSAGE:
         plain = State(state.theta, state.buffers, state.theta_s, state.buffers_s, state.optimiser)
         main, memory = Server(setting, training, plain), _Memory(state, self.buffer)
         message, losses, errors = own_part(setting, plain, r), {}, []
-        if r % self.l == 0:
-            for i, item in clients.ask(self.first, message, to=to):
-                main.step(item)
-                memory.add(i, item)
-            heads = {}
-            for i in to:
-                heads[i], error = self.aligned(main, memory, i)
-                errors.append(error)
-            uploads = clients.ask_each(self.rest, {i: Head(head) for i, head in heads.items()})
-        else:
-            uploads = training.items(clients, self.train, message, to)
-        for i, item in uploads:
-            match item:
-                case Smashed():
+        for group in [to] if training.order == "interleave" else [[i] for i in to]:
+            if r % self.l == 0:
+                for i, item in clients.ask(self.first, message, to=group):
                     main.step(item)
                     memory.add(i, item)
-                case Trained():
-                    losses[i] = item.loss
+                heads = {}
+                for i in group:
+                    heads[i], error = self.aligned(main, memory, i)
+                    errors.append(error)
+                uploads = clients.ask_each(self.rest, {i: Head(head) for i, head in heads.items()})
+            else:
+                uploads = clients.ask(self.train, message, to=group)
+            for i, item in uploads:
+                match item:
+                    case Smashed():
+                        main.step(item)
+                        memory.add(i, item)
+                    case Trained():
+                        losses[i] = item.loss
         mean = clients.mean(self.update, Ask(), to=to, weights=training.shares(setting))
         new = main.state(with_head(setting, plain, mean.theta), mean.buffers, math.fsum(losses.values()) / len(to))
         error = math.fsum(errors) / len(errors) if errors else math.nan
@@ -244,10 +251,14 @@ class FSLSAGE:
             "alignment_loss": ("1", "mean over clients of |estimated - true cut gradient|^2, before the alignment"),
         }
 
+    def memory(self) -> dict[str, str | float]:
+        """What --dry-run measures."""
+        return memory_of(self.setting, self.training, "auxiliary")
+
     def plan(self, rounds: int) -> dict[str, str | float]:
         lines = plan_of(self.setting, self.training, rounds, forwards=1, backwards=True, head=False)
         problem = self.setting.problem
-        head = (problem.local.n - problem.n_client) * 4
+        head = (problem.local.n - problem.n_client) * np.dtype(self.setting.dtype).itemsize
         return {**lines, f"further bytes down, each client, every {self.l} rounds": head}
 
 

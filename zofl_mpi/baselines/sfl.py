@@ -30,6 +30,7 @@ from zofl_mpi.split_training import (
     Whole,
     first_state,
     kept,
+    memory_of,
     plan_of,
     report,
     scored,
@@ -54,6 +55,8 @@ class Batches:
 
     def __init__(self, setting: Setting, training: Training, client: Client, message: Model) -> None:
         self.local = LocalSteps(setting, training, client, message)
+        if training.freeze != "client":
+            self.local.part = slice(0, setting.problem.n_client)  # the head plays no part: no moments for it
         self.left: Iterator[tuple[int, Tensor, Tensor]] = iter(self.local)
         self.smashed: Tensor = None
 
@@ -172,6 +175,10 @@ class SFLV2:
     def columns(self) -> Mapping[str, tuple[str, str]]:
         return COLUMNS
 
+    def memory(self) -> dict[str, str | float]:
+        """What --dry-run measures."""
+        return memory_of(self.setting, self.training, "cut")
+
     def plan(self, rounds: int) -> dict[str, str | float]:
         return plan_of(self.setting, self.training, rounds, forwards=1, backwards=True, returned=True, head=False)
 
@@ -250,6 +257,10 @@ class SFLV1:
 
     def columns(self) -> Mapping[str, tuple[str, str]]:
         return COLUMNS
+
+    def memory(self) -> dict[str, str | float]:
+        """What --dry-run measures."""
+        return memory_of(self.setting, self.training, "cut")
 
     def plan(self, rounds: int) -> dict[str, str | float]:
         return plan_of(self.setting, self.training, rounds, forwards=1, backwards=True, returned=True, head=False)

@@ -7,6 +7,7 @@ All losses are mean cross-entropies over a batch. A client's trainable numbers a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from zofl_mpi.data import Dataset
 from zofl_mpi.errors import UserError
 from zofl_mpi.vectors import Flat
 
-BLOCK = 256  # samples that are looked at together when all data are
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 @final
@@ -37,6 +38,8 @@ class Split:
         dtype: "float32" or "float64", of all vectors.
         device: where it computes, as torch calls it.
         bf16: forward passes in bfloat16 where torch's autocast does so; losses in float32.
+        smashed_shape, smashed_itemsize: of a smashed sample as it travels.
+        takes_one: whether a batch may have one sample.
     """
 
     client: nn.Module
@@ -50,25 +53,48 @@ class Split:
     local: Flat = field(init=False, repr=False, compare=False)
     top: Flat = field(init=False, repr=False, compare=False)
     smashed_shape: tuple[int, ...] = field(init=False, compare=False)
+    smashed_itemsize: int = field(init=False, compare=False)
+    takes_one: bool = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
+        self._check()
         kind = getattr(torch, self.dtype)
         for part in (self.client, self.auxiliary, self.server):
-            part.to(torch.device(self.device), kind, memory_format=torch.channels_last)  # type: ignore[call-overload]
+            part.to("cpu", kind, memory_format=torch.channels_last)  # type: ignore[call-overload]
             part.train()
-        object.__setattr__(self, "smashed_shape", self._tried())
+        smashed = self._tried()
+        for part in self._parts():
+            part.to(torch.device(self.device))
+        object.__setattr__(self, "smashed_shape", tuple(smashed.shape[1:]))
+        object.__setattr__(self, "smashed_itemsize", smashed.element_size())
         object.__setattr__(self, "local", Flat([self.client, self.auxiliary]))
         object.__setattr__(self, "top", Flat([self.server]))
 
-    def _tried(self) -> tuple[int, ...]:
-        """The shape of a smashed sample, from two samples through all parts; leaves no trace in them.
+    def _check(self) -> None:
+        """Refuses parts whose values are no function of theta, the buffers and the inputs.
 
         Raises:
-            UserError: a part does not fit what it gets.
+            UserError: parts that share parameters, have nothing to train, or depend on a count of batches.
+        """
+        held = [id(value) for part in self._parts() for value in (*part.parameters(), *part.buffers())]
+        if len(set(held)) < len(held):
+            raise UserError("the client, auxiliary and server parts share parameters; give each its own")
+        if not any(p.requires_grad for p in self.server.parameters()):
+            raise UserError("the server part has no parameters to train")
+        modules = (m for part in self._parts() for m in part.modules())
+        if any(isinstance(m, NORMS) and m.track_running_stats and m.momentum is None for m in modules):
+            raise UserError("a BatchNorm with momentum=None depends on a count of batches; give it a number")
+
+    def _tried(self) -> Tensor:
+        """Two smashed samples, which have been through all parts, on the CPU; leaves no trace in these.
+
+        Raises:
+            UserError: a part does not fit what it gets, or draws random numbers.
         """
         kept = [b.clone() for part in self._parts() for b in part.buffers()]
-        inputs = torch.zeros(2, *self.input_shape, dtype=getattr(torch, self.dtype), device=self.device)
-        with torch.no_grad():
+        inputs = torch.zeros(2, *self.input_shape, dtype=getattr(torch, self.dtype))
+        with torch.no_grad(), self._precision("cpu"), torch.random.fork_rng(devices=()):
+            state = torch.random.get_rng_state()
             smashed = self._through("client", self.client, inputs)
             for name, part in (("auxiliary", self.auxiliary), ("server", self.server)):
                 logits = self._through(name, part, smashed)
@@ -77,11 +103,27 @@ class Split:
                         f"the {name} part maps smashed samples of shape {tuple(smashed.shape[1:])} to "
                         f"{tuple(logits.shape[1:])}; it must give {self.classes} logits"
                     )
+            if not torch.equal(state, torch.random.get_rng_state()):
+                raise UserError(
+                    "a part draws random numbers in a forward pass (dropout?), which no seed of the run reaches: "
+                    "take probability 0"
+                )
+            object.__setattr__(self, "takes_one", self._takes_one(inputs[:1]))
         for b, value in zip((b for part in self._parts() for b in part.buffers()), kept, strict=True):
             b.copy_(value)
-        return tuple(smashed.shape[1:])
+        return smashed
+
+    def _takes_one(self, x: Tensor) -> bool:
+        """Whether a batch may have one sample: a BatchNorm that is left with one number of each channel refuses."""
+        try:
+            smashed = self.client(x)
+            self.auxiliary(smashed), self.server(smashed)
+        except ValueError:
+            return False
+        return True
 
     def _through(self, name: str, part: nn.Module, x: Tensor) -> Tensor:
+        version = x._version
         try:
             found = part(x)
         except Exception as exc:  # the user's code, and torch's many exceptions for shapes
@@ -92,6 +134,8 @@ class Split:
             ) from exc
         if not isinstance(found, Tensor):
             raise UserError(f"the {name} part returns a {type(found).__name__}, not a tensor")
+        if x._version != version:
+            raise UserError(f"the {name} part changes its inputs in place, which others use too (inplace=True?)")
         return found
 
     def _parts(self) -> tuple[nn.Module, nn.Module, nn.Module]:
@@ -107,7 +151,12 @@ class Split:
     @property
     def smashed_numbers(self) -> int:
         """q_s, numbers of a smashed sample."""
-        return int(np.prod(self.smashed_shape))
+        return math.prod(self.smashed_shape)
+
+    @property
+    def smashed_bytes(self) -> int:
+        """Of a smashed sample, as it travels."""
+        return self.smashed_numbers * self.smashed_itemsize
 
     def kernel_name(self, batch_size: int) -> str:
         """torch, and the kind of device: each kind rounds differently."""
@@ -137,14 +186,9 @@ class Split:
         with self._precision():
             return self.server(self.client(inputs))  # type: ignore[no-any-return]
 
-    @property
-    def normalised(self) -> bool:
-        """Whether some part has a BatchNorm."""
-        kinds = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-        return any(isinstance(m, kinds) for part in self._parts() for m in part.modules())
-
-    def _precision(self) -> Any:
-        return torch.autocast(torch.device(self.device).type, torch.bfloat16) if self.bf16 else nullcontext()
+    def _precision(self, device: str = "") -> Any:
+        kind = torch.device(device or self.device).type
+        return torch.autocast(kind, torch.bfloat16) if self.bf16 else nullcontext()
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:

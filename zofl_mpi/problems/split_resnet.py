@@ -26,14 +26,15 @@ class BasicBlock(nn.Module):
         self.norm1 = nn.BatchNorm2d(out)
         self.conv2 = nn.Conv2d(out, out, 3, 1, 1, bias=False)
         self.norm2 = nn.BatchNorm2d(out)
-        self.relu = nn.ReLU()
+        self.relu = nn.ReLU(inplace=True)  # a map less in memory
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or channels != out:
             self.shortcut = nn.Sequential(nn.Conv2d(channels, out, 1, stride, bias=False), nn.BatchNorm2d(out))
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.norm2(self.conv2(self.relu(self.norm1(self.conv1(x)))))
-        return self.relu(y + self.shortcut(x))  # type: ignore[no-any-return]
+        y += self.shortcut(x)
+        return self.relu(y)  # type: ignore[no-any-return]
 
 
 @final
@@ -76,7 +77,7 @@ class ResNet:
                 f"--stages: {len(self.stages)} stages need images of at least {least} pixels a side, not {height}"
             )
         stem = nn.Sequential(
-            nn.Conv2d(channels, self.width, 3, 1, 1, bias=False), nn.BatchNorm2d(self.width), nn.ReLU()
+            nn.Conv2d(channels, self.width, 3, 1, 1, bias=False), nn.BatchNorm2d(self.width), nn.ReLU(inplace=True)
         )
         blocks, now, side = [], self.width, [height, width]
         smashed = (self.width, height, width)

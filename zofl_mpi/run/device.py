@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
 from typing import Any
@@ -231,3 +231,15 @@ def blas() -> str:
     )
     known = [found[0].get(key) for key in ("internal_api", "version", "architecture")] if found else ["unknown"]
     return " ".join(str(word) for word in known if word)
+
+
+def allocated(device: str, work: Callable[[], None]) -> int:
+    """The most bytes that `work` holds on a GPU at once, beyond what was there before, by torch's allocator."""
+    import torch
+
+    torch.cuda.synchronize(device)
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    work()
+    torch.cuda.synchronize(device)
+    return int(torch.cuda.max_memory_allocated(device)) - before

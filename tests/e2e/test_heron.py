@@ -1,0 +1,395 @@
+"""HERON-SFL and its baselines by the command line: bits, bytes, continued runs, refusals, networks of a user's own."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_limits
+
+from tests.agreement import differences
+from tests.conftest import UNDER_MPI, Completed
+from zofl_mpi.run import cli, records
+from zofl_mpi.run.records import checkpoint_path
+
+Mpirun = Callable[..., Completed]
+Load = Callable[[str, int], records.Run]
+METHODS = {
+    "heron": ["--k", "2", "--n-p", "2", "--mu", "0.01"],
+    "sflv1": ["--momentum", "0.5", "--optimiser", "sgd", "--lr-client", "0.1"],
+    "sflv2": ["--order", "client_major"],
+    "cse_fsl": ["--k", "3", "--upload-at", "last"],
+    "fsl_sage": ["--k", "2", "--l", "3", "--align-epochs", "2", "--buffer", "40"],
+}
+CONTINUED = ["heron", "sflv1", "fsl_sage"]
+USUAL = ["--data", "digits", "--m", "5", "--alpha", "1", "--width", "2", "--stages", "1", "1", "--batch", "16"]
+USUAL += ["--h", "4", "--beta", "0.6", "--augment", "crop-flip", "--eval-every", "2", "--lr-server", "0.01", "--quiet"]
+ROUNDS, BATCH = 4, 16
+N_CLIENT, N_HEAD, N_BUFFERS, Q_S = 102, 1290, 12, 128
+"""Of width 2 on 8 x 8 digits: 18 + 4 + 2 (36 + 4) parameters, 128 x 10 + 10, means and variances of 3 BatchNorms."""
+
+SEVERAL = """
+import json, sys
+from zofl_mpi.run import cli
+
+for arguments in json.loads(sys.argv[1]):
+    try:
+        cli.main("zofl_mpi.heron_sfl", arguments)
+    except SystemExit as end:
+        if end.code:
+            raise
+"""
+
+
+def command(method: str, rounds: int, out: Path) -> list[str]:
+    return ["--method", method, *USUAL, *METHODS[method], "--rounds", str(rounds), "--out", str(out)]
+
+
+def here(*arguments: object) -> int:
+    """The exit status of a command in this process."""
+    with pytest.raises(SystemExit) as caught:
+        cli.main("zofl_mpi.heron_sfl", [*map(str, arguments)])
+    return int(caught.value.code or 0)
+
+
+@pytest.fixture(autouse=True)
+def same_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A run sets signal handlers and threads; a test that runs one in this process puts them back."""
+    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    monkeypatch.chdir(tmp_path)
+    with threadpool_limits():
+        yield
+    for number, handler in kept.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int, Mpirun], Path]:
+    """results(method, ranks, mpirun): all methods on so many ranks are one start; on 3 also the continued runs."""
+    if UNDER_MPI:
+        pytest.skip("mpirun cannot be started under mpirun")
+    folder, done = tmp_path_factory.mktemp("heron"), set[int]()
+
+    def begun(method: str) -> Path:
+        """Two of the four rounds, in this process, to be continued on 3 ranks: heads are aligned in rounds 0 and 3."""
+        out = folder / f"{method}-part.h5"
+        assert here(*command(method, 2, out)) == 0
+        for path in (out, checkpoint_path(out)):
+            shutil.copy(path, folder / path.name.replace("part", "half"))
+        return out
+
+    def found(method: str, ranks: int, mpirun: Mpirun) -> Path:
+        if ranks not in done:
+            done.add(ranks)
+            runs = [command(name, ROUNDS, folder / f"{name}-{ranks}.h5") for name in METHODS]
+            if ranks == 3:
+                parts = {name: begun(name) for name in CONTINUED}
+                runs += [["--resume", str(path), "--rounds", str(ROUNDS), "--quiet"] for path in parts.values()]
+            if ranks:
+                ended = mpirun(ranks, "-c", SEVERAL, json.dumps(runs), timeout=300)
+                assert ended.returncode == 0, ended.stderr
+                assert "arning" not in ended.stderr
+            else:
+                assert [here(*run) for run in runs] == [0] * len(runs)
+        return folder / f"{method}-{ranks}.h5"
+
+    return found
+
+
+@pytest.mark.parametrize("ranks", [3, 5])
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_has_the_same_bits_on_any_number_of_ranks(
+    mpirun: Mpirun, results: Callable[..., Path], method: str, ranks: int
+) -> None:
+    """BatchNorm, crops, participants, uploads. Mutations: a generator of a rank; moments or modules of a neighbour."""
+    alone, spread = results(method, 0, mpirun), results(method, ranks, mpirun)
+    assert records.load(spread).attrs["ranks"] == ranks and records.load(alone).attrs["ranks"] == 1
+    assert differences(alone, spread) == []
+
+
+@pytest.mark.parametrize("method", CONTINUED)
+def test_a_run_that_was_interrupted_goes_on_on_other_ranks_to_the_bit(
+    mpirun: Mpirun, results: Callable[..., Path], method: str
+) -> None:
+    """Adam's moments of clients and server, momenta of replicas, running statistics, heads, buffers.
+
+    Mutations: one of them in no checkpoint; counted from 0 again.
+    """
+    three = results(method, 3, mpirun)
+    part, half = (three.with_name(f"{method}-{name}.h5") for name in ("part", "half"))
+    assert differences(three, half) != []
+    assert differences(three, part) == []
+    assert records.load(part).attrs["status"] == "done"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_moves_and_reports_what_it_describes(
+    mpirun: Mpirun, results: Callable[..., Path], method: str
+) -> None:
+    found = records.load(results(method, 0, mpirun))
+    assert [name for name in found.rounds if not (found.units[name] and found.descriptions[name])] == []
+    for name in ("test_loss", "test_accuracy", "server_loss"):
+        assert np.isfinite(found.rounds[name][[0, -1]]).all(), name
+    assert np.isnan(found.rounds["local_loss"]).all() == (method in ("sflv1", "sflv2"))
+    assert found.rounds["test_loss"][-1] != found.rounds["test_loss"][0]
+    assert found.final["theta"].shape == (N_CLIENT + N_HEAD,) and found.final["buffers"].shape == (N_BUFFERS,)
+    if method == "fsl_sage":
+        assert np.isfinite(found.rounds["alignment_loss"]).tolist() == [True, False, False, True]
+
+
+def uploads(method: str) -> int:
+    """Of the four local steps of a client."""
+    return {"heron": 2, "fsl_sage": 2, "cse_fsl": 2}.get(method, 4)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_bytes_are_those_of_the_formulas(mpirun: Mpirun, results: Callable[..., Path], method: str) -> None:
+    """Sections 5 to 8, in float32, for each client and round; labels apart; and 8 for r down, 8 for the local loss up.
+
+    Mutations: labels in bytes_up; the head in SplitFed's or FSL-SAGE's messages; a gradient sent back by HERON.
+    """
+    found = records.load(results(method, 3, mpirun))
+    down, up = (np.asarray(found.clients[name]).sum(axis=1) for name in ("bytes_down", "bytes_up"))
+    took = up > 0
+    assert (took.sum(axis=1) == 3).all() and np.array_equal(took, down > 0) and not np.array_equal(took[0], took[1])
+    model = 4 * (N_CLIENT + N_BUFFERS + (N_HEAD if method in ("heron", "cse_fsl") else 0))
+    smashed = uploads(method) * BATCH * 4 * Q_S
+    back = smashed if method in ("sflv1", "sflv2") else 0
+    aligned = 4 * N_HEAD if method == "fsl_sage" else 0
+    rounds = np.arange(ROUNDS)[:, None]
+    assert np.array_equal(up, took * (model + 8 + smashed))
+    assert np.array_equal(down, took * (model + 8 + back + aligned * (rounds % 3 == 0)))
+    assert found.rounds["label_bytes"].tolist() == [3 * uploads(method) * BATCH * 8] * ROUNDS
+    assert found.rounds["server_steps"].tolist() == [3 * uploads(method)] * ROUNDS
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_was_counted_is_what_the_dry_run_announced(
+    mpirun: Mpirun, results: Callable[..., Path], method: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = records.load(results(method, 0, mpirun))
+    capsys.readouterr()
+    assert here(*command(method, ROUNDS, Path("none.h5")), "--dry-run") == 0
+    lines = dict(line.rsplit(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line.startswith("bytes"))
+    told = {name.strip(): int(value.replace(",", "")) for name, value in lines.items()}
+    counted = sum(int(np.asarray(found.clients[name])[1].sum()) for name in ("bytes_down", "bytes_up"))
+    assert told["bytes down and up, all clients, a round"] == counted
+    assert told["bytes of labels, all clients, a round"] == found.rounds["label_bytes"][0]
+    client = int(np.flatnonzero(np.asarray(found.clients["bytes_up"])[1].sum(axis=0))[0])
+    for way in ("down", "up"):
+        expected = np.asarray(found.clients[f"bytes_{way}"])[1].sum(axis=0)[client]
+        assert told[f"bytes {way}, client 0, a round"] == expected
+    assert not Path("none.h5").exists()
+
+
+# --- a network of a user's own
+
+OWN = """
+import torch
+from torch import nn
+
+
+class Own:
+    def __init__(self, shape, classes):
+        self.client = nn.Sequential(nn.Flatten(), nn.Linear(shape[1] * shape[2], 6), nn.Tanh())
+        self.auxiliary = nn.Linear(6, classes)
+        self.server = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, classes))
+
+
+class Flat(Own):
+    def __init__(self, shape, classes):
+        super().__init__((1, 1, *shape), classes)
+
+
+class Lacking:
+    def __init__(self, shape, classes):
+        self.client = self.server = nn.Flatten()
+
+
+class Narrow(Own):
+    def __init__(self, shape, classes):
+        super().__init__(shape, classes)
+        self.auxiliary = nn.Linear(7, classes)
+
+
+class Function(Own):
+    def __init__(self, shape, classes):
+        super().__init__(shape, classes)
+        self.server = lambda smashed: smashed
+
+
+class Lazy(Own):
+    def __init__(self, shape, classes):
+        super().__init__(shape, classes)
+        self.auxiliary = nn.LazyLinear(classes)
+
+
+class Same(Own):
+    def __init__(self, shape, classes):
+        super().__init__(shape, classes)
+        self.auxiliary = self.server
+
+
+class Dropout(Own):
+    def __init__(self, shape, classes):
+        super().__init__(shape, classes)
+        self.client.append(nn.Dropout(0.5))
+
+
+class Frozen(Own):
+    def __init__(self, shape, classes):
+        super().__init__(shape, classes)
+        self.client.requires_grad_(False)
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[str]:
+    """The name of a module with OWN's classes in the current folder."""
+    name = "own_split_parts"
+    sys.modules.pop(name, None)
+    (tmp_path / f"{name}.py").write_text(OWN)
+    yield name
+    sys.modules.pop(name, None)
+
+
+TINY = ["--data", "digits", "--m", "3", "--batch", "64", "--rounds", "1", "--quiet", "--out", "a.h5"]
+RESNET = ["--width", "2", "--stages", "1", "1"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("cls", ["Own", "Frozen"])
+def test_an_own_split_of_three_parts_runs(own: str, method: str, cls: str) -> None:
+    """Mutation: parts that nothing trains end in a traceback of autograd's."""
+    assert here(*TINY, "--method", method, "--problem", f"{own}:{cls}", "--h", 3, "--lr-server", 0.01) == 0
+    final = records.load("a.h5").final
+    assert final["theta"].shape == ((390 if cls == "Own" else 0) + 70,) and final["theta_s"].shape == (95,)
+
+
+def test_an_own_split_of_plain_features_runs(own: str) -> None:
+    """Their shape is (features,)."""
+    data = ["--data", "synthetic", "--synthetic-features", 50, "--synthetic-samples", 400]
+    assert here(*TINY, *data, "--problem", f"{own}:Flat") == 0
+    assert records.load("a.h5").final["theta"].shape == (50 * 6 + 6 + 70,)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """The one sentence that a command ends in."""
+    capsys.readouterr()
+    assert here(*TINY, *arguments) == 2
+    told = capsys.readouterr()
+    assert told.err.startswith("zofl_mpi: ") and told.err.count("\n") == 1 and told.out == ""
+    assert "Traceback" not in told.err and not Path("a.h5").exists()
+    return told.err.removeprefix("zofl_mpi: ").rstrip()
+
+
+@pytest.mark.parametrize(
+    ("cls", "words"),
+    [
+        ("Lacking", "must have client, auxiliary and server: AttributeError: 'Lacking' object has no attribute 'auxi"),
+        ("Narrow", "the auxiliary part does not take samples of shape (6,) (its first linear layer takes 7 numbers)"),
+        ("Function", "the server part is a function; it must be a torch module"),
+        ("Lazy", "the auxiliary part has lazy modules: give each its sizes"),
+        ("Same", "the client, auxiliary and server parts share parameters"),
+        ("Dropout", "a part draws random numbers in a forward pass (dropout?)"),
+        ("Nothing", "has no attribute 'Nothing'; it must be MODULE:CLASS"),
+    ],
+)
+def test_an_own_split_that_does_not_do_is_told_in_a_sentence(
+    own: str, capsys: pytest.CaptureFixture[str], cls: str, words: str
+) -> None:
+    assert words in refused(capsys, "--problem", f"{own}:{cls}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("--batch 600", "--batch 600: must be at most 539, the samples of the smallest client"),
+        ("--batch 0", "--batch 0: must be a whole number, at least 1"),
+        ("--stages 1 1 1 1 --batch 1", "--batch 1: every batch has one sample, which BatchNorm cannot normalise"),
+        (
+            "--stages 1 1 1 1 --batch 269",
+            "--batch 269: the last batch of client 0 has one sample, which BatchNorm cannot normalise",
+        ),
+        ("--cut 99", "--cut 99: must be from 0 to 1: the network has 2 basic blocks"),
+        ("--stages 1 1 1 1 1", "--stages: 5 stages need images of at least 16 pixels a side, not 8"),
+        ("--mu 0", "--mu 0.0: must be a smoothing radius above 0"),
+        ("--n-p 0", "--n-p 0: must be a whole number of directions, at least 1"),
+        ("--k 0", "--k 0: must be a whole number, at least 1"),
+        ("--h -1", "--h -1: must be a whole number, at least 0"),
+        ("--beta 0", "--beta 0.0: must be a fraction"),
+        ("--lr-client -1", "--lr-client -1.0: must be a step size, at least 0"),
+        ("--lr-server nan", "--lr-server nan: must be a step size, at least 0"),
+        ("--order random", "--order random: must be one of interleave, client_major"),
+        ("--method sflv1 --k 2", "--k 2: must be 1: the server answers every mini-batch"),
+        ("--method sflv2 --mu 1", "unknown flag --mu"),
+        ("--method fsl_sage --freeze client", "--freeze client: must be none"),
+        ("--method fsl_sage --l 0", "--l 0: must be a whole number, at least 1"),
+        ("--method fsl_sage --stages 1 1 1 1 --buffer 1", "--buffer 1: must be at least 2: BatchNorm"),
+        ("--problem softmax", "--problem softmax: must be one of split_resnet, or module:Class"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_sentence(
+    capsys: pytest.CaptureFixture[str], arguments: str, words: str
+) -> None:
+    given = arguments.split()
+    assert words in refused(capsys, *([] if "softmax" in given else RESNET), *given)
+
+
+@pytest.mark.parametrize("flags", [["--batch", 269], ["--batch", 1, "--h", 2], ["--batch", 269, "--h", 2]])
+def test_a_batch_of_one_sample_is_none_where_channels_have_several_pixels(flags: list[object]) -> None:
+    """Or where it is not reached. Mutation: any BatchNorm refuses it, so that some partitions do not run."""
+    stages = [] if len(flags) < 3 or 1 in flags else ["--stages", 1, 1, 1, 1]
+    assert here(*TINY, *RESNET, *stages, *flags) == 0
+
+
+def test_crops_of_no_images_are_refused(own: str, capsys: pytest.CaptureFixture[str]) -> None:
+    data = ["--data", "synthetic", "--synthetic-features", 50, "--synthetic-samples", 400, "--augment", "crop-flip"]
+    assert "--augment crop-flip: inputs of shape (50,) are no images" in refused(
+        capsys, *data, "--problem", f"{own}:Flat"
+    )
+
+
+def test_a_process_ends_with_status_2_and_one_line(mpirun: Mpirun) -> None:
+    """As a user starts it."""
+    done = mpirun(0, "-m", "zofl_mpi.heron_sfl", *TINY, "--cut", 99)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr == "zofl_mpi: --cut 99: must be from 0 to 7: the network has 8 basic blocks\n"
+
+
+def test_a_radius_that_drowns_is_warned_of_and_a_usual_one_is_not(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from zofl_mpi import split_training
+
+    monkeypatch.setattr(split_training, "_warned", [])
+    assert here(*TINY, *RESNET, "--force") == 0
+    assert capsys.readouterr().err == ""
+    assert here(*TINY, *RESNET, "--force", "--mu", 1e-12, "--rounds", 2) == 0
+    told = capsys.readouterr().err
+    assert told.count("zofl_mpi: warning: ") == 1 and told.count("\n") == 1 and "a larger --mu" in told
+
+
+def test_bytes_of_two_precisions(capsys: pytest.CaptureFixture[str]) -> None:
+    """bfloat16 halves what goes up, float64 doubles all. Mutation: 4 bytes whatever the precision."""
+    told: dict[str, Any] = {}
+    for name, flags in (("float32", []), ("bf16", ["--bf16"]), ("float64", ["--dtype", "float64"])):
+        assert here(*TINY, *RESNET, "--force", *flags) == 0
+        found = records.load("a.h5").clients
+        told[name] = [int(np.asarray(found[way]).sum()) for way in ("bytes_down", "bytes_up")]
+        capsys.readouterr()
+        assert here(*TINY, *RESNET, *flags, "--dry-run") == 0
+        line = next(x for x in capsys.readouterr().out.splitlines() if x.startswith("bytes down and up, all clients"))
+        assert int(line.split()[-1].replace(",", "")) == sum(told[name])
+    (down, up), model = told["float32"], 3 * 4 * (N_CLIENT + N_HEAD + N_BUFFERS)
+    assert down == model + 24 and told["float64"] == [2 * model + 24, 2 * (up - 24) + 24]
+    assert told["bf16"] == [down, model + 24 + (up - 24 - model) // 2]
+    assert math.isclose((up - 24 - model) / (4 * Q_S), round(1797 * 0.9))

@@ -1,0 +1,98 @@
+"""SGD and Adam on flat tensors against torch's own, bit for bit (its loops over single tensors, foreach=False)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from zofl_mpi.errors import UserError
+from zofl_mpi.optimisers import Optimiser
+
+RULES: list[dict[str, Any]] = [
+    {"optimiser": "sgd"},
+    {"optimiser": "sgd", "weight_decay": 0.1},
+    {"optimiser": "sgd", "momentum": 0.9},
+    {"optimiser": "sgd", "momentum": 0.5, "weight_decay": 0.1},
+    {"optimiser": "adam"},
+    {"optimiser": "adam", "weight_decay": 0.1},
+]
+
+
+def drawn(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 1) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def torchs(parameter: torch.nn.Parameter, rule: dict[str, Any], lr: float) -> torch.optim.Optimizer:
+    own = {k: v for k, v in rule.items() if k != "optimiser"}
+    cls: Any = torch.optim.Adam if rule["optimiser"] == "adam" else torch.optim.SGD
+    return cls([parameter], lr=lr, foreach=False, **own)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: "-".join(map(str, rule.values())))
+def test_twenty_steps_are_torchs_to_the_bit(rule: dict[str, Any], dtype: torch.dtype) -> None:
+    """Gradients of sizes from 1e-6 to 1; one entry's gradient is always 0.
+
+    Mutations: 0.999 for 0.9; no correction of a bias; eps inside the root; momentum times (1 - momentum); the decay
+    after the momentum.
+    """
+    start, gradients = drawn(33, dtype=dtype), drawn(20, 33, dtype=dtype, seed=2) * torch.logspace(-6, 0, 33)
+    gradients[:, 5] = 0
+    theirs, ours = torch.nn.Parameter(start.clone()), start.clone()
+    reference, memory = torchs(theirs, rule, 0.05), dict[str, Any]()
+    for g in gradients.to(dtype):
+        kept = g.clone()
+        theirs.grad = g.clone()
+        reference.step()
+        Optimiser(**rule).step(ours, g, memory, 0.05)
+        assert torch.equal(ours, theirs.detach()) and torch.equal(g, kept)
+    assert not torch.equal(ours, start)
+
+
+def test_a_state_that_was_kept_goes_on_and_a_step_size_may_change() -> None:
+    """Mutation: the step size is part of the moments."""
+    start, gradients = drawn(9), drawn(6, 9, seed=3)
+    theirs, ours = torch.nn.Parameter(start.clone()), start.clone()
+    reference, memory = torchs(theirs, RULES[4], 0.1), dict[str, Any]()
+    for t, g in enumerate(gradients):
+        lr = 0.1 if t < 3 else 0.01
+        reference.param_groups[0]["lr"], theirs.grad = lr, g.clone()
+        reference.step()
+        memory = {k: v.clone() if hasattr(v, "clone") else v for k, v in memory.items()}
+        Optimiser().step(ours, g, memory, lr)
+    assert torch.equal(ours, theirs.detach())
+
+
+@pytest.mark.parametrize("rule", [RULES[2], RULES[4]], ids=["momentum", "adam"])
+def test_a_slice_moves_alone_and_a_step_of_size_0_changes_no_bit(rule: dict[str, Any]) -> None:
+    theta, g = drawn(10), drawn(4, seed=4)
+    start, memory = theta.clone(), dict[str, Any]()
+    Optimiser(**rule).step(theta[3:7], g, memory, 0.0)
+    assert torch.equal(theta, start)
+    Optimiser(**rule).step(theta[3:7], g, memory, 0.1)
+    moved = theta != start
+    assert moved[3:7].all() and not moved[:3].any() and not moved[7:].any()
+
+
+@pytest.mark.parametrize("rule", [RULES[2], RULES[4]], ids=["momentum", "adam"])
+def test_moments_follow_theta_to_its_device(rule: dict[str, Any]) -> None:
+    """From a checkpoint they come to the host. "meta" stands for a GPU. Mutation: moments used where they are."""
+    memory: dict[str, Any] = {"first": torch.zeros(4), "second": torch.zeros(4), "t": 3}
+    theta = torch.zeros(4, device="meta")
+    Optimiser(**rule).step(theta, torch.zeros(4, device="meta"), memory, 0.1)
+    assert memory["first"].device == theta.device
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"momentum": 1.0}, "--momentum 1.0: must be a number from 0 to below 1"),
+        ({"weight_decay": -1.0}, "--weight-decay -1.0: must be a number, at least 0"),
+        ({"weight_decay": float("inf")}, "--weight-decay inf"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(flags: dict[str, float], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        Optimiser(**flags)  # type: ignore[arg-type]
