@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import final
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -46,7 +46,8 @@ class Flat:
         """Meanwhile the modules compute with views of theta (n,) and buffers (b,); yields the parameters."""
         self._bind(theta, buffers)
         try:
-            yield self._parameters
+            with _deterministic(theta):
+                yield self._parameters
         finally:
             for p in self._parameters:
                 p.data = p.data.new_empty(0)
@@ -81,6 +82,13 @@ class Flat:
         for m in self.modules:
             own = {id(p) for p in m.parameters()}
             yield [shape for p, shape in rest if id(p) in own]
+
+
+def _deterministic(theta: Tensor) -> AbstractContextManager[Any]:
+    """On a GPU: the same algorithms in every session, and float32 that is float32 (TF32 keeps 10 bits)."""
+    if not theta.is_cuda:
+        return nullcontext()
+    return torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)
 
 
 def _joined(tensors: Sequence[Tensor]) -> Tensor:

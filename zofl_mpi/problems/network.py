@@ -365,7 +365,7 @@ class _Function:
         """On a GPU cuDNN may else choose by speed, and round to 10 bits."""
         if self.device.type == "cpu":
             return nullcontext()
-        return torch.backends.cudnn.flags(benchmark=False, deterministic=True, allow_tf32=False)
+        return torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)
 
     def _try(self, classes: int) -> None:
         """Refuse what is no function of the parameters and the inputs, by one forward pass of two inputs."""
