@@ -28,18 +28,18 @@ def test_the_method_of_the_readme_runs_on_any_number_of_ranks_and_learns(
 
 
 def test_every_flag_that_the_readme_names_exists() -> None:
-    from zofl_mpi import zo_hfl
+    from zofl_mpi import fedrzo, heron_sfl, zo_hfl
     from zofl_mpi.run import flags
     from zofl_mpi.run.plan import groups_of
 
-    pairs = [(method, "softmax") for method in zo_hfl.METHODS] + [("zo_hfl", problem) for problem in zo_hfl.PROBLEMS]
-    known = {flags.flag(name) for pair in pairs for name in flags.flags_of(groups_of(zo_hfl, *pair))}
-    named = set(re.findall(r"`(?:[^`\n]*?)--([a-z][a-z0-9-]+)", README)) - {
-        "help",
-        "jobs",
-        "ranks",
-        "only",
-    }  # of the grid runner
+    known = set()
+    for family in (zo_hfl, fedrzo, heron_sfl):
+        for method, cls in family.METHODS.items():
+            fitting = [name for name, choice in family.PROBLEMS.items() if cls.needs.__name__ in choice.roles]
+            for problem in fitting:
+                known |= {flags.flag(name) for name in flags.flags_of(groups_of(family, method, problem))}
+    of_the_grid_runner = {"help", "jobs", "ranks", "only"}
+    named = set(re.findall(r"`(?:[^`\n]*?)--([A-Za-z][A-Za-z0-9-]*)", README)) - of_the_grid_runner
     assert named - known == set()
 
 
