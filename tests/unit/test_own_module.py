@@ -47,6 +47,7 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Written
     kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ZOFL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # a second text of one second and length would not be read
     made: list[str] = []
 
     def write(source: str = NET, name: str = "", WIDTH: object = 8, FURTHER: str = "") -> str:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, final
 
-from zofl_mpi.baselines.local_sgd import COLUMNS, LocalSGD, Measured, Model, State, Trained, measured, report
+from zofl_mpi.baselines.local_sgd import LocalSGD, Measured, Model, State, Trained, columns, measured, report
 from zofl_mpi.errors import demand
 from zofl_mpi.problems import Smooth
 from zofl_mpi.run.clients import Client, Clients
@@ -56,7 +56,7 @@ class FedAvg:
         return measured(self.setting, client, message)
 
     def columns(self) -> Mapping[str, tuple[str, str]]:
-        return COLUMNS
+        return columns(self.setting)
 
     def plan(self, rounds: int) -> dict[str, str | float]:
         return self.local.plan(self.setting, rounds)
@@ -102,7 +102,7 @@ class FedProx:
         return measured(self.setting, client, message)
 
     def columns(self) -> Mapping[str, tuple[str, str]]:
-        return COLUMNS
+        return columns(self.setting)
 
     def plan(self, rounds: int) -> dict[str, str | float]:
         return self.local.plan(self.setting, rounds)

@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.baselines.local_sgd import (
-    COLUMNS,
     LocalSGD,
     Measured,
     Model,
     State,
     Trained,
+    columns,
     descended,
     measured,
     repeated,
@@ -91,7 +91,7 @@ class FedMSPP:
         return measured(self.setting, client, message)
 
     def columns(self) -> Mapping[str, tuple[str, str]]:
-        return COLUMNS
+        return columns(self.setting)
 
     def plan(self, rounds: int) -> dict[str, str | float]:
         return self.local.plan(self.setting, rounds)

@@ -72,9 +72,11 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
     "train_loss": ("nat", "the same on all training samples, the server's and the clients'"),
     "f1": ("1", "mean loss of x on the server's data; nan if it has none"),
     "objective": ("1", "sum_i w_i F_i(x), what the clients minimise together"),
-    "objective_nonsmooth": ("1", "the same with the nonsmooth losses whose smooth twin the F_i are"),
-    "test_smooth_loss": ("nat", "test_loss of the smooth twin; test_loss itself is the nonsmooth one"),
     "local_steps": ("1", "local steps that all participants took in this round"),
+}
+TWIN_COLUMNS: Mapping[str, tuple[str, str]] = {
+    "objective_nonsmooth": ("1", "objective with the nonsmooth losses whose smooth twin the F_i are"),
+    "test_smooth_loss": ("nat", "test_loss of the smooth twin; test_loss itself is the nonsmooth one"),
 }
 
 
@@ -293,6 +295,11 @@ def measured(setting: Setting, client: Client, message: Model) -> Measured:
     return Measured(loss, len(data), float(losses[0]))
 
 
+def columns(setting: Setting) -> Mapping[str, tuple[str, str]]:
+    """What `report` and `State` give, for this problem."""
+    return {**COLUMNS, **(TWIN_COLUMNS if has_twin(setting.problem) else {})}
+
+
 def has_twin(problem: Any) -> bool:
     """Whether `loss` and `gradient` are those of a smooth twin of the `losses`, bent with sharpness `beta`."""
     return hasattr(problem, "losses") and hasattr(problem, "beta")
@@ -301,7 +308,7 @@ def has_twin(problem: Any) -> bool:
 def report(
     setting: Setting, x: Array, r: int, clients: Clients, measure: Step, weights: Mapping[int, float]
 ) -> dict[str, float]:
-    """The columns of COLUMNS but the state's; `measure` is the method's step that returns `measured`.
+    """The columns of `columns` but the state's; `measure` is the method's step that returns `measured`.
 
     Those of the smooth twin and of the nonsmooth losses only where the problem has both.
     """

@@ -135,7 +135,7 @@ class Scaffnew:
         return measured(self.setting, client, message)
 
     def columns(self) -> Mapping[str, tuple[str, str]]:
-        return {**local_sgd.COLUMNS, "iterations": ("1", "local steps of each client since the start")}
+        return {**local_sgd.columns(self.setting), "iterations": ("1", "local steps of each client since the start")}
 
     def plan(self, rounds: int) -> dict[str, str | float]:
         m, each = self.setting.m, [self.steps(r) for r in range(rounds)]

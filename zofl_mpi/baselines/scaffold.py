@@ -112,7 +112,7 @@ class Scaffold:
         return measured(self.setting, client, message)
 
     def columns(self) -> Mapping[str, tuple[str, str]]:
-        return {**local_sgd.COLUMNS, "c": ("1", "the server's control variate, flat as x")}
+        return {**local_sgd.columns(self.setting), "c": ("1", "the server's control variate, flat as x")}
 
     def plan(self, rounds: int) -> dict[str, str | float]:
         return self.local.plan(self.setting, rounds, vectors=2, full_pass=self.option == "I")

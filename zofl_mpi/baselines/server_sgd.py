@@ -13,7 +13,7 @@ from typing import ClassVar, final
 import numpy as np
 
 from zofl_mpi import server
-from zofl_mpi.baselines.local_sgd import COLUMNS, Measured, Model, State, measured, report
+from zofl_mpi.baselines.local_sgd import Measured, Model, State, columns, measured, report
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.problems import Smooth
 from zofl_mpi.run.clients import Client, Clients
@@ -70,7 +70,7 @@ class ServerSGD:
         return measured(self.setting, client, message)
 
     def columns(self) -> Mapping[str, tuple[str, str]]:
-        return COLUMNS
+        return columns(self.setting)
 
     def plan(self, rounds: int) -> dict[str, str | float]:
         return {
