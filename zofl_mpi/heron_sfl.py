@@ -42,7 +42,7 @@ from zofl_mpi.split_training import (
     averaged_round,
     first_state,
     kept,
-    memory_of,
+    measured_of,
     plan_of,
     report,
     scored,
@@ -139,14 +139,20 @@ class HERON:
     def columns(self) -> Mapping[str, tuple[str, str]]:
         return COLUMNS
 
-    def memory(self) -> dict[str, str | float]:
+    def measured(self) -> dict[str, str | float]:
         """What --dry-run measures."""
-        return memory_of(self.setting, self.training, "auxiliary" if self.estimate == "exact" else "forward")
+        step = "auxiliary" if self.estimate == "exact" else "forward"
+        return measured_of(self.setting, self.training, step, self.forwards)
 
-    def plan(self, rounds: int) -> dict[str, str | float]:
+    @property
+    def forwards(self) -> int | str:
+        """Forward passes of a local step; in words where steps differ."""
         central = f"{2 * self.n_p}, and 1 more where it is uploaded"
         passes: dict[str, int | str] = {"one-sided": 1 + self.n_p, "central": central, "exact": 1}
-        return plan_of(self.setting, self.training, rounds, passes[self.estimate], backwards=self.estimate == "exact")
+        return passes[self.estimate]
+
+    def plan(self, rounds: int) -> dict[str, str | float]:
+        return plan_of(self.setting, self.training, rounds, self.forwards, backwards=self.estimate == "exact")
 
 
 METHODS = {"heron": HERON, "sflv1": SFLV1, "sflv2": SFLV2, "cse_fsl": CSEFSL, "fsl_sage": FSLSAGE}

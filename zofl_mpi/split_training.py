@@ -547,29 +547,27 @@ def plan_of(
         "bytes of labels, all clients, a round": 8 * sum(samples[i] for i in to),
         "forward passes of a local step": forwards,
         "backward passes of a local step": int(backwards),
-        **_macs(problem, training.batch, forwards, backwards, head),
     }
 
 
-def _macs(problem: Any, batch: int, forwards: float | str, backwards: bool, head: bool) -> dict[str, str | float]:
-    """A backward pass counts as two forward passes."""
-    from zofl_mpi.costs import macs
+def measured_of(setting: Setting, training: Training, step: str, forwards: float | str = 1) -> dict[str, str | float]:
+    """What --dry-run measures by computing, which a start would wait for: multiply-accumulates and memory of a step.
 
-    client, auxiliary, server_part = macs(problem)
-    each = client + (auxiliary if head else 0.0)
-    told = f"{each * batch / 1e9:.3f} G for each forward pass"
+    Args:
+        step: see `costs.peak_bytes`; a backward pass counts as two forward passes.
+        forwards: forward passes of a local step; in words where steps differ.
+    """
+    from zofl_mpi.costs import macs, peak_bytes
+
+    client, auxiliary, server_part = macs(setting.problem)
+    each = (client if step == "cut" else client + auxiliary) * training.batch / 1e9
+    told = f"{each:.3f} G for each forward pass"
     if not isinstance(forwards, str):
-        told = f"{(forwards + 2 * backwards) * each * batch / 1e9:.3f} G"
+        told = f"{(forwards + 2 * (step != 'forward')) * each:.3f} G"
+    peak = peak_bytes(setting.problem, training.batch, step)
     return {
         "multiply-accumulates of a sample by part": f"{client:.6g} {auxiliary:.6g} {server_part:.6g}",
         "multiply-accumulates of a client's step": told,
-        "multiply-accumulates of the server's step": f"{3 * server_part * batch / 1e9:.3f} G",
+        "multiply-accumulates of the server's step": f"{3 * server_part * training.batch / 1e9:.3f} G",
+        "peak memory of a client's passes, beyond its model": f"{peak / 2**20:.2f} MiB",
     }
-
-
-def memory_of(setting: Setting, training: Training, step: str) -> dict[str, str | float]:
-    """What --dry-run measures by taking a client's step: see `costs.peak_bytes`."""
-    from zofl_mpi.costs import peak_bytes
-
-    peak = peak_bytes(setting.problem, training.batch, step)
-    return {"peak memory of a client's passes, beyond its model": f"{peak / 2**20:.2f} MiB"}

@@ -27,7 +27,7 @@ from zofl_mpi.split_training import (
     averaged_round,
     first_state,
     kept,
-    memory_of,
+    measured_of,
     plan_of,
     report,
     scored,
@@ -84,9 +84,9 @@ class CSEFSL:
     def columns(self) -> Mapping[str, tuple[str, str]]:
         return COLUMNS
 
-    def memory(self) -> dict[str, str | float]:
+    def measured(self) -> dict[str, str | float]:
         """What --dry-run measures."""
-        return memory_of(self.setting, self.training, "auxiliary")
+        return measured_of(self.setting, self.training, "auxiliary")
 
     def plan(self, rounds: int) -> dict[str, str | float]:
         return plan_of(self.setting, self.training, rounds, forwards=1, backwards=True)

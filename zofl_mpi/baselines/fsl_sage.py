@@ -34,7 +34,7 @@ from zofl_mpi.split_training import (
     Update,
     Whole,
     first_state,
-    memory_of,
+    measured_of,
     plan_of,
     report,
     scored,
@@ -251,9 +251,9 @@ class FSLSAGE:
             "alignment_loss": ("1", "mean over clients of |estimated - true cut gradient|^2, before the alignment"),
         }
 
-    def memory(self) -> dict[str, str | float]:
+    def measured(self) -> dict[str, str | float]:
         """What --dry-run measures."""
-        return memory_of(self.setting, self.training, "auxiliary")
+        return measured_of(self.setting, self.training, "auxiliary")
 
     def plan(self, rounds: int) -> dict[str, str | float]:
         lines = plan_of(self.setting, self.training, rounds, forwards=1, backwards=True, head=False)

@@ -30,7 +30,7 @@ from zofl_mpi.split_training import (
     Whole,
     first_state,
     kept,
-    memory_of,
+    measured_of,
     plan_of,
     report,
     scored,
@@ -175,9 +175,9 @@ class SFLV2:
     def columns(self) -> Mapping[str, tuple[str, str]]:
         return COLUMNS
 
-    def memory(self) -> dict[str, str | float]:
+    def measured(self) -> dict[str, str | float]:
         """What --dry-run measures."""
-        return memory_of(self.setting, self.training, "cut")
+        return measured_of(self.setting, self.training, "cut")
 
     def plan(self, rounds: int) -> dict[str, str | float]:
         return plan_of(self.setting, self.training, rounds, forwards=1, backwards=True, returned=True, head=False)
@@ -258,9 +258,9 @@ class SFLV1:
     def columns(self) -> Mapping[str, tuple[str, str]]:
         return COLUMNS
 
-    def memory(self) -> dict[str, str | float]:
+    def measured(self) -> dict[str, str | float]:
         """What --dry-run measures."""
-        return memory_of(self.setting, self.training, "cut")
+        return measured_of(self.setting, self.training, "cut")
 
     def plan(self, rounds: int) -> dict[str, str | float]:
         return plan_of(self.setting, self.training, rounds, forwards=1, backwards=True, returned=True, head=False)

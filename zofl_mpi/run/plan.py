@@ -230,11 +230,11 @@ def _check_same(stored: Mapping[str, Any], values: Mapping[str, Any], path: str)
 
 
 def print_plan(plan: Plan, method: Any) -> None:
-    """--dry-run: the configuration, then what the run will cost; a method may have more to measure (`memory`)."""
+    """--dry-run: the configuration, then what the run will cost; a method may have more to measure (`measured`)."""
     for name, value in plan.config.items():
         print(f"{flags.flag(name):20} {_shown(value)}")
     print()
-    measured: Mapping[str, Any] = getattr(method, "memory", dict)()
+    measured: Mapping[str, Any] = getattr(method, "measured", dict)()
     for name, value in {**method.plan(plan.values["rounds"]), **measured}.items():
         print(f"{name:46} {value:,}" if isinstance(value, int) else f"{name:46} {value}")
 
