@@ -26,7 +26,7 @@ from zofl_mpi.schedules import stepsizes
 
 STREAMS = Streams(1)
 SAMPLES, FEATURES, CLASSES, MU, H = 20_000, 784, 10, 1.0, 450
-KERNELS = ("numpy", "numba", "numba-blas") if importlib.util.find_spec("numba") else ("numpy",)
+KERNELS = ("numpy", "numba") if importlib.util.find_spec("numba") else ("numpy",)
 Array = NDArray[Any]
 Solve = Callable[[], Array]
 

@@ -158,11 +158,11 @@ class SoftmaxModel:
 
     Attributes:
         bias: whether the model has a bias; [A]'s has none.
-        kernel: what computes the local steps: auto, numpy, or compiled: numba (for one sample a step), numba-blas.
+        kernel: what computes the local steps: numpy, numba (compiled, twice as fast), auto (numba if installed).
     """
 
     bias: bool = False
-    kernel: Literal["auto", "numpy", "numba", "numba-blas"] = "auto"
+    kernel: Literal["auto", "numpy", "numba"] = "auto"
 
 
 @final

@@ -42,7 +42,7 @@ SIZES = (4, 6, 10, 40)
 SIZE_SHARES, SHARES = np.array(SIZES) / 60, np.full(m, 0.25)
 p, C = 6, 3
 COMPILED = pytest.mark.skipif(not importlib.util.find_spec("numba"), reason="no numba")
-KERNELS = ["numpy", pytest.param("numba", marks=COMPILED), pytest.param("numba-blas", marks=COMPILED)]
+KERNELS = ["numpy", pytest.param("numba", marks=COMPILED)]
 WEIGHTS = pytest.mark.parametrize("weights", ["uniform", "size"])
 OPTIONS = pytest.mark.parametrize("option", ["I", "II"])
 
@@ -380,7 +380,7 @@ def test_full_gradients_of_many_samples(kernel: str) -> None:
 
 
 def test_a_plan_of_full_gradients_counts_each_clients_samples() -> None:
-    """And names the kernel of the largest client. Mutations: a division by the batch; the mean size."""
+    """Mutations: a division by the batch; the mean size."""
     H = (2, 5, 1, 3)
     flags = {"batch": 0, "tau": tuple(map(float, H)), "beta": 0.5}
     fedavg = method(FedAvg, softmax(kernel="auto"), **flags)
@@ -391,8 +391,6 @@ def test_a_plan_of_full_gradients_counts_each_clients_samples() -> None:
     assert plan["kernel"] == fedavg.setting.problem.kernel_name(max(SIZES))
     with_passes = method(Scaffold, softmax(), option="I", **flags).plan(6)["FLOPs of all clients, all rounds"]
     assert with_passes == f"{sum((H[i] + 1) * SIZES[i] for i in asked) * 4 * C * p:.3g}"
-    large = replace(softmax(kernel="auto"), data=(DATA, DATA.subset(np.arange(10))), counts=None)
-    assert method(FedAvg, large, batch=0).plan(1)["kernel"] == "numpy" != large.problem.kernel_name(10)
 
 
 # --- SCAFFOLD

@@ -17,7 +17,7 @@ from numpy.typing import DTypeLike, NDArray
 from zofl_mpi.data import Dataset
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Array, Batch
-from zofl_mpi.problems.softmax_kernels import COMPILED, KERNELS, Minibatches, choose
+from zofl_mpi.problems.softmax_kernels import KERNELS, Minibatches, choose
 from zofl_mpi.problems.terms import PerClient, check, dissimilarity, into_ball, of
 
 QUIET = np.errstate(all="ignore")  # values that are not finite are the caller's to find
@@ -41,7 +41,7 @@ class Softmax:
         radius: of the ball Y_i(x), >= 0; infinite for no constraint; a number, or one per client.
         bias: whether the model has one; [A]'s formula has none.
         dtype: float32 or float64, of all vectors.
-        kernel: "numpy", "numba", "numba-blas" or "auto" (softmax_kernels.choose).
+        kernel: "numpy", "numba" or "auto" (softmax_kernels.choose).
     """
 
     features: int
@@ -61,7 +61,7 @@ class Softmax:
             raise UserError(f"kernel {self.kernel!r}: allowed are auto, {', '.join(KERNELS)}")
         for name, value in (("lam", self.lam), ("mu", self.mu), ("radius", self.radius)):
             check(name, value, self.m)
-        choose(self.kernel, 1)
+        choose(self.kernel)
 
     @property
     def n(self) -> int:
@@ -74,12 +74,12 @@ class Softmax:
         return len(self.weights)
 
     def kernel_name(self, batch_size: int) -> str:
-        """Which kernel `lower` uses for batches of this size, for the record: kernels agree to rounding only."""
-        return choose(self.kernel, batch_size)
+        """Which kernel `lower` uses, whatever the batch, for the record: kernels agree to rounding only."""
+        return choose(self.kernel)
 
     def prepare(self, kernel: str, data: Dataset) -> None:
         """Makes a kernel ready: a compiled one is compiled the first time (seconds), and kept on the disk."""
-        if kernel in COMPILED:
+        if kernel == "numba":
             own = replace(self, kernel=kernel)
             own.descend(data, np.zeros(self.n, self.dtype), np.zeros((1, 1), np.int64), np.zeros(1))
 
@@ -173,7 +173,7 @@ class Softmax:
         d = np.ascontiguousarray((y - x) * s, self.dtype).reshape(shape)
         centre = np.ascontiguousarray(x * s).reshape(shape)
         against = None if shift is None else np.ascontiguousarray(shift, self.dtype).reshape(shape)
-        KERNELS[self.kernel_name(minibatches.size)](centre, d, minibatches, radius * s, against)
+        KERNELS[choose(self.kernel)](centre, d, minibatches, radius * s, against)
         return x + d.reshape(x.shape) / s
 
     def project(self, i: int, x: Array, y: Array) -> Array:

@@ -25,7 +25,6 @@ Array = NDArray[Any]
 
 BLOCK_BYTES = 2**17  # of inputs made ready at once: several small batches, well inside a second-level cache
 SMALL_PRODUCT = 1_000_000  # multiplications up to which OpenBLAS takes its kernels for small matrices; see `_pieces`
-LOOP_BATCH, WIDE_BATCH = 1, 64  # the largest batches for which "auto" takes the two compiled kernels; see `choose`
 
 
 @final
@@ -157,35 +156,21 @@ def _pieces(length: int, each: int) -> list[slice]:
 
 
 def solve_numba(x: Array, d: Array, minibatches: Minibatches, radius: float, shift: Array | None) -> None:
-    """The same steps as `solve_numpy`, in compiled loops only."""
+    """The same steps as `solve_numpy`, compiled."""
     from zofl_mpi.problems.softmax_numba import advance
-
-    y = x + d
-    pull, keep, push = (a.astype(d.dtype) for a in (minibatches.pull, minibatches.keep, minibatches.push))
-    against = np.empty((0, *d.shape[1:]), d.dtype) if shift is None else shift
-    for first, block in minibatches.blocks():
-        part = slice(first, first + len(block))
-        advance(x, d, y, block, minibatches.labels[part], pull[part], keep[part], push[part], against, radius)
-
-
-def solve_wide(x: Array, d: Array, minibatches: Minibatches, radius: float, shift: Array | None) -> None:
-    """The same steps as `solve_numpy`, compiled around BLAS's two products."""
-    from zofl_mpi.problems.softmax_numba import advance_wide
 
     data, p = minibatches.data, minibatches.data.features
     pull, keep, push = (a.astype(d.dtype) for a in (minibatches.pull, minibatches.keep, minibatches.push))
-    none = np.empty(0, d.dtype)
-    scale, offset = none, none
+    scale = offset = np.empty(0, d.dtype)
     if minibatches.rescale:
         scale, offset = (np.broadcast_to(np.asarray(a, d.dtype), p).copy() for a in (data.scale, data.shift))
     against = np.empty((0, *d.shape[1:]), d.dtype) if shift is None else shift
     inputs = np.asarray(data.inputs)
-    rest = (minibatches.labels, pull, keep, push, against, radius, SMALL_PRODUCT)
-    advance_wide(x, d, x + d, inputs, minibatches.rows, scale, offset, *rest)
+    rows, labels = minibatches.rows, minibatches.labels
+    advance(x, d, x + d, inputs, rows, scale, offset, labels, pull, keep, push, against, radius)
 
 
-KERNELS: dict[str, Kernel] = {"numpy": solve_numpy, "numba": solve_numba, "numba-blas": solve_wide}
-COMPILED = ("numba", "numba-blas")
+KERNELS: dict[str, Kernel] = {"numpy": solve_numpy, "numba": solve_numba}
 
 
 @functools.cache
@@ -194,23 +179,19 @@ def numba_installed() -> bool:
     return importlib.util.find_spec("numba") is not None
 
 
-def choose(kernel: str, batch_size: int) -> str:
-    """The name in KERNELS that runs: `kernel` itself, or for "auto" by a fixed rule, since kernels round differently.
+def choose(kernel: str) -> str:
+    """The name in KERNELS that runs: `kernel` itself; for "auto" the compiled one where numba is installed.
 
-    The rule, where numba is installed: "numba" for one sample a step, "numba-blas" up to WIDE_BATCH, else "numpy".
-    Measured by `python -m tests.bench_local` for C = 10, p = 784 and one model, us a step: 2.3, 3.0, 16 at batch 1; 37,
-    14, 28 at 32; 84, 26, 40 at 64; 164, 101, 71 at 128. The first call costs 0.3 CPU-seconds a process, some seconds
-    where nothing is cached yet.
+    Measured by `python -m tests.bench_local`. The first call costs 0.3 CPU-seconds a process, some seconds where
+    nothing is cached yet.
 
     Raises:
-        UserError: a compiled kernel is asked for and numba is not installed.
+        UserError: the compiled kernel is asked for and numba is not installed.
     """
-    if kernel in COMPILED and not numba_installed():
+    if kernel == "numba" and not numba_installed():
         raise UserError(
             f"kernel {kernel!r}: numba is not installed; pip install 'zofl_mpi[fast]', or take 'auto' or 'numpy'"
         )
     if kernel != "auto":
         return kernel
-    if not numba_installed() or batch_size > WIDE_BATCH:
-        return "numpy"
-    return "numba" if batch_size <= LOOP_BATCH else "numba-blas"
+    return "numba" if numba_installed() else "numpy"

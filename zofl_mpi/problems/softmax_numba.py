@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
+PIECE = 32  # samples fetched at once: 784 inputs each are 100 KB of float32, inside a second-level cache
+
 # Sums may be reordered into vector lanes and products fused; NaN and infinity keep their meaning, they are how a run
 # that diverges is found. The GIL is released, so a communication thread runs meanwhile.
 OPTIONS: dict[str, Any] = {
@@ -21,33 +23,23 @@ OPTIONS: dict[str, Any] = {
 
 
 def compiled(function: Callable[..., Any]) -> Any:
-    """Compile at the first call, about 1 s; numba keeps it on disk, per processor type, where it can write."""
+    """Compile at the first call, some seconds; numba keeps it on disk, per processor type, where it can write."""
     try:
         return numba.njit(cache=True, **OPTIONS)(function)
     except RuntimeError:  # neither the package's folder nor the user's cache can be written
         return numba.njit(**OPTIONS)(function)
 
 
-@compiled
-def residuals(g: Array, labels: Array, C: int, pull: float) -> None:
-    """Turn the logits g (B, k C) into pull * (softmax - onehot), each model's C classes on their own."""
-    for b in range(g.shape[0]):
-        for low in range(0, g.shape[1], C):
-            z = g[b, low : low + C]
-            top = z[0]
-            for c in range(C):
-                top = max(top, z[c])
-            total = g.dtype.type(0)
-            for c in range(C):
-                z[c] = np.exp(z[c] - top)
-                total += z[c]
-            factor = pull / total
-            for c in range(C):
-                z[c] *= factor
-            z[labels[b]] -= pull
+def inlined(function: Callable[..., Any]) -> Any:
+    """Make a function part of the text of the one compiled function that calls it.
+
+    As a function of its own it would be optimised once alone and once within it; the process that compiles would then
+    run the one, those that load it from the disk the other, and with sums reordered at will they differ in last bits.
+    """
+    return numba.njit(inline="always", **OPTIONS)(function)
 
 
-@compiled
+@inlined
 def confine(d: Array, radius: float) -> None:
     """Shrink each model's d (C, p) of (k, C, p) to norm `radius` if it is longer; the norm is summed in float64."""
     for model in d:
@@ -59,58 +51,7 @@ def confine(d: Array, radius: float) -> None:
             model *= d.dtype.type(radius / np.sqrt(square))
 
 
-@compiled
-def advance(
-    x: Array,
-    d: Array,
-    y: Array,
-    block: Array,
-    labels: Array,
-    pull: Array,
-    keep: Array,
-    push: Array,
-    shift: Array,
-    radius: float,
-) -> None:
-    """S steps of `softmax_kernels.solve_numpy` on the mini-batches block (S, B, p); d and y = x + d are overwritten.
-
-    Args:
-        x, d, y: (k, C, p), of one dtype with block.
-        labels: (S, B).
-        pull, keep, push: (S,).
-        shift: (k, C, p), or (0, C, p) for none.
-    """
-    k, C, p = x.shape
-    centre, moved, point = x.reshape(k * C, p), d.reshape(k * C, p), y.reshape(k * C, p)
-    g = np.empty((block.shape[1], k * C), d.dtype)
-    for t in range(block.shape[0]):
-        for c in range(k * C):
-            for b in range(block.shape[1]):
-                total = d.dtype.type(0)
-                for j in range(p):
-                    total += point[c, j] * block[t, b, j]
-                g[b, c] = total
-        residuals(g, labels[t], C, pull[t])
-        for c in range(k * C):
-            factor, share = keep[t], g[0, c]
-            for j in range(p):
-                moved[c, j] = factor * moved[c, j] - share * block[t, 0, j]
-            for b in range(1, block.shape[1]):
-                share = g[b, c]
-                for j in range(p):
-                    moved[c, j] -= share * block[t, b, j]
-        for i in range(shift.shape[0]):
-            for c in range(C):
-                for j in range(p):
-                    d[i, c, j] -= push[t] * shift[i, c, j]
-        if radius < np.inf:
-            confine(d, radius)
-        for c in range(k * C):
-            for j in range(p):
-                point[c, j] = centre[c, j] + moved[c, j]
-
-
-@compiled
+@inlined
 def gather(ready: Array, inputs: Array, rows: Array, scale: Array, offset: Array) -> None:
     """The inputs at `rows`, converted, scaled where there are scales, into ready (B, p or p + 1)."""
     for b in range(rows.shape[0]):
@@ -122,7 +63,7 @@ def gather(ready: Array, inputs: Array, rows: Array, scale: Array, offset: Array
                 target[j] = target[j] * scale[j] + offset[j]
 
 
-@compiled
+@inlined
 def add(y: Array, x: Array, d: Array) -> None:
     """y <- x + d."""
     for c in range(y.shape[0]):
@@ -131,10 +72,81 @@ def add(y: Array, x: Array, d: Array) -> None:
             total[j] = centre[j] + moved[j]
 
 
-@compiled
-def class_residuals(g: Array, row: Array, labels: Array, C: int, pull: float) -> None:
-    """As `residuals`, of g (k C, B), classes first: loops then run along whole rows. `row` (B,) is overwritten."""
-    B = g.shape[1]
+@inlined
+def scores(y: Array, batch: Array, g: Array) -> None:
+    """g[:, :B] <- y batch^T, for y (k C, p) and batch (B, p), in tiles of 2 rows by 4 samples.
+
+    A tile's 8 sums and 6 inputs are as many vectors as AVX2 has registers for: a value once fetched is used 2 or 4
+    times, where BLAS, made for large matrices, spends half its time on so few classes.
+    """
+    rows, B, p = y.shape[0], batch.shape[0], y.shape[1]
+    zero = g.dtype.type(0)
+    for c in range(0, rows - 1, 2):
+        y0, y1 = y[c], y[c + 1]
+        for b in range(0, B - 3, 4):
+            z0, z1, z2, z3 = batch[b], batch[b + 1], batch[b + 2], batch[b + 3]
+            g00 = g01 = g02 = g03 = g10 = g11 = g12 = g13 = zero
+            for j in range(p):
+                g00 += y0[j] * z0[j]
+                g01 += y0[j] * z1[j]
+                g02 += y0[j] * z2[j]
+                g03 += y0[j] * z3[j]
+                g10 += y1[j] * z0[j]
+                g11 += y1[j] * z1[j]
+                g12 += y1[j] * z2[j]
+                g13 += y1[j] * z3[j]
+            g[c, b], g[c, b + 1], g[c, b + 2], g[c, b + 3] = g00, g01, g02, g03
+            g[c + 1, b], g[c + 1, b + 1], g[c + 1, b + 2], g[c + 1, b + 3] = g10, g11, g12, g13
+        for b in range(B - B % 4, B):
+            z0 = batch[b]
+            g00 = g10 = zero
+            for j in range(p):
+                g00 += y0[j] * z0[j]
+                g10 += y1[j] * z0[j]
+            g[c, b], g[c + 1, b] = g00, g10
+    if rows % 2:
+        y0 = y[rows - 1]
+        for b in range(B):
+            z0 = batch[b]
+            g00 = zero
+            for j in range(p):
+                g00 += y0[j] * z0[j]
+            g[rows - 1, b] = g00
+
+
+@inlined
+def subtract(d: Array, g: Array, batch: Array) -> None:
+    """d <- d - g[:, :B] batch, for d (k C, p) and batch (B, p), in the tiles of `scores`."""
+    rows, B, p = d.shape[0], batch.shape[0], d.shape[1]
+    for c in range(0, rows - 1, 2):
+        d0, d1 = d[c], d[c + 1]
+        for b in range(0, B - 3, 4):
+            z0, z1, z2, z3 = batch[b], batch[b + 1], batch[b + 2], batch[b + 3]
+            g00, g01, g02, g03 = g[c, b], g[c, b + 1], g[c, b + 2], g[c, b + 3]
+            g10, g11, g12, g13 = g[c + 1, b], g[c + 1, b + 1], g[c + 1, b + 2], g[c + 1, b + 3]
+            for j in range(p):
+                d0[j] -= g00 * z0[j] + g01 * z1[j] + g02 * z2[j] + g03 * z3[j]
+                d1[j] -= g10 * z0[j] + g11 * z1[j] + g12 * z2[j] + g13 * z3[j]
+        for b in range(B - B % 4, B):
+            z0, g00, g10 = batch[b], g[c, b], g[c + 1, b]
+            for j in range(p):
+                d0[j] -= g00 * z0[j]
+                d1[j] -= g10 * z0[j]
+    if rows % 2:
+        d0 = d[rows - 1]
+        for b in range(B):
+            z0, g00 = batch[b], g[rows - 1, b]
+            for j in range(p):
+                d0[j] -= g00 * z0[j]
+
+
+@inlined
+def residuals(g: Array, row: Array, labels: Array, C: int, pull: float) -> None:
+    """Turn the logits g[:, :B] (k C, B) into pull * (softmax - onehot), each model's C classes on their own.
+
+    B is the number of labels; `row` (B,) is overwritten. Classes come first: loops then run along whole rows.
+    """
+    B = len(labels)
     for low in range(0, g.shape[0], C):
         for b in range(B):
             row[b] = g[low, b]
@@ -159,7 +171,7 @@ def class_residuals(g: Array, row: Array, labels: Array, C: int, pull: float) ->
 
 
 @compiled
-def advance_wide(
+def advance(
     x: Array,
     d: Array,
     y: Array,
@@ -173,51 +185,40 @@ def advance_wide(
     push: Array,
     shift: Array,
     radius: float,
-    small: int,
 ) -> None:
-    """As `advance`, for larger batches: the two products are BLAS's, and the inputs are fetched here, step by step.
+    """H steps of `softmax_kernels.solve_numpy`; d and y = x + d are overwritten.
 
     Args:
-        inputs: (N, p) as stored.
-        rows: (H, B).
+        x, d, y: (k, C, p), of one dtype.
+        inputs: (N, p), or (N, p - 1) where a constant 1 is to be appended, as stored.
+        rows, labels: (H, B).
         scale, offset: (p,), or (0,) where the inputs come as they are stored.
-        small: multiplications up to which all models are one product; above, each is its own.
+        pull, keep, push: (H,).
+        shift: (k, C, p), or (0, C, p) for none.
     """
     k, C, p = x.shape
     B = rows.shape[1]
     centre, moved, point = x.reshape(k * C, p), d.reshape(k * C, p), y.reshape(k * C, p)
     against = shift.reshape(shift.shape[0] * C, p)
-    high = C if k * C * B * p > small else k * C  # rows of a product: BLAS has faster kernels for small ones
-    ready = np.ones((B, p), d.dtype)
-    g, gradient, row = np.empty((k * C, B), d.dtype), np.empty((k * C, p), d.dtype), np.empty(B, d.dtype)
-    plain = radius == np.inf and np.all(
-        keep == 1
-    )  # no proximal term: y itself is the state, one array in place of three
+    piece = min(B, PIECE)
+    ready, g, row = np.ones((piece, p), d.dtype), np.empty((k * C, piece), d.dtype), np.empty(piece, d.dtype)
     for t in range(rows.shape[0]):
-        gather(ready, inputs, rows[t], scale, offset)
-        for low in range(0, k * C, high):
-            np.dot(point[low : low + high], ready.T, g[low : low + high])
-        class_residuals(g, row, labels[t], C, pull[t])
-        for low in range(0, k * C, high):
-            np.dot(g[low : low + high], ready, gradient[low : low + high])
-        for c in range(against.shape[0]):
-            slope, further = gradient[c], against[c]
-            for j in range(p):
-                slope[j] += push[t] * further[j]
-        if plain:
+        if keep[t] != 1:
             for c in range(k * C):
-                slope, total = gradient[c], point[c]
+                rest = moved[c]
                 for j in range(p):
-                    total[j] -= slope[j]
-            continue
-        for c in range(k * C):
-            slope, rest = gradient[c], moved[c]
+                    rest[j] *= keep[t]
+        for c in range(against.shape[0]):
+            rest, further = moved[c], against[c]
             for j in range(p):
-                rest[j] = keep[t] * rest[j] - slope[j]
+                rest[j] -= push[t] * further[j]
+        for low in range(0, B, piece):
+            part = rows[t, low : low + piece]
+            batch = ready[: len(part)]
+            gather(batch, inputs, part, scale, offset)
+            scores(point, batch, g)
+            residuals(g, row, labels[t, low : low + piece], C, pull[t])
+            subtract(moved, g, batch)
         if radius < np.inf:
             confine(d, radius)
         add(point, centre, moved)
-    if plain:
-        for c in range(k * C):
-            for j in range(p):
-                moved[c, j] = point[c, j] - centre[c, j]
