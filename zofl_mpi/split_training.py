@@ -129,7 +129,8 @@ class Training:
         lr_server: step size of the server.
         rule: how clients and server step.
         state: a client's moments between rounds: keep or reset.
-        order: interleave (the server meets the q-th uploads of all, then the next) or client_major (client by client).
+        order: interleave (the server meets the q-th uploads of all, then the next; the clients in an order drawn anew
+            each round) or client_major (client by client).
         weights: of the clients in the average: size (|D_i|) or uniform.
         beta: participating fraction of the clients.
         augment: none, or crop-flip (images padded by 4, cropped back, mirrored with probability 1/2).
@@ -234,7 +235,7 @@ class Training:
     # --- the server
 
     def participants(self, setting: Setting, r: int) -> list[int]:
-        """S_r."""
+        """S_r, ascending."""
         return server.participants(setting, self.beta, r)
 
     def shares(self, setting: Setting) -> dict[int, float]:
@@ -242,13 +243,12 @@ class Training:
         sizes = [1 if self.weights == "uniform" else len(data) for data in setting.data]
         return {i: size / sum(sizes) for i, size in enumerate(sizes)}
 
-    def items(self, clients: Clients, step: Step, message: Any, to: list[int]) -> Iterator[tuple[int, Any]]:
-        """All uploads and replies, in the order in which the server meets them."""
-        if self.order == "interleave":
-            yield from clients.ask(step, message, to=to)
-            return
-        for i in to:
-            yield from clients.ask(step, message, to=[i])
+    def groups(self, setting: Setting, r: int) -> list[list[int]]:
+        """S_r in the groups that are asked one after the other, each in the order in which the server meets it."""
+        to = self.participants(setting, r)
+        if self.order == "client_major":
+            return [[i] for i in to]
+        return [setting.streams(Purpose.ORDER, r=r).permutation(to).tolist()]
 
 
 @final
@@ -394,12 +394,13 @@ def averaged_round(
     to = training.participants(setting, r)
     main = Server(setting, training, state)
     shares, losses = training.shares(setting), {}
-    for i, item in training.items(clients, train, Model(state.theta, state.buffers, r), to):
-        match item:
-            case Smashed():
-                main.step(item)
-            case Trained():
-                losses[i] = item.loss
+    for group in training.groups(setting, r):
+        for i, item in clients.ask(train, Model(state.theta, state.buffers, r), to=group):
+            match item:
+                case Smashed():
+                    main.step(item)
+                case Trained():
+                    losses[i] = item.loss
     mean = clients.mean(update, Ask(), to=to, weights=shares)
     return main.state(mean.theta, mean.buffers, math.fsum(losses.values()) / len(losses))
 

@@ -127,7 +127,7 @@ class FSLSAGE:
         plain = State(state.theta, state.buffers, state.theta_s, state.buffers_s, state.optimiser)
         main, memory = Server(setting, training, plain), _Memory(state, self.buffer)
         message, losses, errors = own_part(setting, plain, r), {}, []
-        for group in [to] if training.order == "interleave" else [[i] for i in to]:
+        for group in training.groups(setting, r):
             if r % self.l == 0:
                 for i, item in clients.ask(self.first, message, to=group):
                     main.step(item)

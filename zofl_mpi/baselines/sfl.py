@@ -148,7 +148,7 @@ class SFLV2:
         setting, training = self.setting, self.training
         to, main = training.participants(setting, r), Server(setting, training, state)
         message = own_part(setting, state, r)
-        for group in [to] if training.order == "interleave" else [[i] for i in to]:
+        for group in training.groups(setting, r):
             lockstep(clients, self.begin, self.proceed, message, group, dict.fromkeys(group, main))
         mean = clients.mean(self.update, Ask(), to=to, weights=training.shares(setting))
         return main.state(with_head(setting, state, mean.theta), mean.buffers, math.nan)
@@ -220,7 +220,7 @@ class SFLV1:
         own = state.optimiser if training.state == "keep" else {}
         replicas = {i: Server(setting, training, state, own.get(str(i), {})) for i in to}
         message = own_part(setting, state, r)
-        for group in [to] if training.order == "interleave" else [[i] for i in to]:
+        for group in training.groups(setting, r):
             lockstep(clients, self.begin, self.proceed, message, group, replicas)
         mean = clients.mean(self.update, Ask(), to=to, weights=shares)
 

@@ -63,7 +63,10 @@ class Clients(Protocol):
     def ask(
         self, step: Step, message: Any, *, to: Iterable[int] | None = None, counted: bool = True
     ) -> Iterator[tuple[int, Any]]:
-        """Sends one message to the clients `to` (None: all) at once; yields (i, item) in the order (q, i) as read.
+        """Sends one message to the clients `to` (None: all) at once; yields (i, item) as read.
+
+        The order is that of the items' numbers q, and of the clients in `to` among items of one number. A rank with
+        several clients computes them in the order of `to` as well, so any but the ascending one may let ranks wait.
 
         What the server computes before it reads overlaps with the clients. The question is open until the
         iterator is exhausted. With counted=False the bytes do not enter the ledger (evaluation).
@@ -74,7 +77,7 @@ class Clients(Protocol):
         """
 
     def ask_each(self, step: Step, each: Mapping[int, Any], *, counted: bool = True) -> Iterator[tuple[int, Any]]:
-        """Like `ask`, with a message of its own for each participant."""
+        """Like `ask`, with a message of its own for each participant, in the order of `each`."""
 
     def mean(
         self,

@@ -29,11 +29,13 @@ class Item(NamedTuple):
 def in_turn(
     step: Step, clients: Mapping[int, Client], inbox: Mapping[int, Any], clock: Clock, name: str
 ) -> Iterator[Item]:
-    """The clients of one process take turns: their q-th items by i, then q + 1. Ends at the first failure.
+    """The clients of one process take turns: their q-th items in the order of `inbox`, then q + 1.
+
+    Ends at the first failure.
 
     One client to its end first would deadlock with bounded buffers, and would be another order.
     """
-    live = {i: _items(step, clients[i], inbox[i]) for i in sorted(inbox)}
+    live = {i: _items(step, clients[i], inbox[i]) for i in inbox}
     q = 0
     while live:
         for i in list(live):
@@ -128,13 +130,13 @@ class Desk:
 
 
 def participants(to: Iterable[int] | None, m: int) -> list[int]:
-    """The clients asked, ascending.
+    """The clients asked, in the order in which their items are met; all, ascending, for None.
 
     Raises:
         ValueError: nobody, or somebody who does not exist or is named twice.
     """
-    chosen = sorted(range(m) if to is None else (int(i) for i in to))
-    if not chosen or chosen[0] < 0 or chosen[-1] >= m or len(set(chosen)) < len(chosen):
+    chosen = list(range(m)) if to is None else [int(i) for i in to]
+    if not chosen or min(chosen) < 0 or max(chosen) >= m or len(set(chosen)) < len(chosen):
         raise ValueError(f"a question goes to different clients from 0..{m - 1}, not to {chosen}")
     return chosen
 

@@ -43,7 +43,7 @@ class LocalClients:
         counted: bool = True,
     ) -> Any:
         refuse_stream(step)
-        to = participants(to, self.m)
+        to = sorted(participants(to, self.m))
         shares = mean.normalised(to, weights)
         answer = mean.Answer()
         for i, reply in self._ask(step, dict.fromkeys(to, message), counted):

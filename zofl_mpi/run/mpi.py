@@ -61,7 +61,7 @@ class Question(NamedTuple):
 
 
 def waves(to: Sequence[int], ranks: int) -> list[Wave]:
-    """The participants, ascending, cut into waves with at most one client a rank."""
+    """The participants, in their order, cut into waves with at most one client a rank."""
     found: list[Wave] = []
     for i in to:
         if not found or 1 + i % ranks in found[-1]:

@@ -35,6 +35,8 @@ class Purpose(IntEnum):
     COIN = 19  # numbers of local steps between two communications of Scaffnew
     LOWER_PARTICIPANTS = 20  # clients that a round of the lower level samples
     AUGMENT = 21  # crops and mirrors of a client's images
+    ORDER = 22  # in which order the server meets the clients' uploads of a round
+    SPECTRUM = 23  # what a Hessian's spectrum is estimated with: samples, starts, probes
 
 
 @final
