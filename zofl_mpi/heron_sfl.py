@@ -15,18 +15,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from zofl_mpi import heron_settings, zo
 from zofl_mpi.baselines.aux_sfl import CSEFSL
 from zofl_mpi.baselines.fsl_sage import FSLSAGE
 from zofl_mpi.baselines.sfl import SFLV1, SFLV2
-from zofl_mpi.errors import demand
+from zofl_mpi.errors import UserError, demand
 from zofl_mpi.heron_settings import own_split
 from zofl_mpi.problems import Split
+from zofl_mpi.run import mean
 from zofl_mpi.run.clients import Client, Clients
+from zofl_mpi.run.device import arithmetic
+from zofl_mpi.run.messages import APART
 from zofl_mpi.run.setting import Setting
+from zofl_mpi.run.streams import Purpose
 from zofl_mpi.split_training import (
     COLUMNS,
     Ask,
@@ -40,6 +47,7 @@ from zofl_mpi.split_training import (
     Update,
     Whole,
     averaged_round,
+    drawn,
     first_state,
     kept,
     measured_of,
@@ -49,6 +57,16 @@ from zofl_mpi.split_training import (
 )
 
 Tensor = Any  # torch's
+
+
+@final
+@dataclass(frozen=True)
+class Scalars:
+    """Client to server, with --uplink seeds: a model as the steps that lead to it."""
+
+    differences: NDArray[np.float64]  # (h, n_p) of the losses of each step's perturbed passes
+    buffers: Tensor  # (b_l,) these are statistics of the data: no seed gives them
+    arithmetic: str = field(metadata=APART)  # a check, not communication that the method needs
 
 
 @final
@@ -65,6 +83,8 @@ class HERON:
         n_p: directions of a local step, whose estimates are averaged.
         estimate: one-sided (1 + n_p forward passes), central (2 n_p, and one more for an upload), or exact: the
             gradient itself by backpropagation, which makes this CSE-FSL; for tests.
+        uplink: how a client's model comes back: dense, or seeds: as the n_p differences of losses of each local step,
+            from which the server takes the same steps again, to the same bits where it has the same kind of processor.
     """
 
     needs: ClassVar[type] = Split
@@ -74,10 +94,13 @@ class HERON:
     distribution: Literal["sqrt_d_sphere", "sphere", "gaussian"] = "sqrt_d_sphere"
     n_p: int = 1
     estimate: Literal["one-sided", "central", "exact"] = "one-sided"
+    uplink: Literal["dense", "seeds"] = "dense"
 
     def __post_init__(self) -> None:
         demand(0 < self.mu < math.inf, "mu", self.mu, "a smoothing radius above 0")
         demand(self.n_p >= 1, "n_p", self.n_p, "a whole number of directions, at least 1")
+        if self.uplink == "seeds" and self.estimate == "exact":
+            raise UserError("--uplink seeds: --estimate exact has no differences of losses; take one-sided or central")
         self.training.fit(self.setting)
         self.training.fit_local(self.setting)
 
@@ -89,13 +112,52 @@ class HERON:
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Steps 1 to 4: the clients train and upload, the main server trains on what comes, the models are averaged."""
-        return averaged_round(self.setting, self.training, state, r, clients, self.train, self.update)
+        replayed: dict[str, Any] = dict(state.replayed)
+
+        def average(to: list[int], weights: Mapping[int, float]) -> Update:
+            if self.uplink == "dense":
+                return clients.mean(self.update, Ask(), to=to, weights=weights)  # type: ignore[no-any-return]
+            models = {}
+            for i, told in clients.ask(self.scalars, Ask(), to=to):
+                theta, moments = self.replay(state, r, i, told)
+                models[i] = Update(theta, told.buffers)
+                if self.training.state == "keep":
+                    replayed[str(i)] = moments
+            return mean.among(models, weights)  # type: ignore[no-any-return]
+
+        new = averaged_round(self.setting, self.training, state, r, clients, self.train, average)
+        return replace(new, replayed=replayed)
+
+    def replay(self, state: State, r: int, i: int, told: Scalars) -> tuple[Tensor, dict[str, Any]]:
+        """Client i's local steps of round r once more: (n_l,) its model, and its optimiser's moments.
+
+        Raises:
+            UserError: the client has another kind of processor, whose directions are others.
+        """
+        setting, training = self.setting, self.training
+        own = arithmetic(setting.problem.device)
+        if told.arithmetic != own:
+            raise UserError(
+                f"--uplink seeds: client {i} computes on {told.arithmetic}, the server on {own}, which draws other "
+                "directions from the same seeds; take processors of one kind, --device cpu, or --uplink dense"
+            )
+        theta = setting.problem.placed(state.theta).clone()
+        part = theta[training.trainable(setting.problem.n_client, theta.numel())]
+        kept = state.replayed.get(str(i), {}) if training.state == "keep" else {}
+        moments = {k: v.clone() if hasattr(v, "clone") else v for k, v in kept.items()}
+        for q, differences in enumerate(told.differences.tolist()):
+            g = part.new_zeros(part.shape)
+            seed = setting.streams(Purpose.DIRECTION, r=r, i=i, t=q)
+            for u, difference in zip(drawn(seed, part, self.n_p, self.distribution), differences, strict=True):
+                g += self.term(difference, u)
+            training.rule.step(part, g, moments, training.lr_client)
+        return theta, moments
 
     # --- a client
 
     def train(self, client: Client, message: Model) -> Generator[Smashed, None, Trained]:
         """Step 2: the local steps, their uploads."""
-        local = LocalSteps(self.setting, self.training, client, message)
+        local, differences = LocalSteps(self.setting, self.training, client, message), []
         for q, x, labels in local:
             if self.estimate == "exact":
                 smashed, g = local.gradient(x, labels)
@@ -107,25 +169,40 @@ class HERON:
                     smashed, base = local.forward(x, labels)
                     if local.uploads(q):
                         yield Smashed(smashed, labels)  # it leaves while the perturbed passes go on
-                g = self.estimated(local, q, x, labels, base)
+                g, found = self.estimated(local, q, x, labels, base)
+                differences.append(found)
             local.step(g)
+        if self.uplink == "seeds":
+            client.memory["differences"] = np.array(differences, np.float64).reshape(len(differences), self.n_p)
         return local.done()
 
-    def estimated(self, local: LocalSteps, q: int, x: Tensor, labels: Tensor, base: float) -> Tensor:
-        """(d,) the mean of the n_p zeroth-order estimates of step q, on one mini-batch."""
-        g = local.zeros()
+    def estimated(
+        self, local: LocalSteps, q: int, x: Tensor, labels: Tensor, base: float
+    ) -> tuple[Tensor, list[float]]:
+        """(d,) the mean of the n_p zeroth-order estimates of step q on one mini-batch; the differences behind them."""
+        g, differences = local.zeros(), []
         for u in local.directions(self.n_p, q, self.distribution):
             plus = local.perturbed(x, labels, u, self.mu)
             other = base if self.estimate == "one-sided" else local.perturbed(x, labels, u, -self.mu)
             local.compare(plus, other)
-            span = self.mu if self.estimate == "one-sided" else 2 * self.mu
-            scale: zo.Distribution = "sphere" if self.distribution == "sphere" else "gaussian"  # sqrt(d) u has its d
-            g += zo.estimate(plus - other, u, span * self.n_p, scale)
-        return g
+            differences.append(plus - other)
+            g += self.term(plus - other, u)
+        return g, differences
+
+    def term(self, difference: float, u: Tensor) -> Tensor:
+        """(d,) what one direction adds to the estimate."""
+        span = self.mu if self.estimate == "one-sided" else 2 * self.mu
+        scale: zo.Distribution = "sphere" if self.distribution == "sphere" else "gaussian"  # sqrt(d) u has its d
+        return zo.estimate(difference, u, span * self.n_p, scale)
 
     def update(self, client: Client, message: Ask) -> Update:
         """Step 4: the local model."""
         return kept(client)
+
+    def scalars(self, client: Client, message: Ask) -> Scalars:
+        """Step 4 with --uplink seeds: what the local model can be made of again."""
+        differences = client.memory.pop("differences")
+        return Scalars(differences, kept(client).buffers, arithmetic(self.setting.problem.device))
 
     # --- reports
 
@@ -152,7 +229,9 @@ class HERON:
         return passes[self.estimate]
 
     def plan(self, rounds: int) -> dict[str, str | float]:
-        return plan_of(self.setting, self.training, rounds, self.forwards, backwards=self.estimate == "exact")
+        scalars = self.n_p if self.uplink == "seeds" else None
+        backwards = self.estimate == "exact"
+        return plan_of(self.setting, self.training, rounds, self.forwards, backwards, scalars=scalars)
 
 
 METHODS = {"heron": HERON, "sflv1": SFLV1, "sflv2": SFLV2, "cse_fsl": CSEFSL, "fsl_sage": FSLSAGE}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, final
 
@@ -85,7 +85,6 @@ class Scored:
     hits: int
 
 
-@final
 @dataclass(frozen=True)
 class State:
     """What the server carries from round to round."""
@@ -99,6 +98,7 @@ class State:
     server_loss: float = math.nan
     local_loss: float = math.nan
     label_bytes: int = 0
+    replayed: dict[str, Any] = field(default_factory=dict)  # {i: moments of client i}, where the server replays steps
 
 
 COLUMNS: Mapping[str, tuple[str, str]] = {
@@ -315,17 +315,8 @@ class LocalSteps:
 
     def directions(self, count: int, q: int, distribution: str) -> Iterator[Tensor]:
         """u_1, ..., u_count (d,) of step q, drawn where the model is, by a generator of that device."""
-        import torch
-
-        seed = int(self.setting.streams(Purpose.DIRECTION, r=self.r, i=self.client.i, t=q).integers(2**63))
-        generator = torch.Generator(self.theta.device).manual_seed(seed)
-        d = self.part.stop - self.part.start
-        for _ in range(count):
-            u = torch.randn(d, generator=generator, device=self.theta.device, dtype=self.theta.dtype)
-            if distribution != "gaussian":
-                norm = float(torch.linalg.vector_norm(u, dtype=torch.float64))
-                u.mul_((math.sqrt(d) if distribution == "sqrt_d_sphere" else 1.0) / norm)
-            yield u
+        seed = self.setting.streams(Purpose.DIRECTION, r=self.r, i=self.client.i, t=q)
+        return drawn(seed, self.theta[self.part], count, distribution)
 
     def compare(self, plus: float, other: float) -> None:
         """Counts the pairs of losses that differ by too little to mean anything in their precision.
@@ -365,6 +356,24 @@ class LocalSteps:
         return Trained(self.loss / self.count if self.count else math.nan)
 
 
+def drawn(seed: np.random.Generator, like: Tensor, count: int, distribution: str) -> Iterator[Tensor]:
+    """`count` directions u (d,) of the dtype of `like` (d,), by a generator of its device.
+
+    Args:
+        distribution: see `HERON`.
+    """
+    import torch
+
+    generator = torch.Generator(like.device).manual_seed(int(seed.integers(2**63)))
+    d = like.numel()
+    for _ in range(count):
+        u = torch.randn(d, generator=generator, device=like.device, dtype=like.dtype)
+        if distribution != "gaussian":
+            norm = float(torch.linalg.vector_norm(u, dtype=torch.float64))
+            u.mul_((math.sqrt(d) if distribution == "sqrt_d_sphere" else 1.0) / norm)
+        yield u
+
+
 _warned: list[bool] = []
 
 
@@ -388,12 +397,16 @@ def averaged_round(
     r: int,
     clients: Clients,
     train: Step,
-    update: Step,
+    average: Callable[[list[int], Mapping[int, float]], Any],
 ) -> State:
-    """A round in which the server trains on the uploads of `train`, and what `update` returns is averaged."""
+    """A round in which the server trains on the uploads of `train`, and then the clients' models are averaged.
+
+    Args:
+        average: the mean `Update` of the participants, by their weights.
+    """
     to = training.participants(setting, r)
     main = Server(setting, training, state)
-    shares, losses = training.shares(setting), {}
+    losses = {}
     for group in training.groups(setting, r):
         for i, item in clients.ask(train, Model(state.theta, state.buffers, r), to=group):
             match item:
@@ -401,7 +414,7 @@ def averaged_round(
                     main.step(item)
                 case Trained():
                     losses[i] = item.loss
-    mean = clients.mean(update, Ask(), to=to, weights=shares)
+    mean = average(to, training.shares(setting))
     return main.state(mean.theta, mean.buffers, math.fsum(losses.values()) / len(losses))
 
 
@@ -518,6 +531,8 @@ def plan_of(
     backwards: bool,
     returned: bool = False,
     head: bool = True,
+    scalars: int | None = None,
+    aligned: int = 0,
 ) -> dict[str, str | float]:
     """The lines of --dry-run.
 
@@ -526,6 +541,8 @@ def plan_of(
         backwards: whether it has a backward pass, which counts as two forward passes.
         returned: whether the server sends a gradient back for each upload.
         head: whether the auxiliary head travels with the client's part.
+        scalars: of each local step, which go up in place of the model.
+        aligned: rounds from one in which each participant gets a new head to the next; 0: none does.
     """
     problem = setting.problem
     itemsize = np.dtype(setting.dtype).itemsize
@@ -533,6 +550,9 @@ def plan_of(
     model = ((problem.local.n if head else problem.n_client) + problem.local.b) * itemsize
     uploads = {i: [q for q in range(training.steps(setting, i)) if training.uploads(setting, i, q)] for i in each}
     smashed = problem.smashed_bytes
+    back = dict.fromkeys(each, model)
+    if scalars is not None:
+        back = {i: problem.local.b * itemsize + 8 * scalars * training.steps(setting, i) for i in each}
     samples = {i: sum(training.samples(setting, i, q) for q in found) for i, found in uploads.items()}
     return {
         "kernel": problem.kernel_name(training.batch),
@@ -541,18 +561,60 @@ def plan_of(
         "clients, participants in a round": f"{setting.m}, {len(to)}",
         "local steps of a round, client 0": training.steps(setting, 0),
         "bytes down, client 0, a round": model + 8 + returned * samples[0] * smashed,
-        "bytes up, client 0, a round": model + 8 + samples[0] * smashed,
+        "bytes up, client 0, a round": back[0] + 8 + samples[0] * smashed,
         "bytes down and up, all clients, a round": sum(
-            2 * model + 16 + (1 + returned) * samples[i] * smashed for i in to
+            model + back[i] + 16 + (1 + returned) * samples[i] * smashed for i in to
         ),
         "bytes of labels, all clients, a round": 8 * sum(samples[i] for i in to),
+        **_gibibytes(setting, training, rounds, samples, (1 + returned, head, scalars, aligned)),
         "forward passes of a local step": forwards,
         "backward passes of a local step": int(backwards),
     }
 
 
+def _gibibytes(
+    setting: Setting,
+    training: Training,
+    rounds: int,
+    samples: Mapping[int, int],
+    what: tuple[int, bool, int | None, int],
+) -> dict[str, str | float]:
+    """Lines of --dry-run: what all clients send and get in all rounds, by kind, and in the sums that [C] prints.
+
+    Args:
+        samples: {i: smashed samples that client i sends in a round}.
+        what: how often a smashed sample's size travels; and `head`, `scalars`, `aligned` of `plan_of`.
+    """
+    (times, head, scalars, aligned), problem = what, setting.problem
+    itemsize, ways = np.dtype(setting.dtype).itemsize, 1 if scalars is not None else 2
+    asked = [training.participants(setting, r) for r in range(rounds)]
+    all_asked = [i for to in asked for i in to]
+    heads = ways * len(all_asked) if head else sum(map(len, asked[::aligned])) if aligned else 0
+    up = sum(samples[i] for i in all_asked)
+    steps = 0 if scalars is None else scalars * sum(training.steps(setting, i) for i in all_asked)
+    kinds = {
+        "the clients' parts": ways * len(all_asked) * problem.n_client * itemsize,
+        "auxiliary heads": heads * (problem.local.n - problem.n_client) * itemsize,
+        "BatchNorm's statistics": 2 * len(all_asked) * problem.local.b * itemsize,
+        "scalars in place of models": 8 * steps,
+        "smashed samples": up * problem.smashed_bytes,
+        "gradients at the cut": (times - 1) * up * problem.smashed_bytes,
+        "labels": 8 * up,
+    }
+    bare = sum(kinds[name] for name in ("the clients' parts", "smashed samples", "gradients at the cut"))
+    sums = {
+        "as [C] counts, without heads": bare,
+        "as [C] counts, with heads": bare + kinds["auxiliary heads"],
+        "all but labels": sum(kinds.values()) - kinds["labels"] + 16 * len(all_asked),
+    }
+    told = {name: size / 2**30 for name, size in {**kinds, **sums}.items()}
+    return {
+        f"GiB in {rounds} rounds: {name}": f"{size:.3f} ({size / rounds:.3g} a round)" for name, size in told.items()
+    }
+
+
 def measured_of(setting: Setting, training: Training, step: str, forwards: float | str = 1) -> dict[str, str | float]:
-    """What --dry-run measures by computing, which a start would wait for: multiply-accumulates and memory of a step.
+    """What --dry-run tells and the result keeps of a step's cost: multiply-accumulates, and bytes live at once.
 
     Args:
         step: see `costs.peak_bytes`; a backward pass counts as two forward passes.
@@ -561,14 +623,19 @@ def measured_of(setting: Setting, training: Training, step: str, forwards: float
     from zofl_mpi.costs import macs, peak_bytes
 
     client, auxiliary, server_part = macs(setting.problem)
-    each = (client if step == "cut" else client + auxiliary) * training.batch / 1e9
-    told = f"{each:.3f} G for each forward pass"
+    each = (client if step == "cut" else client + auxiliary) * training.batch
+    what, passes = "multiply-accumulates of each of a client's forward passes", 1.0
     if not isinstance(forwards, str):
-        told = f"{(forwards + 2 * (step != 'forward')) * each:.3f} G"
-    peak = peak_bytes(setting.problem, training.batch, step)
+        what, passes = STEP_MACS, forwards + 2 * (step != "forward")
     return {
-        "multiply-accumulates of a sample by part": f"{client:.6g} {auxiliary:.6g} {server_part:.6g}",
-        "multiply-accumulates of a client's step": told,
-        "multiply-accumulates of the server's step": f"{3 * server_part * training.batch / 1e9:.3f} G",
-        "peak memory of a client's passes, beyond its model": f"{peak / 2**20:.2f} MiB",
+        "multiply-accumulates of a sample at the client": round(client),
+        "multiply-accumulates of a sample in the head": round(auxiliary),
+        "multiply-accumulates of a sample at the server": round(server_part),
+        what: round(passes * each),
+        "multiply-accumulates of the server's step": round(3 * server_part * training.batch),
+        STEP_BYTES: peak_bytes(setting.problem, training.batch, step),
     }
+
+
+STEP_MACS = "multiply-accumulates of a client's step"
+STEP_BYTES = "peak bytes of a client's step, beyond its model"

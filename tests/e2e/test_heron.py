@@ -24,12 +24,13 @@ Mpirun = Callable[..., Completed]
 Load = Callable[[str, int], records.Run]
 METHODS = {
     "heron": ["--k", "2", "--n-p", "2", "--mu", "0.01"],
+    "heron+seeds": ["--k", "2", "--n-p", "2", "--mu", "0.01", "--uplink", "seeds"],
     "sflv1": ["--momentum", "0.5", "--optimiser", "sgd", "--lr-client", "0.1"],
     "sflv2": ["--order", "client_major"],
     "cse_fsl": ["--k", "3", "--upload-at", "last"],
     "fsl_sage": ["--k", "2", "--l", "3", "--align-epochs", "2", "--buffer", "40"],
 }
-CONTINUED = ["heron", "sflv1", "fsl_sage"]
+CONTINUED = ["heron", "heron+seeds", "sflv1", "fsl_sage"]
 USUAL = ["--data", "digits", "--m", "5", "--alpha", "1", "--width", "2", "--stages", "1", "1", "--batch", "16"]
 USUAL += ["--h", "4", "--beta", "0.6", "--augment", "crop-flip", "--eval-every", "2", "--lr-server", "0.01", "--quiet"]
 ROUNDS, BATCH = 4, 16
@@ -50,7 +51,7 @@ for arguments in json.loads(sys.argv[1]):
 
 
 def command(method: str, rounds: int, out: Path) -> list[str]:
-    return ["--method", method, *USUAL, *METHODS[method], "--rounds", str(rounds), "--out", str(out)]
+    return ["--method", method.split("+")[0], *USUAL, *METHODS[method], "--rounds", str(rounds), "--out", str(out)]
 
 
 def here(*arguments: object) -> int:
@@ -115,6 +116,15 @@ def test_every_method_has_the_same_bits_on_any_number_of_ranks(
     assert differences(alone, spread) == []
 
 
+def test_the_uplink_of_seeds_has_the_bits_of_the_dense_one(mpirun: Mpirun, results: Callable[..., Path]) -> None:
+    """On three ranks, crops and all. Mutation: another seed's directions."""
+    dense, seeds = (records.load(results(method, 3, mpirun)) for method in ("heron", "heron+seeds"))
+    assert {name for name in seeds.final.keys() - dense.final.keys() if not name.startswith("replayed/")} == set()
+    assert all(np.array_equal(dense.final[name], seeds.final[name], equal_nan=True) for name in dense.final)
+    for name in ("test_loss", "local_loss", "server_loss"):
+        assert np.array_equal(dense.rounds[name], seeds.rounds[name], equal_nan=True)
+
+
 @pytest.mark.parametrize("method", CONTINUED)
 def test_a_run_that_was_interrupted_goes_on_on_other_ranks_to_the_bit(
     mpirun: Mpirun, results: Callable[..., Path], method: str
@@ -147,7 +157,7 @@ def test_every_method_moves_and_reports_what_it_describes(
 
 def uploads(method: str) -> int:
     """Of the four local steps of a client."""
-    return {"heron": 2, "fsl_sage": 2, "cse_fsl": 2}.get(method, 4)
+    return 4 if method in ("sflv1", "sflv2") else 2
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -160,12 +170,13 @@ def test_bytes_are_those_of_the_formulas(mpirun: Mpirun, results: Callable[..., 
     down, up = (np.asarray(found.clients[name]).sum(axis=1) for name in ("bytes_down", "bytes_up"))
     took = up > 0
     assert (took.sum(axis=1) == 3).all() and np.array_equal(took, down > 0) and not np.array_equal(took[0], took[1])
-    model = 4 * (N_CLIENT + N_BUFFERS + (N_HEAD if method in ("heron", "cse_fsl") else 0))
+    model = 4 * (N_CLIENT + N_BUFFERS + (N_HEAD if method in ("heron", "heron+seeds", "cse_fsl") else 0))
+    returned = 4 * N_BUFFERS + 8 * 4 * 2 if method == "heron+seeds" else model  # h n_p numbers of 8 bytes
     smashed = uploads(method) * BATCH * 4 * Q_S
     back = smashed if method in ("sflv1", "sflv2") else 0
     aligned = 4 * N_HEAD if method == "fsl_sage" else 0
     rounds = np.arange(ROUNDS)[:, None]
-    assert np.array_equal(up, took * (model + 8 + smashed))
+    assert np.array_equal(up, took * (returned + 8 + smashed))
     assert np.array_equal(down, took * (model + 8 + back + aligned * (rounds % 3 == 0)))
     assert found.rounds["label_bytes"].tolist() == [3 * uploads(method) * BATCH * 8] * ROUNDS
     assert found.rounds["server_steps"].tolist() == [3 * uploads(method)] * ROUNDS
@@ -265,7 +276,7 @@ TINY = ["--data", "digits", "--m", "3", "--batch", "64", "--rounds", "1", "--qui
 RESNET = ["--width", "2", "--stages", "1", "1"]
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", sorted({name.split("+")[0] for name in METHODS}))
 @pytest.mark.parametrize("cls", ["Own", "Frozen"])
 def test_an_own_split_of_three_parts_runs(own: str, method: str, cls: str) -> None:
     """Mutation: parts that nothing trains end in a traceback of autograd's."""

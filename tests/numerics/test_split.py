@@ -27,12 +27,12 @@ from zofl_mpi.baselines.fsl_sage import FSLSAGE, Head, _Memory
 from zofl_mpi.baselines.sfl import SFLV1, SFLV2
 from zofl_mpi.data import Dataset
 from zofl_mpi.errors import UserError
-from zofl_mpi.heron_sfl import HERON
+from zofl_mpi.heron_sfl import HERON, Scalars
 from zofl_mpi.optimisers import Optimiser
 from zofl_mpi.problems.split import Split
 from zofl_mpi.problems.split_resnet import ResNet
 from zofl_mpi.run.clients import Client, ClientError
-from zofl_mpi.run.desk import STEPS, Nothing
+from zofl_mpi.run.desk import STEPS, Nothing, recall
 from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.setting import Setting
 from zofl_mpi.run.streams import Purpose, Streams
@@ -416,6 +416,57 @@ def test_every_kth_step_goes_up_and_steps_are_the_sum_of_the_ceilings(
         assert sorted(found) == last
 
 
+SEEDS = [
+    ({"rule": SGD}, {}),
+    ({"rule": Optimiser("sgd", momentum=0.9, weight_decay=0.01)}, {"n_p": 3, "estimate": "central"}),
+    ({"state": "reset"}, {"distribution": "gaussian"}),
+    ({"beta": 0.7}, {"n_p": 2, "distribution": "sphere", "mu": 0.01}),
+    ({"freeze": "client", "k": 3, "upload_at": "last"}, {"estimate": "central"}),
+    ({"freeze": "auxiliary", "weights": "uniform", "order": "client_major"}, {}),
+]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("flags", "estimate"), SEEDS)
+def test_scalars_and_seeds_give_the_dense_uplinks_bits(
+    flags: dict[str, Any], estimate: dict[str, Any], dtype: str
+) -> None:
+    """Four rounds, BatchNorm and Adam's moments included.
+
+    Mutations: directions of another round, client or step; moments begun anew, or those of another client, or kept
+    where they are to be reset; the mean of n_p as their sum; the frozen part replayed; weights of other clients.
+    """
+    own, plan = setting(dtype=dtype), training(**{"rule": Optimiser(), **flags})
+    dense, seeds = (HERON(own, plan, **estimate, uplink=uplink) for uplink in ("dense", "seeds"))
+    expected, found = run(dense, 4), run(seeds, 4)
+    assert same(found, expected) and apart(found.theta, seeds.start().theta)
+    assert (found.local_loss, found.server_loss) == (expected.local_loss, expected.server_loss)
+    kept = plan.state == "keep"
+    assert bool(found.replayed) == kept and not expected.replayed
+    clients = LocalClients(list(own.data), method=seeds)
+    state = run(seeds, 3, clients=clients)
+    for i, moments in state.replayed.items():
+        ((_, told),) = clients.ask(recall, Nothing(), to=[int(i)], counted=False)
+        for name, value in told.entries["moments"].items():
+            assert torch.equal(torch.as_tensor(value), torch.as_tensor(moments[name])), (i, name)
+
+
+def test_a_replay_on_another_kind_of_processor_is_refused() -> None:
+    """Other vector instructions draw other directions. Mutation: no check."""
+    of = HERON(setting(), training(), uplink="seeds")
+    told = Scalars(np.zeros((2, 1)), of.start().buffers, "cpu with other instructions")
+    with pytest.raises(UserError, match="client 1 computes on cpu with other instructions, the server on cpu with "):
+        of.replay(of.start(), 0, 1, told)
+    with pytest.raises(UserError, match="--uplink seeds: --estimate exact"):
+        HERON(setting(), training(), uplink="seeds", estimate="exact")
+
+
+def test_a_client_whose_replayed_model_is_not_finite_is_named() -> None:
+    of = HERON(setting(), training(lr_client=1e300), uplink="seeds", mu=0.1)
+    with pytest.raises(UserError, match=r"client \d: Update.theta is not finite"):
+        run(of, 3)
+
+
 def test_methods_refuse_flags_that_mean_nothing_to_them() -> None:
     for cls in (SFLV1, SFLV2):
         with pytest.raises(UserError, match="--k 2: must be 1"):
@@ -655,7 +706,7 @@ def errors(monkeypatch: pytest.MonkeyPatch, frame: Tensor, n_p: int, **flags: An
     norm = math.sqrt(len(frame)) if flags["distribution"] == "sqrt_d_sphere" else 1.0
     monkeypatch.setattr(LocalSteps, "directions", lambda *_: iter(norm * frame.T))
     assert float(g.norm()) > 0.1
-    return float((of.estimated(local, q, x, labels, base) - g).norm())
+    return float((of.estimated(local, q, x, labels, base)[0] - g).norm())
 
 
 @pytest.mark.parametrize("distribution", ["sphere", "sqrt_d_sphere"])
@@ -684,7 +735,7 @@ def test_the_mean_gaussian_estimate_is_the_gradient() -> None:
     q, x, labels = next(iter(local))
     _, g = local.gradient(x, labels)
     _, base = local.forward(x, labels)
-    d, found = len(g), of.estimated(local, q, x, labels, base)
+    d, found = len(g), of.estimated(local, q, x, labels, base)[0]
     assert float((found - g).norm()) < 5 * float(g.norm()) * math.sqrt((d + 1) / 1000)
 
 

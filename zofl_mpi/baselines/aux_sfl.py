@@ -58,7 +58,11 @@ class CSEFSL:
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Algorithm 1 of the paper."""
-        return averaged_round(self.setting, self.training, state, r, clients, self.train, self.update)
+
+        def average(to: list[int], weights: Mapping[int, float]) -> Update:
+            return clients.mean(self.update, Ask(), to=to, weights=weights)  # type: ignore[no-any-return]
+
+        return averaged_round(self.setting, self.training, state, r, clients, self.train, average)
 
     def train(self, client: Client, message: Model) -> Generator[Smashed, None, Trained]:
         """A client's local steps, each with a backward pass through the auxiliary head and its own layers."""

@@ -53,21 +53,12 @@ class Head:
 
 @final
 @dataclass(frozen=True)
-class SageState:
-    """What the server carries from round to round; `State`, and what alignment needs."""
+class SageState(State):
+    """What the server carries from round to round: theta_a in `theta` is the first head; and what alignment needs."""
 
-    theta: Tensor  # (n_l,) theta_c, and the first head
-    buffers: Tensor  # (b_l,)
-    theta_s: Tensor  # (n_s,)
-    buffers_s: Tensor  # (b_s,)
-    optimiser: dict[str, Any]  # the server's moments
-    heads: dict[str, Tensor]  # {i: (|theta_a|,)} as last aligned
-    smashed: dict[str, Tensor]  # {i: (N, *smashed_shape)} client i's last uploads
-    labels: dict[str, Tensor]  # {i: (N,)}
-    server_steps: int = 0
-    server_loss: float = math.nan
-    local_loss: float = math.nan
-    label_bytes: int = 0
+    heads: dict[str, Tensor] = field(default_factory=dict)  # {i: (|theta_a|,)} as last aligned
+    smashed: dict[str, Tensor] = field(default_factory=dict)  # {i: (N, *smashed_shape)} client i's last uploads
+    labels: dict[str, Tensor] = field(default_factory=dict)  # {i: (N,)}
     alignment_loss: float = math.nan
 
 
@@ -118,7 +109,7 @@ class FSLSAGE:
 
     def start(self) -> SageState:
         """The parts as the problem makes them."""
-        return SageState(**{**vars(first_state(self.setting)), "heads": {}, "smashed": {}, "labels": {}})
+        return SageState(**vars(first_state(self.setting)))
 
     def round(self, state: SageState, r: int, clients: Clients) -> SageState:
         """Algorithm 1 of the paper."""
@@ -256,7 +247,7 @@ class FSLSAGE:
         return measured_of(self.setting, self.training, "auxiliary")
 
     def plan(self, rounds: int) -> dict[str, str | float]:
-        lines = plan_of(self.setting, self.training, rounds, forwards=1, backwards=True, head=False)
+        lines = plan_of(self.setting, self.training, rounds, 1, backwards=True, head=False, aligned=self.l)
         problem = self.setting.problem
         head = (problem.local.n - problem.n_client) * np.dtype(self.setting.dtype).itemsize
         return {**lines, f"further bytes down, each client, every {self.l} rounds": head}

@@ -84,6 +84,23 @@ class Answer:
         return replace(self, fields={})
 
 
+def among(replies: Mapping[int, Any], weights: Mapping[int, float] | None) -> Any:
+    """The mean of replies that the server holds itself, field by field: the bits of `Clients.mean`.
+
+    Raises:
+        TypeError: a field without a mean, or replies of different shapes.
+        UserError: a field that is not finite; names the client.
+    """
+    answer, shares = Answer(), normalised(list(replies), weights)
+    for i, reply in replies.items():
+        try:
+            answer.add(i, reply, shares[i], first=answer.template is None)
+        except UserError as exc:
+            raise UserError(f"client {i}: {exc}") from exc
+    means = {part.path: added(part, answer, shares, lambda own: own) for part in plan([answer])}
+    return messages.replace_arrays(result_template([answer]), means)
+
+
 class Part(NamedTuple):
     """One field of a mean: what all processes must know to add it up."""
 
