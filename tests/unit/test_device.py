@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import subprocess
 import sys
 
@@ -129,3 +131,33 @@ def test_a_vector_survives_the_way_to_the_gpu_and_back() -> None:
     assert there.is_cuda
     np.testing.assert_array_equal(device.to_host(there).numpy(), values)
     assert device.peak_bytes(name) >= values.nbytes
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
+def test_freed_memory_is_handed_out_again() -> None:
+    """Blocks of 64 MiB, made and freed: fresh pages each time before, the same pages after.
+
+    Mutations: nothing set; the setting without torch in use.
+    """
+    code = """
+import resource, sys
+import numpy as np
+from zofl_mpi.run import device
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        np.ones(2**23)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+sys.modules.pop("torch", None)
+device.keep_freed_memory()
+faults()
+before = faults()
+sys.modules["torch"] = np
+device.keep_freed_memory()
+faults()
+print(before, faults())
+"""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+    told = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    before, after = map(int, told.stdout.split())
+    assert before >= 20 and after < before / 10

@@ -101,6 +101,7 @@ def _job(world: World, family: Any, plan: Plan) -> Callable[[], int]:
             print_plan(plan, method)
         return lambda: 0
     _prepare(world, setting, str(kernel))
+    device.keep_freed_memory()
     stop = Stop()
     stop.listen()
     attrs = {"command": plan.command, "mpi": world.library, "kernel": kernel, **places}
