@@ -30,7 +30,6 @@ from zofl_mpi.heron_settings import own_split
 from zofl_mpi.problems import Split
 from zofl_mpi.run import mean
 from zofl_mpi.run.clients import Client, Clients
-from zofl_mpi.run.device import arithmetic
 from zofl_mpi.run.messages import APART
 from zofl_mpi.run.setting import Setting
 from zofl_mpi.run.streams import Purpose
@@ -135,7 +134,7 @@ class HERON:
             UserError: the client has another kind of processor, whose directions are others.
         """
         setting, training = self.setting, self.training
-        own = arithmetic(setting.problem.device)
+        own = setting.problem.arithmetic
         if told.arithmetic != own:
             raise UserError(
                 f"--uplink seeds: client {i} computes on {told.arithmetic}, the server on {own}, which draws other "
@@ -202,7 +201,7 @@ class HERON:
     def scalars(self, client: Client, message: Ask) -> Scalars:
         """Step 4 with --uplink seeds: what the local model can be made of again."""
         differences = client.memory.pop("differences")
-        return Scalars(differences, kept(client).buffers, arithmetic(self.setting.problem.device))
+        return Scalars(differences, kept(client).buffers, self.setting.problem.arithmetic)
 
     # --- reports
 

@@ -57,6 +57,24 @@ def test_the_network_of_the_readme_runs_on_any_number_of_ranks_and_learns(
     assert records.load(tmp_path / "one.h5").rounds["test_accuracy"][-1] > 0.8
 
 
+def test_the_split_of_the_readme_runs_on_any_number_of_ranks_and_learns(
+    mpirun: Callable[..., Completed], tmp_path: Path
+) -> None:
+    """With the dense uplink and with that of seeds; and its server's part learns."""
+    code = re.search(r'```python\n("""A CNN in three parts.*?)```', README, re.S)
+    command = re.search(r"mpirun -n 3 python (-m zofl_mpi.heron_sfl --problem mysplit:CNN [^\n]*)", README)
+    assert code and command
+    (tmp_path / "mysplit.py").write_text(code[1])
+    runs = ((0, "one.h5", []), (3, "three.h5", []), (3, "seeds.h5", ["--uplink", "seeds"]))
+    for ranks, name, flags in runs:
+        done = mpirun(ranks, *command[1].split(), *flags, "--out", name, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    assert differences(tmp_path / "one.h5", tmp_path / "three.h5") == []
+    one, seeds = (records.load(tmp_path / name) for name in ("one.h5", "seeds.h5"))
+    assert one.rounds["test_accuracy"][-1] == seeds.rounds["test_accuracy"][-1] > 0.8
+    assert (one.rounds["bytes_up"] > seeds.rounds["bytes_up"]).all()
+
+
 def test_every_file_that_the_readme_names_exists() -> None:
     for path in re.findall(r"(?:jobs|tests|analysis|zofl_mpi)/[\w./]+\.(?:sh|py|sbatch)", README):
         assert (ROOT / path).is_file(), path

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from zofl_mpi.run.ledger import SERVER, Clock, Ledger, Row
+from zofl_mpi.run.ledger import SERVER, Clock, Ledger, Row, overlap
 
 NONE = (np.zeros((1, 1, 3)), np.zeros((1, 1), np.int64))
 
@@ -87,3 +87,26 @@ def test_time_counts_even_if_the_work_fails() -> None:
 
 def test_no_steps_make_an_empty_table() -> None:
     assert Clock().take([]).shape == (0, 3)
+
+
+def test_overlap_is_what_both_times_exceed_the_clock_by() -> None:
+    """Steps one after the other, each as long as its slowest rank: 3 + 2 of the clients, by hand.
+
+    Mutations: the slowest rank of the whole round (4); the mean of the ranks; no bounds.
+    """
+    compute = np.zeros((4, 3, 3))
+    compute[:, 0, 0] = [4, 4, 9, 0]  # the server; hidden in part, in whole or more than that, not at all, no work
+    compute[:, 1, 1:] = [3, 2]
+    compute[:, 2, 1:] = [0.5, 2]
+    found = overlap([SERVER, "train", "update"], compute, np.array([6.0, 4.5, 14.5, 5.0]))
+    assert found.clients.tolist() == [5, 5, 5, 5] and found.server.tolist() == [4, 4, 9, 0]
+    assert found.both.tolist() == [3, 4, 0, 0]
+    np.testing.assert_array_equal(found.share, [0.75, 1, 0, np.nan])
+    total = found.total()
+    assert (total.wall, total.clients, total.server, total.both) == (30, 20, 17, 7)
+    assert total.share == 7 / 17
+
+
+def test_no_rounds_overlap_nothing() -> None:
+    found = overlap([], np.zeros((0, 0, 3)), np.zeros(0)).total()
+    assert found.wall == 0 and np.isnan(found.share)

@@ -186,6 +186,27 @@ def test_totals_add_up_over_ranks_and_keep_the_last_number() -> None:
     assert np.array_equal(totals.seconds, np.full((4, 3), 4.0))
 
 
+def test_totals_overlap_as_the_result_does_though_steps_come_later(tmp_path: Path) -> None:
+    """Mutations: the steps of the first round; the rounds' order."""
+    totals, zeros = Totals(0), np.zeros((1, 3), np.int64)
+    for steps, wall in ((["server", "a"], 3.0), (["server", "a", "b"], 3.5)):
+        seconds = np.zeros((len(steps), 3, 3))
+        seconds[:, 1:, 0], seconds[0, 1:, 0], seconds[0, 0, 0] = [1, 2], 0, 1.5
+        totals.add(Row(steps, zeros, zeros, zeros, seconds, zeros), wall, {})
+    found = totals.overlap()
+    assert (found.wall, found.clients, found.server, found.both) == (
+        6.5,
+        6,
+        3,
+        2,
+    )  # 2 + 1.5 - 3, and 1.5 of 4 + 1.5 - 3.5
+    assert np.isnan(Totals(3).overlap().share)
+
+    totals, _ = run(tmp_path / "a.h5", rounds=5)
+    kept, own = records.load(tmp_path / "a.h5").overlap().total(), totals.overlap()
+    assert vars(own) == pytest.approx(vars(kept))
+
+
 def test_progress_hears_of_every_round_and_of_the_last_evaluation(tmp_path: Path) -> None:
     diary = Diary()
     run(tmp_path / "a.h5", rounds=5, diary=diary)

@@ -162,6 +162,14 @@ class Split:
         """torch, and the kind of device: each kind rounds differently."""
         return f"torch {torch.device(self.device).type}{' bf16' if self.bf16 else ''}"
 
+    @property
+    def arithmetic(self) -> str:
+        """What decides the bits of random numbers and elementwise steps: a GPU's name, a CPU's vector instructions."""
+        device = torch.device(self.device)
+        if device.type == "cpu":
+            return f"cpu with {torch.backends.cpu.get_cpu_capability()}"
+        return str(torch.get_device_module(device).get_device_name(device))
+
     # --- computing
 
     def smash(self, inputs: Tensor) -> Tensor:

@@ -121,15 +121,6 @@ def describe(device: str) -> str:
     return str(torch.cuda.get_device_name(device))
 
 
-def arithmetic(device: str) -> str:
-    """What decides the bits of random numbers and elementwise steps: the GPU's name, or a CPU's vector instructions."""
-    if device != "cpu":
-        return describe(device)
-    import torch
-
-    return f"cpu with {torch.backends.cpu.get_cpu_capability()}"
-
-
 def _may_have_gpu() -> bool:
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in ("", "-1", "NoDevFiles")
     return not hidden and any(Path(node).exists() for node in NODES)
@@ -239,9 +230,10 @@ def keep_freed_memory() -> None:
     """
     if "torch" not in sys.modules or not sys.platform.startswith("linux"):
         return
-    setting = getattr(ctypes.CDLL(None), "mallopt", None)
-    for parameter in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD) if setting is not None else ():
-        setting(parameter, KEPT)
+    library = ctypes.CDLL(None)
+    if hasattr(library, "mallopt"):
+        for parameter in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
+            library.mallopt(parameter, KEPT)
 
 
 def blas() -> str:

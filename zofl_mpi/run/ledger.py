@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
+
+Seconds = NDArray[np.float64]
 
 SERVER = "server"
 """The pseudo step under which rank 0's own computing is booked: whatever is not waiting and not communicating."""
@@ -63,6 +65,53 @@ class Row:
     messages: NDArray[np.int64]
     seconds: NDArray[np.float64]
     peak_bytes: NDArray[np.int64]
+
+
+@final
+@dataclass(frozen=True)
+class Overlap:
+    """How long clients and server computed, and how long both at once: of R rounds, (R,), or of all together.
+
+    A question ends with its slowest rank, so the clients' time is, step by step, that of the rank that computed
+    longest. Both computed at once for what the two times together exceed the clock by; this is a lower bound, since
+    time in which neither computed (sending, say) comes off it. All are seconds of wall time: where processes share a
+    core, what they compute takes longer, and so does the round.
+
+    Attributes:
+        wall: seconds of the rounds.
+        clients: the sum over the steps of the largest computing time of a rank.
+        server: rank 0's own computing, recording included.
+        both: clients + server - wall of each round, at least 0, at most the shorter of the two.
+    """
+
+    wall: Seconds
+    clients: Seconds
+    server: Seconds
+    both: Seconds
+
+    @property
+    def share(self) -> Seconds:
+        """What part of the shorter computing time ran beside the longer: 1 all of it, 0 lockstep; NaN of none."""
+        shorter = np.minimum(self.clients, self.server)
+        return np.divide(self.both, shorter, out=np.full_like(shorter, np.nan), where=shorter > 0)
+
+    def total(self) -> Overlap:
+        """Of all rounds together."""
+        return Overlap(self.wall.sum(), self.clients.sum(), self.server.sum(), self.both.sum())
+
+
+def overlap(steps: Sequence[str], compute: Seconds, wall: Seconds) -> Overlap:
+    """Of R rounds.
+
+    Args:
+        steps: names of the steps.
+        compute: (R, steps, ranks).
+        wall: (R,).
+    """
+    own = np.array([name == SERVER for name in steps], bool)
+    server = compute[:, own].sum(axis=(1, 2))
+    clients = compute[:, ~own].max(axis=2).sum(axis=1)
+    return Overlap(wall, clients, server, np.clip(clients + server - wall, 0, np.minimum(clients, server)))
 
 
 @final

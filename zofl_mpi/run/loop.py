@@ -18,7 +18,7 @@ from zofl_mpi.errors import UserError
 from zofl_mpi.run import messages, records
 from zofl_mpi.run.clients import ClientError, Clients
 from zofl_mpi.run.desk import STEPS, Memory, Nothing
-from zofl_mpi.run.ledger import Row
+from zofl_mpi.run.ledger import Overlap, Row, overlap
 from zofl_mpi.run.progress import Progress
 from zofl_mpi.run.setting import Method, numbers
 
@@ -62,12 +62,16 @@ class Totals:
 
     Attributes:
         seconds: (P + 1, 3) compute, wait, comm of each rank.
+        steps: names of the steps.
+        computing: of each round its wall time and (steps,) the longest computing time of a rank.
         round: the last finished round of the run, 1..R.
         last: the latest value of each column.
     """
 
     round: int
     seconds: NDArray[np.float64] = field(default_factory=lambda: np.zeros((1, 3)))
+    steps: list[str] = field(default_factory=list)
+    computing: list[tuple[float, NDArray[np.float64]]] = field(default_factory=list)
     wall: float = 0.0
     bytes_down: int = 0
     bytes_up: int = 0
@@ -77,12 +81,21 @@ class Totals:
     def add(self, row: Row, wall: float, columns: Mapping[str, float]) -> None:
         """One more round."""
         self.seconds = self.seconds + row.seconds.sum(axis=0)
+        self.steps = row.steps
+        self.computing.append((wall, row.seconds[:, :, 0].max(axis=1)))
         self.bytes_down += int(row.bytes_down.sum())
         self.bytes_up += int(row.bytes_up.sum())
         self.wall += wall
         self.rounds += 1
         self.round += 1
         self.last |= {k: v for k, v in columns.items() if not math.isnan(v)}
+
+    def overlap(self) -> Overlap:
+        """How long clients and server computed at once, in all rounds together."""
+        compute = np.zeros((self.rounds, len(self.steps), 1))
+        for r, (_, longest) in enumerate(self.computing):
+            compute[r, : len(longest), 0] = longest  # later steps had no name yet
+        return overlap(self.steps, compute, np.array([wall for wall, _ in self.computing])).total()
 
 
 def run(

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from zofl_mpi.errors import UserError
+from zofl_mpi.run.ledger import Overlap, overlap
 from zofl_mpi.run.provenance import now
 from zofl_mpi.run.provenance import provenance as provenance
 
@@ -536,6 +537,10 @@ class Run:
 
         sums = {name: values.sum((1, 2)) for name, values in self.clients.items()}
         return pd.DataFrame({**sums, **self.rounds})
+
+    def overlap(self) -> Overlap:
+        """How long clients and server computed in each round, and how long both at once."""
+        return overlap(self.steps, self.ranks["seconds_compute"], self.rounds["seconds"])
 
 
 def load(path: str | os.PathLike[str]) -> Run:

@@ -168,7 +168,7 @@ def free_name(config: Mapping[str, Any]) -> Path:
 
 
 def closing(totals: loop.Totals, path: Path, done: bool, signal: str) -> str:
-    """The last lines: what was reached, how long it took, how many bytes went, where the result is."""
+    """The last lines: what was reached, how long it took and where, how many bytes went, where the result is."""
     lines = []
     if not done:
         told = f"told by {signal}" if signal else "told by a signal to another rank"
@@ -185,6 +185,14 @@ def closing(totals: loop.Totals, path: Path, done: bool, signal: str) -> str:
         f"time      {totals.wall:.1f} s for {totals.rounds} rounds; {who}: "
         f"computing {compute:.1f} s, waiting {wait:.1f} s, sending {comm:.1f} s"
     )
+    if len(ranks) > 1:
+        compute, wait, comm = ranks[0]
+        overlap = totals.overlap()
+        share = f" ({overlap.share:.2f} of the shorter)" if overlap.both > 0 else ""
+        lines.append(
+            f"server    computing {compute:.1f} s, waiting {wait:.1f} s, sending {comm:.1f} s; "
+            f"computing at once with the clients {overlap.both:.1f} s{share}"
+        )
     lines.append(f"sent      {_bytes(totals.bytes_down)} down to clients, {_bytes(totals.bytes_up)} up to the server")
     lines.append(f"result    {path}")
     return "\n".join(lines)
