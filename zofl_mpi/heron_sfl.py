@@ -163,23 +163,27 @@ class HERON:
                 if local.uploads(q):
                     yield Smashed(smashed, labels)
             else:
-                base = math.nan
+                base = None
                 if self.estimate == "one-sided" or local.uploads(q):
                     smashed, base = local.forward(x, labels)
                     if local.uploads(q):
                         yield Smashed(smashed, labels)  # it leaves while the perturbed passes go on
                 g, found = self.estimated(local, q, x, labels, base)
-                differences.append(found)
+                differences += found
             local.step(g)
         if self.uplink == "seeds":
-            client.memory["differences"] = np.array(differences, np.float64).reshape(len(differences), self.n_p)
+            client.memory["differences"] = local.host(differences).reshape(-1, self.n_p)
         return local.done()
 
     def estimated(
-        self, local: LocalSteps, q: int, x: Tensor, labels: Tensor, base: float
-    ) -> tuple[Tensor, list[float]]:
-        """(d,) the mean of the n_p zeroth-order estimates of step q on one mini-batch; the differences behind them."""
-        g, differences = local.zeros(), []
+        self, local: LocalSteps, q: int, x: Tensor, labels: Tensor, base: Tensor
+    ) -> tuple[Tensor, list[Tensor]]:
+        """(d,) the mean of the n_p zeroth-order estimates of step q on one mini-batch; () the differences behind them.
+
+        Args:
+            base: () the unperturbed loss, for the one-sided estimate.
+        """
+        g, differences = local.zeros(), list[Tensor]()
         for u in local.directions(self.n_p, q, self.distribution):
             plus = local.perturbed(x, labels, u, self.mu)
             other = base if self.estimate == "one-sided" else local.perturbed(x, labels, u, -self.mu)
@@ -188,7 +192,7 @@ class HERON:
             g += self.term(plus - other, u)
         return g, differences
 
-    def term(self, difference: float, u: Tensor) -> Tensor:
+    def term(self, difference: float | Tensor, u: Tensor) -> Tensor:
         """(d,) what one direction adds to the estimate."""
         span = self.mu if self.estimate == "one-sided" else 2 * self.mu
         scale: zo.Distribution = "sphere" if self.distribution == "sphere" else "gaussian"  # sqrt(d) u has its d

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, final
 
@@ -255,52 +255,69 @@ class Training:
 class LocalSteps:
     """A client's local steps of a round, one after the other; its model moves in place.
 
-    Nothing of it lies in the modules between two calls, so that clients of one process may take turns.
+    Nothing of it lies in the modules between two calls, so that clients of one process may take turns. Losses stay
+    where they are computed until the round ends: a GPU that had to tell the host each one would stand still meanwhile.
     """
 
     def __init__(self, setting: Setting, training: Training, client: Client, message: Model) -> None:
         self.setting, self.training, self.client, self.r = setting, training, client, message.r
+        import torch
+
         self.problem = setting.problem
         self.theta, self.buffers = (self.problem.placed(t).clone() for t in (message.theta, message.buffers))
         self.scratch = self.buffers.clone()
         self.base = self.theta.clone()
         self.part = training.trainable(self.problem.n_client, self.theta.numel())
         self.moments = training.moments(client)
-        self.loss, self.count = 0.0, 0
-        self.compared, self.vague = 0, 0
+        self.reset()
+        self.compared: int = 0
+        self.vague: Tensor = self.theta.new_zeros((), dtype=torch.int64)
 
     def __iter__(self) -> Iterator[tuple[int, Tensor, Tensor]]:
         """(q, inputs, labels) of each local step."""
         for q, positions in enumerate(self.training.batches(self.setting, self.client, self.r)):
             yield q, *self.training.inputs(self.setting, self.client, positions, self.r, q)
 
+    def reset(self) -> None:
+        """No loss has been seen."""
+        import torch
+
+        self.loss, self.count = self.theta.new_zeros((), dtype=torch.float64), 0
+
     def uploads(self, q: int) -> bool:
         """Whether local step q goes up."""
         return self.training.uploads(self.setting, self.client.i, q)
+
+    def host(self, values: Sequence[Tensor]) -> NDArray[np.float64]:
+        """(len(values),) the numbers () on the host."""
+        import torch
+
+        found = torch.stack(list(values)) if values else self.theta.new_zeros(0)
+        return np.asarray(found.double().cpu().numpy())
 
     def zeros(self) -> Tensor:
         """(d,) what trains of theta_l, zeros."""
         return self.theta[self.part].new_zeros(self.part.stop - self.part.start)
 
-    def forward(self, x: Tensor, labels: Tensor) -> tuple[Tensor, float]:
-        """The smashed activations and the local loss at the model itself; it moves BatchNorm's statistics."""
+    def forward(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """The smashed activations and () the local loss at the model itself; it moves BatchNorm's statistics."""
         import torch
 
         with torch.no_grad(), self.problem.local.at(self.theta, self.buffers):
             smashed = self.problem.smash(x)
-            loss = float(self.problem.local_loss(smashed, labels))
+            loss = self.problem.local_loss(smashed, labels)
         self.loss, self.count = self.loss + loss, self.count + 1
         return smashed, loss
 
-    def perturbed(self, x: Tensor, labels: Tensor, u: Tensor, mu: float) -> float:
-        """The local loss at theta_l + mu u, with the batch's statistics; the model comes back to the bit."""
+    def perturbed(self, x: Tensor, labels: Tensor, u: Tensor, mu: float) -> Tensor:
+        """() the local loss at theta_l + mu u, with the batch's statistics; the model comes back to the bit."""
         import torch
 
         self.scratch.copy_(self.buffers)
         self.base.copy_(self.theta)
         self.theta[self.part].add_(u, alpha=mu)
         with torch.no_grad(), self.problem.local.at(self.theta, self.scratch):
-            loss = float(self.problem.local_loss(self.problem.smash(x), labels))
+            loss = self.problem.local_loss(self.problem.smash(x), labels)
         self.theta.copy_(self.base)
         return loss
 
@@ -310,7 +327,7 @@ class LocalSteps:
             smashed = self.problem.smash(x)
             loss = self.problem.local_loss(smashed, labels)
             g = self.problem.local.gradient(loss)
-        self.loss, self.count = self.loss + float(loss.detach()), self.count + 1
+        self.loss, self.count = self.loss + loss.detach(), self.count + 1
         return smashed.detach(), g[self.part]
 
     def directions(self, count: int, q: int, distribution: str) -> Iterator[Tensor]:
@@ -318,13 +335,13 @@ class LocalSteps:
         seed = self.setting.streams(Purpose.DIRECTION, r=self.r, i=self.client.i, t=q)
         return drawn(seed, self.theta[self.part], count, distribution)
 
-    def compare(self, plus: float, other: float) -> None:
+    def compare(self, plus: Tensor, other: Tensor) -> None:
         """Counts the pairs of losses that differ by too little to mean anything in their precision.
 
         A direction that is nearly orthogonal to the gradient gives such a pair at any radius; `done` warns of many.
         """
         self.compared += 1
-        self.vague += abs(plus - other) <= self._rounding() * max(abs(plus), abs(other))
+        self.vague += (plus - other).abs() <= self._rounding() * plus.abs().maximum(other.abs())
 
     def _rounding(self) -> float:
         """Of a loss, relative."""
@@ -334,12 +351,13 @@ class LocalSteps:
 
     def _warn(self) -> None:
         """Once a process, where most differences of losses were rounding."""
-        if 2 * self.vague <= self.compared or _warned:
+        vague = int(self.vague)
+        if 2 * vague <= self.compared or _warned:
             return
         _warned.append(True)
         dtype = np.dtype(self.setting.dtype)
         print(
-            f"zofl_mpi: warning: {self.vague} of {self.compared} losses of a perturbed pass differ from the other loss "
+            f"zofl_mpi: warning: {vague} of {self.compared} losses of a perturbed pass differ from the other loss "
             f"of their step by less than {self._rounding():.1g} of their size, which is rounding in {dtype}: take a "
             f"larger --mu{', or --dtype float64' if dtype == np.float32 else ''}",
             file=sys.stderr,
@@ -353,7 +371,7 @@ class LocalSteps:
         """The model stays in the client's memory until it is asked for."""
         self._warn()
         self.client.memory["theta"], self.client.memory["buffers"] = self.theta, self.buffers
-        return Trained(self.loss / self.count if self.count else math.nan)
+        return Trained(float(self.loss) / self.count if self.count else math.nan)
 
 
 def drawn(seed: np.random.Generator, like: Tensor, count: int, distribution: str) -> Iterator[Tensor]:
@@ -369,7 +387,7 @@ def drawn(seed: np.random.Generator, like: Tensor, count: int, distribution: str
     for _ in range(count):
         u = torch.randn(d, generator=generator, device=like.device, dtype=like.dtype)
         if distribution != "gaussian":
-            norm = float(torch.linalg.vector_norm(u, dtype=torch.float64))
+            norm = torch.linalg.vector_norm(u, dtype=torch.float64)
             u.mul_((math.sqrt(d) if distribution == "sqrt_d_sphere" else 1.0) / norm)
         yield u
 
@@ -425,11 +443,14 @@ class Server:
     def __init__(
         self, setting: Setting, training: Training, state: State, moments: Mapping[str, Any] | None = None
     ) -> None:
+        import torch
+
         self.problem, self.training = setting.problem, training
         self.theta, self.buffers = (self.problem.placed(t).clone() for t in (state.theta_s, state.buffers_s))
         kept = state.optimiser if moments is None else moments
         self.moments = {k: v.clone() if hasattr(v, "clone") else v for k, v in kept.items()}
-        self.steps, self.losses, self.label_bytes = 0, 0.0, 0
+        self.steps, self.label_bytes = 0, 0
+        self.losses: Tensor = self.theta.new_zeros((), dtype=torch.float64)  # where it is computed, as at the clients
 
     def step(self, item: Smashed) -> None:
         """One step on one upload."""
@@ -438,7 +459,7 @@ class Server:
             loss = self.problem.server_loss(smashed, labels)
             g = self.problem.top.gradient(loss)
         self.training.rule.step(self.theta, g, self.moments, self.training.lr_server)
-        self.count(float(loss.detach()), item)
+        self.count(loss.detach(), item)
 
     def exchange(self, item: Smashed) -> Tensor:
         """One step on one upload; (B, *smashed_shape) the gradient at the smashed samples, taken before the step."""
@@ -450,13 +471,13 @@ class Server:
             slope, *parts = torch.autograd.grad(loss, [smashed, *parameters], materialize_grads=True)
         g = torch.cat([part.reshape(-1) for part in parts])
         self.training.rule.step(self.theta, g, self.moments, self.training.lr_server)
-        self.count(float(loss.detach()), item)
+        self.count(loss.detach(), item)
         return slope
 
-    def count(self, loss: float, item: Smashed) -> None:
+    def count(self, loss: Tensor, item: Smashed) -> None:
         """Books a step."""
         self.steps += 1
-        self.losses += loss
+        self.losses = self.losses + loss
         self.label_bytes += item.labels.numel() * item.labels.element_size()
 
     def state(self, theta: Tensor, buffers: Tensor, local_loss: float) -> State:
@@ -467,7 +488,7 @@ class Server:
         """
         if not (bool(self.theta.isfinite().all()) and bool(theta.isfinite().all())):
             raise UserError("the model is not finite after the round; smaller --lr-client or --lr-server may help")
-        mean = self.losses / self.steps if self.steps else math.nan
+        mean = float(self.losses) / self.steps if self.steps else math.nan
         return State(
             theta, buffers, self.theta, self.buffers, self.moments, self.steps, mean, local_loss, self.label_bytes
         )
@@ -609,7 +630,7 @@ def _gibibytes(
     }
     told = {name: size / 2**30 for name, size in {**kinds, **sums}.items()}
     return {
-        f"GiB in {rounds} rounds: {name}": f"{size:.3f} ({size / rounds:.3g} a round)" for name, size in told.items()
+        f"GiB in {rounds} rounds: {name}": f"{size:.3f} ({size / rounds:.5g} a round)" for name, size in told.items()
     }
 
 

@@ -41,22 +41,22 @@ def direction(
     return z.astype(dtype, copy=False)
 
 
-def estimate(difference: float, v: Vector, span: float, distribution: Distribution = "sphere") -> Vector:
+def estimate(difference: float | Any, v: Vector, span: float, distribution: Distribution = "sphere") -> Vector:
     """(n,) the estimate n * difference / span * v; without the factor n for a normal v.
 
     Args:
-        difference: of the two losses, formed in float64.
+        difference: of the two losses, formed in float64; for a tensor v possibly a tensor () of its device.
         v: (n,) of norm 1 ("sphere"), or with standard normal entries ("gaussian").
         span: how far apart the two points are in units of v: mu one-sided, 2 mu central.
 
     Returns:
         float64 for a NumPy v of any dtype, so that a sum over clients loses nothing; a tensor keeps its dtype.
     """
-    scale = float(difference) / span
+    scale = difference / span
     if distribution == "sphere":
         scale *= len(v)
     if isinstance(v, np.ndarray):
-        return np.multiply(v, scale, dtype=np.float64)
+        return np.multiply(v, float(scale), dtype=np.float64)
     return scale * v
 
 

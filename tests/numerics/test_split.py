@@ -20,6 +20,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from zofl_mpi import split_training
 from zofl_mpi.baselines.aux_sfl import CSEFSL
@@ -449,6 +450,38 @@ def test_scalars_and_seeds_give_the_dense_uplinks_bits(
         ((_, told),) = clients.ask(recall, Nothing(), to=[int(i)], counted=False)
         for name, value in told.entries["moments"].items():
             assert torch.equal(torch.as_tensor(value), torch.as_tensor(moments[name])), (i, name)
+
+
+class HostReads(TorchDispatchMode):
+    """Counts how often the host asks for a tensor's number: on a GPU it would wait for all that was begun."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("uplink", ["dense", "seeds"])
+@pytest.mark.parametrize("estimate", ["one-sided", "central", "exact"])
+@pytest.mark.parametrize("rule", [SGD, Optimiser()], ids=["sgd", "adam"])
+def test_a_local_step_asks_the_host_for_nothing(rule: Optimiser, estimate: Any, uplink: Any) -> None:
+    """Two numbers a round, after the last step. Mutations: a loss, a norm or a scale that becomes a Python float."""
+    if (estimate, uplink) == ("exact", "seeds"):
+        return
+    of = HERON(setting(), training(rule), n_p=3, estimate=estimate, uplink=uplink)
+    client, start = Client(2, of.setting.data[2]), of.start()
+    main = Server(of.setting, of.training, start)
+    with HostReads() as reads:
+        float(torch.ones(()))
+        assert reads.count == 1
+        uploads = list(of.train(client, Model(start.theta, start.buffers, 0)))
+        assert len(uploads) == STEPS_OF[2] and reads.count == 3
+        for item in uploads:
+            main.step(item)
+        assert reads.count == 3
 
 
 def test_a_replay_on_another_kind_of_processor_is_refused() -> None:

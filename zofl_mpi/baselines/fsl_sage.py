@@ -187,7 +187,7 @@ class FSLSAGE:
         kept = local.buffers.clone()
         smashed, _ = local.forward(x, labels)
         local.buffers.copy_(kept)  # the same pass comes once more, with a graph
-        local.loss, local.count = 0.0, 0
+        local.reset()
         return Smashed(smashed, labels)
 
     def rest(self, client: Client, message: Head) -> Generator[Smashed, None, Trained]:

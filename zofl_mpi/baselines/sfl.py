@@ -232,7 +232,7 @@ class SFLV1:
                 getattr(main, vector).copy_(added)
         main.moments = {**state.optimiser, **{str(i): replica.moments for i, replica in replicas.items()}}
         main.steps = sum(replica.steps for replica in replicas.values())
-        main.losses = math.fsum(replica.losses for replica in replicas.values())
+        main.losses = sum(replica.losses for replica in replicas.values())
         main.label_bytes = sum(replica.label_bytes for replica in replicas.values())
         return main.state(with_head(setting, state, mean.theta), mean.buffers, math.nan)
 
