@@ -1,0 +1,341 @@
+"""[C]'s figure 7 from tiny real results: the model of the file, the Hessian of its local loss, refusals.
+
+Docstrings name the mutations to catch.
+"""
+
+from __future__ import annotations
+
+import copy
+import csv
+import importlib
+import json
+import math
+import shutil
+import subprocess
+import sys
+from argparse import Namespace
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import h5py
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from tests.conftest import ROOT, environment, run_process
+from zofl_mpi.run import records
+
+FLAGS = ["--data", "digits", "--width", "4", "--stages", "1", "1", "--head", "pooled", "--batch", "32", "--m", "3"]
+FLAGS += ["--h", "2", "--rounds", "2", "--eval-every", "2", "--quiet", "--lr-client", "0.01"]
+RUNS = {
+    "heron": ["--method", "heron"],
+    "cse_fsl": ["--method", "cse_fsl", "--state", "reset"],
+    "heron2": ["--method", "heron", "--seed", "2"],
+    "still": ["--method", "heron", "--seed", "9", "--lr-client", "0"],
+}
+PRODUCE = """
+import json, sys
+from zofl_mpi.run import cli
+for arguments in json.loads(sys.argv[1]):
+    try:
+        cli.main("zofl_mpi.heron_sfl", arguments)
+    except SystemExit as end:
+        if end.code:
+            raise
+"""
+SMALL = ["--samples", "40", "--steps", "6", "--probes", "2", "--trace-probes", "3"]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the results, and one of another family."""
+    folder = tmp_path_factory.mktemp("made")
+    commands = [[*FLAGS, *more, "--out", str(folder / f"{name}.h5")] for name, more in RUNS.items()]
+    done = run_process([sys.executable, "-c", PRODUCE, json.dumps(commands)])
+    assert done.returncode == 0, done.stderr
+    other = ["--problem", "corner", "--rounds", "1", "--quiet", "--out", str(folder / "other.h5")]
+    done = run_process([sys.executable, "-m", "zofl_mpi.zo_hfl", *other])
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The script's module, imported as Python runs it: from its own folder."""
+    monkeypatch.syspath_prepend(str(ROOT / "analysis"))
+    return importlib.import_module("c_fig7")
+
+
+@pytest.fixture(autouse=True)
+def no_figure_stays_open() -> Any:
+    yield
+    assert plt.get_fignums() == []
+
+
+def table_of(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def given(script: Any, *words: object) -> Namespace:
+    return script.parser().parse_args([*map(str, words), *SMALL, "--dtype", "float64"])  # type: ignore[no-any-return]
+
+
+def explicit(model: Any, samples: int, seed: int) -> np.ndarray:
+    """(n, n) the Hessian by torch.autograd.functional, of copies of the modules, on the samples drawn by hand."""
+    problem = model.setting.problem
+    with problem.local.at(model.theta.clone(), model.buffers.clone()):
+        network = copy.deepcopy(nn.Sequential(problem.client, problem.auxiliary)).eval()
+    rows = np.concatenate([data.rows for data in model.setting.data])
+    generator = np.random.Generator(np.random.Philox(key=[seed, 23], counter=[0, 0, 0, 0]))
+    rows = rows[np.sort(generator.choice(len(rows), samples, replace=False))]
+    data = model.setting.data[0]
+    x = torch.from_numpy(data.inputs[rows] * data.scale).reshape(-1, 1, 8, 8)
+    labels = torch.from_numpy(data.labels[rows])
+    names = [(name, p.shape) for name, p in network.named_parameters()]
+
+    def loss(flat: Any) -> Any:
+        pieces = flat.split([shape.numel() for _, shape in names])
+        values = {name: piece.view(shape) for (name, shape), piece in zip(names, pieces, strict=True)}
+        return cross_entropy(torch.func.functional_call(network, values, (x,)), labels)
+
+    return torch.autograd.functional.hessian(loss, model.theta.clone()).numpy()  # type: ignore[no-any-return]
+
+
+def test_the_models_are_those_of_the_file_and_of_its_start(made: Path, script: Any) -> None:
+    """Mutations: another buffers; the start of another seed; the model of the checkpoint or of the server."""
+    args = given(script, made / "heron.h5")
+    first, last = script.models_of(made / "heron.h5", args)
+    final = records.load(made / "heron.h5").final
+    assert np.array_equal(last.theta.numpy(), final["theta"].astype(np.float64))
+    assert np.array_equal(last.buffers.numpy(), final["buffers"].astype(np.float64))
+    assert (first.rounds, last.rounds) == (0, 2) and (first.name, last.name) == (
+        "before training, seed 1",
+        "HERON, 2 rounds",
+    )
+    assert not np.array_equal(first.theta.numpy(), last.theta.numpy())
+    assert set(first.buffers.tolist()) == {0.0, 1.0}
+    other = next(iter(script.models_of(made / "heron2.h5", args)))
+    assert not torch.equal(first.theta, other.theta)
+
+
+def test_a_run_without_steps_of_the_clients_ends_where_it_began(made: Path, script: Any) -> None:
+    """So the start is the run's own, to the bit. Mutation: a start that is made from --seed of the analysis."""
+    first, last = script.models_of(made / "still.h5", given(script, made / "still.h5"))
+    assert torch.equal(first.theta, last.theta) and first.name.endswith("seed 9")
+
+
+def test_a_beginning_is_shown_once_and_another_one_too(made: Path, script: Any) -> None:
+    """Mutations: all beginnings taken for one; none dropped; the last models dropped; other clients' data."""
+    names = ("heron", "cse_fsl", "heron2")
+    models = [m for name in names for m in script.models_of(made / f"{name}.h5", given(script, made / f"{name}.h5"))]
+    kept = script.without_repetitions(models)
+    assert [(m.rounds, m.run.path.stem) for m in kept] == [
+        (0, "heron"),
+        (2, "heron"),
+        (2, "cse_fsl"),
+        (0, "heron2"),
+        (2, "heron2"),
+    ]
+    fewer = replace(models[0].setting, data=models[0].setting.data[:2])
+    assert len(script.without_repetitions([models[0], replace(models[0], setting=fewer)])) == 2
+
+
+def test_the_numbers_are_those_of_the_explicit_hessian(made: Path, script: Any) -> None:
+    """Mutations: samples with replacement, of one client or of the test part; BatchNorm in train mode; the trace over
+    another norm."""
+    args = given(script, made / "cse_fsl.h5", "--seed", 5)
+    args.steps, args.trace_probes = 60, 60
+    *_, model = script.models_of(made / "cse_fsl.h5", args)
+    found = script.look_at(model, args)
+    matrix = explicit(model, 40, 5)
+    values = np.linalg.eigvalsh(matrix)
+    assert found.spectrum.norm.value == pytest.approx(abs(values).max(), rel=1e-6)
+    assert found.spectrum.ends == pytest.approx((values[0], values[-1]), rel=1e-4)
+    by_hand = []
+    for i in range(60):
+        generator = np.random.Generator(np.random.Philox(key=[5, 23], counter=[0, 0, i, 2]))
+        z = 2.0 * generator.integers(0, 2, len(matrix)) - 1
+        by_hand.append(float(z @ matrix @ z))
+    assert found.trace.value == pytest.approx(np.mean(by_hand), rel=1e-8)
+    assert found.trace.error == pytest.approx(np.std(by_hand, ddof=1) / math.sqrt(60), rel=1e-8)
+    assert found.rank.value == pytest.approx(np.mean(by_hand) / abs(values).max(), rel=1e-6)
+    assert script.positive(found).value > 0
+
+
+def test_the_table_the_density_and_the_figure_are_written(
+    made: Path, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both methods, whose start is shown once. Mutations: a start of each result; the density of another model."""
+    out = tmp_path / "new" / "f"
+    paths = [str(made / f"{name}.h5") for name in ("heron", "cse_fsl")]
+    script.main([*paths, *SMALL, "--out", str(out)])
+    told = capsys.readouterr()
+    rows = table_of(out.with_name("f.csv"))
+    names = ["before training, seed 1", "HERON, 2 rounds", "CSE-FSL, 2 rounds"]
+    assert [row["model"] for row in rows] == names
+    assert all(name in told.out for name in names) and "float32" in told.out
+    assert out.with_name("f.txt").read_text() in told.out
+    for row in rows:
+        number = {key: float(row[key]) for key in row if key not in ("model", "method", "result", "dtype")}
+        assert number["effective_rank"] == pytest.approx(number["trace"] / number["norm"], rel=1e-12)
+        assert number["effective_rank_error"] == pytest.approx(number["trace_error"] / number["norm"], rel=1e-12)
+        ends = number["eigenvalue_smallest"], number["eigenvalue_largest"]
+        assert number["norm"] == max(map(abs, ends)) and ends[0] < ends[1]
+        density = [d for d in table_of(out.with_name("f_density.csv")) if d["model"] == row["model"]]
+        at, height = (np.array([float(d[key]) for d in density]) for key in ("eigenvalue", "density"))
+        assert np.trapezoid(height, at) == pytest.approx(1, abs=1e-6)
+        assert number["norm"] * number["effective_rank"] == pytest.approx(number["trace"])
+    assert out.with_name("f.pdf").read_bytes().startswith(b"%PDF")
+    assert out.with_name("f.png").read_bytes().startswith(b"\x89PNG")
+    before = {name: out.with_name(name).read_bytes() for name in ("f.txt", "f.csv", "f_density.csv")}
+    script.main([*paths, *SMALL, "--out", str(out)])  # the same seed, the same bits
+    assert before == {name: out.with_name(name).read_bytes() for name in before}
+    script.main([*paths, *SMALL, "--out", str(out), "--seed", "2"])
+    assert all(a["trace"] != b["trace"] for a, b in zip(rows, table_of(out.with_name("f.csv")), strict=True))
+
+
+def test_the_figure_has_a_panel_a_model(made: Path, script: Any) -> None:
+    """Mutations: the density without its mean; a panel of another model; the height of one eigenvalue without n."""
+    args = given(script, made / "heron.h5")
+    found = [script.look_at(model, args) for model in script.models_of(made / "heron.h5", args)]
+    figure = script.draw(found, args)
+    assert len(figure.axes) == 2
+    for panel, one in zip(figure.axes, found, strict=True):
+        assert panel.get_title(loc="left").startswith(one.model.name) and panel.get_yscale() == "log"
+        line, single = panel.get_lines()
+        sigma = args.width * one.spectrum.norm.value
+        rows = one.spectrum.density(np.asarray(line.get_xdata()), sigma)
+        assert np.allclose(line.get_ydata(), rows.mean(axis=0))
+        height = 1 / (len(one.model.theta) * sigma * math.sqrt(2 * math.pi))
+        assert single.get_ydata()[0] == pytest.approx(height)
+    plt.close(figure)
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "expected"),
+    [(12.345, 0.432, "12.35 ± 0.43"), (501.7, 83.2, "502 ± 83"), (3.0, math.nan, "3"), (math.nan, math.nan, "-")],
+)
+def test_numbers_end_where_their_errors_do(script: Any, value: float, error: float, expected: str) -> None:
+    from zofl_mpi.stationarity import Estimate
+
+    assert script.uncertain(Estimate(value, error)) == expected
+
+
+# --- refusals
+
+
+def refused(
+    main: Callable[[list[str]], None], arguments: list[object], out: Path, capsys: pytest.CaptureFixture[str]
+) -> str:
+    """The sentence of a script that ends with status 2 and prints and writes nothing else."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as caught:
+        main([*map(str, arguments), "--out", str(out)])
+    told = capsys.readouterr()
+    assert caught.value.code == 2 and told.out == "" and "Traceback" not in told.err
+    assert list(out.parent.glob(f"{out.name}*")) == []
+    (line,) = told.err.strip().split("\n")
+    return line
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "words"),
+    [
+        ("other", SMALL, "other.h5 is no result of zofl_mpi.heron_sfl"),
+        ("none", SMALL, "there is no file"),
+        ("heron", ["--samples", "5000"], "--samples 5000: must be at most 1617, what the clients hold"),
+        ("heron", ["--samples", "0"], "--samples 0: must be a whole number, at least 1"),
+        ("heron", ["--trace-probes", "1"], "--trace-probes 1: must be a whole number, at least 2"),
+        ("heron", ["--width", "0"], "--width 0.0: must be a share of the norm, above 0"),
+        ("heron", ["--seed", "-1"], "--seed -1: the seed must be"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    made: Path,
+    tmp_path: Path,
+    script: Any,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    flags: list[str],
+    words: str,
+) -> None:
+    line = refused(script.main, [made / f"{name}.h5", *flags], tmp_path / "r", capsys)
+    assert line.startswith("c_fig7: ") and words in line
+
+
+def changed(made: Path, folder: Path, change: Callable[[Any], None]) -> Path:
+    """A copy of a result with a change."""
+    path = folder / "changed.h5"
+    shutil.copyfile(made / "heron.h5", path)
+    with h5py.File(path, "r+") as file:
+        change(file)
+    return path
+
+
+def unfinished(file: Any) -> None:
+    del file["final"]
+    file.attrs["status"] = "interrupted"
+
+
+def diverged(file: Any) -> None:
+    file["final/theta"][3] = np.nan
+
+
+def of_sflv2(file: Any) -> None:
+    file.attrs["config"] = json.dumps(json.loads(file.attrs["config"]) | {"method": "sflv2"})
+
+
+def of_other_data(file: Any) -> None:
+    file.attrs["data"] = "other"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (unfinished, "holds no last model: the run is not finished"),
+        (diverged, "its last model has diverged, it is not finite"),
+        (of_sflv2, "is of --method sflv2, which does not train on the local loss; heron and cse_fsl do"),
+        (of_other_data, "data or network are not those that the run was made with (other then, "),
+    ],
+)
+def test_a_result_that_cannot_be_used_is_refused(
+    made: Path,
+    tmp_path: Path,
+    script: Any,
+    capsys: pytest.CaptureFixture[str],
+    change: Callable[[Any], None],
+    words: str,
+) -> None:
+    path = changed(made, tmp_path, change)
+    assert words in refused(script.main, [path, *SMALL], tmp_path / "r", capsys)
+
+
+def test_a_norm_that_is_not_settled_is_told(
+    made: Path, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Mutation: a warning never, or always."""
+    words = [str(made / "heron.h5"), *SMALL, "--out", str(tmp_path / "f")]
+    script.main([*words, "--steps", "2"])
+    assert capsys.readouterr().err.count("take more --steps") == 2
+    script.main([*words, "--steps", "40"])
+    assert "take more" not in capsys.readouterr().err
+
+
+def test_the_script_runs_from_any_folder_and_tells_its_flags(tmp_path: Path) -> None:
+    told = subprocess.run(
+        [sys.executable, str(ROOT / "analysis" / "c_fig7.py"), "--help"],
+        cwd=tmp_path,
+        env=environment(),
+        text=True,
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    assert told.returncode == 0 and told.stderr == ""
+    assert told.stdout.startswith("usage: c_fig7 ") and "analysis/results/c_fig7" in "".join(told.stdout.split())
