@@ -123,6 +123,7 @@ def test_what_is_no_square_image_is_refused(features_, channels):
         ({"size": 0}, "--filter-size 0: must be"),
         ({"pool": 0}, "--pool 0: must be"),
         ({"size": 7}, "--filter-size 7: .* 0 positions along images of 6 x 6"),
+        ({"count": 10**12}, "--filters 1000000000000: .* GiB, this machine has"),
         ({"size": 5, "pool": 3}, "--filter-size 5: .* 2 positions along images of 6 x 6, --pool 3"),
     ],
 )

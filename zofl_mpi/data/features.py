@@ -9,6 +9,7 @@ cache, so that the fast softmax kernels run on them as on any other data set.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -90,7 +91,7 @@ def random_features(raw: Raw, filters: Filters) -> Raw:
     About half a minute for CIFAR-10 on one core. Machines of different kinds may round differently.
 
     Raises:
-        UserError: the inputs are no square images, or too small for such filters.
+        UserError: the inputs are no square images, or too small for such filters; the features exceed the memory.
     """
     shape = image_shape(raw.inputs.shape[1], raw.channels)
     positions = shape[1] - filters.size + 1
@@ -99,6 +100,13 @@ def random_features(raw: Raw, filters: Filters) -> Raw:
         raise UserError(
             f"--filter-size {filters.size}: such filters have {max(0, positions)} positions along images of {side}, "
             f"--pool {filters.pool} needs as many: take smaller ones"
+        )
+    size = 4 * len(raw.inputs) * filters.count * filters.pool**2
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if size > memory:  # the system would promise it, and kill the process later
+        raise UserError(
+            f"--filters {filters.count}: {len(raw.inputs)} images with {filters.count} x {filters.pool**2} features take "
+            f"{size / 2**30:.3g} GiB, this machine has {memory / 2**30:.3g}: ask for fewer"
         )
     weights = filters.draw(raw.channels)
     inputs = np.empty((len(raw.inputs), filters.count * filters.pool**2), np.float32)
