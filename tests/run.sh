@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# All checks: lint, format, types, the tests on one process, then the MPI tests on 2, 3 and 5. Ends non-zero if any failed;
-# every step has a time limit, so it never hangs.
+# All checks: lint, format, types, the tests (two files at a time), then the MPI tests on 2, 3 and 5 ranks. Ends non-zero
+# if any failed; every step has a time limit, so it never hangs.
 set -euo pipefail
 
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
@@ -30,7 +30,7 @@ check() { # check NAME SECONDS COMMAND...
 check lint 60 ruff check .
 check format 60 ruff format --check .
 check types 300 mypy
-check tests 1800 python -m pytest tests
+check tests 3600 python -m pytest -n 2 --dist loadfile tests
 for ranks in 2 3 5; do
     if ! compgen -G 'tests/mpi/test_*.py' >/dev/null; then break; fi
     check "mpi, $ranks ranks" 300 mpirun -n "$ranks" python -m pytest -q --with-mpi --only-mpi tests/mpi

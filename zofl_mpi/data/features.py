@@ -105,7 +105,7 @@ def random_features(raw: Raw, filters: Filters) -> Raw:
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if size > memory:  # the system would promise it, and kill the process later
         raise UserError(
-            f"--filters {filters.count}: {len(raw.inputs)} images with {filters.count} x {filters.pool**2} features take "
+            f"--filters {filters.count}: {filters.count} x {filters.pool**2} features of {len(raw.inputs)} images take "
             f"{size / 2**30:.3g} GiB, this machine has {memory / 2**30:.3g}: ask for fewer"
         )
     weights = filters.draw(raw.channels)
