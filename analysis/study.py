@@ -354,6 +354,10 @@ TOLD = {
     "mu": "mu",
     "x0": "x0",
     "y0": "y0",
+    "width": "width",
+    "stages": "stages",
+    "h": "h",
+    "lr_server": "server step",
     "dtype": "dtype",
 }
 """Flags that a caption tells, and how."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import flop_registry
 
 from zofl_mpi.problems.split import Split
 
@@ -17,7 +18,7 @@ from zofl_mpi.problems.split import Split
 def macs(problem: Split) -> tuple[float, float, float]:
     """Multiply-accumulates of a forward pass of one sample: client, auxiliary, server. [C]'s "FLOPs" are these.
 
-    Counted by torch: products and convolutions, half of its FLOPs.
+    Products and convolutions, by torch's own formulas: half of its FLOPs.
     """
     x = torch.zeros(2, *problem.input_shape, dtype=getattr(torch, problem.dtype), device=problem.device)
     theta, buffers = (t.to(problem.device) for t in problem.local.initial())
@@ -25,10 +26,9 @@ def macs(problem: Split) -> tuple[float, float, float]:
     found = []
     with torch.no_grad(), problem.local.at(theta, buffers), problem.top.at(theta_s, buffers_s):
         for part in (problem.client, problem.auxiliary, problem.server):
-            counter = FlopCounterMode(display=False)
-            with counter:
+            with Products() as counted:
                 y = part(x)
-            found.append(counter.get_total_flops() / 2 / len(x))
+            found.append(counted.flops / 2 / len(x))
             x = y if part is problem.client else x
     return found[0], found[1], found[2]
 
@@ -36,24 +36,51 @@ def macs(problem: Split) -> tuple[float, float, float]:
 def peak_bytes(problem: Split, batch: int, step: str) -> int:
     """Bytes live at once in a client's step on a mini-batch, beyond its model: inputs, activations, gradients.
 
-    On a GPU as its allocator counts, else by counting the tensors that torch makes.
+    On a GPU as its allocator counts, else by counting the tensors that torch makes. What is made and freed in a step on
+    2 and on 3 samples tells it for any number of them, where each tensor's size is so many bytes and so many more for
+    every sample; where the two steps do not make the same tensors in the same order, the whole mini-batch is computed.
 
     Args:
         step: "forward" (a pass through client and auxiliary without a graph: HERON), "auxiliary" (forward and backward
             through both: CSE-FSL, FSL-SAGE) or "cut" (forward and backward through the client's part alone: SplitFed).
     """
-    theta, buffers = (t.to(problem.device) for t in problem.local.initial())
-    x = torch.zeros(batch, *problem.input_shape, dtype=getattr(torch, problem.dtype), device=problem.device)
-    x = x.to(memory_format=torch.channels_last) if x.dim() == 4 else x
-    labels = torch.zeros(batch, dtype=torch.int64, device=problem.device)
-    own = x.numel() * x.element_size()
     if torch.device(problem.device).type == "cuda":
         from zofl_mpi.run.device import allocated
 
-        return own + int(allocated(problem.device, lambda: _pass(problem, theta, buffers, x, labels, step)))
-    with Allocations() as counted:
-        _pass(problem, theta, buffers, x, labels, step)
-    return int(own + counted.peak)
+        given = _given(problem, batch)
+        return _bytes(given[2]) + int(allocated(problem.device, lambda: _pass(problem, *given, step)))
+    two, three = _allocations(problem, 2, step), _allocations(problem, 3, step)
+    peak = None if batch < 2 else _peak(two.events, three.events, batch)
+    own = _bytes(_given(problem, 1)[2]) * batch
+    return own + (_allocations(problem, batch, step).peak if peak is None else peak)
+
+
+def _given(problem: Split, batch: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """theta_l, its buffers, inputs and labels."""
+    theta, buffers = (t.to(problem.device) for t in problem.local.initial())
+    x = torch.zeros(batch, *problem.input_shape, dtype=getattr(torch, problem.dtype), device=problem.device)
+    x = x.to(memory_format=torch.channels_last) if x.dim() == 4 else x
+    return theta, buffers, x, torch.zeros(batch, dtype=torch.int64, device=problem.device)
+
+
+def _bytes(x: Tensor) -> int:
+    return x.numel() * x.element_size()
+
+
+def _allocations(problem: Split, batch: int, step: str) -> Allocations:
+    """Of a step on `batch` samples."""
+    given, counted = _given(problem, batch), Allocations()
+    with counted:
+        _pass(problem, *given, step)
+    return counted
+
+
+def _peak(two: list[tuple[int, int]], three: list[tuple[int, int]], batch: int) -> int | None:
+    """The most bytes live at once with `batch` samples, from the events with 2 and 3; None where they do not match."""
+    if [(k, size > 0) for k, size in two] != [(k, size > 0) for k, size in three]:
+        return None
+    sizes = (a + (b - a) * (batch - 2) for (_, a), (_, b) in zip(two, three, strict=True))
+    return max(itertools.accumulate(sizes), default=0)
 
 
 def _pass(problem: Split, theta: Tensor, buffers: Tensor, x: Tensor, labels: Tensor, step: str) -> None:
@@ -70,16 +97,50 @@ def _pass(problem: Split, theta: Tensor, buffers: Tensor, x: Tensor, labels: Ten
             problem.local.gradient(smashed, slope)
 
 
-class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees each of torch's operations while it is entered."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Else the first operation imports torch's compiler: two seconds."""
+        return False
+
+
+class Products(_Mode):  # type: ignore[no-untyped-call]
+    """Counts the FLOPs of products and convolutions, as torch's FlopCounterMode does.
+
+    Attributes:
+        flops: so far.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flops = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        formula = flop_registry.get(func.overloadpacket)
+        if formula is not None:
+            self.flops += formula(*args, **(kwargs or {}), out_val=found)
+        return found
+
+
+class Allocations(_Mode):  # type: ignore[no-untyped-call]
     """Counts the bytes of the tensors that torch makes while this is entered, and the most of them at once.
 
     Attributes:
         live, peak: bytes.
+        events: (k, bytes) where the k-th tensor was made, (k, -bytes) where its memory was given back, in order.
     """
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.live = self.peak = 0
+        self.events: list[tuple[int, int]] = []
+        self._made = itertools.count()
         self._known: dict[int, weakref.finalize[Any, Any]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -91,12 +152,17 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return found
 
     def _count(self, storage: Any) -> None:
-        key = storage._cdata
-        if key not in self._known:
-            self._known[key] = weakref.finalize(storage, self._freed, key, storage.nbytes())
-            self.live += storage.nbytes()
-            self.peak = max(self.peak, self.live)
+        key, size = storage._cdata, storage.nbytes()
+        if size and key not in self._known:
+            k = next(self._made)
+            self._known[key] = weakref.finalize(storage, self._freed, key, k, size)
+            self._book(k, size)
 
-    def _freed(self, key: int, size: int) -> None:
+    def _freed(self, key: int, k: int, size: int) -> None:
         del self._known[key]
-        self.live -= size
+        self._book(k, -size)
+
+    def _book(self, k: int, size: int) -> None:
+        self.live += size
+        self.peak = max(self.peak, self.live)
+        self.events.append((k, size))

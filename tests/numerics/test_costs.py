@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 
 import pytest
 import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
-from zofl_mpi.costs import Allocations, macs, peak_bytes
+from zofl_mpi import costs
+from zofl_mpi.costs import Allocations, Products, macs, peak_bytes
 from zofl_mpi.problems.split import Split
 from zofl_mpi.problems.split_resnet import ResNet
 
@@ -61,3 +66,77 @@ def test_allocations_are_counted_once_and_given_back() -> None:
         assert counted.live == 4000, "the view still holds it"
         del b
         assert counted.live == 0 and counted.peak == 8000
+
+
+@pytest.mark.parametrize(
+    ("cut", "head", "dtype", "bf16"),
+    [(1, "linear", "float32", False), (2, "pooled", "float64", False), (1, "linear", "float32", True)],
+)
+@pytest.mark.parametrize("step", ["forward", "auxiliary", "cut"])
+def test_two_small_steps_tell_the_memory_of_a_large_one(cut: int, head: str, dtype: str, bf16: bool, step: str) -> None:
+    """To the byte. Mutations: the peak itself scaled; frees left out; sizes of 2 samples taken for all."""
+    parts = ResNet(8, (1, 1, 1), cut, head).parts((3, 32, 32), 10)  # type: ignore[arg-type]
+    problem = Split(*parts, (3, 32, 32), 10, dtype, bf16=bf16)
+    for batch in (2, 5, 33):
+        with Allocations() as counted:
+            costs._pass(problem, *costs._given(problem, batch), step)
+        inputs = batch * 3 * 32 * 32 * (8 if dtype == "float64" else 4)
+        # the inputs are made within the block here, and are no part of what peak_bytes adds them to
+        own = inputs + 8 * batch + sum(t.numel() * t.element_size() for t in problem.local.initial())
+        assert peak_bytes(problem, batch, step) == counted.peak - own + inputs
+
+
+class Halves(nn.Module):
+    """Other operations for other numbers of samples."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(len(x) % 2):
+            x = x + 1
+        return x + 0
+
+
+def test_where_small_steps_differ_the_whole_mini_batch_is_computed() -> None:
+    """9 samples of 6 numbers: inputs, x + 1, (x + 1) + 0. Mutation: the events matched by their number alone."""
+    problem = Split(Halves(), nn.Linear(6, 3), nn.Linear(6, 3), (6,), 3)
+    two, three = (costs._allocations(problem, n, "forward").events for n in (2, 3))
+    assert costs._peak(two, three, 9) is None
+    assert peak_bytes(problem, 9, "forward") >= 3 * 9 * 6 * 4
+    assert costs._peak([(0, 4), (0, -4), (1, 8)], [(0, 4), (1, 8), (0, -4)], 9) is None
+
+
+def test_a_peak_is_found_where_it_is_for_so_many_samples() -> None:
+    """A tensor of 100 bytes, or one of 10 for each sample: the peak moves. Mutation: the events' sums extrapolated."""
+    two, three = ([(0, 100), (0, -100), (1, 10 * n), (1, -10 * n)] for n in (2, 3))
+    assert [costs._peak(two, three, n) for n in (2, 10, 11, 40)] == [100, 100, 110, 400]
+    assert costs._peak([], [], 7) == 0
+
+
+def test_products_are_counted_as_torch_counts_them() -> None:
+    """Convolutions, products, their backward passes; twice as many for as many samples. Mutation: no backward pass."""
+    net = nn.Sequential(nn.Conv2d(2, 4, 3, groups=2), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 5))
+
+    def step(n: int) -> None:
+        net(torch.ones(n, 2, 8, 8)).sum().backward()
+
+    found = []
+    for n in (3, 6):
+        with Products() as own:
+            step(n)
+        with FlopCounterMode(display=False) as theirs:
+            step(n)
+        assert own.flops == theirs.get_total_flops() > 0
+        found.append(own.flops)
+    assert found[1] == 2 * found[0]
+
+
+def test_counting_does_not_load_torch_s_compiler() -> None:
+    """Which would take seconds at the start of every run. Mutation: torch's own counter."""
+    script = (
+        "import sys\nfrom zofl_mpi import costs\nfrom zofl_mpi.problems.split import Split\n"
+        "from zofl_mpi.problems.split_resnet import ResNet\n"
+        "p = Split(*ResNet(2, (1, 1)).parts((1, 8, 8), 10), (1, 8, 8), 10)\n"
+        "costs.macs(p), costs.peak_bytes(p, 64, 'forward'), costs.peak_bytes(p, 64, 'auxiliary')\n"
+        "print([name for name in ('torch._dynamo', 'sympy') if name in sys.modules])\n"
+    )
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert told.stdout == "[]\n"

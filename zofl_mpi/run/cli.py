@@ -130,7 +130,9 @@ def _opened(world: World, method: Any, plan: Plan, attrs: dict[str, Any], stop: 
     """Rank 0's part: opens the result; what is returned runs the rounds."""
     from zofl_mpi.run import session  # HDF5 is for rank 0 only
 
-    order = session.Order(plan.values, plan.config, attrs)
+    measured = getattr(method, "measured", None)
+    costs = {} if measured is None else {"costs": measured()}
+    order = session.Order(plan.values, plan.config, {**attrs, **costs})
     recorder, resumed = session.opened(world, method, order)
     return lambda: session.lead(world, method, order, recorder, resumed, stop)
 

@@ -1,0 +1,221 @@
+"""[C] Table II: rounds and communication until a test accuracy, a client's memory and work, beside the paper's numbers.
+
+python analysis/c_table2.py [--grid jobs/c_fig2.toml] [--cell iid] [--target 0.8] [--results DIR] [--out NAME]
+                            [--partial]
+
+A run reaches the target in the first evaluated round whose test accuracy is at least it; one that does not is told as
+">60" (more than its 60 rounds), and then no communication is: nothing is extrapolated. Communication is that of all
+clients in GiB, as measured; the mean over seeds where all of them reach the target. Beside the measured rows: the
+numbers that [C] prints, and what this project's formulas give in [C]'s setting for [C]'s rounds (ALGORITHMS, section
+18). Prints both tables; writes NAME.txt and NAME.csv.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+import study
+from c_split import NAMES, STEPS, counted, head_bytes, name, network, seeds, setting, step
+from study import Group
+
+from zofl_mpi.errors import UserError, demand
+from zofl_mpi.run import records
+
+AXES = ("data", "cell", "method")
+GIB, MIB = 2**30, 2**20
+NOTE = (
+    "rounds: the first evaluated round at the target, seed by seed; evaluated are round 1, every {every} rounds and "
+    "the last. GiB: down and up, all clients, until then; with auxiliary heads and without labels, unless the column "
+    "says so. peak: bytes live at once in a client's step beyond its model, tensors counted; G MAC: "
+    "multiply-accumulates of a client's step, {recorded}."
+)
+PAPER_NOTE = (
+    "Ours in [C]'s setting: 5 clients, 50,000 samples, batch 256, one pass a round, k = 1, every mini-batch uploaded, "
+    "[C]'s rounds; GiB without labels and BatchNorm's statistics. SFLV1's printed number has the exchange of the "
+    "server's replicas, CSE-FSL's is not reproduced. [C]'s SplitFed step counts the head's forward pass, 3 F_c + F_a = "
+    "59.51; ours has no head in it. [C]'s peaks match activations out of place; ours work in place."
+)
+LEFT_OUT = ("mu", "gamma", "server_fraction")
+
+
+def main(words: list[str] | None = None) -> None:
+    """Print and write the tables; exit status 2 if a result is missing."""
+    made = study.parser("c_table2", __doc__, ["c_fig2.toml"])
+    made.add_argument("--target", type=float, default=0.8, help="a test accuracy, above 0 and at most 1 (default: 0.8)")
+    made.add_argument("--cell", default="iid", help="of a grid that has several settings, which (default: iid)")
+    flags = made.parse_args(words)
+    with study.told("c_table2"):
+        demand(0 < flags.target <= 1, "target", flags.target, "a test accuracy, above 0 and at most 1")
+        groups = of_cell(study.read("c_table2", flags, AXES, ("method",)), flags.cell)
+        told = f"{measured(groups, flags.target)}\n\n{printed()}\n"
+        print(told)
+        study.write(flags.out.with_name(flags.out.name + ".txt"), told)
+        study.write_csv(flags.out, [row(group, flags.target) for group in groups])
+
+
+def of_cell(groups: Sequence[Group], cell: str) -> list[Group]:
+    """The groups of one setting, or all where the grid has one only.
+
+    Raises:
+        UserError: there is no such setting.
+    """
+    cells = [g.where["cell"] for g in groups if "cell" in g.where]
+    if not cells:
+        return list(groups)
+    if cell not in cells:
+        raise UserError(f"--cell {cell}: must be one of {', '.join(dict.fromkeys(cells))}")
+    return [g for g in groups if g.where.get("cell") == cell]
+
+
+# --- what is measured
+
+
+@final
+@dataclass(frozen=True)
+class Reach:
+    """What a run needed.
+
+    Attributes:
+        round: the first evaluated round at the target; nan if it is never there.
+        bytes, labels, heads: down and up until then; `bytes` has the heads, and not the labels. nan if never.
+    """
+
+    round: float
+    bytes: float
+    labels: float
+    heads: float
+
+
+def reach(run: records.Run, target: float) -> Reach:
+    """Of one result."""
+    there = np.flatnonzero(study.series(run, "test_accuracy") >= target)  # nan, where it was not evaluated, is not
+    if not len(there):
+        return Reach(*[math.nan] * 4)
+    end = int(there[0]) + 1
+    sent = sum(float(run.clients[way][:end].sum()) for way in ("bytes_down", "bytes_up"))
+    return Reach(float(end), sent, float(study.series(run, "label_bytes")[:end].sum()), float(head_bytes(run)[end - 1]))
+
+
+def reached(group: Group, target: float) -> list[Reach]:
+    """Of its seeds, ascending."""
+    return [reach(run, target) for _, run in sorted(seeds(group).items())]
+
+
+def mean_of(values: Sequence[float]) -> float:
+    """nan if there is none, or one is nan."""
+    return float(np.mean(values)) if len(values) else math.nan
+
+
+HEADER = ("method", "rounds", "GiB", "with labels", "without heads", "peak, MiB", "G MAC", "seeds")
+
+
+def measured(groups: Sequence[Group], target: float) -> str:
+    """The first table, with its title and its note."""
+    rows = [told_of(g, target) for g in groups]
+    title = f"Until {100 * target:g} % of {setting(groups[0])}: measured"
+    every = study.listed(g.config["eval_every"] for g in groups if "eval_every" in g.config)
+    again = [name(g) for g in groups if not step(g).recorded]
+    recorded = f"counted here for {study.listed(again)}" if again else "as the results tell"
+    note = NOTE.format(every=every, recorded=recorded)
+    caption = study.caption(groups, LEFT_OUT)
+    return f"{title}\n{study.aligned(HEADER, rows)}\n\n{study.paragraph(f'{note} {caption}.')}"
+
+
+def told_of(group: Group, target: float) -> list[str]:
+    """A row on screen."""
+    found = row(group, target)
+    sizes = [found["gib"], found["gib"] + found["gib_of_labels"], found["gib"] - found["gib_of_heads"]]
+    work = study.digits(found["client_peak_bytes"] / MIB, found["client_macs_a_step"] / 1e9)
+    count = f"{len(group.runs)} of {group.planned}" if group.note else str(group.planned)
+    return [name(group), found["rounds_to_target"] or "-", *study.digits(*sizes), *work, count]
+
+
+def row(group: Group, target: float) -> dict[str, Any]:
+    """A row of the CSV."""
+    found = reached(group, target)
+    cost = step(group)
+    return {
+        "data": group.entry("data"),
+        "method": group.entry("method"),
+        "target": target,
+        "rounds_to_target": ", ".join(f">{group.rounds}" if math.isnan(r.round) else f"{r.round:g}" for r in found),
+        "seeds_that_reach": sum(not math.isnan(r.round) for r in found),
+        "rounds_to_target_mean": mean_of([r.round for r in found]),
+        "gib": mean_of([r.bytes / GIB for r in found]),
+        "gib_of_labels": mean_of([r.labels / GIB for r in found]),
+        "gib_of_heads": mean_of([r.heads / GIB for r in found]),
+        "client_peak_bytes": cost.peak,
+        "client_macs_a_step": cost.macs,
+        "rounds": group.rounds,
+        "seeds": len(group.runs),
+        "seeds_planned": group.planned,
+    }
+
+
+# --- [C]'s setting
+
+SETTING: dict[str, Any] = {
+    "problem": "split_resnet",
+    "data": "cifar10",
+    "width": 64,
+    "stages": (2, 2, 2, 2),
+    "cut": 1,
+    "head": "linear",
+    "dtype": "float32",
+    "bf16": False,
+    "batch": 256,
+}
+M, SAMPLES, PERIOD = 5, 50_000, 5
+"""Clients, all their samples, rounds from one alignment of FSL-SAGE's heads to the next."""
+
+
+@final
+@dataclass(frozen=True)
+class Printed:
+    """A row of Table II."""
+
+    rounds: int
+    gib: float
+    peak_mib: float
+    gmac: float
+
+
+PAPER = {
+    "sflv1": Printed(49, 1216.00, 709.93, 59.51),
+    "sflv2": Printed(16, 390.67, 709.93, 59.51),
+    "cse_fsl": Printed(21, 258.55, 726.46, 59.85),
+    "fsl_sage": Printed(20, 244.24, 726.46, 59.85),
+    "heron": Printed(20, 244.19, 259.44, 39.90),
+}
+
+
+def formula(method: str, rounds: int) -> tuple[float, float]:
+    """GiB of so many rounds in [C]'s setting, without labels: without and with the auxiliary heads' exchange."""
+    problem = network(SETTING)
+    client, head = (4 * n for n in problem.local.sizes())
+    ways = 2 if method in ("sflv1", "sflv2") else 1
+    bare = rounds * (ways * SAMPLES * problem.smashed_bytes + 2 * M * client)
+    heads = {"heron": rounds * 2 * M, "cse_fsl": rounds * 2 * M, "fsl_sage": -(-rounds // PERIOD) * M}.get(method, 0)
+    return bare / GIB, (bare + heads * head) / GIB
+
+
+def printed() -> str:
+    """The second table, with its title and its note."""
+    header = ("method", "rounds", "GiB: [C]", "ours", "with heads", "peak: [C]", "ours", "G MAC: [C]", "ours")
+    rows = []
+    for method, paper in PAPER.items():
+        kind = STEPS[method]
+        ours = counted(SETTING, kind, 2 if kind == "forward" else 3)
+        gib = (f"{paper.gib:.2f}", *(f"{size:.3f}" for size in formula(method, paper.rounds)))
+        peak, macs = f"{ours.peak / MIB:.2f}", f"{ours.macs / 1e9:.3f}"
+        rows.append([NAMES[method], str(paper.rounds), *gib, f"{paper.peak_mib:.2f}", peak, f"{paper.gmac:.2f}", macs])
+    title = "Until 80 % in [C]'s setting: printed, and by our formulas"
+    return f"{title}\n{study.aligned(header, rows)}\n\n{study.paragraph(PAPER_NOTE)}"
+
+
+if __name__ == "__main__":
+    main()
