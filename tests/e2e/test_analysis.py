@@ -161,12 +161,6 @@ def refused(main: Callable[[list[str]], None], arguments: list[str], capsys: pyt
     return told.err.strip().split("\n")
 
 
-@pytest.fixture(autouse=True)
-def no_figure_stays_open() -> Any:
-    yield
-    assert plt.get_fignums() == []
-
-
 # --- table 1
 
 

@@ -111,19 +111,6 @@ def place(made: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(made, tmp_path / "place"))
 
 
-@pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
-    """The module of a script, imported as Python runs it: from its own folder."""
-    monkeypatch.syspath_prepend(str(ROOT / "analysis"))
-    return importlib.import_module
-
-
-@pytest.fixture(autouse=True)
-def no_figure_stays_open() -> Any:
-    yield
-    assert plt.get_fignums() == []
-
-
 def words(folder: Path, name: str, out: Path, *more: str) -> list[str]:
     return ["--grid", str(folder / f"{name}.toml"), "--results", str(folder / name), "--out", str(out), *more]
 

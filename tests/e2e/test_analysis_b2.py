@@ -7,7 +7,6 @@ import json
 import math
 import statistics
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from tests.conftest import ROOT, run_process
+from tests.conftest import run_process
 from zofl_mpi import zo
 from zofl_mpi.baselines.lower import Lower
 from zofl_mpi.fedrzo import FedRZONN
@@ -79,19 +78,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         study = grid.read(path, folder / "results")
         assert [grid.state(study, run)[0] for run in study.runs] == ["finished"] * len(study.runs), done.stderr
     return folder
-
-
-@pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
-    """The module of a script, imported as Python runs it: from its own folder."""
-    monkeypatch.syspath_prepend(str(ROOT / "analysis"))
-    return importlib.import_module
-
-
-@pytest.fixture(autouse=True)
-def no_figure_stays_open() -> Any:
-    yield
-    assert plt.get_fignums() == []
 
 
 def words(folder: Path, names: list[str], out: Path, *more: str) -> list[str]:

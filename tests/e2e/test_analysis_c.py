@@ -10,7 +10,6 @@ import shutil
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -126,19 +125,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def place(made: Path, tmp_path: Path) -> Path:
     """A copy of `made` that a test may damage."""
     return Path(shutil.copytree(made, tmp_path / "place"))
-
-
-@pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
-    """The module of a script, imported as Python runs it: from its own folder."""
-    monkeypatch.syspath_prepend(str(ROOT / "analysis"))
-    return importlib.import_module
-
-
-@pytest.fixture(autouse=True)
-def no_figure_stays_open() -> Any:
-    yield
-    assert plt.get_fignums() == []
 
 
 def words(folder: Path, name: str, out: Path, *more: str) -> list[str]:

@@ -71,12 +71,6 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module("c_fig7")
 
 
-@pytest.fixture(autouse=True)
-def no_figure_stays_open() -> Any:
-    yield
-    assert plt.get_fignums() == []
-
-
 def table_of(path: Path) -> list[dict[str, str]]:
     with path.open(newline="") as file:
         return list(csv.DictReader(file))

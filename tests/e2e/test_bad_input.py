@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import gzip
-import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from threadpoolctl import threadpool_limits
 
 from tests.conftest import Completed, run_process
 from zofl_mpi.data.download import IDX_FILES
@@ -29,16 +27,11 @@ def one_line(text: str) -> str:
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Each test runs in a folder of its own, and leaves signal handlers and threads as they were."""
-    numbers = (signal.SIGTERM, signal.SIGUSR1)
-    kept = [signal.getsignal(number) for number in numbers]
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Each test runs in a folder of its own, with a cache of its own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ZOFL_CACHE", str(tmp_path / "cache"))
-    with threadpool_limits():
-        yield tmp_path
-    for number, handler in zip(numbers, kept, strict=True):
-        signal.signal(number, handler)
+    return tmp_path
 
 
 @pytest.fixture

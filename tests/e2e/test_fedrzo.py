@@ -4,14 +4,12 @@ runs, refusals. Docstrings name the mutations to catch."""
 from __future__ import annotations
 
 import json
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from threadpoolctl import threadpool_limits
 
 from tests.agreement import differences
 from tests.conftest import UNDER_MPI, Completed
@@ -107,16 +105,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         return folder / f"{case}-{ranks}.h5"
 
     return found
-
-
-@pytest.fixture(autouse=True)
-def same_process() -> Iterator[None]:
-    """A run sets signal handlers and threads; a test that runs one in this process puts them back."""
-    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
-    with threadpool_limits():
-        yield
-    for number, handler in kept.items():
-        signal.signal(number, handler)
 
 
 def here(*arguments: object) -> int:

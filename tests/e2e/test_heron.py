@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import shutil
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from threadpoolctl import threadpool_limits
 
 from tests.agreement import differences
 from tests.conftest import UNDER_MPI, Completed
@@ -62,14 +60,8 @@ def here(*arguments: object) -> int:
 
 
 @pytest.fixture(autouse=True)
-def same_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A run sets signal handlers and threads; a test that runs one in this process puts them back."""
-    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with threadpool_limits():
-        yield
-    for number, handler in kept.items():
-        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="module")

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from threadpoolctl import threadpool_limits
 
 from tests.conftest import UNDER_MPI, Completed
 from tests.e2e.test_heron import METHODS, ROUNDS, command, here
@@ -28,14 +25,8 @@ ALL = "all but labels"
 
 
 @pytest.fixture(autouse=True)
-def same_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A run sets signal handlers and threads; a test that runs one in this process puts them back."""
-    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with threadpool_limits():
-        yield
-    for number, handler in kept.items():
-        signal.signal(number, handler)
 
 
 @pytest.fixture

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from threadpoolctl import threadpool_limits
 
 from tests.agreement import differences
 from tests.conftest import UNDER_MPI, Completed
@@ -76,16 +74,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         return out(method, problem, ranks)
 
     return found
-
-
-@pytest.fixture(autouse=True)
-def same_process() -> Iterator[None]:
-    """A run sets signal handlers and threads; a test that runs one in this process puts them back."""
-    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
-    with threadpool_limits():
-        yield
-    for number, handler in kept.items():
-        signal.signal(number, handler)
 
 
 def here(*arguments: object) -> int:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
-from threadpoolctl import threadpool_limits
 
 from tests.agreement import differences
 from tests.conftest import Completed, run_process
@@ -48,17 +46,6 @@ def part(five: Path, tmp_path: Path) -> Path:
     for path in (five, checkpoint_path(five)):
         shutil.copy(path, tmp_path)
     return tmp_path / five.name
-
-
-@pytest.fixture(autouse=True)
-def same_process() -> Iterator[None]:
-    """A run sets signal handlers and threads; a test that runs one in this process puts them back."""
-    numbers = (signal.SIGTERM, signal.SIGUSR1)
-    kept = [signal.getsignal(number) for number in numbers]
-    with threadpool_limits():
-        yield
-    for number, handler in zip(numbers, kept, strict=True):
-        signal.signal(number, handler)
 
 
 def resume(*arguments: object) -> int:
