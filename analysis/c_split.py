@@ -37,6 +37,7 @@ NAMES = {
 """How they are spelled, in the order of their looks; the last three are controls."""
 LOOKS: Mapping[str, dict[str, Any]] = {"heron-still": {"color": "0.45", "linestyle": "", "marker": "x"}}
 """Where they differ from `study.look`: frozen or with step 0, the client part is the same, so markers lie on a line."""
+NAMED = 6  # lines or points of a panel that a title names one by one
 SHAPES = {"cifar10": (3, 32, 32), "mnist": (1, 28, 28), "fashion-mnist": (1, 28, 28), "digits": (1, 8, 8)}
 STEPS = {"heron": "forward", "cse_fsl": "auxiliary", "fsl_sage": "auxiliary", "sflv1": "cut", "sflv2": "cut"}
 """What a client's step is, as `costs.peak_bytes` calls it."""
@@ -73,10 +74,11 @@ def setting(group: Group) -> str:
 
 
 def titled(panel: Any, title: str, groups: Sequence[Group], who: Callable[[Group], str], width: int = 52) -> None:
-    """A panel's title, and below it which lines lack seeds, in lines of so many letters."""
+    """A panel's title, and below it which lines lack seeds, in lines of so many letters; their number where many do."""
     lines = [title]
     for note, found in study.split([g for g in groups if g.note], lambda g: g.note).items():
-        names = "all" if len(found) == len(groups) else "; ".join(map(who, found))
+        names = f"{len(found)} of the points" if len(found) > NAMED else "; ".join(map(who, found))
+        names = "all" if len(found) == len(groups) else names
         lines += textwrap.wrap(f"{note.strip('()')}: {names}", width)
     panel.set_title("\n".join(lines), loc="left")
 

@@ -238,6 +238,7 @@ def test_lines_that_lack_seeds_are_named_in_few_lines(script: Any) -> None:
     for groups, told in (
         ([one, two, none], "t\n1 of 3 seeds: HERON; CSE-FSL"),
         ([one, two], "t\n1 of 3 seeds: all"),
+        ([one] * 7 + [two, none], "t\n1 of 3 seeds: 8 of the points"),
         ([none], "t"),
     ):
         split.titled(panel, "t", groups, split.name)
