@@ -46,6 +46,7 @@ from zofl_mpi.split_training import (
     Update,
     Whole,
     averaged_round,
+    copied,
     drawn,
     first_state,
     kept,
@@ -143,7 +144,7 @@ class HERON:
         theta = setting.problem.placed(state.theta).clone()
         part = theta[training.trainable(setting.problem.n_client, theta.numel())]
         kept = state.replayed.get(str(i), {}) if training.state == "keep" else {}
-        moments = {k: v.clone() if hasattr(v, "clone") else v for k, v in kept.items()}
+        moments = copied(kept)
         for q, differences in enumerate(told.differences.tolist()):
             g = part.new_zeros(part.shape)
             seed = setting.streams(Purpose.DIRECTION, r=r, i=i, t=q)

@@ -448,7 +448,7 @@ class Server:
         self.problem, self.training = setting.problem, training
         self.theta, self.buffers = (self.problem.placed(t).clone() for t in (state.theta_s, state.buffers_s))
         kept = state.optimiser if moments is None else moments
-        self.moments = {k: v.clone() if hasattr(v, "clone") else v for k, v in kept.items()}
+        self.moments = copied(kept)
         self.steps, self.label_bytes = 0, 0
         self.losses: Tensor = self.theta.new_zeros((), dtype=torch.float64)  # where it is computed, as at the clients
 
@@ -492,6 +492,11 @@ class Server:
         return State(
             theta, buffers, self.theta, self.buffers, self.moments, self.steps, mean, local_loss, self.label_bytes
         )
+
+
+def copied(moments: Mapping[str, Any]) -> dict[str, Any]:
+    """An optimiser's state with tensors of its own."""
+    return {k: v.clone() if hasattr(v, "clone") else v for k, v in moments.items()}
 
 
 def augmented(x: Tensor, generator: np.random.Generator) -> Tensor:

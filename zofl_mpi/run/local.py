@@ -52,8 +52,7 @@ class LocalClients:
             except Exception as exc:
                 self._desk.close()
                 raise ClientError(i, 0, name_of(step), failure(0, exc)) from exc
-        means = {part.path: mean.added(part, answer, shares, lambda own: own) for part in mean.plan([answer])}
-        return messages.replace_arrays(mean.result_template([answer]), means)
+        return mean.whole(answer, shares)
 
     def account(self) -> tuple[Row, bool]:
         self._desk.leave("the round")

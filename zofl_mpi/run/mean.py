@@ -97,6 +97,15 @@ def among(replies: Mapping[int, Any], weights: Mapping[int, float] | None) -> An
             answer.add(i, reply, shares[i], first=answer.template is None)
         except UserError as exc:
             raise UserError(f"client {i}: {exc}") from exc
+    return whole(answer, shares)
+
+
+def whole(answer: Answer, shares: Mapping[int, float]) -> Any:
+    """The mean where one process has all replies.
+
+    Raises:
+        TypeError: replies of different shapes.
+    """
     means = {part.path: added(part, answer, shares, lambda own: own) for part in plan([answer])}
     return messages.replace_arrays(result_template([answer]), means)
 
