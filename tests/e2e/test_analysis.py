@@ -19,7 +19,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from tests.conftest import ROOT, environment, run_process
+from tests.conftest import ROOT, environment
+from tests.produced import produce
 from zofl_mpi import zo
 from zofl_mpi.run import grid
 
@@ -53,16 +54,6 @@ GRIDS: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
 }
 PAPER = {("digits", 1000.0, 0.9): {"zo_hfl": 50.0, "fedavg": 60.0}, ("digits", 0.1, 0.5): {"zo_hfl": 70.0}}
 """Stands for the paper's table."""
-PRODUCE = """
-import sys, contextlib
-from zofl_mpi.run import cli, grid, grid_file
-for path in sys.argv[2:]:
-    study = grid.read(path, sys.argv[1])
-    for run in study.runs:
-        run.out.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(SystemExit):
-            cli.main(study.module, [*grid_file.arguments(study.module, run.flags), "--out", str(run.out), "--quiet"])
-"""
 
 
 def toml(axes: dict[str, dict[str, dict[str, Any]]]) -> str:
@@ -82,12 +73,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("made")
     for name, axes in GRIDS.items():
         (folder / f"{name}.toml").write_text(toml(axes))
-    paths = [str(folder / f"{name}.toml") for name in GRIDS]
-    done = run_process([sys.executable, "-c", PRODUCE, str(folder / "results"), *paths])
-    assert done.returncode == 0, done.stderr
-    for path in paths:
-        study = grid.read(Path(path), folder / "results")
-        assert [grid.state(study, run)[0] for run in study.runs] == ["finished"] * len(study.runs), done.stderr
+    produce([folder / f"{name}.toml" for name in GRIDS], folder / "results")
     return folder
 
 

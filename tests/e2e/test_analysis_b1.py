@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import ROOT, environment, run_process
+from tests.produced import produce
 from zofl_mpi.run import grid
 
 FIXED = 'problem = "relu_net"\ndata = "digits"\nm = 3\nrounds = 5\neval_every = 2\nbatch = 8\n'
@@ -79,16 +80,6 @@ step = "0.001"
 }
 SUM = ["--rows", "H", "--lines", "reading", "--column", "test_loss", "--log"]
 EVALUATED = [1, 2, 4, 5]
-PRODUCE = """
-import sys, contextlib
-from zofl_mpi.run import cli, grid, grid_file
-for path in sys.argv[2:]:
-    study = grid.read(path, sys.argv[1])
-    for run in study.runs:
-        run.out.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(SystemExit):
-            cli.main(study.module, [*grid_file.arguments(study.module, run.flags), "--out", str(run.out), "--quiet"])
-"""
 
 
 @pytest.fixture(scope="module")
@@ -98,10 +89,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, text in GRIDS.items():
         path = folder / f"{name}.toml"
         path.write_text(text)
-        done = run_process([sys.executable, "-c", PRODUCE, str(folder / name), str(path)], timeout=240)
-        assert done.returncode == 0, done.stderr
-        study = grid.read(path, folder / name)
-        assert [grid.state(study, run)[0] for run in study.runs] == ["finished"] * len(study.runs), done.stderr
+        produce([path], folder / name, timeout=240)
     return folder
 
 

@@ -6,7 +6,6 @@ import importlib
 import json
 import math
 import statistics
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,12 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from tests.conftest import run_process
+from tests.produced import produce
 from zofl_mpi import zo
 from zofl_mpi.baselines.lower import Lower
 from zofl_mpi.fedrzo import FedRZONN
 from zofl_mpi.fedrzo_local import Local
 from zofl_mpi.problems.known import Bowls, MaxAffine
-from zofl_mpi.run import grid
 from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.setting import Setting
 from zofl_mpi.run.streams import Purpose, Streams
@@ -41,16 +39,6 @@ GRIDS: dict[str, tuple[dict[str, Any], dict[str, dict[str, dict[str, Any]]]]] = 
         },
     ),
 }
-PRODUCE = """
-import sys, contextlib
-from zofl_mpi.run import cli, grid, grid_file
-for path in sys.argv[2:]:
-    study = grid.read(path, sys.argv[1])
-    for run in study.runs:
-        run.out.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(SystemExit):
-            cli.main(study.module, [*grid_file.arguments(study.module, run.flags), "--out", str(run.out), "--quiet"])
-"""
 
 
 def toml(name: str) -> str:
@@ -72,11 +60,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     paths = [folder / f"{name}.toml" for name in GRIDS]
     for path in paths:
         path.write_text(toml(path.stem))
-    done = run_process([sys.executable, "-c", PRODUCE, str(folder / "results"), *map(str, paths)])
-    assert done.returncode == 0, done.stderr
-    for path in paths:
-        study = grid.read(path, folder / "results")
-        assert [grid.state(study, run)[0] for run in study.runs] == ["finished"] * len(study.runs), done.stderr
+    produce(paths, folder / "results")
     return folder
 
 

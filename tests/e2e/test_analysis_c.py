@@ -20,7 +20,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from tests.conftest import ROOT, environment, run_process
+from tests.conftest import ROOT, environment
+from tests.produced import produce
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import grid, records
 from zofl_mpi.split_training import STEP_BYTES, STEP_MACS
@@ -95,16 +96,6 @@ SCRIPTS = dict.fromkeys(("c_fig2", "c_budget", "c_table2"), "methods") | {"c_fig
 EVALUATED = [1, 2, 4, 5]
 N_CLIENT, N_HEAD, N_BUFFERS, Q_S = 102, 1290, 12, 128
 """Of width 2 and one block at the client: see tests/e2e/test_heron.py."""
-PRODUCE = """
-import sys, contextlib
-from zofl_mpi.run import cli, grid, grid_file
-for path in sys.argv[2:]:
-    study = grid.read(path, sys.argv[1])
-    for run in study.runs:
-        run.out.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(SystemExit):
-            cli.main(study.module, [*grid_file.arguments(study.module, run.flags), "--out", str(run.out), "--quiet"])
-"""
 
 
 @pytest.fixture(scope="module")
@@ -114,10 +105,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, text in GRIDS.items():
         path = folder / f"{name}.toml"
         path.write_text(text)
-        done = run_process([sys.executable, "-c", PRODUCE, str(folder / name), str(path)], timeout=300)
-        assert done.returncode == 0, done.stderr
-        study = grid.read(path, folder / name)
-        assert [grid.state(study, run)[0] for run in study.runs] == ["finished"] * len(study.runs), done.stderr
+        produce([path], folder / name, timeout=300)
     return folder
 
 
