@@ -126,7 +126,7 @@ class Measured:
         return {}
 
     def start(self) -> State:
-        return first_state(self.setting)
+        return first_state(self.setting, self.training)
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         [to], main = self.training.groups(self.setting, r), Server(self.setting, self.training, state)
@@ -144,7 +144,7 @@ class Measured:
         each = [item.cpu for item in told]
         self.cpu.update(client_cpu=max(each), clients_cpu=sum(each), client_process=max(i.process for i in told))
         self.cpu.update(server_cpu=own, server_process=time.process_time() - began)
-        return main.state(mean.theta, mean.buffers, np.nan)
+        return main.state(mean, np.nan)
 
     def one_by_one(self, clients: Clients, message: Model, to: list[int]) -> Iterator[tuple[int, Any]]:
         """The same items in the same order; no client computes before the server asks for the next."""
@@ -180,7 +180,7 @@ class Measured:
             return finished
 
     def update(self, client: Client, message: Ask) -> Update:
-        return kept(client)
+        return kept(self.training, client)
 
     def evaluate(self, state: State, r: int, clients: Clients) -> dict[str, float]:
         return dict(self.cpu)

@@ -108,7 +108,7 @@ class HERON:
 
     def start(self) -> State:
         """The parts as the problem makes them."""
-        return first_state(self.setting)
+        return first_state(self.setting, self.training)
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Steps 1 to 4: the clients train and upload, the main server trains on what comes, the models are averaged."""
@@ -120,7 +120,7 @@ class HERON:
             models = {}
             for i, told in clients.ask(self.scalars, Ask(), to=to):
                 theta, moments = self.replay(state, r, i, told)
-                models[i] = Update(theta, told.buffers)
+                models[i] = Update(theta, told.buffers, moments if self.training.state == "average" else {})
                 if self.training.state == "keep":
                     replayed[str(i)] = moments
             return mean.among(models, weights)  # type: ignore[no-any-return]
@@ -142,9 +142,9 @@ class HERON:
                 "directions from the same seeds; take processors of one kind, --device cpu, or --uplink dense"
             )
         theta = setting.problem.placed(state.theta).clone()
-        part = theta[training.trainable(setting.problem.n_client, theta.numel())]
-        kept = state.replayed.get(str(i), {}) if training.state == "keep" else {}
-        moments = copied(kept)
+        part = theta[training.trainable(setting)]
+        before = {"keep": state.replayed.get(str(i), {}), "reset": {}, "average": state.moments}
+        moments = copied(before[training.state])
         for q, differences in enumerate(told.differences.tolist()):
             g = part.new_zeros(part.shape)
             seed = setting.streams(Purpose.DIRECTION, r=r, i=i, t=q)
@@ -201,12 +201,12 @@ class HERON:
 
     def update(self, client: Client, message: Ask) -> Update:
         """Step 4: the local model."""
-        return kept(client)
+        return kept(self.training, client)
 
     def scalars(self, client: Client, message: Ask) -> Scalars:
         """Step 4 with --uplink seeds: what the local model can be made of again."""
         differences = client.memory.pop("differences")
-        return Scalars(differences, kept(client).buffers, self.setting.problem.arithmetic)
+        return Scalars(differences, kept(self.training, client).buffers, self.setting.problem.arithmetic)
 
     # --- reports
 

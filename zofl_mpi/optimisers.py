@@ -32,27 +32,34 @@ class Optimiser:
         demand(0 <= self.momentum < 1, "momentum", self.momentum, "a number from 0 to below 1")
         demand(0 <= self.weight_decay < math.inf, "weight_decay", self.weight_decay, "a number, at least 0")
 
+    def memory(self, theta: Tensor) -> dict[str, Any]:
+        """The moments before the first step: of the gradients (n,), of their squares (n,), and the number of steps."""
+        kept = {"adam": ("first", "second"), "sgd": ("first",) if self.momentum else ()}[self.optimiser]
+        zeros: dict[str, Any] = {name: theta.new_zeros(theta.shape) for name in kept}
+        return {**zeros, "t": 0} if self.optimiser == "adam" else zeros
+
+    def memory_bytes(self, n: int, itemsize: int) -> int:
+        """Of the moments of n numbers, as they travel."""
+        return 2 * n * itemsize + 8 if self.optimiser == "adam" else n * itemsize if self.momentum else 0
+
     def step(self, theta: Tensor, g: Tensor, memory: Memory, lr: float) -> None:
-        """theta (n,) moves in place by one step of size lr along g (n,); `memory` holds the moments between steps."""
+        """theta (n,) moves in place by one step of size lr along g (n,).
+
+        Args:
+            memory: holds the moments between steps; empty before the first.
+        """
         if self.weight_decay:
             g = g.add(theta, alpha=self.weight_decay)
+        if not memory:
+            memory.update(self.memory(g))
+        for name in memory.keys() & {"first", "second"}:
+            memory[name] = memory[name].to(theta.device)  # from a checkpoint or a message they come to the host
         if self.optimiser == "sgd":
-            theta.sub_(self._with_momentum(g, memory), alpha=lr)
+            theta.sub_(memory["first"].mul_(self.momentum).add_(g) if self.momentum else g, alpha=lr)
             return
-        if "first" not in memory:
-            memory["first"], memory["second"], memory["t"] = g.new_zeros(g.shape), g.new_zeros(g.shape), 0
-        for name in ("first", "second"):
-            memory[name] = memory[name].to(theta.device)  # from a checkpoint they come to the host
         first, second = memory["first"], memory["second"]
-        t = memory["t"] = int(memory["t"]) + 1
+        t = memory["t"] = float(memory["t"]) + 1  # a mean of several clients' counts need not be whole
         first.lerp_(g, 1 - 0.9)
         second.mul_(0.999).addcmul_(g, g, value=1 - 0.999)
         root = second.sqrt().div_(math.sqrt(1 - 0.999**t)).add_(1e-8)
         theta.addcdiv_(first, root, value=-lr / (1 - 0.9**t))
-
-    def _with_momentum(self, g: Tensor, memory: Memory) -> Tensor:
-        if not self.momentum:
-            return g
-        kept = memory.get("first")
-        memory["first"] = g.clone() if kept is None else kept.to(g.device).mul_(self.momentum).add_(g)
-        return memory["first"]

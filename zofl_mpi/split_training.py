@@ -30,6 +30,7 @@ class Model:
     theta: Tensor  # (n_l,) theta_c, then theta_a where it travels
     buffers: Tensor  # (b_l,) BatchNorm's running statistics
     r: int  # the round
+    moments: dict[str, Any] = field(default_factory=dict)  # of the optimiser, with --state average
 
 
 @final
@@ -62,6 +63,7 @@ class Update:
 
     theta: Tensor  # what of theta_l is averaged
     buffers: Tensor  # (b_l,)
+    moments: dict[str, Any] = field(default_factory=dict)  # of the optimiser, with --state average
 
 
 @final
@@ -98,6 +100,7 @@ class State:
     server_loss: float = math.nan
     local_loss: float = math.nan
     label_bytes: int = 0
+    moments: dict[str, Any] = field(default_factory=dict)  # the clients', with --state average
     replayed: dict[str, Any] = field(default_factory=dict)  # {i: moments of client i}, where the server replays steps
 
 
@@ -128,7 +131,9 @@ class Training:
         lr_client: step size of the clients.
         lr_server: step size of the server.
         rule: how clients and server step.
-        state: a client's moments between rounds: keep or reset.
+        state: a client's moments between rounds: keep, reset, or average, as the models (they travel with these).
+        server_state: the server's moments: keep, or per_batch_reset, a new optimiser for each step, as SplitFed's code
+            has it; a step of Adam is then about lr_server times the gradient's sign.
         order: interleave (the server meets the q-th uploads of all, then the next; the clients in an order drawn anew
             each round) or client_major (client by client).
         weights: of the clients in the average: size (|D_i|) or uniform.
@@ -144,7 +149,8 @@ class Training:
     lr_client: float = 1e-4
     lr_server: float = 1e-4
     rule: Optimiser = field(default_factory=Optimiser)
-    state: Literal["keep", "reset"] = "keep"
+    state: Literal["keep", "reset", "average"] = "keep"
+    server_state: Literal["keep", "per_batch_reset"] = "keep"
     order: Literal["interleave", "client_major"] = "interleave"
     weights: Literal["size", "uniform"] = "size"
     beta: float = 1.0
@@ -185,7 +191,7 @@ class Training:
 
     def fit_local(self, setting: Setting) -> None:
         """Refuses a local part of which nothing trains."""
-        part = self.trainable(setting.problem.n_client, setting.problem.local.n)
+        part = self.trainable(setting)
         if part.start == part.stop:
             raise UserError(f"--freeze {self.freeze}: nothing of the local part is left to train")
 
@@ -222,13 +228,20 @@ class Training:
             return x, labels
         return augmented(x, setting.streams(Purpose.AUGMENT, r=r, i=client.i, t=q)), labels
 
-    def trainable(self, n_client: int, n: int) -> slice:
-        """What of theta_l (n,) moves."""
-        return {"none": slice(0, n), "client": slice(n_client, n), "auxiliary": slice(0, n_client)}[self.freeze]
+    def trainable(self, setting: Setting, head: bool = True) -> slice:
+        """What of theta_l moves; the auxiliary head only where the method trains it, `head`."""
+        start, stop = 0, setting.problem.local.n
+        if self.freeze == "client":
+            start = setting.problem.n_client
+        if self.freeze == "auxiliary" or not head:
+            stop = setting.problem.n_client
+        return slice(start, stop)
 
-    def moments(self, client: Client) -> dict[str, Any]:
+    def moments(self, client: Client, message: Model) -> dict[str, Any]:
         """The client's optimiser state, in its memory."""
-        if self.state == "reset" or "moments" not in client.memory:
+        if self.state == "average":
+            client.memory["moments"] = copied(message.moments)
+        elif self.state == "reset" or "moments" not in client.memory:
             client.memory["moments"] = {}
         return client.memory["moments"]  # type: ignore[no-any-return]
 
@@ -259,7 +272,11 @@ class LocalSteps:
     where they are computed until the round ends: a GPU that had to tell the host each one would stand still meanwhile.
     """
 
-    def __init__(self, setting: Setting, training: Training, client: Client, message: Model) -> None:
+    def __init__(self, setting: Setting, training: Training, client: Client, message: Model, head: bool = True) -> None:
+        """
+        Args:
+            head: whether the method trains the auxiliary head.
+        """
         self.setting, self.training, self.client, self.r = setting, training, client, message.r
         import torch
 
@@ -267,8 +284,8 @@ class LocalSteps:
         self.theta, self.buffers = (self.problem.placed(t).clone() for t in (message.theta, message.buffers))
         self.scratch = self.buffers.clone()
         self.base = self.theta.clone()
-        self.part = training.trainable(self.problem.n_client, self.theta.numel())
-        self.moments = training.moments(client)
+        self.part = training.trainable(setting, head)
+        self.moments = training.moments(client, message)
         self.reset()
         self.compared: int = 0
         self.vague: Tensor = self.theta.new_zeros((), dtype=torch.int64)
@@ -395,17 +412,24 @@ def drawn(seed: np.random.Generator, like: Tensor, count: int, distribution: str
 _warned: list[bool] = []
 
 
-def kept(client: Client) -> Update:
+def kept(training: Training, client: Client) -> Update:
     """What `LocalSteps.done` left; it need not be kept any longer."""
-    return Update(client.memory.pop("theta"), client.memory.pop("buffers"))
+    moments = client.memory.pop("moments") if training.state == "average" else {}
+    return Update(client.memory.pop("theta"), client.memory.pop("buffers"), moments)
 
 
-def first_state(setting: Setting) -> State:
-    """The parts as the problem makes them."""
+def first_state(setting: Setting, training: Training, head: bool = True) -> State:
+    """The parts as the problem makes them.
+
+    Args:
+        head: whether the method trains the auxiliary head.
+    """
     problem = setting.problem
     theta, buffers = problem.local.initial()
     theta_s, buffers_s = problem.top.initial()
-    return State(theta, buffers, theta_s, buffers_s, {})
+    averages = training.state == "average"
+    moments = training.rule.memory(theta[training.trainable(setting, head)]) if averages else {}
+    return State(theta, buffers, theta_s, buffers_s, {}, moments=moments)
 
 
 def averaged_round(
@@ -426,14 +450,14 @@ def averaged_round(
     main = Server(setting, training, state)
     losses = {}
     for group in training.groups(setting, r):
-        for i, item in clients.ask(train, Model(state.theta, state.buffers, r), to=group):
+        for i, item in clients.ask(train, Model(state.theta, state.buffers, r, state.moments), to=group):
             match item:
                 case Smashed():
                     main.step(item)
                 case Trained():
                     losses[i] = item.loss
     mean = average(to, training.shares(setting))
-    return main.state(mean.theta, mean.buffers, math.fsum(losses.values()) / len(losses))
+    return main.state(mean, math.fsum(losses.values()) / len(losses))
 
 
 @final
@@ -458,7 +482,7 @@ class Server:
         with self.problem.top.at(self.theta, self.buffers):
             loss = self.problem.server_loss(smashed, labels)
             g = self.problem.top.gradient(loss)
-        self.training.rule.step(self.theta, g, self.moments, self.training.lr_server)
+        self._move(g)
         self.count(loss.detach(), item)
 
     def exchange(self, item: Smashed) -> Tensor:
@@ -469,10 +493,14 @@ class Server:
         with self.problem.top.at(self.theta, self.buffers) as parameters:
             loss = self.problem.server_loss(smashed, labels)
             slope, *parts = torch.autograd.grad(loss, [smashed, *parameters], materialize_grads=True)
-        g = torch.cat([part.reshape(-1) for part in parts])
-        self.training.rule.step(self.theta, g, self.moments, self.training.lr_server)
+        self._move(torch.cat([part.reshape(-1) for part in parts]))
         self.count(loss.detach(), item)
         return slope
+
+    def _move(self, g: Tensor) -> None:
+        if self.training.server_state == "per_batch_reset":
+            self.moments.clear()
+        self.training.rule.step(self.theta, g, self.moments, self.training.lr_server)
 
     def count(self, loss: Tensor, item: Smashed) -> None:
         """Books a step."""
@@ -480,17 +508,28 @@ class Server:
         self.losses = self.losses + loss
         self.label_bytes += item.labels.numel() * item.labels.element_size()
 
-    def state(self, theta: Tensor, buffers: Tensor, local_loss: float) -> State:
+    def state(self, mean: Update, local_loss: float) -> State:
         """After the round.
+
+        Args:
+            mean: of the clients' models, theta_l whole.
 
         Raises:
             UserError: something is not finite.
         """
-        if not (bool(self.theta.isfinite().all()) and bool(theta.isfinite().all())):
+        if not (bool(self.theta.isfinite().all()) and bool(mean.theta.isfinite().all())):
             raise UserError("the model is not finite after the round; smaller --lr-client or --lr-server may help")
-        mean = float(self.losses) / self.steps if self.steps else math.nan
         return State(
-            theta, buffers, self.theta, self.buffers, self.moments, self.steps, mean, local_loss, self.label_bytes
+            mean.theta,
+            mean.buffers,
+            self.theta,
+            self.buffers,
+            self.moments,
+            self.steps,
+            float(self.losses) / self.steps if self.steps else math.nan,
+            local_loss,
+            self.label_bytes,
+            mean.moments,
         )
 
 
@@ -566,7 +605,7 @@ def plan_of(
         forwards: forward passes of a local step; in words where steps differ.
         backwards: whether it has a backward pass, which counts as two forward passes.
         returned: whether the server sends a gradient back for each upload.
-        head: whether the auxiliary head travels with the client's part.
+        head: whether the auxiliary head trains and travels with the client's part.
         scalars: of each local step, which go up in place of the model.
         aligned: rounds from one in which each participant gets a new head to the next; 0: none does.
     """
@@ -574,9 +613,10 @@ def plan_of(
     itemsize = np.dtype(setting.dtype).itemsize
     to, each = training.participants(setting, 0), range(setting.m)
     model = ((problem.local.n if head else problem.n_client) + problem.local.b) * itemsize
+    moments = _moments_bytes(setting, training, head)
     uploads = {i: [q for q in range(training.steps(setting, i)) if training.uploads(setting, i, q)] for i in each}
     smashed = problem.smashed_bytes
-    back = dict.fromkeys(each, model)
+    back = dict.fromkeys(each, model + moments)
     if scalars is not None:
         back = {i: problem.local.b * itemsize + 8 * scalars * training.steps(setting, i) for i in each}
     samples = {i: sum(training.samples(setting, i, q) for q in found) for i, found in uploads.items()}
@@ -586,16 +626,24 @@ def plan_of(
         "a smashed sample": " x ".join(map(str, problem.smashed_shape)),
         "clients, participants in a round": f"{setting.m}, {len(to)}",
         "local steps of a round, client 0": training.steps(setting, 0),
-        "bytes down, client 0, a round": model + 8 + returned * samples[0] * smashed,
+        "bytes down, client 0, a round": model + moments + 8 + returned * samples[0] * smashed,
         "bytes up, client 0, a round": back[0] + 8 + samples[0] * smashed,
         "bytes down and up, all clients, a round": sum(
-            model + back[i] + 16 + (1 + returned) * samples[i] * smashed for i in to
+            model + moments + back[i] + 16 + (1 + returned) * samples[i] * smashed for i in to
         ),
         "bytes of labels, all clients, a round": 8 * sum(samples[i] for i in to),
         **_gibibytes(setting, training, rounds, samples, (1 + returned, head, scalars, aligned)),
         "forward passes of a local step": forwards,
         "backward passes of a local step": int(backwards),
     }
+
+
+def _moments_bytes(setting: Setting, training: Training, head: bool) -> int:
+    """Of a client's optimiser, as they travel each way."""
+    if training.state != "average":
+        return 0
+    part = training.trainable(setting, head)
+    return training.rule.memory_bytes(part.stop - part.start, np.dtype(setting.dtype).itemsize)
 
 
 def _gibibytes(
@@ -622,6 +670,7 @@ def _gibibytes(
         "the clients' parts": ways * len(all_asked) * problem.n_client * itemsize,
         "auxiliary heads": heads * (problem.local.n - problem.n_client) * itemsize,
         "BatchNorm's statistics": 2 * len(all_asked) * problem.local.b * itemsize,
+        "the optimisers' moments": ways * len(all_asked) * _moments_bytes(setting, training, head),
         "scalars in place of models": 8 * steps,
         "smashed samples": up * problem.smashed_bytes,
         "gradients at the cut": (times - 1) * up * problem.smashed_bytes,

@@ -23,12 +23,13 @@ Load = Callable[[str, int], records.Run]
 METHODS = {
     "heron": ["--k", "2", "--n-p", "2", "--mu", "0.01"],
     "heron+seeds": ["--k", "2", "--n-p", "2", "--mu", "0.01", "--uplink", "seeds"],
+    "heron+average": ["--state", "average", "--server-state", "per_batch_reset", "--k", "2", "--freeze", "auxiliary"],
     "sflv1": ["--momentum", "0.5", "--optimiser", "sgd", "--lr-client", "0.1"],
     "sflv2": ["--order", "client_major"],
     "cse_fsl": ["--k", "3", "--upload-at", "last"],
     "fsl_sage": ["--k", "2", "--l", "3", "--align-epochs", "2", "--buffer", "40"],
 }
-CONTINUED = ["heron", "heron+seeds", "sflv1", "fsl_sage"]
+CONTINUED = ["heron", "heron+seeds", "heron+average", "sflv1", "fsl_sage"]
 USUAL = ["--data", "digits", "--m", "5", "--alpha", "1", "--width", "2", "--stages", "1", "1", "--batch", "16"]
 USUAL += ["--h", "4", "--beta", "0.6", "--augment", "crop-flip", "--eval-every", "2", "--lr-server", "0.01", "--quiet"]
 ROUNDS, BATCH = 4, 16
@@ -156,13 +157,16 @@ def uploads(method: str) -> int:
 def test_bytes_are_those_of_the_formulas(mpirun: Mpirun, results: Callable[..., Path], method: str) -> None:
     """Sections 5 to 8, in float32, for each client and round; labels apart; and 8 for r down, 8 for the local loss up.
 
+    Adam's averaged moments travel with the model: two numbers of each that trains, and 8 for the number of steps.
+
     Mutations: labels in bytes_up; the head in SplitFed's or FSL-SAGE's messages; a gradient sent back by HERON.
     """
     found = records.load(results(method, 3, mpirun))
     down, up = (np.asarray(found.clients[name]).sum(axis=1) for name in ("bytes_down", "bytes_up"))
     took = up > 0
     assert (took.sum(axis=1) == 3).all() and np.array_equal(took, down > 0) and not np.array_equal(took[0], took[1])
-    model = 4 * (N_CLIENT + N_BUFFERS + (N_HEAD if method in ("heron", "heron+seeds", "cse_fsl") else 0))
+    model = 4 * (N_CLIENT + N_BUFFERS + (N_HEAD if method.startswith(("heron", "cse_fsl")) else 0))
+    model += 2 * 4 * N_CLIENT + 8 if method == "heron+average" else 0
     returned = 4 * N_BUFFERS + 8 * 4 * 2 if method == "heron+seeds" else model  # h n_p numbers of 8 bytes
     smashed = uploads(method) * BATCH * 4 * Q_S
     back = smashed if method in ("sflv1", "sflv2") else 0

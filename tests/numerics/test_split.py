@@ -37,7 +37,7 @@ from zofl_mpi.run.desk import STEPS, Nothing, recall
 from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.setting import Setting
 from zofl_mpi.run.streams import Purpose, Streams
-from zofl_mpi.split_training import Ask, LocalSteps, Model, Server, Training, augmented
+from zofl_mpi.split_training import Ask, LocalSteps, Model, Server, Smashed, Training, augmented
 from zofl_mpi.vectors import Flat
 
 STREAMS = Streams(7)
@@ -421,6 +421,8 @@ SEEDS = [
     ({"rule": SGD}, {}),
     ({"rule": Optimiser("sgd", momentum=0.9, weight_decay=0.01)}, {"n_p": 3, "estimate": "central"}),
     ({"state": "reset"}, {"distribution": "gaussian"}),
+    ({"state": "average", "beta": 0.7}, {"n_p": 2}),
+    ({"state": "average", "rule": Optimiser("sgd", momentum=0.9)}, {}),
     ({"beta": 0.7}, {"n_p": 2, "distribution": "sphere", "mu": 0.01}),
     ({"freeze": "client", "k": 3, "upload_at": "last"}, {"estimate": "central"}),
     ({"freeze": "auxiliary", "weights": "uniform", "order": "client_major"}, {}),
@@ -586,24 +588,33 @@ def batches(own: Setting, plan: Training, i: int, r: int) -> Iterator[tuple[Tens
 
 
 def fedavg(own: Setting, plan: Training, make: Make, rounds: int, clients: Sequence[int]) -> nn.Module:
-    """FedAvg on the whole network, by hand; own optimiser states are kept or not. One network is plain training."""
+    """FedAvg on the whole network, by hand; own optimiser states by `plan.state`. One network is plain training."""
     nets = {i: whole_of(make) for i in clients}
     rules = {i: torchs(net, plan.rule, 0.05) for i, net in nets.items()}
     average = flat(nets[clients[0]]), statistics(nets[clients[0]])
     sizes = {i: len(own.data[i]) for i in clients}
+    moments: list[dict[str, Tensor]] = []  # of each parameter, the mean
     for r in range(rounds):
         to = [clients[i] for i in plan.participants(own, r)]
         share = {i: sizes[i] / sum(sizes[j] for j in to) for i in to}
         for i in to:
             net = nets[i]
             put(net, *average)
-            if plan.state == "reset":
+            if plan.state != "keep":
                 rules[i] = torchs(net, plan.rule, 0.05)
+            for p, mean in zip(net.parameters(), moments, strict=False):
+                rules[i].state[p] = {name: value.clone() for name, value in mean.items()}
             for x, labels in batches(own, plan, i, r):
                 rules[i].zero_grad()
                 cross_entropy(net(x), labels).backward()
                 rules[i].step()
         average = tuple(torch.stack([share[i] * values(nets[i]) for i in to]).sum(0) for values in (flat, statistics))
+        if plan.state == "average":
+            states = {i: [rules[i].state[p] for p in nets[i].parameters()] for i in to}
+            moments = [
+                {name: sum(share[i] * states[i][k][name].double() for i in to) for name in state}
+                for k, state in enumerate(states[to[0]])
+            ]
     put(nets[clients[0]], *average)
     return nets[clients[0]]
 
@@ -626,13 +637,14 @@ def returning() -> Streams:
 
 
 @pytest.mark.parametrize("beta", [1.0, 0.6])
-@pytest.mark.parametrize("state", ["keep", "reset"])
+@pytest.mark.parametrize("state", ["keep", "reset", "average"])
 @RULES
 def test_sflv1_is_fedavg_on_the_unsplit_network(rule: Optimiser, state: str, beta: float) -> None:
     """Sections 6 and 17: to rounding, BatchNorm included; in turns or client by client.
 
     Mutations: the server's replicas are one; their moments lost, or kept; the gradient at the cut after the server's
-    step; uniform weights; a replica's running statistics not averaged; moments of who rests lost.
+    step; uniform weights; a replica's running statistics not averaged; moments of who rests lost; moments averaged at
+    one side only; the number of steps rounded, or the largest.
     """
     own, plan = replace(setting(), streams=returning()), training(rule, state=state, beta=beta)
     found = run(SFLV1(own, plan), 4)
@@ -642,8 +654,33 @@ def test_sflv1_is_fedavg_on_the_unsplit_network(rule: Optimiser, state: str, bet
     again = run(SFLV1(own, replace(plan, order="client_major")), 4)
     assert same(found, again)
     if rule is not SGD:
-        other = run(SFLV1(own, replace(plan, state="reset" if state == "keep" else "keep")), 4)
-        assert apart(found.theta, other.theta) and apart(found.theta_s, other.theta_s)
+        for another in {"keep", "reset", "average"} - {state}:
+            other = run(SFLV1(own, replace(plan, state=another)), 4)
+            assert apart(found.theta, other.theta) and apart(found.theta_s, other.theta_s)
+
+
+@pytest.mark.parametrize("cls", [SFLV2, CSEFSL])
+def test_a_server_may_take_every_step_with_a_new_optimiser(cls: Any) -> None:
+    """SplitFed's code: a step of Adam is then lr g / (|g| + eps). Mutation: moments kept within a round, or between."""
+    own, plan = setting(mlp), training(Optimiser(), server_state="per_batch_reset")
+    of = cls(own, plan)
+    state = run(of, 2)
+    main = Server(own, plan, state)
+    assert state.optimiser["t"] == 1
+    for i in range(2):
+        x, labels = next(batches(own, plan, i, 0))
+        with torch.no_grad(), own.problem.local.at(state.theta, state.buffers):
+            item = Smashed(own.problem.smash(x), labels)
+        before = main.theta.clone()
+        with own.problem.top.at(before, main.buffers):
+            g = own.problem.top.gradient(own.problem.server_loss(item.s, labels))
+        main.step(item) if i else main.exchange(item)
+        close(main.theta, before - 0.05 * g / (g.abs() + 1e-8), 1e-9)
+    assert apart(state.theta_s, run(cls(own, training(Optimiser())), 2).theta_s)
+    assert same(
+        run(cls(own, training(Optimiser("sgd"), server_state="per_batch_reset")), 2),
+        run(cls(own, training(Optimiser("sgd"))), 2),
+    )
 
 
 @RULES

@@ -54,7 +54,7 @@ class CSEFSL:
 
     def start(self) -> State:
         """The parts as the problem makes them."""
-        return first_state(self.setting)
+        return first_state(self.setting, self.training)
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Algorithm 1 of the paper."""
@@ -76,7 +76,7 @@ class CSEFSL:
 
     def update(self, client: Client, message: Ask) -> Update:
         """The local model."""
-        return kept(client)
+        return kept(self.training, client)
 
     def evaluate(self, state: State, r: int, clients: Clients) -> dict[str, float]:
         return report(state, clients, self.score)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, final
 
@@ -109,13 +109,15 @@ class FSLSAGE:
 
     def start(self) -> SageState:
         """The parts as the problem makes them."""
-        return SageState(**vars(first_state(self.setting)))
+        return SageState(**vars(first_state(self.setting, self.training, head=False)))
 
     def round(self, state: SageState, r: int, clients: Clients) -> SageState:
         """Algorithm 1 of the paper."""
         setting, training = self.setting, self.training
         to = training.participants(setting, r)
-        plain = State(state.theta, state.buffers, state.theta_s, state.buffers_s, state.optimiser)
+        plain = State(
+            state.theta, state.buffers, state.theta_s, state.buffers_s, state.optimiser, moments=state.moments
+        )
         main, memory = Server(setting, training, plain), _Memory(state, self.buffer)
         message, losses, errors = own_part(setting, plain, r), {}, []
         for group in training.groups(setting, r):
@@ -138,7 +140,7 @@ class FSLSAGE:
                     case Trained():
                         losses[i] = item.loss
         mean = clients.mean(self.update, Ask(), to=to, weights=training.shares(setting))
-        new = main.state(with_head(setting, plain, mean.theta), mean.buffers, math.fsum(losses.values()) / len(to))
+        new = main.state(with_head(setting, plain, mean), math.fsum(losses.values()) / len(to))
         error = math.fsum(errors) / len(errors) if errors else math.nan
         return SageState(
             **vars(new), heads=memory.heads, smashed=memory.smashed, labels=memory.labels, alignment_loss=error
@@ -208,9 +210,8 @@ class FSLSAGE:
         head = client.memory.get("head")
         head = problem.local.initial()[0][problem.n_client :] if head is None else head
         theta = torch.cat([problem.placed(message.theta), problem.placed(head)])
-        local = LocalSteps(self.setting, self.training, client, Model(theta, message.buffers, message.r))
-        local.part = slice(0, problem.n_client)
-        return local
+        whole = replace(message, theta=theta)
+        return LocalSteps(self.setting, self.training, client, whole, head=False)
 
     def _moved(
         self, local: LocalSteps, q: int, x: Tensor, labels: Tensor, sent: bool = False
@@ -222,7 +223,7 @@ class FSLSAGE:
 
     def update(self, client: Client, message: Ask) -> Update:
         """The client's part; the head stays."""
-        return own_update(self.setting, client)
+        return own_update(self.setting, self.training, client)
 
     # --- reports
 

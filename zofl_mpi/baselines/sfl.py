@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import Any, ClassVar, final
 
 from zofl_mpi.errors import demand
@@ -54,9 +54,7 @@ class Batches:
     """A client's round: forward to the cut, wait, backward from the cut, step."""
 
     def __init__(self, setting: Setting, training: Training, client: Client, message: Model) -> None:
-        self.local = LocalSteps(setting, training, client, message)
-        if training.freeze != "client":
-            self.local.part = slice(0, setting.problem.n_client)  # the head plays no part: no moments for it
+        self.local = LocalSteps(setting, training, client, message, head=False)
         self.left: Iterator[tuple[int, Tensor, Tensor]] = iter(self.local)
         self.smashed: Tensor = None
 
@@ -141,7 +139,7 @@ class SFLV2:
 
     def start(self) -> State:
         """The parts as the problem makes them."""
-        return first_state(self.setting)
+        return first_state(self.setting, self.training, head=False)
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Algorithm 2 of the paper, with one server part (its section on SFLV2)."""
@@ -151,7 +149,7 @@ class SFLV2:
         for group in training.groups(setting, r):
             lockstep(clients, self.begin, self.proceed, message, group, dict.fromkeys(group, main))
         mean = clients.mean(self.update, Ask(), to=to, weights=training.shares(setting))
-        return main.state(with_head(setting, state, mean.theta), mean.buffers, math.nan)
+        return main.state(with_head(setting, state, mean), math.nan)
 
     def begin(self, client: Client, message: Model) -> Smashed | Trained:
         """The first mini-batch up to the cut."""
@@ -163,7 +161,7 @@ class SFLV2:
 
     def update(self, client: Client, message: Ask) -> Update:
         """The client's part."""
-        return own_update(self.setting, client)
+        return own_update(self.setting, self.training, client)
 
     def evaluate(self, state: State, r: int, clients: Clients) -> dict[str, float]:
         return report(state, clients, self.score)
@@ -209,7 +207,7 @@ class SFLV1:
 
     def start(self) -> State:
         """The parts as the problem makes them."""
-        return first_state(self.setting)
+        return first_state(self.setting, self.training, head=False)
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Algorithm 1 of the paper."""
@@ -217,24 +215,32 @@ class SFLV1:
 
         setting, training = self.setting, self.training
         to, shares = training.participants(setting, r), training.shares(setting)
-        own = state.optimiser if training.state == "keep" else {}
-        replicas = {i: Server(setting, training, state, own.get(str(i), {})) for i in to}
+        replicas = {i: Server(setting, training, state, self._moments(state, i)) for i in to}
         message = own_part(setting, state, r)
         for group in training.groups(setting, r):
             lockstep(clients, self.begin, self.proceed, message, group, replicas)
         mean = clients.mean(self.update, Ask(), to=to, weights=shares)
 
         total = math.fsum(shares[i] for i in to)
+        added = partial(_added, {i: shares[i] / total for i in to})
         main = Server(setting, training, state, {})
         with torch.no_grad():
             for vector in ("theta", "buffers"):
-                added = sum(shares[i] / total * getattr(replicas[i], vector).double() for i in to)
-                getattr(main, vector).copy_(added)
-        main.moments = {**state.optimiser, **{str(i): replica.moments for i, replica in replicas.items()}}
+                getattr(main, vector).copy_(added({i: getattr(replicas[i], vector) for i in to}))
+            each = {i: replica.moments for i, replica in replicas.items()}
+            if training.state == "average":
+                main.moments = {name: added({i: each[i][name] for i in to}) for name in each[to[0]]}
+            else:
+                main.moments = {**state.optimiser, **{str(i): moments for i, moments in each.items()}}
         main.steps = sum(replica.steps for replica in replicas.values())
         main.losses = sum(replica.losses for replica in replicas.values())
         main.label_bytes = sum(replica.label_bytes for replica in replicas.values())
-        return main.state(with_head(setting, state, mean.theta), mean.buffers, math.nan)
+        return main.state(with_head(setting, state, mean), math.nan)
+
+    def _moments(self, state: State, i: int) -> dict[str, Any]:
+        """Of the replica of client i, before a round."""
+        kept: dict[str, Any] = state.optimiser.get(str(i), {})
+        return {"keep": kept, "reset": {}, "average": state.optimiser}[self.training.state]
 
     def begin(self, client: Client, message: Model) -> Smashed | Trained:
         """The first mini-batch up to the cut."""
@@ -246,7 +252,7 @@ class SFLV1:
 
     def update(self, client: Client, message: Ask) -> Update:
         """The client's part."""
-        return own_update(self.setting, client)
+        return own_update(self.setting, self.training, client)
 
     def evaluate(self, state: State, r: int, clients: Clients) -> dict[str, float]:
         return report(state, clients, self.score)
@@ -274,7 +280,7 @@ def fit(training: Training, setting: Setting) -> None:
 
 def own_part(setting: Setting, state: State, r: int) -> Model:
     """The message that begins a round: theta_c alone."""
-    return Model(state.theta[: setting.problem.n_client], state.buffers, r)
+    return Model(state.theta[: setting.problem.n_client], state.buffers, r, state.moments)
 
 
 def padded(setting: Setting, message: Model) -> Model:
@@ -282,17 +288,25 @@ def padded(setting: Setting, message: Model) -> Model:
     theta = setting.problem.placed(message.theta)
     whole = theta.new_zeros(setting.problem.local.n)
     whole[: theta.numel()] = theta
-    return Model(whole, message.buffers, message.r)
+    return replace(message, theta=whole)
 
 
-def own_update(setting: Setting, client: Client) -> Update:
+def own_update(setting: Setting, training: Training, client: Client) -> Update:
     """theta_c after the local steps."""
-    whole = kept(client)
-    return Update(whole.theta[: setting.problem.n_client].clone(), whole.buffers)
+    whole = kept(training, client)
+    return replace(whole, theta=whole.theta[: setting.problem.n_client].clone())
 
 
-def with_head(setting: Setting, state: State, theta: Tensor) -> Tensor:
-    """theta_l from a new theta_c and the head as it was."""
+def with_head(setting: Setting, state: State, mean: Update) -> Update:
+    """The mean of the clients' parts with the head as it was: theta_l whole."""
     new = state.theta.clone()
-    new[: setting.problem.n_client] = theta
-    return new
+    new[: setting.problem.n_client] = mean.theta
+    return replace(mean, theta=new)
+
+
+def _added(shares: Mapping[int, float], values: Mapping[int, Any]) -> Any:
+    """The weighted sum of tensors (as they are) or of numbers, in float64."""
+    if not hasattr(next(iter(values.values())), "double"):
+        return math.fsum(shares[i] * value for i, value in values.items())
+    found = sum(shares[i] * value.double() for i, value in values.items())
+    return found.to(next(iter(values.values())).dtype)
