@@ -29,6 +29,7 @@ class ResNetModel:
         stages: basic blocks of each stage.
         cut: basic blocks at the client: 1 is the paper's Client Size 1, 3 its Client Size 2.
         head: auxiliary head: linear (on all smashed numbers) or pooled (on each channel's mean).
+        norm: batch (BatchNorm), or group (GroupNorm of 16 channels a group: no statistics of other samples).
         bf16: forward passes in bfloat16; losses and their differences in float32 or better.
     """
 
@@ -36,6 +37,7 @@ class ResNetModel:
     stages: tuple[int, ...] = (2, 2, 2, 2)
     cut: int = 1
     head: Literal["linear", "pooled"] = "linear"
+    norm: Literal["batch", "group"] = "batch"
     bf16: bool = False
 
 
@@ -62,7 +64,7 @@ def _resnet(values: Values, shape: tuple[int, ...], classes: int) -> tuple[Any, 
     from zofl_mpi.problems.split_resnet import ResNet
 
     model = made(ResNetModel, values)
-    return ResNet(model.width, model.stages, model.cut, model.head).parts(shape, classes)
+    return ResNet(model.width, model.stages, model.cut, model.head, model.norm).parts(shape, classes)
 
 
 def own_split(name: str, cls: type[Any]) -> Choice:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal, final
 
@@ -140,6 +141,9 @@ class Training:
         beta: participating fraction of the clients.
         augment: none, or crop-flip (images padded by 4, cropped back, mirrored with probability 1/2).
         freeze: what of the local part does not train: none, client or auxiliary.
+        batchnorm: what BatchNorm normalises by: batch (the running statistics move in unperturbed passes alone),
+            every_pass (in perturbed ones too: the tested network then depends on mu and n_p), or running (the running
+            statistics, which stay as they came: for networks that were trained before).
     """
 
     batch: int = 256
@@ -156,6 +160,7 @@ class Training:
     beta: float = 1.0
     augment: Literal["none", "crop-flip"] = "none"
     freeze: Literal["none", "client", "auxiliary"] = "none"
+    batchnorm: Literal["batch", "every_pass", "running"] = "batch"
 
     def __post_init__(self) -> None:
         demand(self.batch >= 1, "batch", self.batch, "a whole number, at least 1")
@@ -180,7 +185,7 @@ class Training:
         demand(
             self.batch <= min(sizes), "batch", self.batch, f"at most {min(sizes)}, the samples of the smallest client"
         )
-        if setting.problem.takes_one:
+        if setting.problem.takes_one or self.running:
             return
         for i in range(setting.m):
             if any(self.samples(setting, i, q) == 1 for q in range(self.steps(setting, i))):
@@ -194,6 +199,11 @@ class Training:
         part = self.trainable(setting)
         if part.start == part.stop:
             raise UserError(f"--freeze {self.freeze}: nothing of the local part is left to train")
+
+    @property
+    def running(self) -> bool:
+        """Whether BatchNorm uses its running statistics."""
+        return self.batchnorm == "running"
 
     # --- a client
 
@@ -301,6 +311,10 @@ class LocalSteps:
 
         self.loss, self.count = self.theta.new_zeros((), dtype=torch.float64), 0
 
+    def at(self, buffers: Tensor) -> AbstractContextManager[Any]:
+        """Meanwhile the local part is this client's; BatchNorm's running statistics are `buffers` (b_l,)."""
+        return self.problem.local.at(self.theta, buffers, self.training.running)  # type: ignore[no-any-return]
+
     def uploads(self, q: int) -> bool:
         """Whether local step q goes up."""
         return self.training.uploads(self.setting, self.client.i, q)
@@ -320,27 +334,29 @@ class LocalSteps:
         """The smashed activations and () the local loss at the model itself; it moves BatchNorm's statistics."""
         import torch
 
-        with torch.no_grad(), self.problem.local.at(self.theta, self.buffers):
+        with torch.no_grad(), self.at(self.buffers):
             smashed = self.problem.smash(x)
             loss = self.problem.local_loss(smashed, labels)
         self.loss, self.count = self.loss + loss, self.count + 1
         return smashed, loss
 
     def perturbed(self, x: Tensor, labels: Tensor, u: Tensor, mu: float) -> Tensor:
-        """() the local loss at theta_l + mu u, with the batch's statistics; the model comes back to the bit."""
+        """() the local loss at theta_l + mu u; the model comes back to the bit."""
         import torch
 
-        self.scratch.copy_(self.buffers)
+        buffers = self.buffers
+        if self.training.batchnorm == "batch":
+            buffers = self.scratch.copy_(self.buffers)
         self.base.copy_(self.theta)
         self.theta[self.part].add_(u, alpha=mu)
-        with torch.no_grad(), self.problem.local.at(self.theta, self.scratch):
+        with torch.no_grad(), self.at(buffers):
             loss = self.problem.local_loss(self.problem.smash(x), labels)
         self.theta.copy_(self.base)
         return loss
 
     def gradient(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """The smashed activations and (d,) the gradient of the local loss."""
-        with self.problem.local.at(self.theta, self.buffers):
+        with self.at(self.buffers):
             smashed = self.problem.smash(x)
             loss = self.problem.local_loss(smashed, labels)
             g = self.problem.local.gradient(loss)
@@ -479,7 +495,7 @@ class Server:
     def step(self, item: Smashed) -> None:
         """One step on one upload."""
         smashed, labels = self.problem.placed(item.s), self.problem.placed(item.labels)
-        with self.problem.top.at(self.theta, self.buffers):
+        with self.problem.top.at(self.theta, self.buffers, self.training.running):
             loss = self.problem.server_loss(smashed, labels)
             g = self.problem.top.gradient(loss)
         self._move(g)
@@ -490,7 +506,7 @@ class Server:
         import torch
 
         smashed, labels = self.problem.placed(item.s).requires_grad_(), self.problem.placed(item.labels)
-        with self.problem.top.at(self.theta, self.buffers) as parameters:
+        with self.problem.top.at(self.theta, self.buffers, self.training.running) as parameters:
             loss = self.problem.server_loss(smashed, labels)
             slope, *parts = torch.autograd.grad(loss, [smashed, *parameters], materialize_grads=True)
         self._move(torch.cat([part.reshape(-1) for part in parts]))

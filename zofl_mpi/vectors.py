@@ -42,13 +42,23 @@ class Flat:
         return [sum(s.numel() for s in shapes) for shapes in self._by_module()]
 
     @contextmanager
-    def at(self, theta: Tensor, buffers: Tensor) -> Iterator[list[nn.Parameter]]:
-        """Meanwhile the modules compute with views of theta (n,) and buffers (b,); yields the parameters."""
+    def at(self, theta: Tensor, buffers: Tensor, running: bool = False) -> Iterator[list[nn.Parameter]]:
+        """Meanwhile the modules compute with views of theta (n,) and buffers (b,); yields the parameters.
+
+        Args:
+            running: BatchNorm normalises by its running statistics, and leaves them as they are.
+        """
         self._bind(theta, buffers)
+        if running:
+            for m in self.modules:
+                m.eval()
         try:
             with _deterministic(theta):
                 yield self._parameters
         finally:
+            if running:
+                for m in self.modules:
+                    m.train()
             for p in self._parameters:
                 p.data = p.data.new_empty(0)
 

@@ -260,6 +260,23 @@ def test_the_parts_have_the_sizes_of_the_papers_table() -> None:
         assert sizes(ResNet(cut=3, head="pooled").parts((3, 32, 32), 10)[1]) == [1290]
 
 
+def test_group_norm_takes_the_place_of_batch_norm() -> None:
+    """As many parameters, nothing running, and a sample that does not see the others. Mutation: one BatchNorm left."""
+    parts = seeded(lambda: ResNet(32, (1, 1), 1, "pooled", "group").parts((1, SIDE, SIDE), C))
+    assert sizes(*parts) == sizes(*ResNet(32, (1, 1), 1, "pooled").parts((1, SIDE, SIDE), C))
+    assert [m.num_groups for part in parts for m in part.modules() if isinstance(m, nn.GroupNorm)] == [2] * 3 + [4] * 3
+    assert not [b for part in parts for b in part.buffers()]
+    client, _, server = parts
+    x = torch.rand(5, 1, SIDE, SIDE, generator=torch.Generator().manual_seed(1))
+    close(server(client(x))[:2], server(client(x[:2])), 1e-5)
+
+    def small_groups() -> Parts:
+        return ResNet(2, (1, 1), 1, "pooled", "group").parts((1, SIDE, SIDE), C)
+
+    own, plan = setting(small_groups), training(Optimiser())
+    is_whole(run(SFLV1(own, plan), 2), own, fedavg(own, plan, small_groups, 2, (0, 1, 2)), 1e-9)
+
+
 @pytest.mark.parametrize("cut", range(4))
 def test_any_cut_of_odd_images_fits(cut: int) -> None:
     """Mutation: the side of a smashed sample rounded down."""
@@ -600,6 +617,7 @@ def fedavg(own: Setting, plan: Training, make: Make, rounds: int, clients: Seque
         for i in to:
             net = nets[i]
             put(net, *average)
+            net.train(not plan.running)
             if plan.state != "keep":
                 rules[i] = torchs(net, plan.rule, 0.05)
             for p, mean in zip(net.parameters(), moments, strict=False):
@@ -856,6 +874,45 @@ def test_clients_that_do_not_step_are_frozen_features_whatever_mu_and_n_p(dtype:
     assert dtype == "float64" or torch.equal(found[0].theta, starts.theta)
     assert not torch.equal(found[0].buffers, starts.buffers)
     assert not torch.equal(found[0].theta_s, starts.theta_s)
+
+
+def test_perturbed_passes_may_move_the_running_statistics() -> None:
+    """Clients that do not step: what the tested network normalises by then depends on mu. Mutation: as with batch."""
+
+    def found(cls: Any, policy: str, **flags: Any) -> Any:
+        return run(cls(setting(), training(lr_client=0.0, batchnorm=policy), **flags), 2)
+
+    near, far = (found(HERON, "every_pass", mu=mu) for mu in (1e-9, 1.0))
+    plain = found(HERON, "batch")
+    assert apart(near.buffers, far.buffers) and apart(near.buffers, plain.buffers)
+    assert same(near, far, ("theta", "theta_s", "buffers_s")) and same(near, plain, ("theta", "theta_s", "buffers_s"))
+    assert same(found(CSEFSL, "every_pass"), found(CSEFSL, "batch"))
+
+
+@pytest.mark.parametrize("cls", ALL)
+def test_running_statistics_may_be_constants(cls: Any) -> None:
+    """Not a bit of them moves, at clients and server. Mutations: one of the two sides; modules left in that mode."""
+    own = setting()
+    of = cls(own, training(batchnorm="running"))
+    start, found = of.start(), run(of, 2)
+    assert same(found, replace(start, theta=found.theta, theta_s=found.theta_s))
+    assert apart(found.theta, start.theta) and apart(found.theta_s, start.theta_s)
+    assert apart(found.theta_s, run(cls(own, training()), 2).theta_s)
+    assert all(m.training for part in (own.problem.client, own.problem.auxiliary, own.problem.server) for m in [part])
+
+
+@RULES
+def test_sflv1_with_constant_statistics_is_fedavg_in_evaluation_mode(rule: Optimiser) -> None:
+    """Mutation: gradients through the batch's statistics."""
+    own, plan = setting(), training(rule, batchnorm="running")
+    net = fedavg(own, plan, resnet, 3, (0, 1, 2))
+    is_whole(run(SFLV1(own, plan), 3), own, net, 1e-9)
+
+
+def test_a_batch_of_one_sample_is_no_matter_to_constant_statistics() -> None:
+    """With batches of 5, client 0 of 6 samples has one left."""
+    state = run(HERON(setting(deep), training(batch=5, batchnorm="running")), 1)
+    assert bool(state.theta.isfinite().all())
 
 
 def test_a_perturbed_pass_restores_the_model_to_the_bit(monkeypatch: pytest.MonkeyPatch) -> None:

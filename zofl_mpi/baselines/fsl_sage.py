@@ -97,7 +97,7 @@ class FSLSAGE:
         demand(self.training.freeze == "none", "freeze", self.training.freeze, "none: heads do not train here anyway")
         first = all(self.training.uploads(self.setting, i, 0) for i in range(self.setting.m))
         demand(first, "upload_at", "last", "first: the heads are aligned after it")
-        least = 1 if self.setting.problem.takes_one else 2
+        least = 1 if self.setting.problem.takes_one or self.training.running else 2
         demand(self.buffer >= least, "buffer", self.buffer, "at least 2: BatchNorm cannot normalise one sample")
 
     @cached_property
@@ -153,7 +153,8 @@ class FSLSAGE:
         problem = self.setting.problem
         smashed, labels = (problem.placed(kept[str(i)]) for kept in (memory.smashed, memory.labels))
         leaf = smashed.detach().requires_grad_()
-        with problem.top.at(main.theta, main.buffers.clone()):  # its running statistics stay as they are
+        running = self.training.running
+        with problem.top.at(main.theta, main.buffers.clone(), running):  # its running statistics stay as they are
             (target,) = torch.autograd.grad(problem.server_loss(leaf, labels), leaf)
         theta = problem.local.initial()[0].to(problem.device)
         head = theta[problem.n_client :]
@@ -161,7 +162,8 @@ class FSLSAGE:
             head.copy_(memory.heads[str(i)])
         rule, moments, first = Optimiser("adam"), dict[str, Any](), math.nan
         for epoch in range(max(1, self.align_epochs)):
-            with problem.local.at(theta, problem.local.initial()[1].to(problem.device)) as parameters:
+            buffers = problem.local.initial()[1].to(problem.device)
+            with problem.local.at(theta, buffers, running) as parameters:
                 loss = problem.local_loss(leaf, labels)
                 (estimated,) = torch.autograd.grad(loss, leaf, create_graph=True)
                 distance = (estimated - target).square().sum()

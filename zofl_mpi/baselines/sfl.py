@@ -64,14 +64,14 @@ class Batches:
         if found is None:
             return None
         _, x, labels = found
-        with self.local.problem.local.at(self.local.theta, self.local.buffers):
+        with self.local.at(self.local.buffers):
             self.smashed = self.local.problem.smash(x)
         return Smashed(self.smashed.detach(), labels)
 
     def backward(self, slope: Tensor) -> None:
         """From the cut to the client's own parameters, and a step."""
         problem, local = self.local.problem, self.local
-        with problem.local.at(local.theta, local.buffers):
+        with local.at(local.buffers):
             g = problem.local.gradient(self.smashed, problem.placed(slope))
         self.smashed = None
         local.step(g[local.part])

@@ -7,7 +7,8 @@ head Linear(65536, 10), 11,173,962 in the whole network, a smashed sample of 64 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, final
 
@@ -15,21 +16,29 @@ from torch import Tensor, nn
 
 from zofl_mpi.errors import UserError, demand
 
+Norm = Callable[[int], nn.Module]
+"""From the number of channels."""
+
+
+def _groups(channels: int) -> nn.Module:
+    """Wu, He, "Group Normalization", ECCV 2018."""
+    return nn.GroupNorm(math.gcd(channels, max(1, channels // 16)), channels)
+
 
 @final
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions with BatchNorm, and a shortcut: a 1x1 convolution where the shape changes."""
+    """Two normalised 3x3 convolutions, and a shortcut: a 1x1 convolution where the shape changes."""
 
-    def __init__(self, channels: int, out: int, stride: int) -> None:
+    def __init__(self, channels: int, out: int, stride: int, norm: Norm = nn.BatchNorm2d) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(channels, out, 3, stride, 1, bias=False)
-        self.norm1 = nn.BatchNorm2d(out)
+        self.norm1 = norm(out)
         self.conv2 = nn.Conv2d(out, out, 3, 1, 1, bias=False)
-        self.norm2 = nn.BatchNorm2d(out)
+        self.norm2 = norm(out)
         self.relu = nn.ReLU(inplace=True)  # a map less in memory
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or channels != out:
-            self.shortcut = nn.Sequential(nn.Conv2d(channels, out, 1, stride, bias=False), nn.BatchNorm2d(out))
+            self.shortcut = nn.Sequential(nn.Conv2d(channels, out, 1, stride, bias=False), norm(out))
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.norm2(self.conv2(self.relu(self.norm1(self.conv1(x)))))
@@ -47,12 +56,14 @@ class ResNet:
         stages: basic blocks of each stage, of width, 2 width, 4 width, ... channels.
         cut: basic blocks at the client: 1 is [C]'s "Client Size 1", 3 its "Client Size 2".
         head: auxiliary head: linear (on all of the smashed numbers) or pooled (on each channel's mean).
+        norm: batch, or group: GroupNorm of 16 channels a group, where samples and clients share nothing.
     """
 
     width: int = 64
     stages: tuple[int, ...] = (2, 2, 2, 2)
     cut: int = 1
     head: Literal["linear", "pooled"] = "linear"
+    norm: Literal["batch", "group"] = "batch"
 
     def __post_init__(self) -> None:
         demand(self.width >= 1, "width", self.width, "a whole number, at least 1")
@@ -76,15 +87,16 @@ class ResNet:
             raise UserError(
                 f"--stages: {len(self.stages)} stages need images of at least {least} pixels a side, not {height}"
             )
+        norm: Norm = nn.BatchNorm2d if self.norm == "batch" else _groups
         stem = nn.Sequential(
-            nn.Conv2d(channels, self.width, 3, 1, 1, bias=False), nn.BatchNorm2d(self.width), nn.ReLU(inplace=True)
+            nn.Conv2d(channels, self.width, 3, 1, 1, bias=False), norm(self.width), nn.ReLU(inplace=True)
         )
         blocks, now, side = [], self.width, [height, width]
         smashed = (self.width, height, width)
         for stage, count in enumerate(self.stages):
             for k in range(count):
                 stride = 2 if stage > 0 and k == 0 else 1
-                blocks.append(BasicBlock(now, self.width * 2**stage, stride))
+                blocks.append(BasicBlock(now, self.width * 2**stage, stride, norm))
                 now, side = self.width * 2**stage, [-(-s // stride) for s in side]
                 if len(blocks) == self.cut:
                     smashed = (now, side[0], side[1])
