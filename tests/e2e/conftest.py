@@ -16,9 +16,12 @@ from tests.conftest import ROOT
 
 @pytest.fixture(autouse=True)
 def same_process() -> Iterator[None]:
-    """A run sets signal handlers and threads; a test that runs one in this process puts them back."""
+    """A run sets signal handlers and threads; a test that runs one in this process puts them back.
+
+    One thread, as the numerics: two files run at a time, and threads that wait for each other would starve them.
+    """
     kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
-    with threadpool_limits():
+    with threadpool_limits(1):
         yield
     for number, handler in kept.items():
         signal.signal(number, handler)

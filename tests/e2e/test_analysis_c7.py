@@ -98,7 +98,7 @@ def explicit(model: Any, samples: int, seed: int) -> np.ndarray:
         values = {name: piece.view(shape) for (name, shape), piece in zip(names, pieces, strict=True)}
         return cross_entropy(torch.func.functional_call(network, values, (x,)), labels)
 
-    return torch.autograd.functional.hessian(loss, model.theta.clone()).numpy()  # type: ignore[no-any-return]
+    return torch.autograd.functional.hessian(loss, model.theta.clone(), vectorize=True).numpy()  # type: ignore[no-any-return]
 
 
 def test_the_models_are_those_of_the_file_and_of_its_start(made: Path, script: Any) -> None:
