@@ -64,8 +64,7 @@ def main(words: list[str] | None = None) -> None:
     with study.told("b_bias"):
         courses = {name: [run(solver, flags.rounds, s) for s in flags.seeds] for name, solver in SOLVERS.items()}
         told = f"{text(courses)}\n\n{study.paragraph(about(flags.rounds, flags.seeds))}\n"
-        print(told)
-        study.write(flags.out.with_name(flags.out.name + ".txt"), told)
+        study.say(flags.out, told)
         study.write_csv(flags.out, rows(courses))
         study.keep(draw(courses), flags.out)
 

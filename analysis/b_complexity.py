@@ -91,8 +91,7 @@ def main(words: list[str] | None = None) -> None:
         against_m = {name: [count(name, LONG[-1], m) for m in CUBES] for name in METHODS}
         runs = [measured(name, K, m) for name in METHODS for K, m in RUNS]
         told = f"{text(against_K, against_m)}\n\n{checked(runs)}\n"
-        print(told)
-        study.write(flags.out.with_name(flags.out.name + ".txt"), told)
+        study.say(flags.out, told)
         every = [c for counts in (*against_K.values(), *against_m.values(), runs) for c in counts]
         study.write_csv(flags.out, [row(c) for c in every])
         study.keep(draw(against_K, against_m, runs), flags.out)

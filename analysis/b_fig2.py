@@ -39,8 +39,7 @@ def main(words: list[str] | None = None) -> None:
     with study.told("b_fig2"):
         groups = study.read("b_fig2", flags, ("H", "goal"), ("H",))
         told = f"{text(groups)}\n\n{captions(groups)}\n"
-        print(told)
-        study.write(flags.out.with_name(flags.out.name + ".txt"), told)
+        study.say(flags.out, told)
         study.keep(draw(groups), flags.out)
 
 

@@ -68,8 +68,7 @@ def main(words: list[str] | None = None) -> None:
             "m": speed_up(flags.clients, 2 ** (flags.powers[-1] - 2), flags.seeds),
         }
         told = f"{text(panels)}\n\n{study.paragraph(about(flags.seeds))}\n"
-        print(told)
-        study.write(flags.out.with_name(flags.out.name + ".txt"), told)
+        study.say(flags.out, told)
         study.write_csv(flags.out, rows(panels))
         study.keep(draw(panels), flags.out)
 

@@ -36,8 +36,7 @@ def main(words: list[str] | None = None) -> None:
         groups = study.read("c_budget", flags, AXES, ("method",))
         note = f"{NOTE} {again(groups)}{study.caption(groups, LEFT_OUT)}."
         told = f"{text(groups)}\n\n{study.paragraph(note)}\n"
-        print(told)
-        study.write(flags.out.with_name(flags.out.name + ".txt"), told)
+        study.say(flags.out, told)
         study.write_csv(flags.out, [row(group) for group in groups])
         study.keep(draw(groups), flags.out)
 

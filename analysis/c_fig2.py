@@ -34,8 +34,7 @@ def main(words: list[str] | None = None) -> None:
     with study.told("c_fig2"):
         groups = study.read("c_fig2", flags, AXES, ("method",))
         told = f"{text(groups)}\n\n{study.paragraph(f'{NOTE} {study.caption(groups, LEFT_OUT)}.')}\n"
-        print(told)
-        study.write(flags.out.with_name(flags.out.name + ".txt"), told)
+        study.say(flags.out, told)
         study.write_csv(flags.out, [row(group, heron_of(group, groups)) for group in groups])
         study.keep(draw(groups), flags.out)
 

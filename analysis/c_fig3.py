@@ -39,8 +39,7 @@ def main(words: list[str] | None = None) -> None:
         groups = study.read("c_fig3", flags, AXES, ("cell", "method"))
         panels = panels_of(groups)
         told = f"{text(panels)}\n\n{study.paragraph(f'{NOTE} {study.caption(groups, LEFT_OUT)}.')}\n"
-        print(told)
-        study.write(flags.out.with_name(flags.out.name + ".txt"), told)
+        study.say(flags.out, told)
         study.write_csv(flags.out, [row(key, g, panels[key]) for key in panels for g in panels[key]])
         study.keep(draw(panels), flags.out)
 

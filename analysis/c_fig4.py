@@ -38,8 +38,7 @@ def main(words: list[str] | None = None) -> None:
     with study.told("c_fig4"):
         groups = study.read("c_fig4", flags, AXES, ("cell",))
         told = f"{text(groups)}\n\n{study.paragraph(f'{NOTE} {study.caption(groups, LEFT_OUT)}.')}\n"
-        print(told)
-        study.write(flags.out.with_name(flags.out.name + ".txt"), told)
+        study.say(flags.out, told)
         study.write_csv(flags.out, [row(group, control(group, groups)) for group in groups])
         study.keep(draw(groups), flags.out)
 

@@ -52,8 +52,7 @@ def main(words: list[str] | None = None) -> None:
         demand(0 < flags.target <= 1, "target", flags.target, "a test accuracy, above 0 and at most 1")
         groups = of_cell(study.read("c_table2", flags, AXES, ("method",)), flags.cell)
         told = f"{measured(groups, flags.target)}\n\n{printed()}\n"
-        print(told)
-        study.write(flags.out.with_name(flags.out.name + ".txt"), told)
+        study.say(flags.out, told)
         study.write_csv(flags.out, [row(group, flags.target) for group in groups])
 
 

@@ -441,6 +441,12 @@ def write(path: Path, text: str) -> None:
     print(path)
 
 
+def say(out: Path, text: str) -> None:
+    """Text on screen, and OUT.txt."""
+    print(text)
+    write(out.with_name(out.name + ".txt"), text)
+
+
 def write_csv(out: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """OUT.csv: numbers with all their digits, nan as nothing."""
     from io import StringIO
