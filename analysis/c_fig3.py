@@ -4,9 +4,10 @@ python analysis/c_fig3.py [--grid jobs/c_fig3.toml] [--results DIR] [--out NAME]
 
 Three panels: alpha, for the cells with a finite one; the number of clients m, for iid ones of which all take part; the
 participating fraction beta, for the iid cells of the m that has several. Beside HERON its control with a frozen client:
-where both are alike, what HERON's line shows is not its zeroth-order client's doing. Prints the accuracies after the
-last round and HERON's less the control's (seed by seed, then mean and deviation); writes NAME.txt, NAME.csv, NAME.pdf
-and NAME.png.
+where both are alike, what HERON's line shows is not its zeroth-order client's doing; and HERON with GroupNorm: where it
+alone does not fall with m, that is BatchNorm's running statistics, which few local steps of a client hardly move.
+Prints the accuracies after the last round and HERON's less the control's (seed by seed, then mean and deviation);
+writes NAME.txt, NAME.csv, NAME.pdf and NAME.png.
 """
 
 from __future__ import annotations
@@ -79,7 +80,9 @@ def ordered(key: str) -> Callable[[Group], float]:
 
 
 def control(group: Group, groups: Sequence[Group]) -> Group | None:
-    """The same cell with a frozen client."""
+    """The same cell with a frozen client; None where there is none, or the group is another method than HERON."""
+    if group.entry("method") != "heron":
+        return None
     cell = group.entry("cell")
     found = [g for g in groups if g.entry("cell") == cell and g.entry("method") == "heron-frozen"]
     return found[0] if found else None
@@ -99,7 +102,7 @@ def text(panels: Mapping[str, Sequence[Group]]) -> str:
 def told_of(key: str, group: Group, groups: Sequence[Group]) -> list[str]:
     """A row on screen."""
     frozen = control(group, groups)
-    less = "" if frozen is None or frozen is group else signed(difference(group, frozen), group.planned)
+    less = "" if frozen is None else signed(difference(group, frozen), group.planned)
     accuracy = study.percent(*group.accuracy())
     count = f"{len(group.runs)} of {group.planned}" if group.note else str(group.planned)
     return [PANELS[key], f"{value(group, key):g}", name(group), accuracy, less, count]
@@ -109,7 +112,7 @@ def row(key: str, group: Group, groups: Sequence[Group]) -> dict[str, Any]:
     """A row of the CSV."""
     mean, sd = group.accuracy()
     frozen = control(group, groups)
-    less = study.mean_sd(100 * difference(group, frozen) if frozen not in (None, group) else np.array([]))
+    less = study.mean_sd(100 * difference(group, frozen) if frozen is not None else np.array([]))
     return {
         "data": group.entry("data"),
         "panel": key,

@@ -33,8 +33,9 @@ NAMES = {
     "heron-frozen": "HERON, frozen client",
     "heron-frozen-head": "HERON, frozen auxiliary",
     "heron-still": "HERON, client step 0",
+    "heron-group": "HERON, GroupNorm",
 }
-"""How they are spelled, in the order of their looks; the last three are controls."""
+"""How they are spelled, in the order of their looks; the three before the last are controls."""
 LOOKS: Mapping[str, dict[str, Any]] = {"heron-still": {"color": "0.45", "linestyle": "", "marker": "x"}}
 """Where they differ from `study.look`: frozen or with step 0, the client part is the same, so markers lie on a line."""
 NAMED = 6  # lines or points of a panel that a title names one by one
