@@ -22,7 +22,7 @@ from zofl_mpi.problems.network import seeded
 from zofl_mpi.problems.split import Split
 from zofl_mpi.problems.split_resnet import ResNet
 from zofl_mpi.run import records
-from zofl_mpi.split_training import STEP_BYTES, STEP_MACS
+from zofl_mpi.split_costs import STEP_BYTES, STEP_MACS
 
 NAMES = {
     "heron": "HERON",

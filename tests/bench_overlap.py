@@ -37,7 +37,8 @@ from zofl_mpi.run import records
 from zofl_mpi.run.clients import Client, Clients
 from zofl_mpi.run.device import cores
 from zofl_mpi.run.setting import Setting
-from zofl_mpi.split_training import Ask, Model, Server, Smashed, State, Training, Update, first_state, kept
+from zofl_mpi.split_client import kept
+from zofl_mpi.split_training import Ask, Model, Server, Smashed, State, Training, Update, first_state
 
 RANKS, BATCH, FEATURES, N_P = 3, 32, 16, 3
 USUAL = f"--data digits --batch {BATCH} --checkpoint-every 0 --eval-every 1 --lr-server 1e-3 --force --quiet"

@@ -33,10 +33,11 @@ from zofl_mpi.run.clients import Client, Clients
 from zofl_mpi.run.messages import APART
 from zofl_mpi.run.setting import Setting
 from zofl_mpi.run.streams import Purpose
+from zofl_mpi.split_client import LocalSteps, drawn, kept
+from zofl_mpi.split_costs import measured_of, plan_of
 from zofl_mpi.split_training import (
     COLUMNS,
     Ask,
-    LocalSteps,
     Model,
     Scored,
     Smashed,
@@ -47,11 +48,7 @@ from zofl_mpi.split_training import (
     Whole,
     averaged_round,
     copied,
-    drawn,
     first_state,
-    kept,
-    measured_of,
-    plan_of,
     report,
     scored,
 )

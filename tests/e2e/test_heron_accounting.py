@@ -15,7 +15,7 @@ from tests.e2e.test_heron import METHODS, ROUNDS, command, here
 from zofl_mpi import settings
 from zofl_mpi.data import Raw
 from zofl_mpi.run import cli, records
-from zofl_mpi.split_training import STEP_BYTES, STEP_MACS
+from zofl_mpi.split_costs import STEP_BYTES, STEP_MACS
 
 PAPER = ["--data", "cifar10", "--split", "official", "--m", "5", "--dry-run"]
 """The defaults are [C]'s: batches of 256, one pass a round, ResNet-18 cut after its first block."""

@@ -12,10 +12,11 @@ from typing import ClassVar, final
 from zofl_mpi.problems import Split
 from zofl_mpi.run.clients import Client, Clients
 from zofl_mpi.run.setting import Setting
+from zofl_mpi.split_client import LocalSteps, kept
+from zofl_mpi.split_costs import measured_of, plan_of
 from zofl_mpi.split_training import (
     COLUMNS,
     Ask,
-    LocalSteps,
     Model,
     Scored,
     Smashed,
@@ -26,9 +27,6 @@ from zofl_mpi.split_training import (
     Whole,
     averaged_round,
     first_state,
-    kept,
-    measured_of,
-    plan_of,
     report,
     scored,
 )

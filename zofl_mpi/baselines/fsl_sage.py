@@ -20,10 +20,11 @@ from zofl_mpi.optimisers import Optimiser
 from zofl_mpi.problems import Split
 from zofl_mpi.run.clients import Client, Clients
 from zofl_mpi.run.setting import Setting
+from zofl_mpi.split_client import LocalSteps
+from zofl_mpi.split_costs import measured_of, plan_of
 from zofl_mpi.split_training import (
     COLUMNS,
     Ask,
-    LocalSteps,
     Model,
     Scored,
     Server,
@@ -34,8 +35,6 @@ from zofl_mpi.split_training import (
     Update,
     Whole,
     first_state,
-    measured_of,
-    plan_of,
     report,
     scored,
 )

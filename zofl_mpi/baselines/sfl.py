@@ -15,10 +15,11 @@ from zofl_mpi.errors import demand
 from zofl_mpi.problems import Split
 from zofl_mpi.run.clients import Client, Clients, Step
 from zofl_mpi.run.setting import Setting
+from zofl_mpi.split_client import LocalSteps, kept
+from zofl_mpi.split_costs import measured_of, plan_of
 from zofl_mpi.split_training import (
     COLUMNS,
     Ask,
-    LocalSteps,
     Model,
     Scored,
     Server,
@@ -29,9 +30,6 @@ from zofl_mpi.split_training import (
     Update,
     Whole,
     first_state,
-    kept,
-    measured_of,
-    plan_of,
     report,
     scored,
 )
