@@ -678,6 +678,20 @@ def test_sflv1_is_fedavg_on_the_unsplit_network(rule: Optimiser, state: str, bet
             assert apart(found.theta, other.theta) and apart(found.theta_s, other.theta_s)
 
 
+@pytest.mark.parametrize("cls", ALL)
+@RULES
+def test_the_mean_of_one_clients_moments_is_its_own(rule: Optimiser, cls: Any) -> None:
+    """To rounding, which FSL-SAGE's alignment may enlarge. Mutation: moments lost, or of the part that stays."""
+    kept, averaged = (run(cls(setting(clients=(1,)), training(rule, state=state)), 3) for state in ("keep", "average"))
+    for name, value in vectors(kept).items():
+        close(value, vectors(averaged)[name], 1e-9)
+    assert apart(kept.theta, run(cls(setting(clients=(1,)), training(rule, state="reset")), 3).theta)
+    own = cls(setting(clients=(1,)), training(rule))
+    whole = cls in (HERON, CSEFSL)
+    size = own.setting.problem.local.n if whole else own.setting.problem.n_client
+    assert averaged.moments["first"].shape == (size,)
+
+
 @pytest.mark.parametrize("cls", [SFLV2, CSEFSL])
 def test_a_server_may_take_every_step_with_a_new_optimiser(cls: Any) -> None:
     """SplitFed's code: a step of Adam is then lr g / (|g| + eps). Mutation: moments kept within a round, or between."""
