@@ -487,6 +487,10 @@ def test_the_grids_of_the_repository_are_those_of_the_scripts(script: Any) -> No
     runs = grid.read(ROOT / "jobs" / "c_fig3.toml").runs[:27]
     groups = [study.Group(run.coordinates, 3, dict(run.flags), ()) for run in runs]
     assert {key: len(each) for key, each in third.panels_of(groups).items()} == {"alpha": 10, "m": 11, "beta": 8}
+    for group in groups:
+        other, is_heron = third.control(group, groups), group.entry("method") == "heron"
+        assert (other is not None) == is_heron
+        assert other is None or (other.entry("cell"), other.entry("method")) == (group.entry("cell"), "heron-frozen")
     steps = {g.config["h"] * g.config["m"] * g.config.get("beta", 1.0) for g in groups}
     assert steps == {100}, "local steps of a round"
     fourth, runs = script("c_fig4"), grid.read(ROOT / "jobs" / "c_fig4.toml").runs[:20]
