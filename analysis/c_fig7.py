@@ -101,8 +101,7 @@ def main(words: list[str] | None = None) -> None:
         found = [look_at(model, given) for model in without_repetitions(models)]
         study.tell("c_fig7", doubts(found))
         told = f"{text(found)}\n\n{study.paragraph(about(given))}\n"
-        print(f"{told}")
-        study.write(given.out.with_name(given.out.name + ".txt"), told)
+        study.say(given.out, told)
         study.write_csv(given.out, [row(f, given) for f in found])
         study.write_csv(given.out.with_name(given.out.name + "_density"), [r for f in found for r in points(f, given)])
         study.keep(draw(found, given), given.out)

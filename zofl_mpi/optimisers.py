@@ -32,15 +32,21 @@ class Optimiser:
         demand(0 <= self.momentum < 1, "momentum", self.momentum, "a number from 0 to below 1")
         demand(0 <= self.weight_decay < math.inf, "weight_decay", self.weight_decay, "a number, at least 0")
 
+    @property
+    def _vectors(self) -> tuple[str, ...]:
+        """The moments that are vectors: of the gradients, of their squares."""
+        if self.optimiser == "adam":
+            return "first", "second"
+        return ("first",) if self.momentum else ()
+
     def memory(self, theta: Tensor) -> dict[str, Any]:
-        """The moments before the first step: of the gradients (n,), of their squares (n,), and the number of steps."""
-        kept = {"adam": ("first", "second"), "sgd": ("first",) if self.momentum else ()}[self.optimiser]
-        zeros: dict[str, Any] = {name: theta.new_zeros(theta.shape) for name in kept}
+        """The moments before the first step, (n,) each, and Adam's number of steps."""
+        zeros: dict[str, Any] = {name: theta.new_zeros(theta.shape) for name in self._vectors}
         return {**zeros, "t": 0} if self.optimiser == "adam" else zeros
 
     def memory_bytes(self, n: int, itemsize: int) -> int:
         """Of the moments of n numbers, as they travel."""
-        return 2 * n * itemsize + 8 if self.optimiser == "adam" else n * itemsize if self.momentum else 0
+        return len(self._vectors) * n * itemsize + 8 * (self.optimiser == "adam")
 
     def step(self, theta: Tensor, g: Tensor, memory: Memory, lr: float) -> None:
         """theta (n,) moves in place by one step of size lr along g (n,).
@@ -52,7 +58,7 @@ class Optimiser:
             g = g.add(theta, alpha=self.weight_decay)
         if not memory:
             memory.update(self.memory(g))
-        for name in memory.keys() & {"first", "second"}:
+        for name in self._vectors:
             memory[name] = memory[name].to(theta.device)  # from a checkpoint or a message they come to the host
         if self.optimiser == "sgd":
             theta.sub_(memory["first"].mul_(self.momentum).add_(g) if self.momentum else g, alpha=lr)

@@ -913,7 +913,8 @@ def test_running_statistics_may_be_constants(cls: Any) -> None:
     assert same(found, replace(start, theta=found.theta, theta_s=found.theta_s))
     assert apart(found.theta, start.theta) and apart(found.theta_s, start.theta_s)
     assert apart(found.theta_s, run(cls(own, training()), 2).theta_s)
-    assert all(m.training for part in (own.problem.client, own.problem.auxiliary, own.problem.server) for m in [part])
+    parts = own.problem.client, own.problem.auxiliary, own.problem.server
+    assert all(m.training for part in parts for m in part.modules())
 
 
 @RULES

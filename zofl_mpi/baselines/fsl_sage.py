@@ -114,11 +114,8 @@ class FSLSAGE:
         """Algorithm 1 of the paper."""
         setting, training = self.setting, self.training
         to = training.participants(setting, r)
-        plain = State(
-            state.theta, state.buffers, state.theta_s, state.buffers_s, state.optimiser, moments=state.moments
-        )
-        main, memory = Server(setting, training, plain), _Memory(state, self.buffer)
-        message, losses, errors = own_part(setting, plain, r), {}, []
+        main, memory = Server(setting, training, state), _Memory(state, self.buffer)
+        message, losses, errors = own_part(setting, state, r), {}, []
         for group in training.groups(setting, r):
             if r % self.l == 0:
                 for i, item in clients.ask(self.first, message, to=group):
@@ -139,7 +136,7 @@ class FSLSAGE:
                     case Trained():
                         losses[i] = item.loss
         mean = clients.mean(self.update, Ask(), to=to, weights=training.shares(setting))
-        new = main.state(with_head(setting, plain, mean), math.fsum(losses.values()) / len(to))
+        new = main.state(with_head(setting, state, mean), math.fsum(losses.values()) / len(to))
         error = math.fsum(errors) / len(errors) if errors else math.nan
         return SageState(
             **vars(new), heads=memory.heads, smashed=memory.smashed, labels=memory.labels, alignment_loss=error
