@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -67,14 +68,14 @@ def loop(problem: str, threads: int, rounds: int, path: Path) -> float:
     return statistics.median(seconds)
 
 
-def ours(problem: str, ranks: int, rounds: int, path: Path, folder: Path) -> float:
-    """Seconds of the median round of the package, recording and all, but for evaluations."""
+def ours(problem: str, ranks: int, rounds: int, path: Path, folder: Path, *more: str) -> float:
+    """Seconds of the median round of the package, recording and all, but for evaluations; `more` flags."""
     out = folder / "run.h5"
     launcher = ["mpirun", "-n", str(ranks)] if ranks > 1 else []
     flags = f"--method fedavg --problem {problem} --data {path} --m {CLIENTS} --tau {STEPS} --schedule-h constant"
     flags += f" --batch {BATCH} --gamma-local 0.01 --schedule-local constant --rounds {rounds} --eval-every {rounds}"
     flags += f" --checkpoint-every 0 --test-fraction 0.001 --server-fraction 0.001 --force --quiet --out {out}"
-    command = [*launcher, sys.executable, "-m", "zofl_mpi.zo_hfl", *flags.split()]
+    command = [*launcher, sys.executable, "-m", "zofl_mpi.zo_hfl", *flags.split(), *more]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return float(np.median(records.load(out).table()["seconds"][1:-1]))
 
@@ -95,17 +96,25 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one turn")
     parser.add_argument("--problem", choices=["softmax", "cnn"], default="softmax")
     options = parser.parse_args()
-    turns, rounds = (1 if options.quick else 5), (30 if options.problem == "softmax" else 3)
+    problem = options.problem
+    turns, rounds = (1 if options.quick else 5), (30 if problem == "softmax" else 3)
     best: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as name:
         path = made(Path(name))
+
+        def run(ranks: int, *more: str) -> float:
+            return ours(problem, ranks, 5 * rounds, path, Path(name), *more)
+
+        variants: dict[str, Callable[[], float]] = {
+            "torch loop, 1 thread": lambda: loop(problem, 1, rounds, path),
+            "torch loop, 2 threads": lambda: loop(problem, 2, rounds, path),
+            "zofl_mpi, 1 process": lambda: run(1),
+            "zofl_mpi, 2 client ranks": lambda: run(3),
+        }
+        if problem == "cnn":
+            variants["same, torch's convolutions"] = lambda: run(3, "--convolution", "direct")
         for _ in range(turns):
-            for variant, seconds in (
-                ("torch loop, 1 thread", lambda: loop(options.problem, 1, rounds, path)),
-                ("torch loop, 2 threads", lambda: loop(options.problem, 2, rounds, path)),
-                ("zofl_mpi, 1 process", lambda: ours(options.problem, 1, 5 * rounds, path, Path(name))),
-                ("zofl_mpi, 2 client ranks", lambda: ours(options.problem, 3, 5 * rounds, path, Path(name))),
-            ):
+            for variant, seconds in variants.items():
                 best[variant] = min(best.get(variant, np.inf), seconds())
     plain = min(value for variant, value in best.items() if variant.startswith("torch"))
     for variant, value in best.items():

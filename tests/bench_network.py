@@ -13,6 +13,7 @@ import argparse
 import copy
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -99,6 +100,8 @@ def compare(name: str, shape: tuple[int, int, int], make: Callable[[], nn.Module
     batches = STREAMS(Purpose.BATCH).integers(0, SAMPLES, (steps, BATCH))
     loops = {"plain loop": module} | ({"plain loop, ReLU first": usual(module)} if name == "CNN" else {})
     variants: dict[str, Solve] = {"ours, 1 thread": ours(problem, x, data, batches)}
+    if name == "CNN":
+        variants["ours, torch's convolutions"] = ours(replace(problem, convolution="direct"), x, data, batches)
     for threads in sorted({1, len(cores())}):
         for title, model in loops.items():
             variants[f"{title}, {threads} thread{'s'[: threads - 1]}"] = plain(model, x, data, batches, shape, threads)

@@ -197,6 +197,18 @@ class MLPModel:
 
 @final
 @dataclass(frozen=True)
+class ConvolutionModel:
+    """A torch module that may convolve.
+
+    Attributes:
+        convolution: auto (on a CPU by spectra where that is faster; equal to rounding) or direct (always torch's own).
+    """
+
+    convolution: Literal["auto", "direct"] = "auto"
+
+
+@final
+@dataclass(frozen=True)
 class ToyModel:
     """Random quadratics whose solutions are known in closed form, in float64.
 
@@ -287,7 +299,14 @@ def _network(factory: Factory) -> Build:
         shape, classes = shape_of(federation), federation.server.classes
         module = seeded(lambda: factory(values, shape, classes), streams(Purpose.MODULE))
         problem = Network(
-            module, shape, classes, federation.weights, dtype=np.dtype(dtype), device=device, **_terms(values)
+            module,
+            shape,
+            classes,
+            federation.weights,
+            dtype=np.dtype(dtype),
+            device=device,
+            convolution=values.get("convolution", "auto"),
+            **_terms(values),
         )
         setting = of_federation(problem, streams, federation, dtype)
         return replace(setting, fingerprint=f"{setting.fingerprint}, {fingerprint_of(module)}")
@@ -353,7 +372,8 @@ def own_problem(name: str, cls: type[Any], samples: type[Any] = Samples) -> Choi
         UserError: it is no such class.
     """
     if any(base.__name__ == "Module" and base.__module__.startswith("torch.nn") for base in cls.__mro__):
-        return Choice({"data": samples}, _network(partial(_own_module, name, cls)), NETWORK, gpu=True)
+        groups = {"data": samples, "problem": ConvolutionModel}
+        return Choice(groups, _network(partial(_own_module, name, cls)), NETWORK, gpu=True)
     if not is_dataclass(cls) or "federation" not in (f.name for f in fields(cls)):
         raise UserError(
             f"--problem {name}: {cls.__name__} must be a torch module, or a dataclass with a field named federation "
@@ -422,6 +442,6 @@ NETWORK: Mapping[str, Groups] = {**BOTH, "Lipschitz": {}}
 SOFTMAX = Choice({"data": Samples, "problem": SoftmaxModel}, _softmax, BOTH)
 FEATURES = Choice({"data": Samples, "problem": SoftmaxModel, "features": FeaturesModel}, _features, BOTH)
 MLP = Choice({"data": Samples, "problem": MLPModel}, _network(_mlp), NETWORK, gpu=True)
-CNN = Choice({"data": Samples}, _network(_cnn), NETWORK, gpu=True)
+CNN = Choice({"data": Samples, "problem": ConvolutionModel}, _network(_cnn), NETWORK, gpu=True)
 TOY = Choice({"problem": ToyModel}, _toy, {"Hierarchical": {}, "Smooth": {}})
 CORNER = Choice({"problem": CornerModel}, _corner, {"Hierarchical": {}})

@@ -11,7 +11,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[2] / "zofl_mpi"
 FILES = sorted(PACKAGE.rglob("*.py"))
 METHODS = ("zofl_mpi.zo_hfl", "zofl_mpi.fedrzo", "zofl_mpi.heron_sfl", "zofl_mpi.baselines")
-TORCH_AT_TOP = ("costs", "models", "network", "spectrum", "split", "split_resnet", "split_gpt2", "vectors")
+TORCH_AT_TOP = ("costs", "fourier", "models", "network", "spectrum", "split", "split_resnet", "split_gpt2", "vectors")
 """Files that are about torch modules. Elsewhere it is imported where it is needed: that costs each rank a second."""
 
 

@@ -13,7 +13,7 @@ import copy
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeVar, final
+from typing import Any, ClassVar, Literal, TypeVar, final
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from torch.nn.functional import cross_entropy
 
 from zofl_mpi.data import Dataset
 from zofl_mpi.errors import UserError
-from zofl_mpi.problems import Array, Batch
+from zofl_mpi.problems import Array, Batch, fourier
 from zofl_mpi.problems.terms import PerClient, check, dissimilarity, into_ball, of
 
 T = TypeVar("T")
@@ -52,6 +52,7 @@ class Network:
         radius: of the ball Y_i(x), >= 0; infinite for no constraint; a number, or one per client.
         dtype: float32 or float64, of all vectors and of the module.
         device: where the module computes, as torch calls it.
+        convolution: "auto", on a CPU by spectra where that is faster (`fourier`), or "direct", always torch's own.
     """
 
     x0: ClassVar[str] = "random"  # at 0 most gradients of a network vanish
@@ -64,6 +65,7 @@ class Network:
     radius: PerClient = np.inf
     dtype: DTypeLike = np.float32
     device: str = "cpu"
+    convolution: Literal["auto", "direct"] = "auto"
     _function: _Function = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -71,7 +73,10 @@ class Network:
             raise UserError(f"dtype {self.dtype!r}: networks run in float32 or float64")
         for name, value in (("lam", self.lam), ("mu", self.mu), ("radius", self.radius)):
             check(name, value, self.m)
-        function = _Function(self.module, self.input_shape, self.classes, np.dtype(self.dtype), self.device)
+        module = _copied(self.module)
+        if self.convolution == "auto":
+            fourier.quicken(module)
+        function = _Function(module, self.input_shape, self.classes, np.dtype(self.dtype), self.device)
         object.__setattr__(self, "_function", function)
 
     @property
@@ -85,11 +90,12 @@ class Network:
         return len(self.weights)
 
     def kernel_name(self, batch_size: int) -> str:
-        """torch, and the kind of device: each kind rounds differently."""
-        return f"torch {torch.device(self.device).type}"
+        """torch, the kind of device and whether convolutions are computed by spectra: each rounds differently."""
+        spectral = self._function.spectral(batch_size)
+        return f"torch {torch.device(self.device).type}{' fourier' if spectral else ''}"
 
     def flops(self, batch_size: int) -> float:
-        """Of a forward and a backward pass, counted by torch: matrix products and convolutions."""
+        """Of a forward and a backward pass, counted by torch: matrix products and convolutions, these tap by tap."""
         return self._function.flops(batch_size)
 
     def initial(self, generator: np.random.Generator) -> Array:
@@ -264,7 +270,7 @@ class _Function:
     def __init__(
         self, module: nn.Module, input_shape: tuple[int, ...], classes: int, dtype: np.dtype[Any], device: str
     ) -> None:
-        self.module = _copied(module)
+        self.module = module
         self.input_shape = input_shape
         self.dtype = torch.from_numpy(np.empty(0, dtype)).dtype
         self.device = torch.device("cpu")
@@ -336,17 +342,22 @@ class _Function:
 
     def flops(self, batch_size: int) -> float:
         """Of a forward and a backward pass on a batch of this size."""
-        from torch.utils.flop_counter import FlopCounterMode  # 0.3 s that a run does not need
+        from zofl_mpi.costs import Products  # 0.3 s
 
-        inputs = torch.zeros((batch_size, *self.input_shape), dtype=self.dtype, device=self.device)
+        inputs, point = self._zeros(batch_size, *self.input_shape), self._zeros(self.n)
         labels = torch.zeros(batch_size, dtype=torch.int64, device=self.device)
-        point = torch.zeros(self.n, dtype=self.dtype, device=self.device)
-        try:
-            with self.at(point), FlopCounterMode(display=False) as told:
-                self.gradient(inputs, labels)
-        except RuntimeError:  # torch cannot count in a module with parametrizations
-            return float("nan")
-        return float(told.get_total_flops())
+        with self.at(point), fourier.direct(self.module), Products() as told:
+            self.gradient(inputs, labels)
+        return float(told.flops)
+
+    def spectral(self, batch_size: int) -> bool:
+        """Whether spectra compute a convolution of a batch of this size."""
+        with self.at(self._zeros(self.n)):
+            self.logits(self._zeros(batch_size, *self.input_shape))
+        return fourier.spectral(self.module)
+
+    def _zeros(self, *shape: int) -> Tensor:
+        return torch.zeros(shape, dtype=self.dtype, device=self.device)
 
     def _shaped(self, inputs: Tensor, shape: tuple[int, ...]) -> Tensor:
         """(*shape, *input_shape) of (N, *input_shape)."""

@@ -151,7 +151,8 @@ def check_same_run(
     if before.get("kernel") != now["kernel"]:
         raise UserError(
             f"--resume {source}: its kernel was {before.get('kernel')}, here it is {now['kernel']}, which rounds "
-            "differently: continue in an environment like the first one (is numba installed?), or name it by --kernel"
+            "differently: continue in an environment like the first one (is numba installed?), or name it by --kernel, "
+            "or for a network by --convolution"
         )
     blas = [", ".join(sorted(set(words))) for words in (json.loads(before["blas"]), now["blas"])]
     if blas[0] != blas[1]:
