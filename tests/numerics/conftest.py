@@ -10,3 +10,13 @@ from threadpoolctl import threadpool_limits
 def one_blas_thread() -> Iterator[None]:
     with threadpool_limits(1):
         yield
+
+
+@pytest.fixture
+def one_torch_thread() -> Iterator[None]:
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

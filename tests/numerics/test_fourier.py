@@ -13,15 +13,8 @@ from zofl_mpi.problems import fourier
 from zofl_mpi.problems.fourier import Shape, quicken
 from zofl_mpi.problems.models import CNN
 
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 SECOND = Shape(32, 16, 32, 14, 14, (5, 5), (2, 2))  # the second convolution of `CNN` on 28 x 28 images
-
-
-@pytest.fixture(autouse=True)
-def one_torch_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture
@@ -69,7 +62,7 @@ def test_values_and_derivatives_are_torchs(always, batch, inputs, outputs, heigh
     x = drawn(batch, inputs, height, width).to(memory_format=memory)
     slope = drawn(*layer(x).shape, seed=1).to(memory_format=memory)
     expected, found = derivatives(layer, x, slope), derivatives(ours, x, slope)
-    assert ours.spectral
+    assert ours.spectral(len(x))
     for a, b in zip(found, expected, strict=True):
         assert a.shape == b.shape
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12 * max(1.0, float(b.abs().max())))
@@ -82,7 +75,7 @@ def test_in_float32_they_are_as_exact_as_torchs():
     x, slope = drawn(32, 16, 14, 14).float(), drawn(32, 32, 14, 14, seed=1).float()
     expected = derivatives(exact, x.double(), slope.double())
     found, theirs = derivatives(ours, x, slope), derivatives(layer, x, slope)
-    assert ours.spectral
+    assert ours.spectral(len(x))
     for a, b, truth in zip(found, theirs, expected, strict=True):
         size = float(truth.norm())
         assert float((a - truth).norm()) <= max(2 * float((b - truth).norm()), 4 * 2**-24 * size)
@@ -180,7 +173,7 @@ def test_what_torch_refuses_torch_refuses(always):
     for x in (drawn(2, 2, 6, 6), drawn(2, 3, 6, 6).float(), drawn(2, 3, 2, 6), drawn(2, 3, 1, 1), drawn(6, 6)):
         with pytest.raises(RuntimeError):
             ours(x)
-        assert not ours.spectral
+        assert not ours.spectral(2)
     for single in (drawn(3, 6, 6), drawn(3, 3, 6)):
         assert ours(single).shape == (4, single.shape[1] - 2, 4)
     assert ours(drawn(0, 3, 6, 6)).shape == (0, 4, 4, 4)
@@ -189,7 +182,7 @@ def test_what_torch_refuses_torch_refuses(always):
 def test_another_device_is_torchs(always):
     ours = quick(nn.Conv2d(3, 4, 3)).to("meta")
     assert ours(drawn(2, 3, 6, 6).float().to("meta")).shape == (2, 4, 4, 4)
-    assert not ours.spectral
+    assert not ours.spectral(2)
 
 
 def test_a_second_derivative_is_refused(always):
@@ -206,9 +199,9 @@ def test_direct_means_torchs_own_for_as_long(always):
     x = drawn(2, 3, 6, 6)
     with fourier.direct(ours):
         assert torch.equal(ours(x), layer(x))
-        assert not fourier.spectral(ours)
+        assert not fourier.spectral(ours, 2)
     assert not torch.equal(ours(x), layer(x))
-    assert fourier.spectral(ours)
+    assert fourier.spectral(ours, 2)
 
 
 @pytest.mark.parametrize("value", [math.inf, math.nan])

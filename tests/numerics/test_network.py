@@ -23,6 +23,7 @@ from zofl_mpi.run.setting import Setting
 from zofl_mpi.run.streams import Purpose, Streams
 from zofl_mpi.zo_hfl import ZOHFL
 
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 STREAMS = Streams(5)
 N, SHAPE, C = 50, (1, 4, 4), 3
 p = 16
@@ -38,14 +39,6 @@ DATA = {
 }
 UNIT = DATA["bytes in [0, 1]"]
 DTYPES = pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-10), (np.float32, 1e-5)])
-
-
-@pytest.fixture(autouse=True)
-def one_torch_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def linear(bias=False):
@@ -352,6 +345,7 @@ def test_what_the_refusal_recommends_is_accepted(part):
     [
         (linear(), {"dtype": np.float16}, "float32 or float64"),
         (linear(), {"mu": (1.0, 2.0)}, "2 values for 3 clients"),
+        (linear(), {"convolution": "fourier"}, "convolution 'fourier': allowed are auto, direct"),
         (linear(), {"radius": -1.0}, "radius -1.0: must be a number, at least 0"),
         (linear(), {"shape": (1, 5, 4)}, r"does not take inputs of shape \(1, 5, 4\): "),
         (nn.Flatten(), {}, r"output of shape \(16,\), not to 3 logits"),

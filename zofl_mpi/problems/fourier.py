@@ -14,6 +14,7 @@ maps to 32 of 14 x 14, 5 x 5 taps and a batch of 32 they are 31 million multipli
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -56,7 +57,7 @@ class Shape(NamedTuple):
 
     def direct(self) -> int:
         """Multiplications of a forward pass that sums over the taps."""
-        return self.batch * self.inputs * self.outputs * int(np.prod(self.out)) * int(np.prod(self.taps))
+        return self.batch * self.inputs * self.outputs * math.prod(self.out) * math.prod(self.taps)
 
     def spectral(self) -> int:
         """Multiplications of a forward pass by spectra."""
@@ -64,14 +65,14 @@ class Shape(NamedTuple):
         analysis = 2 * half * self.width * (self.height + 2 * full)
         synthesis = 2 * half * width * (height + 2 * full)
         product = 4 * half * full * self.inputs * self.outputs
-        weights = 2 * half * full * int(np.prod(self.taps)) * self.inputs * self.outputs
+        weights = 2 * half * full * math.prod(self.taps) * self.inputs * self.outputs
         return self.batch * (self.inputs * analysis + self.outputs * synthesis + product) + weights
 
     def pays(self, itemsize: int) -> bool:
         """Whether spectra are the faster way; the same on all ranks, as it follows from the shape alone."""
         if min(self.out) < 1 or any(p >= k for p, k in zip(self.padding, self.taps, strict=True)):
             return False
-        spectrum = 4 * int(np.prod(self.frequencies)) * self.inputs * self.outputs * itemsize
+        spectrum = 4 * math.prod(self.frequencies) * self.inputs * self.outputs * itemsize
         return spectrum <= WEIGHTS_BYTES and self.direct() > DEARER * self.spectral()
 
 
@@ -81,19 +82,24 @@ class FourierConv2d(nn.Conv2d):
 
     Attributes:
         direct: it may not compute by spectra.
-        spectral: it did so the last time.
+        shape: of its last input; None where only torch can compute that.
     """
 
     direct: bool = False
-    spectral: bool = False
+    shape: Shape | None = None
 
     def forward(self, input: Tensor) -> Tensor:
         """(B, outputs, H', W') of (B, inputs, H, W)."""
-        shape = None if self.direct else self._shape(input)
-        self.spectral = shape is not None and shape.pays(input.element_size())
-        if shape is None or not self.spectral:
+        shape = self.shape = self._shape(input)
+        if shape is None or not self.spectral(shape.batch):
             return super().forward(input)
         return _Spectral.apply(input, self.weight, self.bias, shape)  # type: ignore[no-any-return, no-untyped-call]
+
+    def spectral(self, batch: int) -> bool:
+        """Whether a batch of this size of inputs like the last is computed by spectra."""
+        if self.shape is None or self.direct:
+            return False
+        return self.shape._replace(batch=batch).pays(self.weight.element_size())
 
     def _shape(self, x: Tensor) -> Shape | None:
         """None where only torch can do it."""
@@ -118,19 +124,18 @@ def quicken(module: nn.Module) -> None:
 def direct(module: nn.Module) -> Iterator[None]:
     """Meanwhile all convolutions in `module` are torch's own."""
     parts = [part for part in module.modules() if isinstance(part, FourierConv2d)]
-    before = [part.direct for part in parts]
     try:
         for part in parts:
             part.direct = True
         yield
     finally:
-        for part, value in zip(parts, before, strict=True):
-            part.direct = value
+        for part in parts:
+            part.direct = False
 
 
-def spectral(module: nn.Module) -> bool:
-    """Whether a convolution in `module` was computed by spectra the last time."""
-    return any(isinstance(part, FourierConv2d) and part.spectral for part in module.modules())
+def spectral(module: nn.Module, batch: int) -> bool:
+    """Whether a convolution in `module` is computed by spectra for a batch of this size of inputs like the last."""
+    return any(isinstance(part, FourierConv2d) and part.spectral(batch) for part in module.modules())
 
 
 def _can(layer: nn.Conv2d) -> bool:

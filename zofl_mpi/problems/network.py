@@ -73,8 +73,10 @@ class Network:
             raise UserError(f"dtype {self.dtype!r}: networks run in float32 or float64")
         for name, value in (("lam", self.lam), ("mu", self.mu), ("radius", self.radius)):
             check(name, value, self.m)
+        if self.convolution not in ("auto", "direct"):
+            raise UserError(f"convolution {self.convolution!r}: allowed are auto, direct")
         module = _copied(self.module)
-        if self.convolution == "auto":
+        if self.convolution == "auto" and torch.device(self.device).type == "cpu":
             fourier.quicken(module)
         function = _Function(module, self.input_shape, self.classes, np.dtype(self.dtype), self.device)
         object.__setattr__(self, "_function", function)
@@ -91,7 +93,7 @@ class Network:
 
     def kernel_name(self, batch_size: int) -> str:
         """torch, the kind of device and whether convolutions are computed by spectra: each rounds differently."""
-        spectral = self._function.spectral(batch_size)
+        spectral = fourier.spectral(self._function.module, batch_size)
         return f"torch {torch.device(self.device).type}{' fourier' if spectral else ''}"
 
     def flops(self, batch_size: int) -> float:
@@ -349,12 +351,6 @@ class _Function:
         with self.at(point), fourier.direct(self.module), Products() as told:
             self.gradient(inputs, labels)
         return float(told.flops)
-
-    def spectral(self, batch_size: int) -> bool:
-        """Whether spectra compute a convolution of a batch of this size."""
-        with self.at(self._zeros(self.n)):
-            self.logits(self._zeros(batch_size, *self.input_shape))
-        return fourier.spectral(self.module)
 
     def _zeros(self, *shape: int) -> Tensor:
         return torch.zeros(shape, dtype=self.dtype, device=self.device)
