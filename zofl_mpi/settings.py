@@ -201,7 +201,7 @@ class ConvolutionModel:
     """A torch module that may convolve.
 
     Attributes:
-        convolution: auto (on a CPU by spectra where that is faster; equal to rounding) or direct (always torch's own).
+        convolution: auto (on a CPU by Fourier transforms where that is faster) or direct (always torch's own).
     """
 
     convolution: Literal["auto", "direct"] = "auto"
