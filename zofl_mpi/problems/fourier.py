@@ -264,10 +264,9 @@ def _transforms(shape: Shape, dtype: torch.dtype) -> _Transforms:
     N = shape.height + p
     tall, wide = _waves(np.arange(half), np.arange(N), N), _waves(np.arange(full), np.arange(full), full)
     twice = np.where((np.arange(half) == 0) | (2 * np.arange(half) == N), 1, 2)  # for the half that is left out
-    taps = (
-        _waves(np.arange(half), p - np.arange(a), N)[:, None, :, None]
-        * (_waves(np.arange(full), q - np.arange(b), full)[None, :, None, :])
-    )
+    down = _waves(np.arange(half), p - np.arange(a), N)
+    across = _waves(np.arange(full), q - np.arange(b), full)
+    taps = down[:, None, :, None] * across[None, :, None, :]
 
     def matrix(values: NDArray[np.float64], rows: int) -> _Matrix:
         there = torch.tensor(values.reshape(rows, -1), dtype=dtype)

@@ -59,8 +59,8 @@ class RunFlags:
 LOCAL = {"out", "force", "resume", "config", "dry_run", "quiet"}
 """Flags of one command, not of a run: the result file does not keep them."""
 CHANGEABLE = LOCAL | {"rounds", "checkpoint_every", "eval_every", "data_dir", "device", "kernel", "convolution"}
-"""What may differ between a run and its continuation: nothing that an iterate depends on (whatever --kernel says must
-come to the kernel that the result names)."""
+"""What may differ between a run and its continuation: nothing that an iterate depends on (whatever --kernel and
+--convolution say must come to the kernel that the result names)."""
 
 
 @final
