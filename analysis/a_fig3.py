@@ -19,8 +19,8 @@ import numpy as np
 import study
 from numpy.typing import NDArray
 
-from zofl_mpi import zo
-from zofl_mpi.problems.toy import Corner
+from zofl_mpi.numerics import zo
+from zofl_mpi.problems.known.quadratic import Corner
 from zofl_mpi.run.streams import Purpose, Streams
 
 Array = NDArray[np.float64]

@@ -20,10 +20,12 @@ import numpy as np
 import study
 from numpy.typing import NDArray
 
-from zofl_mpi.baselines.lower import Lower
-from zofl_mpi.fedrzo import FedRZOBL, FedRZONN
-from zofl_mpi.fedrzo_local import Local
-from zofl_mpi.problems.known import BilevelBowls, Bowls
+from zofl_mpi.methods.fedrzo_bl import FedRZOBL
+from zofl_mpi.methods.fedrzo_nn import FedRZONN
+from zofl_mpi.problems.known.bilevel import BilevelBowls
+from zofl_mpi.problems.known.nonsmooth import Bowls
+from zofl_mpi.rounds.lower import Lower
+from zofl_mpi.rounds.zeroth_order import Local
 from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.setting import Setting
 from zofl_mpi.run.streams import Streams

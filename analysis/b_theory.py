@@ -22,10 +22,10 @@ import numpy as np
 import study
 from numpy.typing import NDArray
 
-from zofl_mpi import zo
-from zofl_mpi.fedrzo_local import Local
-from zofl_mpi.problems.known import Bowls, MaxAffine
-from zofl_mpi.problems.toy import Bowl, Quadratic
+from zofl_mpi.numerics import zo
+from zofl_mpi.problems.known.nonsmooth import Bowls, MaxAffine
+from zofl_mpi.problems.known.quadratic import Bowl, Quadratic
+from zofl_mpi.rounds.zeroth_order import Local
 from zofl_mpi.run.setting import Setting
 from zofl_mpi.run.streams import Purpose, Streams
 

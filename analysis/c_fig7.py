@@ -31,11 +31,11 @@ from study import Array
 
 from zofl_mpi.data import Dataset
 from zofl_mpi.errors import UserError, demand
+from zofl_mpi.numerics.stationarity import Estimate
 from zofl_mpi.run import cli, device, flags, plan, records
 from zofl_mpi.run.setting import Setting
 from zofl_mpi.run.streams import Purpose, Streams
 from zofl_mpi.run.world import Alone
-from zofl_mpi.stationarity import Estimate
 
 FAMILY = "zofl_mpi.heron_sfl"
 NAMES = {"heron": "HERON", "cse_fsl": "CSE-FSL"}
@@ -87,7 +87,7 @@ class Found:
     @property
     def rank(self) -> Estimate:
         """tr(H)/|H|_2."""
-        from zofl_mpi.spectrum import effective_rank
+        from zofl_mpi.numerics.spectrum import effective_rank
 
         return effective_rank(self.trace, self.spectrum.norm)
 
@@ -206,7 +206,8 @@ def same_beginning(one: Model, other: Model) -> bool:
 
 def look_at(model: Model, given: argparse.Namespace) -> Found:
     """The spectrum of a model's local loss, with a word on stderr of what it will take."""
-    from zofl_mpi.spectrum import local_hessian, spectrum, trace
+    from zofl_mpi.numerics.spectrum import spectrum, trace
+    from zofl_mpi.rounds.split.hessian import local_hessian
 
     problem, n, streams = model.setting.problem, len(model.theta), Streams(given.seed)
     x, labels = samples(model.setting, given.samples, streams)
@@ -227,7 +228,7 @@ def samples(setting: Setting, count: int, streams: Streams) -> tuple[Any, Any]:
     Raises:
         UserError: they hold fewer.
     """
-    from zofl_mpi.spectrum import SAMPLES
+    from zofl_mpi.numerics.spectrum import SAMPLES
 
     whole = together(setting.data)
     demand(count <= len(whole), "samples", count, f"at most {len(whole)}, what the clients hold")

@@ -16,13 +16,13 @@ import study
 from a_budget import sent
 from study import Array, Group
 
-from zofl_mpi.costs import macs, peak_bytes
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems.network import seeded
 from zofl_mpi.problems.split import Split
 from zofl_mpi.problems.split_resnet import ResNet
+from zofl_mpi.rounds.split.costs import STEP_BYTES, STEP_MACS
+from zofl_mpi.rounds.split.measured import macs, peak_bytes
 from zofl_mpi.run import records
-from zofl_mpi.split_costs import STEP_BYTES, STEP_MACS
 
 NAMES = {
     "heron": "HERON",

@@ -264,7 +264,7 @@ def _collect(study: grid.Grid) -> tuple[list[Group], list[str]]:
 def finished(study: grid.Grid, member: grid.GridRun) -> records.Run | str:
     """The result of a run of a grid, or a sentence that says why there is none."""
     try:
-        word, sentence = grid.state(study, member)
+        word, sentence = grid.state_of(study, member)
         if word == "finished":
             return records.load(member.out)
     except UserError as error:

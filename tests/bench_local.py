@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_info, threadpool_limits  # type: ignore[import-untyped, unused-ignore]
 
 from zofl_mpi.data import Dataset
+from zofl_mpi.numerics.schedules import stepsizes
 from zofl_mpi.problems.softmax import Softmax
 from zofl_mpi.run.streams import Purpose, Streams
-from zofl_mpi.schedules import stepsizes
 
 STREAMS = Streams(1)
 SAMPLES, FEATURES, CLASSES, MU, H = 20_000, 784, 10, 1.0, 450

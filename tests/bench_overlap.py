@@ -31,14 +31,16 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from torch import Tensor, nn
 
-from zofl_mpi.heron_sfl import HERON
+from zofl_mpi.methods.heron import HERON
 from zofl_mpi.problems import Split
+from zofl_mpi.rounds.split.client import kept
+from zofl_mpi.rounds.split.messages import Ask, Model, Smashed, State, Update
+from zofl_mpi.rounds.split.server import Server
+from zofl_mpi.rounds.split.training import Training, first_state
 from zofl_mpi.run import records
 from zofl_mpi.run.clients import Client, Clients
 from zofl_mpi.run.device import cores
 from zofl_mpi.run.setting import Setting
-from zofl_mpi.split_client import kept
-from zofl_mpi.split_training import Ask, Model, Server, Smashed, State, Training, Update, first_state
 
 RANKS, BATCH, FEATURES, N_P = 3, 32, 16, 3
 USUAL = f"--data digits --batch {BATCH} --checkpoint-every 0 --eval-every 1 --lr-server 1e-3 --force --quiet"

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped, unused-ignore]
 
 from tests.bench_local import CLASSES, FEATURES, SAMPLES, STREAMS, best, dataset, machine
-from zofl_mpi import zo
 from zofl_mpi.data import Dataset
+from zofl_mpi.numerics import zo
 from zofl_mpi.problems.relu_net import TARGETS, ReLUNet
 from zofl_mpi.run.streams import Purpose
 

@@ -11,13 +11,14 @@ from zofl_mpi.run import grid
 
 CODE = """
 import sys, contextlib
-from zofl_mpi.run import cli, grid, grid_file
+from zofl_mpi.run import cli, grid
+from zofl_mpi.run.grid import file
 for path in sys.argv[2:]:
     study = grid.read(path, sys.argv[1])
     for run in study.runs:
         run.out.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(SystemExit):
-            cli.main(study.module, [*grid_file.arguments(study.module, run.flags), "--out", str(run.out), "--quiet"])
+            cli.main(study.module, [*file.arguments(study.module, run.flags), "--out", str(run.out), "--quiet"])
 """
 
 
@@ -27,4 +28,4 @@ def produce(paths: Sequence[Path], results: Path, timeout: float = 60.0) -> None
     assert done.returncode == 0, done.stderr
     for path in paths:
         study = grid.read(path, results)
-        assert [grid.state(study, run)[0] for run in study.runs] == ["finished"] * len(study.runs), done.stderr
+        assert [grid.state_of(study, run)[0] for run in study.runs] == ["finished"] * len(study.runs), done.stderr

@@ -17,7 +17,8 @@ import numpy as np
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import device
 from zofl_mpi.run.clients import Client
-from zofl_mpi.run.world import World, connect
+from zofl_mpi.run.launch import connect
+from zofl_mpi.run.world import World
 
 SIZES = (1, 7_840, 1_000_000)
 """Entries of the vectors that are sent to and fro: a number, [A]'s model for MNIST, 4 MB."""
@@ -74,9 +75,9 @@ def _rank(world: World) -> str:
 
 def _exchange(world: World) -> None:
     """One question of each size to one client on each rank, the best of five."""
-    from zofl_mpi.run.answering import ClientRank
-    from zofl_mpi.run.asking import MPIClients
-    from zofl_mpi.run.mpi import MPIWorld
+    from zofl_mpi.run.mpi.client import ClientRank
+    from zofl_mpi.run.mpi.server import MPIClients
+    from zofl_mpi.run.mpi.world import MPIWorld
 
     assert isinstance(world, MPIWorld)
     method, m = Echo(), world.size - 1

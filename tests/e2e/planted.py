@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from zofl_mpi.errors import UserError
+from zofl_mpi.methods.zo_hfl import ZOHFL, Model, Values
 from zofl_mpi.run.clients import Client
-from zofl_mpi.zo_hfl import ZOHFL, Model, Values
 
 PLANT = os.environ.get("PLANT", "")
 ROUND = int(os.environ.get("PLANT_ROUND", "5"))

@@ -21,7 +21,7 @@ import pytest
 
 from tests.conftest import ROOT, environment
 from tests.produced import produce
-from zofl_mpi import zo
+from zofl_mpi.numerics import zo
 from zofl_mpi.run import grid
 
 SCRIPTS = ["a_table1", "a_fig1", "a_fig2", "a_fig3", "a_budget", "a_readings", "a_tuned"]

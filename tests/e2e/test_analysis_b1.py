@@ -225,7 +225,7 @@ def test_all_methods_are_measured_on_the_same_nonsmooth_objective(made: Path, sc
     from zofl_mpi.run import records
     from zofl_mpi.run.streams import Streams
     from zofl_mpi.run.world import Alone
-    from zofl_mpi.settings import Samples
+    from zofl_mpi.settings.samples import Samples
 
     where = {"method": "fedavg", "rectifier": "1", "step": "0.05"}
     path = results(made, "methods", **where)[0]

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from tests.produced import produce
-from zofl_mpi import zo
-from zofl_mpi.baselines.lower import Lower
-from zofl_mpi.fedrzo import FedRZONN
-from zofl_mpi.fedrzo_local import Local
-from zofl_mpi.problems.known import Bowls, MaxAffine
+from zofl_mpi.methods.fedrzo_nn import FedRZONN
+from zofl_mpi.numerics import zo
+from zofl_mpi.problems.known.nonsmooth import Bowls, MaxAffine
+from zofl_mpi.rounds.lower import Lower
+from zofl_mpi.rounds.zeroth_order import Local
 from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.setting import Setting
 from zofl_mpi.run.streams import Purpose, Streams

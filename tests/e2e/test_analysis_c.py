@@ -23,8 +23,8 @@ import pytest
 from tests.conftest import ROOT, environment
 from tests.produced import produce
 from zofl_mpi.errors import UserError
+from zofl_mpi.rounds.split.costs import STEP_BYTES, STEP_MACS
 from zofl_mpi.run import grid, records
-from zofl_mpi.split_costs import STEP_BYTES, STEP_MACS
 
 HEAD = """module = "zofl_mpi.heron_sfl"
 [fixed]

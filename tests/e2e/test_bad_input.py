@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import Completed, run_process
-from zofl_mpi.data.download import IDX_FILES
+from zofl_mpi.data.published import IDX_FILES
 from zofl_mpi.run import cli, device, records
 
 COMMAND = ["-m", "zofl_mpi.zo_hfl"]

@@ -17,6 +17,7 @@ import pytest
 
 from tests.agreement import differences
 from tests.conftest import Completed, environment, run_process
+from zofl_mpi.errors import UserError
 from zofl_mpi.run import grid, records
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,7 +82,7 @@ def rounds(path: str) -> int:
     """How many rounds a result holds; 0 if there is none."""
     try:
         return records.load(path).length
-    except records.UserError:
+    except UserError:
         return 0
 
 
@@ -226,7 +227,7 @@ def test_a_run_outlives_its_grid_runner_and_nobody_begins_it_again(here: Path) -
     finally:
         os.kill(own, signal.SIGUSR1)
     found = grid.read("toy.toml")
-    wait_for(lambda: grid.state(found, found.runs[1])[0] == "interrupted")
+    wait_for(lambda: grid.state_of(found, found.runs[1])[0] == "interrupted")
     assert Path("out/1-all.log").read_text().count("$ ") == 1
 
 

@@ -375,9 +375,9 @@ def test_a_process_ends_with_status_2_and_one_line(mpirun: Mpirun) -> None:
 def test_a_radius_that_drowns_is_warned_of_and_a_usual_one_is_not(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from zofl_mpi import split_client
+    from zofl_mpi.rounds.split import client as client_steps
 
-    monkeypatch.setattr(split_client, "_warned", [])
+    monkeypatch.setattr(client_steps, "_warned", [])
     assert here(*TINY, *RESNET, "--force") == 0
     assert capsys.readouterr().err == ""
     assert here(*TINY, *RESNET, "--force", "--mu", 1e-12, "--rounds", 2) == 0

@@ -12,10 +12,10 @@ import pytest
 
 from tests.conftest import UNDER_MPI, Completed
 from tests.e2e.test_heron import METHODS, ROUNDS, command, here
-from zofl_mpi import settings
 from zofl_mpi.data import Raw
+from zofl_mpi.rounds.split.costs import STEP_BYTES, STEP_MACS
 from zofl_mpi.run import cli, records
-from zofl_mpi.split_costs import STEP_BYTES, STEP_MACS
+from zofl_mpi.settings import samples
 
 PAPER = ["--data", "cifar10", "--split", "official", "--m", "5", "--dry-run"]
 """The defaults are [C]'s: batches of 256, one pass a round, ResNet-18 cut after its first block."""
@@ -33,9 +33,9 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def cifar(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many black images as CIFAR-10 has, which take no memory."""
     raw = Raw(np.broadcast_to(np.uint8(0), (60_000, 3072)), np.arange(60_000) % 10, 10, 10_000, 255, 3)
-    monkeypatch.setattr(settings.images, "sources", lambda *given: None)
-    monkeypatch.setattr(settings, "_cached", lambda *given: None)
-    monkeypatch.setattr(settings.Samples, "_opened", lambda *given: raw)
+    monkeypatch.setattr(samples.sources, "find", lambda *given: None)
+    monkeypatch.setattr(samples, "_cached", lambda *given: None)
+    monkeypatch.setattr(samples.Samples, "_opened", lambda *given: raw)
 
 
 def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -140,7 +140,8 @@ def test_only_rank_0_counts(mpirun: Any) -> None:
     script = (
         "import sys\nfrom zofl_mpi.run import cli\n"
         "try:\n    cli.main('zofl_mpi.heron_sfl', sys.argv[1:])\n"
-        "finally:\n    print('counted' if 'zofl_mpi.costs' in sys.modules else 'did not count', file=sys.stderr)\n"
+        "finally:\n    counted = 'zofl_mpi.rounds.split.measured' in sys.modules\n"
+        "    print('counted' if counted else 'did not count', file=sys.stderr)\n"
     )
     ended: Completed = mpirun(3, "-c", script, *command("heron", 1, Path("a.h5").absolute()), timeout=120)
     assert ended.returncode == 0, ended.stderr

@@ -12,7 +12,7 @@ from scipy.optimize import linprog
 
 from tests.agreement import differences
 from tests.conftest import ROOT, Completed
-from zofl_mpi.data import images, partition
+from zofl_mpi.data import npz, partition
 from zofl_mpi.run import records
 from zofl_mpi.run.streams import Streams
 
@@ -93,7 +93,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def clients(m: int, seed: int = 1) -> list[tuple[np.ndarray, np.ndarray]]:
     """What the clients hold: inputs and targets."""
-    raw = images.read_npz(Path("table.npz"))
+    raw = npz.read_npz(Path("table.npz"))
     parts = partition.split(raw, Streams(seed), m=m, alpha=np.inf, server_fraction=0.0).clients
     return [(raw.inputs[d.rows], raw.targets[d.rows]) for d in parts if d.rows is not None and raw.targets is not None]
 

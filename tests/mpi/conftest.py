@@ -15,10 +15,10 @@ def both() -> Callable[..., tuple[Any, Any] | None]:
     Assertions belong behind `if result:`: one that fails at rank 0 aborts all ranks (tests/conftest.py), and the
     others, which by then wait in the next test, cannot hang.
     """
-    from zofl_mpi.run.answering import ClientRank
-    from zofl_mpi.run.asking import MPIClients
     from zofl_mpi.run.local import LocalClients
-    from zofl_mpi.run.mpi import MPIWorld
+    from zofl_mpi.run.mpi.client import ClientRank
+    from zofl_mpi.run.mpi.server import MPIClients
+    from zofl_mpi.run.mpi.world import MPIWorld
 
     world = MPIWorld()
 

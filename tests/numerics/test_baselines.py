@@ -16,24 +16,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from zofl_mpi.baselines import local_sgd
-from zofl_mpi.baselines.fedavg import FedAvg, FedProx
-from zofl_mpi.baselines.local_sgd import LocalSGD, State
-from zofl_mpi.baselines.scaffold import Controlled, Scaffold
-from zofl_mpi.baselines.scaffold import State as Pair
-from zofl_mpi.baselines.server_sgd import ServerSGD
 from zofl_mpi.data import Dataset
 from zofl_mpi.errors import UserError
+from zofl_mpi.methods.fedavg import FedAvg, FedProx
+from zofl_mpi.methods.scaffold import Controlled, Scaffold
+from zofl_mpi.methods.scaffold import State as Pair
+from zofl_mpi.methods.server_sgd import ServerSGD
+from zofl_mpi.methods.zo_hfl import ZOHFL
+from zofl_mpi.methods.zo_hfl import State as HierarchicalState
+from zofl_mpi.problems.known.quadratic import Bowl, Quadratic
 from zofl_mpi.problems.softmax import Softmax
-from zofl_mpi.problems.toy import Bowl, Quadratic
+from zofl_mpi.rounds import local_sgd
+from zofl_mpi.rounds.local_sgd import LocalSGD, State
+from zofl_mpi.rounds.start import Start
 from zofl_mpi.run.clients import Client, ClientError
 from zofl_mpi.run.desk import STEPS, Memory, Nothing
 from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.setting import Setting, numbers
 from zofl_mpi.run.streams import Purpose, Streams
-from zofl_mpi.server import Start
-from zofl_mpi.zo_hfl import ZOHFL
-from zofl_mpi.zo_hfl import State as HierarchicalState
 
 Array = np.ndarray[Any, Any]
 STREAMS = Streams(7)
@@ -601,11 +601,11 @@ def test_the_run_starts_at_zero_at_random_or_pretrained() -> None:
     for setting in (toy(noise=1.0), softmax(np.float32)):
         for cls in (FedAvg, FedProx, Scaffold):
             for x0 in ("auto", "zero", "random", "pretrained"):
-                first = local_sgd.server.Start(x0, pretrain_steps=20)  # type: ignore[arg-type]
+                first = Start(x0, pretrain_steps=20)  # type: ignore[arg-type]
                 x = method(cls, setting, first=first).start().x
                 assert x.tobytes() == ServerSGD(setting, first=first, server_batch=8).start().x.tobytes()
                 assert x.dtype == setting.dtype and x.any() == (x0 in ("random", "pretrained"))
-    first = local_sgd.server.Start("pretrained", pretrain_steps=20, pretrain_gamma=0.2)
+    first = Start("pretrained", pretrain_steps=20, pretrain_gamma=0.2)
     expected, setting = np.zeros(n), toy(noise=1.0)
     for batch in STREAMS(Purpose.PRETRAIN).integers(40, size=(20, 8)):
         expected = expected - 0.2 * gradient(setting.server, expected, batch)

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from zofl_mpi.descent import descend
-from zofl_mpi.schedules import stepsizes
+from zofl_mpi.numerics.descent import descend
+from zofl_mpi.numerics.schedules import stepsizes
 
 a, start = np.array([1.0, -2.0, 3.0]), np.array([4.0, 0.0, -1.0])
 

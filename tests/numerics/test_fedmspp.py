@@ -37,12 +37,12 @@ from tests.numerics.test_baselines import (
     started,
     toy,
 )
-from zofl_mpi.baselines.fedavg import FedProx
-from zofl_mpi.baselines.fedmspp import FedMSPP
-from zofl_mpi.baselines.local_sgd import Model
 from zofl_mpi.errors import UserError
+from zofl_mpi.methods.fedavg import FedProx
+from zofl_mpi.methods.fedmspp import FedMSPP
+from zofl_mpi.problems.known.quadratic import Quadratic
 from zofl_mpi.problems.network import Network
-from zofl_mpi.problems.toy import Quadratic
+from zofl_mpi.rounds.local_sgd import Model
 from zofl_mpi.run.clients import Client, ClientError
 from zofl_mpi.run.setting import Setting, numbers
 

@@ -14,12 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from zofl_mpi import zo
-from zofl_mpi.baselines.lower import Lower
 from zofl_mpi.errors import UserError
-from zofl_mpi.fedrzo import FedRZOBL, FedRZONN
-from zofl_mpi.fedrzo_local import Local
-from zofl_mpi.problems.known import BilevelBowls, Bowls, Coupled
+from zofl_mpi.methods.fedrzo_bl import FedRZOBL
+from zofl_mpi.methods.fedrzo_nn import FedRZONN
+from zofl_mpi.numerics import zo
+from zofl_mpi.problems.known.bilevel import BilevelBowls, Coupled
+from zofl_mpi.problems.known.nonsmooth import Bowls
+from zofl_mpi.rounds.lower import Lower
+from zofl_mpi.rounds.zeroth_order import Local
 from zofl_mpi.run.clients import ClientError
 from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.setting import Setting

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations
 
-from zofl_mpi.problems import fourier
-from zofl_mpi.problems.fourier import Shape, quicken
+from zofl_mpi.problems.kernels import fourier
+from zofl_mpi.problems.kernels.fourier import Shape, quicken
 from zofl_mpi.problems.models import CNN
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -214,7 +214,7 @@ def test_what_is_not_finite_stays_so(always, value):
 
 
 def test_the_cnn_has_the_same_trajectory_as_with_torchs_own():
-    """20 steps from the same start; both in float32."""
+    """20 steps from the same start, in float64: in float32 a rounding difference soon switches a ReLU or a maximum."""
     from zofl_mpi.data import Dataset
     from zofl_mpi.problems.network import Network
 
@@ -224,7 +224,9 @@ def test_the_cnn_has_the_same_trajectory_as_with_torchs_own():
     )
     torch.manual_seed(0)
     module = CNN((1, 28, 28), 10)
-    auto, own = (Network(module, (1, 28, 28), 10, np.ones(2) / 2, convolution=c) for c in ("auto", "direct"))
+    auto, own = (
+        Network(module, (1, 28, 28), 10, np.ones(2) / 2, dtype=np.float64, convolution=c) for c in ("auto", "direct")
+    )
     assert (auto.kernel_name(32), own.kernel_name(32)) == ("torch cpu fourier", "torch cpu")
     assert auto.kernel_name(1) == "torch cpu"
     assert auto.flops(32) == own.flops(32)
@@ -232,4 +234,4 @@ def test_the_cnn_has_the_same_trajectory_as_with_torchs_own():
     batches, steps = generator.integers(0, 200, (20, 32)), np.full(20, 0.1)
     a, b = auto.descend(data, y, batches, steps), own.descend(data, y, batches, steps)
     assert not np.array_equal(a, b)
-    assert np.linalg.norm(a - b) <= 1e-5 * np.linalg.norm(b - y)
+    assert np.linalg.norm(a - b) <= 1e-11 * np.linalg.norm(b - y)

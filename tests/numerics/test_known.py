@@ -9,10 +9,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from zofl_mpi import problems, zo
-from zofl_mpi.descent import descend
-from zofl_mpi.problems.known import BilevelBowls, Bowls, Coupled, MaxAffine, Pieces
-from zofl_mpi.problems.toy import Bowl, Quadratic
+from zofl_mpi import problems
+from zofl_mpi.numerics import zo
+from zofl_mpi.numerics.descent import descend
+from zofl_mpi.problems.known.bilevel import BilevelBowls, Coupled
+from zofl_mpi.problems.known.nonsmooth import Bowls, MaxAffine, Pieces
+from zofl_mpi.problems.known.quadratic import Bowl, Quadratic
 from zofl_mpi.run.streams import Purpose, Streams
 
 STREAMS = Streams(11)

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from zofl_mpi.baselines import lower
-from zofl_mpi.baselines.lower import Lower, Schedule, acceleration
 from zofl_mpi.errors import UserError
-from zofl_mpi.fedrzo import FedRZOBL, Model
-from zofl_mpi.fedrzo_local import Local
-from zofl_mpi.problems.known import BilevelBowls, Coupled
+from zofl_mpi.methods.fedrzo_bl import FedRZOBL
+from zofl_mpi.problems.known.bilevel import BilevelBowls, Coupled
+from zofl_mpi.rounds import lower
+from zofl_mpi.rounds.lower import Lower, Schedule, acceleration
+from zofl_mpi.rounds.zeroth_order import Local, Model
 from zofl_mpi.run.clients import ClientError
 from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.setting import Setting

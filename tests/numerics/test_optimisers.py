@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from zofl_mpi.errors import UserError
-from zofl_mpi.optimisers import Optimiser
+from zofl_mpi.numerics.optimisers import Optimiser
 
 RULES: list[dict[str, Any]] = [
     {"optimiser": "sgd"},

@@ -6,10 +6,10 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from zofl_mpi import zo
 from zofl_mpi.data import Dataset
-from zofl_mpi.descent import descend
 from zofl_mpi.errors import UserError
+from zofl_mpi.numerics import zo
+from zofl_mpi.numerics.descent import descend
 from zofl_mpi.problems import relu_net
 from zofl_mpi.problems.relu_net import ReLUNet
 from zofl_mpi.run.streams import Purpose, Streams

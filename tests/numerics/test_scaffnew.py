@@ -42,15 +42,15 @@ from tests.numerics.test_baselines import (
     walk,
 )
 from tests.numerics.test_fedmspp import equal, network
-from zofl_mpi.baselines.fedavg import FedAvg
-from zofl_mpi.baselines.scaffnew import Scaffnew, State
 from zofl_mpi.errors import UserError
+from zofl_mpi.methods.fedavg import FedAvg
+from zofl_mpi.methods.scaffnew import Scaffnew, State
+from zofl_mpi.rounds.start import Start
 from zofl_mpi.run.clients import ClientError
 from zofl_mpi.run.desk import STEPS, Memory
 from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.setting import Setting, numbers
 from zofl_mpi.run.streams import Purpose
-from zofl_mpi.server import Start
 
 Array = np.ndarray[Any, Any]
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from zofl_mpi.data import Dataset
-from zofl_mpi.descent import descend
 from zofl_mpi.errors import UserError
+from zofl_mpi.numerics.descent import descend
 from zofl_mpi.problems.softmax import Softmax
 from zofl_mpi.run.streams import Purpose, Streams
 
@@ -158,7 +158,7 @@ def test_blocks_of_steps_do_not_show(kernel, monkeypatch):
     problem = softmax(kernel=kernel, dtype=np.float32)
     x, results = points(2, problem.n, dtype=np.float32), []
     for size in (1, 5 * p * 4 * 3, 2**20):
-        monkeypatch.setattr("zofl_mpi.problems.softmax_kernels.BLOCK_BYTES", size)
+        monkeypatch.setattr("zofl_mpi.problems.kernels.softmax.BLOCK_BYTES", size)
         results.append(problem.lower(0, UNIT, x, x, batches(31, 5), np.full(31, 0.2)))
     assert np.array_equal(results[0], results[1])
     assert np.array_equal(results[0], results[2])
@@ -184,7 +184,7 @@ def test_products_in_pieces_are_the_whole_product(monkeypatch):
     x = points(2, problem.n)
     whole = problem.lower(0, UNIT, x, x, batches(10, 33), np.full(10, 0.2))
     for size in (1, 2 * C * p * 10, 2 * C * p * 5, 2 * C * 33 * 3):
-        monkeypatch.setattr("zofl_mpi.problems.softmax_kernels.SMALL_PRODUCT", size)
+        monkeypatch.setattr("zofl_mpi.problems.kernels.softmax.SMALL_PRODUCT", size)
         close(problem.lower(0, UNIT, x, x, batches(10, 33), np.full(10, 0.2)), whole)
 
 
@@ -318,7 +318,7 @@ def test_positions_outside_the_data_are_refused():
 @pytest.mark.skipif(not importlib.util.find_spec("numba"), reason="no numba")
 def test_auto_follows_its_fixed_rule(monkeypatch):
     assert softmax().kernel_name(1) == softmax().kernel_name(256) == "numba"
-    monkeypatch.setattr("zofl_mpi.problems.softmax_kernels.numba_installed", lambda: False)
+    monkeypatch.setattr("zofl_mpi.problems.kernels.softmax.numba_installed", lambda: False)
     assert softmax().kernel_name(1) == "numpy"
     with pytest.raises(UserError, match=r"zofl_mpi\[fast\]"):
         softmax(kernel="numba")
@@ -341,7 +341,7 @@ def test_settings_that_cannot_be_are_named(settings, text):
 
 def test_importing_the_problem_loads_neither_torch_nor_numba():
     """Eleven ranks start on two cores."""
-    imports = "import zofl_mpi.problems.softmax, zofl_mpi.problems.toy, zofl_mpi.zo, sys"
+    imports = "import zofl_mpi.problems.softmax, zofl_mpi.problems.known.quadratic, zofl_mpi.numerics.zo, sys"
     code = f"{imports}; print(sys.modules.keys() & {{'torch', 'numba'}})"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
 
@@ -349,7 +349,7 @@ def test_importing_the_problem_loads_neither_torch_nor_numba():
 @pytest.mark.skipif(not importlib.util.find_spec("numba"), reason="no numba")
 def test_preparing_compiles_the_kernel_that_runs(monkeypatch):
     """Mutations: another kernel; other types than those of the run, which would be compiled again."""
-    from zofl_mpi.problems import softmax_numba
+    from zofl_mpi.problems.kernels import softmax_numba
 
     problem, x = softmax(dtype=np.float32), np.zeros((2, C * p), np.float32)
     problem.prepare("numpy", UNIT)

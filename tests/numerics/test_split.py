@@ -22,24 +22,26 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from zofl_mpi import split_client
-from zofl_mpi.baselines.aux_sfl import CSEFSL
-from zofl_mpi.baselines.fsl_sage import FSLSAGE, Head, _Memory
-from zofl_mpi.baselines.sfl import SFLV1, SFLV2
 from zofl_mpi.data import Dataset
 from zofl_mpi.errors import UserError
-from zofl_mpi.heron_sfl import HERON, Scalars
-from zofl_mpi.optimisers import Optimiser
+from zofl_mpi.methods.cse_fsl import CSEFSL
+from zofl_mpi.methods.fsl_sage import FSLSAGE, Head, _Memory
+from zofl_mpi.methods.heron import HERON, Scalars
+from zofl_mpi.methods.splitfed import SFLV1, SFLV2
+from zofl_mpi.numerics.optimisers import Optimiser
+from zofl_mpi.problems.flat import Flat
 from zofl_mpi.problems.split import Split
 from zofl_mpi.problems.split_resnet import ResNet
+from zofl_mpi.rounds.split import client as client_steps
+from zofl_mpi.rounds.split.client import LocalSteps
+from zofl_mpi.rounds.split.messages import Ask, Model, Smashed
+from zofl_mpi.rounds.split.server import Server
+from zofl_mpi.rounds.split.training import Training, augmented
 from zofl_mpi.run.clients import Client, ClientError
 from zofl_mpi.run.desk import STEPS, Nothing, recall
 from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.setting import Setting
 from zofl_mpi.run.streams import Purpose, Streams
-from zofl_mpi.split_client import LocalSteps
-from zofl_mpi.split_training import Ask, Model, Server, Smashed, Training, augmented
-from zofl_mpi.vectors import Flat
 
 STREAMS = Streams(7)
 SIDE, C = 8, 3
@@ -979,7 +981,7 @@ def test_a_radius_that_drowns_in_rounding_is_told_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Not where one direction of many is orthogonal to the gradient. Mutation: a threshold for float32 in float64."""
-    monkeypatch.setattr(split_client, "_warned", [])
+    monkeypatch.setattr(client_steps, "_warned", [])
     run(HERON(setting(dtype="float32"), training(), mu=1e-3, n_p=20), 2)
     run(HERON(setting(dtype="float64"), training(), mu=1e-9), 1)
     assert capsys.readouterr().err == ""
@@ -987,7 +989,7 @@ def test_a_radius_that_drowns_in_rounding_is_told_once(
     told = capsys.readouterr().err
     assert told.count("zofl_mpi: warning: ") == told.count("\n") == 1
     assert "2 of 2 losses" in told and "rounding in float32: take a larger --mu, or --dtype float64" in told
-    monkeypatch.setattr(split_client, "_warned", [])
+    monkeypatch.setattr(client_steps, "_warned", [])
     run(HERON(setting(dtype="float64"), training(), mu=1e-17), 1)
     assert "rounding in float64: take a larger --mu\n" in capsys.readouterr().err
 

@@ -5,7 +5,7 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 
-from zofl_mpi import zo
+from zofl_mpi.numerics import zo
 from zofl_mpi.run.streams import Purpose, Streams
 
 STREAMS = Streams(20240607)

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from zofl_mpi.errors import UserError
-from zofl_mpi.problems.toy import Bowl, Corner, Quadratic
+from zofl_mpi.methods.zo_hfl import COLUMNS, ZOHFL, Model, Solutions, State, Values
+from zofl_mpi.problems.known.quadratic import Bowl, Corner, Quadratic
 from zofl_mpi.run import loop, records
 from zofl_mpi.run.clients import Client, ClientError
 from zofl_mpi.run.desk import STEPS, Nothing
@@ -25,8 +26,8 @@ from zofl_mpi.run.progress import Silence
 from zofl_mpi.run.setting import Setting
 from zofl_mpi.run.streams import Purpose, Streams
 from zofl_mpi.run.world import Alone
-from zofl_mpi.settings import SOFTMAX, Samples, SoftmaxModel, Terms
-from zofl_mpi.zo_hfl import COLUMNS, ZOHFL, Model, Solutions, State, Values
+from zofl_mpi.settings.samples import Samples
+from zofl_mpi.settings.zo_hfl import SOFTMAX, SoftmaxModel, Terms
 
 STREAMS = Streams(7)
 n, m, lam, eta = 5, 3, 1.7, 0.4

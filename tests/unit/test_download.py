@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from zofl_mpi.data import download, images
-from zofl_mpi.data.download import REMOTES, Remote
+from zofl_mpi.data import download, images, published
+from zofl_mpi.data.published import REMOTES, Remote
 from zofl_mpi.errors import UserError
 
 FILES = {"a.gz": b"first file" * 1000, "b.gz": b"second file"}
@@ -241,10 +241,10 @@ def test_a_cifar_of_another_packing_with_a_wrong_batch_is_told(cifar, site, tmp_
 
 def test_the_folder_is_the_variables_or_the_users(monkeypatch, tmp_path):
     monkeypatch.setenv("ZOFL_DATA", str(tmp_path))
-    assert download.default_data_dir() == tmp_path
+    assert published.default_data_dir() == tmp_path
     monkeypatch.delenv("ZOFL_DATA")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
-    assert download.default_data_dir().name == "data"
+    assert published.default_data_dir().name == "data"
 
 
 @pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from zofl_mpi.data import Raw, cache, features, images, partition
+from zofl_mpi.data import Raw, cache, features, partition, sources
 from zofl_mpi.data.features import Filters, image_shape, random_features, standardised
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems.softmax import Softmax
@@ -134,7 +134,7 @@ def test_parameters_that_cannot_be_are_named(change, text):
 
 def test_a_linear_model_learns_the_digits_better_on_features_than_on_pixels(tmp_path: Path):
     """98 % against 93 % of the test samples after three passes over the training part at the papers' step."""
-    base = images.sources("digits", None, STREAMS)
+    base = sources.find("digits", None, STREAMS)
     cache.prepare(base, tmp_path)
     pixels = cache.open(base, tmp_path)
     accuracies = []

@@ -16,10 +16,13 @@ import h5py
 import pytest
 
 from zofl_mpi.errors import UserError
-from zofl_mpi.run import grid, grid_file, grid_runner, records
-from zofl_mpi.run.grid_runner import Outcome, Runner, Screen
-from zofl_mpi.run.grid_state import command, typed
-from zofl_mpi.run.records import Recorder, checkpoint_path
+from zofl_mpi.run import grid, records
+from zofl_mpi.run.grid import __main__ as grid_main
+from zofl_mpi.run.grid import file as grid_file
+from zofl_mpi.run.grid import runner as grid_runner
+from zofl_mpi.run.grid.runner import Outcome, Runner, Screen
+from zofl_mpi.run.grid.state import command, typed
+from zofl_mpi.run.records import Recorder, checkpoint_path, hdf5
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAD = 'module = "zofl_mpi.zo_hfl"\n'
@@ -216,7 +219,7 @@ def write(found: grid.Grid, done: int, status: str, *, saved: int | None = None,
 
 
 def state(found: grid.Grid) -> tuple[str, str]:
-    return grid.state(found, found.runs[0])
+    return grid.state_of(found, found.runs[0])
 
 
 @pytest.mark.parametrize(
@@ -312,7 +315,7 @@ def test_what_may_not_be_read_is_not_broken(one: grid.Grid, monkeypatch: pytest.
     def refuse(*given: Any) -> Any:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(records, "_opened", refuse)
+    monkeypatch.setattr(hdf5, "_opened", refuse)
     assert state(one)[0] == "other"
 
 
@@ -388,10 +391,10 @@ def test_no_failure_is_lost_and_each_is_told_in_the_run_s_own_words(go: Callable
     last = runner.outcomes[-1]
     assert last.status == 7
     assert last.sentence == f"exit status 7: zofl_mpi: round 3: too large ({last.run.log})"
-    report = list(grid.report(runner.outcomes))
+    report = list(grid_main.report(runner.outcomes))
     assert [line.split(": ")[:2] for line in report[:3]] == [["failed", "1"], ["failed", "2"], ["failed", "3"]]
     assert report[3:] == ["3 runs: 3 failed"]
-    assert (grid.exit_status(runner, False), grid.exit_status(runner, True)) == (1, 7)
+    assert (grid_main.exit_status(runner, False), grid_main.exit_status(runner, True)) == (1, 7)
 
 
 def test_without_words_of_its_own_the_last_line_with_letters_is_told(go: Callable[..., Runner]) -> None:
@@ -411,7 +414,7 @@ def test_exit_status_0_without_a_finished_result_is_a_failure(go: Callable[..., 
     runner = go("true")
     assert words(runner) == ["failed"] * 3
     assert runner.outcomes[0].sentence.startswith("exit status 0, but there is no result ")
-    assert grid.exit_status(runner, True) == 1
+    assert grid_main.exit_status(runner, True) == 1
 
 
 @pytest.mark.parametrize("jobs", [1, 2, 3])
@@ -437,8 +440,11 @@ def test_a_signal_reaches_the_runs_as_one_sigusr1_and_nothing_more_is_begun(
     runner = go(PATIENT, jobs=2, after=0.5, signals=(number,))
     assert words(runner) == ["stopped", "stopped", "left"]
     assert [(tmp_path / name).read_text() for name in "12"] == ["told\nsaved\n"] * 2
-    assert grid.exit_status(runner, False) == status
-    assert list(grid.report(runner.outcomes))[-2:] == ["3 runs: 2 stopped, 1 not begun", "the same command continues"]
+    assert grid_main.exit_status(runner, False) == status
+    assert list(grid_main.report(runner.outcomes))[-2:] == [
+        "3 runs: 2 stopped, 1 not begun",
+        "the same command continues",
+    ]
 
 
 def test_a_second_signal_ends_a_run_that_does_not_heed_the_first(go: Callable[..., Runner]) -> None:
@@ -458,7 +464,7 @@ def test_a_run_that_was_told_to_stop_by_another_ends_all(go: Callable[..., Runne
     runner = go(f"if [[ $name == 3 ]]; then sleep 0.5; exit 75; fi\n{PATIENT}", jobs=3)
     assert words(runner) == ["stopped"] * 3
     assert [(tmp_path / name).read_text() for name in "12"] == ["told\nsaved\n"] * 2
-    assert grid.exit_status(runner, False) == 75
+    assert grid_main.exit_status(runner, False) == 75
 
 
 def test_a_run_whose_log_is_locked_is_left_to_the_other(go: Callable[..., Runner], tmp_path: Path) -> None:
@@ -470,7 +476,7 @@ def test_a_run_whose_log_is_locked_is_left_to_the_other(go: Callable[..., Runner
         runner = go("echo $name >>ran; exit 1")
     assert words(runner) == ["failed", "elsewhere", "failed"]
     assert (tmp_path / "ran").read_text() == "1\n3\n"
-    assert "running elsewhere: 2: " in "\n".join(grid.report(runner.outcomes))
+    assert "running elsewhere: 2: " in "\n".join(grid_main.report(runner.outcomes))
 
 
 def test_a_run_holds_the_lock_itself(go: Callable[..., Runner], tmp_path: Path, read: Callable[..., grid.Grid]) -> None:
@@ -481,7 +487,7 @@ def test_a_run_holds_the_lock_itself(go: Callable[..., Runner], tmp_path: Path, 
 
 
 def test_what_another_has_just_finished_is_not_begun(one: grid.Grid, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grid_runner, "state", lambda *given: ("missing", "when it was looked at"))
+    monkeypatch.setattr(grid_runner, "state_of", lambda *given: ("missing", "when it was looked at"))
     write(one, 6, "done")
     runner = Runner(one, one.runs, ["no such launcher"], 1)
     runner.run(Screen(1))
@@ -496,7 +502,7 @@ def test_a_broken_result_is_kept_under_another_name(go: Callable[..., Runner], t
     assert (tmp_path / "1.h5.broken").exists() and not (tmp_path / "1.h5").exists()
     assert (tmp_path / "2.h5").read_text() == "mine" and not (tmp_path / "2.log").exists()
     assert ["it is there" in outcome.sentence for outcome in runner.outcomes] == [False] * 3
-    assert words(runner) == ["failed"] * 3 and grid.exit_status(runner, False) == 1
+    assert words(runner) == ["failed"] * 3 and grid_main.exit_status(runner, False) == 1
 
 
 def test_a_run_that_cannot_be_started_is_a_failure_among_others(go: Callable[..., Runner], tmp_path: Path) -> None:

@@ -17,8 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zofl_mpi.data import Raw, images
-from zofl_mpi.data.download import IDX_FILES
+from zofl_mpi.data import Raw, images, sources
+from zofl_mpi.data import npz as npz_reader
+from zofl_mpi.data.published import IDX_FILES
 from zofl_mpi.data.synthetic import Synthetic
 from zofl_mpi.errors import UserError
 from zofl_mpi.run.streams import Streams
@@ -73,7 +74,7 @@ def written(folder: Path, files: dict[str, bytes], packed: bool = False) -> Path
 
 
 def load(name: str, data_dir: Path, **options) -> Raw:
-    return images.load(name, data_dir, data_dir / "cache", STREAMS, **options)
+    return sources.load(name, data_dir, data_dir / "cache", STREAMS, **options)
 
 
 @pytest.mark.parametrize("place", ["mnist", "."])
@@ -323,7 +324,7 @@ def good_files(folder: Path) -> dict[str, Path]:
 
 def read(kind: str, path: Path) -> Raw:
     if kind in ("npz", "loose"):
-        return images.read_npz(path)
+        return npz_reader.read_npz(path)
     if kind in ("gz", "xz"):
         return images.read_cifar([path])
     files = [path.with_name(path.name.replace(TRAIN_IMAGES, file)) for file in IDX_FILES]
@@ -383,7 +384,7 @@ def test_synthetic_noise_redraws_the_asked_share_of_labels(tmp_path):
 
 def test_synthetic_depends_on_the_seed_alone(tmp_path):
     size = Synthetic(50, 4, 3)
-    first, again, other = (images.load("synthetic", tmp_path, tmp_path / "c", Streams(k), size) for k in (1, 1, 2))
+    first, again, other = (sources.load("synthetic", tmp_path, tmp_path / "c", Streams(k), size) for k in (1, 1, 2))
     np.testing.assert_array_equal(first.inputs, again.inputs)
     assert not np.array_equal(first.inputs, other.inputs)
 
@@ -425,20 +426,20 @@ MNIST_TEST = [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
     ("name", "train", "test"), [("mnist", MNIST_TRAIN, MNIST_TEST), ("fashion-mnist", [6000] * 10, [1000] * 10)]
 )
 def test_real_label_counts_are_the_published_ones(cache, name, train, test):
-    raw = images.load(name, real(*(f"{name}/{file}.gz" for file in IDX_FILES)), cache, STREAMS)
+    raw = sources.load(name, real(*(f"{name}/{file}.gz" for file in IDX_FILES)), cache, STREAMS)
     assert raw.inputs.shape == (70_000, 784) and raw.official_test == 10_000
     assert np.bincount(raw.labels[:60_000]).tolist() == train and np.bincount(raw.labels[60_000:]).tolist() == test
 
 
 def test_real_fashion_is_not_taken_for_mnist(tmp_path):
     folder = real(*(f"fashion-mnist/{file}.gz" for file in IDX_FILES)) / "fashion-mnist"
-    assert "belongs to fashion-mnist" in complaint(images.load, "mnist", folder, tmp_path, STREAMS)
+    assert "belongs to fashion-mnist" in complaint(sources.load, "mnist", folder, tmp_path, STREAMS)
 
 
 def test_real_cifar_has_the_published_channel_means(cache, monkeypatch, tiny_md5):
     folder = real("cifar10/cifar-10-binary.tar.xz")
     monkeypatch.setattr(images, "CIFAR_MD5", tiny_md5)
-    raw = images.load("cifar10", folder, cache, STREAMS)
+    raw = sources.load("cifar10", folder, cache, STREAMS)
     assert raw.inputs.shape == (60_000, 3072) and np.bincount(raw.labels[-10_000:]).tolist() == [1000] * 10
     planes = raw.inputs[:50_000].reshape(50_000, 3, 1024)
     means = planes.mean(axis=(0, 2)) / 255

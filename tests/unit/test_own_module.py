@@ -159,7 +159,7 @@ METHOD = '''
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from zofl_mpi.baselines.fedavg import FedAvg
+from zofl_mpi.methods.fedavg import FedAvg
 from zofl_mpi.problems import Smooth
 from zofl_mpi.run.setting import Setting
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from zofl_mpi import projections
+from zofl_mpi.numerics import projections
 from zofl_mpi.run.streams import Purpose, Streams
 
 GENERATOR = Streams(5)(Purpose.SYNTHETIC)

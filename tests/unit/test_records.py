@@ -345,7 +345,7 @@ def test_a_checkpoint_is_read_back(tmp_path: Path) -> None:
 
 def test_provenance_names_commit_and_versions_without_importing_them() -> None:
     code = (
-        "import sys, json; from zofl_mpi.run.provenance import provenance; found = provenance();"
+        "import sys, json; from zofl_mpi.run.records import provenance; found = provenance();"
         "assert 'torch' not in sys.modules and 'mpi4py' not in sys.modules; print(json.dumps(found))"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30).stdout

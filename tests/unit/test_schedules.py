@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from zofl_mpi.errors import UserError
-from zofl_mpi.schedules import local_steps, parse_decay, stepsize, stepsizes
+from zofl_mpi.numerics.schedules import local_steps, parse_decay, stepsize, stepsizes
 
 T = np.arange(5)
 

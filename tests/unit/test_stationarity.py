@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from zofl_mpi.numerics.stationarity import gradient_squared
 from zofl_mpi.run.streams import Purpose, Streams
-from zofl_mpi.stationarity import gradient_squared
 
 Array = np.ndarray[Any, Any]
 STREAMS = Streams(5)

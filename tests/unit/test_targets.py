@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from zofl_mpi.data import Dataset, Federation, Raw, cache, images, partition
+from zofl_mpi.data import Dataset, Federation, Raw, cache, npz, partition, sources
 from zofl_mpi.errors import UserError
 from zofl_mpi.run.streams import Streams
 from zofl_mpi.run.world import Alone
-from zofl_mpi.settings import Samples
+from zofl_mpi.settings.samples import Samples
 
 X = np.arange(80.0).reshape(40, 2)
 V = np.random.default_rng(3).standard_normal(40)
@@ -27,7 +27,7 @@ def table(folder: Path, y: Any, name: str = "table.npz") -> str:
 
 
 def load(path: str, folder: Path) -> Raw:
-    return images.load(path, None, folder / "cache", Streams(1))
+    return sources.load(path, None, folder / "cache", Streams(1))
 
 
 def shared(raw: Raw, **options: Any) -> Federation:
@@ -72,14 +72,14 @@ def test_integers_have_no_targets(tmp_path: Path) -> None:
 )
 def test_targets_that_are_no_numbers_are_refused(tmp_path: Path, y: Any, words: str) -> None:
     with pytest.raises(UserError) as caught:
-        images.read_npz(Path(table(tmp_path, y)))
+        npz.read_npz(Path(table(tmp_path, y)))
     assert words in str(caught.value) and "table.npz" in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_another_number_of_targets_is_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "table.npz", x=X, y=V[:7])
     with pytest.raises(UserError, match="x holds 40 samples but y 7 targets"):
-        images.read_npz(tmp_path / "table.npz")
+        npz.read_npz(tmp_path / "table.npz")
 
 
 # --- the cache
@@ -112,18 +112,18 @@ def test_an_entry_with_classes_is_what_it_was_before_there_were_targets(tmp_path
 
 @pytest.mark.parametrize("damage", ["shorten", "remove"])
 def test_damaged_targets_are_told_and_mended(tmp_path: Path, damage: str) -> None:
-    sources = images.sources(table(tmp_path, V), None, Streams(1))
+    stored = sources.find(table(tmp_path, V), None, Streams(1))
     folder = tmp_path / "cache"
-    cache.prepare(sources, folder)
-    file = folder / sources.key / "targets.npy"
+    cache.prepare(stored, folder)
+    file = folder / stored.key / "targets.npy"
     if damage == "shorten":
         os.truncate(file, file.stat().st_size - 8)
     else:
         file.unlink()
     with pytest.raises(UserError, match="missing or damaged"):
-        cache.open(sources, folder)
-    cache.prepare(sources, folder)
-    targets = cache.open(sources, folder).targets
+        cache.open(stored, folder)
+    cache.prepare(stored, folder)
+    targets = cache.open(stored, folder).targets
     assert targets is not None and targets.tolist() == V.tolist()
 
 
@@ -133,8 +133,8 @@ def test_other_targets_are_another_entry_and_another_fingerprint(tmp_path: Path)
     for y in (V, np.r_[V[:-1], V[-1] + 1e-12]):
         path = table(tmp_path, y)
         os.utime(path, ns=(len(found), len(found)))  # a file system's clock may be too coarse to tell them apart
-        sources = images.sources(path, None, Streams(1))
-        found.append((sources.key, shared(load(path, tmp_path)).test.fingerprint()))
+        stored = sources.find(path, None, Streams(1))
+        found.append((stored.key, shared(load(path, tmp_path)).test.fingerprint()))
     (key, fingerprint), (other_key, other) = found
     assert key != other_key and fingerprint != other
 

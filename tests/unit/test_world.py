@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from zofl_mpi.errors import UserError
-from zofl_mpi.run.world import Alone, agree, connect, launched, refuse_singletons, speaks_first, together
+from zofl_mpi.run.launch import connect, speaks_first
+from zofl_mpi.run.world import Alone, agree, launched, refuse_singletons, together
 
 
 @dataclass

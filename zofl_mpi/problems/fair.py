@@ -21,8 +21,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from zofl_mpi.data import Dataset
 from zofl_mpi.errors import UserError, demand
+from zofl_mpi.numerics.projections import simplex
 from zofl_mpi.problems import Array, Batch
-from zofl_mpi.projections import simplex
 
 Vector = NDArray[np.float64]
 

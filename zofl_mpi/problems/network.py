@@ -9,11 +9,10 @@ With a module the clients' problems are not convex: the methods run, their theor
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, TypeVar, final
+from typing import ClassVar, Literal, TypeVar, final
 
 import numpy as np
 import torch
@@ -23,7 +22,9 @@ from torch.nn.functional import cross_entropy
 
 from zofl_mpi.data import Dataset
 from zofl_mpi.errors import UserError
-from zofl_mpi.problems import Array, Batch, fourier
+from zofl_mpi.problems import Array, Batch
+from zofl_mpi.problems.kernels import fourier
+from zofl_mpi.problems.module import Function, copy_of
 from zofl_mpi.problems.terms import PerClient, check, dissimilarity, into_ball, of
 
 T = TypeVar("T")
@@ -66,7 +67,7 @@ class Network:
     dtype: DTypeLike = np.float32
     device: str = "cpu"
     convolution: Literal["auto", "direct"] = "auto"
-    _function: _Function = field(init=False, repr=False, compare=False)
+    _function: Function = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if np.dtype(self.dtype) not in (np.dtype(np.float32), np.dtype(np.float64)):
@@ -75,10 +76,10 @@ class Network:
             check(name, value, self.m)
         if self.convolution not in ("auto", "direct"):
             raise UserError(f"convolution {self.convolution!r}: allowed are auto, direct")
-        module = _copied(self.module)
+        module = copy_of(self.module)
         if self.convolution == "auto" and torch.device(self.device).type == "cpu":
             fourier.quicken(module)
-        function = _Function(module, self.input_shape, self.classes, np.dtype(self.dtype), self.device)
+        function = Function(module, self.input_shape, self.classes, np.dtype(self.dtype), self.device)
         object.__setattr__(self, "_function", function)
 
     @property
@@ -259,162 +260,6 @@ def _drawing_from(generator: np.random.Generator) -> Iterator[None]:
     with torch.random.fork_rng(devices=()):
         torch.default_generator.manual_seed(int(generator.integers(2**63)))
         yield
-
-
-@final
-class _Function:
-    """A module as a function of a flat vector. Its parameters are views of that vector while it computes, else empty.
-
-    Vectors and inputs lie in memory that torch allocated: a matrix product may round differently at an address that is
-    not a multiple of 64, and NumPy's arrays start anywhere.
-    """
-
-    def __init__(
-        self, module: nn.Module, input_shape: tuple[int, ...], classes: int, dtype: np.dtype[Any], device: str
-    ) -> None:
-        self.module = module
-        self.input_shape = input_shape
-        self.dtype = torch.from_numpy(np.empty(0, dtype)).dtype
-        self.device = torch.device("cpu")
-        self.module.to(self.dtype)
-        self._try(classes)
-        self.device = torch.device(device)
-        self.module.to(self.device)
-        self.parameters = [p for p in self.module.parameters() if p.requires_grad]
-        self.shapes = [p.shape for p in self.parameters]
-        self.sizes = [p.numel() for p in self.parameters]
-        self.n = sum(self.sizes)
-        if self.n == 0:
-            raise UserError(f"{type(module).__name__} has no parameter with requires_grad: there is nothing to train")
-        # Convolutions are a quarter faster on images whose channels lie side by side: 5.3 ms for 7.4 a step of `CNN`.
-        is_image = len(input_shape) == 3 and any(isinstance(part, nn.Conv2d) for part in self.module.modules())
-        self.channels_last = is_image and self.device.type == "cpu"
-        self._release()
-
-    def vector(self, x: Array) -> Tensor:
-        """(n,) a copy of x on the device."""
-        return torch.tensor(x, dtype=self.dtype, device=self.device)
-
-    @contextmanager
-    def at(self, y: Tensor) -> Iterator[list[Tensor]]:
-        """Meanwhile the module's parameters are views of y (n,); yields these, without requires_grad."""
-        parts = [part.view(shape) for part, shape in zip(y.split_with_sizes(self.sizes), self.shapes, strict=True)]
-        for parameter, part in zip(self.parameters, parts, strict=True):
-            parameter.data = part
-        try:
-            with self._deterministic():
-                yield parts
-        finally:
-            self._release()
-
-    def gradient(self, inputs: Tensor, labels: Tensor, reduction: str = "mean") -> tuple[Tensor, ...]:
-        """The gradient of the cross-entropy with respect to each parameter."""
-        loss = cross_entropy(self.module(inputs), labels, reduction=reduction)
-        return torch.autograd.grad(loss, self.parameters, materialize_grads=True)
-
-    @torch.no_grad()
-    def logits(self, inputs: Tensor) -> Tensor:
-        """(B, C) float64."""
-        found = self.module(inputs)
-        if not isinstance(found, Tensor):
-            raise TypeError(f"it returns a {type(found).__name__}, not logits")
-        return found.to(torch.float64)
-
-    def samples(self, data: Dataset, positions: Batch) -> tuple[Tensor, Tensor]:
-        """Inputs (..., *input_shape) and labels (...) of the samples at `positions` (...), on the device.
-
-        Raises:
-            IndexError: a position is not in 0..len(data) - 1.
-        """
-        if positions.size and (positions.min() < 0 or positions.max() >= len(data)):
-            raise IndexError(f"a batch has a position outside 0..{len(data) - 1}")
-        rows = (positions if data.rows is None else data.rows[positions]).ravel()
-        stored = np.asarray(data.inputs)  # a memory map's own indexing is several times slower
-        raw = torch.empty((len(rows), *self.input_shape), dtype=torch.from_numpy(stored[:0].copy()).dtype)
-        np.take(stored, rows, axis=0, out=raw.numpy().reshape(len(rows), -1), mode="clip")  # "raise" would copy again
-        raw = raw.to(self.device)
-        inputs = raw.to(self.dtype, memory_format=torch.channels_last) if self.channels_last else raw.to(self.dtype)
-        for combine, value, neutral in ((inputs.mul_, data.scale, 1.0), (inputs.add_, data.shift, 0.0)):
-            if np.ndim(value):
-                combine(self.vector(np.asarray(value)).view(self.input_shape))
-            elif value != neutral:
-                combine(float(value))
-        labels = torch.from_numpy(data.labels[rows].astype(np.int64)).to(self.device)
-        return self._shaped(inputs, positions.shape), labels.view(positions.shape)
-
-    def flops(self, batch_size: int) -> float:
-        """Of a forward and a backward pass on a batch of this size."""
-        from zofl_mpi.costs import Products  # 0.3 s
-
-        inputs, point = self._zeros(batch_size, *self.input_shape), self._zeros(self.n)
-        labels = torch.zeros(batch_size, dtype=torch.int64, device=self.device)
-        with self.at(point), fourier.direct(self.module), Products() as told:
-            self.gradient(inputs, labels)
-        return float(told.flops)
-
-    def _zeros(self, *shape: int) -> Tensor:
-        return torch.zeros(shape, dtype=self.dtype, device=self.device)
-
-    def _shaped(self, inputs: Tensor, shape: tuple[int, ...]) -> Tensor:
-        """(*shape, *input_shape) of (N, *input_shape)."""
-        inputs = inputs.view((*shape, *self.input_shape))
-        if not self.channels_last:
-            return inputs
-        channels, _, width = self.input_shape  # for one channel torch itself writes strides that take slow paths
-        inner = (1, width * channels, channels)
-        return inputs.as_strided(inputs.shape, (*inputs.stride()[: len(shape)], *inner))
-
-    def _release(self) -> None:
-        for parameter in self.parameters:
-            parameter.data = torch.empty(0, dtype=self.dtype, device=self.device)
-
-    def _deterministic(self) -> AbstractContextManager[None]:
-        """On a GPU cuDNN may else choose by speed, and round to 10 bits."""
-        if self.device.type == "cpu":
-            return nullcontext()
-        return torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)
-
-    def _try(self, classes: int) -> None:
-        """Refuse what is no function of the parameters and the inputs, by one forward pass of two inputs."""
-        name = type(self.module).__name__
-        inputs = torch.linspace(-1, 1, 2 * int(np.prod(self.input_shape)), dtype=self.dtype)
-        before = [buffer.clone() for buffer in self.module.buffers()]
-        with torch.random.fork_rng(devices=()):
-            state = torch.random.get_rng_state()
-            try:
-                logits = self.logits(inputs.view(2, *self.input_shape))
-            except Exception as error:  # the user's code
-                reason = str(error).partition("\n")[0]
-                raise UserError(f"{name} does not take inputs of shape {self.input_shape}: {reason}") from error
-            drew = not torch.equal(state, torch.random.get_rng_state())
-        if logits.shape != (2, classes):
-            got = tuple(logits.shape[1:])
-            raise UserError(f"{name} maps an input to an output of shape {got}, not to {classes} logits, one a class")
-        if not all(map(torch.equal, before, self.module.buffers())):
-            raise UserError(
-                f"{name} changes its buffers in a forward pass (BatchNorm's running statistics?), so it is no function "
-                "of its parameters: take GroupNorm or LayerNorm, BatchNorm with track_running_stats=False, or .eval()"
-            )
-        if drew:
-            raise UserError(
-                f"{name} draws random numbers in a forward pass (dropout?), so it is no function of its parameters: "
-                "take probability 0, or .eval()"
-            )
-
-
-def _copied(module: nn.Module) -> nn.Module:
-    """A copy on the CPU that nobody else computes with."""
-    if any(isinstance(p, nn.parameter.UninitializedParameter) for p in module.parameters()):
-        raise UserError(
-            f"{type(module).__name__} has lazy modules: give each its sizes, x has one length from the start"
-        )
-    try:
-        return copy.deepcopy(module).to("cpu")
-    except Exception as error:  # weight_norm as it was, lazy modules
-        reason = str(error).partition("\n")[0]
-        raise UserError(
-            f"{type(module).__name__} cannot be copied: {reason}; torch.nn.utils.parametrizations can"
-        ) from error
 
 
 def _project(point: Tensor, centre: Tensor, radius: float) -> None:

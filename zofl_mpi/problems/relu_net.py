@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from zofl_mpi.data import Dataset
-from zofl_mpi.descent import descend
 from zofl_mpi.errors import UserError, demand
+from zofl_mpi.numerics.descent import descend
 from zofl_mpi.problems import Array, Batch
 
 Vector = NDArray[np.float64]

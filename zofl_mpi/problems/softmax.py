@@ -17,7 +17,7 @@ from numpy.typing import DTypeLike, NDArray
 from zofl_mpi.data import Dataset
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Array, Batch
-from zofl_mpi.problems.softmax_kernels import KERNELS, Minibatches, choose
+from zofl_mpi.problems.kernels.softmax import KERNELS, Minibatches, choose
 from zofl_mpi.problems.terms import PerClient, check, dissimilarity, into_ball, of
 
 QUIET = np.errstate(all="ignore")  # values that are not finite are the caller's to find

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.errors import UserError, demand
+from zofl_mpi.numerics.projections import ball
 from zofl_mpi.problems import Array
-from zofl_mpi.projections import ball
 
 PerClient = float | Sequence[float] | NDArray[np.float64]
 

@@ -17,11 +17,12 @@ from typing import Any, NoReturn
 
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import device, flags
+from zofl_mpi.run.launch import connect, speaks_first
 from zofl_mpi.run.plan import Plan, RunFlags, method_of, print_plan, problem_of, understand
 from zofl_mpi.run.setting import Setting
 from zofl_mpi.run.signals import Stop
 from zofl_mpi.run.streams import Streams
-from zofl_mpi.run.world import Ended, World, at_server, connect, speaks_first, together
+from zofl_mpi.run.world import Ended, World, at_server, together
 
 RANKS_LISTED = 512
 """With more ranks, only the different hosts, devices, ... are kept: an HDF5 attribute holds 64 kB."""
@@ -203,8 +204,8 @@ def build_setting(world: World, family: Any, plan: Plan, chosen: str) -> Setting
 
 def _serve(world: World, method: Any, setting: Setting, stop: Stop) -> int:
     """A client rank's whole life."""
-    from zofl_mpi.run.answering import ClientRank
-    from zofl_mpi.run.mpi import MPIWorld
+    from zofl_mpi.run.mpi.client import ClientRank
+    from zofl_mpi.run.mpi.world import MPIWorld
 
     assert isinstance(world, MPIWorld)
     own = {i: data for i, data in enumerate(setting.data) if 1 + i % (world.size - 1) == world.rank}

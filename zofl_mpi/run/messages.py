@@ -27,6 +27,16 @@ PLAIN = (bool, int, float, str, type(None))
 
 APART = {"apart": True}
 """Metadata of a dataclass field that is counted apart: labels, which the tables of [C] leave out."""
+MOVED = {
+    "zofl_mpi.zo_hfl": {"State": "zofl_mpi.methods.zo_hfl"},
+    "zofl_mpi.fedrzo": {"State": "zofl_mpi.methods.fedrzo_nn", "BilevelState": "zofl_mpi.methods.fedrzo_bl"},
+    "zofl_mpi.baselines.local_sgd": {"State": "zofl_mpi.rounds.local_sgd"},
+    "zofl_mpi.baselines.scaffold": {"State": "zofl_mpi.methods.scaffold"},
+    "zofl_mpi.baselines.scaffnew": {"State": "zofl_mpi.methods.scaffnew"},
+    "zofl_mpi.baselines.fsl_sage": {"SageState": "zofl_mpi.methods.fsl_sage"},
+    "zofl_mpi.split_training": {"State": "zofl_mpi.rounds.split.messages"},
+}
+"""{module: {class: its module today}} of the states in checkpoints that were written before these classes moved."""
 
 
 def size(message: Any) -> int:
@@ -189,7 +199,7 @@ def _padded(nbytes: int) -> int:
 
 @lru_cache(maxsize=256)
 def _class(module: str, name: str) -> type[Any]:
-    found: Any = importlib.import_module(module)
+    found: Any = importlib.import_module(MOVED.get(module, {}).get(name, module))
     for part in name.split("."):
         found = getattr(found, part)
     return cast("type[Any]", found)

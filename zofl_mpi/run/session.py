@@ -69,8 +69,8 @@ def clients_of(world: World, method: Method[Any], stop: Stop) -> Clients:
     """In this process, or on the other ranks."""
     if world.size == 1:
         return LocalClients(list(method.setting.data), stop, method)
-    from zofl_mpi.run.asking import MPIClients
-    from zofl_mpi.run.mpi import MPIWorld
+    from zofl_mpi.run.mpi.server import MPIClients
+    from zofl_mpi.run.mpi.world import MPIWorld
 
     assert isinstance(world, MPIWorld)
     return MPIClients(world, method.setting.m, stop, method)

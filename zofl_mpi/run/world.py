@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import sys
 from collections.abc import Callable, Mapping
@@ -12,7 +11,6 @@ from typing import Any, Protocol, TypeVar, cast, final
 from zofl_mpi.errors import UserError
 
 T = TypeVar("T")
-
 SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 """Variables in which launchers say how many processes they started."""
 SIGNS = ("PMIX_RANK", "PALS_RANKID", "FLUX_TASK_RANK")
@@ -147,24 +145,3 @@ def at_server(world: World, work: Callable[[], T]) -> T | None:
     if problem is not None:
         raise problem
     return found
-
-
-def speaks_first(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether this process should print what concerns all, while MPI is not there to ask."""
-    ranks = [
-        environment[k] for k in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID") if k in environment
-    ]
-    return not ranks or ranks[0] == "0"
-
-
-def connect(environment: Mapping[str, str] = os.environ) -> World:
-    """All processes that a launcher started; `Alone` if there is no sign of a launcher. MPI is not even loaded then.
-
-    Raises:
-        UserError: the launcher's processes do not see each other.
-    """
-    if not launched(environment):
-        return Alone()
-    from zofl_mpi.run.mpi import MPIWorld
-
-    return MPIWorld()

@@ -1,0 +1,84 @@
+"""A data set of one's own: an .npz file with the arrays x and y."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zofl_mpi.data import Array, Raw
+from zofl_mpi.data.reading import reading_file
+from zofl_mpi.errors import UserError
+
+MOST_CLASSES = 65_536  # of a .npz; a label beyond it is a mistake, and the counts are arrays of this length
+
+
+def read_npz(path: Path) -> Raw:
+    """Arrays x (N, ...) of bytes, float32 or float64 and y (N,); inputs (N, p).
+
+    Integers y >= 0 are labels, classes = max y + 1. Floats y are the targets of a regression, all samples of one class.
+
+    Raises:
+        UserError: it is no such file, or its arrays do not fit that description.
+    """
+    x, y = (_npz_array(path, field) for field in ("x", "y"))
+    _check_inputs(path, x)
+    _check_shape(path, x, y)
+    inputs = np.ascontiguousarray(x.reshape(len(x), -1).astype(x.dtype.newbyteorder("="), copy=False))
+    levels = 255 if inputs.dtype == np.uint8 else None
+    if y.dtype.kind == "f":
+        return Raw(inputs, np.zeros(len(y), np.int64), 1, levels=levels, targets=_targets(path, y))
+    _check_labels(path, y)
+    return Raw(inputs, y.astype(np.int64), int(y.max()) + 1, levels=levels)
+
+
+def _npz_array(path: Path, field: str) -> NDArray[Any]:
+    advice = "write it with numpy.savez(path, x=..., y=...), arrays of numbers and no objects"
+    with reading_file(path, advice), path.open("rb") as file:  # given a path, np.load leaks the file of a bad zip
+        stored = np.load(file, allow_pickle=False)
+        if not isinstance(stored, np.lib.npyio.NpzFile):
+            raise UserError(f"{path} holds one bare array: {advice}")
+        with stored:
+            if field not in stored.files:
+                raise UserError(f"{path} has no array {field} but {', '.join(stored.files) or 'nothing'}: {advice}")
+            return np.asarray(stored[field])
+
+
+def _check_inputs(path: Path, x: Array) -> None:
+    if x.dtype.type not in (np.uint8, np.float32, np.float64):
+        raise UserError(f"{path}: x is {x.dtype}, it must be uint8, float32 or float64: convert it with x.astype")
+    if x.ndim < 2 or x.size == 0:
+        raise UserError(f"{path}: x has the shape {x.shape}, it must be (samples, features...), none of them 0")
+    if x.dtype.kind == "f" and not np.isfinite(x).all():
+        first = int(np.flatnonzero(~np.isfinite(x.reshape(len(x), -1)).all(axis=1))[0])
+        raise UserError(f"{path}: x is NaN or infinite (first in sample {first}): remove or repair such samples")
+
+
+def _check_shape(path: Path, x: Array, y: Array) -> None:
+    if y.dtype.kind not in "iuf" or y.ndim != 1:
+        raise UserError(
+            f"{path}: y is {y.dtype} of shape {y.shape}, it must be one integer (a class) or one float (a target of a "
+            "regression) a sample, shape (samples,)"
+        )
+    if len(y) != len(x):
+        what = "targets" if y.dtype.kind == "f" else "labels"
+        raise UserError(f"{path}: x holds {len(x)} samples but y {len(y)} {what}, the numbers must be equal")
+
+
+def _targets(path: Path, y: Array) -> NDArray[np.float64]:
+    with np.errstate(over="ignore"):  # told below
+        targets = y.astype(np.float64)
+    if not np.isfinite(targets).all():
+        first = int(np.flatnonzero(~np.isfinite(targets))[0])
+        raise UserError(f"{path}: y is NaN or infinite (first in sample {first}): remove or repair such samples")
+    return targets
+
+
+def _check_labels(path: Path, y: Array) -> None:
+    if y.min() < 0 or y.max() >= MOST_CLASSES:
+        span = f"{y.min()} to {y.max()}"
+        raise UserError(
+            f"{path}: y runs from {span}, labels must lie in 0 to {MOST_CLASSES - 1}: number the classes from 0"
+        )

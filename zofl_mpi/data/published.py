@@ -1,0 +1,68 @@
+"""The published data sets that `data.download` fetches: files and checksums, and where they are looked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+from zofl_mpi.data.cache import user_folder
+
+
+@final
+@dataclass(frozen=True)
+class Remote:
+    """Where a data set is published.
+
+    Attributes:
+        url: the folder that holds the files.
+        files: file name -> "sha256:..." or "md5:...".
+    """
+
+    url: str
+    files: Mapping[str, str]
+
+
+IDX_FILES = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
+MNIST = (
+    "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+    "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+    "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+    "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+)
+FASHION_MNIST = (
+    "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+    "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+    "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+    "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+)
+
+
+def _gzipped(sha256s: Sequence[str]) -> dict[str, str]:
+    return {f"{file}.gz": f"sha256:{value}" for file, value in zip(IDX_FILES, sha256s, strict=True)}
+
+
+REMOTES: dict[str, Remote] = {
+    "mnist": Remote("https://ossci-datasets.s3.amazonaws.com/mnist/", _gzipped(MNIST)),
+    "fashion-mnist": Remote("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/", _gzipped(FASHION_MNIST)),
+    "cifar10": Remote(
+        "https://www.cs.toronto.edu/~kriz/", {"cifar-10-binary.tar.gz": "md5:c32a1d4ab5d03f1284b67883e8d87530"}
+    ),
+}
+
+
+def default_data_dir() -> Path:
+    """``$ZOFL_DATA``, else a folder in the user's cache."""
+    return user_folder("ZOFL_DATA", "data")
+
+
+def remedy(name: str, data_dir: Path | None = None) -> str:
+    """What a user can do who lacks the files of `name` in `data_dir`."""
+    where = "" if data_dir in (None, default_data_dir()) else f" --data-dir {data_dir}"
+    return f"fetch it with `python -m zofl_mpi.data.download {name}{where}`"

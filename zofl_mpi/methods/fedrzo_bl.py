@@ -1,0 +1,335 @@
+"""FedRZO_bl: zeroth-order local steps on a bilevel or minimax problem, with delayed inexact lower solutions.
+
+[B] Qiu, Shanbhag, Yousefian, "Zeroth-Order Methods for Nondifferentiable, Nonconvex, and Hierarchical Federated
+Optimization", NeurIPS 2023, Algorithms 2 and 3.
+
+    min_x (1/m) sum_i f_i(x, y(x)),    y(x) = argmin_y (1/m) sum_i h_i(x, y);    minimax is h = -f
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar, cast, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zofl_mpi.errors import UserError, demand
+from zofl_mpi.numerics import zo
+from zofl_mpi.problems import Bilevel
+from zofl_mpi.rounds.lower import Iterate, Lower, Moved, Schedule
+from zofl_mpi.rounds.zeroth_order import COLUMNS, Local, Model, Stepped, finite, score_of
+from zofl_mpi.run.clients import Client, Clients
+from zofl_mpi.run.setting import Setting
+from zofl_mpi.run.streams import Purpose
+
+Array = NDArray[Any]
+
+
+@final
+@dataclass(frozen=True)
+class Solutions:
+    """Server to client, Algorithm 2, line 7: the two inexact lower solutions; x_r and v the client has."""
+
+    y0: Array  # (n_lower,) at x_r
+    yv: Array  # (n_lower,) at x_r + eta v
+
+
+@final
+@dataclass(frozen=True)
+class Nothing:
+    """Client to server: received. No bytes."""
+
+
+@final
+@dataclass(frozen=True)
+class Halfway:
+    """The same in Algorithm 2."""
+
+    y0: Array  # (n_lower,)
+    yv: Array  # (n_lower,)
+    steps: int
+
+
+@final
+@dataclass(frozen=True)
+class Points:
+    """Server to client at an evaluation."""
+
+    x: Array  # (k, n)
+    y: Array  # (k, n_lower) a lower solution at each of them
+
+
+@final
+@dataclass(frozen=True)
+class Values:
+    """Client to server at an evaluation."""
+
+    f: Array  # (k,) f_i on all samples
+
+
+@final
+@dataclass(frozen=True)
+class Slope:
+    """Client to server, outside the algorithm: the lower level's gradient on all of its samples."""
+
+    g: Array  # (n_lower,)
+
+
+@final
+@dataclass(frozen=True)
+class At:
+    """Server to client, outside the algorithm."""
+
+    y: Array  # (n_lower,)
+    shifted: int  # 1: at x + eta v; 0: at x
+
+
+@final
+@dataclass(frozen=True)
+class BilevelState:
+    """What Algorithm 2's server carries from round to round."""
+
+    x: Array  # (n,) the iterate
+    drawn: Array  # (n,) uniformly drawn from all mean iterates so far
+    y: Array  # (n_lower,) the lower solution at the x before
+    steps: int = 0  # local iterations so far
+    step_distance: float = math.nan  # |x_{r+1} - x_r|
+    lower_rounds: int = 0  # communication rounds of the lower level in this round, both calls
+    lower_steps: int = 0  # local steps of the lower level of a client in this round, both calls
+    lower_residual: float = math.nan
+    lower_residual_shifted: float = math.nan
+
+
+LOWER_COLUMNS: Mapping[str, tuple[str, str]] = {
+    "y": ("1", "the lower solution at x of the last round"),
+    "lower_rounds": ("1", "communication rounds of the lower level in this round, both calls"),
+    "lower_steps": ("1", "local steps of the lower level in this round, both calls, of each client"),
+    "lower_residual": (
+        "1",
+        "|(1/m) sum_i grad_y h_i(x, y)| on all samples, y returned by the call at x; with Y(x), |y - P(y - grad)|",
+    ),
+    "lower_residual_shifted": ("1", "the same for the call at x + eta v"),
+    "lower_error": ("1", "|y - y(x)| of the call that an evaluation makes; nan without --exact"),
+    "objective_exact": ("1", "f(x, y(x)) with the exact y(x); nan without --exact"),
+}
+
+
+@final
+@dataclass(frozen=True)
+class FedRZOBL:
+    """[B] Algorithm 2: one direction a round, two calls of an inexact federated solver, delayed lower solutions.
+
+    Attributes:
+        setting: problem, data and random numbers.
+        local: the local steps on the upper level.
+        solver: the lower level.
+        exact: at each evaluation also solve the lower level exactly, where the problem can: to see what inexactness
+            does, and for the estimate of the gradient (--probe).
+    """
+
+    needs: ClassVar[type] = Bilevel
+    setting: Setting
+    local: Local = field(default_factory=Local)
+    solver: Lower = field(default_factory=Lower)
+    exact: bool = False
+
+    def __post_init__(self) -> None:
+        told = "0 without --exact: directions need the exact lower solutions at both of their ends"
+        demand(self.exact or self.local.probe == 0, "probe", self.local.probe, told)
+        for flag, asked in (("--exact", self.exact), ("--lower exact", self.solver.lower == "exact")):
+            if asked and not hasattr(self.setting.problem, "solution"):
+                raise UserError(f"{flag}: this problem does not know its lower solution; leave it out")
+        self.convex  # noqa: B018  (checks the sets)
+
+    @property
+    def problem(self) -> Bilevel:
+        """What is minimised."""
+        return cast(Bilevel, self.setting.problem)
+
+    # --- the server: Algorithm 2
+
+    def start(self) -> BilevelState:
+        """x_0, and the first point of the lower level."""
+        x = self.local.start(self.setting)
+        return BilevelState(x, x, self.first_lower())
+
+    def first_lower(self) -> Array:
+        """(n_lower,) where the first lower solve starts."""
+        initial = getattr(self.problem, "initial_lower", None)
+        y = np.zeros(self.problem.n_lower) if initial is None else initial()
+        return np.asarray(y, self.setting.dtype)
+
+    def lower_start(self, state: BilevelState) -> Array:
+        """(n_lower,) where the lower solves of the next round start."""
+        return state.y if self.solver.y0 == "last" else self.first_lower()
+
+    def round(self, state: BilevelState, r: int, clients: Clients) -> BilevelState:
+        """Algorithm 2."""
+        setting, x = self.setting, state.x
+        for _ in clients.ask(self.place, Model(x, r)):
+            pass
+        y = self.lower_start(state)
+        yv, calls = self.solved(clients, self.shifted(x, r), y, r, shifted=True)
+        y0, more = self.solved(clients, x, y, r)
+        shares = self.local.shares(setting)
+        new = clients.mean(self.step, Solutions(y0, yv), weights=shares).x
+
+        drawn, kept = state.drawn, self.local.keeps(setting, state.steps, r)
+        if kept is not None:
+            drawn = clients.mean(self.partial, Halfway(y0, yv, kept), weights=shares, counted=False).x
+        return BilevelState(
+            new,
+            drawn,
+            y0,
+            state.steps + self.local.steps(setting.m),
+            float(np.linalg.norm(new.astype(np.float64) - x)),
+            calls.rounds + more.rounds,
+            calls.T + more.T,
+            self.residual(clients, x, y0, shifted=False),
+            self.residual(clients, self.shifted(x, r), yv, shifted=True),
+        )
+
+    def direction(self, r: int) -> Array:
+        """(n,) v of round r, one for all clients and local steps, of norm 1."""
+        return zo.direction(self.setting.streams(Purpose.DIRECTION, r=r), self.problem.n, self.setting.dtype)
+
+    def shifted(self, x: Array, r: int) -> Array:
+        """(n,) x + eta v."""
+        return np.asarray(x + x.dtype.type(self.local.eta) * self.direction(r))
+
+    def solved(
+        self, clients: Clients, x: Array, y: Array, r: int, *, shifted: bool = False, counted: bool = True
+    ) -> tuple[Array, Schedule]:
+        """One call of the lower solver, from y, at x or (`shifted`) at x + eta v."""
+        return self.solver.solve(self.setting, clients, self.lower, x, y, r, shifted=shifted, counted=counted)
+
+    def residual(self, clients: Clients, x: Array, y: Array, *, shifted: bool) -> float:
+        """|y - P(y - g)| with g = (1/m) sum_i grad_y h_i on all samples and the projection P onto Y(x); |g| without.
+
+        Args:
+            x: (n,) the point of the call: x + eta v if `shifted`.
+        """
+        g = clients.mean(self.slope, At(y, int(shifted)), counted=False).g
+        project = getattr(self.problem, "project_lower", None)
+        if project is not None:
+            g = y - project(x, y - g)
+        return float(np.linalg.norm(g))
+
+    # --- a client
+
+    def place(self, client: Client, message: Model) -> Nothing:
+        """x_r has come; it stays for the rest of the round."""
+        client.memory["x"], client.memory["r"] = message.x, message.r
+        return Nothing()
+
+    def lower(self, client: Client, message: Iterate) -> Moved:
+        """Algorithm 3, a client's part of one communication round."""
+        _, data = self.parts(client)
+        x = self._point(client, message.shifted)
+        return self.solver.local(self.setting, client, data, x, client.memory["r"], message)
+
+    def slope(self, client: Client, message: At) -> Slope:
+        """The gradient of h_i on all of the client's samples, for the record."""
+        _, data = self.parts(client)
+        g = self.problem.gradient_h(client.i, self._point(client, message.shifted), message.y, data)
+        return Slope(np.asarray(g, np.float64))
+
+    def step(self, client: Client, message: Solutions) -> Stepped:
+        """Algorithm 2, the H local steps."""
+        return Stepped(self._stepped(client, message.y0, message.yv))
+
+    def partial(self, client: Client, message: Halfway) -> Stepped:
+        """The first of them once more, up to the iterate that is drawn."""
+        return Stepped(self._stepped(client, message.y0, message.yv, message.steps))
+
+    def _stepped(self, client: Client, y0: Array, yv: Array, steps: int | None = None) -> Array:
+        setting, eta = self.setting, self.local.eta
+        x, r = client.memory["x"], client.memory["r"]
+        data, _ = self.parts(client)
+        batches, v = self.local.batches(setting, client, len(data), r), self.direction(r)
+        step, y = x.dtype.type(eta) * v, np.stack([yv, y0])
+
+        def estimate(x: Array, k: int) -> Array:
+            F = np.asarray(self.problem.f(client.i, np.stack([x + step, x]), y, data, batches[k]), np.float64)
+            finite(F, 2)
+            return np.asarray(zo.estimate(float(F[0] - F[1]), v, eta))
+
+        return self.local.descend(setting, x, r, estimate, self.convex[client.i], steps)
+
+    def parts(self, client: Client) -> tuple[Any, Any]:
+        """The samples that f_i and h_i see."""
+        parts = getattr(self.problem, "parts", None)
+        return (client.data, client.data) if parts is None else parts(client.data)
+
+    def _point(self, client: Client, shifted: int) -> Array:
+        x = client.memory["x"]
+        return self.shifted(x, client.memory["r"]) if shifted else x
+
+    @cached_property
+    def convex(self) -> Sequence[Any]:
+        """X_0, ..., X_{m-1}."""
+        return self.local.sets(self.setting)
+
+    # --- reports
+
+    def evaluate(self, state: BilevelState, r: int, clients: Clients) -> dict[str, float]:
+        setting, x = self.setting, state.x
+        for _ in clients.ask(self.place, Model(x, r + 1), counted=False):
+            pass
+        y, _ = self.solved(clients, x, self.lower_start(state), r + 1, counted=False)
+        points = np.stack([x, *(self._ends(x, r) if self.exact else ())])
+        exact = [self.solver.exact(setting, point) for point in points if self.exact]
+        if exact:
+            points = np.concatenate([x[None], points])
+        shares = self.local.shares(setting)
+        replies = clients.ask(self.measure, Points(points, np.stack([y, *exact])), counted=False)
+        F = np.asarray(sum(shares[i] * told.f for i, told in replies))
+        plus, minus = F[2::2], F[3::2]
+        return {
+            "objective": float(F[0]),
+            **self.local.scored(score_of(self.problem, x, y, setting.test)),
+            **self.local.stationarity(setting, x, r, plus - minus, self.convex),
+            "objective_exact": float(F[1]) if exact else math.nan,
+            "lower_error": float(np.linalg.norm(y.astype(np.float64) - exact[0])) if exact else math.nan,
+        }
+
+    def _ends(self, x: Array, r: int) -> Iterator[Array]:
+        """Both ends of each direction of the report, one after the other."""
+        for v in self.local.directions(self.setting, r):
+            step = x.dtype.type(self.local.eta) * v
+            yield np.asarray(x + step)
+            yield np.asarray(x - step)
+
+    def measure(self, client: Client, message: Points) -> Values:
+        """Step of an evaluation: f_i on all samples."""
+        data, _ = self.parts(client)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return Values(np.asarray(self.problem.f(client.i, message.x, message.y, data), np.float64))
+
+    def columns(self) -> Mapping[str, tuple[str, str]]:
+        return {**COLUMNS, **LOWER_COLUMNS}
+
+    def plan(self, rounds: int) -> dict[str, str | float]:
+        setting, problem = self.setting, self.problem
+        itemsize, lower = np.dtype(setting.dtype).itemsize, problem.n_lower * np.dtype(setting.dtype).itemsize
+        first = Schedule(0, 1, 0.0)
+        if self.solver.lower != "exact":
+            first = self.solver.schedule(problem, self.local.start(setting), 0, setting.m)
+        vectors = self.solver.sequences * lower
+        return {
+            "length of x, n": problem.n,
+            "length of y": problem.n_lower,
+            "clients, all of which take part": setting.m,
+            **self.local.plan(setting),
+            "upper level, bytes down, for each client and round": problem.n * itemsize + 8 + 2 * lower,
+            "upper level, bytes up, for each client and round": problem.n * itemsize,
+            "lower level, calls in a round": 2,
+            "lower level, communication rounds of a call at x_0": first.rounds,
+            "lower level, local steps of a call at x_0": first.T,
+            "lower level, bytes down, for each client and communication round": vectors + 16,
+            "lower level, bytes up, for each client and communication round": vectors,
+        }

@@ -1,0 +1,258 @@
+"""FSL-SAGE: split learning whose auxiliary heads learn to estimate the server's gradient at the cut.
+
+Nair, Lin, Liu, Liu, "FSL-SAGE: Accelerating Federated Split Learning via Smashed Activation Gradient Estimation",
+ICML 2025.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, ClassVar, final
+
+import numpy as np
+
+from zofl_mpi.errors import demand
+from zofl_mpi.numerics.optimisers import Optimiser
+from zofl_mpi.problems import Split
+from zofl_mpi.rounds.split.client import LocalSteps
+from zofl_mpi.rounds.split.client_part import own_part, own_update, with_head
+from zofl_mpi.rounds.split.costs import measured_of, plan_of
+from zofl_mpi.rounds.split.messages import Ask, Model, Scored, Smashed, State, Trained, Update, Whole
+from zofl_mpi.rounds.split.report import COLUMNS, report, scored
+from zofl_mpi.rounds.split.server import Server
+from zofl_mpi.rounds.split.training import Training, first_state
+from zofl_mpi.run.clients import Client, Clients
+from zofl_mpi.run.setting import Setting
+
+Tensor = Any  # torch's
+
+
+@final
+@dataclass(frozen=True)
+class Head:
+    """Server to client: its aligned auxiliary head."""
+
+    theta: Tensor  # (|theta_a|,)
+
+
+@final
+@dataclass(frozen=True)
+class SageState(State):
+    """What the server carries from round to round: theta_a in `theta` is the first head; and what alignment needs."""
+
+    heads: dict[str, Tensor] = field(default_factory=dict)  # {i: (|theta_a|,)} as last aligned
+    smashed: dict[str, Tensor] = field(default_factory=dict)  # {i: (N, *smashed_shape)} client i's last uploads
+    labels: dict[str, Tensor] = field(default_factory=dict)  # {i: (N,)}
+    alignment_loss: float = math.nan
+
+
+@final
+@dataclass(frozen=True)
+class FSLSAGE:
+    """Clients step along the gradient that their head estimates; every l-th round the server aligns the heads.
+
+    A head is aligned once in such a round, after the client's first upload, on the client's last uploads: so that the
+    gradient of its loss at the smashed samples is near the server's. It does not train on the local loss, and it is not
+    averaged.
+
+    Attributes:
+        setting: problem, data and random numbers.
+        training: the round.
+        l: the heads are aligned in the rounds 0, l, 2l, ...
+        buffer: samples of each client that the server keeps for it.
+        align_epochs: steps of the alignment, each on the whole buffer.
+        align_lr: their size (Adam).
+    """
+
+    needs: ClassVar[type] = Split
+    setting: Setting
+    training: Training = field(default_factory=Training)
+    l: int = 10  # noqa: E741  (the paper's symbol)
+    buffer: int = 1000
+    align_epochs: int = 100
+    align_lr: float = 1e-3
+
+    def __post_init__(self) -> None:
+        for flag in ("l", "buffer"):
+            demand(getattr(self, flag) >= 1, flag, getattr(self, flag), "a whole number, at least 1")
+        demand(self.align_epochs >= 0, "align_epochs", self.align_epochs, "a whole number, at least 0")
+        demand(0 <= self.align_lr < math.inf, "align_lr", self.align_lr, "a step size, at least 0")
+        self.training.fit(self.setting)
+        demand(self.training.freeze == "none", "freeze", self.training.freeze, "none: heads do not train here anyway")
+        first = all(self.training.uploads(self.setting, i, 0) for i in range(self.setting.m))
+        demand(first, "upload_at", "last", "first: the heads are aligned after it")
+        least = 1 if self.setting.problem.takes_one or self.training.running else 2
+        demand(self.buffer >= least, "buffer", self.buffer, "at least 2: BatchNorm cannot normalise one sample")
+
+    @cached_property
+    def work(self) -> dict[int, LocalSteps]:
+        """The rounds in progress of this process's clients, between their first upload and their aligned head."""
+        return {}
+
+    # --- the server
+
+    def start(self) -> SageState:
+        """The parts as the problem makes them."""
+        return SageState(**vars(first_state(self.setting, self.training, head=False)))
+
+    def round(self, state: SageState, r: int, clients: Clients) -> SageState:
+        """Algorithm 1 of the paper."""
+        setting, training = self.setting, self.training
+        to = training.participants(setting, r)
+        main, memory = Server(setting, training, state), _Memory(state, self.buffer)
+        message, losses, errors = own_part(setting, state, r), {}, []
+        for group in training.groups(setting, r):
+            if r % self.l == 0:
+                for i, item in clients.ask(self.first, message, to=group):
+                    main.step(item)
+                    memory.add(i, item)
+                heads = {}
+                for i in group:
+                    heads[i], error = self.aligned(main, memory, i)
+                    errors.append(error)
+                uploads = clients.ask_each(self.rest, {i: Head(head) for i, head in heads.items()})
+            else:
+                uploads = clients.ask(self.train, message, to=group)
+            for i, item in uploads:
+                match item:
+                    case Smashed():
+                        main.step(item)
+                        memory.add(i, item)
+                    case Trained():
+                        losses[i] = item.loss
+        mean = clients.mean(self.update, Ask(), to=to, weights=training.shares(setting))
+        new = main.state(with_head(setting, state, mean), math.fsum(losses.values()) / len(to))
+        error = math.fsum(errors) / len(errors) if errors else math.nan
+        return SageState(
+            **vars(new), heads=memory.heads, smashed=memory.smashed, labels=memory.labels, alignment_loss=error
+        )
+
+    def aligned(self, main: Server, memory: _Memory, i: int) -> tuple[Tensor, float]:
+        """Client i's head after the alignment, and |estimated - true gradient|^2 summed over the buffer before it."""
+        import torch
+
+        problem = self.setting.problem
+        smashed, labels = (problem.placed(kept[str(i)]) for kept in (memory.smashed, memory.labels))
+        leaf = smashed.detach().requires_grad_()
+        running = self.training.running
+        with problem.top.at(main.theta, main.buffers.clone(), running):  # its running statistics stay as they are
+            (target,) = torch.autograd.grad(problem.server_loss(leaf, labels), leaf)
+        theta = problem.local.initial()[0].to(problem.device)
+        head = theta[problem.n_client :]
+        if str(i) in memory.heads:
+            head.copy_(memory.heads[str(i)])
+        rule, moments, first = Optimiser("adam"), dict[str, Any](), math.nan
+        for epoch in range(max(1, self.align_epochs)):
+            buffers = problem.local.initial()[1].to(problem.device)
+            with problem.local.at(theta, buffers, running) as parameters:
+                loss = problem.local_loss(leaf, labels)
+                (estimated,) = torch.autograd.grad(loss, leaf, create_graph=True)
+                distance = (estimated - target).square().sum()
+                parts = torch.autograd.grad(distance, parameters, materialize_grads=True)
+            first = float(distance.detach()) if epoch == 0 else first
+            g = torch.cat([part.reshape(-1) for part in parts])[problem.n_client :]
+            if self.align_epochs:
+                rule.step(head, g, moments, self.align_lr)
+        memory.heads[str(i)] = head.clone()
+        return memory.heads[str(i)], first
+
+    # --- a client
+
+    def train(self, client: Client, message: Model) -> Generator[Smashed, None, Trained]:
+        """A round without alignment."""
+        local = self.begun(client, message)
+        for q, x, labels in local:
+            yield from self._moved(local, q, x, labels)
+        return local.done()
+
+    def first(self, client: Client, message: Model) -> Smashed:
+        """The first upload of a round with alignment; the head that the step needs is still to come."""
+        local = self.work[client.i] = self.begun(client, message)
+        _, x, labels = next(iter(local))
+        kept = local.buffers.clone()
+        smashed, _ = local.forward(x, labels)
+        local.buffers.copy_(kept)  # the same pass comes once more, with a graph
+        local.reset()
+        return Smashed(smashed, labels)
+
+    def rest(self, client: Client, message: Head) -> Generator[Smashed, None, Trained]:
+        """All local steps, with the aligned head; the first upload has been sent."""
+        local = self.work.pop(client.i)
+        head = local.problem.placed(message.theta)
+        local.theta[local.problem.n_client :] = head
+        client.memory["head"] = message.theta.clone()
+        for q, x, labels in local:
+            yield from self._moved(local, q, x, labels, sent=q == 0)
+        return local.done()
+
+    def begun(self, client: Client, message: Model) -> LocalSteps:
+        """A round's local steps, from theta_c and the client's own head."""
+        import torch
+
+        problem = self.setting.problem
+        head = client.memory.get("head")
+        head = problem.local.initial()[0][problem.n_client :] if head is None else head
+        theta = torch.cat([problem.placed(message.theta), problem.placed(head)])
+        whole = replace(message, theta=theta)
+        return LocalSteps(self.setting, self.training, client, whole, head=False)
+
+    def _moved(
+        self, local: LocalSteps, q: int, x: Tensor, labels: Tensor, sent: bool = False
+    ) -> Generator[Smashed, None, None]:
+        smashed, g = local.gradient(x, labels)
+        if local.uploads(q) and not sent:
+            yield Smashed(smashed, labels)
+        local.step(g)
+
+    def update(self, client: Client, message: Ask) -> Update:
+        """The client's part; the head stays."""
+        return own_update(self.setting, self.training, client)
+
+    # --- reports
+
+    def evaluate(self, state: SageState, r: int, clients: Clients) -> dict[str, float]:
+        return report(state, clients, self.score)
+
+    def score(self, client: Client, message: Whole) -> Scored:
+        """Step of an evaluation."""
+        return scored(self.setting, client, message)
+
+    def columns(self) -> Mapping[str, tuple[str, str]]:
+        return {
+            **COLUMNS,
+            "heads": ("1", "the aligned auxiliary heads"),
+            "smashed": ("1", "the clients' last uploads"),
+            "labels": ("1", "their labels"),
+            "alignment_loss": ("1", "mean over clients of |estimated - true cut gradient|^2, before the alignment"),
+        }
+
+    def measured(self) -> dict[str, str | float]:
+        """What --dry-run measures."""
+        return measured_of(self.setting, self.training, "auxiliary")
+
+    def plan(self, rounds: int) -> dict[str, str | float]:
+        lines = plan_of(self.setting, self.training, rounds, 1, backwards=True, head=False, aligned=self.l)
+        problem = self.setting.problem
+        head = (problem.local.n - problem.n_client) * np.dtype(self.setting.dtype).itemsize
+        return {**lines, f"further bytes down, each client, every {self.l} rounds": head}
+
+
+@final
+class _Memory:
+    """The uploads that alignment looks at, and the heads; copies of the state's dictionaries."""
+
+    def __init__(self, state: SageState, size: int) -> None:
+        self.heads, self.smashed, self.labels = dict(state.heads), dict(state.smashed), dict(state.labels)
+        self.size = size
+
+    def add(self, i: int, item: Smashed) -> None:
+        """First in, first out."""
+        import torch
+
+        for kept, new in ((self.smashed, item.s), (self.labels, item.labels)):
+            old = kept.get(str(i))
+            host = new.detach().cpu()
+            kept[str(i)] = (host.clone() if old is None else torch.cat([old, host]))[-self.size :]

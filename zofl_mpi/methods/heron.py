@@ -1,0 +1,211 @@
+"""HERON-SFL: clients train by forward passes only, the server by backpropagation on what they upload.
+
+[C] Kou, Chen, Yang, Shen, "Lean Clients, Full Accuracy: Hybrid Zeroth- and First-Order Split Federated Learning".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zofl_mpi.errors import UserError, demand
+from zofl_mpi.numerics import zo
+from zofl_mpi.numerics.optimisers import copied
+from zofl_mpi.problems import Split
+from zofl_mpi.rounds.split.client import LocalSteps, drawn, kept
+from zofl_mpi.rounds.split.costs import measured_of, plan_of
+from zofl_mpi.rounds.split.messages import Ask, Model, Scored, Smashed, State, Trained, Update, Whole
+from zofl_mpi.rounds.split.report import COLUMNS, report, scored
+from zofl_mpi.rounds.split.server import averaged_round
+from zofl_mpi.rounds.split.training import Training, first_state
+from zofl_mpi.run import mean
+from zofl_mpi.run.clients import Client, Clients
+from zofl_mpi.run.messages import APART
+from zofl_mpi.run.setting import Setting
+from zofl_mpi.run.streams import Purpose
+
+Tensor = Any  # torch's
+
+
+@final
+@dataclass(frozen=True)
+class Scalars:
+    """Client to server, with --uplink seeds: a model as the steps that lead to it."""
+
+    differences: NDArray[np.float64]  # (h, n_p) of the losses of each step's perturbed passes
+    buffers: Tensor  # (b_l,) these are statistics of the data: no seed gives them
+    arithmetic: str = field(metadata=APART)  # a check, not communication that the method needs
+
+
+@final
+@dataclass(frozen=True)
+class HERON:
+    """[C] equations (2) and (6) to (8).
+
+    Attributes:
+        setting: problem, data and random numbers.
+        training: the round.
+        mu: smoothing radius, in the unit of the distribution.
+        distribution: of the directions: sqrt_d_sphere (norm sqrt(d): entries of size 1, as with gaussian; the same
+            estimate as sphere with mu sqrt(d)), sphere (norm 1) or gaussian.
+        n_p: directions of a local step, whose estimates are averaged.
+        estimate: one-sided (1 + n_p forward passes), central (2 n_p, and one more for an upload), or exact: the
+            gradient itself by backpropagation, which makes this CSE-FSL; for tests.
+        uplink: how a client's model comes back: dense, or seeds: as the n_p differences of losses of each local step,
+            from which the server takes the same steps again, to the same bits where it has the same kind of processor.
+    """
+
+    needs: ClassVar[type] = Split
+    setting: Setting
+    training: Training = field(default_factory=Training)
+    mu: float = 1e-3
+    distribution: Literal["sqrt_d_sphere", "sphere", "gaussian"] = "sqrt_d_sphere"
+    n_p: int = 1
+    estimate: Literal["one-sided", "central", "exact"] = "one-sided"
+    uplink: Literal["dense", "seeds"] = "dense"
+
+    def __post_init__(self) -> None:
+        demand(0 < self.mu < math.inf, "mu", self.mu, "a smoothing radius above 0")
+        demand(self.n_p >= 1, "n_p", self.n_p, "a whole number of directions, at least 1")
+        if self.uplink == "seeds" and self.estimate == "exact":
+            raise UserError("--uplink seeds: --estimate exact has no differences of losses; take one-sided or central")
+        self.training.fit(self.setting)
+        self.training.fit_local(self.setting)
+
+    # --- the two servers
+
+    def start(self) -> State:
+        """The parts as the problem makes them."""
+        return first_state(self.setting, self.training)
+
+    def round(self, state: State, r: int, clients: Clients) -> State:
+        """Steps 1 to 4: the clients train and upload, the main server trains on what comes, the models are averaged."""
+        replayed: dict[str, Any] = dict(state.replayed)
+
+        def average(to: list[int], weights: Mapping[int, float]) -> Update:
+            if self.uplink == "dense":
+                return clients.mean(self.update, Ask(), to=to, weights=weights)  # type: ignore[no-any-return]
+            models = {}
+            for i, told in clients.ask(self.scalars, Ask(), to=to):
+                theta, moments = self.replay(state, r, i, told)
+                models[i] = Update(theta, told.buffers, moments if self.training.state == "average" else {})
+                if self.training.state == "keep":
+                    replayed[str(i)] = moments
+            return mean.among(models, weights)  # type: ignore[no-any-return]
+
+        new = averaged_round(self.setting, self.training, state, r, clients, self.train, average)
+        return replace(new, replayed=replayed)
+
+    def replay(self, state: State, r: int, i: int, told: Scalars) -> tuple[Tensor, dict[str, Any]]:
+        """Client i's local steps of round r once more: (n_l,) its model, and its optimiser's moments.
+
+        Raises:
+            UserError: the client has another kind of processor, whose directions are others.
+        """
+        setting, training = self.setting, self.training
+        own = setting.problem.arithmetic
+        if told.arithmetic != own:
+            raise UserError(
+                f"--uplink seeds: client {i} computes on {told.arithmetic}, the server on {own}, which draws other "
+                "directions from the same seeds; take processors of one kind, --device cpu, or --uplink dense"
+            )
+        theta = setting.problem.placed(state.theta).clone()
+        part = theta[training.trainable(setting)]
+        before = {"keep": state.replayed.get(str(i), {}), "reset": {}, "average": state.moments}
+        moments = copied(before[training.state])
+        for q, differences in enumerate(told.differences.tolist()):
+            g = part.new_zeros(part.shape)
+            seed = setting.streams(Purpose.DIRECTION, r=r, i=i, t=q)
+            for u, difference in zip(drawn(seed, part, self.n_p, self.distribution), differences, strict=True):
+                g += self.term(difference, u)
+            training.rule.step(part, g, moments, training.lr_client)
+        return theta, moments
+
+    # --- a client
+
+    def train(self, client: Client, message: Model) -> Generator[Smashed, None, Trained]:
+        """Step 2: the local steps, their uploads."""
+        local, differences = LocalSteps(self.setting, self.training, client, message), []
+        for q, x, labels in local:
+            if self.estimate == "exact":
+                smashed, g = local.gradient(x, labels)
+                if local.uploads(q):
+                    yield Smashed(smashed, labels)
+            else:
+                base = None
+                if self.estimate == "one-sided" or local.uploads(q):
+                    smashed, base = local.forward(x, labels)
+                    if local.uploads(q):
+                        yield Smashed(smashed, labels)  # it leaves while the perturbed passes go on
+                g, found = self.estimated(local, q, x, labels, base)
+                differences += found
+            local.step(g)
+        if self.uplink == "seeds":
+            client.memory["differences"] = local.host(differences).reshape(-1, self.n_p)
+        return local.done()
+
+    def estimated(
+        self, local: LocalSteps, q: int, x: Tensor, labels: Tensor, base: Tensor
+    ) -> tuple[Tensor, list[Tensor]]:
+        """(d,) the mean of the n_p zeroth-order estimates of step q on one mini-batch; () the differences behind them.
+
+        Args:
+            base: () the unperturbed loss, for the one-sided estimate.
+        """
+        g, differences = local.zeros(), list[Tensor]()
+        for u in local.directions(self.n_p, q, self.distribution):
+            plus = local.perturbed(x, labels, u, self.mu)
+            other = base if self.estimate == "one-sided" else local.perturbed(x, labels, u, -self.mu)
+            local.compare(plus, other)
+            differences.append(plus - other)
+            g += self.term(plus - other, u)
+        return g, differences
+
+    def term(self, difference: float | Tensor, u: Tensor) -> Tensor:
+        """(d,) what one direction adds to the estimate."""
+        span = self.mu if self.estimate == "one-sided" else 2 * self.mu
+        scale: zo.Distribution = "sphere" if self.distribution == "sphere" else "gaussian"  # sqrt(d) u has its d
+        return zo.estimate(difference, u, span * self.n_p, scale)
+
+    def update(self, client: Client, message: Ask) -> Update:
+        """Step 4: the local model."""
+        return kept(self.training, client)
+
+    def scalars(self, client: Client, message: Ask) -> Scalars:
+        """Step 4 with --uplink seeds: what the local model can be made of again."""
+        differences = client.memory.pop("differences")
+        return Scalars(differences, kept(self.training, client).buffers, self.setting.problem.arithmetic)
+
+    # --- reports
+
+    def evaluate(self, state: State, r: int, clients: Clients) -> dict[str, float]:
+        return report(state, clients, self.score)
+
+    def score(self, client: Client, message: Whole) -> Scored:
+        """Step of an evaluation."""
+        return scored(self.setting, client, message)
+
+    def columns(self) -> Mapping[str, tuple[str, str]]:
+        return COLUMNS
+
+    def measured(self) -> dict[str, str | float]:
+        """What --dry-run measures."""
+        step = "auxiliary" if self.estimate == "exact" else "forward"
+        return measured_of(self.setting, self.training, step, self.forwards)
+
+    @property
+    def forwards(self) -> int | str:
+        """Forward passes of a local step; in words where steps differ."""
+        central = f"{2 * self.n_p}, and 1 more where it is uploaded"
+        passes: dict[str, int | str] = {"one-sided": 1 + self.n_p, "central": central, "exact": 1}
+        return passes[self.estimate]
+
+    def plan(self, rounds: int) -> dict[str, str | float]:
+        scalars = self.n_p if self.uplink == "seeds" else None
+        backwards = self.estimate == "exact"
+        return plan_of(self.setting, self.training, rounds, self.forwards, backwards, scalars=scalars)

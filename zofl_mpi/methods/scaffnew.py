@@ -1,0 +1,142 @@
+"""Scaffnew, ProxSkip for the consensus of clients.
+
+Mishchenko, Malinovsky, Stich, Richtarik, "ProxSkip: Yes! Local Gradient Steps Provably Lead to Communication
+Acceleration! Finally!", ICML 2022.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zofl_mpi.errors import UserError, demand
+from zofl_mpi.problems import Smooth
+from zofl_mpi.rounds import local_sgd, start
+from zofl_mpi.rounds.local_sgd import Measured, Model, Trained, descended, measured, minibatches, report
+from zofl_mpi.run.clients import Client, Clients
+from zofl_mpi.run.setting import Setting
+from zofl_mpi.run.streams import Purpose
+
+Array = NDArray[Any]
+
+
+@final
+@dataclass(frozen=True)
+class State:
+    """What the server carries from round to round."""
+
+    x: Array  # (n,) the global model
+    local_steps: int = 0
+    iterations: int = 0  # t of the paper, so far
+
+
+@final
+@dataclass(frozen=True)
+class Scaffnew:
+    """Steps xt_i <- xt_i - gamma (g_i(xt_i) - h_i), after each of them with probability p the mean of all xt_i.
+
+    A round is what lies between two means: one coin is shared by all, so their number of steps is drawn at once, from
+    the geometric distribution. The mean x then moves h_i <- h_i + (p/gamma) (x - xt_i), which the client does when x
+    arrives, at the start of the next round: no control variate travels. The h_i begin at 0 and their sum stays 0. All
+    clients take part in all rounds.
+
+    With --weights size f_i := m w_i F_i stands for F_i (theory: gamma_local <= 1/L with L of the f_i, of which the
+    largest has the weight m max w_i); the mean over clients stays uniform.
+
+    Attributes:
+        setting: problem, data and random numbers.
+        p: probability of a mean after a step; theory: sqrt(mu/L), the root of the reciprocal condition number.
+        gamma_local: step size gamma of the local steps, constant.
+        batch: samples of a local step, drawn with replacement; 0 for all of the client's, in every step.
+        weights: w_i of the objective: uniform (the paper's) or size (|D_i|).
+        server_batch: samples of a step of --x0 pretrained, drawn with replacement.
+        first: the first model.
+    """
+
+    needs: ClassVar[type] = Smooth
+    setting: Setting
+    p: float = 0.1
+    gamma_local: float = 0.1
+    batch: int = 64
+    weights: Literal["size", "uniform"] = "uniform"
+    server_batch: int = 256
+    first: start.Start = field(default_factory=start.Start)
+
+    def __post_init__(self) -> None:
+        demand(0 < self.p <= 1, "p", self.p, "a probability, above 0 and at most 1")
+        demand(0 < self.gamma_local < math.inf, "gamma_local", self.gamma_local, "a step size above 0: h_i has p/gamma")
+        local_sgd.demand_batch(self.batch)
+        demand(self.server_batch >= 1, "server_batch", self.server_batch, "a whole number, at least 1")
+        self.first.fit(self.setting)
+
+    # --- the server
+
+    def start(self) -> State:
+        """x_0."""
+        return State(self.first.point(self.setting, self.server_batch))
+
+    def round(self, state: State, r: int, clients: Clients) -> State:
+        """Algorithm 2 of the paper from one communication to the next."""
+        mean = clients.mean(self.train, Model(state.x, r))
+        steps = self.steps(r)
+        return State(mean.y, self.setting.m * steps, state.iterations + steps)
+
+    def steps(self, r: int) -> int:
+        """Local steps of each client in round r, the same at all ends: until the coin first says to communicate."""
+        return int(self.setting.streams(Purpose.COIN, r=r).geometric(self.p))
+
+    # --- a client
+
+    def train(self, client: Client, message: Model) -> Trained:
+        """h_i after the last mean, then the steps to the next."""
+        x, r, memory = message.x, message.r, client.memory
+        h = self.corrected(memory["h"], x, memory["xt"]) if memory else np.zeros_like(x)
+        scale, steps = self.scale(client.i), self.steps(r)
+        # y - gamma (scale g - h) = y - (gamma scale) (g - h / scale)
+        gammas = np.full(steps, self.gamma_local * scale)
+        batches = minibatches(self.setting, client, r, steps, self.batch)
+        xt = descended(self.setting, client, x, batches, gammas, shift=(-h / scale).astype(h.dtype))
+        client.memory.update(h=h, xt=xt)
+        return Trained(xt)
+
+    def corrected(self, h: Array, x: Array, xt: Array) -> Array:
+        """(n,) h_i + (p/gamma) (x - xt_i), x the mean of the xt_i.
+
+        Raises:
+            UserError: it is not finite.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):  # told in a sentence of its own
+            new: Array = (h + self.p / self.gamma_local * (x.astype(np.float64) - xt)).astype(h.dtype)
+        if not np.isfinite(new).all():
+            raise UserError("h_i is not finite; --gamma-local is too small for a division by it, or too large")
+        return new
+
+    def scale(self, i: int) -> float:
+        """m w_i; exactly 1 with --weights uniform."""
+        if self.weights == "uniform":
+            return 1.0
+        sizes = [len(data) for data in self.setting.data]
+        return self.setting.m * sizes[i] / sum(sizes)
+
+    # --- reports
+
+    def evaluate(self, state: State, r: int, clients: Clients) -> dict[str, float]:
+        weights = local_sgd.shares(self.setting, self.weights)
+        return report(self.setting, state.x, r, clients, self.measure, weights)
+
+    def measure(self, client: Client, message: Model) -> Measured:
+        """Step of an evaluation."""
+        return measured(self.setting, client, message)
+
+    def columns(self) -> Mapping[str, tuple[str, str]]:
+        return {**local_sgd.columns(self.setting), "iterations": ("1", "local steps of each client since the start")}
+
+    def plan(self, rounds: int) -> dict[str, str | float]:
+        m, each = self.setting.m, [self.steps(r) for r in range(rounds)]
+        told = local_sgd.cost(self.setting, ((i, H) for H in each for i in range(m)), m, self.batch)
+        return {**told, "local steps of each client, all rounds": sum(each)}

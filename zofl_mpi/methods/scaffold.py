@@ -1,0 +1,118 @@
+"""SCAFFOLD.
+
+Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning",
+ICML 2020.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zofl_mpi.errors import demand
+from zofl_mpi.problems import Smooth
+from zofl_mpi.rounds import local_sgd
+from zofl_mpi.rounds.local_sgd import LocalSGD, Measured, Model, measured, report
+from zofl_mpi.run.clients import Client, Clients
+from zofl_mpi.run.setting import Setting
+
+Array = NDArray[Any]
+
+
+@final
+@dataclass(frozen=True)
+class Controlled:
+    """Server to client."""
+
+    x: Array  # (n,) the global model
+    c: Array  # (n,) the server's control variate
+    r: int  # the round
+
+
+@final
+@dataclass(frozen=True)
+class Update:
+    """Client to server."""
+
+    dy: Array  # (n,) y - x
+    dc: Array  # (n,) c_i+ - c_i
+
+
+@final
+@dataclass(frozen=True)
+class State:
+    """What the server carries from round to round."""
+
+    x: Array  # (n,) the global model
+    c: Array  # (n,) sum_i w_i c_i once all clients have taken part
+    local_steps: int = 0
+
+
+@final
+@dataclass(frozen=True)
+class Scaffold:
+    """Local steps y <- y - gamma~_t (g_i(y) - c_i + c), then the averages of what they changed.
+
+    x <- x + eta_g sum_S w_i dy_i / sum_S w_i and c <- c + sum_S w_i dc_i, where the w_i of all clients sum to 1; c and
+    all c_i begin at 0. With --weights uniform that is the paper's Algorithm 1 (w_i = 1/m). With sizes c is weighted as
+    x is: else the fixed point would be that of the uniform objective.
+
+    Attributes:
+        setting: problem, data and random numbers.
+        local: the local steps and the averaging.
+        option: of c_i+: I (the gradient of F_i at x on all data of the client) or II (the mean of the gradients used).
+    """
+
+    needs: ClassVar[type] = Smooth
+    setting: Setting
+    local: LocalSGD = field(default_factory=LocalSGD)
+    option: Literal["I", "II"] = "II"
+
+    def __post_init__(self) -> None:
+        self.local.fit(self.setting)
+        allowed = "above 0: SCAFFOLD's c_i is the mean of the gradients used"
+        demand(all(tau > 0 for tau in self.local.tau), "tau", self.local.tau, allowed)
+        demand(self.local.gamma_local > 0, "gamma_local", self.local.gamma_local, allowed)
+
+    def start(self) -> State:
+        """x_0, and c = 0."""
+        x = self.local.first.point(self.setting, self.local.server_batch)
+        return State(x, np.zeros_like(x))
+
+    def round(self, state: State, r: int, clients: Clients) -> State:
+        """Algorithm 1, lines 3, 4, 15 to 17."""
+        to, shares = self.local.participants(self.setting, r), self.local.shares(self.setting)
+        mean = clients.mean(self.train, Controlled(state.x, state.c, r), to=to, weights=shares)
+        moved = self.local.stepped(self.setting, state.x, state.x + mean.dy, r, to)
+        c = state.c + math.fsum(shares[i] for i in to) * mean.dc.astype(np.float64)
+        return State(moved.x, c.astype(state.c.dtype), moved.local_steps)
+
+    def train(self, client: Client, message: Controlled) -> Update:
+        """Lines 7 to 13."""
+        x, c, i = message.x, message.c, client.i
+        c_i = client.memory.get("c_i", np.zeros_like(c))
+        y = self.local.descend(self.setting, client, x, message.r, shift=c - c_i)
+        if self.option == "I":
+            new = self.setting.problem.gradient(x, client.data)
+        else:
+            new = (c_i - c + (x - y) / self.local.stepsizes(i, message.r).sum()).astype(c.dtype)
+        client.memory["c_i"] = new
+        return Update(y - x, new - c_i)
+
+    def evaluate(self, state: State, r: int, clients: Clients) -> dict[str, float]:
+        return report(self.setting, state.x, r, clients, self.measure, self.local.shares(self.setting))
+
+    def measure(self, client: Client, message: Model) -> Measured:
+        """Step of an evaluation."""
+        return measured(self.setting, client, message)
+
+    def columns(self) -> Mapping[str, tuple[str, str]]:
+        return {**local_sgd.columns(self.setting), "c": ("1", "the server's control variate, flat as x")}
+
+    def plan(self, rounds: int) -> dict[str, str | float]:
+        return self.local.plan(self.setting, rounds, vectors=2, full_pass=self.option == "I")

@@ -1,0 +1,76 @@
+"""SGD and Adam on flat tensors, with their state in a dictionary that can travel and be kept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any, Literal, final
+
+from zofl_mpi.errors import demand
+
+Tensor = Any  # torch's, which is not imported here
+Memory = MutableMapping[str, Any]
+
+
+@final
+@dataclass(frozen=True)
+class Optimiser:
+    """How an update follows from a gradient. Adam: Kingma, Ba, ICLR 2015; as torch.optim.Adam computes it.
+
+    Attributes:
+        optimiser: adam (betas 0.9, 0.999, eps 1e-8) or sgd.
+        momentum: of sgd.
+        weight_decay: added to the gradient times the parameters.
+    """
+
+    optimiser: Literal["adam", "sgd"] = "adam"
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        demand(0 <= self.momentum < 1, "momentum", self.momentum, "a number from 0 to below 1")
+        demand(0 <= self.weight_decay < math.inf, "weight_decay", self.weight_decay, "a number, at least 0")
+
+    @property
+    def _vectors(self) -> tuple[str, ...]:
+        """The moments that are vectors: of the gradients, of their squares."""
+        if self.optimiser == "adam":
+            return "first", "second"
+        return ("first",) if self.momentum else ()
+
+    def memory(self, theta: Tensor) -> dict[str, Any]:
+        """The moments before the first step, (n,) each, and Adam's number of steps."""
+        zeros: dict[str, Any] = {name: theta.new_zeros(theta.shape) for name in self._vectors}
+        return {**zeros, "t": 0} if self.optimiser == "adam" else zeros
+
+    def memory_bytes(self, n: int, itemsize: int) -> int:
+        """Of the moments of n numbers, as they travel."""
+        return len(self._vectors) * n * itemsize + 8 * (self.optimiser == "adam")
+
+    def step(self, theta: Tensor, g: Tensor, memory: Memory, lr: float) -> None:
+        """theta (n,) moves in place by one step of size lr along g (n,).
+
+        Args:
+            memory: holds the moments between steps; empty before the first.
+        """
+        if self.weight_decay:
+            g = g.add(theta, alpha=self.weight_decay)
+        if not memory:
+            memory.update(self.memory(g))
+        for name in self._vectors:
+            memory[name] = memory[name].to(theta.device)  # from a checkpoint or a message they come to the host
+        if self.optimiser == "sgd":
+            theta.sub_(memory["first"].mul_(self.momentum).add_(g) if self.momentum else g, alpha=lr)
+            return
+        first, second = memory["first"], memory["second"]
+        t = memory["t"] = float(memory["t"]) + 1  # a mean of several clients' counts need not be whole
+        first.lerp_(g, 1 - 0.9)
+        second.mul_(0.999).addcmul_(g, g, value=1 - 0.999)
+        root = second.sqrt().div_(math.sqrt(1 - 0.999**t)).add_(1e-8)
+        theta.addcdiv_(first, root, value=-lr / (1 - 0.9**t))
+
+
+def copied(moments: Mapping[str, Any]) -> dict[str, Any]:
+    """An optimiser's state with tensors of its own."""
+    return {k: v.clone() if hasattr(v, "clone") else v for k, v in moments.items()}

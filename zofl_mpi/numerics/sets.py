@@ -1,0 +1,334 @@
+"""Closed convex sets X_i by name, as a command line describes them: how to project onto them, whether they meet.
+
+    all                          R^n
+    box:LOW:HIGH                 LOW <= x <= HIGH; each one number or n, inf allowed
+    ball:RADIUS[:CENTRE]         |x - CENTRE| <= RADIUS; CENTRE one number or n, 0 if not given
+    half-space:OFFSET[:NORMAL]   <NORMAL, x> <= OFFSET; NORMAL n numbers, all 1 if not given
+    simplex[:TOTAL]              x >= 0, sum x = TOTAL; 1 if not given
+
+Several numbers are separated by commas: box:0,0:1,inf.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zofl_mpi.errors import demand
+from zofl_mpi.numerics import projections
+
+Array = NDArray[Any]
+
+QUIET = np.errstate(all="ignore")  # values that are not finite are the caller's to find
+
+KINDS = {
+    "all": "all",
+    "box": "box:LOW:HIGH",
+    "ball": "ball:RADIUS[:CENTRE]",
+    "half-space": "half-space:OFFSET[:NORMAL]",
+    "simplex": "simplex[:TOTAL]",
+}
+COUNTS = {"all": (0,), "box": (2,), "ball": (1, 2), "half-space": (1, 2), "simplex": (0, 1)}
+NOT_CONVEX = {
+    "sphere": ("a sphere", "ball"),
+    "circle": ("a circle", "ball"),
+    "annulus": ("an annulus", "ball"),
+    "ring": ("a ring", "ball"),
+    "shell": ("a shell", "ball"),
+    "torus": ("a torus", "ball"),
+    "integers": ("the set of integer points", "box"),
+    "lattice": ("a lattice", "box"),
+    "grid": ("a grid", "box"),
+    "binary": ("the set of binary points", "box"),
+    "sparse": ("the set of sparse points", "ball"),
+}
+
+
+class ConvexSet(Protocol):
+    """A closed convex set that is not empty."""
+
+    def project(self, x: Array) -> Array:
+        """(n,) the nearest point of the set to x (n,), in its dtype; a point of the set comes back bit for bit."""
+
+    def distance(self, x: Array) -> float:
+        """How far x (n,) is from the set, in float64."""
+
+
+@final
+@dataclass(frozen=True)
+class All:
+    """R^n."""
+
+    def project(self, x: Array) -> Array:
+        return x
+
+    def distance(self, x: Array) -> float:
+        return 0.0
+
+
+@final
+@dataclass(frozen=True)
+class Box:
+    """low <= x <= high, entry by entry; in float32 the bounds are rounded, too.
+
+    Attributes:
+        low: a number, or (n,) float64; -inf allowed.
+        high: the same; inf allowed.
+    """
+
+    low: float | Array
+    high: float | Array
+
+    @QUIET
+    def project(self, x: Array) -> Array:
+        z = projections.box(x, _in(x, self.low), _in(x, self.high))
+        return x if np.array_equal(z, x) else z
+
+    def distance(self, x: Array) -> float:
+        return _distance(self, x)
+
+
+@final
+@dataclass(frozen=True)
+class Ball:
+    """|x - centre| <= radius.
+
+    Attributes:
+        radius: >= 0.
+        centre: (n,) float64, or () for the same number n times.
+    """
+
+    radius: float
+    centre: Array
+
+    @QUIET
+    def project(self, x: Array) -> Array:
+        return _rounded(x, projections.ball(_row(x), self.centre, self.radius)[0])
+
+    def distance(self, x: Array) -> float:
+        return _distance(self, x)
+
+
+@final
+@dataclass(frozen=True)
+class HalfSpace:
+    """<normal, x> <= offset.
+
+    Attributes:
+        offset: a number.
+        normal: (n,) float64, not 0.
+    """
+
+    offset: float
+    normal: Array
+
+    @QUIET
+    def project(self, x: Array) -> Array:
+        return _rounded(x, projections.half_space(_row(x), self.normal, self.offset)[0])
+
+    def distance(self, x: Array) -> float:
+        return _distance(self, x)
+
+
+@final
+@dataclass(frozen=True)
+class Simplex:
+    """x >= 0, sum x = total.
+
+    Attributes:
+        total: above 0.
+    """
+
+    total: float
+
+    @QUIET
+    def project(self, x: Array) -> Array:
+        # The same number subtracted from all entries leaves the projection as it is, and what decides is then of the
+        # size of `total`: no digits are lost to entries that are all large.
+        row = _row(x)
+        return _rounded(x, projections.simplex(row - row.max(), self.total)[0])
+
+    def distance(self, x: Array) -> float:
+        return _distance(self, x)
+
+
+def parse(text: str, n: int, flag: str) -> ConvexSet:
+    """The set in R^n that `text` describes: see the module's docstring.
+
+    Args:
+        flag: for the refusal, as typed or a field's name.
+
+    Raises:
+        UserError: it describes no set, one that is not convex, an empty one, or one for another n.
+    """
+    name, *words = (word.strip() for word in text.split(":"))
+    _demand_kind(name, words, text, flag)
+    if name == "box":
+        return _box(words, text, n, flag)
+    if name == "ball":
+        radius = _number(words[0], "RADIUS", text, flag)
+        demand(radius >= 0, flag, _short(text), "a ball with RADIUS >= 0: this one is empty")
+        centre = np.asarray(_numbers(words[1], "CENTRE", (1, n), text, flag) if words[1:] else 0.0)
+        demand(bool(np.isfinite(centre).all()), flag, _short(text), "a ball with a finite CENTRE")
+        return All() if radius == math.inf else Ball(radius, centre)
+    if name == "half-space":
+        return _half_space(words, text, n, flag)
+    if name == "simplex":
+        total = _number(words[0], "TOTAL", text, flag) if words else 1.0
+        demand(0 < total < math.inf, flag, _short(text), "a simplex with a finite TOTAL above 0")
+        return Simplex(total)
+    return All()
+
+
+def parse_all(texts: Sequence[str], n: int, m: int, flag: str) -> list[ConvexSet]:
+    """The sets of m clients: one description for all, or one per client. Equal descriptions give one object.
+
+    Raises:
+        UserError: neither 1 nor m descriptions; one that `parse` refuses.
+    """
+    shown = _short(" ".join(texts))
+    demand(len(texts) in (1, m), flag, shown, f"one set for all, or one for each of the {m} clients, not {len(texts)}")
+    made: dict[str, ConvexSet] = {text: parse(text, n, flag) for text in dict.fromkeys(texts)}
+    return [made[text] for text in (texts if len(texts) == m else m * list(texts))]
+
+
+TOLERANCE = 1e-12  # sets that are so near, relative to the points, have a common point
+FAR = 1e6  # no common point within so many times the points' norm: there is none
+CYCLES, WORK = 2000, 2e7  # at most so many rounds through the sets, and entries projected
+
+
+def common_point(sets: Sequence[ConvexSet], n: int, flag: str = "--x-set") -> float:
+    """Makes sure that the sets in R^n have a common point, as a problem over their intersection needs.
+
+    Boxes are compared exactly. Otherwise 0 is projected onto one set after the other, over and over. Let a cycle lead
+    from x_0 = x to x_k = x' by x_j = P_j(x_{j-1}). A common point c has <x_{j-1} - x_j, c - x_j> <= 0 for all j; the
+    sum over j is
+        <x - x', c - x'> <= 1/2 |x - x'|^2 - 1/2 sum_j |x_{j-1} - x_j|^2.
+    While x' nears x and the single steps do not shrink, c is pushed beyond all bounds: the sets are refused when it
+    must be `FAR` away, and only then. Gaps below about 1e-4 of the points' norm are too small for that, and pass.
+
+    Returns:
+        The longest projection of the last cycle: 0 to rounding if a common point was found, else what is left to see.
+
+    Raises:
+        UserError: the sets have no common point; how far they stay apart.
+    """
+    boxes = [s for s in sets if isinstance(s, Box)]
+    others = list({id(s): s for s in sets if not isinstance(s, Box | All)}.values())
+    if boxes:
+        low, high = boxes[0].low, boxes[0].high
+        for box in boxes[1:]:
+            low, high = np.maximum(low, box.low), np.minimum(high, box.high)
+        _refuse(float(np.max(np.subtract(low, high))), sets, flag)
+        others.append(Box(low, high))
+    return _cycle(others, np.zeros(n), sets, flag) if len(others) > 1 else 0.0
+
+
+def _cycle(different: Sequence[ConvexSet], x: Array, sets: Sequence[ConvexSet], flag: str) -> float:
+    """`common_point` for at least two sets, numerically."""
+    gap = math.inf
+    for _ in range(min(CYCLES, max(10, int(WORK / (len(different) * len(x)))))):
+        start, squares, gap, size = x, 0.0, 0.0, 0.0
+        for one in different:
+            z = one.project(x)
+            step = float(np.linalg.norm(x - z))
+            squares, gap, size = squares + step**2, max(gap, step), max(size, float(np.linalg.norm(z)))
+            x = z
+        if gap <= TOLERANCE * size:
+            break
+        drift = float(np.linalg.norm(x - start)) + len(different) * np.finfo(np.float64).eps * size
+        if squares - drift**2 > 2 * drift * FAR * size:
+            _refuse(gap, sets, flag)
+    return gap
+
+
+def _refuse(gap: float, sets: Sequence[ConvexSet], flag: str) -> None:
+    demand(
+        gap <= 0, flag, f"({len(sets)} sets)", f"sets with a common point: these stay {gap:.3g} apart; make them wider"
+    )
+
+
+def _demand_kind(name: str, words: list[str], text: str, flag: str) -> None:
+    """Refuses a name that is none, or the wrong number of parts."""
+    if name in NOT_CONVEX:
+        what, instead = NOT_CONVEX[name]
+        same = instead == "ball" and len(words) in COUNTS["ball"]
+        remedy = _short(":".join([instead, *words])) if same else KINDS[instead]
+        demand(False, flag, _short(text), f"convex, and {what} is not; take {remedy}")
+    near = difflib.get_close_matches(name.lower().replace("_", "-"), KINDS, 1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    allowed = ", ".join(KINDS.values())
+    demand(name in KINDS, flag, _short(text), f"one of {allowed}{hint}")
+    demand(len(words) in COUNTS[name], flag, _short(text), f"of the form {KINDS[name]}")
+
+
+def _box(words: list[str], text: str, n: int, flag: str) -> ConvexSet:
+    low, high = (_numbers(word, what, (1, n), text, flag) for word, what in zip(words, ("LOW", "HIGH"), strict=True))
+    # low = high = inf is empty, too: no point of R^n has an infinite entry.
+    there = np.less_equal(low, high) & np.less(low, math.inf) & np.greater(high, -math.inf)
+    demand(bool(np.all(there)), flag, _short(text), "a box with LOW <= HIGH everywhere: this one is empty")
+    return Box(low, high)
+
+
+def _half_space(words: list[str], text: str, n: int, flag: str) -> ConvexSet:
+    offset = _number(words[0], "OFFSET", text, flag)
+    normal = np.atleast_1d(_numbers(words[1], "NORMAL", (n,), text, flag)) if words[1:] else np.ones(n)
+    demand(bool(np.isfinite(normal).all()), flag, _short(text), "a half-space with a finite NORMAL")
+    demand(offset > -math.inf, flag, _short(text), "a half-space with OFFSET above -inf: this one is empty")
+    if not normal.any():
+        demand(offset >= 0, flag, _short(text), "a half-space with NORMAL not 0, or OFFSET >= 0: this one is empty")
+        return All()
+    return All() if offset == math.inf else HalfSpace(offset, normal)
+
+
+def _numbers(word: str, what: str, counts: tuple[int, ...], text: str, flag: str) -> float | Array:
+    """A number, or an (n,) array of several.
+
+    Args:
+        counts: how many there may be.
+    """
+    try:
+        values = np.array([float(part) for part in word.split(",")])
+    except ValueError:
+        values = np.array([math.nan])
+    shown, allowed = _short(text), " or ".join(map(str, dict.fromkeys(counts)))
+    demand(not np.isnan(values).any(), flag, shown, f"made of numbers, which {what} = {_short(word)} is not")
+    told = f"given {allowed} numbers as {what} where n is {max(counts)}, not {len(values)}"
+    demand(len(values) in counts, flag, shown, told)
+    return float(values[0]) if len(values) == 1 else values
+
+
+def _number(word: str, what: str, text: str, flag: str) -> float:
+    return float(np.asarray(_numbers(word, what, (1,), text, flag)))
+
+
+def _short(text: str) -> str:
+    """For a sentence: n numbers may be thousands."""
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _in(x: Array, bound: float | Array) -> Array:
+    """A bound in the dtype of x, so that the result keeps it."""
+    return np.asarray(bound).astype(x.dtype, copy=False)
+
+
+def _row(x: Array) -> Array:
+    """(1, n) float64."""
+    return x.astype(np.float64, copy=False)[None]
+
+
+def _rounded(x: Array, z: Array) -> Array:
+    """z (n,) in the dtype of x; x itself where they agree to rounding, so that projecting twice is projecting once."""
+    moved, size = np.linalg.norm(x - z), np.linalg.norm(z)
+    return x if moved <= 8 * np.finfo(x.dtype).eps * size else z.astype(x.dtype, copy=False)
+
+
+def _distance(convex: ConvexSet, x: Array) -> float:
+    y = x.astype(np.float64, copy=False)
+    return float(np.linalg.norm(y - convex.project(y)))

@@ -1,0 +1,171 @@
+"""The spectrum of a symmetric operator that is known by its products with vectors alone, such as a Hessian.
+
+Stochastic Lanczos quadrature: Golub, Welsch, "Calculation of Gauss quadrature rules", Math. Comp. 23 (1969); Ubaru,
+Chen, Saad, "Fast estimation of tr(f(A)) via stochastic Lanczos quadrature", SIAM J. Matrix Anal. Appl. 38 (2017).
+Hutchinson, "A stochastic estimator of the trace of the influence matrix", Commun. Stat. 18 (1989). The effective rank
+tr(H)/|H|_2 is what [C]'s Theorem 2 has in place of the number of parameters.
+
+An operator maps flat vectors (n,) float64 to such; what precision it computes in is its own affair.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from zofl_mpi.errors import UserError, demand
+from zofl_mpi.numerics import zo
+from zofl_mpi.numerics.stationarity import Estimate
+from zofl_mpi.run.streams import Purpose, Streams
+
+Array = NDArray[np.float64]
+Apply = Callable[[Tensor], Tensor]
+SAMPLES, STARTS, PROBES = range(3)
+"""What the generators of Purpose.SPECTRUM draw, by r; i counts the vectors."""
+INVARIANT = 1e-13
+"""A Krylov space is invariant if its next direction is below this share of the operator's size so far."""
+
+
+class Ritz(NamedTuple):
+    """What a Krylov space of k dimensions knows of an operator, in ascending order."""
+
+    values: Array  # (k,) its Ritz values: the nodes of a quadrature
+    weights: Array  # (k,) summing to 1
+    residuals: Array  # (k,) |H y - value y| of the Ritz vectors, or a little more: an eigenvalue is not further away
+
+
+class Norm(NamedTuple):
+    """|H|_2 from below: the size of the largest Ritz value."""
+
+    value: float
+    residual: float  # an eigenvalue of H is not further from that Ritz value
+    sign: int  # of that Ritz value
+
+
+@final
+@dataclass(frozen=True)
+class Spectrum:
+    """Quadratures of the spectral density, one from each random start.
+
+    Attributes:
+        n: length of the vectors.
+        ritz: of each start.
+    """
+
+    n: int
+    ritz: tuple[Ritz, ...]
+
+    def trace_of(self, f: Callable[[Array], Array]) -> Estimate:
+        """tr f(H) = sum_j f(lambda_j), with its standard error over the starts; nan for the error of one.
+
+        Unbiased where f is a polynomial of degree below twice the number of steps.
+        """
+        return mean(np.array([self.n * (r.weights @ f(r.values)) for r in self.ritz]))
+
+    def density(self, at: Array, width: float) -> Array:
+        """(starts, points) the density of the eigenvalues, of integral 1, where each is a normal of standard deviation
+        `width` around itself."""
+        found = np.empty((len(self.ritz), len(at)))
+        for row, r in zip(found, self.ritz, strict=True):
+            z = (at[:, None] - r.values) / width
+            row[:] = np.exp(-z * z / 2) @ r.weights / (width * math.sqrt(2 * math.pi))
+        return found
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The smallest and the largest Ritz value of all starts: inside the spectrum, and next to its ends."""
+        return min(r.values[0] for r in self.ritz), max(r.values[-1] for r in self.ritz)
+
+    @property
+    def norm(self) -> Norm:
+        """|H|_2. Power iteration would need more products: its vectors lie in these Krylov spaces, too."""
+        ends = [(abs(r.values[k]), r.residuals[k], int(np.sign(r.values[k]))) for r in self.ritz for k in (0, -1)]
+        value, residual, sign = max(ends, key=lambda end: end[0])
+        return Norm(float(value), float(residual), sign)
+
+
+def spectrum(
+    apply: Apply, n: int, streams: Streams, steps: int = 80, probes: int = 10, device: torch.device | str = "cpu"
+) -> Spectrum:
+    """Quadratures from `probes` starts, uniform on the sphere; `steps` products each, fewer where H has fewer
+    eigenvalues.
+
+    Raises:
+        UserError: no step or no start, or a product that is not finite.
+    """
+    demand(steps >= 1, "steps", steps, "a whole number, at least 1")
+    demand(probes >= 1, "probes", probes, "a whole number, at least 1")
+    starts = (zo.direction(streams(Purpose.SPECTRUM, r=STARTS, i=i), n) for i in range(probes))
+    return Spectrum(n, tuple(lanczos(apply, torch.from_numpy(start).to(device), steps) for start in starts))
+
+
+def lanczos(apply: Apply, start: Tensor, steps: int) -> Ritz:
+    """The Ritz values of the Krylov space of `start` (n,), whose size does not matter, with `steps` products.
+
+    Each new vector is made orthogonal to all before it, twice: without that copies of the extreme eigenvalues appear.
+    What that takes away beyond Lanczos's three terms is the products' rounding (or their asymmetry); the residuals
+    count it. Holds steps x n numbers.
+
+    Raises:
+        UserError: a product is not finite.
+    """
+    n = start.numel()
+    basis = start.new_empty(min(steps, n), n)
+    diagonal: list[float] = []
+    beside: list[float] = []
+    lost: list[float] = []
+    vector, left = start / torch.linalg.vector_norm(start), 0.0
+    for k in range(len(basis)):
+        basis[k] = vector
+        product = apply(vector)
+        diagonal.append(float(vector @ product))
+        if not math.isfinite(diagonal[-1]):
+            raise UserError("a product of the Hessian with a vector is not finite: the model or its loss has diverged")
+        so_far = basis[: k + 1]
+        along = so_far @ product  # of a symmetric H: these two and 0s, to rounding
+        known = torch.zeros_like(along)
+        known[k - len(beside[-1:]) :] = along.new_tensor([*beside[-1:], diagonal[-1]])
+        lost.append(float(torch.linalg.vector_norm(along - known)))
+        product = product - so_far.T @ along
+        product = product - so_far.T @ (so_far @ product)
+        left = float(torch.linalg.vector_norm(product))
+        if left <= INVARIANT * max(map(abs, (*diagonal, *beside))):
+            break
+        beside.append(left)
+        vector = product / left
+    values, vectors = np.linalg.eigh(np.diag(diagonal) + _beside(beside[: len(diagonal) - 1]))
+    return Ritz(values, vectors[0] ** 2, left * np.abs(vectors[-1]) + lost @ np.abs(vectors))
+
+
+def _beside(entries: Sequence[float]) -> Array:
+    """A symmetric matrix with these entries beside its diagonal."""
+    return np.diag(entries, 1) + np.diag(entries, -1) if len(entries) else np.zeros((1, 1))
+
+
+def trace(apply: Apply, n: int, streams: Streams, probes: int, device: torch.device | str = "cpu") -> Estimate:
+    """tr H = E z'Hz for entries z_j = +-1 (Hutchinson), unbiased, with its standard error; a product a probe."""
+    found = np.empty(probes)
+    for i in range(probes):
+        signs = 2.0 * streams(Purpose.SPECTRUM, r=PROBES, i=i).integers(0, 2, n) - 1
+        z = torch.from_numpy(signs).to(device)
+        found[i] = float(z @ apply(z))
+    return mean(found)
+
+
+def mean(values: Array) -> Estimate:
+    """Of independent values, with its standard error; nan where there are too few."""
+    if len(values) < 2:
+        return Estimate(float(values.mean()) if len(values) else math.nan, math.nan)
+    return Estimate(float(values.mean()), float(values.std(ddof=1) / math.sqrt(len(values))))
+
+
+def effective_rank(trace: Estimate, norm: Norm) -> Estimate:
+    """tr(H)/|H|_2, with the standard error that comes from the trace; nan for the operator 0."""
+    return Estimate(trace.value / norm.value, trace.error / norm.value) if norm.value else Estimate(math.nan, math.nan)

@@ -1,0 +1,83 @@
+"""Counts of what torch does: multiplications, and bytes of the tensors that it makes."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from typing import Any
+
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+
+class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees each of torch's operations while it is entered."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Else the first operation imports torch's compiler: two seconds."""
+        return False
+
+
+class Products(_Mode):  # type: ignore[no-untyped-call]
+    """Counts the FLOPs of products and convolutions, as torch's FlopCounterMode does.
+
+    Attributes:
+        flops: so far.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flops = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        formula = flop_registry.get(func.overloadpacket)
+        if formula is not None:
+            self.flops += formula(*args, **(kwargs or {}), out_val=found)
+        return found
+
+
+class Allocations(_Mode):  # type: ignore[no-untyped-call]
+    """Counts the bytes of the tensors that torch makes while this is entered, and the most of them at once.
+
+    Attributes:
+        live, peak: bytes.
+        events: (k, bytes) where the k-th tensor was made, (k, -bytes) where its memory was given back, in order.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live = self.peak = 0
+        self.events: list[tuple[int, int]] = []
+        self._made = itertools.count()
+        self._known: dict[int, weakref.finalize[Any, Any]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        before = {t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
+        found = func(*args, **(kwargs or {}))
+        for t in tree_leaves(found):
+            if isinstance(t, Tensor) and t.untyped_storage()._cdata not in before:
+                self._count(t.untyped_storage())
+        return found
+
+    def _count(self, storage: Any) -> None:
+        key, size = storage._cdata, storage.nbytes()
+        if size and key not in self._known:
+            k = next(self._made)
+            self._known[key] = weakref.finalize(storage, self._freed, key, k, size)
+            self._book(k, size)
+
+    def _freed(self, key: int, k: int, size: int) -> None:
+        del self._known[key]
+        self._book(k, -size)
+
+    def _book(self, k: int, size: int) -> None:
+        self.live += size
+        self.peak = max(self.peak, self.live)
+        self.events.append((k, size))

@@ -1,0 +1,197 @@
+"""Algorithm 2 of [A] for softmax regression: k models on the same mini-batches.
+
+A kernel is a function (x, d, minibatches, radius, shift) that moves the displacements d = y - x in place; so a further
+one (a GPU's, say) is one more entry in KERNELS. Models are (k, C, p): all rows together are the matrix of ONE wide
+product with a batch (B, p), so that a batch is read once for all k models. The state is d and not y since the proximal
+term then only shrinks it, d <- (1 - gamma mu) d - gamma grad CE(x + d): one pass fewer, and y = x exactly where d = 0.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zofl_mpi.data import Dataset
+from zofl_mpi.errors import UserError
+from zofl_mpi.numerics.projections import shrink
+
+Array = NDArray[Any]
+
+BLOCK_BYTES = 2**17  # of inputs made ready at once: several small batches, well inside a second-level cache
+SMALL_PRODUCT = 1_000_000  # multiplications up to which OpenBLAS takes its kernels for small matrices; see `_pieces`
+
+
+@final
+@dataclass(frozen=True)
+class Minibatches:
+    """The mini-batches of H steps, and how far each step goes.
+
+    Attributes:
+        data: whose `inputs` may be a map of a file; `rows` (H, B) are their rows in it, `labels` (H, B) their labels.
+        pull: (H,) stepsize / B, the factor of the summed cross-entropy gradient.
+        keep: (H,) 1 - stepsize * mu, what the proximal term leaves of y - x.
+        push: (H,) the factor of `shift`, which is added to every gradient.
+        rescale: whether the inputs are to be scaled and shifted, or come as they are stored.
+        bias: whether a constant 1 is appended to each input.
+        dtype: of the models and of the inputs that a kernel sees.
+    """
+
+    data: Dataset
+    rows: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    pull: NDArray[np.float64]
+    keep: NDArray[np.float64]
+    push: NDArray[np.float64]
+    rescale: bool
+    bias: bool
+    dtype: Any
+
+    @property
+    def size(self) -> int:
+        """B."""
+        return int(self.rows.shape[1])
+
+    def blocks(self) -> Iterator[tuple[int, Array]]:
+        """The number of the first step and the inputs (S, B, p) of S steps, in a buffer that the next block reuses."""
+        inputs = np.asarray(self.data.inputs)  # a memory map's own indexing is several times slower
+        width = self.data.features + self.bias
+        steps = max(1, BLOCK_BYTES // max(1, self.size * width * np.dtype(self.dtype).itemsize))
+        ready = np.ones((min(steps, len(self.rows)) * self.size, width), self.dtype)
+        raw = np.empty((len(ready), self.data.features), inputs.dtype)
+        for t in range(0, len(self.rows), steps):
+            rows = self.rows[t : t + steps].ravel()
+            self._fill(ready[: len(rows)], raw[: len(rows)], inputs, rows)
+            yield t, ready[: len(rows)].reshape(-1, self.size, width)
+
+    def _fill(self, ready: Array, raw: Array, inputs: Array, rows: NDArray[np.int64]) -> None:
+        features = ready[:, : self.data.features]
+        np.take(inputs, rows, axis=0, out=raw, mode="clip")  # "raise" would copy once more; `lower` checked the rows
+        np.copyto(features, raw, casting="same_kind")
+        if self.rescale:
+            features *= np.asarray(self.data.scale, self.dtype)
+            features += np.asarray(self.data.shift, self.dtype)
+
+
+Kernel = Callable[[Array, Array, Minibatches, float, Array | None], None]
+
+
+def solve_numpy(x: Array, d: Array, minibatches: Minibatches, radius: float, shift: Array | None) -> None:
+    """Take the steps d <- P[keep d - pull sum_b (softmax(logits_b) - onehot_b) input_b - push shift].
+
+    The logits are those of the model x + d: logits_b = (x + d) input_b.
+
+    Args:
+        x, d: (k, C, p) C-contiguous, of one dtype; d is overwritten.
+        radius: of the ball |d| <= radius that each model is projected onto; infinite for none.
+        shift: (k, C, p), or None for none.
+    """
+    k, C, p = x.shape
+    work = _Workspace(k, C, p, minibatches)
+    centre, moved, y = (a.reshape(k * C, p) for a in (x, d, x + d))
+    against = None if shift is None else shift.reshape(k * C, p)
+    steps = list(zip(*(a.tolist() for a in (minibatches.pull, minibatches.keep, minibatches.push)), strict=True))
+    for first, block in minibatches.blocks():
+        for t, batch in enumerate(block, first):
+            pull, keep, push = steps[t]
+            gradient = work.gradient(y, batch, t, pull)
+            if keep != 1:
+                np.multiply(moved, keep, out=moved)
+            if against is not None:
+                np.subtract(moved, push * against, out=moved)
+            np.subtract(moved, gradient, out=moved)
+            if radius < np.inf:
+                d *= shrink(d.reshape(k, -1), radius)[:, :, None].astype(d.dtype)
+            np.add(centre, moved, out=y)
+
+
+@final
+class _Workspace:
+    """The arrays that one call of `solve_numpy` writes into at each step."""
+
+    def __init__(self, k: int, C: int, p: int, minibatches: Minibatches) -> None:
+        B, dtype = minibatches.size, minibatches.dtype
+        self.residual = np.empty((k * C, B), dtype)  # classes first: a sum over them then runs along whole rows
+        self.by_model = self.residual.reshape(k, C, B)
+        self.flat = self.residual.reshape(-1)
+        self.row = np.empty((k, 1, B), dtype)
+        self.gradient_out = np.empty((k * C, p), dtype)
+        samples, features = _pieces(B, k * C * p), _pieces(p, k * C * B)
+        self.logit_parts = [(part, self.residual[:, part]) for part in samples]
+        self.gradient_parts = [(part, self.gradient_out[:, part]) for part in features]
+        self.combine = np.multiply if B == 1 else np.matmul  # BLAS takes 16 us for an outer product, a broadcast 2 us
+        true_rows = np.arange(k)[:, None] * C + minibatches.labels[:, None, :]
+        self.true = (true_rows * B + np.arange(B)).reshape(len(minibatches.labels), k * B)  # places in `flat`
+
+    def gradient(self, y: Array, batch: Array, t: int, pull: float) -> Array:
+        """(k C, p) pull * sum of the batch's gradients of the cross-entropy at the rows of y."""
+        for part, out in self.logit_parts:
+            np.matmul(y, batch[part].T, out=out)
+        np.maximum.reduce(self.by_model, axis=1, keepdims=True, out=self.row)
+        np.subtract(self.by_model, self.row, out=self.by_model)  # the largest logit becomes 0: exp cannot overflow
+        np.exp(self.residual, out=self.residual)
+        np.add.reduce(self.by_model, axis=1, keepdims=True, out=self.row)
+        np.divide(pull, self.row, out=self.row)
+        np.multiply(self.by_model, self.row, out=self.by_model)
+        self.flat[self.true[t]] -= pull
+        for part, out in self.gradient_parts:
+            self.combine(self.residual, batch[:, part], out=out)
+        return self.gradient_out
+
+
+def _pieces(length: int, each: int) -> list[slice]:
+    """0..length - 1 in at most 8 pieces of SMALL_PRODUCT / each or fewer; in one where more would be needed.
+
+    A product of 20 x 784 by 784 x 64 is just above that size: with AVX-512 its two halves take 11 us, the whole 29 us;
+    without, 25 us and 23 us. Large products have fast kernels of their own.
+    """
+    count = -(-length // max(1, SMALL_PRODUCT // each))
+    size = length if count > 8 else -(-length // count)
+    return [slice(start, min(start + size, length)) for start in range(0, length, size)]
+
+
+def solve_numba(x: Array, d: Array, minibatches: Minibatches, radius: float, shift: Array | None) -> None:
+    """The same steps as `solve_numpy`, compiled."""
+    from zofl_mpi.problems.kernels.softmax_numba import advance
+
+    data, p = minibatches.data, minibatches.data.features
+    pull, keep, push = (a.astype(d.dtype) for a in (minibatches.pull, minibatches.keep, minibatches.push))
+    scale = offset = np.empty(0, d.dtype)
+    if minibatches.rescale:
+        scale, offset = (np.broadcast_to(np.asarray(a, d.dtype), p).copy() for a in (data.scale, data.shift))
+    against = np.empty((0, *d.shape[1:]), d.dtype) if shift is None else shift
+    inputs = np.asarray(data.inputs)
+    rows, labels = minibatches.rows, minibatches.labels
+    advance(x, d, x + d, inputs, rows, scale, offset, labels, pull, keep, push, against, radius)
+
+
+KERNELS: dict[str, Kernel] = {"numpy": solve_numpy, "numba": solve_numba}
+
+
+@functools.cache
+def numba_installed() -> bool:
+    """Looking for a module takes as long as a local step."""
+    return importlib.util.find_spec("numba") is not None
+
+
+def choose(kernel: str) -> str:
+    """The name in KERNELS that runs: `kernel` itself; for "auto" the compiled one where numba is installed.
+
+    Measured by `python -m tests.bench_local`. The first call costs 0.3 CPU-seconds a process, some seconds where
+    nothing is cached yet.
+
+    Raises:
+        UserError: the compiled kernel is asked for and numba is not installed.
+    """
+    if kernel == "numba" and not numba_installed():
+        raise UserError(
+            f"kernel {kernel!r}: numba is not installed; pip install 'zofl_mpi[fast]', or take 'auto' or 'numpy'"
+        )
+    if kernel != "auto":
+        return kernel
+    return "numba" if numba_installed() else "numpy"

@@ -1,0 +1,178 @@
+"""A client of the split methods: its local steps, with or without backward passes, and the directions of these."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zofl_mpi.rounds.split.messages import Model, Trained, Update
+from zofl_mpi.rounds.split.training import Training
+from zofl_mpi.run.clients import Client
+from zofl_mpi.run.setting import Setting
+from zofl_mpi.run.streams import Purpose
+
+Tensor = Any  # torch's, which is not imported at the server
+_warned: list[bool] = []
+
+
+@final
+class LocalSteps:
+    """A client's local steps of a round, one after the other; its model moves in place.
+
+    Nothing of it lies in the modules between two calls, so that clients of one process may take turns. Losses stay
+    where they are computed until the round ends: a GPU that had to tell the host each one would stand still meanwhile.
+    """
+
+    def __init__(self, setting: Setting, training: Training, client: Client, message: Model, head: bool = True) -> None:
+        """
+        Args:
+            head: whether the method trains the auxiliary head.
+        """
+        self.setting, self.training, self.client, self.r = setting, training, client, message.r
+        import torch
+
+        self.problem = setting.problem
+        self.theta, self.buffers = (self.problem.placed(t).clone() for t in (message.theta, message.buffers))
+        self.scratch = self.buffers.clone()
+        self.base = self.theta.clone()
+        self.part = training.trainable(setting, head)
+        self.moments = training.moments(client, message)
+        self.reset()
+        self.compared: int = 0
+        self.vague: Tensor = self.theta.new_zeros((), dtype=torch.int64)
+
+    def __iter__(self) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """(q, inputs, labels) of each local step."""
+        for q, positions in enumerate(self.training.batches(self.setting, self.client, self.r)):
+            yield q, *self.training.inputs(self.setting, self.client, positions, self.r, q)
+
+    def reset(self) -> None:
+        """No loss has been seen."""
+        import torch
+
+        self.loss, self.count = self.theta.new_zeros((), dtype=torch.float64), 0
+
+    def at(self, buffers: Tensor) -> AbstractContextManager[Any]:
+        """Meanwhile the local part is this client's; BatchNorm's running statistics are `buffers` (b_l,)."""
+        return self.problem.local.at(self.theta, buffers, self.training.running)  # type: ignore[no-any-return]
+
+    def uploads(self, q: int) -> bool:
+        """Whether local step q goes up."""
+        return self.training.uploads(self.setting, self.client.i, q)
+
+    def host(self, values: Sequence[Tensor]) -> NDArray[np.float64]:
+        """(len(values),) the numbers () on the host."""
+        import torch
+
+        found = torch.stack(list(values)) if values else self.theta.new_zeros(0)
+        return np.asarray(found.double().cpu().numpy())
+
+    def zeros(self) -> Tensor:
+        """(d,) what trains of theta_l, zeros."""
+        return self.theta[self.part].new_zeros(self.part.stop - self.part.start)
+
+    def forward(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """The smashed activations and () the local loss at the model itself; it moves BatchNorm's statistics."""
+        import torch
+
+        with torch.no_grad(), self.at(self.buffers):
+            smashed = self.problem.smash(x)
+            loss = self.problem.local_loss(smashed, labels)
+        self.loss, self.count = self.loss + loss, self.count + 1
+        return smashed, loss
+
+    def perturbed(self, x: Tensor, labels: Tensor, u: Tensor, mu: float) -> Tensor:
+        """() the local loss at theta_l + mu u; the model comes back to the bit."""
+        import torch
+
+        buffers = self.buffers
+        if self.training.batchnorm == "batch":
+            buffers = self.scratch.copy_(self.buffers)
+        self.base.copy_(self.theta)
+        self.theta[self.part].add_(u, alpha=mu)
+        with torch.no_grad(), self.at(buffers):
+            loss = self.problem.local_loss(self.problem.smash(x), labels)
+        self.theta.copy_(self.base)
+        return loss
+
+    def gradient(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """The smashed activations and (d,) the gradient of the local loss."""
+        with self.at(self.buffers):
+            smashed = self.problem.smash(x)
+            loss = self.problem.local_loss(smashed, labels)
+            g = self.problem.local.gradient(loss)
+        self.loss, self.count = self.loss + loss.detach(), self.count + 1
+        return smashed.detach(), g[self.part]
+
+    def directions(self, count: int, q: int, distribution: str) -> Iterator[Tensor]:
+        """u_1, ..., u_count (d,) of step q, drawn where the model is, by a generator of that device."""
+        seed = self.setting.streams(Purpose.DIRECTION, r=self.r, i=self.client.i, t=q)
+        return drawn(seed, self.theta[self.part], count, distribution)
+
+    def compare(self, plus: Tensor, other: Tensor) -> None:
+        """Counts the pairs of losses that differ by too little to mean anything in their precision.
+
+        A direction that is nearly orthogonal to the gradient gives such a pair at any radius; `done` warns of many.
+        """
+        self.compared += 1
+        self.vague += (plus - other).abs() <= self._rounding() * plus.abs().maximum(other.abs())
+
+    def _rounding(self) -> float:
+        """Of a loss, relative."""
+        import torch
+
+        return 8 * float(torch.finfo(self.theta.dtype).eps)
+
+    def _warn(self) -> None:
+        """Once a process, where most differences of losses were rounding."""
+        vague = int(self.vague)
+        if 2 * vague <= self.compared or _warned:
+            return
+        _warned.append(True)
+        dtype = np.dtype(self.setting.dtype)
+        print(
+            f"zofl_mpi: warning: {vague} of {self.compared} losses of a perturbed pass differ from the other loss "
+            f"of their step by less than {self._rounding():.1g} of their size, which is rounding in {dtype}: take a "
+            f"larger --mu{', or --dtype float64' if dtype == np.float32 else ''}",
+            file=sys.stderr,
+        )
+
+    def step(self, g: Tensor) -> None:
+        """The optimiser's step along g (d,)."""
+        self.training.rule.step(self.theta[self.part], g, self.moments, self.training.lr_client)
+
+    def done(self) -> Trained:
+        """The model stays in the client's memory until it is asked for."""
+        self._warn()
+        self.client.memory["theta"], self.client.memory["buffers"] = self.theta, self.buffers
+        return Trained(float(self.loss) / self.count if self.count else math.nan)
+
+
+def drawn(seed: np.random.Generator, like: Tensor, count: int, distribution: str) -> Iterator[Tensor]:
+    """`count` directions u (d,) of the dtype of `like` (d,), by a generator of its device.
+
+    Args:
+        distribution: see `HERON`.
+    """
+    import torch
+
+    generator = torch.Generator(like.device).manual_seed(int(seed.integers(2**63)))
+    d = like.numel()
+    for _ in range(count):
+        u = torch.randn(d, generator=generator, device=like.device, dtype=like.dtype)
+        if distribution != "gaussian":
+            norm = torch.linalg.vector_norm(u, dtype=torch.float64)
+            u.mul_((math.sqrt(d) if distribution == "sqrt_d_sphere" else 1.0) / norm)
+        yield u
+
+
+def kept(training: Training, client: Client) -> Update:
+    """What `LocalSteps.done` left; it need not be kept any longer."""
+    moments = client.memory.pop("moments") if training.state == "average" else {}
+    return Update(client.memory.pop("theta"), client.memory.pop("buffers"), moments)

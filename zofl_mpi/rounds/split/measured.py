@@ -1,0 +1,93 @@
+"""What a step of a split network costs its client: multiply-accumulates, and memory that is live at once."""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+from torch import Tensor
+
+from zofl_mpi.problems.counting import Allocations, Products
+from zofl_mpi.problems.split import Split
+
+
+def macs(problem: Split) -> tuple[float, float, float]:
+    """Multiply-accumulates of a forward pass of one sample: client, auxiliary, server. [C]'s "FLOPs" are these.
+
+    Products and convolutions, by torch's own formulas: half of its FLOPs.
+    """
+    x = torch.zeros(2, *problem.input_shape, dtype=getattr(torch, problem.dtype), device=problem.device)
+    theta, buffers = (t.to(problem.device) for t in problem.local.initial())
+    theta_s, buffers_s = (t.to(problem.device) for t in problem.top.initial())
+    found = []
+    with torch.no_grad(), problem.local.at(theta, buffers), problem.top.at(theta_s, buffers_s):
+        for part in (problem.client, problem.auxiliary, problem.server):
+            with Products() as counted:
+                y = part(x)
+            found.append(counted.flops / 2 / len(x))
+            x = y if part is problem.client else x
+    return found[0], found[1], found[2]
+
+
+def peak_bytes(problem: Split, batch: int, step: str) -> int:
+    """Bytes live at once in a client's step on a mini-batch, beyond its model: inputs, activations, gradients.
+
+    On a GPU as its allocator counts, else by counting the tensors that torch makes. What is made and freed in a step on
+    2 and on 3 samples tells it for any number of them, where each tensor's size is so many bytes and so many more for
+    every sample; where the two steps do not make the same tensors in the same order, the whole mini-batch is computed.
+
+    Args:
+        step: "forward" (a pass through client and auxiliary without a graph: HERON), "auxiliary" (forward and backward
+            through both: CSE-FSL, FSL-SAGE) or "cut" (forward and backward through the client's part alone: SplitFed).
+    """
+    if torch.device(problem.device).type == "cuda":
+        from zofl_mpi.run.device import allocated
+
+        given = _given(problem, batch)
+        return _bytes(given[2]) + int(allocated(problem.device, lambda: _pass(problem, *given, step)))
+    two, three = _allocations(problem, 2, step), _allocations(problem, 3, step)
+    peak = None if batch < 2 else _peak(two.events, three.events, batch)
+    own = _bytes(_given(problem, 1)[2]) * batch
+    return own + (_allocations(problem, batch, step).peak if peak is None else peak)
+
+
+def _given(problem: Split, batch: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """theta_l, its buffers, inputs and labels."""
+    theta, buffers = (t.to(problem.device) for t in problem.local.initial())
+    x = torch.zeros(batch, *problem.input_shape, dtype=getattr(torch, problem.dtype), device=problem.device)
+    x = x.to(memory_format=torch.channels_last) if x.dim() == 4 else x
+    return theta, buffers, x, torch.zeros(batch, dtype=torch.int64, device=problem.device)
+
+
+def _bytes(x: Tensor) -> int:
+    return x.numel() * x.element_size()
+
+
+def _allocations(problem: Split, batch: int, step: str) -> Allocations:
+    """Of a step on `batch` samples."""
+    given, counted = _given(problem, batch), Allocations()
+    with counted:
+        _pass(problem, *given, step)
+    return counted
+
+
+def _peak(two: list[tuple[int, int]], three: list[tuple[int, int]], batch: int) -> int | None:
+    """The most bytes live at once with `batch` samples, from the events with 2 and 3; None where they do not match."""
+    if [(k, size > 0) for k, size in two] != [(k, size > 0) for k, size in three]:
+        return None
+    sizes = (a + (b - a) * (batch - 2) for (_, a), (_, b) in zip(two, three, strict=True))
+    return max(itertools.accumulate(sizes), default=0)
+
+
+def _pass(problem: Split, theta: Tensor, buffers: Tensor, x: Tensor, labels: Tensor, step: str) -> None:
+    with problem.local.at(theta, buffers):
+        if step == "forward":
+            with torch.no_grad():
+                problem.local_loss(problem.smash(x), labels)
+            return
+        smashed = problem.smash(x)
+        if step == "auxiliary":
+            problem.local.gradient(problem.local_loss(smashed, labels))
+        else:
+            slope = torch.zeros_like(smashed)  # what comes back
+            problem.local.gradient(smashed, slope)

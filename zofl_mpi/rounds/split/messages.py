@@ -1,0 +1,93 @@
+"""What travels in split training, and what its server keeps from round to round."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, final
+
+from zofl_mpi.run.messages import APART
+
+Tensor = Any  # torch's, which the server's methods need not import
+
+
+@final
+@dataclass(frozen=True)
+class Model:
+    """Server to client."""
+
+    theta: Tensor  # (n_l,) theta_c, then theta_a where it travels
+    buffers: Tensor  # (b_l,) BatchNorm's running statistics
+    r: int  # the round
+    moments: dict[str, Any] = field(default_factory=dict)  # of the optimiser, with --state average
+
+
+@final
+@dataclass(frozen=True)
+class Smashed:
+    """Client to server, an upload."""
+
+    s: Tensor  # (B, *smashed_shape)
+    labels: Tensor = field(metadata=APART)  # (B,)
+
+
+@final
+@dataclass(frozen=True)
+class Trained:
+    """Client to server: the local steps are done; the model stays until it is asked for."""
+
+    loss: float  # mean over the local steps of the local loss
+
+
+@final
+@dataclass(frozen=True)
+class Ask:
+    """Server to client: send the model."""
+
+
+@final
+@dataclass(frozen=True)
+class Update:
+    """Client to server."""
+
+    theta: Tensor  # what of theta_l is averaged
+    buffers: Tensor  # (b_l,)
+    moments: dict[str, Any] = field(default_factory=dict)  # of the optimiser, with --state average
+
+
+@final
+@dataclass(frozen=True)
+class Whole:
+    """Server to client at an evaluation: all parts."""
+
+    theta: Tensor
+    buffers: Tensor
+    theta_s: Tensor
+    buffers_s: Tensor
+
+
+@final
+@dataclass(frozen=True)
+class Scored:
+    """Client to server at an evaluation: sums over its share of the test samples."""
+
+    samples: int
+    loss: float
+    hits: int
+
+
+@dataclass(frozen=True)
+class State:
+    """What the server carries from round to round."""
+
+    theta: Tensor  # (n_l,) theta_c and theta_a
+    buffers: Tensor  # (b_l,)
+    theta_s: Tensor  # (n_s,)
+    buffers_s: Tensor  # (b_s,)
+    optimiser: dict[str, Any]  # the server's moments
+    server_steps: int = 0
+    server_loss: float = math.nan
+    local_loss: float = math.nan
+    label_bytes: int = 0
+    moments: dict[str, Any] = field(default_factory=dict)  # the clients', with --state average
+    replayed: dict[str, Any] = field(default_factory=dict)  # {i: moments of client i}, where the server replays steps

@@ -1,0 +1,180 @@
+"""A grid of runs, from a file in TOML (`run.grid.file`): listed, run, continued.
+
+    python -m zofl_mpi.run.grid jobs/a_table1.toml              # what is done, and the commands of what is to do
+    python -m zofl_mpi.run.grid jobs/a_table1.toml --run        # does it; after an interruption, the rest
+    sbatch --array=0-107 jobs/grid.sbatch jobs/a_table1.toml    # on a cluster: every run a job of its own
+
+What is done is read from the results alone: a run is finished if its result is, with the configuration of the file.
+A result of another configuration is never touched. Any number of grid runners may work on one folder: who runs a run
+holds the lock of its log, and so does the run itself, should its grid runner be killed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import shutil
+import signal
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from zofl_mpi.errors import UserError, demand
+from zofl_mpi.run.grid.file import Grid, GridRun, check_one_of, known_flags, read
+from zofl_mpi.run.grid.runner import LABELS, Outcome, Runner, Screen, say
+from zofl_mpi.run.grid.state import command, state_of, typed
+from zofl_mpi.run.signals import STATUS
+
+
+def listing(grid: Grid, runs: Mapping[int, GridRun], launcher: Sequence[str]) -> Iterator[str]:
+    """A line a run, then what will be left alone or begin anew, and why, then the numbers."""
+    notes, count = [], Counter[str]()
+    for k, run in runs.items():
+        word, sentence = state_of(grid, run)
+        count[word] += 1
+        yield f"{k:>{len(str(max(runs)))}}  {word:<11}  {typed(command(grid, run, word, launcher))}"
+        if word in ("begun", "broken", "other"):
+            notes.append(f"{run.name}: {sentence}")
+    yield from notes
+    to_do = count["missing"] + count["begun"] + count["broken"]
+    numbers = f"{count['finished']} finished, {count['interrupted']} to resume, {to_do} to do"
+    further = [
+        f"{count[word]} {told}" for word, told in (("running", "running"), ("other", "in the way")) if count[word]
+    ]
+    yield ", ".join([f"{_runs(len(runs))}: {numbers}", *further])
+
+
+def _runs(count: int) -> str:
+    return f"{count} run{'' if count == 1 else 's'}"
+
+
+def perform(grid: Grid, runs: Mapping[int, GridRun], launcher: Sequence[str], jobs: int) -> Runner:
+    """Runs what is not done.
+
+    Raises:
+        UserError: there is no such launcher, or no folder for the results.
+    """
+    if launcher and not shutil.which(launcher[0]):
+        raise UserError(f"{launcher[0]} is not found; load the MPI's module, name another --launcher, or use --ranks 1")
+    try:
+        grid.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise UserError(f"the folder {grid.folder} cannot be made ({exc.strerror}); give another --results") from exc
+    runner = Runner(grid, list(runs.values()), launcher, jobs)
+    runner.run(Screen(len(runs)))
+    return runner
+
+
+def report(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """What did not end well, then the numbers."""
+    for outcome in outcomes:
+        if outcome.word in ("failed", "elsewhere", "stopped"):
+            yield f"{LABELS[outcome.word]}: {outcome.run.name}: {outcome.sentence}"
+    count = Counter(outcome.word for outcome in outcomes)
+    numbers = ", ".join(f"{count[word]} {told}" for word, told in LABELS.items() if count[word])
+    yield f"{_runs(len(outcomes))}: {numbers}"
+    if count["stopped"] or count["left"]:
+        yield "the same command continues"
+
+
+def exit_status(runner: Runner, single: bool) -> int:
+    """0; 1 if a run failed (`single`: its own status); 75 if told to stop before the end, 130 if by Ctrl-C."""
+    if any(outcome.word in ("stopped", "left") for outcome in runner.outcomes):
+        return 130 if runner.heard[0] == signal.SIGINT else STATUS
+    failed = [outcome.status for outcome in runner.outcomes if outcome.word == "failed"]
+    return (failed[0] if single else 1) if failed else 0
+
+
+# --- the command line
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line. Returns the exit status: 2 after one sentence on standard error, else see `exit_status`."""
+    given = _parser().parse_args(arguments)
+    try:
+        grid, runs, launcher = _order(given)
+        if not (given.run or given.index is not None):
+            for line in listing(grid, runs, launcher):
+                print(line)
+            return 0
+        runner = perform(grid, runs, launcher, given.jobs)
+    except UserError as error:
+        print(f"zofl_mpi: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python's own last flush would fail, too
+        return 1
+    for line in report(runner.outcomes):
+        say(line)
+    return exit_status(runner, given.index is not None)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m zofl_mpi.run.grid",
+        description="List the runs of a grid, or run those that are not done.",
+        epilog="A signal (SIGTERM, SIGUSR1, Ctrl-C) ends the runs in progress after their round, with a checkpoint.",
+    )
+    parser.add_argument("file", type=Path, help="the grid, in TOML; python -m pydoc zofl_mpi.run.grid.file tells how")
+    parser.add_argument("--run", action="store_true", help="run what is not done, and continue what was interrupted")
+    parser.add_argument("--index", type=int, metavar="K", help="run only number K of the list, with its exit status")
+    parser.add_argument("--only", action="append", default=[], metavar="AXIS=ENTRY[,ENTRY]", help="a part of the grid")
+    parser.add_argument("--jobs", type=int, default=1, metavar="K", help="runs at the same time (default: 1)")
+    parser.add_argument("--ranks", type=int, metavar="N", help="processes of a run (default: the file's)")
+    parser.add_argument("--launcher", help="what starts the ranks, in place of `mpirun -n N`, as `srun --mpi=pmix`")
+    parser.add_argument("--results", type=Path, metavar="DIR", help="where the results go (default: the file's folder)")
+    parser.add_argument("--data-dir", metavar="DIR", help="the flag --data-dir for every run")
+    return parser
+
+
+def _order(given: argparse.Namespace) -> tuple[Grid, dict[int, GridRun], list[str]]:
+    """The grid, the runs that are meant, by their numbers, and the launcher."""
+    for name in ("jobs", "ranks"):
+        value = getattr(given, name)
+        demand(value is None or value >= 1, name, value, "a whole number, at least 1")
+    grid = read(given.file, given.results)
+    if given.data_dir is not None:
+        grid = replace(grid, runs=tuple(_with_data(grid, run, given.data_dir) for run in grid.runs))
+    runs = {k: run for k, run in enumerate(grid.runs) if _meant(grid, run, given.only)}
+    if not runs:
+        raise UserError(f"--only {' '.join(given.only)}: no run has all of these; the grid has {', '.join(grid.axes)}")
+    if given.index is not None:
+        demand(given.index in runs, "index", given.index, f"one of the numbers {min(runs)} to {max(runs)} of the list")
+        runs = {given.index: runs[given.index]}
+    return grid, runs, _launcher(given.launcher, given.ranks or grid.ranks)
+
+
+def _launcher(given: str | None, ranks: int) -> list[str]:
+    if given is None:
+        return ["mpirun", "-n", str(ranks)] if ranks > 1 else []
+    try:
+        return shlex.split(given)
+    except ValueError as exc:
+        raise UserError(f"--launcher {given}: {exc}; write it as in a shell") from exc
+
+
+def _with_data(grid: Grid, run: GridRun, folder: str) -> GridRun:
+    if "data_dir" not in known_flags(grid.module, run.flags):
+        raise UserError(
+            f"--data-dir {folder}: run {run.name} has no such flag, its problem reads no files; leave it out"
+        )
+    return replace(run, flags=run.flags | {"data_dir": folder})
+
+
+def _meant(grid: Grid, run: GridRun, only: Sequence[str]) -> bool:
+    """Whether a run is in the part of the grid that --only names."""
+    for text in only:
+        axis, _, entries = text.partition("=")
+        check_one_of(grid.axes, axis, "axis", f"--only {text}: ")
+        for entry in entries.split(","):
+            check_one_of(grid.axes[axis], entry, f"entry of the axis {axis}", f"--only {text}: ")
+        if run.coordinates[axis] not in entries.split(","):
+            return False
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main())

