@@ -21,7 +21,7 @@ FLOORS = (
 )
 """The rooms of the package, the lowest first. A room imports rooms of lower floors only."""
 RUN_FLOORS = (
-    ("streams", "messages", "ledger", "signals", "world", "device", "progress"),
+    ("fields", "streams", "messages", "ledger", "signals", "world", "device", "progress"),
     ("clients", "mean", "records"),
     ("setting", "desk"),
     ("local", "mpi", "flags"),
@@ -32,9 +32,9 @@ RUN_FLOORS = (
 OF_RUN = {
     "numerics": ("streams",),
     "data": ("streams",),
-    "problems": ("streams",),
-    "rounds": ("setting", "streams", "clients", "messages", "mean", "device"),
-    "methods": ("setting", "streams", "clients", "messages", "mean"),
+    "problems": ("fields", "streams"),
+    "rounds": ("fields", "setting", "streams", "clients", "messages", "mean", "device"),
+    "methods": ("fields", "setting", "streams", "clients", "messages", "mean"),
 }
 """What a room may import of `zofl_mpi.run`: an algorithm sees a setting, clients and streams, never MPI or HDF5."""
 LONGEST = 400
