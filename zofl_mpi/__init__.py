@@ -1,3 +1,52 @@
-"""Zeroth-order federated learning on MPI: the same answer, bit for bit, on any number of ranks."""
+"""Zeroth-order federated learning on MPI: the same answer, bit for bit, on any number of ranks.
+
+What a method, a problem or a script of your own may import from here; everything else may move:
+
+- `Setting`: what a method is given: the problem, the data of server and clients, the random numbers.
+- `Client`, `Clients`: a client as its steps see it; all clients, as the server asks them.
+- `Purpose`: what random numbers are for; with round, client and step it is their key.
+- `column`, `part`, `given`: fields of states and reports, of groups of flags, and fields that the run gives.
+- `Dataset`, `Federation`: samples; who holds which of them.
+- `UserError`: a mistake of the user, told in one sentence.
+- `records`: results and checkpoints; `records.load(path)` reads a result.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from zofl_mpi.errors import UserError
+from zofl_mpi.run.clients import Client, Clients
+from zofl_mpi.run.fields import column, given, part
+from zofl_mpi.run.setting import Setting
+from zofl_mpi.run.streams import Purpose
+
+if TYPE_CHECKING:
+    from zofl_mpi.data import Dataset, Federation
+    from zofl_mpi.run import records
 
 __version__ = "0.1.0"
+__all__ = [
+    "Client",
+    "Clients",
+    "Dataset",
+    "Federation",
+    "Purpose",
+    "Setting",
+    "UserError",
+    "column",
+    "given",
+    "part",
+    "records",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports HDF5 and the data sets when they are asked for: ranks that need neither start sooner."""
+    if name == "records":
+        from zofl_mpi.run import records
+
+        return records
+    if name in ("Dataset", "Federation"):
+        from zofl_mpi import data
+
+        return getattr(data, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,17 +12,21 @@ import os
 import platform
 import sys
 import traceback
-from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn, final
 
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import device, flags
 from zofl_mpi.run.launch import connect, speaks_first
-from zofl_mpi.run.plan import Plan, RunFlags, method_of, print_plan, problem_of, understand
-from zofl_mpi.run.setting import Setting
+from zofl_mpi.run.plan import Plan, RunFlags, costs_of, method_of, print_plan, problem_of, understand
+from zofl_mpi.run.setting import Method, Setting
 from zofl_mpi.run.signals import Stop
 from zofl_mpi.run.streams import Streams
 from zofl_mpi.run.world import Ended, World, at_server, together
+
+if TYPE_CHECKING:
+    from zofl_mpi.run.session import Opened
 
 RANKS_LISTED = 512
 """With more ranks, only the different hosts, devices, ... are kept: an HDF5 attribute holds 64 kB."""
@@ -41,7 +45,8 @@ def main(module: str, arguments: Sequence[str] | None = None) -> NoReturn:
     except UserError as exc:
         sys.exit(_said(exc, speaks_first()))
     try:
-        status = prepared(world, module, given)()
+        job = prepared(world, module, given)
+        status = job if isinstance(job, int) else job.run()
     except _Agreed as exc:
         status = _said(exc.problem, world.rank == 0)
     except Ended as exc:  # what failed has been told
@@ -70,8 +75,8 @@ def _said(problem: UserError, speaks: bool) -> int:
     return 2
 
 
-def prepared(world: World, module: str, arguments: Sequence[str]) -> Callable[[], int]:
-    """All that comes before the first round; what is returned does the rest and gives the exit status.
+def prepared(world: World, module: str, arguments: Sequence[str]) -> Job | int:
+    """All that comes before the first round; an exit status where there is nothing to run.
 
     Raises:
         _Agreed: a mistake of the user, on every rank alike.
@@ -79,13 +84,34 @@ def prepared(world: World, module: str, arguments: Sequence[str]) -> Callable[[]
     try:
         family = importlib.import_module(module)
         plan = _understood(world, family, arguments)
-        return (lambda: plan) if isinstance(plan, int) else _job(world, family, plan)
+        return plan if isinstance(plan, int) else _prepared(world, family, plan)
     except UserError as exc:
         raise _Agreed(exc) from exc
 
 
-def _job(world: World, family: Any, plan: Plan) -> Callable[[], int]:
-    """A rank's part of the run."""
+@final
+@dataclass(frozen=True)
+class Job:
+    """A rank's part of the run, ready for its rounds.
+
+    Attributes:
+        opened: the result file and what it holds; rank 0's.
+    """
+
+    world: World
+    method: Method[Any]
+    stop: Stop
+    opened: Opened | None
+
+    def run(self) -> int:
+        """Leads the run at rank 0, serves it elsewhere; returns the exit status."""
+        status = _serve(self.world, self.method, self.stop) if self.opened is None else self.opened.lead(self.stop)
+        self.stop.ignore()
+        return status
+
+
+def _prepared(world: World, family: Any, plan: Plan) -> Job | int:
+    """The data, the method and the result file; 0 after --dry-run."""
     chosen, places = _places(world, plan.values["device"], problem_of(family, plan.values["problem"]))
     setting = build_setting(world, family, plan, chosen)
     _same(
@@ -95,29 +121,21 @@ def _job(world: World, family: Any, plan: Plan) -> Callable[[], int]:
     )
     method_class = together(world, lambda: method_of(family, plan.values["method"]))
     method = together(world, lambda: flags.made(method_class, plan.values, setting=setting))
-    kernel = together(world, lambda: method.plan(1).get("kernel", ""))
+    kernel = together(world, lambda: str(getattr(method, "kernel", None) or method.plan(1).get("kernel", "")))
     _same(world, kernel, "--kernel auto chose different kernels; install numba on all nodes, or say --kernel numpy")
     if plan.values["dry_run"]:
         if world.rank == 0:
             print_plan(plan, method)
-        return lambda: 0
-    _prepare(world, setting, str(kernel))
+        return 0
+    _prepare(world, setting, kernel)
     device.keep_freed_memory()
     stop = Stop()
     stop.listen()
     attrs = {"command": plan.command, "mpi": world.library, "kernel": kernel, **places}
-    lead = at_server(world, lambda: _opened(world, method, plan, attrs, stop))
-    work = lead or (lambda: _serve(world, method, setting, stop))
-
-    def job() -> int:
-        status = work()
-        stop.ignore()
-        return status
-
-    return job
+    return Job(world, method, stop, at_server(world, lambda: _opened(world, method, plan, attrs)))
 
 
-def _prepare(world: World, setting: Setting, kernel: str) -> None:
+def _prepare(world: World, setting: Setting[Any], kernel: str) -> None:
     """One rank of each node makes the kernel ready, if the problem says how: ten at once would compile it ten times."""
     prepare = getattr(setting.problem, "prepare", None)
     if prepare is None or world.size == 1:
@@ -127,15 +145,13 @@ def _prepare(world: World, setting: Setting, kernel: str) -> None:
     together(world, lambda: prepare(kernel, setting.data[0]) if last else None)
 
 
-def _opened(world: World, method: Any, plan: Plan, attrs: dict[str, Any], stop: Stop) -> Callable[[], int]:
-    """Rank 0's part: opens the result; what is returned runs the rounds."""
+def _opened(world: World, method: Any, plan: Plan, attrs: dict[str, Any]) -> Opened:
+    """Opens the result file; rank 0 only."""
     from zofl_mpi.run import session  # HDF5 is for rank 0 only
 
-    measured = getattr(method, "measured", None)
-    costs = {} if measured is None else {"costs": measured()}
-    order = session.Order(plan.values, plan.config, {**attrs, **costs})
-    recorder, resumed = session.opened(world, method, order)
-    return lambda: session.lead(world, method, order, recorder, resumed, stop)
+    costs = costs_of(method)
+    order = session.Order(plan.values, plan.config, {**attrs, "costs": costs} if costs else attrs)
+    return session.opened(world, method, order)
 
 
 def _understood(world: World, family: Any, arguments: Sequence[str]) -> Plan | int:
@@ -194,19 +210,19 @@ def _same(world: World, value: Any, sentence: str) -> None:
         raise UserError(f"{sentence} (rank 0: {values[0]}; {told})")
 
 
-def build_setting(world: World, family: Any, plan: Plan, chosen: str) -> Setting:
+def build_setting(world: World, family: Any, plan: Plan, chosen: str) -> Setting[Any]:
     """The setting of a plan, on every rank alike but for the device."""
     choice = problem_of(family, plan.values["problem"])
     streams = together(world, lambda: Streams(plan.values["seed"]))
     values = together(world, lambda: plan.of_problem(family))
-    return together(world, lambda: choice.build(values, world, streams, plan.values["dtype"], chosen))  # type: ignore[no-any-return]
+    return together(world, lambda: choice.build(values, world, streams, plan.values["dtype"], chosen))
 
 
-def _serve(world: World, method: Any, setting: Setting, stop: Stop) -> int:
-    """A client rank's whole life."""
+def _serve(world: World, method: Method[Any], stop: Stop) -> int:
+    """Answers the server's questions until it ends the run; returns the exit status that it gave."""
     from zofl_mpi.run.mpi.client import ClientRank
     from zofl_mpi.run.mpi.world import MPIWorld
 
     assert isinstance(world, MPIWorld)
-    own = {i: data for i, data in enumerate(setting.data) if 1 + i % (world.size - 1) == world.rank}
+    own = {i: data for i, data in enumerate(method.setting.data) if 1 + i % (world.size - 1) == world.rank}
     return ClientRank(world, method, own, stop).serve()

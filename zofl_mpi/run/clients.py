@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol, final
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, Protocol, cast, final
 
 from zofl_mpi.errors import UserError
+from zofl_mpi.run.fields import is_flag
 from zofl_mpi.run.ledger import Ledger, Row
 
 Step = Callable[["Client", Any], Any]
-"""A bound method of the running method: (client, message) -> reply, or a generator of uploads returning its reply."""
+"""A bound method of the running method, or of one of its parts (dataclass fields of it): (client, message) -> reply, or
+a generator of uploads returning its reply."""
 
 
 @final
@@ -30,11 +32,13 @@ class Client:
         i: 0..m-1, the only identity a client has; ranks are invisible.
         data: what it holds, fixed for the run.
         memory: what it keeps between questions: arrays, tensors, numbers, strings by name; checkpointed.
+        scratch: what cannot travel and need not outlive a round (a graph, a generator); not checkpointed.
     """
 
     i: int
     data: Any
     memory: dict[str, Any] = field(default_factory=dict)
+    scratch: dict[str, Any] = field(default_factory=dict, repr=False)
 
 
 class ClientError(Exception):
@@ -126,3 +130,13 @@ def failure(item: int, exc: BaseException) -> Failure:
 def name_of(step: Step) -> str:
     """The name by which a step is known on every rank."""
     return str(step.__name__)
+
+
+def step_of(method: Any, name: str) -> Step | None:
+    """The step of that name: of the method, else of its first part (a field of flags) that has it; else None."""
+    found = getattr(method, name, None)
+    if callable(found):
+        return cast(Step, found)
+    parts = (getattr(method, f.name) for f in fields(method) if is_flag(f)) if is_dataclass(method) else ()
+    steps = (step_of(part, name) for part in parts if is_dataclass(part))
+    return next((step for step in steps if step is not None), None)

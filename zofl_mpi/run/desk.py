@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.run import messages
-from zofl_mpi.run.clients import Client, Failure, Step, failure, name_of
+from zofl_mpi.run.clients import Client, Failure, Step, failure, name_of, step_of
 from zofl_mpi.run.ledger import SERVER, Clock, Ledger
 
 
@@ -91,10 +91,13 @@ class Desk:
             RuntimeError: another one is open.
         """
         name = name_of(step)
-        if self._method is not None and name not in STEPS and getattr(step, "__self__", None) is not self._method:
-            raise TypeError(
-                f"step {name!r} is no method of the running method: client ranks know its steps by name only"
-            )
+        if self._method is not None and name not in STEPS:
+            known = step_of(self._method, name)
+            if known is None or getattr(step, "__self__", None) is not getattr(known, "__self__", self):
+                raise TypeError(
+                    f"step {name!r} is no method of the running method or of its parts: client ranks know its steps by "
+                    "name only"
+                )
         if self.question is not None:
             raise RuntimeError(
                 f"step {name!r} was asked while replies to {self.question!r} are unread: "

@@ -1,14 +1,13 @@
 """What a dataclass says of its fields: a column of the result, a group of flags, or something that the run gives.
 
-The fields of a method or a problem are command-line flags. `part` and `given` mark those that are not; `column` describes
-a field of a state or a report.
+The fields of a method or a problem are command-line flags. `part` and `given` mark those that are not; `column`
+describes a field of a state or a report.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -47,10 +46,11 @@ def is_flag(f: dataclasses.Field[Any]) -> bool:
     return f.init and f.name not in GIVEN_NAMES and not f.metadata.get("given")
 
 
-@cache
-def described(cls: type[Any]) -> Mapping[str, tuple[str, str]]:
-    """{field: (unit, meaning)} of the columns of a class."""
-    marked = (f for f in dataclasses.fields(cls) if "unit" in f.metadata)
+def described(state: Any) -> Mapping[str, tuple[str, str]]:
+    """{field: (unit, meaning)} of the columns of a state or a report, or of its class."""
+    if isinstance(state, Mapping):  # TRANSITION
+        return {}
+    marked = (f for f in dataclasses.fields(state) if "unit" in f.metadata)
     return {f.name: (f.metadata["unit"], f.metadata["meaning"]) for f in marked}
 
 
@@ -67,6 +67,8 @@ def reported(report: Any) -> dict[str, float]:
     Raises:
         TypeError: no dataclass, or something else in it; names the field.
     """
+    if isinstance(report, Mapping):  # TRANSITION
+        return dict(report)
     if not dataclasses.is_dataclass(report) or isinstance(report, type):
         raise TypeError(
             f"evaluate returned a {type(report).__name__}: it must return a dataclass of numbers, each field described "

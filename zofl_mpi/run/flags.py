@@ -13,17 +13,17 @@ import tomllib
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, cast
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, cast
 
 from zofl_mpi.errors import UserError
+from zofl_mpi.run.fields import is_flag
 
+T = TypeVar("T")
 Groups = Mapping[str, type[Any]]
 """{title: dataclass}: each class's fields become flags under that title."""
 
 ALIASES = {"lam": "--lambda"}
 """Other spellings of flags."""
-NOT_FLAGS = ("setting", "federation")
-"""Fields that a method or a problem is given by the run, not by the command line."""
 
 
 def flags_of(groups: Groups) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def flags_of(groups: Groups) -> dict[str, Any]:
 
 
 def fields_of(cls: type[Any]) -> dict[str, Any]:
-    """{field: type} of a class, with those of its dataclass fields in their place; without `setting` and the like."""
+    """{field: type} of a class, with those of its dataclass fields in their place; without what the run gives."""
     found: dict[str, Any] = {}
     for leaf in _leaves(cls):
         if leaf.name in found:
@@ -51,7 +51,7 @@ def with_defaults(cls: type[Any], **defaults: Any) -> type[Any]:
     """The class's flags with other defaults: another family's."""
     hints = typing.get_type_hints(cls)
     parts = [
-        (f.name, hints[f.name], dataclasses.field(default=defaults.get(f.name, _default(f))))
+        (f.name, hints[f.name], dataclasses.field(default=defaults.get(f.name, _default(f)), metadata=f.metadata))
         for f in dataclasses.fields(cls)
     ]
     found = dataclasses.make_dataclass(cls.__name__, parts, frozen=True)
@@ -62,16 +62,36 @@ def with_defaults(cls: type[Any], **defaults: Any) -> type[Any]:
 def made(cls: type[Any], values: Mapping[str, Any], **given: Any) -> Any:
     """The instance whose flags have these values; `given` are the fields that are not for the command line.
 
+    Its parts that have a field `setting` get the method's.
+
     Raises:
         UserError: a value out of range.
     """
     hints, parts = typing.get_type_hints(cls), dict(given)
     for f in dataclasses.fields(cls):
         kind = hints[f.name]
-        if f.init and f.name not in NOT_FLAGS:
-            nested = dataclasses.is_dataclass(kind)
-            parts[f.name] = made(cast("type[Any]", kind), values) if nested else values[f.name]
+        if not is_flag(f) or f.name in parts:
+            continue
+        if dataclasses.is_dataclass(kind):
+            bound = any(inner.name == "setting" for inner in dataclasses.fields(kind)) and "setting" in given
+            parts[f.name] = made(cast("type[Any]", kind), values, **({"setting": given["setting"]} if bound else {}))
+        else:
+            parts[f.name] = values[f.name]
     return cls(**parts)
+
+
+def built(cls: type[T], setting: Any, **values: Any) -> T:
+    """A method as the command line would make it: flags by their names, those of its parts among them.
+
+    Raises:
+        TypeError: no such flag.
+        UserError: a value out of range.
+    """
+    defaults = {leaf.name: leaf.default for leaf in _leaves(cls)}
+    unknown = values.keys() - defaults.keys()
+    if unknown:
+        raise TypeError(f"{cls.__name__} has no flag {', '.join(sorted(unknown))}")
+    return cast(T, made(cls, {**defaults, **values}, setting=setting))
 
 
 class _Leaf(NamedTuple):
@@ -87,11 +107,13 @@ def _leaves(cls: type[Any], default: Any = dataclasses.MISSING) -> Iterator[_Lea
     """The flags of a class, those of its dataclass fields in their place; `default`: an instance with the defaults."""
     hints, texts = typing.get_type_hints(cls), attribute_texts(cls)  # type: ignore[arg-type]
     for f in dataclasses.fields(cls):
-        if not f.init or f.name in NOT_FLAGS:
+        if not is_flag(f):
             continue
         value = _default(f) if default is dataclasses.MISSING else getattr(default, f.name)
         if dataclasses.is_dataclass(hints[f.name]):
-            yield from _leaves(cast("type[Any]", hints[f.name]), value)
+            other = f.metadata.get("defaults", {})
+            for leaf in _leaves(cast("type[Any]", hints[f.name]), value):
+                yield leaf._replace(default=other.get(leaf.name, leaf.default))
         else:
             yield _Leaf(f.name, hints[f.name], value, texts.get(f.name, ""))
 

@@ -18,9 +18,10 @@ from zofl_mpi.errors import UserError
 from zofl_mpi.run import messages, records
 from zofl_mpi.run.clients import ClientError, Clients
 from zofl_mpi.run.desk import STEPS, Memory, Nothing
+from zofl_mpi.run.fields import described, numbers, reported
 from zofl_mpi.run.ledger import Overlap, Row, overlap
 from zofl_mpi.run.progress import Progress
-from zofl_mpi.run.setting import Method, numbers
+from zofl_mpi.run.setting import Method
 
 
 class RunError(Exception):
@@ -120,7 +121,7 @@ def run(
     totals, since = Totals(done), time.perf_counter()
     while done < schedule.rounds:
         try:
-            state, columns = one_round(method, state, done, clients, schedule)
+            state, columns = one_round(method, state, done, clients, schedule, recorder)
             row, stop = clients.account()
         except (ClientError, UserError) as exc:
             raise RunError(f"round {done + 1}: {exc}; {_safe(recorder)}", getattr(exc, "trace", "")) from exc
@@ -138,25 +139,24 @@ def run(
             recorder.close("interrupted")
             return totals, False
     try:
-        recorder.finish(final_of(state), {name: meaning for name, (_, meaning) in method.columns().items()})
+        recorder.finish(final_of(state))
     except UserError as exc:
         raise RunError(str(exc)) from exc
     return totals, True
 
 
 def one_round(
-    method: Method[Any], state: Any, r: int, clients: Clients, schedule: Schedule
+    method: Method[Any], state: Any, r: int, clients: Clients, schedule: Schedule, recorder: records.Recorder
 ) -> tuple[Any, dict[str, float]]:
-    """Round r, and its evaluation if one is due: the new state and the columns of its row."""
+    """Round r, and its evaluation if one is due: the new state and the columns of its row, which are described."""
     state = method.round(state, r, clients)
     columns = dict(numbers(state))
+    recorder.describe(described(state))
+    recorder.describe(getattr(method, "columns", dict)())  # TRANSITION
     if schedule.evaluates(r + 1):
-        columns |= method.evaluate(state, r, clients)
-    for name, value in columns.items():
-        if name in ("round", "seconds") or "/" in name or not isinstance(value, int | float | np.number):
-            raise TypeError(
-                f"column {name!r} = {value!r}: needs a name without / other than round, seconds, and a number"
-            )
+        report = method.evaluate(state, r, clients)
+        columns |= reported(report)
+        recorder.describe(described(report))
     return state, columns
 
 

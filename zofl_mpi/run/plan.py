@@ -163,7 +163,7 @@ def method_of(family: Any, name: str) -> type[Any]:
         return cast("type[Any]", _named(family.METHODS, name, "--method", ", or module:Class"))
     found = _imported(name, "--method")
     cls = found.__name__
-    wanted = ("start", "round", "evaluate", "columns", "plan")
+    wanted = ("start", "round", "evaluate")
     missing = [f"the function {part}" for part in wanted if not hasattr(found, part)]
     if not is_dataclass(found) or "setting" not in (f.name for f in fields(found)):
         missing.insert(0, "a field named setting (it must be a dataclass)")
@@ -230,13 +230,20 @@ def _check_same(stored: Mapping[str, Any], values: Mapping[str, Any], path: str)
 
 
 def print_plan(plan: Plan, method: Any) -> None:
-    """--dry-run: the configuration, then what the run will cost; a method may have more to measure (`measured`)."""
+    """--dry-run: the configuration, then what the run will cost, as far as the method tells it."""
     for name, value in plan.config.items():
         print(f"{flags.flag(name):20} {_shown(value)}")
     print()
-    measured: Mapping[str, Any] = getattr(method, "measured", dict)()
-    for name, value in {**method.plan(plan.values["rounds"]), **measured}.items():
+    lines = method.plan(plan.values["rounds"]) if hasattr(method, "plan") else {}
+    for name, value in {**lines, **costs_of(method)}.items():
         print(f"{name:46} {value:,}" if isinstance(value, int) else f"{name:46} {value}")
+
+
+def costs_of(method: Any) -> dict[str, Any]:
+    """What a step of the method costs, measured; empty where the method does not tell."""
+    if hasattr(method, "measured"):  # TRANSITION
+        return dict(method.measured())
+    return dict(method.costs()) if hasattr(method, "costs") else {}
 
 
 def _shown(value: Any) -> str:

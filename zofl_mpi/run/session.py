@@ -39,30 +39,39 @@ class Order:
     attrs: Mapping[str, Any]
 
 
-def lead(
-    world: World,
-    method: Method[Any],
-    order: Order,
-    recorder: records.Recorder,
-    resumed: records.Checkpoint | None,
-    stop: Stop,
-) -> int:
-    """Runs the rounds and closes everything; returns the exit status. A failure ends all ranks, with one message."""
-    flags = order.flags
-    clients = clients_of(world, method, stop)
-    start = 0 if resumed is None else int(resumed.attrs["round"])
-    schedule = loop.Schedule(flags["rounds"], flags["eval_every"], flags["checkpoint_every"])
-    try:
-        with progress(flags["rounds"], start, flags["quiet"]) as bar:
-            totals, done = loop.run(method, clients, schedule, recorder, bar, resumed, order.config)
-    except (loop.RunError, UserError) as exc:
-        _let_go(recorder, exc)
-        world.abort(f"{getattr(exc, 'trace', '')}zofl_mpi: {exc}")
-        return 1
-    status = 0 if done else STATUS
-    clients.close(status)
-    print(closing(totals, recorder.path, done, stop.name), flush=True)
-    return status
+@final
+@dataclass(frozen=True)
+class Opened:
+    """A run whose result file is open.
+
+    Attributes:
+        recorder: writes it.
+        resumed: the checkpoint to start from; None for a new run.
+    """
+
+    world: World
+    method: Method[Any]
+    order: Order
+    recorder: records.Recorder
+    resumed: records.Checkpoint | None
+
+    def lead(self, stop: Stop) -> int:
+        """Runs the rounds and closes everything; returns the exit status. A failure ends all ranks with one message."""
+        flags, recorder, resumed = self.order.flags, self.recorder, self.resumed
+        clients = clients_of(self.world, self.method, stop)
+        start = 0 if resumed is None else int(resumed.attrs["round"])
+        schedule = loop.Schedule(flags["rounds"], flags["eval_every"], flags["checkpoint_every"])
+        try:
+            with progress(flags["rounds"], start, flags["quiet"]) as bar:
+                totals, done = loop.run(self.method, clients, schedule, recorder, bar, resumed, self.order.config)
+        except (loop.RunError, UserError) as exc:
+            _let_go(recorder, exc)
+            self.world.abort(f"{getattr(exc, 'trace', '')}zofl_mpi: {exc}")
+            return 1
+        status = 0 if done else STATUS
+        clients.close(status)
+        print(closing(totals, recorder.path, done, stop.name), flush=True)
+        return status
 
 
 def clients_of(world: World, method: Method[Any], stop: Stop) -> Clients:
@@ -76,9 +85,13 @@ def clients_of(world: World, method: Method[Any], stop: Stop) -> Clients:
     return MPIClients(world, method.setting.m, stop, method)
 
 
-def opened(world: World, method: Method[Any], order: Order) -> tuple[records.Recorder, records.Checkpoint | None]:
-    """The result file, new or continued, and the checkpoint to start from."""
-    flags, columns = order.flags, {**COLUMNS, **method.columns()}
+def opened(world: World, method: Method[Any], order: Order) -> Opened:
+    """The result file, new or continued.
+
+    Raises:
+        UserError: it exists, cannot be written, or cannot be continued.
+    """
+    flags = order.flags
     attrs = {
         **records.provenance(),
         **order.attrs,
@@ -87,7 +100,7 @@ def opened(world: World, method: Method[Any], order: Order) -> tuple[records.Rec
         "data": method.setting.fingerprint,
     }
     if flags["resume"]:
-        return continued(world, order, attrs, columns)
+        return Opened(world, method, order, *continued(world, order, attrs))
     recorder = records.Recorder.create(
         Path(flags["out"]) if flags["out"] else free_name(order.config),
         attrs=attrs,
@@ -95,16 +108,14 @@ def opened(world: World, method: Method[Any], order: Order) -> tuple[records.Rec
         ranks=world.size,
         rounds=flags["rounds"],
         force=flags["force"],
-        columns=columns,
+        columns=COLUMNS,
     )
     if method.setting.counts is not None:
         recorder.partition(method.setting.counts)
-    return recorder, None
+    return Opened(world, method, order, recorder, None)
 
 
-def continued(
-    world: World, order: Order, attrs: Mapping[str, Any], columns: Mapping[str, tuple[str, str]]
-) -> tuple[records.Recorder, records.Checkpoint]:
+def continued(world: World, order: Order, attrs: Mapping[str, Any]) -> tuple[records.Recorder, records.Checkpoint]:
     """The result that --resume names, cut back to its checkpoint; under another name if --out says so.
 
     Raises:
@@ -127,7 +138,7 @@ def continued(
         except OSError as exc:
             raise UserError(f"--out {target}: cannot be written ({exc.strerror})") from exc
     recorder = records.Recorder.reopen(
-        target, done, ranks=world.size, rounds=flags["rounds"], attrs=attrs, columns=columns
+        target, done, ranks=world.size, rounds=flags["rounds"], attrs=attrs, columns=COLUMNS
     )
     return recorder, checkpoint
 

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, final
+from typing import Any, Generic, Protocol, final
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import TypeVar
 
 from zofl_mpi.run.clients import Clients
 from zofl_mpi.run.streams import Streams
 
+P = TypeVar("P", default=Any)
 S = TypeVar("S")
 
 
 @final
 @dataclass(frozen=True)
-class Setting:
+class Setting(Generic[P]):
     """Built alike on every rank from the configuration.
 
     Attributes:
@@ -31,7 +32,7 @@ class Setting:
         fingerprint: tells data sets apart; the same on every rank, and in a run and its continuation.
     """
 
-    problem: Any
+    problem: P
     streams: Streams
     data: tuple[Any, ...]
     server: Any = None
@@ -47,13 +48,19 @@ class Setting:
 
 
 class Method(Protocol[S]):
-    """A federated method: a frozen dataclass whose fields are `setting` and the paper's parameters.
+    """A federated method: a frozen dataclass with a field `setting`, and the paper's parameters, which are flags.
 
     Its state is a frozen dataclass of tensors and numbers. All that a round changes is in the state or in
-    `client.memory`. The state's numbers are recorded after every round, its tensors at the end of the run.
+    `client.memory`. The state's numbers are recorded after every round, its tensors at the end of the run; units and
+    meanings of both, and of what `evaluate` returns, stand on the fields (`run.fields.column`).
+
+    A method may have besides: `kernel`, a property, the name of what computes its steps where several can, which round
+    differently; `plan(rounds)`, the lines of --dry-run, by description; `costs()`, what a step of a client costs,
+    measured, by description: --dry-run prints it, and the result keeps it in the attribute `costs`.
     """
 
-    setting: Setting
+    @property
+    def setting(self) -> Setting[Any]: ...
 
     def start(self) -> S:
         """The state before round 0."""
@@ -61,18 +68,5 @@ class Method(Protocol[S]):
     def round(self, state: S, r: int, clients: Clients) -> S:
         """The server's program of round r."""
 
-    def evaluate(self, state: S, r: int, clients: Clients) -> dict[str, float]:
-        """What is reported after round r, by column name. Asks with counted=False."""
-
-    def columns(self) -> Mapping[str, tuple[str, str]]:
-        """{column: (unit, what it is)} of all that `evaluate` and the state's numbers report."""
-
-    def plan(self, rounds: int) -> dict[str, str | float]:
-        """What is known before the run: "kernel", what computes the steps, and by description what it will cost."""
-
-
-def numbers(state: Any) -> Iterator[tuple[str, float]]:
-    """The number fields of a state."""
-    for name, value in vars(state).items():
-        if isinstance(value, int | float | np.number) and not isinstance(value, bool):
-            yield name, float(value)
+    def evaluate(self, state: S, r: int, clients: Clients) -> Any:
+        """A dataclass of what is reported after round r; its fields are columns. Asks with counted=False."""

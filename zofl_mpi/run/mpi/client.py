@@ -11,7 +11,7 @@ from typing import Any, final
 import numpy as np
 
 from zofl_mpi.run import mean, messages
-from zofl_mpi.run.clients import Client, Step, failure
+from zofl_mpi.run.clients import Client, Step, failure, step_of
 from zofl_mpi.run.desk import STEPS, Item, in_turn, received
 from zofl_mpi.run.ledger import SERVER, Clock
 from zofl_mpi.run.messages import Bytes
@@ -64,7 +64,9 @@ class ClientRank:
                     return int(question.extra)
 
     def _step(self, name: str) -> Step:
-        found: Step = STEPS[name] if name in STEPS else getattr(self._method, name)
+        found = STEPS.get(name) or step_of(self._method, name)
+        if found is None:  # the server has checked it
+            raise AttributeError(f"{type(self._method).__name__} has no step {name!r}")
         return found
 
     def _one_message(self, question: Question) -> dict[int, Any]:

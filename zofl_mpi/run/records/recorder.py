@@ -37,7 +37,7 @@ class Recorder:
     """
 
     def __init__(self, file: Any, path: Path, rounds: int, planned: int, columns: Columns) -> None:
-        self.path, self.rounds, self._file, self._planned, self._columns = path, rounds, file, planned, columns
+        self.path, self.rounds, self._file, self._planned, self._columns = path, rounds, file, planned, dict(columns)
         self.steps = [str(name) for name in file["clients"].attrs["steps"]]
         self.run = str(file.attrs["run"])
         self._done = h5py.h5a.open(file["rounds"].id, b"done")
@@ -164,6 +164,10 @@ class Recorder:
             self._file.flush()
         self.rounds += 1
 
+    def describe(self, columns: Columns) -> None:
+        """Tells unit and description of columns that `append` will be given, and of the fields of the last state."""
+        self._columns |= columns
+
     def partition(self, counts: Array) -> None:
         """/partition/counts: (m, classes) realised label counts of the clients."""
         with self._writing():
@@ -177,12 +181,12 @@ class Recorder:
             self._file.flush()
             os.fsync(self._file.id.get_vfd_handle())
 
-    def finish(self, state: Mapping[str, Any], meanings: Mapping[str, str] | None = None, **attrs: Any) -> None:
-        """/final/<field> for each field of the last state, attr `meaning` from `meanings`; closes it as "done"."""
+    def finish(self, state: Mapping[str, Any], **attrs: Any) -> None:
+        """/final/<field> for each field of the last state, attr `meaning` as `describe` had it; closes it as "done"."""
         with self._writing():
             for name, value in state.items():
                 self._file[f"final/{name}"] = value if isinstance(value, str) else np.asarray(value)
-                set_attributes(self._file[f"final/{name}"].attrs, {"meaning": (meanings or {}).get(name, "")})
+                set_attributes(self._file[f"final/{name}"].attrs, {"meaning": self._columns.get(name, ("", ""))[1]})
         self.close("done", **attrs)
 
     def close(self, status: str = "interrupted", **attrs: Any) -> None:
