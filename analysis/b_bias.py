@@ -11,7 +11,7 @@ grow with r; FedAC's are its own.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -22,20 +22,19 @@ from numpy.typing import NDArray
 
 from zofl_mpi.methods.fedrzo_bl import FedRZOBL
 from zofl_mpi.problems.known.bilevel import BilevelBowls
-from zofl_mpi.rounds.lower import Lower
-from zofl_mpi.rounds.zeroth_order import Local
+from zofl_mpi.run.flags import built
 from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.setting import Setting
 from zofl_mpi.run.streams import Streams
 
 Array = NDArray[np.float64]
-SOLVERS = {
-    "Local SGD, H = T/m": Lower("local_sgd", "60", "paper", batch_lower=0),
-    "Local SGD, H = 1": Lower("local_sgd", "60", "1", batch_lower=0),
-    "FedAC-I, H = 5": Lower("fedac1", "auto", "5", batch_lower=0),
-    "FedAC-I, H = 1": Lower("fedac1", "auto", "1", batch_lower=0),
-    "LFD, the paper's H": Lower("lfd", "60", "paper", batch_lower=0),
-    "exact": Lower("exact"),
+SOLVERS: dict[str, dict[str, Any]] = {
+    "Local SGD, H = T/m": {"lower": "local_sgd", "T_lower": "60", "H_lower": "paper", "batch_lower": 0},
+    "Local SGD, H = 1": {"lower": "local_sgd", "T_lower": "60", "H_lower": "1", "batch_lower": 0},
+    "FedAC-I, H = 5": {"lower": "fedac1", "T_lower": "auto", "H_lower": "5", "batch_lower": 0},
+    "FedAC-I, H = 1": {"lower": "fedac1", "T_lower": "auto", "H_lower": "1", "batch_lower": 0},
+    "LFD, the paper's H": {"lower": "lfd", "T_lower": "60", "H_lower": "paper", "batch_lower": 0},
+    "exact": {"lower": "exact"},
 }
 N, M, H, GAMMA, ETA = 8, 5, 5, 0.01, 0.01
 
@@ -78,11 +77,12 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def run(solver: Lower, rounds: int, seed: int) -> Course:
+def run(solver: Mapping[str, Any], rounds: int, seed: int) -> Course:
     """Algorithm 2 on a random problem with unequal clients."""
     streams = Streams(seed)
     problem, _, data = BilevelBowls.random(streams, N, M)
-    method = FedRZOBL(Setting(problem, streams, data, dtype=np.float64), Local(H, 0, GAMMA, eta=ETA, batch=0), solver)
+    setting = Setting(problem, streams, data, dtype=np.float64)
+    method = built(FedRZOBL, setting, H=H, gamma=GAMMA, eta=ETA, batch=0, **solver)
     clients, state, points = LocalClients(list(data)), method.start(), []
     x0 = state.x
     for r in range(rounds):

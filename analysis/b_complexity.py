@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -25,18 +25,19 @@ from zofl_mpi.methods.fedrzo_nn import FedRZONN
 from zofl_mpi.problems.known.bilevel import BilevelBowls
 from zofl_mpi.problems.known.nonsmooth import Bowls
 from zofl_mpi.rounds.lower import Lower
-from zofl_mpi.rounds.zeroth_order import Local
+from zofl_mpi.rounds.zeroth_order import theorem1
+from zofl_mpi.run.flags import built
 from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.setting import Setting
 from zofl_mpi.run.streams import Streams
 
 Array = NDArray[np.float64]
-METHODS: dict[str, tuple[Lower | None, float, float]] = {
+METHODS: dict[str, tuple[dict[str, Any] | None, float, float]] = {
     "upper level": (None, 3 / 4, 3 / 4),
-    "Local SGD": (Lower("local_sgd", "alg3", "paper", batch_lower=0), 3 / 4, 7 / 4),
-    "FedAC-I": (Lower("fedac1", "auto", "paper", batch_lower=0), 3 / 4, 13 / 12),
-    "LFD, T of Thm 1": (Lower("lfd", "thm1", "paper", batch_lower=0), 11 / 12, 11 / 12),
-    "LFD, T of Alg. 3": (Lower("lfd", "alg3", "paper", batch_lower=0), 11 / 12, 11 / 12),
+    "Local SGD": ({"lower": "local_sgd", "T_lower": "alg3", "H_lower": "paper", "batch_lower": 0}, 3 / 4, 7 / 4),
+    "FedAC-I": ({"lower": "fedac1", "T_lower": "auto", "H_lower": "paper", "batch_lower": 0}, 3 / 4, 13 / 12),
+    "LFD, T of Thm 1": ({"lower": "lfd", "T_lower": "thm1", "H_lower": "paper", "batch_lower": 0}, 11 / 12, 11 / 12),
+    "LFD, T of Alg. 3": ({"lower": "lfd", "T_lower": "alg3", "H_lower": "paper", "batch_lower": 0}, 11 / 12, 11 / 12),
 }
 """What solves the lower level, and the paper's exponents of K and of m; all rounds count, the upper level's too."""
 TERMS = 500
@@ -111,42 +112,42 @@ def parser() -> argparse.ArgumentParser:
 
 def count(name: str, K: int, m: int, terms: int = TERMS) -> Count:
     """From the schedules."""
-    R = math.ceil(K / Local(K=K).steps(m))
+    R = math.ceil(K / theorem1(K, m)[0])
     solver, _, _ = METHODS[name]
     return Count(name, K, m, R, 0.0 if solver is None else 2 * summed(solver, Curvature(), R, m, terms))
 
 
-def summed(solver: Lower, problem: Any, R: int, m: int, terms: int = TERMS) -> float:
+def summed(solver: Mapping[str, Any], problem: Any, R: int, m: int, terms: int = TERMS) -> float:
     """The communication rounds of one call a round, r = 0 ... R - 1; with more than `terms` rounds, of some of them.
 
     Of many, the first tenth of `terms` is summed, then the others stand for the rounds between their neighbours.
     """
-    x = np.zeros(1)
+    x, lower = np.zeros(1), Lower(Setting(problem, Streams(0), (range(1),) * m), **solver)
     first = R if terms >= R else terms // 10
-    head = math.fsum(solver.schedule(problem, x, r, m).rounds for r in range(first))
+    head = math.fsum(lower.schedule(x, r).rounds for r in range(first))
     if first == R:
         return head
     edges = np.unique(np.geomspace(first, R, terms - first).round().astype(np.int64))
     middles = (edges[:-1] + edges[1:] - 1) // 2
-    rounds = [solver.schedule(problem, x, int(r), m).rounds for r in middles]
+    rounds = [lower.schedule(x, int(r)).rounds for r in middles]
     return head + math.fsum(np.diff(edges) * rounds)
 
 
 def measured(name: str, K: int, m: int) -> Count:
     """From the messages of a run with these clients, equal below, beside what the schedules say of it."""
     streams, solver = Streams(1), METHODS[name][0]
-    local = Local(K=K, eta=0.1, batch=0)
+    local: dict[str, Any] = {"K": K, "eta": 0.1, "batch": 0}
     problem: Any
     data: tuple[Any, ...]
     method: FedRZONN | FedRZOBL
     if solver is None:
         problem, _, data = Bowls.random(streams, 2, m)
-        method = FedRZONN(Setting(problem, streams, data, dtype=np.float64), local)
+        method = built(FedRZONN, Setting(problem, streams, data, dtype=np.float64), **local)
     else:
         problem, _, data = BilevelBowls.random(streams, 2, m, homogeneous=True)
-        method = FedRZOBL(Setting(problem, streams, data, dtype=np.float64), local, solver)
+        method = built(FedRZOBL, Setting(problem, streams, data, dtype=np.float64), **local, **solver)
     clients, state, sent = LocalClients(list(data)), method.start(), np.zeros(2, np.int64)
-    R = math.ceil(K / local.steps(m))
+    R = math.ceil(K / method.local.steps())
     for r in range(R):
         state = method.round(state, r, clients)  # type: ignore[arg-type]
         bill = clients.account()[0]

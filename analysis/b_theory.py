@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems.known.nonsmooth import Bowls, MaxAffine
 from zofl_mpi.problems.known.quadratic import Bowl, Quadratic
-from zofl_mpi.rounds.zeroth_order import Local
+from zofl_mpi.rounds.zeroth_order import Local, theorem1
 from zofl_mpi.run.setting import Setting
 from zofl_mpi.run.streams import Purpose, Streams
 
@@ -124,8 +124,8 @@ def penalty_error(eta: float) -> float:
     problem, _, data = Bowls.random(Streams(1), 3, M)
     radius, gamma = np.linalg.norm(problem.minimiser) / 2, 0.9 * eta
     setting = Setting(problem, Streams(1), data, dtype=np.float64)
-    local = Local(gamma=gamma, eta=eta, x_set=(f"ball:{radius}",))
-    (ball, *_) = local.sets(setting)
+    local = Local(setting, gamma=gamma, eta=eta, x_set=(f"ball:{radius}",))
+    ball, *_ = local.sets
 
     def slope(x: Array) -> Array:
         return np.asarray(np.mean([problem.gradient(x, own) for own in data], axis=0))
@@ -241,20 +241,20 @@ def squared(family: Family, K: int, seeds: int) -> float:
         v = generator.standard_normal((seeds, m, H, n))
         return v / np.linalg.norm(v, axis=-1, keepdims=True), generator.integers(samples, size=(seeds, m, H))
 
-    points = course(family, Local(K=K, eta=ETA), K, draw)[:K]
+    points = course(family, ETA, K, draw)[:K]
     stride = max(1, K // 2048)  # much shorter than the way from the start, which is a good part of the mean
     points = points[stride // 2 :: stride].reshape(-1, n)
     parts = np.array_split(points, math.ceil(len(points) / 512))
     return math.fsum(float(np.square(family.gradient(part)).sum()) for part in parts) / len(points)
 
 
-def course(family: Family, local: Local, K: int, draw: Draw) -> Array:
+def course(family: Family, eta: float, K: int, draw: Draw) -> Array:
     """(K or more, seeds, n) the mean iterates of Algorithm 1, before each local step: all seeds and clients at once.
 
     The same numbers as `FedRZONN` for the same directions and samples, and a thousand times as fast.
     """
     m = len(family.noise)
-    H, gamma, eta = local.steps(m), local.stepsize(m, 0), local.eta
+    H, gamma = theorem1(K, m)
     points, x, everyone = [], family.start, np.arange(m)
     for r in range(-(-K // H)):
         v, batch = draw(r, H)

@@ -27,12 +27,14 @@ from zofl_mpi.methods.zo_hfl import State as HierarchicalState
 from zofl_mpi.problems.known.quadratic import Bowl, Quadratic
 from zofl_mpi.problems.softmax import Softmax
 from zofl_mpi.rounds import local_sgd
-from zofl_mpi.rounds.local_sgd import LocalSGD, State
+from zofl_mpi.rounds.local_sgd import State
 from zofl_mpi.rounds.start import Start
 from zofl_mpi.run.clients import Client, ClientError
 from zofl_mpi.run.desk import STEPS, Memory, Nothing
+from zofl_mpi.run.fields import described, numbers, reported
+from zofl_mpi.run.flags import built
 from zofl_mpi.run.local import LocalClients
-from zofl_mpi.run.setting import Setting, numbers
+from zofl_mpi.run.setting import Setting
 from zofl_mpi.run.streams import Purpose, Streams
 
 Array = np.ndarray[Any, Any]
@@ -82,8 +84,8 @@ OWN = ("mu", "option")
 def method(cls: Any, setting: Setting, **flags: Any) -> Any:
     """Three local steps of sizes 0.1, 0.05, 0.033 on four samples each, unless told otherwise."""
     own = {flag: flags.pop(flag) for flag in OWN if flag in flags}
-    usual = {"tau": (3.0,), "schedule_h": "constant", "batch": 4, "server_batch": 8}
-    return cls(setting, LocalSGD(**{**usual, **flags}), **own)
+    usual = {"tau": (3.0,), "schedule_h": "constant", "schedule_local": "harmonic", "batch": 4, "server_batch": 8}
+    return built(cls, setting, **{**usual, **flags, **own})
 
 
 def clients_of(of: Any) -> LocalClients:
@@ -232,7 +234,7 @@ def test_one_local_step_is_sgd_on_the_weighted_objective(make: Make, weights: st
 @pytest.mark.parametrize(("weights", "w"), [("uniform", SHARES), ("size", SIZE_SHARES)])
 def test_the_shares_are_those_of_the_clients_samples_alone(weights: str, w: Array) -> None:
     for setting in (toy(), softmax()):
-        found = LocalSGD(weights=weights).shares(setting)  # type: ignore[arg-type]
+        found = built(FedAvg, setting, weights=weights).local.shares()
         assert list(found) == list(range(m))
         close([found[i] for i in range(m)], w, 1e-15)
 
@@ -268,7 +270,7 @@ def test_every_client_takes_its_own_number_of_steps(schedule_h: str, right: list
     ends = [walk(setting, i, r, x, 0.1 / np.arange(1, H + 1))[0] for i, H in enumerate(right)]
     close(state.x, SIZE_SHARES @ ends)
     half = replace(fedavg, local=replace(fedavg.local, beta=0.5))
-    asked = half.local.participants(setting, r)
+    asked = half.local.participants(r)
     assert run(half, [r]).local_steps == sum(right[i] for i in asked) < sum(right)
 
 
@@ -315,7 +317,7 @@ def test_the_average_is_over_the_participants_only(cls: Any, weights: str) -> No
     setting, r = toy(noise=1.0), 1
     x, w = point(setting), shares(weights)
     of = method(cls, setting, beta=0.5, weights=weights, **({"mu": 0.0} if cls is FedProx else {}))
-    asked, clients = of.local.participants(setting, r), clients_of(of)
+    asked, clients = of.local.participants(r), clients_of(of)
     state = of.round(State(x), r, clients)
     assert len(asked) == 2
     assert clients.account()[0].messages[1].tolist() == [int(i in asked) for i in range(m)]
@@ -326,7 +328,7 @@ def test_the_average_is_over_the_participants_only(cls: Any, weights: str) -> No
 @pytest.mark.parametrize(("beta", "count"), [(0.01, 1), (0.3, 1), (0.375, 2), (0.625, 3), (0.9, 4), (1.0, 4)])
 def test_as_many_take_part_as_in_zo_hfl_and_the_same(beta: float, count: int) -> None:
     setting = toy()
-    sets = [LocalSGD(beta=beta).participants(setting, r) for r in range(20)]
+    sets = [built(FedAvg, setting, beta=beta).local.participants(r) for r in range(20)]
     assert {len(set(found)) for found in sets} == {count}
     assert sets == [ZOHFL(setting, beta=beta).participants(r) for r in range(20)]
     assert len({tuple(found) for found in sets}) == math.comb(m, count)
@@ -384,7 +386,7 @@ def test_a_plan_of_full_gradients_counts_each_clients_samples() -> None:
     H = (2, 5, 1, 3)
     flags = {"batch": 0, "tau": tuple(map(float, H)), "beta": 0.5}
     fedavg = method(FedAvg, softmax(kernel="auto"), **flags)
-    asked = [i for r in range(6) for i in fedavg.local.participants(fedavg.setting, r)]
+    asked = [i for r in range(6) for i in fedavg.local.participants(r)]
     plan = fedavg.plan(6)
     assert plan["FLOPs of all clients, all rounds"] == f"{sum(H[i] * SIZES[i] for i in asked) * 4 * C * p:.3g}"
     assert plan["local steps of all clients, all rounds"] == sum(H[i] for i in asked)
@@ -433,7 +435,7 @@ def test_the_servers_c_is_the_weighted_sum_of_the_clients(make: Make, beta: floa
         after = memory_of(scaffold, clients)
         close(state.c, shares(weights) @ after)
         moved = np.abs(after - before).max(axis=1) > 1e-6
-        assert np.flatnonzero(moved).tolist() == scaffold.local.participants(setting, r)
+        assert np.flatnonzero(moved).tolist() == scaffold.local.participants(r)
 
 
 @pytest.mark.parametrize("schedule_local", ["harmonic", "constant"])
@@ -484,7 +486,7 @@ def test_a_round_of_scaffold_is_its_formula(make: Make, option: str, weights: st
     corrections = STREAMS(Purpose.START, t=3).standard_normal((m + 1, size))
     c, own = corrections[m], corrections[:m]
     scaffold = method(Scaffold, setting, option=option, weights=weights, beta=0.5, eta_g=0.7)
-    asked, clients = scaffold.local.participants(setting, r), clients_of(scaffold)
+    asked, clients = scaffold.local.participants(r), clients_of(scaffold)
     dy, dc = np.zeros((m, size)), np.zeros((m, size))
     list(clients.ask_each(STEPS["<restore>"], {i: Memory({"c_i": own[i]}) for i in range(m)}, counted=False))
     for i in range(m):
@@ -546,7 +548,7 @@ def test_the_first_round_of_scaffold_is_fedavgs(make: Make, beta: float, option:
 def test_sgd_on_the_servers_data_is_zo_hfl_without_coupling_to_the_bit(make: Make, schedule: str) -> None:
     """And asks nobody. Mutations: samples, step sizes or a start of its own; arithmetic in the model's precision."""
     setting = make()
-    own = ServerSGD(setting, gamma=0.3, schedule=schedule, server_batch=8)
+    own = built(ServerSGD, setting, gamma=0.3, schedule=schedule, server_batch=8)
     zohfl = ZOHFL(setting, gamma=0.3, schedule=schedule, server_batch=8, tau=(1.0,), batch=4)
     clients, others = clients_of(own), clients_of(zohfl)
     assert own.start().x.tobytes() == zohfl.start().x.tobytes()
@@ -577,7 +579,7 @@ def test_the_servers_own_step_is_subtracted_from_the_average(make: Make, cls: An
     x = point(setting)
     without, with_step = (one(method(cls, setting, gamma=gamma, eta_g=eta_g), r) for gamma in (0.0, 0.4))
     close(with_step, without - own_step(setting, x, r, 0.2))
-    alone = ServerSGD(setting, gamma=0.4, server_batch=8)
+    alone = built(ServerSGD, setting, gamma=0.4, server_batch=8)
     close(without - with_step, x - one(alone, r))
     constant = one(method(cls, setting, gamma=0.4, eta_g=eta_g, schedule="constant"), r)
     close(constant, without - own_step(setting, x, r, 0.4))
@@ -593,7 +595,7 @@ def test_without_local_steps_only_the_servers_are_left(make: Make) -> None:
     """
     setting = make()
     mine = run(method(FedAvg, setting, tau=(0.0,), gamma=0.4), 8).x
-    alone = run(ServerSGD(setting, gamma=0.4, server_batch=8), 8).x
+    alone = run(built(ServerSGD, setting, gamma=0.4, server_batch=8), 8).x
     close(mine, alone, 0 if setting.dtype is np.float32 else 1e-13)
 
 
@@ -601,15 +603,15 @@ def test_the_run_starts_at_zero_at_random_or_pretrained() -> None:
     for setting in (toy(noise=1.0), softmax(np.float32)):
         for cls in (FedAvg, FedProx, Scaffold):
             for x0 in ("auto", "zero", "random", "pretrained"):
-                first = Start(x0, pretrain_steps=20)  # type: ignore[arg-type]
-                x = method(cls, setting, first=first).start().x
-                assert x.tobytes() == ServerSGD(setting, first=first, server_batch=8).start().x.tobytes()
+                first = {"x0": x0, "pretrain_steps": 20}
+                x = method(cls, setting, **first).start().x
+                assert x.tobytes() == built(ServerSGD, setting, **first, server_batch=8).start().x.tobytes()
                 assert x.dtype == setting.dtype and x.any() == (x0 in ("random", "pretrained"))
-    first = Start("pretrained", pretrain_steps=20, pretrain_gamma=0.2)
+    first = {"x0": "pretrained", "pretrain_steps": 20, "pretrain_gamma": 0.2}
     expected, setting = np.zeros(n), toy(noise=1.0)
     for batch in STREAMS(Purpose.PRETRAIN).integers(40, size=(20, 8)):
         expected = expected - 0.2 * gradient(setting.server, expected, batch)
-    close(method(FedAvg, setting, first=first).start().x, expected)
+    close(method(FedAvg, setting, **first).start().x, expected)
 
 
 # --- Smooth
@@ -731,7 +733,7 @@ def test_bytes_are_those_of_the_formulas(cls: Any, vectors: int, dtype: Any, ite
         state = of.round(state, r, clients)
         of.evaluate(state, r, clients)
         row, _ = clients.account()
-        asked = np.isin(np.arange(m), of.local.participants(of.setting, r))
+        asked = np.isin(np.arange(m), of.local.participants(r))
         assert asked.sum() == 2
         assert row.steps == ["server", "train", "measure"]
         assert row.bytes_down.tolist() == [[0] * m, (asked * (up + 8)).tolist(), [0] * m]
@@ -752,7 +754,7 @@ def test_bytes_are_those_of_the_formulas(cls: Any, vectors: int, dtype: Any, ite
 def test_a_plan_counts_the_full_passes_of_option_1() -> None:
     """|D_i| samples more for each participant and round."""
     scaffold = method(Scaffold, softmax(), option="I", beta=0.5)
-    asked = [i for r in range(5) for i in scaffold.local.participants(scaffold.setting, r)]
+    asked = [i for r in range(5) for i in scaffold.local.participants(r)]
     samples = len(asked) * 3 * 4 + sum(SIZES[i] for i in asked)
     assert scaffold.plan(5)["FLOPs of all clients, all rounds"] == f"{samples * 4 * C * p:.3g}"
 
@@ -764,7 +766,7 @@ EVERY = [FedAvg, FedProx, Scaffold, ServerSGD]
 
 
 def either(cls: Any, setting: Setting, **flags: Any) -> Any:
-    return ServerSGD(setting) if cls is ServerSGD else method(cls, setting, **flags)
+    return built(ServerSGD, setting) if cls is ServerSGD else method(cls, setting, **flags)
 
 
 @WEIGHTS
@@ -775,7 +777,7 @@ def test_reports_are_right(make: Make, cls: Any, weights: str) -> None:
     setting = make()
     of = either(cls, setting, weights=weights)
     x = point(setting)
-    found = of.evaluate(started(of, x), 2, clients_of(of))
+    found = reported(of.evaluate(started(of, x), 2, clients_of(of)))
     losses = np.array([loss(data, x) for data in setting.data])
     w = SIZE_SHARES if cls is ServerSGD else shares(weights)
     f1, N = loss(setting.server, x), len(setting.server)
@@ -804,7 +806,7 @@ def test_where_the_server_holds_nothing_the_clients_alone_are_measured(make: Mak
     setting = without_server(make())
     of = method(cls, setting, weights=weights)
     x = point(setting)
-    found = of.evaluate(started(of, x), 2, clients_of(of))
+    found = reported(of.evaluate(started(of, x), 2, clients_of(of)))
     losses = np.array([loss(data, x) for data in setting.data])
     assert math.isnan(found["f1"])
     close(found["train_loss"], np.array(SIZES) @ losses / 60)
@@ -822,11 +824,11 @@ def test_what_needs_the_servers_samples_is_refused_without_them(make: Make) -> N
         with pytest.raises(UserError, match=sentence + "--gamma$"):
             method(cls, setting, gamma=0.1)
         with pytest.raises(UserError, match=sentence + "--x0 pretrained$"):
-            method(cls, setting, first=Start("pretrained"))
+            method(cls, setting, x0="pretrained")
     with pytest.raises(UserError, match=sentence + "--x0 pretrained$"):
-        Start("pretrained").point(setting, 8)
+        Start(setting, "pretrained")
     with pytest.raises(UserError, match=sentence + "--method server_sgd$"):
-        ServerSGD(setting)
+        built(ServerSGD, setting)
     with pytest.raises(UserError, match=sentence + "--method zo_hfl: f_1 is their loss$"):
         ZOHFL(setting)
 
@@ -836,9 +838,10 @@ def test_every_column_is_described_and_reported(cls: Any) -> None:
     of = either(cls, softmax())
     state = run(of, 1)
     tensors = {name for name, value in vars(state).items() if isinstance(value, np.ndarray)}
-    reported = set(of.evaluate(state, 0, clients_of(of))) | dict(numbers(state)).keys() | tensors
-    assert reported == set(of.columns())
-    assert all(unit and text for unit, text in of.columns().values())
+    report = of.evaluate(state, 0, clients_of(of))
+    assert set(reported(report)) <= set(described(report))
+    assert dict(numbers(state)).keys() | tensors == set(described(state))
+    assert all(unit and text for unit, text in [*described(report).values(), *described(state).values()])
 
 
 @pytest.mark.parametrize("cls", EVERY)
@@ -908,7 +911,7 @@ def test_a_methods_own_parameters_are_refused_by_flag(cls: Any, flags: dict[str,
 )
 def test_parameters_of_the_control_are_refused_by_flag(flags: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        ServerSGD(toy(), **flags)
+        built(ServerSGD, toy(), **flags)
 
 
 def test_no_step_at_all_is_allowed_where_it_has_a_meaning() -> None:
@@ -927,7 +930,7 @@ LOCAL = [FedAvg, FedProx, Scaffold]
 @pytest.mark.parametrize("cls", LOCAL)
 def test_a_local_model_that_is_not_finite_names_the_client(cls: Any, make: Make) -> None:
     of = method(cls, make(), schedule_local="constant", gamma_local=1e200, beta=0.25)
-    (i,) = of.local.participants(of.setting, 0)
+    (i,) = of.local.participants(0)
     words = rf"client {i} .*failed in step 'train', item 0: the local model is not finite; smaller --gamma-local"
     with pytest.raises(ClientError, match=words):
         one(of)
@@ -952,7 +955,7 @@ def test_a_cast_to_infinity_is_found_in_its_round() -> None:
 
 @DIVERGING
 def test_the_control_names_its_step(make: Make) -> None:
-    of = ServerSGD(make(), gamma=1.7e308)
+    of = built(ServerSGD, make(), gamma=1.7e308)
     with pytest.raises(UserError, match="x is not finite after the server's step; a smaller --gamma may help"):
         one(of, 0, 10 * point(of.setting))
 
@@ -962,4 +965,4 @@ def test_a_pretraining_that_diverges_is_told() -> None:
     problem, server, clients = Quadratic.random(Streams(1), 3, 2)
     setting = Setting(problem, Streams(1), clients, server, server, None, np.float64)
     with pytest.raises(UserError, match="x_0 is not finite after the pretraining"):
-        Start("pretrained", pretrain_gamma=1e300).point(setting, 4)
+        Start(setting, "pretrained", pretrain_gamma=1e300).point(4)

@@ -44,7 +44,9 @@ from zofl_mpi.problems.known.quadratic import Quadratic
 from zofl_mpi.problems.network import Network
 from zofl_mpi.rounds.local_sgd import Model
 from zofl_mpi.run.clients import Client, ClientError
-from zofl_mpi.run.setting import Setting, numbers
+from zofl_mpi.run.fields import described, numbers, reported
+from zofl_mpi.run.flags import built
+from zofl_mpi.run.setting import Setting
 
 Array = np.ndarray[Any, Any]
 CONSTANT = {"schedule_local": "constant"}
@@ -202,18 +204,18 @@ def test_reports_are_right_and_leave_no_trace(make: Make, weights: str) -> None:
     fedmspp = method(FedMSPP, make(), weights=weights)
     setting, x = fedmspp.setting, point(fedmspp.setting)
     clients, state = clients_of(fedmspp), started(fedmspp, x)
-    found = fedmspp.evaluate(state, 0, clients)
+    found = reported(fedmspp.evaluate(state, 0, clients))
     losses = np.array([loss(data, x) for data in setting.data])
     close(found["objective"], shares(weights) @ losses)
     close(found["f1"], loss(setting.server, x))
-    assert set(found) | dict(numbers(state)).keys() | {"x"} == set(fedmspp.columns())
+    assert dict(numbers(state)).keys() | {"x"} == set(described(state))
     assert fedmspp.round(state, 0, clients).x.tobytes() == one(fedmspp, 0, x).tobytes()
     assert not any(memories(clients).values())
 
 
 def test_the_paper_keeps_its_inner_step_size() -> None:
     problem, server, clients = Quadratic.random(STREAMS, n, m, samples=64)
-    fedmspp = FedMSPP(Setting(problem, STREAMS, clients, server, server, None, np.float64))
+    fedmspp = built(FedMSPP, Setting(problem, STREAMS, clients, server, server, None, np.float64))
     assert np.array_equal(fedmspp.local.stepsizes(0, 0), np.full(20, 0.1))
 
 

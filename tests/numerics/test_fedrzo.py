@@ -21,8 +21,10 @@ from zofl_mpi.numerics import zo
 from zofl_mpi.problems.known.bilevel import BilevelBowls, Coupled
 from zofl_mpi.problems.known.nonsmooth import Bowls
 from zofl_mpi.rounds.lower import Lower
-from zofl_mpi.rounds.zeroth_order import Local
+from zofl_mpi.rounds.zeroth_order import Local, Report
 from zofl_mpi.run.clients import ClientError
+from zofl_mpi.run.fields import described, reported
+from zofl_mpi.run.flags import built
 from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.setting import Setting
 from zofl_mpi.run.streams import Purpose, Streams
@@ -50,7 +52,8 @@ def bowls(clients: int = m, size: int = n, noise: float = 1.0, streams: Streams 
 
 
 def nn(setting: Setting, n_p: int = 1, estimate: Any = "one-sided", beta: float = 1.0, **flags: Any) -> FedRZONN:
-    return FedRZONN(setting, Local(**{"H": 1, "gamma": 0.05, "eta": eta, "batch": 2, **flags}), n_p, estimate, beta)
+    usual = {"H": 1, "gamma": 0.05, "eta": eta, "batch": 2}
+    return built(FedRZONN, setting, **{**usual, "n_p": n_p, "estimate": estimate, "beta": beta, **flags})
 
 
 def clients_of(of: Any) -> LocalClients:
@@ -198,8 +201,8 @@ def test_theorem_1s_schedule() -> None:
     """gamma = sqrt(m/K), H = ceil((K/m^3)^(1/4)): K = 16 m^3 makes H = 2 and not 3. Mutations: K/m; m^3 left out."""
     setting = bowls()
     for K, H in ((16 * 27, 2), (16 * 27 + 1, 3), (1, 1), (100_000, 8)):
-        local = Local(K=K, H=50, gamma=9.0)
-        assert local.steps(m) == H and local.stepsize(m, 5) == pytest.approx(math.sqrt(m / K))
+        local = Local(setting, K=K, H=50, gamma=9.0)
+        assert local.steps() == H and local.stepsize(5) == pytest.approx(math.sqrt(m / K))
     of = nn(setting, K=16 * 27)
     assert run(of, 3).steps == 6
     plan = of.plan(3)
@@ -249,12 +252,11 @@ def test_every_iterate_is_drawn_alike() -> None:
 
     Mutations: the last round's iterates more often (probability H/m); place H or 0 never; K counted in rounds.
     """
-    local, counts = Local(H=3), np.zeros((2, 12))
+    counts = np.zeros((2, 12))
     for seed in range(3000):
-        setting = Setting(None, Streams(seed), (None,) * m)
-        kept = -1
+        local, kept = Local(Setting(None, Streams(seed), (None,) * m), H=3), -1
         for r in range(4):
-            place = local.keeps(setting, 3 * r, r)
+            place = local.keeps(3 * r, r)
             kept = kept if place is None else 3 * r + place
             if r == 1:
                 counts[0, kept] += 1
@@ -275,7 +277,7 @@ def test_the_drawn_iterate_is_the_mean_of_the_local_ones(bilevel: bool) -> None:
         state, clients = of.start(), clients_of(of)
         expected = state.x
         for r in range(4):
-            place = of.local.keeps(of.setting, H * r, r)
+            place = of.local.keeps(H * r, r)
             before = state
             state = of.round(state, r, clients)
             if place == 0:
@@ -315,7 +317,7 @@ def test_the_gradients_square_is_estimated(weights: Any, x_set: Any) -> None:
     setting = bowls()
     of = nn(setting, probe=3000, weights=weights, x_set=x_set)
     x = 2 * point()
-    told = of.evaluate(replace(of.start(), x=x), 7, clients_of(of))
+    told = reported(of.evaluate(replace(of.start(), x=x), 7, clients_of(of)))
     shares = np.array(SIZES) / sum(SIZES) if weights == "size" else np.full(m, 1 / 3)
     pull = (x - np.clip(x, -0.3, 0.2)) / eta if x_set[0] != "problem" else np.zeros(n)
     truth = float(np.sum((mean_gradient(setting, x, shares) + pull) ** 2))
@@ -328,9 +330,9 @@ def test_the_gradients_square_is_estimated(weights: Any, x_set: Any) -> None:
 @pytest.mark.parametrize("probe", [0, 3])
 def test_without_directions_nothing_is_told(probe: int) -> None:
     of = nn(bowls(), probe=probe)
-    told = of.evaluate(of.start(), 0, clients_of(of))
+    told = reported(of.evaluate(of.start(), 0, clients_of(of)))
     assert math.isfinite(told["gradient_squared"]) == math.isfinite(told["gradient_squared_error"]) == (probe > 0)
-    assert set(told) <= set(of.columns())
+    assert set(told) <= set(described(Report))
 
 
 @pytest.mark.parametrize("flags", [{"gamma": 1e200, "H": 5}, {"gamma": 1.7e308, "H": 1}], ids=str)
@@ -385,10 +387,9 @@ def links(
     problem, server, data = BilevelBowls.random(
         streams, n, clients, noise=noise, noise_upper=noise, homogeneous=homogeneous, rho=rho, samples=SAMPLES
     )
-    of_lower = {name: flags.pop(name) for name in list(flags) if name.endswith("_lower") or name in ("y0", "sampling")}
     setting = Setting(problem, streams, data, server, data, None, np.float64)
-    local = Local(**{"H": 1, "gamma": 0.05, "eta": eta, "batch": 2, **flags})
-    return FedRZOBL(setting, local, Lower(lower=lower, **of_lower), exact)
+    usual = {"H": 1, "gamma": 0.05, "eta": eta, "batch": 2}
+    return built(FedRZOBL, setting, **{**usual, **flags, "lower": lower, "exact": exact})
 
 
 @dataclass(frozen=True)
@@ -493,7 +494,7 @@ def test_both_calls_start_alike(monkeypatch: pytest.MonkeyPatch, y0: Any) -> Non
 
     def spied(self: Lower, *args: Any, **kwargs: Any) -> Any:
         found = solve(self, *args, **kwargs)
-        starts.append(args[4].copy())
+        starts.append(args[3].copy())
         ends.append((kwargs["shifted"], found[0]))
         return found
 
@@ -520,11 +521,11 @@ def test_the_residual_is_the_gradient_on_all_samples(noise: float) -> None:
     assert state.lower_residual == pytest.approx(np.linalg.norm(A @ (state.y - P @ x)), rel=1e-10)
     yv, _ = of.solved(clients, of.shifted(x, 0), np.zeros(n), 0, shifted=True)
     assert state.lower_residual_shifted == pytest.approx(np.linalg.norm(A @ (yv - P @ of.shifted(x, 0))), rel=1e-10)
-    told = of.evaluate(state, 0, clients)
+    told = reported(of.evaluate(state, 0, clients))
     y, _ = of.solved(clients, state.x, state.y, 1)
     assert told["lower_error"] == pytest.approx(np.linalg.norm(y - P @ state.x), rel=1e-10)
     assert told["objective_exact"] == pytest.approx(of.problem.implicit(state.x), rel=1e-10)  # type: ignore[attr-defined]
-    assert set(told) <= set(of.columns())
+    assert set(told) <= set(described(Report))
     right = run(links(noise=noise), 1)
     assert max(right.lower_residual, right.lower_residual_shifted) < 1e-12
 
@@ -545,7 +546,8 @@ def test_the_clients_shares_are_those_of_the_upper_level(weights: Any) -> None:
     of = links(batch=0, weights=weights)
     data = list(of.setting.data)
     data[2] = replace(data[2], upper=replace(data[2].upper, noise=np.zeros((100, n))))
-    of = replace(of, setting=replace(of.setting, data=tuple(data)))
+    setting = replace(of.setting, data=tuple(data))
+    of = replace(of, setting=setting, local=replace(of.local, setting=setting))
     x, v = point(), zo.direction(STREAMS(Purpose.DIRECTION), n)
     P = of.problem.P  # type: ignore[attr-defined]
     shares = np.array([len(link) for link in data]) if weights == "size" else np.ones(m)
@@ -564,7 +566,7 @@ def test_it_finds_the_solution(which: Any) -> None:
     state = run(of, 100)
     x, value = of.problem.truth()  # type: ignore[attr-defined]
     assert np.linalg.norm(state.x - x) < 2e-3
-    told = of.evaluate(state, 99, clients_of(of))
+    told = reported(of.evaluate(state, 99, clients_of(of)))
     assert told["objective_exact"] == pytest.approx(value, abs=1e-5) and told["lower_error"] < 1e-3
 
 
@@ -583,11 +585,12 @@ def test_minimax_with_coupled_constraints(order: Any, flags: Any, rounds: int, w
     """[B] section 4: (x, y) = (1/2, -1/2), and with min and max exchanged (-1, 1), both within 1e-3 (x leaves [-1, 1]
     by eta). Mutations: h = f; y not projected at x + v; X left out (the second then runs away)."""
     setting = Setting(Coupled(order), STREAMS, (range(1),) * 2, test=range(1), dtype=np.float64)
-    of = FedRZOBL(setting, Local(**{"H": 1, "x0": "random", **flags}), Lower(which, "9", gamma_lower=0.25), exact=True)
+    lower = {"lower": which, "T_lower": "9", "gamma_lower": 0.25}
+    of = built(FedRZOBL, setting, exact=True, **{"H": 1, "x0": "random", **flags, **lower})
     state = run(of, rounds, of.start().x)
     x, y = of.problem.printed(state.x, state.y)  # type: ignore[attr-defined]
     close((x, y), (0.5, -0.5) if order == "min-max" else (-1.0, 1.0), 1e-3)
-    told = of.evaluate(state, rounds, clients_of(of))
+    told = reported(of.evaluate(state, rounds, clients_of(of)))
     assert told["objective"] == pytest.approx(of.problem.truth()[1], abs=2e-3)  # type: ignore[attr-defined]
 
 
@@ -619,7 +622,7 @@ def test_the_bilevel_gradient_is_estimated_with_exact_lower_solutions() -> None:
     """Within 5 standard errors of |M (x - x*) + pull|^2. Mutations: plus and minus exchanged with the point itself."""
     of = links(exact=True, probe=2000, lower="local_sgd", T_lower="1", x_set=("ball:0.5",))
     x = 2 * point()
-    told = of.evaluate(replace(of.start(), x=x), 3, clients_of(of))
+    told = reported(of.evaluate(replace(of.start(), x=x), 3, clients_of(of)))
     pull = x * (1 - 0.5 / np.linalg.norm(x)) / eta
     truth = float(np.sum((of.problem.implicit_gradient(x) + pull) ** 2))  # type: ignore[attr-defined]
     assert abs(told["gradient_squared"] - truth) < 5 * told["gradient_squared_error"] < 0.3 * truth

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
@@ -20,8 +20,9 @@ from zofl_mpi.methods.fedrzo_bl import FedRZOBL
 from zofl_mpi.problems.known.bilevel import BilevelBowls, Coupled
 from zofl_mpi.rounds import lower
 from zofl_mpi.rounds.lower import Lower, Schedule, acceleration
-from zofl_mpi.rounds.zeroth_order import Local, Model
+from zofl_mpi.rounds.zeroth_order import Model
 from zofl_mpi.run.clients import ClientError
+from zofl_mpi.run.flags import built
 from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.setting import Setting
 from zofl_mpi.run.streams import Purpose, Streams
@@ -73,7 +74,12 @@ class Line:
 
 def line(*parts: Part, curved: tuple[float, float] = (1.0, 4.0), **flags: Any) -> FedRZOBL:
     setting = Setting(Line(curved), STREAMS, parts, dtype=np.float64)
-    return FedRZOBL(setting, Local(eta=eta), Lower(**flags))
+    return built(FedRZOBL, setting, eta=eta, **flags)
+
+
+def solver(problem: Any, clients: int, **flags: Any) -> Lower:
+    """The lower solver for so many clients."""
+    return Lower(Setting(problem, STREAMS, (Part(0.0),) * clients, dtype=np.float64), **flags)
 
 
 def bowls(homogeneous: bool = False, noise: float = 0.0, clients: int = m, **flags: Any) -> FedRZOBL:
@@ -81,7 +87,7 @@ def bowls(homogeneous: bool = False, noise: float = 0.0, clients: int = m, **fla
         STREAMS, n, clients, homogeneous=homogeneous, noise=noise, samples=SAMPLES
     )
     setting = Setting(problem, STREAMS, links, server, server, None, np.float64)
-    return FedRZOBL(setting, Local(eta=eta), Lower(**{"batch_lower": 0, **flags}))
+    return built(FedRZOBL, setting, eta=eta, **{"batch_lower": 0, **flags})
 
 
 def point(t: int = 9, size: int = n) -> Array:
@@ -232,7 +238,7 @@ def test_algorithm_3s_schedule(curved: tuple[float, float], r: int, clients: int
     """gamma = 1/(mu a), a = max(m, 4 kappa, r) + 1, T = ceil(2 a ln a), H = ceil(T/m), rounds <= m, the rest in the
     last one. Mutations: kappa = L; the + 1; L for mu; floor; T/m^(1/3); a last round as long as the others."""
     for T_lower in ("alg3", "auto"):
-        found = Lower(T_lower=T_lower, H_lower="paper").schedule(Line(curved), np.zeros(1), r, clients)
+        found = solver(Line(curved), clients, T_lower=T_lower, H_lower="paper").schedule(np.zeros(1), r)
         T = math.ceil(2 * a * math.log(a))
         assert (found.T, found.H, found.gamma) == (T, math.ceil(T / clients), pytest.approx(1 / (curved[0] * a)))
         steps = [found.steps(t) for t in range(found.rounds)]
@@ -241,12 +247,10 @@ def test_algorithm_3s_schedule(curved: tuple[float, float], r: int, clients: int
 
 def test_the_length_of_theorem_1() -> None:
     """Mutations: r for r + 1 (T = 0 in the first round); the exponent; m left out."""
-    solver = Lower(T_lower="thm1")
-    lengths = [solver.schedule(Line(), np.zeros(1), r, 2).T for r in (0, 7, 26)]
+    thm1 = solver(Line(), 2, T_lower="thm1")
+    lengths = [thm1.schedule(np.zeros(1), r).T for r in (0, 7, 26)]
     assert lengths == [math.ceil(4 * s * math.log(r + 2) / 2) for r, s in ((0, 1), (7, 4), (26, 9))]
-    assert solver.schedule(Line(), np.zeros(1), 7, 2).gamma == pytest.approx(
-        min(1 / 4, 2 * math.log(lengths[1] + 1) / lengths[1])
-    )
+    assert thm1.schedule(np.zeros(1), 7).gamma == pytest.approx(min(1 / 4, 2 * math.log(lengths[1] + 1) / lengths[1]))
 
 
 @pytest.mark.parametrize(("lower", "paper"), [("local_sgd", 9), ("fedac1", 9), ("lfd", 3)])
@@ -255,30 +259,32 @@ def test_the_papers_steps_between_averagings(lower: Any, paper: int) -> None:
 
     Mutations: one method's for another's; 27^(1/3) = 3.0000000000000004 or 2.9999999999999996 rounded up.
     """
-    solver = Lower(lower=lower, T_lower="27", H_lower="paper")
-    assert paper == solver.schedule(Line(), np.zeros(1), 0, 3 if lower == "local_sgd" else 27).H
-    auto = replace(solver, H_lower="auto")
-    assert auto.schedule(Line(), np.zeros(1), 0, 27).H == 1
+
+    def schedule(problem: Line, clients: int, H_lower: str) -> Schedule:
+        return solver(problem, clients, lower=lower, T_lower="27", H_lower=H_lower).schedule(np.zeros(1), 0)
+
+    assert paper == schedule(Line(), 3 if lower == "local_sgd" else 27, "paper").H
+    assert schedule(Line(), 27, "auto").H == 1
     same = Line(homogeneous=True)
-    assert auto.schedule(same, np.zeros(1), 0, 27) == solver.schedule(same, np.zeros(1), 0, 27)
-    assert replace(solver, H_lower="4").schedule(same, np.zeros(1), 0, 27).H == 4
+    assert schedule(same, 27, "auto") == schedule(same, 27, "paper")
+    assert schedule(same, 27, "4").H == 4
 
 
 def test_fedacs_own_length() -> None:
     """2 ln a sqrt(kappa H), at most 2 ln a kappa: a^-2 as Algorithm 3's. Mutations: kappa for its root; without H."""
     for kappa in (4.0, 25.0):
-        found = Lower(lower="fedac1").schedule(Line((1.0, kappa)), np.zeros(1), 0, 3)
+        found = solver(Line((1.0, kappa)), 3, lower="fedac1").schedule(np.zeros(1), 0)
         a = 4 * kappa + 1
         assert math.ceil(2 * math.sqrt(kappa) * math.log(a)) == found.T and found.gamma == pytest.approx(1 / kappa)
         assert (
             math.ceil(2 * math.sqrt(3 * kappa) * math.log(a))
-            == Lower(lower="fedac1", H_lower="3").schedule(Line((1.0, kappa)), np.zeros(1), 0, 3).T
+            == solver(Line((1.0, kappa)), 3, lower="fedac1", H_lower="3").schedule(np.zeros(1), 0).T
         )
-        paper = Lower(lower="fedac1", H_lower="paper").schedule(Line((1.0, kappa)), np.zeros(1), 0, 3)
+        paper = solver(Line((1.0, kappa)), 3, lower="fedac1", H_lower="paper").schedule(np.zeros(1), 0)
         slow = math.ceil(2 * kappa * math.log(a))
         assert (slow, math.ceil(slow / 3 ** (1 / 3))) == (paper.T, paper.H)
     by_hand = math.ceil(34 * math.log(17))
-    assert by_hand == Lower(lower="fedac1", T_lower="alg3").schedule(Line(), np.zeros(1), 0, 3).T
+    assert by_hand == solver(Line(), 3, lower="fedac1", T_lower="alg3").schedule(np.zeros(1), 0).T
 
 
 def test_lfd_counts_its_steps_over_the_whole_call() -> None:
@@ -420,7 +426,7 @@ def test_steps_are_projected(x: float) -> None:
     average (the same here: so x + eta v outside X too)."""
     for order in ("min-max", "max-min"):
         setting = Setting(Coupled(order), STREAMS, (range(1),) * m, dtype=np.float64)  # type: ignore[arg-type]
-        of = FedRZOBL(setting, Local(eta=eta), Lower())
+        of = built(FedRZOBL, setting, eta=eta)
         for shifted in (False, True):
             at = of.shifted(np.array([x]), 1) if shifted else np.array([x])
             found, *_ = solve(of, np.array([x]), 1, np.array([-1.0]), shifted)
@@ -444,8 +450,8 @@ def test_every_step_is_projected_at_its_own_point(which: Any) -> None:
             return self.inner.gradient_h(i, x, y, data, batch)
 
     setting = Setting(Spy(Coupled()), STREAMS, (range(1),), dtype=np.float64)
-    solver = Lower(lower=which, T_lower="9", H_lower="9")
-    found, *_ = solve(FedRZOBL(setting, Local(eta=eta), solver), np.array([0.5]), 0, np.array([-1.0]))
+    flags = {"lower": which, "T_lower": "9", "H_lower": "9"}
+    found, *_ = solve(built(FedRZOBL, setting, eta=eta, **flags), np.array([0.5]), 0, np.array([-1.0]))
     assert max(seen[1:]) <= -0.5 and found.tolist() == [-0.5] and len(seen) == 9
 
 
@@ -491,7 +497,7 @@ def test_a_lower_level_that_is_not_strongly_convex_is_refused(curved: tuple[floa
     """Mutation: a comparison that nan passes."""
     words = "the solvers need 0 < mu_h <= L_h: move x or regularise the lower level"
     with pytest.raises(UserError, match=words):
-        Lower().schedule(Line(curved), np.zeros(1), 0, 3)
+        solver(Line(curved), 3).schedule(np.zeros(1), 0)
 
 
 @pytest.mark.parametrize(
@@ -511,7 +517,7 @@ def test_a_lower_level_that_is_not_strongly_convex_is_refused(curved: tuple[floa
 )
 def test_flags_out_of_range_are_refused(flags: Any, words: str) -> None:
     with pytest.raises(UserError) as caught:
-        Lower(**flags)
+        solver(Line(), 3, **flags)
     assert words in str(caught.value)
 
 

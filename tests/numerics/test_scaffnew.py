@@ -45,18 +45,19 @@ from tests.numerics.test_fedmspp import equal, network
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.fedavg import FedAvg
 from zofl_mpi.methods.scaffnew import Scaffnew, State
-from zofl_mpi.rounds.start import Start
 from zofl_mpi.run.clients import ClientError
 from zofl_mpi.run.desk import STEPS, Memory
+from zofl_mpi.run.fields import described, numbers, reported
+from zofl_mpi.run.flags import built
 from zofl_mpi.run.local import LocalClients
-from zofl_mpi.run.setting import Setting, numbers
+from zofl_mpi.run.setting import Setting
 from zofl_mpi.run.streams import Purpose
 
 Array = np.ndarray[Any, Any]
 
 
 def made(setting: Setting, **flags: Any) -> Scaffnew:
-    return Scaffnew(setting, **{"p": 0.3, "gamma_local": 0.1, "batch": 4, "server_batch": 8, **flags})
+    return built(Scaffnew, setting, **{"p": 0.3, "gamma_local": 0.1, "batch": 4, "server_batch": 8, **flags})
 
 
 def corrections(of: Scaffnew, clients: LocalClients, x: Array) -> Array:
@@ -253,11 +254,11 @@ def test_kernels_agree(kernel: str) -> None:
 def test_a_network_moves_and_its_corrections_sum_to_zero() -> None:
     of = made(network(), weights="size", batch=0)
     clients, state = clients_of(of), of.start()
-    before = of.evaluate(state, 0, clients)["objective"]
+    before = reported(of.evaluate(state, 0, clients))["objective"]
     for r in range(40):
         state = of.round(state, r, clients)
     assert np.abs(corrections(of, clients, state.x).sum(axis=0)).max() < 1e-11
-    assert of.evaluate(state, 40, clients)["objective"] < before
+    assert reported(of.evaluate(state, 40, clients))["objective"] < before
 
 
 def test_clients_of_one_size_have_equal_weights_to_the_bit() -> None:
@@ -277,13 +278,13 @@ def test_reports_are_right_and_leave_no_trace(make: Make, weights: str) -> None:
     of = made(make(), weights=weights)
     setting, x = of.setting, point(of.setting)
     clients, state = clients_of(of), started(of, x)
-    found = of.evaluate(state, 0, clients)
+    found = reported(of.evaluate(state, 0, clients))
     losses, f1, N = np.array([loss(data, x) for data in setting.data]), loss(setting.server, x), len(setting.server)
     close(found["objective"], shares(weights) @ losses)
     close(found["f1"], f1)
     close(found["train_loss"], (N * f1 + np.array(SIZES) @ losses) / (N + 60))
-    assert set(found) | dict(numbers(state)).keys() | {"x"} == set(of.columns())
-    assert all(unit and text for unit, text in of.columns().values())
+    assert dict(numbers(state)).keys() | {"x"} == set(described(state))
+    assert all(unit and text for unit, text in described(state).values())
     assert not any(memories(clients).values())
     for r in range(3):
         state = of.round(state, r, clients)
@@ -293,10 +294,10 @@ def test_reports_are_right_and_leave_no_trace(make: Make, weights: str) -> None:
 
 def test_the_run_starts_at_zero_at_random_or_pretrained() -> None:
     for x0 in ("auto", "zero", "random", "pretrained"):
-        first = Start(x0, pretrain_steps=20)  # type: ignore[arg-type]
+        first = {"x0": x0, "pretrain_steps": 20}
         setting = softmax(np.float32)
-        x = made(setting, first=first).start()
-        assert x.x.tobytes() == method(FedAvg, setting, first=first).start().x.tobytes()
+        x = made(setting, **first).start()
+        assert x.x.tobytes() == method(FedAvg, setting, **first).start().x.tobytes()
         assert (x.local_steps, x.iterations) == (0, 0)
 
 

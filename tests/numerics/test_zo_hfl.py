@@ -16,11 +16,12 @@ import numpy as np
 import pytest
 
 from zofl_mpi.errors import UserError
-from zofl_mpi.methods.zo_hfl import COLUMNS, ZOHFL, Model, Solutions, State, Values
+from zofl_mpi.methods.zo_hfl import ZOHFL, Model, Report, Solutions, State, Values
 from zofl_mpi.problems.known.quadratic import Bowl, Corner, Quadratic
 from zofl_mpi.run import loop, records
 from zofl_mpi.run.clients import Client, ClientError
 from zofl_mpi.run.desk import STEPS, Nothing
+from zofl_mpi.run.fields import described, reported
 from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.progress import Silence
 from zofl_mpi.run.setting import Setting
@@ -491,7 +492,7 @@ def test_reports_of_the_toy_problem_are_right() -> None:
     """Against direct formulas. Mutations: f_2 summed; y of the perturbed points; distance squared; f_1 of a batch."""
     zohfl = method(toy(server=None, noise=1.0))
     setting, problem, x, r = zohfl.setting, zohfl.problem, point(), 2
-    found = zohfl.evaluate(State(x), r, clients_of(zohfl))
+    found = reported(zohfl.evaluate(State(x), r, clients_of(zohfl)))
     server = setting.server
     f1 = (x - server.a) @ server.A @ (x - server.a) / 2 + server.noise.mean(axis=0) @ x
     y = [local(zohfl, i, x, r, math.ceil(6 * math.sqrt(3)), Purpose.PERSONAL) for i in range(m)]
@@ -507,7 +508,8 @@ def test_reports_of_the_toy_problem_are_right() -> None:
     close(found["local_error"], np.mean([np.linalg.norm(y[i] - exact[i]) for i in range(m)]))
     close(found["test_loss"], f1)
     assert math.isnan(found["test_accuracy"]) and math.isnan(found["personal_accuracy"])
-    assert set(found) | {"gradient_f1_norm", "gradient_f2_norm", "local_steps"} == set(COLUMNS) - {"x"}
+    assert set(found) == set(described(Report))
+    assert set(described(State)) == {"x", "gradient_f1_norm", "gradient_f2_norm", "local_steps"}
 
 
 def test_with_y0_last_an_evaluation_starts_at_the_clients_last_solution() -> None:
@@ -533,7 +535,7 @@ def test_reports_of_the_digits_are_right(digits: Callable[..., Setting]) -> None
     zohfl = softmax(setting, batch=8)
     state = run(zohfl, 4)
     W, r = state.x.reshape(10, 64), 3
-    found = zohfl.evaluate(state, r, clients_of(zohfl))
+    found = reported(zohfl.evaluate(state, r, clients_of(zohfl)))
 
     def losses(W: Array, rows: Array) -> Array:
         z = pixels[rows] @ W.T

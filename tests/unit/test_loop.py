@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 from hypothesis import given
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import loop, records
 from zofl_mpi.run.clients import Client, Clients
+from zofl_mpi.run.fields import column
 from zofl_mpi.run.ledger import Row
 from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.loop import RunError, Schedule, Totals
@@ -32,9 +34,17 @@ class Add:
 
 @dataclass(frozen=True)
 class Sum:
-    x: Any
-    total: float = 0.0
+    x: Any = column("1", "the vector")
+    total: float = column("1", "the sum", 0.0)
     flag: bool = True
+
+
+@dataclass(frozen=True)
+class Report:
+    objective: float = column("nat", "sum of x")
+    test_accuracy: float = math.nan
+    absent: float | None = None
+    scores: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -62,20 +72,14 @@ class Counting:
             raise ArithmeticError("broken")
         return Add(np.array([float(client.memory["calls"])]))
 
-    def evaluate(self, state: Sum, r: int, clients: Clients) -> dict[str, float]:
+    def evaluate(self, state: Sum, r: int, clients: Clients) -> Report:
         self.evaluated.append(r)
         for _ in clients.ask(self.look, Add(state.x), counted=False):
             pass
-        return {"objective": float(state.x.sum()), "test_accuracy": math.nan}
+        return Report(float(state.x.sum()), scores={"entry": 2.0})
 
     def look(self, client: Client, message: Add) -> Add:
         return Add(np.zeros(4))
-
-    def columns(self) -> Mapping[str, tuple[str, str]]:
-        return {"total": ("1", "the sum")}
-
-    def plan(self, rounds: int) -> dict[str, str | float]:
-        return {}
 
 
 @dataclass
@@ -151,7 +155,7 @@ def test_a_row_holds_the_states_numbers_the_evaluation_and_the_bytes(tmp_path: P
     assert done and found.attrs["status"] == "done" and found.length == 5
     assert found.rounds["round"].tolist() == [1, 2, 3, 4, 5]
     assert found.rounds["total"].tolist() == [2, 4, 6, 8, 10]  # in every round; truths are no columns
-    assert set(found.rounds) == {"round", "seconds", "total", "objective", "test_accuracy"}
+    assert set(found.rounds) == {"round", "seconds", "total", "objective", "test_accuracy", "entry"}
     np.testing.assert_array_equal(found.rounds["objective"], [4, np.nan, np.nan, 40, 60])
     assert (found.rounds["seconds"] > 0).all()
     assert found.steps == ("server", "count", "look")
@@ -280,17 +284,37 @@ def test_a_mistake_of_the_program_is_told_with_its_round_and_its_traceback(tmp_p
     assert "Traceback" in caught.value.trace
 
 
-@pytest.mark.parametrize("column", ["round", "seconds", "a/b"])
-def test_a_column_that_is_none_is_refused(tmp_path: Path, column: str) -> None:
+@pytest.mark.parametrize("name", ["round", "seconds", "a/b"])
+def test_a_column_that_is_none_is_refused(tmp_path: Path, name: str) -> None:
     method = Counting()
-    method.evaluate = lambda *_: {column: 1.0}  # type: ignore[method-assign]
-    with pytest.raises(RunError, match=f"column '{column}'"):
+    method.evaluate = lambda *_: Report(1.0, scores={name: 1.0})  # type: ignore[method-assign]
+    with pytest.raises(RunError, match=f"column '{name}'"):
         run(tmp_path / "a.h5", method)
+
+
+@pytest.mark.parametrize("report", [{"objective": 1.0}, None, Report, 1.0])
+def test_a_report_that_is_no_dataclass_is_refused_in_a_sentence(tmp_path: Path, report: Any) -> None:
+    method = Counting()
+    method.evaluate = lambda *_: report  # type: ignore[method-assign]
+    with pytest.raises(RunError, match=r"round 1: TypeError: evaluate returned a \w+: it must return a dataclass"):
+        run(tmp_path / "a.h5", method)
+
+
+def test_columns_carry_what_their_fields_say(tmp_path: Path) -> None:
+    """Mutations: a None that becomes a column; a dictionary's entries left out; the state's fields undescribed."""
+    run(tmp_path / "a.h5", rounds=2)
+    found = records.load(tmp_path / "a.h5")
+    assert found.rounds.keys() == {"round", "seconds", "total", "objective", "test_accuracy", "entry"}
+    assert (found.units["objective"], found.descriptions["objective"]) == ("nat", "sum of x")
+    assert (found.units["total"], found.descriptions["total"]) == ("1", "the sum")
+    assert (found.units["entry"], found.descriptions["entry"]) == ("", "")
+    with h5py.File(tmp_path / "a.h5") as file:
+        assert file["final/x"].attrs["meaning"] == "the vector"
 
 
 def test_a_question_left_unread_is_told_with_its_round(tmp_path: Path) -> None:
     method = Counting()
-    method.evaluate = lambda state, r, clients: next(clients.ask(method.count, Add(np.zeros(1), 0))) and {}
+    method.evaluate = lambda state, r, clients: next(clients.ask(method.count, Add(np.zeros(1), 0))) and Report(0.0)
     with pytest.raises(RunError, match="the round ended while replies to 'count' are unread"):
         run(tmp_path / "a.h5", method)
 

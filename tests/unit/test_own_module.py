@@ -160,6 +160,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from zofl_mpi.methods.fedavg import FedAvg
+from zofl_mpi.run.flags import built
 from zofl_mpi.problems import Smooth
 from zofl_mpi.run.setting import Setting
 
@@ -173,6 +174,11 @@ class Part:
     """
 
     size: float = 1.0
+
+
+@dataclass(frozen=True)
+class Report:
+    pass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,7 +202,7 @@ class Own:
 
     def __post_init__(self):
         assert (self.lam, self.gain, self.part.size) == (0.5, 2.0, 3.0)
-        object.__setattr__(self, "made", FedAvg(self.setting))
+        object.__setattr__(self, "made", built(FedAvg, self.setting))
 
     def start(self):
         return self.made.start()
@@ -205,13 +211,7 @@ class Own:
         return state
 
     def evaluate(self, state, r, clients):
-        return {}
-
-    def columns(self):
-        return {}
-
-    def plan(self, rounds):
-        return {"kernel": "none"}
+        return Report()
 '''
 
 

@@ -48,7 +48,7 @@ def test_a_finished_run_is_read_back_whole(tmp_path: Path) -> None:
     recorder.partition(np.arange(8).reshape(M, 2))
     for r in range(3):
         add(recorder, r, loss=0.5 * r)
-    recorder.finish({"x": np.arange(5.0), "gamma": 0.1}, {"x": "(n,) the model"}, kernel="numpy")
+    recorder.finish({"x": np.arange(5.0), "gamma": 0.1}, kernel="numpy")
     run = records.load(tmp_path / "a.h5")
     assert run.attrs["status"] == "done" and run.attrs["schema"] == 1 and run.attrs["kernel"] == "numpy"
     assert run.config == {"m": M} and run.steps == ("solve",) and run.length == 3
@@ -65,7 +65,8 @@ def test_a_finished_run_is_read_back_whole(tmp_path: Path) -> None:
 def test_the_paths_that_scripts_rely_on_are_there(tmp_path: Path) -> None:
     recorder = started(tmp_path / "a.h5")
     add(recorder, 0, loss=1.0)
-    recorder.finish({"x": np.zeros(2)}, {"x": "the model"})
+    recorder.describe({"x": ("1", "the model")})
+    recorder.finish({"x": np.zeros(2)})
     with h5py.File(tmp_path / "a.h5") as file:
         assert file["rounds/loss"].shape == (1,)
         assert [file[f"clients/{name}"].shape for name in ("bytes_down", "bytes_up", "messages")] == [(1, 1, M)] * 3

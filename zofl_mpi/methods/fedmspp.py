@@ -6,8 +6,7 @@ Yuan, Li, "On Convergence of FedProx: Local Dissimilarity Invariant Bounds, Non-
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, final
 
 import numpy as np
@@ -15,19 +14,10 @@ from numpy.typing import NDArray
 
 from zofl_mpi.errors import demand
 from zofl_mpi.problems import Smooth
-from zofl_mpi.rounds.local_sgd import (
-    LocalSGD,
-    Measured,
-    Model,
-    State,
-    Trained,
-    columns,
-    descended,
-    measured,
-    repeated,
-    report,
-)
+from zofl_mpi.rounds.local_sgd import LocalSGD, State, Trained, descend, repeated
+from zofl_mpi.rounds.report import Model, Report, Reporting
 from zofl_mpi.run.clients import Client, Clients
+from zofl_mpi.run.fields import part
 from zofl_mpi.run.setting import Setting
 from zofl_mpi.run.streams import Purpose
 
@@ -47,17 +37,18 @@ class FedMSPP:
     Attributes:
         setting: problem, data and random numbers.
         local: the inner steps and the averaging; the steps' size is constant by default.
+        reporting: what an evaluation tells.
         mu: 1/eta_t of the paper, constant over rounds; 0.01 as FedProx's here, which is a choice.
     """
 
     needs: ClassVar[type] = Smooth
-    setting: Setting
-    local: LocalSGD = field(default_factory=lambda: LocalSGD(schedule_local="constant"))
+    setting: Setting[Smooth]
+    local: LocalSGD = part(schedule_local="constant")
+    reporting: Reporting = part()
     mu: float = 0.01
 
     def __post_init__(self) -> None:
         demand(0 <= self.mu < math.inf, "mu", self.mu, "a weight, at least 0")
-        self.local.fit(self.setting)
         sizes = [len(data) for data in self.setting.data]
         least, batch = min(sizes), self.local.batch
         allowed = f"at most {least}, all that client {sizes.index(least)} has to draw without replacement; or 0 for all"
@@ -65,33 +56,31 @@ class FedMSPP:
 
     def start(self) -> State:
         """x_0."""
-        return State(self.local.first.point(self.setting, self.local.server_batch))
+        return self.local.start()
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """The server's loop of the paper's algorithm."""
-        return self.local.averaged(self.setting, state.x, r, clients, self.train)
+        return self.local.average(state.x, r, clients, self.train)
 
     def train(self, client: Client, message: Model) -> Trained:
         """The inexact solution of the client's proximal problem on its mini-batch of this round."""
         x, r = message.x, message.r
         gammas = self.local.stepsizes(client.i, r)
         batches = repeated(self.minibatch(client, r), len(gammas))
-        return Trained(descended(self.setting, client, x, batches, gammas, mu=self.mu))
+        return Trained(descend(self.setting, client, x, batches, gammas, mu=self.mu))
 
     def minibatch(self, client: Client, r: int) -> NDArray[np.int64]:
         """(b,) B_{i,r}, ascending: all samples are then in FedProx's order too."""
         drawn = self.setting.streams(Purpose.BATCH, r=r, i=client.i).permutation(len(client.data))
         return np.sort(drawn[: self.local.batch or len(drawn)])
 
-    def evaluate(self, state: State, r: int, clients: Clients) -> dict[str, float]:
-        return report(self.setting, state.x, r, clients, self.measure, self.local.shares(self.setting))
+    def evaluate(self, state: State, r: int, clients: Clients) -> Report:
+        return self.reporting.report(state.x, r, clients, self.local.shares())
 
-    def measure(self, client: Client, message: Model) -> Measured:
-        """Step of an evaluation."""
-        return measured(self.setting, client, message)
-
-    def columns(self) -> Mapping[str, tuple[str, str]]:
-        return columns(self.setting)
+    @property
+    def kernel(self) -> str:
+        """What computes the local steps."""
+        return self.local.kernel
 
     def plan(self, rounds: int) -> dict[str, str | float]:
-        return self.local.plan(self.setting, rounds)
+        return self.local.plan(rounds)

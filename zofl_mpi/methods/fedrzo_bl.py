@@ -9,10 +9,9 @@ Optimization", NeurIPS 2023, Algorithms 2 and 3.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, ClassVar, cast, final
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +20,9 @@ from zofl_mpi.errors import UserError, demand
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems import Bilevel
 from zofl_mpi.rounds.lower import Iterate, Lower, Moved, Schedule
-from zofl_mpi.rounds.zeroth_order import COLUMNS, Local, Model, Stepped, finite, score_of
+from zofl_mpi.rounds.zeroth_order import Local, Model, Report, Stepped, finite, score_of
 from zofl_mpi.run.clients import Client, Clients
+from zofl_mpi.run.fields import column, part
 from zofl_mpi.run.setting import Setting
 from zofl_mpi.run.streams import Purpose
 
@@ -41,13 +41,13 @@ class Solutions:
 @final
 @dataclass(frozen=True)
 class Nothing:
-    """Client to server: received. No bytes."""
+    """Client to server: an empty acknowledgement."""
 
 
 @final
 @dataclass(frozen=True)
 class Halfway:
-    """The same in Algorithm 2."""
+    """Server to client, outside the algorithm: the iterate in the middle of a round is asked for."""
 
     y0: Array  # (n_lower,)
     yv: Array  # (n_lower,)
@@ -93,29 +93,21 @@ class At:
 class BilevelState:
     """What Algorithm 2's server carries from round to round."""
 
-    x: Array  # (n,) the iterate
-    drawn: Array  # (n,) uniformly drawn from all mean iterates so far
-    y: Array  # (n_lower,) the lower solution at the x before
-    steps: int = 0  # local iterations so far
-    step_distance: float = math.nan  # |x_{r+1} - x_r|
-    lower_rounds: int = 0  # communication rounds of the lower level in this round, both calls
-    lower_steps: int = 0  # local steps of the lower level of a client in this round, both calls
-    lower_residual: float = math.nan
-    lower_residual_shifted: float = math.nan
-
-
-LOWER_COLUMNS: Mapping[str, tuple[str, str]] = {
-    "y": ("1", "the lower solution at x of the last round"),
-    "lower_rounds": ("1", "communication rounds of the lower level in this round, both calls"),
-    "lower_steps": ("1", "local steps of the lower level in this round, both calls, of each client"),
-    "lower_residual": (
+    x: Array = column("1", "the iterate")  # (n,)
+    drawn: Array = column(  # (n,)
+        "1", "uniformly drawn from the mean iterates of all rounds and local steps, the output of the theorems"
+    )
+    y: Array = column("1", "the lower solution at x of the last round")  # (n_lower,)
+    steps: int = column("1", "local iterations so far (k of the paper), of each client", 0)
+    step_distance: float = column("1", "|x_{r+1} - x_r|", math.nan)
+    lower_rounds: int = column("1", "communication rounds of the lower level in this round, both calls", 0)
+    lower_steps: int = column("1", "local steps of the lower level in this round, both calls, of each client", 0)
+    lower_residual: float = column(
         "1",
         "|(1/m) sum_i grad_y h_i(x, y)| on all samples, y returned by the call at x; with Y(x), |y - P(y - grad)|",
-    ),
-    "lower_residual_shifted": ("1", "the same for the call at x + eta v"),
-    "lower_error": ("1", "|y - y(x)| of the call that an evaluation makes; nan without --exact"),
-    "objective_exact": ("1", "f(x, y(x)) with the exact y(x); nan without --exact"),
-}
+        math.nan,
+    )
+    lower_residual_shifted: float = column("1", "the same for the call at x + eta v", math.nan)
 
 
 @final
@@ -132,29 +124,28 @@ class FedRZOBL:
     """
 
     needs: ClassVar[type] = Bilevel
-    setting: Setting
-    local: Local = field(default_factory=Local)
-    solver: Lower = field(default_factory=Lower)
+    setting: Setting[Bilevel]
+    local: Local = part()
+    solver: Lower = part()
     exact: bool = False
 
     def __post_init__(self) -> None:
-        told = "0 without --exact: directions need the exact lower solutions at both of their ends"
-        demand(self.exact or self.local.probe == 0, "probe", self.local.probe, told)
+        allowed = "0 without --exact: directions need the exact lower solutions at both of their ends"
+        demand(self.exact or self.local.probe == 0, "probe", self.local.probe, allowed)
         for flag, asked in (("--exact", self.exact), ("--lower exact", self.solver.lower == "exact")):
             if asked and not hasattr(self.setting.problem, "solution"):
                 raise UserError(f"{flag}: this problem does not know its lower solution; leave it out")
-        self.convex  # noqa: B018  (checks the sets)
 
     @property
     def problem(self) -> Bilevel:
         """What is minimised."""
-        return cast(Bilevel, self.setting.problem)
+        return self.setting.problem
 
     # --- the server: Algorithm 2
 
     def start(self) -> BilevelState:
         """x_0, and the first point of the lower level."""
-        x = self.local.start(self.setting)
+        x = self.local.start()
         return BilevelState(x, x, self.first_lower())
 
     def first_lower(self) -> Array:
@@ -169,23 +160,23 @@ class FedRZOBL:
 
     def round(self, state: BilevelState, r: int, clients: Clients) -> BilevelState:
         """Algorithm 2."""
-        setting, x = self.setting, state.x
+        x = state.x
         for _ in clients.ask(self.place, Model(x, r)):
             pass
         y = self.lower_start(state)
         yv, calls = self.solved(clients, self.shifted(x, r), y, r, shifted=True)
         y0, more = self.solved(clients, x, y, r)
-        shares = self.local.shares(setting)
+        shares = self.local.shares()
         new = clients.mean(self.step, Solutions(y0, yv), weights=shares).x
 
-        drawn, kept = state.drawn, self.local.keeps(setting, state.steps, r)
+        drawn, kept = state.drawn, self.local.keeps(state.steps, r)
         if kept is not None:
             drawn = clients.mean(self.partial, Halfway(y0, yv, kept), weights=shares, counted=False).x
         return BilevelState(
             new,
             drawn,
             y0,
-            state.steps + self.local.steps(setting.m),
+            state.steps + self.local.steps(),
             float(np.linalg.norm(new.astype(np.float64) - x)),
             calls.rounds + more.rounds,
             calls.T + more.T,
@@ -205,7 +196,7 @@ class FedRZOBL:
         self, clients: Clients, x: Array, y: Array, r: int, *, shifted: bool = False, counted: bool = True
     ) -> tuple[Array, Schedule]:
         """One call of the lower solver, from y, at x or (`shifted`) at x + eta v."""
-        return self.solver.solve(self.setting, clients, self.lower, x, y, r, shifted=shifted, counted=counted)
+        return self.solver.solve(clients, self.lower, x, y, r, shifted=shifted, counted=counted)
 
     def residual(self, clients: Clients, x: Array, y: Array, *, shifted: bool) -> float:
         """|y - P(y - g)| with g = (1/m) sum_i grad_y h_i on all samples and the projection P onto Y(x); |g| without.
@@ -222,7 +213,7 @@ class FedRZOBL:
     # --- a client
 
     def place(self, client: Client, message: Model) -> Nothing:
-        """x_r has come; it stays for the rest of the round."""
+        """Keeps x_r for the rest of the round."""
         client.memory["x"], client.memory["r"] = message.x, message.r
         return Nothing()
 
@@ -230,7 +221,7 @@ class FedRZOBL:
         """Algorithm 3, a client's part of one communication round."""
         _, data = self.parts(client)
         x = self._point(client, message.shifted)
-        return self.solver.local(self.setting, client, data, x, client.memory["r"], message)
+        return self.solver.local(client, data, x, client.memory["r"], message)
 
     def slope(self, client: Client, message: At) -> Slope:
         """The gradient of h_i on all of the client's samples, for the record."""
@@ -243,14 +234,14 @@ class FedRZOBL:
         return Stepped(self._stepped(client, message.y0, message.yv))
 
     def partial(self, client: Client, message: Halfway) -> Stepped:
-        """The first of them once more, up to the iterate that is drawn."""
+        """Takes the first of the local steps once more, up to the iterate that is drawn."""
         return Stepped(self._stepped(client, message.y0, message.yv, message.steps))
 
     def _stepped(self, client: Client, y0: Array, yv: Array, steps: int | None = None) -> Array:
-        setting, eta = self.setting, self.local.eta
+        eta = self.local.eta
         x, r = client.memory["x"], client.memory["r"]
         data, _ = self.parts(client)
-        batches, v = self.local.batches(setting, client, len(data), r), self.direction(r)
+        batches, v = self.local.batches(client, len(data), r), self.direction(r)
         step, y = x.dtype.type(eta) * v, np.stack([yv, y0])
 
         def estimate(x: Array, k: int) -> Array:
@@ -258,7 +249,7 @@ class FedRZOBL:
             finite(F, 2)
             return np.asarray(zo.estimate(float(F[0] - F[1]), v, eta))
 
-        return self.local.descend(setting, x, r, estimate, self.convex[client.i], steps)
+        return self.local.descend(x, r, client.i, estimate, steps)
 
     def parts(self, client: Client) -> tuple[Any, Any]:
         """The samples that f_i and h_i see."""
@@ -269,62 +260,60 @@ class FedRZOBL:
         x = client.memory["x"]
         return self.shifted(x, client.memory["r"]) if shifted else x
 
-    @cached_property
-    def convex(self) -> Sequence[Any]:
-        """X_0, ..., X_{m-1}."""
-        return self.local.sets(self.setting)
-
     # --- reports
 
-    def evaluate(self, state: BilevelState, r: int, clients: Clients) -> dict[str, float]:
-        setting, x = self.setting, state.x
+    def evaluate(self, state: BilevelState, r: int, clients: Clients) -> Report:
+        x = state.x
         for _ in clients.ask(self.place, Model(x, r + 1), counted=False):
             pass
         y, _ = self.solved(clients, x, self.lower_start(state), r + 1, counted=False)
         points = np.stack([x, *(self._ends(x, r) if self.exact else ())])
-        exact = [self.solver.exact(setting, point) for point in points if self.exact]
+        exact = [self.solver.exact(point) for point in points if self.exact]
         if exact:
             points = np.concatenate([x[None], points])
-        shares = self.local.shares(setting)
+        shares = self.local.shares()
         replies = clients.ask(self.measure, Points(points, np.stack([y, *exact])), counted=False)
-        F = np.asarray(sum(shares[i] * told.f for i, told in replies))
-        plus, minus = F[2::2], F[3::2]
-        return {
-            "objective": float(F[0]),
-            **self.local.scored(score_of(self.problem, x, y, setting.test)),
-            **self.local.stationarity(setting, x, r, plus - minus, self.convex),
-            "objective_exact": float(F[1]) if exact else math.nan,
-            "lower_error": float(np.linalg.norm(y.astype(np.float64) - exact[0])) if exact else math.nan,
-        }
+        F = np.asarray(sum(shares[i] * values.f for i, values in replies))
+        return self.local.report(
+            x,
+            r,
+            float(F[0]),
+            F[2::2] - F[3::2],
+            score_of(self.problem, x, y, self.setting.test),
+            objective_exact=float(F[1]) if exact else math.nan,
+            lower_error=float(np.linalg.norm(y.astype(np.float64) - exact[0])) if exact else math.nan,
+        )
 
     def _ends(self, x: Array, r: int) -> Iterator[Array]:
         """Both ends of each direction of the report, one after the other."""
-        for v in self.local.directions(self.setting, r):
+        for v in self.local.directions(r):
             step = x.dtype.type(self.local.eta) * v
             yield np.asarray(x + step)
             yield np.asarray(x - step)
 
     def measure(self, client: Client, message: Points) -> Values:
-        """Step of an evaluation: f_i on all samples."""
+        """Measures, for a report, f_i on all samples."""
         data, _ = self.parts(client)
         with np.errstate(over="ignore", invalid="ignore"):
             return Values(np.asarray(self.problem.f(client.i, message.x, message.y, data), np.float64))
 
-    def columns(self) -> Mapping[str, tuple[str, str]]:
-        return {**COLUMNS, **LOWER_COLUMNS}
+    @property
+    def kernel(self) -> str:
+        """What computes the losses."""
+        return self.local.kernel
 
     def plan(self, rounds: int) -> dict[str, str | float]:
         setting, problem = self.setting, self.problem
         itemsize, lower = np.dtype(setting.dtype).itemsize, problem.n_lower * np.dtype(setting.dtype).itemsize
         first = Schedule(0, 1, 0.0)
         if self.solver.lower != "exact":
-            first = self.solver.schedule(problem, self.local.start(setting), 0, setting.m)
+            first = self.solver.schedule(self.local.start(), 0)
         vectors = self.solver.sequences * lower
         return {
             "length of x, n": problem.n,
             "length of y": problem.n_lower,
             "clients, all of which take part": setting.m,
-            **self.local.plan(setting),
+            **self.local.plan(),
             "upper level, bytes down, for each client and round": problem.n * itemsize + 8 + 2 * lower,
             "upper level, bytes up, for each client and round": problem.n * itemsize,
             "lower level, calls in a round": 2,

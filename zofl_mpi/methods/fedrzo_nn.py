@@ -9,10 +9,8 @@ Optimization", NeurIPS 2023, Algorithm 1.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, ClassVar, Literal, cast, final
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +19,9 @@ from zofl_mpi.errors import demand
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems import Lipschitz
 from zofl_mpi.rounds.start import participants
-from zofl_mpi.rounds.zeroth_order import COLUMNS, Local, Model, Stepped, finite, score_of
+from zofl_mpi.rounds.zeroth_order import Local, Model, Report, Stepped, finite, score_of
 from zofl_mpi.run.clients import Client, Clients
+from zofl_mpi.run.fields import column, part
 from zofl_mpi.run.setting import Setting
 from zofl_mpi.run.streams import Purpose
 
@@ -44,7 +43,7 @@ class Partial:
 class Probe:
     """Client to server at an evaluation."""
 
-    loss: float  # f_i on all of its samples
+    loss: float  # f_i on all of the client's samples
     differences: Array  # (N,) f_i(x + eta v_j) - f_i(x - eta v_j), all samples
 
 
@@ -53,10 +52,12 @@ class Probe:
 class State:
     """What Algorithm 1's server carries from round to round."""
 
-    x: Array  # (n,) the iterate
-    drawn: Array  # (n,) uniformly drawn from all mean iterates so far
-    steps: int = 0  # local iterations so far
-    step_distance: float = math.nan  # |x_{r+1} - x_r|
+    x: Array = column("1", "the iterate")  # (n,)
+    drawn: Array = column(  # (n,)
+        "1", "uniformly drawn from the mean iterates of all rounds and local steps, the output of the theorems"
+    )
+    steps: int = column("1", "local iterations so far (k of the paper), of each client", 0)
+    step_distance: float = column("1", "|x_{r+1} - x_r|", math.nan)
 
 
 @final
@@ -75,8 +76,8 @@ class FedRZONN:
     """
 
     needs: ClassVar[type] = Lipschitz
-    setting: Setting
-    local: Local = field(default_factory=Local)
+    setting: Setting[Lipschitz]
+    local: Local = part()
     n_p: int = 1
     estimate: Literal["one-sided", "central"] = "one-sided"
     beta: float = 1.0
@@ -84,31 +85,30 @@ class FedRZONN:
     def __post_init__(self) -> None:
         demand(self.n_p >= 1, "n_p", self.n_p, "a whole number of directions, at least 1")
         demand(0 < self.beta <= 1, "beta", self.beta, "a fraction of the clients, above 0 and at most 1")
-        self.convex  # noqa: B018  (checks the sets)
 
     @property
     def problem(self) -> Lipschitz:
         """What is minimised."""
-        return cast(Lipschitz, self.setting.problem)
+        return self.setting.problem
 
     # --- the server
 
     def start(self) -> State:
         """x_0."""
-        x = self.local.start(self.setting)
+        x = self.local.start()
         return State(x, x)
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """A round between two synchronisations of Algorithm 1."""
         to = participants(self.setting, self.beta, r)
-        shares = self.local.shares(self.setting)
+        shares = self.local.shares()
         x = clients.mean(self.step, Model(state.x, r), to=to, weights=shares).x
 
-        drawn, kept = state.drawn, self.local.keeps(self.setting, state.steps, r)
+        drawn, kept = state.drawn, self.local.keeps(state.steps, r)
         if kept is not None:
             asked = Partial(state.x, r, kept)
             drawn = clients.mean(self.partial, asked, to=to, weights=shares, counted=False).x
-        steps = state.steps + self.local.steps(self.setting.m)
+        steps = state.steps + self.local.steps()
         return State(x, drawn, steps, float(np.linalg.norm(x.astype(np.float64) - state.x)))
 
     # --- a client
@@ -118,13 +118,13 @@ class FedRZONN:
         return Stepped(self._stepped(client, message.x, message.r))
 
     def partial(self, client: Client, message: Partial) -> Stepped:
-        """The first of them once more, up to the iterate that is drawn."""
+        """Takes the first of the local steps once more, up to the iterate that is drawn."""
         return Stepped(self._stepped(client, message.x, message.r, message.steps))
 
     def _stepped(self, client: Client, x: Array, r: int, steps: int | None = None) -> Array:
         setting, eta = self.setting, self.local.eta
         generator = setting.streams(Purpose.DIRECTION, r=r, i=client.i)
-        batches = self.local.batches(setting, client, len(client.data), r)
+        batches = self.local.batches(client, len(client.data), r)
         central = self.estimate == "central"
 
         def estimate(x: Array, k: int) -> Array:
@@ -135,7 +135,7 @@ class FedRZONN:
             scale = len(x) / ((2 if central else 1) * eta * self.n_p)
             return np.asarray((scale * (F[: self.n_p] - base)) @ v.astype(np.float64))
 
-        return self.local.descend(setting, x, r, estimate, self.convex[client.i], steps)
+        return self.local.descend(x, r, client.i, estimate, steps)
 
     def losses(self, client: Client, x: Array, batch: Any) -> NDArray[np.float64]:
         """(k,) f_i at the rows of x.
@@ -147,50 +147,43 @@ class FedRZONN:
             F = np.asarray(self.problem.losses(client.i, x, client.data, batch), np.float64)
         return finite(F, len(x))
 
-    @cached_property
-    def convex(self) -> Sequence[Any]:
-        """X_0, ..., X_{m-1}."""
-        return self.local.sets(self.setting)
-
     # --- reports
 
-    def evaluate(self, state: State, r: int, clients: Clients) -> dict[str, float]:
+    def evaluate(self, state: State, r: int, clients: Clients) -> Report:
         replies = clients.ask(self.probe, Model(state.x, r), counted=False)
         score = score_of(self.problem, state.x, self.setting.test)  # while the clients compute
-        told = dict(replies)
-        shares = self.local.shares(self.setting)
-        differences = sum((shares[i] * p.differences for i, p in told.items()), np.zeros(self.local.probe))
-        return {
-            "objective": math.fsum(shares[i] * p.loss for i, p in told.items()),
-            **self.local.scored(score),
-            **self.local.stationarity(self.setting, state.x, r, differences, self.convex),
-        }
+        probes, shares = dict(replies), self.local.shares()
+        differences = sum((shares[i] * p.differences for i, p in probes.items()), np.zeros(self.local.probe))
+        objective = math.fsum(shares[i] * p.loss for i, p in probes.items())
+        return self.local.report(state.x, r, objective, differences, score)
 
     def probe(self, client: Client, message: Model) -> Probe:
-        """Step of an evaluation: f_i on all samples, at x and at both ends of each direction."""
-        x, v = message.x, self.local.directions(self.setting, message.r)
+        """Measures, for a report, f_i on all samples, at x and at both ends of each direction."""
+        x, v = message.x, self.local.directions(message.r)
         step = x.dtype.type(self.local.eta) * v
         with np.errstate(over="ignore", invalid="ignore"):
             F = self.problem.losses(client.i, np.concatenate([x[None], x + step, x - step]), client.data)
         return Probe(float(F[0]), np.asarray(F[1 : 1 + len(v)] - F[1 + len(v) :], np.float64))
 
-    def columns(self) -> Mapping[str, tuple[str, str]]:
-        return COLUMNS
+    @property
+    def kernel(self) -> str:
+        """What computes the losses."""
+        return self.local.kernel
 
     def plan(self, rounds: int) -> dict[str, str | float]:
         setting, local = self.setting, self.local
         n, itemsize = self.problem.n, np.dtype(setting.dtype).itemsize
         asked = sum(len(participants(setting, self.beta, r)) for r in range(rounds))
-        steps = asked * local.steps(setting.m)
+        steps = asked * local.steps()
         points = self.n_p * (2 if self.estimate == "central" else 1) + (self.estimate == "one-sided")
         return {
             "length of x, n": n,
             "clients, participants in a round": f"{setting.m}, {len(participants(setting, self.beta, 0))}",
-            **local.plan(setting),
+            **local.plan(),
             "bytes down, for each participant and round": n * itemsize + 8,
             "bytes up, for each participant and round": n * itemsize,
             "bytes down and up, all rounds": asked * (2 * n * itemsize + 8),
             "local steps of all clients, all rounds": steps,
             "evaluations of a mini-batch's loss, all rounds": steps * points,
-            "FLOPs of all clients, all rounds": f"{steps * points * local.flops(setting):.3g}",
+            "FLOPs of all clients, all rounds": f"{steps * points * local.flops():.3g}",
         }

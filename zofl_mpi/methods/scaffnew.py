@@ -7,8 +7,7 @@ Acceleration! Finally!", ICML 2022.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, final
 
 import numpy as np
@@ -16,9 +15,11 @@ from numpy.typing import NDArray
 
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.problems import Smooth
-from zofl_mpi.rounds import local_sgd, start
-from zofl_mpi.rounds.local_sgd import Measured, Model, Trained, descended, measured, minibatches, report
+from zofl_mpi.rounds.local_sgd import Trained, cost, demand_batch, descend, kernel, minibatches
+from zofl_mpi.rounds.report import Model, Report, Reporting
+from zofl_mpi.rounds.start import Start, shares
 from zofl_mpi.run.clients import Client, Clients
+from zofl_mpi.run.fields import column, part
 from zofl_mpi.run.setting import Setting
 from zofl_mpi.run.streams import Purpose
 
@@ -30,9 +31,9 @@ Array = NDArray[Any]
 class State:
     """What the server carries from round to round."""
 
-    x: Array  # (n,) the global model
-    local_steps: int = 0
-    iterations: int = 0  # t of the paper, so far
+    x: Array = column("1", "the global model, flat")  # (n,)
+    local_steps: int = column("1", "local steps that all participants took in this round", 0)
+    iterations: int = column("1", "local steps of each client since the start", 0)  # t of the paper
 
 
 @final
@@ -56,29 +57,30 @@ class Scaffnew:
         weights: w_i of the objective: uniform (the paper's) or size (|D_i|).
         server_batch: samples of a step of --x0 pretrained, drawn with replacement.
         first: the first model.
+        reporting: what an evaluation tells.
     """
 
     needs: ClassVar[type] = Smooth
-    setting: Setting
+    setting: Setting[Smooth]
     p: float = 0.1
     gamma_local: float = 0.1
     batch: int = 64
     weights: Literal["size", "uniform"] = "uniform"
     server_batch: int = 256
-    first: start.Start = field(default_factory=start.Start)
+    first: Start = part()
+    reporting: Reporting = part()
 
     def __post_init__(self) -> None:
         demand(0 < self.p <= 1, "p", self.p, "a probability, above 0 and at most 1")
         demand(0 < self.gamma_local < math.inf, "gamma_local", self.gamma_local, "a step size above 0: h_i has p/gamma")
-        local_sgd.demand_batch(self.batch)
+        demand_batch(self.batch)
         demand(self.server_batch >= 1, "server_batch", self.server_batch, "a whole number, at least 1")
-        self.first.fit(self.setting)
 
     # --- the server
 
     def start(self) -> State:
         """x_0."""
-        return State(self.first.point(self.setting, self.server_batch))
+        return State(self.first.point(self.server_batch))
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Algorithm 2 of the paper from one communication to the next."""
@@ -100,7 +102,7 @@ class Scaffnew:
         # y - gamma (scale g - h) = y - (gamma scale) (g - h / scale)
         gammas = np.full(steps, self.gamma_local * scale)
         batches = minibatches(self.setting, client, r, steps, self.batch)
-        xt = descended(self.setting, client, x, batches, gammas, shift=(-h / scale).astype(h.dtype))
+        xt = descend(self.setting, client, x, batches, gammas, shift=(-h / scale).astype(h.dtype))
         client.memory.update(h=h, xt=xt)
         return Trained(xt)
 
@@ -125,18 +127,15 @@ class Scaffnew:
 
     # --- reports
 
-    def evaluate(self, state: State, r: int, clients: Clients) -> dict[str, float]:
-        weights = local_sgd.shares(self.setting, self.weights)
-        return report(self.setting, state.x, r, clients, self.measure, weights)
+    def evaluate(self, state: State, r: int, clients: Clients) -> Report:
+        return self.reporting.report(state.x, r, clients, shares(self.setting, self.weights))
 
-    def measure(self, client: Client, message: Model) -> Measured:
-        """Step of an evaluation."""
-        return measured(self.setting, client, message)
-
-    def columns(self) -> Mapping[str, tuple[str, str]]:
-        return {**local_sgd.columns(self.setting), "iterations": ("1", "local steps of each client since the start")}
+    @property
+    def kernel(self) -> str:
+        """What computes the local steps."""
+        return kernel(self.setting, self.batch)
 
     def plan(self, rounds: int) -> dict[str, str | float]:
         m, each = self.setting.m, [self.steps(r) for r in range(rounds)]
-        told = local_sgd.cost(self.setting, ((i, H) for H in each for i in range(m)), m, self.batch)
+        told = cost(self.setting, ((i, H) for H in each for i in range(m)), m, self.batch)
         return {**told, "local steps of each client, all rounds": sum(each)}

@@ -7,8 +7,7 @@ ICML 2020.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, final
 
 import numpy as np
@@ -16,9 +15,10 @@ from numpy.typing import NDArray
 
 from zofl_mpi.errors import demand
 from zofl_mpi.problems import Smooth
-from zofl_mpi.rounds import local_sgd
-from zofl_mpi.rounds.local_sgd import LocalSGD, Measured, Model, measured, report
+from zofl_mpi.rounds.local_sgd import LocalSGD
+from zofl_mpi.rounds.report import Report, Reporting
 from zofl_mpi.run.clients import Client, Clients
+from zofl_mpi.run.fields import column, part
 from zofl_mpi.run.setting import Setting
 
 Array = NDArray[Any]
@@ -48,9 +48,9 @@ class Update:
 class State:
     """What the server carries from round to round."""
 
-    x: Array  # (n,) the global model
-    c: Array  # (n,) sum_i w_i c_i once all clients have taken part
-    local_steps: int = 0
+    x: Array = column("1", "the global model, flat")  # (n,)
+    c: Array = column("1", "the server's control variate, flat as x")  # sum_i w_i c_i once all clients have taken part
+    local_steps: int = column("1", "local steps that all participants took in this round", 0)
 
 
 @final
@@ -65,30 +65,31 @@ class Scaffold:
     Attributes:
         setting: problem, data and random numbers.
         local: the local steps and the averaging.
+        reporting: what an evaluation tells.
         option: of c_i+: I (the gradient of F_i at x on all data of the client) or II (the mean of the gradients used).
     """
 
     needs: ClassVar[type] = Smooth
-    setting: Setting
-    local: LocalSGD = field(default_factory=LocalSGD)
+    setting: Setting[Smooth]
+    local: LocalSGD = part()
+    reporting: Reporting = part()
     option: Literal["I", "II"] = "II"
 
     def __post_init__(self) -> None:
-        self.local.fit(self.setting)
         allowed = "above 0: SCAFFOLD's c_i is the mean of the gradients used"
         demand(all(tau > 0 for tau in self.local.tau), "tau", self.local.tau, allowed)
         demand(self.local.gamma_local > 0, "gamma_local", self.local.gamma_local, allowed)
 
     def start(self) -> State:
         """x_0, and c = 0."""
-        x = self.local.first.point(self.setting, self.local.server_batch)
+        x = self.local.start().x
         return State(x, np.zeros_like(x))
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Algorithm 1, lines 3, 4, 15 to 17."""
-        to, shares = self.local.participants(self.setting, r), self.local.shares(self.setting)
+        to, shares = self.local.participants(r), self.local.shares()
         mean = clients.mean(self.train, Controlled(state.x, state.c, r), to=to, weights=shares)
-        moved = self.local.stepped(self.setting, state.x, state.x + mean.dy, r, to)
+        moved = self.local.step(state.x, state.x + mean.dy, r, to)
         c = state.c + math.fsum(shares[i] for i in to) * mean.dc.astype(np.float64)
         return State(moved.x, c.astype(state.c.dtype), moved.local_steps)
 
@@ -96,7 +97,7 @@ class Scaffold:
         """Lines 7 to 13."""
         x, c, i = message.x, message.c, client.i
         c_i = client.memory.get("c_i", np.zeros_like(c))
-        y = self.local.descend(self.setting, client, x, message.r, shift=c - c_i)
+        y = self.local.descend(client, x, message.r, shift=c - c_i)
         if self.option == "I":
             new = self.setting.problem.gradient(x, client.data)
         else:
@@ -104,15 +105,13 @@ class Scaffold:
         client.memory["c_i"] = new
         return Update(y - x, new - c_i)
 
-    def evaluate(self, state: State, r: int, clients: Clients) -> dict[str, float]:
-        return report(self.setting, state.x, r, clients, self.measure, self.local.shares(self.setting))
+    def evaluate(self, state: State, r: int, clients: Clients) -> Report:
+        return self.reporting.report(state.x, r, clients, self.local.shares())
 
-    def measure(self, client: Client, message: Model) -> Measured:
-        """Step of an evaluation."""
-        return measured(self.setting, client, message)
-
-    def columns(self) -> Mapping[str, tuple[str, str]]:
-        return {**local_sgd.columns(self.setting), "c": ("1", "the server's control variate, flat as x")}
+    @property
+    def kernel(self) -> str:
+        """What computes the local steps."""
+        return self.local.kernel
 
     def plan(self, rounds: int) -> dict[str, str | float]:
-        return self.local.plan(self.setting, rounds, vectors=2, full_pass=self.option == "I")
+        return self.local.plan(rounds, vectors=2, full_pass=self.option == "I")

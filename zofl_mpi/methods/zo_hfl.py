@@ -8,9 +8,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, cast, final
+from typing import Any, ClassVar, Literal, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +20,7 @@ from zofl_mpi.numerics.schedules import local_steps, parse_decay, stepsize, step
 from zofl_mpi.problems import Hierarchical
 from zofl_mpi.rounds.start import X0, Start, demand_samples, own_batch, participants
 from zofl_mpi.run.clients import Client, Clients
+from zofl_mpi.run.fields import column
 from zofl_mpi.run.setting import Setting
 from zofl_mpi.run.streams import Purpose
 
@@ -73,34 +73,33 @@ class Personal:
 class State:
     """What the server carries from round to round."""
 
-    x: Array  # (n,) the global model
-    gradient_f1_norm: float = math.nan
-    gradient_f2_norm: float = math.nan
-    local_steps: int = 0
+    x: Array = column("1", "the global model, W (C, p) row by row")  # (n,)
+    gradient_f1_norm: float = column("1", "norm of the stochastic gradient of f_1 in this round", math.nan)
+    gradient_f2_norm: float = column("1", "norm of the zeroth-order part of the direction in this round", math.nan)
+    local_steps: int = column(
+        "1", "steps of Algorithm 2 that all participants took in this round, both solves counted", 0
+    )
 
 
-COLUMNS: Mapping[str, tuple[str, str]] = {
-    "x": ("1", "the global model, W (C, p) row by row"),
-    "test_accuracy": ("1", "share of test samples that x classifies correctly"),
-    "test_loss": ("nat", "mean loss of x on the test samples: cross-entropy; the value of a toy problem"),
-    "train_loss": ("nat", "the same on all training samples, the server's and the clients'"),
-    "f1": ("1", "f_1(x) on all of the server's data"),
-    "f2": ("1", "(1/m) sum_i f_{2,i}(x, y_i), y_i from Algorithm 2 at x itself"),
-    "objective": ("1", "f_1(x) + f_2(x)"),
-    "personal_accuracy": (
-        "1",
-        "mean over clients: accuracy of y_i on test samples weighted to the client's own classes",
-    ),
-    "personal_accuracy_global": ("1", "mean over clients: accuracy of y_i on the test samples"),
-    "local_distance": ("1", "mean over clients of |x - y_i|"),
-    "local_error": (
-        "1",
-        "mean over clients of |y_i - y_i(x)|, the inexactness of Algorithm 2; nan without closed form",
-    ),
-    "gradient_f1_norm": ("1", "norm of the stochastic gradient of f_1 in this round"),
-    "gradient_f2_norm": ("1", "norm of the zeroth-order part of the direction in this round"),
-    "local_steps": ("1", "steps of Algorithm 2 that all participants took in this round, both solves counted"),
-}
+@final
+@dataclass(frozen=True)
+class Report:
+    """What an evaluation tells."""
+
+    test_accuracy: float = column("1", "share of test samples that x classifies correctly")
+    test_loss: float = column("nat", "mean loss of x on the test samples: cross-entropy; the value of a toy problem")
+    train_loss: float = column("nat", "the same on all training samples, the server's and the clients'")
+    f1: float = column("1", "f_1(x) on all of the server's data")
+    f2: float = column("1", "(1/m) sum_i f_{2,i}(x, y_i), y_i from Algorithm 2 at x itself")
+    objective: float = column("1", "f_1(x) + f_2(x)")
+    personal_accuracy: float = column(
+        "1", "mean over clients: accuracy of y_i on test samples weighted to the client's own classes"
+    )
+    personal_accuracy_global: float = column("1", "mean over clients: accuracy of y_i on the test samples")
+    local_distance: float = column("1", "mean over clients of |x - y_i|")
+    local_error: float = column(
+        "1", "mean over clients of |y_i - y_i(x)|, the inexactness of Algorithm 2; nan without closed form"
+    )
 
 
 @final
@@ -130,7 +129,7 @@ class ZOHFL:
     """
 
     needs: ClassVar[type] = Hierarchical
-    setting: Setting
+    setting: Setting[Hierarchical]
     beta: float = 1.0
     tau: tuple[float, ...] = (20.0,)
     schedule_h: Literal["sqrt", "constant"] = "sqrt"
@@ -163,24 +162,23 @@ class ZOHFL:
             demand(value >= 1, flag, value, "a whole number, at least 1")
         parse_decay(self.schedule, "--schedule")
         parse_decay(self.schedule_local, "--schedule-local")
-        self.first  # noqa: B018  (checks its flags)
+        self.first()  # checks its flags
         demand_samples(self.setting, "--method zo_hfl: f_1 is their loss")
 
     @property
     def problem(self) -> Hierarchical:
         """What is minimised."""
-        return cast(Hierarchical, self.setting.problem)
+        return self.setting.problem
 
     # --- the server: Algorithm 1
 
-    @property
     def first(self) -> Start:
         """How x_0 is made."""
-        return Start(self.x0, self.pretrain_steps, self.pretrain_gamma)
+        return Start(self.setting, self.x0, self.pretrain_steps, self.pretrain_gamma)
 
     def start(self) -> State:
         """x_0."""
-        return State(self.first.point(self.setting, self.server_batch))
+        return State(self.first().point(self.server_batch))
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Algorithm 1, lines 3 to 9."""
@@ -262,7 +260,7 @@ class ZOHFL:
         return local_steps(self.schedule_h, self.tau[i % len(self.tau)], r, "--schedule-h")
 
     def personal(self, client: Client, message: Model) -> Personal:
-        """Step of an evaluation: the personal model at x itself. Leaves no trace in the client's memory."""
+        """Measures, for a report, the personal model at x itself. Leaves no trace in the client's memory."""
         problem, test = self.problem, self.setting.test
         x = message.x
         y = self.lower(client, x[None], message.r, Purpose.PERSONAL)[0]
@@ -281,34 +279,35 @@ class ZOHFL:
 
     # --- reports
 
-    def evaluate(self, state: State, r: int, clients: Clients) -> dict[str, float]:
-        """The columns of COLUMNS but the state's."""
+    def evaluate(self, state: State, r: int, clients: Clients) -> Report:
         replies = clients.ask(self.personal, Model(state.x, r), counted=False)
         test = self.problem.score(state.x, self.setting.test)  # while the clients compute
         own = self.problem.score(state.x, self.setting.server)
         f1 = self.problem.f1(state.x, self.setting.server)
-        told = [reply for _, reply in replies]
+        personal = [reply for _, reply in replies]
 
         def mean(field: str) -> float:
-            return math.fsum(getattr(p, field) for p in told) / len(told)
+            return math.fsum(getattr(p, field) for p in personal) / len(personal)
 
-        sizes = [len(self.setting.server), *(p.samples for p in told)]
-        losses = [own.get("loss", math.nan), *(p.loss for p in told)]
-        return {
-            "test_accuracy": test.get("accuracy", math.nan),
-            "test_loss": test.get("loss", math.nan),
-            "train_loss": math.fsum(s * loss for s, loss in zip(sizes, losses, strict=True)) / sum(sizes),
-            "f1": f1,
-            "f2": mean("f2"),
-            "objective": f1 + mean("f2"),
-            "personal_accuracy": mean("accuracy"),
-            "personal_accuracy_global": mean("accuracy_global"),
-            "local_distance": mean("distance"),
-            "local_error": mean("error"),
-        }
+        sizes = [len(self.setting.server), *(p.samples for p in personal)]
+        losses = [own.get("loss", math.nan), *(p.loss for p in personal)]
+        return Report(
+            test_accuracy=test.get("accuracy", math.nan),
+            test_loss=test.get("loss", math.nan),
+            train_loss=math.fsum(s * loss for s, loss in zip(sizes, losses, strict=True)) / sum(sizes),
+            f1=f1,
+            f2=mean("f2"),
+            objective=f1 + mean("f2"),
+            personal_accuracy=mean("accuracy"),
+            personal_accuracy_global=mean("accuracy_global"),
+            local_distance=mean("distance"),
+            local_error=mean("error"),
+        )
 
-    def columns(self) -> Mapping[str, tuple[str, str]]:
-        return COLUMNS
+    @property
+    def kernel(self) -> str:
+        """What computes the local solves: kernels agree to rounding only."""
+        return self.problem.kernel_name(self.batch)
 
     def plan(self, rounds: int) -> dict[str, str | float]:
         n, itemsize = self.problem.n, np.dtype(self.setting.dtype).itemsize
@@ -318,7 +317,7 @@ class ZOHFL:
         return {
             "length of x, n": n,
             "clients, participants in a round": f"{self.setting.m}, {len(self.participants(0))}",
-            "kernel": self.problem.kernel_name(self.batch),
+            "kernel": self.kernel,
             "bytes down, for each participant and round": down,
             "bytes up, for each participant and round": up,
             "bytes down and up, all rounds": len(asked) * (down + up),

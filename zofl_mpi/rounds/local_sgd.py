@@ -1,4 +1,4 @@
-"""What FedAvg, FedProx and SCAFFOLD share: local SGD steps, the server's averaging, reports.
+"""What FedAvg, FedProx and SCAFFOLD share: local SGD steps and the server's averaging.
 
 They minimise sum_i w_i F_i(x), F_i the mean loss over client i's data. Their first three flags mean what ZO-HFL's mean:
 as many participants, and as many local steps as one call of its Algorithm 2 takes ([A] says "the same total number of
@@ -8,31 +8,24 @@ local steps" and makes two calls).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal, cast, final
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.numerics.schedules import local_steps, parse_decay, stepsize, stepsizes
-from zofl_mpi.problems import Lipschitz, Smooth
-from zofl_mpi.rounds.start import Start, demand_samples, has_samples, own_gradient, participants
+from zofl_mpi.problems import Smooth
+from zofl_mpi.rounds.report import Model
+from zofl_mpi.rounds.start import Start, demand_samples, own_gradient, participants, shares
 from zofl_mpi.run.clients import Client, Clients, Step
+from zofl_mpi.run.fields import column, part
 from zofl_mpi.run.setting import Setting
 from zofl_mpi.run.streams import Purpose
 
 Array = NDArray[Any]
-
-
-@final
-@dataclass(frozen=True)
-class Model:
-    """Server to client."""
-
-    x: Array  # (n,) the global model
-    r: int  # the round
 
 
 @final
@@ -45,39 +38,15 @@ class Trained:
 
 @final
 @dataclass(frozen=True)
-class Measured:
-    """Client to server at an evaluation."""
-
-    loss: float  # F_i(x)
-    samples: int  # |D_i|
-    nonsmooth: float = math.nan  # the same with the losses that F_i is a smooth twin of
-
-
-@final
-@dataclass(frozen=True)
 class State:
     """What the server carries from round to round."""
 
-    x: Array  # (n,) the global model
-    local_steps: int = 0
+    x: Array = column("1", "the global model, flat")  # (n,)
+    local_steps: int = column("1", "local steps that all participants took in this round", 0)
 
 
 PROBE = 64
 """Samples that a plan counts the operations of where a batch is all of a client's, maybe too many to compute with."""
-
-COLUMNS: Mapping[str, tuple[str, str]] = {
-    "x": ("1", "the global model, flat"),
-    "test_accuracy": ("1", "share of test samples that x classifies correctly"),
-    "test_loss": ("nat", "mean loss of x on the test samples: cross-entropy; the value of a toy problem"),
-    "train_loss": ("nat", "the same on all training samples, the server's and the clients'"),
-    "f1": ("1", "mean loss of x on the server's data; nan if it has none"),
-    "objective": ("1", "sum_i w_i F_i(x), what the clients minimise together"),
-    "local_steps": ("1", "local steps that all participants took in this round"),
-}
-TWIN_COLUMNS: Mapping[str, tuple[str, str]] = {
-    "objective_nonsmooth": ("1", "objective with the nonsmooth losses whose smooth twin the F_i are"),
-    "test_smooth_loss": ("nat", "test_loss of the smooth twin; test_loss itself is the nonsmooth one"),
-}
 
 
 @final
@@ -86,6 +55,7 @@ class LocalSGD:
     """Local steps y <- y - gamma~_t (g_i(y) + correction) from y = x, then x <- x + eta_g sum_i w_i (y_i - x).
 
     Attributes:
+        setting: problem, data and random numbers.
         beta: participating fraction of the clients, 0 < beta <= 1; |S_r| = beta m rounded half up, at least 1.
         tau: local steps: H_{i,r} = ceil(tau sqrt(r+1)); one number, or one per client.
         schedule_h: sqrt or constant (H = ceil(tau)).
@@ -100,6 +70,7 @@ class LocalSGD:
         first: the first model.
     """
 
+    setting: Setting[Smooth]
     beta: float = 1.0
     tau: tuple[float, ...] = (20.0,)
     schedule_h: Literal["sqrt", "constant"] = "sqrt"
@@ -111,7 +82,7 @@ class LocalSGD:
     gamma: float = 0.0
     schedule: str = "sqrt"
     server_batch: int = 256
-    first: Start = field(default_factory=Start)
+    first: Start = part()
 
     def __post_init__(self) -> None:
         demand(0 < self.beta <= 1, "beta", self.beta, "a fraction of the clients, above 0 and at most 1")
@@ -123,32 +94,32 @@ class LocalSGD:
         demand(self.server_batch >= 1, "server_batch", self.server_batch, "a whole number, at least 1")
         parse_decay(self.schedule, "--schedule")
         parse_decay(self.schedule_local, "--schedule-local")
-
-    def fit(self, setting: Setting) -> None:
-        """Refuses values of --tau that do not fit the clients, and what needs samples that the server lacks."""
-        m = setting.m
+        m = self.setting.m
         demand(len(self.tau) in (1, m), "tau", self.tau, f"one number, or {m}, one for each client (--m)")
         if self.gamma:
-            demand_samples(setting, "--gamma")
-        self.first.fit(setting)
+            demand_samples(self.setting, "--gamma")
 
     # --- the server
 
-    def participants(self, setting: Setting, r: int) -> list[int]:
+    def start(self) -> State:
+        """x_0."""
+        return State(self.first.point(self.server_batch))
+
+    def participants(self, r: int) -> list[int]:
         """S_r."""
-        return participants(setting, self.beta, r)
+        return participants(self.setting, self.beta, r)
 
-    def shares(self, setting: Setting) -> dict[int, float]:
+    def shares(self) -> dict[int, float]:
         """{i: w_i} of all clients, summing to 1."""
-        return shares(setting, self.weights)
+        return shares(self.setting, self.weights)
 
-    def averaged(self, setting: Setting, x: Array, r: int, clients: Clients, train: Step) -> State:
+    def average(self, x: Array, r: int, clients: Clients, train: Step) -> State:
         """A round in which the participants' `train` turns `Model` into `Trained`."""
-        to = self.participants(setting, r)
-        mean = clients.mean(train, Model(x, r), to=to, weights=self.shares(setting))
-        return self.stepped(setting, x, mean.y, r, to)
+        to = self.participants(r)
+        mean = clients.mean(train, Model(x, r), to=to, weights=self.shares())
+        return self.step(x, mean.y, r, to)
 
-    def stepped(self, setting: Setting, x: Array, y: Array, r: int, to: list[int]) -> State:
+    def step(self, x: Array, y: Array, r: int, to: list[int]) -> State:
         """x + eta_g (y - x), y the average of the participants' (`to`) models, and the step on the server's own data.
 
         Raises:
@@ -157,7 +128,7 @@ class LocalSGD:
         with np.errstate(over="ignore", invalid="ignore"):  # told in a sentence of its own
             new = y if self.eta_g == 1 else x + self.eta_g * (y.astype(np.float64) - x)
             if self.gamma:
-                gradient = own_gradient(setting, x, self.server_batch, r)
+                gradient = own_gradient(self.setting, x, self.server_batch, r)
                 new = new - stepsize(self.schedule, self.gamma, r) * gradient
             new = new.astype(x.dtype)
         if not np.isfinite(new).all():
@@ -176,28 +147,31 @@ class LocalSGD:
         """(H,) of client i's steps in round r."""
         return stepsizes(self.schedule_local, self.gamma_local, self.local_steps(i, r))
 
-    def descend(
-        self, setting: Setting, client: Client, x: Array, r: int, *, mu: float = 0.0, shift: Array | None = None
-    ) -> Array:
+    def descend(self, client: Client, x: Array, r: int, *, mu: float = 0.0, shift: Array | None = None) -> Array:
         """(n,) y after the client's local steps from x; the same mini-batches for every method.
 
         Raises:
             UserError: y is not finite.
         """
         gammas = self.stepsizes(client.i, r)
-        batches = minibatches(setting, client, r, len(gammas), self.batch)
-        return descended(setting, client, x, batches, gammas, mu=mu, shift=shift)
+        batches = minibatches(self.setting, client, r, len(gammas), self.batch)
+        return descend(self.setting, client, x, batches, gammas, mu=mu, shift=shift)
 
     # --- reports
 
-    def plan(self, setting: Setting, rounds: int, vectors: int = 1, full_pass: bool = False) -> dict[str, str | float]:
+    @property
+    def kernel(self) -> str:
+        """What computes the local steps: kernels agree to rounding only."""
+        return kernel(self.setting, self.batch)
+
+    def plan(self, rounds: int, vectors: int = 1, full_pass: bool = False) -> dict[str, str | float]:
         """The cost of the run, where `vectors` of length n go down, and up, for each participant.
 
         Args:
             full_pass: whether each participant also takes a gradient on all of its data.
         """
-        steps = ((i, self.local_steps(i, r)) for r in range(rounds) for i in self.participants(setting, r))
-        return cost(setting, steps, len(self.participants(setting, 0)), self.batch, vectors, full_pass)
+        steps = ((i, self.local_steps(i, r)) for r in range(rounds) for i in self.participants(r))
+        return cost(self.setting, steps, len(self.participants(0)), self.batch, vectors, full_pass)
 
 
 # What a method without `LocalSGD`'s flags uses too
@@ -206,12 +180,6 @@ class LocalSGD:
 def demand_batch(batch: int) -> None:
     """Refuses a negative one."""
     demand(batch >= 0, "batch", batch, "a whole number, at least 0 (0: all samples of the client, in every step)")
-
-
-def shares(setting: Setting, weights: str) -> dict[int, float]:
-    """{i: w_i} of all clients, summing to 1; `weights`: size or uniform."""
-    sizes = [1 if weights == "uniform" else len(data) for data in setting.data]
-    return {i: size / sum(sizes) for i, size in enumerate(sizes)}
 
 
 def minibatches(setting: Setting, client: Client, r: int, steps: int, batch: int) -> NDArray[np.int64]:
@@ -227,8 +195,8 @@ def repeated(positions: NDArray[np.int64], steps: int) -> NDArray[np.int64]:
     return np.tile(positions, (steps, 1))
 
 
-def descended(
-    setting: Setting,
+def descend(
+    setting: Setting[Smooth],
     client: Client,
     x: Array,
     batches: NDArray[np.int64],
@@ -243,14 +211,19 @@ def descended(
         UserError: the result is not finite.
     """
     with np.errstate(over="ignore", invalid="ignore"):  # told in a sentence of its own
-        y = cast(Smooth, setting.problem).descend(client.data, x, batches, gammas, mu=mu, shift=shift)
+        y = setting.problem.descend(client.data, x, batches, gammas, mu=mu, shift=shift)
     if not np.isfinite(y).all():
         raise UserError("the local model is not finite; smaller --gamma-local, or --pixels unit, may help")
     return y
 
 
+def kernel(setting: Setting[Smooth], batch: int) -> str:
+    """What computes a step on `batch` samples (0: all of a client's); kernels agree to rounding only."""
+    return setting.problem.kernel_name(batch or max(len(data) for data in setting.data))
+
+
 def cost(
-    setting: Setting,
+    setting: Setting[Smooth],
     steps: Iterable[tuple[int, int]],
     participants: int,
     batch: int,
@@ -276,58 +249,10 @@ def cost(
     return {
         "length of x, n": n,
         "clients, participants in a round": f"{setting.m}, {participants}",
-        "kernel": setting.problem.kernel_name(largest),
+        "kernel": kernel(setting, batch),
         "bytes down, for each participant and round": down,
         "bytes up, for each participant and round": up,
         "bytes down and up, all rounds": len(asked) * (down + up),
         "local steps of all clients, all rounds": sum(H for _, H in asked),
         "FLOPs of all clients, all rounds": f"{samples * each:.3g}",
-    }
-
-
-def measured(setting: Setting, client: Client, message: Model) -> Measured:
-    """What a client contributes to a report."""
-    loss, data = setting.problem.loss(message.x, client.data), client.data
-    if not has_twin(setting.problem):
-        return Measured(loss, len(data))
-    with np.errstate(over="ignore", invalid="ignore"):
-        losses = cast(Lipschitz, setting.problem).losses(client.i, message.x[None], data)
-    return Measured(loss, len(data), float(losses[0]))
-
-
-def columns(setting: Setting) -> Mapping[str, tuple[str, str]]:
-    """What `report` and `State` give, for this problem."""
-    return {**COLUMNS, **(TWIN_COLUMNS if has_twin(setting.problem) else {})}
-
-
-def has_twin(problem: Any) -> bool:
-    """Whether `loss` and `gradient` are those of a smooth twin of the `losses`, bent with sharpness `beta`."""
-    return hasattr(problem, "losses") and hasattr(problem, "beta")
-
-
-def report(
-    setting: Setting, x: Array, r: int, clients: Clients, measure: Step, weights: Mapping[int, float]
-) -> dict[str, float]:
-    """The columns of `columns` but the state's; `measure` is the method's step that returns `measured`.
-
-    Those of the smooth twin and of the nonsmooth losses only where the problem has both.
-    """
-    replies = clients.ask(measure, Model(x, r), counted=False)
-    test = setting.problem.score(x, setting.test)  # while the clients compute
-    own = []
-    if has_samples(setting):
-        own = [Measured(setting.problem.loss(x, setting.server), len(setting.server))]
-    told = dict(replies)
-    every = [*own, *told.values()]
-    twin = {}
-    if has_twin(setting.problem):
-        twin["objective_nonsmooth"] = math.fsum(weights[i] * p.nonsmooth for i, p in told.items())
-        twin["test_smooth_loss"] = test.get("smooth_loss", math.nan)
-    return {
-        "test_accuracy": test.get("accuracy", math.nan),
-        "test_loss": test.get("loss", math.nan),
-        "train_loss": math.fsum(p.samples * p.loss for p in every) / sum(p.samples for p in every),
-        "f1": own[0].loss if own else math.nan,
-        "objective": math.fsum(weights[i] * p.loss for i, p in told.items()),
-        **twin,
     }

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.errors import UserError, demand
+from zofl_mpi.problems import Bilevel
 from zofl_mpi.run.clients import Client, Clients, Step
 from zofl_mpi.run.setting import Setting
 from zofl_mpi.run.streams import Purpose
@@ -38,7 +39,7 @@ class Iterate:
 @final
 @dataclass(frozen=True)
 class Moved:
-    """Client to server: the same after its local steps."""
+    """Client to server: what came, after the client's local steps."""
 
     w: Array  # (s, n_lower)
 
@@ -72,7 +73,7 @@ class Schedule:
         return min(self.H, self.T - t * self.H)
 
     def stepsize(self, k: int) -> float:
-        """Of step k = 0, ..., T - 1 of the call."""
+        """Step size of step k = 0, ..., T - 1 of the call."""
         return self.gamma / (k + self.offset) if self.offset else self.gamma
 
 
@@ -82,6 +83,7 @@ class Lower:
     """How y(x) is approximated.
 
     Attributes:
+        setting: problem, data and random numbers.
         lower: local_sgd ([B] Algorithm 3), fedac1, fedac2 (FedAC-I, II), lfd, or exact (the problem's own solution).
         T_lower: local steps of a call: auto, alg3 (2 a ln a, a = max(m, 4 L_h/mu_h, r) + 1), thm1 (the one that [B]'s
             order for lfd needs), or a whole number.
@@ -93,6 +95,7 @@ class Lower:
             h_i count by these).
     """
 
+    setting: Setting[Bilevel]
     lower: Literal["local_sgd", "fedac1", "fedac2", "lfd", "exact"] = "local_sgd"
     T_lower: str = "auto"
     H_lower: str = "auto"
@@ -114,13 +117,14 @@ class Lower:
         """s: how many vectors travel each way."""
         return 2 if self.lower.startswith("fedac") else 1
 
-    def schedule(self, problem: Any, x: Array, r: int, m: int) -> Schedule:
-        """Of a call at x (n,) in round r.
+    def schedule(self, x: Array, r: int) -> Schedule:
+        """Schedule of one lower-level solve at x (n,) in round r.
 
         Raises:
             UserError: the lower level is not strongly convex at this x, or FedAC's conditions do not hold.
         """
-        mu, L = (float(value) for value in problem.curvature(x))
+        m = self.setting.m
+        mu, L = (float(value) for value in self.setting.problem.curvature(x))
         if not 0 < mu <= L < math.inf:
             raise UserError(
                 f"the lower level has mu_h = {mu:g}, L_h = {L:g}; the solvers need 0 < mu_h <= L_h: "
@@ -128,8 +132,8 @@ class Lower:
             )
         kappa = L / mu
         a = max(m, 4 * kappa, r) + 1
-        T = self._length(problem, kappa, a, r, m)
-        H = self._between(problem, T, m)
+        T = self._length(kappa, a, r)
+        H = self._between(T)
         if self.lower == "lfd":
             return Schedule(T, H, self.gamma_lower or 4 / mu, offset=max(H + 4, 4 * kappa))
         if self.sequences == 2:
@@ -139,28 +143,29 @@ class Lower:
             return Schedule(T, H, self.gamma_lower or 1 / (mu * a))
         return Schedule(T, H, self.gamma_lower or min(1 / L, 2 * math.log(T + 1) / (mu * max(T, 1))))
 
-    def _length(self, problem: Any, kappa: float, a: float, r: int, m: int) -> int:
+    def _length(self, kappa: float, a: float, r: int) -> int:
         """T. FedAC's auto: its contraction is then about a^-2, where Algorithm 3's (1 - 1/a)^T is. A step's is
         1 - gamma_l mu, with 1/gamma_l mu = sqrt(kappa H), at most kappa: local steps slow it down.
         """
         if self.T_lower.isdecimal():
             return int(self.T_lower)
         if self.T_lower == "thm1":  # Theorem 1 gives the order (r+1)^(2/3)/m up to logarithms; the constant is ours
-            return math.ceil(kappa * float((r + 1) ** (2 / 3)) * math.log(r + 2) / m)
+            return math.ceil(kappa * float((r + 1) ** (2 / 3)) * math.log(r + 2) / self.setting.m)
         if self.T_lower == "auto" and self.sequences == 2:
             T, enough = 0, math.ceil(2 * math.sqrt(kappa) * math.log(a))
             while enough > T:  # H grows with T
-                T, H = enough, self._between(problem, enough, m)
+                T, H = enough, self._between(enough)
                 enough = math.ceil(2 * math.log(a) * min(kappa, math.sqrt(kappa * H)))
             return T
         return math.ceil(2 * a * math.log(a))
 
-    def _between(self, problem: Any, T: int, m: int) -> int:
+    def _between(self, T: int) -> int:
         """H. The paper's: T/m for Local SGD, T/m^(1/3) for FedAC, T^(2/3)/m^(1/3) for LFD."""
         if self.H_lower.isdecimal():
             return int(self.H_lower)
-        if self.H_lower == "auto" and not getattr(problem, "homogeneous", False):
+        if self.H_lower == "auto" and not getattr(self.setting.problem, "homogeneous", False):
             return 1
+        m = self.setting.m
         cube = float(m ** (1 / 3))
         paper = {"local_sgd": T / m, "lfd": float(T ** (2 / 3)) / cube}.get(self.lower, T / cube)
         return max(1, math.ceil(paper - 1e-9))  # 27 / 27^(1/3) must be 9 although 27^(1/3) is not quite 3
@@ -169,7 +174,6 @@ class Lower:
 
     def solve(
         self,
-        setting: Setting,
         clients: Clients,
         step: Step,
         x: Array,
@@ -189,28 +193,29 @@ class Lower:
             UserError: the solution is not finite, or --lower exact where the problem has none.
         """
         if self.lower == "exact":
-            return self.exact(setting, x), Schedule(0, 1, 0.0)
-        schedule = self.schedule(setting.problem, x, r, setting.m)
+            return self.exact(x), Schedule(0, 1, 0.0)
+        schedule = self.schedule(x, r)
         w = np.repeat(y[None], self.sequences, axis=0)
         for t in range(schedule.rounds):
-            to, weights = self._asked(setting, r, t)
+            to, weights = self._sampled(r, t)
             w = clients.mean(step, Iterate(w, int(shifted), t), to=to, weights=weights, counted=counted).w
         return w[-1], schedule
 
-    def exact(self, setting: Setting, x: Array) -> Array:
+    def exact(self, x: Array) -> Array:
         """(n_lower,) the problem's own y(x), from the data of all clients at once.
 
         Raises:
             UserError: it has none.
         """
-        solution = getattr(setting.problem, "solution", None)
-        found = None if solution is None else solution(x, setting.data)
-        if found is None:
+        solve = getattr(self.setting.problem, "solution", None)
+        solution = None if solve is None else solve(x, self.setting.data)
+        if solution is None:
             raise UserError("--lower exact: this problem has no solution of its own; take local_sgd, fedac1 or lfd")
-        return np.asarray(found, setting.dtype)
+        return np.asarray(solution, self.setting.dtype)
 
-    def _asked(self, setting: Setting, r: int, t: int) -> tuple[list[int] | None, dict[int, float] | None]:
-        """Who takes part in communication round t, and with which weights."""
+    def _sampled(self, r: int, t: int) -> tuple[list[int] | None, dict[int, float] | None]:
+        """The participants of communication round t and their weights; None, None for all, equally."""
+        setting = self.setting
         if self.lower != "lfd" or self.sampling == "all":
             return None, None
         sizes = np.array([len(data) for data in setting.data], np.float64)
@@ -222,7 +227,7 @@ class Lower:
 
     # --- a client
 
-    def local(self, setting: Setting, client: Client, data: Any, x: Array, r: int, message: Iterate) -> Moved:
+    def local(self, client: Client, data: Any, x: Array, r: int, message: Iterate) -> Moved:
         """A client's local steps between two averagings.
 
         Args:
@@ -232,10 +237,10 @@ class Lower:
         Raises:
             UserError: the result is not finite.
         """
-        problem = setting.problem
-        schedule = self.schedule(problem, x, r, setting.m)
+        problem = self.setting.problem
+        schedule = self.schedule(x, r)
         steps, first = schedule.steps(message.t), message.t * schedule.H
-        batches = self._batches(setting, client, len(data), r, message.t, steps)
+        batches = self._batches(client, len(data), r, message.t, steps)
         project = getattr(problem, "project_lower", lambda x, y: y)
         dtype = message.w.dtype
 
@@ -257,11 +262,11 @@ class Lower:
             raise UserError("the lower level's iterate is not finite; a smaller --gamma-lower or --gamma may help")
         return Moved(w)
 
-    def _batches(self, setting: Setting, client: Client, size: int, r: int, t: int, steps: int) -> Any:
+    def _batches(self, client: Client, size: int, r: int, t: int, steps: int) -> Any:
         """(steps, B) positions, or None for each step: all. Without the call in the key: both see the same samples."""
         if self.batch_lower == 0:
             return [None] * steps
-        generator = setting.streams(Purpose.LOWER_BATCH, r=r, i=client.i, t=t)
+        generator = self.setting.streams(Purpose.LOWER_BATCH, r=r, i=client.i, t=t)
         return generator.integers(size, size=(steps, self.batch_lower))
 
 

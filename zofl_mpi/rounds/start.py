@@ -1,4 +1,4 @@
-"""What the servers of several methods do alike: x_0, the participants, a gradient on data of their own."""
+"""Initial model, client sampling, server gradients: what the servers of several methods share."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ X0 = Literal["auto", "zero", "random", "pretrained"]
 @final
 @dataclass(frozen=True)
 class Start:
-    """x_0.
+    """How x_0 is made.
 
     Attributes:
+        setting: problem, data and random numbers.
         x0: first model: zero, random, pretrained (SGD on the server's data) or auto (zero; a network: random).
         pretrain_steps: steps of that SGD, with server_batch samples each.
         pretrain_gamma: its constant step size.
     """
 
+    setting: Setting
     x0: X0 = "auto"
     pretrain_steps: int = 500
     pretrain_gamma: float = 0.1
@@ -35,25 +37,22 @@ class Start:
     def __post_init__(self) -> None:
         demand(self.pretrain_steps >= 1, "pretrain_steps", self.pretrain_steps, "a whole number, at least 1")
         demand(0 <= self.pretrain_gamma < math.inf, "pretrain_gamma", self.pretrain_gamma, "a step size, at least 0")
-
-    def fit(self, setting: Setting) -> None:
-        """Refuses a pretraining where the server has no samples."""
         if self.x0 == "pretrained":
-            demand_samples(setting, "--x0 pretrained")
+            demand_samples(self.setting, "--x0 pretrained")
 
-    def point(self, setting: Setting, server_batch: int) -> Array:
-        """(n,) x_0."""
-        self.fit(setting)
+    def point(self, server_batch: int) -> Array:
+        """(n,) x_0; `server_batch`: samples of a step of the pretraining."""
+        setting = self.setting
         usual = getattr(setting.problem, "x0", "zero")
         kind = usual if self.x0 == "auto" else self.x0
         if kind == "random" or (kind == "pretrained" and usual == "random"):
             x = np.asarray(_random(setting), setting.dtype)
         else:
             x = np.zeros(setting.problem.n, setting.dtype)
-        return self._pretrained(setting, x, server_batch) if kind == "pretrained" else x
+        return self._pretrained(x, server_batch) if kind == "pretrained" else x
 
-    def _pretrained(self, setting: Setting, x: Array, server_batch: int) -> Array:
-        shape = (self.pretrain_steps, server_batch)
+    def _pretrained(self, x: Array, server_batch: int) -> Array:
+        setting, shape = self.setting, (self.pretrain_steps, server_batch)
         problem = setting.problem
         gradient = problem.gradient_f1 if hasattr(problem, "gradient_f1") else problem.gradient
         with np.errstate(over="ignore", invalid="ignore"):  # told in a sentence of its own
@@ -86,6 +85,12 @@ def participants(setting: Setting, beta: float, r: int) -> list[int]:
     """S_r: round(beta m) clients, halves up, at least one, uniformly without replacement; ascending."""
     count = max(1, math.floor(beta * setting.m + 0.5))
     return sorted(setting.streams(Purpose.PARTICIPANTS, r=r).permutation(setting.m)[:count].tolist())
+
+
+def shares(setting: Setting, weights: str) -> dict[int, float]:
+    """{i: w_i} of all clients, summing to 1; `weights`: size or uniform."""
+    sizes = [1 if weights == "uniform" else len(data) for data in setting.data]
+    return {i: size / sum(sizes) for i, size in enumerate(sizes)}
 
 
 def own_gradient(setting: Setting, x: Array, size: int, r: int) -> NDArray[np.float64]:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, cast, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.errors import UserError, demand
-from zofl_mpi.numerics import sets, zo
+from zofl_mpi.numerics import sets as convex_sets
+from zofl_mpi.numerics import zo
 from zofl_mpi.numerics.descent import descend
 from zofl_mpi.numerics.schedules import parse_decay, stepsize
 from zofl_mpi.numerics.stationarity import gradient_squared
-from zofl_mpi.rounds.start import Start
+from zofl_mpi.problems import Bilevel, Lipschitz
+from zofl_mpi.rounds.start import Start, shares
 from zofl_mpi.run.clients import Client
+from zofl_mpi.run.fields import column
 from zofl_mpi.run.setting import Setting
 from zofl_mpi.run.streams import Purpose
 
@@ -40,24 +43,37 @@ class Stepped:
     x: Array  # (n,) x_i after the local steps
 
 
-COLUMNS: Mapping[str, tuple[str, str]] = {
-    "x": ("1", "the iterate"),
-    "drawn": ("1", "uniformly drawn from the mean iterates of all rounds and local steps, the output of the theorems"),
-    "steps": ("1", "local iterations so far (k of the paper), of each client"),
-    "objective": ("1", "f(x) = sum_i w_i f_i(x) on all of the clients' samples"),
-    "test_loss": ("nat", "mean loss of x on the test samples, in the problem's own unit"),
-    "test_accuracy": ("1", "share of test samples that x classifies correctly"),
-    "test_smooth_loss": ("nat", "test_loss of the smooth twin; test_loss itself is the nonsmooth one"),
-    "test_worst_class_loss": ("nat", "largest mean loss of x over the test samples of one class"),
-    "test_worst_class_accuracy": ("1", "least share of the test samples of one class that x classifies correctly"),
-    "set_distance": ("1", "largest distance of x to one of the sets X_i"),
-    "gradient_squared": (
-        "1",
-        "estimate of |grad f^eta(x) + sum_i w_i (x - P_{X_i}(x))/eta|^2, unbiased, so it may be below 0",
-    ),
-    "gradient_squared_error": ("1", "its standard error"),
-    "step_distance": ("1", "|x_{r+1} - x_r|"),
-}
+NO_SCORE = {"loss": math.nan, "accuracy": math.nan}
+"""What is reported where the problem has no score."""
+
+
+@final
+@dataclass(frozen=True)
+class Report:
+    """What an evaluation tells; None where the problem or the method has no such thing."""
+
+    objective: float = column("1", "f(x) = sum_i w_i f_i(x) on all of the clients' samples")
+    test_loss: float = column("nat", "mean loss of x on the test samples, in the problem's own unit")
+    test_accuracy: float = column("1", "share of test samples that x classifies correctly")
+    set_distance: float = column("1", "largest distance of x to one of the sets X_i")
+    gradient_squared: float = column(
+        "1", "estimate of |grad f^eta(x) + sum_i w_i (x - P_{X_i}(x))/eta|^2, unbiased, so it may be below 0"
+    )
+    gradient_squared_error: float = column("1", "its standard error")
+    test_smooth_loss: float | None = column(
+        "nat", "test_loss of the smooth twin; test_loss itself is the nonsmooth one", None
+    )
+    test_worst_class_loss: float | None = column(
+        "nat", "largest mean loss of x over the test samples of one class", None
+    )
+    test_worst_class_accuracy: float | None = column(
+        "1", "least share of the test samples of one class that x classifies correctly", None
+    )
+    objective_exact: float | None = column("1", "f(x, y(x)) with the exact y(x); nan without --exact", None)
+    lower_error: float | None = column(
+        "1", "|y - y(x)| of the call that an evaluation makes; nan without --exact", None
+    )
+    further: Mapping[str, float] = field(default_factory=dict)  # other scores of a problem of a user's own
 
 
 @final
@@ -66,6 +82,7 @@ class Local:
     """Local steps x_i <- x_i - gamma (g_i + (x_i - P_{X_i}(x_i))/eta), then the mean of the x_i.
 
     Attributes:
+        setting: problem, data and random numbers.
         H: local steps of a round.
         K: local iterations in all, of which Theorem 1 makes gamma = sqrt(m/K) and H = ceil((K/m^3)^(1/4)); 0: as given.
         gamma: step size.
@@ -79,6 +96,7 @@ class Local:
         probe: random directions at each evaluation for the estimate of the gradient of the smoothed objective; 0: none.
     """
 
+    setting: Setting[Lipschitz] | Setting[Bilevel]
     H: int = 10
     K: int = 0
     gamma: float = 1e-5
@@ -89,6 +107,7 @@ class Local:
     weights: Literal["uniform", "size"] = "uniform"
     x0: Literal["auto", "zero", "random"] = "auto"
     probe: int = 0
+    sets: Sequence[Any] = field(init=False, repr=False, compare=False)  # X_0, ..., X_{m-1}, each with `project(x)`
 
     def __post_init__(self) -> None:
         demand(self.H >= 1, "H", self.H, "a whole number of local steps, at least 1")
@@ -98,32 +117,32 @@ class Local:
         demand(self.batch >= 0, "batch", self.batch, "a whole number, at least 0 (0: all samples)")
         demand(self.probe == 0 or self.probe >= 3, "probe", self.probe, "a number of directions, at least 3, or 0")
         parse_decay(self.schedule, "--schedule")
+        object.__setattr__(self, "sets", self._sets())
 
-    def steps(self, m: int) -> int:
+    def steps(self) -> int:
         """H; Theorem 1's where K is given."""
-        return max(1, math.ceil((self.K / m**3) ** 0.25 - 1e-9)) if self.K else self.H
+        return theorem1(self.K, self.setting.m)[0] if self.K else self.H
 
-    def stepsize(self, m: int, r: int) -> float:
+    def stepsize(self, r: int) -> float:
         """gamma of round r; Theorem 1's where K is given."""
-        return math.sqrt(m / self.K) if self.K else stepsize(self.schedule, self.gamma, r)
+        return theorem1(self.K, self.setting.m)[1] if self.K else stepsize(self.schedule, self.gamma, r)
 
-    def start(self, setting: Setting) -> Array:
+    def start(self) -> Array:
         """(n,) x_0."""
-        return Start(self.x0).point(setting, 1)
+        return Start(self.setting, self.x0).point(1)
 
-    def shares(self, setting: Setting) -> dict[int, float]:
+    def shares(self) -> dict[int, float]:
         """{i: w_i} of all clients, summing to 1."""
-        sizes = [1 if self.weights == "uniform" else len(data) for data in setting.data]
-        return {i: size / sum(sizes) for i, size in enumerate(sizes)}
+        return shares(self.setting, self.weights)
 
-    def sets(self, setting: Setting) -> Sequence[Any]:
+    def _sets(self) -> Sequence[Any]:
         """X_0, ..., X_{m-1}, each with `project(x)`.
 
         Raises:
             UserError: a description of no convex set, or sets without a common point.
         """
-        own = tuple(self.x_set) == ("problem",)
-        gamma, bounded = self.stepsize(setting.m, 0), not own or getattr(setting.problem, "constrained", False)
+        setting, own = self.setting, tuple(self.x_set) == ("problem",)
+        gamma, bounded = self.stepsize(0), not own or getattr(setting.problem, "constrained", False)
         if bounded and not gamma < 2 * self.eta:
             raise UserError(
                 f"--gamma {gamma:g}: with sets it must be below 2 eta = {2 * self.eta:g}: a step moves x by gamma/eta "
@@ -131,31 +150,25 @@ class Local:
             )
         if own:
             return [_Own(setting.problem, i) for i in range(setting.m)]
-        found = sets.parse_all(self.x_set, setting.problem.n, setting.m, "--x-set")
-        sets.common_point(found, setting.problem.n)
+        found = convex_sets.parse_all(self.x_set, setting.problem.n, setting.m, "--x-set")
+        convex_sets.common_point(found, setting.problem.n)
         return found
 
-    def batches(self, setting: Setting, client: Client, size: int, r: int) -> Any:
+    def batches(self, client: Client, size: int, r: int) -> Any:
         """(H, B) positions of round r's local steps, or None for each: all samples."""
-        H = self.steps(setting.m)
+        H = self.steps()
         if self.batch == 0:
             return [None] * H
-        return setting.streams(Purpose.BATCH, r=r, i=client.i).integers(size, size=(H, self.batch))
+        return self.setting.streams(Purpose.BATCH, r=r, i=client.i).integers(size, size=(H, self.batch))
 
     def pull(self, x: Array, convex: Any) -> NDArray[np.float64]:
         """(n,) (x - P(x))/eta, the gradient of dist^2(x)/(2 eta)."""
         return np.asarray(np.subtract(x, convex.project(x), dtype=np.float64) / self.eta)
 
     def descend(
-        self,
-        setting: Setting,
-        x: Array,
-        r: int,
-        estimate: Callable[[Array, int], Array],
-        convex: Any,
-        steps: int | None = None,
+        self, x: Array, r: int, i: int, estimate: Callable[[Array, int], Array], steps: int | None = None
     ) -> Array:
-        """(n,) x_i after the local steps (`steps` of them, else all) from x.
+        """(n,) x_i after client i's local steps (`steps` of them, else all) from x.
 
         Args:
             estimate: (x, k) -> (n,) the zeroth-order estimate at x in step k.
@@ -163,63 +176,70 @@ class Local:
         Raises:
             UserError: it is not finite.
         """
-        gamma = self.stepsize(setting.m, r)
+        gamma, convex = self.stepsize(r), self.sets[i]
         with np.errstate(over="ignore", invalid="ignore"):  # told in a sentence of its own
             y = descend(
                 x,
                 lambda x, k: estimate(x, k) + self.pull(x, convex),
-                steps=self.steps(setting.m) if steps is None else steps,
+                steps=self.steps() if steps is None else steps,
                 stepsize=lambda k: gamma,
-                project=lambda x: x.astype(setting.dtype),
+                project=lambda x: x.astype(self.setting.dtype),
             )
         if not np.isfinite(y).all():
             raise UserError("x_i is not finite after the local steps; a smaller --gamma may help")
         return y
 
-    def keeps(self, setting: Setting, before: int, r: int) -> int | None:
-        """Which iterate of this round, 0..H-1, takes the place of the drawn one; None: it stays.
+    def keeps(self, before: int, r: int) -> int | None:
+        """Reservoir sampling: the iterate of this round, 0..H-1, that replaces the kept one; None: that stays.
 
-        Replaced with probability H/(steps so far and now), so each iterate of the run so far is the one with the same
-        probability, whenever the run ends.
+        It is replaced with probability H/(steps so far and now), so each iterate of the run so far is the one with the
+        same probability, whenever the run ends.
         """
-        H = self.steps(setting.m)
-        place = int(setting.streams(Purpose.OUTPUT, r=r).integers(before + H))
+        H = self.steps()
+        place = int(self.setting.streams(Purpose.OUTPUT, r=r).integers(before + H))
         return place if place < H else None
 
-    def directions(self, setting: Setting, r: int) -> Array:
-        """(N, n) of the report after round r."""
-        generator, n = setting.streams(Purpose.PROBE, r=r), setting.problem.n
-        found = [zo.direction(generator, n, setting.dtype) for _ in range(self.probe)]
-        return np.stack(found) if found else np.empty((0, n), setting.dtype)
+    def directions(self, r: int) -> Array:
+        """(N, n) the directions of the report after round r."""
+        setting, n = self.setting, self.setting.problem.n
+        generator = setting.streams(Purpose.PROBE, r=r)
+        directions = [zo.direction(generator, n, setting.dtype) for _ in range(self.probe)]
+        return np.stack(directions) if directions else np.empty((0, n), setting.dtype)
 
-    def stationarity(
-        self, setting: Setting, x: Array, r: int, differences: Array, convex: Sequence[Any]
-    ) -> dict[str, float]:
-        """The columns on the sets and the gradient, from (N,) central differences of f."""
-        shares = self.shares(setting)
-        pull = sum((shares[i] * self.pull(x, own) for i, own in enumerate(convex)), np.zeros(len(x)))
-        v = self.directions(setting, r)
-        g = (len(x) / (2 * self.eta) * differences)[:, None] * v.astype(np.float64)
+    def report(
+        self, x: Array, r: int, objective: float, differences: Array, score: Mapping[str, float], **lower: float
+    ) -> Report:
+        """The report on the iterate x (n,) after round r.
+
+        Args:
+            differences: (N,) central differences of f along `directions`.
+            score: of x on the test samples, as far as the problem has one.
+            lower: columns on the lower level.
+        """
+        shares = self.shares()
+        pull = sum((shares[i] * self.pull(x, own) for i, own in enumerate(self.sets)), np.zeros(len(x)))
+        g = (len(x) / (2 * self.eta) * differences)[:, None] * self.directions(r).astype(np.float64)
         squared = gradient_squared(g, pull)
-        return {
-            "set_distance": max(self.eta * float(np.linalg.norm(self.pull(x, own))) for own in convex),
-            "gradient_squared": squared.value,
-            "gradient_squared_error": squared.error,
-        }
+        scores = {f"test_{name}": value for name, value in {**NO_SCORE, **score}.items()}
+        known = {name: scores.pop(name) for name in list(scores) if name in Report.__dataclass_fields__}
+        return Report(
+            objective=objective,
+            set_distance=max(self.eta * float(np.linalg.norm(self.pull(x, own))) for own in self.sets),
+            gradient_squared=squared.value,
+            gradient_squared_error=squared.error,
+            further=scores,
+            **known,
+            **lower,
+        )
 
-    def scored(self, score: Mapping[str, float]) -> dict[str, float]:
-        """The columns on the test samples."""
-        usual = {"loss": math.nan, "accuracy": math.nan}
-        return {f"test_{name}": value for name, value in {**usual, **score}.items()}
-
-    def plan(self, setting: Setting) -> dict[str, str | float]:
+    def plan(self) -> dict[str, str | float]:
         """The lines of --dry-run on the local steps: the schedule, and the bounds that Theorem 1 puts on gamma."""
-        H, eta = self.steps(setting.m), self.eta
+        setting, H, eta = self.setting, self.steps(), self.eta
         L0, n = getattr(setting.problem, "lipschitz", None), setting.problem.n
         lines: dict[str, str | float] = {
-            "kernel": self.kernel(setting),
+            "kernel": self.kernel,
             "local steps of a round, H": H,
-            "step size of round 0, gamma": self.stepsize(setting.m, 0),
+            "step size of round 0, gamma": self.stepsize(0),
             "Theorem 1 asks for gamma at most 1/(4H)": 1 / (4 * H),
         }
         if L0 is not None:
@@ -228,19 +248,20 @@ class Local:
             lines["rounds that K takes"] = math.ceil(self.K / H)
         return lines
 
-    def kernel(self, setting: Setting) -> str:
-        """What computes the losses, for the record."""
-        name = getattr(setting.problem, "kernel_name", None)
-        return "own" if name is None else str(name(self.size(setting)))
+    @property
+    def kernel(self) -> str:
+        """What computes the losses; "own" where the problem does not say."""
+        name = getattr(self.setting.problem, "kernel_name", None)
+        return "own" if name is None else str(name(self.size()))
 
-    def flops(self, setting: Setting) -> float:
-        """Of one evaluation of a mini-batch's loss at one point; nan where the problem does not say."""
-        count = getattr(setting.problem, "flops_evaluation", None)
-        return math.nan if count is None else float(count(self.size(setting)))
+    def flops(self) -> float:
+        """FLOPs of a mini-batch's loss at one point; nan where the problem does not say."""
+        count = getattr(self.setting.problem, "flops_evaluation", None)
+        return math.nan if count is None else float(count(self.size()))
 
-    def size(self, setting: Setting) -> int:
+    def size(self) -> int:
         """Samples of a local step."""
-        return self.batch or max(len(data) for data in setting.data)
+        return self.batch or max(len(data) for data in self.setting.data)
 
 
 @final
@@ -253,6 +274,11 @@ class _Own:
 
     def project(self, x: Array) -> Array:
         return cast(Array, self.problem.project(self.i, x))
+
+
+def theorem1(K: int, m: int) -> tuple[int, float]:
+    """H = ceil((K/m^3)^(1/4)) and gamma = sqrt(m/K), of [B] Theorem 1, for K local iterations of m clients."""
+    return max(1, math.ceil((K / m**3) ** 0.25 - 1e-9)), math.sqrt(m / K)
 
 
 def finite(F: NDArray[np.float64], k: int) -> NDArray[np.float64]:

@@ -12,7 +12,7 @@ from typing_extensions import TypeVar
 from zofl_mpi.run.clients import Clients
 from zofl_mpi.run.streams import Streams
 
-P = TypeVar("P", default=Any)
+P = TypeVar("P", covariant=True, default=Any)
 S = TypeVar("S")
 
 

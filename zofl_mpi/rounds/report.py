@@ -1,0 +1,106 @@
+"""What the methods on a `Smooth` problem report: losses and accuracy of the global model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zofl_mpi.problems import Lipschitz, Smooth
+from zofl_mpi.rounds.start import has_samples
+from zofl_mpi.run.clients import Client, Clients
+from zofl_mpi.run.fields import column
+from zofl_mpi.run.setting import Setting
+
+Array = NDArray[Any]
+
+
+@final
+@dataclass(frozen=True)
+class Model:
+    """Server to client."""
+
+    x: Array  # (n,) the global model
+    r: int  # the round
+
+
+@final
+@dataclass(frozen=True)
+class Measured:
+    """Client to server at an evaluation."""
+
+    loss: float  # F_i(x)
+    samples: int  # |D_i|
+    nonsmooth: float = math.nan  # the same with the losses that F_i is a smooth twin of
+
+
+@final
+@dataclass(frozen=True)
+class Report:
+    """What an evaluation tells; the last two only where the F_i are smooth twins of nonsmooth losses."""
+
+    test_accuracy: float = column("1", "share of test samples that x classifies correctly")
+    test_loss: float = column("nat", "mean loss of x on the test samples: cross-entropy; the value of a toy problem")
+    train_loss: float = column("nat", "the same on all training samples, the server's and the clients'")
+    f1: float = column("1", "mean loss of x on the server's data; nan if it has none")
+    objective: float = column("1", "sum_i w_i F_i(x), what the clients minimise together")
+    objective_nonsmooth: float | None = column(
+        "1", "objective with the nonsmooth losses whose smooth twin the F_i are", None
+    )
+    test_smooth_loss: float | None = column(
+        "nat", "test_loss of the smooth twin; test_loss itself is the nonsmooth one", None
+    )
+
+
+@final
+@dataclass(frozen=True)
+class Reporting:
+    """The report of a method, and the step that the clients are asked for.
+
+    Attributes:
+        setting: problem, data and random numbers.
+    """
+
+    setting: Setting[Smooth]
+
+    def report(self, x: Array, r: int, clients: Clients, weights: Mapping[int, float]) -> Report:
+        """The report on the model x (n,) after round r; `weights`: {i: w_i} of the objective."""
+        problem, setting = self.setting.problem, self.setting
+        replies = clients.ask(self.measure, Model(x, r), counted=False)
+        test = problem.score(x, setting.test)  # while the clients compute
+        own = []
+        if has_samples(setting):
+            own = [Measured(problem.loss(x, setting.server), len(setting.server))]
+        measured = dict(replies)
+        every = [*own, *measured.values()]
+        twin = {}
+        if has_twin(problem):
+            twin["objective_nonsmooth"] = math.fsum(weights[i] * p.nonsmooth for i, p in measured.items())
+            twin["test_smooth_loss"] = test.get("smooth_loss", math.nan)
+        return Report(
+            test_accuracy=test.get("accuracy", math.nan),
+            test_loss=test.get("loss", math.nan),
+            train_loss=math.fsum(p.samples * p.loss for p in every) / sum(p.samples for p in every),
+            f1=own[0].loss if own else math.nan,
+            objective=math.fsum(weights[i] * p.loss for i, p in measured.items()),
+            **twin,
+        )
+
+    def measure(self, client: Client, message: Model) -> Measured:
+        """Measures a client's loss of the model on all of its samples."""
+        problem, data = self.setting.problem, client.data
+        loss = problem.loss(message.x, data)
+        if not has_twin(problem):
+            return Measured(loss, len(data))
+        with np.errstate(over="ignore", invalid="ignore"):
+            losses = cast(Lipschitz, problem).losses(client.i, message.x[None], data)
+        return Measured(loss, len(data), float(losses[0]))
+
+
+def has_twin(problem: Any) -> bool:
+    """Whether `loss` and `gradient` are those of a smooth twin of the problem's `losses`."""
+    return bool(getattr(problem, "smooth_twin", hasattr(problem, "losses") and hasattr(problem, "beta")))  # TRANSITION
