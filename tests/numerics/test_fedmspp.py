@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.numerics.test_baselines import (
+from tests.numerics.first_order import (
     BOTH,
     HARMONIC,
     KERNELS,

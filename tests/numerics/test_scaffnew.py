@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.numerics.test_baselines import (
+from tests.numerics.first_order import (
     BOTH,
     KERNELS,
     SIZES,

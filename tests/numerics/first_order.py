@@ -1,0 +1,155 @@
+"""What the tests of the first-order methods share: settings, runs, and each step written plainly."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from zofl_mpi.data import Dataset
+from zofl_mpi.problems.known.quadratic import Bowl, Quadratic
+from zofl_mpi.problems.softmax import Softmax
+from zofl_mpi.run.desk import STEPS, Nothing
+from zofl_mpi.run.flags import built
+from zofl_mpi.run.local import LocalClients
+from zofl_mpi.run.setting import Setting
+from zofl_mpi.run.streams import Purpose, Streams
+
+Array = np.ndarray[Any, Any]
+STREAMS = Streams(7)
+n, m = 5, 4
+SIZES = (4, 6, 10, 40)
+SIZE_SHARES, SHARES = np.array(SIZES) / 60, np.full(m, 0.25)
+p, C = 6, 3
+COMPILED = pytest.mark.skipif(not importlib.util.find_spec("numba"), reason="no numba")
+KERNELS = ["numpy", pytest.param("numba", marks=COMPILED)]
+WEIGHTS = pytest.mark.parametrize("weights", ["uniform", "size"])
+OPTIONS = pytest.mark.parametrize("option", ["I", "II"])
+
+
+def shares(weights: str) -> Array:
+    return SHARES if weights == "uniform" else SIZE_SHARES
+
+
+def toy(noise: float = 0.0, clients: int = m, lam: float = 1.0) -> Setting:
+    """Bowls with minima and curvatures of their own. The test bowl is neither the server's nor a client's."""
+    problem, server, bowls = Quadratic.random(STREAMS, n, m + 1, samples=40, noise=noise, lam=lam)
+    data = tuple(replace(bowl, noise=bowl.noise[:size]) for bowl, size in zip(bowls, SIZES, strict=False))
+    return Setting(problem, STREAMS, data[:clients], server, bowls[m], None, np.float64)
+
+
+GENERATOR = STREAMS(Purpose.SYNTHETIC)
+PIXELS = GENERATOR.integers(0, 256, (200, p), dtype=np.uint8)
+LABELS = GENERATOR.integers(0, C, 200)
+DATA = Dataset(PIXELS, LABELS, C, scale=1 / 255)
+EDGES = np.cumsum([0, *SIZES, 30, 50])
+
+
+def softmax(dtype: Any = np.float64, kernel: str = "numpy", lam: float = 1.0) -> Setting:
+    """Clients of SIZES, then the server's 30 samples and 50 for the test."""
+    *clients, server, test = (DATA.subset(np.arange(a, b)) for a, b in pairwise(EDGES))
+    problem = Softmax(p, C, np.array(SIZES) / 90, lam=lam, dtype=dtype, kernel=kernel)
+    counts = np.stack([data.counts() for data in clients])
+    return Setting(problem, STREAMS, tuple(clients), server, test, counts, dtype)
+
+
+BOTH = pytest.mark.parametrize("make", [lambda: toy(noise=1.0), softmax], ids=["toy", "softmax"])
+Make = Callable[[], Setting]
+
+OWN = ("mu", "option")
+
+
+def method(cls: Any, setting: Setting, **flags: Any) -> Any:
+    """Three local steps of sizes 0.1, 0.05, 0.033 on four samples each, unless told otherwise."""
+    own = {flag: flags.pop(flag) for flag in OWN if flag in flags}
+    usual = {"tau": (3.0,), "schedule_h": "constant", "schedule_local": "harmonic", "batch": 4, "server_batch": 8}
+    return built(cls, setting, **{**usual, **flags, **own})
+
+
+def clients_of(of: Any) -> LocalClients:
+    return LocalClients(list(of.setting.data), method=of)
+
+
+def point(setting: Setting, t: int = 9) -> Array:
+    return STREAMS(Purpose.START, t=t).standard_normal(setting.problem.n).astype(setting.dtype)
+
+
+def started(of: Any, x: Array | None = None) -> Any:
+    """The state before round 0, at `x` if it is given."""
+    state = of.start()
+    return state if x is None else replace(state, x=x)
+
+
+def run(of: Any, rounds: Iterable[int] | int, x: Array | None = None) -> Any:
+    state, clients = started(of, point(of.setting) if x is None else x), clients_of(of)
+    for r in range(rounds) if isinstance(rounds, int) else rounds:
+        state = of.round(state, r, clients)
+    return state
+
+
+def one(of: Any, r: int = 0, x: Array | None = None) -> Array:
+    """The model after round r alone."""
+    return np.asarray(run(of, [r], x).x)
+
+
+def close(a: Any, b: Any, tolerance: float = 1e-12) -> None:
+    np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+
+
+def apart(a: Array, b: Array) -> bool:
+    return bool(np.linalg.norm(a - b) > 1e-3)
+
+
+def memories(clients: LocalClients) -> dict[int, Any]:
+    return {i: memory.entries for i, memory in clients.ask(STEPS["<recall>"], Nothing(), counted=False)}
+
+
+def gradient(data: Any, x: Array, batch: Array | None = None) -> Array:
+    """Written out, for either kind of data, in float64."""
+    batch = np.arange(len(data)) if batch is None else batch
+    if isinstance(data, Bowl):
+        return np.asarray(data.A @ (x - data.a) + data.noise[batch].mean(axis=0))
+    rows = data.rows[batch]
+    X, W = PIXELS[rows] / 255, x.reshape(C, p).astype(np.float64)
+    q = np.exp(X @ W.T)
+    q /= q.sum(axis=1, keepdims=True)
+    q[np.arange(len(rows)), LABELS[rows]] -= 1
+    return np.asarray(q.T @ X / len(rows)).ravel()
+
+
+def loss(data: Any, x: Array) -> float:
+    if isinstance(data, Bowl):
+        return float((x - data.a) @ data.A @ (x - data.a) / 2 + data.noise.mean(axis=0) @ x)
+    X, W = PIXELS[data.rows] / 255, x.reshape(C, p)
+    z = X @ W.T
+    return float(np.mean(np.log(np.exp(z).sum(axis=1)) - z[np.arange(len(z)), LABELS[data.rows]]))
+
+
+def drawn(data: Any, i: int, r: int, H: int, batch: int = 4) -> Array:
+    return STREAMS(Purpose.BATCH, r=r, i=i).integers(len(data), size=(H, batch))
+
+
+def walk(
+    setting: Setting, i: int, r: int, x: Array, gammas: Any, more: Callable[[Array], Any] = lambda y: 0.0
+) -> tuple[Array, Array]:
+    """Client i's steps of round r written out: where they end, and the stochastic gradients that they used."""
+    data, y, used = setting.data[i], x, []
+    for gamma, batch in zip(gammas, drawn(setting.data[i], i, r, len(gammas)), strict=True):
+        used.append(gradient(data, y, batch))
+        y = y - gamma * (used[-1] + more(y))
+    return y, np.stack(used)
+
+
+HARMONIC = 0.1 / np.arange(1, 4)
+CONSTANT = {"schedule_local": "constant", "gamma_local": 0.1}
+
+
+def optimum(setting: Setting, w: Array) -> Array:
+    """Of sum_i w_i F_i, quadratics without noise."""
+    A = sum(w[i] * data.A for i, data in enumerate(setting.data))
+    return np.linalg.solve(A, sum(w[i] * data.A @ data.a for i, data in enumerate(setting.data)))

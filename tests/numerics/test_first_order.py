@@ -1,0 +1,300 @@
+"""What holds for all first-order methods: bytes, reports, columns, refusals, divergence."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.numerics.first_order import (
+    BOTH,
+    DATA,
+    LABELS,
+    PIXELS,
+    SIZE_SHARES,
+    SIZES,
+    WEIGHTS,
+    C,
+    Make,
+    clients_of,
+    close,
+    loss,
+    m,
+    memories,
+    method,
+    one,
+    p,
+    point,
+    run,
+    shares,
+    softmax,
+    started,
+    toy,
+)
+from zofl_mpi.errors import UserError
+from zofl_mpi.methods.fedavg import FedAvg, FedProx
+from zofl_mpi.methods.scaffold import Scaffold
+from zofl_mpi.methods.server_sgd import ServerSGD
+from zofl_mpi.methods.zo_hfl import ZOHFL
+from zofl_mpi.problems.known.quadratic import Quadratic
+from zofl_mpi.problems.softmax import Softmax
+from zofl_mpi.rounds.start import Start
+from zofl_mpi.run.clients import ClientError
+from zofl_mpi.run.fields import described, numbers, reported
+from zofl_mpi.run.flags import built
+from zofl_mpi.run.setting import Setting
+from zofl_mpi.run.streams import Streams
+
+# --- what travels
+
+
+CLASSES = [(FedAvg, 1), (FedProx, 1), (Scaffold, 2)]
+
+
+@pytest.mark.parametrize(("cls", "vectors"), CLASSES)
+@pytest.mark.parametrize(("dtype", "itemsize"), [(np.float32, 4), (np.float64, 8)])
+def test_bytes_are_those_of_the_formulas(cls: Any, vectors: int, dtype: Any, itemsize: int) -> None:
+    """Down x (and c) and r, up y (or dy and dc): SCAFFOLD's tensors are twice FedAvg's. Evaluations are free."""
+    of = method(cls, softmax(dtype), beta=0.5, tau=(2.0, 5.0, 0.25, 3.0), schedule_h="sqrt")
+    size, state, clients = C * p, of.start(), clients_of(of)
+    up, total, steps = vectors * size * itemsize, 0, 0
+    for r in range(3):
+        state = of.round(state, r, clients)
+        of.evaluate(state, r, clients)
+        row, _ = clients.account()
+        asked = np.isin(np.arange(m), of.local.participants(r))
+        assert asked.sum() == 2
+        assert row.steps == ["server", "train", "measure"]
+        assert row.bytes_down.tolist() == [[0] * m, (asked * (up + 8)).tolist(), [0] * m]
+        assert row.bytes_up.tolist() == [[0] * m, (asked * up).tolist(), [0] * m]
+        assert row.messages.tolist() == [[0] * m, asked.astype(int).tolist(), [0] * m]
+        total += int(row.bytes_down.sum() + row.bytes_up.sum())
+        steps += state.local_steps
+    plan = of.plan(3)
+    assert plan["bytes down, for each participant and round"] == up + 8
+    assert plan["bytes up, for each participant and round"] == up
+    assert plan["bytes down and up, all rounds"] == total == 3 * 2 * (2 * up + 8)
+    assert plan["local steps of all clients, all rounds"] == steps > 0
+    assert plan["clients, participants in a round"] == "4, 2"
+    assert plan["length of x, n"] == size
+    assert plan["FLOPs of all clients, all rounds"] == f"{steps * 4 * 4 * size:.3g}"
+
+
+def test_a_plan_counts_the_full_passes_of_option_1() -> None:
+    """|D_i| samples more for each participant and round."""
+    scaffold = method(Scaffold, softmax(), option="I", beta=0.5)
+    asked = [i for r in range(5) for i in scaffold.local.participants(r)]
+    samples = len(asked) * 3 * 4 + sum(SIZES[i] for i in asked)
+    assert scaffold.plan(5)["FLOPs of all clients, all rounds"] == f"{samples * 4 * C * p:.3g}"
+
+
+# --- evaluations
+
+
+EVERY = [FedAvg, FedProx, Scaffold, ServerSGD]
+
+
+def either(cls: Any, setting: Setting, **flags: Any) -> Any:
+    return built(ServerSGD, setting) if cls is ServerSGD else method(cls, setting, **flags)
+
+
+@WEIGHTS
+@pytest.mark.parametrize("cls", EVERY)
+@BOTH
+def test_reports_are_right(make: Make, cls: Any, weights: str) -> None:
+    """Mutations: a mean of means for train_loss; the server left out of it; other weights; test as f1."""
+    setting = make()
+    of = either(cls, setting, weights=weights)
+    x = point(setting)
+    found = reported(of.evaluate(started(of, x), 2, clients_of(of)))
+    losses = np.array([loss(data, x) for data in setting.data])
+    w = SIZE_SHARES if cls is ServerSGD else shares(weights)
+    f1, N = loss(setting.server, x), len(setting.server)
+    close(found["objective"], w @ losses)
+    close(found["f1"], f1)
+    close(found["train_loss"], (N * f1 + np.array(SIZES) @ losses) / (N + 60))
+    close(found["test_loss"], loss(setting.test, x))
+    if isinstance(setting.problem, Softmax):
+        rows = setting.test.rows
+        hits = (PIXELS[rows] / 255 @ x.reshape(C, p).T).argmax(axis=1) == LABELS[rows]
+        close(found["test_accuracy"], hits.mean())
+    else:
+        assert math.isnan(found["test_accuracy"])
+
+
+def without_server(setting: Setting) -> Setting:
+    """--server-fraction 0."""
+    return replace(setting, server=DATA.subset(np.arange(0)) if isinstance(setting.problem, Softmax) else None)
+
+
+@WEIGHTS
+@pytest.mark.parametrize("cls", [FedAvg, FedProx, Scaffold])
+@BOTH
+def test_where_the_server_holds_nothing_the_clients_alone_are_measured(make: Make, cls: Any, weights: str) -> None:
+    """Without a warning, which pytest makes an error. Mutations: nan in train_loss; f1 = 0."""
+    setting = without_server(make())
+    of = method(cls, setting, weights=weights)
+    x = point(setting)
+    found = reported(of.evaluate(started(of, x), 2, clients_of(of)))
+    losses = np.array([loss(data, x) for data in setting.data])
+    assert math.isnan(found["f1"])
+    close(found["train_loss"], np.array(SIZES) @ losses / 60)
+    close(found["objective"], shares(weights) @ losses)
+    close(found["test_loss"], loss(setting.test, x))
+    assert run(of, 2, x).x.tobytes() == run(method(cls, make(), weights=weights), 2, x).x.tobytes()
+
+
+@BOTH
+def test_what_needs_the_servers_samples_is_refused_without_them(make: Make) -> None:
+    """When the method is made, so by --dry-run too. Mutation: a draw among no samples, told by NumPy."""
+    setting = without_server(make())
+    sentence = "^--server-fraction 0: the server has no samples of its own, needed for "
+    for cls in (FedAvg, FedProx, Scaffold):
+        with pytest.raises(UserError, match=sentence + "--gamma$"):
+            method(cls, setting, gamma=0.1)
+        with pytest.raises(UserError, match=sentence + "--x0 pretrained$"):
+            method(cls, setting, x0="pretrained")
+    with pytest.raises(UserError, match=sentence + "--x0 pretrained$"):
+        Start(setting, "pretrained")
+    with pytest.raises(UserError, match=sentence + "--method server_sgd$"):
+        built(ServerSGD, setting)
+    with pytest.raises(UserError, match=sentence + "--method zo_hfl: f_1 is their loss$"):
+        ZOHFL(setting)
+
+
+@pytest.mark.parametrize("cls", EVERY)
+def test_every_column_is_described_and_reported(cls: Any) -> None:
+    of = either(cls, softmax())
+    state = run(of, 1)
+    tensors = {name for name, value in vars(state).items() if isinstance(value, np.ndarray)}
+    report = of.evaluate(state, 0, clients_of(of))
+    assert set(reported(report)) <= set(described(report))
+    assert dict(numbers(state)).keys() | tensors == set(described(state))
+    assert all(unit and text for unit, text in [*described(report).values(), *described(state).values()])
+
+
+@pytest.mark.parametrize("cls", EVERY)
+@BOTH
+def test_evaluations_leave_no_trace(make: Make, cls: Any) -> None:
+    """Mutation: an evaluation that trains, and so writes c_i."""
+    watched, unwatched = either(cls, make()), either(cls, make())
+    state, clients = watched.start(), clients_of(watched)
+    for r in range(3):
+        state = watched.round(state, r, clients)
+        watched.evaluate(state, r, clients)
+    assert state.x.tobytes() == run(unwatched, 3, unwatched.start().x).x.tobytes()
+    written = {"c_i"} if cls is Scaffold else set()
+    assert all(set(entries) == written for entries in memories(clients).values())
+
+
+# --- what cannot be
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"tau": (1.0, 2.0)}, "--tau 1.0 2.0: must be one number, or 4, one for each client"),
+        ({"tau": (-1.0,)}, "--tau -1.0: must be a number of local steps, at least 0"),
+        ({"tau": (math.inf,)}, "--tau inf"),
+        ({"beta": 0.0}, "--beta 0.0: must be a fraction of the clients, above 0 and at most 1"),
+        ({"beta": 1.5}, "--beta 1.5"),
+        ({"beta": math.nan}, "--beta nan"),
+        ({"eta_g": -0.5}, "--eta-g -0.5: must be a step size, at least 0"),
+        ({"eta_g": math.nan}, "--eta-g nan"),
+        ({"gamma": -1.0}, "--gamma -1.0: must be a step size, at least 0"),
+        ({"gamma_local": math.inf}, "--gamma-local inf"),
+        ({"batch": -1}, "--batch -1: must be a whole number, at least 0 .0: all samples of the client, in every step"),
+        ({"server_batch": 0}, "--server-batch 0"),
+        ({"schedule": "linear"}, "--schedule 'linear': allowed are constant, sqrt"),
+        ({"schedule_local": "power:2"}, "--schedule-local 'power:2'"),
+    ],
+)
+def test_parameters_out_of_range_are_refused_by_flag(flags: dict[str, Any], words: str) -> None:
+    for cls in (FedAvg, FedProx, Scaffold):
+        with pytest.raises(UserError, match=words):
+            method(cls, toy(), **flags)
+
+
+@pytest.mark.parametrize(
+    ("cls", "flags", "words"),
+    [
+        (FedProx, {"mu": -1.0}, "--mu -1.0: must be a weight, at least 0"),
+        (FedProx, {"mu": math.inf}, "--mu inf"),
+        (Scaffold, {"tau": (0.0,)}, "--tau 0.0: must be above 0"),
+        (Scaffold, {"tau": (1.0, 2.0, 0.0, 1.0)}, "--tau 1.0 2.0 0.0 1.0: must be above 0"),
+        (Scaffold, {"gamma_local": 0.0}, "--gamma-local 0.0: must be above 0"),
+    ],
+)
+def test_a_methods_own_parameters_are_refused_by_flag(cls: Any, flags: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        method(cls, toy(), **flags)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"gamma": -1.0}, "--gamma -1.0: must be a step size"),
+        ({"server_batch": 0}, "--server-batch 0"),
+        ({"schedule": "fast"}, "--schedule 'fast'"),
+    ],
+)
+def test_parameters_of_the_control_are_refused_by_flag(flags: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        built(ServerSGD, toy(), **flags)
+
+
+def test_no_step_at_all_is_allowed_where_it_has_a_meaning() -> None:
+    for cls in (FedAvg, FedProx):
+        for flags in ({"tau": (0.0,)}, {"gamma_local": 0.0}):
+            close(one(method(cls, toy(noise=1.0), **flags)), point(toy()))
+
+
+# Not a warning from NumPy but a sentence: pytest makes a warning of the ones below an error.
+
+DIVERGING = pytest.mark.parametrize("make", [toy, lambda: softmax(np.float32)], ids=["toy", "float32"])
+LOCAL = [FedAvg, FedProx, Scaffold]
+
+
+@DIVERGING
+@pytest.mark.parametrize("cls", LOCAL)
+def test_a_local_model_that_is_not_finite_names_the_client(cls: Any, make: Make) -> None:
+    of = method(cls, make(), schedule_local="constant", gamma_local=1e200, beta=0.25)
+    (i,) = of.local.participants(0)
+    words = rf"client {i} .*failed in step 'train', item 0: the local model is not finite; smaller --gamma-local"
+    with pytest.raises(ClientError, match=words):
+        one(of)
+
+
+@pytest.mark.parametrize("flags", [{"gamma": 1.7e308}, {"eta_g": 1.7e308}], ids=str)
+@DIVERGING
+@pytest.mark.parametrize("cls", LOCAL)
+def test_a_global_model_that_is_not_finite_names_the_servers_steps(cls: Any, make: Make, flags: Any) -> None:
+    words = "x is not finite after the server's step; smaller --eta-g, --gamma or --gamma-local may help"
+    of = method(cls, make(), gamma_local=10.0, **flags)
+    with pytest.raises(UserError, match=words):
+        one(of, 0, 10 * point(of.setting))
+
+
+def test_a_cast_to_infinity_is_found_in_its_round() -> None:
+    """Mutation: looked for before the cast to float32, where 1e200 is finite."""
+    of = method(FedAvg, softmax(np.float32), eta_g=1e200)
+    with np.errstate(all="ignore"), pytest.raises(UserError, match="x is not finite after the server's step"):
+        one(of)
+
+
+@DIVERGING
+def test_the_control_names_its_step(make: Make) -> None:
+    of = built(ServerSGD, make(), gamma=1.7e308)
+    with pytest.raises(UserError, match="x is not finite after the server's step; a smaller --gamma may help"):
+        one(of, 0, 10 * point(of.setting))
+
+
+def test_a_pretraining_that_diverges_is_told() -> None:
+    """Mutation: x_0 is not looked at, and a client is blamed for it."""
+    problem, server, clients = Quadratic.random(Streams(1), 3, 2)
+    setting = Setting(problem, Streams(1), clients, server, server, None, np.float64)
+    with pytest.raises(UserError, match="x_0 is not finite after the pretraining"):
+        Start(setting, "pretrained", pretrain_gamma=1e300).point(4)
