@@ -1,4 +1,4 @@
-"""FedMSPP: ALGORITHMS section 13 and 17. Docstrings name the mutations to catch."""
+"""FedMSPP (Yuan, Li 2022). Docstrings name the mutations to catch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FedRZO in one process: ALGORITHMS sections 2 to 4 and 17.
+"""FedRZO in one process: [B] Algorithms 1 and 2, sections 2 to 5.
 
 Exact where the mathematics is, in float64. Directions are the run's own, or (`framed`) those of an orthonormal frame
 and its negative, which make the estimate of a quadratic's gradient exact. Docstrings name the mutations to catch.

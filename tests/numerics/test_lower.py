@@ -1,4 +1,4 @@
-"""The lower level's federated solvers: ALGORITHMS section 3, oracles (a) to (d).
+"""The lower level's federated solvers: [B] Algorithm 3, FedAC, LFD.
 
 `Line` has one number per client, so that schedules can be followed by hand; `BilevelBowls` knows y(x) in closed form.
 Docstrings name the mutations to catch.

@@ -1,4 +1,4 @@
-"""Scaffnew: ALGORITHMS section 14 and 17. Docstrings name the mutations to catch.
+"""Scaffnew (Mishchenko et al. 2022, Algorithm 2). Docstrings name the mutations to catch.
 
 A known wrong variant communicates with probability 1 - p and keeps p/gamma: exact convergence and sum_i h_i = 0 do not
 see it; p = 1, the counts and the iteration written out do.

@@ -1,4 +1,4 @@
-"""ZO-HFL as a method: ALGORITHMS section 1, tests (a) to (g), through rounds on clients; and what it reports and sends.
+"""ZO-HFL as a method: [A] Algorithms 1 and 2 through rounds on clients; and what it reports and sends.
 
 Problems and reference solutions are quadratic, in float64. Each docstring names the mutations to catch.
 """

@@ -58,7 +58,7 @@ def test_an_unknown_schedule_names_its_flag_its_value_and_what_is_allowed(text):
 
 @pytest.mark.parametrize(("tau", "total"), [(5, 37_562), (20, 149_507), (50, 373_474)])
 def test_local_steps_of_500_rounds_add_up_to_the_known_totals(tau, total):
-    """ALGORITHMS section 1, cost. Mutations: sqrt(r); floor for ceil."""
+    """[A] section IV, the cost of a round. Mutations: sqrt(r); floor for ceil."""
     assert sum(local_steps("sqrt", tau, r) for r in range(500)) == total
 
 

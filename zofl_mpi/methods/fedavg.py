@@ -41,11 +41,11 @@ class FedAvg:
         return self.local.start()
 
     def round(self, state: State, r: int, clients: Clients) -> State:
-        """Algorithm 1 of the paper: the server's loop."""
+        """A pass of the server's loop, Algorithm 1 of the paper."""
         return self.local.average(state.x, r, clients, self.train)
 
     def train(self, client: Client, message: Model) -> Trained:
-        """Its ClientUpdate."""
+        """Takes the client's local steps: ClientUpdate of the paper."""
         return Trained(self.local.descend(client, message.x, message.r))
 
     def evaluate(self, state: State, r: int, clients: Clients) -> Report:
@@ -86,11 +86,11 @@ class FedProx:
         return self.local.start()
 
     def round(self, state: State, r: int, clients: Clients) -> State:
-        """Algorithm 2 of the paper."""
+        """A pass of the server's loop, Algorithm 2 of the paper."""
         return self.local.average(state.x, r, clients, self.train)
 
     def train(self, client: Client, message: Model) -> Trained:
-        """The inexact minimiser of its proximal objective, line 6."""
+        """Minimises the client's proximal objective inexactly, line 6."""
         return Trained(self.local.descend(client, message.x, message.r, mu=self.mu))
 
     def evaluate(self, state: State, r: int, clients: Clients) -> Report:

@@ -59,11 +59,11 @@ class FedMSPP:
         return self.local.start()
 
     def round(self, state: State, r: int, clients: Clients) -> State:
-        """The server's loop of the paper's algorithm."""
+        """A pass of the server's loop, the paper's algorithm."""
         return self.local.average(state.x, r, clients, self.train)
 
     def train(self, client: Client, message: Model) -> Trained:
-        """The inexact solution of the client's proximal problem on its mini-batch of this round."""
+        """Solves the client's proximal problem inexactly on its mini-batch of this round."""
         x, r = message.x, message.r
         gammas = self.local.stepsizes(client.i, r)
         batches = repeated(self.minibatch(client, r), len(gammas))

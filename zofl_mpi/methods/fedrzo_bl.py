@@ -57,7 +57,7 @@ class Halfway:
 @final
 @dataclass(frozen=True)
 class Points:
-    """Server to client at an evaluation."""
+    """Server to client at an evaluation: where f_i is wanted."""
 
     x: Array  # (k, n)
     y: Array  # (k, n_lower) a lower solution at each of them
@@ -66,7 +66,7 @@ class Points:
 @final
 @dataclass(frozen=True)
 class Values:
-    """Client to server at an evaluation."""
+    """Client to server at an evaluation: f_i there."""
 
     f: Array  # (k,) f_i on all samples
 
@@ -82,7 +82,7 @@ class Slope:
 @final
 @dataclass(frozen=True)
 class At:
-    """Server to client, outside the algorithm."""
+    """Server to client, outside the algorithm: where the lower level's gradient is wanted."""
 
     y: Array  # (n_lower,)
     shifted: int  # 1: at x + eta v; 0: at x
@@ -159,7 +159,7 @@ class FedRZOBL:
         return state.y if self.solver.y0 == "last" else self.first_lower()
 
     def round(self, state: BilevelState, r: int, clients: Clients) -> BilevelState:
-        """Algorithm 2."""
+        """Places x_r, calls the lower solver twice, and averages the local steps: Algorithm 2."""
         x = state.x
         for _ in clients.ask(self.place, Model(x, r)):
             pass
@@ -195,7 +195,7 @@ class FedRZOBL:
     def solved(
         self, clients: Clients, x: Array, y: Array, r: int, *, shifted: bool = False, counted: bool = True
     ) -> tuple[Array, Schedule]:
-        """One call of the lower solver, from y, at x or (`shifted`) at x + eta v."""
+        """Calls the lower solver, from y, at x or (`shifted`) at x + eta v; returns the solution and what it took."""
         return self.solver.solve(clients, self.lower, x, y, r, shifted=shifted, counted=counted)
 
     def residual(self, clients: Clients, x: Array, y: Array, *, shifted: bool) -> float:
@@ -218,7 +218,7 @@ class FedRZOBL:
         return Nothing()
 
     def lower(self, client: Client, message: Iterate) -> Moved:
-        """Algorithm 3, a client's part of one communication round."""
+        """Takes a client's part of one communication round of Algorithm 3."""
         _, data = self.parts(client)
         x = self._point(client, message.shifted)
         return self.solver.local(client, data, x, client.memory["r"], message)
@@ -230,7 +230,7 @@ class FedRZOBL:
         return Slope(np.asarray(g, np.float64))
 
     def step(self, client: Client, message: Solutions) -> Stepped:
-        """Algorithm 2, the H local steps."""
+        """Takes the H local steps of Algorithm 2."""
         return Stepped(self._stepped(client, message.y0, message.yv))
 
     def partial(self, client: Client, message: Halfway) -> Stepped:

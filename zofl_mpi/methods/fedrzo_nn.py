@@ -41,7 +41,7 @@ class Partial:
 @final
 @dataclass(frozen=True)
 class Probe:
-    """Client to server at an evaluation."""
+    """Client to server at an evaluation: the loss, and its differences along the directions of the report."""
 
     loss: float  # f_i on all of the client's samples
     differences: Array  # (N,) f_i(x + eta v_j) - f_i(x - eta v_j), all samples
@@ -99,7 +99,7 @@ class FedRZONN:
         return State(x, x)
 
     def round(self, state: State, r: int, clients: Clients) -> State:
-        """A round between two synchronisations of Algorithm 1."""
+        """Goes from one synchronisation of Algorithm 1 to the next."""
         to = participants(self.setting, self.beta, r)
         shares = self.local.shares()
         x = clients.mean(self.step, Model(state.x, r), to=to, weights=shares).x
@@ -114,7 +114,7 @@ class FedRZONN:
     # --- a client
 
     def step(self, client: Client, message: Model) -> Stepped:
-        """The H local steps."""
+        """Takes the H local steps."""
         return Stepped(self._stepped(client, message.x, message.r))
 
     def partial(self, client: Client, message: Partial) -> Stepped:

@@ -83,7 +83,7 @@ class Scaffnew:
         return State(self.first.point(self.server_batch))
 
     def round(self, state: State, r: int, clients: Clients) -> State:
-        """Algorithm 2 of the paper from one communication to the next."""
+        """Goes from one communication to the next: Algorithm 2 of the paper."""
         mean = clients.mean(self.train, Model(state.x, r))
         steps = self.steps(r)
         return State(mean.y, self.setting.m * steps, state.iterations + steps)
@@ -95,7 +95,7 @@ class Scaffnew:
     # --- a client
 
     def train(self, client: Client, message: Model) -> Trained:
-        """h_i after the last mean, then the steps to the next."""
+        """Corrects h_i by the last mean, then takes the steps to the next."""
         x, r, memory = message.x, message.r, client.memory
         h = self.corrected(memory["h"], x, memory["xt"]) if memory else np.zeros_like(x)
         scale, steps = self.scale(client.i), self.steps(r)

@@ -27,7 +27,7 @@ Array = NDArray[Any]
 @final
 @dataclass(frozen=True)
 class Controlled:
-    """Server to client."""
+    """Server to client: the model and the control variate."""
 
     x: Array  # (n,) the global model
     c: Array  # (n,) the server's control variate
@@ -37,7 +37,7 @@ class Controlled:
 @final
 @dataclass(frozen=True)
 class Update:
-    """Client to server."""
+    """Client to server: what the local steps changed."""
 
     dy: Array  # (n,) y - x
     dc: Array  # (n,) c_i+ - c_i
@@ -86,7 +86,7 @@ class Scaffold:
         return State(x, np.zeros_like(x))
 
     def round(self, state: State, r: int, clients: Clients) -> State:
-        """Algorithm 1, lines 3, 4, 15 to 17."""
+        """Samples clients and adds up their changes: Algorithm 1, lines 3, 4, 15 to 17."""
         to, shares = self.local.participants(r), self.local.shares()
         mean = clients.mean(self.train, Controlled(state.x, state.c, r), to=to, weights=shares)
         moved = self.local.step(state.x, state.x + mean.dy, r, to)
@@ -94,7 +94,7 @@ class Scaffold:
         return State(moved.x, c.astype(state.c.dtype), moved.local_steps)
 
     def train(self, client: Client, message: Controlled) -> Update:
-        """Lines 7 to 13."""
+        """Takes the local steps and renews c_i: Algorithm 1, lines 7 to 13."""
         x, c, i = message.x, message.c, client.i
         c_i = client.memory.get("c_i", np.zeros_like(c))
         y = self.local.descend(client, x, message.r, shift=c - c_i)

@@ -55,7 +55,7 @@ class ServerSGD:
         return State(self.first.point(self.server_batch))
 
     def round(self, state: State, r: int, clients: Clients) -> State:
-        """One step; no client is asked."""
+        """Takes one step; no client is asked."""
         gradient = own_gradient(self.setting, state.x, self.server_batch, r)
         with np.errstate(over="ignore", invalid="ignore"):  # told in a sentence of its own
             x = (state.x - stepsize(self.schedule, self.gamma, r) * gradient).astype(state.x.dtype)

@@ -181,7 +181,7 @@ class ZOHFL:
         return State(self.first().point(self.server_batch))
 
     def round(self, state: State, r: int, clients: Clients) -> State:
-        """Algorithm 1, lines 3 to 9."""
+        """Asks the participants for their values and descends: Algorithm 1, lines 3 to 9."""
         x, participants = state.x, self.participants(r)
         replies = clients.ask(self.solve, Model(x, r), to=participants)
         gradient_f1 = self.gradient_f1(x, r)  # while the clients compute
@@ -225,7 +225,7 @@ class ZOHFL:
     # --- a client: Algorithm 2
 
     def solve(self, client: Client, message: Model) -> Values | Solutions:
-        """Line 4: the two inexact solutions, at x + eta v and at x - eta v."""
+        """Solves h_i inexactly at x + eta v and at x - eta v: Algorithm 1, line 4."""
         x = self.pair(message.x, self.direction(client.i, message.r))
         y = self.lower(client, x, message.r)
         if not np.isfinite(y).all():

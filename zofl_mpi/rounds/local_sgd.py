@@ -31,7 +31,7 @@ Array = NDArray[Any]
 @final
 @dataclass(frozen=True)
 class Trained:
-    """Client to server."""
+    """Client to server: the local model."""
 
     y: Array  # (n,) the client's model after its local steps
 
@@ -114,7 +114,7 @@ class LocalSGD:
         return shares(self.setting, self.weights)
 
     def average(self, x: Array, r: int, clients: Clients, train: Step) -> State:
-        """A round in which the participants' `train` turns `Model` into `Trained`."""
+        """Averages what the participants' step `train` makes of `Model`: their `Trained`."""
         to = self.participants(r)
         mean = clients.mean(train, Model(x, r), to=to, weights=self.shares())
         return self.step(x, mean.y, r, to)
@@ -178,7 +178,7 @@ class LocalSGD:
 
 
 def demand_batch(batch: int) -> None:
-    """Refuses a negative one."""
+    """Refuses a negative number of samples."""
     demand(batch >= 0, "batch", batch, "a whole number, at least 0 (0: all samples of the client, in every step)")
 
 
@@ -205,7 +205,7 @@ def descend(
     mu: float = 0.0,
     shift: Array | None = None,
 ) -> Array:
-    """(n,) `Smooth.descend` on the client's data, and what went wrong in it.
+    """(n,) what `Smooth.descend` makes of x on the client's data.
 
     Raises:
         UserError: the result is not finite.
@@ -230,7 +230,7 @@ def cost(
     vectors: int = 1,
     full_pass: bool = False,
 ) -> dict[str, str | float]:
-    """What a run costs in which `vectors` of length n go down, and up, for each participant.
+    """The lines of --dry-run on the cost of a run in which `vectors` of length n go down, and up, for each participant.
 
     Args:
         steps: (i, local steps) of each participant of each round.

@@ -114,7 +114,7 @@ class Lower:
 
     @property
     def sequences(self) -> int:
-        """s: how many vectors travel each way."""
+        """How many vectors travel each way, s."""
         return 2 if self.lower.startswith("fedac") else 1
 
     def schedule(self, x: Array, r: int) -> Schedule:

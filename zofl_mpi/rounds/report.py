@@ -22,7 +22,7 @@ Array = NDArray[Any]
 @final
 @dataclass(frozen=True)
 class Model:
-    """Server to client."""
+    """Server to client: the global model."""
 
     x: Array  # (n,) the global model
     r: int  # the round
@@ -31,7 +31,7 @@ class Model:
 @final
 @dataclass(frozen=True)
 class Measured:
-    """Client to server at an evaluation."""
+    """Client to server at an evaluation: the loss of the global model."""
 
     loss: float  # F_i(x)
     samples: int  # |D_i|

@@ -38,7 +38,7 @@ class Model:
 @final
 @dataclass(frozen=True)
 class Stepped:
-    """Client to server."""
+    """Client to server: the local iterate."""
 
     x: Array  # (n,) x_i after the local steps
 

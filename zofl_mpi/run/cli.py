@@ -33,7 +33,7 @@ RANKS_LISTED = 512
 
 
 def main(module: str, arguments: Sequence[str] | None = None) -> NoReturn:
-    """The entry point of a family: a module with METHODS, PROBLEMS and a docstring. Never returns.
+    """Runs the command line of a family, a module with METHODS, PROBLEMS and a docstring. Never returns.
 
     Exit status 0: done; 1: failed; 2: a mistake of the user; 75: told to stop, can be resumed.
     """
@@ -76,7 +76,7 @@ def _said(problem: UserError, speaks: bool) -> int:
 
 
 def prepared(world: World, module: str, arguments: Sequence[str]) -> Job | int:
-    """All that comes before the first round; an exit status where there is nothing to run.
+    """Does all that comes before the first round; an exit status where there is nothing to run.
 
     Raises:
         _Agreed: a mistake of the user, on every rank alike.
@@ -111,7 +111,7 @@ class Job:
 
 
 def _prepared(world: World, family: Any, plan: Plan) -> Job | int:
-    """The data, the method and the result file; 0 after --dry-run."""
+    """Builds the data and the method and opens the result file; 0 after --dry-run."""
     chosen, places = _places(world, plan.values["device"], problem_of(family, plan.values["problem"]))
     setting = build_setting(world, family, plan, chosen)
     _same(
@@ -136,7 +136,7 @@ def _prepared(world: World, family: Any, plan: Plan) -> Job | int:
 
 
 def _prepare(world: World, setting: Setting[Any], kernel: str) -> None:
-    """One rank of each node makes the kernel ready, if the problem says how: ten at once would compile it ten times."""
+    """Makes the kernel ready on one rank of each node, if the problem says how: ten would compile it ten times."""
     prepare = getattr(setting.problem, "prepare", None)
     if prepare is None or world.size == 1:
         return

@@ -24,6 +24,8 @@ Groups = Mapping[str, type[Any]]
 
 ALIASES = {"lam": "--lambda"}
 """Other spellings of flags."""
+IS_FLAG = re.compile(r"--?[a-z]", re.IGNORECASE).match
+"""Whether a word of a command line is a flag, not a (negative) number."""
 
 
 def flags_of(groups: Groups) -> dict[str, Any]:
@@ -150,7 +152,7 @@ def parse(groups: Groups, arguments: Sequence[str], program: str, description: s
     except SystemExit as exc:
         if exc.code in (0, None):
             raise
-        raise UserError(_explained(told.getvalue(), arguments, flags_of(groups))) from None
+        raise UserError(_mistake(arguments, flags_of(groups)) or " ".join(told.getvalue().split())) from None
     if unknown:
         raise UserError(_unknown(unknown[0], flags_of(groups)))
     return {name: value for part in vars(parsed).values() for name, value in vars(part).items()}
@@ -230,28 +232,35 @@ def _nearest(name: str, known: Mapping[str, Any], prefix: str) -> str:
     return f"; the nearest is {prefix}{flag(near[0])}" if near else ""
 
 
-def _explained(told: str, arguments: Sequence[str], known: Mapping[str, Any]) -> str:
-    """tyro's boxed message as one sentence: which flag, which value, what is allowed."""
-    text = " ".join(re.sub(r"[─╭╮╰╯│]", " ", told.split("───\n")[0] if "───\n" in told else told).split())
+def _mistake(arguments: Sequence[str], known: Mapping[str, Any]) -> str:
+    """The first flag whose value is of the wrong kind, in a sentence: which flag, which value, what is allowed."""
     spelled = {alias.removeprefix("--"): name for name, alias in ALIASES.items()}
-    for word in re.findall(r"--([a-z0-9-]+)", told):
-        name = spelled.get(word, word.replace("-", "_"))
-        if name in known:
-            given = _given({f"--{flag(name)}", ALIASES.get(name, "")}, arguments)
-            return f"--{word} {given or '(nothing)'}: must be {_allowed(known[name])}"
-    return text
-
-
-def _given(spellings: set[str], arguments: Sequence[str]) -> str:
-    """The last value of a flag, as typed."""
-    for k in range(len(arguments) - 1, -1, -1):
-        word, equals, value = arguments[k].partition("=")
-        if word in spellings and equals:
-            return value
-        if word in spellings:
-            values = itertools.takewhile(lambda v: not re.match(r"--?[a-z]", v), arguments[k + 1 :])
-            return " ".join(values)
+    for k, word in enumerate(arguments):
+        typed, equals, value = word.partition("=")
+        name = spelled.get(typed.removeprefix("--"), typed.removeprefix("--").replace("-", "_"))
+        if not typed.startswith("--") or name not in known:
+            continue
+        values = [value] if equals else list(itertools.takewhile(lambda v: not IS_FLAG(v), arguments[k + 1 :]))
+        if not _fits(known[name], values):
+            return f"{typed} {' '.join(values) or '(nothing)'}: must be {_allowed(known[name])}"
     return ""
+
+
+def _fits(kind: Any, values: Sequence[str]) -> bool:
+    """Whether the words after a flag are a value of its kind."""
+    if typing.get_origin(kind) is tuple:
+        return bool(values) and all(_fits(typing.get_args(kind)[0], [value]) for value in values)
+    if kind is bool:
+        return not values
+    if len(values) != 1:
+        return False
+    if typing.get_origin(kind) is Literal:
+        return values[0] in map(str, typing.get_args(kind))
+    try:
+        kind(values[0])
+    except (ValueError, TypeError):
+        return False
+    return True
 
 
 def _allowed(kind: Any) -> str:

@@ -35,7 +35,7 @@ class RunError(Exception):
 @final
 @dataclass(frozen=True)
 class Schedule:
-    """When what is done.
+    """When to evaluate and checkpoint.
 
     Attributes:
         rounds: R, how many rounds the whole run has.
@@ -48,11 +48,11 @@ class Schedule:
     checkpoint_every: int
 
     def evaluates(self, done: int) -> bool:
-        """After `done` rounds."""
+        """Whether to evaluate after `done` rounds."""
         return done in (1, self.rounds) or done % self.eval_every == 0
 
     def saves(self, done: int) -> bool:
-        """After `done` rounds. A finished run needs no checkpoint, unless it is made longer later: so it gets one."""
+        """Whether to checkpoint after `done` rounds; after the last in any case: the run may be made longer later."""
         return self.checkpoint_every > 0 and (done % self.checkpoint_every == 0 or done == self.rounds)
 
 
@@ -80,7 +80,7 @@ class Totals:
     last: dict[str, float] = field(default_factory=dict)
 
     def add(self, row: Row, wall: float, columns: Mapping[str, float]) -> None:
-        """One more round."""
+        """Adds a round."""
         self.seconds = self.seconds + row.seconds.sum(axis=0)
         self.steps = row.steps
         self.computing.append((wall, row.seconds[:, :, 0].max(axis=1)))
@@ -108,7 +108,7 @@ def run(
     resumed: records.Checkpoint | None,
     config: Mapping[str, Any],
 ) -> tuple[Totals, bool]:
-    """The rounds from the start, or from a checkpoint, to the end, or to a signal.
+    """Runs the rounds from the start, or from a checkpoint, to the end, or to a signal.
 
     Returns:
         What it took, and whether all rounds are done.
@@ -148,7 +148,7 @@ def run(
 def one_round(
     method: Method[Any], state: Any, r: int, clients: Clients, schedule: Schedule, recorder: records.Recorder
 ) -> tuple[Any, dict[str, float]]:
-    """Round r, and its evaluation if one is due: the new state and the columns of its row, which are described."""
+    """Runs round r, and its evaluation if one is due; returns the new state and the columns of its row."""
     state = method.round(state, r, clients)
     columns = dict(numbers(state))
     recorder.describe(described(state))
@@ -179,7 +179,7 @@ def record(recorder: records.Recorder, done: int, wall: float, columns: dict[str
 
 
 def save(recorder: records.Recorder, done: int, state: Any, clients: Clients, config: Mapping[str, Any]) -> None:
-    """A checkpoint: the state, every client's memory, the number of finished rounds. There is no random state."""
+    """Writes a checkpoint: the state, all memories, the number of finished rounds. There is no random state."""
     memories = {
         f"memory/{i}": _packed(memory) for i, memory in clients.ask(STEPS["<recall>"], Nothing(), counted=False)
     }
@@ -192,7 +192,7 @@ def save(recorder: records.Recorder, done: int, state: Any, clients: Clients, co
 
 
 def restored(checkpoint: records.Checkpoint, clients: Clients) -> tuple[int, Any]:
-    """The number of finished rounds and the state; the clients get their memories back."""
+    """Gives the clients their memories back; returns the number of finished rounds and the state."""
     memories = {
         int(name.removeprefix("memory/")): messages.unpack(block)
         for name, block in checkpoint.payload.items()

@@ -20,7 +20,7 @@ from zofl_mpi.run import flags
 @final
 @dataclass(frozen=True)
 class RunFlags:
-    """How long, with which numbers, where to.
+    """Flags of a run: its length, its numbers, its files.
 
     Attributes:
         rounds: R, the number of rounds.
@@ -78,7 +78,7 @@ class Plan:
 
     @property
     def config(self) -> dict[str, Any]:
-        """As the result file keeps it."""
+        """The values that the result file keeps."""
         return {k: v for k, v in self.values.items() if k not in LOCAL}
 
     def of_problem(self, family: Any) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def groups_of(family: Any, method: str, problem: str) -> dict[str, type[Any]]:
         UserError: there is no such method or problem, or they do not fit.
     """
     which = make_dataclass("Which", [("method", str, field(default=method)), ("problem", str, field(default=problem))])
-    which.__doc__ = f"""Which.
+    which.__doc__ = f"""Flags that say which method runs on which problem.
 
     Attributes:
         method: {", ".join(family.METHODS)}, or module:Class for one of your own.

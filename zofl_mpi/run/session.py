@@ -26,7 +26,7 @@ COLUMNS = {"round": ("1", "finished rounds"), "seconds": ("s", "wall time of the
 @final
 @dataclass(frozen=True)
 class Order:
-    """What the command line passes on.
+    """What the command line asks for.
 
     Attributes:
         flags: the value of every flag.
@@ -75,7 +75,7 @@ class Opened:
 
 
 def clients_of(world: World, method: Method[Any], stop: Stop) -> Clients:
-    """In this process, or on the other ranks."""
+    """All clients: in this process, or on the other ranks."""
     if world.size == 1:
         return LocalClients(list(method.setting.data), stop, method)
     from zofl_mpi.run.mpi.server import MPIClients
@@ -220,7 +220,7 @@ def _bytes(count: int) -> str:
 
 
 def _let_go(recorder: records.Recorder, exc: Exception) -> None:
-    """The result of a run that failed."""
+    """Closes the result of a run that failed, as far as it can be written."""
     if isinstance(exc.__cause__, records.WriteError):
         recorder.abandon()
     with suppress(UserError):  # the run fails for a reason of its own, which is told

@@ -19,7 +19,7 @@ S = TypeVar("S")
 @final
 @dataclass(frozen=True)
 class Setting(Generic[P]):
-    """Built alike on every rank from the configuration.
+    """What a method is given, built alike on every rank from the configuration.
 
     Attributes:
         problem: one of the protocols of `zofl_mpi.problems`.
@@ -66,7 +66,7 @@ class Method(Protocol[S]):
         """The state before round 0."""
 
     def round(self, state: S, r: int, clients: Clients) -> S:
-        """The server's program of round r."""
+        """The state after round r: the server's program."""
 
     def evaluate(self, state: S, r: int, clients: Clients) -> Any:
         """A dataclass of what is reported after round r; its fields are columns. Asks with counted=False."""
