@@ -158,7 +158,8 @@ class HERON:
         Args:
             base: () the unperturbed loss, for the one-sided estimate.
         """
-        g, differences = local.zeros(), list[Tensor]()
+        differences: list[Tensor] = []
+        g = local.zeros()
         for u in local.directions(self.n_p, q, self.distribution):
             plus = local.perturbed(x, labels, u, self.mu)
             one_sided = self.estimate == "one-sided"
