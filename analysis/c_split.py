@@ -18,7 +18,7 @@ from study import Array, Group
 
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems.network import seeded
-from zofl_mpi.problems.split import Split
+from zofl_mpi.problems.split import SplitNetwork
 from zofl_mpi.problems.split_resnet import ResNet
 from zofl_mpi.rounds.split.costs import STEP_BYTES, STEP_MACS
 from zofl_mpi.rounds.split.measured import macs, peak_bytes
@@ -181,7 +181,7 @@ def counted(config: Mapping[str, Any], kind: str, passes: int) -> Step:
     return Step(passes * each * batch, float(peak_bytes(problem, batch, kind)), False)
 
 
-def network(config: Mapping[str, Any]) -> Split:
+def network(config: Mapping[str, Any]) -> SplitNetwork:
     """The network in parts of a configuration.
 
     Raises:
@@ -195,10 +195,12 @@ def network(config: Mapping[str, Any]) -> Split:
 
 
 @cache
-def _network(stages: tuple[int, ...], width: int, cut: int, head: Any, dtype: str, bf16: bool, data: str) -> Split:
+def _network(
+    stages: tuple[int, ...], width: int, cut: int, head: Any, dtype: str, bf16: bool, data: str
+) -> SplitNetwork:
     shape = SHAPES[data]
     parts = seeded(lambda: ResNet(width, stages, cut, head).parts(shape, 10), np.random.default_rng(0))
-    return Split(*parts, shape, 10, dtype, "cpu", bf16)
+    return SplitNetwork(*parts, shape, 10, dtype, "cpu", bf16)
 
 
 def client_macs(group: Group) -> Array:

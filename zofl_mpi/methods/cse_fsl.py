@@ -5,18 +5,19 @@ Mu, Shen, "Communication and Storage Efficient Federated Split Learning", ICC 20
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Generator
+from dataclasses import dataclass
 from typing import ClassVar, final
 
 from zofl_mpi.problems import Split
-from zofl_mpi.rounds.split.client import LocalSteps, kept
-from zofl_mpi.rounds.split.costs import measured_of, plan_of
-from zofl_mpi.rounds.split.messages import Ask, Model, Scored, Smashed, State, Trained, Update, Whole
-from zofl_mpi.rounds.split.report import COLUMNS, report, scored
+from zofl_mpi.rounds.split.client import LocalSteps
+from zofl_mpi.rounds.split.costs import LocalStep, Traffic, costs_of, plan_of
+from zofl_mpi.rounds.split.messages import Model, Smashed, State, Trained
+from zofl_mpi.rounds.split.report import Report
 from zofl_mpi.rounds.split.server import averaged_round
-from zofl_mpi.rounds.split.training import Training, first_state
+from zofl_mpi.rounds.split.training import Training
 from zofl_mpi.run.clients import Client, Clients
+from zofl_mpi.run.fields import part
 from zofl_mpi.run.setting import Setting
 
 
@@ -31,28 +32,23 @@ class CSEFSL:
     """
 
     needs: ClassVar[type] = Split
-    setting: Setting
-    training: Training = field(default_factory=Training)
+    setting: Setting[Split]
+    training: Training = part()
 
     def __post_init__(self) -> None:
-        self.training.fit(self.setting)
-        self.training.fit_local(self.setting)
+        self.training.check_local()
 
     def start(self) -> State:
         """The parts as the problem makes them."""
-        return first_state(self.setting, self.training)
+        return self.training.start()
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Algorithm 1 of the paper."""
-
-        def average(to: list[int], weights: Mapping[int, float]) -> Update:
-            return clients.mean(self.update, Ask(), to=to, weights=weights)  # type: ignore[no-any-return]
-
-        return averaged_round(self.setting, self.training, state, r, clients, self.train, average)
+        return averaged_round(self.training, state, r, clients, self.train, self.training.mean)
 
     def train(self, client: Client, message: Model) -> Generator[Smashed, None, Trained]:
         """A client's local steps, each with a backward pass through the auxiliary head and its own layers."""
-        local = LocalSteps(self.setting, self.training, client, message)
+        local = LocalSteps(self.training, client, message)
         for q, x, labels in local:
             smashed, g = local.gradient(x, labels)
             if local.uploads(q):
@@ -60,23 +56,21 @@ class CSEFSL:
             local.step(g)
         return local.done()
 
-    def update(self, client: Client, message: Ask) -> Update:
-        """The local model."""
-        return kept(self.training, client)
+    # --- reports
 
-    def evaluate(self, state: State, r: int, clients: Clients) -> dict[str, float]:
-        return report(state, clients, self.score)
+    def evaluate(self, state: State, r: int, clients: Clients) -> Report:
+        """The test samples scored by all clients."""
+        return self.training.evaluate(state, clients)
 
-    def score(self, client: Client, message: Whole) -> Scored:
-        """Step of an evaluation."""
-        return scored(self.setting, client, message)
-
-    def columns(self) -> Mapping[str, tuple[str, str]]:
-        return COLUMNS
-
-    def measured(self) -> dict[str, str | float]:
-        """What --dry-run measures."""
-        return measured_of(self.setting, self.training, "auxiliary")
+    @property
+    def kernel(self) -> str:
+        """What computes a step, for the record."""
+        return self.training.kernel
 
     def plan(self, rounds: int) -> dict[str, str | float]:
-        return plan_of(self.setting, self.training, rounds, forwards=1, backwards=True)
+        """The lines of --dry-run."""
+        return plan_of(Traffic(self.training), rounds, LocalStep("auxiliary"))
+
+    def costs(self) -> dict[str, str | float]:
+        """What a client's step and the server's cost."""
+        return costs_of(self.training, LocalStep("auxiliary"))

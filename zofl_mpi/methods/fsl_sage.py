@@ -7,10 +7,9 @@ ICML 2025.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any, ClassVar, final
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
 
@@ -18,16 +17,18 @@ from zofl_mpi.errors import demand
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.problems import Split
 from zofl_mpi.rounds.split.client import LocalSteps
-from zofl_mpi.rounds.split.client_part import own_part, own_update, with_head
-from zofl_mpi.rounds.split.costs import measured_of, plan_of
-from zofl_mpi.rounds.split.messages import Ask, Model, Scored, Smashed, State, Trained, Update, Whole
-from zofl_mpi.rounds.split.report import COLUMNS, report, scored
+from zofl_mpi.rounds.split.client_part import own_part, with_head
+from zofl_mpi.rounds.split.costs import LocalStep, Traffic, costs_of, plan_of
+from zofl_mpi.rounds.split.messages import Model, Smashed, State, Trained
+from zofl_mpi.rounds.split.report import Report
 from zofl_mpi.rounds.split.server import Server
-from zofl_mpi.rounds.split.training import Training, first_state
+from zofl_mpi.rounds.split.training import Training
 from zofl_mpi.run.clients import Client, Clients
+from zofl_mpi.run.fields import column, part
 from zofl_mpi.run.setting import Setting
 
-Tensor = Any  # torch's
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @final
@@ -39,14 +40,16 @@ class Head:
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SageState(State):
     """What the server carries from round to round: theta_a in `theta` is the first head; and what alignment needs."""
 
-    heads: dict[str, Tensor] = field(default_factory=dict)  # {i: (|theta_a|,)} as last aligned
-    smashed: dict[str, Tensor] = field(default_factory=dict)  # {i: (N, *smashed_shape)} client i's last uploads
-    labels: dict[str, Tensor] = field(default_factory=dict)  # {i: (N,)}
-    alignment_loss: float = math.nan
+    heads: dict[str, Tensor] = column("1", "the aligned auxiliary heads")  # {i: (|theta_a|,)} as last aligned
+    smashed: dict[str, Tensor] = column("1", "the clients' last uploads")  # {i: (N, *smashed_shape)}
+    labels: dict[str, Tensor] = column("1", "their labels")  # {i: (N,)}
+    alignment_loss: float = column(
+        "1", "mean over clients of |estimated - true cut gradient|^2, before the alignment", math.nan
+    )
 
 
 @final
@@ -68,8 +71,8 @@ class FSLSAGE:
     """
 
     needs: ClassVar[type] = Split
-    setting: Setting
-    training: Training = field(default_factory=Training)
+    setting: Setting[Split]
+    training: Training = part()
     l: int = 10  # noqa: E741  (the paper's symbol)
     buffer: int = 1000
     align_epochs: int = 100
@@ -80,31 +83,24 @@ class FSLSAGE:
             demand(getattr(self, flag) >= 1, flag, getattr(self, flag), "a whole number, at least 1")
         demand(self.align_epochs >= 0, "align_epochs", self.align_epochs, "a whole number, at least 0")
         demand(0 <= self.align_lr < math.inf, "align_lr", self.align_lr, "a step size, at least 0")
-        self.training.fit(self.setting)
         demand(self.training.freeze == "none", "freeze", self.training.freeze, "none: heads do not train here anyway")
-        first = all(self.training.uploads(self.setting, i, 0) for i in range(self.setting.m))
+        first = all(self.training.uploads(i, 0) for i in range(self.setting.m))
         demand(first, "upload_at", "last", "first: the heads are aligned after it")
         least = 1 if self.setting.problem.takes_one or self.training.running else 2
         demand(self.buffer >= least, "buffer", self.buffer, "at least 2: BatchNorm cannot normalise one sample")
-
-    @cached_property
-    def work(self) -> dict[int, LocalSteps]:
-        """The rounds in progress of this process's clients, between their first upload and their aligned head."""
-        return {}
 
     # --- the server
 
     def start(self) -> SageState:
         """The parts as the problem makes them."""
-        return SageState(**vars(first_state(self.setting, self.training, head=False)))
+        return SageState(**vars(self.training.start(head=False)), heads={}, smashed={}, labels={})
 
     def round(self, state: SageState, r: int, clients: Clients) -> SageState:
         """Algorithm 1 of the paper."""
-        setting, training = self.setting, self.training
-        to = training.participants(setting, r)
-        main, memory = Server(setting, training, state), _Memory(state, self.buffer)
-        message, losses, errors = own_part(setting, state, r), {}, []
-        for group in training.groups(setting, r):
+        training, problem, to = self.training, self.setting.problem, self.training.participants(r)
+        main, memory = Server.of(training, state), _Memory(state, self.buffer)
+        message, losses, errors = own_part(problem, state, r), {}, []
+        for group in training.groups(r):
             if r % self.l == 0:
                 for i, item in clients.ask(self.first, message, to=group):
                     main.step(item)
@@ -123,8 +119,8 @@ class FSLSAGE:
                         memory.add(i, item)
                     case Trained():
                         losses[i] = item.loss
-        mean = clients.mean(self.update, Ask(), to=to, weights=training.shares(setting))
-        new = main.state(with_head(setting, state, mean), math.fsum(losses.values()) / len(to))
+        mean = with_head(problem, state, training.mean(clients, to))
+        new = main.state(mean, math.fsum(losses.values()) / len(to))
         error = math.fsum(errors) / len(errors) if errors else math.nan
         return SageState(
             **vars(new), heads=memory.heads, smashed=memory.smashed, labels=memory.labels, alignment_loss=error
@@ -140,13 +136,13 @@ class FSLSAGE:
         running = self.training.running
         with problem.top.at(main.theta, main.buffers.clone(), running):  # its running statistics stay as they are
             (target,) = torch.autograd.grad(problem.server_loss(leaf, labels), leaf)
-        theta = problem.local.initial()[0].to(problem.device)
+        theta = problem.placed(problem.local.initial()[0])
         head = theta[problem.n_client :]
         if str(i) in memory.heads:
             head.copy_(memory.heads[str(i)])
         rule, moments, first = Optimiser("adam"), dict[str, Any](), math.nan
         for epoch in range(max(1, self.align_epochs)):
-            buffers = problem.local.initial()[1].to(problem.device)
+            buffers = problem.placed(problem.local.initial()[1])
             with problem.local.at(theta, buffers, running) as parameters:
                 loss = problem.local_loss(leaf, labels)
                 (estimated,) = torch.autograd.grad(loss, leaf, create_graph=True)
@@ -170,7 +166,7 @@ class FSLSAGE:
 
     def first(self, client: Client, message: Model) -> Smashed:
         """The first upload of a round with alignment; the head that the step needs is still to come."""
-        local = self.work[client.i] = self.begun(client, message)
+        local = client.scratch["local"] = self.begun(client, message)
         _, x, labels = next(iter(local))
         kept = local.buffers.clone()
         smashed, _ = local.forward(x, labels)
@@ -180,7 +176,7 @@ class FSLSAGE:
 
     def rest(self, client: Client, message: Head) -> Generator[Smashed, None, Trained]:
         """All local steps, with the aligned head; the first upload has been sent."""
-        local = self.work.pop(client.i)
+        local: LocalSteps = client.scratch.pop("local")
         head = local.problem.placed(message.theta)
         local.theta[local.problem.n_client :] = head
         client.memory["head"] = message.theta.clone()
@@ -197,7 +193,7 @@ class FSLSAGE:
         head = problem.local.initial()[0][problem.n_client :] if head is None else head
         theta = torch.cat([problem.placed(message.theta), problem.placed(head)])
         whole = replace(message, theta=theta)
-        return LocalSteps(self.setting, self.training, client, whole, head=False)
+        return LocalSteps(self.training, client, whole, head=False)
 
     def _moved(
         self, local: LocalSteps, q: int, x: Tensor, labels: Tensor, sent: bool = False
@@ -207,37 +203,27 @@ class FSLSAGE:
             yield Smashed(smashed, labels)
         local.step(g)
 
-    def update(self, client: Client, message: Ask) -> Update:
-        """The client's part; the head stays."""
-        return own_update(self.setting, self.training, client)
-
     # --- reports
 
-    def evaluate(self, state: SageState, r: int, clients: Clients) -> dict[str, float]:
-        return report(state, clients, self.score)
+    def evaluate(self, state: SageState, r: int, clients: Clients) -> Report:
+        """The test samples scored by all clients."""
+        return self.training.evaluate(state, clients)
 
-    def score(self, client: Client, message: Whole) -> Scored:
-        """Step of an evaluation."""
-        return scored(self.setting, client, message)
-
-    def columns(self) -> Mapping[str, tuple[str, str]]:
-        return {
-            **COLUMNS,
-            "heads": ("1", "the aligned auxiliary heads"),
-            "smashed": ("1", "the clients' last uploads"),
-            "labels": ("1", "their labels"),
-            "alignment_loss": ("1", "mean over clients of |estimated - true cut gradient|^2, before the alignment"),
-        }
-
-    def measured(self) -> dict[str, str | float]:
-        """What --dry-run measures."""
-        return measured_of(self.setting, self.training, "auxiliary")
+    @property
+    def kernel(self) -> str:
+        """What computes a step, for the record."""
+        return self.training.kernel
 
     def plan(self, rounds: int) -> dict[str, str | float]:
-        lines = plan_of(self.setting, self.training, rounds, 1, backwards=True, head=False, aligned=self.l)
+        """The lines of --dry-run."""
+        lines = plan_of(Traffic(self.training, head=False, aligned=self.l), rounds, LocalStep("auxiliary"))
         problem = self.setting.problem
         head = (problem.local.n - problem.n_client) * np.dtype(self.setting.dtype).itemsize
         return {**lines, f"further bytes down, each client, every {self.l} rounds": head}
+
+    def costs(self) -> dict[str, str | float]:
+        """What a client's step and the server's cost."""
+        return costs_of(self.training, LocalStep("auxiliary"))
 
 
 @final
@@ -249,7 +235,7 @@ class _Memory:
         self.size = size
 
     def add(self, i: int, item: Smashed) -> None:
-        """First in, first out."""
+        """Appends an upload of client i, and forgets the oldest samples beyond the size."""
         import torch
 
         for kept, new in ((self.smashed, item.s), (self.labels, item.labels)):

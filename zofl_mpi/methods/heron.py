@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, final
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,19 +17,21 @@ from zofl_mpi.errors import UserError, demand
 from zofl_mpi.numerics import zo
 from zofl_mpi.numerics.optimisers import copied
 from zofl_mpi.problems import Split
-from zofl_mpi.rounds.split.client import LocalSteps, drawn, kept
-from zofl_mpi.rounds.split.costs import measured_of, plan_of
-from zofl_mpi.rounds.split.messages import Ask, Model, Scored, Smashed, State, Trained, Update, Whole
-from zofl_mpi.rounds.split.report import COLUMNS, report, scored
+from zofl_mpi.rounds.split.client import LocalSteps, drawn
+from zofl_mpi.rounds.split.costs import LocalStep, Traffic, costs_of, plan_of
+from zofl_mpi.rounds.split.messages import Ask, Model, Smashed, State, Trained, Update
+from zofl_mpi.rounds.split.report import Report
 from zofl_mpi.rounds.split.server import averaged_round
-from zofl_mpi.rounds.split.training import Training, first_state
+from zofl_mpi.rounds.split.training import Training
 from zofl_mpi.run import mean
 from zofl_mpi.run.clients import Client, Clients
+from zofl_mpi.run.fields import part
 from zofl_mpi.run.messages import APART
 from zofl_mpi.run.setting import Setting
 from zofl_mpi.run.streams import Purpose
 
-Tensor = Any  # torch's
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @final
@@ -61,8 +63,8 @@ class HERON:
     """
 
     needs: ClassVar[type] = Split
-    setting: Setting
-    training: Training = field(default_factory=Training)
+    setting: Setting[Split]
+    training: Training = part()
     mu: float = 1e-3
     distribution: Literal["sqrt_d_sphere", "sphere", "gaussian"] = "sqrt_d_sphere"
     n_p: int = 1
@@ -74,63 +76,62 @@ class HERON:
         demand(self.n_p >= 1, "n_p", self.n_p, "a whole number of directions, at least 1")
         if self.uplink == "seeds" and self.estimate == "exact":
             raise UserError("--uplink seeds: --estimate exact has no differences of losses; take one-sided or central")
-        self.training.fit(self.setting)
-        self.training.fit_local(self.setting)
+        self.training.check_local()
 
     # --- the two servers
 
     def start(self) -> State:
         """The parts as the problem makes them."""
-        return first_state(self.setting, self.training)
+        return self.training.start()
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Steps 1 to 4: the clients train and upload, the main server trains on what comes, the models are averaged."""
-        replayed: dict[str, Any] = dict(state.replayed)
+        if self.uplink == "dense":
+            return averaged_round(self.training, state, r, clients, self.train, self.training.mean)
+        replayed = dict(state.replayed)
 
-        def average(to: list[int], weights: Mapping[int, float]) -> Update:
-            if self.uplink == "dense":
-                return clients.mean(self.update, Ask(), to=to, weights=weights)  # type: ignore[no-any-return]
+        def average(clients: Clients, to: list[int]) -> Update:
             models = {}
-            for i, told in clients.ask(self.scalars, Ask(), to=to):
-                theta, moments = self.replay(state, r, i, told)
-                models[i] = Update(theta, told.buffers, moments if self.training.state == "average" else {})
+            for i, reply in clients.ask(self.scalars, Ask(), to=to):
+                theta, moments = self.replay(state, r, i, reply)
+                models[i] = Update(theta, reply.buffers, moments if self.training.state == "average" else {})
                 if self.training.state == "keep":
                     replayed[str(i)] = moments
-            return mean.among(models, weights)  # type: ignore[no-any-return]
+            return mean.among(models, self.training.shares())  # type: ignore[no-any-return]
 
-        new = averaged_round(self.setting, self.training, state, r, clients, self.train, average)
+        new = averaged_round(self.training, state, r, clients, self.train, average)
         return replace(new, replayed=replayed)
 
-    def replay(self, state: State, r: int, i: int, told: Scalars) -> tuple[Tensor, dict[str, Any]]:
-        """Client i's local steps of round r once more: (n_l,) its model, and its optimiser's moments.
+    def replay(self, state: State, r: int, i: int, reply: Scalars) -> tuple[Tensor, dict[str, Any]]:
+        """Takes client i's local steps of round r once more: (n_l,) its model, and its optimiser's moments.
 
         Raises:
             UserError: the client has another kind of processor, whose directions are others.
         """
         setting, training = self.setting, self.training
         own = setting.problem.arithmetic
-        if told.arithmetic != own:
+        if reply.arithmetic != own:
             raise UserError(
-                f"--uplink seeds: client {i} computes on {told.arithmetic}, the server on {own}, which draws other "
+                f"--uplink seeds: client {i} computes on {reply.arithmetic}, the server on {own}, which draws other "
                 "directions from the same seeds; take processors of one kind, --device cpu, or --uplink dense"
             )
         theta = setting.problem.placed(state.theta).clone()
-        part = theta[training.trainable(setting)]
+        moving = theta[training.trainable()]
         before = {"keep": state.replayed.get(str(i), {}), "reset": {}, "average": state.moments}
         moments = copied(before[training.state])
-        for q, differences in enumerate(told.differences.tolist()):
-            g = part.new_zeros(part.shape)
+        for q, differences in enumerate(reply.differences.tolist()):
+            g = moving.new_zeros(moving.shape)
             seed = setting.streams(Purpose.DIRECTION, r=r, i=i, t=q)
-            for u, difference in zip(drawn(seed, part, self.n_p, self.distribution), differences, strict=True):
+            for u, difference in zip(drawn(seed, moving, self.n_p, self.distribution), differences, strict=True):
                 g += self.term(difference, u)
-            training.rule.step(part, g, moments, training.lr_client)
+            training.rule.step(moving, g, moments, training.lr_client)
         return theta, moments
 
     # --- a client
 
     def train(self, client: Client, message: Model) -> Generator[Smashed, None, Trained]:
-        """Step 2: the local steps, their uploads."""
-        local, differences = LocalSteps(self.setting, self.training, client, message), []
+        """Step 2: takes the local steps, and uploads."""
+        local, differences = LocalSteps(self.training, client, message), []
         for q, x, labels in local:
             if self.estimate == "exact":
                 smashed, g = local.gradient(x, labels)
@@ -150,17 +151,19 @@ class HERON:
         return local.done()
 
     def estimated(
-        self, local: LocalSteps, q: int, x: Tensor, labels: Tensor, base: Tensor
+        self, local: LocalSteps, q: int, x: Tensor, labels: Tensor, base: Tensor | None
     ) -> tuple[Tensor, list[Tensor]]:
         """(d,) the mean of the n_p zeroth-order estimates of step q on one mini-batch; () the differences behind them.
 
         Args:
             base: () the unperturbed loss, for the one-sided estimate.
         """
-        g, differences = local.zeros(), list[Tensor]()
+        differences: list[Tensor] = []
+        g = local.zeros()
         for u in local.directions(self.n_p, q, self.distribution):
             plus = local.perturbed(x, labels, u, self.mu)
-            other = base if self.estimate == "one-sided" else local.perturbed(x, labels, u, -self.mu)
+            one_sided = self.estimate == "one-sided"
+            other = cast("Tensor", base) if one_sided else local.perturbed(x, labels, u, -self.mu)
             local.compare(plus, other)
             differences.append(plus - other)
             g += self.term(plus - other, u)
@@ -170,42 +173,38 @@ class HERON:
         """(d,) what one direction adds to the estimate."""
         span = self.mu if self.estimate == "one-sided" else 2 * self.mu
         scale: zo.Distribution = "sphere" if self.distribution == "sphere" else "gaussian"  # sqrt(d) u has its d
-        return zo.estimate(difference, u, span * self.n_p, scale)
-
-    def update(self, client: Client, message: Ask) -> Update:
-        """Step 4: the local model."""
-        return kept(self.training, client)
+        return cast("Tensor", zo.estimate(difference, u, span * self.n_p, scale))
 
     def scalars(self, client: Client, message: Ask) -> Scalars:
         """Step 4 with --uplink seeds: what the local model can be made of again."""
         differences = client.memory.pop("differences")
-        return Scalars(differences, kept(self.training, client).buffers, self.setting.problem.arithmetic)
+        buffers = self.training.update(client, message).buffers
+        return Scalars(differences, buffers, self.setting.problem.arithmetic)
 
     # --- reports
 
-    def evaluate(self, state: State, r: int, clients: Clients) -> dict[str, float]:
-        return report(state, clients, self.score)
-
-    def score(self, client: Client, message: Whole) -> Scored:
-        """Step of an evaluation."""
-        return scored(self.setting, client, message)
-
-    def columns(self) -> Mapping[str, tuple[str, str]]:
-        return COLUMNS
-
-    def measured(self) -> dict[str, str | float]:
-        """What --dry-run measures."""
-        step = "auxiliary" if self.estimate == "exact" else "forward"
-        return measured_of(self.setting, self.training, step, self.forwards)
+    def evaluate(self, state: State, r: int, clients: Clients) -> Report:
+        """The test samples scored by all clients."""
+        return self.training.evaluate(state, clients)
 
     @property
-    def forwards(self) -> int | str:
-        """Forward passes of a local step; in words where steps differ."""
+    def kernel(self) -> str:
+        """What computes a step, for the record."""
+        return self.training.kernel
+
+    @property
+    def local_step(self) -> LocalStep:
+        """What a local step computes, for its costs."""
+        if self.estimate == "exact":
+            return LocalStep("auxiliary")
         central = f"{2 * self.n_p}, and 1 more where it is uploaded"
-        passes: dict[str, int | str] = {"one-sided": 1 + self.n_p, "central": central, "exact": 1}
-        return passes[self.estimate]
+        return LocalStep("forward", 1 + self.n_p if self.estimate == "one-sided" else central)
 
     def plan(self, rounds: int) -> dict[str, str | float]:
+        """The lines of --dry-run."""
         scalars = self.n_p if self.uplink == "seeds" else None
-        backwards = self.estimate == "exact"
-        return plan_of(self.setting, self.training, rounds, self.forwards, backwards, scalars=scalars)
+        return plan_of(Traffic(self.training, scalars=scalars), rounds, self.local_step)
+
+    def costs(self) -> dict[str, str | float]:
+        """What a client's step and the server's cost."""
+        return costs_of(self.training, self.local_step)

@@ -6,24 +6,18 @@ Thapa, Arachchige, Camtepe, Sun, "SplitFed: When Federated Learning Meets Split 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import cached_property, partial
+from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
-from zofl_mpi.errors import demand
 from zofl_mpi.problems import Split
-from zofl_mpi.rounds.split.client_part import own_part, own_update, padded, with_head
-from zofl_mpi.rounds.split.costs import measured_of, plan_of
-from zofl_mpi.rounds.split.lockstep import Cut, Work, begun, lockstep, proceeded
-from zofl_mpi.rounds.split.messages import Ask, Model, Scored, Smashed, State, Trained, Update, Whole
-from zofl_mpi.rounds.split.report import COLUMNS, report, scored
+from zofl_mpi.rounds.split.lockstep import Lockstep
+from zofl_mpi.rounds.split.messages import State
+from zofl_mpi.rounds.split.report import Report
 from zofl_mpi.rounds.split.server import Server
-from zofl_mpi.rounds.split.training import Training, first_state
-from zofl_mpi.run.clients import Client, Clients
+from zofl_mpi.rounds.split.training import Training
+from zofl_mpi.run.clients import Clients
+from zofl_mpi.run.fields import part
 from zofl_mpi.run.setting import Setting
-
-Tensor = Any  # torch's
 
 
 @final
@@ -33,63 +27,44 @@ class SFLV2:
 
     Attributes:
         setting: problem, data and random numbers.
-        training: the round; every step goes up, so k must be 1. The auxiliary head plays no part.
+        lockstep: the round.
     """
 
     needs: ClassVar[type] = Split
-    setting: Setting
-    training: Training = field(default_factory=Training)
+    setting: Setting[Split]
+    lockstep: Lockstep = part()
 
-    def __post_init__(self) -> None:
-        fit(self.training, self.setting)
-
-    @cached_property
-    def work(self) -> Work:
-        """The rounds in progress of this process's clients: they hold autograd graphs, which cannot travel."""
-        return {}
+    @property
+    def training(self) -> Training:
+        """The flags of the round."""
+        return self.lockstep.training
 
     def start(self) -> State:
         """The parts as the problem makes them."""
-        return first_state(self.setting, self.training, head=False)
+        return self.lockstep.start()
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Algorithm 2 of the paper, with one server part (its section on SFLV2)."""
-        setting, training = self.setting, self.training
-        to, main = training.participants(setting, r), Server(setting, training, state)
-        message = own_part(setting, state, r)
-        for group in training.groups(setting, r):
-            lockstep(clients, self.begin, self.proceed, message, group, dict.fromkeys(group, main))
-        mean = clients.mean(self.update, Ask(), to=to, weights=training.shares(setting))
-        return main.state(with_head(setting, state, mean), math.nan)
+        main = Server.of(self.training, state)
+        mean = self.lockstep.round(state, r, clients, dict.fromkeys(self.training.participants(r), main))
+        return main.state(mean, math.nan)
 
-    def begin(self, client: Client, message: Model) -> Smashed | Trained:
-        """The first mini-batch up to the cut."""
-        return begun(self.work, self.setting, self.training, client, padded(self.setting, message))
+    def evaluate(self, state: State, r: int, clients: Clients) -> Report:
+        """The test samples scored by all clients."""
+        return self.training.evaluate(state, clients)
 
-    def proceed(self, client: Client, message: Cut) -> Smashed | Trained:
-        """Back from the cut, and the next mini-batch."""
-        return proceeded(self.work, client, message)
-
-    def update(self, client: Client, message: Ask) -> Update:
-        """The client's part."""
-        return own_update(self.setting, self.training, client)
-
-    def evaluate(self, state: State, r: int, clients: Clients) -> dict[str, float]:
-        return report(state, clients, self.score)
-
-    def score(self, client: Client, message: Whole) -> Scored:
-        """Step of an evaluation."""
-        return scored(self.setting, client, message)
-
-    def columns(self) -> Mapping[str, tuple[str, str]]:
-        return COLUMNS
-
-    def measured(self) -> dict[str, str | float]:
-        """What --dry-run measures."""
-        return measured_of(self.setting, self.training, "cut")
+    @property
+    def kernel(self) -> str:
+        """What computes a step, for the record."""
+        return self.training.kernel
 
     def plan(self, rounds: int) -> dict[str, str | float]:
-        return plan_of(self.setting, self.training, rounds, forwards=1, backwards=True, returned=True, head=False)
+        """The lines of --dry-run."""
+        return self.lockstep.plan(rounds)
+
+    def costs(self) -> dict[str, str | float]:
+        """What a client's step and the server's cost."""
+        return self.lockstep.costs()
 
 
 @final
@@ -101,97 +76,52 @@ class SFLV1:
 
     Attributes:
         setting: problem, data and random numbers.
-        training: the round; every step goes up, so k must be 1. The auxiliary head plays no part.
+        lockstep: the round.
     """
 
     needs: ClassVar[type] = Split
-    setting: Setting
-    training: Training = field(default_factory=Training)
+    setting: Setting[Split]
+    lockstep: Lockstep = part()
 
-    def __post_init__(self) -> None:
-        fit(self.training, self.setting)
-
-    @cached_property
-    def work(self) -> Work:
-        """The rounds in progress of this process's clients: they hold autograd graphs, which cannot travel."""
-        return {}
+    @property
+    def training(self) -> Training:
+        """The flags of the round."""
+        return self.lockstep.training
 
     def start(self) -> State:
         """The parts as the problem makes them."""
-        return first_state(self.setting, self.training, head=False)
+        return self.lockstep.start()
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Algorithm 1 of the paper."""
-        import torch
-
-        setting, training = self.setting, self.training
-        to, shares = training.participants(setting, r), training.shares(setting)
-        replicas = {i: Server(setting, training, state, self._moments(state, i)) for i in to}
-        message = own_part(setting, state, r)
-        for group in training.groups(setting, r):
-            lockstep(clients, self.begin, self.proceed, message, group, replicas)
-        mean = clients.mean(self.update, Ask(), to=to, weights=shares)
-
-        total = math.fsum(shares[i] for i in to)
-        added = partial(_added, {i: shares[i] / total for i in to})
-        main = Server(setting, training, state, {})
-        with torch.no_grad():
-            for vector in ("theta", "buffers"):
-                getattr(main, vector).copy_(added({i: getattr(replicas[i], vector) for i in to}))
-            each = {i: replica.moments for i, replica in replicas.items()}
-            if training.state == "average":
-                main.moments = {name: added({i: each[i][name] for i in to}) for name in each[to[0]]}
-            else:
-                main.moments = {**state.optimiser, **{str(i): moments for i, moments in each.items()}}
-        main.steps = sum(replica.steps for replica in replicas.values())
-        main.losses = sum(replica.losses for replica in replicas.values())
-        main.label_bytes = sum(replica.label_bytes for replica in replicas.values())
-        return main.state(with_head(setting, state, mean), math.nan)
+        training = self.training
+        replicas = {
+            i: Server(training, state.theta_s, state.buffers_s, self._moments(state, i))
+            for i in training.participants(r)
+        }
+        mean = self.lockstep.round(state, r, clients, replicas)
+        main = Server.mean_of(replicas, training.shares())
+        main.moments = {**state.optimiser, **main.moments}  # those of the clients that rest stay
+        return main.state(mean, math.nan)
 
     def _moments(self, state: State, i: int) -> dict[str, Any]:
-        """Of the replica of client i, before a round."""
+        """Optimiser state of client i's replica before a round."""
         kept: dict[str, Any] = state.optimiser.get(str(i), {})
         return {"keep": kept, "reset": {}, "average": state.optimiser}[self.training.state]
 
-    def begin(self, client: Client, message: Model) -> Smashed | Trained:
-        """The first mini-batch up to the cut."""
-        return begun(self.work, self.setting, self.training, client, padded(self.setting, message))
+    def evaluate(self, state: State, r: int, clients: Clients) -> Report:
+        """The test samples scored by all clients."""
+        return self.training.evaluate(state, clients)
 
-    def proceed(self, client: Client, message: Cut) -> Smashed | Trained:
-        """Back from the cut, and the next mini-batch."""
-        return proceeded(self.work, client, message)
-
-    def update(self, client: Client, message: Ask) -> Update:
-        """The client's part."""
-        return own_update(self.setting, self.training, client)
-
-    def evaluate(self, state: State, r: int, clients: Clients) -> dict[str, float]:
-        return report(state, clients, self.score)
-
-    def score(self, client: Client, message: Whole) -> Scored:
-        """Step of an evaluation."""
-        return scored(self.setting, client, message)
-
-    def columns(self) -> Mapping[str, tuple[str, str]]:
-        return COLUMNS
-
-    def measured(self) -> dict[str, str | float]:
-        """What --dry-run measures."""
-        return measured_of(self.setting, self.training, "cut")
+    @property
+    def kernel(self) -> str:
+        """What computes a step, for the record."""
+        return self.training.kernel
 
     def plan(self, rounds: int) -> dict[str, str | float]:
-        return plan_of(self.setting, self.training, rounds, forwards=1, backwards=True, returned=True, head=False)
+        """The lines of --dry-run."""
+        return self.lockstep.plan(rounds)
 
-
-def fit(training: Training, setting: Setting) -> None:
-    """Refuses what has no meaning here."""
-    demand(training.k == 1, "k", training.k, "1: the server answers every mini-batch")
-    training.fit(setting)
-
-
-def _added(shares: Mapping[int, float], values: Mapping[int, Any]) -> Any:
-    """The weighted sum of tensors (as they are) or of numbers, in float64."""
-    if not hasattr(next(iter(values.values())), "double"):
-        return math.fsum(shares[i] * value for i, value in values.items())
-    found = sum(shares[i] * value.double() for i, value in values.items())
-    return found.to(next(iter(values.values())).dtype)
+    def costs(self) -> dict[str, str | float]:
+        """What a client's step and the server's cost."""
+        return self.lockstep.costs()

@@ -6,11 +6,17 @@ data come with each call, and a batch is an array of positions in them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from zofl_mpi.problems.flat import Flat
 
 Array = NDArray[Any]
 Batch = NDArray[np.int64]
@@ -116,11 +122,94 @@ class Smooth(Protocol):
 
 
 class Split(Protocol):
-    """[C]: a network in three parts; `problems.split.Split` makes one of torch modules."""
+    """[C]: a network in three parts, with its loss, its batches and its scores.
+
+        smashed = client(inputs),   local loss = loss(auxiliary(smashed)),   server's loss = loss(server(smashed))
+
+    `local` and `top` are functions of flat vectors, which the methods hold: theta_l = (theta_c, theta_a) and theta_s.
+    What computes needs these bound: `smash` and `local_loss` within `local.at`, `server_loss` within `top.at`, `score`
+    within both. Samples may differ in length, as texts do; then a batch is as long as its longest sample, and labels
+    have a number that means none. `problems.split.SplitNetwork` makes such a problem of torch modules.
+    """
+
+    @property
+    def local(self) -> Flat:
+        """The client's part and its auxiliary head, of theta_l (n_l,) and buffers (b_l,)."""
+
+    @property
+    def top(self) -> Flat:
+        """The server's part, of theta_s (n_s,) and buffers (b_s,)."""
 
     @property
     def n_client(self) -> int:
         """|theta_c|, how much of theta_l is the client's part; the rest is the auxiliary's."""
+
+    @property
+    def takes_one(self) -> bool:
+        """Whether a batch may have one sample, which BatchNorm cannot normalise."""
+
+    @property
+    def smashed_shape(self) -> tuple[int, ...]:
+        """Shape of a smashed sample; of the longest where they differ."""
+
+    # --- batches
+
+    def samples(self, data: Any, positions: Batch) -> tuple[Tensor, Tensor]:
+        """Inputs (B, ...) and labels (B, ...) of the samples of `data` at `positions` (B,), on the device."""
+
+    def augmentation(self, kind: str) -> Callable[[Tensor, np.random.Generator], Tensor]:
+        """Maps inputs (B, ...) to as many of the same shape, by random numbers of the generator.
+
+        Raises:
+            UserError: these inputs cannot be augmented so.
+        """
+
+    def example(self, count: int) -> tuple[Tensor, Tensor]:
+        """Inputs and labels of `count` samples, the longest, whose values mean nothing: to count what a step costs."""
+
+    def upload_bytes(self, data: Any, positions: Batch) -> int:
+        """Bytes that the smashed samples of one batch travel as, without labels."""
+
+    def label_bytes(self, data: Any, positions: Batch) -> int:
+        """Bytes that the labels of one batch travel as."""
+
+    # --- computing
+
+    @property
+    def device(self) -> str:
+        """Where it computes, as torch calls it."""
+
+    @property
+    def arithmetic(self) -> str:
+        """What decides the bits of random numbers and elementwise steps: a GPU's name, a CPU's vector instructions."""
+
+    def kernel_name(self, batch_size: int) -> str:
+        """What computes a step on batches of this size, for the record: kernels agree to rounding only."""
+
+    def placed(self, value: Tensor) -> Tensor:
+        """A tensor that has travelled, on the device."""
+
+    def smash(self, inputs: Tensor) -> Tensor:
+        """(B, *smashed_shape) what the client's part makes of the inputs."""
+
+    def local_loss(self, smashed: Tensor, labels: Tensor) -> Tensor:
+        """() the mean training loss of the auxiliary head; summed in float64 where no gradient is asked for."""
+
+    def server_loss(self, smashed: Tensor, labels: Tensor) -> Tensor:
+        """() the mean training loss of the server's part; summed in float64 where no gradient is asked for."""
+
+    # --- reports
+
+    def evaluating(self) -> AbstractContextManager[None]:
+        """Context manager: BatchNorm uses its running statistics, dropout is off, and no graph is kept."""
+
+    def score(self, inputs: Tensor, labels: Tensor) -> Mapping[str, float]:
+        """Sums over a batch of test samples, by name: what `quality` needs."""
+
+    def quality(self, sums: Mapping[str, float]) -> Mapping[str, float]:
+        """Quality of the whole network from the sums of `score` over all test samples: {"accuracy": ..., "loss": ...},
+        or others that `rounds.split.report.Report` has as test_...
+        """
 
 
 class Lipschitz(Protocol):

@@ -3,12 +3,13 @@
     smashed = client(inputs),   local logits = auxiliary(smashed),   logits = server(smashed)
 
 All losses are mean cross-entropies over a batch. A client's trainable numbers are theta_l = (theta_c, theta_a), flat.
+Images may be augmented: padded by 4, cropped back, mirrored.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, final
@@ -28,8 +29,8 @@ NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 @final
 @dataclass(frozen=True)
-class Split:
-    """The parts, and what is computed with them. The methods that train it hold all vectors.
+class SplitNetwork:
+    """A `Split` problem of three torch modules that classify. The methods that train it hold all vectors.
 
     Attributes:
         client, auxiliary, server: modules; `client` and `auxiliary` together are the local part.
@@ -38,7 +39,7 @@ class Split:
         dtype: "float32" or "float64", of all vectors.
         device: where it computes, as torch calls it.
         bf16: forward passes in bfloat16 where torch's autocast does so; losses in float32.
-        smashed_shape, smashed_itemsize: of a smashed sample as it travels.
+        smashed_shape, smashed_itemsize: shape of a smashed sample, and bytes of each of its numbers, as it travels.
         takes_one: whether a batch may have one sample.
     """
 
@@ -149,14 +150,17 @@ class Split:
         return self.local.sizes()[0]
 
     @property
-    def smashed_numbers(self) -> int:
-        """q_s, numbers of a smashed sample."""
-        return math.prod(self.smashed_shape)
-
-    @property
     def smashed_bytes(self) -> int:
-        """Of a smashed sample, as it travels."""
-        return self.smashed_numbers * self.smashed_itemsize
+        """Bytes of a smashed sample, as it travels."""
+        return math.prod(self.smashed_shape) * self.smashed_itemsize
+
+    def upload_bytes(self, data: Dataset, positions: NDArray[np.int64]) -> int:
+        """Bytes that the smashed samples of one batch travel as: all samples are of one size."""
+        return len(positions) * self.smashed_bytes
+
+    def label_bytes(self, data: Dataset, positions: NDArray[np.int64]) -> int:
+        """Bytes that the labels of one batch travel as, whole numbers of 8 bytes."""
+        return 8 * len(positions)
 
     def kernel_name(self, batch_size: int) -> str:
         """torch, and the kind of device: each kind rounds differently."""
@@ -170,27 +174,54 @@ class Split:
             return f"cpu with {torch.backends.cpu.get_cpu_capability()}"
         return str(torch.get_device_module(device).get_device_name(device))
 
+    # --- batches
+
+    def samples(self, data: Dataset, positions: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        """Inputs (B, *input_shape) and labels (B,) on the device."""
+        inputs, labels = data.take(positions, np.dtype(self.dtype))
+        x = torch.from_numpy(inputs).to(self.device, non_blocking=True).reshape(-1, *self.input_shape)
+        return _channels_last(x), torch.from_numpy(labels).to(self.device)
+
+    def example(self, count: int) -> tuple[Tensor, Tensor]:
+        """Zeros (count, *input_shape), and labels (count,) that are all class 0."""
+        x = torch.zeros(count, *self.input_shape, dtype=getattr(torch, self.dtype), device=self.device)
+        return _channels_last(x), torch.zeros(count, dtype=torch.int64, device=self.device)
+
+    def augmentation(self, kind: str) -> Callable[[Tensor, np.random.Generator], Tensor]:
+        """`crop_flip`, the only kind.
+
+        Raises:
+            UserError: inputs that are no images.
+        """
+        if len(self.input_shape) != 3:
+            raise UserError(f"--augment {kind}: inputs of shape {self.input_shape} are no images")
+        return crop_flip
+
+    def placed(self, value: Tensor) -> Tensor:
+        """A tensor that has travelled, on the device."""
+        return value.to(self.device)
+
     # --- computing
 
     def smash(self, inputs: Tensor) -> Tensor:
-        """(B, *smashed_shape), within `local.at`."""
+        """(B, *smashed_shape) what the client's part makes of the inputs, within `local.at`."""
         with self._precision():
             return self.client(inputs)  # type: ignore[no-any-return]
 
     def local_loss(self, smashed: Tensor, labels: Tensor) -> Tensor:
-        """Of the auxiliary head, within `local.at`; summed in float64 where no gradient is asked for."""
+        """() mean loss of the auxiliary head, within `local.at`; summed in float64 where no gradient is asked for."""
         with self._precision():
             logits = self.auxiliary(smashed)
         return loss_of(logits, labels)
 
     def server_loss(self, smashed: Tensor, labels: Tensor) -> Tensor:
-        """Of the server's part, within `top.at`."""
+        """() mean loss of the server's part, within `top.at`; summed in float64 where no gradient is asked for."""
         with self._precision():
             logits = self.server(smashed)
         return loss_of(logits, labels)
 
     def logits(self, inputs: Tensor) -> Tensor:
-        """Of the whole network, within `local.at` and `top.at`."""
+        """(B, classes) what the whole network makes of the inputs, within `local.at` and `top.at`."""
         with self._precision():
             return self.server(self.client(inputs))  # type: ignore[no-any-return]
 
@@ -198,9 +229,11 @@ class Split:
         kind = torch.device(device or self.device).type
         return torch.autocast(kind, torch.bfloat16) if self.bf16 else nullcontext()
 
+    # --- reports
+
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Meanwhile BatchNorm uses its running statistics, dropout is off, and no graph is kept."""
+        """Context manager: BatchNorm uses its running statistics, dropout is off, and no graph is kept."""
         for part in self._parts():
             part.eval()
         try:
@@ -210,17 +243,18 @@ class Split:
             for part in self._parts():
                 part.train()
 
-    def samples(self, data: Dataset, positions: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        """Inputs (B, *input_shape) and labels (B,) on the device."""
-        inputs, labels = data.take(positions, np.dtype(self.dtype))
-        x = torch.from_numpy(inputs).to(self.device, non_blocking=True).reshape(-1, *self.input_shape)
-        if x.dim() == 4:
-            x = x.to(memory_format=torch.channels_last)
-        return x, torch.from_numpy(labels).to(self.device)
+    def score(self, inputs: Tensor, labels: Tensor) -> dict[str, float]:
+        """Number of samples, sum of their cross-entropies, and how many are classified correctly."""
+        logits = self.logits(inputs)
+        return {
+            "samples": len(labels),
+            "loss": float(cross_entropy(logits.double(), labels, reduction="sum")),
+            "hits": int((logits.argmax(dim=1) == labels).sum()),
+        }
 
-    def placed(self, value: Tensor) -> Tensor:
-        """A tensor that has travelled, on the device."""
-        return value.to(self.device)
+    def quality(self, sums: Mapping[str, float]) -> dict[str, float]:
+        """Share of the samples that are classified correctly ("accuracy"), and their mean cross-entropy ("loss")."""
+        return {"accuracy": sums["hits"] / sums["samples"], "loss": sums["loss"] / sums["samples"]}
 
 
 def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
@@ -228,3 +262,22 @@ def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
     if logits.requires_grad:
         return cross_entropy(logits.float() if logits.dtype == torch.bfloat16 else logits, labels)
     return cross_entropy(logits.double(), labels)
+
+
+def crop_flip(x: Tensor, generator: np.random.Generator) -> Tensor:
+    """Images (B, channels, height, width), padded by 4 zeros, cropped back at random, mirrored with probability 1/2."""
+    count, _, height, width = x.shape
+    up, left = torch.from_numpy(generator.integers(0, 9, (2, count))).to(x.device)
+    flip = torch.from_numpy(generator.random(count) < 0.5).to(x.device)
+    padded = nn.functional.pad(x, (4, 4, 4, 4))
+    rows = up[:, None] + torch.arange(height, device=x.device)
+    columns = torch.arange(width, device=x.device).expand(count, width)
+    columns = left[:, None] + torch.where(flip[:, None], columns.flip(1), columns)
+    which = torch.arange(count, device=x.device)[:, None, None]
+    found = padded.permute(0, 2, 3, 1)[which, rows[:, :, None], columns[:, None, :]]
+    return found.permute(0, 3, 1, 2)  # channels last in memory, as they came
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    """The batch with a pixel's channels beside each other in memory, where it has some."""
+    return x.to(memory_format=torch.channels_last) if x.dim() == 4 else x

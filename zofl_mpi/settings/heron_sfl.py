@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Literal, final
 
 from zofl_mpi.errors import UserError
+from zofl_mpi.problems import Split
 from zofl_mpi.run.flags import made, with_defaults
 from zofl_mpi.run.setting import Setting
 from zofl_mpi.run.streams import Purpose, Streams
@@ -48,14 +49,15 @@ def _split(factory: Factory) -> Build:
 
     def build(values: Values, world: World, streams: Streams, dtype: str, device: str) -> Setting:
         from zofl_mpi.problems.network import seeded  # imports torch
-        from zofl_mpi.problems.split import Split
+        from zofl_mpi.problems.split import SplitNetwork
 
         federation = made(Samples, values).federation(world, streams)
         shape, classes = shape_of(federation), federation.test.classes
         parts = seeded(lambda: factory(values, shape, classes), streams(Purpose.MODULE))
         told = ", ".join(fingerprint_of(part) for part in parts)
         client, auxiliary, server = parts
-        problem = Split(client, auxiliary, server, shape, classes, dtype, device, bool(values.get("bf16", False)))
+        bf16 = bool(values.get("bf16", False))
+        problem: Split = SplitNetwork(client, auxiliary, server, shape, classes, dtype, device, bf16)
         setting = of_federation(problem, streams, federation, dtype)
         return replace(setting, fingerprint=f"{setting.fingerprint}, {told}")
 

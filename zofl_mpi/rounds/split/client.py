@@ -6,18 +6,19 @@ import math
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi.rounds.split.messages import Model, Trained, Update
+from zofl_mpi.rounds.split.messages import Model, Trained
 from zofl_mpi.rounds.split.training import Training
 from zofl_mpi.run.clients import Client
-from zofl_mpi.run.setting import Setting
 from zofl_mpi.run.streams import Purpose
 
-Tensor = Any  # torch's, which is not imported at the server
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
 _warned: list[bool] = []
 
 
@@ -29,42 +30,42 @@ class LocalSteps:
     where they are computed until the round ends: a GPU that had to tell the host each one would stand still meanwhile.
     """
 
-    def __init__(self, setting: Setting, training: Training, client: Client, message: Model, head: bool = True) -> None:
+    def __init__(self, training: Training, client: Client, message: Model, head: bool = True) -> None:
         """
         Args:
-            head: whether the method trains the auxiliary head.
+            head: whether the method trains the auxiliary head, which then travels.
         """
-        self.setting, self.training, self.client, self.r = setting, training, client, message.r
         import torch
 
-        self.problem = setting.problem
+        self.training, self.client, self.r, self.head = training, client, message.r, head
+        self.problem = training.problem
         self.theta, self.buffers = (self.problem.placed(t).clone() for t in (message.theta, message.buffers))
         self.scratch = self.buffers.clone()
         self.base = self.theta.clone()
-        self.part = training.trainable(setting, head)
+        self.part = training.trainable(head)
         self.moments = training.moments(client, message)
         self.reset()
-        self.compared: int = 0
-        self.vague: Tensor = self.theta.new_zeros((), dtype=torch.int64)
+        self.compared = 0
+        self.vague = self.theta.new_zeros((), dtype=torch.int64)
 
     def __iter__(self) -> Iterator[tuple[int, Tensor, Tensor]]:
         """(q, inputs, labels) of each local step."""
-        for q, positions in enumerate(self.training.batches(self.setting, self.client, self.r)):
-            yield q, *self.training.inputs(self.setting, self.client, positions, self.r, q)
+        for q, positions in enumerate(self.training.batches(self.client.i, self.r)):
+            yield q, *self.training.inputs(self.client, positions, self.r, q)
 
     def reset(self) -> None:
-        """No loss has been seen."""
+        """Resets the running mean loss."""
         import torch
 
         self.loss, self.count = self.theta.new_zeros((), dtype=torch.float64), 0
 
-    def at(self, buffers: Tensor) -> AbstractContextManager[Any]:
-        """Meanwhile the local part is this client's; BatchNorm's running statistics are `buffers` (b_l,)."""
-        return self.problem.local.at(self.theta, buffers, self.training.running)  # type: ignore[no-any-return]
+    def at(self, buffers: Tensor) -> AbstractContextManager[list[nn.Parameter]]:
+        """Context manager: binds the local part to this client's theta_l, with these buffers (b_l,)."""
+        return self.problem.local.at(self.theta, buffers, self.training.running)
 
     def uploads(self, q: int) -> bool:
         """Whether local step q goes up."""
-        return self.training.uploads(self.setting, self.client.i, q)
+        return self.training.uploads(self.client.i, q)
 
     def host(self, values: Sequence[Tensor]) -> NDArray[np.float64]:
         """(len(values),) the numbers () on the host."""
@@ -74,11 +75,11 @@ class LocalSteps:
         return np.asarray(found.double().cpu().numpy())
 
     def zeros(self) -> Tensor:
-        """(d,) what trains of theta_l, zeros."""
+        """(d,) zeros in the shape of what trains of theta_l."""
         return self.theta[self.part].new_zeros(self.part.stop - self.part.start)
 
     def forward(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """The smashed activations and () the local loss at the model itself; it moves BatchNorm's statistics."""
+        """The smashed activations and () the local loss at the model itself; moves BatchNorm's running statistics."""
         import torch
 
         with torch.no_grad(), self.at(self.buffers):
@@ -88,7 +89,7 @@ class LocalSteps:
         return smashed, loss
 
     def perturbed(self, x: Tensor, labels: Tensor, u: Tensor, mu: float) -> Tensor:
-        """() the local loss at theta_l + mu u; the model comes back to the bit."""
+        """() the local loss at theta_l + mu u; restores the model to the bit."""
         import torch
 
         buffers = self.buffers
@@ -112,7 +113,7 @@ class LocalSteps:
 
     def directions(self, count: int, q: int, distribution: str) -> Iterator[Tensor]:
         """u_1, ..., u_count (d,) of step q, drawn where the model is, by a generator of that device."""
-        seed = self.setting.streams(Purpose.DIRECTION, r=self.r, i=self.client.i, t=q)
+        seed = self.training.setting.streams(Purpose.DIRECTION, r=self.r, i=self.client.i, t=q)
         return drawn(seed, self.theta[self.part], count, distribution)
 
     def compare(self, plus: Tensor, other: Tensor) -> None:
@@ -124,18 +125,18 @@ class LocalSteps:
         self.vague += (plus - other).abs() <= self._rounding() * plus.abs().maximum(other.abs())
 
     def _rounding(self) -> float:
-        """Of a loss, relative."""
+        """Relative rounding error of a loss."""
         import torch
 
         return 8 * float(torch.finfo(self.theta.dtype).eps)
 
     def _warn(self) -> None:
-        """Once a process, where most differences of losses were rounding."""
+        """Warns, once a process, where most differences of losses were rounding."""
         vague = int(self.vague)
         if 2 * vague <= self.compared or _warned:
             return
         _warned.append(True)
-        dtype = np.dtype(self.setting.dtype)
+        dtype = np.dtype(self.training.setting.dtype)
         print(
             f"zofl_mpi: warning: {vague} of {self.compared} losses of a perturbed pass differ from the other loss "
             f"of their step by less than {self._rounding():.1g} of their size, which is rounding in {dtype}: take a "
@@ -144,13 +145,14 @@ class LocalSteps:
         )
 
     def step(self, g: Tensor) -> None:
-        """The optimiser's step along g (d,)."""
+        """Moves the model by the optimiser's step along g (d,)."""
         self.training.rule.step(self.theta[self.part], g, self.moments, self.training.lr_client)
 
     def done(self) -> Trained:
-        """The model stays in the client's memory until it is asked for."""
+        """Ends the round: the model stays in the client's memory until it is asked for, without a head that stays."""
         self._warn()
-        self.client.memory["theta"], self.client.memory["buffers"] = self.theta, self.buffers
+        theta = self.theta if self.head else self.theta[: self.problem.n_client].clone()
+        self.client.memory["theta"], self.client.memory["buffers"] = theta, self.buffers
         return Trained(float(self.loss) / self.count if self.count else math.nan)
 
 
@@ -170,9 +172,3 @@ def drawn(seed: np.random.Generator, like: Tensor, count: int, distribution: str
             norm = torch.linalg.vector_norm(u, dtype=torch.float64)
             u.mul_((math.sqrt(d) if distribution == "sqrt_d_sphere" else 1.0) / norm)
         yield u
-
-
-def kept(training: Training, client: Client) -> Update:
-    """What `LocalSteps.done` left; it need not be kept any longer."""
-    moments = client.memory.pop("moments") if training.state == "average" else {}
-    return Update(client.memory.pop("theta"), client.memory.pop("buffers"), moments)

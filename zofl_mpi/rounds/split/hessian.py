@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from zofl_mpi.numerics.spectrum import Apply
-from zofl_mpi.problems.split import Split
+from zofl_mpi.problems import Split
 
 
 @contextmanager
 def local_hessian(
     problem: Split, theta: Tensor, buffers: Tensor, x: Tensor, labels: Tensor, block: int = 128
 ) -> Iterator[Apply]:
-    """Meanwhile products with the Hessian of the local loss on x (B, ...) and labels (B,) at theta (n_l,).
+    """Context manager: yields products with the Hessian of the local loss on x (B, ...), labels (B,) at theta (n_l,).
 
     BatchNorm uses its running statistics. A product takes `block` samples at a time, a graph each.
     """

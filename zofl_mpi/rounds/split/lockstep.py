@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, final
+from typing import TYPE_CHECKING, cast, final
 
+from zofl_mpi.errors import demand
+from zofl_mpi.problems import Split
 from zofl_mpi.rounds.split.client import LocalSteps
-from zofl_mpi.rounds.split.messages import Model, Smashed, Trained
+from zofl_mpi.rounds.split.client_part import own_part, padded, with_head
+from zofl_mpi.rounds.split.costs import LocalStep, Traffic, costs_of, plan_of
+from zofl_mpi.rounds.split.messages import Model, Smashed, State, Trained, Update
 from zofl_mpi.rounds.split.server import Server
 from zofl_mpi.rounds.split.training import Training
-from zofl_mpi.run.clients import Client, Clients, Step
+from zofl_mpi.run.clients import Client, Clients
+from zofl_mpi.run.fields import part
 from zofl_mpi.run.setting import Setting
 
-Tensor = Any  # torch's
-Work = dict[int, "Batches"]
-"""{i: client i's round in progress}; of one process, and of one round."""
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @final
@@ -28,65 +32,94 @@ class Cut:
 
 @final
 class Batches:
-    """A client's round: forward to the cut, wait, backward from the cut, step."""
+    """A client's round in progress: forward to the cut, wait, backward from the cut, step.
 
-    def __init__(self, setting: Setting, training: Training, client: Client, message: Model) -> None:
-        self.local = LocalSteps(setting, training, client, message, head=False)
+    Between two questions it holds an autograd graph, which cannot travel.
+    """
+
+    def __init__(self, training: Training, client: Client, message: Model) -> None:
+        self.local = LocalSteps(training, client, message, head=False)
         self.left: Iterator[tuple[int, Tensor, Tensor]] = iter(self.local)
-        self.smashed: Tensor = None
+        self.smashed: Tensor | None = None
 
     def forward(self) -> Smashed | None:
-        """The next mini-batch, up to the cut; None after the last."""
-        found = next(self.left, None)
-        if found is None:
+        """The next mini-batch up to the cut; None after the last."""
+        following = next(self.left, None)
+        if following is None:
             return None
-        _, x, labels = found
+        _, x, labels = following
         with self.local.at(self.local.buffers):
             self.smashed = self.local.problem.smash(x)
         return Smashed(self.smashed.detach(), labels)
 
     def backward(self, slope: Tensor) -> None:
-        """From the cut to the client's own parameters, and a step."""
+        """Takes the local step along the gradient that continues `slope`, the one at the cut."""
         problem, local = self.local.problem, self.local
         with local.at(local.buffers):
-            g = problem.local.gradient(self.smashed, problem.placed(slope))
+            g = problem.local.gradient(cast("Tensor", self.smashed), problem.placed(slope))
         self.smashed = None
         local.step(g[local.part])
 
 
-def begun(work: Work, setting: Setting, training: Training, client: Client, message: Model) -> Smashed | Trained:
-    """The step of both methods that begins a client's round."""
-    work[client.i] = Batches(setting, training, client, message)
-    return _next(work, client)
+@final
+@dataclass(frozen=True)
+class Lockstep:
+    """A round in which the server answers every mini-batch; what the two forms of SplitFed share.
 
+    Attributes:
+        setting: problem, data and random numbers.
+        training: the round; every step goes up, so k must be 1. The auxiliary head plays no part.
+    """
 
-def proceeded(work: Work, client: Client, message: Cut) -> Smashed | Trained:
-    """The step of both methods that ends one mini-batch and begins the next."""
-    work[client.i].backward(message.slope)
-    return _next(work, client)
+    setting: Setting[Split]
+    training: Training = part()
 
+    def __post_init__(self) -> None:
+        demand(self.training.k == 1, "k", self.training.k, "1: the server answers every mini-batch")
 
-def _next(work: Work, client: Client) -> Smashed | Trained:
-    batches = work[client.i]
-    found = batches.forward()
-    if found is None:
-        del work[client.i]
-        return batches.local.done()
-    return found
+    def start(self) -> State:
+        """The parts as the problem makes them."""
+        return self.training.start(head=False)
 
+    def round(self, state: State, r: int, clients: Clients, servers: Mapping[int, Server]) -> Update:
+        """Mini-batch after mini-batch of each participant; the mean of theta_l, the head as it was.
 
-def lockstep(
-    clients: Clients,
-    begin: Step,
-    proceed: Step,
-    message: Model,
-    to: list[int],
-    exchange: Mapping[int, Server],
-) -> None:
-    """Mini-batch after mini-batch: what comes up from each client, and what its server sends back."""
-    replies = clients.ask(begin, message, to=to)
-    while True:
-        cuts = {i: Cut(exchange[i].exchange(item)) for i, item in replies if isinstance(item, Smashed)}
-        if not cuts:
-            return
-        replies = clients.ask_each(proceed, cuts)
+        Args:
+            servers: {i: the server part that client i's mini-batches meet} of all participants.
+        """
+        problem = self.setting.problem
+        for group in self.training.groups(r):
+            replies = clients.ask(self.begin, own_part(problem, state, r), to=group)
+            while cuts := {i: Cut(servers[i].exchange(item)) for i, item in replies if isinstance(item, Smashed)}:
+                replies = clients.ask_each(self.proceed, cuts)
+        return with_head(problem, state, self.training.mean(clients, self.training.participants(r)))
+
+    # --- a client
+
+    def begin(self, client: Client, message: Model) -> Smashed | Trained:
+        """The first mini-batch up to the cut."""
+        client.scratch["batches"] = Batches(self.training, client, padded(self.setting.problem, message))
+        return self._next(client)
+
+    def proceed(self, client: Client, message: Cut) -> Smashed | Trained:
+        """A step along what came back from the cut, and the next mini-batch."""
+        client.scratch["batches"].backward(message.slope)
+        return self._next(client)
+
+    def _next(self, client: Client) -> Smashed | Trained:
+        batches: Batches = client.scratch["batches"]
+        upload = batches.forward()
+        if upload is None:
+            del client.scratch["batches"]
+            return batches.local.done()
+        return upload
+
+    # --- reports
+
+    def plan(self, rounds: int) -> dict[str, str | float]:
+        """The lines of --dry-run."""
+        return plan_of(Traffic(self.training, head=False, returned=True), rounds, LocalStep("cut"))
+
+    def costs(self) -> dict[str, str | float]:
+        """What a client's step and the server's cost."""
+        return costs_of(self.training, LocalStep("cut"))

@@ -7,8 +7,8 @@ import itertools
 import torch
 from torch import Tensor
 
+from zofl_mpi.problems import Split
 from zofl_mpi.problems.counting import Allocations, Products
-from zofl_mpi.problems.split import Split
 
 
 def macs(problem: Split) -> tuple[float, float, float]:
@@ -16,17 +16,16 @@ def macs(problem: Split) -> tuple[float, float, float]:
 
     Products and convolutions, by torch's own formulas: half of its FLOPs.
     """
-    x = torch.zeros(2, *problem.input_shape, dtype=getattr(torch, problem.dtype), device=problem.device)
-    theta, buffers = (t.to(problem.device) for t in problem.local.initial())
+    theta, buffers, x, labels = _given(problem, 2)
     theta_s, buffers_s = (t.to(problem.device) for t in problem.top.initial())
-    found = []
     with torch.no_grad(), problem.local.at(theta, buffers), problem.top.at(theta_s, buffers_s):
-        for part in (problem.client, problem.auxiliary, problem.server):
-            with Products() as counted:
-                y = part(x)
-            found.append(counted.flops / 2 / len(x))
-            x = y if part is problem.client else x
-    return found[0], found[1], found[2]
+        with Products() as client:
+            smashed = problem.smash(x)
+        with Products() as auxiliary:
+            problem.local_loss(smashed, labels)
+        with Products() as server:
+            problem.server_loss(smashed, labels)
+    return client.flops / 2 / len(x), auxiliary.flops / 2 / len(x), server.flops / 2 / len(x)
 
 
 def peak_bytes(problem: Split, batch: int, step: str) -> int:
@@ -54,9 +53,7 @@ def peak_bytes(problem: Split, batch: int, step: str) -> int:
 def _given(problem: Split, batch: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """theta_l, its buffers, inputs and labels."""
     theta, buffers = (t.to(problem.device) for t in problem.local.initial())
-    x = torch.zeros(batch, *problem.input_shape, dtype=getattr(torch, problem.dtype), device=problem.device)
-    x = x.to(memory_format=torch.channels_last) if x.dim() == 4 else x
-    return theta, buffers, x, torch.zeros(batch, dtype=torch.int64, device=problem.device)
+    return theta, buffers, *problem.example(batch)
 
 
 def _bytes(x: Tensor) -> int:
@@ -64,7 +61,7 @@ def _bytes(x: Tensor) -> int:
 
 
 def _allocations(problem: Split, batch: int, step: str) -> Allocations:
-    """Of a step on `batch` samples."""
+    """The tensors that a step on `batch` samples makes, as it is computed."""
     given, counted = _given(problem, batch), Allocations()
     with counted:
         _pass(problem, *given, step)

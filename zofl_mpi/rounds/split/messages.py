@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
+from zofl_mpi.run.fields import column
 from zofl_mpi.run.messages import APART
 
-Tensor = Any  # torch's, which the server's methods need not import
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @final
@@ -69,25 +71,25 @@ class Whole:
 @final
 @dataclass(frozen=True)
 class Scored:
-    """Client to server at an evaluation: sums over its share of the test samples."""
+    """Client to server at an evaluation."""
 
-    samples: int
-    loss: float
-    hits: int
+    sums: dict[str, float]  # over its share of the test samples, by name: see `problems.Split.score`
 
 
 @dataclass(frozen=True)
 class State:
     """What the server carries from round to round."""
 
-    theta: Tensor  # (n_l,) theta_c and theta_a
-    buffers: Tensor  # (b_l,)
-    theta_s: Tensor  # (n_s,)
-    buffers_s: Tensor  # (b_s,)
-    optimiser: dict[str, Any]  # the server's moments
-    server_steps: int = 0
-    server_loss: float = math.nan
-    local_loss: float = math.nan
-    label_bytes: int = 0
+    theta: Tensor = column("1", "theta_c and theta_a, flat")  # (n_l,)
+    buffers: Tensor = column("1", "BatchNorm's running statistics of the client's part")  # (b_l,)
+    theta_s: Tensor = column("1", "the server's part, flat")  # (n_s,)
+    buffers_s: Tensor = column("1", "BatchNorm's running statistics of the server's part")  # (b_s,)
+    optimiser: dict[str, Any] = column("1", "the server's moments")
+    server_steps: int = column("1", "the server's steps in this round", 0)
+    server_loss: float = column("nat", "mean over the server's steps of this round of the loss before each", math.nan)
+    local_loss: float = column(
+        "nat", "mean over clients and local steps of the loss that the client itself sees", math.nan
+    )
+    label_bytes: int = column("B", "labels that went up in this round; no part of bytes_up", 0)
     moments: dict[str, Any] = field(default_factory=dict)  # the clients', with --state average
     replayed: dict[str, Any] = field(default_factory=dict)  # {i: moments of client i}, where the server replays steps

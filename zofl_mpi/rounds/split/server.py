@@ -4,61 +4,92 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from zofl_mpi.errors import UserError
 from zofl_mpi.numerics.optimisers import copied
 from zofl_mpi.rounds.split.messages import Model, Smashed, State, Trained, Update
 from zofl_mpi.rounds.split.training import Training
 from zofl_mpi.run.clients import Clients, Step
-from zofl_mpi.run.setting import Setting
 
-Tensor = Any  # torch's, which the server's methods need not import
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def averaged_round(
-    setting: Setting,
     training: Training,
     state: State,
     r: int,
     clients: Clients,
     train: Step,
-    average: Callable[[list[int], Mapping[int, float]], Any],
+    average: Callable[[Clients, list[int]], Update],
 ) -> State:
     """A round in which the server trains on the uploads of `train`, and then the clients' models are averaged.
 
     Args:
-        average: the mean `Update` of the participants, by their weights.
+        average: asks the participants for their models; their mean.
     """
-    to = training.participants(setting, r)
-    main = Server(setting, training, state)
-    losses = {}
-    for group in training.groups(setting, r):
+    main, losses = Server.of(training, state), {}
+    for group in training.groups(r):
         for i, item in clients.ask(train, Model(state.theta, state.buffers, r, state.moments), to=group):
             match item:
                 case Smashed():
                     main.step(item)
                 case Trained():
                     losses[i] = item.loss
-    mean = average(to, training.shares(setting))
+    mean = average(clients, training.participants(r))
     return main.state(mean, math.fsum(losses.values()) / len(losses))
 
 
 @final
 class Server:
-    """The server's part while a round goes on: it takes a step for each upload."""
+    """The server's part while a round goes on: it takes a step for each upload.
 
-    def __init__(
-        self, setting: Setting, training: Training, state: State, moments: Mapping[str, Any] | None = None
-    ) -> None:
+    Attributes:
+        theta, buffers: (n_s,) and (b_s,), on the device.
+        moments: the optimiser's.
+        steps, losses, label_bytes: number of steps, sum of the losses before each, bytes of the labels.
+    """
+
+    def __init__(self, training: Training, theta: Tensor, buffers: Tensor, moments: Mapping[str, Any]) -> None:
         import torch
 
-        self.problem, self.training = setting.problem, training
-        self.theta, self.buffers = (self.problem.placed(t).clone() for t in (state.theta_s, state.buffers_s))
-        kept = state.optimiser if moments is None else moments
-        self.moments = copied(kept)
+        self.problem, self.training = training.problem, training
+        self.theta, self.buffers = (self.problem.placed(t).clone() for t in (theta, buffers))
+        self.moments = copied(moments)
         self.steps, self.label_bytes = 0, 0
-        self.losses: Tensor = self.theta.new_zeros((), dtype=torch.float64)  # where it is computed, as at the clients
+        self.losses = self.theta.new_zeros((), dtype=torch.float64)  # where it is computed, as at the clients
+
+    @classmethod
+    def of(cls, training: Training, state: State) -> Server:
+        """The server's part at the beginning of a round."""
+        return cls(training, state.theta_s, state.buffers_s, state.optimiser)
+
+    @classmethod
+    def mean_of(cls, replicas: Mapping[int, Server], shares: Mapping[int, float]) -> Server:
+        """The weighted mean of replicas, with the steps of all of them.
+
+        With --state average its moments are the mean of theirs, else {i: those of replica i}.
+
+        Args:
+            shares: weights of the replicas, and maybe of others that count nothing.
+        """
+        total = math.fsum(shares[i] for i in replicas)
+        weights = {i: shares[i] / total for i in replicas}
+        first = next(iter(replicas.values()))
+        theta = _weighted(weights, {i: replica.theta for i, replica in replicas.items()})
+        buffers = _weighted(weights, {i: replica.buffers for i, replica in replicas.items()})
+        moments: dict[str, Any] = {str(i): replica.moments for i, replica in replicas.items()}
+        if first.training.state == "average":
+            moments = {
+                name: _weighted(weights, {i: replica.moments[name] for i, replica in replicas.items()})
+                for name in first.moments
+            }
+        main = cls(first.training, theta, buffers, moments)
+        main.steps = sum(replica.steps for replica in replicas.values())
+        main.losses = sum((replica.losses for replica in replicas.values()), start=main.losses)
+        main.label_bytes = sum(replica.label_bytes for replica in replicas.values())
+        return main
 
     def step(self, item: Smashed) -> None:
         """One step on one upload."""
@@ -67,7 +98,7 @@ class Server:
             loss = self.problem.server_loss(smashed, labels)
             g = self.problem.top.gradient(loss)
         self._move(g)
-        self.count(loss.detach(), item)
+        self._count(loss.detach(), item)
 
     def exchange(self, item: Smashed) -> Tensor:
         """One step on one upload; (B, *smashed_shape) the gradient at the smashed samples, taken before the step."""
@@ -78,7 +109,7 @@ class Server:
             loss = self.problem.server_loss(smashed, labels)
             slope, *parts = torch.autograd.grad(loss, [smashed, *parameters], materialize_grads=True)
         self._move(torch.cat([part.reshape(-1) for part in parts]))
-        self.count(loss.detach(), item)
+        self._count(loss.detach(), item)
         return slope
 
     def _move(self, g: Tensor) -> None:
@@ -86,14 +117,14 @@ class Server:
             self.moments.clear()
         self.training.rule.step(self.theta, g, self.moments, self.training.lr_server)
 
-    def count(self, loss: Tensor, item: Smashed) -> None:
-        """Books a step."""
+    def _count(self, loss: Tensor, item: Smashed) -> None:
+        """Records loss and label bytes of a step."""
         self.steps += 1
         self.losses = self.losses + loss
         self.label_bytes += item.labels.numel() * item.labels.element_size()
 
     def state(self, mean: Update, local_loss: float) -> State:
-        """After the round.
+        """The state after the round.
 
         Args:
             mean: of the clients' models, theta_l whole.
@@ -115,3 +146,11 @@ class Server:
             self.label_bytes,
             mean.moments,
         )
+
+
+def _weighted(shares: Mapping[int, float], values: Mapping[int, Any]) -> Any:
+    """The weighted sum of tensors (in their own precision) or of numbers, formed in float64."""
+    if not hasattr(next(iter(values.values())), "double"):
+        return math.fsum(shares[i] * value for i, value in values.items())
+    total = sum(shares[i] * value.double() for i, value in values.items())
+    return total.to(next(iter(values.values())).dtype)

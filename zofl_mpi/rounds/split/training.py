@@ -1,24 +1,26 @@
-"""What the split methods share: messages, mini-batches, the server's steps, averages, reports."""
+"""`Training`: the flags of a round of split training, and what all split methods do alike with them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, final
+from typing import TYPE_CHECKING, Any, Literal, final
 
-import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.numerics.optimisers import Optimiser, copied
-from zofl_mpi.rounds.split.messages import Model, State
+from zofl_mpi.problems import Batch, Split
+from zofl_mpi.rounds.split.messages import Ask, Model, Scored, State, Update, Whole
+from zofl_mpi.rounds.split.report import Report, report_of, scored
 from zofl_mpi.rounds.start import participants
-from zofl_mpi.run.clients import Client
+from zofl_mpi.run.clients import Client, Clients
 from zofl_mpi.run.setting import Setting
 from zofl_mpi.run.streams import Purpose
 
-Tensor = Any  # torch's, which the server's methods need not import
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @final
@@ -27,6 +29,7 @@ class Training:
     """A round of split training.
 
     Attributes:
+        setting: problem, data and random numbers.
         batch: samples of a local step.
         h: local steps of a round; 0: one pass over the client's data.
         k: the smashed samples of every k-th local step go up.
@@ -48,6 +51,7 @@ class Training:
             statistics, which stay as they came: for networks that were trained before).
     """
 
+    setting: Setting[Split]
     batch: int = 256
     h: int = 0
     k: int = 1
@@ -72,35 +76,45 @@ class Training:
         for flag in ("lr_client", "lr_server"):
             value = getattr(self, flag)
             demand(0 <= value < math.inf, flag, value, "a step size, at least 0")
+        if self.augment != "none":
+            self.problem.augmentation(self.augment)
+        least = min(len(data) for data in self.setting.data)
+        demand(self.batch <= least, "batch", self.batch, f"at most {least}, the samples of the smallest client")
+        if not (self.problem.takes_one or self.running):
+            self._check_batches()
 
-    def fit(self, setting: Setting) -> None:
-        """Refuses data that the batches do not fit.
+    def _check_batches(self) -> None:
+        """Refuses batches of one sample, which BatchNorm cannot take.
 
         Raises:
-            UserError: a client with fewer samples than a batch; a batch of one sample, which BatchNorm cannot take;
-                inputs that are no images, which cannot be cropped.
+            UserError: some client has one.
         """
-        shape = setting.problem.input_shape
-        if self.augment != "none" and len(shape) != 3:
-            raise UserError(f"--augment {self.augment}: inputs of shape {shape} are no images")
-        sizes = [len(data) for data in setting.data]
-        demand(
-            self.batch <= min(sizes), "batch", self.batch, f"at most {min(sizes)}, the samples of the smallest client"
-        )
-        if setting.problem.takes_one or self.running:
-            return
-        for i in range(setting.m):
-            if any(self.samples(setting, i, q) == 1 for q in range(self.steps(setting, i))):
+        for i in range(self.setting.m):
+            if any(self.samples(i, q) == 1 for q in range(self.steps(i))):
                 who = "every batch" if self.batch == 1 else f"the last batch of client {i}"
                 raise UserError(
                     f"--batch {self.batch}: {who} has one sample, which BatchNorm cannot normalise; take another batch"
                 )
 
-    def fit_local(self, setting: Setting) -> None:
-        """Refuses a local part of which nothing trains."""
-        part = self.trainable(setting)
+    def check_local(self) -> None:
+        """Refuses a local part of which nothing trains; for methods that train the auxiliary head.
+
+        Raises:
+            UserError: it is so.
+        """
+        part = self.trainable()
         if part.start == part.stop:
             raise UserError(f"--freeze {self.freeze}: nothing of the local part is left to train")
+
+    @property
+    def problem(self) -> Split:
+        """The network in its parts."""
+        return self.setting.problem
+
+    @property
+    def kernel(self) -> str:
+        """What computes a step, for the record."""
+        return self.problem.kernel_name(self.batch)
 
     @property
     def running(self) -> bool:
@@ -109,44 +123,45 @@ class Training:
 
     # --- a client
 
-    def batches(self, setting: Setting, client: Client, r: int) -> Iterator[NDArray[np.int64]]:
-        """The positions of each local step: passes over the data, shuffled anew, the last batch of each the rest."""
-        generator, left = setting.streams(Purpose.BATCH, r=r, i=client.i), self.steps(setting, client.i)
+    def batches(self, i: int, r: int) -> Iterator[Batch]:
+        """Positions of each of client i's local steps: passes over the data, shuffled anew, the rest last in each."""
+        generator, left, size = self.setting.streams(Purpose.BATCH, r=r, i=i), self.steps(i), len(self.setting.data[i])
         while left:
-            order = generator.permutation(len(client.data))
-            for start in range(0, len(order), self.batch)[:left]:
+            order: NDArray[Any] = generator.permutation(size)
+            for start in range(0, size, self.batch)[:left]:
                 yield order[start : start + self.batch]
                 left -= 1
 
-    def samples(self, setting: Setting, i: int, q: int) -> int:
+    def samples(self, i: int, q: int) -> int:
         """Samples of local step q of client i."""
-        size = len(setting.data[i])
+        size = len(self.setting.data[i])
         each = -(-size // self.batch)
         return min(self.batch, size - q % each * self.batch)
 
-    def steps(self, setting: Setting, i: int) -> int:
+    def steps(self, i: int) -> int:
         """h of client i."""
-        return self.h or -(-len(setting.data[i]) // self.batch)
+        return self.h or -(-len(self.setting.data[i]) // self.batch)
 
-    def uploads(self, setting: Setting, i: int, q: int) -> bool:
+    def uploads(self, i: int, q: int) -> bool:
         """Whether local step q goes up."""
-        last = self.steps(setting, i) - 1
+        last = self.steps(i) - 1
         return q % self.k == 0 if self.upload_at == "first" else q % self.k == self.k - 1 or q == last
 
-    def inputs(self, setting: Setting, client: Client, positions: NDArray[np.int64], r: int, q: int) -> Any:
+    def inputs(self, client: Client, positions: Batch, r: int, q: int) -> tuple[Tensor, Tensor]:
         """Inputs and labels of a local step, on the device."""
-        x, labels = setting.problem.samples(client.data, positions)
+        x, labels = self.problem.samples(client.data, positions)
         if self.augment == "none":
             return x, labels
-        return augmented(x, setting.streams(Purpose.AUGMENT, r=r, i=client.i, t=q)), labels
+        generator = self.setting.streams(Purpose.AUGMENT, r=r, i=client.i, t=q)
+        return self.problem.augmentation(self.augment)(x, generator), labels
 
-    def trainable(self, setting: Setting, head: bool = True) -> slice:
+    def trainable(self, head: bool = True) -> slice:
         """What of theta_l moves; the auxiliary head only where the method trains it, `head`."""
-        start, stop = 0, setting.problem.local.n
+        start, stop = 0, self.problem.local.n
         if self.freeze == "client":
-            start = setting.problem.n_client
+            start = self.problem.n_client
         if self.freeze == "auxiliary" or not head:
-            stop = setting.problem.n_client
+            stop = self.problem.n_client
         return slice(start, stop)
 
     def moments(self, client: Client, message: Model) -> dict[str, Any]:
@@ -157,50 +172,49 @@ class Training:
             client.memory["moments"] = {}
         return client.memory["moments"]  # type: ignore[no-any-return]
 
+    def update(self, client: Client, message: Ask) -> Update:
+        """The model after the local steps, which `LocalSteps.done` left; it need not be kept any longer."""
+        moments = client.memory.pop("moments") if self.state == "average" else {}
+        return Update(client.memory.pop("theta"), client.memory.pop("buffers"), moments)
+
+    def score(self, client: Client, message: Whole) -> Scored:
+        """Sums over the client's share of the test samples, at an evaluation."""
+        return scored(self.setting, client, message)
+
     # --- the server
 
-    def participants(self, setting: Setting, r: int) -> list[int]:
-        """S_r, ascending."""
-        return participants(setting, self.beta, r)
+    def start(self, head: bool = True) -> State:
+        """The parts as the problem makes them.
 
-    def shares(self, setting: Setting) -> dict[int, float]:
+        Args:
+            head: whether the method trains the auxiliary head.
+        """
+        theta, buffers = self.problem.local.initial()
+        theta_s, buffers_s = self.problem.top.initial()
+        moments = self.rule.memory(theta[self.trainable(head)]) if self.state == "average" else {}
+        return State(theta, buffers, theta_s, buffers_s, {}, moments=moments)
+
+    def participants(self, r: int) -> list[int]:
+        """S_r, ascending."""
+        return participants(self.setting, self.beta, r)
+
+    def shares(self) -> Mapping[int, float]:
         """{i: w_i} of all clients, summing to 1."""
-        sizes = [1 if self.weights == "uniform" else len(data) for data in setting.data]
+        sizes = [1 if self.weights == "uniform" else len(data) for data in self.setting.data]
         return {i: size / sum(sizes) for i, size in enumerate(sizes)}
 
-    def groups(self, setting: Setting, r: int) -> list[list[int]]:
+    def groups(self, r: int) -> list[list[int]]:
         """S_r in the groups that are asked one after the other, each in the order in which the server meets it."""
-        to = self.participants(setting, r)
+        to = self.participants(r)
         if self.order == "client_major":
             return [[i] for i in to]
-        return [setting.streams(Purpose.ORDER, r=r).permutation(to).tolist()]
+        return [self.setting.streams(Purpose.ORDER, r=r).permutation(to).tolist()]
 
+    def mean(self, clients: Clients, to: list[int]) -> Update:
+        """The mean of the models of the participants `to` by their weights."""
+        return clients.mean(self.update, Ask(), to=to, weights=self.shares())  # type: ignore[no-any-return]
 
-def first_state(setting: Setting, training: Training, head: bool = True) -> State:
-    """The parts as the problem makes them.
-
-    Args:
-        head: whether the method trains the auxiliary head.
-    """
-    problem = setting.problem
-    theta, buffers = problem.local.initial()
-    theta_s, buffers_s = problem.top.initial()
-    averages = training.state == "average"
-    moments = training.rule.memory(theta[training.trainable(setting, head)]) if averages else {}
-    return State(theta, buffers, theta_s, buffers_s, {}, moments=moments)
-
-
-def augmented(x: Tensor, generator: np.random.Generator) -> Tensor:
-    """Images (B, channels, height, width), padded by 4 zeros, cropped back at random, mirrored with probability 1/2."""
-    import torch
-
-    count, _, height, width = x.shape
-    up, left = torch.from_numpy(generator.integers(0, 9, (2, count))).to(x.device)
-    flip = torch.from_numpy(generator.random(count) < 0.5).to(x.device)
-    padded = torch.nn.functional.pad(x, (4, 4, 4, 4))
-    rows = up[:, None] + torch.arange(height, device=x.device)
-    columns = torch.arange(width, device=x.device).expand(count, width)
-    columns = left[:, None] + torch.where(flip[:, None], columns.flip(1), columns)
-    which = torch.arange(count, device=x.device)[:, None, None]
-    found = padded.permute(0, 2, 3, 1)[which, rows[:, :, None], columns[:, None, :]]
-    return found.permute(0, 3, 1, 2)  # channels last in memory, as they came
+    def evaluate(self, state: State, clients: Clients) -> Report:
+        """The test samples scored by all clients."""
+        whole = Whole(state.theta, state.buffers, state.theta_s, state.buffers_s)
+        return report_of(self.problem, [reply for _, reply in clients.ask(self.score, whole, counted=False)])
