@@ -103,8 +103,7 @@ class Network:
 
     def initial(self, generator: np.random.Generator) -> Array:
         """(n,) what the module came with: its own initialisation (drawn under `seeded`), or trained parameters."""
-        x = torch.cat([p.detach().reshape(-1) for p in self.module.parameters() if p.requires_grad])
-        return np.asarray(x.cpu().numpy(), self.dtype)
+        return self._function.initial()
 
     def loss(self, x: Array, data: Dataset) -> float:
         """Mean cross-entropy of x (n,) over all of `data`, summed in float64."""
