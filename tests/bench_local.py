@@ -22,6 +22,7 @@ from threadpoolctl import threadpool_info, threadpool_limits  # type: ignore[imp
 from zofl_mpi.data import Dataset
 from zofl_mpi.numerics.schedules import stepsizes
 from zofl_mpi.problems.softmax import Softmax
+from zofl_mpi.problems.terms import Terms
 from zofl_mpi.run.streams import Purpose, Streams
 
 STREAMS = Streams(1)
@@ -49,7 +50,7 @@ def draw(batch: int, steps: int) -> tuple[Array, NDArray[np.int64], NDArray[np.f
 def ours(kernel: str, data: Dataset, batch: int, steps: int) -> Solve:
     """The pair in one call of our kernel."""
     x, batches, sizes = draw(batch, steps)
-    problem = Softmax(FEATURES, CLASSES, np.ones(1), mu=MU, kernel=kernel)
+    problem = Softmax(FEATURES, CLASSES, np.ones(1), Terms(mu=(MU,)), kernel=kernel)
     return lambda: problem.lower(0, data, x, x, batches, sizes)
 
 

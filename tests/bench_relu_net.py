@@ -147,7 +147,7 @@ def local_steps(data: Dataset, batch: int, steps: int, repeats: int) -> None:
         a = torch.from_numpy(x[0].copy()).requires_grad_()
         for b in torch.from_numpy(batches):
             Z, w = a[: -NET.hidden].reshape(NET.hidden, FEATURES), a[-NET.hidden :]
-            units = torch.nn.functional.softplus(torch.nn.functional.linear(everything[b], Z), NET.beta)
+            units = torch.nn.functional.softplus(torch.nn.functional.linear(everything[b], Z), NET.rectifier)
             loss = (units @ w - targets[b]).square().mean() / 2 + NET.lam / 2 * (a @ a)
             (g,) = torch.autograd.grad(loss, a)
             with torch.no_grad():

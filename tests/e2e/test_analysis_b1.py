@@ -231,7 +231,7 @@ def test_all_methods_are_measured_on_the_same_nonsmooth_objective(made: Path, sc
     path = results(made, "methods", **where)[0]
     run = records.load(path)
     federation = Samples(data="digits", m=3, server_fraction=0.0).federation(Alone(), Streams(1))
-    problem = ReLUNet(federation.test.features, beta=1.0)
+    problem = ReLUNet(federation.test.features, rectifier=1.0)
     x = run.final["x"]
     losses = [problem.losses(i, x[None], data)[0] for i, data in enumerate(federation.clients)]
     sizes = [len(data) for data in federation.clients]

@@ -19,6 +19,7 @@ from zofl_mpi.problems import network
 from zofl_mpi.problems.models import CNN, MLP
 from zofl_mpi.problems.network import Network, seeded
 from zofl_mpi.problems.softmax import Softmax
+from zofl_mpi.problems.terms import Terms
 from zofl_mpi.run.clients import Client
 from zofl_mpi.run.setting import Setting
 from zofl_mpi.run.streams import Purpose, Streams
@@ -28,7 +29,6 @@ STREAMS = Streams(5)
 N, SHAPE, C = 50, (1, 4, 4), 3
 p = 16
 WEIGHTS = np.array([0.1, 0.35, 0.25])
-ROLES = {"lam": 0.8, "mu": (0.5, 1.0, 2.0)}
 GENERATOR = STREAMS(Purpose.SYNTHETIC)
 BYTES, LABELS = GENERATOR.integers(0, 256, (2 * N, p), dtype=np.uint8), GENERATOR.integers(0, C, 2 * N)
 ROWS = GENERATOR.permutation(2 * N)[:N]
@@ -45,8 +45,13 @@ def linear(bias=False):
     return MLP(p, C, ()) if bias else nn.Sequential(nn.Flatten(), nn.Linear(p, C, bias=False))
 
 
-def problem(module, dtype=np.float64, shape=SHAPE, **settings):
-    return Network(module, shape, C, WEIGHTS, dtype=dtype, **(ROLES | settings))
+def terms(**settings):
+    return Terms(**({"lam": 0.8, "mu": (0.5, 1.0, 2.0)} | settings))
+
+
+def problem(module, dtype=np.float64, shape=SHAPE, convolution="auto", **settings):
+    """Further arguments are those of `terms`."""
+    return Network(module, shape, C, WEIGHTS, terms(**settings), convolution, dtype)
 
 
 def cnn(dtype=np.float64, **settings):
@@ -71,13 +76,13 @@ def close(a, b, tolerance=1e-10):
 
 
 @DTYPES
-@pytest.mark.parametrize("settings", [{}, {"mu": 0.0}, {"radius": (0.3, 0.2, np.inf)}], ids=str)
+@pytest.mark.parametrize("settings", [{}, {"mu": (0.0,)}, {"radius": (0.3, 0.2, np.inf)}], ids=str)
 @pytest.mark.parametrize("name", DATA)
 def test_a_linear_layer_has_the_local_solves_of_softmax_regression(dtype, tolerance, settings, name, monkeypatch):
     """Mutations: mu (x - y); mu, radius of another client; no projection; scale or shift left out; order of steps."""
     monkeypatch.setattr(network, "BLOCK_BYTES", 5 * 6 * p * 8)  # several blocks of steps
     ours = problem(linear(), dtype, **settings)
-    theirs = Softmax(p, C, WEIGHTS, dtype=dtype, kernel="numpy", **(ROLES | settings))
+    theirs = Softmax(p, C, WEIGHTS, terms(**settings), dtype=dtype, kernel="numpy")
     x, y = points(2, ours.n, 1, dtype), points(2, ours.n, 2, dtype)
     result = ours.lower(1, DATA[name], x, y, batches(40, 6), 0.5 / np.arange(1, 41))
     assert result.dtype == dtype
@@ -92,7 +97,7 @@ def test_a_linear_layer_has_the_local_solves_of_softmax_regression(dtype, tolera
 def test_a_linear_layer_has_the_values_of_softmax_regression(dtype, tolerance, bias, monkeypatch):
     """Mutations: the mean of blocks of unequal size; the last block dropped; a mix not divided by the counts."""
     monkeypatch.setattr(network, "BLOCK", 7)
-    ours, theirs = problem(linear(bias), dtype), Softmax(p, C, WEIGHTS, dtype=dtype, bias=bias, **ROLES)
+    ours, theirs = problem(linear(bias), dtype), Softmax(p, C, WEIGHTS, terms(), dtype=dtype, bias=bias)
     x, y = points(2, ours.n, 1, dtype)
     W = np.concatenate([x[: C * p].reshape(C, p), x[C * p :].reshape(C, -1)], axis=1).ravel()  # the bias a column
     batch, mix = np.array([3, 1, 4, 1, 5, 9, 2, 6, 5]), np.array([0.5, 0.0, 0.5])
@@ -164,7 +169,7 @@ def test_images_of_several_channels_are_planes_one_behind_the_other():
 
 def test_points_solved_together_are_points_solved_alone_bit_for_bit():
     """Mutations: one module's parameters left in it for the next point; a second row at an odd address."""
-    ours = cnn(np.float32, radius=0.4)
+    ours = cnn(np.float32, radius=(0.4,))
     x, y = points(3, ours.n, 1, np.float32), points(3, ours.n, 2, np.float32)
     samples, steps = batches(9, 5), np.full(9, 0.1)
     together = ours.lower(0, UNIT, x, y, samples, steps)
@@ -188,7 +193,7 @@ def test_no_proximal_term_is_no_operation_and_leaves_the_first_step_alone():
 
 
 def test_no_steps_and_radius_zero_leave_what_they_should_bit_for_bit():
-    ours = cnn(np.float32, radius=0.0)
+    ours = cnn(np.float32, radius=(0.0,))
     x, y = points(2, ours.n, 1, np.float32), points(2, ours.n, 2, np.float32)
     same = ours.lower(0, UNIT, x, y, batches(0, 3), np.zeros(0))
     assert np.array_equal(same, y)
@@ -234,7 +239,7 @@ def test_another_process_has_the_same_bits():
 def test_what_is_not_finite_comes_out_without_a_warning(bad):
     """The caller detects divergence by it. Mutation: a projection that maps it to x."""
     for radius in (np.inf, 1.0):
-        ours = cnn(np.float32, radius=radius)
+        ours = cnn(np.float32, radius=(radius,))
         x = points(2, ours.n, dtype=np.float32)
         y = x.copy()
         y[1, -1] = bad
@@ -346,7 +351,7 @@ def test_what_the_refusal_recommends_is_accepted(part):
         (linear(), {"dtype": np.float16}, "float32 or float64"),
         (linear(), {"mu": (1.0, 2.0)}, "2 values for 3 clients"),
         (linear(), {"convolution": "fourier"}, "convolution 'fourier': allowed are auto, direct"),
-        (linear(), {"radius": -1.0}, "radius -1.0: must be a number, at least 0"),
+        (linear(), {"radius": (-1.0,)}, "radius -1.0: must be a number, at least 0"),
         (linear(), {"shape": (1, 5, 4)}, r"does not take inputs of shape \(1, 5, 4\): "),
         (nn.Flatten(), {}, r"output of shape \(16,\), not to 3 logits"),
         (nn.Conv2d(3, 4, 3), {}, r"does not take inputs of shape \(1, 4, 4\): "),
@@ -364,7 +369,7 @@ def test_settings_that_cannot_be_are_named(module, settings, text):
 def test_the_cnn_runs_in_zo_hfl(shape, n):
     pixels = int(np.prod(shape))
     data = Dataset(GENERATOR.integers(0, 256, (20, pixels), dtype=np.uint8), np.full(20, 7), 10, scale=1 / 255)
-    ours = Network(seeded(lambda: CNN(shape, 10), STREAMS(Purpose.START)), shape, 10, WEIGHTS, mu=1.0)
+    ours = Network(seeded(lambda: CNN(shape, 10), STREAMS(Purpose.START)), shape, 10, WEIGHTS, Terms(mu=(1.0,)))
     assert ours.n == n
     method = ZOHFL(Setting(ours, STREAMS, (data,) * 3, data, data, dtype=np.dtype(np.float32)), tau=(5.0,), batch=8)
     x = ours.initial(STREAMS(Purpose.START))

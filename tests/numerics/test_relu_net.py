@@ -73,7 +73,7 @@ def test_losses_are_those_of_the_printed_formula(name):
 @pytest.mark.parametrize("name", DATA)
 def test_loss_is_that_of_the_smooth_twin_on_all_samples(name):
     """Mutations: the true rectifier; 1/beta left out; only a batch."""
-    problem, x = net(beta=3.0), points(1)[0]
+    problem, x = net(rectifier=3.0), points(1)[0]
     expected = slow(problem, x, DATA[name], range(N), softplus(3.0)) + ridge(0.3, x)
     np.testing.assert_allclose(problem.loss(x, DATA[name]), expected, rtol=1e-12)
 
@@ -82,7 +82,7 @@ def test_loss_is_that_of_the_smooth_twin_on_all_samples(name):
 @pytest.mark.parametrize("name", DATA)
 def test_gradient_is_the_slope_of_the_smooth_loss(name, scale):
     """Mutations: the logistic function without beta; w_q or the inputs' scale left out; ridge 2 lam; 1/B twice."""
-    problem, x, h = net(beta=3.0, loss_scale=scale), points(1)[0], 1e-5
+    problem, x, h = net(rectifier=3.0, loss_scale=scale), points(1)[0], 1e-5
     g = problem.gradient(x, DATA[name])
     slopes = [
         (problem.loss(x + h * e, DATA[name]) - problem.loss(x - h * e, DATA[name])) / (2 * h) for e in np.eye(problem.n)
@@ -104,19 +104,19 @@ def test_the_smooth_loss_tends_to_the_true_one_from_log_2_over_beta():
     true = net(lam=0.0).losses(0, x[None], UNIT)[0]
     for beta in (3.0, 10.0, 30.0):
         d = Q * math.log(2) / beta
-        gap = abs(net(lam=0.0, beta=beta).loss(x, UNIT) - true)
+        gap = abs(net(lam=0.0, rectifier=beta).loss(x, UNIT) - true)
         assert 0 < gap <= d * math.sqrt(2 * true) + d**2 / 2
     dark = Dataset(np.zeros((1, p), np.uint8), np.zeros(1, np.uint8), C)  # every unit is at its kink, the worst place
-    assert net(lam=0.0, beta=4.0).loss(x, dark) == pytest.approx((1 - Q * math.log(2) / 4) ** 2 / 2, rel=1e-12)
-    assert net(lam=0.0, beta=1e12).loss(x, UNIT) == pytest.approx(true, rel=1e-10)
+    assert net(lam=0.0, rectifier=4.0).loss(x, dark) == pytest.approx((1 - Q * math.log(2) / 4) ** 2 / 2, rel=1e-12)
+    assert net(lam=0.0, rectifier=1e12).loss(x, UNIT) == pytest.approx(true, rel=1e-10)
 
 
 def test_large_arguments_of_the_smooth_rectifier_overflow_nowhere():
     """exp(1e6) is infinite. Mutation: log(1 + exp(beta t))."""
     x = 1e3 * points(1)[0]
-    smooth, true = net(beta=1e3).loss(x, UNIT), net().losses(0, x[None], UNIT)[0]
+    smooth, true = net(rectifier=1e3).loss(x, UNIT), net().losses(0, x[None], UNIT)[0]
     assert smooth == pytest.approx(true, rel=1e-8)
-    assert np.isfinite(net(beta=1e3).gradient(x, UNIT)).all()
+    assert np.isfinite(net(rectifier=1e3).gradient(x, UNIT)).all()
 
 
 def test_points_together_are_points_alone():
@@ -323,7 +323,7 @@ def test_the_mean_estimate_over_a_frame_is_the_gradient_to_order_eta(eta):
     assert np.abs(activations).min() > 3 * eta  # |U| < 3
     frame = np.linalg.qr(STREAMS(Purpose.DIRECTION).standard_normal((problem.n, problem.n)))[0]
     mean = np.mean([zo.central(lambda z: problem.losses(0, z[None], UNIT)[0], x, v, eta) for v in frame.T], axis=0)
-    gradient = net(lam=0.3, beta=1e9).gradient(x, UNIT)
+    gradient = net(lam=0.3, rectifier=1e9).gradient(x, UNIT)
     assert np.abs(mean - gradient).max() < max(0.1 * eta, 1e-8) * np.abs(gradient).max()
 
 
@@ -382,8 +382,8 @@ def test_a_point_that_is_not_finite_gives_no_warning():
         ({"hidden": 0}, "--hidden 0: must be a whole number, at least 1"),
         ({"lam": -0.1}, "--lam -0.1: must be a number, at least 0"),
         ({"lam": math.nan}, "--lam nan: must be a number, at least 0"),
-        ({"beta": 0.0}, "--beta 0.0: must be a number above 0"),
-        ({"beta": math.inf}, "--beta inf: must be a number above 0"),
+        ({"rectifier": 0.0}, "--rectifier 0.0: must be a number above 0"),
+        ({"rectifier": math.inf}, "--rectifier inf: must be a number above 0"),
         ({"loss_scale": "total"}, "--loss-scale total: must be mean or sum"),
         ({"dtype": np.int32}, "float32 or float64"),
     ],

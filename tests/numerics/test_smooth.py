@@ -28,6 +28,7 @@ from tests.numerics.first_order import (
 )
 from zofl_mpi.data import Dataset
 from zofl_mpi.problems.softmax import Softmax
+from zofl_mpi.problems.terms import Terms
 from zofl_mpi.run.streams import Purpose
 
 PIXEL_KINDS = {
@@ -62,7 +63,7 @@ def test_softmax_descends_as_a_plain_loop(
     hierarchical mu or radius; mu of the start in place of the displacement; a step too many.
     """
     data = PIXEL_KINDS[kind]
-    problem = Softmax(p, C, np.ones(m) / m, mu=2.0, radius=0.01, bias=bias, dtype=dtype, kernel=kernel)
+    problem = Softmax(p, C, np.ones(m) / m, Terms(1.0, (2.0,), (0.01,)), bias, kernel, dtype)
     y, shift = (STREAMS(Purpose.START, t=t).standard_normal(problem.n).astype(dtype) for t in (1, 2))
     kept = y.copy()
     for B in (1, 5):

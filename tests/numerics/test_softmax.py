@@ -14,6 +14,7 @@ from zofl_mpi.data import Dataset
 from zofl_mpi.errors import UserError
 from zofl_mpi.numerics.descent import descend
 from zofl_mpi.problems.softmax import Softmax
+from zofl_mpi.problems.terms import Terms
 from zofl_mpi.run.streams import Purpose, Streams
 
 STREAMS = Streams(11)
@@ -41,7 +42,10 @@ UNIT = DATA["bytes in [0, 1]"]
 
 
 def softmax(**settings):
-    return Softmax(p, C, WEIGHTS, **({"dtype": np.float64, "lam": 0.8, "mu": (0.5, 1.0, 2.0)} | settings))
+    """Arguments of `Terms` and of `Softmax`."""
+    terms = {name: settings.pop(name) for name in ("lam", "mu", "radius") if name in settings}
+    terms = Terms(**({"lam": 0.8, "mu": (0.5, 1.0, 2.0)} | terms))
+    return Softmax(p, C, WEIGHTS, terms, **({"dtype": np.float64} | settings))
 
 
 def points(k, n, t=0, dtype=np.float64):
@@ -117,7 +121,7 @@ def test_loss_and_gradient_agree_with_autograd():
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-12), (np.float32, 1e-4)])
 @pytest.mark.parametrize("B", [1, 2, 5, 33])
-@pytest.mark.parametrize("settings", [{}, {"bias": True}, {"radius": (0.3, 0.2, np.inf)}, {"mu": 0.0}], ids=str)
+@pytest.mark.parametrize("settings", [{}, {"bias": True}, {"radius": (0.3, 0.2, np.inf)}, {"mu": (0.0,)}], ids=str)
 @pytest.mark.parametrize("name", DATA)
 def test_lower_is_the_generic_loop(kernel, dtype, tolerance, B, settings, name):
     """Mutations: s for s^2; keep without mu; 1/B; another client's mu, radius; radius not scaled; order of steps."""
@@ -134,7 +138,7 @@ def test_lower_is_the_generic_loop(kernel, dtype, tolerance, B, settings, name):
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_points_solved_together_are_points_solved_alone(kernel):
     """Mutations: a softmax over the classes of all models; labels of the first model only; one norm for all rows."""
-    problem = softmax(kernel=kernel, radius=0.4)
+    problem = softmax(kernel=kernel, radius=(0.4,))
     x, y, steps = points(5, problem.n, 1), points(5, problem.n, 2), np.full(30, 0.3)
     together = problem.lower(0, UNIT, x, y, batches(30, 6), steps)
     close(together, [problem.lower(0, UNIT, x[j : j + 1], y[j : j + 1], batches(30, 6), steps)[0] for j in range(5)])
@@ -204,7 +208,7 @@ def test_scaled_inputs_are_inputs_that_were_scaled_before(name):
 @pytest.mark.parametrize("name", ["bytes in [0, 1]", "per feature"])
 def test_radius_zero_and_no_steps_leave_what_they_should_bit_for_bit(kernel, name):
     """Mutation: returning (s x) / s."""
-    problem = softmax(kernel=kernel, dtype=np.float32, radius=0.0)
+    problem = softmax(kernel=kernel, dtype=np.float32, radius=(0.0,))
     x, y = points(200, problem.n, 1, np.float32), points(200, problem.n, 2, np.float32)
     assert np.array_equal(problem.lower(0, DATA[name], x, y, batches(5, 3), np.full(5, 0.1)), x)
     same = problem.lower(0, DATA[name], x, y, batches(0, 3), np.zeros(0))
@@ -245,7 +249,7 @@ def test_what_is_not_finite_comes_out_without_a_warning(kernel, B, bad):
     Mutations: fast mathematics without NaN; a projection that maps infinity to x.
     """
     for radius in (np.inf, 1.0):
-        problem = softmax(kernel=kernel, dtype=np.float32, radius=radius)
+        problem = softmax(kernel=kernel, dtype=np.float32, radius=(radius,))
         x = points(2, problem.n, dtype=np.float32)
         y = x.copy()
         y[1, 2] = bad
@@ -330,7 +334,7 @@ def test_auto_follows_its_fixed_rule(monkeypatch):
         ({"dtype": np.float16}, "float32 or float64"),
         ({"kernel": "cuda"}, "allowed are auto, numpy, numba"),
         ({"mu": (1.0, 2.0)}, "2 values for 3 clients"),
-        ({"radius": -1.0}, "radius -1.0: must be a number, at least 0"),
+        ({"radius": (-1.0,)}, "radius -1.0: must be a number, at least 0"),
         ({"lam": np.nan}, "lam nan"),
     ],
 )

@@ -18,6 +18,7 @@ import pytest
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.zo_hfl import ZOHFL, Model, Report, Solutions, State, Values
 from zofl_mpi.problems.known.quadratic import Bowl, Corner, Quadratic
+from zofl_mpi.problems.terms import Terms
 from zofl_mpi.run import loop, records
 from zofl_mpi.run.clients import Client, ClientError
 from zofl_mpi.run.desk import STEPS, Nothing
@@ -28,7 +29,7 @@ from zofl_mpi.run.setting import Setting
 from zofl_mpi.run.streams import Purpose, Streams
 from zofl_mpi.run.world import Alone
 from zofl_mpi.settings.samples import Samples
-from zofl_mpi.settings.zo_hfl import SOFTMAX, SoftmaxModel, Terms
+from zofl_mpi.settings.zo_hfl import SOFTMAX
 
 STREAMS = Streams(7)
 n, m, lam, eta = 5, 3, 1.7, 0.4
@@ -428,8 +429,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., S
         patch.setenv("ZOFL_CACHE", str(tmp_path_factory.mktemp("cache")))
 
         def build(dtype: str = "float32", **model: Any) -> Setting:
-            parts = (Samples(m=5, alpha=0.5), SoftmaxModel(), Terms())
-            values = {name: value for part in parts for name, value in vars(part).items()}
+            values = {**vars(Samples(m=5, alpha=0.5)), **vars(Terms()), "bias": False, "kernel": "auto"}
             return SOFTMAX.build({**values, **model}, Alone(), STREAMS, dtype, "cpu")
 
         yield build

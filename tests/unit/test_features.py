@@ -14,7 +14,7 @@ from zofl_mpi.run.streams import Purpose, Streams
 
 STREAMS = Streams(3)
 GENERATOR = STREAMS(Purpose.SYNTHETIC)
-SMALL = Filters(count=4, size=3, pool=2)
+SMALL = Filters(4, 3, pool=2)
 IMAGES = Raw(
     GENERATOR.integers(0, 256, (40, 2 * 6 * 6), dtype=np.uint8),
     np.arange(40) % 3,
@@ -29,7 +29,7 @@ def plain(raw: Raw, filters: Filters) -> np.ndarray:
     """The definition, for an even number of positions."""
     shape = image_shape(raw.inputs.shape[1], raw.channels)
     x = (raw.inputs / raw.levels).reshape(-1, *shape)
-    windows = np.lib.stride_tricks.sliding_window_view(x, (filters.size, filters.size), axis=(2, 3))
+    windows = np.lib.stride_tricks.sliding_window_view(x, (filters.filter_size, filters.filter_size), axis=(2, 3))
     responses = np.maximum(np.einsum("bcijuv,kcuv->bkij", windows, filters.draw(raw.channels).astype(float)), 0)
     B, k, side, _ = responses.shape
     cells = responses.reshape(B, k, filters.pool, side // filters.pool, filters.pool, side // filters.pool)
@@ -52,12 +52,12 @@ def test_floats_are_filtered_as_they_are():
 
 
 def test_filters_have_mean_zero_and_norm_one_and_depend_on_their_seed_alone():
-    drawn = Filters(8, 5, seed=2).draw(3)
+    drawn = Filters(8, 5, features_seed=2).draw(3)
     assert drawn.shape == (8, 3, 5, 5)
     np.testing.assert_allclose(drawn.sum(axis=(1, 2, 3)), 0, atol=1e-5)
     np.testing.assert_allclose(np.square(drawn).sum(axis=(1, 2, 3)), 1, rtol=1e-5)
-    assert np.array_equal(Filters(8, 5, pool=3, seed=2).draw(3), drawn)
-    assert not np.isclose(Filters(8, 5, seed=1).draw(3), drawn).any()
+    assert np.array_equal(Filters(8, 5, pool=3, features_seed=2).draw(3), drawn)
+    assert not np.isclose(Filters(8, 5, features_seed=1).draw(3), drawn).any()
     assert np.array_equal(np.abs(Filters(8, 1).draw(1)), np.ones((8, 1, 1, 1)))
 
 
@@ -66,7 +66,13 @@ def test_the_cache_keeps_one_entry_for_each_set_of_images_and_parameters(tmp_pat
     base = cache.identify("squares", lambda: IMAGES)
     other = cache.identify("others", lambda: IMAGES)
     cache.prepare(base, tmp_path)
-    variants = [SMALL, *(replace(SMALL, **change) for change in ({"count": 5}, {"size": 2}, {"pool": 1}, {"seed": 1}))]
+    variants = [
+        SMALL,
+        *(
+            replace(SMALL, **change)
+            for change in ({"filters": 5}, {"filter_size": 2}, {"pool": 1}, {"features_seed": 1})
+        ),
+    ]
     keys = [features.sources(base, filters).key for filters in variants]
     keys += [features.sources(other, SMALL).key, base.key]
     assert len(set(keys)) == len(keys)
@@ -119,12 +125,12 @@ def test_what_is_no_square_image_is_refused(features_, channels):
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"count": 0}, "--filters 0: must be"),
-        ({"size": 0}, "--filter-size 0: must be"),
+        ({"filters": 0}, "--filters 0: must be"),
+        ({"filter_size": 0}, "--filter-size 0: must be"),
         ({"pool": 0}, "--pool 0: must be"),
-        ({"size": 7}, "--filter-size 7: .* 0 positions along images of 6 x 6"),
-        ({"count": 10**12}, "--filters 1000000000000: .* GiB, this machine has"),
-        ({"size": 5, "pool": 3}, "--filter-size 5: .* 2 positions along images of 6 x 6, --pool 3"),
+        ({"filter_size": 7}, "--filter-size 7: .* 0 positions along images of 6 x 6"),
+        ({"filters": 10**12}, "--filters 1000000000000: .* GiB, this machine has"),
+        ({"filter_size": 5, "pool": 3}, "--filter-size 5: .* 2 positions along images of 6 x 6, --pool 3"),
     ],
 )
 def test_parameters_that_cannot_be_are_named(change, text):

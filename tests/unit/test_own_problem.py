@@ -16,8 +16,10 @@ from threadpoolctl import threadpool_limits
 from tests.agreement import differences
 from tests.conftest import Completed
 from zofl_mpi import zo_hfl
+from zofl_mpi.errors import UserError
+from zofl_mpi.problems.terms import Terms
 from zofl_mpi.run import cli, records
-from zofl_mpi.run.plan import problem_of
+from zofl_mpi.run.plan import problem_of, understand
 
 HEAD = '''
 """Least squares on one-hot labels."""
@@ -108,6 +110,12 @@ HIERARCHICAL = """
     def solution(self, i, data, x):
         return None
 """
+PARTS = (HEAD + SMOOTH).replace(
+    "    federation: Federation\n", "    features: int = given()\n    classes: int = given()\n"
+)
+"""Asks the run for no more than it needs."""
+PARTS = PARTS.replace("self.federation.server.", "self.").replace("import Federation", "import Dataset")
+PARTS = PARTS.replace("import numpy as np\n", "import numpy as np\n\nfrom zofl_mpi import given\n", 1)
 KINDS = {"smooth": HEAD + SMOOTH, "hierarchical": HEAD + HIERARCHICAL, "both": HEAD + SMOOTH + HIERARCHICAL}
 TINY = ["--data", "synthetic", "--synthetic-samples", "200", "--synthetic-features", "6", "--synthetic-classes", "3"]
 TINY += ["--m", "3"]
@@ -189,6 +197,27 @@ def test_a_users_problem_runs_with_its_own_flags(
     assert differences(here / "a.h5", here / "b.h5") == []
     assert done_here(*RUN, *own[:-4], "--out", "c.h5") == 0
     assert "final/x" in differences(here / "a.h5", here / "c.h5")
+
+
+def test_a_problem_may_be_given_parts_of_its_data(here: Path, written: Written) -> None:
+    """The same numbers as with the whole federation. Mutations: the features for the classes; a flag for a part."""
+    for name, source in (("whole.h5", KINDS["smooth"]), ("parts.h5", PARTS)):
+        own = ["--method", "fedavg", "--problem", f"{written(source)}:Squares", "--out", name]
+        assert done_here(*RUN, *own) == 0
+    assert differences("whole.h5", "parts.h5") == []
+
+
+def test_a_loss_with_terms_has_their_flags_where_they_serve(written: Written) -> None:
+    """Mutations: the flags for every method; none of them."""
+    terms = "    terms: Terms = given(Terms())\n"
+    head = KINDS["both"].replace("    federation: Federation\n", "    federation: Federation\n" + terms)
+    imports = "from zofl_mpi import given\nfrom zofl_mpi.problems.terms import Terms\n"
+    name = f"{written(head.replace('from dataclasses', imports + 'from dataclasses'))}:Squares"
+    assert problem_of(zo_hfl, name).roles == {"Hierarchical": {"hierarchy": Terms}, "Smooth": {}}
+    values = understand(zo_hfl, ["--problem", name, "--mu", "0.5", "2"]).values
+    assert (values["lam"], values["mu"]) == (1.0, (0.5, 2.0))
+    with pytest.raises(UserError, match="unknown flag --lam"):
+        understand(zo_hfl, ["--problem", name, "--method", "fedavg", "--lam", "0.5"])
 
 
 @pytest.mark.parametrize("method", ["fedprox", "scaffold", "server_sgd"])
@@ -297,6 +326,10 @@ def test_functions_that_it_lacks_are_named(
             "a dataclass with a field named federation",
         ),
         (lambda text: text + "\n\ndef squares(): ...\n\n\nSquares = squares\n", "is a function; it must be a class"),
+        (
+            lambda text: text.replace("    ridge: float = 0.25", "    ridge: float = __import__('zofl_mpi').given()"),
+            "the run cannot give Squares the field ridge; it gives federation, features, classes",
+        ),
         (lambda text: text + "\n\nSquares = 3\n", "is a int; it must be a class"),
         (lambda text: text.replace("class Squares", "class Square"), "has no attribute 'Squares'"),
         (lambda text: "import nowhere_at_all\n" + text, "No module named 'nowhere_at_all'"),

@@ -35,27 +35,28 @@ class Filters:
     """Number and shape of random filters.
 
     Attributes:
-        count: filters; the features of an image are count * pool^2 numbers.
-        size: height and width of a filter in pixels; it covers all channels.
-        pool: the averages are over pool x pool cells.
-        seed: of the filters; no other seed plays a part, so that runs with other seeds find them in the cache.
+        filters: number of random filters; an input of the regression has filters * pool^2 numbers.
+        filter_size: height and width of a filter in pixels.
+        pool: the filters' positive responses are averaged over pool x pool cells of an image.
+        features_seed: of the filters; runs with other seeds share them.
     """
 
-    count: int = 256
-    size: int = 6
+    filters: int = 256
+    filter_size: int = 6
     pool: int = 2
-    seed: int = 0
+    features_seed: int = 0
 
     def __post_init__(self) -> None:
-        demand(0 <= self.seed < 2**53, "features_seed", self.seed, "a whole number from 0 to 2^53 - 1")
-        for field, flag in (("count", "filters"), ("size", "filter_size"), ("pool", "pool")):
-            value = getattr(self, field)
-            demand(value >= 1, flag, value, "a whole number, at least 1")
+        demand(
+            0 <= self.features_seed < 2**53, "features_seed", self.features_seed, "a whole number from 0 to 2^53 - 1"
+        )
+        for name in ("filters", "filter_size", "pool"):
+            demand(getattr(self, name) >= 1, name, getattr(self, name), "a whole number, at least 1")
 
     def draw(self, channels: int) -> NDArray[np.float32]:
-        """(count, channels, size, size) normal entries, then each filter with mean 0 and norm 1."""
-        shape = (self.count, channels, self.size, self.size)
-        drawn = Streams(self.seed)(Purpose.FILTERS).standard_normal(shape)
+        """(filters, channels, size, size) normal entries, then each filter with mean 0 and norm 1."""
+        shape = (self.filters, channels, self.filter_size, self.filter_size)
+        drawn = Streams(self.features_seed)(Purpose.FILTERS).standard_normal(shape)
         if drawn[0].size > 1:  # a filter of one number would be 0
             drawn -= drawn.mean(axis=(1, 2, 3), keepdims=True)
         return np.asarray(drawn / np.sqrt(np.square(drawn).sum(axis=(1, 2, 3), keepdims=True)), np.float32)
@@ -76,7 +77,8 @@ def image_shape(features: int, channels: int) -> tuple[int, int, int]:
 
 def sources(images: Sources, filters: Filters, cache_dir: Path | None = None) -> Sources:
     """The features of a data set that lies in the cache already when they are made."""
-    facts = {name: float(value) for name, value in vars(filters).items()}
+    names = ("count", "size", "pool", "seed")  # as the cache has always known them
+    facts = {name: float(value) for name, value in zip(names, vars(filters).values(), strict=True)}
     found = cache.identify(f"features-{images.key}", partial(_read, images, filters, cache_dir), parameters=facts)
     return replace(found, name=f"the random features of {images.name}")
 
@@ -86,7 +88,7 @@ def _read(images: Sources, filters: Filters, cache_dir: Path | None) -> Raw:
 
 
 def random_features(raw: Raw, filters: Filters) -> Raw:
-    """Inputs (N, count * pool^2) float32: the mean over each cell of max(0, filter correlated with image).
+    """Inputs (N, filters * pool^2) float32: the mean over each cell of max(0, filter correlated with image).
 
     About half a minute for CIFAR-10 on one core. Machines of different kinds may round differently.
 
@@ -94,22 +96,23 @@ def random_features(raw: Raw, filters: Filters) -> Raw:
         UserError: the inputs are no square images, or too small for such filters; the features exceed the memory.
     """
     shape = image_shape(raw.inputs.shape[1], raw.channels)
-    positions = shape[1] - filters.size + 1
+    positions = shape[1] - filters.filter_size + 1
     if positions < filters.pool:
         side = f"{shape[1]} x {shape[1]}"
         raise UserError(
-            f"--filter-size {filters.size}: such filters have {max(0, positions)} positions along images of {side}, "
-            f"--pool {filters.pool} needs as many: take smaller ones"
+            f"--filter-size {filters.filter_size}: such filters have {max(0, positions)} positions along images of "
+            f"{side}, --pool {filters.pool} needs as many: take smaller ones"
         )
-    size = 4 * len(raw.inputs) * filters.count * filters.pool**2
+    cells = filters.pool**2
+    size = 4 * len(raw.inputs) * filters.filters * cells
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if size > memory:  # the system would promise it, and kill the process later
         raise UserError(
-            f"--filters {filters.count}: {filters.count} x {filters.pool**2} features of {len(raw.inputs)} images take "
+            f"--filters {filters.filters}: {filters.filters} x {cells} features of {len(raw.inputs)} images take "
             f"{size / 2**30:.3g} GiB, this machine has {memory / 2**30:.3g}: ask for fewer"
         )
     weights = filters.draw(raw.channels)
-    inputs = np.empty((len(raw.inputs), filters.count * filters.pool**2), np.float32)
+    inputs = np.empty((len(raw.inputs), filters.filters * cells), np.float32)
     for start in range(0, len(inputs), BLOCK):
         images = np.asarray(raw.inputs[start : start + BLOCK], np.float32) / np.float32(raw.levels or 1)
         inputs[start : start + BLOCK] = _filtered(images.reshape(-1, *shape), weights, filters.pool)
@@ -117,7 +120,7 @@ def random_features(raw: Raw, filters: Filters) -> Raw:
 
 
 def _filtered(images: Array, weights: Array, pool: int) -> Array:
-    """(B, count * pool^2) of images (B, channels, height, width)."""
+    """(B, filters * pool^2) of images (B, channels, height, width)."""
     from torch import channels_last, from_numpy
     from torch.nn.functional import adaptive_avg_pool2d, conv2d
 

@@ -20,14 +20,13 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from zofl_mpi.data import Dataset
-from zofl_mpi.errors import UserError, demand
+from zofl_mpi.errors import demand
 from zofl_mpi.numerics.projections import simplex
 from zofl_mpi.problems import Array, Batch
+from zofl_mpi.problems.sums import BLOCK, QUIET, blocks, demand_floats, positions_of
+from zofl_mpi.run.fields import given
 
 Vector = NDArray[np.float64]
-
-QUIET = np.errstate(all="ignore")  # values that are not finite are the caller's to find
-BLOCK = 512  # samples that are looked at together when all data are
 
 
 @final
@@ -36,25 +35,25 @@ class Fair:
     """Fair classification as a `Bilevel` problem; n = C p, n_lower = C.
 
     A model x (n,) is the matrix W (C, p) row by row, as in torch's nn.Linear. Logits are computed in `dtype`, all that
-    follows in float64. f_i and h_i see the same samples.
+    follows in float64. f_i and h_i see the same samples. A mini-batch estimates class means: where a client has very
+    few samples of a class, one of them weighs much.
 
     Attributes:
         features: p, the length of one input.
         classes: C.
-        lam: of the term that keeps y bounded, > 0; [B] is silent on it.
-        y_set: "free" for R^C, as [B] prints it, or "simplex", {y >= 0, sum y = 1}.
+        lam: weight of |y|^2/2, which keeps the class weights y near each other.
+        y_set: of the class weights: free (R^C, the paper's) or simplex.
         dtype: float32 or float64, of all vectors.
     """
 
-    features: int
-    classes: int
+    features: int = given()
+    classes: int = given()
     lam: float = 0.1
     y_set: Literal["free", "simplex"] = "free"
-    dtype: DTypeLike = np.float32
+    dtype: DTypeLike = given(np.float32)
 
     def __post_init__(self) -> None:
-        if np.dtype(self.dtype) not in (np.dtype(np.float32), np.dtype(np.float64)):
-            raise UserError(f"dtype {self.dtype!r}: softmax regression runs in float32 or float64")
+        demand_floats(self.dtype, "softmax regression runs")
         demand(self.features >= 1, "features", self.features, "a whole number, at least 1")
         demand(self.classes >= 1, "classes", self.classes, "a whole number, at least 1")
         demand(0 < self.lam < math.inf, "lam", self.lam, "a number above 0")
@@ -72,15 +71,15 @@ class Fair:
 
     @property
     def homogeneous(self) -> bool:
-        """On R^C all h_i have the Hessian lam I, and the mean of their minimisers is y(x); on the simplex it is not."""
+        """True on R^C, where all h_i have the Hessian lam I and the mean of their minimisers is y(x)."""
         return self.y_set == "free"
 
     def kernel_name(self, batch_size: int) -> str:
-        """What computes, for the record."""
+        """The name of what computes, for the record."""
         return "numpy"
 
     def flops_evaluation(self, batch_size: int) -> float:
-        """Of f or `gradient_h` at one point: a product with the batch."""
+        """FLOPs of f or `gradient_h` at one point: a product with the batch."""
         return 2.0 * batch_size * self.n
 
     def initial(self, generator: np.random.Generator) -> Array:
@@ -113,7 +112,7 @@ class Fair:
         Raises:
             IndexError: a position lies beyond the data.
         """
-        positions = np.arange(len(data)) if batch is None else batch
+        positions = positions_of(data, batch)
         losses = np.zeros((self.classes, len(x)))
         for logits, labels in self._blocks(x, data, positions):
             losses += _one_hot(labels, self.classes) @ _cross_entropy(logits, labels)
@@ -179,14 +178,14 @@ class Fair:
     def _blocks(self, x: Array, data: Dataset, positions: Batch) -> Iterator[tuple[Vector, NDArray[np.int64]]]:
         """Logits (b, k, C) of the rows of x (k, n) and labels (b,) of the samples at `positions`, in turn."""
         models = np.asarray(x, self.dtype).reshape(-1, self.features)
-        for start in range(0, len(positions), BLOCK):
-            inputs, labels = data.take(positions[start : start + BLOCK], self.dtype)
+        for block in blocks(positions, BLOCK):
+            inputs, labels = data.take(block, self.dtype)
             logits = (inputs @ models.T).astype(np.float64)
             yield logits.reshape(len(labels), len(x), self.classes), labels
 
 
 def _cross_entropy(logits: Vector, labels: NDArray[np.int64]) -> Vector:
-    """(b, k) of logits (b, k, C)."""
+    """(b, k) the cross-entropy of logits (b, k, C)."""
     shifted = logits - logits.max(axis=-1, keepdims=True)
     return np.asarray(np.log(np.exp(shifted).sum(axis=-1)) - shifted[np.arange(len(labels)), :, labels])
 

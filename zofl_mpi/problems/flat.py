@@ -19,79 +19,94 @@ class Flat:
     the modules, a forward pass in training mode moves buffers. Between two `at` the modules hold nothing of theta, so
     that several clients may share them. Whole-number buffers (BatchNorm's count of batches) are no part of it: with the
     usual momentum nothing depends on them.
+
+    Vectors must lie in memory that torch allocated: a matrix product may round differently at an address that is not a
+    multiple of 64, and NumPy's arrays start anywhere.
+
+    Attributes:
+        modules: these modules.
+        parameters: theirs with requires_grad; empty except within `at`.
+        n: length of theta.
+        b: length of buffers.
     """
 
     def __init__(self, modules: Sequence[nn.Module]) -> None:
         self.modules = list(modules)
-        self._parameters = [p for m in self.modules for p in m.parameters() if p.requires_grad]
+        self.parameters = [p for m in self.modules for p in m.parameters() if p.requires_grad]
         self._buffers = [b for m in self.modules for b in m.buffers() if b.is_floating_point()]
-        self._shapes = [p.shape for p in self._parameters]
+        self._shapes = [p.shape for p in self.parameters]
         self._buffer_shapes = [b.shape for b in self._buffers]
-        self.n = sum(p.numel() for p in self._parameters)
+        self.n = sum(p.numel() for p in self.parameters)
         self.b = sum(b.numel() for b in self._buffers)
-        self._first = (_joined(self._parameters), _joined(self._buffers))
-        for p in self._parameters:
-            p.data = p.data.new_empty(0)
+        self._first = (_joined(self.parameters), _joined(self._buffers))
+        self._release()
 
     def initial(self) -> tuple[Tensor, Tensor]:
         """(n,) and (b,) what the modules came with."""
         return self._first[0].clone(), self._first[1].clone()
 
     def sizes(self) -> list[int]:
-        """The number of parameters of each module."""
+        """Number of parameters of each module."""
         return [sum(s.numel() for s in shapes) for shapes in self._by_module()]
 
     @contextmanager
-    def at(self, theta: Tensor, buffers: Tensor, running: bool = False) -> Iterator[list[nn.Parameter]]:
-        """Meanwhile the modules compute with views of theta (n,) and buffers (b,); yields the parameters.
+    def at(self, theta: Tensor, buffers: Tensor | None = None, running: bool = False) -> Iterator[list[nn.Parameter]]:
+        """Context manager: binds the modules to views of theta (n,) and buffers (b,); yields the parameters.
 
         Args:
+            buffers: None leaves the modules those that they have.
             running: BatchNorm normalises by its running statistics, and leaves them as they are.
         """
-        self._bind(theta, buffers)
+        for parameter, part in zip(self.parameters, _views(theta, self._shapes), strict=True):
+            parameter.data = part
+        if buffers is not None:
+            self.swap(buffers)
         if running:
             for m in self.modules:
                 m.eval()
         try:
             with _deterministic(theta):
-                yield self._parameters
+                yield self.parameters
         finally:
             if running:
                 for m in self.modules:
                     m.train()
-            for p in self._parameters:
-                p.data = p.data.new_empty(0)
+            self._release()
 
     def swap(self, buffers: Tensor) -> None:
-        """Within `at`: other buffers from now on."""
-        offset = 0
-        for buffer, shape in zip(self._buffers, self._buffer_shapes, strict=True):
-            buffer.data = buffers[offset : offset + shape.numel()].view(shape)
-            offset += shape.numel()
+        """Binds the modules to other buffers (b,), within `at`."""
+        for buffer, part in zip(self._buffers, _views(buffers, self._buffer_shapes), strict=True):
+            buffer.data = part
 
-    def gradient(self, output: Tensor, slope: Tensor | None = None) -> Tensor:
-        """(n,) of what was computed within `at` the same theta; 0 where it does not depend on a parameter.
+    def gradients(self, output: Tensor, slope: Tensor | None = None) -> tuple[Tensor, ...]:
+        """The gradient with respect to each parameter of what was computed within `at` the same theta.
 
         Args:
             slope: the gradient of a loss with respect to `output`, in its shape; None where `output` is the loss.
         """
-        if not (self._parameters and output.requires_grad):
-            return self._first[0].new_zeros(self.n)
-        parts = torch.autograd.grad(output, self._parameters, slope, materialize_grads=True)
-        return torch.cat([part.reshape(-1) for part in parts])
+        return torch.autograd.grad(output, self.parameters, slope, materialize_grads=True)
 
-    def _bind(self, theta: Tensor, buffers: Tensor) -> None:
-        offset = 0
-        for p, shape in zip(self._parameters, self._shapes, strict=True):
-            p.data = theta[offset : offset + shape.numel()].view(shape)
-            offset += shape.numel()
-        self.swap(buffers)
+    def gradient(self, output: Tensor, slope: Tensor | None = None) -> Tensor:
+        """(n,) the `gradients` one after the other; 0 where the output depends on no parameter."""
+        if not (self.parameters and output.requires_grad):
+            return self._first[0].new_zeros(self.n)
+        return torch.cat([part.reshape(-1) for part in self.gradients(output, slope)])
+
+    def _release(self) -> None:
+        for p in self.parameters:
+            p.data = p.data.new_empty(0)
 
     def _by_module(self) -> Iterator[list[torch.Size]]:
-        rest = list(zip(self._parameters, self._shapes, strict=True))
+        rest = list(zip(self.parameters, self._shapes, strict=True))
         for m in self.modules:
             own = {id(p) for p in m.parameters()}
             yield [shape for p, shape in rest if id(p) in own]
+
+
+def _views(vector: Tensor, shapes: Sequence[torch.Size]) -> list[Tensor]:
+    """Consecutive parts of a vector in these shapes."""
+    parts = vector.split_with_sizes([shape.numel() for shape in shapes])
+    return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
 def _deterministic(theta: Tensor) -> AbstractContextManager[Any]:

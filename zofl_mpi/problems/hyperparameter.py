@@ -25,11 +25,11 @@ from numpy.typing import DTypeLike, NDArray
 from zofl_mpi.data import Dataset
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.problems import Array, Batch
+from zofl_mpi.problems.sums import BLOCK, QUIET, blocks, demand_floats, positions_of
+from zofl_mpi.run.fields import given
 
 Vector = NDArray[np.float64]
 
-QUIET = np.errstate(all="ignore")  # values that are not finite are the caller's to find
-BLOCK = 512  # samples that are looked at together when all data are
 HESSIAN_BLOCK = 2048  # the larger, the faster the product; 13 MB for MNIST
 TARGETS = np.array([1.0, -1.0])  # of even and odd labels
 TOLERANCE = 1e-12  # of the gradient's norm at an exact solution, for inputs in [0, 1]
@@ -48,30 +48,31 @@ class Hyperparameter:
     Bytes are made floats at each call. A float copy of the inputs would save up to two fifths of a gradient's time
     (MNIST, 7,056 samples: 3.1 ms for 5.3), but all ranks of a node share the bytes, and the copy is four times larger.
 
+    Iterates may leave X_i, which [B] only penalises; eta < mu keeps x + v positive.
+
     Attributes:
         features: p, the length of one input.
         m: number of clients.
         smoothness: bound on a quarter of the largest eigenvalue of U'U/|D_i| over the clients' training samples.
-        mu: least regulariser, > 0. Iterates may leave X_i, which [B] only penalises; eta < mu keeps x + v positive.
-        held_out: share of a client's samples that f_i is measured on, between 0 and 1, both excluded.
-        x_start: first value of all regularisers, at least mu.
+        mu: least regulariser, X_i = {x >= mu}.
+        held_out: share of a client's samples that the upper level is measured on.
+        x_start: first value of all regularisers.
         dtype: float32 or float64, of all vectors.
     """
 
     x0: ClassVar[str] = "random"  # `initial`: 0 is outside X_i, and there the lower level has no solution
     constrained: ClassVar[bool] = True
     homogeneous: ClassVar[bool] = False  # each h_i has a regulariser of its own
-    features: int
-    m: int
-    smoothness: float
-    mu: float = 1e-2
+    features: int = given()
+    m: int = given()
+    smoothness: float = given()
+    mu: float = 0.01
     held_out: float = 0.2
     x_start: float = 0.1
-    dtype: DTypeLike = np.float32
+    dtype: DTypeLike = given(np.float32)
 
     def __post_init__(self) -> None:
-        if np.dtype(self.dtype) not in (np.dtype(np.float32), np.dtype(np.float64)):
-            raise UserError(f"dtype {self.dtype!r}: logistic regression runs in float32 or float64")
+        demand_floats(self.dtype, "logistic regression runs")
         demand(self.features >= 1, "features", self.features, "a whole number, at least 1")
         demand(self.m >= 1, "m", self.m, "a whole number, at least 1")
         demand(0 <= self.smoothness < math.inf, "smoothness", self.smoothness, "a number, at least 0")
@@ -84,7 +85,7 @@ class Hyperparameter:
         cls,
         clients: Sequence[Dataset],
         *,
-        mu: float = 1e-2,
+        mu: float = 0.01,
         held_out: float = 0.2,
         x_start: float = 0.1,
         dtype: DTypeLike = np.float32,
@@ -120,11 +121,11 @@ class Hyperparameter:
         return self.features
 
     def kernel_name(self, batch_size: int) -> str:
-        """What computes, for the record."""
+        """The name of what computes, for the record."""
         return "numpy"
 
     def flops_evaluation(self, batch_size: int) -> float:
-        """Of f at one point: a product with the batch. `gradient_h` takes two."""
+        """FLOPs of f at one point: a product with the batch. `gradient_h` takes two."""
         return 2.0 * batch_size * self.features
 
     def initial(self, generator: np.random.Generator) -> Array:
@@ -147,7 +148,7 @@ class Hyperparameter:
         Raises:
             IndexError: a position lies beyond the data.
         """
-        positions = np.arange(len(data)) if batch is None else batch
+        positions = positions_of(data, batch)
         models = np.multiply(y, np.asarray(data.factor, self.dtype), dtype=self.dtype)
         total = np.zeros(len(y))
         for inputs, targets in _blocks(data, positions, self.dtype, BLOCK):
@@ -161,7 +162,7 @@ class Hyperparameter:
         Raises:
             IndexError: a position lies beyond the data.
         """
-        positions = np.arange(len(data)) if batch is None else batch
+        positions = positions_of(data, batch)
         return np.asarray(_slope(y, data, positions, self.dtype) + float(x[i]) * y, self.dtype)
 
     def curvature(self, x: Array) -> tuple[float, float]:
@@ -294,25 +295,25 @@ def _slope(y: Array, data: Dataset, positions: Batch, dtype: DTypeLike) -> Vecto
 
 
 def _blocks(data: Dataset, positions: Batch, dtype: DTypeLike, size: int) -> Iterator[tuple[Array, Vector]]:
-    """Inputs (b, p) in `dtype`, still to be multiplied by `data.factor`, and targets (b,), in turn."""
-    for start in range(0, len(positions), size):
-        inputs, labels = data.unscaled(positions[start : start + size], dtype)
+    """Inputs (b, p) in `dtype`, still to be multiplied by `data.factor`, and targets (b,), block by block."""
+    for block in blocks(positions, size):
+        inputs, labels = data.unscaled(block, dtype)
         yield inputs, TARGETS[labels % 2]
 
 
 @lru_cache(maxsize=1024)
 def _positions(size: int, share: float) -> tuple[Batch, Batch]:
-    """Which of `size` samples are held out, and the others; kept, because every lower round asks for them."""
+    """Positions of the held-out samples among `size`, and of the others; kept, for every lower round asks for them."""
     held_out = np.diff(np.floor(share * np.arange(size + 1))) > 0
-    found = np.flatnonzero(held_out), np.flatnonzero(~held_out)
-    for positions in found:
+    parts = np.flatnonzero(held_out), np.flatnonzero(~held_out)
+    for positions in parts:
         positions.flags.writeable = False
-    return found
+    return parts
 
 
 @QUIET
 def _largest_eigenvalue(data: Dataset) -> float:
-    """Of U'U/N, U (N, p) the inputs: by power iteration, so from below, until it grows by less than 1e-6 of itself.
+    """The one of U'U/N, U (N, p) the inputs: by power iteration, so from below, until it grows by less than 1e-6.
 
     The start has a share of the constant vector, which is near the eigenvector of pixels in [0, 1], and is irregular
     besides (multiples of the golden ratio, modulo 1), so that no symmetry of the inputs hides the eigenvector.

@@ -1,16 +1,13 @@
 """Any torch module that classifies: `Hierarchical` ([A]), `Smooth` (FedAvg's) and `Lipschitz` ([B]).
 
-f_1(x) = CE(x; server's data)                       mean cross-entropy of the module with the parameters x
-h_i(x, y) = CE(y; client i's data) + mu_i / 2 |x - y|^2      over Y_i(x) = R^n, or the ball |y - x| <= radius_i
-f_{2,i}(x, y) = m rho_i lam / 2 |x - y|^2
-
-With a module the clients' problems are not convex: the methods run, their theorems do not apply.
+F(x) is the mean cross-entropy of the module with the parameters x; `Personalised` adds [A]'s terms. With a module the
+clients' problems are not convex: the methods run, their theorems do not apply.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, TypeVar, final
 
@@ -25,18 +22,19 @@ from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Array, Batch
 from zofl_mpi.problems.kernels import fourier
 from zofl_mpi.problems.module import Function, copy_of
-from zofl_mpi.problems.terms import PerClient, check, dissimilarity, into_ball, of
+from zofl_mpi.problems.sums import QUIET, blocks, class_weights, demand_floats, positions_of
+from zofl_mpi.problems.terms import Personalised, Terms
+from zofl_mpi.run.fields import given
 
 T = TypeVar("T")
-QUIET = np.errstate(all="ignore")  # values that are not finite are the caller's to find
 BLOCK = 256  # samples that are looked at together when all data are
 BLOCK_BYTES = 2**22  # of inputs made ready at once in a local solve
 
 
 @final
 @dataclass(frozen=True)
-class Network:
-    """A torch module as a `Hierarchical` and as a `Smooth` problem.
+class Network(Personalised):
+    """A torch module as a `Hierarchical`, a `Smooth` and a `Lipschitz` problem.
 
     x (n,) holds the parameters with requires_grad, flattened one after the other in the module's order; it is a NumPy
     array, on a GPU too. Parameters without requires_grad and all buffers are constants: they must be equal on all ranks
@@ -48,32 +46,26 @@ class Network:
         input_shape: what an input (p,) is reshaped to, such as (1, 28, 28).
         classes: C.
         weights: (m,) rho_i = N_i / N_tr.
-        lam: weight of the dissimilarity term f_2, >= 0.
-        mu: proximal parameter, >= 0; a number, or one per client.
-        radius: of the ball Y_i(x), >= 0; infinite for no constraint; a number, or one per client.
+        terms: lam, mu and radius of the clients' problems.
+        convolution: auto (on a CPU by Fourier transforms where that is faster) or direct (always torch's own).
         dtype: float32 or float64, of all vectors and of the module.
         device: where the module computes, as torch calls it.
-        convolution: "auto", on a CPU by spectra where that is faster (`fourier`), or "direct", always torch's own.
     """
 
     x0: ClassVar[str] = "random"  # at 0 most gradients of a network vanish
-    module: nn.Module
-    input_shape: tuple[int, ...]
-    classes: int
-    weights: NDArray[np.float64]
-    lam: float = 1.0
-    mu: PerClient = 1.0
-    radius: PerClient = np.inf
-    dtype: DTypeLike = np.float32
-    device: str = "cpu"
+    module: nn.Module = given()
+    input_shape: tuple[int, ...] = given()
+    classes: int = given()
+    weights: NDArray[np.float64] = given()
+    terms: Terms = given(Terms())
     convolution: Literal["auto", "direct"] = "auto"
+    dtype: DTypeLike = given(np.float32)
+    device: str = given("cpu")
     _function: Function = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if np.dtype(self.dtype) not in (np.dtype(np.float32), np.dtype(np.float64)):
-            raise UserError(f"dtype {self.dtype!r}: networks run in float32 or float64")
-        for name, value in (("lam", self.lam), ("mu", self.mu), ("radius", self.radius)):
-            check(name, value, self.m)
+        demand_floats(self.dtype, "networks run")
+        self.terms.fit(self.m)
         if self.convolution not in ("auto", "direct"):
             raise UserError(f"convolution {self.convolution!r}: allowed are auto, direct")
         module = copy_of(self.module)
@@ -87,32 +79,22 @@ class Network:
         """Length of x."""
         return self._function.n
 
-    @property
-    def m(self) -> int:
-        """Number of clients."""
-        return len(self.weights)
-
     def kernel_name(self, batch_size: int) -> str:
-        """torch, the kind of device and whether convolutions are computed by spectra: each rounds differently."""
+        """torch, the kind of device, and fourier where convolutions are computed by spectra: all round differently."""
         spectral = fourier.spectral(self._function.module, batch_size)
         return f"torch {torch.device(self.device).type}{' fourier' if spectral else ''}"
 
     def flops(self, batch_size: int) -> float:
-        """Of a forward and a backward pass, counted by torch: matrix products and convolutions, these tap by tap."""
+        """FLOPs of a forward and a backward pass, as torch counts them: products and convolutions, these tap by tap."""
         return self._function.flops(batch_size)
 
     def initial(self, generator: np.random.Generator) -> Array:
-        """(n,) what the module came with: its own initialisation (drawn under `seeded`), or trained parameters."""
-        x = torch.cat([p.detach().reshape(-1) for p in self.module.parameters() if p.requires_grad])
-        return np.asarray(x.cpu().numpy(), self.dtype)
-
-    def loss(self, x: Array, data: Dataset) -> float:
-        """Mean cross-entropy of x (n,) over all of `data`, summed in float64."""
-        return self.score(x, data)["loss"]
+        """(n,) the parameters that the module came with: its own initialisation (drawn under `seeded`), or trained."""
+        return self._function.initial()
 
     def gradient(self, x: Array, data: Dataset, batch: Batch | None = None) -> Array:
         """(n,) the gradient of the mean cross-entropy at x over the samples at positions `batch` (B,), or over all."""
-        positions = np.arange(len(data)) if batch is None else batch
+        positions = positions_of(data, batch)
         total = np.zeros(self.n)
         function = self._function
         with function.at(function.vector(x)):
@@ -121,45 +103,7 @@ class Network:
                 total += torch.cat([part.reshape(-1) for part in parts]).cpu().numpy()
         return np.asarray(total / len(positions), self.dtype)
 
-    def f1(self, x: Array, data: Dataset) -> float:
-        """f_1(x), the mean cross-entropy of x (n,) over the server's data."""
-        return self.loss(x, data)
-
-    def gradient_f1(self, x: Array, data: Dataset, batch: Batch) -> Array:
-        """(n,) the gradient at x of f_1 on the samples at positions `batch` (B,)."""
-        return self.gradient(x, data, batch)
-
-    @QUIET
-    def f2(self, i: int, x: Array, y: Array) -> float:
-        """m rho_i lam / 2 |x - y|^2."""
-        return dissimilarity(self.weights, self.lam, i, x, y)
-
-    def lower(self, i: int, data: Dataset, x: Array, y: Array, batches: Batch, stepsizes: NDArray[np.float64]) -> Array:
-        """[A] Algorithm 2 from y (k, n), the k points in turn on the same mini-batches; see `Hierarchical.lower`.
-
-        Raises:
-            IndexError: a position is not in 0..len(data) - 1.
-        """
-        return self._moved(data, x, y, batches, stepsizes, of(self.mu, i), of(self.radius, i))
-
-    def descend(
-        self,
-        data: Dataset,
-        y: Array,
-        batches: Batch,
-        stepsizes: NDArray[np.float64],
-        *,
-        mu: float = 0.0,
-        shift: Array | None = None,
-    ) -> Array:
-        """See `Smooth.descend`; neither `self.mu` nor `self.radius` plays a part in it.
-
-        Raises:
-            IndexError: a position is not in 0..len(data) - 1.
-        """
-        return np.asarray(self._moved(data, y[None], y[None], batches, stepsizes, mu, np.inf, shift)[0])
-
-    def _moved(
+    def moved(
         self,
         data: Dataset,
         x: Array,
@@ -167,12 +111,10 @@ class Network:
         batches: Batch,
         stepsizes: NDArray[np.float64],
         mu: float,
-        radius: float,
+        radius: float = math.inf,
         shift: Array | None = None,
     ) -> Array:
-        """The steps from the rows of y, with proximal terms and balls around the rows of x."""
-        if len(stepsizes) == 0:
-            return y.copy()
+        """See `Personalised.moved`; the k points go in turn."""
         function = self._function
         gammas = np.minimum(stepsizes, np.finfo(self.dtype).max).tolist()  # torch takes no larger one: let it diverge
         centres, points = [function.vector(row) for row in x], [function.vector(row) for row in y]
@@ -194,25 +136,14 @@ class Network:
 
     def losses(self, i: int, x: Array, data: Dataset, batch: Batch | None = None) -> NDArray[np.float64]:
         """(k,) mean cross-entropy at the rows of x (k, n), summed in float64; see `Lipschitz.losses`."""
-        positions = np.arange(len(data)) if batch is None else batch
-        function, found = self._function, np.zeros(len(x))
-        blocks = list(self._blocks(data, positions)) if batch is not None else None
+        positions = positions_of(data, batch)
+        function, sums = self._function, np.zeros(len(x))
+        kept = None if batch is None else list(self._blocks(data, positions))  # of a mini-batch, for all k points
         for k, row in enumerate(x):
             with function.at(function.vector(row)):
-                for inputs, labels in self._blocks(data, positions) if blocks is None else blocks:
-                    loss = cross_entropy(function.logits(inputs), labels, reduction="sum")
-                    found[k] += float(loss)
-        return found / len(positions)
-
-    def project(self, i: int, x: Array, y: Array | None = None) -> Array:
-        """(k, n) the rows of y projected onto the balls around the rows of x; y itself where there is no constraint.
-
-        As a `Lipschitz` problem, without y: x, since X_i is the whole space.
-        """
-        return x if y is None else into_ball(self.radius, i, x, y)
-
-    def solution(self, i: int, data: Dataset, x: Array) -> None:
-        """There is no closed form."""
+                for inputs, labels in self._blocks(data, positions) if kept is None else kept:
+                    sums[k] += float(cross_entropy(function.logits(inputs), labels, reduction="sum"))
+        return sums / len(positions)
 
     @QUIET
     def score(self, x: Array, data: Dataset, mix: NDArray[np.float64] | None = None) -> dict[str, float]:
@@ -224,7 +155,7 @@ class Network:
         Returns:
             Not-a-number for both where no sample counts.
         """
-        each = np.ones(self.classes) if mix is None else mix / np.maximum(data.counts(), 1)
+        each = class_weights(data, mix)
         sums = np.zeros(3)  # of the weights, the losses, the hits
         function = self._function
         with function.at(function.vector(x)):
@@ -232,14 +163,14 @@ class Network:
                 logits = function.logits(inputs)
                 loss = cross_entropy(logits, labels, reduction="none")
                 hit = logits.argmax(dim=1) == labels
-                told = torch.stack([torch.ones_like(loss), loss, hit]).cpu().numpy()
-                sums += told @ each[labels.cpu().numpy()]
+                rows = torch.stack([torch.ones_like(loss), loss, hit]).cpu().numpy()
+                sums += rows @ each[labels.cpu().numpy()]
         return {"loss": float(sums[1] / sums[0]), "accuracy": float(sums[2] / sums[0])}
 
     def _blocks(self, data: Dataset, positions: Batch) -> Iterator[tuple[Tensor, Tensor]]:
         """Inputs (b, *input_shape) and labels (b,) of the samples at `positions`, in turn."""
-        for start in range(0, len(positions), BLOCK):
-            yield self._function.samples(data, positions[start : start + BLOCK])
+        for block in blocks(positions, BLOCK):
+            yield self._function.samples(data, block)
 
     def _minibatches(self, data: Dataset, batches: Batch) -> Iterator[tuple[int, Tensor, Tensor]]:
         """The number of the first step, inputs (S, B, *input_shape) and labels (S, B) of S steps, in turn."""
@@ -249,21 +180,17 @@ class Network:
 
 
 def seeded(factory: Callable[[], T], generator: np.random.Generator) -> T:
-    """What `factory` makes (on the CPU), its random numbers drawn from `generator`: the same module on every rank."""
-    with _drawing_from(generator):
+    """What `factory` returns, where torch's random numbers on the CPU follow from `generator`: equal on every rank.
+
+    torch's own generator is left as it was.
+    """
+    with torch.random.fork_rng(devices=()):
+        torch.default_generator.manual_seed(int(generator.integers(2**63)))
         return factory()
 
 
-@contextmanager
-def _drawing_from(generator: np.random.Generator) -> Iterator[None]:
-    """Meanwhile torch's own draws on the CPU are a function of `generator`; afterwards its state is as before."""
-    with torch.random.fork_rng(devices=()):
-        torch.default_generator.manual_seed(int(generator.integers(2**63)))
-        yield
-
-
 def _project(point: Tensor, centre: Tensor, radius: float) -> None:
-    """Move `point` (n,) to the nearest one in the ball around `centre`; the norm in float64, as in `projections`."""
+    """Moves `point` (n,) to the nearest one in the ball around `centre`; the norm in float64, as in `projections`."""
     displacement = point - centre
     norm = torch.linalg.vector_norm(displacement, dtype=torch.float64).item()
     if norm > radius:

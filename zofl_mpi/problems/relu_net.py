@@ -4,7 +4,7 @@ f_i(x) = mean over D_i of 1/2 (v - sum_q w_q max(0, Z_q . U))^2 + lam / 2 (|Z|^2
 
 U (p,) is an input, v its target; x = (Z, w), Z (N_1, p) row by row. Locally Lipschitz, neither smooth nor convex. The
 methods of [B] take it as it is; those that it is compared with need a gradient, and take its smooth twin, in which
-log(1 + exp(beta t)) / beta stands for max(0, t): larger by at most log(2) / beta, and equal for beta -> infinity.
+log(1 + exp(s t)) / s stands for max(0, t): larger by at most log(2) / s, and equal for s -> infinity.
 
 [B] is silent on the targets' meaning, the initialisation and the sets X_i: even labels are +1, odd ones -1; `initial`;
 the whole space (choices).
@@ -21,15 +21,15 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from zofl_mpi.data import Dataset
-from zofl_mpi.errors import UserError, demand
+from zofl_mpi.errors import demand
 from zofl_mpi.numerics.descent import descend
 from zofl_mpi.problems import Array, Batch
+from zofl_mpi.problems.sums import BLOCK, QUIET, blocks, class_weights, demand_floats, positions_of
+from zofl_mpi.run.fields import given
 
 Vector = NDArray[np.float64]
 Rectifier = Callable[[Array], Vector]
 
-QUIET = np.errstate(all="ignore")  # values that are not finite are the caller's to find
-BLOCK = 512  # samples that are looked at together when all data are
 TARGETS = np.array([1.0, -1.0])  # of even and odd labels
 
 
@@ -43,32 +43,34 @@ class ReLUNet:
     losses then has an error of 1e-8 (MNIST, batches of 64): at [B]'s smallest eta, 0.001, that is 2e-4 of the
     difference at x_0 and 7e-4 of it after training. The rounding of the points themselves adds 2e-4 there.
 
+    The ridge counts once, whatever the number of samples. With the sum over samples a mini-batch of B counts |D_i| / B
+    times, an unbiased estimate. With inputs of norm about 10, Z_q . U is of size 0.5 at the start, and a sharpness of
+    10 bends the smooth twin's rectifier within about 0.1 of its kink.
+
     Attributes:
         features: p, the length of one input.
-        hidden: N_1, units of the hidden layer.
-        lam: weight of the ridge lam/2 (|Z|^2 + |w|^2), >= 0; it counts once, whatever the number of samples.
-        beta: sharpness of the smooth twin's rectifier, > 0. With inputs of norm about 10, Z_q . U is of size 0.5 at the
-            start, and 10 bends the rectifier within about 0.1 of its kink.
-        loss_scale: "mean" over a client's samples, or their "sum" as [B] prints it; a mini-batch of B samples then
-            counts |D_i| / B times, an unbiased estimate. With the sum, the printed gamma = 1e-5 diverges.
+        hidden: N_1, hidden units.
+        lam: weight of the ridge (lam/2) |x|^2; the paper's 0.01.
+        rectifier: sharpness of the smooth twin's rectifier log(1 + exp(rectifier t))/rectifier.
+        loss_scale: mean over samples, or sum, as the paper prints (its gamma = 1e-5 then diverges).
         dtype: float32 or float64, of all vectors.
     """
 
     x0: ClassVar[str] = "random"  # 0 is stationary: the output is of second order in x there
-    features: int
+    smooth_twin: ClassVar[bool] = True
+    features: int = given()
     hidden: int = 4
     lam: float = 0.01
-    beta: float = 10.0
+    rectifier: float = 10.0
     loss_scale: Literal["mean", "sum"] = "mean"
-    dtype: DTypeLike = np.float32
+    dtype: DTypeLike = given(np.float32)
 
     def __post_init__(self) -> None:
-        if np.dtype(self.dtype) not in (np.dtype(np.float32), np.dtype(np.float64)):
-            raise UserError(f"dtype {self.dtype!r}: the network runs in float32 or float64")
+        demand_floats(self.dtype, "the network runs")
         demand(self.features >= 1, "features", self.features, "a whole number, at least 1")
         demand(self.hidden >= 1, "hidden", self.hidden, "a whole number, at least 1")
         demand(0 <= self.lam < math.inf, "lam", self.lam, "a number, at least 0")
-        demand(0 < self.beta < math.inf, "beta", self.beta, "a number above 0")
+        demand(0 < self.rectifier < math.inf, "rectifier", self.rectifier, "a number above 0")
         demand(self.loss_scale in ("mean", "sum"), "loss_scale", self.loss_scale, "mean or sum")
 
     @property
@@ -81,11 +83,11 @@ class ReLUNet:
         return "numpy"
 
     def flops(self, batch_size: int) -> float:
-        """Of a gradient step: the two products with the batch."""
+        """FLOPs of a gradient step: the two products with the batch."""
         return 2 * self.flops_evaluation(batch_size)
 
     def flops_evaluation(self, batch_size: int) -> float:
-        """Of `losses` at one point: the product with the batch."""
+        """FLOPs of `losses` at one point: the product with the batch."""
         return 2.0 * batch_size * self.hidden * self.features
 
     def initial(self, generator: np.random.Generator) -> Array:
@@ -117,10 +119,10 @@ class ReLUNet:
     def gradient(self, x: Array, data: Dataset, batch: Batch | None = None) -> Array:
         """(n,) the smooth twin's gradient at x over the samples at positions `batch` (B,), or over all of `data`.
 
-        With r = output - v, a_q = softplus(Z_q . U) and s_q the logistic function of beta Z_q . U, a sample's gradient
-        is r a_q in w_q and r w_q s_q U in Z_q.
+        With r = output - v, a_q = softplus(Z_q . U) and s_q the logistic function of `rectifier` Z_q . U, a sample's
+        gradient is r a_q in w_q and r w_q s_q U in Z_q.
         """
-        positions = np.arange(len(data)) if batch is None else batch
+        positions = positions_of(data, batch)
         factor = data.factor
         Z, w = self._split(x[None], factor)
         by_Z, by_w = np.zeros(Z.shape), np.zeros(self.hidden)
@@ -128,7 +130,7 @@ class ReLUNet:
             t = (Z @ inputs.T).astype(np.float64)
             a = self._softplus(t)
             r = w[0] @ a - TARGETS[labels % 2]
-            s = 0.5 + 0.5 * np.tanh(self.beta / 2 * t)
+            s = 0.5 + 0.5 * np.tanh(self.rectifier / 2 * t)
             by_w += a @ r
             by_Z += (w[0, :, None] * s * r).astype(self.dtype) @ inputs
         total = np.concatenate([(by_Z * factor).ravel(), by_w])
@@ -150,7 +152,6 @@ class ReLUNet:
         Raises:
             IndexError: a position lies beyond the data.
         """
-
         start = np.array(y, self.dtype)
         against = None if shift is None else np.asarray(shift, self.dtype)
 
@@ -172,14 +173,14 @@ class ReLUNet:
             "loss" and "accuracy", the share of samples whose output has the sign of v (an output of 0 has none), both
             with the true rectifier; "smooth_loss", that of the smooth twin. Not-a-number where no sample counts.
         """
-        each = np.ones(data.classes) if mix is None else mix / np.maximum(data.counts(), 1)
+        each = class_weights(data, mix)
         sums = np.zeros(4)  # of the weights, the losses, the smooth losses, the hits
         Z, w = self._split(x[None], data.factor)
         for inputs, labels in self._blocks(data, np.arange(len(data))):
             t, targets = Z @ inputs.T, TARGETS[labels % 2]
             sharp, smooth = w[0] @ _relu(t), w[0] @ self._softplus(t)
-            told = (np.ones(len(labels)), (targets - sharp) ** 2 / 2, (targets - smooth) ** 2 / 2, sharp * targets > 0)
-            sums += np.stack(told) @ each[labels]
+            rows = (np.ones(len(labels)), (targets - sharp) ** 2 / 2, (targets - smooth) ** 2 / 2, sharp * targets > 0)
+            sums += np.stack(rows) @ each[labels]
         loss, smooth_loss, accuracy = (sums[1:] / sums[0]).tolist()
         ridge = float(self._ridge(x[None])[0])
         return {"loss": loss + ridge, "smooth_loss": smooth_loss + ridge, "accuracy": accuracy}
@@ -187,7 +188,7 @@ class ReLUNet:
     @QUIET
     def _objective(self, x: Array, data: Dataset, batch: Batch | None, rectify: Rectifier) -> Vector:
         """(k,) f_i at the rows of x (k, n) with this rectifier."""
-        positions = np.arange(len(data)) if batch is None else batch
+        positions = positions_of(data, batch)
         Z, w = self._split(x, data.factor)
         total = np.zeros(len(x))
         for inputs, labels in self._blocks(data, positions):
@@ -197,7 +198,7 @@ class ReLUNet:
         return self._weight(data, positions) / 2 * total + self._ridge(x)
 
     def _weight(self, data: Dataset, positions: Batch) -> np.float64:
-        """What a sample's loss is multiplied by: 1/B, or |D_i|/B for the sum."""
+        """The factor of a sample's loss: 1/B, or |D_i|/B for the sum."""
         return np.float64(1 if self.loss_scale == "mean" else len(data)) / len(positions)
 
     def _ridge(self, x: Array) -> Vector:
@@ -212,13 +213,13 @@ class ReLUNet:
         return scaled.reshape(-1, self.features), x[:, -self.hidden :].astype(np.float64)
 
     def _softplus(self, t: Array) -> Vector:
-        """log(1 + exp(beta t)) / beta in float64; it overflows nowhere."""
-        return np.asarray(np.logaddexp(0, self.beta * t.astype(np.float64)) / self.beta)
+        """log(1 + exp(s t)) / s in float64, s the `rectifier`; it overflows nowhere."""
+        return np.asarray(np.logaddexp(0, self.rectifier * t.astype(np.float64)) / self.rectifier)
 
     def _blocks(self, data: Dataset, positions: Batch) -> Iterator[tuple[Array, Array]]:
-        """Inputs (b, p) in `dtype`, still to be multiplied by `data.factor`, and labels (b,), in turn."""
-        for start in range(0, len(positions), BLOCK):
-            yield data.unscaled(positions[start : start + BLOCK], self.dtype)
+        """Inputs (b, p) in `dtype`, still to be multiplied by `data.factor`, and labels (b,), block by block."""
+        for block in blocks(positions, BLOCK):
+            yield data.unscaled(block, self.dtype)
 
 
 def _relu(t: Array) -> Vector:

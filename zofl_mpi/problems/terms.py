@@ -1,40 +1,182 @@
-"""The terms that [A] section IV adds to any loss; parameters that are one number for all clients, or one for each."""
+"""The terms that [A] section IV adds to a loss, and the hierarchical problem that they make of it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from zofl_mpi.data import Dataset
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.numerics.projections import ball
-from zofl_mpi.problems import Array
-
-PerClient = float | Sequence[float] | NDArray[np.float64]
-
-
-def check(name: str, value: PerClient, m: int) -> None:
-    """Refuses a negative parameter, or one that has not one value per client."""
-    values = np.asarray(value, np.float64)
-    if values.shape not in ((), (m,)):
-        raise UserError(f"--{name} has {values.size} values for {m} clients: give one, or one per client")
-    demand(bool((values >= 0).all()), name, tuple(values.ravel().tolist()), "a number, at least 0")
+from zofl_mpi.problems import Array, Batch
+from zofl_mpi.problems.sums import QUIET
 
 
-def of(value: PerClient, i: int) -> float:
-    """Client i's value of a parameter."""
-    values = np.asarray(value, np.float64)
-    return float(values if values.ndim == 0 else values[i])
+@final
+@dataclass(frozen=True)
+class Terms:
+    """What makes a loss a hierarchical problem of [A] section IV.
+
+    Attributes:
+        lam: lambda, weight of the dissimilarity f_2 = (lambda/2) sum_i rho_i |x - y_i|^2.
+        mu: weight of the proximal term (mu/2)|x - y|^2 of a client's problem; one number, or one per client.
+        radius: of the ball Y_i(x) around x to which y_i is confined; inf for none; one number, or one per client.
+    """
+
+    lam: float = 1.0
+    mu: tuple[float, ...] = (1.0,)
+    radius: tuple[float, ...] = (math.inf,)
+
+    def __post_init__(self) -> None:
+        for name, values in (("lam", (self.lam,)), ("mu", self.mu), ("radius", self.radius)):
+            demand(all(value >= 0 for value in values), name, values, "a number, at least 0")
+
+    def fit(self, m: int) -> None:
+        """Refuses a parameter that has neither one value nor one per client.
+
+        Raises:
+            UserError: names the parameter.
+        """
+        for name, values in (("mu", self.mu), ("radius", self.radius)):
+            if len(values) not in (1, m):
+                raise UserError(f"--{name} has {len(values)} values for {m} clients: give one, or one per client")
 
 
-def dissimilarity(weights: NDArray[np.float64], lam: float, i: int, x: Array, y: Array) -> float:
-    """f_{2,i}: m rho_i lam / 2 |x - y|^2, formed in float64."""
-    difference = np.asarray(x, np.float64) - y
-    return float(len(weights) * weights[i] * lam / 2 * (difference @ difference))
+def for_client(values: tuple[float, ...], i: int) -> float:
+    """Client i's value of a parameter that is one number for all clients, or one for each."""
+    return float(values[0] if len(values) == 1 else values[i])
 
 
-def into_ball(radius: PerClient, i: int, x: Array, y: Array) -> Array:
-    """(k, n) the rows of y projected onto the balls around the rows of x; y itself where there is no constraint."""
-    own = of(radius, i)
-    return ball(y, x, own) if own < np.inf else y
+class Personalised(ABC):
+    """A loss with these terms, as a `Hierarchical` and as a `Smooth` problem.
+
+    f_1(x) = F(x; server's data)                                  F: the mean loss over some data
+    h_i(x, y) = F(y; client i's data) + mu_i / 2 |x - y|^2        over Y_i(x) = R^n, or the ball |y - x| <= radius_i
+    f_{2,i}(x, y) = m rho_i lam / 2 |x - y|^2
+
+    [A] weights the clients' terms by rho_i AND by 1/m; the factor m in f_{2,i} makes both hold at once (a choice).
+
+    Attributes:
+        weights: (m,) rho_i = N_i / N_tr.
+        terms: lam, mu_i and radius_i.
+    """
+
+    weights: NDArray[np.float64]
+    terms: Terms
+
+    @property
+    def m(self) -> int:
+        """Number of clients."""
+        return len(self.weights)
+
+    @abstractmethod
+    def score(self, x: Array, data: Dataset, mix: NDArray[np.float64] | None = None) -> dict[str, float]:
+        """Quality of x (n,) on all of `data`; "loss" is F(x), summed in float64. See `Hierarchical.score`."""
+
+    @abstractmethod
+    def gradient(self, x: Array, data: Dataset, batch: Batch | None = None) -> Array:
+        """(n,) the gradient of F at x over the samples at positions `batch` (B,), or over all."""
+
+    @abstractmethod
+    def moved(
+        self,
+        data: Dataset,
+        x: Array,
+        y: Array,
+        batches: Batch,
+        stepsizes: NDArray[np.float64],
+        mu: float,
+        radius: float = math.inf,
+        shift: Array | None = None,
+    ) -> Array:
+        """The steps y <- P(y - stepsizes[t] (gradient(y; batches[t]) + mu (y - x) + shift)) from the rows of y.
+
+        Args:
+            x, y: (k, n); k points are moved on the same mini-batches.
+            batches: (H, B) positions in `data`, H >= 1, all valid.
+            stepsizes: (H,).
+            radius: P projects onto the balls of this radius around the rows of x.
+            shift: (n,), added to every gradient.
+
+        Returns:
+            A new (k, n).
+        """
+
+    def loss(self, x: Array, data: Dataset) -> float:
+        """F(x): the mean loss of x (n,) over all of `data`."""
+        return self.score(x, data)["loss"]
+
+    def f1(self, x: Array, data: Dataset) -> float:
+        """f_1(x), the mean loss of x (n,) over the server's data."""
+        return self.loss(x, data)
+
+    def gradient_f1(self, x: Array, data: Dataset, batch: Batch) -> Array:
+        """(n,) the gradient at x of f_1 on the samples at positions `batch` (B,)."""
+        return self.gradient(x, data, batch)
+
+    @QUIET
+    def f2(self, i: int, x: Array, y: Array) -> float:
+        """m rho_i lam / 2 |x - y|^2, formed in float64."""
+        difference = np.asarray(x, np.float64) - y
+        return float(self.m * self.weights[i] * self.terms.lam / 2 * (difference @ difference))
+
+    def lower(self, i: int, data: Dataset, x: Array, y: Array, batches: Batch, stepsizes: NDArray[np.float64]) -> Array:
+        """[A] Algorithm 2 from y (k, n), k points on the same mini-batches; see `Hierarchical.lower`.
+
+        Raises:
+            IndexError: a position is not in 0..len(data) - 1.
+        """
+        if len(stepsizes) == 0:
+            return y.copy()
+        check_positions(data, batches, f"client {i}: ")
+        mu, radius = for_client(self.terms.mu, i), for_client(self.terms.radius, i)
+        return self.moved(data, x, y, batches, stepsizes, mu, radius)
+
+    def descend(
+        self,
+        data: Dataset,
+        y: Array,
+        batches: Batch,
+        stepsizes: NDArray[np.float64],
+        *,
+        mu: float = 0.0,
+        shift: Array | None = None,
+    ) -> Array:
+        """See `Smooth.descend`; `terms` play no part in it.
+
+        Raises:
+            IndexError: a position is not in 0..len(data) - 1.
+        """
+        if len(stepsizes) == 0:
+            return y.copy()
+        check_positions(data, batches)
+        return np.asarray(self.moved(data, y[None], y[None], batches, stepsizes, mu, shift=shift)[0])
+
+    def project(self, i: int, x: Array, y: Array | None = None) -> Array:
+        """(k, n) the rows of y projected onto the balls around the rows of x; y itself where there is no constraint.
+
+        As a `Lipschitz` problem, without y: x, since X_i is the whole space.
+        """
+        if y is None:
+            return x
+        radius = for_client(self.terms.radius, i)
+        return ball(y, x, radius) if radius < math.inf else y
+
+    def solution(self, i: int, data: Dataset, x: Array) -> None:
+        """None: there is no closed form."""
+        return None
+
+
+def check_positions(data: Dataset, batches: Batch, who: str = "") -> None:
+    """Refuses positions that are not in the data.
+
+    Raises:
+        IndexError: a position is not in 0..len(data) - 1.
+    """
+    if batches.size and (batches.min() < 0 or batches.max() >= len(data)):
+        raise IndexError(f"{who}a batch has a position outside 0..{len(data) - 1}")

@@ -103,4 +103,4 @@ class Reporting:
 
 def has_twin(problem: Any) -> bool:
     """Whether `loss` and `gradient` are those of a smooth twin of the problem's `losses`."""
-    return bool(getattr(problem, "smooth_twin", hasattr(problem, "losses") and hasattr(problem, "beta")))  # TRANSITION
+    return bool(getattr(problem, "smooth_twin", False))

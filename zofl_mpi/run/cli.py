@@ -121,7 +121,7 @@ def _prepared(world: World, family: Any, plan: Plan) -> Job | int:
     )
     method_class = together(world, lambda: method_of(family, plan.values["method"]))
     method = together(world, lambda: flags.made(method_class, plan.values, setting=setting))
-    kernel = together(world, lambda: str(getattr(method, "kernel", None) or _planned_kernel(method)))
+    kernel = together(world, lambda: str(getattr(method, "kernel", "")))
     _same(world, kernel, "--kernel auto chose different kernels; install numba on all nodes, or say --kernel numpy")
     if plan.values["dry_run"]:
         if world.rank == 0:
@@ -143,10 +143,6 @@ def _prepare(world: World, setting: Setting[Any], kernel: str) -> None:
     place, ranks = world.neighbours(None)
     last = place == len(ranks) - 1  # a client rank, which needs it anyway, not the server
     together(world, lambda: prepare(kernel, setting.data[0]) if last else None)
-
-
-def _planned_kernel(method: Any) -> str:  # TRANSITION
-    return str(method.plan(1).get("kernel", "")) if hasattr(method, "columns") else ""
 
 
 def _opened(world: World, method: Any, plan: Plan, attrs: dict[str, Any]) -> Opened:

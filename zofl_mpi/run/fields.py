@@ -48,8 +48,6 @@ def is_flag(f: dataclasses.Field[Any]) -> bool:
 
 def described(state: Any) -> Mapping[str, tuple[str, str]]:
     """{field: (unit, meaning)} of the columns of a state or a report, or of its class."""
-    if isinstance(state, Mapping):  # TRANSITION
-        return {}
     marked = (f for f in dataclasses.fields(state) if "unit" in f.metadata)
     return {f.name: (f.metadata["unit"], f.metadata["meaning"]) for f in marked}
 
@@ -67,8 +65,6 @@ def reported(report: Any) -> dict[str, float]:
     Raises:
         TypeError: no dataclass, or something else in it; names the field.
     """
-    if isinstance(report, Mapping):  # TRANSITION
-        return dict(report)
     if not dataclasses.is_dataclass(report) or isinstance(report, type):
         raise TypeError(
             f"evaluate returned a {type(report).__name__}: it must return a dataclass of numbers, each field described "

@@ -152,7 +152,6 @@ def one_round(
     state = method.round(state, r, clients)
     columns = dict(numbers(state))
     recorder.describe(described(state))
-    recorder.describe(getattr(method, "columns", dict)())  # TRANSITION
     if schedule.evaluates(r + 1):
         report = method.evaluate(state, r, clients)
         columns |= reported(report)

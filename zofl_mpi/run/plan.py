@@ -241,8 +241,6 @@ def print_plan(plan: Plan, method: Any) -> None:
 
 def costs_of(method: Any) -> dict[str, Any]:
     """What a step of the method costs, measured; empty where the method does not tell."""
-    if hasattr(method, "measured"):  # TRANSITION
-        return dict(method.measured())
     return dict(method.costs()) if hasattr(method, "costs") else {}
 
 

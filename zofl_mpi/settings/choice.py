@@ -1,13 +1,13 @@
-"""From flags to a `Setting`: the problems that a command line can name, with their data.
+"""A problem that a command line can name: its flags, and how a `Setting` is made of their values.
 
-Every rank builds the same setting by itself; the data set lies once on each node (`data.cache`).
+Every rank makes the same setting by itself; the data set lies once on each node (`data.cache`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar, final
+from typing import Any, TypeVar, cast, final
 
 import numpy as np
 
@@ -18,9 +18,53 @@ from zofl_mpi.run.streams import Streams
 from zofl_mpi.run.world import World
 
 T = TypeVar("T")
-Values = Mapping[str, Any]
-"""{flag: value} of the problem, in the role that it plays."""
-Build = Callable[[Values, World, Streams, str, str], Setting]
+P = TypeVar("P")
+
+
+@final
+@dataclass(frozen=True)
+class Site:
+    """What a setting is made from, on one rank.
+
+    Attributes:
+        values: {flag: value} of the problem, in the role that it plays.
+        world: the ranks.
+        streams: the run's random numbers.
+        dtype: "float32" or "float64", of all vectors.
+        device: where this rank computes, as torch calls it.
+    """
+
+    values: Mapping[str, Any]
+    world: World
+    streams: Streams
+    dtype: str
+    device: str
+
+    def group(self, cls: type[T]) -> T:
+        """A group of flags with its values.
+
+        Raises:
+            UserError: one is out of range.
+        """
+        return cast(T, made(cls, self.values))
+
+    def setting(self, problem: P, federation: Federation, network: str = "") -> Setting[P]:
+        """The setting of a problem on these data.
+
+        Args:
+            network: tells networks apart, as the data's own fingerprint does data.
+        """
+        fingerprint = federation.server.fingerprint()
+        return Setting(
+            problem,
+            self.streams,
+            federation.clients,
+            federation.server,
+            federation.test,
+            federation.counts,
+            np.dtype(self.dtype),
+            f"{fingerprint}, {network}" if network else fingerprint,
+        )
 
 
 @final
@@ -30,36 +74,20 @@ class Choice:
 
     Attributes:
         groups: {title: dataclass of its flags}.
-        build: from the values of all flags, the dtype and this rank's device; on every rank alike.
+        make: its setting; on every rank alike but for the device.
         roles: {protocol of `zofl_mpi.problems` that it offers: further groups of flags for methods that need it}.
         gpu: whether it can run on one.
     """
 
     groups: Groups
-    build: Build
+    make: Callable[[Site], Setting[Any]]
     roles: Mapping[str, Groups]
     gpu: bool = False
 
+    def build(self, values: Mapping[str, Any], world: World, streams: Streams, dtype: str, device: str) -> Setting[Any]:
+        """The setting from the values of the problem's flags; see `Site`.
 
-def parts_of(protocol: type[Any]) -> list[str]:
-    """The names of a protocol's functions and properties."""
-    return [name for name in vars(protocol) if not name.startswith("_")]
-
-
-def of_federation(problem: Any, streams: Streams, federation: Federation, dtype: str) -> Setting:
-    """The setting of a problem on these data."""
-    return Setting(
-        problem,
-        streams,
-        federation.clients,
-        federation.server,
-        federation.test,
-        federation.counts,
-        np.dtype(dtype),
-        federation.server.fingerprint(),
-    )
-
-
-def part_of(cls: type[T], values: Values) -> T:
-    """A group of flags with its values."""
-    return made(cls, values)  # type: ignore[no-any-return]
+        Raises:
+            UserError: a value out of range, data that are missing or do not fit.
+        """
+        return self.make(Site(values, world, streams, dtype, device))

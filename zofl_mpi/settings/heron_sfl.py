@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, final
 
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Split
-from zofl_mpi.run.flags import made, with_defaults
+from zofl_mpi.run.flags import with_defaults
 from zofl_mpi.run.setting import Setting
-from zofl_mpi.run.streams import Purpose, Streams
-from zofl_mpi.run.world import World
-from zofl_mpi.settings.choice import Build, Choice, Values, of_federation
+from zofl_mpi.run.streams import Purpose
+from zofl_mpi.settings.choice import Choice, Site
 from zofl_mpi.settings.networks import fingerprint_of, shape_of
 from zofl_mpi.settings.samples import Samples
 
 ClientSamples = with_defaults(Samples, m=5, server_fraction=0.0)
-Factory = Callable[[Values, tuple[int, ...], int], tuple[Any, Any, Any]]
+Factory = Callable[[Site, tuple[int, ...], int], tuple[Any, Any, Any]]
 """Client, auxiliary and server modules from the flags, the shape of an input and the number of classes."""
 
 
@@ -44,30 +43,29 @@ class ResNetModel:
     bf16: bool = False
 
 
-def _split(factory: Factory) -> Build:
+def _split(factory: Factory) -> Callable[[Site], Setting[Any]]:
     """Builds a problem of what `factory` makes."""
 
-    def build(values: Values, world: World, streams: Streams, dtype: str, device: str) -> Setting:
+    def build(site: Site) -> Setting[Any]:
         from zofl_mpi.problems.network import seeded  # imports torch
         from zofl_mpi.problems.split import SplitNetwork
 
-        federation = made(Samples, values).federation(world, streams)
+        federation = site.group(Samples).federation(site.world, site.streams)
         shape, classes = shape_of(federation), federation.test.classes
-        parts = seeded(lambda: factory(values, shape, classes), streams(Purpose.MODULE))
+        parts = seeded(lambda: factory(site, shape, classes), site.streams(Purpose.MODULE))
         told = ", ".join(fingerprint_of(part) for part in parts)
         client, auxiliary, server = parts
-        bf16 = bool(values.get("bf16", False))
-        problem: Split = SplitNetwork(client, auxiliary, server, shape, classes, dtype, device, bf16)
-        setting = of_federation(problem, streams, federation, dtype)
-        return replace(setting, fingerprint=f"{setting.fingerprint}, {told}")
+        bf16 = bool(site.values.get("bf16", False))
+        problem: Split = SplitNetwork(client, auxiliary, server, shape, classes, site.dtype, site.device, bf16)
+        return site.setting(problem, federation, told)
 
     return build
 
 
-def _resnet(values: Values, shape: tuple[int, ...], classes: int) -> tuple[Any, Any, Any]:
+def _resnet(site: Site, shape: tuple[int, ...], classes: int) -> tuple[Any, Any, Any]:
     from zofl_mpi.problems.split_resnet import ResNet
 
-    model = made(ResNetModel, values)
+    model = site.group(ResNetModel)
     return ResNet(model.width, model.stages, model.cut, model.head, model.norm).parts(shape, classes)
 
 
@@ -80,7 +78,7 @@ def own_split(name: str, cls: type[Any]) -> Choice:
     return Choice({"data": ClientSamples}, _split(partial(_own, name, cls)), {"Split": {}}, gpu=True)
 
 
-def _own(name: str, cls: type[Any], values: Values, shape: tuple[int, ...], classes: int) -> tuple[Any, Any, Any]:
+def _own(name: str, cls: type[Any], site: Site, shape: tuple[int, ...], classes: int) -> tuple[Any, Any, Any]:
     try:
         found = cls(shape, classes)
         parts = {part: getattr(found, part) for part in ("client", "auxiliary", "server")}

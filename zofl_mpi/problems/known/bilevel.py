@@ -217,7 +217,7 @@ class Coupled:
     All clients are alike and all data ignored; range(1) may stand for them.
 
     Attributes:
-        order: which of the two.
+        order: min-max, with the solution (0.5, -0.5), or max-min: (-1, 1).
     """
 
     constrained: ClassVar[bool] = True

@@ -8,6 +8,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
+from zofl_mpi.errors import demand
 from zofl_mpi.numerics.descent import descend
 from zofl_mpi.numerics.projections import ball
 from zofl_mpi.problems import Array, Batch
@@ -185,7 +186,10 @@ class Corner:
         n: length of x.
     """
 
-    n: int
+    n: int = 8
+
+    def __post_init__(self) -> None:
+        demand(self.n >= 1, "n", self.n, "a whole number, at least 1")
 
     def f1(self, x: Array, data: object) -> float:
         return 0.0
