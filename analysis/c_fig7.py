@@ -35,7 +35,7 @@ from zofl_mpi.numerics.stationarity import Estimate
 from zofl_mpi.run import cli, device, flags, plan, records
 from zofl_mpi.run.setting import Setting
 from zofl_mpi.run.streams import Purpose, Streams
-from zofl_mpi.run.world import Alone
+from zofl_mpi.run.world import SingleProcess
 
 FAMILY = "zofl_mpi.heron_sfl"
 NAMES = {"heron": "HERON", "cse_fsl": "CSE-FSL"}
@@ -179,7 +179,7 @@ def rebuilt(run: records.Run, given: argparse.Namespace) -> tuple[Setting, Any]:
     groups = plan.groups_of(family, config["method"], config["problem"])
     words = flags.to_arguments(config, flags.flags_of(groups), str(run.path))
     understood = plan.understand(family, words)
-    setting = cli.build_setting(Alone(), family, understood, device.select(given.device))
+    setting = cli.build_setting(SingleProcess(), family, understood, device.select(given.device))
     if setting.fingerprint != run.attrs.get("data"):
         told = f"({run.attrs.get('data')} then, {setting.fingerprint} now)"
         raise UserError(f"{run.path}: data or network are not those that the run was made with {told}")

@@ -48,10 +48,10 @@ def main() -> int:
     except UserError as exc:
         print(f"zofl_mpi: {exc}", file=sys.stderr)
         return 2
-    told = world.collect(_rank(world))
+    ranks = world.allgather(_rank(world))
     if world.rank == 0:
         print(f"zofl_mpi {metadata.version('zofl_mpi')}, Python {platform.python_version()}, MPI: {world.library}")
-        for rank, text in enumerate(told):
+        for rank, text in enumerate(ranks):
             print(f"rank {rank:>3}{' (server)' if rank == 0 else '         '} {text}")
         if world.size == 1:
             print("one process: no exchange to try; start it with mpirun -n 4")

@@ -224,13 +224,13 @@ def test_all_methods_are_measured_on_the_same_nonsmooth_objective(made: Path, sc
     from zofl_mpi.problems.relu_net import ReLUNet
     from zofl_mpi.run import records
     from zofl_mpi.run.streams import Streams
-    from zofl_mpi.run.world import Alone
+    from zofl_mpi.run.world import SingleProcess
     from zofl_mpi.settings.samples import Samples
 
     where = {"method": "fedavg", "rectifier": "1", "step": "0.05"}
     path = results(made, "methods", **where)[0]
     run = records.load(path)
-    federation = Samples(data="digits", m=3, server_fraction=0.0).federation(Alone(), Streams(1))
+    federation = Samples(data="digits", m=3, server_fraction=0.0).federation(SingleProcess(), Streams(1))
     problem = ReLUNet(federation.test.features, rectifier=1.0)
     x = run.final["x"]
     losses = [problem.losses(i, x[None], data)[0] for i, data in enumerate(federation.clients)]

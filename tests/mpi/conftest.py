@@ -20,7 +20,7 @@ def both() -> Callable[..., tuple[Any, Any] | None]:
     from zofl_mpi.run.mpi.server import MPIClients
     from zofl_mpi.run.mpi.world import MPIWorld
 
-    world = MPIWorld()
+    world = MPIWorld.connect()
 
     def run(method: Any, data: list[Any], program: Callable[[Any], Any]) -> tuple[Any, Any] | None:
         if world.rank:

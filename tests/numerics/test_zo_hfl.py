@@ -27,7 +27,7 @@ from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.progress import Silence
 from zofl_mpi.run.setting import Setting
 from zofl_mpi.run.streams import Purpose, Streams
-from zofl_mpi.run.world import Alone
+from zofl_mpi.run.world import SingleProcess
 from zofl_mpi.settings.samples import Samples
 from zofl_mpi.settings.zo_hfl import SOFTMAX
 
@@ -430,7 +430,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., S
 
         def build(dtype: str = "float32", **model: Any) -> Setting:
             values = {**vars(Samples(m=5, alpha=0.5)), **vars(Terms()), "bias": False, "kernel": "auto"}
-            return SOFTMAX.build({**values, **model}, Alone(), STREAMS, dtype, "cpu")
+            return SOFTMAX.build({**values, **model}, SingleProcess(), STREAMS, dtype, "cpu")
 
         yield build
 

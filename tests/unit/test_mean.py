@@ -28,13 +28,15 @@ class Reply:
     k: Any = 0.0
 
 
-def answers_of(groups: Sequence[Sequence[int]], replies: Mapping[int, Any], shares: Mapping[int, float]) -> list[Any]:
-    """What one process a group has to say."""
-    answers = [mean.Answer() for _ in groups]
-    for answer, group in zip(answers, groups, strict=True):
+def contributions_of(
+    groups: Sequence[Sequence[int]], replies: Mapping[int, Any], shares: Mapping[int, float]
+) -> list[mean.Contribution]:
+    """Contributions of processes that each hold one group of the clients."""
+    contributions = [mean.Contribution() for _ in groups]
+    for own, group in zip(contributions, groups, strict=True):
         for i in group:
-            answer.add(i, replies[i], shares[i])
-    return answers
+            own.add(i, replies[i], shares[i])
+    return contributions
 
 
 def averaged(
@@ -42,20 +44,20 @@ def averaged(
 ) -> tuple[Any, int]:
     """The mean over processes that each hold one group of the clients, and the largest sum of whole numbers."""
     shares = mean.normalised(list(replies), weights)
-    answers = answers_of(groups, replies, shares)
+    contributions = contributions_of(groups, replies, shares)
     means, largest = {}, 0
-    for part in mean.plan([answer.told() for answer in answers]):
-        own: list[list[np.ndarray[Any, Any]]] = []
-        for answer in answers:
-            own.append([])
-            mean.added(part, answer, shares, lambda block, seen=own[-1]: seen.append(block.copy()) or block)
-        for block in own[0]:
+    for part in mean.fields_of([own.without_arrays() for own in contributions]):
+        sent: list[list[np.ndarray[Any, Any]]] = []
+        for own in contributions:
+            sent.append([])
+            mean.field_mean(part, own, shares, lambda block, seen=sent[-1]: seen.append(block.copy()) or block)
+        for block in sent[0]:
             assert block.dtype == np.int64
-        whole = [np.concatenate(blocks).astype(object) for blocks in own if blocks]
+        whole = [np.concatenate(blocks).astype(object) for blocks in sent if blocks]
         largest = max(largest, *np.sum(np.abs(whole), axis=0)) if whole else largest
-        sums = iter([np.sum(blocks, axis=0) for blocks in zip(*own, strict=True)])
-        means[part.path] = mean.added(part, answers[0], shares, lambda block, sums=sums: next(sums))
-    return messages.replace_arrays(mean.result_template(answers), means), largest
+        sums = iter([np.sum(blocks, axis=0) for blocks in zip(*sent, strict=True)])
+        means[part.path] = mean.field_mean(part, contributions[0], shares, lambda block, sums=sums: next(sums))
+    return messages.replace_arrays(mean.result_template(contributions), means), largest
 
 
 def exact(values: Sequence[float], shares: Sequence[float]) -> Fraction:
@@ -207,21 +209,21 @@ def test_a_participant_without_a_weight_is_refused() -> None:
 )
 def test_a_field_without_a_mean_is_named(reply: Any, words: str) -> None:
     with pytest.raises(TypeError, match=words):
-        mean.Answer().add(0, reply, 1.0)
+        mean.Contribution().add(0, reply, 1.0)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_a_field_that_is_not_finite_is_named(bad: float) -> None:
     for reply, name in ((Reply(np.array([0.0, bad])), "a"), (Reply(np.zeros(2), bad), "k")):
         with pytest.raises(UserError, match=rf"Reply\.{name} is not finite, so it has no mean"):
-            mean.Answer().add(0, reply, 1.0)
+            mean.Contribution().add(0, reply, 1.0)
 
 
 def test_replies_of_different_shapes_have_no_mean() -> None:
-    one, other = mean.Answer(), mean.Answer()
+    one, other = mean.Contribution(), mean.Contribution()
     one.add(0, Reply(np.zeros(3), 1.0), 0.5, True)
     with pytest.raises(TypeError, match="different shapes"):
         one.add(1, Reply(np.zeros(4), 1.0), 0.5, True)
     other.add(1, Reply(np.zeros(4), 1.0), 0.5, True)
     with pytest.raises(TypeError, match="different shapes"):
-        mean.plan([one, other])
+        mean.fields_of([one, other])

@@ -14,7 +14,7 @@ import pytest
 from zofl_mpi.data import Dataset, Federation, Raw, cache, npz, partition, sources
 from zofl_mpi.errors import UserError
 from zofl_mpi.run.streams import Streams
-from zofl_mpi.run.world import Alone
+from zofl_mpi.run.world import SingleProcess
 from zofl_mpi.settings.samples import Samples
 
 X = np.arange(80.0).reshape(40, 2)
@@ -207,9 +207,9 @@ def test_a_classifier_is_not_given_a_regression(
     samples = Samples(data=path, m=2, min_samples=2)
     if classifies:
         with pytest.raises(UserError) as caught:
-            samples.federation(Alone(), Streams(1))
+            samples.federation(SingleProcess(), Streams(1))
         assert str(caught.value).startswith(f"--data {path} has targets, not classes; this problem classifies")
     else:
-        assert len(samples.federation(Alone(), Streams(1), classifies=False).clients) == 2
+        assert len(samples.federation(SingleProcess(), Streams(1), classifies=False).clients) == 2
     labelled = replace(samples, data=table(tmp_path, np.arange(40) % 2, "classes.npz"))
-    assert labelled.federation(Alone(), Streams(1), classifies=classifies).server.classes == 2
+    assert labelled.federation(SingleProcess(), Streams(1), classifies=classifies).server.classes == 2

@@ -11,7 +11,7 @@ import pytest
 
 from zofl_mpi.errors import UserError
 from zofl_mpi.run.launch import connect, speaks_first
-from zofl_mpi.run.world import Alone, agree, launched, refuse_singletons, together
+from zofl_mpi.run.world import SingleProcess, agree, launched, refuse_singletons, together
 
 
 @dataclass
@@ -26,14 +26,14 @@ class Ranks:
     def size(self) -> int:
         return len(self.others) + 1
 
-    def share(self, value: Any) -> Any:
+    def bcast(self, value: Any) -> Any:
         return value
 
-    def collect(self, value: Any) -> list[Any]:
+    def allgather(self, value: Any) -> list[Any]:
         return [value if r == self.rank else self.others[r] for r in range(self.size)]
 
     def neighbours(self, value: Any) -> tuple[int, list[Any]]:
-        return self.rank, self.collect(value)
+        return self.rank, self.allgather(value)
 
     def abort(self, text: str) -> None:
         raise AssertionError(text)
@@ -59,7 +59,7 @@ def test_launchers_say_how_many_processes_they_started(environment: dict[str, st
 
 
 def test_without_a_launcher_a_process_is_alone() -> None:
-    assert connect({}) == Alone()
+    assert connect({}) == SingleProcess()
 
 
 def test_n_singletons_in_place_of_n_ranks_are_refused_with_the_remedy() -> None:
@@ -107,7 +107,7 @@ def test_the_first_of_several_problems_is_told() -> None:
 
 def test_without_a_problem_all_go_on_with_their_own_result() -> None:
     assert together(Ranks({1: None}), lambda: 42) == 42
-    agree(Alone(), None)
+    agree(SingleProcess(), None)
 
 
 def test_a_rank_that_succeeded_ends_with_the_one_that_failed() -> None:
@@ -126,8 +126,8 @@ def test_other_exceptions_are_not_agreed_on() -> None:
 
 
 def test_alone_shares_collects_and_aborts_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
-    alone = Alone()
-    assert (alone.share(3), alone.collect(3), alone.neighbours(3)) == (3, [3], (0, [3]))
+    alone = SingleProcess()
+    assert (alone.bcast(3), alone.allgather(3), alone.neighbours(3)) == (3, [3], (0, [3]))
     with pytest.raises(SystemExit) as caught:
         alone.abort("zofl_mpi: why\n\n")
     assert caught.value.code == 1

@@ -165,7 +165,7 @@ def _understood(world: World, family: Any, arguments: Sequence[str]) -> Plan | i
         flags.made(RunFlags, plan.values)  # refuses what is out of range
         return plan
 
-    return world.share(at_server(world, read))  # type: ignore[no-any-return]
+    return world.bcast(at_server(world, read))  # type: ignore[no-any-return]
 
 
 def _places(world: World, requested: str, choice: Any) -> tuple[str, dict[str, list[Any]]]:
@@ -184,7 +184,7 @@ def _places(world: World, requested: str, choice: Any) -> tuple[str, dict[str, l
     threads = 1 if chosen == "cpu" else device.threads([mask for _, mask in node], me, device.cpus_per_task())
     device.limit_threads(threads)
     names = ("hosts", "device", "threads", "blas")
-    ranks = world.collect((platform.node(), chosen, threads, device.blas()))
+    ranks = world.allgather((platform.node(), chosen, threads, device.blas()))
     found = {name: list(values) for name, values in zip(names, zip(*ranks, strict=True), strict=True)}
     if world.size > RANKS_LISTED:
         found = {name: sorted(set(values)) for name, values in found.items()}
@@ -204,7 +204,7 @@ def _refuse_gpu(requested: str) -> None:
 
 def _same(world: World, value: Any, sentence: str) -> None:
     """Refuses ranks that differ in what the numbers depend on."""
-    values = world.collect(value)
+    values = world.allgather(value)
     if len(set(values)) > 1:
         told = "; ".join(f"rank {rank}: {other}" for rank, other in enumerate(values) if other != values[0])
         raise UserError(f"{sentence} (rank 0: {values[0]}; {told})")

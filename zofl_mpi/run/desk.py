@@ -1,4 +1,4 @@
-"""What every implementation of `Clients` shares: the order of items, the rules of asking, the books."""
+"""What every implementation of `Clients` shares: the order of items, one question at a time, steps of the engine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Item(NamedTuple):
 def in_turn(
     step: Step, clients: Mapping[int, Client], inbox: Mapping[int, Any], clock: Clock, name: str
 ) -> Iterator[Item]:
-    """The clients of one process take turns: their q-th items in the order of `inbox`, then q + 1.
+    """Yields the items of the clients of one process, which take turns: the q-th in the order of `inbox`, then q + 1.
 
     Ends at the first failure.
 
@@ -70,11 +70,11 @@ def _items(step: Step, client: Client, message: Any) -> Iterator[tuple[bool, Any
 
 
 @final
-class Desk:
-    """Where the server asks: one question at a time, with its ledger and its clock.
+class Questions:
+    """The server's questions, one at a time, with their ledger and their clock.
 
     Attributes:
-        question: the step that is being asked for; None between questions.
+        question: name of the step whose question is open; None between questions.
         stop: has this process been told by a signal to stop?
     """
 
@@ -85,10 +85,11 @@ class Desk:
         self._since = time.perf_counter()
 
     def open(self, step: Step) -> str:
-        """A question begins; returns its name.
+        """Opens a question; returns its name.
 
         Raises:
-            RuntimeError: another one is open.
+            TypeError: the step is none of the running method's.
+            RuntimeError: another question is open.
         """
         name = name_of(step)
         if self._method is not None and name not in STEPS:
@@ -109,11 +110,11 @@ class Desk:
         return name
 
     def close(self) -> None:
-        """The question's last item has been read, or one has failed."""
+        """Closes the question: its last item has been read, or one has failed."""
         self.question = None
 
-    def leave(self, what: str) -> None:
-        """The round or the run ends.
+    def check_closed(self, what: str) -> None:
+        """Lets `what`, the round or the run, end.
 
         Raises:
             RuntimeError: a question is open.
@@ -124,7 +125,7 @@ class Desk:
             )
 
     def seconds(self) -> NDArray[np.float64]:
-        """(steps, 3) of this process since the last call; all but waiting and sending is the server's computing."""
+        """(steps, 3) seconds since the last call; all but waiting and sending counts as the server's computing."""
         now = time.perf_counter()
         taken = self.clock.take(self.ledger.steps)
         taken[self.ledger.steps.index(SERVER), 0] += now - self._since - taken.sum()
@@ -133,7 +134,7 @@ class Desk:
 
 
 def participants(to: Iterable[int] | None, m: int) -> list[int]:
-    """The clients asked, in the order in which their items are met; all, ascending, for None.
+    """Checked clients of a question, in the order in which their items are met; all, ascending, for None.
 
     Raises:
         ValueError: nobody, or somebody who does not exist or is named twice.
@@ -145,7 +146,11 @@ def participants(to: Iterable[int] | None, m: int) -> list[int]:
 
 
 def refuse_stream(step: Step) -> None:
-    """`mean` cannot take a stream: which of its items would it average?"""
+    """Refuses a step that streams: which of its items would `mean` average?
+
+    Raises:
+        TypeError: a generator step.
+    """
     if inspect.isgeneratorfunction(step):
         raise TypeError(
             f"mean needs a step that returns its reply, {name_of(step)!r} streams: "
@@ -164,7 +169,7 @@ class Memory:
 @final
 @dataclass(frozen=True)
 class Nothing:
-    """A message without content."""
+    """Empty message."""
 
 
 def recall(client: Client, message: Nothing) -> Memory:
@@ -178,13 +183,12 @@ def restore(client: Client, message: Memory) -> Nothing:
     return Nothing()
 
 
+recall.__name__, restore.__name__ = "<recall>", "<restore>"  # names that no step of a method can have
 STEPS: dict[str, Step] = {"<recall>": recall, "<restore>": restore}
-"""Steps of the engine itself, by names that no step of a method can have."""
-for _name, _step in STEPS.items():
-    _step.__name__ = _name
+"""Steps of the engine itself, by name."""
 
 
 def received(block: messages.Bytes, used: int) -> Any:
-    """A message as a client meets it: its arrays are read-only, since the clients of a process may share the bytes."""
+    """Unpacks a message as a client meets it: read-only arrays, since the clients of a process may share the bytes."""
     block.setflags(write=False)
     return messages.unpack(block[:used])

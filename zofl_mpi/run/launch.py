@@ -1,11 +1,11 @@
-"""How many processes a launcher started, and the `World` that connects them."""
+"""Connects the processes that a launcher started."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 
-from zofl_mpi.run.world import Alone, World, launched
+from zofl_mpi.run.world import SingleProcess, World, launched
 
 
 def speaks_first(environment: Mapping[str, str] = os.environ) -> bool:
@@ -17,13 +17,13 @@ def speaks_first(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def connect(environment: Mapping[str, str] = os.environ) -> World:
-    """All processes that a launcher started; `Alone` if there is no sign of a launcher. MPI is not even loaded then.
+    """The world of all processes that a launcher started; a `SingleProcess`, without MPI, if there is no sign of one.
 
     Raises:
         UserError: the launcher's processes do not see each other.
     """
     if not launched(environment):
-        return Alone()
+        return SingleProcess()
     from zofl_mpi.run.mpi.world import MPIWorld
 
-    return MPIWorld()
+    return MPIWorld.connect()

@@ -9,7 +9,7 @@ import numpy as np
 
 from zofl_mpi.run import mean, messages
 from zofl_mpi.run.clients import Client, ClientError, Step, failure, name_of
-from zofl_mpi.run.desk import Desk, in_turn, participants, received, refuse_stream
+from zofl_mpi.run.desk import Questions, in_turn, participants, received, refuse_stream
 from zofl_mpi.run.device import peak_bytes
 from zofl_mpi.run.ledger import Row
 
@@ -20,8 +20,8 @@ class LocalClients:
 
     def __init__(self, data: list[Any], stop: Callable[[], bool] = lambda: False, method: Any = None) -> None:
         self.m = len(data)
-        self._desk = Desk(self.m, stop, method)
-        self.ledger = self._desk.ledger
+        self._questions = Questions(self.m, stop, method)
+        self.ledger = self._questions.ledger
         self._clients = {i: Client(i, d) for i, d in enumerate(data)}
 
     def ask(
@@ -45,29 +45,29 @@ class LocalClients:
         refuse_stream(step)
         to = sorted(participants(to, self.m))
         shares = mean.normalised(to, weights)
-        answer = mean.Answer()
+        replies = mean.Contribution()
         for i, reply in self._ask(step, dict.fromkeys(to, message), counted):
             try:
-                answer.add(i, reply, shares[i], i == to[0])
+                replies.add(i, reply, shares[i], i == to[0])
             except Exception as exc:
-                self._desk.close()
+                self._questions.close()
                 raise ClientError(i, 0, name_of(step), failure(0, exc)) from exc
-        return mean.whole(answer, shares)
+        return mean.local_mean(replies, shares)
 
     def account(self) -> tuple[Row, bool]:
-        self._desk.leave("the round")
-        seconds = self._desk.seconds()
+        self._questions.check_closed("the round")
+        seconds = self._questions.seconds()
         peak = np.full((len(seconds), 1), peak_bytes(), np.int64)
-        return self.ledger.row(seconds[:, None, :], peak), self._desk.stop()
+        return self.ledger.row(seconds[:, None, :], peak), self._questions.stop()
 
     def close(self, status: int = 0) -> None:
-        self._desk.leave("the run")
+        self._questions.check_closed("the run")
 
     def _ask(self, step: Step, each: dict[int, Any], counted: bool) -> Iterator[tuple[int, Any]]:
         different = {id(message): message for message in each.values()}
         packed = {key: received(*messages.pack(message)) for key, message in different.items()}
         inbox = {i: packed[id(message)] for i, message in each.items()}  # read-only: one copy may serve many
-        name = self._desk.open(step)
+        name = self._questions.open(step)
         if counted:
             sizes = {key: messages.size(message) for key, message in different.items()}
             for i, message in each.items():
@@ -75,16 +75,16 @@ class LocalClients:
         return self._replies(step, name, inbox, counted)
 
     def _copied(self, items: Iterator[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
-        """What a client yields it may overwrite; what the server reads is its own."""
+        """Copies what clients yield: they may overwrite it, and what the server reads is its own."""
         return ((i, messages.copy(item)) for i, item in items)
 
     def _replies(self, step: Step, name: str, inbox: dict[int, Any], counted: bool) -> Iterator[tuple[int, Any]]:
-        """The items as the clients made them: still theirs, if they are not copied."""
-        for item in in_turn(step, self._clients, inbox, self._desk.clock, name):
+        """Yields the items as the clients made them: still theirs, if they are not copied."""
+        for item in in_turn(step, self._clients, inbox, self._questions.clock, name):
             if item.failed:
-                self._desk.close()
+                self._questions.close()
                 raise ClientError(item.i, 0, name, item.failed)
             if counted:
                 self.ledger.received(name, item.i, messages.size(item.content))
             yield item.i, item.content
-        self._desk.close()
+        self._questions.close()

@@ -38,8 +38,8 @@ def normalised(to: Sequence[int], weights: Mapping[int, float] | None) -> dict[i
 
 
 @dataclass
-class Answer:
-    """What one process has to say when a mean is asked for.
+class Contribution:
+    """One process's part of a mean.
 
     Attributes:
         fields: {i: {path: array}} what is averaged, of its clients.
@@ -58,29 +58,29 @@ class Answer:
     failed: list[tuple[int, int, Any]] = field(default_factory=list)
 
     def add(self, i: int, reply: Any, share: float, first: bool = True) -> None:
-        """Client i's reply, which counts by `share`; is it the first of all participants?
+        """Adds client i's reply, which counts by `share`; `first`: it is the first of all participants.
 
         Raises:
             TypeError: a field that has no mean, named, or shapes that are not those of another client's reply.
             UserError: a field that is not finite, named.
         """
-        found = averaged(reply)
-        shapes = {path: (x.shape, x.dtype.str) for path, x in found.items()}
+        arrays = averaged(reply)
+        shapes = {path: (x.shape, x.dtype.str) for path, x in arrays.items()}
         if self.shapes not in (None, shapes):
             raise TypeError(f"{type(reply).__name__}: replies of different shapes have no mean")
         self.shapes = shapes
-        for path, x in found.items():
+        for path, x in arrays.items():
             bound = float(np.max(np.abs(x), initial=0.0))
             if not math.isfinite(bound):
                 raise UserError(f"{type(reply).__name__}.{'.'.join(path)} is not finite, so it has no mean")
             self.bounds[path] = max(self.bounds.get(path, 0.0), bound * share)
-        self.fields[i], self.sizes[i] = found, messages.size(reply)
+        self.fields[i], self.sizes[i] = arrays, messages.size(reply)
         if first:
-            emptied = {path: x.reshape(-1)[:0] for path, x in found.items() if x.ndim}
+            emptied = {path: x.reshape(-1)[:0] for path, x in arrays.items() if x.ndim}
             self.template = messages.pack(messages.replace_arrays(reply, emptied))[0]
 
-    def told(self) -> Answer:
-        """Without the arrays: what the server must know before any of them is sent."""
+    def without_arrays(self) -> Contribution:
+        """A copy without the arrays: what all must know before any of them is sent."""
         return replace(self, fields={})
 
 
@@ -91,93 +91,95 @@ def among(replies: Mapping[int, Any], weights: Mapping[int, float] | None) -> An
         TypeError: a field without a mean, or replies of different shapes.
         UserError: a field that is not finite; names the client.
     """
-    answer, shares = Answer(), normalised(list(replies), weights)
+    own, shares = Contribution(), normalised(list(replies), weights)
     for i, reply in replies.items():
         try:
-            answer.add(i, reply, shares[i], first=answer.template is None)
+            own.add(i, reply, shares[i], first=own.template is None)
         except UserError as exc:
             raise UserError(f"client {i}: {exc}") from exc
-    return whole(answer, shares)
+    return local_mean(own, shares)
 
 
-def whole(answer: Answer, shares: Mapping[int, float]) -> Any:
+def local_mean(own: Contribution, shares: Mapping[int, float]) -> Any:
     """The mean where one process has all replies.
 
     Raises:
         TypeError: replies of different shapes.
     """
-    means = {part.path: added(part, answer, shares, lambda own: own) for part in plan([answer])}
-    return messages.replace_arrays(result_template([answer]), means)
+    means = {each.path: field_mean(each, own, shares, lambda total: total) for each in fields_of([own])}
+    return messages.replace_arrays(result_template([own]), means)
 
 
-class Part(NamedTuple):
+class Field(NamedTuple):
     """One field of a mean: what all processes must know to add it up."""
 
     path: Path
     shape: tuple[int, ...]
     dtype: str
-    scale: float
-    """The quantum."""
+    quantum: float
 
 
-def failed(answers: Sequence[Answer]) -> tuple[int, int, Any] | None:
+def first_failure(contributions: Sequence[Contribution]) -> tuple[int, int, Any] | None:
     """(i, rank, failure) of the first client whose step failed."""
-    return min((f for a in answers for f in a.failed), default=None, key=lambda f: f[0])
+    return min((f for c in contributions for f in c.failed), default=None, key=lambda f: f[0])
 
 
-def sound(answers: Sequence[Answer]) -> bool:
+def exists(contributions: Sequence[Contribution]) -> bool:
     """Whether there is a mean: nobody failed, and all replies have the same shapes."""
-    known = [a.shapes for a in answers if a.shapes is not None]
-    return failed(answers) is None and all(shapes == known[0] for shapes in known)
+    known = [c.shapes for c in contributions if c.shapes is not None]
+    return first_failure(contributions) is None and all(shapes == known[0] for shapes in known)
 
 
-def plan(answers: Sequence[Answer]) -> list[Part]:
-    """The fields to add up, from the answers of all processes, none of which failed.
+def fields_of(contributions: Sequence[Contribution]) -> list[Field]:
+    """The fields to average, from the contributions of all processes, none of which failed.
 
     Raises:
         TypeError: the replies differ in their shapes.
     """
-    if not sound(answers):
+    if not exists(contributions):
         raise TypeError("replies of different shapes have no mean")
-    count = sum(len(a.sizes) for a in answers)
-    shapes = next(a.shapes for a in answers if a.shapes is not None)
+    count = sum(len(c.sizes) for c in contributions)
+    shapes = next(c.shapes for c in contributions if c.shapes is not None)
     return [
-        Part(path, shape, dtype, quantum(max(a.bounds.get(path, 0.0) for a in answers), count))
+        Field(path, shape, dtype, quantum(max(c.bounds.get(path, 0.0) for c in contributions), count))
         for path, (shape, dtype) in shapes.items()
     ]
 
 
-def result_template(answers: Sequence[Answer]) -> Any:
+def result_template(contributions: Sequence[Contribution]) -> Any:
     """The first participant's reply, its arrays empty; all have the same shapes."""
-    return messages.unpack(next(a.template for a in answers if a.template is not None))
+    return messages.unpack(next(c.template for c in contributions if c.template is not None))
 
 
-def added(
-    part: Part, answer: Answer, shares: Mapping[int, float], total: Callable[[NDArray[np.int64]], NDArray[np.int64]]
+def field_mean(
+    target: Field,
+    own: Contribution,
+    shares: Mapping[int, float],
+    reduce_sum: Callable[[NDArray[np.int64]], NDArray[np.int64]],
 ) -> NDArray[Any]:
-    """The mean of one field, where `total` gives the sum of the processes' whole numbers (at the server)."""
-    result = np.empty(math.prod(part.shape), part.dtype)
+    """The mean of one field, where `reduce_sum` gives the sum of the processes' whole numbers (at the server)."""
+    result = np.empty(math.prod(target.shape), target.dtype)
     product, whole = np.empty(min(BLOCK, result.size)), np.empty(min(BLOCK, result.size), np.int64)
     for low in range(0, result.size, BLOCK):
         block = slice(low, min(low + BLOCK, result.size))
-        own = np.zeros(block.stop - low, np.int64)
-        scaled, rounded = product[: own.size], whole[: own.size]
-        for i, found in answer.fields.items():
-            x = found[part.path].reshape(-1)[block]
-            np.multiply(x, shares[i] / part.scale, out=scaled, dtype=np.float64)
+        total = np.zeros(block.stop - low, np.int64)
+        scaled, rounded = product[: total.size], whole[: total.size]
+        for i, arrays in own.fields.items():
+            x = arrays[target.path].reshape(-1)[block]
+            np.multiply(x, shares[i] / target.quantum, out=scaled, dtype=np.float64)
             np.copyto(rounded, np.rint(scaled, out=scaled), casting="unsafe")
-            own += rounded
-        result[block] = total(own) * part.scale
-    return result.reshape(part.shape)
+            total += rounded
+        result[block] = reduce_sum(total) * target.quantum
+    return result.reshape(target.shape)
 
 
 def averaged(reply: Any) -> dict[Path, NDArray[Any]]:
-    """What is averaged: the floating-point tensors and the numbers of a reply, numbers as float64.
+    """{path: array} of what is averaged of a reply: its floating-point tensors, and its numbers as float64.
 
     Raises:
         TypeError: a field that has no mean (a string, a whole-number or bfloat16 tensor), named.
     """
-    found: dict[Path, NDArray[Any]] = {}
+    arrays: dict[Path, NDArray[Any]] = {}
     for path, value in messages.leaves(reply):
         array = messages.as_array(value)
         if array is None and isinstance(value, int | float) and not isinstance(value, bool):
@@ -185,8 +187,8 @@ def averaged(reply: Any) -> dict[Path, NDArray[Any]]:
         if array is None or array.dtype.kind != "f":
             name = f"{type(reply).__name__}.{'.'.join(path)}"
             raise TypeError(f"mean cannot average {name}; it takes floating-point tensors and numbers")
-        found[tuple(path)] = array
-    return found
+        arrays[tuple(path)] = array
+    return arrays
 
 
 def quantum(bound: float, m: int) -> float:

@@ -18,7 +18,7 @@ SIGNS = ("PMIX_RANK", "PALS_RANKID", "FLUX_TASK_RANK")
 
 
 class Ended(SystemExit):
-    """How `Alone.abort` ends the process."""
+    """What `SingleProcess.abort` raises to end the process."""
 
 
 class World(Protocol):
@@ -38,10 +38,10 @@ class World(Protocol):
     @property
     def library(self) -> str: ...
 
-    def share(self, value: Any) -> Any:
+    def bcast(self, value: Any) -> Any:
         """Rank 0's `value` on all ranks."""
 
-    def collect(self, value: Any) -> list[Any]:
+    def allgather(self, value: Any) -> list[Any]:
         """Every rank's value, by rank, on all ranks."""
 
     def neighbours(self, value: Any) -> tuple[int, list[Any]]:
@@ -53,17 +53,17 @@ class World(Protocol):
 
 @final
 @dataclass(frozen=True)
-class Alone:
-    """One process, no MPI."""
+class SingleProcess:
+    """The world of one process, without MPI."""
 
     rank: int = 0
     size: int = 1
     library: str = "none"
 
-    def share(self, value: Any) -> Any:
+    def bcast(self, value: Any) -> Any:
         return value
 
-    def collect(self, value: Any) -> list[Any]:
+    def allgather(self, value: Any) -> list[Any]:
         return [value]
 
     def neighbours(self, value: Any) -> tuple[int, list[Any]]:
@@ -84,7 +84,7 @@ def launched(environment: Mapping[str, str]) -> int:
 
 
 def refuse_singletons(size: int, environment: Mapping[str, str]) -> None:
-    """N separate runs in place of one on N ranks would all write the same result file.
+    """Refuses N separate runs in place of one on N ranks: they would all write the same result file.
 
     Raises:
         UserError: this process is alone, although a launcher started several.
@@ -98,50 +98,50 @@ def refuse_singletons(size: int, environment: Mapping[str, str]) -> None:
 
 
 def agree(world: World, problem: UserError | None) -> None:
-    """All ranks go on, or none does: after work that every rank did for itself and that may have failed on one only.
+    """Lets all ranks go on, or none: after work that every rank did for itself and that may have failed on one only.
 
     Raises:
         UserError: on every rank, with the first rank's sentence, its rank and its host.
     """
     place = f"rank {world.rank} on {platform.node()}"
-    told = [t for t in world.collect(None if problem is None else (place, str(problem))) if t]
-    if not told:
+    problems = [each for each in world.allgather(None if problem is None else (place, str(problem))) if each]
+    if not problems:
         return
-    where, sentence = told[0]
-    if len(told) < world.size:
-        sentence += f" ({where}; {world.size - len(told)} of {world.size} ranks have no such problem)"
+    where, sentence = problems[0]
+    if len(problems) < world.size:
+        sentence += f" ({where}; {world.size - len(problems)} of {world.size} ranks have no such problem)"
     raise UserError(sentence)
 
 
 def together(world: World, work: Callable[[], T]) -> T:
-    """What `work` returns, which every rank does for itself.
+    """Returns the result of `work`, which every rank does for itself.
 
     Raises:
         UserError: on every rank, if `work` raised one on some rank.
     """
-    found: T | None = None
+    result: T | None = None
     try:
-        found, problem = work(), None
+        result, problem = work(), None
     except UserError as exc:
         problem = exc
     agree(world, problem)
-    return cast(T, found)
+    return cast(T, result)
 
 
 def at_server(world: World, work: Callable[[], T]) -> T | None:
-    """What `work` returns, which rank 0 alone does; None on the other ranks.
+    """Returns the result of `work`, which rank 0 alone does; None on the other ranks.
 
     Raises:
         UserError: on every rank, if `work` raised one.
     """
-    found: T | None = None
+    result: T | None = None
     problem: UserError | None = None
     if world.rank == 0:
         try:
-            found = work()
+            result = work()
         except UserError as exc:
             problem = exc
-    problem = world.share(problem)
+    problem = world.bcast(problem)
     if problem is not None:
         raise problem
-    return found
+    return result

@@ -1,1 +1,1 @@
-"""MPI: the ranks, the collectives, and the two ends of a question. The only place that imports mpi4py."""
+"""MPI: the ranks, the collectives, and the two ends of a question. Only `world` imports mpi4py."""

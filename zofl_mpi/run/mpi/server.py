@@ -11,28 +11,28 @@ import numpy as np
 
 from zofl_mpi.run import mean, messages
 from zofl_mpi.run.clients import ClientError, Step, name_of
-from zofl_mpi.run.desk import Desk, participants, refuse_stream
+from zofl_mpi.run.desk import Questions, participants, refuse_stream
 from zofl_mpi.run.device import peak_bytes
 from zofl_mpi.run.ledger import SERVER, Row
 from zofl_mpi.run.messages import Bytes
-from zofl_mpi.run.mpi.wire import EMPTY, FAILED, NOTHING, REPLY, Heads, Question, Wave, Wire, waves
-from zofl_mpi.run.mpi.world import MPIWorld
+from zofl_mpi.run.mpi.communicator import Connected
+from zofl_mpi.run.mpi.wire import EMPTY, FAILED, NOTHING, REPLY, Headers, Question, Wave, Wire, waves
 
 DEPTH = 2
 """Waves at the server: one being read, one arriving."""
 
-Inbox = queue.SimpleQueue[tuple[Wave, Heads, Bytes]]
+Inbox = queue.SimpleQueue[tuple[Wave, Headers, Bytes]]
 
 
 @final
 class MPIClients:
-    """See `run.clients.Clients`. Rank 0 only; the other ranks run `answering.ClientRank.serve`."""
+    """See `run.clients.Clients`. Rank 0 only; the other ranks run `ClientRank.serve`."""
 
-    def __init__(self, world: MPIWorld, m: int, stop: Callable[[], bool] = lambda: False, method: Any = None) -> None:
+    def __init__(self, world: Connected, m: int, stop: Callable[[], bool] = lambda: False, method: Any = None) -> None:
         self.m = m
-        self._desk = Desk(m, stop, method)
-        self.ledger = self._desk.ledger
-        self._wire = Wire(world)
+        self._questions = Questions(m, stop, method)
+        self.ledger = self._questions.ledger
+        self._wire = Wire(world.comm)
 
     def ask(
         self, step: Step, message: Any, *, to: Iterable[int] | None = None, counted: bool = True
@@ -44,12 +44,12 @@ class MPIClients:
     def ask_each(self, step: Step, each: Mapping[int, Any], *, counted: bool = True) -> Iterator[tuple[int, Any]]:
         to = participants(each, self.m)
         packed = {i: block[:used] for i in to for block, used in [messages.pack(each[i])]}
-        name = self._desk.open(step)
-        with self._desk.clock.time(name, "comm"):
-            self._wire.announce(Question("each", name, to, [packed[i].size for i in to]))
+        name = self._questions.open(step)
+        with self._questions.clock.time(name, "comm"):
+            self._wire.bcast_question(Question("each", name, to, [packed[i].size for i in to]))
             for wave in waves(to, self._wire.ranks):
                 sizes = [packed[wave[rank]].size if rank in wave else 0 for rank in range(self._wire.ranks + 1)]
-                self._wire.deal(sizes, EMPTY, np.concatenate([packed[wave[rank]] for rank in sorted(wave)]))
+                self._wire.scatter(sizes, EMPTY, np.concatenate([packed[wave[rank]] for rank in sorted(wave)]))
         return self._replies(name, {i: messages.size(each[i]) for i in to}, counted)
 
     def mean(
@@ -64,40 +64,41 @@ class MPIClients:
         refuse_stream(step)
         to = sorted(participants(to, self.m))
         shares, name = mean.normalised(to, weights), name_of(step)
+        own = mean.Contribution()  # the server has no client
         self._send_one("mean", step, message, to, shares)
-        with self._desk.clock.time(name, "wait"):
-            answers = self._wire.agreed(mean.Answer())
-        self._desk.close()
-        failed = mean.failed(answers)
+        with self._questions.clock.time(name, "wait"):
+            contributions = self._wire.allgather_objects(own)
+        self._questions.close()
+        failed = mean.first_failure(contributions)
         if failed:
             raise ClientError(failed[0], failed[1], name, failed[2])
-        plan = mean.plan(answers)
-        with self._desk.clock.time(name, "comm"):
-            means = {part.path: mean.added(part, mean.Answer(), shares, self._wire.total) for part in plan}
-        for i, size in sorted((i, size) for a in answers for i, size in a.sizes.items()) if counted else ():
+        averaged = mean.fields_of(contributions)
+        with self._questions.clock.time(name, "comm"):
+            means = {each.path: mean.field_mean(each, own, shares, self._wire.reduce_sum) for each in averaged}
+        for i, size in sorted(pair for c in contributions for pair in c.sizes.items()) if counted else ():
             self.ledger.sent(name, i, messages.size(message))
             self.ledger.received(name, i, size)
-        return messages.replace_arrays(mean.result_template(answers), means)
+        return messages.replace_arrays(mean.result_template(contributions), means)
 
     def account(self) -> tuple[Row, bool]:
-        self._desk.leave("the round")
-        own = account_of(self._desk.seconds(), self._desk.stop())
-        with self._desk.clock.time(SERVER, "wait"):  # counts for the next round
-            self._wire.announce(Question("account", extra=self.ledger.steps))
-            tables = self._wire.table(own)
+        self._questions.check_closed("the round")
+        own = account_of(self._questions.seconds(), self._questions.stop())
+        with self._questions.clock.time(SERVER, "wait"):  # counts for the next round
+            self._wire.bcast_question(Question("account", extra=self.ledger.steps))
+            tables = self._wire.gather_tables(own)
         seconds, peaks, stop = tables[:, :-1, :3], tables[:, :-1, 3], bool(tables[:, -1].any())
         return self.ledger.row(seconds.transpose(1, 0, 2), peaks.T.astype(np.int64)), stop
 
     def close(self, status: int = 0) -> None:
-        self._desk.leave("the run")
-        self._wire.announce(Question("end", extra=status))
+        self._questions.check_closed("the run")
+        self._wire.bcast_question(Question("end", extra=status))
 
     def _send_one(self, kind: str, step: Step, message: Any, to: list[int], extra: Any = None) -> None:
         block, used = messages.pack(message)
-        name = self._desk.open(step)
-        with self._desk.clock.time(name, "comm"):
-            self._wire.announce(Question(kind, name, to, [used], extra))
-            self._wire.spread(block[:used])
+        name = self._questions.open(step)
+        with self._questions.clock.time(name, "comm"):
+            self._wire.bcast_question(Question(kind, name, to, [used], extra))
+            self._wire.bcast(block[:used])
 
     def _replies(self, name: str, down: dict[int, int], counted: bool) -> Iterator[tuple[int, Any]]:
         """Starts the communication thread at once; the items are read by the iterator that is returned."""
@@ -109,10 +110,10 @@ class MPIClients:
             room.acquire()  # a slow server holds its clients back instead of filling its memory
             return NOTHING, 0, EMPTY
 
-        def give(wave: Wave, heads: Heads, block: Bytes) -> None:
-            inbox.put((wave, heads, block))
+        def deliver(wave: Wave, headers: Headers, block: Bytes) -> None:
+            inbox.put((wave, headers, block))
 
-        thread = threading.Thread(target=self._wire.exchange, args=(list(down), take, give), daemon=True)
+        thread = threading.Thread(target=self._wire.gather_waves, args=(list(down), take, deliver), daemon=True)
         thread.start()
         return self._read(name, len(down), room, inbox, thread, counted)
 
@@ -120,31 +121,31 @@ class MPIClients:
         self, name: str, live: int, room: threading.Semaphore, inbox: Inbox, thread: threading.Thread, counted: bool
     ) -> Iterator[tuple[int, Any]]:
         while live:
-            with self._desk.clock.time(name, "wait"):
-                wave, heads, block = inbox.get()
-            ends = np.cumsum(heads[:, 1]).tolist()
+            with self._questions.clock.time(name, "wait"):
+                wave, headers, block = inbox.get()
+            ends = np.cumsum(headers[:, 1]).tolist()
             for rank, i in wave.items():  # in the order of the question
-                piece = block[ends[rank] - int(heads[rank, 1]) : ends[rank]]
-                with self._desk.clock.time(name, "comm"):
+                piece = block[ends[rank] - int(headers[rank, 1]) : ends[rank]]
+                with self._questions.clock.time(name, "comm"):
                     item = messages.unpack(piece)
-                if heads[rank, 0] == FAILED:
+                if headers[rank, 0] == FAILED:
                     thread.join()
-                    self._desk.close()
+                    self._questions.close()
                     raise ClientError(i, rank, name, item)
-                live -= int(heads[rank, 0] == REPLY)
+                live -= int(headers[rank, 0] == REPLY)
                 if counted:
                     self.ledger.received(name, i, messages.size(item))
                 yield i, item
                 del item, piece  # the wave's memory is free as soon as the method lets go of it
             del block
             room.release()
-        with self._desk.clock.time(name, "comm"):
+        with self._questions.clock.time(name, "comm"):
             thread.join()
-        self._desk.close()
+        self._questions.close()
 
 
 def account_of(seconds: np.ndarray[Any, np.dtype[np.float64]], stop: bool) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """One rank's line of a round's account: (steps + 1, 4), seconds and peak bytes by step, then its wish to stop."""
+    """One rank's table of a round's account: (steps + 1, 4), seconds and peak bytes by step, then its wish to stop."""
     table = np.zeros((len(seconds) + 1, 4))
     table[:-1, :3] = seconds
     table[:-1, 3] = peak_bytes()

@@ -1,4 +1,4 @@
-"""MPI itself: the processes, and the collectives that the server and the client ranks run together.
+"""The collectives that the server and the client ranks run together.
 
 Client i lives on rank 1 + i mod P for the whole run, P = size - 1. A question goes down by `Bcast` (or `Scatterv`) from
 the main thread. For the way up every rank starts one communication thread and joins it at the question's end; until
@@ -21,24 +21,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.run.messages import Bytes
-from zofl_mpi.run.mpi.world import MPI, MPIWorld, wait
+from zofl_mpi.run.mpi.communicator import Communicator, wait
 
 NOTHING, UPLOAD, REPLY, FAILED = range(4)
 LIMIT = 1 << 30
 """Bytes a collective moves at once: counts are 32-bit integers up to MPI 3.1 (Open MPI 5)."""
-HEAD = 1024
+FRAME = 1024
 """Bytes that go with the first collective of a question or an agreement; only what is longer needs a second one."""
 SMALL = 1 << 16
 """Bytes that all may poll for. A library moves a part at each look (MPICH 64 kB): more would take many sleeps."""
 EMPTY: Bytes = np.empty(0, np.uint8)
 Wave = dict[int, int]
 """{rank: client}: at most one item a rank."""
-Heads = NDArray[np.int64]
+Headers = NDArray[np.int64]
 """(P + 1, 2): what each rank sends in a wave (NOTHING, UPLOAD, REPLY or FAILED) and its bytes."""
 
 
 class Question(NamedTuple):
-    """What the server announces to all ranks. A message's bytes follow."""
+    """A question to all ranks, without the message: its bytes follow."""
 
     kind: str
     """ask, each, mean, account or end."""
@@ -52,49 +52,49 @@ class Question(NamedTuple):
 
 def waves(to: Sequence[int], ranks: int) -> list[Wave]:
     """The participants, in their order, cut into waves with at most one client a rank."""
-    found: list[Wave] = []
+    cut: list[Wave] = []
     for i in to:
-        if not found or 1 + i % ranks in found[-1]:
-            found.append({})
-        found[-1][1 + i % ranks] = i
-    return found
+        if not cut or 1 + i % ranks in cut[-1]:
+            cut.append({})
+        cut[-1][1 + i % ranks] = i
+    return cut
 
 
-def headed(body: bytes) -> Bytes:
-    """HEAD bytes: the length of `body`, and as much of it as there is room for."""
-    head = np.zeros(HEAD, np.uint8)
-    head[:8].view(np.int64)[0] = len(body)
-    part = np.frombuffer(body[: HEAD - 8], np.uint8)
-    head[8 : 8 + part.size] = part
-    return head
+def frame(body: bytes) -> Bytes:
+    """FRAME bytes: the length of `body`, and as much of it as there is room for."""
+    framed = np.zeros(FRAME, np.uint8)
+    framed[:8].view(np.int64)[0] = len(body)
+    part = np.frombuffer(body[: FRAME - 8], np.uint8)
+    framed[8 : 8 + part.size] = part
+    return framed
 
 
-def beheaded(head: Bytes) -> bytes | None:
-    """The body of which `headed` made the head, None if it did not fit."""
-    length = int(head[:8].view(np.int64)[0])
-    return head[8 : 8 + length].tobytes() if length <= HEAD - 8 else None
+def unframe(framed: Bytes) -> bytes | None:
+    """The body that `frame` was given, None if it did not fit."""
+    length = int(framed[:8].view(np.int64)[0])
+    return framed[8 : 8 + length].tobytes() if length <= FRAME - 8 else None
 
 
 @final
 class Wire:
     """The collectives, in blocks of at most LIMIT bytes. All ranks call the same ones in the same order."""
 
-    def __init__(self, world: MPIWorld) -> None:
-        self.comm = world.comm
-        self.rank, self.ranks = world.rank, world.size - 1
+    def __init__(self, comm: Communicator) -> None:
+        self.comm = comm
+        self.rank, self.ranks = comm.rank, comm.size - 1
 
-    def announce(self, question: Question | None = None) -> Question:
+    def bcast_question(self, question: Question | None = None) -> Question:
         """The server's question, on all ranks; client ranks wait for it without burning a core."""
         body = pickle.dumps(tuple(question)) if question else b""
-        head = headed(body)
-        wait(self.comm.Ibcast(head))
-        found = beheaded(head)
-        if found is None:
-            found = self.comm.bcast(body)
-        return question or Question(*pickle.loads(found))
+        framed = frame(body)
+        wait(self.comm.Ibcast(framed))
+        received = unframe(framed)
+        if received is None:
+            received = self.comm.bcast(body)
+        return question or Question(*pickle.loads(received))
 
-    def spread(self, block: Bytes) -> None:
-        """The server's block into every rank's block of the same size.
+    def bcast(self, block: Bytes) -> None:
+        """Sends the server's block into every rank's block of the same size.
 
         All look, asleep in between, until a small block is there, or, for a large one, until all have met: a server
         that waits inside Bcast for a rank that still sleeps, or that has lost its core to one that computes already,
@@ -107,69 +107,67 @@ class Wire:
         for low in range(0, block.size, LIMIT):
             self.comm.Bcast(block[low : low + LIMIT])
 
-    def deal(self, sizes: Sequence[int], own: Bytes, block: Bytes | None = None) -> None:
-        """sizes[rank] bytes of the server's `block` to each rank, in rank order, into `own`."""
+    def scatter(self, sizes: Sequence[int], own: Bytes, block: Bytes | None = None) -> None:
+        """Sends sizes[rank] bytes of the server's `block` to each rank, in rank order, into `own`."""
         for low, counts, offsets, cut in self._pieces(sizes):
-            source = None if block is None else [block[low:], counts, offsets, MPI.BYTE]
-            self.comm.Scatterv(source, [own[cut], counts[self.rank], MPI.BYTE])
+            self.comm.Scatterv(None if block is None else [block[low:], (counts, offsets)], own[cut])
 
-    def agreed(self, value: Any) -> list[Any]:
+    def allgather_objects(self, value: Any) -> list[Any]:
         """Every rank's object, by rank, on all ranks; waits without burning a core."""
         body = pickle.dumps(value)
-        heads = np.empty((self.ranks + 1, HEAD), np.uint8)
-        wait(self.comm.Iallgather(headed(body), heads))
-        found = [beheaded(head) for head in heads]
-        if None in found:
-            found = self.comm.allgather(body)
-        return [pickle.loads(piece or b"") for piece in found]
+        frames = np.empty((self.ranks + 1, FRAME), np.uint8)
+        wait(self.comm.Iallgather(frame(body), frames))
+        bodies = [unframe(framed) for framed in frames]
+        if None in bodies:
+            bodies = self.comm.allgather(body)
+        return [pickle.loads(each or b"") for each in bodies]
 
-    def table(self, own: NDArray[np.float64]) -> NDArray[np.float64]:
+    def gather_tables(self, own: NDArray[np.float64]) -> NDArray[np.float64]:
         """The ranks' tables of one shape, stacked, at the server; empty elsewhere."""
-        found = np.empty((self.ranks + 1 if self.rank == 0 else 0, *own.shape))
-        self.comm.Gather(own, found if self.rank == 0 else None)
-        return found
+        stacked = np.empty((self.ranks + 1 if self.rank == 0 else 0, *own.shape))
+        self.comm.Gather(own, stacked if self.rank == 0 else None)
+        return stacked
 
-    def total(self, own: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The sum over the ranks, at the server. Whole numbers: exact in any order."""
-        found = np.empty_like(own)
-        self.comm.Reduce(own, found if self.rank == 0 else None)
-        return found
+    def reduce_sum(self, own: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The sum over the ranks, at the server; undefined elsewhere. Whole numbers: exact in any order."""
+        total = np.empty_like(own)
+        self.comm.Reduce(own, total if self.rank == 0 else None)
+        return total
 
-    def exchange(
+    def gather_waves(
         self,
         to: Sequence[int],
         take: Callable[[Wave], tuple[int, int, Bytes]],
-        give: Callable[[Wave, Heads, Bytes], None],
+        deliver: Callable[[Wave, Headers, Bytes], None],
     ) -> None:
-        """Wave after wave until every stream has ended or one has failed. Runs in the communication thread.
+        """Gathers wave after wave until every stream has ended or one has failed. Runs in the communication thread.
 
         Args:
-            take: this rank's (kind, size, bytes) of a wave; may block.
-            give: told what a wave brought; at the server with the bytes of all, in rank order.
+            take: returns this rank's (kind, size, bytes) of a wave; may block.
+            deliver: is called after each wave; at the server with the bytes of all, in rank order.
         """
         live = list(to)
         while live:
             ended: set[int] = set()
             for wave in waves(live, self.ranks):
                 kind, size, slot = take(wave)
-                heads = self._agree(kind, size)
-                block = EMPTY if self.rank else np.empty(int(heads[:, 1].sum()), np.uint8)
-                self._gather(heads[:, 1].tolist(), slot, block)
-                give(wave, heads, block)
-                if (heads[:, 0] == FAILED).any():
+                headers = self._allgather_headers(kind, size)
+                block = EMPTY if self.rank else np.empty(int(headers[:, 1].sum()), np.uint8)
+                self._gather(headers[:, 1].tolist(), slot, block)
+                deliver(wave, headers, block)
+                if (headers[:, 0] == FAILED).any():
                     return
-                ended |= {i for rank, i in wave.items() if heads[rank, 0] == REPLY}
+                ended |= {i for rank, i in wave.items() if headers[rank, 0] == REPLY}
             live = [i for i in live if i not in ended]
 
-    def _agree(self, kind: int, size: int) -> Heads:
-        heads = np.empty((self.ranks + 1, 2), np.int64)
-        wait(self.comm.Iallgather(np.array([kind, size], np.int64), heads))
-        return heads
+    def _allgather_headers(self, kind: int, size: int) -> Headers:
+        headers = np.empty((self.ranks + 1, 2), np.int64)
+        wait(self.comm.Iallgather(np.array([kind, size], np.int64), headers))
+        return headers
 
     def _gather(self, sizes: list[int], own: Bytes, block: Bytes) -> None:
         for low, counts, offsets, cut in self._pieces(sizes):
-            sink = None if self.rank else [block[low:], counts, offsets, MPI.BYTE]
-            self.comm.Gatherv([own[cut], counts[self.rank], MPI.BYTE], sink)
+            self.comm.Gatherv(own[cut], None if self.rank else [block[low:], (counts, offsets)])
 
     def _pieces(self, sizes: Sequence[int]) -> Iterator[tuple[int, list[int], list[int], slice]]:
         """All ranks' bytes, one after the other, in pieces: start, counts, offsets by rank, this rank's own cut."""
