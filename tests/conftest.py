@@ -18,6 +18,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 DEADLINE = float(os.environ.get("MPI_TEST_DEADLINE", "60"))
+STARTS = os.environ.get("TEST_STARTS", "")
+"""A file in which every process that a test starts is noted; to count them: `cut -d' ' -f1 FILE | paste -sd+ | bc`."""
 LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "SLURM_STEP_NUM_TASKS")
 UNDER_MPI = any(name in os.environ for name in LAUNCHED)
 """Started by mpirun or srun. Importing mpi4py to find out would start MPI in a process that may then start mpirun."""
@@ -32,7 +34,18 @@ def world() -> Any:
     return MPI.COMM_WORLD if MPI.COMM_WORLD.size > 1 else None
 
 
+def _note_start(event: str, args: tuple[Any, ...]) -> None:
+    """A line in the file STARTS for each process that a test starts: how many this is, and the command."""
+    if event == "subprocess.Popen":
+        words = [str(word) for word in args[1]]
+        ranks = sum(int(words[k + 1]) for k, word in enumerate(words) if word == "-n" and "mpirun" in words[0])
+        with Path(STARTS).open("a") as file:
+            file.write(f"{1 + ranks} {' '.join(words)[:200]!r}\n")
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    if STARTS:
+        sys.addaudithook(_note_start)
     config.addinivalue_line("markers", "gpu: needs a CUDA device; skipped where there is none")
     config.addinivalue_line("markers", "slow: takes more than about ten seconds; leave out with -m 'not slow'")
 
