@@ -16,9 +16,11 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
-import study
-from a_run import BLUE
 from numpy.typing import NDArray
+from shared import command, figures, files, wording
+from shared.figures import BLUE
+from shared.groups import shown
+from shared.reading import finished
 
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import grid, records
@@ -27,17 +29,17 @@ from zofl_mpi.run import grid, records
 def main(words: list[str] | None = None) -> None:
     """Draw the figures and print their paths; exit status 2 if a result is missing."""
     flags = parser().parse_args(words)
-    with study.told("a_fig1"):
+    with command.refusals("a_fig1"):
         if flags.result:
-            study.keep(draw([records.load(path) for path in flags.result], flags.columns), flags.out)
+            files.keep(draw([records.load(path) for path in flags.result], flags.columns), flags.out)
             return
         for data, runs in of_grids(flags).items():
-            study.keep(draw(runs, flags.columns), flags.out.with_name(f"{flags.out.name}_{data}"))
+            files.keep(draw(runs, flags.columns), flags.out.with_name(f"{flags.out.name}_{data}"))
 
 
 def parser() -> argparse.ArgumentParser:
-    """The flags."""
-    made = study.parser("a_fig1", __doc__, ["a_table1.toml"])
+    """The parser of the script's flags."""
+    made = command.parser("a_fig1", __doc__, ["a_table1.toml"])
     made.add_argument("result", type=Path, nargs="*", help="HDF5 results, instead of a grid")
     made.add_argument("--columns", type=int, choices=(1, 2), default=2, help="width in columns of a paper (default 2)")
     return made
@@ -54,14 +56,14 @@ def of_grids(flags: argparse.Namespace) -> dict[str, list[records.Run]]:
     for path in flags.grid:
         known = grid.read(path, flags.results)
         for (data, alpha), members in partitions(known).items():
-            tried = [study.finished(known, member) for member in members]
+            tried = [finished(known, member) for member in members]
             runs = [run for run in tried if isinstance(run, records.Run)]
             found.setdefault(data, []).extend(runs[:1])
             missing += [] if runs else [f"{data}, alpha {alpha}: no result is finished; {tried[0]}"]
     found = {data: runs for data, runs in found.items() if runs}
     if missing and not (flags.partial and found):
         raise UserError("\n".join(missing))
-    study.tell("a_fig1", missing)
+    command.tell("a_fig1", missing)
     return found
 
 
@@ -72,17 +74,17 @@ def partitions(known: grid.Grid) -> dict[tuple[str, str], list[grid.GridRun]]:
     for run in known.runs:
         if run.coordinates.get("seed", "") == first:
             data = str(run.flags.get("data", "digits"))
-            found.setdefault((data, study.shown(run.flags.get("alpha", "inf"))), []).append(run)
+            found.setdefault((data, shown(run.flags.get("alpha", "inf"))), []).append(run)
     return found
 
 
 def draw(runs: Sequence[records.Run], columns: int) -> Any:
-    """Panels side by side on two columns of a paper, below each other on one."""
+    """Draws panels side by side on two columns of a paper, below each other on one."""
     largest = max(int(counts_of(run).max()) for run in runs)
     shape = (len(runs), 1) if columns == 1 else (1, len(runs))
-    width, height = (study.COLUMN, 2.4) if columns == 1 else (study.PAGE, 2.4)
-    with plt.rc_context(study.STYLE):
-        figure, panels = study.canvas(*shape, width, height, sharex=True, sharey=True)
+    width, height = (figures.COLUMN, 2.4) if columns == 1 else (figures.PAGE, 2.4)
+    with plt.rc_context(figures.STYLE):
+        figure, panels = figures.canvas(*shape, width, height, sharex=True, sharey=True)
         for panel, run in zip(panels.flat, runs, strict=True):
             discs(panel, counts_of(run), largest, size(panel))
             panel.set_title(label(run))
@@ -95,7 +97,7 @@ def draw(runs: Sequence[records.Run], columns: int) -> Any:
 
 
 def counts_of(run: records.Run) -> NDArray[np.int64]:
-    """(m, classes).
+    """(m, classes) samples of each class that each client holds.
 
     Raises:
         UserError: the run's problem has no classes.
@@ -108,7 +110,7 @@ def counts_of(run: records.Run) -> NDArray[np.int64]:
 def label(run: records.Run) -> str:
     """The title of a panel."""
     held = counts_of(run).sum()
-    return f"{study.spelled(run.config['data'])}, α = {study.shown(run.config['alpha'])} ({held:,} samples)"
+    return f"{wording.spelled(run.config['data'])}, α = {shown(run.config['alpha'])} ({held:,} samples)"
 
 
 def size(panel: Any) -> float:
@@ -117,7 +119,7 @@ def size(panel: Any) -> float:
 
 
 def discs(panel: Any, table: NDArray[np.int64], largest: int, area: float) -> None:
-    """One disc for each client and class."""
+    """Draws one disc for each client and class."""
     clients, classes = np.nonzero(table)
     panel.scatter(clients, classes, s=area * table[clients, classes] / largest, color=BLUE, linewidth=0)
     for axis, length in ((panel.xaxis, table.shape[0]), (panel.yaxis, table.shape[1])):
@@ -127,7 +129,7 @@ def discs(panel: Any, table: NDArray[np.int64], largest: int, area: float) -> No
 
 
 def key(figure: Any, largest: int, area: float) -> None:
-    """Discs of known numbers, above the panels."""
+    """Draws discs of known numbers, above the panels."""
     numbers = sorted({rounded(largest / part) for part in (100, 10, 2, 1)})
     handles = [plt.scatter([], [], s=area * number / largest, color=BLUE, linewidth=0) for number in numbers]
     labels = [f"{number:,}" for number in numbers]

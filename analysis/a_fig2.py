@@ -13,9 +13,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
-import study
 from matplotlib.ticker import MaxNLocator
-from study import Group
+from shared import command, figures, files, wording
+from shared.groups import Group, entries, mean_sd, shown, split
+from shared.reading import read
 
 COLUMNS = {
     "train_loss": ("training loss (nat)", 1.0),
@@ -31,15 +32,16 @@ GREEK = {"tau": "τ", "mu": "µ", "eta": "η", "gamma": "γ", "lam": "λ"}
 def main(words: list[str] | None = None) -> None:
     """Draw the figure, print its last numbers and its path; exit status 2 if a result is missing."""
     flags = parser().parse_args(words)
-    with study.told("a_fig2"):
-        groups = study.read("a_fig2", flags, ("data", "problem", "cell", flags.axis), (flags.axis,))
-        print(f"{text(groups, flags.axis, flags.column)}\n\n{study.paragraph(study.caption(groups, (flags.axis,)))}\n")
-        study.keep(draw(groups, flags.axis, flags.column, flags.log), flags.out)
+    with command.refusals("a_fig2"):
+        groups = read("a_fig2", flags, ("data", "problem", "cell", flags.axis), (flags.axis,))
+        caption = wording.caption(groups, (flags.axis,))
+        print(f"{text(groups, flags.axis, flags.column)}\n\n{wording.paragraph(caption)}\n")
+        files.keep(draw(groups, flags.axis, flags.column, flags.log), flags.out)
 
 
 def parser() -> argparse.ArgumentParser:
-    """The flags."""
-    made = study.parser("a_fig2", __doc__, ["a_fig2.toml"])
+    """The parser of the script's flags."""
+    made = command.parser("a_fig2", __doc__, ["a_fig2.toml"])
     made.add_argument("--axis", default="tau", help="axis of the grid: a line for each of its entries (default tau)")
     made.add_argument("--column", choices=COLUMNS, default="train_loss", help="what is drawn (default train_loss)")
     made.add_argument("--log", action="store_true", help="a logarithmic vertical axis")
@@ -47,36 +49,36 @@ def parser() -> argparse.ArgumentParser:
 
 
 def text(groups: Sequence[Group], axis: str, column: str) -> str:
-    """The last numbers."""
+    """Table of the last numbers."""
     rows = [
-        [study.data_of(g), g.entry("cell"), g.entry(axis), *study.digits(mean, sd), str(len(g.runs))]
+        [wording.data_of(g), g.entry("cell"), g.entry(axis), *wording.digits(mean, sd), str(len(g.runs))]
         for g in groups
-        for mean, sd in [study.mean_sd(g.last(column) * COLUMNS[column][1])]
+        for mean, sd in [mean_sd(g.last(column) * COLUMNS[column][1])]
     ]
-    return study.aligned(("data", "cell", axis, f"last {column}, mean", "sd", "seeds"), rows, left=2)
+    return wording.aligned(("data", "cell", axis, f"last {column}, mean", "sd", "seeds"), rows, left=2)
 
 
 def draw(groups: Sequence[Group], axis: str, column: str, log: bool) -> Any:
-    """Data sets below each other, cells side by side."""
-    rows, cells = study.split(groups, study.data_of), study.entries(groups, "cell")
-    width = study.COLUMN if len(cells) == 1 else study.PAGE
-    with plt.rc_context(study.STYLE):
-        figure, panels = study.canvas(len(rows), len(cells), width, 2.0, sharex=True, sharey="row")
+    """Draws data sets below each other, cells side by side."""
+    rows, cells = split(groups, wording.data_of), entries(groups, "cell")
+    width = figures.COLUMN if len(cells) == 1 else figures.PAGE
+    with plt.rc_context(figures.STYLE):
+        figure, panels = figures.canvas(len(rows), len(cells), width, 2.0, sharex=True, sharey="row")
         for line, (data, found) in zip(panels, rows.items(), strict=True):
             for panel, cell in zip(line, cells, strict=True):
                 block = [g for g in found if g.entry("cell") == cell]
-                curves(panel, block, study.entries(groups, axis), axis, column)
-                study.titled(panel, f"{study.spelled(data)}, {study.cell_name(found, cell)}", block, namer(axis))
+                curves(panel, block, entries(groups, axis), axis, column)
+                figures.titled(panel, f"{wording.spelled(data)}, {wording.cell_name(found, cell)}", block, namer(axis))
                 scale(panel, log)
             line[0].set_ylabel(COLUMNS[column][0])
         for panel in panels[-1]:
             panel.set(xlabel="rounds", xlim=(0, None))
-        study.legend(figure, panels, 3)
+        figures.legend(figure, panels, 3)
     return figure
 
 
 def scale(panel: Any, log: bool) -> None:
-    """Whole rounds, and on a logarithmic axis plain numbers: it may be much less than a decade long."""
+    """Marks whole rounds, and plain numbers on a logarithmic axis: it may be much less than a decade long."""
     panel.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     panel.set_yscale("log" if log else "linear")
     if log:
@@ -86,17 +88,17 @@ def scale(panel: Any, log: bool) -> None:
 
 
 def namer(axis: str) -> Callable[[Group], str]:
-    """What a line is called: τ = 5."""
-    return lambda group: f"{GREEK.get(axis, axis)} = {study.shown(group.config.get(axis, group.entry(axis)))}"
+    """A function that gives the name of a line: τ = 5."""
+    return lambda group: f"{GREEK.get(axis, axis)} = {shown(group.config.get(axis, group.entry(axis)))}"
 
 
 def curves(panel: Any, groups: Sequence[Group], entries: Sequence[str], axis: str, column: str) -> None:
-    """A line and a band for each entry of the axis."""
+    """Draws a line and a band for each entry of the axis."""
     for group in groups:
         if group.runs:
             rounds, values = group.curve(column)
             k = entries.index(group.entry(axis))
-            study.band(panel, rounds, COLUMNS[column][1] * values, namer(axis)(group), k)
+            figures.band(panel, rounds, COLUMNS[column][1] * values, namer(axis)(group), k)
 
 
 if __name__ == "__main__":

@@ -16,8 +16,8 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
-import study
 from numpy.typing import NDArray
+from shared import command, figures, files, wording
 
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems.known.quadratic import Corner
@@ -30,20 +30,20 @@ CORNER = Corner(1)
 def main(words: list[str] | None = None) -> None:
     """Draw the figure, print where the descents end and the figure's path."""
     flags = parser().parse_args(words)
-    with study.told("a_fig3"):
+    with command.refusals("a_fig3"):
         print(text(flags.eta, flags.start, flags.steps, flags.gamma), end="\n\n")
-        study.keep(draw(flags.eta, flags.start, flags.steps, flags.gamma), flags.out)
+        files.keep(draw(flags.eta, flags.start, flags.steps, flags.gamma), flags.out)
 
 
 def parser() -> argparse.ArgumentParser:
-    """The flags."""
+    """The parser of the script's flags."""
     made = argparse.ArgumentParser(prog="a_fig3", description=(__doc__ or "").split("\n")[0])
     made.add_argument("--eta", type=float, nargs="+", default=[0.1, 0.5], help="smoothing radii (default 0.1 0.5)")
     starts = [-2.0, -0.5, 0.3, 0.8]
     made.add_argument("--start", type=float, nargs="+", default=starts, help="x_0 (default -2 -0.5 0.3 0.8)")
     made.add_argument("--steps", type=int, default=200, help="of each descent (default 200)")
     made.add_argument("--gamma", type=float, default=0.05, help="step size (default 0.05)")
-    study.add_out(made, "a_fig3")
+    command.add_out(made, "a_fig3")
     return made
 
 
@@ -51,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def solution(x: Array) -> Array:
-    """y(x)."""
+    """The client's solution y(x)."""
     return CORNER.solution(0, None, x)
 
 
@@ -85,16 +85,16 @@ def descent(start: float, eta: float, steps: int, gamma: float) -> Array:
 
 
 def text(etas: Sequence[float], starts: Sequence[float], steps: int, gamma: float) -> str:
-    """Where the descents end."""
+    """Table of where the descents end."""
     ends = [(eta, start, descent(start, eta, steps, gamma)[-1]) for eta in etas for start in starts]
     rows = [[f"{eta:g}", f"{start:g}", f"{end:.4f}", f"{implicit(np.array([end]))[0]:.4f}"] for eta, start, end in ends]
-    return study.aligned(("eta", "start", f"x after {steps} steps", "f there"), rows, left=0)
+    return wording.aligned(("eta", "start", f"x after {steps} steps", "f there"), rows, left=0)
 
 
 def draw(etas: Sequence[float], starts: Sequence[float], steps: int, gamma: float) -> Any:
-    """Three panels: y and f; f and its smoothings near the corner, with starts and ends; the descents."""
-    with plt.rc_context(study.STYLE):
-        figure, panels = study.canvas(1, 3, study.PAGE, 2.3)
+    """Draws three panels: y and f; f and its smoothings near the corner, with starts and ends; the descents."""
+    with plt.rc_context(figures.STYLE):
+        figure, panels = figures.canvas(1, 3, figures.PAGE, 2.3)
         functions(panels[0, 0])
         corner(panels[0, 1], etas)
         descents(panels[0, 2], etas, starts, steps, gamma)
@@ -102,7 +102,7 @@ def draw(etas: Sequence[float], starts: Sequence[float], steps: int, gamma: floa
 
 
 def functions(panel: Any) -> None:
-    """y(x) and f(x)."""
+    """Draws y(x) and f(x)."""
     x = np.linspace(-2.5, 1.5, 401)
     panel.plot(x, solution(x), label="$y(x)$", **line(1))
     panel.plot(x, implicit(x), label="$f(x)$", **line(0))
@@ -111,7 +111,7 @@ def functions(panel: Any) -> None:
 
 
 def corner(panel: Any, etas: Sequence[float]) -> None:
-    """f and f^eta where they differ."""
+    """Draws f and f^eta where they differ."""
     x = np.linspace(-1.2, 1.0, 441)
     panel.plot(x, implicit(x), label="$f$", **line(0))
     for k, eta in enumerate(etas):
@@ -121,7 +121,7 @@ def corner(panel: Any, etas: Sequence[float]) -> None:
 
 
 def descents(panel: Any, etas: Sequence[float], starts: Sequence[float], steps: int, gamma: float) -> None:
-    """x_r for each start and eta."""
+    """Draws x_r for each start and eta."""
     for k, eta in enumerate(etas):
         for number, start in enumerate(starts):
             label = f"η = {eta:g}" if number == 0 else None
@@ -134,7 +134,7 @@ def descents(panel: Any, etas: Sequence[float], starts: Sequence[float], steps: 
 
 def line(k: int) -> dict[str, Any]:
     """A look without markers."""
-    return study.look(k) | {"marker": ""}
+    return figures.look(k) | {"marker": ""}
 
 
 if __name__ == "__main__":

@@ -12,46 +12,48 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import study
-from study import Group
+from shared import command, files, wording
+from shared.groups import Group, entries, split
+from shared.paper import printed
+from shared.reading import read
 
 
 def main(words: list[str] | None = None) -> None:
     """Print and write the tables; exit status 2 if a result is missing."""
-    flags = study.parser("a_readings", __doc__, ["a_readings.toml"]).parse_args(words)
-    with study.told("a_readings"):
+    flags = command.parser("a_readings", __doc__, ["a_readings.toml"]).parse_args(words)
+    with command.refusals("a_readings"):
         known = ("data", "problem", "cell", "reading", "method")
-        groups = study.read("a_readings", flags, known, ("reading", "method"))
-        for method, block in study.split(groups, lambda g: g.entry("method")).items():
-            print(f"{study.method_name(method)}, test accuracy in %: ours (ours - paper)\n{table(block)}\n")
-        study.write_csv(flags.out, [row(group) for group in groups])
-        print(f"\n{distances(groups)}\n\n{study.paragraph(study.caption(groups))}\n\n{nearest(groups)}")
+        groups = read("a_readings", flags, known, ("reading", "method"))
+        for method, block in split(groups, lambda g: g.entry("method")).items():
+            print(f"{wording.method_name(method)}, test accuracy in %: ours (ours - paper)\n{table(block)}\n")
+        files.write_csv(flags.out, [row(group) for group in groups])
+        print(f"\n{distances(groups)}\n\n{wording.paragraph(wording.caption(groups))}\n\n{nearest(groups)}")
 
 
 def table(groups: Sequence[Group]) -> str:
-    """One method: readings below each other, cells side by side; the paper's numbers first."""
-    columns = study.split(groups, column_of)
-    rows = [["paper", *(study.plain(found[0].paper) for found in columns.values())]]
-    for reading, block in study.split(groups, lambda g: g.entry("reading")).items():
+    """Table of one method: readings below each other, cells side by side; the paper's numbers first."""
+    columns = split(groups, column_of)
+    rows = [["paper", *(wording.plain(printed(found[0])) for found in columns.values())]]
+    for reading, block in split(groups, lambda g: g.entry("reading")).items():
         there = {column_of(g): told(g) for g in block}
         rows.append([reading, *(there.get(column, "-") for column in columns)])
-    return study.aligned(["reading", *columns], rows)
+    return wording.aligned(["reading", *columns], rows)
 
 
 def column_of(group: Group) -> str:
     """Data set and cell."""
-    return f"{study.data_of(group)} {group.entry('cell')}"
+    return f"{wording.data_of(group)} {group.entry('cell')}"
 
 
 def told(group: Group) -> str:
-    """74.23 ± 0.31 (-16.59)."""
+    """Our accuracy and its difference to the paper's: 74.23 ± 0.31 (-16.59)."""
     gap = difference(group)
-    return study.percent(*group.accuracy(), group.note) + ("" if math.isnan(gap) else f" ({gap:+.2f})")
+    return wording.percent(*group.accuracy(), group.note) + ("" if math.isnan(gap) else f" ({gap:+.2f})")
 
 
 def difference(group: Group) -> float:
-    """Ours - paper; nan where one of them is missing."""
-    return group.accuracy()[0] - group.paper
+    """Our accuracy less the paper's; nan where one of them is missing."""
+    return group.accuracy()[0] - printed(group)
 
 
 def row(group: Group) -> dict[str, Any]:
@@ -64,7 +66,7 @@ def row(group: Group) -> dict[str, Any]:
         "cell": group.entry("cell"),
         "accuracy_mean_percent": mean,
         "accuracy_sd_percent": sd,
-        "paper_percent": group.paper,
+        "paper_percent": printed(group),
         "difference_percent": difference(group),
         "rounds": group.rounds,
         "seeds": len(group.runs),
@@ -80,7 +82,7 @@ def completed(groups: Sequence[Group]) -> dict[str, list[Group]]:
 
     A reading that the grid leaves out for a method is no question of that method: the first reading stands for it.
     """
-    readings = study.split(groups, lambda g: g.entry("reading"))
+    readings = split(groups, lambda g: g.entry("reading"))
     first = next(iter(readings.values()))
     found = {}
     for reading, block in readings.items():
@@ -95,21 +97,21 @@ def place_of(group: Group) -> tuple[str, str]:
 
 
 def distances(groups: Sequence[Group]) -> str:
-    """The mean of |ours - paper| over cells: for each method, and over all."""
-    methods = study.entries(groups, "method")
+    """Table of the mean of |ours - paper| over cells: for each method, and over all."""
+    methods = entries(groups, "method")
     rows = []
     for reading, block in completed(groups).items():
         parts = [[g for g in block if g.entry("method") == method] for method in methods]
-        rows.append([reading, *(study.plain(distance(part)) for part in (*parts, block))])
+        rows.append([reading, *(wording.plain(distance(part)) for part in (*parts, block))])
     title = "mean |ours - paper| in points; where a reading is no question of a method, its first reading counts"
-    return f"{title}\n" + study.aligned(["reading", *map(study.method_name, methods), "all"], rows)
+    return f"{title}\n" + wording.aligned(["reading", *map(wording.method_name, methods), "all"], rows)
 
 
 def distance(groups: Sequence[Group]) -> float:
     """The mean of |ours - paper|; nan unless all seeds are there, and where the paper has no number."""
     if any(group.note for group in groups):
         return math.nan
-    gaps = [abs(difference(group)) for group in groups if not math.isnan(group.paper)]
+    gaps = [abs(difference(group)) for group in groups if not math.isnan(printed(group))]
     return math.fsum(gaps) / len(gaps) if gaps else math.nan
 
 
@@ -120,7 +122,7 @@ def nearest(groups: Sequence[Group]) -> str:
     if not known:
         return "No reading has all its results and numbers of the paper to compare them with."
     best = min(known, key=lambda reading: known[reading])
-    count = sum(not math.isnan(g.paper) for g in found[best])
+    count = sum(not math.isnan(printed(g)) for g in found[best])
     left = ", ".join(reading for reading in found if reading not in known)
     unranked = f" (not ranked, for want of results: {left})" if left else ""
     return (

@@ -7,39 +7,31 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")  # before pyplot: a node of a cluster has no display
 import matplotlib.pyplot as plt
 import numpy as np
 from numpy.typing import NDArray
+from shared import command, files
+from shared.figures import BLUE, GREEN, ORANGE, PURPLE
 
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import records
 
-# Okabe and Ito's colours, told apart by colour-blind readers; line styles differ too, for print in grey.
-BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 LOSSES = ("test_loss", "objective", "loss")
 Array = NDArray[Any]
 
 
-def main(words: list[str] | None = None) -> int:
-    """Draw the figure and print its path; 2 and one sentence if the result cannot be drawn."""
+def main(words: list[str] | None = None) -> None:
+    """Draw the figure and print its path; exit status 2 and one sentence if the result cannot be drawn."""
     parser = argparse.ArgumentParser(description="The figure of one run.")
     parser.add_argument("result", type=Path, help="an HDF5 result, finished or still growing")
     parser.add_argument("--out", type=Path, help="the figure, without or with .png (default: beside the result)")
     flags = parser.parse_args(words)
-    try:
+    with command.refusals("a_run"):
         figure = draw(records.load(flags.result))
-        print(save(figure, flags.out or flags.result))
-    except UserError as error:
-        print(f"a_run: {error}", file=sys.stderr)
-        return 2
-    return 0
+        print(files.save(figure, flags.out or flags.result))
 
 
 def draw(run: records.Run) -> Any:
@@ -64,23 +56,8 @@ def draw(run: records.Run) -> Any:
     return figure
 
 
-def save(figure: Any, name: Path) -> Path:
-    """FIGURE.png, whose path is returned, and FIGURE.pdf.
-
-    Raises:
-        UserError: they cannot be written.
-    """
-    stem = name.with_name(name.name.removesuffix(".h5").removesuffix(".png").removesuffix(".pdf"))
-    try:
-        for suffix in (".pdf", ".png"):
-            figure.savefig(stem.with_name(stem.name + suffix), dpi=200)
-    except OSError as error:
-        raise UserError(f"cannot write the figure {stem}.png: {error.strerror or error}") from error
-    return stem.with_name(stem.name + ".png")
-
-
 def quality(run: records.Run, axis: Any) -> None:
-    """Test accuracy and loss, in the rounds that were evaluated."""
+    """Draws test accuracy and loss, in the rounds that were evaluated."""
     if _has(run, "test_accuracy"):
         axis.plot(*evaluated(run, "test_accuracy", 100.0), color=BLUE, marker=_marker(run), markersize=3)
         axis.set_ylabel("test accuracy (%)", color=BLUE)
@@ -97,7 +74,7 @@ def quality(run: records.Run, axis: Any) -> None:
 
 
 def seconds(run: records.Run, axis: Any) -> None:
-    """Wall time of a round, and what the busiest rank spent on computing."""
+    """Draws the wall time of a round, and what the busiest rank spent on computing."""
     if "seconds" in run.rounds:
         axis.plot(*evaluated(run, "seconds"), color=BLUE, label="whole round")
     busiest = run.ranks["seconds_compute"].sum(1).max(1, initial=0.0)
@@ -108,7 +85,7 @@ def seconds(run: records.Run, axis: Any) -> None:
 
 
 def sizes(run: records.Run, axis: Any) -> None:
-    """Bytes of a round, all clients together."""
+    """Draws the bytes of a round, all clients together."""
     down, up = (run.clients[name].sum((1, 2)) for name in ("bytes_down", "bytes_up"))
     scale, unit = _unit(max(down.max(initial=0), up.max(initial=0)))
     axis.plot(done(run), down / scale, color=PURPLE, label="to the clients")
@@ -131,7 +108,7 @@ def evaluated(run: records.Run, name: str, scale: float = 1.0) -> tuple[Array, A
 
 
 def title(run: records.Run) -> str:
-    """What was run, in a line."""
+    """Method, data and ranks of a run, in a line."""
     words = [str(run.config[key]) for key in ("method", "data") if run.config.get(key)]
     ranks = int(run.attrs["ranks"])
     state = "" if run.attrs.get("status") == "done" else f", {run.attrs.get('status')}"
@@ -148,7 +125,7 @@ def _has(run: records.Run, name: str) -> bool:
 
 
 def _marker(run: records.Run) -> str:
-    """Dots where there are few points; a line of hundreds of dots hides itself."""
+    """The marker of a line: dots where there are few points; a line of hundreds of dots hides itself."""
     points = max(int(np.isfinite(run.rounds[name]).sum()) for name in ("test_accuracy", *LOSSES) if _has(run, name))
     return "o" if points <= 60 else ""
 
@@ -159,4 +136,4 @@ def _unit(largest: float) -> tuple[float, str]:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

@@ -10,34 +10,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import study
-from study import Group
+from shared import command, files, wording
+from shared.groups import Group, entries, split
+from shared.paper import printed
+from shared.reading import read
 
 
 def main(words: list[str] | None = None) -> None:
     """Print and write the table; exit status 2 if a result is missing."""
-    flags = study.parser("a_table1", __doc__, ["a_table1.toml"]).parse_args(words)
-    with study.told("a_table1"):
-        groups = study.read("a_table1", flags, ("data", "problem", "cell", "method"), ("method",))
-        print(f"{text(groups)}\n\n{study.paragraph(title(groups))}\n")
-        study.write_csv(flags.out, [row(group) for group in groups])
-        study.write(flags.out.with_name(flags.out.name + ".tex"), latex(groups))
+    flags = command.parser("a_table1", __doc__, ["a_table1.toml"]).parse_args(words)
+    with command.refusals("a_table1"):
+        groups = read("a_table1", flags, ("data", "problem", "cell", "method"), ("method",))
+        print(f"{text(groups)}\n\n{wording.paragraph(title(groups))}\n")
+        files.write_csv(flags.out, [row(group) for group in groups])
+        files.write(flags.out.with_name(flags.out.name + ".tex"), latex(groups))
 
 
 def title(groups: Sequence[Group]) -> str:
     """The caption."""
     return (
         "Test accuracy of the global model in % after the last round, mean ± standard deviation over seeds; paper: "
-        f"[A] Table I. {study.caption(groups)}."
+        f"[A] Table I. {wording.caption(groups)}."
     )
 
 
 def text(groups: Sequence[Group]) -> str:
     """The table on screen: a row per data set, cell and method, a line between cells."""
-    blocks = study.split(groups, lambda g: f"{study.data_of(g)}\n{g.entry('cell')}")
+    blocks = split(groups, lambda g: f"{wording.data_of(g)}\n{g.entry('cell')}")
     blank = [""] * len(HEADER)
     rows = [line for block in blocks.values() for line in (*map(words_of, block), blank)]
-    return study.aligned(HEADER, rows[:-1], left=3)
+    return wording.aligned(HEADER, rows[:-1], left=3)
 
 
 HEADER = ("data", "cell", "method", "accuracy (%)", "paper (%)", "rounds", "seeds")
@@ -45,14 +47,14 @@ HEADER = ("data", "cell", "method", "accuracy (%)", "paper (%)", "rounds", "seed
 
 def words_of(group: Group) -> list[str]:
     """A row on screen."""
-    accuracy = study.percent(*group.accuracy(), group.note)
+    accuracy = wording.percent(*group.accuracy(), group.note)
     counts = [str(group.rounds), str(len(group.runs))]
     return [
-        study.data_of(group),
+        wording.data_of(group),
         group.entry("cell"),
         group.entry("method"),
         accuracy,
-        study.plain(group.paper),
+        wording.plain(printed(group)),
         *counts,
     ]
 
@@ -67,7 +69,7 @@ def row(group: Group) -> dict[str, Any]:
         "method": group.entry("method"),
         "accuracy_mean_percent": mean,
         "accuracy_sd_percent": sd,
-        "paper_percent": group.paper,
+        "paper_percent": printed(group),
         "rounds": group.rounds,
         "seeds": len(group.runs),
         "seeds_planned": group.planned,
@@ -79,14 +81,14 @@ def row(group: Group) -> dict[str, Any]:
 
 def latex(groups: Sequence[Group]) -> str:
     """A table for two columns, \\usepackage{booktabs}."""
-    cells = study.entries(groups, "cell")
-    names = [study.latex(study.cell_name(groups, cell)) for cell in cells]
+    cells = entries(groups, "cell")
+    names = [wording.latex(wording.cell_name(groups, cell)) for cell in cells]
     heads = " & ".join(f"\\multicolumn{{2}}{{c}}{{{name}}}" for name in names)
     rules = "".join(f"\\cmidrule(lr){{{2 * k + 2}-{2 * k + 3}}}" for k in range(len(cells)))
     lines = [
         "\\begin{table*}",
         "\\centering",
-        f"\\caption{{{study.latex(title(groups))}}}",
+        f"\\caption{{{wording.latex(title(groups))}}}",
         f"\\begin{{tabular}}{{l{'rr' * len(cells)}rr}}",
         "\\toprule",
         f" & {heads} & & \\\\",
@@ -103,9 +105,12 @@ def latex(groups: Sequence[Group]) -> str:
 def latex_blocks(groups: Sequence[Group], cells: Sequence[str]) -> list[str]:
     """The lines of each data set, below its name."""
     lines = []
-    for data, block in study.split(groups, study.data_of).items():
-        lines += ["\\midrule", f"\\multicolumn{{{2 * len(cells) + 3}}}{{l}}{{{study.latex(study.spelled(data))}}} \\\\"]
-        for method, found in study.split(block, lambda g: g.entry("method")).items():
+    for data, block in split(groups, wording.data_of).items():
+        lines += [
+            "\\midrule",
+            f"\\multicolumn{{{2 * len(cells) + 3}}}{{l}}{{{wording.latex(wording.spelled(data))}}} \\\\",
+        ]
+        for method, found in split(block, lambda g: g.entry("method")).items():
             lines.append(latex_line(method, found, cells))
     return lines
 
@@ -115,10 +120,10 @@ def latex_line(method: str, groups: Sequence[Group], cells: Sequence[str]) -> st
     numbers = []
     for cell in cells:
         found = [g for g in groups if g.entry("cell") == cell]
-        accuracy = study.percent(*found[0].accuracy(), found[0].note) if found else "-"
-        numbers += [accuracy, study.plain(found[0].paper) if found else "-"]
-    counts = [study.listed(g.rounds for g in groups), study.listed(len(g.runs) for g in groups)]
-    return " & ".join(map(study.latex, [study.method_name(method), *numbers, *counts])) + " \\\\"
+        accuracy = wording.percent(*found[0].accuracy(), found[0].note) if found else "-"
+        numbers += [accuracy, wording.plain(printed(found[0])) if found else "-"]
+    counts = [wording.listed(g.rounds for g in groups), wording.listed(len(g.runs) for g in groups)]
+    return " & ".join(map(wording.latex, [wording.method_name(method), *numbers, *counts])) + " \\\\"
 
 
 if __name__ == "__main__":

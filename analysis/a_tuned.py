@@ -12,8 +12,9 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-import study
-from study import Group
+from shared import command, files, wording
+from shared.groups import Group, entries, split
+from shared.reading import read
 
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import grid
@@ -23,13 +24,13 @@ COMMON = ("data", "problem", "cell", "method")
 
 def main(words: list[str] | None = None) -> None:
     """Print and write the tables; exit status 2 if a result is missing."""
-    flags = study.parser("a_tuned", __doc__, ["a_tuned.toml"]).parse_args(words)
-    with study.told("a_tuned"):
+    flags = command.parser("a_tuned", __doc__, ["a_tuned.toml"]).parse_args(words)
+    with command.refusals("a_tuned"):
         axes = step_axes(flags)
-        groups = study.read("a_tuned", flags, (*COMMON, *axes), ("method",))
-        for place, block in study.split(groups, place_of).items():
+        groups = read("a_tuned", flags, (*COMMON, *axes), ("method",))
+        for place, block in split(groups, place_of).items():
             print(f"{place}: test accuracy in %, * the method's best\n{table(block, axes)}\n")
-        study.write_csv(flags.out, [row(group, axes, best_of(groups, group)) for group in groups])
+        files.write_csv(flags.out, [row(group, axes, best_of(groups, group)) for group in groups])
         print(f"\nEach method with its best constant step\n{comparison(groups, axes)}\n\n{told(groups, axes)}")
 
 
@@ -53,7 +54,7 @@ def step_axes(flags: argparse.Namespace) -> tuple[str, ...]:
 
 def place_of(group: Group) -> str:
     """Data set and cell."""
-    return f"{study.data_of(group)} {group.entry('cell')}"
+    return f"{wording.data_of(group)} {group.entry('cell')}"
 
 
 def step_of(group: Group, axes: Sequence[str]) -> str:
@@ -75,34 +76,34 @@ def best_of(groups: Sequence[Group], group: Group) -> bool:
 
 
 def table(groups: Sequence[Group], axes: Sequence[str]) -> str:
-    """One place: a row per step, a column per method."""
-    methods = study.split(groups, lambda g: g.entry("method"))
+    """Table of one place: a row per step, a column per method."""
+    methods = split(groups, lambda g: g.entry("method"))
     rows = []
-    for step, block in study.split(groups, lambda g: step_of(g, axes)).items():
+    for step, block in split(groups, lambda g: step_of(g, axes)).items():
         words = {g.entry("method"): marked(g, methods[g.entry("method")]) for g in block}
         rows.append([step, *(words.get(method, "-") for method in methods)])
-    return study.aligned(["step", *map(study.method_name, methods)], rows)
+    return wording.aligned(["step", *map(wording.method_name, methods)], rows)
 
 
 def marked(group: Group, others: Sequence[Group]) -> str:
     """The accuracy, with a star if no other step of the method does better."""
-    return study.percent(*group.accuracy(), group.note) + (" *" if best(others) is group else "  ")
+    return wording.percent(*group.accuracy(), group.note) + (" *" if best(others) is group else "  ")
 
 
 def comparison(groups: Sequence[Group], axes: Sequence[str]) -> str:
-    """Methods below each other, places side by side: the best accuracy and its step."""
-    places = study.split(groups, place_of)
+    """Table with methods below each other, places side by side: the best accuracy and its step."""
+    places = split(groups, place_of)
     rows = []
-    for method in study.entries(groups, "method"):
+    for method in entries(groups, "method"):
         chosen = [best([g for g in block if g.entry("method") == method]) for block in places.values()]
-        words = [f"{study.percent(*g.accuracy(), g.note)} ({step_of(g, axes)})" if g else "-" for g in chosen]
-        rows.append([study.method_name(method), *words])
-    return study.aligned(["method", *places], rows)
+        words = [f"{wording.percent(*g.accuracy(), g.note)} ({step_of(g, axes)})" if g else "-" for g in chosen]
+        rows.append([wording.method_name(method), *words])
+    return wording.aligned(["method", *places], rows)
 
 
 def told(groups: Sequence[Group], axes: Sequence[str]) -> str:
     """The caption, without what the steps change."""
-    return study.paragraph(f"{NOTE} {study.caption(groups, (*axes, 'gamma', 'gamma_local'))}.")
+    return wording.paragraph(f"{NOTE} {wording.caption(groups, (*axes, 'gamma', 'gamma_local'))}.")
 
 
 def row(group: Group, axes: Sequence[str], is_best: bool) -> dict[str, Any]:

@@ -17,8 +17,8 @@ from typing import Any, final
 
 import matplotlib.pyplot as plt
 import numpy as np
-import study
 from numpy.typing import NDArray
+from shared import command, figures, files, wording
 
 from zofl_mpi.methods.fedrzo_bl import FedRZOBL
 from zofl_mpi.problems.known.bilevel import BilevelBowls
@@ -42,7 +42,7 @@ N, M, H, GAMMA, ETA = 8, 5, 5, 0.01, 0.01
 @final
 @dataclass(frozen=True)
 class Course:
-    """What a run of Algorithm 2 does.
+    """What a run of Algorithm 2 reached.
 
     Attributes:
         gap: (rounds,) F(x_r) - F* after each round, relative to that of x_0.
@@ -60,25 +60,22 @@ class Course:
 def main(words: list[str] | None = None) -> None:
     """Print the table, write it and the figure."""
     flags = parser().parse_args(words)
-    with study.told("b_bias"):
+    with command.refusals("b_bias"):
         courses = {name: [run(solver, flags.rounds, s) for s in flags.seeds] for name, solver in SOLVERS.items()}
-        told = f"{text(courses)}\n\n{study.paragraph(about(flags.rounds, flags.seeds))}\n"
-        study.say(flags.out, told)
-        study.write_csv(flags.out, rows(courses))
-        study.keep(draw(courses), flags.out)
+        files.publish(flags.out, text(courses), about(flags.rounds, flags.seeds), rows(courses), draw(courses))
 
 
 def parser() -> argparse.ArgumentParser:
-    """The flags."""
+    """The parser of the script's flags."""
     made = argparse.ArgumentParser(prog="b_bias", description=(__doc__ or "").split("\n")[0])
     made.add_argument("--rounds", type=int, default=100, help="of the upper level (default 100)")
     made.add_argument("--seeds", type=int, nargs="+", default=[1, 2], help="of problem and run (default 1 2)")
-    study.add_out(made, "b_bias")
+    command.add_out(made, "b_bias")
     return made
 
 
 def run(solver: Mapping[str, Any], rounds: int, seed: int) -> Course:
-    """Algorithm 2 on a random problem with unequal clients."""
+    """Runs Algorithm 2 on a random problem with unequal clients."""
     streams = Streams(seed)
     problem, _, data = BilevelBowls.random(streams, N, M)
     setting = Setting(problem, streams, data, dtype=np.float64)
@@ -104,7 +101,7 @@ Courses = dict[str, list[Course]]
 
 
 def mean(courses: Sequence[Course], what: str) -> float:
-    """Over seeds; of the gap: after the last round."""
+    """The mean of a number over seeds; of the gap, that after the last round."""
     values = [np.atleast_1d(getattr(course, what))[-1] for course in courses]
     return float(np.mean(values))
 
@@ -127,11 +124,11 @@ def text(courses: Courses) -> str:
     """The table."""
     header = ("lower solver", "|y - y(x)|/|y(x)|", "|grad_y h|", "|x - x*|/|x0 - x*|", "(F - F*)/(F0 - F*)")
     body = [[row["solver"], *(f"{value:.2e}" for value in list(row.values())[1:5])] for row in rows(courses)]
-    return study.aligned(header, body)
+    return wording.aligned(header, body)
 
 
 def about(rounds: int, seeds: Sequence[int]) -> str:
-    """What was measured."""
+    """The note: what was measured."""
     return (
         f"After {rounds} rounds, mean over {len(seeds)} seed{'' if len(seeds) == 1 else 's'}; n = {N}, m = {M}, "
         f"H = {H}, gamma = {GAMMA:g}, eta = {ETA:g}, unequal quadratic h_i with kappa of the mean at most 4, "
@@ -143,16 +140,16 @@ def about(rounds: int, seeds: Sequence[int]) -> str:
 
 
 def draw(courses: Courses) -> Any:
-    """The gap of the implicit objective against rounds."""
-    with plt.rc_context(study.STYLE):
-        figure, panels = study.canvas(1, 1, study.COLUMN, 2.6)
+    """Draws the gap of the implicit objective against rounds."""
+    with plt.rc_context(figures.STYLE):
+        figure, panels = figures.canvas(1, 1, figures.COLUMN, 2.6)
         panel = panels[0, 0]
         for k, (name, found) in enumerate(courses.items()):
             gaps = np.exp(np.mean(np.log([np.maximum(course.gap, 1e-16) for course in found]), axis=0))
-            looks = study.look(k) | {"markevery": (k * 3, max(len(gaps) // 7, 1))}
+            looks = figures.look(k) | {"markevery": (k * 3, max(len(gaps) // 7, 1))}
             panel.plot(1 + np.arange(len(gaps)), gaps, label=name, **looks)
         panel.set(yscale="log", xlabel="rounds", ylabel="$(F(x_r) - F^*) / (F(x_0) - F^*)$", xlim=(0, None))
-        study.legend(figure, panels, 2, "geometric mean over seeds")
+        figures.legend(figure, panels, 2, "geometric mean over seeds")
     return figure
 
 

@@ -17,8 +17,8 @@ from typing import Any, final
 
 import matplotlib.pyplot as plt
 import numpy as np
-import study
 from numpy.typing import NDArray
+from shared import command, figures, files, wording
 
 from zofl_mpi.methods.fedrzo_bl import FedRZOBL
 from zofl_mpi.methods.fedrzo_nn import FedRZONN
@@ -53,12 +53,12 @@ RUNS = ((32, 2), (64, 2), (128, 2), (64, 4))
 @final
 @dataclass(frozen=True)
 class Curvature:
-    """As much of a bilevel problem as a schedule looks at: kappa = 4, equal h_i."""
+    """Those parts of a bilevel problem that a schedule looks at: kappa = 4, equal h_i."""
 
     homogeneous: bool = True
 
     def curvature(self, x: Array) -> tuple[float, float]:
-        """mu_h, L_h."""
+        """Strong convexity mu_h and smoothness L_h of the lower problem."""
         return 0.5, 2.0
 
 
@@ -82,28 +82,27 @@ class Count:
 
     @property
     def total(self) -> float:
-        """Of both levels."""
+        """Communication rounds of both levels."""
         return self.upper + self.lower
 
 
 def main(words: list[str] | None = None) -> None:
     """Print the table of exponents, write it, the counts and the figure."""
     flags = parser().parse_args(words)
-    with study.told("b_complexity"):
+    with command.refusals("b_complexity"):
         against_K = {name: [count(name, K, CLIENTS) for K in (*SHORT, *LONG)] for name in METHODS}
         against_m = {name: [count(name, LONG[-1], m) for m in CUBES] for name in METHODS}
         runs = [measured(name, K, m) for name in METHODS for K, m in RUNS]
-        told = f"{text(against_K, against_m)}\n\n{checked(runs)}\n"
-        study.say(flags.out, told)
+        told = f"{text(against_K, against_m)}\n\n{checked(runs)}"
         every = [c for counts in (*against_K.values(), *against_m.values(), runs) for c in counts]
-        study.write_csv(flags.out, [row(c) for c in every])
-        study.keep(draw(against_K, against_m, runs), flags.out)
+        rows = [row(c) for c in every]
+        files.publish(flags.out, told, rows=rows, figure=draw(against_K, against_m, runs))
 
 
 def parser() -> argparse.ArgumentParser:
-    """The flags."""
+    """The parser of the script's flags."""
     made = argparse.ArgumentParser(prog="b_complexity", description=(__doc__ or "").split("\n")[0])
-    study.add_out(made, "b_complexity")
+    command.add_out(made, "b_complexity")
     return made
 
 
@@ -111,7 +110,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def count(name: str, K: int, m: int, terms: int = TERMS) -> Count:
-    """From the schedules."""
+    """Communication rounds of a run, from the schedules."""
     R = math.ceil(K / theorem1(K, m)[0])
     solver, _, _ = METHODS[name]
     return Count(name, K, m, R, 0.0 if solver is None else 2 * summed(solver, Curvature(), R, m, terms))
@@ -134,7 +133,7 @@ def summed(solver: Mapping[str, Any], problem: Any, R: int, m: int, terms: int =
 
 
 def measured(name: str, K: int, m: int) -> Count:
-    """From the messages of a run with these clients, equal below, beside what the schedules say of it."""
+    """Communication rounds counted from the messages of a run, beside what its schedules say; equal lower problems."""
     streams, solver = Streams(1), METHODS[name][0]
     local: dict[str, Any] = {"K": K, "eta": 0.1, "batch": 0}
     problem: Any
@@ -163,13 +162,13 @@ Counts = dict[str, list[Count]]
 
 
 def slope(counts: Sequence[Count], what: str) -> float:
-    """Of the total against K or m, fitted in logarithms."""
+    """Slope of the total against K or m, fitted in logarithms."""
     at = [getattr(c, what) for c in counts]
     return float(np.polyfit(np.log(at), np.log([c.total for c in counts]), 1)[0])
 
 
 def text(against_K: Counts, against_m: Counts) -> str:
-    """The exponents, fitted and the paper's."""
+    """Table of the exponents, fitted and the paper's."""
     short, long = f"K {SHORT[0]}-{SHORT[-1]}", f"K 2^{LONG[0].bit_length() - 1}-2^{LONG[-1].bit_length() - 1}"
     header = ("rounds of", short, long, "paper", f"m {CUBES[0]}-{CUBES[-1]}", "paper")
     body = [
@@ -183,14 +182,14 @@ def text(against_K: Counts, against_m: Counts) -> str:
         ]
         for name, (_, K, m) in METHODS.items()
     ]
-    return f"{study.aligned(header, body)}\n\n" + study.paragraph(
+    return f"{wording.aligned(header, body)}\n\n" + wording.paragraph(
         f"Exponents of K at m = {CLIENTS} and of m at K = 2^{LONG[-1].bit_length() - 1}, least squares in logarithms; "
         "upper and lower rounds together; kappa = 4."
     )
 
 
 def checked(runs: Sequence[Count]) -> str:
-    """Whether the runs took what the schedules say."""
+    """A line that says how many runs differ from their schedules, and a line for each."""
     wrong = [c for c in runs if c.counted != (c.upper, round(c.lower))]
     told = [f"{c.method}, K = {c.K}, m = {c.m}: counted {c.counted}, schedule {c.upper}, {c.lower:g}" for c in wrong]
     return "\n".join([f"{len(runs)} runs, their messages counted: {len(wrong)} differ from the schedules.", *told])
@@ -207,18 +206,18 @@ def row(c: Count) -> dict[str, Any]:
 
 
 def draw(against_K: Counts, against_m: Counts, runs: Sequence[Count]) -> Any:
-    """Rounds against K and against m, the paper's orders in grey through the last points."""
-    with plt.rc_context(study.STYLE):
-        figure, panels = study.canvas(1, 2, study.PAGE, 2.8)
+    """Draws rounds against K and against m, the paper's orders in grey through the last points."""
+    with plt.rc_context(figures.STYLE):
+        figure, panels = figures.canvas(1, 2, figures.PAGE, 2.8)
         for panel, found, what, place in ((panels[0, 0], against_K, "K", 1), (panels[0, 1], against_m, "m", 2)):
             for k, (name, counts) in enumerate(found.items()):
                 at = np.array([getattr(c, what) for c in counts], np.float64)
                 total = np.array([c.total for c in counts])
-                panel.plot(at, total, label=name, **study.look(k))
+                panel.plot(at, total, label=name, **figures.look(k))
                 order = METHODS[name][place]
                 panel.plot(at, total[-1] * (at / at[-1]) ** order, color="0.6", linewidth=0.7, zorder=1)
             panel.set(xscale="log", yscale="log", xlabel=("local iterations $K$", "clients $m$")[place - 1])
-        colours = {name: study.look(k)["color"] for k, name in enumerate(METHODS)}
+        colours = {name: figures.look(k)["color"] for k, name in enumerate(METHODS)}
         for c in runs:
             if c.m == RUNS[0][1] and c.counted:
                 panels[0, 0].plot(c.K, sum(c.counted), "o", mfc="none", mec=colours[c.method], markersize=5)
@@ -226,7 +225,7 @@ def draw(against_K: Counts, against_m: Counts, runs: Sequence[Count]) -> Any:
         panels[0, 1].set_xticks(CUBES, map(str, CUBES))
         panels[0, 1].minorticks_off()
         panels[0, 1].set(title=f"$K = 2^{{{LONG[-1].bit_length() - 1}}}$")
-        study.legend(figure, panels, 5, "upper and lower level together; grey: the paper's order")
+        figures.legend(figure, panels, 5, "upper and lower level together; grey: the paper's order")
     return figure
 
 

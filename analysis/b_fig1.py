@@ -18,9 +18,10 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
-import study
 from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator
-from study import Group
+from shared import command, figures, files, wording
+from shared.groups import Group, entries, mean_sd, split
+from shared.reading import read
 
 COLUMNS = {
     "objective": "mean loss + ridge",
@@ -36,21 +37,21 @@ READINGS = {"mean": "mean, γ = 1e-5", "sum": "sum, γ = 1e-5", "sum-12600": "su
 def main(words: list[str] | None = None) -> None:
     """Print and write the table, draw the figure; exit status 2 if a result is missing."""
     flags = parser().parse_args(words)
-    with study.told("b_fig1"):
+    with command.refusals("b_fig1"):
         known = ("data", flags.rows, flags.lines)
-        groups = study.read("b_fig1", flags, known, (flags.rows, flags.lines))
+        groups = read("b_fig1", flags, known, (flags.rows, flags.lines))
         rows = [row(g, groups, flags) for g in groups]
         told = [[shown(value) for value in r.values()] for r in rows]
-        print(f"{study.aligned([key.replace('_', ' ') for key in rows[0]], told, left=3)}\n")
-        caption = study.caption(groups, ("data", flags.rows, flags.lines))
-        print(f"{study.paragraph(f'{COLUMNS[flags.column]}; {caption}.')}\n")
-        study.write_csv(flags.out, rows)
-        study.keep(draw(groups, flags), flags.out)
+        print(f"{wording.aligned([key.replace('_', ' ') for key in rows[0]], told, left=3)}\n")
+        caption = wording.caption(groups, ("data", flags.rows, flags.lines))
+        print(f"{wording.paragraph(f'{COLUMNS[flags.column]}; {caption}.')}\n")
+        files.write_csv(flags.out, rows)
+        files.keep(draw(groups, flags), flags.out)
 
 
 def parser() -> argparse.ArgumentParser:
-    """The flags."""
-    made = study.parser("b_fig1", __doc__, ["b_fig1.toml"])
+    """The parser of the script's flags."""
+    made = command.parser("b_fig1", __doc__, ["b_fig1.toml"])
     made.add_argument("--rows", default="eta", help="axis of the grid: a panel for each of its entries (default eta)")
     made.add_argument("--lines", default="H", help="axis of the grid: a line for each of its entries (default H)")
     made.add_argument("--column", choices=COLUMNS, default="objective", help="what is drawn (default objective)")
@@ -59,7 +60,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def name(axis: str, group: Group) -> str:
-    """What a panel or a line is called: η = 0.1, H = 5."""
+    """Name of a panel or a line: η = 0.1, H = 5."""
     entry = group.entry(axis)
     return READINGS.get(entry, entry) if axis == "reading" else f"{NAMES.get(axis, axis)} = {entry}"
 
@@ -78,7 +79,7 @@ def row(group: Group, groups: Sequence[Group], flags: argparse.Namespace) -> dic
         flags.lines: group.entry(flags.lines),
         "first": first,
         "last": last,
-        "last_sd": study.mean_sd(group.last(flags.column))[1],
+        "last_sd": mean_sd(group.last(flags.column))[1],
         "reached_in_round": reached,
         "in_local_steps": reached * float(group.config["H"]),
         "rounds": group.rounds,
@@ -116,7 +117,7 @@ def reach(group: Group, column: str, level: float) -> float:
 
 
 def shown(value: Any) -> str:
-    """A number with four digits, nothing known as -."""
+    """A number with four digits; - for nan."""
     if not isinstance(value, float):
         return str(value)
     return "-" if math.isnan(value) else f"{value:.0f}" if value.is_integer() and value < 1e9 else f"{value:.4g}"
@@ -126,25 +127,25 @@ def shown(value: Any) -> str:
 
 
 def draw(groups: Sequence[Group], flags: argparse.Namespace) -> Any:
-    """Panels below each other, one column wide."""
-    blocks = study.split(groups, lambda g: "\n".join(places(g, flags)))
-    lines = study.entries(groups, flags.lines)
-    with plt.rc_context(study.STYLE):
-        figure, panels = study.canvas(len(blocks), 1, study.COLUMN, 1.6, sharex=True, sharey=not flags.log)
+    """Draws panels below each other, one column wide."""
+    blocks = split(groups, lambda g: "\n".join(places(g, flags)))
+    lines = entries(groups, flags.lines)
+    with plt.rc_context(figures.STYLE):
+        figure, panels = figures.canvas(len(blocks), 1, figures.COLUMN, 1.6, sharex=True, sharey=not flags.log)
         for panel, block in zip(panels.flat, blocks.values(), strict=True):
             for group in block:
                 if group.runs:
                     k = lines.index(group.entry(flags.lines))
-                    study.band(panel, *group.curve(flags.column), name(flags.lines, group), k)
-            title = f"{study.spelled(block[0].entry('data'))}, {name(flags.rows, block[0])}"
-            study.titled(panel, title, block, lambda g: name(flags.lines, g))
+                    figures.band(panel, *group.curve(flags.column), name(flags.lines, group), k)
+            title = f"{wording.spelled(block[0].entry('data'))}, {name(flags.rows, block[0])}"
+            figures.titled(panel, title, block, lambda g: name(flags.lines, g))
         finish(panels, groups, flags)
-        study.legend(figure, panels, 2)
+        figures.legend(figure, panels, 2)
     return figure
 
 
 def finish(panels: Any, groups: Sequence[Group], flags: argparse.Namespace) -> None:
-    """Scales and labels; one label for all panels where they are low."""
+    """Sets scales and labels; one label for all panels where they are low."""
     for panel in panels.flat:
         panel.axhline(NOTHING, color="0.4", linewidth=0.8, label="a network that outputs 0")
         panel.xaxis.set_major_locator(MaxNLocator(5, integer=True))
@@ -155,7 +156,7 @@ def finish(panels: Any, groups: Sequence[Group], flags: argparse.Namespace) -> N
 
 
 def logarithmic(panel: Any) -> None:
-    """A logarithmic axis of its own: few whole powers of ten where it reaches far, plain numbers where it does not."""
+    """Makes the vertical axis logarithmic: few powers of ten where it reaches far, plain numbers where it does not."""
     panel.set_yscale("log")
     if panel.get_ylim()[1] > 1e4:
         panel.yaxis.set_major_locator(LogLocator(10, numticks=6))

@@ -16,10 +16,11 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
-import study
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
-from study import Group
+from shared import command, figures, files, wording
+from shared.groups import Group, entries, split
+from shared.reading import read
 
 Array = NDArray[np.float64]
 PANELS = {
@@ -35,12 +36,10 @@ T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
 def main(words: list[str] | None = None) -> None:
     """Draw the figure; print and write its last numbers; exit status 2 if a result is missing."""
-    flags = study.parser("b_fig2", __doc__, ["b_fig2.toml", "b_fig2_minimax.toml"]).parse_args(words)
-    with study.told("b_fig2"):
-        groups = study.read("b_fig2", flags, ("H", "goal"), ("H",))
-        told = f"{text(groups)}\n\n{captions(groups)}\n"
-        study.say(flags.out, told)
-        study.keep(draw(groups), flags.out)
+    flags = command.parser("b_fig2", __doc__, ["b_fig2.toml", "b_fig2_minimax.toml"]).parse_args(words)
+    with command.refusals("b_fig2"):
+        groups = read("b_fig2", flags, ("H", "goal"), ("H",))
+        files.publish(flags.out, f"{text(groups)}\n\n{captions(groups)}", figure=draw(groups))
 
 
 def interval(values: Array) -> Array:
@@ -54,12 +53,12 @@ def interval(values: Array) -> Array:
 
 
 def problem_of(group: Group) -> str:
-    """hyperparameter or fair."""
+    """The problem of a group: hyperparameter or fair."""
     return str(group.config["problem"])
 
 
 def goal_of(group: Group) -> str:
-    """fair, or the control mean."""
+    """The goal of a group: fair, or the control, mean."""
     return group.where.get("goal", "fair")
 
 
@@ -69,7 +68,7 @@ def shown_in(groups: Sequence[Group], problem: str) -> list[Group]:
 
 
 def compared(groups: Sequence[Group]) -> list[Group]:
-    """The control, and what it is compared with."""
+    """The groups of the control, and those it is compared with."""
     mean = [g for g in groups if goal_of(g) == "mean"]
     alike = {g.entry("H") for g in mean}
     return [g for g in groups if mean and problem_of(g) == "fair" and g.entry("H") in alike]
@@ -79,7 +78,7 @@ def compared(groups: Sequence[Group]) -> list[Group]:
 
 
 def text(groups: Sequence[Group]) -> str:
-    """First and last numbers, and how soon a line is where the one with the fewest local steps ends."""
+    """Table of first and last numbers, and how soon a line is where the one with the fewest local steps ends."""
     body = []
     for problem, (column, _, _) in PANELS.items():
         found = [g for g in shown_in(groups, problem) if g.runs]
@@ -91,12 +90,12 @@ def text(groups: Sequence[Group]) -> str:
             name = f"{goal_of(group)}, H = {group.entry('H')}"
             body.append(["fair", WORST[0], name, *ends(group.curve(WORST[0])[1]), "-"])
     header = ("problem", "column", "line", "first", "last", "±", "seeds", "rounds to the first line's end")
-    return study.aligned(header, body, left=3)
+    return wording.aligned(header, body, left=3)
 
 
 def ends(values: Array) -> list[str]:
-    """Of (seeds, k): mean at the first and at the last evaluation, interval of the latter, seeds."""
-    numbers = study.digits(float(values[:, 0].mean()), float(values[:, -1].mean()), float(interval(values)[-1]))
+    """Mean of (seeds, k) values at the first and last evaluation, interval of the latter, number of seeds."""
+    numbers = wording.digits(float(values[:, 0].mean()), float(values[:, -1].mean()), float(interval(values)[-1]))
     return [*numbers, str(len(values))]
 
 
@@ -109,49 +108,51 @@ def reached(group: Group, groups: Sequence[Group], column: str) -> str:
 
 
 def captions(groups: Sequence[Group]) -> str:
-    """What was measured, problem by problem."""
-    problems = study.split(groups, problem_of)
-    return "\n".join(study.paragraph(f"{name}: {study.caption(own, ('problem',))}") for name, own in problems.items())
+    """The note: what was measured, problem by problem."""
+    problems = split(groups, problem_of)
+    return "\n".join(
+        wording.paragraph(f"{name}: {wording.caption(own, ('problem',))}") for name, own in problems.items()
+    )
 
 
 # --- figure
 
 
 def draw(groups: Sequence[Group]) -> Any:
-    """A panel for each problem, and one for the control."""
+    """Draws a panel for each problem, and one for the control."""
     there = [problem for problem in PANELS if shown_in(groups, problem)]
     control = compared(groups)
     columns = len(there) + bool(control)
-    with plt.rc_context(study.STYLE):
-        figure, panels = study.canvas(1, columns, study.COLUMN if columns == 1 else study.PAGE, 2.3)
+    with plt.rc_context(figures.STYLE):
+        figure, panels = figures.canvas(1, columns, figures.COLUMN if columns == 1 else figures.PAGE, 2.3)
         for panel, problem in zip(panels[0], there, strict=False):
             found = shown_in(groups, problem)
             for group in found:
-                k = study.entries(found, "H").index(group.entry("H"))
+                k = entries(found, "H").index(group.entry("H"))
                 band(panel, group, PANELS[problem][0], f"$H$ = {group.entry('H')}", k)
-            study.titled(panel, PANELS[problem][2], found, lambda g: f"H = {g.entry('H')}")
+            figures.titled(panel, PANELS[problem][2], found, lambda g: f"H = {g.entry('H')}")
             panel.set_ylabel(PANELS[problem][1])
         if control:
             for k, group in enumerate(control):
                 band(panels[0, -1], group, WORST[0], GOALS[goal_of(group)], 3 + k)
-            study.titled(panels[0, -1], f"{WORST[2]}, $H$ = {control[0].entry('H')}", control, goal_of)
+            figures.titled(panels[0, -1], f"{WORST[2]}, $H$ = {control[0].entry('H')}", control, goal_of)
             panels[0, -1].set_ylabel(WORST[1])
         for panel in panels[0]:
             panel.set(xlabel="rounds", xlim=(0, None))
             panel.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        study.legend(figure, panels, 5, "line: mean over seeds; band: 95 % interval of the mean")
+        figures.legend(figure, panels, 5, "line: mean over seeds; band: 95 % interval of the mean")
     return figure
 
 
 def band(panel: Any, group: Group, column: str, label: str, k: int) -> None:
-    """A line with its interval."""
+    """Draws a line with its interval."""
     if not group.runs:
         return
     rounds, values = group.curve(column)
     mean, half = values.mean(axis=0), interval(values)
-    panel.plot(rounds, mean, label=label, **(study.look(k) | {"markevery": max(len(rounds) // 6, 1)}))
+    panel.plot(rounds, mean, label=label, **(figures.look(k) | {"markevery": max(len(rounds) // 6, 1)}))
     if len(values) > 1:
-        panel.fill_between(rounds, mean - half, mean + half, color=study.look(k)["color"], alpha=0.15, linewidth=0)
+        panel.fill_between(rounds, mean - half, mean + half, color=figures.look(k)["color"], alpha=0.15, linewidth=0)
 
 
 if __name__ == "__main__":

@@ -17,9 +17,10 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
-import study
-from a_budget import rounds, sent, unit_of
-from study import Array, Group
+from shared import command, figures, files, wording
+from shared.budgets import rounds, sent, unit_of
+from shared.groups import Array, Group, mean_sd, series, split
+from shared.reading import read
 
 AXES = ("data", "rectifier", "method", "step")
 GRADIENT = 2
@@ -37,14 +38,14 @@ NAMES = {
 
 def main(words: list[str] | None = None) -> None:
     """Print and write the tables, draw the figure; exit status 2 if a result is missing."""
-    flags = study.parser("b_methods", __doc__, ["b_methods.toml"]).parse_args(words)
-    with study.told("b_methods"):
-        groups = study.read("b_methods", flags, AXES, ("method", "step"))
+    flags = command.parser("b_methods", __doc__, ["b_methods.toml"]).parse_args(words)
+    with command.refusals("b_methods"):
+        groups = read("b_methods", flags, AXES, ("method", "step"))
         best = chosen(groups)
         print(f"All steps, * the method's best\n{text(groups, best)}\n\nEach method with its best step\n{text(best)}\n")
-        print(f"{study.paragraph(f'{NOTE} {study.caption(groups, LEFT_OUT)}.')}\n")
-        study.write_csv(flags.out, [row(group, group in best) for group in groups])
-        study.keep(draw(best), flags.out)
+        print(f"{wording.paragraph(f'{NOTE} {wording.caption(groups, LEFT_OUT)}.')}\n")
+        files.write_csv(flags.out, [row(group, group in best) for group in groups])
+        files.keep(draw(best), flags.out)
 
 
 NOTE = (
@@ -65,7 +66,7 @@ def nonsmooth(group: Group) -> str:
 
 
 def zeroth_order(group: Group) -> bool:
-    """Whether it evaluates losses and no gradients."""
+    """Whether a group's method evaluates losses and no gradients."""
     return str(group.config.get("method")) == "fedrzo_nn"
 
 
@@ -74,16 +75,16 @@ def evaluations(group: Group) -> Array:
     config = group.config
     if zeroth_order(group):  # `steps` is each client's, so far; the point of a step is evaluated beside its directions
         points = config["n_p"] * (2 if config["estimate"] == "central" else 1) + (config["estimate"] == "one-sided")
-        steps = [config["m"] * study.series(run, "steps") for run in group.runs]
+        steps = [config["m"] * series(run, "steps") for run in group.runs]
     else:
-        points, steps = GRADIENT, [np.cumsum(study.series(run, "local_steps")) for run in group.runs]
+        points, steps = GRADIENT, [np.cumsum(series(run, "local_steps")) for run in group.runs]
     return np.asarray(points * float(config["batch"]) * np.mean(steps, axis=0))
 
 
 def chosen(groups: Sequence[Group]) -> list[Group]:
     """The best of each data set, sharpness and method, on the seeds that all of its steps have, else on any."""
     found = []
-    for same in study.split(groups, lambda g: "\n".join(map(g.entry, ("data", "rectifier", "method")))).values():
+    for same in split(groups, lambda g: "\n".join(map(g.entry, ("data", "rectifier", "method")))).values():
         having = [g for g in same if g.runs and not g.note] or [g for g in same if g.runs]
         if having:
             common = set.intersection(*(seeds(g) for g in having)) or set.union(*(seeds(g) for g in having))
@@ -92,7 +93,7 @@ def chosen(groups: Sequence[Group]) -> list[Group]:
 
 
 def seeds(group: Group) -> set[int]:
-    """Of its results."""
+    """The seeds of a group's results."""
     return {int(run.config["seed"]) for run in group.runs}
 
 
@@ -121,12 +122,12 @@ HEADER = (
 
 
 def text(groups: Sequence[Group], best: Sequence[Group] = ()) -> str:
-    """A row per group, the best ones marked."""
-    return study.aligned(HEADER, [words_of(g, g in best) for g in groups], left=4)
+    """Table with a row per group, the best ones marked."""
+    return wording.aligned(HEADER, [words_of(g, g in best) for g in groups], left=4)
 
 
 def words_of(group: Group, best: bool) -> list[str]:
-    """A row on screen."""
+    """The cells of a row on screen."""
     told = row(group, best)
     numbers = [told[key] for key in ("nonsmooth_mean", "nonsmooth_sd", "smooth_test_mean", "nonsmooth_test_mean")]
     return [
@@ -134,16 +135,16 @@ def words_of(group: Group, best: bool) -> list[str]:
         name(group),
         told["rectifier"],
         told["step"] + (" *" if best else ""),
-        *study.digits(*numbers),
-        study.plain(told["accuracy_mean_percent"]),
-        *study.digits(told["bytes"] / 2**20, told["evaluations"] / 1e6),
+        *wording.digits(*numbers),
+        wording.plain(told["accuracy_mean_percent"]),
+        *wording.digits(told["bytes"] / 2**20, told["evaluations"] / 1e6),
         f"{told['seeds']} of {told['seeds_planned']}" if group.note else str(told["seeds"]),
     ]
 
 
 def row(group: Group, best: bool) -> dict[str, Any]:
     """A row of the CSV."""
-    mean, sd = study.mean_sd(group.last(nonsmooth(group)))
+    mean, sd = mean_sd(group.last(nonsmooth(group)))
     return {
         "data": group.entry("data"),
         "method": group.entry("method"),
@@ -152,8 +153,8 @@ def row(group: Group, best: bool) -> dict[str, Any]:
         "best": best,
         "nonsmooth_mean": mean,
         "nonsmooth_sd": sd,
-        "smooth_test_mean": study.mean_sd(group.last("test_smooth_loss"))[0],
-        "nonsmooth_test_mean": study.mean_sd(group.last("test_loss"))[0],
+        "smooth_test_mean": mean_sd(group.last("test_smooth_loss"))[0],
+        "nonsmooth_test_mean": mean_sd(group.last("test_loss"))[0],
         "accuracy_mean_percent": group.accuracy()[0],
         "bytes": float(sent(group)[-1]) if group.runs else math.nan,
         "evaluations": float(evaluations(group)[-1]) if group.runs else math.nan,
@@ -172,36 +173,36 @@ def name(group: Group) -> str:
 
 
 def draw(best: Sequence[Group]) -> Any:
-    """A row per data set and sharpness, with FedRZO in each; rounds, bytes and evaluations side by side."""
-    blocks = study.split([g for g in best if not zeroth_order(g)] or best, place)
+    """Draws a row per data set and sharpness, with FedRZO in each; rounds, bytes and evaluations side by side."""
+    blocks = split([g for g in best if not zeroth_order(g)] or best, place)
     scale, unit = unit_of(max(float(sent(g)[-1]) for g in best))
-    with plt.rc_context(study.STYLE):
-        figure, panels = study.canvas(len(blocks), 3, study.PAGE, 2.1, sharex="col", sharey=True)
+    with plt.rc_context(figures.STYLE):
+        figure, panels = figures.canvas(len(blocks), 3, figures.PAGE, 2.1, sharex="col", sharey=True)
         for line, (title, block) in zip(panels, blocks.items(), strict=True):
             data = block[0].entry("data")
             shown = [g for g in best if g in block or (zeroth_order(g) and g.entry("data") == data)]
             for group in shown:
                 curves(line, group, scale)
-            study.titled(line[0], title, shown, name)
+            figures.titled(line[0], title, shown, name)
         axes(panels, unit)
-        study.legend(figure, panels, 3)
+        figures.legend(figure, panels, 3)
     return figure
 
 
 def place(group: Group) -> str:
     """The title of a row."""
-    return f"{study.spelled(group.entry('data'))}, smooth twin's sharpness {group.entry('rectifier')}"
+    return f"{wording.spelled(group.entry('data'))}, smooth twin's sharpness {group.entry('rectifier')}"
 
 
 def curves(panels: Any, group: Group, scale: float) -> None:
-    """A method's line in each of the three panels of a row."""
+    """Draws a method's line in each of the three panels of a row."""
     at, values = group.curve(nonsmooth(group))
     for panel, budget in zip(panels, (rounds(group), sent(group) / scale, evaluations(group) / 1e6), strict=True):
-        study.band(panel, budget[at - 1], values, name(group), list(NAMES).index(group.entry("method")))
+        figures.band(panel, budget[at - 1], values, name(group), list(NAMES).index(group.entry("method")))
 
 
 def axes(panels: Any, unit: str) -> None:
-    """Scales and labels."""
+    """Sets scales and labels."""
     for line in panels:
         line[0].set(xlim=(0, None), ylabel="nonsmooth mean loss\n+ ridge")
         line[1].set_xlim(left=0)

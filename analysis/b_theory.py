@@ -19,8 +19,8 @@ from typing import Any, final
 
 import matplotlib.pyplot as plt
 import numpy as np
-import study
 from numpy.typing import NDArray
+from shared import command, figures, files, wording
 
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems.known.nonsmooth import Bowls, MaxAffine
@@ -54,33 +54,30 @@ class Line:
 
     @property
     def slope(self) -> float:
-        """Fitted by least squares in logarithms."""
+        """The exponent, fitted by least squares in logarithms."""
         return float(np.polyfit(np.log(self.x), np.log(self.y), 1)[0])
 
 
 def main(words: list[str] | None = None) -> None:
     """Print the slopes; write them, the points and the figure."""
     flags = parser().parse_args(words)
-    with study.told("b_theory"):
+    with command.refusals("b_theory"):
         panels = {
             "eta": smoothing(ETAS),
             "K": iterations([2**p for p in flags.powers], flags.seeds),
             "m": speed_up(flags.clients, 2 ** (flags.powers[-1] - 2), flags.seeds),
         }
-        told = f"{text(panels)}\n\n{study.paragraph(about(flags.seeds))}\n"
-        study.say(flags.out, told)
-        study.write_csv(flags.out, rows(panels))
-        study.keep(draw(panels), flags.out)
+        files.publish(flags.out, text(panels), about(flags.seeds), rows(panels), draw(panels))
 
 
 def parser() -> argparse.ArgumentParser:
-    """The flags."""
+    """The parser of the script's flags."""
     made = argparse.ArgumentParser(prog="b_theory", description=(__doc__ or "").split("\n")[0])
     made.add_argument("--seeds", type=int, default=32, help="runs that are averaged (default 32)")
     powers = [8, 9, 10, 11, 12, 13]
     made.add_argument("--powers", type=int, nargs="+", default=powers, help="log2 of K (default 8 9 10 11 12 13)")
     made.add_argument("--clients", type=int, nargs="+", default=[1, 2, 4, 8, 16], help="m (default 1 2 4 8 16)")
-    study.add_out(made, "b_theory")
+    command.add_out(made, "b_theory")
     return made
 
 
@@ -193,7 +190,7 @@ def alike(m: int) -> Family:
 
 
 def quadratic(problem: Bowls, data: Sequence[Bowl]) -> Family:
-    """What `Bowls.losses` computes, for all clients at once."""
+    """The family of a `Bowls`: what `Bowls.losses` computes, for all clients at once."""
     A, a = np.stack([own.A for own in data]), np.stack([own.a for own in data])
     mean = A.mean(axis=0)
 
@@ -241,20 +238,20 @@ def squared(family: Family, K: int, seeds: int) -> float:
         v = generator.standard_normal((seeds, m, H, n))
         return v / np.linalg.norm(v, axis=-1, keepdims=True), generator.integers(samples, size=(seeds, m, H))
 
-    points = course(family, ETA, K, draw)[:K]
+    points = course(family, theorem1(K, m), ETA, K, draw)[:K]
     stride = max(1, K // 2048)  # much shorter than the way from the start, which is a good part of the mean
     points = points[stride // 2 :: stride].reshape(-1, n)
     parts = np.array_split(points, math.ceil(len(points) / 512))
     return math.fsum(float(np.square(family.gradient(part)).sum()) for part in parts) / len(points)
 
 
-def course(family: Family, eta: float, K: int, draw: Draw) -> Array:
+def course(family: Family, schedule: tuple[int, float], eta: float, K: int, draw: Draw) -> Array:
     """(K or more, seeds, n) the mean iterates of Algorithm 1, before each local step: all seeds and clients at once.
 
-    The same numbers as `FedRZONN` for the same directions and samples, and a thousand times as fast.
+    These are the numbers of `FedRZONN` for the same directions and samples, a thousand times as fast.
     """
     m = len(family.noise)
-    H, gamma = theorem1(K, m)
+    H, gamma = schedule
     points, x, everyone = [], family.start, np.arange(m)
     for r in range(-(-K // H)):
         v, batch = draw(r, H)
@@ -292,19 +289,19 @@ def rows(panels: Panels) -> list[dict[str, Any]]:
 
 
 def text(panels: Panels) -> str:
-    """The slopes."""
+    """Table of the slopes."""
     body = [
-        [axis, line.name, f"{line.slope:+.3f}", f"{line.expected:+.3f}", *study.digits(line.y[0], line.y[-1])]
+        [axis, line.name, f"{line.slope:+.3f}", f"{line.expected:+.3f}", *wording.digits(line.y[0], line.y[-1])]
         for axis, lines in panels.items()
         for line in lines
     ]
     largest = max(kink(eta)[0] / kink(eta)[1] for eta in ETAS)
     header = ("against", "what", "slope", "theory", "first", "last")
-    return f"{study.aligned(header, body, left=2)}\n\nLargest (f^eta - f)/(eta L_0), at most 1: {largest:.3f}."
+    return f"{wording.aligned(header, body, left=2)}\n\nLargest (f^eta - f)/(eta L_0), at most 1: {largest:.3f}."
 
 
 def about(seeds: int) -> str:
-    """What was measured."""
+    """The note: what was measured."""
     return (
         f"Runs: Algorithm 1, n = 2, one sample a step, eta = {ETA:g}, gamma = sqrt(m/K), H = ceil((K/m^3)^(1/4)), "
         f"mean over {seeds} run{'' if seeds == 1 else 's'} and the iterates of each of |grad f^eta|^2. Against K: "
@@ -316,9 +313,9 @@ def about(seeds: int) -> str:
 
 
 def draw(panels: Panels) -> Any:
-    """A panel for each axis."""
-    with plt.rc_context(study.STYLE):
-        figure, axes = study.canvas(1, 3, study.PAGE, 2.5)
+    """Draws a panel for each axis."""
+    with plt.rc_context(figures.STYLE):
+        figure, axes = figures.canvas(1, 3, figures.PAGE, 2.5)
         for panel, lines in zip(axes[0], panels.values(), strict=True):
             for k, line in enumerate(lines):
                 curve(panel, line, k)
@@ -336,7 +333,7 @@ def draw(panels: Panels) -> Any:
 
 
 def ticks(panel: Any, at: Array, form: str, number: Gradient) -> None:
-    """Marks where the points are, and on the vertical axis plain numbers: it is hardly a decade long."""
+    """Puts marks where the points are, and plain numbers on the vertical axis: it is hardly a decade long."""
     panel.set_xticks(at, [form.format(value) for value in number(at)])
     panel.minorticks_off()
     low, high = panel.get_ylim()
@@ -345,8 +342,8 @@ def ticks(panel: Any, at: Array, form: str, number: Gradient) -> None:
 
 
 def curve(panel: Any, line: Line, k: int) -> None:
-    """Points, fit, and the theory's slope through the first point in grey."""
-    panel.plot(line.x, line.y, label=f"{line.name}: {line.slope:+.2f}", **study.look(k))
+    """Draws points, fit, and the theory's slope through the first point in grey."""
+    panel.plot(line.x, line.y, label=f"{line.name}: {line.slope:+.2f}", **figures.look(k))
     panel.plot(line.x, line.y[0] * (line.x / line.x[0]) ** line.expected, color="0.6", linewidth=0.8, zorder=1)
 
 

@@ -14,11 +14,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
-import study
-from a_budget import sent, unit_of
-from c_split import all_bytes, band, client_macs, label_bytes, name, place, setting, step, titled
 from matplotlib.ticker import NullFormatter
-from study import Group
+from shared import command, figures, files, wording
+from shared.budgets import sent, unit_of
+from shared.groups import Group, split
+from shared.heron import band, name, place, setting, titled
+from shared.reading import read
+from shared.split_costs import all_bytes, client_macs, label_bytes, step
 
 AXES = ("data", "cell", "method")
 NOTE = (
@@ -31,20 +33,17 @@ LEFT_OUT = ("mu", "gamma", "server_fraction")
 
 def main(words: list[str] | None = None) -> None:
     """Print and write the totals, draw the figure; exit status 2 if a result is missing."""
-    flags = study.parser("c_budget", __doc__, ["c_fig2.toml"]).parse_args(words)
-    with study.told("c_budget"):
-        groups = study.read("c_budget", flags, AXES, ("method",))
-        note = f"{NOTE} {again(groups)}{study.caption(groups, LEFT_OUT)}."
-        told = f"{text(groups)}\n\n{study.paragraph(note)}\n"
-        study.say(flags.out, told)
-        study.write_csv(flags.out, [row(group) for group in groups])
-        study.keep(draw(groups), flags.out)
+    flags = command.parser("c_budget", __doc__, ["c_fig2.toml"]).parse_args(words)
+    with command.refusals("c_budget"):
+        groups = read("c_budget", flags, AXES, ("method",))
+        note = f"{NOTE} {again(groups)}{wording.caption(groups, LEFT_OUT)}."
+        files.publish(flags.out, text(groups), note, [row(group) for group in groups], draw(groups))
 
 
 def again(groups: Sequence[Group]) -> str:
     """A sentence, where results do not tell what a step costs."""
     found = [name(g) for g in groups if not step(g).recorded]
-    return f"Steps counted here, as the results do not tell: {study.listed(found)}. " if found else ""
+    return f"Steps counted here, as the results do not tell: {wording.listed(found)}. " if found else ""
 
 
 # --- table
@@ -53,17 +52,17 @@ HEADER = ("setting", "method", "accuracy (%)", "MiB", "labels, MiB", "G MAC", "a
 
 
 def text(groups: Sequence[Group]) -> str:
-    """A row per setting and method."""
-    return study.aligned(HEADER, [told_of(g) for g in groups], left=2)
+    """Table with a row per setting and method."""
+    return wording.aligned(HEADER, [told_of(g) for g in groups], left=2)
 
 
 def told_of(group: Group) -> list[str]:
-    """A row on screen."""
+    """The cells of a row on screen."""
     found = row(group)
     sizes = (found["bytes_without_labels"] / 2**20, found["bytes_of_labels"] / 2**20)
     work = (found["client_macs"] / 1e9, found["client_macs_a_step"] / 1e9, found["client_peak_bytes"] / 2**20)
-    accuracy = study.percent(*group.accuracy(), group.note)
-    return [setting(group), name(group), accuracy, *study.digits(*sizes, *work)]
+    accuracy = wording.percent(*group.accuracy(), group.note)
+    return [setting(group), name(group), accuracy, *wording.digits(*sizes, *work)]
 
 
 def row(group: Group) -> dict[str, Any]:
@@ -91,11 +90,11 @@ def row(group: Group) -> dict[str, Any]:
 
 
 def draw(groups: Sequence[Group]) -> Any:
-    """A row of panels per setting: bytes, and the clients' work."""
-    rows = study.split(groups, setting)
+    """Draws a row of panels per setting: bytes, and the clients' work."""
+    rows = split(groups, setting)
     scale, unit = unit_of(max(float(all_bytes(g)[-1]) for g in groups if g.runs))
-    with plt.rc_context(study.STYLE):
-        figure, panels = study.canvas(len(rows), 2, study.PAGE, 2.3, sharex="col", sharey=True)
+    with plt.rc_context(figures.STYLE):
+        figure, panels = figures.canvas(len(rows), 2, figures.PAGE, 2.3, sharex="col", sharey=True)
         for line, (title, found) in zip(panels, rows.items(), strict=True):
             for group in sorted(found, key=place):
                 if group.runs:
@@ -107,12 +106,12 @@ def draw(groups: Sequence[Group]) -> Any:
             panel.xaxis.set_minor_formatter(NullFormatter())
         panels[-1, 0].set_xlabel(f"sent down and up, with labels ({unit})")
         panels[-1, 1].set_xlabel("multiply-accumulates of all clients ($10^9$)")
-        study.legend(figure, panels, 3)
+        figures.legend(figure, panels, 3)
     return figure
 
 
 def curves(panels: Any, group: Group, scale: float) -> None:
-    """A method's line in both panels of a row."""
+    """Draws a method's line in both panels of a row."""
     at, values = group.curve("test_accuracy")
     for panel, budget in zip(panels, (all_bytes(group) / scale, client_macs(group) / 1e9), strict=True):
         band(panel, budget[at - 1], 100 * values, group)

@@ -15,9 +15,10 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
-import study
-from c_split import band, difference, name, place, setting, signed, titled
-from study import Group
+from shared import command, figures, files, wording
+from shared.groups import Group, mean_sd, series, split
+from shared.heron import band, difference, name, place, setting, signed, titled
+from shared.reading import read
 
 AXES = ("data", "cell", "method")
 NOTE = (
@@ -30,13 +31,12 @@ LEFT_OUT = ("mu", "gamma", "server_fraction")
 
 def main(words: list[str] | None = None) -> None:
     """Print and write the table, draw the figure; exit status 2 if a result is missing."""
-    flags = study.parser("c_fig2", __doc__, ["c_fig2.toml"]).parse_args(words)
-    with study.told("c_fig2"):
-        groups = study.read("c_fig2", flags, AXES, ("method",))
-        told = f"{text(groups)}\n\n{study.paragraph(f'{NOTE} {study.caption(groups, LEFT_OUT)}.')}\n"
-        study.say(flags.out, told)
-        study.write_csv(flags.out, [row(group, heron_of(group, groups)) for group in groups])
-        study.keep(draw(groups), flags.out)
+    flags = command.parser("c_fig2", __doc__, ["c_fig2.toml"]).parse_args(words)
+    with command.refusals("c_fig2"):
+        groups = read("c_fig2", flags, AXES, ("method",))
+        rows = [row(group, heron_of(group, groups)) for group in groups]
+        note = f"{NOTE} {wording.caption(groups, LEFT_OUT)}."
+        files.publish(flags.out, text(groups), note, rows, draw(groups))
 
 
 def heron_of(group: Group, groups: Sequence[Group]) -> Group | None:
@@ -51,23 +51,23 @@ HEADER = ("setting", "method", "accuracy (%)", "HERON less it", "local loss, fir
 
 
 def text(groups: Sequence[Group]) -> str:
-    """A row per setting and method."""
-    return study.aligned(HEADER, [told_of(g, heron_of(g, groups)) for g in groups], left=2)
+    """Table with a row per setting and method."""
+    return wording.aligned(HEADER, [told_of(g, heron_of(g, groups)) for g in groups], left=2)
 
 
 def told_of(group: Group, heron: Group | None) -> list[str]:
-    """A row on screen."""
+    """The cells of a row on screen."""
     found = row(group, heron)
     less = "" if heron is None or heron is group else signed(difference(heron, group), group.planned)
-    losses = study.digits(found["local_loss_first"], found["local_loss_last"])
-    return [setting(group), name(group), study.percent(*group.accuracy(), group.note), less, *losses]
+    losses = wording.digits(found["local_loss_first"], found["local_loss_last"])
+    return [setting(group), name(group), wording.percent(*group.accuracy(), group.note), less, *losses]
 
 
 def row(group: Group, heron: Group | None) -> dict[str, Any]:
     """A row of the CSV."""
     mean, sd = group.accuracy()
-    losses = np.array([study.series(run, "local_loss")[[0, -1]] for run in group.runs]).reshape(-1, 2)
-    less = study.mean_sd(100 * difference(heron, group) if heron is not None else np.array([]))
+    losses = np.array([series(run, "local_loss")[[0, -1]] for run in group.runs]).reshape(-1, 2)
+    less = mean_sd(100 * difference(heron, group) if heron is not None else np.array([]))
     return {
         "data": group.entry("data"),
         "setting": group.entry("cell"),
@@ -76,8 +76,8 @@ def row(group: Group, heron: Group | None) -> dict[str, Any]:
         "accuracy_sd_percent": sd,
         "heron_less_it_mean": less[0],
         "heron_less_it_sd": less[1],
-        "local_loss_first": study.mean_sd(losses[:, 0])[0],
-        "local_loss_last": study.mean_sd(losses[:, 1])[0],
+        "local_loss_first": mean_sd(losses[:, 0])[0],
+        "local_loss_last": mean_sd(losses[:, 1])[0],
         "rounds": group.rounds,
         "seeds": len(group.runs),
         "seeds_planned": group.planned,
@@ -88,11 +88,11 @@ def row(group: Group, heron: Group | None) -> dict[str, Any]:
 
 
 def draw(groups: Sequence[Group]) -> Any:
-    """A panel per setting, side by side; a line per method."""
-    panels_of = study.split(groups, setting)
-    width = study.COLUMN if len(panels_of) == 1 else study.PAGE
-    with plt.rc_context(study.STYLE):
-        figure, panels = study.canvas(1, len(panels_of), width, 2.6, sharey=True)
+    """Draws a panel per setting, side by side; a line per method."""
+    panels_of = split(groups, setting)
+    width = figures.COLUMN if len(panels_of) == 1 else figures.PAGE
+    with plt.rc_context(figures.STYLE):
+        figure, panels = figures.canvas(1, len(panels_of), width, 2.6, sharey=True)
         for panel, (title, found) in zip(panels.flat, panels_of.items(), strict=True):
             for group in sorted(found, key=place):
                 if group.runs:
@@ -101,7 +101,7 @@ def draw(groups: Sequence[Group]) -> Any:
             titled(panel, title, found, name)
             panel.set(xlim=(0, None), xlabel="rounds")
         panels[0, 0].set_ylabel("test accuracy (%)")
-        study.legend(figure, panels, 2 if width == study.COLUMN else 3)
+        figures.legend(figure, panels, 2 if width == figures.COLUMN else 3)
     return figure
 
 

@@ -18,9 +18,10 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
-import study
-from c_split import band, difference, name, signed, titled
-from study import Group
+from shared import command, figures, files, wording
+from shared.groups import Group, mean_sd, split
+from shared.heron import band, difference, name, signed, titled
+from shared.reading import read
 
 from zofl_mpi.errors import UserError
 
@@ -35,21 +36,20 @@ LEFT_OUT = ("mu", "gamma", "server_fraction", "m", "h")
 
 def main(words: list[str] | None = None) -> None:
     """Print and write the table, draw the figure; exit status 2 if a result is missing."""
-    flags = study.parser("c_fig3", __doc__, ["c_fig3.toml"]).parse_args(words)
-    with study.told("c_fig3"):
-        groups = study.read("c_fig3", flags, AXES, ("cell", "method"))
+    flags = command.parser("c_fig3", __doc__, ["c_fig3.toml"]).parse_args(words)
+    with command.refusals("c_fig3"):
+        groups = read("c_fig3", flags, AXES, ("cell", "method"))
         panels = panels_of(groups)
-        told = f"{text(panels)}\n\n{study.paragraph(f'{NOTE} {study.caption(groups, LEFT_OUT)}.')}\n"
-        study.say(flags.out, told)
-        study.write_csv(flags.out, [row(key, g, panels[key]) for key in panels for g in panels[key]])
-        study.keep(draw(panels), flags.out)
+        rows = [row(key, g, panels[key]) for key in panels for g in panels[key]]
+        note = f"{NOTE} {wording.caption(groups, LEFT_OUT)}."
+        files.publish(flags.out, text(panels), note, rows, draw(panels))
 
 
 # --- which cell is a point of which panel
 
 
 def value(group: Group, key: str) -> float:
-    """Of a flag, where the grid leaves it out its default: iid, and all clients."""
+    """A flag's value; where the grid leaves it out, its default: iid, and all clients."""
     return float(group.config.get(key, {"alpha": math.inf, "beta": 1.0}.get(key, math.nan)))
 
 
@@ -62,7 +62,8 @@ def panels_of(groups: Sequence[Group]) -> dict[str, list[Group]]:
     iid = [g for g in groups if math.isinf(value(g, "alpha"))]
     some = {value(g, "m") for g in iid if value(g, "beta") < 1}
     if len(some) > 1:
-        raise UserError(f"cells with beta below 1 have m = {study.listed(f'{m:g}' for m in sorted(some))}: take one m")
+        told = wording.listed(f"{m:g}" for m in sorted(some))
+        raise UserError(f"cells with beta below 1 have m = {told}: take one m")
     found = {
         "alpha": [g for g in groups if math.isfinite(value(g, "alpha"))],
         "m": [g for g in iid if value(g, "beta") == 1],
@@ -75,12 +76,12 @@ def panels_of(groups: Sequence[Group]) -> dict[str, list[Group]]:
 
 
 def ordered(key: str) -> Callable[[Group], float]:
-    """Sorts by a flag; stable, so that methods stay in the grid's order."""
+    """A key that sorts by a flag; sorting is stable, so that methods stay in the grid's order."""
     return lambda group: value(group, key)
 
 
 def control(group: Group, groups: Sequence[Group]) -> Group | None:
-    """The same cell with a frozen client; None where there is none, or the group is another method than HERON."""
+    """The group of the same cell with a frozen client; None where there is none, or for another method."""
     if group.entry("method") != "heron":
         return None
     cell = group.entry("cell")
@@ -94,16 +95,16 @@ HEADER = ("panel", "value", "method", "accuracy (%)", "HERON less frozen", "seed
 
 
 def text(panels: Mapping[str, Sequence[Group]]) -> str:
-    """A row per panel, value and method."""
+    """Table with a row per panel, value and method."""
     rows = [told_of(key, group, groups) for key, groups in panels.items() for group in groups]
-    return study.aligned(HEADER, rows, left=3)
+    return wording.aligned(HEADER, rows, left=3)
 
 
 def told_of(key: str, group: Group, groups: Sequence[Group]) -> list[str]:
-    """A row on screen."""
+    """The cells of a row on screen."""
     frozen = control(group, groups)
     less = "" if frozen is None else signed(difference(group, frozen), group.planned)
-    accuracy = study.percent(*group.accuracy())
+    accuracy = wording.percent(*group.accuracy())
     count = f"{len(group.runs)} of {group.planned}" if group.note else str(group.planned)
     return [PANELS[key], f"{value(group, key):g}", name(group), accuracy, less, count]
 
@@ -112,7 +113,7 @@ def row(key: str, group: Group, groups: Sequence[Group]) -> dict[str, Any]:
     """A row of the CSV."""
     mean, sd = group.accuracy()
     frozen = control(group, groups)
-    less = study.mean_sd(100 * difference(group, frozen) if frozen is not None else np.array([]))
+    less = mean_sd(100 * difference(group, frozen) if frozen is not None else np.array([]))
     return {
         "data": group.entry("data"),
         "panel": key,
@@ -132,13 +133,13 @@ def row(key: str, group: Group, groups: Sequence[Group]) -> dict[str, Any]:
 
 
 def draw(panels_shown: Mapping[str, Sequence[Group]]) -> Any:
-    """The panels side by side; a line per method."""
-    with plt.rc_context(study.STYLE):
-        figure, panels = study.canvas(1, len(panels_shown), study.PAGE, 2.3, sharey=True)
+    """Draws the panels side by side; a line per method."""
+    with plt.rc_context(figures.STYLE):
+        figure, panels = figures.canvas(1, len(panels_shown), figures.PAGE, 2.3, sharey=True)
         for panel, (key, groups) in zip(panels.flat, panels_shown.items(), strict=True):
-            for same in study.split(groups, lambda g: g.entry("method")).values():
+            for same in split(groups, lambda g: g.entry("method")).values():
                 line(panel, key, [g for g in same if g.runs])
-            title = study.spelled(groups[0].entry("data")) if panel is panels[0, 0] else ""
+            title = wording.spelled(groups[0].entry("data")) if panel is panels[0, 0] else ""
             titled(panel, title, groups, called(key), 34)
             panel.set_xlabel(PANELS[key])
             if key != "beta":
@@ -147,7 +148,7 @@ def draw(panels_shown: Mapping[str, Sequence[Group]]) -> Any:
             panel.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
             panel.minorticks_off()
         panels[0, 0].set_ylabel("test accuracy (%)")
-        study.legend(figure, panels, 2)
+        figures.legend(figure, panels, 2)
     return figure
 
 
@@ -157,7 +158,7 @@ def called(key: str) -> Callable[[Group], str]:
 
 
 def line(panel: Any, key: str, groups: Sequence[Group]) -> None:
-    """A method's points: mean and range, the range where all points have the same number of seeds."""
+    """Draws a method's points: mean and range, the range where all points have the same number of seeds."""
     if not groups:
         return
     x = np.array([value(g, key) for g in groups])

@@ -16,9 +16,10 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
-import study
-from c_split import difference, signed, titled
-from study import Group
+from shared import command, figures, files, wording
+from shared.groups import Group, mean_sd, split
+from shared.heron import difference, signed, titled
+from shared.reading import read
 
 from zofl_mpi.errors import UserError
 
@@ -34,30 +35,29 @@ LEFT_OUT = ("mu", "gamma", "server_fraction")
 
 def main(words: list[str] | None = None) -> None:
     """Print and write the table, draw the figure; exit status 2 if a result is missing."""
-    flags = study.parser("c_fig4", __doc__, ["c_fig4.toml"]).parse_args(words)
-    with study.told("c_fig4"):
-        groups = study.read("c_fig4", flags, AXES, ("cell",))
-        told = f"{text(groups)}\n\n{study.paragraph(f'{NOTE} {study.caption(groups, LEFT_OUT)}.')}\n"
-        study.say(flags.out, told)
-        study.write_csv(flags.out, [row(group, control(group, groups)) for group in groups])
-        study.keep(draw(groups), flags.out)
+    flags = command.parser("c_fig4", __doc__, ["c_fig4.toml"]).parse_args(words)
+    with command.refusals("c_fig4"):
+        groups = read("c_fig4", flags, AXES, ("cell",))
+        rows = [row(group, control(group, groups)) for group in groups]
+        note = f"{NOTE} {wording.caption(groups, LEFT_OUT)}."
+        files.publish(flags.out, text(groups), note, rows, draw(groups))
 
 
 # --- which cell is a point of which panel
 
 
 def frozen(group: Group) -> bool:
-    """Whether it is the control."""
+    """Whether a group is the control."""
     return str(group.config.get("freeze")) == "client"
 
 
 def value(group: Group, key: str) -> float:
-    """Of mu or n_p; the grid's flags may leave them out."""
+    """The value of mu or n_p; the grid's flags may leave them out."""
     return float(group.config.get(key, DEFAULTS[key]))
 
 
 def size(group: Group) -> str:
-    """Of the client's part."""
+    """Size of the client's part: 1 block at the client."""
     cut = int(group.config.get("cut", 1))
     return f"{cut} block{'' if cut == 1 else 's'} at the client"
 
@@ -80,7 +80,8 @@ def panels_of(groups: Sequence[Group]) -> dict[str, list[Group]]:
     least = min(value(g, "n_p") for g in trained)
     base = {value(g, "mu") for g in trained if value(g, "n_p") > least}
     if len(base) > 1:
-        raise UserError(f"several n_p are there for mu = {study.listed(f'{mu:g}' for mu in sorted(base))}: take one mu")
+        told = wording.listed(f"{mu:g}" for mu in sorted(base))
+        raise UserError(f"several n_p are there for mu = {told}: take one mu")
     found = {
         "mu": [g for g in trained if value(g, "n_p") == least],
         "n_p": [g for g in trained if value(g, "mu") in base],
@@ -89,7 +90,7 @@ def panels_of(groups: Sequence[Group]) -> dict[str, list[Group]]:
 
 
 def ordered(key: str) -> Callable[[Group], float]:
-    """Sorts by a flag."""
+    """A key that sorts by a flag."""
     return lambda group: value(group, key)
 
 
@@ -99,24 +100,24 @@ HEADER = ("client's part", "mu", "n_p", "accuracy (%)", "less frozen", "local lo
 
 
 def text(groups: Sequence[Group]) -> str:
-    """A row per size and cell."""
-    return study.aligned(HEADER, [told_of(g, control(g, groups)) for g in groups])
+    """Table with a row per size and cell."""
+    return wording.aligned(HEADER, [told_of(g, control(g, groups)) for g in groups])
 
 
 def told_of(group: Group, other: Group | None) -> list[str]:
-    """A row on screen."""
+    """The cells of a row on screen."""
     found = row(group, other)
     less = "" if other is None else signed(difference(group, other), group.planned)
     what = ["frozen", "frozen"] if frozen(group) else [f"{value(group, key):g}" for key in PANELS]
     count = f"{len(group.runs)} of {group.planned}" if group.note else str(group.planned)
-    loss = study.digits(found["local_loss"])
-    return [size(group), *what, study.percent(*group.accuracy()), less, *loss, count]
+    loss = wording.digits(found["local_loss"])
+    return [size(group), *what, wording.percent(*group.accuracy()), less, *loss, count]
 
 
 def row(group: Group, other: Group | None) -> dict[str, Any]:
     """A row of the CSV."""
     mean, sd = group.accuracy()
-    less = study.mean_sd(100 * difference(group, other) if other is not None else np.array([]))
+    less = mean_sd(100 * difference(group, other) if other is not None else np.array([]))
     return {
         "data": group.entry("data"),
         "cut": group.config.get("cut", 1),
@@ -127,7 +128,7 @@ def row(group: Group, other: Group | None) -> dict[str, Any]:
         "accuracy_sd_percent": sd,
         "less_frozen_mean": less[0],
         "less_frozen_sd": less[1],
-        "local_loss": study.mean_sd(group.last("local_loss"))[0],
+        "local_loss": mean_sd(group.last("local_loss"))[0],
         "rounds": group.rounds,
         "seeds": len(group.runs),
         "seeds_planned": group.planned,
@@ -138,48 +139,48 @@ def row(group: Group, other: Group | None) -> dict[str, Any]:
 
 
 def draw(groups: Sequence[Group]) -> Any:
-    """The panels side by side; a line and a level line for each size."""
+    """Draws the panels side by side; a line and a level line for each size."""
     shown = panels_of(groups)
     sizes = list(dict.fromkeys(map(size, groups)))
-    with plt.rc_context(study.STYLE):
-        figure, panels = study.canvas(1, len(shown), study.PAGE, 2.5, sharey=True)
+    with plt.rc_context(figures.STYLE):
+        figure, panels = figures.canvas(1, len(shown), figures.PAGE, 2.5, sharey=True)
         for panel, (key, found) in zip(panels.flat, shown.items(), strict=True):
-            for k, (word, same) in enumerate(study.split(found, size).items()):
+            for k, (word, same) in enumerate(split(found, size).items()):
                 line(panel, key, [g for g in same if g.runs], f"HERON, {word}", k)
             for other in [g for g in groups if frozen(g) and g.runs]:
                 level(panel, other, len(sizes) + sizes.index(size(other)))
             axis(panel, key, found, groups)
         panels[0, 0].set_ylabel("test accuracy (%)")
-        study.legend(figure, panels, 2)
+        figures.legend(figure, panels, 2)
     return figure
 
 
 def axis(panel: Any, key: str, each: Sequence[Group], groups: Sequence[Group]) -> None:
-    """Scale, ticks, label and title."""
+    """Sets scale, ticks, label and title."""
     panel.set_xscale("log")
     ticks = sorted({value(g, key) for g in each})
     panel.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     panel.minorticks_off()
     panel.set_xlabel(PANELS[key])
     lacking = [*each, *(g for g in groups if frozen(g))]
-    title = study.spelled(each[0].entry("data")) if key == "mu" else ""
+    title = wording.spelled(each[0].entry("data")) if key == "mu" else ""
     titled(panel, title, lacking, lambda g: f"{size(g)}, {'frozen' if frozen(g) else f'{value(g, key):g}'}")
 
 
 def line(panel: Any, key: str, groups: Sequence[Group], label: str, k: int) -> None:
-    """A size's points: mean and range, the range where all points have the same number of seeds."""
+    """Draws a size's points: mean and range, the range where all points have the same number of seeds."""
     if not groups:
         return
     x = np.array([value(g, key) for g in groups])
     if len({len(g.runs) for g in groups}) == 1:
-        study.band(panel, x, 100 * np.stack([g.last("test_accuracy") for g in groups], axis=1), label, k)
+        figures.band(panel, x, 100 * np.stack([g.last("test_accuracy") for g in groups], axis=1), label, k)
     else:
-        study.band(panel, x, np.array([[100 * float(g.last("test_accuracy").mean()) for g in groups]]), label, k)
+        figures.band(panel, x, np.array([[100 * float(g.last("test_accuracy").mean()) for g in groups]]), label, k)
 
 
 def level(panel: Any, group: Group, k: int) -> None:
-    """The control: a line over the whole panel, and its range over seeds."""
-    values, looks = 100 * group.last("test_accuracy"), study.look(k) | {"marker": ""}
+    """Draws the control: a line over the whole panel, and its range over seeds."""
+    values, looks = 100 * group.last("test_accuracy"), figures.look(k) | {"marker": ""}
     panel.axhline(float(values.mean()), label=f"frozen client, {size(group)}", **looks)
     if len(values) > 1:
         panel.axhspan(values.min(), values.max(), color=looks["color"], alpha=0.15, linewidth=0)

@@ -6,7 +6,8 @@ RESULT is a finished result of `python -m zofl_mpi.heron_sfl` whose method train
 local loss: heron, cse_fsl. Its data and network are made again from its configuration, the model that it began with
 from its seed; each such beginning is shown once. The Hessian is that of the mean local loss on --samples samples, drawn
 once without replacement from all that the clients hold, with BatchNorm's running statistics (at the beginning: mean 0,
-variance 1). Density by stochastic Lanczos quadrature, trace by Hutchinson, |H|_2 by the Lanczos method (`spectrum.py`).
+variance 1). Density by stochastic Lanczos quadrature, trace by Hutchinson, |H|_2 by the Lanczos method: see
+`zofl_mpi/numerics/spectrum.py`.
 
 Prints the table and what was done, writes NAME.txt, NAME.csv, NAME_density.csv, NAME.pdf and NAME.png. Costs
 models x (probes x steps + trace-probes) Hessian products; one took 0.4 to 0.6 s with 64 samples of CIFAR-10 and a
@@ -26,8 +27,8 @@ from typing import Any, final
 
 import matplotlib.pyplot as plt
 import numpy as np
-import study
-from study import Array
+from shared import command, figures, files, wording
+from shared.groups import Array
 
 from zofl_mpi.data import Dataset
 from zofl_mpi.errors import UserError, demand
@@ -50,7 +51,7 @@ ACROSS = 3
 @final
 @dataclass(frozen=True)
 class Model:
-    """A local part whose Hessian is looked at.
+    """A local part and the run that it is of.
 
     Attributes:
         name: as the figure tells it.
@@ -71,7 +72,7 @@ class Model:
 @final
 @dataclass(frozen=True)
 class Found:
-    """What was found of a model.
+    """The spectrum of a model's Hessian.
 
     Attributes:
         loss: the local loss on the samples.
@@ -95,20 +96,17 @@ class Found:
 def main(words: list[str] | None = None) -> None:
     """Print and write the table, draw the figure; exit status 2 if a result does not fit."""
     given = parser().parse_args(words)
-    with study.told("c_fig7"):
+    with command.refusals("c_fig7"):
         check(given)
         models = [model for path in given.result for model in models_of(path, given)]
         found = [look_at(model, given) for model in without_repetitions(models)]
-        study.tell("c_fig7", doubts(found))
-        told = f"{text(found)}\n\n{study.paragraph(about(given))}\n"
-        study.say(given.out, told)
-        study.write_csv(given.out, [row(f, given) for f in found])
-        study.write_csv(given.out.with_name(given.out.name + "_density"), [r for f in found for r in points(f, given)])
-        study.keep(draw(found, given), given.out)
+        command.tell("c_fig7", doubts(found))
+        files.publish(given.out, text(found), about(given), [row(f, given) for f in found], draw(found, given))
+        files.write_csv(given.out.with_name(given.out.name + "_density"), [r for f in found for r in points(f, given)])
 
 
 def parser() -> argparse.ArgumentParser:
-    """The flags."""
+    """The parser of the script's flags."""
     made = argparse.ArgumentParser(prog="c_fig7", description=(__doc__ or "").split("\n")[0])
     made.add_argument("result", type=Path, nargs="+", help="finished results of zofl_mpi.heron_sfl")
     made.add_argument("--samples", type=int, default=256, help="of the clients' data (default 256)")
@@ -120,7 +118,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--dtype", choices=("float32", "float64"), default="float32", help="of a product")
     made.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where products are computed")
     made.add_argument("--data-dir", help="the folder with the data set's files (default: the result's)")
-    study.add_out(made, "c_fig7")
+    command.add_out(made, "c_fig7")
     return made
 
 
@@ -140,7 +138,7 @@ def check(given: argparse.Namespace) -> None:
 
 
 def models_of(path: Path, given: argparse.Namespace) -> Iterator[Model]:
-    """The model that a result began with, and the one that it ends with.
+    """Yields the model that a result began with, and the one that it ends with.
 
     Raises:
         UserError: it is not finished, trains no local loss, has diverged, or its data or network are no longer those.
@@ -188,7 +186,7 @@ def rebuilt(run: records.Run, given: argparse.Namespace) -> tuple[Setting, Any]:
 
 
 def without_repetitions(models: Sequence[Model]) -> list[Model]:
-    """Each beginning once, before the first result that has it."""
+    """The models, each beginning once, before the first result that has it."""
     kept: list[Model] = []
     for model in models:
         if model.rounds or not any(same_beginning(model, other) for other in kept):
@@ -205,7 +203,7 @@ def same_beginning(one: Model, other: Model) -> bool:
 
 
 def look_at(model: Model, given: argparse.Namespace) -> Found:
-    """The spectrum of a model's local loss, with a word on stderr of what it will take."""
+    """Computes the spectrum of a model's local loss; says on stderr how long that will take."""
     from zofl_mpi.numerics.spectrum import spectrum, trace
     from zofl_mpi.rounds.split.hessian import local_hessian
 
@@ -218,7 +216,7 @@ def look_at(model: Model, given: argparse.Namespace) -> Found:
         told = trace(apply, n, streams, given.trace_probes, problem.device)
         each = (time.monotonic() - began) / given.trace_probes
         left = each * given.steps * given.probes
-        study.tell("c_fig7", [f"{model.name}: {each:.2g} s a product, about {left:.0f} s for the density"])
+        command.tell("c_fig7", [f"{model.name}: {each:.2g} s a product, about {left:.0f} s for the density"])
         return Found(model, loss, spectrum(apply, n, streams, given.steps, given.probes, problem.device), told)
 
 
@@ -237,7 +235,7 @@ def samples(setting: Setting, count: int, streams: Streams) -> tuple[Any, Any]:
 
 
 def together(data: Sequence[Dataset]) -> Dataset:
-    """What all clients hold, client by client; they share one table of samples."""
+    """All clients' samples, client by client; they share one table of samples."""
     rows = [np.arange(len(own.labels)) if own.rows is None else own.rows for own in data]
     return replace(data[0], rows=np.concatenate(rows))
 
@@ -246,7 +244,7 @@ def together(data: Sequence[Dataset]) -> Dataset:
 
 
 def positive(found: Found) -> Estimate:
-    """tr(H_+)/|H|_2, of the nearest matrix without negative eigenvalues; from the quadratures."""
+    """tr(H_+)/|H|_2 of the nearest matrix without negative eigenvalues; from the quadratures."""
     part, norm = found.spectrum.trace_of(lambda t: np.maximum(t, 0)), found.spectrum.norm.value
     return Estimate(part.value / norm, part.error / norm) if norm else Estimate(math.nan, math.nan)
 
@@ -287,30 +285,30 @@ HEADER = ("model", "n", "loss", "tr(H)", "|H|_2", "residual", "smallest", "large
 
 def text(found: Sequence[Found]) -> str:
     """The table."""
-    return study.aligned(HEADER, [words_of(f) for f in found])
+    return wording.aligned(HEADER, [words_of(f) for f in found])
 
 
 def words_of(found: Found) -> list[str]:
-    """A row on screen."""
+    """The cells of a row on screen."""
     norm, ends = found.spectrum.norm, found.spectrum.ends
     return [
         found.model.name,
         str(len(found.model.theta)),
-        *study.digits(found.loss),
+        *wording.digits(found.loss),
         uncertain(found.trace),
-        *study.digits(norm.value),
+        *wording.digits(norm.value),
         f"{norm.residual:.1e}",
-        *study.digits(*ends),
+        *wording.digits(*ends),
         uncertain(found.rank),
         uncertain(positive(found)),
     ]
 
 
 def uncertain(estimate: Estimate) -> str:
-    """12.3 ± 0.4: the error to two digits, the value to the same place; - for none."""
+    """A number as 12.3 ± 0.4: the error to two digits, the value to the same place; - for none."""
     value, error = estimate
     if not (math.isfinite(value) and math.isfinite(error) and error > 0):
-        return study.digits(value)[0]
+        return wording.digits(value)[0]
     places = max(0, 1 - math.floor(math.log10(error)))
     return f"{value:.{places}f} ± {error:.{places}f}"
 
@@ -326,7 +324,7 @@ def doubts(found: Sequence[Found]) -> list[str]:
 
 
 def about(given: argparse.Namespace) -> str:
-    """What was computed."""
+    """The note: what was computed."""
     return (
         f"Hessian of the mean local loss (auxiliary head) with respect to theta_c and theta_a on {given.samples} "
         f"samples of the clients, drawn by seed {given.seed}; BatchNorm with its running statistics; products in "
@@ -349,7 +347,7 @@ def grid_of(found: Found, width: float) -> tuple[Array, Array]:
 
 
 def points(found: Found, given: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """The drawn density: mean, least and largest over the Lanczos runs."""
+    """Yields the points of the drawn density: mean, least and largest over the Lanczos runs."""
     at, values = grid_of(found, given.width)
     columns = zip(at, values.mean(axis=0), values.min(axis=0), values.max(axis=0), strict=True)
     for point, average, least, largest in columns:
@@ -364,11 +362,11 @@ def points(found: Found, given: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def draw(found: Sequence[Found], given: argparse.Namespace) -> Any:
-    """A panel a model: the density on a logarithmic scale, down to a tenth of a single eigenvalue's height."""
+    """Draws a panel a model: the density on a logarithmic scale, down to a tenth of a single eigenvalue's height."""
     across = min(ACROSS, len(found))
     down = -(-len(found) // across)
-    with plt.rc_context(study.STYLE):
-        figure, panels = study.canvas(down, across, study.PAGE if across > 1 else study.COLUMN, 2.2)
+    with plt.rc_context(figures.STYLE):
+        figure, panels = figures.canvas(down, across, figures.PAGE if across > 1 else figures.COLUMN, 2.2)
         for panel, one in zip(panels.flat, found, strict=False):
             curve(panel, one, given.width)
         for panel in panels.flat[len(found) :]:
@@ -376,16 +374,16 @@ def draw(found: Sequence[Found], given: argparse.Namespace) -> Any:
         for panel in panels[:, 0]:
             panel.set_ylabel("density of eigenvalues")
         shown = f"line: mean over {given.probes} Lanczos runs; band: least to largest"
-        study.legend(figure, panels, 2, shown if given.probes > 1 else "one Lanczos run")
+        figures.legend(figure, panels, 2, shown if given.probes > 1 else "one Lanczos run")
     return figure
 
 
 def curve(panel: Any, found: Found, width: float) -> None:
-    """A model's panel."""
+    """Draws a model's panel."""
     at, values = grid_of(found, width)
     norm, n = found.spectrum.norm.value, len(found.model.theta)
     single = 1 / (n * width * norm * math.sqrt(2 * math.pi)) if norm else 0.0
-    colour, floor = study.LOOKS[0][0], single / 10
+    colour, floor = figures.LOOKS[0][0], single / 10
     panel.plot(at, values.mean(axis=0), color=colour, linewidth=1.1)
     if len(values) > 1:
         low, high = (np.maximum(edge, floor / 10) for edge in (values.min(axis=0), values.max(axis=0)))

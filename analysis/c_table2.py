@@ -6,8 +6,8 @@ python analysis/c_table2.py [--grid jobs/c_fig2.toml] [--cell iid] [--target 0.8
 A run reaches the target in the first evaluated round whose test accuracy is at least it; one that does not is told as
 ">60" (more than its 60 rounds), and then no communication is: nothing is extrapolated. Communication is that of all
 clients in GiB, as measured; the mean over seeds where all of them reach the target. Beside the measured rows: the
-numbers that [C] prints, and what this project's formulas give in [C]'s setting for [C]'s rounds (ALGORITHMS, section
-18). Prints both tables; writes NAME.txt and NAME.csv.
+numbers that [C] prints, and what the function `formula` gives in [C]'s setting for [C]'s rounds. Prints both
+tables; writes NAME.txt and NAME.csv.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
-import study
-from c_split import NAMES, STEPS, counted, head_bytes, name, network, seeds, setting, step
-from study import Group
+from shared import command, files, wording
+from shared.groups import Group, series
+from shared.heron import NAMES, name, seeds, setting
+from shared.reading import read
+from shared.split_costs import STEPS, counted, head_bytes, network, step
 
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.run import records
@@ -44,16 +46,15 @@ LEFT_OUT = ("mu", "gamma", "server_fraction")
 
 def main(words: list[str] | None = None) -> None:
     """Print and write the tables; exit status 2 if a result is missing."""
-    made = study.parser("c_table2", __doc__, ["c_fig2.toml"])
+    made = command.parser("c_table2", __doc__, ["c_fig2.toml"])
     made.add_argument("--target", type=float, default=0.8, help="a test accuracy, above 0 and at most 1 (default: 0.8)")
     made.add_argument("--cell", default="iid", help="of a grid that has several settings, which (default: iid)")
     flags = made.parse_args(words)
-    with study.told("c_table2"):
+    with command.refusals("c_table2"):
         demand(0 < flags.target <= 1, "target", flags.target, "a test accuracy, above 0 and at most 1")
-        groups = of_cell(study.read("c_table2", flags, AXES, ("method",)), flags.cell)
-        told = f"{measured(groups, flags.target)}\n\n{printed()}\n"
-        study.say(flags.out, told)
-        study.write_csv(flags.out, [row(group, flags.target) for group in groups])
+        groups = of_cell(read("c_table2", flags, AXES, ("method",)), flags.cell)
+        rows = [row(group, flags.target) for group in groups]
+        files.publish(flags.out, f"{measured(groups, flags.target)}\n\n{printed()}", rows=rows)
 
 
 def of_cell(groups: Sequence[Group], cell: str) -> list[Group]:
@@ -76,7 +77,7 @@ def of_cell(groups: Sequence[Group], cell: str) -> list[Group]:
 @final
 @dataclass(frozen=True)
 class Reach:
-    """What a run needed.
+    """What a run needed until the target.
 
     Attributes:
         round: the first evaluated round at the target; nan if it is never there.
@@ -90,22 +91,22 @@ class Reach:
 
 
 def reach(run: records.Run, target: float) -> Reach:
-    """Of one result."""
-    there = np.flatnonzero(study.series(run, "test_accuracy") >= target)  # nan, where it was not evaluated, is not
+    """What one result needed until the target."""
+    there = np.flatnonzero(series(run, "test_accuracy") >= target)  # nan, where it was not evaluated, is not
     if not len(there):
         return Reach(*[math.nan] * 4)
     end = int(there[0]) + 1
     sent = sum(float(run.clients[way][:end].sum()) for way in ("bytes_down", "bytes_up"))
-    return Reach(float(end), sent, float(study.series(run, "label_bytes")[:end].sum()), float(head_bytes(run)[end - 1]))
+    return Reach(float(end), sent, float(series(run, "label_bytes")[:end].sum()), float(head_bytes(run)[end - 1]))
 
 
 def reached(group: Group, target: float) -> list[Reach]:
-    """Of its seeds, ascending."""
+    """What the seeds of a group needed, in ascending order of the seeds."""
     return [reach(run, target) for _, run in sorted(seeds(group).items())]
 
 
 def mean_of(values: Sequence[float]) -> float:
-    """nan if there is none, or one is nan."""
+    """The mean; nan if there is no value, or one is nan."""
     return float(np.mean(values)) if len(values) else math.nan
 
 
@@ -116,21 +117,21 @@ def measured(groups: Sequence[Group], target: float) -> str:
     """The first table, with its title and its note."""
     rows = [told_of(g, target) for g in groups]
     title = f"Until {100 * target:g} % of {setting(groups[0])}: measured"
-    every = study.listed(g.config["eval_every"] for g in groups if "eval_every" in g.config)
+    every = wording.listed(g.config["eval_every"] for g in groups if "eval_every" in g.config)
     again = [name(g) for g in groups if not step(g).recorded]
-    recorded = f"counted here for {study.listed(again)}" if again else "as the results tell"
+    recorded = f"counted here for {wording.listed(again)}" if again else "as the results tell"
     note = NOTE.format(every=every, recorded=recorded)
-    caption = study.caption(groups, LEFT_OUT)
-    return f"{title}\n{study.aligned(HEADER, rows)}\n\n{study.paragraph(f'{note} {caption}.')}"
+    caption = wording.caption(groups, LEFT_OUT)
+    return f"{title}\n{wording.aligned(HEADER, rows)}\n\n{wording.paragraph(f'{note} {caption}.')}"
 
 
 def told_of(group: Group, target: float) -> list[str]:
-    """A row on screen."""
+    """The cells of a row on screen."""
     found = row(group, target)
     sizes = [found["gib"], found["gib"] + found["gib_of_labels"], found["gib"] - found["gib_of_heads"]]
-    work = study.digits(found["client_peak_bytes"] / MIB, found["client_macs_a_step"] / 1e9)
+    work = wording.digits(found["client_peak_bytes"] / MIB, found["client_macs_a_step"] / 1e9)
     count = f"{len(group.runs)} of {group.planned}" if group.note else str(group.planned)
-    return [name(group), found["rounds_to_target"] or "-", *study.digits(*sizes), *work, count]
+    return [name(group), found["rounds_to_target"] or "-", *wording.digits(*sizes), *work, count]
 
 
 def row(group: Group, target: float) -> dict[str, Any]:
@@ -213,7 +214,7 @@ def printed() -> str:
         peak, macs = f"{ours.peak / MIB:.2f}", f"{ours.macs / 1e9:.3f}"
         rows.append([NAMES[method], str(paper.rounds), *gib, f"{paper.peak_mib:.2f}", peak, f"{paper.gmac:.2f}", macs])
     title = "Until 80 % in [C]'s setting: printed, and by our formulas"
-    return f"{title}\n{study.aligned(header, rows)}\n\n{study.paragraph(PAPER_NOTE)}"
+    return f"{title}\n{wording.aligned(header, rows)}\n\n{wording.paragraph(PAPER_NOTE)}"
 
 
 if __name__ == "__main__":

@@ -38,6 +38,8 @@ def _note_start(event: str, args: tuple[Any, ...]) -> None:
     """A line in the file STARTS for each process that a test starts: how many this is, and the command."""
     if event == "subprocess.Popen":
         words = [str(word) for word in args[1]]
+        if words[0] == "git":  # a run in this process asks for the revision
+            return
         ranks = sum(int(words[k + 1]) for k, word in enumerate(words) if word == "-n" and "mpirun" in words[0])
         with Path(STARTS).open("a") as file:
             file.write(f"{1 + ranks} {' '.join(words)[:200]!r}\n")
@@ -167,19 +169,24 @@ def _kill(process: subprocess.Popen[str]) -> None:
             continue
 
 
+def start(
+    n: int, *args: object, timeout: float = 60.0, cwd: Any = None, env: dict[str, str] | None = None
+) -> Completed:
+    """Python with these arguments on n ranks; n = 0 is without mpirun."""
+    if UNDER_MPI:
+        pytest.skip("mpirun cannot be started under mpirun")
+    command = [sys.executable, *map(str, args)]
+    if n:
+        launcher = shutil.which("mpirun", path=environment()["PATH"])
+        if not launcher:
+            pytest.skip("no mpirun in this environment")
+        command = [launcher, "-n", str(n), *command]
+    return run_process(command, timeout, cwd, env)
+
+
 @pytest.fixture
 def mpirun() -> Callable[..., Completed]:
     """`mpirun(n, "-m", "zofl_mpi.zo_hfl", "--rounds", 3, timeout=60)`: on n ranks; n = 0 is without mpirun."""
     if UNDER_MPI:
         pytest.skip("mpirun cannot be started under mpirun")
-    launcher = shutil.which("mpirun", path=environment()["PATH"])
-
-    def start(
-        n: int, *args: object, timeout: float = 60.0, cwd: Any = None, env: dict[str, str] | None = None
-    ) -> Completed:
-        command = [sys.executable, *map(str, args)]
-        if n and not launcher:
-            pytest.skip("no mpirun in this environment")
-        return run_process([str(launcher), "-n", str(n), *command] if n else command, timeout, cwd, env)
-
     return start

@@ -10,10 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
-
-from zofl_mpi.run import records
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = sorted([*ROOT.glob("jobs/*.sh"), *ROOT.glob("jobs/*.sbatch"), *ROOT.glob("tests/*.sh"), ROOT / ".ci/run"])
@@ -177,32 +174,3 @@ def test_the_log_of_a_job_needs_no_folder() -> None:
     lines = (ROOT / "jobs/zo_hfl.sbatch").read_text().splitlines()
     (log,) = [line.split()[1] for line in lines if line.startswith("#SBATCH --output=")]
     assert "/" not in log.removeprefix("--output=")
-
-
-def draw(*words: object) -> subprocess.CompletedProcess[str]:
-    from sys import executable
-
-    command = [executable, str(ROOT / "analysis/a_run.py"), *map(str, words)]
-    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60, check=False)
-
-
-@pytest.mark.parametrize("columns", [("test_accuracy", "test_loss"), ("objective",), ()])
-def test_the_figure_of_a_run_is_drawn_also_while_it_runs(tmp_path: Path, columns: tuple[str, ...]) -> None:
-    recorder = records.Recorder.create(tmp_path / "a.h5", attrs={"config": {}}, m=2, ranks=1, rounds=9)
-    for r in range(3):
-        row = {"round": r + 1.0, **{name: 0.5 for name in columns if r != 1}}
-        recorder.append(row, steps=["solve"], bytes_up=np.full((1, 2), 8), seconds_compute=0.5)
-    found = draw(tmp_path / "a.h5")
-    assert found.returncode == 0, found.stderr
-    assert found.stdout.strip() == str(tmp_path / "a.png")
-    assert (tmp_path / "a.png").stat().st_size > 10_000
-    assert (tmp_path / "a.pdf").read_bytes().startswith(b"%PDF")
-
-
-def test_a_result_that_cannot_be_drawn_is_one_sentence(tmp_path: Path) -> None:
-    records.Recorder.create(tmp_path / "new.h5", attrs={}, m=2, ranks=1, rounds=9).close()
-    for name, sentence in (("new.h5", "has no finished round yet"), ("none.h5", "there is no file")):
-        found = draw(tmp_path / name)
-        assert found.returncode == 2
-        assert found.stderr.startswith("a_run: ") and sentence in found.stderr and found.stderr.count("\n") == 1

@@ -6,13 +6,9 @@ Docstrings name the mutations to catch.
 from __future__ import annotations
 
 import copy
-import csv
-import importlib
 import json
 import math
 import shutil
-import subprocess
-import sys
 from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,7 +23,9 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from tests.conftest import ROOT, environment, run_process
+from tests.analysis.made import check_figure, table_of
+from tests.analysis.made import refused as made_refused
+from tests.launch import launch
 from zofl_mpi.run import records
 
 FLAGS = ["--data", "digits", "--width", "4", "--stages", "1", "1", "--head", "pooled", "--batch", "32", "--m", "3"]
@@ -38,16 +36,6 @@ RUNS = {
     "heron2": ["--method", "heron", "--seed", "2"],
     "still": ["--method", "heron", "--seed", "9", "--lr-client", "0"],
 }
-PRODUCE = """
-import json, sys
-from zofl_mpi.run import cli
-for arguments in json.loads(sys.argv[1]):
-    try:
-        cli.main("zofl_mpi.heron_sfl", arguments)
-    except SystemExit as end:
-        if end.code:
-            raise
-"""
 SMALL = ["--samples", "40", "--steps", "6", "--probes", "2", "--trace-probes", "3"]
 
 
@@ -55,25 +43,16 @@ SMALL = ["--samples", "40", "--steps", "6", "--probes", "2", "--trace-probes", "
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the results, and one of another family."""
     folder = tmp_path_factory.mktemp("made")
-    commands = [[*FLAGS, *more, "--out", str(folder / f"{name}.h5")] for name, more in RUNS.items()]
-    done = run_process([sys.executable, "-c", PRODUCE, json.dumps(commands)])
-    assert done.returncode == 0, done.stderr
-    other = ["--problem", "corner", "--rounds", "1", "--quiet", "--out", str(folder / "other.h5")]
-    done = run_process([sys.executable, "-m", "zofl_mpi.zo_hfl", *other])
-    assert done.returncode == 0, done.stderr
+    runs = [("zofl_mpi.heron_sfl", [*FLAGS, *more, "--out", folder / f"{name}.h5"]) for name, more in RUNS.items()]
+    other = ["--problem", "corner", "--rounds", 1, "--quiet", "--out", folder / "other.h5"]
+    ended = launch(0, [*runs, ("zofl_mpi.zo_hfl", other)])
+    assert [one.status for one in ended] == [0] * len(ended), ended
     return folder
 
 
 @pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The script's module, imported as Python runs it: from its own folder."""
-    monkeypatch.syspath_prepend(str(ROOT / "analysis"))
-    return importlib.import_module("c_fig7")
-
-
-def table_of(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
+def script(script: Any) -> Any:
+    return script("c_fig7")
 
 
 def given(script: Any, *words: object) -> Namespace:
@@ -185,8 +164,7 @@ def test_the_table_the_density_and_the_figure_are_written(
         at, height = (np.array([float(d[key]) for d in density]) for key in ("eigenvalue", "density"))
         assert np.trapezoid(height, at) == pytest.approx(1, abs=1e-6)
         assert number["norm"] * number["effective_rank"] == pytest.approx(number["trace"])
-    assert out.with_name("f.pdf").read_bytes().startswith(b"%PDF")
-    assert out.with_name("f.png").read_bytes().startswith(b"\x89PNG")
+    check_figure(out)
     before = {name: out.with_name(name).read_bytes() for name in ("f.txt", "f.csv", "f_density.csv")}
     script.main([*paths, *SMALL, "--out", str(out)])  # the same seed, the same bits
     assert before == {name: out.with_name(name).read_bytes() for name in before}
@@ -224,17 +202,10 @@ def test_numbers_end_where_their_errors_do(script: Any, value: float, error: flo
 # --- refusals
 
 
-def refused(
-    main: Callable[[list[str]], None], arguments: list[object], out: Path, capsys: pytest.CaptureFixture[str]
-) -> str:
-    """The sentence of a script that ends with status 2 and prints and writes nothing else."""
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as caught:
-        main([*map(str, arguments), "--out", str(out)])
-    told = capsys.readouterr()
-    assert caught.value.code == 2 and told.out == "" and "Traceback" not in told.err
+def refused(main: Any, arguments: list[object], out: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """The sentence of a script that is refused and writes nothing."""
+    (line,) = made_refused(main, [*map(str, arguments), "--out", str(out)], capsys)
     assert list(out.parent.glob(f"{out.name}*")) == []
-    (line,) = told.err.strip().split("\n")
     return line
 
 
@@ -319,17 +290,3 @@ def test_a_norm_that_is_not_settled_is_told(
     assert capsys.readouterr().err.count("take more --steps") == 2
     script.main([*words, "--steps", "40"])
     assert "take more" not in capsys.readouterr().err
-
-
-def test_the_script_runs_from_any_folder_and_tells_its_flags(tmp_path: Path) -> None:
-    told = subprocess.run(
-        [sys.executable, str(ROOT / "analysis" / "c_fig7.py"), "--help"],
-        cwd=tmp_path,
-        env=environment(),
-        text=True,
-        capture_output=True,
-        check=False,
-        timeout=60,
-    )
-    assert told.returncode == 0 and told.stderr == ""
-    assert told.stdout.startswith("usage: c_fig7 ") and "analysis/results/c_fig7" in "".join(told.stdout.split())

@@ -1,0 +1,51 @@
+"""The command line of a script: the flags that all share, and its sentences on stderr."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from zofl_mpi.errors import UserError
+
+ANALYSIS = Path(__file__).resolve().parents[1]
+
+
+def parser(name: str, about: str | None, grids: Sequence[str]) -> argparse.ArgumentParser:
+    """A parser with the flags that the scripts share; `grids` lie in jobs/ and are read by default."""
+    made = argparse.ArgumentParser(prog=name, description=(about or "").split("\n")[0])
+    found = [ANALYSIS.parent / "jobs" / g for g in grids]
+    listed = " ".join(f"jobs/{g}" for g in grids)
+    made.add_argument("--grid", type=Path, nargs="+", default=found, help=f"TOML files (default: {listed})")
+    made.add_argument("--results", type=Path, help="the folder with the results (default: the grid's own)")
+    made.add_argument("--partial", action="store_true", help="go on without the results that are missing, and say so")
+    add_out(made, name)
+    return made
+
+
+def add_out(made: argparse.ArgumentParser, name: str) -> None:
+    """Adds --out: where the files go."""
+    made.add_argument(
+        "--out",
+        type=Path,
+        default=ANALYSIS / "results" / name,
+        help=f"the files' name without suffix (default: analysis/results/{name})",
+    )
+
+
+@contextmanager
+def refusals(name: str) -> Iterator[None]:
+    """Context manager: a mistake of the user, or a missing result, is told on stderr and ends with exit status 2."""
+    try:
+        yield
+    except UserError as error:
+        tell(name, str(error).split("\n"))
+        raise SystemExit(2) from error
+
+
+def tell(name: str, lines: Iterable[str]) -> None:
+    """Prints lines on stderr, each after the script's name."""
+    for line in lines:
+        print(f"{name}: {line}", file=sys.stderr)

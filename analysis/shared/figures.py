@@ -1,0 +1,102 @@
+"""The looks of all figures: sizes, colours, lines, bands, titles and the legend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")  # before pyplot: a node of a cluster has no display
+import matplotlib.pyplot as plt
+
+from shared.groups import Array, Group
+from shared.wording import METHODS
+
+BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
+SKY, YELLOW, BLACK = "#56B4E9", "#E69F00", "#000000"
+"""Okabe and Ito's colours, told apart by colour-blind readers; line styles differ too, for print in grey."""
+STYLE: dict[Any, Any] = {
+    "font.size": 8,
+    "legend.fontsize": 8,
+    "axes.titlesize": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
+COLUMN, PAGE = 3.5, 7.0
+"""Inches: the widths of one and of two columns of a paper."""
+LOOKS = (
+    (BLUE, "-", "o"),
+    (ORANGE, "--", "s"),
+    (GREEN, "-.", "^"),
+    (PURPLE, ":", "D"),
+    (BLACK, (0, (5, 1)), "v"),
+    (SKY, (0, (3, 1, 1, 1)), "P"),
+    (YELLOW, (0, (1, 1)), "X"),
+)
+"""Colour, line and marker of each line, by its number."""
+
+
+def canvas(rows: int, columns: int, width: float, height: float, **options: Any) -> tuple[Any, Any]:
+    """A figure and its (rows, columns) panels; `height` in inches is a row's. Call it under `STYLE`."""
+    figure, panels = plt.subplots(
+        rows, columns, figsize=(width, 0.5 + height * rows), layout="constrained", squeeze=False, **options
+    )
+    for panel in panels.flat:
+        panel.grid(color="0.9", linewidth=0.5)
+        panel.set_axisbelow(True)
+    return figure, panels
+
+
+def look(k: int) -> dict[str, Any]:
+    """Line number k's colour, line and marker."""
+    colour, line, marker = LOOKS[k % len(LOOKS)]
+    return {
+        "color": colour,
+        "linestyle": line,
+        "marker": marker,
+        "markersize": 3,
+        "linewidth": 1.1,
+        "zorder": 3 - k / 10,
+    }
+
+
+def place_of(method: str, others: Sequence[str]) -> int:
+    """The number of a method's line: the same in all figures; what METHODS does not know comes after it."""
+    order = [*METHODS, *(other for other in others if other not in METHODS)]
+    return order.index(method)
+
+
+def band(panel: Any, x: Any, values: Array, label: str, k: int) -> None:
+    """Draws line number k: the mean over seeds, and the range from least to largest; values (seeds, points)."""
+    every, looks = max(len(x) // 8, min(4, len(x) // 2), 1), look(k)
+    panel.plot(x, values.mean(axis=0), label=label, markevery=(k % every, every), **looks)
+    if len(values) > 1:
+        panel.fill_between(x, values.min(axis=0), values.max(axis=0), color=looks["color"], alpha=0.15, linewidth=0)
+
+
+def titled(panel: Any, title: str, groups: Iterable[Group], name: Callable[[Group], str]) -> None:
+    """Sets a panel's title, and below it the lines that lack seeds, by their names."""
+    notes = [f"{name(group)} {group.note}" for group in groups if group.note]
+    panel.set_title("\n".join([title, *notes]), loc="left")
+
+
+BAND = "line: mean over seeds; band: least to largest"
+
+
+def legend(figure: Any, panels: Any, columns: int, title: str = BAND) -> None:
+    """Draws one legend for all panels, above them."""
+    found: dict[str, Any] = {}
+    for panel in panels.flat:
+        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
+            found.setdefault(label, handle)
+    figure.legend(
+        found.values(),
+        found.keys(),
+        loc="outside upper center",
+        ncols=columns,
+        frameon=False,
+        title=title,
+        title_fontsize=8,
+        handlelength=3,
+    )

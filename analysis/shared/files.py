@@ -1,0 +1,89 @@
+"""The files that a script writes: text, CSV, LaTeX and figures. Each prints its path."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping, Sequence
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+
+from shared.wording import paragraph
+from zofl_mpi.errors import UserError
+
+
+def write(path: Path, text: str) -> None:
+    """Writes a text file, in a folder made for it.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}") from error
+    print(path)
+
+
+def write_csv(out: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Writes OUT.csv: numbers with all their digits, nan as nothing."""
+    text = StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({k: "" if isinstance(v, float) and math.isnan(v) else v for k, v in row.items()})
+    write(out.with_name(out.name + ".csv"), text.getvalue())
+
+
+def keep(figure: Any, out: Path) -> None:
+    """Writes OUT.pdf and OUT.png, prints their paths and closes the figure.
+
+    Raises:
+        UserError: they cannot be written.
+    """
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        png = save(figure, out)
+    except OSError as error:
+        raise UserError(f"cannot make the folder {out.parent}: {error.strerror or error}") from error
+    finally:
+        plt.close(figure)
+    print(png.with_suffix(".pdf"), png, sep="\n")
+
+
+def save(figure: Any, name: Path) -> Path:
+    """Writes NAME.pdf and NAME.png; returns the latter's path.
+
+    Raises:
+        UserError: they cannot be written.
+    """
+    stem = name.with_name(name.name.removesuffix(".h5").removesuffix(".png").removesuffix(".pdf"))
+    try:
+        for suffix in (".pdf", ".png"):
+            figure.savefig(stem.with_name(stem.name + suffix), dpi=200)
+    except OSError as error:
+        raise UserError(f"cannot write the figure {stem}.png: {error.strerror or error}") from error
+    return stem.with_name(stem.name + ".png")
+
+
+def publish(out: Path, text: str, note: str = "", rows: Sequence[Mapping[str, Any]] = (), figure: Any = None) -> None:
+    """Prints a text and below it a note, writes both to OUT.txt, and where they are given OUT.csv and the figure.
+
+    Raises:
+        UserError: a file cannot be written.
+    """
+    told = f"{text}\n\n{paragraph(note)}\n" if note else f"{text}\n"
+    try:
+        print(told)
+        write(out.with_name(out.name + ".txt"), told)
+        if rows:
+            write_csv(out, rows)
+        if figure is not None:
+            keep(figure, out)
+    finally:
+        if figure is not None:
+            plt.close(figure)

@@ -1,0 +1,89 @@
+"""The results that a command line names, read group by group; what is missing is told, never averaged over."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from shared.command import tell
+from shared.groups import Group
+from zofl_mpi.errors import UserError
+from zofl_mpi.run import grid, records
+
+
+def read(name: str, flags: argparse.Namespace, known: Sequence[str], needed: Sequence[str] = ()) -> list[Group]:
+    """The groups of the grids of a command line, in the grids' order.
+
+    Args:
+        known: axes that the script shows; what it does not know it would have to average over.
+        needed: axes that it cannot do without.
+
+    Raises:
+        UserError: a run is not finished, of another configuration or unreadable (unless --partial), or all are; or a
+            grid has other axes.
+    """
+    groups: list[Group] = []
+    troubles: list[str] = []
+    for path in flags.grid:
+        study = grid.read(path, flags.results)
+        _check_axes(path, study, known, needed)
+        found, sentences = _collect(study)
+        groups += sorted(found, key=lambda g: _position(study, g, known))
+        troubles += sentences
+    there, planned = sum(len(g.runs) for g in groups), sum(g.planned for g in groups)
+    if troubles and not (flags.partial and there):
+        hint = "; --partial goes on without them" if there else ""
+        raise UserError("\n".join([*troubles, f"{len(troubles)} of {planned} results cannot be used{hint}"]))
+    tell(name, troubles)
+    return groups
+
+
+def _check_axes(path: Path, study: grid.Grid, known: Sequence[str], needed: Sequence[str]) -> None:
+    for axis, entries in study.axes.items():
+        if axis not in (*known, "seed") and len(entries) > 1:
+            raise UserError(f"{path} has the axis {axis}, which would be averaged over; known are {', '.join(known)}")
+    for axis in needed:
+        if axis not in study.axes:
+            raise UserError(f"{path} has no axis {axis}; it has {', '.join(study.axes)}")
+
+
+def _position(study: grid.Grid, group: Group, axes: Sequence[str]) -> list[int]:
+    """The sort key of a group: its place by the first of these axes, then by the next; entries in the grid's order."""
+    return [study.axes[axis].index(group.where[axis]) for axis in axes if axis in study.axes]
+
+
+def _collect(study: grid.Grid) -> tuple[list[Group], list[str]]:
+    """The groups of a grid, and a sentence for each result that cannot be used."""
+    planned: dict[tuple[str, ...], list[grid.GridRun]] = {}
+    for run in study.runs:
+        planned.setdefault(tuple(e for axis, e in run.coordinates.items() if axis != "seed"), []).append(run)
+    groups: list[Group] = []
+    troubles: list[str] = []
+    for members in planned.values():
+        found = [finished(study, member) for member in members]
+        runs = tuple(run for run in found if isinstance(run, records.Run))
+        troubles += [sentence for sentence in found if isinstance(sentence, str)]
+        where = {axis: entry for axis, entry in members[0].coordinates.items() if axis != "seed"}
+        groups.append(Group(where, len(members), runs[0].config if runs else members[0].flags, runs))
+    return groups, troubles
+
+
+def finished(study: grid.Grid, member: grid.GridRun) -> records.Run | str:
+    """The result of a run of a grid, or a sentence that says why there is none."""
+    try:
+        word, sentence = grid.state_of(study, member)
+        if word == "finished":
+            return records.load(member.out)
+    except UserError as error:
+        return f"{member.name}: {error}"
+    return f"{member.name}: {sentence}{_last_words(member.log) if word in ('missing', 'begun', 'interrupted') else ''}"
+
+
+def _last_words(log: Path) -> str:
+    """What a run printed last: why it ended, if it failed."""
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    except OSError:
+        return ""
+    return f"; its log ends: {lines[-1].strip()[:200]}" if lines else ""

@@ -1,0 +1,151 @@
+"""How numbers, methods and data sets are spelled on screen, in captions and in LaTeX; and tables in plain text."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from shared.groups import Group, entries, shown, split
+
+Table = Sequence[Sequence[str]]
+
+DATA = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "digits": "digits"}
+METHODS = {
+    "zo_hfl": "ZO-HFL",
+    "fedavg": "FedAvg",
+    "fedprox": "FedProx",
+    "scaffold": "SCAFFOLD",
+    "server_sgd": "server SGD",
+    "fedavg+server": "FedAvg + server",
+}
+"""How tables and figures spell them, in the order of their looks. Others are spelled as in the grid."""
+
+
+def data_of(group: Group) -> str:
+    """The data set, and the problem where the grid has several."""
+    data = group.entry("data")
+    return f"{data} ({group.where['problem']})" if "problem" in group.where else data
+
+
+def spelled(data: str) -> str:
+    """`data_of` as a reader knows it: CIFAR-10 (features)."""
+    name, space, problem = data.partition(" ")
+    return DATA.get(name, name) + space + problem
+
+
+def method_name(method: str) -> str:
+    """A method, as a reader knows it."""
+    return METHODS.get(method, method)
+
+
+def method_of(group: Group) -> str:
+    """A group's method, as a reader knows it."""
+    return method_name(group.entry("method"))
+
+
+def cell_name(groups: Iterable[Group], cell: str) -> str:
+    """α and β of a cell, told by a group that has both; else the grid's own word."""
+    for group in groups:
+        alpha, beta = group.config.get("alpha"), group.config.get("beta")
+        if group.entry("cell") == cell and alpha is not None and beta is not None:
+            return f"α = {shown(alpha)}, β = {shown(beta)}"
+    return cell
+
+
+TOLD = {
+    "problem": "problem",
+    "split": "split",
+    "pixels": "pixels",
+    "m": "m",
+    "server_fraction": "server's share",
+    "tau": "tau",
+    "schedule_h": "H schedule",
+    "batch": "batch",
+    "server_batch": "server batch",
+    "gamma": "gamma",
+    "schedule": "gamma schedule",
+    "gamma_local": "local step",
+    "schedule_local": "local step schedule",
+    "eta": "eta",
+    "lam": "lambda",
+    "mu": "mu",
+    "x0": "x0",
+    "y0": "y0",
+    "width": "width",
+    "stages": "stages",
+    "h": "h",
+    "lr_server": "server step",
+    "dtype": "dtype",
+}
+"""Flags that a caption tells, and how."""
+
+
+def caption(groups: Iterable[Group], left_out: Sequence[str] = ()) -> str:
+    """The caption, from the configurations: rounds, seeds, batches, steps ...; with the methods where they differ."""
+    groups = [g for g in groups if g.runs]
+    seeds = listed(len(g.runs) for g in groups)
+    words = [f"{listed(g.rounds for g in groups)} rounds", f"{seeds} seed{'' if seeds == '1' else 's'}"]
+    for key, word in TOLD.items():
+        having = [g for g in groups if key in g.config]
+        values = split(having, valued(key))
+        if values and key not in left_out:
+            words.append(f"{word} " + ", ".join(value + _whose(told, having) for value, told in values.items()))
+    return "; ".join(words)
+
+
+def paragraph(text: str) -> str:
+    """A text broken into lines of a screen."""
+    return textwrap.fill(text, 100)
+
+
+def valued(key: str) -> Callable[[Group], str]:
+    """A function that gives a group's value of a flag, as it is shown."""
+    return lambda group: shown(group.config[key])
+
+
+def _whose(told: Iterable[Group], groups: Iterable[Group]) -> str:
+    """The methods that have a value, unless all have it."""
+    methods = entries(told, "method")
+    return "" if methods == entries(groups, "method") else f" ({', '.join(map(method_name, methods))})"
+
+
+def listed(values: Iterable[Any]) -> str:
+    """The different values, each once: 500, or 500 / 100."""
+    return " / ".join(dict.fromkeys(map(str, values)))
+
+
+def percent(mean: float, sd: float, note: str = "") -> str:
+    """A mean over seeds as 74.23 ± 0.31 and its note; - for none."""
+    number = "-" if math.isnan(mean) else f"{mean:.2f}" if math.isnan(sd) else f"{mean:.2f} ± {sd:.2f}"
+    return f"{number} {note}".rstrip()
+
+
+def plain(value: float) -> str:
+    """A number as 90.82; - for nan."""
+    return "-" if math.isnan(value) else f"{value:.2f}"
+
+
+def digits(*values: float) -> list[str]:
+    """The numbers with four significant digits each; - for nan."""
+    return ["-" if math.isnan(value) else f"{value:.4g}" for value in values]
+
+
+def aligned(header: Sequence[str], rows: Table, left: int = 1) -> str:
+    """A table in plain text: the first `left` columns to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    lines = [header, ["-" * width for width in widths], *rows]
+    sides = ["<" if k < left else ">" for k in range(len(header))]
+    return "\n".join(
+        "  ".join(f"{word:{side}{width}}" for word, side, width in zip(line, sides, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+LATEX = {"±": r"$\pm$", "α": r"$\alpha$", "β": r"$\beta$", "τ": r"$\tau$", "−": "$-$"} | {c: "\\" + c for c in "_%&#$"}
+
+
+def latex(text: str) -> str:
+    """A text with its special characters as LaTeX wants them."""
+    return "".join(LATEX.get(letter, letter) for letter in text)

@@ -1,0 +1,209 @@
+"""The grid files of the tests: small runs on 8 x 8 digits, a few rounds each."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+Entries = dict[str, dict[str, dict[str, Any]]]
+"""Axis -> entry -> what it sets."""
+
+
+def toml(module: str, fixed: dict[str, Any], axes: Entries, head: str = "", tail: str = "") -> str:
+    """A grid file; what an axis sets is not fixed."""
+    lines = [f'module = "zofl_mpi.{module}"', *([head] if head else []), "[fixed]"]
+    lines += [f"{key} = {json.dumps(value)}" for key, value in fixed.items() if key not in axes]
+    for axis, entries in axes.items():
+        for entry, changes in entries.items():
+            lines += [f'[axes.{axis}."{entry}"]', *(f"{key} = {json.dumps(value)}" for key, value in changes.items())]
+    return "\n".join([*lines, *([tail] if tail else [])]) + "\n"
+
+
+# --- [A]
+
+CELLS = {"a1000-b0.9": {"alpha": 1000.0, "beta": 0.9}, "a0.1-b0.5": {"alpha": 0.1, "beta": 0.5}}
+METHODS = {"zo_hfl": {"method": "zo_hfl"}, "fedavg": {"method": "fedavg"}}
+READINGS: dict[str, dict[str, Any]] = {"default": {}, "mu-10": {"mu": 10.0}, "pixels-raw": {"pixels": "raw"}}
+"""Of the second only ZO-HFL's runs: the grid leaves FedAvg's out."""
+SEEDS = {"1": {"seed": 1}, "2": {"seed": 2}}
+SOFTMAX = {
+    "problem": "softmax",
+    "data": "digits",
+    "m": 4,
+    "rounds": 3,
+    "eval_every": 2,
+    "beta": 1.0,
+    "tau": 1,
+    "gamma": 0.5,
+}
+STEPS = {"low": {"gamma": 0.01}, "high": {"gamma": 1.0}}
+OF_A: dict[str, Entries] = {
+    "a_table": {"seed": SEEDS, "method": METHODS, "cell": CELLS},
+    "a_taus": {"cell": CELLS, "tau": {"2": {"tau": 2}, "9": {"tau": 9}}, "seed": SEEDS},
+    "a_readings": {"cell": CELLS, "reading": READINGS, "method": METHODS, "seed": SEEDS},
+    "a_steps": {"cell": CELLS, "method": METHODS, "step": STEPS, "seed": SEEDS},
+    "a_control": {"method": METHODS | {"server_sgd": {"method": "server_sgd"}}, "seed": SEEDS},
+}
+SKIP = '[[skip]]\nmethod = "fedavg"\nreading = "mu-10"'
+
+
+def of_a(name: str) -> str:
+    """A grid of OF_A."""
+    tail = SKIP if name == "a_readings" else ""
+    return toml("zo_hfl", SOFTMAX, OF_A[name], 'optional = ["beta", "tau"]', tail)
+
+
+# --- [B]
+
+FEDRZO = 'problem = "relu_net"\ndata = "digits"\nm = 3\nrounds = 5\neval_every = 2\nbatch = 8\n'
+OF_B = {
+    "b_figure": f"""module = "zofl_mpi.fedrzo"
+[fixed]
+method = "fedrzo_nn"
+gamma = 0.001
+{FEDRZO}
+[axes]
+seed = [1, 2]
+eta = [0.1, 0.01]
+H = [1, 6]
+""",
+    "b_scales": f"""module = "zofl_mpi.fedrzo"
+[fixed]
+method = "fedrzo_nn"
+{FEDRZO}
+[axes]
+seed = [1, 2]
+H = [6]
+[axes.reading]
+mean = {{ loss-scale = "mean", gamma = 0.001 }}
+sum = {{ loss-scale = "sum", gamma = 0.001 }}
+""",
+    "b_methods": f"""module = "zofl_mpi.fedrzo"
+[fixed]
+{FEDRZO}
+[axes]
+seed = [1, 2]
+rectifier = [10, 1]
+[axes.method]
+fedrzo = {{ method = "fedrzo_nn", H = 2 }}
+fedrzo-16 = {{ method = "fedrzo_nn", H = 2, n-p = 3 }}
+fedavg = {{ method = "fedavg", tau = 2, schedule-h = "constant", schedule-local = "constant" }}
+scaffnew = {{ method = "scaffnew", p = 0.5 }}
+[axes.step]
+"1e-4" = {{ gamma = 1e-4 }}
+"1e-3" = {{ gamma = 1e-3 }}
+"0.001" = {{ gamma-local = 0.001 }}
+"0.05" = {{ gamma-local = 0.05 }}
+[[skip]]
+method = ["fedrzo", "fedrzo-16"]
+rectifier = 1
+[[skip]]
+method = ["fedrzo", "fedrzo-16"]
+step = ["0.001", "0.05"]
+[[skip]]
+method = ["fedavg", "scaffnew"]
+step = ["1e-4", "1e-3"]
+[[skip]]
+method = "fedrzo-16"
+step = "1e-4"
+[[skip]]
+method = "scaffnew"
+step = "0.001"
+""",
+}
+BILEVEL = {"method": "fedrzo_bl", "data": "digits", "m": 3, "rounds": 3, "eval_every": 2, "batch": 0}
+STEPS_OF_B = {"1": {"H": 1}, "5": {"H": 5}}
+GOALS = {"fair": {"lam": 0.1}, "mean": {"lam": 1000.0, "y_set": "simplex"}}
+LEVELS: dict[str, tuple[dict[str, Any], Entries]] = {
+    "hyper": (
+        {"problem": "hyperparameter", "eta": 0.005, "gamma": 0.005, "lower": "exact"},
+        {"H": STEPS_OF_B},
+    ),
+    "fair": (
+        {"problem": "fair", "gamma": 1e-3, "lower": "exact", "exact": True},
+        {"H": STEPS_OF_B, "goal": GOALS},
+    ),
+}
+
+
+def of_levels(name: str) -> str:
+    """A grid of LEVELS."""
+    fixed, axes = LEVELS[name]
+    head = f'name = "{name}-{"-".join("{" + axis + "}" for axis in axes)}-s{{seed}}"'
+    tail = '[[skip]]\ngoal = "mean"\nH = "1"' if "goal" in axes else ""
+    return toml("fedrzo", BILEVEL | fixed, {"seed": {str(s): {"seed": s} for s in (1, 2, 3)}} | axes, head, tail)
+
+
+# --- [C]
+
+HERON = """module = "zofl_mpi.heron_sfl"
+[fixed]
+data = "digits"
+width = 2
+batch = 16
+lr-server = 1e-2
+lr-client = 1e-2
+"""
+OF_C = {
+    "c_methods": f"""{HERON}stages = [1, 1]
+m = 3
+h = 2
+rounds = 5
+eval-every = 2
+min-samples = 16
+[axes]
+seed = [1, 2]
+[axes.cell]
+iid = {{}}
+"alpha0.3" = {{ alpha = 0.3 }}
+[axes.method]
+heron = {{ method = "heron" }}
+heron-frozen = {{ method = "heron", freeze = "client" }}
+heron-still = {{ method = "heron", lr-client = 0.0 }}
+cse_fsl = {{ method = "cse_fsl" }}
+fsl_sage = {{ method = "fsl_sage", buffer = 40, align-epochs = 2, l = 3 }}
+sflv2 = {{ method = "sflv2" }}
+[[skip]]
+cell = "alpha0.3"
+method = ["heron-still", "cse_fsl", "fsl_sage"]
+""",
+    "c_clients": f"""{HERON}stages = [1, 1]
+method = "heron"
+rounds = 2
+eval-every = 2
+min-samples = 16
+[axes]
+seed = [1, 2]
+[axes.cell]
+"alpha0.3" = {{ m = 4, h = 3, alpha = 0.3 }}
+alpha10 = {{ m = 4, h = 3, alpha = 10.0 }}
+m4 = {{ m = 4, h = 3 }}
+m6 = {{ m = 6, h = 2 }}
+"beta0.5" = {{ m = 6, h = 4, beta = 0.5 }}
+[axes.method]
+heron = {{}}
+heron-frozen = {{ freeze = "client" }}
+""",
+    "c_estimates": f"""{HERON}stages = [1, 1, 1]
+method = "heron"
+m = 3
+h = 2
+rounds = 2
+eval-every = 2
+[axes]
+seed = [1, 2]
+[axes.size]
+size1 = {{ cut = 1 }}
+size2 = {{ cut = 2 }}
+[axes.cell]
+frozen = {{ freeze = "client" }}
+"mu1e-3" = {{ mu = 1e-3 }}
+mu10 = {{ mu = 10.0 }}
+np3 = {{ mu = 1e-3, n-p = 3 }}
+""",
+}
+
+GRIDS = {name: {name: of_a(name)} for name in OF_A}
+GRIDS |= {name: {name: text} for name, text in (OF_B | OF_C).items()}
+GRIDS |= {"b_levels": {name: of_levels(name) for name in LEVELS}}
+"""{name: {file: text}}."""

@@ -1,0 +1,191 @@
+"""Grids of small runs and their results: what the scripts are given, and the same numbers straight from the files."""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import importlib
+import shutil
+import statistics
+import struct
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from functools import cache
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from tests.analysis.grids import GRIDS
+from tests.launch import here
+from zofl_mpi.run import grid, records
+from zofl_mpi.run.grid import file
+
+
+@dataclass(frozen=True)
+class Made:
+    """A folder with grid files and with a folder of their results; who changes it takes a copy."""
+
+    folder: Path
+
+    @property
+    def results(self) -> Path:
+        return self.folder / "results"
+
+    def path(self, name: str = "") -> Path:
+        """A grid file; the only one if none is named."""
+        if name:
+            return self.folder / f"{name}.toml"
+        (found,) = self.folder.glob("*.toml")
+        return found
+
+    def words(self, out: Path, *more: str, names: tuple[str, ...] = ("",)) -> list[str]:
+        """A script's arguments."""
+        grids = [str(self.path(name)) for name in names]
+        return ["--grid", *grids, "--results", str(self.results), "--out", str(out), *more]
+
+    def read(self) -> grid.Grid:
+        return grid.read(self.path(), self.results)
+
+    def runs(self, **where: str) -> list[grid.GridRun]:
+        """The runs at these coordinates."""
+        return [run for run in self.read().runs if all(run.coordinates[axis] == e for axis, e in where.items())]
+
+    def member(self, **where: str) -> grid.GridRun:
+        """The one run at these coordinates."""
+        (found,) = self.runs(**where)
+        return found
+
+    def seeds(self, **where: str) -> list[grid.GridRun]:
+        """The runs of a group, one per seed."""
+        found = self.runs(**where)
+        assert [run.coordinates["seed"] for run in found] == list(self.read().axes["seed"])
+        return found
+
+    def column(self, name: str, **where: str) -> Any:
+        """(seeds, R) a column of a group."""
+        found = []
+        for run in self.seeds(**where):
+            with h5py.File(run.out) as result:
+                found.append(result["rounds"][name][()])
+        return np.array(found, np.float64)
+
+    def lasts(self, **where: str) -> list[float]:
+        """The last test accuracies in per cent, seed by seed."""
+        return [100 * float(value) for value in self.column("test_accuracy", **where)[:, -1]]
+
+    def loaded(self, **where: str) -> list[records.Run]:
+        """The results of a group, one per seed."""
+        return [_loaded(run.out, run.out.stat().st_mtime_ns) for run in self.seeds(**where)]
+
+    def groups(self, *axes: str, words: tuple[str, ...] = (), names: tuple[str, ...] = ("",)) -> Any:
+        """A script's groups."""
+        command, reading = (importlib.import_module(f"shared.{name}") for name in ("command", "reading"))
+        flags = command.parser("x", "", []).parse_args(self.words(self.folder, *words, names=names))
+        return reading.read("x", flags, axes)
+
+
+Grids = Callable[[str], Made]
+"""By their name in GRIDS."""
+
+
+@cache
+def _loaded(path: Path, changed: int) -> records.Run:
+    return records.load(path)
+
+
+def produce(folder: Path) -> None:
+    """Writes the grid files of GRIDS under the folder's name, and runs all of their runs in this process."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in GRIDS[folder.name].items():
+        path = folder / f"{name}.toml"
+        path.write_text(text)
+        study = grid.read(path, folder / "results")
+        for run in study.runs:
+            run.out.parent.mkdir(parents=True, exist_ok=True)
+            with redirect_stdout(StringIO()):
+                words = [*file.arguments(study.module, run.flags), "--out", run.out, "--quiet"]
+                assert here(study.module, *words) == 0, words
+        assert {grid.state_of(study, run)[0] for run in study.runs} == {"finished"}
+
+
+def once(folder: Path) -> Made:
+    """`produce`, unless another process of this session has done it."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    ready = folder.with_name(f"{folder.name}.ready")
+    with folder.with_name(f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not ready.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            produce(folder)
+            ready.touch()
+    return Made(folder)
+
+
+def group_of(*columns: list[float], planned: int = 0, where: Any = None, **config: Any) -> Any:
+    """A group without files, a test accuracy a seed; analysis/ must be on the path."""
+    runs = tuple(_run(column, f"{k}.h5", **config) for k, column in enumerate(columns, 1))
+    made = importlib.import_module("shared.groups").Group
+    return made(where or {"method": "zo_hfl"}, planned or len(runs), config, runs)
+
+
+def _run(column: list[float], name: str, **config: Any) -> records.Run:
+    zeros = np.zeros((len(column), 1, 2), np.int64)
+    clients = dict.fromkeys(("bytes_down", "bytes_up", "messages"), zeros)
+    rounds = {"test_accuracy": np.array(column)}
+    return records.Run(Path(name), {}, config, rounds, clients, {}, ("solve",), None, {}, {}, {})
+
+
+# --- what the scripts wrote and said
+
+
+def table_of(path: Path) -> list[dict[str, str]]:
+    """The rows of a CSV file."""
+    with path.open(newline="") as table:
+        return list(csv.DictReader(table))
+
+
+def same(told: str, value: float) -> bool:
+    """Whether a cell of a CSV has this number; nothing stands for nan."""
+    return (told == "" and np.isnan(value)) or (told != "" and float(told) == pytest.approx(value, rel=1e-12))
+
+
+def check_difference(row: dict[str, str], keys: tuple[str, str], one: list[float], other: list[float]) -> None:
+    """A row has mean and deviation of differences seed by seed. Mutation: the deviation of a difference of means."""
+    less = [a - b for a, b in zip(one, other, strict=True)]
+    assert float(row[keys[0]]) == pytest.approx(statistics.mean(less), abs=1e-9)
+    assert float(row[keys[1]]) == pytest.approx(statistics.stdev(less), abs=1e-9)
+
+
+def check_figure(stem: Path, inches: float = 0.0) -> None:
+    """NAME.png and NAME.pdf are figures; of this width, if one is given."""
+    head = stem.with_name(stem.name + ".png").read_bytes()[:24]
+    assert head.startswith(b"\x89PNG")
+    assert not inches or abs(int(struct.unpack(">I", head[16:20])[0]) - 200 * inches) <= 1
+    assert stem.with_name(stem.name + ".pdf").read_bytes().startswith(b"%PDF")
+
+
+def refused(main: Any, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """The lines of a script that ends with status 2 and prints nothing else."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    told = capsys.readouterr()
+    assert caught.value.code == 2 and told.out == "" and "Traceback" not in told.err
+    return told.err.strip().split("\n")
+
+
+N_CLIENT, N_HEAD, N_BUFFERS, Q_S = 102, 1290, 12, 128
+"""A network of width 2 with one block at the client: see tests/e2e/test_heron.py."""
+
+
+def expected_bytes(method: str, rounds: int) -> tuple[int, int, int]:
+    """Bytes of 3 clients in `c_methods`: without labels, labels, heads; 2 uploads of 16 samples in each round."""
+    heads = {"heron": 2 * 3 * rounds, "cse_fsl": 2 * 3 * rounds, "fsl_sage": 3 * -(-rounds // 3)}.get(method, 0)
+    smashed = 3 * rounds * 2 * 16 * 4 * Q_S * (2 if method == "sflv2" else 1)
+    models = 2 * 3 * rounds * 4 * (N_CLIENT + N_BUFFERS)
+    return models + smashed + heads * 4 * N_HEAD + 16 * 3 * rounds, 3 * rounds * 2 * 16 * 8, heads * 4 * N_HEAD

@@ -1,0 +1,121 @@
+"""Table I of [A] from tiny real results: the numbers are those computed by hand; nothing is averaged silently."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.analysis.grids import CELLS, METHODS, SEEDS
+from tests.analysis.made import Grids, refused, table_of
+
+PAPER = {("digits", 1000.0, 0.9): {"zo_hfl": 50.0, "fedavg": 60.0}, ("digits", 0.1, 0.5): {"zo_hfl": 70.0}}
+"""Stands for the paper's table."""
+
+
+@pytest.fixture
+def script(script: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(script("shared.paper"), "TABLE_1", PAPER)
+    return script
+
+
+def test_table_1_has_mean_and_deviation_beside_the_papers_number(
+    made: Grids, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script("a_table1").main(made("a_table").words(tmp_path / "t"))
+    told = capsys.readouterr()
+    lines, tex = told.out.split("\n"), (tmp_path / "t.tex").read_text()
+    rows = table_of(tmp_path / "t.csv")
+    assert told.err == ""
+    assert [(row["cell"], row["method"]) for row in rows] == [(c, m) for c in CELLS for m in METHODS]
+    for row in rows:
+        values = made("a_table").lasts(cell=row["cell"], method=row["method"])
+        mean, sd = statistics.mean(values), statistics.stdev(values)
+        paper = PAPER[("digits", *CELLS[row["cell"]].values())].get(row["method"])
+        assert float(row["accuracy_mean_percent"]) == pytest.approx(mean, rel=1e-14)
+        assert float(row["accuracy_sd_percent"]) == pytest.approx(sd, rel=1e-12)
+        assert row["paper_percent"] == ("" if paper is None else str(paper))
+        assert (row["data"], row["problem"], row["rounds"], row["seeds"]) == ("digits", "softmax", "3", "2")
+        shown = [f"{mean:.2f}", "±", f"{sd:.2f}", "-" if paper is None else f"{paper:.2f}", "3", "2"]
+        assert ["digits", row["cell"], row["method"], *shown] in [line.split() for line in lines]
+        assert f" {mean:.2f} $\\pm$ {sd:.2f} & {shown[3]} &" in tex
+
+
+def test_table_1_says_what_it_was_measured_with(
+    made: Grids, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script("a_table1").main(made("a_table").words(tmp_path / "t"))
+    tex, text = (tmp_path / "t.tex").read_text(), " ".join(capsys.readouterr().out.split())
+    for said in (
+        "3 rounds; 2 seeds",
+        "pixels unit; m 4",
+        "tau 1; H schedule sqrt; batch 64",
+        "gamma 0.5",
+        "local step 0.1",
+    ):
+        assert said in text and said in tex
+    for said in ("\\toprule", "\\bottomrule", "\\cmidrule(lr){2-3}", "ZO-HFL &", "FedAvg &", "$\\alpha$ = 0.1"):
+        assert said in tex
+    body = tex[tex.index("\\midrule") : tex.index("\\bottomrule")].split("\n")
+    assert [line.count("&") for line in body if "FedAvg" in line or "ZO-HFL" in line] == [6, 6]
+
+
+def test_a_missing_seed_is_named_and_nothing_is_written(
+    place: Grids, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = place("a_table").member(cell="a0.1-b0.5", method="zo_hfl", seed="2")
+    gone.out.unlink()
+    lines = refused(script("a_table1").main, place("a_table").words(tmp_path / "t"), capsys)
+    assert len(lines) == 2 and all(line.startswith("a_table1: ") for line in lines)
+    assert gone.name in lines[0] and lines[1].endswith("1 of 8 results cannot be used; --partial goes on without them")
+    assert list(tmp_path.glob("t.*")) == []
+
+
+def test_a_run_that_failed_is_told_with_its_last_words(
+    place: Grids, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = place("a_table").member(cell="a0.1-b0.5", method="zo_hfl", seed="2")
+    gone.out.unlink()
+    gone.log.write_text("python -m ...\nzofl_mpi: round 1: client 3: the local solution is not finite\n\n")
+    lines = refused(script("a_table1").main, place("a_table").words(tmp_path / "t"), capsys)
+    assert lines[0].endswith("; its log ends: zofl_mpi: round 1: client 3: the local solution is not finite")
+
+
+def test_with_partial_a_missing_seed_is_marked_and_not_averaged_over(
+    place: Grids, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = place("a_table").member(cell="a0.1-b0.5", method="zo_hfl", seed="2")
+    left = place("a_table").lasts(cell="a0.1-b0.5", method="zo_hfl")[0]
+    gone.out.unlink()
+    script("a_table1").main(place("a_table").words(tmp_path / "t", "--partial"))
+    told = capsys.readouterr()
+    assert told.err.count("\n") == 1 and gone.name in told.err
+    assert f"{left:.2f} (1 of 2 seeds)" in told.out and told.out.count("of 2 seeds") == 1
+    assert (tmp_path / "t.tex").read_text().count(f"{left:.2f} (1 of 2 seeds)") == 1
+    (row,) = [r for r in table_of(tmp_path / "t.csv") if r["seeds"] != "2"]
+    assert float(row["accuracy_mean_percent"]) == left
+    assert (row["seeds"], row["seeds_planned"], row["accuracy_sd_percent"]) == ("1", "2", "")
+
+
+def test_a_cell_without_any_seed_stays_in_the_table(place: Grids, tmp_path: Path, script: Any) -> None:
+    for seed in SEEDS:
+        place("a_table").member(cell="a0.1-b0.5", method="zo_hfl", seed=seed).out.unlink()
+    script("a_table1").main(place("a_table").words(tmp_path / "t", "--partial"))
+    (row,) = [r for r in table_of(tmp_path / "t.csv") if r["seeds"] == "0"]
+    assert (row["cell"], row["accuracy_mean_percent"], row["paper_percent"]) == ("a0.1-b0.5", "", "70.0")
+
+
+def test_a_mistake_in_a_grid_is_one_sentence(
+    place: Grids, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, words = place("a_table").path(), place("a_table").words(tmp_path / "t")
+    good = path.read_text()
+    for text in (good.replace("eval_every", "eval_evry"), good + "[colour]\nx = 1\n", good.replace("[", "[[", 1)):
+        path.write_text(text)
+        (line,) = refused(script("a_table1").main, words, capsys)
+        assert line.startswith("a_table1: ") and "table.toml" in line
+    path.unlink()
+    (line,) = refused(script("a_table1").main, words, capsys)
+    assert "table.toml" in line

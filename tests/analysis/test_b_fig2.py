@@ -1,0 +1,97 @@
+"""[B]'s figure 2 from tiny real results: means, and Student's intervals computed by hand."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from pathlib import Path
+from typing import Any
+
+import h5py
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+from tests.analysis.made import Grids, Made, check_figure
+
+SEEDS = (1, 2, 3)
+
+
+def column(grids: Made, stem: str, name: str) -> list[list[float]]:
+    """Straight from the files: the evaluated numbers, for each seed."""
+    found = []
+    for seed in SEEDS:
+        with h5py.File(grids.results / f"{stem}-s{seed}.h5") as file:
+            found.append([float(v) for v in file["rounds"][name][()] if not math.isnan(v)])
+    return found
+
+
+def test_figure_2_draws_means_and_students_intervals(made: Grids, script: Any) -> None:
+    """Mutations: the interval of one run in place of the mean's; a normal quantile; n in place of n - 1."""
+    figure = script("b_fig2").draw(made("b_levels").groups("H", "goal", names=("hyper", "fair")))
+    wanted = [
+        ("hyper-1", "test_loss", "$H$ = 1"),
+        ("hyper-5", "test_loss", "$H$ = 5"),
+        ("fair-1-fair", "objective_exact", "$H$ = 1"),
+        ("fair-5-fair", "objective_exact", "$H$ = 5"),
+        ("fair-5-fair", "test_worst_class_loss", "classes weighted by $y$"),
+        ("fair-5-mean", "test_worst_class_loss", "classes' mean loss"),
+    ]
+    lines = [(line, band) for panel in figure.axes for line, band in zip(panel.lines, panel.collections, strict=True)]
+    assert [len(panel.lines) for panel in figure.axes] == [2, 2, 2]
+    for (line, band), (stem, name, label) in zip(lines, wanted, strict=True):
+        values = column(made("b_levels"), stem, name)
+        last = [v[-1] for v in values]
+        half = 4.303 * statistics.stdev(last) / math.sqrt(3)
+        assert line.get_label() == label and line.get_xdata().tolist() == [1, 2, 3]
+        assert line.get_ydata() == pytest.approx(np.mean(values, axis=0), rel=1e-12)
+        heights = [y for x, y in band.get_paths()[0].vertices if x == 3]
+        assert min(heights) == pytest.approx(statistics.mean(last) - half, rel=1e-9)
+        assert max(heights) == pytest.approx(statistics.mean(last) + half, rel=1e-9)
+    plt.close(figure)
+
+
+def test_figure_2_tells_and_writes_its_numbers(
+    made: Grids, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script("b_fig2").main(made("b_levels").words(tmp_path / "f", names=("hyper", "fair")))
+    told = capsys.readouterr()
+    assert told.err == "" and (tmp_path / "f.txt").read_text() in told.out
+    check_figure(tmp_path / "f")
+    body = [line.split() for line in told.out.split("\n")]
+    values = column(made("b_levels"), "hyper-5", "test_loss")
+    half = 4.303 * statistics.stdev([v[-1] for v in values]) / math.sqrt(3)
+    means = np.mean(values, axis=0)
+    level = np.mean(column(made("b_levels"), "hyper-1", "test_loss"), axis=0)[-1]
+    first = 1 + int(np.flatnonzero(means <= level)[0])
+    numbers = [f"{means[0]:.4g}", f"{means[-1]:.4g}", f"{half:.4g}", "3", str(first)]
+    assert ["hyperparameter", "test_loss", "H", "=", "5", *numbers] in body
+    for said in ("hyperparameter: 3 rounds; 3 seeds", "fair: 3 rounds; 3 seeds", "m 3"):
+        assert said in " ".join(told.out.split())
+
+
+def test_figure_2_of_one_problem_has_one_panel(made: Grids, script: Any) -> None:
+    figure = script("b_fig2").draw(made("b_levels").groups("H", "goal", names=("hyper",)))
+    assert [panel.get_ylabel() for panel in figure.axes] == ["test loss (nat)"]
+    plt.close(figure)
+
+
+def test_figure_2_refuses_a_grid_without_local_steps(
+    made: Grids, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = made("b_levels").path("hyper").read_text().replace("[axes.H.", "[axes.steps.").replace("{H}", "{steps}")
+    (tmp_path / "other.toml").write_text(text)
+    with pytest.raises(SystemExit) as caught:
+        script("b_fig2").main(["--grid", str(tmp_path / "other.toml"), "--out", str(tmp_path / "f")])
+    assert caught.value.code == 2 and "has the axis steps" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("n", "t"), [(2, 12.706), (3, 4.303), (11, 2.228), (12, 2.201), (31, 2.042), (1001, 1.962)])
+def test_the_quantiles_are_students(script: Any, n: int, t: float) -> None:
+    values = np.random.default_rng(n).standard_normal((n, 1))
+    wanted = t * statistics.stdev(values[:, 0].tolist()) / math.sqrt(n)
+    assert script("b_fig2").interval(values)[0] == pytest.approx(wanted, rel=2e-3)
+
+
+def test_one_seed_has_no_interval(script: Any) -> None:
+    assert np.isnan(script("b_fig2").interval(np.ones((1, 4)))).all()

@@ -1,0 +1,116 @@
+"""The comparison of methods on [B]'s network, from tiny real results: the numbers are those computed by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import h5py
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+from tests.analysis.made import Grids, group_of, table_of
+from tests.launch import here
+from zofl_mpi.run import records
+from zofl_mpi.run.streams import Streams
+
+EVALUATED = [1, 2, 4, 5]
+
+
+def test_all_methods_are_measured_on_the_same_nonsmooth_objective(made: Grids, script: Any) -> None:
+    """The column is the true rectifier's objective at the last x; the one that FedAvg descends on is another."""
+    from zofl_mpi.problems.relu_net import ReLUNet
+    from zofl_mpi.run.world import SingleProcess
+    from zofl_mpi.settings.samples import Samples
+
+    where = {"method": "fedavg", "rectifier": "1", "step": "0.05"}
+    path = made("b_methods").seeds(**where)[0].out
+    run = records.load(path)
+    federation = Samples(data="digits", m=3, server_fraction=0.0).federation(SingleProcess(), Streams(1))
+    problem = ReLUNet(federation.test.features, rectifier=1.0)
+    x = run.final["x"]
+    losses = [problem.losses(i, x[None], data)[0] for i, data in enumerate(federation.clients)]
+    sizes = [len(data) for data in federation.clients]
+    told = run.rounds["objective_nonsmooth"][-1]
+    assert told == pytest.approx(float(np.average(losses, weights=sizes)), rel=1e-12)
+    assert run.rounds["test_smooth_loss"][-1] == pytest.approx(
+        problem.score(x, federation.test)["smooth_loss"], rel=1e-12
+    )
+    assert abs(told - run.rounds["objective"][-1]) > 1e-3
+
+
+def test_other_problems_have_no_column_of_a_twin(tmp_path: Path) -> None:
+    out = tmp_path / "r.h5"
+    flags = ["--method", "fedavg", "--problem", "bowls", "--rounds", "1", "--out", str(out), "--quiet"]
+    assert here("zofl_mpi.fedrzo", *flags) == 0
+    with h5py.File(out) as file:
+        assert "objective" in file["rounds"]
+        assert not {"objective_nonsmooth", "test_smooth_loss"} & set(file["rounds"])
+
+
+def test_the_best_step_is_that_of_the_lowest_nonsmooth_objective(
+    made: Grids, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script("b_methods").main(made("b_methods").words(tmp_path / "m"))
+    told = capsys.readouterr()
+    rows = table_of(tmp_path / "m.csv")
+    assert told.err == "" and len(rows) == 2 + 1 + 2 * 2 + 2
+    means: dict[tuple[str, str], dict[str, float]] = {}
+    for row in rows:
+        where = {axis: row[axis] for axis in ("method", "rectifier", "step")}
+        name = "objective" if row["method"].startswith("fedrzo") else "objective_nonsmooth"
+        values = made("b_methods").column(name, **where)[:, -1]
+        means.setdefault((row["method"], row["rectifier"]), {})[row["step"]] = values.mean()
+        assert float(row["nonsmooth_mean"]) == pytest.approx(values.mean(), rel=1e-14)
+        smooth = made("b_methods").column("test_smooth_loss", **where)[:, -1].mean()
+        assert float(row["smooth_test_mean"]) == pytest.approx(smooth, rel=1e-14)
+    for row in rows:
+        steps = means[row["method"], row["rectifier"]]
+        assert row["best"] == str(row["step"] == min(steps, key=lambda step: steps[step]))
+    assert told.out.split("Each method")[0].count(" *") == len(means) + 1  # the title says what the star means
+
+
+def test_the_evaluations_are_those_of_the_local_steps(made: Grids, script: Any) -> None:
+    module = script("b_methods")
+    groups = made("b_methods").groups(*module.AXES)
+    for group in groups:
+        found = module.evaluations(group)
+        if group.entry("method").startswith("fedrzo"):  # 3 clients, 2 steps of 8 samples
+            points = 2 if group.entry("method") == "fedrzo" else 4
+            assert found.tolist() == [3 * 2 * 8 * points * r for r in range(1, 6)]
+        elif group.entry("method") == "fedavg":
+            assert found.tolist() == [3 * 2 * 8 * 2 * r for r in range(1, 6)]
+        else:
+            steps = made("b_methods").column("local_steps", **group.where).mean(axis=0)
+            assert found == pytest.approx(np.cumsum(steps) * 8 * 2)
+
+
+def test_fedrzo_is_drawn_beside_each_sharpness(made: Grids, script: Any) -> None:
+    module = script("b_methods")
+    groups = made("b_methods").groups(*module.AXES)
+    best = module.chosen(groups)
+    figure = module.draw(best)
+    assert len(figure.axes) == 6
+    for panel, sharpness in zip(figure.axes[::3], ("10", "1"), strict=True):
+        assert panel.get_title(loc="left") == f"digits, smooth twin's sharpness {sharpness}"
+        lines = {line.get_label(): line for line in panel.get_lines()}
+        assert list(lines) == ["FedRZO", "FedRZO, 16 directions", "FedAvg", "Scaffnew"]
+        (fedavg,) = [g for g in best if g.entry("method") == "fedavg" and g.entry("rectifier") == sharpness]
+        values = made("b_methods").column("objective_nonsmooth", **fedavg.where)[:, np.array(EVALUATED) - 1]
+        assert np.allclose(lines["FedAvg"].get_ydata(), values.mean(axis=0))
+    assert [panel.get_xscale() for panel in figure.axes[:3]] == ["linear", "linear", "log"]
+    plt.close(figure)
+
+
+def test_the_step_is_chosen_on_the_seeds_that_all_steps_have(script: Any) -> None:
+    module = script("b_methods")
+    every = group_of([0.3], [0.9], where={"method": "fedavg", "step": "all"}, data="d", rectifier=1)
+    one = group_of([0.4], where={"method": "fedavg", "step": "one"}, data="d", rectifier=1)
+    runs = [
+        replace(run, config={"seed": seed}, rounds={"objective_nonsmooth": run.rounds["test_accuracy"]})
+        for run, seed in zip([*every.runs, *one.runs], (1, 2, 1), strict=True)
+    ]
+    every, one = replace(every, runs=tuple(runs[:2])), replace(one, runs=tuple(runs[2:]))
+    assert module.chosen([every, one]) == [every]  # 0.3 < 0.4 on seed 1, although its mean is 0.6

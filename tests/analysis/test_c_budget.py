@@ -1,0 +1,72 @@
+"""[C]'s budgets from tiny real results: bytes by formula, work as the results tell it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import h5py
+import matplotlib.pyplot as plt
+import pytest
+
+from tests.analysis.made import Grids, expected_bytes, table_of
+from zofl_mpi.errors import UserError
+from zofl_mpi.rounds.split.costs import STEP_BYTES, STEP_MACS
+
+EVALUATED = [1, 2, 4, 5]
+
+
+def test_budgets_are_those_of_the_formulas(
+    made: Grids, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Mutations: labels left out of the figure, or in the bytes; steps of one client; those of a round for all."""
+    module = script("c_budget")
+    module.main(made("c_methods").words(tmp_path / "b"))
+    told = capsys.readouterr()
+    assert told.err == "" and "counted here" not in told.out
+    for row in table_of(tmp_path / "b.csv"):
+        method = row["method"].split("-")[0]
+        size, labels, _ = expected_bytes(method, 5)
+        assert (float(row["bytes_without_labels"]), float(row["bytes_of_labels"])) == (size, labels)
+        kept = json.loads(made("c_methods").loaded(cell=row["setting"], method=row["method"])[0].attrs["costs"])
+        assert float(row["client_macs_a_step"]) == kept[STEP_MACS]
+        assert float(row["client_peak_bytes"]) == kept[STEP_BYTES]
+        assert float(row["client_macs"]) == 5 * 3 * 2 * kept[STEP_MACS]
+    figure = module.draw(made("c_methods").groups(*module.AXES))
+    lines = {line.get_label(): line for line in figure.axes[0].get_lines()}
+    sizes = [sum(expected_bytes("heron", r)[:2]) / 2**10 for r in EVALUATED]
+    assert lines["HERON"].get_xdata() == pytest.approx(sizes)
+    assert figure.axes[2].get_xlabel() == "sent down and up, with labels (KiB)"
+    plt.close(figure)
+
+
+def test_costs_that_a_result_does_not_tell_are_counted_again(
+    place: Grids, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """To the same numbers. Mutation: the passes of one direction for all n_p."""
+    for name, module in (("c_methods", "c_budget"), ("c_estimates", "c_fig4")):
+        split, groups = script("shared.split_costs"), place(name).groups(*script(module).AXES)
+        before = [split.step(group) for group in groups]
+        for group in groups:
+            for run in group.runs:
+                with h5py.File(run.path, "r+") as file:
+                    del file.attrs["costs"]
+        after = [split.step(group) for group in place(name).groups(*script(module).AXES)]
+        assert [(s.macs, s.peak) for s in after] == [(s.macs, s.peak) for s in before]
+        assert {s.recorded for s in before} == {True} and {s.recorded for s in after} == {False}
+    script("c_budget").main(place("c_methods").words(tmp_path / "b"))
+    told = " ".join(capsys.readouterr().out.split())
+    assert "Steps counted here, as the results do not tell: HERON / HERON, frozen client / " in told
+
+
+def test_local_steps_of_passes_over_the_data(script: Any, made: Grids) -> None:
+    """h = 0: the server's steps, if all are uploaded; else they are not known."""
+    split = script("shared.split_costs")
+    (run, _) = made("c_methods").loaded(cell="iid", method="heron")
+    assert split.local_steps(run).tolist() == [6.0] * 5
+    whole = replace(run, config=run.config | {"h": 0})
+    assert split.local_steps(whole).tolist() == run.rounds["server_steps"].tolist()
+    with pytest.raises(UserError, match="does not tell its local steps: --h 0 --k 2"):
+        split.local_steps(replace(run, config=whole.config | {"k": 2}))

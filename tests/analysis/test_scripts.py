@@ -1,0 +1,210 @@
+"""What all scripts do alike: they refuse results that are missing or not theirs, and run from any folder."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import h5py
+import matplotlib.pyplot as plt
+import pytest
+
+from tests.analysis.made import Grids, refused, table_of
+from tests.conftest import ROOT, run_process
+from zofl_mpi.run import grid
+
+SCRIPTS = sorted(path.stem for path in (ROOT / "analysis").glob("[abc]_*.py"))
+OF_B = {"b_fig1": "b_figure", "b_methods": "b_methods"}
+OF_C = dict.fromkeys(("c_budget", "c_fig2", "c_table2"), "c_methods") | {"c_fig3": "c_clients", "c_fig4": "c_estimates"}
+"""Script -> its grid."""
+
+
+def damage(path: Path, how: str) -> None:
+    """Make a good result into one that must not be averaged."""
+    if how == "truncated":
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    elif how == "text":
+        path.write_text("not HDF5\n")
+    else:
+        with h5py.File(path, "r+") as file:
+            config = json.loads(file.attrs["config"])
+            file.attrs["schema"] = 99 if how == "schema" else file.attrs["schema"]
+            file.attrs["status"] = "interrupted" if how == "interrupted" else "done"
+            file.attrs["config"] = json.dumps(config | ({"eta": 0.7} if how == "configuration" else {}))
+
+
+@pytest.mark.parametrize("how", ["truncated", "text", "schema", "interrupted", "configuration"])
+@pytest.mark.parametrize(("name", "grid_name"), [("a_table1", "a_table"), ("a_fig2", "a_taus")])
+def test_a_result_that_is_not_of_this_run_is_refused_by_name(
+    place: Grids,
+    tmp_path: Path,
+    script: Any,
+    capsys: pytest.CaptureFixture[str],
+    how: str,
+    name: str,
+    grid_name: str,
+) -> None:
+    bad = place(grid_name).read().runs[3]
+    damage(bad.out, how)
+    lines = refused(script(name).main, place(grid_name).words(tmp_path / "t"), capsys)
+    assert len(lines) == 2 and lines[0].startswith(f"{name}: ") and bad.name in lines[0]
+    assert "1 of 8 results cannot be used" in lines[1] and list(tmp_path.glob("t.*")) == []
+
+
+@pytest.mark.parametrize("name", OF_B)
+def test_a_seed_of_another_configuration_is_refused(
+    place: Grids, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    mixed = place(OF_B[name]).read().runs[0]
+    with h5py.File(mixed.out, "r+") as file:
+        config = json.loads(file.attrs["config"])
+        file.attrs["config"] = json.dumps(config | {"batch": 2 * config["batch"]})
+    lines = refused(script(name).main, place(OF_B[name]).words(tmp_path / "t"), capsys)
+    assert len(lines) == 2 and mixed.name in lines[0] and "cannot be used" in lines[-1]
+
+
+@pytest.mark.parametrize(("name", "grid_name"), (OF_B | OF_C).items())
+def test_a_missing_seed_is_refused_and_marked_with_partial(
+    place: Grids, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str], name: str, grid_name: str
+) -> None:
+    main, runs = script(name).main, place(grid_name).read().runs
+    runs[0].out.unlink()
+    lines = refused(main, place(grid_name).words(tmp_path / "t"), capsys)
+    assert len(lines) == 2 and runs[0].name in lines[0] and list(tmp_path.glob("t.*")) == []
+    assert lines[1].endswith(f"1 of {len(runs)} results cannot be used; --partial goes on without them")
+    main(place(grid_name).words(tmp_path / "t", "--partial"))
+    told, seeds = capsys.readouterr(), [row["seeds"] for row in table_of(tmp_path / "t.csv")]
+    assert runs[0].name in told.err and "1" in seeds
+    assert seeds.count("1") == 1 if name in OF_B else "1 of 2" in told.out
+
+
+@pytest.mark.parametrize(("name", "grid_name"), (OF_B | OF_C).items())
+def test_a_group_without_any_seed_stays_in_the_table(
+    place: Grids, tmp_path: Path, script: Any, name: str, grid_name: str
+) -> None:
+    first = place(grid_name).read().runs[0]
+    for run in place(grid_name).seeds(**{axis: e for axis, e in first.coordinates.items() if axis != "seed"}):
+        run.out.unlink()
+    script(name).main(place(grid_name).words(tmp_path / "t", "--partial"))
+    seeds = [row["seeds"] for row in table_of(tmp_path / "t.csv")]
+    assert "0" in seeds and (name in OF_C or seeds.count("0") == 1)
+
+
+@pytest.mark.parametrize("name", ["a_table1", "a_budget"])
+def test_no_result_at_all_is_refused_with_partial_too(
+    listed: Grids, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    lines = refused(script(name).main, listed("a_table").words(tmp_path / "t", "--partial"), capsys)
+    assert len(lines) == 9 and lines[-1] == f"{name}: 8 of 8 results cannot be used"
+
+
+@pytest.mark.parametrize(
+    ("name", "grid_name", "sentence"),
+    [
+        ("a_table1", "a_readings", "has the axis reading, which would be averaged over"),
+        ("a_fig2", "a_table", "has the axis method, which would be averaged over"),
+        ("a_fig2", "a_readings", "has the axis reading, which would be averaged over"),
+        ("a_budget", "a_taus", "has the axis tau, which would be averaged over"),
+        ("a_readings", "a_table", "has no axis reading; it has seed, method, cell"),
+        ("a_tuned", "a_table", "has no axis of steps"),
+        ("b_fig1", "b_methods", "has the axis rectifier, which would be averaged over"),
+        ("b_methods", "b_figure", "has the axis eta, which would be averaged over"),
+        ("b_fig1", "b_scales", "has the axis reading, which would be averaged over"),
+    ],
+)
+def test_a_grid_of_another_figure_is_refused(
+    listed: Grids,
+    tmp_path: Path,
+    script: Any,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    grid_name: str,
+    sentence: str,
+) -> None:
+    (line,) = refused(script(name).main, listed(grid_name).words(tmp_path / "t"), capsys)
+    assert line.startswith(f"{name}: ") and f"{grid_name}.toml {sentence}" in line
+
+
+@pytest.mark.parametrize(("name", "grid_name"), [("a_fig2", "a_taus"), ("a_table1", "a_table")])
+def test_a_file_in_the_way_is_a_sentence(
+    made: Grids, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str], name: str, grid_name: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SystemExit) as caught:
+        script(name).main(made(grid_name).words(tmp_path / "file" / "t"))
+    told = capsys.readouterr().err
+    assert caught.value.code == 2 and told.startswith(f"{name}: cannot ") and told.count("\n") == 1
+    plt.close("all")
+
+
+def test_the_grids_of_b_in_the_repository_are_those_of_the_scripts(script: Any) -> None:
+    for name, needed in (("b_fig1", {"eta", "H"}), ("b_fig1_sum", {"reading", "H"}), ("b_methods", {"method", "step"})):
+        study = grid.read(ROOT / "jobs" / f"{name}.toml")
+        assert needed <= set(study.axes) and study.folder == Path(f"results/{name}")
+    figure = grid.read(ROOT / "jobs" / "b_fig1.toml")
+    assert (figure.axes["eta"], figure.axes["H"]) == (("0.1", "0.01", "0.001"), ("1", "5", "10", "20"))
+    names = script("b_methods").NAMES
+    for name in ("b_methods", "b_methods_cifar"):
+        assert set(grid.read(ROOT / "jobs" / f"{name}.toml").axes["method"]) <= set(names)
+
+
+def test_the_grids_of_c_in_the_repository_are_those_of_the_scripts(script: Any) -> None:
+    """All that they have is drawn. Mutation: a cell that no panel has."""
+    names, Group = script("shared.heron").NAMES, script("shared.groups").Group
+    for name in ("c_fig2", "c_fig3", "c_table2_full"):
+        assert set(grid.read(ROOT / "jobs" / f"{name}.toml").axes["method"]) <= set(names)
+    assert set(grid.read(ROOT / "jobs" / "c_fig2.toml").axes["method"]) == set(names) - {"heron-group"}
+    third = script("c_fig3")
+    runs = grid.read(ROOT / "jobs" / "c_fig3.toml").runs[:27]
+    groups = [Group(run.coordinates, 3, dict(run.flags), ()) for run in runs]
+    assert {key: len(each) for key, each in third.panels_of(groups).items()} == {"alpha": 10, "m": 11, "beta": 8}
+    for group in groups:
+        other, is_heron = third.control(group, groups), group.entry("method") == "heron"
+        assert (other is not None) == is_heron
+        assert other is None or (other.entry("cell"), other.entry("method")) == (group.entry("cell"), "heron-frozen")
+    steps = {g.config["h"] * g.config["m"] * g.config.get("beta", 1.0) for g in groups}
+    assert steps == {100}, "local steps of a round"
+    fourth, runs = script("c_fig4"), grid.read(ROOT / "jobs" / "c_fig4.toml").runs[:20]
+    groups = [Group(run.coordinates, 3, dict(run.flags), ()) for run in runs]
+    assert {key: len(each) for key, each in fourth.panels_of(groups).items()} == {"mu": 12, "n_p": 8}
+    assert [fourth.control(g, groups) is None for g in groups].count(True) == 2
+
+
+# --- as programs
+
+ALL = """
+import os, runpy, sys
+import h5py, matplotlib.pyplot, numpy, zofl_mpi.run.cli, zofl_mpi.run.grid
+for path in sys.argv[1:]:
+    if (child := os.fork()) == 0:
+        sys.argv, sys.path[0] = [path, "--help"], os.path.dirname(path)
+        os.dup2(os.open(os.path.basename(path) + ".out", os.O_WRONLY | os.O_CREAT), 1)
+        os.dup2(os.open(os.path.basename(path) + ".err", os.O_WRONLY | os.O_CREAT), 2)
+        runpy.run_path(path, run_name="__main__")
+        raise RuntimeError("--help ends a script")
+    assert os.waitpid(child, 0)[1] == 0, path
+"""
+"""Each script with --help, in a process of its own that a single start of Python is the parent of."""
+
+
+def check_help(name: str, out: str, err: str) -> None:
+    assert err == "" and out.startswith(f"usage: {name}")
+    told = "".join(out.split())
+    assert f"analysis/results/{name}" in told or (name == "a_run" and "besidetheresult" in told)
+
+
+def test_every_script_tells_its_flags(tmp_path: Path) -> None:
+    files = [ROOT / "analysis" / f"{name}.py" for name in SCRIPTS]
+    done = run_process([sys.executable, "-c", ALL, *map(str, files)], cwd=tmp_path, timeout=100)
+    assert done.returncode == 0, done.stderr + "".join(path.read_text() for path in tmp_path.glob("*.err"))
+    for file in files:
+        check_help(file.stem, *((tmp_path / f"{file.name}.{end}").read_text() for end in ("out", "err")))
+
+
+@pytest.mark.parametrize("name", ["a_table1", "b_methods", "c_budget"])
+def test_a_script_runs_from_any_folder(tmp_path: Path, name: str) -> None:
+    done = run_process([sys.executable, str(ROOT / "analysis" / f"{name}.py"), "--help"], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    check_help(name, done.stdout, done.stderr)
