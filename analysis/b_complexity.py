@@ -113,15 +113,20 @@ def count(name: str, K: int, m: int, terms: int = TERMS) -> Count:
     """Communication rounds of a run, from the schedules."""
     R = math.ceil(K / theorem1(K, m)[0])
     solver, _, _ = METHODS[name]
-    return Count(name, K, m, R, 0.0 if solver is None else 2 * summed(solver, Curvature(), R, m, terms))
+    return Count(name, K, m, R, 0.0 if solver is None else 2 * summed(lower_of(solver, Curvature(), m), R, terms))
 
 
-def summed(solver: Mapping[str, Any], problem: Any, R: int, m: int, terms: int = TERMS) -> float:
+def lower_of(flags: Mapping[str, Any], problem: Any, m: int) -> Lower:
+    """The lower solver of these flags on a problem with m clients."""
+    return Lower(Setting(problem, Streams(0), (range(1),) * m), **flags)
+
+
+def summed(lower: Lower, R: int, terms: int = TERMS) -> float:
     """The communication rounds of one call a round, r = 0 ... R - 1; with more than `terms` rounds, of some of them.
 
     Of many, the first tenth of `terms` is summed, then the others stand for the rounds between their neighbours.
     """
-    x, lower = np.zeros(1), Lower(Setting(problem, Streams(0), (range(1),) * m), **solver)
+    x = np.zeros(1)
     first = R if terms >= R else terms // 10
     head = math.fsum(lower.schedule(x, r).rounds for r in range(first))
     if first == R:
@@ -152,7 +157,7 @@ def measured(name: str, K: int, m: int) -> Count:
         bill = clients.account()[0]
         items = dict(zip((step.rpartition(".")[2] for step in bill.steps), bill.messages[:, 0], strict=True))
         sent += [items["step"], items.get("lower", 0)]
-    lower = 0.0 if solver is None else 2 * summed(solver, problem, R, m, R)
+    lower = 0.0 if solver is None else 2 * summed(lower_of(solver, problem, m), R, R)
     return Count(name, K, m, R, lower, (int(sent[0]), int(sent[1])))
 
 

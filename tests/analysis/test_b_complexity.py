@@ -24,13 +24,13 @@ def test_the_rounds_of_local_sgd_are_those_of_the_printed_formulas(
 def test_the_sum_over_some_rounds_is_near_that_over_all(script: Any) -> None:
     module = script("b_complexity")
     for name in ("FedAC-I", "LFD, T of Thm 1", "LFD, T of Alg. 3"):
-        solver = module.METHODS[name][0]
+        solver = module.lower_of(module.METHODS[name][0], module.Curvature(), 8)
         exact = 0
         for r in range(20_000):
-            schedule = solver.schedule(module.Curvature(), np.zeros(1), r, 8)
+            schedule = solver.schedule(np.zeros(1), r)
             exact += -(-schedule.T // schedule.H)
-        assert module.summed(solver, module.Curvature(), 20_000, 8, 400) == pytest.approx(exact, rel=0.01)
-        assert module.summed(solver, module.Curvature(), 20_000, 8, 20_000) == exact
+        assert module.summed(solver, 20_000, 400) == pytest.approx(exact, rel=0.01)
+        assert module.summed(solver, 20_000, 20_000) == exact
 
 
 def test_a_run_sends_as_many_messages_as_the_schedules_say(script: Any) -> None:
