@@ -1,0 +1,237 @@
+"""The README's figure: what a run reaches, what it sends, and where each rank's time goes.
+
+    for run in "zo_hfl --gamma 1 --beta 0.5" "fedavg --beta 0.5" "server_sgd --gamma 1"; do
+      mpirun -n 3 python -m zofl_mpi.zo_hfl --method $run --data mnist --data-dir data \\
+        --m 10 --alpha 0.1 --rounds 500 --out results/overview/${run%% *}.h5
+    done
+    python analysis/a_overview.py results/overview/{zo_hfl,fedavg,server_sgd}.h5 --out analysis/results/a_overview
+
+OUT.png and OUT.csv, the numbers in it. Left: the test accuracy of every run's x, and the first run's
+`personal_accuracy`, that of its clients' y_i on test samples weighted to the client's own classes. Middle: the bytes of
+the runs that send any. Right: the seconds of the first run's ranks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+from typing import Any, final
+
+import matplotlib
+
+matplotlib.use("Agg")  # before pyplot: a node of a cluster has no display
+import matplotlib.pyplot as plt
+import numpy as np
+
+from zofl_mpi.errors import UserError
+from zofl_mpi.run import records
+
+NAMES = {
+    "zo_hfl": "ZO-HFL",
+    "fedavg": "FedAvg",
+    "fedprox": "FedProx",
+    "scaffold": "SCAFFOLD",
+    "server_sgd": "server alone",
+}
+# Okabe and Ito's colours, told apart by colour-blind readers; line styles differ too, for print in grey.
+LINES = (("#0072B2", "-"), ("#D55E00", "-"), ("0.35", ":"), ("#009E73", "-."))
+PERSONAL = ("#56B4E9", "--")
+DOWN, UP = "#0072B2", "#D55E00"
+WAYS = {"down": "to the clients", "up": "to the server"}
+MIB = 2.0**20
+PARTS = (("compute", "computing", "#0072B2"), ("wait", "waiting", "0.8"), ("comm", "sending", "#D55E00"))
+
+
+@final
+@dataclass(frozen=True)
+class Number:
+    """A number of the figure.
+
+    Attributes:
+        panel: accuracy, bytes or seconds.
+        run: the method, as its flag.
+        what: x or y_i; down or up; compute, wait or comm.
+        where: the finished rounds, all for a whole run; or the rank.
+        value: in `unit`.
+    """
+
+    panel: str
+    run: str
+    what: str
+    where: str
+    value: float
+    unit: str
+
+
+def main(words: list[str] | None = None) -> int:
+    """Write the figure and its numbers and print the last ones; 2 and one sentence if a result cannot be drawn."""
+    parser = argparse.ArgumentParser(description="The README's figure.")
+    parser.add_argument("results", type=Path, nargs="+", help="HDF5 results; y_i and seconds are the first one's")
+    parser.add_argument("--out", type=Path, required=True, help="figure and numbers, without .png and .csv")
+    flags = parser.parse_args(words)
+    try:
+        runs = [_evaluated(records.load(path)) for path in flags.results]
+        found = numbers(runs)
+        save(found, drawn(found, title(runs[0])), flags.out)
+    except UserError as error:
+        print(f"a_overview: {error}", file=sys.stderr)
+        return 2
+    print("\n".join(summary(found)))
+    return 0
+
+
+def numbers(runs: Sequence[records.Run]) -> list[Number]:
+    """Everything that the figure shows, in its order."""
+    found = []
+    for run in runs:
+        found += _accuracies(run, "x", "test_accuracy")
+    found += _accuracies(runs[0], "y_i", "personal_accuracy")
+    for run in runs:
+        for what in ("down", "up"):
+            found.append(Number("bytes", _method(run), what, "all", float(run.clients[f"bytes_{what}"].sum()), "B"))
+    for what, _, _ in PARTS:
+        for rank, seconds in enumerate(runs[0].ranks[f"seconds_{what}"].sum((0, 1))):
+            found.append(Number("seconds", _method(runs[0]), what, f"rank {rank}", float(seconds), "s"))
+    return found
+
+
+def _accuracies(run: records.Run, what: str, column: str) -> list[Number]:
+    values = run.rounds.get(column, np.full(run.length, np.nan))
+    return [
+        Number("accuracy", _method(run), what, str(r + 1), 100 * float(value), "%")
+        for r, value in enumerate(values)
+        if np.isfinite(value)
+    ]
+
+
+def drawn(found: Sequence[Number], heading: str) -> Any:
+    """A matplotlib figure of 1000 x 400 pixels."""
+    with plt.rc_context({"font.size": 8.5, "axes.titlesize": 9}):
+        figure, axes = plt.subplots(1, 3, figsize=(8, 3.2), dpi=125, layout="constrained", width_ratios=(1.45, 1, 1))
+        panels: tuple[Callable[[Any, Sequence[Number]], None], ...] = (accuracy, bytes_sent, seconds)
+        for draw, axis, name in zip(panels, axes, ("accuracy", "bytes", "seconds"), strict=True):
+            draw(axis, [number for number in found if number.panel == name])
+            axis.spines[["top", "right"]].set_visible(False)
+        figure.suptitle(heading, fontsize=9, color="0.25")
+    return figure
+
+
+def accuracy(axis: Any, found: Sequence[Number]) -> None:
+    """Test accuracy in % over finished rounds, a line for every run and one for the y_i."""
+    lines = dict.fromkeys((n.run, n.what) for n in found)
+    styles = dict(zip(dict.fromkeys(run for run, _ in lines), LINES, strict=False))
+    for run, what in sorted(lines, key=lambda line: line[1] == "x"):  # the y_i first
+        points = [(int(n.where), n.value) for n in found if (n.run, n.what) == (run, what)]
+        color, style = styles[run] if what == "x" else PERSONAL
+        label = f"$x$, {_name(run)}" if what == "x" else f"$y_i$ of {_name(run)}'s clients"
+        axis.plot(*zip(*points, strict=True), color=color, linestyle=style, linewidth=1.5, label=label)
+    axis.set_title("what it reaches", loc="left")
+    axis.set_xlabel("finished rounds")
+    axis.set_ylabel("test accuracy (%)")
+    later = [n.value for n in found if n.where != "1"] or [0.0]  # the first round is far below the others
+    axis.set_ylim(max(0, 10 * math.floor(min(later) / 10) - 10), 100)
+    axis.set_xlim(left=0)
+    axis.grid(axis="y", color="0.9", linewidth=0.6)
+    axis.legend(frameon=False, loc="lower right", handlelength=1.8, labelspacing=0.3, borderaxespad=0.1)
+
+
+def bytes_sent(axis: Any, found: Sequence[Number]) -> None:
+    """Bytes to the clients and to the server, a pair of bars for every run that sends any."""
+    senders = [run for run in dict.fromkeys(n.run for n in found) if any(n.value for n in found if n.run == run)]
+    bars = [n for run in senders for n in found if n.run == run]
+    for place, bar in enumerate(bars):
+        axis.barh(place, bar.value / MIB, height=0.55, color=DOWN if bar.what == "down" else UP)
+        axis.annotate(_size(bar.value), (bar.value / MIB, place), (4, 0), textcoords="offset points", va="center")
+    axis.set_yticks(range(len(bars)), [f"{_name(bar.run)}\n{WAYS[bar.what]}" for bar in bars])
+    axis.tick_params(axis="y", length=0)
+    axis.invert_yaxis()
+    axis.set_xlim(right=1.45 * max((bar.value for bar in bars), default=MIB) / MIB)
+    axis.set_title("what it sends", loc="left")
+    axis.set_xlabel("MiB in the whole run")
+
+
+def seconds(axis: Any, found: Sequence[Number]) -> None:
+    """Seconds of every rank, in three parts."""
+    ranks = list(dict.fromkeys(n.where for n in found))
+    start = np.zeros(len(ranks))
+    for what, label, color in PARTS:
+        values = np.array([n.value for n in found if n.what == what])
+        axis.barh(range(len(ranks)), values, left=start, height=0.55, color=color, label=label)
+        start += values
+    names = ["rank 0\nserver", *(f"{rank}\nclients" for rank in ranks[1:])] if len(ranks) > 1 else ["rank 0"]
+    axis.set_yticks(range(len(ranks)), names)
+    axis.tick_params(axis="y", length=0)
+    axis.set_ylim(len(ranks) - 0.5, -1.0)  # room for the legend above the bars
+    axis.set_title(f"where {_name(found[0].run)}'s time goes" if found else "", loc="left")
+    axis.set_xlabel("seconds")
+    axis.legend(frameon=False, loc="upper left", ncols=3, handlelength=0.9, columnspacing=0.9, borderaxespad=0)
+
+
+def save(found: Sequence[Number], figure: Any, out: Path) -> None:
+    """OUT.png and OUT.csv.
+
+    Raises:
+        UserError: they cannot be written.
+    """
+    try:
+        figure.savefig(out.with_name(out.name + ".png"))
+        with out.with_name(out.name + ".csv").open("w", newline="") as file:
+            rows = csv.writer(file, lineterminator="\n")
+            rows.writerow([field.name for field in fields(Number)])
+            rows.writerows([*astuple(number)[:4], f"{number.value:.6g}", number.unit] for number in found)
+    except OSError as error:
+        raise UserError(f"cannot write {out}.png and .csv: {error.strerror or error}") from error
+    finally:
+        plt.close(figure)
+
+
+def summary(found: Sequence[Number]) -> list[str]:
+    """The last accuracy of every line, and the bytes of every run."""
+    last = {(n.run, n.what): n for n in found if n.panel == "accuracy"}
+    lines = [f"{_name(run)}, {what}: {n.value:.1f} % after {n.where} rounds" for (run, what), n in last.items()]
+    return lines + [f"{_name(n.run)}, {n.what}: {_size(n.value)}" for n in found if n.panel == "bytes"]
+
+
+def title(run: records.Run) -> str:
+    """The setting of a run, in a line."""
+    flags = run.config
+    words = [
+        str(flags.get("data", "")).upper(),
+        f"{flags['m']} clients",
+        f"{100 * flags['beta']:g} % of them in a round" if "beta" in flags else "",
+        f"classes shared out by Dirichlet({flags['alpha']:g})" if "alpha" in flags else "",
+        f"{run.attrs['ranks']} MPI ranks",
+    ]
+    return ", ".join(word for word in words if word)
+
+
+def _evaluated(run: records.Run) -> records.Run:
+    if not np.isfinite(run.rounds.get("test_accuracy", np.nan)).any():
+        raise UserError(f"{run.path} has no test accuracy")
+    return run
+
+
+def _method(run: records.Run) -> str:
+    return str(run.config["method"])
+
+
+def _name(method: str) -> str:
+    return NAMES.get(method, method)
+
+
+def _size(count: float) -> str:
+    """Three digits and a unit of 1024's powers, as the command line writes sizes."""
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.3g} {unit}"
+        count /= 1024
+    return f"{count:.3g} GiB"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,159 @@
+"""The README's figure: its numbers are those of the result files, and the texts quote the kept ones."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import re
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.conftest import ROOT
+from zofl_mpi.run import records
+
+KEPT = ROOT / "analysis/results/a_overview"
+FLAGS = {"data": "mnist", "m": 2, "alpha": 0.1, "rounds": 3}
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The script, imported as Python runs it: from its own folder."""
+    monkeypatch.syspath_prepend(str(ROOT / "analysis"))
+    return importlib.import_module("a_overview")
+
+
+@pytest.fixture
+def result(tmp_path: Path) -> Callable[..., Path]:
+    """Writes a result of 2 clients on 2 ranks by hand; round 2 of 3 is not evaluated."""
+
+    def made(method: str, up: int, columns: tuple[str, ...] = ("test_accuracy",), **flags: Any) -> Path:
+        path = tmp_path / f"{method}.h5"
+        attrs = {"config": {**FLAGS, "method": method, **flags}, "ranks": 2}
+        recorder = records.Recorder.create(path, attrs=attrs, m=2, ranks=2, rounds=3)
+        for r in range(3):
+            row = {"round": r + 1.0, **{name: 0.6 + 0.1 * r + 0.01 * k for k, name in enumerate(columns) if r != 1}}
+            recorder.append(
+                row,
+                steps=["server", "solve"],
+                bytes_down=np.array([[0, 0], [1000, 24]]),
+                bytes_up=np.array([[0, 0], [up, up]]),
+                seconds_compute=np.array([[0.5, 0.0], [0.0, 2.0 + r]]),
+                seconds_wait=np.array([[0.0, 0.0], [1.0, 0.25]]),
+                seconds_comm=np.array([[0.125, 0.0], [0.0, 0.0]]),
+            )
+        return path
+
+    return made
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def pixels(path: Path) -> tuple[int, int]:
+    """Width and height, from a PNG's header."""
+    return struct.unpack(">II", path.read_bytes()[16:24])
+
+
+def test_the_numbers_are_those_of_the_results(script: Any, result: Callable[..., Path], tmp_path: Path) -> None:
+    first = result("zo_hfl", 8, ("test_accuracy", "personal_accuracy"), beta=0.5)
+    assert script.main([str(first), str(result("fedavg", 1024)), "--out", str(tmp_path / "all")]) == 0
+    found: dict[tuple[str, str, str], dict[str, float]] = {}
+    for row in rows(tmp_path / "all.csv"):
+        found.setdefault((row["panel"], row["run"], row["what"]), {})[row["where"]] = float(row["value"])
+    assert found == {
+        ("accuracy", "zo_hfl", "x"): {"1": 60.0, "3": 80.0},
+        ("accuracy", "fedavg", "x"): {"1": 60.0, "3": 80.0},
+        ("accuracy", "zo_hfl", "y_i"): {"1": 61.0, "3": 81.0},
+        ("bytes", "zo_hfl", "down"): {"all": 3072.0},
+        ("bytes", "zo_hfl", "up"): {"all": 48.0},
+        ("bytes", "fedavg", "down"): {"all": 3072.0},
+        ("bytes", "fedavg", "up"): {"all": 6144.0},
+        ("seconds", "zo_hfl", "compute"): {"rank 0": 1.5, "rank 1": 9.0},
+        ("seconds", "zo_hfl", "wait"): {"rank 0": 3.0, "rank 1": 0.75},
+        ("seconds", "zo_hfl", "comm"): {"rank 0": 0.375, "rank 1": 0.0},
+    }
+
+
+def test_the_panels_show_the_numbers(script: Any, result: Callable[..., Path]) -> None:
+    paths = [result("zo_hfl", 8, ("test_accuracy", "personal_accuracy")), result("fedavg", 1024), result("own", 0)]
+    runs = [records.load(path) for path in paths]
+    left, middle, right = script.drawn(script.numbers(runs), "heading").axes
+    lines = {line.get_label(): line.get_xydata() for line in left.get_lines()}
+    assert list(lines) == ["$y_i$ of ZO-HFL's clients", "$x$, ZO-HFL", "$x$, FedAvg", "$x$, own"]
+    assert lines["$x$, FedAvg"] == pytest.approx(np.array([[1, 60], [3, 80]]))
+    assert [bar.get_width() * 2**20 for bar in middle.patches] == pytest.approx([3072, 48, 3072, 6144, 3072, 0])
+    assert [text.get_text() for text in middle.texts] == ["3 KiB", "48 B", "3 KiB", "6 KiB", "3 KiB", "0 B"]
+    assert [bar.get_x() for bar in right.patches] == pytest.approx([0, 0, 1.5, 9.0, 4.5, 9.75])
+    assert [bar.get_width() for bar in right.patches] == pytest.approx([1.5, 9.0, 3.0, 0.75, 0.375, 0])
+    assert [axis.get_xlabel() for axis in (left, middle, right)] == [
+        "finished rounds",
+        "MiB in the whole run",
+        "seconds",
+    ]
+
+
+def test_a_run_that_sends_nothing_has_no_bars(script: Any) -> None:
+    found = [script.Number("bytes", run, "up", "all", size, "B") for run, size in (("a", 5.0), ("b", 0.0))]
+    figure, axis = script.plt.subplots()
+    script.bytes_sent(axis, found)
+    script.plt.close(figure)
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["a\nto the server"]
+
+
+def test_the_heading_tells_the_setting(script: Any, result: Callable[..., Path]) -> None:
+    with_beta, without = result("zo_hfl", 8, beta=0.5), result("server_sgd", 0)
+    assert script.title(records.load(with_beta)) == (
+        "MNIST, 2 clients, 50 % of them in a round, classes shared out by Dirichlet(0.1), 2 MPI ranks"
+    )
+    assert script.title(records.load(without)) == (
+        "MNIST, 2 clients, classes shared out by Dirichlet(0.1), 2 MPI ranks"
+    )
+
+
+@pytest.mark.parametrize(("problem", "sentence"), [("missing", "missing.h5"), ("toy", "has no test accuracy")])
+def test_a_result_that_cannot_be_drawn_is_refused_in_a_sentence(
+    script: Any, result: Callable[..., Path], tmp_path: Path, capsys: Any, problem: str, sentence: str
+) -> None:
+    path = result("toy", 8, ("objective",)) if problem == "toy" else tmp_path / "missing.h5"
+    assert script.main([str(path), "--out", str(tmp_path / "all")]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("a_overview: ")
+    assert sentence in told.err
+    assert len(told.err.splitlines()) == 1
+    assert not list(tmp_path.glob("all*"))
+
+
+def test_a_place_that_cannot_be_written_is_told(script: Any, result: Callable[..., Path], capsys: Any) -> None:
+    path = result("zo_hfl", 8)
+    assert script.main([str(path), "--out", str(path / "all")]) == 2
+    assert "cannot write" in capsys.readouterr().err
+
+
+def test_the_kept_figure_is_of_the_size_that_the_readme_wants() -> None:
+    assert pixels(KEPT.with_suffix(".png")) == (1000, 400)
+
+
+def test_the_kept_numbers_are_those_that_the_texts_quote(script: Any) -> None:
+    """The script draws them, and the words of both READMEs are theirs."""
+    found = [script.Number(**row | {"value": float(row["value"])}) for row in rows(KEPT.with_suffix(".csv"))]
+    assert {number.panel for number in found} == {"accuracy", "bytes", "seconds"}
+    last = {(n.run, n.what): n for n in found if n.panel == "accuracy"}
+    sizes = {(n.run, n.what): script._size(n.value) for n in found if n.panel == "bytes"}
+    assert {n.where for n in last.values()} == {"500"}
+    told = {key: f"{number.value:.1f}" for key, number in last.items()}
+    down, up = ({run: sizes[run, way] for run in ("zo_hfl", "fedavg")} for way in ("down", "up"))
+    sentence = (
+        f"x of ZO-HFL ends at {told['zo_hfl', 'x']} %, of FedAvg at {told['fedavg', 'x']}, of the server alone at "
+        f"{told['server_sgd', 'x']}; the y_i at {told['zo_hfl', 'y_i']}. ZO-HFL's clients receive {down['zo_hfl']} "
+        f"and send {up['zo_hfl']}, FedAvg's {down['fedavg']} and {up['fedavg']}."
+    )
+    for path in ("README.md", "analysis/results/README.md"):
+        assert sentence in re.sub(r"\s+", " ", (ROOT / path).read_text()), path
