@@ -205,9 +205,7 @@ def values(*arguments: str) -> dict[str, Any]:
 @pytest.mark.parametrize("problem", zo_hfl.PROBLEMS)
 def test_every_flag_of_zo_hfl_has_a_help_text(problem: str) -> None:
     groups = groups_of(zo_hfl, "zo_hfl", problem)
-    for cls in groups.values():
-        texts = flags.attribute_texts(cls)
-        assert [name for name in flags.fields_of(cls) if not texts.get(name)] == []
+    assert [leaf.name for cls in groups.values() for leaf in flags.leaves(cls) if not leaf.text] == []
     assert "rounds" in flags.flags_of(groups)
 
 

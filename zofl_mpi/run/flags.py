@@ -42,7 +42,7 @@ def flags_of(groups: Groups) -> dict[str, Any]:
 def fields_of(cls: type[Any]) -> dict[str, Any]:
     """{field: type} of a class, with those of its dataclass fields in their place; without what the run gives."""
     found: dict[str, Any] = {}
-    for leaf in _leaves(cls):
+    for leaf in leaves(cls):
         if leaf.name in found:
             raise UserError(f"the flag --{flag(leaf.name)} occurs twice in {cls.__name__}: rename one of the fields")
         found[leaf.name] = leaf.kind
@@ -89,7 +89,7 @@ def built(cls: type[T], setting: Any, **values: Any) -> T:
         TypeError: no such flag.
         UserError: a value out of range.
     """
-    defaults = {leaf.name: leaf.default for leaf in _leaves(cls)}
+    defaults = {leaf.name: leaf.default for leaf in leaves(cls)}
     unknown = values.keys() - defaults.keys()
     if unknown:
         raise TypeError(f"{cls.__name__} has no flag {', '.join(sorted(unknown))}")
@@ -105,7 +105,7 @@ class _Leaf(NamedTuple):
     text: str
 
 
-def _leaves(cls: type[Any], default: Any = dataclasses.MISSING) -> Iterator[_Leaf]:
+def leaves(cls: type[Any], default: Any = dataclasses.MISSING) -> Iterator[_Leaf]:
     """The flags of a class, those of its dataclass fields in their place; `default`: an instance with the defaults."""
     hints, texts = typing.get_type_hints(cls), attribute_texts(cls)  # type: ignore[arg-type]
     for f in dataclasses.fields(cls):
@@ -114,7 +114,7 @@ def _leaves(cls: type[Any], default: Any = dataclasses.MISSING) -> Iterator[_Lea
         value = _default(f) if default is dataclasses.MISSING else getattr(default, f.name)
         if dataclasses.is_dataclass(hints[f.name]):
             other = f.metadata.get("defaults", {})
-            for leaf in _leaves(cast("type[Any]", hints[f.name]), value):
+            for leaf in leaves(cast("type[Any]", hints[f.name]), value):
                 yield leaf._replace(default=other.get(leaf.name, leaf.default))
         else:
             yield _Leaf(f.name, hints[f.name], value, texts.get(f.name, ""))
@@ -152,7 +152,8 @@ def parse(groups: Groups, arguments: Sequence[str], program: str, description: s
     except SystemExit as exc:
         if exc.code in (0, None):
             raise
-        raise UserError(_mistake(arguments, flags_of(groups)) or " ".join(told.getvalue().split())) from None
+        known = {leaf.name: leaf for cls in groups.values() for leaf in leaves(cls)}
+        raise UserError(_mistake(arguments, known) or " ".join(told.getvalue().split())) from None
     if unknown:
         raise UserError(_unknown(unknown[0], flags_of(groups)))
     return {name: value for part in vars(parsed).values() for name, value in vars(part).items()}
@@ -203,7 +204,7 @@ def _form(title: str, cls: type[Any]) -> type[Any]:
     import tyro
 
     fields = []
-    for leaf in _leaves(cls):
+    for leaf in leaves(cls):
         aliases = [ALIASES[leaf.name]] if leaf.name in ALIASES else None
         kind = leaf.kind
         annotated = Annotated[kind, tyro.conf.arg(help=leaf.text, aliases=aliases)]  # type: ignore[valid-type]
@@ -232,18 +233,20 @@ def _nearest(name: str, known: Mapping[str, Any], prefix: str) -> str:
     return f"; the nearest is {prefix}{flag(near[0])}" if near else ""
 
 
-def _mistake(arguments: Sequence[str], known: Mapping[str, Any]) -> str:
-    """The first flag whose value is of the wrong kind, in a sentence: which flag, which value, what is allowed."""
+def _mistake(arguments: Sequence[str], known: Mapping[str, _Leaf]) -> str:
+    """The first flag whose value is missing or of the wrong kind: which flag, which value, what is allowed."""
     spelled = {alias.removeprefix("--"): name for name, alias in ALIASES.items()}
+    needed = {name for name, leaf in known.items() if leaf.default is dataclasses.MISSING}
     for k, word in enumerate(arguments):
         typed, equals, value = word.partition("=")
         name = spelled.get(typed.removeprefix("--"), typed.removeprefix("--").replace("-", "_"))
         if not typed.startswith("--") or name not in known:
             continue
         values = [value] if equals else list(itertools.takewhile(lambda v: not IS_FLAG(v), arguments[k + 1 :]))
-        if not _fits(known[name], values):
-            return f"{typed} {' '.join(values) or '(nothing)'}: must be {_allowed(known[name])}"
-    return ""
+        needed.discard(name)
+        if not _fits(known[name].kind, values):
+            return f"{typed} {' '.join(values) or '(nothing)'}: must be {_allowed(known[name].kind)}"
+    return next((f"--{flag(name)} (nothing): must be {_allowed(known[name].kind)}" for name in sorted(needed)), "")
 
 
 def _fits(kind: Any, values: Sequence[str]) -> bool:
