@@ -45,7 +45,9 @@ from zofl_mpi.methods.fedavg import FedAvg, FedProx
 from zofl_mpi.methods.scaffold import Scaffold
 from zofl_mpi.methods.zo_hfl import ZOHFL
 from zofl_mpi.rounds.local_sgd import State
+from zofl_mpi.rounds.start import participants
 from zofl_mpi.run.flags import built
+from zofl_mpi.run.setting import Setting
 from zofl_mpi.run.streams import Purpose, Streams
 
 # --- FedAvg
@@ -163,6 +165,14 @@ def test_as_many_take_part_as_in_zo_hfl_and_the_same(beta: float, count: int) ->
     assert {len(set(found)) for found in sets} == {count}
     assert sets == [ZOHFL(setting, beta=beta).participants(r) for r in range(20)]
     assert len({tuple(found) for found in sets}) == math.comb(m, count)
+
+
+@pytest.mark.parametrize(
+    ("clients", "beta", "count"), [(50, 0.57, 29), (100, 0.145, 15), (50, 0.29, 15), (10, 0.05, 1), (10, 0.25, 3)]
+)
+def test_half_a_client_is_rounded_up(clients: int, beta: float, count: int) -> None:
+    """50 * 0.57 is 28.499999999999996 in floats. Mutation: floats; halves to even; halves down."""
+    assert len(participants(Setting(None, STREAMS, (None,) * clients), beta, 0)) == count
 
 
 @pytest.mark.parametrize("cls", [FedAvg, FedProx, Scaffold])

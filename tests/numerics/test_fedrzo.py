@@ -19,7 +19,7 @@ from zofl_mpi.methods.fedrzo_bl import FedRZOBL
 from zofl_mpi.methods.fedrzo_nn import FedRZONN
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems.known.bilevel import BilevelBowls, Coupled
-from zofl_mpi.problems.known.nonsmooth import Bowls
+from zofl_mpi.problems.known.nonsmooth import Bowls, MaxAffine
 from zofl_mpi.rounds.lower import Lower
 from zofl_mpi.rounds.zeroth_order import Local, Report
 from zofl_mpi.run.clients import ClientError
@@ -245,6 +245,24 @@ def test_nothing_draws_on_the_order_of_rounds() -> None:
 
 
 # --- the iterate that is drawn
+
+
+def test_the_printed_bounds_are_those_of_the_paper() -> None:
+    """[B] Proposition 1 for Algorithm 1, Theorem 1 for Algorithm 2. Mutations: a factor; one for the other; no H."""
+    problem, _, data = MaxAffine.random(STREAMS, n, m)
+    of = nn(Setting(problem, STREAMS, data, None, data, None, np.float64), H=7)
+    L0, head = problem.lipschitz, "Proposition 1 asks for gamma at most "
+    lines = {name.removeprefix(head): line for name, line in of.plan(1).items() if " asks for " in name}
+    assert lines == {
+        "1/(4H)": pytest.approx(1 / 28),
+        "eta/(4 L_0 n)": pytest.approx(eta / (4 * L0 * n)),
+        "eta/(12 sqrt(3) B_2 (L_0 n + 1) H), B_2 = 1": pytest.approx(eta / (12 * 3**0.5 * (L0 * n + 1) * 7)),
+    }
+    of = links(H=7)
+    object.__setattr__(of.problem, "lipschitz", 3.0)
+    head = "Theorem 1 asks for gamma at most "
+    lines = {name.removeprefix(head): line for name, line in of.plan(1).items() if " asks for " in name}
+    assert lines == {"1/(8H)": pytest.approx(1 / 56), "eta/(24 (L_0 n + 1))": pytest.approx(eta / (24 * (3 * n + 1)))}
 
 
 def test_every_iterate_is_drawn_alike() -> None:

@@ -77,9 +77,9 @@ def line(*parts: Part, curved: tuple[float, float] = (1.0, 4.0), **flags: Any) -
     return built(FedRZOBL, setting, eta=eta, **flags)
 
 
-def solver(problem: Any, clients: int, **flags: Any) -> Lower:
+def solver(problem: Any, clients: int, parts: tuple[Part, ...] = (), **flags: Any) -> Lower:
     """The lower solver for so many clients."""
-    return Lower(Setting(problem, STREAMS, (Part(0.0),) * clients, dtype=np.float64), **flags)
+    return Lower(Setting(problem, STREAMS, parts or (Part(0.0),) * clients, dtype=np.float64), **flags)
 
 
 def bowls(homogeneous: bool = False, noise: float = 0.0, clients: int = m, **flags: Any) -> FedRZOBL:
@@ -479,6 +479,29 @@ def test_lfd_may_draw_its_clients_by_their_sizes() -> None:
     close(found, y)
     row = clients.account()[0]
     assert row.messages[row.steps.index("lower")].tolist() == messages.tolist() and messages.sum() < 15
+
+
+def test_the_residual_weighs_the_clients_as_the_solver_does() -> None:
+    """The gradient's mean by sizes vanishes at the solution by sizes. Mutation: equal weights, which see 3.3 there."""
+    parts = (Part(1.0, 1.0, 2), Part(2.0, -1.0, 10), Part(4.0, 3.0, 28))
+    sizes, c, a = (np.array([getattr(p, name) for p in parts]) for name in ("size", "c", "a"))
+    y = np.array([(sizes * c) @ a / (sizes @ c)])
+    residuals = {}
+    for sampling in ("size", "all"):
+        of = line(*parts, lower="lfd", sampling=sampling, T_lower="10", H_lower="2")
+        clients = LocalClients(list(of.setting.data), method=of)
+        for _ in clients.ask(of.place, Model(np.zeros(1), 0)):
+            pass
+        residuals[sampling] = of.residual(clients, np.zeros(1), y, shifted=False)
+    close(residuals["size"], 0.0)
+    close(residuals["all"], abs(np.mean(c * (y - a))))
+    assert residuals["all"] > 0.1
+
+
+def test_the_exact_solution_is_not_offered_beside_weights_by_size() -> None:
+    with pytest.raises(UserError, match="--sampling size: the exact solution counts all h_i alike"):
+        solver(Line(), 2, lower="exact", sampling="size", parts=(Part(1.0, 0.0, 2), Part(1.0, 0.0, 3)))
+    solver(Line(), 2, lower="exact", sampling="size")  # equal sizes
 
 
 def test_all_count_alike_otherwise() -> None:

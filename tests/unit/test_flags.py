@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import pytest
 
-from zofl_mpi import zo_hfl
+from zofl_mpi import heron_sfl, zo_hfl
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import flags
 from zofl_mpi.run.plan import RunFlags, groups_of, understand
@@ -195,6 +195,20 @@ def test_two_groups_may_not_share_a_flag() -> None:
         flags.flags_of({"first": Model, "second": Twin})
 
 
+def test_a_flag_of_another_method_or_problem_is_told_with_its_owners() -> None:
+    """Mutations: the nearest flag in its place; methods alone; problems without their roles."""
+    with pytest.raises(
+        UserError, match=r"--uplink is no flag of this method on this problem; it belongs to --method heron$"
+    ):
+        understand(heron_sfl, ["--method", "sflv2", "--uplink", "seeds"])
+    with pytest.raises(UserError, match=r"--filters is no flag .*; it belongs to --problem features$"):
+        understand(zo_hfl, ["--filters", "3"])
+    with pytest.raises(UserError, match=r"--lam is no flag .*; it belongs to --problem softmax, --problem features, "):
+        understand(zo_hfl, ["--method", "fedavg", "--lam", "3"])
+    with pytest.raises(UserError, match="unknown flag --filtres; the nearest is "):
+        understand(zo_hfl, ["--filtres", "3"])
+
+
 # --- ZO-HFL's own flags
 
 
@@ -289,7 +303,10 @@ def test_a_plan_keeps_what_a_run_depends_on_and_the_command_as_typed() -> None:
         ),
         (["--method", "no_such_module:M"], "--method no_such_module:M: No module named 'no_such_module'"),
         (["--method", "zofl_mpi.zo_hfl:Nothing"], "--method zofl_mpi.zo_hfl:Nothing: module 'zofl_mpi.zo_hfl' has no"),
-        (["--problem", "toy", "--alpha", "1"], "unknown flag --alpha"),
+        (
+            ["--problem", "toy", "--alpha", "1"],
+            "--alpha is no flag of this method on this problem; it belongs to --problem softmax",
+        ),
     ],
 )
 def test_a_method_or_problem_that_does_not_exist_is_named(arguments: Sequence[str], words: str) -> None:

@@ -326,6 +326,39 @@ def test_a_checkpoint_and_its_result_name_each_other(name: str, result: str) -> 
     assert loop.result_of(Path("x") / name) == Path("x") / result
 
 
+@pytest.mark.parametrize(
+    ("course", "words"),
+    [
+        ([1.0, 2.0, 0.5], ""),
+        ([1.0, 999.0], ""),
+        ([1.0, 1001.0], "the objective went from 1 after its first round to 1001: smaller steps may help"),
+        ([0.01, -1001.0], "the objective went from 0.01 after"),
+        ([2.0, math.inf], "the objective went from 2 after its first round to inf"),
+        ([2.0, math.nan], "the objective went from 2 after its first round to nan"),
+        ([1e100, 1e100], "the objective went from 1e+100 after its first round to 1e+100"),
+        ([3.0, *[2.0] * 5], ""),
+        ([3.0, *[2.0] * 6], "the objective is the same to the bit for the last 50 rounds"),
+        ([2.0] * 6, "the objective is the same to the bit for the last 50 rounds"),
+        ([2.0] * 6 + [1.0], ""),
+        ([5.0], ""),
+    ],
+    ids=str,
+)
+def test_a_run_that_went_astray_is_told_so(course: list[float], words: str) -> None:
+    """Mutations: signs; a first value below 1 that makes any other far; one evaluation fewer; nan that passes."""
+    totals = Totals(0, last={"objective": 1.0}, course=[(1 + 10 * k, value) for k, value in enumerate(course)])
+    assert totals.astray().startswith(words) and bool(totals.astray()) == bool(words)
+
+
+def test_the_course_is_that_of_the_objective(tmp_path: Path) -> None:
+    totals, _ = run(tmp_path / "a.h5", rounds=9)
+    assert totals.course == [(1, 4.0), (4, 40.0), (8, 144.0), (9, 180.0)] and totals.astray() == ""
+
+
+def test_large_numbers_are_short_on_the_screen() -> None:
+    assert loop.note({"objective": 4.79e118, "test_accuracy": 0.25}) == "test accuracy 0.2500  objective 4.79e+118"
+
+
 def test_a_note_shows_what_is_known() -> None:
     assert loop.note({}) == ""
     assert loop.note({"objective": 1.5, "test_accuracy": 0.25}) == "test accuracy 0.2500  objective 1.5000"

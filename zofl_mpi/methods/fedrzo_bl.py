@@ -135,6 +135,9 @@ class FedRZOBL:
         for flag, asked in (("--exact", self.exact), ("--lower exact", self.solver.lower == "exact")):
             if asked and not hasattr(self.setting.problem, "solution"):
                 raise UserError(f"{flag}: this problem does not know its lower solution; leave it out")
+        unequal = len({len(data) for data in self.setting.data}) > 1
+        if self.exact and unequal and self.solver.weights() is not None:
+            raise UserError("--exact: the exact solution counts all h_i alike, --sampling size by their samples")
 
     @property
     def problem(self) -> Bilevel:
@@ -199,12 +202,12 @@ class FedRZOBL:
         return self.solver.solve(clients, self.lower, x, y, r, shifted=shifted, counted=counted)
 
     def residual(self, clients: Clients, x: Array, y: Array, *, shifted: bool) -> float:
-        """|y - P(y - g)| with g = (1/m) sum_i grad_y h_i on all samples and the projection P onto Y(x); |g| without.
+        """|y - P(y - g)|, g the mean of grad_y h_i on all samples by the solver's weights, P the projection onto Y(x).
 
         Args:
             x: (n,) the point of the call: x + eta v if `shifted`.
         """
-        g = clients.mean(self.slope, At(y, int(shifted)), counted=False).g
+        g = clients.mean(self.slope, At(y, int(shifted)), weights=self.solver.weights(), counted=False).g
         project = getattr(self.problem, "project_lower", None)
         if project is not None:
             g = y - project(x, y - g)
@@ -313,12 +316,13 @@ class FedRZOBL:
             "length of x, n": problem.n,
             "length of y": problem.n_lower,
             "clients, all of which take part": setting.m,
-            **self.local.plan(),
+            **self.local.plan("Theorem 1", self.local.theorem1()),
             "upper level, bytes down, for each client and round": problem.n * itemsize + 8 + 2 * lower,
             "upper level, bytes up, for each client and round": problem.n * itemsize,
             "lower level, calls in a round": 2,
             "lower level, communication rounds of a call at x_0": first.rounds,
             "lower level, local steps of a call at x_0": first.T,
+            "lower level, step size of a call at x_0": first.gamma,
             "lower level, bytes down, for each client and communication round": vectors + 16,
             "lower level, bytes up, for each client and communication round": vectors,
         }

@@ -179,7 +179,7 @@ class FedRZONN:
         return {
             "length of x, n": n,
             "clients, participants in a round": f"{setting.m}, {len(participants(setting, self.beta, 0))}",
-            **local.plan(),
+            **local.plan("Proposition 1", local.proposition1()),
             "bytes down, for each participant and round": n * itemsize + 8,
             "bytes up, for each participant and round": n * itemsize,
             "bytes down and up, all rounds": asked * (2 * n * itemsize + 8),

@@ -88,7 +88,8 @@ class Lower:
         T_lower: local steps of a call: auto, alg3 (2 a ln a, a = max(m, 4 L_h/mu_h, r) + 1), thm1 (the one that [B]'s
             order for lfd needs), or a whole number.
         H_lower: local steps between averagings: auto (paper where the h_i are equal, else 1), paper, or a whole number.
-        gamma_lower: step size of the lower level; 0 for the one that the method's theory takes from mu_h and L_h.
+        gamma_lower: step size of the lower level; 0 for the one that the method's theory takes from mu_h and L_h (Local
+            SGD: Algorithm 3's 1/(mu_h a); where --T-lower is a number min(1/L_h, 2 ln(T + 1)/(mu_h T))).
         batch_lower: samples of a local step, drawn with replacement, the same for both calls; 0 for all of them.
         y0: where both calls start: last (the y that the round before found at its x) or fixed (the problem's first y).
         sampling: lfd: all (every client in each round) or size (m draws with replacement, by their sizes, so that the
@@ -110,6 +111,9 @@ class Lower:
             is_number = text.isdecimal() and int(text) >= (flag == "H_lower")
             demand(text in words or is_number, flag, text, f"{', '.join(words)} or a whole number")
         demand(0 <= self.gamma_lower < math.inf, "gamma_lower", self.gamma_lower, "a step size, at least 0")
+        sizes = {len(data) for data in self.setting.data}
+        if self.lower == "exact" and self.sampling == "size" and len(sizes) > 1:
+            raise UserError("--sampling size: the exact solution counts all h_i alike; take --sampling all")
         demand(self.batch_lower >= 0, "batch_lower", self.batch_lower, "a whole number, at least 0 (0: all samples)")
 
     @property
@@ -213,12 +217,18 @@ class Lower:
             raise UserError("--lower exact: this problem has no solution of its own; take local_sgd, fedac1 or lfd")
         return np.asarray(solution, self.setting.dtype)
 
+    def weights(self) -> dict[int, float] | None:
+        """{i: weight} of the h_i in what is solved; None: all alike."""
+        if self.lower != "lfd" or self.sampling == "all":
+            return None
+        return {i: float(len(data)) for i, data in enumerate(self.setting.data)}
+
     def _sampled(self, r: int, t: int) -> tuple[list[int] | None, dict[int, float] | None]:
         """The participants of communication round t and their weights; None, None for all, equally."""
-        setting = self.setting
-        if self.lower != "lfd" or self.sampling == "all":
+        setting, weights = self.setting, self.weights()
+        if weights is None:
             return None, None
-        sizes = np.array([len(data) for data in setting.data], np.float64)
+        sizes = np.array(list(weights.values()))
         drawn = setting.streams(Purpose.LOWER_PARTICIPANTS, r=r, t=t).choice(
             setting.m, size=setting.m, p=sizes / sizes.sum()
         )

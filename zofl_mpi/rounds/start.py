@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Decimal
 from typing import Any, Literal, final
 
 import numpy as np
@@ -83,7 +84,7 @@ def demand_samples(setting: Setting, flags: str) -> None:
 
 def participants(setting: Setting, beta: float, r: int) -> list[int]:
     """S_r: round(beta m) clients, halves up, at least one, uniformly without replacement; ascending."""
-    count = max(1, math.floor(beta * setting.m + 0.5))
+    count = max(1, int((Decimal(str(beta)) * setting.m).to_integral_value(ROUND_HALF_UP)))  # 50 * 0.57 is 28.5
     return sorted(setting.streams(Purpose.PARTICIPANTS, r=r).permutation(setting.m)[:count].tolist())
 
 

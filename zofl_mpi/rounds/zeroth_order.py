@@ -232,21 +232,41 @@ class Local:
             **lower,
         )
 
-    def plan(self) -> dict[str, str | float]:
-        """The lines of --dry-run on the local steps: the schedule, and the bounds that Theorem 1 puts on gamma."""
-        setting, H, eta = self.setting, self.steps(), self.eta
-        L0, n = getattr(setting.problem, "lipschitz", None), setting.problem.n
+    def plan(self, theory: str, bounds: Mapping[str, float]) -> dict[str, str | float]:
+        """The lines of --dry-run on the local steps: the schedule, and the bounds that the theory puts on gamma.
+
+        Args:
+            theory: "Proposition 1" or "Theorem 1".
+            bounds: {formula: bound}, as far as the problem knows their constants.
+        """
+        H = self.steps()
         lines: dict[str, str | float] = {
             "kernel": self.kernel,
             "local steps of a round, H": H,
             "step size of round 0, gamma": self.stepsize(0),
-            "Theorem 1 asks for gamma at most 1/(4H)": 1 / (4 * H),
         }
-        if L0 is not None:
-            lines["Theorem 1 asks for gamma at most eta/(4 L_0 n)"] = eta / (4 * L0 * n)
+        lines |= {f"{theory} asks for gamma at most {formula}": bound for formula, bound in bounds.items()}
         if self.K:
             lines["rounds that K takes"] = math.ceil(self.K / H)
         return lines
+
+    def proposition1(self) -> dict[str, float]:
+        """{formula: bound} on gamma of [B] Proposition 1; B_2 of its third says how the X_i differ (Assumption 1)."""
+        L0, n, H = getattr(self.setting.problem, "lipschitz", None), self.setting.problem.n, self.steps()
+        bounds = {"1/(4H)": 1 / (4 * H)}
+        if L0 is not None:
+            bounds["eta/(4 L_0 n)"] = self.eta / (4 * L0 * n)
+            third = self.eta / (12 * math.sqrt(3) * (L0 * n + 1) * H)
+            bounds["eta/(12 sqrt(3) B_2 (L_0 n + 1) H), B_2 = 1"] = third
+        return bounds
+
+    def theorem1(self) -> dict[str, float]:
+        """{formula: bound} on gamma of [B] Theorem 1; its first has a maximum of 2 and constants that nobody knows."""
+        L0, n, H = getattr(self.setting.problem, "lipschitz", None), self.setting.problem.n, self.steps()
+        bounds = {"1/(8H)": 1 / (8 * H)}
+        if L0 is not None:
+            bounds["eta/(24 (L_0 n + 1))"] = self.eta / (24 * (L0 * n + 1))
+        return bounds
 
     @property
     def kernel(self) -> str:

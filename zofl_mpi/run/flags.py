@@ -11,7 +11,7 @@ import itertools
 import re
 import tomllib
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, cast
 
@@ -125,8 +125,17 @@ def _default(f: dataclasses.Field[Any]) -> Any:
     return f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
 
 
-def parse(groups: Groups, arguments: Sequence[str], program: str, description: str) -> dict[str, Any]:
+def parse(
+    groups: Groups,
+    arguments: Sequence[str],
+    program: str,
+    description: str,
+    owners: Callable[[str], Sequence[str]] = lambda name: (),
+) -> dict[str, Any]:
     """{field: value} of all flags, given or default.
+
+    Args:
+        owners: tells for a flag that is unknown here with which methods or problems it is known.
 
     Raises:
         UserError: an unknown flag (the nearest is named), a value of the wrong kind.
@@ -155,7 +164,7 @@ def parse(groups: Groups, arguments: Sequence[str], program: str, description: s
         known = {leaf.name: leaf for cls in groups.values() for leaf in leaves(cls)}
         raise UserError(_mistake(arguments, known) or " ".join(told.getvalue().split())) from None
     if unknown:
-        raise UserError(_unknown(unknown[0], flags_of(groups)))
+        raise UserError(_unknown(unknown[0], flags_of(groups), owners))
     return {name: value for part in vars(parsed).values() for name, value in vars(part).items()}
 
 
@@ -221,10 +230,13 @@ def attribute_texts(cls: type[Any]) -> dict[str, str]:
     return {p.arg_name: " ".join((p.description or "").split()) for p in parsed.params}
 
 
-def _unknown(word: str, known: Mapping[str, Any]) -> str:
+def _unknown(word: str, known: Mapping[str, Any], owners: Callable[[str], Sequence[str]]) -> str:
     if not word.startswith("-"):
         return f"{word!r} stands where a flag is expected; flags begin with --"
     name = word.split("=")[0].lstrip("-")
+    places = owners(name.replace("-", "_"))
+    if places:
+        return f"--{name} is no flag of this method on this problem; it belongs to {', '.join(places)}"
     return f"unknown flag --{name}{_nearest(name.replace('-', '_'), known, '--')}; --help lists all"
 
 

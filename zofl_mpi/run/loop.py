@@ -56,6 +56,14 @@ class Schedule:
         return self.checkpoint_every > 0 and (done % self.checkpoint_every == 0 or done == self.rounds)
 
 
+FAR = 1e3
+"""An objective that is so many times its first value has left its start."""
+HUGE = 1e9
+"""An objective beyond this had left its start before the first evaluation."""
+STILL = 6
+"""So many evaluations with the same bits are no progress."""
+
+
 @final
 @dataclass
 class Totals:
@@ -67,6 +75,7 @@ class Totals:
         computing: of each round its wall time and (steps,) the longest computing time of a rank.
         round: the last finished round of the run, 1..R.
         last: the latest value of each column.
+        course: (round, objective) of each evaluation; the test loss where there is no objective.
     """
 
     round: int
@@ -78,6 +87,25 @@ class Totals:
     bytes_up: int = 0
     rounds: int = 0
     last: dict[str, float] = field(default_factory=dict)
+    course: list[tuple[int, float]] = field(default_factory=list)
+
+    def astray(self) -> str:
+        """What is odd about the course of the objective (without one: of the test loss); "" where nothing is."""
+        name = "objective" if "objective" in self.last else "test_loss"
+        values = [value for _, value in self.course]
+        if len(values) < 2:
+            return ""
+        first, last = values[0], values[-1]
+        called = name.replace("_", " ")
+        if not abs(last) <= min(FAR * max(abs(first), 1.0), HUGE):
+            return f"the {called} went from {first:.4g} after its first round to {last:.4g}: smaller steps may help"
+        since = next((k for k in range(len(values) - 1, -1, -1) if values[k] != last), -1) + 1
+        if len(values) - since >= STILL:
+            rounds = self.course[-1][0] - self.course[since][0]
+            return (
+                f"the {called} is the same to the bit for the last {rounds} rounds: larger steps, or --dtype float64?"
+            )
+        return ""
 
     def add(self, row: Row, wall: float, columns: Mapping[str, float]) -> None:
         """Adds a round."""
@@ -90,6 +118,10 @@ class Totals:
         self.rounds += 1
         self.round += 1
         self.last |= {k: v for k, v in columns.items() if not math.isnan(v)}
+        for name in ("objective", "test_loss"):
+            if name in columns:
+                self.course.append((self.round, columns[name]))
+                break
 
     def overlap(self) -> Overlap:
         """How long clients and server computed at once, in all rounds together."""
@@ -222,8 +254,13 @@ def final_of(state: Any) -> dict[str, Any]:
 
 def note(last: Mapping[str, float]) -> str:
     """The last evaluation in a few words."""
-    shown = [("test_accuracy", "test accuracy {:.4f}"), ("objective", "objective {:.4f}")]
-    return "  ".join(text.format(last[name]) for name, text in shown if name in last)
+    shown = [name for name in ("test_accuracy", "objective") if name in last]
+    return "  ".join(f"{name.replace('_', ' ')} {short(last[name])}" for name in shown)
+
+
+def short(value: float) -> str:
+    """A number for the screen: four decimals, or four digits where it is large."""
+    return f"{value:.4f}" if abs(value) < 1e6 else f"{value:.4g}"
 
 
 def _packed(message: Any) -> messages.Bytes:

@@ -104,7 +104,8 @@ def understand(family: Any, arguments: Sequence[str]) -> Plan:
             raise UserError(f"--resume {resume}: that run has --{name} {stored[name]}, this command {value}")
     groups = groups_of(family, method, problem)
     words = [*flags.to_arguments(table, flags.flags_of(groups), config or resume), *arguments]
-    values = flags.parse(groups, words, f"python -m {family.__spec__.name}", family.__doc__ or "")
+    program = f"python -m {family.__spec__.name}"
+    values = flags.parse(groups, words, program, family.__doc__ or "", lambda name: owners_of(family, name))
     if stored:
         _check_same(stored, values, resume)
     return Plan(values, shlex.join(["python", "-m", family.__spec__.name, *arguments]))
@@ -135,6 +136,16 @@ def groups_of(family: Any, method: str, problem: str) -> dict[str, type[Any]]:
     for further in _roles(method, method_class, problem, choice):
         groups |= further
     return {**groups, "method": method_class}
+
+
+def owners_of(family: Any, name: str) -> list[str]:
+    """The family's methods and problems that have a flag of this name, as they are chosen on the command line."""
+    methods = [f"--method {method}" for method, cls in family.METHODS.items() if name in flags.fields_of(cls)]
+    groups = {problem: [*choice.groups.values()] for problem, choice in family.PROBLEMS.items()}
+    for problem, choice in family.PROBLEMS.items():
+        groups[problem] += [cls for role in choice.roles.values() for cls in role.values()]
+    problems = [f"--problem {p}" for p, parts in groups.items() if any(name in flags.fields_of(cls) for cls in parts)]
+    return [*methods, *problems]
 
 
 def _roles(method: str, method_class: Any, problem: str, choice: Any) -> list[Mapping[str, type[Any]]]:

@@ -189,7 +189,7 @@ def closing(totals: loop.Totals, path: Path, done: bool, signal: str) -> str:
         k: v for k, v in totals.last.items() if k in ("test_accuracy", "personal_accuracy", "test_loss", "objective")
     }
     if reached:
-        lines.append("reached   " + "  ".join(f"{k.replace('_', ' ')} {v:.4f}" for k, v in reached.items()))
+        lines.append("reached   " + "  ".join(f"{k.replace('_', ' ')} {loop.short(v)}" for k, v in reached.items()))
     ranks = totals.seconds.reshape(-1, 3)
     compute, wait, comm = ranks[1:].mean(axis=0) if len(ranks) > 1 else ranks[0]
     who = "each client rank on average" if len(ranks) > 1 else "in one process"
@@ -207,6 +207,9 @@ def closing(totals: loop.Totals, path: Path, done: bool, signal: str) -> str:
         )
     lines.append(f"sent      {_bytes(totals.bytes_down)} down to clients, {_bytes(totals.bytes_up)} up to the server")
     lines.append(f"result    {path}")
+    astray = totals.astray()
+    if astray:
+        lines.append(f"warning   {astray}")
     return "\n".join(lines)
 
 
