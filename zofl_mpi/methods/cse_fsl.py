@@ -60,7 +60,7 @@ class CSEFSL:
 
     def evaluate(self, state: State, r: int, clients: Clients) -> Report:
         """The test samples scored by all clients."""
-        return self.training.evaluate(state, clients)
+        return self.training.evaluate(state, r, clients)
 
     @property
     def kernel(self) -> str:

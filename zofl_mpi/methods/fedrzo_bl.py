@@ -20,6 +20,7 @@ from zofl_mpi.errors import UserError, demand
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems import Bilevel
 from zofl_mpi.rounds.lower import Iterate, Lower, Moved, Schedule
+from zofl_mpi.rounds.start import among
 from zofl_mpi.rounds.zeroth_order import Local, Model, Report, Stepped, finite, score_of
 from zofl_mpi.run.clients import Client, Clients
 from zofl_mpi.run.fields import column, part
@@ -274,8 +275,9 @@ class FedRZOBL:
         exact = [self.solver.exact(point) for point in points if self.exact]
         if exact:
             points = np.concatenate([x[None], points])
-        shares = self.local.shares()
-        replies = clients.ask(self.measure, Points(points, np.stack([y, *exact])), counted=False)
+        asked = self.setting.audience(r)
+        shares = among(self.local.shares(), asked)
+        replies = clients.ask(self.measure, Points(points, np.stack([y, *exact])), to=asked, counted=False)
         F = np.asarray(sum(shares[i] * values.f for i, values in replies))
         return self.local.report(
             x,
@@ -283,6 +285,7 @@ class FedRZOBL:
             float(F[0]),
             F[2::2] - F[3::2],
             score_of(self.problem, x, y, self.setting.test),
+            len(asked),
             objective_exact=float(F[1]) if exact else math.nan,
             lower_error=float(np.linalg.norm(y.astype(np.float64) - exact[0])) if exact else math.nan,
         )

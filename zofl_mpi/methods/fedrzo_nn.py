@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from zofl_mpi.errors import demand
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems import Lipschitz
-from zofl_mpi.rounds.start import participants
+from zofl_mpi.rounds.start import among, participants
 from zofl_mpi.rounds.zeroth_order import Local, Model, Report, Stepped, finite, score_of
 from zofl_mpi.run.clients import Client, Clients
 from zofl_mpi.run.fields import column, part
@@ -150,12 +150,13 @@ class FedRZONN:
     # --- reports
 
     def evaluate(self, state: State, r: int, clients: Clients) -> Report:
-        replies = clients.ask(self.probe, Model(state.x, r), counted=False)
+        replies = clients.ask(self.probe, Model(state.x, r), to=self.setting.audience(r), counted=False)
         score = score_of(self.problem, state.x, self.setting.test)  # while the clients compute
-        probes, shares = dict(replies), self.local.shares()
+        probes = dict(replies)
+        shares = among(self.local.shares(), probes)
         differences = sum((shares[i] * p.differences for i, p in probes.items()), np.zeros(self.local.probe))
         objective = math.fsum(shares[i] * p.loss for i, p in probes.items())
-        return self.local.report(state.x, r, objective, differences, score)
+        return self.local.report(state.x, r, objective, differences, score, len(probes))
 
     def probe(self, client: Client, message: Model) -> Probe:
         """Measures, for a report, f_i on all samples, at x and at both ends of each direction."""

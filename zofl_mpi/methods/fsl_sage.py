@@ -207,7 +207,7 @@ class FSLSAGE:
 
     def evaluate(self, state: SageState, r: int, clients: Clients) -> Report:
         """The test samples scored by all clients."""
-        return self.training.evaluate(state, clients)
+        return self.training.evaluate(state, r, clients)
 
     @property
     def kernel(self) -> str:

@@ -51,7 +51,7 @@ class SFLV2:
 
     def evaluate(self, state: State, r: int, clients: Clients) -> Report:
         """The test samples scored by all clients."""
-        return self.training.evaluate(state, clients)
+        return self.training.evaluate(state, r, clients)
 
     @property
     def kernel(self) -> str:
@@ -111,7 +111,7 @@ class SFLV1:
 
     def evaluate(self, state: State, r: int, clients: Clients) -> Report:
         """The test samples scored by all clients."""
-        return self.training.evaluate(state, clients)
+        return self.training.evaluate(state, r, clients)
 
     @property
     def kernel(self) -> str:

@@ -92,6 +92,7 @@ class Report:
     f1: float = column("1", "f_1(x) on all of the server's data")
     f2: float = column("1", "(1/m) sum_i f_{2,i}(x, y_i), y_i from Algorithm 2 at x itself")
     objective: float = column("1", "f_1(x) + f_2(x)")
+    clients_asked: int = column("1", "clients that this evaluation asked; means and sums over clients are over these")
     personal_accuracy: float = column(
         "1", "mean over clients: accuracy of y_i on test samples weighted to the client's own classes"
     )
@@ -261,18 +262,16 @@ class ZOHFL:
 
     def personal(self, client: Client, message: Model) -> Personal:
         """Measures, for a report, the personal model at x itself. Leaves no trace in the client's memory."""
-        problem, test = self.problem, self.setting.test
-        x = message.x
+        problem, x = self.problem, message.x
         y = self.lower(client, x[None], message.r, Purpose.PERSONAL)[0]
         exact = problem.solution(client.i, client.data, x)
-        counts = self.setting.counts
-        mix = None if counts is None else counts[client.i] / counts[client.i].sum()
+        accuracy, accuracy_global = self._accuracies(client.i, y)
         return Personal(
             f2=problem.f2(client.i, x, y),
             loss=problem.score(x, client.data).get("loss", math.nan),
             samples=len(client.data),
-            accuracy=problem.score(y, test, mix).get("accuracy", math.nan),
-            accuracy_global=problem.score(y, test).get("accuracy", math.nan),
+            accuracy=accuracy,
+            accuracy_global=accuracy_global,
             distance=float(np.linalg.norm(x - y)),
             error=math.nan if exact is None else float(np.linalg.norm(y - exact)),
         )
@@ -280,7 +279,7 @@ class ZOHFL:
     # --- reports
 
     def evaluate(self, state: State, r: int, clients: Clients) -> Report:
-        replies = clients.ask(self.personal, Model(state.x, r), counted=False)
+        replies = clients.ask(self.personal, Model(state.x, r), to=self.setting.audience(r), counted=False)
         test = self.problem.score(state.x, self.setting.test)  # while the clients compute
         own = self.problem.score(state.x, self.setting.server)
         f1 = self.problem.f1(state.x, self.setting.server)
@@ -298,6 +297,7 @@ class ZOHFL:
             f1=f1,
             f2=mean("f2"),
             objective=f1 + mean("f2"),
+            clients_asked=len(personal),
             personal_accuracy=mean("accuracy"),
             personal_accuracy_global=mean("accuracy_global"),
             local_distance=mean("distance"),
@@ -326,6 +326,20 @@ class ZOHFL:
         }
 
     # --- details
+
+    def _accuracies(self, i: int, y: Array) -> tuple[float, float]:
+        """The accuracy of y (n,) on the test samples, weighted to client i's own classes, and as they are."""
+        test, counts = self.setting.test, self.setting.counts
+        hits = getattr(self.problem, "hits", None)
+        if hits is None or counts is None:
+            mix = None if counts is None else counts[i] / counts[i].sum()
+            of_mix, of_all = (self.problem.score(y, test, m).get("accuracy", math.nan) for m in (mix, None))
+            return of_mix, of_all
+        found, own = hits(y, test), test.counts()
+        shares = np.where(own > 0, counts[i] / counts[i].sum(), 0.0)
+        with np.errstate(invalid="ignore"):  # 0/0: the test samples have none of the client's classes
+            weighted = np.divide(shares @ (found / np.maximum(own, 1)), shares.sum())
+        return float(weighted), float(found.sum() / own.sum())
 
     def _values(self, i: int, x: Array, y: Array) -> Values:
         return Values(self.problem.f2(i, x[0], y[0]), self.problem.f2(i, x[1], y[1]))

@@ -71,6 +71,9 @@ class Hierarchical(Protocol):
             mix: (C,) class proportions; each class then counts by its share in `mix` in place of its share in `data`.
         """
 
+    # `hits(x, data)`, (C,) how many samples of each class x classifies correctly, is used where a problem has it: both
+    # accuracies of a personal model then take one pass without losses.
+
 
 class Smooth(Protocol):
     """min_x sum_i w_i F_i(x), F_i the mean loss over client i's data: what FedAvg and its kin ask of a problem."""

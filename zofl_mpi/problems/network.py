@@ -167,6 +167,16 @@ class Network(Personalised):
                 sums += rows @ each[labels.cpu().numpy()]
         return {"loss": float(sums[1] / sums[0]), "accuracy": float(sums[2] / sums[0])}
 
+    def hits(self, x: Array, data: Dataset) -> NDArray[np.int64]:
+        """(C,) how many samples of each class in `data` the model x (n,) classifies correctly."""
+        found = np.zeros(self.classes, np.int64)
+        function = self._function
+        with function.at(function.vector(x)):
+            for inputs, labels in self._blocks(data, np.arange(len(data))):
+                right = labels[function.logits(inputs).argmax(dim=1) == labels]
+                found += np.bincount(right.cpu().numpy(), minlength=self.classes)
+        return found
+
     def _blocks(self, data: Dataset, positions: Batch) -> Iterator[tuple[Tensor, Tensor]]:
         """Inputs (b, *input_shape) and labels (b,) of the samples at `positions`, in turn."""
         for block in blocks(positions, BLOCK):

@@ -14,7 +14,7 @@ from zofl_mpi.data import Dataset
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Array, Batch
 from zofl_mpi.problems.kernels.softmax import KERNELS, Minibatches, choose
-from zofl_mpi.problems.sums import BLOCK, QUIET, blocks, class_weights, demand_floats, positions_of
+from zofl_mpi.problems.sums import BLOCK, QUIET, READY, blocks, class_weights, demand_floats, positions_of
 from zofl_mpi.problems.terms import Personalised, Terms, for_client
 from zofl_mpi.run.fields import given
 
@@ -128,6 +128,15 @@ class Softmax(Personalised):
             hit = logits.argmax(axis=1) == labels
             sums += np.stack([np.ones_like(loss), loss, hit]) @ each[labels]
         return {"loss": float(sums[1] / sums[0]), "accuracy": float(sums[2] / sums[0])}
+
+    @QUIET
+    def hits(self, x: Array, data: Dataset) -> NDArray[np.int64]:
+        """(C,) how many samples of each class in `data` the model x (n,) classifies correctly."""
+        found = np.zeros(self.classes, np.int64)
+        for inputs, labels in READY.blocks(data, np.dtype(self.dtype).str + "b" * self.bias, self._blocks):
+            logits = inputs @ x.reshape(self.classes, -1).T
+            found += np.bincount(labels[logits.argmax(axis=1) == labels], minlength=self.classes)
+        return found
 
     @QUIET
     def _gradient(self, y: Array, data: Dataset, batch: Batch) -> Array:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -14,8 +14,44 @@ from zofl_mpi.problems import Batch
 
 QUIET = np.errstate(all="ignore")
 """Values that are not finite are the caller's to find."""
+Block = tuple[NDArray[Any], NDArray[np.int64]]
+"""Inputs (b, p) and labels (b,)."""
 BLOCK = 512
 """Samples that are looked at together when all data are."""
+
+
+@final
+class Ready:
+    """The samples of one data set as they are computed with, for the next model that is measured on it.
+
+    All personal models of a rank are measured on the test samples, whose gathering and scaling takes longer than the
+    product with a small model. Only so much is kept as LIMIT says, so that memory does not grow.
+    """
+
+    LIMIT = 2**26
+    """Bytes of the inputs that are kept, were they all float64."""
+
+    def __init__(self) -> None:
+        self._data: Dataset | None = None
+        self._kind, self._blocks = "", list[Block]()
+
+    def blocks(self, data: Dataset, kind: str, made: Callable[[Dataset, Batch], Iterator[Block]]) -> Iterable[Block]:
+        """Inputs and labels of all of `data`, in turn.
+
+        Args:
+            kind: what else the blocks depend on; with the same data and kind `made` must make the same ones.
+            made: (data, positions) -> the blocks.
+        """
+        if self._data is data and self._kind == kind:
+            return self._blocks
+        positions = np.arange(len(data))
+        if 8 * len(data) * data.features > self.LIMIT:
+            return made(data, positions)
+        self._data, self._kind, self._blocks = data, kind, list(made(data, positions))
+        return self._blocks
+
+
+READY = Ready()
 
 
 def demand_floats(dtype: DTypeLike, what: str) -> None:

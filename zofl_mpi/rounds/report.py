@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.problems import Lipschitz, Smooth
-from zofl_mpi.rounds.start import has_samples
+from zofl_mpi.rounds.start import among, has_samples
 from zofl_mpi.run.clients import Client, Clients
 from zofl_mpi.run.fields import column
 from zofl_mpi.run.setting import Setting
@@ -48,6 +48,7 @@ class Report:
     train_loss: float = column("nat", "the same on all training samples, the server's and the clients'")
     f1: float = column("1", "mean loss of x on the server's data; nan if it has none")
     objective: float = column("1", "sum_i w_i F_i(x), what the clients minimise together")
+    clients_asked: int = column("1", "clients that this evaluation asked; means and sums over clients are over these")
     objective_nonsmooth: float | None = column(
         "1", "objective with the nonsmooth losses whose smooth twin the F_i are", None
     )
@@ -70,23 +71,25 @@ class Reporting:
     def report(self, x: Array, r: int, clients: Clients, weights: Mapping[int, float]) -> Report:
         """The report on the model x (n,) after round r; `weights`: {i: w_i} of the objective."""
         problem, setting = self.setting.problem, self.setting
-        replies = clients.ask(self.measure, Model(x, r), counted=False)
+        replies = clients.ask(self.measure, Model(x, r), to=setting.audience(r), counted=False)
         test = problem.score(x, setting.test)  # while the clients compute
         own = []
         if has_samples(setting):
             own = [Measured(problem.loss(x, setting.server), len(setting.server))]
         measured = dict(replies)
         every = [*own, *measured.values()]
+        shares = among(weights, measured)
         twin = {}
         if has_twin(problem):
-            twin["objective_nonsmooth"] = math.fsum(weights[i] * p.nonsmooth for i, p in measured.items())
+            twin["objective_nonsmooth"] = math.fsum(shares[i] * p.nonsmooth for i, p in measured.items())
             twin["test_smooth_loss"] = test.get("smooth_loss", math.nan)
         return Report(
             test_accuracy=test.get("accuracy", math.nan),
             test_loss=test.get("loss", math.nan),
             train_loss=math.fsum(p.samples * p.loss for p in every) / sum(p.samples for p in every),
             f1=own[0].loss if own else math.nan,
-            objective=math.fsum(weights[i] * p.loss for i, p in measured.items()),
+            objective=math.fsum(shares[i] * p.loss for i, p in measured.items()),
+            clients_asked=len(measured),
             **twin,
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any, Literal, final
@@ -92,6 +93,14 @@ def shares(setting: Setting, weights: str) -> dict[int, float]:
     """{i: w_i} of all clients, summing to 1; `weights`: size or uniform."""
     sizes = [1 if weights == "uniform" else len(data) for data in setting.data]
     return {i: size / sum(sizes) for i, size in enumerate(sizes)}
+
+
+def among(weights: Mapping[int, float], asked: Collection[int]) -> Mapping[int, float]:
+    """{i: w_i} of the clients that were asked, summing to 1; as they are where all were."""
+    if len(asked) == len(weights):
+        return weights
+    total = math.fsum(weights[i] for i in asked)
+    return {i: weights[i] / total for i in asked}
 
 
 def own_gradient(setting: Setting, x: Array, size: int, r: int) -> NDArray[np.float64]:

@@ -55,6 +55,7 @@ class Report:
     objective: float = column("1", "f(x) = sum_i w_i f_i(x) on all of the clients' samples")
     test_loss: float = column("nat", "mean loss of x on the test samples, in the problem's own unit")
     test_accuracy: float = column("1", "share of test samples that x classifies correctly")
+    clients_asked: int = column("1", "clients that this evaluation asked; means and sums over clients are over these")
     set_distance: float = column("1", "largest distance of x to one of the sets X_i")
     gradient_squared: float = column(
         "1", "estimate of |grad f^eta(x) + sum_i w_i (x - P_{X_i}(x))/eta|^2, unbiased, so it may be below 0"
@@ -207,13 +208,21 @@ class Local:
         return np.stack(directions) if directions else np.empty((0, n), setting.dtype)
 
     def report(
-        self, x: Array, r: int, objective: float, differences: Array, score: Mapping[str, float], **lower: float
+        self,
+        x: Array,
+        r: int,
+        objective: float,
+        differences: Array,
+        score: Mapping[str, float],
+        asked: int,
+        **lower: float,
     ) -> Report:
         """The report on the iterate x (n,) after round r.
 
         Args:
             differences: (N,) central differences of f along `directions`.
             score: of x on the test samples, as far as the problem has one.
+            asked: clients that the objective and the differences are means of.
             lower: columns on the lower level.
         """
         shares = self.shares()
@@ -224,6 +233,7 @@ class Local:
         known = {name: scores.pop(name) for name in list(scores) if name in Report.__dataclass_fields__}
         return Report(
             objective=objective,
+            clients_asked=asked,
             set_distance=max(self.eta * float(np.linalg.norm(self.pull(x, own))) for own in self.sets),
             gradient_squared=squared.value,
             gradient_squared_error=squared.error,

@@ -13,7 +13,7 @@ import platform
 import sys
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn, final
 
 from zofl_mpi.errors import UserError
@@ -215,7 +215,8 @@ def build_setting(world: World, family: Any, plan: Plan, chosen: str) -> Setting
     choice = problem_of(family, plan.values["problem"])
     streams = together(world, lambda: Streams(plan.values["seed"]))
     values = together(world, lambda: plan.of_problem(family))
-    return together(world, lambda: choice.build(values, world, streams, plan.values["dtype"], chosen))
+    setting = together(world, lambda: choice.build(values, world, streams, plan.values["dtype"], chosen))
+    return replace(setting, eval_clients=plan.values["eval_clients"])
 
 
 def _serve(world: World, method: Method[Any], stop: Stop) -> int:

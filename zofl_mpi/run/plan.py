@@ -32,6 +32,7 @@ class RunFlags:
         checkpoint_every: rounds between checkpoints; 0 for none but the one when a signal ends the run.
         resume: a result file or its checkpoint: continue that run, with its configuration.
         eval_every: rounds between evaluations; the first and the last round are evaluated in any case.
+        eval_clients: an evaluation asks all clients up to so many; of more, so many drawn anew each time; 0: all.
         config: a TOML file with flags as keys; flags on the command line come first.
         dry_run: print the configuration and the expected cost, and run nothing.
         quiet: print nothing but the last lines.
@@ -46,19 +47,29 @@ class RunFlags:
     checkpoint_every: int = 10
     resume: str = ""
     eval_every: int = 10
+    eval_clients: int = 100
     config: str = ""
     dry_run: bool = False
     quiet: bool = False
 
     def __post_init__(self) -> None:
-        for name, least in (("rounds", 1), ("eval_every", 1), ("checkpoint_every", 0)):
+        for name, least in (("rounds", 1), ("eval_every", 1), ("eval_clients", 0), ("checkpoint_every", 0)):
             value = getattr(self, name)
             demand(value >= least, name, value, f"a whole number, at least {least}")
 
 
 LOCAL = {"out", "force", "resume", "config", "dry_run", "quiet"}
 """Flags of one command, not of a run: the result file does not keep them."""
-CHANGEABLE = LOCAL | {"rounds", "checkpoint_every", "eval_every", "data_dir", "device", "kernel", "convolution"}
+CHANGEABLE = LOCAL | {
+    "rounds",
+    "checkpoint_every",
+    "eval_every",
+    "eval_clients",
+    "data_dir",
+    "device",
+    "kernel",
+    "convolution",
+}
 """What may differ between a run and its continuation: nothing that an iterate depends on (whatever --kernel and
 --convolution say must come to the kernel that the result names)."""
 

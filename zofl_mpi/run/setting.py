@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
 from zofl_mpi.run.clients import Clients
-from zofl_mpi.run.streams import Streams
+from zofl_mpi.run.streams import Purpose, Streams
 
 P = TypeVar("P", covariant=True, default=Any)
 S = TypeVar("S")
@@ -30,6 +30,7 @@ class Setting(Generic[P]):
         counts: (m, C) realised label counts; None where data have no labels.
         dtype: of all vectors.
         fingerprint: tells data sets apart; the same on every rank, and in a run and its continuation.
+        eval_clients: how many clients an evaluation asks at most; 0: all.
     """
 
     problem: P
@@ -40,11 +41,19 @@ class Setting(Generic[P]):
     counts: NDArray[np.int64] | None = None
     dtype: Any = np.float32
     fingerprint: str = ""
+    eval_clients: int = 0
 
     @property
     def m(self) -> int:
         """Number of clients."""
         return len(self.data)
+
+    def audience(self, r: int) -> list[int]:
+        """The clients that the evaluation after round r asks, ascending: all, or `eval_clients` of them drawn anew."""
+        if not 0 < self.eval_clients < self.m:
+            return list(range(self.m))
+        drawn = self.streams(Purpose.AUDIENCE, r=r).choice(self.m, size=self.eval_clients, replace=False)
+        return sorted(drawn.tolist())
 
 
 class Method(Protocol[S]):

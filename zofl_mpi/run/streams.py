@@ -37,6 +37,7 @@ class Purpose(IntEnum):
     AUGMENT = 21  # crops and mirrors of a client's images
     ORDER = 22  # in which order the server meets the clients' uploads of a round
     SPECTRUM = 23  # what a Hessian's spectrum is estimated with: samples, starts, probes
+    AUDIENCE = 24  # clients that an evaluation asks, where it does not ask all
 
 
 @final

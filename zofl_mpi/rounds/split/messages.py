@@ -66,6 +66,7 @@ class Whole:
     buffers: Tensor
     theta_s: Tensor
     buffers_s: Tensor
+    r: int  # the round
 
 
 @final

@@ -29,12 +29,13 @@ class Report:
 
 
 def scored(setting: Setting[Split], client: Client, message: Whole) -> Scored:
-    """Sums over the test samples of client i: every m-th one."""
+    """Sums over the test samples of a client: all clients that are asked share them out."""
     problem, test = setting.problem, setting.test
     theta, buffers, theta_s, buffers_s = (
         problem.placed(t).clone() for t in (message.theta, message.buffers, message.theta_s, message.buffers_s)
     )
-    positions = np.arange(client.i, len(test), setting.m)
+    asked = setting.audience(message.r)
+    positions = np.arange(asked.index(client.i), len(test), len(asked))
     sums: dict[str, float] = {}
     with problem.evaluating(), problem.local.at(theta, buffers), problem.top.at(theta_s, buffers_s):
         for start in range(0, len(positions), BLOCK):
@@ -44,7 +45,7 @@ def scored(setting: Setting[Split], client: Client, message: Whole) -> Scored:
 
 
 def report_of(problem: Split, replies: Sequence[Scored]) -> Report:
-    """The report from the sums of all clients."""
+    """The report from the sums of the clients that were asked."""
     names = {name for reply in replies for name in reply.sums}
     sums = {name: math.fsum(reply.sums.get(name, 0.0) for reply in replies) for name in names}
     return Report(**{f"test_{name}": value for name, value in problem.quality(sums).items()})

@@ -214,7 +214,8 @@ class Training:
         """The mean of the models of the participants `to` by their weights."""
         return clients.mean(self.update, Ask(), to=to, weights=self.shares())  # type: ignore[no-any-return]
 
-    def evaluate(self, state: State, clients: Clients) -> Report:
-        """The test samples scored by all clients."""
-        whole = Whole(state.theta, state.buffers, state.theta_s, state.buffers_s)
-        return report_of(self.problem, [reply for _, reply in clients.ask(self.score, whole, counted=False)])
+    def evaluate(self, state: State, r: int, clients: Clients) -> Report:
+        """The report after round r: the test samples, scored by the clients that an evaluation asks."""
+        whole = Whole(state.theta, state.buffers, state.theta_s, state.buffers_s, r)
+        replies = clients.ask(self.score, whole, to=self.setting.audience(r), counted=False)
+        return report_of(self.problem, [reply for _, reply in replies])
