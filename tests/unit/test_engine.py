@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.mpi.test_engine import *  # noqa: F403  (the tests)
+from tests.mpi.test_engine import Part, Seed
 from tests.threads import run_ranks, serve_or_ask
+from zofl_mpi.run.clients import Client
 from zofl_mpi.run.local import LocalClients
 
 pytestmark: list[Any] = []  # not those of the imported tests, which need mpirun
@@ -31,3 +35,37 @@ def both(request: pytest.FixtureRequest, synchronous: bool) -> Callable[..., tup
         return program(LocalClients(data)), results[0]
 
     return run
+
+
+class Ahead:
+    """A step that notes how many of its items each client has made."""
+
+    length = 12
+
+    def __init__(self) -> None:
+        self.made = {0: 0, 1: 0}
+
+    def stream(self, client: Client, message: Seed) -> Iterator[Part]:
+        for q in range(self.length):
+            self.made[client.i] = q + 1
+            yield Part(0, client.i, q, np.zeros(3))
+        self.made[client.i] = self.length + 1
+        return Part(0, client.i, -1, np.zeros(0))
+
+
+def test_clients_run_ahead_of_a_slow_server_by_four_items_and_no_further(synchronous: bool) -> None:
+    """Two waves wait at the server, two packed items at a rank, one more is computed: that is all the memory it takes.
+
+    Mutations: no room at the server is needed (all at once); DEPTH of either side 1 or 3.
+    """
+    ahead = Ahead()
+
+    def program(clients: Any) -> None:
+        for k, _ in enumerate(clients.ask(ahead.stream, Seed(0))):
+            bound = min(k // 2 + 5, ahead.length + 1)
+            while min(ahead.made.values()) < bound:  # they compute while the server does
+                time.sleep(0.001)
+            time.sleep(0.005)
+            assert max(ahead.made.values()) == bound
+
+    run_ranks(3, lambda world: serve_or_ask(world, ahead, [None] * 2, program), synchronous=synchronous)
