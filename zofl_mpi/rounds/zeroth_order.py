@@ -16,7 +16,7 @@ from zofl_mpi.numerics import zo
 from zofl_mpi.numerics.descent import descend
 from zofl_mpi.numerics.schedules import parse_decay, stepsize
 from zofl_mpi.numerics.stationarity import gradient_squared
-from zofl_mpi.problems import Bilevel, Lipschitz
+from zofl_mpi.problems import Bilevel, Lipschitz, optional
 from zofl_mpi.rounds.start import Start, shares
 from zofl_mpi.run.clients import Client
 from zofl_mpi.run.fields import column
@@ -142,7 +142,7 @@ class Local:
             UserError: a description of no convex set, or sets without a common point.
         """
         setting, own = self.setting, tuple(self.x_set) == ("problem",)
-        gamma, bounded = self.stepsize(0), not own or getattr(setting.problem, "constrained", False)
+        gamma, bounded = self.stepsize(0), not own or optional.constrained(setting.problem)
         if bounded and not gamma < 2 * self.eta:
             raise UserError(
                 f"--gamma {gamma:g}: with sets it must be below 2 eta = {2 * self.eta:g}: a step moves x by gamma/eta "
@@ -235,7 +235,7 @@ class Local:
     def plan(self) -> dict[str, str | float]:
         """The lines of --dry-run on the local steps: the schedule, and the bounds that Theorem 1 puts on gamma."""
         setting, H, eta = self.setting, self.steps(), self.eta
-        L0, n = getattr(setting.problem, "lipschitz", None), setting.problem.n
+        L0, n = optional.lipschitz(setting.problem), setting.problem.n
         lines: dict[str, str | float] = {
             "kernel": self.kernel,
             "local steps of a round, H": H,
@@ -251,13 +251,11 @@ class Local:
     @property
     def kernel(self) -> str:
         """What computes the losses; "own" where the problem does not say."""
-        name = getattr(self.setting.problem, "kernel_name", None)
-        return "own" if name is None else str(name(self.size()))
+        return optional.kernel_name(self.setting.problem, self.size())
 
     def flops(self) -> float:
         """FLOPs of a mini-batch's loss at one point; nan where the problem does not say."""
-        count = getattr(self.setting.problem, "flops_evaluation", None)
-        return math.nan if count is None else float(count(self.size()))
+        return optional.flops_evaluation(self.setting.problem, self.size())
 
     def size(self) -> int:
         """Samples of a local step."""
@@ -293,9 +291,3 @@ def finite(F: NDArray[np.float64], k: int) -> NDArray[np.float64]:
     if not np.isfinite(F).all():
         raise UserError("f_i is not finite at the points of the estimate; a smaller --gamma may help")
     return F
-
-
-def score_of(problem: Any, *arguments: Any) -> Mapping[str, float]:
-    """The problem's score, if it has one and there is something to score."""
-    score = getattr(problem, "score", None)
-    return {} if score is None or not arguments[-1] else score(*arguments)
