@@ -57,7 +57,7 @@ def test_a_head_that_is_the_server_is_a_zero_of_the_alignment_loss(make: Make) -
 
 
 def test_alignment_brings_the_estimate_near_the_servers_gradient() -> None:
-    """Of one buffer and one server; the loss is that before the steps. Mutations: descent on the local loss; a sign."""
+    """One buffer and one server; the loss is that before the steps. Mutations: descent on the local loss; a sign."""
     of = sage(training(setting(mlp)), align_epochs=60)
     clients = LocalClients(list(of.setting.data), method=of)
     state = run(of, 1, clients=clients)
@@ -102,7 +102,7 @@ def test_heads_stay_between_alignments_and_are_each_clients_own() -> None:
 
 @pytest.mark.parametrize("order", ["interleave", "client_major"])
 def test_sage_aligns_with_the_server_after_the_first_uploads(monkeypatch: pytest.MonkeyPatch, order: str) -> None:
-    """Section 8: on the first batch, uploaded before. The client's steps then use the new head.
+    """On the first batch, uploaded before. The client's steps then use the new head.
 
     Mutations: alignment before the server's step; the old head for the first local step.
     """
@@ -138,7 +138,7 @@ def test_the_first_upload_of_an_aligning_round_leaves_no_second_trace() -> None:
 
 @RULES
 def test_sage_whose_head_is_copied_from_the_server_is_sflv2(monkeypatch: pytest.MonkeyPatch, rule: Optimiser) -> None:
-    """Section 8, one client, BatchNorm: theta_s before each batch. Mutation: the copy after the server's step."""
+    """One client, BatchNorm: theta_s before each batch. Mutation: the copy after the server's step."""
     servers: list[Server] = []
     made, moved = Server.__init__, FSLSAGE._moved
 

@@ -34,7 +34,7 @@ from zofl_mpi.rounds.split.client import LocalSteps
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @RULES
 def test_heron_with_the_exact_gradient_is_cse_fsl_to_the_bit(rule: Optimiser, dtype: str) -> None:
-    """Section 5 (a). Mutations: another order, another upload, other moments."""
+    """Mutations: another order, another upload, other moments."""
     flags = {"k": 2, "beta": 0.6, "augment": "crop-flip"}
     heron = run(method(HERON, training(setting(dtype=dtype), rule, **flags), estimate="exact"), 3)
     cse = run(method(CSEFSL, training(setting(dtype=dtype), rule, **flags)), 3)
@@ -121,7 +121,7 @@ def test_directions_have_their_norms_and_their_own_stream() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_clients_that_do_not_step_are_frozen_features_whatever_mu_and_n_p(dtype: str) -> None:
-    """Section 5 (c), (d): to the bit, running statistics too. Mutation: a perturbed pass moves the statistics."""
+    """To the bit, running statistics too. Mutation: a perturbed pass moves the statistics."""
     starts = method(HERON, training(setting(dtype=dtype))).start()
     found = [
         run(method(HERON, training(setting(dtype=dtype), lr_client=0.0), **flags), 2)

@@ -116,7 +116,7 @@ def sizes(*parts: nn.Module) -> list[int]:
 
 
 def test_the_parts_have_the_sizes_of_the_papers_table() -> None:
-    """Section 18. Mutations: a bias in a convolution; a max-pool; a stem of stride 2; a shortcut without BatchNorm."""
+    """[C] Table II. Mutations: a bias in a convolution; max-pool; a stem of stride 2; a shortcut without BatchNorm."""
     with torch.device("meta"):
         x = torch.zeros(2, 3, 32, 32)
         client, head, server = ResNet().parts((3, 32, 32), 10)

@@ -44,7 +44,7 @@ class Texts:
 class Words:
     """Predicts each token from the one before it. Batches are padded to their longest text."""
 
-    takes_one, smashed_shape, device, arithmetic = True, (LONGEST - 1, WIDTH), "cpu", "cpu"
+    takes_one, alike, smashed_shape, device, arithmetic = True, False, (LONGEST - 1, WIDTH), "cpu", "cpu"
 
     def __init__(self) -> None:
         self.client, self.auxiliary, self.server = (part.double() for part in seeded(parts))
@@ -124,7 +124,7 @@ def setting(clients: int = 3) -> Setting[Split]:
 
 @pytest.mark.parametrize("cls", [HERON, CSEFSL, SFLV1, SFLV2])
 def test_the_bytes_of_padded_batches_are_announced(cls: Any) -> None:
-    """Round by round they differ. Mutations: every batch as long as the longest text; the lengths of round 0."""
+    """Round by round they differ. Mutations: every batch as long as the longest text; the lengths of round 0, kept."""
     of = method(cls, training(setting(), h=0))
     clients = LocalClients(list(of.setting.data), method=of)
     state, each, labels = of.start(), [], []

@@ -66,7 +66,7 @@ def returning() -> Streams:
 @pytest.mark.parametrize("state", ["keep", "reset", "average"])
 @RULES
 def test_sflv1_is_fedavg_on_the_unsplit_network(rule: Optimiser, state: str, beta: float) -> None:
-    """Sections 6 and 17: to rounding, BatchNorm included; in turns or client by client.
+    """To rounding, BatchNorm included; in turns or client by client.
 
     Mutations: the server's replicas are one; their moments lost, or kept; the gradient at the cut after the server's
     step; uniform weights; a replica's running statistics not averaged; moments of who rests lost; moments averaged at
