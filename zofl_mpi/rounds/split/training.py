@@ -124,7 +124,7 @@ class Training:
     # --- a client
 
     def batches(self, i: int, r: int) -> Iterator[Batch]:
-        """(B,) positions of each of client i's local steps: passes over the data, shuffled anew, the rest last in each."""
+        """Positions of each of client i's local steps: passes over the data, shuffled anew, the rest last in each."""
         generator, left, size = self.setting.streams(Purpose.BATCH, r=r, i=i), self.steps(i), len(self.setting.data[i])
         while left:
             order: NDArray[Any] = generator.permutation(size)
