@@ -172,6 +172,10 @@ class Split(Protocol):
     def example(self, count: int) -> tuple[Tensor, Tensor]:
         """Inputs and labels of `count` samples, the longest, whose values mean nothing: to count what a step costs."""
 
+    @property
+    def alike(self) -> bool:
+        """Whether all samples are of one size: the bytes of a batch depend on their number alone."""
+
     def upload_bytes(self, data: Any, positions: Batch) -> int:
         """Bytes that the smashed samples of one batch travel as, without labels."""
 
