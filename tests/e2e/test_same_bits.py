@@ -17,6 +17,7 @@ USUAL = ["--rounds", 4, "--eval-every", 2, "--seed", 1, "--alpha", 0.5, "--beta"
 TOY = ["--rounds", 4, "--x0", "random", "--problem"]
 FLOAT64 = ["--dtype", "float64", "--bias", "--samples", "separate", "--radius", 0.1, "--x0", "random"]
 NETWORK = ["--method", "fedavg", "--problem", "cnn", "--batch", 32, "--tau", 2, "--m", 3, "--data"]
+MNIST = ["--alpha", 0.1, "--data", "mnist", "--data-dir"]
 RUNS: dict[str, tuple[list[int], list[Any]]] = {
     "digits": ([0, 1, 2, 3, 5], USUAL),
     "vectors": ([0, 3], [*USUAL, "--exchange", "solutions"]),
@@ -27,21 +28,37 @@ RUNS: dict[str, tuple[list[int], list[Any]]] = {
     "toy": ([0, 3], [*TOY, "toy"]),
     "corner": ([0, 3], [*TOY, "corner"]),
     "network": ([0, 3], [*USUAL, *NETWORK]),
+    "mnist": ([0, 1, 2, 3, 5], [*USUAL, *MNIST]),
+    "mnist-vectors": ([3], [*USUAL, "--exchange", "solutions", *MNIST]),
     "one": ([0], [*USUAL, "--tau", 2]),
     "two": ([0], [*USUAL, "--tau", 2, "--seed", 2]),
 }
 """Name -> on how many ranks, and flags; idle: 2 of 5 ranks have nothing to do. All on so many ranks are one start."""
 
 
+def mnist_of(request: pytest.FixtureRequest) -> Path | None:
+    """The data folder, if MNIST is in it and its test is among those that run."""
+    try:
+        folder: Path = request.getfixturevalue("data_dir")
+    except pytest.skip.Exception:
+        return None
+    wanted = any("mnist" in item.name for item in request.session.items)
+    return folder if wanted and (folder / "mnist").is_dir() else None
+
+
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Runs:
     """results(name, ranks): the result on so many ranks; 0 is without mpirun."""
     folder = tmp_path_factory.mktemp("same_bits")
     images = np.add.outer(np.arange(300), np.arange(784)) * 7 % 256
     np.savez(folder / "images.npz", x=images.astype(np.uint8), y=np.arange(300) % 10)
     commands = {name: flags for name, (_, flags) in RUNS.items()}
     commands["network"] = [*commands["network"], folder / "images.npz"]
-    return Runs(folder, FAMILY, commands, lambda ranks: [name for name, (on, _) in RUNS.items() if ranks in on])
+    data = mnist_of(request)
+    left_out = () if data else ("mnist", "mnist-vectors")
+    for name in ("mnist", "mnist-vectors"):
+        commands[name] = [*commands[name], data]
+    return Runs(folder, FAMILY, commands, lambda n: [k for k, (on, _) in RUNS.items() if n in on and k not in left_out])
 
 
 def agree(results: Runs, name: str, ranks: list[int]) -> Path:
@@ -96,11 +113,8 @@ def test_another_seed_is_another_run(results: Runs) -> None:
 
 
 @pytest.mark.slow
-def test_mnist_has_the_same_bits_on_any_number_of_ranks(tmp_path: Path, data_dir: Path) -> None:
+def test_mnist_has_the_same_bits_on_any_number_of_ranks(results: Runs, data_dir: Path) -> None:
     if not (data_dir / "mnist").is_dir():
         pytest.skip(f"no mnist/ in {data_dir}")
-    flags = [*USUAL, "--data", "mnist", "--data-dir", data_dir, "--alpha", 0.1]
-    runs = {"mnist": flags, "vectors": [*flags, "--exchange", "solutions"]}
-    results = Runs(tmp_path, FAMILY, runs, lambda ranks: runs if ranks == 3 else ["mnist"])
     alone = agree(results, "mnist", [1, 2, 3, 5])
-    assert differences(alone, results("vectors", 3), bytes_too=False) == []
+    assert differences(alone, results("mnist-vectors", 3), bytes_too=False) == []
