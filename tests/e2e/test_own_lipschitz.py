@@ -17,7 +17,7 @@ from zofl_mpi.run import records
 from zofl_mpi.run.streams import Streams
 
 FEDRZO = ["-m", "zofl_mpi.fedrzo"]
-README = (ROOT / "README.md").read_text()
+README = (ROOT / "zofl_mpi/problems/README.md").read_text()
 
 
 def shown(pattern: str) -> str:
