@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
-import json
+import os
 import re
 import shlex
 import subprocess
@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 
 from tests.agreement import differences
-from tests.conftest import ROOT, Completed, run_process
+from tests.conftest import ROOT
+from tests.launch import launch
 from zofl_mpi.data import published
 from zofl_mpi.run import flags, records
 from zofl_mpi.run.grid import __main__ as grid_runner
@@ -178,13 +179,16 @@ def drawn(script: str, words: Sequence[str], capsys: Any) -> None:
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the READMEs' own modules and table."""
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with the READMEs' own modules and table, and a cache of its own."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ZOFL_CACHE", str(tmp_path / "cache"))
     for module, code in own().items():
         (tmp_path / f"{module}.py").write_text(code)
     exec(next(code for code in blocks(ALL, "python") if '"table.npz"' in code), {})
-    return tmp_path
+    yield tmp_path
+    for module in own():
+        sys.modules.pop(module, None)  # another test may have one of this name
 
 
 def test_every_run_is_understood(here: Path, capsys: Any) -> None:
@@ -204,32 +208,13 @@ def test_every_run_is_understood(here: Path, capsys: Any) -> None:
             understand(family, words[3:])
 
 
-SEVERAL = """
-import contextlib, io, json, sys
-from zofl_mpi.run import cli
-
-told = []
-for module, *words in json.loads(sys.argv[1]):
-    with contextlib.redirect_stdout(io.StringIO()) as out:
-        try:
-            cli.main(module, words)
-        except SystemExit as end:
-            if end.code:
-                sys.exit(f"status {end.code} of {module} {' '.join(words)}")
-    told.append(out.getvalue())
-print("told", json.dumps(told))
-"""
-"""Several command lines in one process a rank: starting Python and mpirun costs more than these runs."""
-
-
-def performed(folder: Path, several: Sequence[Sequence[str]], ranks: int = 0, timeout: float = 100.0) -> list[str]:
-    """What the command lines (module, flags) print; all in one start."""
-    start = ["mpirun", "-n", str(ranks)] if ranks else []
-    cache = {"ZOFL_CACHE": str(folder / "cache")}
-    done = run_process([*start, sys.executable, "-c", SEVERAL, json.dumps(several)], timeout, folder, cache)
-    assert done.returncode == 0, done.stderr
-    told = max(re.findall(r"^told (.*)$", done.stdout, re.M), key=len)  # rank 0's: the others print nothing
-    return list(map(str, json.loads(told)))
+def performed(several: Sequence[Sequence[str]], ranks: int = 0) -> list[str]:
+    """What the command lines (module, flags) print, in the current folder; all in one start."""
+    place = {"cwd": Path.cwd(), "env": {"ZOFL_CACHE": os.environ["ZOFL_CACHE"]}} if ranks else {}
+    ended = launch(ranks, [(module, words) for module, *words in several], timeout=300, **place)
+    for words, one in zip(several, ended, strict=True):
+        assert one.status == 0, f"{words}: {one.stderr}"
+    return [one.stdout for one in ended]
 
 
 def shortened(words: Sequence[str], out: str, data_dir: Path | None) -> list[str]:
@@ -250,15 +235,16 @@ def of_files(words: Sequence[str]) -> bool:
 def test_every_run_on_the_digits_runs(here: Path) -> None:
     several = [words for words in runs() if not of_files(words) and not {"--help", "--resume"} & set(words)]
     assert len(several) >= 9
-    told = performed(here, [shortened(words, f"{k}.h5", None) for k, words in enumerate(several)])
+    told = performed([shortened(words, f"{k}.h5", None) for k, words in enumerate(several)])
     for words, text in zip(several, told, strict=True):
         assert ("bytes down" if "--dry-run" in words else "result    ") in text
 
 
+@pytest.mark.slow
 def test_every_run_on_files_runs(here: Path, data_dir: Path) -> None:
     several = [words for words in runs() if of_files(words)]
     assert len(several) == 5
-    told = performed(here, [shortened(words, f"{k}.h5", data_dir) for k, words in enumerate(several)])
+    told = performed([shortened(words, f"{k}.h5", data_dir) for k, words in enumerate(several)])
     for words, text in zip(several, told, strict=True):
         assert ("bytes down" if "--dry-run" in words else "result    ") in text
 
@@ -280,7 +266,7 @@ def test_every_snippet_is_run_here(here: Path, capsys: Any) -> None:
     """A module by the commands that name it, as above and below; all others after one another, beside a result."""
     scripts = [code for code in blocks(ALL, "python") if code not in own().values()]
     assert set(own()) == {"fedsgd", "mynet", "mysplit", "risk"} and len(scripts) == 3
-    performed(here, [["zofl_mpi.zo_hfl", "--rounds", "2", "--checkpoint-every", "1", "--quiet", "--out", "mnist.h5"]])
+    performed([["zofl_mpi.zo_hfl", "--rounds", "2", "--checkpoint-every", "1", "--quiet", "--out", "mnist.h5"]])
     (here / "table.npz").unlink()
     for code in scripts:
         exec(compile(code, "README.md", "exec"), {})
@@ -288,17 +274,18 @@ def test_every_snippet_is_run_here(here: Path, capsys: Any) -> None:
     shown = capsys.readouterr().out
     assert "test_accuracy" in shown and "(640,)" in shown and "mean loss of x on the test samples" in shown
     (resume,) = [words for words in runs() if "--resume" in words]
-    (told,) = performed(here, [[called(resume), *resume[3:], "--rounds", "3", "--quiet"]])
+    (told,) = performed([[called(resume), *resume[3:], "--rounds", "3", "--quiet"]])
     assert "mnist.h5" in told and records.load("mnist.h5").length == 3
 
 
-def test_the_modules_run_on_any_number_of_ranks_and_learn(here: Path, mpirun: Callable[..., Completed]) -> None:
+@pytest.mark.slow
+def test_the_modules_run_on_any_number_of_ranks_and_learn(here: Path) -> None:
     """FedSGD, a network, and a network in three parts, whose server's part learns with either uplink."""
     named = {module: next(words for words in runs() if any(f"{module}:" in word for word in words)) for module in own()}
     several = {module: [called(named[module]), *named[module][3:]] for module in ("fedsgd", "mynet", "mysplit")}
     several["seeds"] = [*several["mysplit"], "--uplink", "seeds"]
     for ranks in (0, 3):
-        performed(here, [[*words, "--out", f"{name}-{ranks}.h5"] for name, words in several.items()], ranks)
+        performed([[*words, "--out", f"{name}-{ranks}.h5"] for name, words in several.items()], ranks)
     for name in several:
         assert differences(here / f"{name}-0.h5", here / f"{name}-3.h5") == [], name
         assert records.load(here / f"{name}-0.h5").rounds["test_accuracy"][-1] > 0.8, name
@@ -319,7 +306,7 @@ def test_the_quickstart_prints_what_the_readme_shows(here: Path) -> None:
     assert "mpirun -n 11 python -m zofl_mpi.zo_hfl --gamma 1`" in TEXT["README.md"]
     assert "python -m zofl_mpi.zo_hfl --gamma 1 " in (ROOT / "jobs/quickstart.sh").read_text()
     plain = [["zofl_mpi.zo_hfl", *gamma, "--quiet", "--out", f"{len(gamma)}.h5"] for gamma in (["--gamma", "1"], [])]
-    told, _ = performed(here, plain)
+    told, _ = performed(plain)
     number = r"\d+\.\d+"
     reached, was = (text.splitlines()[0] for text in (told, shown))
     assert re.sub(number, "#", reached) == re.sub(number, "#", was)
