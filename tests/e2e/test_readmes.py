@@ -294,10 +294,13 @@ def test_the_modules_run_on_any_number_of_ranks_and_learn(here: Path) -> None:
     assert (dense.table()["bytes_up"] > seeds.table()["bytes_up"]).all()
 
 
-def test_the_method_of_the_readme_is_short_and_its_docstring_is_help() -> None:
-    (code,) = [code for code in blocks(TEXT["README.md"], "python") if "class FedSGD" in code]
-    assert len(code.splitlines()) <= 40
+def test_the_readme_and_its_method_are_short(here: Path, capsys: Any) -> None:
+    """And the method's docstring is its help."""
     assert len(TEXT["README.md"].splitlines()) <= 220
+    assert len(own()["fedsgd"].splitlines()) <= 40
+    with pytest.raises(SystemExit, match=r"^0$"):
+        understand(importlib.import_module("zofl_mpi.zo_hfl"), ["--method", "fedsgd:FedSGD", "--help"])
+    assert re.search(r"--gamma FLOAT +step size\. \(default: 0\.5\)", capsys.readouterr().out)
 
 
 def test_the_quickstart_prints_what_the_readme_shows(here: Path) -> None:
@@ -318,15 +321,16 @@ def test_the_quickstart_prints_what_the_readme_shows(here: Path) -> None:
 
 
 def test_the_measured_numbers_are_those_of_the_results() -> None:
-    """Every number of the table and of the results' paragraph stands in analysis/results/README.md."""
-    results = (ROOT / "analysis/results/README.md").read_text()
+    """Every number of the table, and in the results' paragraph with what it counts, is in the results."""
+    results = re.sub(r"\s+", " ", (ROOT / "analysis/results/README.md").read_text())
     table = re.findall(r"^\| .* \| (.*) \| `[^|]*` \|$", TEXT["README.md"], re.M)
-    assert len(table) >= 12
     (honest,) = re.findall(r"^## Results, honestly\n(.*?)^## ", TEXT["README.md"], re.S | re.M)
-    numbers = [n for text in (*table, honest) for n in re.findall(r"\d[\d,]*\.?\d*(?: ± \d+\.\d+)?", text)]
-    assert len(numbers) > 30
-    for number in numbers:
-        assert re.search(rf"(?<![\d.]){re.escape(number)}(?![\d]|\.\d)", results), number
+    numbers = [n for text in table for n in re.findall(r"\d[\d,]*\.?\d*(?: ± \d+\.\d+)?", text)]
+    counted = r"\d+(?:\.\d+)?(?: (?:to|and|±) \d+(?:\.\d+)?)*(?: %| points)?"
+    phrases = re.findall(counted, re.sub(r"\s+", " ", honest).replace("Table 1's", ""))
+    assert len(table) >= 12 and len(numbers) > 20 and len(phrases) >= 7
+    for text in (*numbers, *phrases):
+        assert re.search(rf"(?<![\d.]){re.escape(text)}(?!\d|\.\d)", results), text
 
 
 # --- names
