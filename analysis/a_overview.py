@@ -4,7 +4,7 @@
       mpirun -n 3 python -m zofl_mpi.zo_hfl --method $run --data mnist --data-dir data \\
         --m 10 --alpha 0.1 --rounds 500 --out results/overview/${run%% *}.h5
     done
-    python analysis/a_overview.py results/overview/{zo_hfl,fedavg,server_sgd}.h5 --out analysis/results/a_overview
+    python analysis/a_overview.py results/overview/{zo_hfl,fedavg,server_sgd}.h5
 
 OUT.png and OUT.csv, the numbers in it. Left: the test accuracy of every run's x, and the first run's
 `personal_accuracy`, that of its clients' y_i on test samples weighted to the client's own classes. Middle: the bytes of
@@ -14,37 +14,28 @@ the runs that send any. Right: the seconds of the first run's ranks.
 from __future__ import annotations
 
 import argparse
-import csv
 import math
-import sys
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
 
-import matplotlib
-
-matplotlib.use("Agg")  # before pyplot: a node of a cluster has no display
 import matplotlib.pyplot as plt
 import numpy as np
+from shared import command, files
+from shared.figures import BLUE, GREEN, ORANGE, SKY
+from shared.wording import METHODS
 
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import records
 
-NAMES = {
-    "zo_hfl": "ZO-HFL",
-    "fedavg": "FedAvg",
-    "fedprox": "FedProx",
-    "scaffold": "SCAFFOLD",
-    "server_sgd": "server alone",
-}
-# Okabe and Ito's colours, told apart by colour-blind readers; line styles differ too, for print in grey.
-LINES = (("#0072B2", "-"), ("#D55E00", "-"), ("0.35", ":"), ("#009E73", "-."))
-PERSONAL = ("#56B4E9", "--")
-DOWN, UP = "#0072B2", "#D55E00"
+NAMES = METHODS | {"server_sgd": "server alone"}
+LINES = ((BLUE, "-"), (ORANGE, "-"), ("0.35", ":"), (GREEN, "-."))
+PERSONAL = (SKY, "--")
+DOWN, UP = BLUE, ORANGE
 WAYS = {"down": "to the clients", "up": "to the server"}
 MIB = 2.0**20
-PARTS = (("compute", "computing", "#0072B2"), ("wait", "waiting", "0.8"), ("comm", "sending", "#D55E00"))
+PARTS = (("compute", "computing", BLUE), ("wait", "waiting", "0.8"), ("comm", "sending", ORANGE))
 
 
 @final
@@ -68,21 +59,18 @@ class Number:
     unit: str
 
 
-def main(words: list[str] | None = None) -> int:
-    """Write the figure and its numbers and print the last ones; 2 and one sentence if a result cannot be drawn."""
+def main(words: list[str] | None = None) -> None:
+    """Write figure and numbers, print the last ones; exit status 2 and one sentence if a result does not fit."""
     parser = argparse.ArgumentParser(description="The README's figure.")
-    parser.add_argument("results", type=Path, nargs="+", help="HDF5 results; y_i and seconds are the first one's")
-    parser.add_argument("--out", type=Path, required=True, help="figure and numbers, without .png and .csv")
+    parser.add_argument("result", type=Path, nargs="+", help="HDF5 results; y_i and seconds are the first one's")
+    command.add_out(parser, "a_overview")
     flags = parser.parse_args(words)
-    try:
-        runs = [_evaluated(records.load(path)) for path in flags.results]
+    with command.refusals("a_overview"):
+        runs = [_evaluated(records.load(path)) for path in flags.result]
         found = numbers(runs)
-        save(found, drawn(found, title(runs[0])), flags.out)
-    except UserError as error:
-        print(f"a_overview: {error}", file=sys.stderr)
-        return 2
-    print("\n".join(summary(found)))
-    return 0
+        files.write_csv(flags.out, [asdict(number) for number in found])
+        keep(drawn(found, title(runs[0])), flags.out)
+        print("\n".join(summary(found)))
 
 
 def numbers(runs: Sequence[records.Run]) -> list[Number]:
@@ -110,7 +98,7 @@ def _accuracies(run: records.Run, what: str, column: str) -> list[Number]:
 
 
 def drawn(found: Sequence[Number], heading: str) -> Any:
-    """A matplotlib figure of 1000 x 400 pixels."""
+    """The figure, of 1000 x 400 pixels."""
     with plt.rc_context({"font.size": 8.5, "axes.titlesize": 9}):
         figure, axes = plt.subplots(1, 3, figsize=(8, 3.2), dpi=125, layout="constrained", width_ratios=(1.45, 1, 1))
         panels: tuple[Callable[[Any, Sequence[Number]], None], ...] = (accuracy, bytes_sent, seconds)
@@ -122,7 +110,7 @@ def drawn(found: Sequence[Number], heading: str) -> Any:
 
 
 def accuracy(axis: Any, found: Sequence[Number]) -> None:
-    """Test accuracy in % over finished rounds, a line for every run and one for the y_i."""
+    """Draws test accuracy in % over finished rounds, a line for every run and one for the y_i."""
     lines = dict.fromkeys((n.run, n.what) for n in found)
     styles = dict(zip(dict.fromkeys(run for run, _ in lines), LINES, strict=False))
     for run, what in sorted(lines, key=lambda line: line[1] == "x"):  # the y_i first
@@ -141,7 +129,7 @@ def accuracy(axis: Any, found: Sequence[Number]) -> None:
 
 
 def bytes_sent(axis: Any, found: Sequence[Number]) -> None:
-    """Bytes to the clients and to the server, a pair of bars for every run that sends any."""
+    """Draws bytes to the clients and to the server, a pair of bars for every run that sends any."""
     senders = [run for run in dict.fromkeys(n.run for n in found) if any(n.value for n in found if n.run == run)]
     bars = [n for run in senders for n in found if n.run == run]
     for place, bar in enumerate(bars):
@@ -156,7 +144,7 @@ def bytes_sent(axis: Any, found: Sequence[Number]) -> None:
 
 
 def seconds(axis: Any, found: Sequence[Number]) -> None:
-    """Seconds of every rank, in three parts."""
+    """Draws the seconds of every rank, in three parts."""
     ranks = list(dict.fromkeys(n.where for n in found))
     start = np.zeros(len(ranks))
     for what, label, color in PARTS:
@@ -172,22 +160,20 @@ def seconds(axis: Any, found: Sequence[Number]) -> None:
     axis.legend(frameon=False, loc="upper left", ncols=3, handlelength=0.9, columnspacing=0.9, borderaxespad=0)
 
 
-def save(found: Sequence[Number], figure: Any, out: Path) -> None:
-    """OUT.png and OUT.csv.
+def keep(figure: Any, out: Path) -> None:
+    """Writes OUT.png alone, in its own size, prints its path and closes the figure.
 
     Raises:
-        UserError: they cannot be written.
+        UserError: it cannot be written.
     """
+    name = out.with_name(out.name + ".png")
     try:
-        figure.savefig(out.with_name(out.name + ".png"))
-        with out.with_name(out.name + ".csv").open("w", newline="") as file:
-            rows = csv.writer(file, lineterminator="\n")
-            rows.writerow([field.name for field in fields(Number)])
-            rows.writerows([*astuple(number)[:4], f"{number.value:.6g}", number.unit] for number in found)
+        figure.savefig(name)
     except OSError as error:
-        raise UserError(f"cannot write {out}.png and .csv: {error.strerror or error}") from error
+        raise UserError(f"cannot write {name}: {error.strerror or error}") from error
     finally:
         plt.close(figure)
+    print(name)
 
 
 def summary(found: Sequence[Number]) -> list[str]:
@@ -234,4 +220,4 @@ def _size(count: float) -> str:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

@@ -17,13 +17,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -33,13 +34,13 @@ from torch import Tensor, nn
 
 from zofl_mpi.methods.heron import HERON
 from zofl_mpi.problems import Split
-from zofl_mpi.rounds.split.client import kept
-from zofl_mpi.rounds.split.messages import Ask, Model, Smashed, State, Update
+from zofl_mpi.rounds.split.messages import Ask, Model, Smashed, State
 from zofl_mpi.rounds.split.server import Server
-from zofl_mpi.rounds.split.training import Training, first_state
+from zofl_mpi.rounds.split.training import Training
 from zofl_mpi.run import records
 from zofl_mpi.run.clients import Client, Clients
 from zofl_mpi.run.device import cores
+from zofl_mpi.run.fields import column, part
 from zofl_mpi.run.setting import Setting
 
 RANKS, BATCH, FEATURES, N_P = 3, 32, 16, 3
@@ -98,8 +99,24 @@ class Finished:
 
 
 @dataclass(frozen=True)
+class Timed(State):
+    """HERON's state, with the CPU seconds of the round."""
+
+    client_cpu: float = column("s", "the longest of the clients' threads", math.nan)
+    clients_cpu: float = column("s", "the threads of all clients", math.nan)
+    server_cpu: float = column("s", "the server's thread", math.nan)
+    client_process: float = column("s", "the longest of the clients' processes", math.nan)
+    server_process: float = column("s", "the server's process", math.nan)
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """No report: evaluations cost nothing."""
+
+
+@dataclass(frozen=True)
 class Measured:
-    """HERON's round with CPU times, streamed or in lockstep; its evaluations report these times and cost nothing.
+    """HERON's round with CPU times, streamed or in lockstep.
 
     Attributes:
         setting: problem, data and random numbers.
@@ -109,30 +126,20 @@ class Measured:
     """
 
     needs: ClassVar[type] = Split
-    setting: Setting
-    training: Training = field(default_factory=Training)
+    setting: Setting[Split]
+    training: Training = part()
     n_p: int = 1
     asks: Literal["streaming", "lockstep"] = "streaming"
 
     @cached_property
     def heron(self) -> HERON:
-        return HERON(self.setting, self.training, n_p=self.n_p)
+        return HERON(self.setting, training=self.training, n_p=self.n_p)
 
-    @cached_property
-    def work(self) -> dict[int, Generator[Smashed, None, Finished]]:
-        """The rounds in progress of this process's clients, in lockstep."""
-        return {}
+    def start(self) -> Timed:
+        return Timed(**vars(self.training.start()))
 
-    @cached_property
-    def cpu(self) -> dict[str, float]:
-        """Of the last round, at rank 0."""
-        return {}
-
-    def start(self) -> State:
-        return first_state(self.setting, self.training)
-
-    def round(self, state: State, r: int, clients: Clients) -> State:
-        [to], main = self.training.groups(self.setting, r), Server(self.setting, self.training, state)
+    def round(self, state: Timed, r: int, clients: Clients) -> Timed:
+        [to], main = self.training.groups(r), Server.of(self.training, state)
         message, own, told, began = Model(state.theta, state.buffers, r), 0.0, [], time.process_time()
         streamed = self.asks == "streaming"
         for _, item in clients.ask(self.train, message, to=to) if streamed else self.one_by_one(clients, message, to):
@@ -143,11 +150,15 @@ class Measured:
                 case Finished():
                     told.append(item)
             own += time.thread_time() - since
-        mean = clients.mean(self.update, Ask(), to=to, weights=self.training.shares(self.setting))
-        each = [item.cpu for item in told]
-        self.cpu.update(client_cpu=max(each), clients_cpu=sum(each), client_process=max(i.process for i in told))
-        self.cpu.update(server_cpu=own, server_process=time.process_time() - began)
-        return main.state(mean, np.nan)
+        new, each = main.state(self.training.mean(clients, to), math.nan), [item.cpu for item in told]
+        return Timed(
+            **vars(new),
+            client_cpu=max(each),
+            clients_cpu=sum(each),
+            server_cpu=own,
+            client_process=max(item.process for item in told),
+            server_process=time.process_time() - began,
+        )
 
     def one_by_one(self, clients: Clients, message: Model, to: list[int]) -> Iterator[tuple[int, Any]]:
         """The same items in the same order; no client computes before the server asks for the next."""
@@ -172,27 +183,19 @@ class Measured:
             yield upload
 
     def begin(self, client: Client, message: Model) -> Smashed | Finished:
-        self.work[client.i] = self.train(client, message)
+        client.scratch["steps"] = self.train(client, message)
         return self.proceed(client, Ask())
 
     def proceed(self, client: Client, message: Ask) -> Smashed | Finished:
+        steps: Generator[Smashed, None, Finished] = client.scratch["steps"]
         try:
-            return next(self.work[client.i])
+            return next(steps)
         except StopIteration as stop:
             finished: Finished = stop.value
             return finished
 
-    def update(self, client: Client, message: Ask) -> Update:
-        return kept(self.training, client)
-
-    def evaluate(self, state: State, r: int, clients: Clients) -> dict[str, float]:
-        return dict(self.cpu)
-
-    def columns(self) -> Mapping[str, tuple[str, str]]:
-        return {}
-
-    def plan(self, rounds: int) -> dict[str, str | float]:
-        return {"kernel": self.heron.plan(rounds)["kernel"]}
+    def evaluate(self, state: Timed, r: int, clients: Clients) -> Nothing:
+        return Nothing()
 
 
 class Round(NamedTuple):

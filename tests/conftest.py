@@ -38,7 +38,7 @@ def _note_start(event: str, args: tuple[Any, ...]) -> None:
     """A line in the file STARTS for each process that a test starts: how many this is, and the command."""
     if event == "subprocess.Popen":
         words = [str(word) for word in args[1]]
-        if words[0] == "git":  # a run in this process asks for the revision
+        if words[0] in ("git", "uname"):  # a run in this process asks for the revision and the machine
             return
         ranks = sum(int(words[k + 1]) for k, word in enumerate(words) if word == "-n" and "mpirun" in words[0])
         with Path(STARTS).open("a") as file:

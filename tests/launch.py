@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
@@ -115,10 +115,18 @@ class Runs:
 
     Args:
         commands: name -> arguments without --out and --quiet.
+        wanted: ranks -> the names of those that run on so many; all of them if it is not given.
     """
 
-    def __init__(self, folder: Path, module: str, commands: Mapping[str, Sequence[object]]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        module: str,
+        commands: Mapping[str, Sequence[object]],
+        wanted: Callable[[int], Iterable[str]] | None = None,
+    ) -> None:
         self.folder, self.module, self.commands = folder, module, commands
+        self.wanted = wanted or (lambda ranks: commands)
         self.done: dict[int, dict[str, Ended]] = {}
 
     def __call__(self, name: str, ranks: int) -> Path:
@@ -131,10 +139,9 @@ class Runs:
         return self.folder / f"{name}-{ranks}.h5"
 
     def _made(self, ranks: int) -> dict[str, Ended]:
-        runs = [
-            (self.module, [*words, "--quiet", "--out", self.path(name, ranks)]) for name, words in self.commands.items()
-        ]
-        ended = dict(zip(self.commands, launch(ranks, runs, timeout=300), strict=True))
+        names = list(self.wanted(ranks))
+        runs = [(self.module, [*self.commands[n], "--quiet", "--out", self.path(n, ranks)]) for n in names]
+        ended = dict(zip(names, launch(ranks, runs, timeout=300), strict=True))
         failed = {name: one.stderr for name, one in ended.items() if one.status or "arning" in one.stderr}
         assert not failed, failed
         return ended

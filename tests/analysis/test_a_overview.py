@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import importlib
 import re
 import struct
 from collections.abc import Callable
@@ -13,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.analysis.made import refused, table_of
 from tests.conftest import ROOT
 from zofl_mpi.run import records
 
@@ -21,10 +20,8 @@ FLAGS = {"data": "mnist", "m": 2, "alpha": 0.1, "rounds": 3}
 
 
 @pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The script, imported as Python runs it: from its own folder."""
-    monkeypatch.syspath_prepend(str(ROOT / "analysis"))
-    return importlib.import_module("a_overview")
+def overview(script: Callable[[str], Any]) -> Any:
+    return script("a_overview")
 
 
 @pytest.fixture
@@ -51,21 +48,17 @@ def result(tmp_path: Path) -> Callable[..., Path]:
     return made
 
 
-def rows(path: Path) -> list[dict[str, str]]:
-    with path.open() as file:
-        return list(csv.DictReader(file))
-
-
 def pixels(path: Path) -> tuple[int, int]:
     """Width and height, from a PNG's header."""
     return struct.unpack(">II", path.read_bytes()[16:24])
 
 
-def test_the_numbers_are_those_of_the_results(script: Any, result: Callable[..., Path], tmp_path: Path) -> None:
+def test_the_numbers_are_those_of_the_results(overview: Any, result: Callable[..., Path], tmp_path: Path) -> None:
     first = result("zo_hfl", 8, ("test_accuracy", "personal_accuracy"), beta=0.5)
-    assert script.main([str(first), str(result("fedavg", 1024)), "--out", str(tmp_path / "all")]) == 0
+    overview.main([str(first), str(result("fedavg", 1024)), "--out", str(tmp_path / "all")])
+    assert pixels(tmp_path / "all.png") == (1000, 400)
     found: dict[tuple[str, str, str], dict[str, float]] = {}
-    for row in rows(tmp_path / "all.csv"):
+    for row in table_of(tmp_path / "all.csv"):
         found.setdefault((row["panel"], row["run"], row["what"]), {})[row["where"]] = float(row["value"])
     assert found == {
         ("accuracy", "zo_hfl", "x"): {"1": 60.0, "3": 80.0},
@@ -81,10 +74,12 @@ def test_the_numbers_are_those_of_the_results(script: Any, result: Callable[...,
     }
 
 
-def test_the_panels_show_the_numbers(script: Any, result: Callable[..., Path]) -> None:
+def test_the_panels_show_the_numbers(overview: Any, result: Callable[..., Path]) -> None:
     paths = [result("zo_hfl", 8, ("test_accuracy", "personal_accuracy")), result("fedavg", 1024), result("own", 0)]
     runs = [records.load(path) for path in paths]
-    left, middle, right = script.drawn(script.numbers(runs), "heading").axes
+    figure = overview.drawn(overview.numbers(runs), "heading")
+    overview.plt.close(figure)
+    left, middle, right = figure.axes
     lines = {line.get_label(): line.get_xydata() for line in left.get_lines()}
     assert list(lines) == ["$y_i$ of ZO-HFL's clients", "$x$, ZO-HFL", "$x$, FedAvg", "$x$, own"]
     assert lines["$x$, FedAvg"] == pytest.approx(np.array([[1, 60], [3, 80]]))
@@ -99,41 +94,43 @@ def test_the_panels_show_the_numbers(script: Any, result: Callable[..., Path]) -
     ]
 
 
-def test_a_run_that_sends_nothing_has_no_bars(script: Any) -> None:
-    found = [script.Number("bytes", run, "up", "all", size, "B") for run, size in (("a", 5.0), ("b", 0.0))]
-    figure, axis = script.plt.subplots()
-    script.bytes_sent(axis, found)
-    script.plt.close(figure)
+def test_a_run_that_sends_nothing_has_no_bars(overview: Any) -> None:
+    found = [overview.Number("bytes", run, "up", "all", size, "B") for run, size in (("a", 5.0), ("b", 0.0))]
+    figure, axis = overview.plt.subplots()
+    overview.bytes_sent(axis, found)
+    overview.plt.close(figure)
     assert [label.get_text() for label in axis.get_yticklabels()] == ["a\nto the server"]
 
 
-def test_the_heading_tells_the_setting(script: Any, result: Callable[..., Path]) -> None:
+def test_the_heading_tells_the_setting(overview: Any, result: Callable[..., Path]) -> None:
     with_beta, without = result("zo_hfl", 8, beta=0.5), result("server_sgd", 0)
-    assert script.title(records.load(with_beta)) == (
+    assert overview.title(records.load(with_beta)) == (
         "MNIST, 2 clients, 50 % of them in a round, classes shared out by Dirichlet(0.1), 2 MPI ranks"
     )
-    assert script.title(records.load(without)) == (
+    assert overview.title(records.load(without)) == (
         "MNIST, 2 clients, classes shared out by Dirichlet(0.1), 2 MPI ranks"
     )
 
 
 @pytest.mark.parametrize(("problem", "sentence"), [("missing", "missing.h5"), ("toy", "has no test accuracy")])
 def test_a_result_that_cannot_be_drawn_is_refused_in_a_sentence(
-    script: Any, result: Callable[..., Path], tmp_path: Path, capsys: Any, problem: str, sentence: str
+    overview: Any, result: Callable[..., Path], tmp_path: Path, capsys: Any, problem: str, sentence: str
 ) -> None:
     path = result("toy", 8, ("objective",)) if problem == "toy" else tmp_path / "missing.h5"
-    assert script.main([str(path), "--out", str(tmp_path / "all")]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.startswith("a_overview: ")
-    assert sentence in told.err
-    assert len(told.err.splitlines()) == 1
+    (line,) = refused(overview.main, [str(path), "--out", str(tmp_path / "all")], capsys)
+    assert line.startswith("a_overview: ") and sentence in line
     assert not list(tmp_path.glob("all*"))
 
 
-def test_a_place_that_cannot_be_written_is_told(script: Any, result: Callable[..., Path], capsys: Any) -> None:
+def test_a_place_that_cannot_be_written_is_told(
+    overview: Any, result: Callable[..., Path], tmp_path: Path, capsys: Any
+) -> None:
     path = result("zo_hfl", 8)
-    assert script.main([str(path), "--out", str(path / "all")]) == 2
+    (line,) = refused(overview.main, [str(path), "--out", str(path / "all")], capsys)
+    assert "cannot write" in line
+    (tmp_path / "all.png").mkdir()
+    with pytest.raises(SystemExit, match=r"^2$"):
+        overview.main([str(path), "--out", str(tmp_path / "all")])
     assert "cannot write" in capsys.readouterr().err
 
 
@@ -141,12 +138,12 @@ def test_the_kept_figure_is_of_the_size_that_the_readme_wants() -> None:
     assert pixels(KEPT.with_suffix(".png")) == (1000, 400)
 
 
-def test_the_kept_numbers_are_those_that_the_texts_quote(script: Any) -> None:
+def test_the_kept_numbers_are_those_that_the_texts_quote(overview: Any) -> None:
     """The script draws them, and the words of both READMEs are theirs."""
-    found = [script.Number(**row | {"value": float(row["value"])}) for row in rows(KEPT.with_suffix(".csv"))]
+    found = [overview.Number(**row | {"value": float(row["value"])}) for row in table_of(KEPT.with_suffix(".csv"))]
     assert {number.panel for number in found} == {"accuracy", "bytes", "seconds"}
     last = {(n.run, n.what): n for n in found if n.panel == "accuracy"}
-    sizes = {(n.run, n.what): script._size(n.value) for n in found if n.panel == "bytes"}
+    sizes = {(n.run, n.what): overview._size(n.value) for n in found if n.panel == "bytes"}
     assert {n.where for n in last.values()} == {"500"}
     told = {key: f"{number.value:.1f}" for key, number in last.items()}
     down, up = ({run: sizes[run, way] for run in ("zo_hfl", "fedavg")} for way in ("down", "up"))

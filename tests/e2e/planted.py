@@ -2,6 +2,7 @@
 
 PLANT = raise, system_exit, nan or kill_client (in client 3's step), kill_server, raise_server, exit_server, unread (a
 question), foreign (another object's step), fill (the disk), vanish (the result), plan (fails on rank 1 only), slow.
+Ranks may be processes or threads (`tests.threads`).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,47 +22,50 @@ from zofl_mpi.errors import UserError
 from zofl_mpi.methods.zo_hfl import ZOHFL, Model, Values
 from zofl_mpi.run.clients import Client
 
-PLANT = os.environ.get("PLANT", "")
-ROUND = int(os.environ.get("PLANT_ROUND", "5"))
+ROUND = 5
 CLIENT = 3
+
+
+def plant() -> str:
+    return os.environ.get("PLANT", "")
 
 
 @dataclass(frozen=True)
 class Planted(ZOHFL):
     def solve(self, client: Client, message: Model) -> Any:
-        if PLANT == "slow":
+        if plant() == "slow":
             time.sleep(0.05)
         if message.r == ROUND and client.i == CLIENT:
-            if PLANT == "raise":
+            if plant() == "raise":
                 raise ArithmeticError("planted")
-            if PLANT == "system_exit":
+            if plant() == "system_exit":
                 sys.exit(3)
-            if PLANT == "nan":
+            if plant() == "nan":
                 return Values(np.nan, 0.0)
-            if PLANT == "kill_client":
+            if plant() == "kill_client":
                 os.kill(os.getpid(), signal.SIGKILL)
         return super().solve(client, message)
 
     def round(self, state: Any, r: int, clients: Any) -> Any:
         if r == ROUND:
-            if PLANT == "kill_server":
+            if plant() == "kill_server":
                 os.kill(os.getpid(), signal.SIGKILL)
-            if PLANT == "raise_server":
+            if plant() == "raise_server":
                 raise ArithmeticError("planted at the server")
-            if PLANT == "exit_server":
+            if plant() == "exit_server":
                 sys.exit(0)
-            if PLANT == "unread":
+            if plant() == "unread":
                 next(iter(clients.ask(self.personal, Model(state.x, r))))
-            if PLANT == "foreign":
+            if plant() == "foreign":
                 list(clients.ask(replace(self, eta=1.0).solve, Model(state.x, r)))
-            if PLANT == "vanish":
+            if plant() == "vanish":
                 Path(os.environ["PLANT_FILE"]).unlink()
-            if PLANT == "fill":
+            if plant() == "fill":
                 _fill(Path(os.environ["PLANT_FOLDER"]))
         return super().round(state, r, clients)
 
     def plan(self, rounds: int) -> Any:
-        if PLANT == "plan" and os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK")) == "1":
+        if plant() == "plan" and threading.current_thread().name == "rank 1":
             raise UserError("planted in the plan of one rank")
         return super().plan(rounds)
 

@@ -16,119 +16,162 @@ import pytest
 
 from tests.agreement import differences
 from tests.conftest import Completed, environment, run_process
+from tests.threads import run_module
 from zofl_mpi.run import records
 
 HERE = Path(__file__).parent
-RUN = [
-    "-m",
-    "zofl_mpi.zo_hfl",
-    "--method",
-    "planted:Planted",
-    "--rounds",
-    "8",
-    "--checkpoint-every",
-    "2",
-    "--eval-every",
-    "3",
-]
-RUN += ["--y0", "last", "--tau", "3"]  # y0 = last: the clients' memories must come back too
+FAMILY = "zofl_mpi.zo_hfl"
+RUN = ["--method", "planted:Planted", "--rounds", "8", "--checkpoint-every", "2", "--eval-every", "3"]
+RUN += ["--y0", "last", "--tau", "3"]
+"""With y0 = last the clients' memories must come back too."""
 LAUNCHER = str(Path(sys.executable).parent / "mpirun")
-LIMIT = 10.0
-"""Seconds within which a job must end."""
+LIMIT = 40.0
+"""Seconds after which a job that has not ended counts as hanging."""
+
+Run = Callable[..., Completed]
+"""run(ranks, *arguments, kind=..., file=...): the family's command, with what is planted."""
+
+
+@pytest.fixture
+def run_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """A run in this process, its ranks threads; 1 is without MPI."""
+    monkeypatch.syspath_prepend(str(HERE))
+
+    def run(ranks: int, *arguments: object, **plant: str) -> Completed:
+        capsys.readouterr()
+        with monkeypatch.context() as patch:
+            for name, value in planted(plant).items():
+                patch.setenv(name, value)
+            status = run_module(ranks, FAMILY, *arguments)
+        return Completed([FAMILY, *map(str, arguments)], status, *capsys.readouterr(), 0.0)
+
+    return run
+
+
+@pytest.fixture
+def run_job(mpirun: Callable[..., Completed]) -> Run:
+    """A job under mpirun."""
+
+    def run(ranks: int, *arguments: object, **plant: str) -> Completed:
+        return mpirun(ranks, "-m", FAMILY, *arguments, cwd=HERE, timeout=LIMIT, env=planted(plant))
+
+    return run
+
+
+def planted(plant: dict[str, str]) -> dict[str, str]:
+    return {"PLANT" if k == "kind" else f"PLANT_{k.upper()}": v for k, v in plant.items()}
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("undisturbed") / "run.h5"
-    command = [sys.executable, *RUN, "--out", str(path)]
-    subprocess.run(command, cwd=HERE, env=environment(), check=True, capture_output=True, timeout=60)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(HERE))
+        assert run_module(1, FAMILY, *RUN, "--out", path) == 0
     return path
 
 
-def start(mpirun: Callable[..., Completed], ranks: int, *arguments: object, **plant: str) -> Completed:
-    env = {"PLANT" if k == "kind" else f"PLANT_{k.upper()}": v for k, v in plant.items()}
-    return mpirun(ranks, *arguments, cwd=HERE, timeout=40, env=env)
+@pytest.fixture
+def resumes(run_here: Run, undisturbed: Path) -> Callable[..., bool]:
+    """resumes(out): to the same bits as the undisturbed run, on another number of ranks."""
+
+    def check(out: Path, ranks: int = 4) -> bool:
+        again = run_here(ranks, "--resume", out)
+        assert again.returncode == 0, again.stderr
+        assert differences(undisturbed, out) == []
+        return True
+
+    return check
 
 
-def resumes_to_the_same_bits(mpirun: Callable[..., Completed], out: Path, undisturbed: Path, ranks: int = 4) -> bool:
-    again = start(mpirun, ranks, "-m", "zofl_mpi.zo_hfl", "--resume", out)
-    assert again.returncode == 0, again.stderr
-    assert differences(undisturbed, out) == []
-    return True
+def test_a_failing_client_ends_the_job_and_is_named(run_job: Run, tmp_path: Path, resumes: Callable[..., bool]) -> None:
+    out = tmp_path / "run.h5"
+    done = run_job(3, *RUN, "--out", out, kind="raise")
+    assert done.returncode not in (0, None)
+    assert "round 6: client 3 (rank 2) failed in step 'solve', item 0: ArithmeticError: planted" in done.stderr
+    assert done.stderr.count("zofl_mpi:") == 1
+    assert resumes(out)
 
 
-@pytest.mark.parametrize("ranks", [0, 3])
+@pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        ("raise", r"round 6: client 3 \(rank {rank}\) failed in step 'solve', item 0: ArithmeticError: planted"),
-        ("system_exit", r"round 6: client 3 \(rank {rank}\) failed in step 'solve', item 0: SystemExit: 3"),
-        ("nan", r"round 6: client 3: f_2 is not finite"),
+        ("raise", "round 6: client 3 (rank {rank}) failed in step 'solve', item 0: ArithmeticError: planted"),
+        ("system_exit", "round 6: client 3 (rank {rank}) failed in step 'solve', item 0: SystemExit: 3"),
+        ("nan", "round 6: client 3: f_2 is not finite"),
     ],
 )
-def test_a_failing_client_ends_the_job_and_is_named(
-    mpirun: Callable[..., Completed], tmp_path: Path, undisturbed: Path, kind: str, words: str, ranks: int
+def test_a_failing_client_is_named_once_and_costs_no_finished_round(
+    run_here: Run, tmp_path: Path, resumes: Callable[..., bool], kind: str, words: str, ranks: int
 ) -> None:
     out = tmp_path / "run.h5"
-    done = start(mpirun, ranks, *RUN, "--out", out, kind=kind)
-    assert done.returncode not in (0, None)
-    assert done.seconds < LIMIT
-    assert re.search(words.format(rank=2 if ranks else 0), done.stderr), done.stderr
-    assert "the 5 finished rounds are in" in done.stderr
+    done = run_here(ranks, *RUN, "--out", out, kind=kind)
+    assert done.returncode == 1
+    assert words.format(rank=2 if ranks > 1 else 0) in done.stderr, done.stderr
+    assert f"the 5 finished rounds are in {out}" in done.stderr
     assert done.stderr.count("zofl_mpi:") == 1
     assert records.load(out).length == 5
-    assert resumes_to_the_same_bits(mpirun, out, undisturbed)
+    assert resumes(out)
 
 
 @pytest.mark.parametrize("kind", ["kill_client", "kill_server"])
 def test_a_killed_rank_ends_the_job_and_finished_rounds_are_kept(
-    mpirun: Callable[..., Completed], tmp_path: Path, undisturbed: Path, kind: str
+    run_job: Run, tmp_path: Path, resumes: Callable[..., bool], kind: str
 ) -> None:
     out = tmp_path / "run.h5"
-    done = start(mpirun, 3, *RUN, "--out", out, kind=kind)
+    done = run_job(3, *RUN, "--out", out, kind=kind)
     assert done.returncode not in (0, None)
-    assert done.seconds < LIMIT
     assert re.search(r"rank (2|0).*signal 9|KILLED BY SIGNAL: 9|EXIT CODE: 9", done.stderr + done.stdout, re.S)
     assert records.load(out).length == 5
-    assert resumes_to_the_same_bits(mpirun, out, undisturbed)
+    assert resumes(out)
 
 
-def test_an_error_of_the_method_at_the_server_ends_all_ranks_with_its_traceback(
-    mpirun: Callable[..., Completed], tmp_path: Path
-) -> None:
-    out = tmp_path / "run.h5"
-    done = start(mpirun, 3, *RUN, "--out", out, kind="raise_server")
-    assert done.returncode != 0
-    assert done.seconds < LIMIT
-    assert "planted at the server" in done.stderr
-    assert "planted.py" in done.stderr
-    assert records.load(out).length == 5
-
-
-@pytest.mark.parametrize("ranks", [0, 3])
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
+        ("raise_server", ["planted at the server", "planted.py"]),
+        ("unread", ["round 6: RuntimeError: step 'solve' was asked while replies to 'personal' are unread"]),
+    ],
+)
+def test_an_error_at_the_server_ends_the_clients_that_wait_or_send_with_its_traceback(
+    run_job: Run, tmp_path: Path, kind: str, words: list[str]
+) -> None:
+    out = tmp_path / "run.h5"
+    done = run_job(3, *RUN, "--out", out, kind=kind)
+    assert done.returncode != 0
+    assert [word for word in words if word not in done.stderr] == [], done.stderr
+    assert records.load(out).length == 5
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("raise_server", "round 6: ArithmeticError: planted at the server"),
         ("exit_server", "round 6: SystemExit: 0"),
-        ("unread", "round 6: RuntimeError: step 'solve' was asked while replies to 'personal' are unread"),
         ("foreign", "round 6: TypeError: step 'solve' is no method of the running method"),
         ("vanish", "was deleted or replaced by another run"),
     ],
 )
 def test_a_mistake_at_the_server_ends_all_ranks_and_is_named(
-    mpirun: Callable[..., Completed], tmp_path: Path, kind: str, words: str, ranks: int
+    run_here: Run, tmp_path: Path, kind: str, words: str, ranks: int
 ) -> None:
     out = tmp_path / "run.h5"
-    done = start(mpirun, ranks, *RUN, "--out", out, kind=kind, file=str(out))
-    assert done.returncode != 0
-    assert done.seconds < LIMIT
+    done = run_here(ranks, *RUN, "--out", out, kind=kind, file=str(out))
+    assert done.returncode == 1
     assert words in done.stderr, done.stderr
 
 
-def test_a_mistake_on_one_rank_before_the_rounds_ends_all(mpirun: Callable[..., Completed], tmp_path: Path) -> None:
-    done = start(mpirun, 3, *RUN, "--out", tmp_path / "run.h5", kind="plan")
-    assert done.returncode != 0
-    assert done.seconds < LIMIT
+def test_an_unread_question_is_a_mistake_in_one_process_too(run_here: Run, tmp_path: Path) -> None:
+    done = run_here(1, *RUN, "--out", tmp_path / "run.h5", kind="unread")
+    assert done.returncode == 1
+    assert "round 6: RuntimeError: step 'solve' was asked while replies to 'personal' are unread" in done.stderr
+
+
+def test_a_mistake_on_one_rank_before_the_rounds_ends_all(run_here: Run, tmp_path: Path) -> None:
+    done = run_here(3, *RUN, "--out", tmp_path / "run.h5", kind="plan")
+    assert done.returncode == 2
     assert "planted in the plan of one rank (rank 1 on" in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -149,37 +192,25 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk_ends_the_job_and_costs_no_finished_round(
-    mpirun: Callable[..., Completed], small_disk: Path, undisturbed: Path
+    run_job: Run, small_disk: Path, resumes: Callable[..., bool]
 ) -> None:
     out = small_disk / "run.h5"
-    done = start(mpirun, 3, *RUN, "--out", out, kind="fill", folder=str(small_disk))
+    done = run_job(3, *RUN, "--out", out, kind="fill", folder=str(small_disk))
     assert done.returncode != 0
-    assert done.seconds < LIMIT
     assert "No space left on device" in done.stderr
     assert str(small_disk) in done.stderr
     assert records.load(out).length >= 5
     (small_disk / "filler").unlink()
-    assert resumes_to_the_same_bits(mpirun, out, undisturbed)
+    assert resumes(out)
 
 
 def test_a_data_file_missing_on_one_rank_ends_all_with_its_name(tmp_path: Path, data_dir: Path) -> None:
     (tmp_path / "empty").mkdir()
-    run = [
-        sys.executable,
-        "-m",
-        "zofl_mpi.zo_hfl",
-        "--data",
-        "mnist",
-        "--rounds",
-        "2",
-        "--out",
-        str(tmp_path / "run.h5"),
-    ]
+    run = [sys.executable, "-m", FAMILY, *["--data", "mnist", "--rounds", "2", "--out"], str(tmp_path / "run.h5")]
     good, bad = f"ZOFL_DATA={data_dir}", f"ZOFL_DATA={tmp_path / 'empty'}"
     ranks = [["-n", "1", "env", folder, *run] for folder in (good, bad, good)]
-    done = run_process([LAUNCHER, *ranks[0], ":", *ranks[1], ":", *ranks[2]])
+    done = run_process([LAUNCHER, *ranks[0], ":", *ranks[1], ":", *ranks[2]], timeout=LIMIT)
     assert done.returncode != 0
-    assert done.seconds < LIMIT
     assert "train-images-idx3-ubyte" in done.stderr
     assert "rank 1 on" in done.stderr
     assert "Traceback" not in done.stderr
@@ -189,10 +220,10 @@ def test_a_data_file_missing_on_one_rank_ends_all_with_its_name(tmp_path: Path, 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 @pytest.mark.parametrize("ranks", [0, 3])
 def test_a_signal_ends_the_run_after_the_round_with_a_checkpoint_and_status_75(
-    mpirun: Callable[..., Completed], tmp_path: Path, undisturbed: Path, number: int, ranks: int
+    tmp_path: Path, resumes: Callable[..., bool], number: int, ranks: int
 ) -> None:
     out = tmp_path / "run.h5"
-    command = [sys.executable, *RUN, "--checkpoint-every", "0", "--out", str(out)]
+    command = [sys.executable, "-m", FAMILY, *RUN, "--checkpoint-every", "0", "--out", str(out)]
     if ranks:
         command = [LAUNCHER, "-n", str(ranks), *command]
     env = environment() | {"PLANT": "slow"}
@@ -211,7 +242,7 @@ def test_a_signal_ends_the_run_after_the_round_with_a_checkpoint_and_status_75(
     assert "continue with --resume" in stdout, stdout + stderr
     assert records.checkpoint_path(out).exists()
     assert records.load(out).attrs["status"] == "interrupted"
-    assert resumes_to_the_same_bits(mpirun, out, undisturbed, ranks=2)
+    assert resumes(out, ranks=2)
 
 
 def ranks_of(out: Path) -> list[int]:

@@ -4,7 +4,6 @@ runs, refusals. Docstrings name the mutations to catch."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,11 @@ import numpy as np
 import pytest
 
 from tests.agreement import differences
-from tests.conftest import UNDER_MPI, Completed
+from tests.launch import Command, Runs, here, launch
 from zofl_mpi import fedrzo
-from zofl_mpi.run import cli, flags, records
+from zofl_mpi.run import flags, records
 from zofl_mpi.run.plan import groups_of
 
-Mpirun = Callable[..., Completed]
 FAMILY, ROUNDS = "zofl_mpi.fedrzo", 3
 USUAL = {
     "--m": 5,
@@ -55,18 +53,6 @@ OWN = {
     "bl-exact": ["--method", "fedrzo_bl", "--problem", "hyperparameter", "--lower", "exact", "--exact"],
 }
 CASES = {**{name: ["--method", name] for name in fedrzo.METHODS}, **OWN}
-SEVERAL = """
-import json, sys
-from zofl_mpi.run import cli
-
-for arguments in json.loads(sys.argv[1]):
-    try:
-        cli.main("zofl_mpi.fedrzo", arguments)
-    except SystemExit as end:
-        if end.code:
-            raise
-"""
-"""Several command lines in one process a rank: starting Python and mpirun costs more than these runs."""
 
 
 def option(words: list[str], name: str, usual: str) -> str:
@@ -83,54 +69,29 @@ def command(case: str) -> list[str]:
     if method == "fedrzo_bl" and "--exact" not in own:
         del said["--probe"]
     flat = [str(word) for pair in said.items() for word in pair]
-    return [*own, *flat, "--eval-every", "2", "--quiet"]
+    return [*own, *flat, "--eval-every", "2"]
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+def results(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     """results(case, ranks): its result; all cases on so many ranks were one start."""
-    if UNDER_MPI:
-        pytest.skip("mpirun cannot be started under mpirun")
-    folder, done = tmp_path_factory.mktemp("fedrzo"), set[int]()
-
-    def found(case: str, ranks: int, mpirun: Mpirun) -> Path:
-        if ranks not in done:
-            done.add(ranks)
-            runs = [
-                [*command(name), "--rounds", str(ROUNDS), "--out", str(folder / f"{name}-{ranks}.h5")] for name in CASES
-            ]
-            ended = mpirun(ranks, "-c", SEVERAL, json.dumps(runs), timeout=100)
-            assert ended.returncode == 0, ended.stderr
-            assert "Warning" not in ended.stderr
-        return folder / f"{case}-{ranks}.h5"
-
-    return found
-
-
-def here(*arguments: object) -> int:
-    """The exit status of a command in this process."""
-    with pytest.raises(SystemExit) as caught:
-        cli.main(FAMILY, [*map(str, arguments)])
-    return int(caught.value.code or 0)
+    commands = {name: [*command(name), "--rounds", ROUNDS] for name in CASES}
+    return Runs(tmp_path_factory.mktemp("fedrzo"), FAMILY, commands)
 
 
 @pytest.mark.parametrize("ranks", [3, 5])
 @pytest.mark.parametrize("case", CASES)
-def test_every_method_has_the_same_bits_on_any_number_of_ranks(
-    mpirun: Mpirun, results: Callable[..., Path], case: str, ranks: int
-) -> None:
+def test_every_method_has_the_same_bits_on_any_number_of_ranks(results: Runs, case: str, ranks: int) -> None:
     """Mutations: a sum in order of arrival; a direction of a rank; x kept by a rank and not by a client."""
-    alone, spread = results(case, 0, mpirun), results(case, ranks, mpirun)
+    alone, spread = results(case, 0), results(case, ranks)
     assert records.load(spread).attrs["ranks"] == ranks and records.load(alone).attrs["ranks"] == 1
     assert differences(alone, spread) == []
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_method_moves_and_reports_what_it_describes(
-    mpirun: Mpirun, results: Callable[..., Path], case: str
-) -> None:
+def test_every_method_moves_and_reports_what_it_describes(results: Runs, case: str) -> None:
     """All share the columns that a table compares. Mutation: a column renamed in `evaluate` or in `columns` alone."""
-    found = records.load(results(case, 0, mpirun))
+    found = records.load(results(case, 0))
     assert set(found.rounds) >= {"objective", "test_loss"}
     assert [name for name in found.rounds if not (found.units[name] and found.descriptions[name])] == []
     objective = found.rounds["objective"]
@@ -151,9 +112,9 @@ def counted(found: Any) -> dict[str, tuple[Any, Any]]:
 
 
 @pytest.mark.parametrize("case", ["nn", "nn-sets", "nn-kinks"])
-def test_algorithm_1s_bytes(mpirun: Mpirun, results: Callable[..., Path], case: str) -> None:
+def test_algorithm_1s_bytes(results: Runs, case: str) -> None:
     """n b + 8 down and n b up for a participant. Mutations: a direction sent; evaluations or drawing counted."""
-    found = records.load(results(case, 3, mpirun))
+    found = records.load(results(case, 3))
     x = found.final["x"]
     down, up = counted(found)["step"]
     took = np.asarray(found.clients["messages"])[:, found.steps.index("step")]
@@ -163,10 +124,10 @@ def test_algorithm_1s_bytes(mpirun: Mpirun, results: Callable[..., Path], case: 
 
 
 @pytest.mark.parametrize("case", ["bl", "bl-fair", "bl-bowls", "bl-coupled", "bl-exact"])
-def test_algorithm_2s_bytes(mpirun: Mpirun, results: Callable[..., Path], case: str) -> None:
+def test_algorithm_2s_bytes(results: Runs, case: str) -> None:
     """place: n b + 8 down; lower: s nt b + 16 down and s nt b up in each communication round; step: 2 nt b down, n b
     up. Mutations: v or x sent again; FedAC's second sequence left out; residuals, evaluations or drawing counted."""
-    found = records.load(results(case, 3, mpirun))
+    found = records.load(results(case, 3))
     x, y, steps = found.final["x"], found.final["y"], counted(found)
     s = 2 if option(CASES[case], "--lower", "").startswith("fedac") else 1
     rounds = found.rounds["lower_rounds"][:, None]
@@ -183,22 +144,20 @@ def test_algorithm_2s_bytes(mpirun: Mpirun, results: Callable[..., Path], case: 
     assert ("lower" in steps) == (case != "bl-exact")
 
 
-def test_lfd_asks_those_it_drew(mpirun: Mpirun, results: Callable[..., Path]) -> None:
+def test_lfd_asks_those_it_drew(results: Runs) -> None:
     """Mutation: all are asked, the others with weight 0."""
-    found = records.load(results("bl-lfd", 3, mpirun))
+    found = records.load(results("bl-lfd", 3))
     asked = np.asarray(found.clients["messages"])[:, found.steps.index("lower")]
     assert (asked.sum(axis=1) < 5 * 6).all() and (asked.sum(axis=1) >= 6).all()
 
 
 @pytest.mark.parametrize("case", ["nn", "bl"])
-def test_the_dry_run_announces_what_is_counted(
-    mpirun: Mpirun, results: Callable[..., Path], case: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_dry_run_announces_what_is_counted(results: Runs, case: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Mutation: a field more in a message than in the plan."""
-    found = records.load(results(case, 3, mpirun))
+    found = records.load(results(case, 3))
     total = sum(int(np.sum(found.clients[name])) for name in ("bytes_down", "bytes_up"))
     capsys.readouterr()
-    assert here(*command(case), "--rounds", ROUNDS, "--dry-run") == 0
+    assert here(FAMILY, *command(case), "--rounds", ROUNDS, "--dry-run") == 0
     lines = dict(
         line.rsplit(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line.strip()[-1:].isdigit()
     )
@@ -217,37 +176,45 @@ def test_the_dry_run_announces_what_is_counted(
 @pytest.mark.parametrize("case", CASES)
 def test_every_method_has_a_dry_run(case: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Mutations: a plan that fails on some problem; numbers that are not any."""
-    assert here(*command(case), "--dry-run") == 0
+    assert here(FAMILY, *command(case), "--dry-run") == 0
     out = capsys.readouterr().out
     assert "length of x, n" in out or "bytes" in out
 
 
-@pytest.mark.parametrize(
-    ("case", "before", "after"), [("nn", 0, 3), ("bl", 4, 0), ("bl-bowls", 0, 3), ("bl-lfd", 0, 0), ("nn", 0, 0)]
-)
-def test_a_run_goes_on_as_if_never_interrupted(
-    mpirun: Mpirun, tmp_path: Path, case: str, before: int, after: int
-) -> None:
+CONTINUED = [("nn", 0, 3), ("bl", 4, 0), ("bl-bowls", 0, 3), ("bl-lfd", 0, 0), ("nn", 0, 0)]
+"""Case, ranks of its first four rounds, ranks of the other two."""
+
+
+@pytest.fixture(scope="module")
+def continued(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with whole and continued runs; those on so many ranks are one start."""
+    folder = tmp_path_factory.mktemp("continued")
+    stages: list[dict[int, list[Command]]] = [{}, {}]
+    for case, before, after in CONTINUED:
+        words, part = [*command(case), "--eval-every", 4, "--quiet"], folder / f"{case}-{before}-{after}.h5"
+        whole = [*words, "--rounds", 6, "--force", "--out", folder / f"{case}.h5"]
+        stages[0].setdefault(0, []).append((FAMILY, whole))
+        stages[0].setdefault(before, []).append((FAMILY, [*words, "--rounds", 4, "--out", part]))
+        stages[1].setdefault(after, []).append((FAMILY, ["--resume", part, "--rounds", 6, "--quiet"]))
+    for stage in stages:
+        for ranks, commands in stage.items():
+            ended = launch(ranks, commands)
+            assert [one.status for one in ended] == [0] * len(ended), ended
+    return folder
+
+
+@pytest.mark.parametrize(("case", "before", "after"), CONTINUED)
+def test_a_run_goes_on_as_if_never_interrupted(continued: Path, case: str, before: int, after: int) -> None:
     """On another number of ranks. Mutations: the drawn iterate, the count of steps or y_0 lost; the clients' x of an
     evaluation used."""
-    whole, part = tmp_path / "whole.h5", tmp_path / "part.h5"
-    words = [*command(case), "--eval-every", "4"]
-    assert here(*words, "--rounds", 6, "--out", whole) == 0
-    first = [*words, "--rounds", 4, "--out", part]
-    second = ["--resume", part, "--rounds", 6, "--quiet"]
-    for ranks, arguments in ((before, first), (after, second)):
-        if ranks:
-            done = mpirun(ranks, "-m", FAMILY, *arguments)
-            assert done.returncode == 0, done.stderr
-        else:
-            assert here(*arguments) == 0
-    assert differences(whole, part) == []
+    assert differences(continued / f"{case}.h5", continued / f"{case}-{before}-{after}.h5") == []
+    assert records.load(continued / f"{case}.h5").length == 6
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     """The one sentence that a command ends in."""
     capsys.readouterr()
-    assert here(*arguments, "--quiet") == 2
+    assert here(FAMILY, *arguments, "--quiet") == 2
     told = capsys.readouterr()
     assert told.err.startswith("zofl_mpi: ") and told.err.count("\n") == 1 and told.out == ""
     return told.err.removeprefix("zofl_mpi: ").rstrip()
@@ -306,6 +273,6 @@ def test_divergence_is_told_in_one_sentence(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: str, words: str
 ) -> None:
     """Mutations: warnings of NumPy; a traceback; numbers that are not any in the result."""
-    assert here(*arguments.split(), "--rounds", 9, "--quiet", "--out", tmp_path / "a.h5") == 1
+    assert here(FAMILY, *arguments.split(), "--rounds", 9, "--quiet", "--out", tmp_path / "a.h5") == 1
     told = capsys.readouterr().err
     assert words in told and "Traceback" not in told and "Warning" not in told

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 import sys
@@ -14,12 +13,12 @@ import numpy as np
 import pytest
 
 from tests.agreement import differences
-from tests.conftest import UNDER_MPI, Completed
-from zofl_mpi.run import cli, records
+from tests.conftest import Completed
+from tests.launch import Command, here, launch
+from zofl_mpi.run import records
 from zofl_mpi.run.records import checkpoint_path
 
-Mpirun = Callable[..., Completed]
-Load = Callable[[str, int], records.Run]
+FAMILY = "zofl_mpi.heron_sfl"
 METHODS = {
     "heron": ["--k", "2", "--n-p", "2", "--mu", "0.01"],
     "heron+seeds": ["--k", "2", "--n-p", "2", "--mu", "0.01", "--uplink", "seeds"],
@@ -36,28 +35,9 @@ ROUNDS, BATCH = 4, 16
 N_CLIENT, N_HEAD, N_BUFFERS, Q_S = 102, 1290, 12, 128
 """Of width 2 on 8 x 8 digits: 18 + 4 + 2 (36 + 4) parameters, 128 x 10 + 10, means and variances of 3 BatchNorms."""
 
-SEVERAL = """
-import json, sys
-from zofl_mpi.run import cli
-
-for arguments in json.loads(sys.argv[1]):
-    try:
-        cli.main("zofl_mpi.heron_sfl", arguments)
-    except SystemExit as end:
-        if end.code:
-            raise
-"""
-
 
 def command(method: str, rounds: int, out: Path) -> list[str]:
     return ["--method", method.split("+")[0], *USUAL, *METHODS[method], "--rounds", str(rounds), "--out", str(out)]
-
-
-def here(*arguments: object) -> int:
-    """The exit status of a command in this process."""
-    with pytest.raises(SystemExit) as caught:
-        cli.main("zofl_mpi.heron_sfl", [*map(str, arguments)])
-    return int(caught.value.code or 0)
 
 
 @pytest.fixture(autouse=True)
@@ -66,33 +46,27 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int, Mpirun], Path]:
-    """results(method, ranks, mpirun): all methods on so many ranks are one start; on 3 also the continued runs."""
-    if UNDER_MPI:
-        pytest.skip("mpirun cannot be started under mpirun")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], Path]:
+    """results(method, ranks): all methods on so many ranks are one start; on 3 also the continued runs."""
     folder, done = tmp_path_factory.mktemp("heron"), set[int]()
 
     def begun(method: str) -> Path:
         """Two of the four rounds, in this process, to be continued on 3 ranks: heads are aligned in rounds 0 and 3."""
         out = folder / f"{method}-part.h5"
-        assert here(*command(method, 2, out)) == 0
+        assert here(FAMILY, *command(method, 2, out)) == 0
         for path in (out, checkpoint_path(out)):
             shutil.copy(path, folder / path.name.replace("part", "half"))
         return out
 
-    def found(method: str, ranks: int, mpirun: Mpirun) -> Path:
+    def found(method: str, ranks: int) -> Path:
         if ranks not in done:
             done.add(ranks)
-            runs = [command(name, ROUNDS, folder / f"{name}-{ranks}.h5") for name in METHODS]
+            runs: list[Command] = [(FAMILY, command(name, ROUNDS, folder / f"{name}-{ranks}.h5")) for name in METHODS]
             if ranks == 3:
-                parts = {name: begun(name) for name in CONTINUED}
-                runs += [["--resume", str(path), "--rounds", str(ROUNDS), "--quiet"] for path in parts.values()]
-            if ranks:
-                ended = mpirun(ranks, "-c", SEVERAL, json.dumps(runs), timeout=300)
-                assert ended.returncode == 0, ended.stderr
-                assert "arning" not in ended.stderr
-            else:
-                assert [here(*run) for run in runs] == [0] * len(runs)
+                parts = [begun(name) for name in CONTINUED]
+                runs += [(FAMILY, ["--resume", path, "--rounds", ROUNDS, "--quiet"]) for path in parts]
+            for (_, words), one in zip(runs, launch(ranks, runs, timeout=300), strict=True):
+                assert one.status == 0 and "arning" not in one.stderr, (words, one.stderr)
         return folder / f"{method}-{ranks}.h5"
 
     return found
@@ -101,17 +75,17 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int, Mpi
 @pytest.mark.parametrize("ranks", [3, 5])
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_has_the_same_bits_on_any_number_of_ranks(
-    mpirun: Mpirun, results: Callable[..., Path], method: str, ranks: int
+    results: Callable[..., Path], method: str, ranks: int
 ) -> None:
     """BatchNorm, crops, participants, uploads. Mutations: a generator of a rank; moments or modules of a neighbour."""
-    alone, spread = results(method, 0, mpirun), results(method, ranks, mpirun)
+    alone, spread = results(method, 0), results(method, ranks)
     assert records.load(spread).attrs["ranks"] == ranks and records.load(alone).attrs["ranks"] == 1
     assert differences(alone, spread) == []
 
 
-def test_the_uplink_of_seeds_has_the_bits_of_the_dense_one(mpirun: Mpirun, results: Callable[..., Path]) -> None:
+def test_the_uplink_of_seeds_has_the_bits_of_the_dense_one(results: Callable[..., Path]) -> None:
     """On three ranks, crops and all. Mutation: another seed's directions."""
-    dense, seeds = (records.load(results(method, 3, mpirun)) for method in ("heron", "heron+seeds"))
+    dense, seeds = (records.load(results(method, 3)) for method in ("heron", "heron+seeds"))
     assert {name for name in seeds.final.keys() - dense.final.keys() if not name.startswith("replayed/")} == set()
     assert all(np.array_equal(dense.final[name], seeds.final[name], equal_nan=True) for name in dense.final)
     for name in ("test_loss", "local_loss", "server_loss"):
@@ -120,13 +94,13 @@ def test_the_uplink_of_seeds_has_the_bits_of_the_dense_one(mpirun: Mpirun, resul
 
 @pytest.mark.parametrize("method", CONTINUED)
 def test_a_run_that_was_interrupted_goes_on_on_other_ranks_to_the_bit(
-    mpirun: Mpirun, results: Callable[..., Path], method: str
+    results: Callable[..., Path], method: str
 ) -> None:
     """Adam's moments of clients and server, momenta of replicas, running statistics, heads, buffers.
 
     Mutations: one of them in no checkpoint; counted from 0 again.
     """
-    three = results(method, 3, mpirun)
+    three = results(method, 3)
     part, half = (three.with_name(f"{method}-{name}.h5") for name in ("part", "half"))
     assert differences(three, half) != []
     assert differences(three, part) == []
@@ -134,10 +108,8 @@ def test_a_run_that_was_interrupted_goes_on_on_other_ranks_to_the_bit(
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_moves_and_reports_what_it_describes(
-    mpirun: Mpirun, results: Callable[..., Path], method: str
-) -> None:
-    found = records.load(results(method, 0, mpirun))
+def test_every_method_moves_and_reports_what_it_describes(results: Callable[..., Path], method: str) -> None:
+    found = records.load(results(method, 0))
     assert [name for name in found.rounds if not (found.units[name] and found.descriptions[name])] == []
     for name in ("test_loss", "test_accuracy", "server_loss"):
         assert np.isfinite(found.rounds[name][[0, -1]]).all(), name
@@ -154,14 +126,14 @@ def uploads(method: str) -> int:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_bytes_are_those_of_the_formulas(mpirun: Mpirun, results: Callable[..., Path], method: str) -> None:
+def test_bytes_are_those_of_the_formulas(results: Callable[..., Path], method: str) -> None:
     """Sections 5 to 8, in float32, for each client and round; labels apart; and 8 for r down, 8 for the local loss up.
 
     Adam's averaged moments travel with the model: two numbers of each that trains, and 8 for the number of steps.
 
     Mutations: labels in bytes_up; the head in SplitFed's or FSL-SAGE's messages; a gradient sent back by HERON.
     """
-    found = records.load(results(method, 3, mpirun))
+    found = records.load(results(method, 3))
     down, up = (np.asarray(found.clients[name]).sum(axis=1) for name in ("bytes_down", "bytes_up"))
     took = up > 0
     assert (took.sum(axis=1) == 3).all() and np.array_equal(took, down > 0) and not np.array_equal(took[0], took[1])
@@ -180,11 +152,11 @@ def test_bytes_are_those_of_the_formulas(mpirun: Mpirun, results: Callable[..., 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_what_was_counted_is_what_the_dry_run_announced(
-    mpirun: Mpirun, results: Callable[..., Path], method: str, capsys: pytest.CaptureFixture[str]
+    results: Callable[..., Path], method: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = records.load(results(method, 0, mpirun))
+    found = records.load(results(method, 0))
     capsys.readouterr()
-    assert here(*command(method, ROUNDS, Path("none.h5")), "--dry-run") == 0
+    assert here(FAMILY, *command(method, ROUNDS, Path("none.h5")), "--dry-run") == 0
     lines = dict(line.rsplit(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line.startswith("bytes"))
     told = {name.strip(): int(value.replace(",", "")) for name, value in lines.items()}
     counted = sum(int(np.asarray(found.clients[name])[1].sum()) for name in ("bytes_down", "bytes_up"))
@@ -276,7 +248,7 @@ RESNET = ["--width", "2", "--stages", "1", "1"]
 @pytest.mark.parametrize("cls", ["Own", "Frozen"])
 def test_an_own_split_of_three_parts_runs(own: str, method: str, cls: str) -> None:
     """Mutation: parts that nothing trains end in a traceback of autograd's."""
-    assert here(*TINY, "--method", method, "--problem", f"{own}:{cls}", "--h", 3, "--lr-server", 0.01) == 0
+    assert here(FAMILY, *TINY, "--method", method, "--problem", f"{own}:{cls}", "--h", 3, "--lr-server", 0.01) == 0
     final = records.load("a.h5").final
     assert final["theta"].shape == ((390 if cls == "Own" else 0) + 70,) and final["theta_s"].shape == (95,)
 
@@ -284,14 +256,14 @@ def test_an_own_split_of_three_parts_runs(own: str, method: str, cls: str) -> No
 def test_an_own_split_of_plain_features_runs(own: str) -> None:
     """Their shape is (features,)."""
     data = ["--data", "synthetic", "--synthetic-features", 50, "--synthetic-samples", 400]
-    assert here(*TINY, *data, "--problem", f"{own}:Flat") == 0
+    assert here(FAMILY, *TINY, *data, "--problem", f"{own}:Flat") == 0
     assert records.load("a.h5").final["theta"].shape == (50 * 6 + 6 + 70,)
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     """The one sentence that a command ends in."""
     capsys.readouterr()
-    assert here(*TINY, *arguments) == 2
+    assert here(FAMILY, *TINY, *arguments) == 2
     told = capsys.readouterr()
     assert told.err.startswith("zofl_mpi: ") and told.err.count("\n") == 1 and told.out == ""
     assert "Traceback" not in told.err and not Path("a.h5").exists()
@@ -355,7 +327,7 @@ def test_what_cannot_be_is_refused_in_one_sentence(
 def test_a_batch_of_one_sample_is_none_where_channels_have_several_pixels(flags: list[object]) -> None:
     """Or where it is not reached. Mutation: any BatchNorm refuses it, so that some partitions do not run."""
     stages = [] if len(flags) < 3 or 1 in flags else ["--stages", 1, 1, 1, 1]
-    assert here(*TINY, *RESNET, *stages, *flags) == 0
+    assert here(FAMILY, *TINY, *RESNET, *stages, *flags) == 0
 
 
 def test_crops_of_no_images_are_refused(own: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -365,7 +337,7 @@ def test_crops_of_no_images_are_refused(own: str, capsys: pytest.CaptureFixture[
     )
 
 
-def test_a_process_ends_with_status_2_and_one_line(mpirun: Mpirun) -> None:
+def test_a_process_ends_with_status_2_and_one_line(mpirun: Callable[..., Completed]) -> None:
     """As a user starts it."""
     done = mpirun(0, "-m", "zofl_mpi.heron_sfl", *TINY, "--cut", 99)
     assert done.returncode == 2 and done.stdout == ""
@@ -378,9 +350,9 @@ def test_a_radius_that_drowns_is_warned_of_and_a_usual_one_is_not(
     from zofl_mpi.rounds.split import client as client_steps
 
     monkeypatch.setattr(client_steps, "_warned", [])
-    assert here(*TINY, *RESNET, "--force") == 0
+    assert here(FAMILY, *TINY, *RESNET, "--force") == 0
     assert capsys.readouterr().err == ""
-    assert here(*TINY, *RESNET, "--force", "--mu", 1e-12, "--rounds", 2) == 0
+    assert here(FAMILY, *TINY, *RESNET, "--force", "--mu", 1e-12, "--rounds", 2) == 0
     told = capsys.readouterr().err
     assert told.count("zofl_mpi: warning: ") == 1 and told.count("\n") == 1 and "a larger --mu" in told
 
@@ -389,11 +361,11 @@ def test_bytes_of_two_precisions(capsys: pytest.CaptureFixture[str]) -> None:
     """bfloat16 halves what goes up, float64 doubles all. Mutation: 4 bytes whatever the precision."""
     told: dict[str, Any] = {}
     for name, flags in (("float32", []), ("bf16", ["--bf16"]), ("float64", ["--dtype", "float64"])):
-        assert here(*TINY, *RESNET, "--force", *flags) == 0
+        assert here(FAMILY, *TINY, *RESNET, "--force", *flags) == 0
         found = records.load("a.h5").clients
         told[name] = [int(np.asarray(found[way]).sum()) for way in ("bytes_down", "bytes_up")]
         capsys.readouterr()
-        assert here(*TINY, *RESNET, *flags, "--dry-run") == 0
+        assert here(FAMILY, *TINY, *RESNET, *flags, "--dry-run") == 0
         line = next(x for x in capsys.readouterr().out.splitlines() if x.startswith("bytes down and up, all clients"))
         assert int(line.split()[-1].replace(",", "")) == sum(told[name])
     (down, up), model = told["float32"], 3 * 4 * (N_CLIENT + N_HEAD + N_BUFFERS)

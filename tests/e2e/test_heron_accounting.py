@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from tests.conftest import UNDER_MPI, Completed
-from tests.e2e.test_heron import METHODS, ROUNDS, command, here
+from tests.e2e.test_heron import FAMILY, METHODS, ROUNDS, command
+from tests.launch import here
 from zofl_mpi.data import Raw
 from zofl_mpi.rounds.split.costs import STEP_BYTES, STEP_MACS
-from zofl_mpi.run import cli, records
+from zofl_mpi.run import records
 from zofl_mpi.settings import samples
 
 PAPER = ["--data", "cifar10", "--split", "official", "--m", "5", "--dry-run"]
@@ -41,7 +42,7 @@ def cifar(monkeypatch: pytest.MonkeyPatch) -> None:
 def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """What --dry-run prints below the configuration."""
     capsys.readouterr()
-    assert here(*arguments) == 0
+    assert here(FAMILY, *arguments) == 0
     return capsys.readouterr().out.split("\n\n")[1]
 
 
@@ -116,7 +117,7 @@ def test_a_run_costs_what_the_dry_run_told(capsys: pytest.CaptureFixture[str], m
     Mutations: all clients in every round; the model up, of seeds; costs of a step of one sample.
     """
     text = told(capsys, *command(method, ROUNDS, Path("none.h5")), "--dry-run")
-    assert here(*command(method, ROUNDS, Path("a.h5"))) == 0
+    assert here(FAMILY, *command(method, ROUNDS, Path("a.h5"))) == 0
     run = records.load("a.h5")
     counted = sum(int(run.clients[name].sum()) for name in ("bytes_down", "bytes_up"))
     (line,) = [line for line in text.splitlines() if line.startswith(f"GiB in {ROUNDS} rounds: {ALL}")]
@@ -151,9 +152,7 @@ def test_only_rank_0_counts(mpirun: Any) -> None:
 
 def test_methods_without_a_network_in_parts_have_no_costs(tmp_path: Path) -> None:
     flags = ["--method", "fedavg", "--problem", "toy", "--rounds", "1", "--quiet", "--out", str(tmp_path / "t.h5")]
-    with pytest.raises(SystemExit) as caught:
-        cli.main("zofl_mpi.zo_hfl", flags)
-    assert not caught.value.code and "costs" not in records.load(tmp_path / "t.h5").attrs
+    assert here("zofl_mpi.zo_hfl", *flags) == 0 and "costs" not in records.load(tmp_path / "t.h5").attrs
 
 
 def test_a_central_estimate_s_steps_differ(capsys: pytest.CaptureFixture[str]) -> None:

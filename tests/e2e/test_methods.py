@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,12 +9,12 @@ import numpy as np
 import pytest
 
 from tests.agreement import differences
-from tests.conftest import UNDER_MPI, Completed
+from tests.launch import Runs, here, launch
 from zofl_mpi import zo_hfl
-from zofl_mpi.run import cli, flags, records
+from zofl_mpi.run import flags, records
 from zofl_mpi.run.plan import groups_of
 
-Mpirun = Callable[..., Completed]
+FAMILY = "zofl_mpi.zo_hfl"
 METHODS = list(zo_hfl.METHODS)
 TRAINING = [name for name in METHODS if name not in ("zo_hfl", "server_sgd")]
 PROBLEMS = {
@@ -37,60 +36,25 @@ def fits(method: str, words: list[str]) -> list[str]:
 def command(method: str, problem: str) -> list[str]:
     """With a first point where no gradient is 0 by symmetry."""
     words = ["--method", method, "--rounds", str(ROUNDS), "--tau", "2", "--eval-every", "2", "--x0", "random"]
-    return [*words[:4], *fits(method, [*words[4:], *PROBLEMS[problem]]), "--quiet"]
-
-
-SEVERAL = """
-import json, sys
-from zofl_mpi.run import cli
-
-for arguments in json.loads(sys.argv[1]):
-    try:
-        cli.main("zofl_mpi.zo_hfl", arguments)
-    except SystemExit as end:
-        if end.code:
-            raise
-"""
-"""Several command lines in one process a rank: starting Python and mpirun costs more than these runs."""
+    return [*words[:4], *fits(method, [*words[4:], *PROBLEMS[problem]])]
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """results(method, problem, ranks): its result; all methods on both problems on so many ranks were one start."""
-    if UNDER_MPI:
-        pytest.skip("mpirun cannot be started under mpirun")
-    folder, done = tmp_path_factory.mktemp("methods"), set[int]()
-
-    def out(method: str, problem: str, ranks: int) -> Path:
-        return folder / f"{method}-{problem}-{ranks}.h5"
-
-    def found(method: str, problem: str, ranks: int, mpirun: Mpirun) -> Path:
-        if ranks not in done:
-            done.add(ranks)
-            runs = [[*command(a, b), "--out", str(out(a, b, ranks))] for a in METHODS for b in PROBLEMS]
-            ended = mpirun(ranks, "-c", SEVERAL, json.dumps(runs), timeout=100)
-            assert ended.returncode == 0, ended.stderr
-            assert "Warning" not in ended.stderr
-        return out(method, problem, ranks)
-
-    return found
-
-
-def here(*arguments: object) -> int:
-    """The exit status of a command in this process."""
-    with pytest.raises(SystemExit) as caught:
-        cli.main("zofl_mpi.zo_hfl", [*map(str, arguments)])
-    return int(caught.value.code or 0)
+    commands = {f"{method}-{problem}": command(method, problem) for method in METHODS for problem in PROBLEMS}
+    runs = Runs(tmp_path_factory.mktemp("methods"), FAMILY, commands)
+    return lambda method, problem, ranks: runs(f"{method}-{problem}", ranks)
 
 
 @pytest.mark.parametrize("ranks", [3, 5])
 @pytest.mark.parametrize("problem", PROBLEMS)
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_has_the_same_bits_on_any_number_of_ranks(
-    mpirun: Mpirun, results: Callable[..., Path], method: str, problem: str, ranks: int
+    results: Callable[..., Path], method: str, problem: str, ranks: int
 ) -> None:
     """Mutations: a sum in order of arrival; a random number of a rank; a client's state kept by its rank."""
-    alone, spread = results(method, problem, 0, mpirun), results(method, problem, ranks, mpirun)
+    alone, spread = results(method, problem, 0), results(method, problem, ranks)
     assert records.load(spread).attrs["ranks"] == ranks and records.load(alone).attrs["ranks"] == 1
     assert differences(alone, spread) == []
 
@@ -98,13 +62,13 @@ def test_every_method_has_the_same_bits_on_any_number_of_ranks(
 @pytest.mark.parametrize("problem", PROBLEMS)
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_moves_and_reports_what_it_describes(
-    mpirun: Mpirun, results: Callable[..., Path], method: str, problem: str
+    results: Callable[..., Path], method: str, problem: str
 ) -> None:
     """All share the columns that a table compares; what is recorded has a unit and a description.
 
     Mutation: a column renamed in `evaluate` or in `columns` alone.
     """
-    found = records.load(results(method, problem, 0, mpirun))
+    found = records.load(results(method, problem, 0))
     assert set(found.rounds) >= REPORTED
     assert [name for name in found.rounds if not (found.units[name] and found.descriptions[name])] == []
     for name in REPORTED - {"test_accuracy"}:
@@ -117,12 +81,12 @@ def test_every_method_moves_and_reports_what_it_describes(
 
 @pytest.mark.parametrize("method", METHODS)
 def test_what_was_counted_is_what_the_dry_run_announced(
-    mpirun: Mpirun, results: Callable[..., Path], method: str, capsys: pytest.CaptureFixture[str]
+    results: Callable[..., Path], method: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Mutation: a field more in a message than in the plan."""
-    found = records.load(results(method, "softmax", 3, mpirun))
+    found = records.load(results(method, "softmax", 3))
     counted = sum(int(found.clients[name].sum()) for name in ("bytes_down", "bytes_up"))
-    assert here(*command(method, "softmax"), "--dry-run") == 0
+    assert here(FAMILY, *command(method, "softmax"), "--dry-run") == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("bytes down and up, all rounds")]
     assert [int(line.split()[-1].replace(",", "")) for line in lines] == [counted]
     assert (counted == 0) == (method == "server_sgd")
@@ -130,38 +94,35 @@ def test_what_was_counted_is_what_the_dry_run_announced(
 
 @pytest.mark.parametrize("method", TRAINING)
 def test_methods_compared_draw_the_same_participants_and_take_as_many_steps(
-    mpirun: Mpirun, results: Callable[..., Path], method: str
+    results: Callable[..., Path], method: str
 ) -> None:
     """ZO-HFL makes two calls of Algorithm 2 where these take one. Mutation: participants from a stream of its own."""
-    one, zohfl = (records.load(results(name, "softmax", 0, mpirun)) for name in (method, "zo_hfl"))
+    one, zohfl = (records.load(results(name, "softmax", 0)) for name in (method, "zo_hfl"))
     assert (2 * one.rounds["local_steps"] == zohfl.rounds["local_steps"]).all()
     asked = [np.asarray(found.clients["messages"]).sum(axis=1) for found in (one, zohfl)]
     assert np.array_equal(*asked) and (asked[0].sum(axis=1) == 3).all()
 
 
 @pytest.mark.parametrize(("option", "ranks"), [("I", 0), ("II", 3)])
-def test_scaffold_goes_on_with_its_clients_corrections(mpirun: Mpirun, tmp_path: Path, option: str, ranks: int) -> None:
+def test_scaffold_goes_on_with_its_clients_corrections(tmp_path: Path, option: str, ranks: int) -> None:
     """Mutation: c_i kept anywhere but in the clients' memories, or read under another name, or not at all."""
     usual = [*PROBLEMS["softmax"], "--tau", "2", "--eval-every", "3", "--quiet"]
     whole, part, other = (tmp_path / f"{name}.h5" for name in ("whole", "part", "other"))
     for out, rounds in ((whole, 6), (part, 3)):
         own = ["--method", "scaffold", "--option", option, "--rounds", rounds, "--out", out]
-        assert here(*usual, *own) == 0
+        assert here(FAMILY, *usual, *own) == 0
     assert "c" in records.load(part).final and differences(whole, part) != []
-    if ranks:
-        done = mpirun(ranks, "-m", "zofl_mpi.zo_hfl", "--method", "scaffold", "--resume", part, "--rounds", 6)
-        assert done.returncode == 0, done.stderr
-    else:
-        assert here("--resume", part, "--rounds", 6, "--quiet") == 0
+    (ended,) = launch(ranks, [(FAMILY, ["--method", "scaffold", "--resume", part, "--rounds", 6, "--quiet"])])
+    assert ended.status == 0, ended.stderr
     assert differences(whole, part) == []
-    assert here(*usual, "--method", "fedavg", "--rounds", 6, "--out", other) == 0
+    assert here(FAMILY, *usual, "--method", "fedavg", "--rounds", 6, "--out", other) == 0
     assert "final/x" in differences(whole, other)
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     """The one sentence that a command ends in."""
     capsys.readouterr()
-    assert here(*arguments, "--quiet") == 2
+    assert here(FAMILY, *arguments, "--quiet") == 2
     told = capsys.readouterr()
     assert told.err.startswith("zofl_mpi: ") and told.err.count("\n") == 1 and told.out == ""
     return told.err.removeprefix("zofl_mpi: ").rstrip()
@@ -209,7 +170,7 @@ def test_a_server_may_hold_nothing(tmp_path: Path, method: str, problem: str) ->
     """Nobody's report then has a number for it. Mutations: a mean over no samples; nan in what is compared."""
     out = tmp_path / "a.h5"
     own = ["--method", method, "--problem", problem, "--server-fraction", 0, "--batch", 0]
-    assert here(*own, "--m", 3, "--tau", 1, "--rounds", 2, "--quiet", "--out", out) == 0
+    assert here(FAMILY, *own, "--m", 3, "--tau", 1, "--rounds", 2, "--quiet", "--out", out) == 0
     rounds = records.load(out).rounds
     assert np.isnan(rounds["f1"]).all()
     assert all(np.isfinite(rounds[name]).all() for name in REPORTED - {"f1"})
@@ -220,5 +181,5 @@ def test_the_corner_starts_at_random_and_stays_reproducible(tmp_path: Path) -> N
     """A problem that is Hierarchical only has no `initial` of its own."""
     paths = [tmp_path / f"{k}.h5" for k in range(2)]
     for path in paths:
-        assert here("--problem", "corner", "--x0", "random", "--rounds", 2, "--quiet", "--out", path) == 0
+        assert here(FAMILY, "--problem", "corner", "--x0", "random", "--rounds", 2, "--quiet", "--out", path) == 0
     assert differences(*paths) == []

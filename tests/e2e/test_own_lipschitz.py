@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +13,14 @@ from scipy.optimize import linprog
 
 from tests.agreement import differences
 from tests.conftest import ROOT, Completed
+from tests.launch import here
 from zofl_mpi.data import npz, partition
 from zofl_mpi.run import records
 from zofl_mpi.run.streams import Streams
 
-FEDRZO = ["-m", "zofl_mpi.fedrzo"]
-README = (ROOT / "README.md").read_text()
+FAMILY = "zofl_mpi.fedrzo"
+Mpirun = Callable[..., Completed]
+README = (ROOT / "zofl_mpi/problems/README.md").read_text()
 
 
 def shown(pattern: str) -> str:
@@ -81,14 +84,16 @@ class Ridge:
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder with the README's table and problem, and a cache of its own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ZOFL_CACHE", str(tmp_path / "cache"))
     (tmp_path / "risk.py").write_text(CVAR)
     (tmp_path / "ridge.py").write_text(RIDGE)
     exec(TABLE, {})
-    return tmp_path
+    yield tmp_path
+    for name in ("risk", "ridge"):
+        sys.modules.pop(name, None)
 
 
 def clients(m: int, seed: int = 1) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -120,11 +125,15 @@ def optimum(alpha_risk: float, m: int) -> float:
     return float(found.fun)
 
 
-def run(mpirun: Callable[..., Completed], ranks: int, *arguments: object, folder: Path) -> Path:
-    """The result file of a run that went well."""
-    out = folder / f"on_{ranks}.h5"
-    done = mpirun(ranks, *FEDRZO, *arguments, "--quiet", "--force", "--out", out, cwd=folder, timeout=110)
-    assert done.returncode == 0, done.stderr
+def run(mpirun: Mpirun, ranks: int, *arguments: object) -> Path:
+    """The result file of a run that went well; 0 ranks is in this process."""
+    out = Path(f"on_{ranks}.h5").absolute()
+    words = [*arguments, "--quiet", "--force", "--out", out]
+    if ranks:
+        done = mpirun(ranks, "-m", FAMILY, *words, timeout=110)
+        assert done.returncode == 0, done.stderr
+    else:
+        assert here(FAMILY, *words) == 0
     return out
 
 
@@ -132,11 +141,9 @@ def run(mpirun: Callable[..., Completed], ranks: int, *arguments: object, folder
 
 
 @pytest.mark.slow
-def test_the_regression_of_the_readme_nears_the_optimum_on_any_number_of_ranks(
-    mpirun: Callable[..., Completed], here: Path
-) -> None:
+def test_the_regression_of_the_readme_nears_the_optimum_on_any_number_of_ranks(mpirun: Mpirun, folder: Path) -> None:
     """Mutations: t left out of the errors, targets of other rows, mean over all columns; bits that depend on ranks."""
-    one, three = (run(mpirun, ranks, *COMMAND, folder=here) for ranks in (0, 3))
+    one, three = (run(mpirun, ranks, *COMMAND) for ranks in (0, 3))
     assert differences(one, three) == []
     found = records.load(one)
     objective = found.rounds["objective"][-1]
@@ -148,20 +155,20 @@ def test_the_regression_of_the_readme_nears_the_optimum_on_any_number_of_ranks(
     assert said == f"1 % of the optimum that a linear program finds ({least:.3f}"
 
 
-def test_its_field_is_a_flag(mpirun: Callable[..., Completed], here: Path) -> None:
+def test_its_field_is_a_flag(mpirun: Mpirun, folder: Path) -> None:
     """With --alpha-risk 0.5 and x = 0 the objective is twice the mean of |v|."""
     flags = ["--alpha-risk", "0.5", "--gamma", "0", "--rounds", "1"]
-    found = records.load(run(mpirun, 0, *COMMAND, *flags, folder=here))
+    found = records.load(run(mpirun, 0, *COMMAND, *flags))
     mean = np.mean([abs(v).mean() for _, v in clients(4)])
     assert found.rounds["objective"][0] == pytest.approx(2 * mean, rel=1e-12)
 
 
-def test_a_class_without_project_is_refused_by_its_name(mpirun: Callable[..., Completed], here: Path) -> None:
-    (here / "risk.py").write_text(CVAR.replace("def project(", "def _project("))
-    done = mpirun(0, *FEDRZO, *COMMAND, cwd=here)
-    assert done.returncode == 2 and done.stderr.count("\n") == 1
-    assert done.stderr.startswith("zofl_mpi: --problem risk:CVaR: CVaR is no problem: ")
-    assert re.search(r"a Lipschitz problem lacks project(;|$)", done.stderr)
+def test_a_class_without_project_is_refused_by_its_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "risk.py").write_text(CVAR.replace("def project(", "def _project("))
+    assert here(FAMILY, *COMMAND) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1 and told.startswith("zofl_mpi: --problem risk:CVaR: CVaR is no problem: ")
+    assert re.search(r"a Lipschitz problem lacks project(;|$)", told)
 
 
 @pytest.mark.parametrize(
@@ -173,11 +180,11 @@ def test_a_class_without_project_is_refused_by_its_name(mpirun: Callable[..., Co
     ],
 )
 def test_data_that_do_not_fit_are_refused(
-    mpirun: Callable[..., Completed], here: Path, flags: list[str], words: str
+    folder: Path, capsys: pytest.CaptureFixture[str], flags: list[str], words: str
 ) -> None:
-    done = mpirun(0, *FEDRZO, *COMMAND, *flags, cwd=here)
-    assert done.returncode == (1 if "digits" in flags else 2)
-    assert done.stderr.count("\n") == 1 and words in done.stderr
+    assert here(FAMILY, *COMMAND, *flags, "--quiet") == (1 if "digits" in flags else 2)
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1 and words in told
 
 
 # --- Bilevel
@@ -191,9 +198,7 @@ def fitted(x: float) -> float:
     return float(np.mean((U @ y - v) ** 2) / 2)
 
 
-def test_a_bilevel_problem_of_ones_own_runs_on_any_number_of_ranks(
-    mpirun: Callable[..., Completed], here: Path
-) -> None:
+def test_a_bilevel_problem_of_ones_own_runs_on_any_number_of_ranks(mpirun: Mpirun, folder: Path) -> None:
     """Nothing but the protocol's functions. Less regularisation fits better, so x is driven to its set's lower bound
     0.5 and beyond it until the penalty (x - 0.5)/eta balances the slope of f(y(x)).
     """
@@ -211,7 +216,7 @@ def test_a_bilevel_problem_of_ones_own_runs_on_any_number_of_ranks(
     ]
     own += ["--T-lower", "40", "--batch-lower", "0", "--gamma-lower", "0.2", "--batch", "0", "--dtype", "float64"]
     own += ["--gamma", "0.004", "--eta", "0.01", "--H", "10", "--rounds", "10", "--eval-every", "9"]
-    one, three = (run(mpirun, ranks, *own, folder=here) for ranks in (0, 3))
+    one, three = (run(mpirun, ranks, *own) for ranks in (0, 3))
     assert differences(one, three) == []
     found = records.load(one)
     x = float(found.final["x"][0])

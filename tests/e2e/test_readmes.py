@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
-import json
+import os
 import re
 import shlex
 import subprocess
@@ -15,11 +15,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tests.agreement import differences
-from tests.conftest import ROOT, Completed, run_process
+from tests.conftest import ROOT
+from tests.launch import launch
 from zofl_mpi.data import published
 from zofl_mpi.run import flags, records
 from zofl_mpi.run.grid import __main__ as grid_runner
@@ -63,7 +63,8 @@ def commands() -> list[list[str]]:
     found = [words for text in TEXT.values() for block in blocks(text, "bash") for words in lines(block)]
     found += [shlex.split(text) for text in inline(ALL) if text.split()[0] in STARTERS and len(text.split()) > 1]
     found += [shlex.split(text) for text in re.findall(r'^"""[^"\n]*?(mpirun[^"\n]*)"""', ALL, re.M)]
-    return [_bare(words) for words in found if "FILE" not in words]
+    kept = (_bare(words) for words in found if "FILE" not in words and words != ["mpirun", "-n"])
+    return [list(words) for words in dict.fromkeys(map(tuple, kept))]
 
 
 def _bare(words: list[str]) -> list[str]:
@@ -83,8 +84,8 @@ def called(words: Sequence[str]) -> str:
 
 
 def runs() -> list[list[str]]:
-    """The commands that run a method."""
-    return [words for words in commands() if called(words) in FAMILIES]
+    """The commands that run a method; one without a flag is a family's name."""
+    return [words for words in commands() if called(words) in FAMILIES and len(words) > 3]
 
 
 def own() -> dict[str, str]:
@@ -178,18 +179,24 @@ def drawn(script: str, words: Sequence[str], capsys: Any) -> None:
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the READMEs' own modules and table."""
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with the READMEs' own modules and table, and a cache of its own."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ZOFL_CACHE", str(tmp_path / "cache"))
     for module, code in own().items():
         (tmp_path / f"{module}.py").write_text(code)
-    np.savez("table.npz", x=np.arange(60.0).reshape(20, 3), y=np.arange(20.0))
-    return tmp_path
+    exec(next(code for code in blocks(ALL, "python") if '"table.npz"' in code), {})
+    yield tmp_path
+    for module in own():
+        sys.modules.pop(module, None)  # another test may have one of this name
 
 
 def test_every_run_is_understood(here: Path, capsys: Any) -> None:
     """All flags are known to the method and the problem, with values that they can have."""
-    for words in runs():
+    tops = "\n".join(str(importlib.import_module(name).__doc__) for name in FAMILIES)  # the head of --help
+    shown = [_bare(shlex.split(line)) for line in re.findall(r"^ +(mpirun .*)$", tops, re.M)]
+    assert len(shown) >= len(FAMILIES)
+    for words in [*runs(), *shown]:
         if "--resume" in words:
             continue  # below
         family = importlib.import_module(called(words))
@@ -201,32 +208,13 @@ def test_every_run_is_understood(here: Path, capsys: Any) -> None:
             understand(family, words[3:])
 
 
-SEVERAL = """
-import contextlib, io, json, sys
-from zofl_mpi.run import cli
-
-told = []
-for module, *words in json.loads(sys.argv[1]):
-    with contextlib.redirect_stdout(io.StringIO()) as out:
-        try:
-            cli.main(module, words)
-        except SystemExit as end:
-            if end.code:
-                sys.exit(f"status {end.code} of {module} {' '.join(words)}")
-    told.append(out.getvalue())
-print("told", json.dumps(told))
-"""
-"""Several command lines in one process a rank: starting Python and mpirun costs more than these runs."""
-
-
-def performed(folder: Path, several: Sequence[Sequence[str]], ranks: int = 0, timeout: float = 100.0) -> list[str]:
-    """What the command lines (module, flags) print; all in one start."""
-    start = ["mpirun", "-n", str(ranks)] if ranks else []
-    cache = {"ZOFL_CACHE": str(folder / "cache")}
-    done = run_process([*start, sys.executable, "-c", SEVERAL, json.dumps(several)], timeout, folder, cache)
-    assert done.returncode == 0, done.stderr
-    (told,) = re.findall(r"^told (.*)$", done.stdout, re.M)
-    return list(map(str, json.loads(told)))
+def performed(several: Sequence[Sequence[str]], ranks: int = 0) -> list[str]:
+    """What the command lines (module, flags) print, in the current folder; all in one start."""
+    place = {"cwd": Path.cwd(), "env": {"ZOFL_CACHE": os.environ["ZOFL_CACHE"]}} if ranks else {}
+    ended = launch(ranks, [(module, words) for module, *words in several], timeout=300, **place)
+    for words, one in zip(several, ended, strict=True):
+        assert one.status == 0, f"{words}: {one.stderr}"
+    return [one.stdout for one in ended]
 
 
 def shortened(words: Sequence[str], out: str, data_dir: Path | None) -> list[str]:
@@ -246,16 +234,17 @@ def of_files(words: Sequence[str]) -> bool:
 
 def test_every_run_on_the_digits_runs(here: Path) -> None:
     several = [words for words in runs() if not of_files(words) and not {"--help", "--resume"} & set(words)]
-    assert len(several) >= 8
-    told = performed(here, [shortened(words, f"{k}.h5", None) for k, words in enumerate(several)])
+    assert len(several) >= 9
+    told = performed([shortened(words, f"{k}.h5", None) for k, words in enumerate(several)])
     for words, text in zip(several, told, strict=True):
         assert ("bytes down" if "--dry-run" in words else "result    ") in text
 
 
+@pytest.mark.slow
 def test_every_run_on_files_runs(here: Path, data_dir: Path) -> None:
     several = [words for words in runs() if of_files(words)]
-    assert len(several) >= 5
-    told = performed(here, [shortened(words, f"{k}.h5", data_dir) for k, words in enumerate(several)])
+    assert len(several) == 5
+    told = performed([shortened(words, f"{k}.h5", data_dir) for k, words in enumerate(several)])
     for words, text in zip(several, told, strict=True):
         assert ("bytes down" if "--dry-run" in words else "result    ") in text
 
@@ -277,7 +266,7 @@ def test_every_snippet_is_run_here(here: Path, capsys: Any) -> None:
     """A module by the commands that name it, as above and below; all others after one another, beside a result."""
     scripts = [code for code in blocks(ALL, "python") if code not in own().values()]
     assert set(own()) == {"fedsgd", "mynet", "mysplit", "risk"} and len(scripts) == 3
-    performed(here, [["zofl_mpi.zo_hfl", "--rounds", "2", "--checkpoint-every", "1", "--quiet", "--out", "mnist.h5"]])
+    performed([["zofl_mpi.zo_hfl", "--rounds", "2", "--checkpoint-every", "1", "--quiet", "--out", "mnist.h5"]])
     (here / "table.npz").unlink()
     for code in scripts:
         exec(compile(code, "README.md", "exec"), {})
@@ -285,17 +274,18 @@ def test_every_snippet_is_run_here(here: Path, capsys: Any) -> None:
     shown = capsys.readouterr().out
     assert "test_accuracy" in shown and "(640,)" in shown and "mean loss of x on the test samples" in shown
     (resume,) = [words for words in runs() if "--resume" in words]
-    (told,) = performed(here, [[called(resume), *resume[3:], "--rounds", "3", "--quiet"]])
+    (told,) = performed([[called(resume), *resume[3:], "--rounds", "3", "--quiet"]])
     assert "mnist.h5" in told and records.load("mnist.h5").length == 3
 
 
-def test_the_modules_run_on_any_number_of_ranks_and_learn(here: Path, mpirun: Callable[..., Completed]) -> None:
+@pytest.mark.slow
+def test_the_modules_run_on_any_number_of_ranks_and_learn(here: Path) -> None:
     """FedSGD, a network, and a network in three parts, whose server's part learns with either uplink."""
     named = {module: next(words for words in runs() if any(f"{module}:" in word for word in words)) for module in own()}
     several = {module: [called(named[module]), *named[module][3:]] for module in ("fedsgd", "mynet", "mysplit")}
     several["seeds"] = [*several["mysplit"], "--uplink", "seeds"]
     for ranks in (0, 3):
-        performed(here, [[*words, "--out", f"{name}-{ranks}.h5"] for name, words in several.items()], ranks)
+        performed([[*words, "--out", f"{name}-{ranks}.h5"] for name, words in several.items()], ranks)
     for name in several:
         assert differences(here / f"{name}-0.h5", here / f"{name}-3.h5") == [], name
         assert records.load(here / f"{name}-0.h5").rounds["test_accuracy"][-1] > 0.8, name
@@ -304,10 +294,13 @@ def test_the_modules_run_on_any_number_of_ranks_and_learn(here: Path, mpirun: Ca
     assert (dense.table()["bytes_up"] > seeds.table()["bytes_up"]).all()
 
 
-def test_the_method_of_the_readme_is_short_and_its_docstring_is_help() -> None:
-    (code,) = [code for code in blocks(TEXT["README.md"], "python") if "class FedSGD" in code]
-    assert len(code.splitlines()) <= 40
+def test_the_readme_and_its_method_are_short(here: Path, capsys: Any) -> None:
+    """And the method's docstring is its help."""
     assert len(TEXT["README.md"].splitlines()) <= 220
+    assert len(own()["fedsgd"].splitlines()) <= 40
+    with pytest.raises(SystemExit, match=r"^0$"):
+        understand(importlib.import_module("zofl_mpi.zo_hfl"), ["--method", "fedsgd:FedSGD", "--help"])
+    assert re.search(r"--gamma FLOAT +step size\. \(default: 0\.5\)", capsys.readouterr().out)
 
 
 def test_the_quickstart_prints_what_the_readme_shows(here: Path) -> None:
@@ -316,26 +309,28 @@ def test_the_quickstart_prints_what_the_readme_shows(here: Path) -> None:
     assert "mpirun -n 11 python -m zofl_mpi.zo_hfl --gamma 1`" in TEXT["README.md"]
     assert "python -m zofl_mpi.zo_hfl --gamma 1 " in (ROOT / "jobs/quickstart.sh").read_text()
     plain = [["zofl_mpi.zo_hfl", *gamma, "--quiet", "--out", f"{len(gamma)}.h5"] for gamma in (["--gamma", "1"], [])]
-    told, _ = performed(here, plain)
+    told, _ = performed(plain)
     number = r"\d+\.\d+"
     reached, was = (text.splitlines()[0] for text in (told, shown))
     assert re.sub(number, "#", reached) == re.sub(number, "#", was)
     assert [*map(float, re.findall(number, reached))] == pytest.approx([*map(float, re.findall(number, was))], abs=0.02)
-    assert told.splitlines()[3] == shown.splitlines()[3]
+    (sent,) = [line for line in shown.splitlines() if line.startswith("sent ")]
+    assert sent in told.splitlines()
     (percent,) = re.findall(r"100 of them reach (\d+) %", TEXT["README.md"].replace("\n", " "))
     assert records.load("0.h5").rounds["test_accuracy"][-1] == pytest.approx(int(percent) / 100, abs=0.02)
 
 
 def test_the_measured_numbers_are_those_of_the_results() -> None:
-    """Every number of the table and of the results' paragraph stands in analysis/results/README.md."""
-    results = (ROOT / "analysis/results/README.md").read_text()
+    """Every number of the table, and in the results' paragraph with what it counts, is in the results."""
+    results = re.sub(r"\s+", " ", (ROOT / "analysis/results/README.md").read_text())
     table = re.findall(r"^\| .* \| (.*) \| `[^|]*` \|$", TEXT["README.md"], re.M)
-    assert len(table) >= 12
     (honest,) = re.findall(r"^## Results, honestly\n(.*?)^## ", TEXT["README.md"], re.S | re.M)
-    numbers = [n for text in (*table, honest) for n in re.findall(r"\d[\d,]*\.?\d*(?: ± \d+\.\d+)?", text)]
-    assert len(numbers) > 30
-    for number in numbers:
-        assert re.search(rf"(?<![\d.]){re.escape(number)}(?![\d]|\.\d)", results), number
+    numbers = [n for text in table for n in re.findall(r"\d[\d,]*\.?\d*(?: ± \d+\.\d+)?", text)]
+    counted = r"\d+(?:\.\d+)?(?: (?:to|and|±) \d+(?:\.\d+)?)*(?: %| points)?"
+    phrases = re.findall(counted, re.sub(r"\s+", " ", honest).replace("Table 1's", ""))
+    assert len(table) >= 12 and len(numbers) > 20 and len(phrases) >= 7
+    for text in (*numbers, *phrases):
+        assert re.search(rf"(?<![\d.]){re.escape(text)}(?!\d|\.\d)", results), text
 
 
 # --- names
@@ -360,7 +355,7 @@ def test_the_tables_name_every_method_and_problem() -> None:
     for name, table, second in (("methods", "METHODS", 1), ("problems", "PROBLEMS", 0)):
         text = TEXT[f"zofl_mpi/{name}/README.md"]
         told: dict[str, dict[str, str]] = {}
-        for first, then in re.findall(r"^\| (`[^|]+?) \| ([^|]*) \|", text.replace("\\|", "/"), re.M):
+        for first, then in re.findall(r"^\| (`[^|]+?) \|([^|]*)\|", text.replace("\\|", "/"), re.M):
             if first.startswith("`python -m "):
                 family = told.setdefault(first.strip("`").removeprefix("python -m "), {})
             elif told and re.search(r"`[\w.]+`", then):
@@ -372,7 +367,7 @@ def test_the_tables_name_every_method_and_problem() -> None:
             assert set(shown) >= set(real), (module, table)
             for key, value in real.items():
                 if second:
-                    assert shown[key] == f"`{value.__module__.rpartition('.')[2]}.py`", key
+                    assert shown[key] == f" `{value.__module__.rpartition('.')[2]}.py` ", key
                 else:
                     assert set(re.findall(r"`(\w+)`", shown[key])) == set(value.roles), key
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,22 +11,23 @@ import numpy as np
 import pytest
 
 from tests.agreement import differences
-from tests.conftest import Completed, run_process
-from zofl_mpi.run import cli, records
+from tests.conftest import Completed
+from tests.launch import here
+from zofl_mpi.run import records
 from zofl_mpi.run.records import checkpoint_path
 
 Mpirun = Callable[..., Completed]
-COMMAND = ["-m", "zofl_mpi.zo_hfl"]
+FAMILY = "zofl_mpi.zo_hfl"
+COMMAND = ["-m", FAMILY]
 FLAGS = ["--tau", "3", "--beta", "0.5", "--y0", "last", "--eval-every", "5"]
 """y0 = last: the clients' memories count. A run of 5 rounds evaluates the fifth, so the one of 9 must do so too."""
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """9 rounds without a break, without mpirun."""
+    """9 rounds without a break, in one process."""
     out = tmp_path_factory.mktemp("whole") / "run.h5"
-    done = run_process([sys.executable, *COMMAND, *FLAGS, "--rounds", "9", "--out", str(out)])
-    assert done.returncode == 0, done.stderr
+    assert here(FAMILY, *FLAGS, "--rounds", 9, "--quiet", "--out", out) == 0
     return out
 
 
@@ -35,8 +35,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def five(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The first 5 of them; for copies only."""
     out = tmp_path_factory.mktemp("five") / "run.h5"
-    done = run_process([sys.executable, *COMMAND, *FLAGS, "--rounds", "5", "--out", str(out)])
-    assert done.returncode == 0, done.stderr
+    assert here(FAMILY, *FLAGS, "--rounds", 5, "--quiet", "--out", out) == 0
     return out
 
 
@@ -50,9 +49,7 @@ def part(five: Path, tmp_path: Path) -> Path:
 
 def resume(*arguments: object) -> int:
     """The exit status of a continuation in this process."""
-    with pytest.raises(SystemExit) as caught:
-        cli.main("zofl_mpi.zo_hfl", ["--resume", *map(str, arguments), "--quiet"])
-    return int(caught.value.code or 0)
+    return here(FAMILY, "--resume", *arguments, "--quiet")
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
@@ -115,8 +112,7 @@ def test_another_name_that_exists_is_refused_unless_forced(
 def test_a_replaced_result_leaves_no_checkpoint_of_its_own_behind(part: Path, tmp_path: Path) -> None:
     """It would be met by the next --resume, which would go on with another run's model."""
     other = tmp_path / "other.h5"
-    with pytest.raises(SystemExit):
-        cli.main("zofl_mpi.zo_hfl", [*FLAGS, "--seed", "2", "--rounds", "2", "--out", str(other), "--quiet"])
+    assert here(FAMILY, *FLAGS, "--seed", "2", "--rounds", "2", "--out", other, "--quiet") == 0
     stale = checkpoint_path(other).read_bytes()
     assert resume(part, "--rounds", 6, "--out", other, "--force", "--checkpoint-every", 0) == 0
     assert not checkpoint_path(other).exists() or checkpoint_path(other).read_bytes() != stale
@@ -134,8 +130,7 @@ def test_a_finished_run_has_nothing_to_do(part: Path, capsys: pytest.CaptureFixt
 def early_and_late(tmp_path: Path) -> tuple[Path, Path]:
     """A result of 9 rounds, and the checkpoint that it had after 5."""
     out, early = tmp_path / "run.h5", tmp_path / "early.ckpt.h5"
-    with pytest.raises(SystemExit):
-        cli.main("zofl_mpi.zo_hfl", [*FLAGS, "--rounds", "5", "--out", str(out)])
+    assert here(FAMILY, *FLAGS, "--rounds", "5", "--out", out) == 0
     shutil.copy(checkpoint_path(out), early)
     assert resume(out, "--rounds", 9) == 0
     return out, early
@@ -165,8 +160,7 @@ def test_changed_data_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[
     rng = np.random.Generator(np.random.Philox(1))
     data, out = tmp_path / "own.npz", tmp_path / "run.h5"
     np.savez(data, x=rng.standard_normal((300, 5)).astype(np.float32), y=rng.integers(0, 3, 300))
-    with pytest.raises(SystemExit):
-        cli.main("zofl_mpi.zo_hfl", ["--data", str(data), "--m", "3", "--rounds", "2", "--out", str(out), "--quiet"])
+    assert here(FAMILY, "--data", data, "--m", "3", "--rounds", "2", "--out", out, "--quiet") == 0
     np.savez(data, x=rng.standard_normal((300, 5)).astype(np.float32), y=rng.integers(0, 3, 300))
     assert resume(out, "--rounds", 4) == 2
     assert "data or network are not those that the run began with" in capsys.readouterr().err
@@ -186,8 +180,7 @@ def test_the_kernel_may_be_named_but_not_be_another(tmp_path: Path, capsys: pyte
     """A later release may choose otherwise for "auto": whoever names the kernel of the result can go on."""
     pytest.importorskip("numba")
     out = tmp_path / "run.h5"
-    with pytest.raises(SystemExit):
-        cli.main("zofl_mpi.zo_hfl", ["--method", "fedavg", "--rounds", "2", "--out", str(out), "--quiet"])
+    assert here(FAMILY, "--method", "fedavg", "--rounds", "2", "--out", out, "--quiet") == 0
     assert resume(out, "--rounds", 3, "--kernel", "numba") == 0  # what auto takes
     assert resume(out, "--rounds", 4, "--kernel", "numpy") == 2
     told = capsys.readouterr().err

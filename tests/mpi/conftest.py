@@ -1,4 +1,4 @@
-"""One body of tests for every transport: a program gives the same on `LocalClients` and on `MPIClients`."""
+"""The engine's contract under mpirun; `tests/unit/test_engine.py` runs the same tests on threads."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
+from tests.threads import serve_or_ask
+from zofl_mpi.run.local import LocalClients
+from zofl_mpi.run.mpi.world import MPIWorld
 
 
 @pytest.fixture
@@ -15,21 +19,10 @@ def both() -> Callable[..., tuple[Any, Any] | None]:
     Assertions belong behind `if result:`: one that fails at rank 0 aborts all ranks (tests/conftest.py), and the
     others, which by then wait in the next test, cannot hang.
     """
-    from zofl_mpi.run.local import LocalClients
-    from zofl_mpi.run.mpi.client import ClientRank
-    from zofl_mpi.run.mpi.server import MPIClients
-    from zofl_mpi.run.mpi.world import MPIWorld
-
     world = MPIWorld.connect()
 
     def run(method: Any, data: list[Any], program: Callable[[Any], Any]) -> tuple[Any, Any] | None:
-        if world.rank:
-            own = {i: d for i, d in enumerate(data) if 1 + i % (world.size - 1) == world.rank}
-            assert ClientRank(world, method, own).serve() == 0
-            return None
-        clients = MPIClients(world, len(data))
-        result = program(clients)
-        clients.close()
-        return program(LocalClients(data)), result
+        result = serve_or_ask(world, method, data, program)
+        return None if world.rank else (program(LocalClients(data)), result)
 
     return run

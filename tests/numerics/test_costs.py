@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from zofl_mpi.problems.counting import Allocations, Products
-from zofl_mpi.problems.split import Split
+from zofl_mpi.problems.split import SplitNetwork
 from zofl_mpi.problems.split_resnet import ResNet
 from zofl_mpi.rounds.split import measured
 from zofl_mpi.rounds.split.measured import macs, peak_bytes
@@ -23,11 +23,11 @@ MAP = BATCH * 64 * 32 * 32 * 4
 
 
 @pytest.fixture(scope="module")
-def resnet() -> Split:
-    return Split(*ResNet().parts((3, 32, 32), 10), (3, 32, 32), 10)
+def resnet() -> SplitNetwork:
+    return SplitNetwork(*ResNet().parts((3, 32, 32), 10), (3, 32, 32), 10)
 
 
-def test_the_macs_are_those_of_the_papers_table(resnet: Split) -> None:
+def test_the_macs_are_those_of_the_papers_table(resnet: SplitNetwork) -> None:
     """39.90, 59.85 (59.844 before the paper's rounding) and 59.51 G at batch 256. Mutation: FLOPs for MACs."""
     client, auxiliary, server = macs(resnet)
     assert (client, auxiliary) == (77_266_944, 655_360)
@@ -37,14 +37,14 @@ def test_the_macs_are_those_of_the_papers_table(resnet: Split) -> None:
     assert client + server == pytest.approx(555.4e6, rel=1e-3)
 
 
-def test_a_forward_pass_holds_three_maps(resnet: Split) -> None:
+def test_a_forward_pass_holds_three_maps(resnet: SplitNetwork) -> None:
     """The block's input, a convolution's result and its normalised copy; the activations work in place."""
     inputs = BATCH * 3 * 32 * 32 * 4
     peak = peak_bytes(resnet, BATCH, "forward")
     assert 3 * MAP + inputs <= peak < 3.1 * MAP + inputs
 
 
-def test_a_client_of_forward_passes_needs_at_most_two_fifths_of_split_learnings_memory(resnet: Split) -> None:
+def test_a_client_of_forward_passes_needs_at_most_two_fifths_of_split_learnings_memory(resnet: SplitNetwork) -> None:
     """[C]: 259.44 of 709.93 MB, 0.365. Mutation: a graph kept in the forward pass."""
     assert peak_bytes(resnet, BATCH, "forward") / peak_bytes(resnet, BATCH, "cut") < 0.40
     assert peak_bytes(resnet, BATCH, "forward") / peak_bytes(resnet, BATCH, "auxiliary") < 0.40
@@ -77,7 +77,7 @@ def test_allocations_are_counted_once_and_given_back() -> None:
 def test_two_small_steps_tell_the_memory_of_a_large_one(cut: int, head: str, dtype: str, bf16: bool, step: str) -> None:
     """To the byte. Mutations: the peak itself scaled; frees left out; sizes of 2 samples taken for all."""
     parts = ResNet(8, (1, 1, 1), cut, head).parts((3, 32, 32), 10)  # type: ignore[arg-type]
-    problem = Split(*parts, (3, 32, 32), 10, dtype, bf16=bf16)
+    problem = SplitNetwork(*parts, (3, 32, 32), 10, dtype, bf16=bf16)
     for batch in (2, 5, 33):
         with Allocations() as counted:
             measured._pass(problem, *measured._given(problem, batch), step)
@@ -98,7 +98,7 @@ class Halves(nn.Module):
 
 def test_where_small_steps_differ_the_whole_mini_batch_is_computed() -> None:
     """9 samples of 6 numbers: inputs, x + 1, (x + 1) + 0. Mutation: the events matched by their number alone."""
-    problem = Split(Halves(), nn.Linear(6, 3), nn.Linear(6, 3), (6,), 3)
+    problem = SplitNetwork(Halves(), nn.Linear(6, 3), nn.Linear(6, 3), (6,), 3)
     two, three = (measured._allocations(problem, n, "forward").events for n in (2, 3))
     assert measured._peak(two, three, 9) is None
     assert peak_bytes(problem, 9, "forward") >= 3 * 9 * 6 * 4
@@ -133,9 +133,10 @@ def test_products_are_counted_as_torch_counts_them() -> None:
 def test_counting_does_not_load_torch_s_compiler() -> None:
     """Which would take seconds at the start of every run. Mutation: torch's own counter."""
     script = (
-        "import sys\nfrom zofl_mpi.rounds.split import measured as costs\nfrom zofl_mpi.problems.split import Split\n"
+        "import sys\nfrom zofl_mpi.rounds.split import measured as costs\n"
+        "from zofl_mpi.problems.split import SplitNetwork\n"
         "from zofl_mpi.problems.split_resnet import ResNet\n"
-        "p = Split(*ResNet(2, (1, 1)).parts((1, 8, 8), 10), (1, 8, 8), 10)\n"
+        "p = SplitNetwork(*ResNet(2, (1, 1)).parts((1, 8, 8), 10), (1, 8, 8), 10)\n"
         "costs.macs(p), costs.peak_bytes(p, 64, 'forward'), costs.peak_bytes(p, 64, 'auxiliary')\n"
         "print([name for name in ('torch._dynamo', 'sympy') if name in sys.modules])\n"
     )

@@ -87,8 +87,10 @@ def loss_of(data):
 
 @pytest.mark.parametrize("t", [-eta, -0.2, 0.0, 0.1, eta, 2 * eta, -2 * eta])
 def test_a_frame_across_a_kink_interpolates_the_slopes(t):
-    """ALGORITHMS section 2: a_2 + (1 + t/eta)/2 delta, |t| <= eta. Mutations: min for max, offsets left out, a sum over
-    the pieces."""
+    """[B] Algorithm 1's estimate over a frame is a_2 + (1 + t/eta)/2 delta, |t| <= eta.
+
+    Mutations: min for max, offsets left out, a sum over the pieces.
+    """
     data, delta, x = kink()
     unit = delta / np.linalg.norm(delta)
     expected = data.slopes[0, 1] + np.clip((1 + t / eta) / 2, 0, 1) * delta

@@ -21,7 +21,7 @@ from zofl_mpi.errors import UserError
 from zofl_mpi.numerics.spectrum import Apply, Norm, Ritz, Spectrum, effective_rank, lanczos, mean, spectrum, trace
 from zofl_mpi.numerics.stationarity import Estimate
 from zofl_mpi.problems.network import seeded
-from zofl_mpi.problems.split import Split
+from zofl_mpi.problems.split import SplitNetwork
 from zofl_mpi.problems.split_resnet import ResNet
 from zofl_mpi.rounds.split.hessian import hessian_product, local_hessian
 from zofl_mpi.run.streams import Purpose, Streams
@@ -349,13 +349,13 @@ X = torch.from_numpy(GENERATOR.standard_normal((7, 1, SIDE, SIDE)))
 LABELS = torch.from_numpy(GENERATOR.integers(0, C, 7))
 
 
-def network(dtype: str = "float64") -> Split:
+def network(dtype: str = "float64") -> SplitNetwork:
     """A ResNet of two blocks, cut after the first one."""
     parts = seeded(lambda: ResNet(2, (1, 1), 1, "pooled").parts((1, SIDE, SIDE), C), STREAMS(Purpose.MODULE))
-    return Split(*parts, (1, SIDE, SIDE), C, dtype)
+    return SplitNetwork(*parts, (1, SIDE, SIDE), C, dtype)
 
 
-def point(problem: Split) -> tuple[Tensor, Tensor]:
+def point(problem: SplitNetwork) -> tuple[Tensor, Tensor]:
     """A model that is not a start: random parameters and positive statistics."""
     theta, buffers = problem.local.initial()
     generator = STREAMS(Purpose.START)
@@ -364,7 +364,7 @@ def point(problem: Split) -> tuple[Tensor, Tensor]:
     return theta, buffers
 
 
-def explicit(problem: Split, theta: Tensor, buffers: Tensor, x: Tensor, labels: Tensor) -> Tensor:
+def explicit(problem: SplitNetwork, theta: Tensor, buffers: Tensor, x: Tensor, labels: Tensor) -> Tensor:
     """(n, n) by torch.autograd.functional, of copies of the modules in eval mode: none of ours but `Flat`."""
     with problem.local.at(theta.clone(), buffers.clone()):
         model = copy.deepcopy(nn.Sequential(problem.client, problem.auxiliary)).eval()

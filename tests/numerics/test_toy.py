@@ -1,4 +1,4 @@
-"""ALGORITHMS section 1, tests (a), (a'), (d) to (g), and [A] Proposition 1, on problems with closed forms.
+"""[A] Algorithms 1 and 2 and Proposition 1 on problems with closed forms.
 
 They need the problem, the estimate and the descent, not the method. Each docstring names the mutations to catch.
 """

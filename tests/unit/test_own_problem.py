@@ -207,6 +207,12 @@ def test_a_problem_may_be_given_parts_of_its_data(here: Path, written: Written) 
     assert differences("whole.h5", "parts.h5") == []
 
 
+def test_a_problem_that_is_given_the_device_may_run_on_a_gpu(written: Written) -> None:
+    device = '    device: str = __import__("zofl_mpi").given("cpu")\n'
+    source = KINDS["smooth"].replace("    federation: Federation\n", "    federation: Federation\n" + device)
+    assert problem_of(zo_hfl, f"{written(source)}:Squares").gpu
+
+
 def test_a_loss_with_terms_has_their_flags_where_they_serve(written: Written) -> None:
     """Mutations: the flags for every method; none of them."""
     terms = "    terms: Terms = given(Terms())\n"

@@ -67,10 +67,10 @@ def test_durations_read_like_a_clock(seconds: float, text: str) -> None:
 
 def test_the_pace_follows_rounds_that_grow_longer() -> None:
     pace = Pace()
-    assert pace.of(1.0) == 1.0
-    assert pace.of(2.0) == pytest.approx(1.1)
+    assert pace.after(1.0) == 1.0
+    assert pace.after(2.0) == pytest.approx(1.1)
     for _ in range(100):
-        found = pace.of(3.0)
+        found = pace.after(3.0)
     assert found == pytest.approx(3.0, rel=1e-3)
 
 

@@ -105,7 +105,7 @@ class Dataset:
 
     @property
     def factor(self) -> float | NDArray[np.float64]:
-        """What a linear model is to be multiplied by in place of every input that `unscaled` gives.
+        """Factor of a linear model that stands for the scale of every input that `unscaled` gives.
 
         1 where there is a shift, which `unscaled` then applies with the scale: a product with inputs that are still to
         be shifted would cancel in float32.
@@ -122,7 +122,7 @@ class Dataset:
 
     @property
     def _shifted(self) -> bool:
-        """Told without NumPy where the shift is a number: np.any takes as long as gathering a batch."""
+        """Whether there is a shift. For a number without NumPy: np.any takes as long as gathering a batch."""
         return bool(self.shift != 0) if isinstance(self.shift, int | float) else bool(np.any(self.shift))
 
     def counts(self) -> NDArray[np.int64]:

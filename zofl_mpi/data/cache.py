@@ -34,7 +34,7 @@ DAY = 24 * 3600.0
 @final
 @dataclass(frozen=True)
 class Sources:
-    """What a data set is read or made from.
+    """Where a data set comes from: what it is read or made from.
 
     Attributes:
         name: the data set, as the user calls it.
@@ -83,7 +83,7 @@ def _fingerprint(path: Path) -> tuple[str, int, int]:
 
 
 def prepare(sources: Sources, cache_dir: Path | None = None) -> None:
-    """Make the cache entry unless an intact one is there. For one rank of each node; others may race, all end well.
+    """Makes the cache entry unless an intact one is there. For one rank of each node; others may race, all end well.
 
     Raises:
         UserError: the data set cannot be read, or the cache folder cannot be written.
@@ -126,7 +126,7 @@ def _store(raw: Raw, folder: Path, key: str) -> None:
 
 
 def _forget_unfinished(folder: Path) -> None:
-    """Remove what killed writers left; a day is longer than any writer takes."""
+    """Removes what killed writers left; a day is longer than any writer takes."""
     for left in folder.glob(f"{UNFINISHED}*"):
         with suppress(OSError):  # another writer may be removing it
             if time.time() - left.stat().st_mtime > DAY:
@@ -143,7 +143,7 @@ def _write(raw: Raw, fresh: Path) -> None:
 
 
 def _place(fresh: Path, entry: Path) -> None:
-    """Put the entry under its name in one step, unless another writer was first.
+    """Puts the entry under its name in one step, unless another writer was first.
 
     A folder's rename refuses to replace a full folder. So files that others have mapped are never unlinked: on a
     network file system that would kill their readers on other nodes.

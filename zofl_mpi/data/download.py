@@ -1,4 +1,4 @@
-"""Fetch a public data set by name and check it: ``python -m zofl_mpi.data.download mnist``.
+"""Fetches a public data set by name and checks it: ``python -m zofl_mpi.data.download mnist``.
 
 Files that are already there are checked and left alone; nothing unchecked ever stands under a file's final name.
 """
@@ -21,7 +21,7 @@ TIMEOUT = 30.0  # seconds without an answer
 
 
 def download(name: str, data_dir: Path | None = None, base_url: str | None = None) -> tuple[Path, ...]:
-    """Bring the files of data set `name` into `data_dir`/`name`, and return their paths.
+    """Paths of the files of data set `name` in `data_dir`/`name`; fetches those that are not there, checks the others.
 
     Raises:
         UserError: unknown name, no network, a file that is not the published one, a folder that cannot be written.
@@ -31,7 +31,7 @@ def download(name: str, data_dir: Path | None = None, base_url: str | None = Non
     root = data_dir or default_data_dir()
     if name == "cifar10" and (held := _held_cifar(root)):
         return held
-    return tuple(_bring(root / name / file, url + file, known) for file, known in remote.files.items())
+    return tuple(_fetched(root / name / file, url + file, known) for file, known in remote.files.items())
 
 
 def _remote(name: str) -> Remote:
@@ -49,7 +49,7 @@ def _checked_url(url: str) -> str:
 
 
 def _held_cifar(root: Path) -> tuple[Path, ...]:
-    """The files of a CIFAR-10 that is already there, in whatever packing, its contents checked."""
+    """Paths of a CIFAR-10 that is there already, in whatever packing; its contents are checked."""
     from zofl_mpi.data import images
 
     if held := images.find_cifar(root):
@@ -57,7 +57,7 @@ def _held_cifar(root: Path) -> tuple[Path, ...]:
     return held
 
 
-def _bring(path: Path, url: str, known: str) -> Path:
+def _fetched(path: Path, url: str, known: str) -> Path:
     if path.exists():
         _check(path, known, str(path), "delete it and run again")
     else:
@@ -69,15 +69,15 @@ def _check(path: Path, known: str, called: str, advice: str) -> None:
     kind, _, right = known.partition(":")
     try:
         with path.open("rb") as file:
-            found = hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
+            digest = hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}): check that it is a file you may read") from error
-    if found != right:
-        raise UserError(f"{called} is not the published file: its {kind} is {found}, it should be {right}; {advice}")
+    if digest != right:
+        raise UserError(f"{called} is not the published file: its {kind} is {digest}, it should be {right}; {advice}")
 
 
 def _fetch(path: Path, url: str, known: str) -> None:
-    """Download to a temporary file beside `path`, check, rename."""
+    """Downloads to a temporary file beside `path`, checks it, renames it."""
     import pooch
 
     pooch.get_logger().setLevel("WARNING")
@@ -114,7 +114,7 @@ def _explained(error: OSError, path: Path, url: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line. Returns the exit status: 0, or 2 after one sentence on standard error."""
+    """Runs the command line; returns the exit status: 0, or 2 after one sentence on standard error."""
     parser = argparse.ArgumentParser(prog="python -m zofl_mpi.data.download", description="Fetch a public data set.")
     parser.add_argument("name", help=f"one of {', '.join(REMOTES)}")
     parser.add_argument("--data-dir", type=Path, help="where to (default: $ZOFL_DATA, else the user's cache folder)")

@@ -76,11 +76,11 @@ def image_shape(features: int, channels: int) -> tuple[int, int, int]:
 
 
 def sources(images: Sources, filters: Filters, cache_dir: Path | None = None) -> Sources:
-    """The features of a data set that lies in the cache already when they are made."""
+    """Where the features of a data set come from, which lies in the cache already when they are made."""
     names = ("count", "size", "pool", "seed")  # as the cache has always known them
     facts = {name: float(value) for name, value in zip(names, vars(filters).values(), strict=True)}
-    found = cache.identify(f"features-{images.key}", partial(_read, images, filters, cache_dir), parameters=facts)
-    return replace(found, name=f"the random features of {images.name}")
+    derived = cache.identify(f"features-{images.key}", partial(_read, images, filters, cache_dir), parameters=facts)
+    return replace(derived, name=f"the random features of {images.name}")
 
 
 def _read(images: Sources, filters: Filters, cache_dir: Path | None) -> Raw:
@@ -130,7 +130,7 @@ def _filtered(images: Array, weights: Array, pool: int) -> Array:
 
 
 def standardised(federation: Federation, squared_norm: float = SQUARED_NORM) -> Federation:
-    """The same data on another scale: each feature with mean 0 and equal variances over the training part (server and
+    """The data on another scale: each feature with mean 0 and equal variances over the training part (server and
     clients), such that the mean of |input|^2 is `squared_norm`; a constant feature becomes 0.
 
     Only `scale` and `shift` change: the inputs stay where all ranks of the node have mapped them. All ranks get the

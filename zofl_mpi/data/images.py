@@ -1,4 +1,4 @@
-"""Readers of image data sets (IDX, CIFAR-10's binary version, .npz), and the way from a name to the samples."""
+"""Readers of image data sets: IDX (MNIST, Fashion-MNIST) and CIFAR-10's binary version."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from zofl_mpi.data import Array, Raw
 from zofl_mpi.data.published import IDX_FILES, remedy
-from zofl_mpi.data.reading import again, missing, reading_file
+from zofl_mpi.data.reading import fetch_again, missing_files, reading_file
 from zofl_mpi.errors import UserError
 
 SIDE = 28  # of MNIST's and Fashion-MNIST's images
@@ -37,14 +37,18 @@ CIFAR_BYTES = 10_000 * CIFAR_RECORD
 
 
 def find_idx(name: str, data_dir: Path) -> tuple[Path, ...]:
-    """The four files, packed or not, all in one folder, in the order of IDX_FILES."""
+    """Paths of the four files, packed or not, all in one folder, in the order of IDX_FILES.
+
+    Raises:
+        UserError: not all are there.
+    """
     lacking: list[str] = []
     for folder in (data_dir / name, data_dir):
-        found = {file: path for file in IDX_FILES if (path := _plain_or_gz(folder / file))}
-        if len(found) == len(IDX_FILES):
-            return tuple(found[file] for file in IDX_FILES)
-        lacking = min(lacking or list(IDX_FILES), [file for file in IDX_FILES if file not in found], key=len)
-    raise UserError(missing(name, f"no {', '.join(lacking)} (or the same with .gz)", data_dir))
+        paths = {file: path for file in IDX_FILES if (path := _plain_or_gz(folder / file))}
+        if len(paths) == len(IDX_FILES):
+            return tuple(paths[file] for file in IDX_FILES)
+        lacking = min(lacking or list(IDX_FILES), [file for file in IDX_FILES if file not in paths], key=len)
+    raise UserError(missing_files(name, f"no {', '.join(lacking)} (or the same with .gz)", data_dir))
 
 
 def _plain_or_gz(path: Path) -> Path | None:
@@ -61,7 +65,7 @@ def read_idx(name: str, files: Sequence[Path]) -> Raw:
         UserError: a file is damaged, of another kind or data set, or does not fit the others.
     """
     (train, train_labels), (test, test_labels) = (_labelled(name, *files[k : k + 2]) for k in (0, 2))
-    _check_is(name, files[1], train_labels)
+    _check_owner(name, files[1], train_labels)
     labels = np.concatenate([train_labels, test_labels]).astype(np.int64)
     return Raw(np.concatenate([train, test]), labels, 10, official_test=len(test), levels=255)
 
@@ -71,41 +75,42 @@ def _labelled(name: str, image_file: Path, label_file: Path) -> tuple[Array, Arr
     labels = _idx(name, label_file, 1)
     if images.shape[1:] != (SIDE, SIDE):
         size = " x ".join(map(str, images.shape[1:]))
-        raise UserError(f"{image_file} holds images of {size} pixels, not {SIDE} x {SIDE}: {again(name)}")
+        raise UserError(f"{image_file} holds images of {size} pixels, not {SIDE} x {SIDE}: {fetch_again(name)}")
     if len(images) != len(labels):
         counts = f"{image_file} holds {len(images)} images but {label_file} {len(labels)} labels"
         raise UserError(f"{counts}, the numbers must be equal: delete both and {remedy(name)}")
     if labels.max() > 9:
-        raise UserError(f"{label_file} holds the label {labels.max()}, labels are 0 to 9: {again(name)}")
+        raise UserError(f"{label_file} holds the label {labels.max()}, labels are 0 to 9: {fetch_again(name)}")
     return images.reshape(len(images), -1), labels
 
 
 def _idx(name: str, path: Path, dimensions: int) -> Array:
-    """An IDX file of bytes: 0, 0, 8 (bytes), the number of dimensions; each length as a big-endian uint32; the data."""
-    with reading_file(path, again(name)):
+    """The array of an IDX file: 0, 0, 8 (bytes), number of dimensions; each length as a big-endian uint32; the data."""
+    with reading_file(path, fetch_again(name)):
         data = path.read_bytes()
         if data[:2] == b"\x1f\x8b":
             data = gzip.decompress(data)
     right, header = bytes((0, 0, 8, dimensions)), 4 + 4 * dimensions
     if data[:4] != right:
         start = f"starts with {data[:4].hex()} where {right.hex()} is expected" if data else "is empty"
-        raise UserError(f"{path} {start}, so it is no IDX file of {dimensions}-dimensional bytes: {again(name)}")
+        raise UserError(f"{path} {start}, so it is no IDX file of {dimensions}-dimensional bytes: {fetch_again(name)}")
     shape = [int(length) for length in np.frombuffer(data[4:header], ">u4")] if len(data) >= header else []
     if prod(shape) == 0 or len(data) != header + prod(shape):
         raise UserError(
-            f"{path} holds {len(data)} bytes, not one header and the samples it announces ({shape}): {again(name)}"
+            f"{path} holds {len(data)} bytes, not one header and the samples it announces ({shape}): "
+            f"{fetch_again(name)}"
         )
     return np.frombuffer(data, np.uint8, offset=header).reshape(shape)
 
 
-def _check_is(name: str, path: Path, labels: Array) -> None:
+def _check_owner(name: str, path: Path, labels: Array) -> None:
     owner = TRAIN_LABELS.get(hashlib.sha256(labels.tobytes()).hexdigest(), name)
     if owner != name:
         raise UserError(f"{path} belongs to {owner}, not to {name}: ask for --data {owner}, or set --data-dir anew")
 
 
 def find_cifar(data_dir: Path) -> tuple[Path, ...]:
-    """The six .bin files, or else one archive that may hold them; () if there is neither."""
+    """Paths of the six .bin files, or else of one archive that may hold them; () if there is neither."""
     for folder in (data_dir / "cifar10", data_dir):
         files = tuple(folder / CIFAR_FOLDER / file for file in CIFAR_MD5)
         if all(map(os.path.isfile, files)):
@@ -123,12 +128,12 @@ def read_cifar(files: Sequence[Path]) -> Raw:
         UserError: a file is damaged, missing in the archive, or not the published one.
     """
     parts: dict[str, Array] = {}
-    with reading_file(files[0] if len(files) == 1 else files[0].parent, again("cifar10")):
+    with reading_file(files[0] if len(files) == 1 else files[0].parent, fetch_again("cifar10")):
         for path, file, data in _unpacked(files[0]) if len(files) == 1 else _loose(files):
             _check_md5(path, file, data)
             parts[file] = np.frombuffer(data, np.uint8).reshape(-1, CIFAR_RECORD)
     if lacking := [file for file in CIFAR_MD5 if file not in parts]:
-        raise UserError(f"{files[0]} does not hold {', '.join(lacking)}: {again('cifar10')}")
+        raise UserError(f"{files[0]} does not hold {', '.join(lacking)}: {fetch_again('cifar10')}")
     ordered = [parts[file] for file in CIFAR_MD5]
     labels = np.concatenate([part[:, 0] for part in ordered]).astype(np.int64)
     return Raw(np.concatenate([part[:, 1:] for part in ordered]), labels, 10, len(ordered[-1]), 255, channels=3)
@@ -140,7 +145,7 @@ def _loose(files: Sequence[Path]) -> Iterator[tuple[Path, str, bytes]]:
 
 
 def _unpacked(archive: Path) -> Iterator[tuple[Path, str, bytes]]:
-    """The wanted members, one by one; nothing of the archive is ever written, and nothing too large is read."""
+    """Yields the wanted members, one by one; nothing of the archive is written to disk, nothing too large is read."""
     import tarfile
 
     with tarfile.open(archive, "r:*") as tar:
@@ -152,6 +157,6 @@ def _unpacked(archive: Path) -> Iterator[tuple[Path, str, bytes]]:
 
 
 def _check_md5(path: Path, file: str, data: bytes) -> None:
-    found = hashlib.md5(data, usedforsecurity=False).hexdigest()
-    if found != CIFAR_MD5[file]:
-        raise UserError(f"{file} in {path} has md5 {found}, it should be {CIFAR_MD5[file]}: {again('cifar10')}")
+    md5 = hashlib.md5(data, usedforsecurity=False).hexdigest()
+    if md5 != CIFAR_MD5[file]:
+        raise UserError(f"{file} in {path} has md5 {md5}, it should be {CIFAR_MD5[file]}: {fetch_again('cifar10')}")

@@ -68,7 +68,7 @@ def _check_shape(path: Path, x: Array, y: Array) -> None:
 
 
 def _targets(path: Path, y: Array) -> NDArray[np.float64]:
-    with np.errstate(over="ignore"):  # told below
+    with np.errstate(over="ignore"):  # refused below
         targets = y.astype(np.float64)
     if not np.isfinite(targets).all():
         first = int(np.flatnonzero(~np.isfinite(targets))[0])

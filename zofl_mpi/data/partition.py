@@ -40,7 +40,7 @@ def split(
     balance: bool = False,
     pixels: str = "unit",
 ) -> Federation:
-    """Share a data set out over a server, m clients and a test part.
+    """Shares a data set out over a server, m clients and a test part.
 
     The test part is drawn uniformly from the whole pool, the server's from the training part, the clients get the rest.
 
@@ -127,7 +127,11 @@ def _train_test(raw: Raw, streams: Streams, fraction: float, official: bool) -> 
 def _cut(
     rows: Rows, fraction: float, streams: Streams, purpose: Purpose, flag: str, further: str = ""
 ) -> tuple[Rows, Rows]:
-    """The rows without, and a uniformly drawn part of about `fraction` of them; `further`: what else is allowed."""
+    """The other rows, and a uniformly drawn part of about `fraction` of them.
+
+    Args:
+        further: what else the flag may be, for the refusal.
+    """
     if not 0 < fraction < 1:
         allowed = ", ".join(filter(None, ["it must lie between 0 and 1, both excluded", further]))
         raise UserError(f"{flag} {fraction}: {allowed}")
@@ -146,7 +150,7 @@ def _deal_uniformly(samples: int, m: int, streams: Streams) -> Iterator[Rows]:
 
 
 def _deal(labels: NDArray[np.int64], counts: Rows, streams: Streams) -> Iterator[Rows]:
-    """Cut the shuffled samples of each class into the clients' counts (m, C)."""
+    """Cuts the shuffled samples of each class into the clients' counts (m, C)."""
     parts: list[list[Rows]] = []
     for label, column in enumerate(counts.T):
         shuffled = streams(Purpose.PARTITION, i=1 + label).permutation(np.flatnonzero(labels == label))
@@ -178,7 +182,7 @@ def _cut_classes(logs: NDArray[np.float64], alpha: float, pool: Rows, is_open: N
 
 
 def _cut_balanced(logs: NDArray[np.float64], alpha: float, pool: Rows) -> Rows:
-    """The same class after class, closed to the clients that hold their fair share by then."""
+    """(m, C) as `_cut_classes`, one class after the other, closed to the clients that hold their fair share by then."""
     counts = np.zeros((logs.shape[1], len(pool)), np.int64)
     for label in range(len(pool)):
         is_open = counts.sum(axis=1) * len(counts) < pool.sum()
@@ -228,7 +232,7 @@ def _log_gammas(chance: np.random.Generator, alpha: float, shape: tuple[int, int
 
 
 def _cumulative(logs: NDArray[np.float64], alpha: float, is_open: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Of each row, the cumulative proportions of the open entries (at least one), the last exactly 1."""
+    """Cumulative proportions of the open entries (at least one) of each row, the last exactly 1."""
     masked = np.where(is_open, logs, -inf)
     with np.errstate(over="ignore"):  # -inf, and so 0, is what a quotient beyond the floats should be
         total = np.exp((masked - masked.max(axis=1, keepdims=True)) / min(alpha, 1.0)).cumsum(axis=1)
@@ -259,7 +263,7 @@ def as_dataset(raw: Raw, pixels: str, train_rows: NDArray[np.int64]) -> Dataset:
 def _standard(raw: Raw, rows: NDArray[np.int64]) -> tuple[Numbers, Numbers]:
     """Scale and shift: numbers, or (p,) where there are several channels."""
     moments = _byte_moments if raw.inputs.dtype == np.uint8 else _float_moments
-    with np.errstate(over="ignore", invalid="ignore"):  # told below
+    with np.errstate(over="ignore", invalid="ignore"):  # refused below
         mean, variance = np.array(moments(raw, rows)).T
     if not np.isfinite(variance).all():
         raise UserError("--pixels standardize: the variance of the inputs is too large for a float64; rescale them")
@@ -272,7 +276,7 @@ def _standard(raw: Raw, rows: NDArray[np.int64]) -> tuple[Numbers, Numbers]:
 
 
 def _channels(raw: Raw, rows: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.float64]]]:
-    """(channel, its values in some of the rows), until all values were seen, a few rows at a time."""
+    """Yields (channel, its values in some of the rows), a few rows at a time, until all values were seen."""
     for start in range(0, len(rows), CHUNK):
         values = raw.inputs[rows[start : start + CHUNK]].astype(np.float64)
         for channel, block in enumerate(np.split(values, raw.channels, axis=1)):

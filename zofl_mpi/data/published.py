@@ -63,6 +63,6 @@ def default_data_dir() -> Path:
 
 
 def remedy(name: str, data_dir: Path | None = None) -> str:
-    """What a user can do who lacks the files of `name` in `data_dir`."""
+    """Advice to a user who lacks the files of `name` in `data_dir`."""
     where = "" if data_dir in (None, default_data_dir()) else f" --data-dir {data_dir}"
     return f"fetch it with `python -m zofl_mpi.data.download {name}{where}`"

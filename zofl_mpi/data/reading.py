@@ -1,4 +1,4 @@
-"""Sentences for files that are missing or damaged, as all readers say them."""
+"""Sentences on files that are missing or damaged, the same for all readers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ from zofl_mpi.data.published import remedy
 from zofl_mpi.errors import UserError
 
 
-def missing(name: str, what: str, data_dir: Path) -> str:
-    """What to say where a data set's files are missing: `what` is, where it was looked for, how to get it."""
+def missing_files(name: str, what: str, data_dir: Path) -> str:
+    """Sentence on a data set without its files: what is missing, where it was looked for, how to get it.
+
+    Args:
+        what: what is missing, with its verb, to be followed by "in ...".
+    """
     return (
         f"--data {name}: {what} in {data_dir / name} or {data_dir}; {remedy(name, data_dir)}, "
         "or set --data-dir or ZOFL_DATA to the folder that holds it"
@@ -20,7 +24,7 @@ def missing(name: str, what: str, data_dir: Path) -> str:
 
 @contextmanager
 def reading_file(path: Path, advice: str) -> Iterator[None]:
-    """Turn whatever the decoders raise for a bad file into one sentence.
+    """Context manager: turns whatever the decoders raise for a bad file into one sentence.
 
     Between them gzip, lzma, zipfile, tarfile and numpy raise a dozen types, some undocumented (a damaged .npy header
     can end in a TokenError or a MemoryError): hence Exception, around nothing but the decoding.
@@ -37,6 +41,6 @@ def reading_file(path: Path, advice: str) -> Iterator[None]:
         raise UserError(f"{path} is damaged or cut short ({type(error).__name__}: {detail}): {advice}") from error
 
 
-def again(name: str) -> str:
-    """What to do about a damaged file of a published data set."""
+def fetch_again(name: str) -> str:
+    """Advice on a damaged file of a published data set."""
     return f"delete it and {remedy(name)}"

@@ -12,7 +12,7 @@ from zofl_mpi.data.cache import Sources
 from zofl_mpi.data.images import CIFAR_ARCHIVES, CIFAR_FOLDER, find_cifar, find_idx, read_cifar, read_idx
 from zofl_mpi.data.npz import read_npz
 from zofl_mpi.data.published import default_data_dir
-from zofl_mpi.data.reading import missing
+from zofl_mpi.data.reading import missing_files
 from zofl_mpi.data.synthetic import Synthetic, digits, make
 from zofl_mpi.errors import UserError
 from zofl_mpi.run.streams import Streams
@@ -23,18 +23,18 @@ NAMES = ("digits", "mnist", "fashion-mnist", "cifar10", "synthetic")
 def load(
     name: str, data_dir: Path | None, cache_dir: Path | None, streams: Streams, synthetic: Synthetic | None = None
 ) -> Raw:
-    """Find, prepare and open a data set, all in this process. See `sources` and `cache` for the three steps.
+    """Finds, prepares and opens a data set, all in this process; see `find`, `cache.prepare` and `cache.open`.
 
     Raises:
         UserError: whatever is wrong with the name, the files or the folders.
     """
-    found = find(name, data_dir, streams, synthetic)
-    cache.prepare(found, cache_dir)
-    return cache.open(found, cache_dir)
+    stored = find(name, data_dir, streams, synthetic)
+    cache.prepare(stored, cache_dir)
+    return cache.open(stored, cache_dir)
 
 
 def find(name: str, data_dir: Path | None, streams: Streams, synthetic: Synthetic | None = None) -> Sources:
-    """What the data set `name` (one of NAMES, or a path ending in .npz) is read or made from. Reads nothing yet.
+    """Where the data set `name` (one of NAMES, or a path ending in .npz) comes from. Reads nothing yet.
 
     Args:
         data_dir: where the files are, or the folders named after the data sets; None is the default folder.
@@ -61,7 +61,7 @@ def _published(name: str, data_dir: Path) -> Sources:
         files = find_cifar(data_dir)
         if not files:
             what = f"neither a folder {CIFAR_FOLDER} with its six .bin files nor an archive {CIFAR_ARCHIVES[0]} is"
-            raise UserError(missing(name, what, data_dir))
+            raise UserError(missing_files(name, what, data_dir))
         return cache.identify(name, partial(read_cifar, files), files)
     files = find_idx(name, data_dir)
     return cache.identify(name, partial(read_idx, name, files), files)

@@ -47,7 +47,7 @@ class CSEFSL:
         return averaged_round(self.training, state, r, clients, self.train, self.training.mean)
 
     def train(self, client: Client, message: Model) -> Generator[Smashed, None, Trained]:
-        """A client's local steps, each with a backward pass through the auxiliary head and its own layers."""
+        """Takes the local steps, each with a backward pass through the auxiliary head and its own layers."""
         local = LocalSteps(self.training, client, message)
         for q, x, labels in local:
             smashed, g = local.gradient(x, labels)

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.numerics import zo
-from zofl_mpi.problems import Bilevel
+from zofl_mpi.problems import Bilevel, optional
 from zofl_mpi.rounds.lower import Iterate, Lower, Moved, Schedule
 from zofl_mpi.rounds.start import among
-from zofl_mpi.rounds.zeroth_order import Local, Model, Report, Stepped, finite, score_of
+from zofl_mpi.rounds.zeroth_order import Local, Model, Report, Stepped, finite
 from zofl_mpi.run.clients import Client, Clients
 from zofl_mpi.run.fields import column, part
 from zofl_mpi.run.setting import Setting
@@ -134,7 +134,7 @@ class FedRZOBL:
         allowed = "0 without --exact: directions need the exact lower solutions at both of their ends"
         demand(self.exact or self.local.probe == 0, "probe", self.local.probe, allowed)
         for flag, asked in (("--exact", self.exact), ("--lower exact", self.solver.lower == "exact")):
-            if asked and not hasattr(self.setting.problem, "solution"):
+            if asked and optional.solution(self.problem) is None:
                 raise UserError(f"{flag}: this problem does not know its lower solution; leave it out")
         unequal = len({len(data) for data in self.setting.data}) > 1
         if self.exact and unequal and self.solver.weights() is not None:
@@ -154,9 +154,7 @@ class FedRZOBL:
 
     def first_lower(self) -> Array:
         """(n_lower,) where the first lower solve starts."""
-        initial = getattr(self.problem, "initial_lower", None)
-        y = np.zeros(self.problem.n_lower) if initial is None else initial()
-        return np.asarray(y, self.setting.dtype)
+        return np.asarray(optional.initial_lower(self.problem), self.setting.dtype)
 
     def lower_start(self, state: BilevelState) -> Array:
         """(n_lower,) where the lower solves of the next round start."""
@@ -209,7 +207,7 @@ class FedRZOBL:
             x: (n,) the point of the call: x + eta v if `shifted`.
         """
         g = clients.mean(self.slope, At(y, int(shifted)), weights=self.solver.weights(), counted=False).g
-        project = getattr(self.problem, "project_lower", None)
+        project = optional.project_lower(self.problem)
         if project is not None:
             g = y - project(x, y - g)
         return float(np.linalg.norm(g))
@@ -257,8 +255,7 @@ class FedRZOBL:
 
     def parts(self, client: Client) -> tuple[Any, Any]:
         """The samples that f_i and h_i see."""
-        parts = getattr(self.problem, "parts", None)
-        return (client.data, client.data) if parts is None else parts(client.data)
+        return optional.parts(self.problem, client.data)
 
     def _point(self, client: Client, shifted: int) -> Array:
         x = client.memory["x"]
@@ -284,7 +281,7 @@ class FedRZOBL:
             r,
             float(F[0]),
             F[2::2] - F[3::2],
-            score_of(self.problem, x, y, self.setting.test),
+            optional.score(self.problem, x, y, self.setting.test),
             len(asked),
             objective_exact=float(F[1]) if exact else math.nan,
             lower_error=float(np.linalg.norm(y.astype(np.float64) - exact[0])) if exact else math.nan,

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from zofl_mpi.errors import demand
 from zofl_mpi.numerics import zo
-from zofl_mpi.problems import Lipschitz
+from zofl_mpi.problems import Lipschitz, optional
 from zofl_mpi.rounds.start import among, participants
-from zofl_mpi.rounds.zeroth_order import Local, Model, Report, Stepped, finite, score_of
+from zofl_mpi.rounds.zeroth_order import Local, Model, Report, Stepped, finite
 from zofl_mpi.run.clients import Client, Clients
 from zofl_mpi.run.fields import column, part
 from zofl_mpi.run.setting import Setting
@@ -151,7 +151,7 @@ class FedRZONN:
 
     def evaluate(self, state: State, r: int, clients: Clients) -> Report:
         replies = clients.ask(self.probe, Model(state.x, r), to=self.setting.audience(r), counted=False)
-        score = score_of(self.problem, state.x, self.setting.test)  # while the clients compute
+        score = optional.score(self.problem, state.x, self.setting.test)  # while the clients compute
         probes = dict(replies)
         shares = among(self.local.shares(), probes)
         differences = sum((shares[i] * p.differences for i, p in probes.items()), np.zeros(self.local.probe))

@@ -158,7 +158,7 @@ class FSLSAGE:
     # --- a client
 
     def train(self, client: Client, message: Model) -> Generator[Smashed, None, Trained]:
-        """A round without alignment."""
+        """Takes the local steps of a round without alignment, and uploads."""
         local = self.begun(client, message)
         for q, x, labels in local:
             yield from self._moved(local, q, x, labels)
@@ -175,7 +175,7 @@ class FSLSAGE:
         return Smashed(smashed, labels)
 
     def rest(self, client: Client, message: Head) -> Generator[Smashed, None, Trained]:
-        """All local steps, with the aligned head; the first upload has been sent."""
+        """Takes all local steps, with the aligned head; the first upload has been sent."""
         local: LocalSteps = client.scratch.pop("local")
         head = local.problem.placed(message.theta)
         local.theta[local.problem.n_client :] = head

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.numerics import zo
 from zofl_mpi.numerics.schedules import local_steps, parse_decay, stepsize, stepsizes
-from zofl_mpi.problems import Hierarchical
+from zofl_mpi.problems import Hierarchical, optional
 from zofl_mpi.rounds.start import X0, Start, demand_samples, own_batch, participants
 from zofl_mpi.run.clients import Client, Clients
 from zofl_mpi.run.fields import column
@@ -330,7 +330,7 @@ class ZOHFL:
     def _accuracies(self, i: int, y: Array) -> tuple[float, float]:
         """The accuracy of y (n,) on the test samples, weighted to client i's own classes, and as they are."""
         test, counts = self.setting.test, self.setting.counts
-        hits = getattr(self.problem, "hits", None)
+        hits = optional.hits(self.problem)
         if hits is None or counts is None:
             mix = None if counts is None else counts[i] / counts[i].sum()
             of_mix, of_all = (self.problem.score(y, test, m).get("accuracy", math.nan) for m in (mix, None))

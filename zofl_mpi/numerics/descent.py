@@ -21,7 +21,7 @@ def descend(
     stepsize: Callable[[int], float],
     project: Callable[[T], T] = identity,
 ) -> T:
-    """Take the steps y <- project(y - stepsize(t) gradient(y, t)), t = 0, ..., steps - 1.
+    """Takes the steps y <- project(y - stepsize(t) gradient(y, t)), t = 0, ..., steps - 1.
 
     Source: [A] Algorithm 2, [B] Algorithms 1 to 3, and every local loop of the methods they are compared with, which
     differ in the gradient alone (FedProx adds a proximal term, SCAFFOLD and Scaffnew a correction).

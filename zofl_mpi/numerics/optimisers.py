@@ -16,7 +16,7 @@ Memory = MutableMapping[str, Any]
 @final
 @dataclass(frozen=True)
 class Optimiser:
-    """How an update follows from a gradient. Adam: Kingma, Ba, ICLR 2015; as torch.optim.Adam computes it.
+    """The update that follows from a gradient. Adam: Kingma, Ba, ICLR 2015; as torch.optim.Adam computes it.
 
     Attributes:
         optimiser: adam (betas 0.9, 0.999, eps 1e-8) or sgd.
@@ -34,7 +34,7 @@ class Optimiser:
 
     @property
     def _vectors(self) -> tuple[str, ...]:
-        """The moments that are vectors: of the gradients, of their squares."""
+        """Names of the moments that are vectors: of the gradients, of their squares."""
         if self.optimiser == "adam":
             return "first", "second"
         return ("first",) if self.momentum else ()
@@ -45,11 +45,11 @@ class Optimiser:
         return {**zeros, "t": 0} if self.optimiser == "adam" else zeros
 
     def memory_bytes(self, n: int, itemsize: int) -> int:
-        """Of the moments of n numbers, as they travel."""
+        """Bytes of the moments of n numbers, as they travel."""
         return len(self._vectors) * n * itemsize + 8 * (self.optimiser == "adam")
 
     def step(self, theta: Tensor, g: Tensor, memory: Memory, lr: float) -> None:
-        """theta (n,) moves in place by one step of size lr along g (n,).
+        """Moves theta (n,) in place by one step of size lr along -g, g (n,) the gradient.
 
         Args:
             memory: holds the moments between steps; empty before the first.
@@ -72,5 +72,5 @@ class Optimiser:
 
 
 def copied(moments: Mapping[str, Any]) -> dict[str, Any]:
-    """An optimiser's state with tensors of its own."""
+    """Copy of an optimiser's state, with tensors of its own."""
     return {k: v.clone() if hasattr(v, "clone") else v for k, v in moments.items()}

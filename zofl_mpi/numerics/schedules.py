@@ -59,9 +59,9 @@ def stepsizes(schedule: str | Decay, c: float, H: int) -> NDArray[np.float64]:
         UserError: the schedule's name is unknown.
     """
     decay = parse_decay(schedule) if isinstance(schedule, str) else schedule
-    found = decay(c, np.arange(H, dtype=np.float64))
-    found.setflags(write=False)  # the next caller gets the same array
-    return found
+    sizes = decay(c, np.arange(H, dtype=np.float64))
+    sizes.setflags(write=False)  # the next caller gets the same array
+    return sizes
 
 
 def stepsize(schedule: str | Decay, c: float, t: int) -> float:

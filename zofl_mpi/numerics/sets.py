@@ -79,7 +79,7 @@ class Box:
 
     Attributes:
         low: a number, or (n,) float64; -inf allowed.
-        high: the same; inf allowed.
+        high: a number, or (n,) float64; inf allowed.
     """
 
     low: float | Array
@@ -231,7 +231,7 @@ def common_point(sets: Sequence[ConvexSet], n: int, flag: str = "--x-set") -> fl
 
 
 def _cycle(different: Sequence[ConvexSet], x: Array, sets: Sequence[ConvexSet], flag: str) -> float:
-    """`common_point` for at least two sets, numerically."""
+    """Does the work of `common_point` on at least two sets."""
     gap = math.inf
     for _ in range(min(CYCLES, max(10, int(WORK / (len(different) * len(x)))))):
         start, squares, gap, size = x, 0.0, 0.0, 0.0
@@ -299,8 +299,8 @@ def _numbers(word: str, what: str, counts: tuple[int, ...], text: str, flag: str
         values = np.array([math.nan])
     shown, allowed = _short(text), " or ".join(map(str, dict.fromkeys(counts)))
     demand(not np.isnan(values).any(), flag, shown, f"made of numbers, which {what} = {_short(word)} is not")
-    told = f"given {allowed} numbers as {what} where n is {max(counts)}, not {len(values)}"
-    demand(len(values) in counts, flag, shown, told)
+    wanted = f"given {allowed} numbers as {what} where n is {max(counts)}, not {len(values)}"
+    demand(len(values) in counts, flag, shown, wanted)
     return float(values[0]) if len(values) == 1 else values
 
 
@@ -309,7 +309,7 @@ def _number(word: str, what: str, text: str, flag: str) -> float:
 
 
 def _short(text: str) -> str:
-    """For a sentence: n numbers may be thousands."""
+    """At most 60 characters of a text, for a sentence: n numbers may be thousands."""
     return text if len(text) <= 60 else text[:57] + "..."
 
 

@@ -34,7 +34,7 @@ INVARIANT = 1e-13
 
 
 class Ritz(NamedTuple):
-    """What a Krylov space of k dimensions knows of an operator, in ascending order."""
+    """Ritz values of an operator on a Krylov space of k dimensions, in ascending order."""
 
     values: Array  # (k,) its Ritz values: the nodes of a quadrature
     weights: Array  # (k,) summing to 1
@@ -72,11 +72,11 @@ class Spectrum:
     def density(self, at: Array, width: float) -> Array:
         """(starts, points) the density of the eigenvalues, of integral 1, where each is a normal of standard deviation
         `width` around itself."""
-        found = np.empty((len(self.ritz), len(at)))
-        for row, r in zip(found, self.ritz, strict=True):
+        densities = np.empty((len(self.ritz), len(at)))
+        for row, r in zip(densities, self.ritz, strict=True):
             z = (at[:, None] - r.values) / width
             row[:] = np.exp(-z * z / 2) @ r.weights / (width * math.sqrt(2 * math.pi))
-        return found
+        return densities
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -129,10 +129,12 @@ def lanczos(apply: Apply, start: Tensor, steps: int) -> Ritz:
         if not math.isfinite(diagonal[-1]):
             raise UserError("a product of the Hessian with a vector is not finite: the model or its loss has diverged")
         so_far = basis[: k + 1]
-        along = so_far @ product  # of a symmetric H: these two and 0s, to rounding
-        known = torch.zeros_like(along)
-        known[k - len(beside[-1:]) :] = along.new_tensor([*beside[-1:], diagonal[-1]])
-        lost.append(float(torch.linalg.vector_norm(along - known)))
+        along = so_far @ product
+        expected = torch.zeros_like(along)  # what `along` is for a symmetric H, to rounding: the three-term recurrence
+        expected[k] = diagonal[k]
+        if k:
+            expected[k - 1] = beside[k - 1]
+        lost.append(float(torch.linalg.vector_norm(along - expected)))
         product = product - so_far.T @ along
         product = product - so_far.T @ (so_far @ product)
         left = float(torch.linalg.vector_norm(product))
@@ -151,16 +153,16 @@ def _beside(entries: Sequence[float]) -> Array:
 
 def trace(apply: Apply, n: int, streams: Streams, probes: int, device: torch.device | str = "cpu") -> Estimate:
     """tr H = E z'Hz for entries z_j = +-1 (Hutchinson), unbiased, with its standard error; a product a probe."""
-    found = np.empty(probes)
+    values = np.empty(probes)
     for i in range(probes):
         signs = 2.0 * streams(Purpose.SPECTRUM, r=PROBES, i=i).integers(0, 2, n) - 1
         z = torch.from_numpy(signs).to(device)
-        found[i] = float(z @ apply(z))
-    return mean(found)
+        values[i] = float(z @ apply(z))
+    return mean(values)
 
 
 def mean(values: Array) -> Estimate:
-    """Of independent values, with its standard error; nan where there are too few."""
+    """Mean of independent values, with its standard error; nan where there are too few."""
     if len(values) < 2:
         return Estimate(float(values.mean()) if len(values) else math.nan, math.nan)
     return Estimate(float(values.mean()), float(values.std(ddof=1) / math.sqrt(len(values))))

@@ -60,16 +60,6 @@ def estimate(difference: float | Any, v: Vector, span: float, distribution: Dist
     return scale * v
 
 
-def one_sided(F: Loss, x: Vector, v: Vector, mu: float, distribution: Distribution = "sphere") -> Vector:
-    """(n,) n / mu (F(x + mu v) - F(x)) v; two evaluations, the second of which several v may share."""
-    return estimate(F(x + mu * v) - F(x), v, mu, distribution)
-
-
 def central(F: Loss, x: Vector, v: Vector, mu: float, distribution: Distribution = "sphere") -> Vector:
     """(n,) n / (2 mu) (F(x + mu v) - F(x - mu v)) v."""
     return estimate(F(x + mu * v) - F(x - mu * v), v, 2 * mu, distribution)
-
-
-def directional(gradient: Array, v: Array) -> Array:
-    """(n,) n <gradient, v> v, the limit of both estimates for mu -> 0 on the unit sphere; for tests."""
-    return np.asarray(estimate(float(gradient @ v), v, 1.0))

@@ -1,7 +1,8 @@
 """What is minimised. Each protocol is what one family of methods asks of a problem; a user's class needs no base class.
 
 Vectors are flat. On the CPU they are NumPy arrays. A problem holds parameters, never data, state or random numbers:
-data come with each call, and a batch is an array of positions in them.
+data come with each call, and a batch is an array of positions in them. What a problem may have besides its protocol,
+and what stands for it where it has not, are the functions of `problems.optional`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class Hierarchical(Protocol):
 
     `data` is what the server (f_1) or client i (h_i) holds: a `Dataset` for most problems.
     k points are handled at once as the rows of (k, n) arrays: Algorithm 2 is run for x + eta v and x - eta v together.
+    Used besides: `x0` and `initial(generator)`.
     """
 
     @property
@@ -53,10 +55,10 @@ class Hierarchical(Protocol):
         """
 
     def kernel_name(self, batch_size: int) -> str:
-        """What computes `lower` on batches of this size, for the record: kernels agree to rounding only."""
+        """Name of what computes `lower` on batches of this size, for the record: kernels agree to rounding only."""
 
     def flops(self, batch_size: int) -> float:
-        """Floating-point operations of a step of `lower` at one point; a multiplication and an addition count two."""
+        """FLOPs of a step of `lower` at one point; a multiplication and an addition count two."""
 
     def project(self, i: int, x: Array, y: Array) -> Array:
         """(k, n) the projection of the rows of y onto Y_i(x), the rows of x."""
@@ -71,19 +73,19 @@ class Hierarchical(Protocol):
             mix: (C,) class proportions; each class then counts by its share in `mix` in place of its share in `data`.
         """
 
-    # `hits(x, data)`, (C,) how many samples of each class x classifies correctly, is used where a problem has it: both
-    # accuracies of a personal model then take one pass without losses.
-
 
 class Smooth(Protocol):
-    """min_x sum_i w_i F_i(x), F_i the mean loss over client i's data: what FedAvg and its kin ask of a problem."""
+    """min_x sum_i w_i F_i(x), F_i the mean loss over client i's data: what FedAvg and its kin ask of a problem.
+
+    Used besides: `x0`; `smooth_twin`, for a problem whose `loss` is a smooth stand-in for its `losses`.
+    """
 
     @property
     def n(self) -> int:
         """Length of x."""
 
     def initial(self, generator: np.random.Generator) -> Array:
-        """(n,) a random start: what --x0 random stands for."""
+        """(n,) a random start, for --x0 random."""
 
     def loss(self, x: Array, data: Any) -> float:
         """F(x): the mean loss over all of `data`."""
@@ -115,13 +117,13 @@ class Smooth(Protocol):
         """
 
     def kernel_name(self, batch_size: int) -> str:
-        """What computes `descend` on batches of this size, for the record: kernels agree to rounding only."""
+        """Name of what computes `descend` on batches of this size, for the record: kernels agree to rounding only."""
 
     def flops(self, batch_size: int) -> float:
-        """Floating-point operations of a step; a multiplication and an addition count two."""
+        """FLOPs of a step; a multiplication and an addition count two."""
 
     def score(self, x: Array, data: Any, mix: NDArray[np.float64] | None = None) -> Mapping[str, float]:
-        """As `Hierarchical.score`."""
+        """Quality of the model x on all of `data`; see `Hierarchical.score`."""
 
 
 class Split(Protocol):
@@ -169,6 +171,10 @@ class Split(Protocol):
 
     def example(self, count: int) -> tuple[Tensor, Tensor]:
         """Inputs and labels of `count` samples, the longest, whose values mean nothing: to count what a step costs."""
+
+    @property
+    def alike(self) -> bool:
+        """Whether all samples are of one size: the bytes of a batch depend on their number alone."""
 
     def upload_bytes(self, data: Any, positions: Batch) -> int:
         """Bytes that the smashed samples of one batch travel as, without labels."""
@@ -218,10 +224,9 @@ class Split(Protocol):
 class Lipschitz(Protocol):
     """[B]: min_x (1/m) sum_i f_i(x) over the intersection of sets X_i, f_i the mean of a locally Lipschitz loss.
 
-    No gradient is asked for. These three are all that a problem needs. What it has besides is used:
-    `initial(generator)` for --x0 random, `score(x, data)` for reports (as `Hierarchical.score`),
-    `kernel_name(batch_size)`, `flops_evaluation(batch_size)` of the loss at one point, `lipschitz`, L_0, a
-    Lipschitz constant of all f_i; `constrained`: True where some X_i is not the whole space.
+    No gradient is asked for. These three are all that a problem needs. Used besides: `x0` and `initial(generator)`,
+    `score(x, data)` for reports (see `Hierarchical.score`), `kernel_name(batch_size)`, `flops_evaluation(batch_size)`,
+    `lipschitz`, `constrained`.
     """
 
     @property
@@ -241,15 +246,9 @@ class Lipschitz(Protocol):
 class Bilevel(Protocol):
     """[B]: min_x (1/m) sum_i f_i(x, y(x)) with y(x) = argmin_y (1/m) sum_i h_i(x, y), strongly convex in y.
 
-    Minimax, min_x max_y (1/m) sum_i f_i(x, y), has h_i = -f_i. These are all that a problem needs. What it has besides
-    is used: the functions that `Lipschitz` may have (with `score(x, y, data)`), and
-
-    - `parts(data)`: (upper, lower), the samples of a client that f_i and h_i see; without it both see all;
-    - `project_lower(x, y)`: (n_lower,) the nearest point of Y(x) to y; without it Y(x) is everything;
-    - `initial_lower()`: (n_lower,) where the first lower solve starts; without it 0;
-    - `solution(x, data)`: (n_lower,) the exact y(x), from the data of all clients (a sequence of them); for --lower
-      exact and for reports;
-    - `homogeneous`: True where the mean of the clients' own minimisers is y(x), as for h_i equal in distribution.
+    Minimax, min_x max_y (1/m) sum_i f_i(x, y), has h_i = -f_i. These are all that a problem needs. Used besides: what
+    `Lipschitz` names (with `score(x, y, data)`), `parts(data)`, `project_lower(x, y)`, `initial_lower()`,
+    `solution(x, data)` for --lower exact and for reports, `homogeneous`.
     """
 
     @property

@@ -20,7 +20,7 @@ class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Else the first operation imports torch's compiler: two seconds."""
+        """False; else the first operation imports torch's compiler: two seconds."""
         return False
 
 
@@ -36,11 +36,11 @@ class Products(_Mode):  # type: ignore[no-untyped-call]
         self.flops = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
         formula = flop_registry.get(func.overloadpacket)
         if formula is not None:
-            self.flops += formula(*args, **(kwargs or {}), out_val=found)
-        return found
+            self.flops += formula(*args, **(kwargs or {}), out_val=result)
+        return result
 
 
 class Allocations(_Mode):  # type: ignore[no-untyped-call]
@@ -60,24 +60,24 @@ class Allocations(_Mode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         before = {t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
-        found = func(*args, **(kwargs or {}))
-        for t in tree_leaves(found):
+        result = func(*args, **(kwargs or {}))
+        for t in tree_leaves(result):
             if isinstance(t, Tensor) and t.untyped_storage()._cdata not in before:
                 self._count(t.untyped_storage())
-        return found
+        return result
 
     def _count(self, storage: Any) -> None:
         key, size = storage._cdata, storage.nbytes()
         if size and key not in self._known:
             k = next(self._made)
             self._known[key] = weakref.finalize(storage, self._freed, key, k, size)
-            self._book(k, size)
+            self._record(k, size)
 
     def _freed(self, key: int, k: int, size: int) -> None:
         del self._known[key]
-        self._book(k, -size)
+        self._record(k, -size)
 
-    def _book(self, k: int, size: int) -> None:
+    def _record(self, k: int, size: int) -> None:
         self.live += size
         self.peak = max(self.peak, self.live)
         self.events.append((k, size))

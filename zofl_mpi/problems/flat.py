@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor, nn
@@ -34,10 +34,9 @@ class Flat:
         self.modules = list(modules)
         self.parameters = [p for m in self.modules for p in m.parameters() if p.requires_grad]
         self._buffers = [b for m in self.modules for b in m.buffers() if b.is_floating_point()]
-        self._shapes = [p.shape for p in self.parameters]
-        self._buffer_shapes = [b.shape for b in self._buffers]
-        self.n = sum(p.numel() for p in self.parameters)
-        self.b = sum(b.numel() for b in self._buffers)
+        self._layout, self._buffer_layout = _Layout.of(self.parameters), _Layout.of(self._buffers)
+        self.n = sum(self._layout.sizes)
+        self.b = sum(self._buffer_layout.sizes)
         self._first = (_joined(self.parameters), _joined(self._buffers))
         self._release()
 
@@ -47,7 +46,8 @@ class Flat:
 
     def sizes(self) -> list[int]:
         """Number of parameters of each module."""
-        return [sum(s.numel() for s in shapes) for shapes in self._by_module()]
+        known = {id(p): size for p, size in zip(self.parameters, self._layout.sizes, strict=True)}
+        return [sum(known.get(id(p), 0) for p in m.parameters()) for m in self.modules]
 
     @contextmanager
     def at(self, theta: Tensor, buffers: Tensor | None = None, running: bool = False) -> Iterator[list[nn.Parameter]]:
@@ -57,7 +57,7 @@ class Flat:
             buffers: None leaves the modules those that they have.
             running: BatchNorm normalises by its running statistics, and leaves them as they are.
         """
-        for parameter, part in zip(self.parameters, _views(theta, self._shapes), strict=True):
+        for parameter, part in zip(self.parameters, self._layout.views(theta), strict=True):
             parameter.data = part
         if buffers is not None:
             self.swap(buffers)
@@ -75,7 +75,7 @@ class Flat:
 
     def swap(self, buffers: Tensor) -> None:
         """Binds the modules to other buffers (b,), within `at`."""
-        for buffer, part in zip(self._buffers, _views(buffers, self._buffer_shapes), strict=True):
+        for buffer, part in zip(self._buffers, self._buffer_layout.views(buffers), strict=True):
             buffer.data = part
 
     def gradients(self, output: Tensor, slope: Tensor | None = None) -> tuple[Tensor, ...]:
@@ -96,17 +96,20 @@ class Flat:
         for p in self.parameters:
             p.data = p.data.new_empty(0)
 
-    def _by_module(self) -> Iterator[list[torch.Size]]:
-        rest = list(zip(self.parameters, self._shapes, strict=True))
-        for m in self.modules:
-            own = {id(p) for p in m.parameters()}
-            yield [shape for p, shape in rest if id(p) in own]
 
+class _Layout(NamedTuple):
+    """Where tensors lie in a vector, one after the other."""
 
-def _views(vector: Tensor, shapes: Sequence[torch.Size]) -> list[Tensor]:
-    """Consecutive parts of a vector in these shapes."""
-    parts = vector.split_with_sizes([shape.numel() for shape in shapes])
-    return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+    sizes: list[int]
+    shapes: list[torch.Size]
+
+    @classmethod
+    def of(cls, tensors: Sequence[Tensor]) -> _Layout:
+        return cls([t.numel() for t in tensors], [t.shape for t in tensors])
+
+    def views(self, vector: Tensor) -> list[Tensor]:
+        """The parts of a vector, in these shapes."""
+        return [part.view(shape) for part, shape in zip(vector.split_with_sizes(self.sizes), self.shapes, strict=True)]
 
 
 def _deterministic(theta: Tensor) -> AbstractContextManager[Any]:

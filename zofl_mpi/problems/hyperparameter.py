@@ -265,12 +265,12 @@ class _Average:
         )
 
     def gradient(self, y: Vector) -> Vector:
-        """(p,)."""
+        """(p,) the gradient at y."""
         slopes = [_slope(y, data, np.arange(len(data)), np.float64) for data in self.parts]
         return np.asarray(np.mean(slopes, axis=0) + self.ridge * y)
 
     def hessian(self, y: Vector) -> Vector:
-        """(p, p)."""
+        """(p, p) the Hessian at y."""
         total = np.zeros((len(y), len(y)))
         for data in self.parts:
             factor, own = np.asarray(data.factor), np.zeros_like(total)

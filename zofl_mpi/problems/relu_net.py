@@ -79,7 +79,7 @@ class ReLUNet:
         return self.hidden * (self.features + 1)
 
     def kernel_name(self, batch_size: int) -> str:
-        """What computes, for the record."""
+        """The name of what computes, for the record."""
         return "numpy"
 
     def flops(self, batch_size: int) -> float:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 import torch
@@ -43,6 +43,7 @@ class SplitNetwork:
         takes_one: whether a batch may have one sample.
     """
 
+    alike: ClassVar[bool] = True
     client: nn.Module
     auxiliary: nn.Module
     server: nn.Module
@@ -155,7 +156,7 @@ class SplitNetwork:
         return math.prod(self.smashed_shape) * self.smashed_itemsize
 
     def upload_bytes(self, data: Dataset, positions: NDArray[np.int64]) -> int:
-        """Bytes that the smashed samples of one batch travel as: all samples are of one size."""
+        """Bytes that the smashed samples of one batch travel as."""
         return len(positions) * self.smashed_bytes
 
     def label_bytes(self, data: Dataset, positions: NDArray[np.int64]) -> int:

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from zofl_mpi.errors import UserError, demand
 
 Norm = Callable[[int], nn.Module]
-"""From the number of channels."""
+"""A normalising module, from the number of channels."""
 
 
 def _groups(channels: int) -> nn.Module:
-    """Wu, He, "Group Normalization", ECCV 2018."""
+    """GroupNorm of 16 channels a group. Wu, He, "Group Normalization", ECCV 2018."""
     return nn.GroupNorm(math.gcd(channels, max(1, channels // 16)), channels)
 
 

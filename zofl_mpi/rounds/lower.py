@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.errors import UserError, demand
-from zofl_mpi.problems import Bilevel
+from zofl_mpi.problems import Bilevel, optional
 from zofl_mpi.run.clients import Client, Clients, Step
 from zofl_mpi.run.setting import Setting
 from zofl_mpi.run.streams import Purpose
@@ -167,7 +167,7 @@ class Lower:
         """H. The paper's: T/m for Local SGD, T/m^(1/3) for FedAC, T^(2/3)/m^(1/3) for LFD."""
         if self.H_lower.isdecimal():
             return int(self.H_lower)
-        if self.H_lower == "auto" and not getattr(self.setting.problem, "homogeneous", False):
+        if self.H_lower == "auto" and not optional.homogeneous(self.setting.problem):
             return 1
         m = self.setting.m
         cube = float(m ** (1 / 3))
@@ -211,7 +211,7 @@ class Lower:
         Raises:
             UserError: it has none.
         """
-        solve = getattr(self.setting.problem, "solution", None)
+        solve = optional.solution(self.setting.problem)
         solution = None if solve is None else solve(x, self.setting.data)
         if solution is None:
             raise UserError("--lower exact: this problem has no solution of its own; take local_sgd, fedac1 or lfd")
@@ -251,7 +251,7 @@ class Lower:
         schedule = self.schedule(x, r)
         steps, first = schedule.steps(message.t), message.t * schedule.H
         batches = self._batches(client, len(data), r, message.t, steps)
-        project = getattr(problem, "project_lower", lambda x, y: y)
+        project = optional.project_lower(problem) or (lambda x, y: y)
         dtype = message.w.dtype
 
         def gradient(y: Array, k: int) -> Array:

@@ -10,7 +10,7 @@ from typing import Any, cast, final
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi.problems import Lipschitz, Smooth
+from zofl_mpi.problems import Lipschitz, Smooth, optional
 from zofl_mpi.rounds.start import among, has_samples
 from zofl_mpi.run.clients import Client, Clients
 from zofl_mpi.run.fields import column
@@ -80,7 +80,7 @@ class Reporting:
         every = [*own, *measured.values()]
         shares = among(weights, measured)
         twin = {}
-        if has_twin(problem):
+        if optional.smooth_twin(problem):
             twin["objective_nonsmooth"] = math.fsum(shares[i] * p.nonsmooth for i, p in measured.items())
             twin["test_smooth_loss"] = test.get("smooth_loss", math.nan)
         return Report(
@@ -97,13 +97,8 @@ class Reporting:
         """Measures a client's loss of the model on all of its samples."""
         problem, data = self.setting.problem, client.data
         loss = problem.loss(message.x, data)
-        if not has_twin(problem):
+        if not optional.smooth_twin(problem):
             return Measured(loss, len(data))
         with np.errstate(over="ignore", invalid="ignore"):
             losses = cast(Lipschitz, problem).losses(client.i, message.x[None], data)
         return Measured(loss, len(data), float(losses[0]))
-
-
-def has_twin(problem: Any) -> bool:
-    """Whether `loss` and `gradient` are those of a smooth twin of the problem's `losses`."""
-    return bool(getattr(problem, "smooth_twin", False))

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.errors import UserError, demand
+from zofl_mpi.problems import optional
 from zofl_mpi.run.setting import Setting
 from zofl_mpi.run.streams import Purpose
 
@@ -45,31 +46,23 @@ class Start:
     def point(self, server_batch: int) -> Array:
         """(n,) x_0; `server_batch`: samples of a step of the pretraining."""
         setting = self.setting
-        usual = getattr(setting.problem, "x0", "zero")
+        usual = optional.x0(setting.problem)
         kind = usual if self.x0 == "auto" else self.x0
         if kind == "random" or (kind == "pretrained" and usual == "random"):
-            x = np.asarray(_random(setting), setting.dtype)
+            x = np.asarray(optional.initial(setting.problem, setting.streams(Purpose.START)), setting.dtype)
         else:
             x = np.zeros(setting.problem.n, setting.dtype)
         return self._pretrained(x, server_batch) if kind == "pretrained" else x
 
     def _pretrained(self, x: Array, server_batch: int) -> Array:
         setting, shape = self.setting, (self.pretrain_steps, server_batch)
-        problem = setting.problem
-        gradient = problem.gradient_f1 if hasattr(problem, "gradient_f1") else problem.gradient
+        gradient = optional.gradient(setting.problem)
         with np.errstate(over="ignore", invalid="ignore"):  # told in a sentence of its own
             for batch in setting.streams(Purpose.PRETRAIN).integers(len(setting.server), size=shape):
                 x = (x - self.pretrain_gamma * gradient(x, setting.server, batch)).astype(x.dtype)
         if not np.isfinite(x).all():
             raise UserError("x_0 is not finite after the pretraining; a smaller --pretrain-gamma may help")
         return x
-
-
-def _random(setting: Setting) -> Array:
-    problem, generator = setting.problem, setting.streams(Purpose.START)
-    if hasattr(problem, "initial"):
-        return np.asarray(problem.initial(generator))
-    return np.asarray(0.01 * generator.standard_normal(problem.n))  # a problem that is Hierarchical only
 
 
 def has_samples(setting: Setting) -> bool:

@@ -16,7 +16,7 @@ from zofl_mpi.numerics import zo
 from zofl_mpi.numerics.descent import descend
 from zofl_mpi.numerics.schedules import parse_decay, stepsize
 from zofl_mpi.numerics.stationarity import gradient_squared
-from zofl_mpi.problems import Bilevel, Lipschitz
+from zofl_mpi.problems import Bilevel, Lipschitz, optional
 from zofl_mpi.rounds.start import Start, shares
 from zofl_mpi.run.clients import Client
 from zofl_mpi.run.fields import column
@@ -143,7 +143,7 @@ class Local:
             UserError: a description of no convex set, or sets without a common point.
         """
         setting, own = self.setting, tuple(self.x_set) == ("problem",)
-        gamma, bounded = self.stepsize(0), not own or getattr(setting.problem, "constrained", False)
+        gamma, bounded = self.stepsize(0), not own or optional.constrained(setting.problem)
         if bounded and not gamma < 2 * self.eta:
             raise UserError(
                 f"--gamma {gamma:g}: with sets it must be below 2 eta = {2 * self.eta:g}: a step moves x by gamma/eta "
@@ -262,7 +262,7 @@ class Local:
 
     def proposition1(self) -> dict[str, float]:
         """{formula: bound} on gamma of [B] Proposition 1; B_2 of its third says how the X_i differ (Assumption 1)."""
-        L0, n, H = getattr(self.setting.problem, "lipschitz", None), self.setting.problem.n, self.steps()
+        L0, n, H = optional.lipschitz(self.setting.problem), self.setting.problem.n, self.steps()
         bounds = {"1/(4H)": 1 / (4 * H)}
         if L0 is not None:
             bounds["eta/(4 L_0 n)"] = self.eta / (4 * L0 * n)
@@ -272,7 +272,7 @@ class Local:
 
     def theorem1(self) -> dict[str, float]:
         """{formula: bound} on gamma of [B] Theorem 1; its first has a maximum of 2 and constants that nobody knows."""
-        L0, n, H = getattr(self.setting.problem, "lipschitz", None), self.setting.problem.n, self.steps()
+        L0, n, H = optional.lipschitz(self.setting.problem), self.setting.problem.n, self.steps()
         bounds = {"1/(8H)": 1 / (8 * H)}
         if L0 is not None:
             bounds["eta/(24 (L_0 n + 1))"] = self.eta / (24 * (L0 * n + 1))
@@ -281,13 +281,11 @@ class Local:
     @property
     def kernel(self) -> str:
         """What computes the losses; "own" where the problem does not say."""
-        name = getattr(self.setting.problem, "kernel_name", None)
-        return "own" if name is None else str(name(self.size()))
+        return optional.kernel_name(self.setting.problem, self.size())
 
     def flops(self) -> float:
         """FLOPs of a mini-batch's loss at one point; nan where the problem does not say."""
-        count = getattr(self.setting.problem, "flops_evaluation", None)
-        return math.nan if count is None else float(count(self.size()))
+        return optional.flops_evaluation(self.setting.problem, self.size())
 
     def size(self) -> int:
         """Samples of a local step."""
@@ -323,9 +321,3 @@ def finite(F: NDArray[np.float64], k: int) -> NDArray[np.float64]:
     if not np.isfinite(F).all():
         raise UserError("f_i is not finite at the points of the estimate; a smaller --gamma may help")
     return F
-
-
-def score_of(problem: Any, *arguments: Any) -> Mapping[str, float]:
-    """The problem's score, if it has one and there is something to score."""
-    score = getattr(problem, "score", None)
-    return {} if score is None or not arguments[-1] else score(*arguments)

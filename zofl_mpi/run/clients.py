@@ -100,10 +100,10 @@ class Clients(Protocol):
         """
 
     def account(self) -> tuple[Row, bool]:
-        """Ends a round: what it cost, and whether some rank was told by a signal to stop."""
+        """Ends a round; returns what it cost, and whether some rank was told by a signal to stop."""
 
     def close(self, status: int = 0) -> None:
-        """The normal end of all client ranks, which then exit with `status`.
+        """Ends all client ranks normally; they exit with `status`.
 
         Raises:
             RuntimeError: a question is open.
@@ -134,9 +134,9 @@ def name_of(step: Step) -> str:
 
 def step_of(method: Any, name: str) -> Step | None:
     """The step of that name: of the method, else of its first part (a field of flags) that has it; else None."""
-    found = getattr(method, name, None)
-    if callable(found):
-        return cast(Step, found)
+    own = getattr(method, name, None)
+    if callable(own):
+        return cast(Step, own)
     parts = (getattr(method, f.name) for f in fields(method) if is_flag(f)) if is_dataclass(method) else ()
     steps = (step_of(part, name) for part in parts if is_dataclass(part))
     return next((step for step in steps if step is not None), None)

@@ -55,7 +55,7 @@ def in_turn(
 
 
 def _items(step: Step, client: Client, message: Any) -> Iterator[tuple[bool, Any]]:
-    """A step as (last, item): its uploads, then its reply."""
+    """Yields a step's items as (last, item): its uploads, then its reply."""
     result = step(client, message)
     if not inspect.isgenerator(result):
         yield True, result

@@ -1,4 +1,4 @@
-"""Where a process computes: which GPU, how many threads, how data get there. The only file that says torch.cuda.
+"""Where a process computes: which GPU, how many threads, how much memory. The only file that says torch.cuda.
 
 torch is imported only where there may be a GPU: on the CPU path it would cost each rank more than a second.
 """
@@ -12,12 +12,11 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
-from typing import Any
 
 from zofl_mpi.errors import UserError
 
 View = Sequence[tuple[bool, Sequence[str]]]
-"""Of each rank on one node: does it act for clients, and the uuids of the GPUs that it sees, in its own numbering."""
+"""Each rank of one node: whether it acts for clients, and the uuids of the GPUs that it sees, in its own numbering."""
 
 NODES = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
@@ -90,23 +89,6 @@ def select(requested: str, view: View | None = None, me: int = 0) -> str:
     return device
 
 
-def demand(requested: str, gpu: bool) -> None:
-    """Refuse a device that this run cannot have, before anything is built.
-
-    Args:
-        requested: "auto", "cpu" or "cuda".
-        gpu: does the problem have a GPU path?
-
-    Raises:
-        UserError: "cuda" for a problem without one, or on a node without one; an unknown word.
-    """
-    _check_word(requested)
-    if requested == "cuda" and not gpu:
-        raise UserError("--device cuda: this problem computes on the CPU only; use --device auto or cpu")
-    if requested == "cuda" and not visible(requested):
-        raise UserError(f"--device cuda: {_why_no_gpu()}; use --device auto or cpu")
-
-
 def _check_word(requested: str) -> None:
     if requested not in ("auto", "cpu", "cuda"):
         raise UserError(f"--device {requested}: choose auto, cpu or cuda")
@@ -134,51 +116,31 @@ def _why_no_gpu() -> str:
     return "torch sees no GPU (a build of torch for the CPU, or a driver older than it needs)"
 
 
-# --- there and back -------------------------------------------------------------------------------------------------
+# --- memory ---------------------------------------------------------------------------------------------------------
 
 
-def to_host(value: Any) -> Any:
-    """A tensor in host memory, or `value` itself if it is there (and a NumPy array always). Waits until it has arrived.
+def peak_bytes() -> int:
+    """Most memory that this process has used so far: of the host, plus, once it uses a GPU, of torch's tensors there.
 
-    Through page-locked memory, which torch keeps and uses again: several times the speed of an ordinary copy.
+    Each of the two is the largest so far; they may have been at different times.
     """
-    if not getattr(value, "is_cuda", False):
-        return value
+    host = getrusage(RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return host
+    return host + int(torch.cuda.max_memory_allocated())
+
+
+def allocated(device: str, work: Callable[[], None]) -> int:
+    """The most bytes that `work` holds on a GPU at once, beyond what was there before, by torch's allocator."""
     import torch
 
-    staged = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
-    staged.copy_(value.detach(), non_blocking=True)
-    torch.cuda.current_stream(value.device).synchronize()
-    return staged
-
-
-def to_device(value: Any, device: str) -> Any:
-    """A NumPy array or a tensor as a tensor on `device`; on "cpu" it is `value` itself."""
-    if device == "cpu":
-        return value
-    import torch
-
-    tensor = torch.as_tensor(value)
-    if tensor.is_cuda:
-        return tensor.to(device)
-    return tensor.pin_memory().to(device, non_blocking=True)
-
-
-def synchronize(device: str) -> None:
-    """Wait for all that was started on `device`: call it before reading a clock."""
-    if device != "cpu":
-        import torch
-
-        torch.cuda.synchronize(device)
-
-
-def peak_bytes(device: str = "cpu") -> int:
-    """Most memory used so far: of the GPU by tensors, or of the host by this process."""
-    if device == "cpu":
-        return getrusage(RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    import torch
-
-    return int(torch.cuda.max_memory_allocated(device))
+    torch.cuda.synchronize(device)
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    work()
+    torch.cuda.synchronize(device)
+    return int(torch.cuda.max_memory_allocated(device)) - before
 
 
 # --- threads --------------------------------------------------------------------------------------------------------
@@ -212,7 +174,7 @@ def cpus_per_task() -> int | None:
 
 
 def limit_threads(n: int) -> None:
-    """Give NumPy's BLAS, OpenMP and torch n threads, for the life of the process: those that are loaded, and by the
+    """Gives NumPy's BLAS, OpenMP and torch n threads, for the life of the process: those that are loaded, and by the
     environment those that will be."""
     from threadpoolctl import threadpool_limits
 
@@ -242,21 +204,9 @@ def blas() -> str:
     from threadpoolctl import threadpool_info
 
     own = Path(np.__file__).parent.name
-    found = sorted(
+    libraries = sorted(
         (library for library in threadpool_info() if library["user_api"] == "blas"),
         key=lambda library: Path(library["filepath"]).parent.name.split(".")[0] != own,  # NumPy's before SciPy's
     )
-    known = [found[0].get(key) for key in ("internal_api", "version", "architecture")] if found else ["unknown"]
+    known = [libraries[0].get(key) for key in ("internal_api", "version", "architecture")] if libraries else ["unknown"]
     return " ".join(str(word) for word in known if word)
-
-
-def allocated(device: str, work: Callable[[], None]) -> int:
-    """The most bytes that `work` holds on a GPU at once, beyond what was there before, by torch's allocator."""
-    import torch
-
-    torch.cuda.synchronize(device)
-    before = torch.cuda.memory_allocated(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    work()
-    torch.cuda.synchronize(device)
-    return int(torch.cuda.max_memory_allocated(device)) - before

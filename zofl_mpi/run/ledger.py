@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 Seconds = NDArray[np.float64]
 
 SERVER = "server"
-"""The pseudo step under which rank 0's own computing is booked: whatever is not waiting and not communicating."""
+"""The pseudo step under which rank 0's own computing is counted: whatever is not waiting and not communicating."""
 
 
 @final
@@ -32,7 +32,7 @@ class Clock:
 
     @contextmanager
     def time(self, step: str, what: str) -> Iterator[None]:
-        """Books the time of a `with` block under `step`; what is compute, wait or comm."""
+        """Adds the time of a `with` block to `step`; `what` is compute, wait or comm."""
         start = time.perf_counter()
         try:
             yield
@@ -56,7 +56,7 @@ class Row:
         bytes_down, bytes_up: (steps, m) bytes by `messages.size`, server to client and back.
         messages: (steps, m) items that a client sent.
         seconds: (steps, P + 1, 3) compute, wait, comm of each rank.
-        peak_bytes: (steps, P + 1) largest memory a rank has used so far (the same for all steps that it took part in).
+        peak_bytes: (steps, P + 1) most memory a rank has used so far, of host and GPU together; the same for all steps.
     """
 
     steps: list[str]
@@ -96,12 +96,12 @@ class Overlap:
         return np.divide(self.both, shorter, out=np.full_like(shorter, np.nan), where=shorter > 0)
 
     def total(self) -> Overlap:
-        """Of all rounds together."""
+        """The sums over all rounds."""
         return Overlap(self.wall.sum(), self.clients.sum(), self.server.sum(), self.both.sum())
 
 
 def overlap(steps: Sequence[str], compute: Seconds, wall: Seconds) -> Overlap:
-    """Of R rounds.
+    """Overlap of client and server compute, per round.
 
     Args:
         steps: names of the steps.
@@ -117,7 +117,7 @@ def overlap(steps: Sequence[str], compute: Seconds, wall: Seconds) -> Overlap:
 @final
 @dataclass
 class Ledger:
-    """The server's book of what each client received and sent.
+    """Bytes and items of each client, by step, as the server counts them.
 
     Attributes:
         m: number of clients.
@@ -134,11 +134,11 @@ class Ledger:
             self.steps.append(step)
 
     def sent(self, step: str, i: int, size: int) -> None:
-        """A message of `size` bytes went down to client i."""
+        """Counts a message of `size` bytes down to client i."""
         self._counts[step, "down", i] += size
 
     def received(self, step: str, i: int, size: int) -> None:
-        """An item of `size` bytes came up from client i."""
+        """Counts an item of `size` bytes up from client i."""
         self._counts[step, "up", i] += size
         self._counts[step, "items", i] += 1
 

@@ -156,9 +156,9 @@ def _flatten(message: Any) -> tuple[bytes, list[NDArray[Any]]]:
     cls = type(message)
     places: list[tuple[list[str], str, str, tuple[int, ...]]] = []
     arrays: list[NDArray[Any]] = []
-    found = list(leaves(message))
+    entries = list(leaves(message))  # refuses what is no message
     values: dict[str, Any] = {f.name: _dictionaries(getattr(message, f.name)) for f in dataclasses.fields(message)}
-    for path, value in found:
+    for path, value in entries:
         array = as_array(value)
         if array is None:
             _place(values, path, value)
@@ -199,10 +199,10 @@ def _padded(nbytes: int) -> int:
 
 @lru_cache(maxsize=256)
 def _class(module: str, name: str) -> type[Any]:
-    found: Any = importlib.import_module(MOVED.get(module, {}).get(name, module))
+    member: Any = importlib.import_module(MOVED.get(module, {}).get(name, module))
     for part in name.split("."):
-        found = getattr(found, part)
-    return cast("type[Any]", found)
+        member = getattr(member, part)
+    return cast("type[Any]", member)
 
 
 def _torch() -> Any:

@@ -13,7 +13,7 @@ LAUNCHERS = ("mpirun", "mpiexec", "prterun", "orterun", "hydra", "srun", "prun")
 
 
 class Progress(Protocol):
-    """Told of every finished round; used as a context manager."""
+    """Shows how far a run is; a context manager."""
 
     def __enter__(self) -> Self: ...
 
@@ -22,12 +22,12 @@ class Progress(Protocol):
     ) -> None: ...
 
     def update(self, done: int, note: str, seconds: float) -> None:
-        """`done` rounds are finished; `note` is the last evaluation, `seconds` what the round took."""
+        """Shows that `done` rounds are finished; `note` is the last evaluation, `seconds` what the round took."""
 
 
 @final
 class Silence:
-    """--quiet."""
+    """Shows nothing (--quiet)."""
 
     def __enter__(self) -> Self:
         return self
@@ -41,7 +41,7 @@ class Silence:
 
 @final
 class Lines:
-    """A line at the first and the last round, and whenever `every` seconds have passed since the line before."""
+    """Prints a line at the first and the last round, and whenever `every` seconds have passed since the line before."""
 
     def __init__(self, rounds: int, every: float = 5.0) -> None:
         self._rounds, self._every, self._next = rounds, every, 0.0
@@ -54,7 +54,7 @@ class Lines:
         pass
 
     def update(self, done: int, note: str, seconds: float) -> None:
-        pace = self._mean.of(seconds)
+        pace = self._mean.after(seconds)
         if time.monotonic() < self._next and done < self._rounds:
             return
         self._next = time.monotonic() + self._every
@@ -105,7 +105,7 @@ class Bar:
             self._file.close()
 
     def update(self, done: int, note: str, seconds: float) -> None:
-        self._bar.update(self._task, completed=done, note=note, pace=f"{self._mean.of(seconds):.3f} s/round")
+        self._bar.update(self._task, completed=done, note=note, pace=f"{self._mean.after(seconds):.3f} s/round")
 
 
 @final
@@ -115,14 +115,14 @@ class Pace:
     def __init__(self) -> None:
         self._value = 0.0
 
-    def of(self, seconds: float) -> float:
+    def after(self, seconds: float) -> float:
         """The pace after a round that took `seconds`."""
         self._value = seconds if self._value == 0 else 0.9 * self._value + 0.1 * seconds
         return self._value
 
 
 def progress(rounds: int, start: int, quiet: bool) -> Progress:
-    """The form that fits where the output goes."""
+    """The form of progress that fits where the output goes."""
     if quiet:
         return Silence()
     launcher = _launcher()
@@ -147,17 +147,17 @@ def terminal_of(launcher: int) -> str | None:
 
 def _launcher() -> int | None:
     """The process id of the outermost MPI launcher among this process's ancestors; None if there is none."""
-    found, pid = None, os.getppid()
+    outermost, pid = None, os.getppid()
     try:
         while pid > 1:
             stat = Path(f"/proc/{pid}/stat").read_text()
             name, rest = stat[stat.index("(") + 1 : stat.rindex(")")], stat[stat.rindex(")") + 2 :]
             if any(launcher in name for launcher in LAUNCHERS):
-                found = pid
+                outermost = pid
             pid = int(rest.split()[1])
     except (OSError, ValueError):
         pass
-    return found
+    return outermost
 
 
 def _duration(seconds: float) -> str:

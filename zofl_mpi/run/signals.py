@@ -21,12 +21,12 @@ class Stop:
         return bool(self.name)
 
     def listen(self) -> None:
-        """From now on the signals only set this flag."""
+        """Makes the signals only set this flag."""
         for number in (signal.SIGTERM, signal.SIGUSR1):
             signal.signal(number, self._heard)
 
     def ignore(self) -> None:
-        """From now on the signals do nothing: the run has ended, and its exit status is decided."""
+        """Makes the signals do nothing: the run has ended, and its exit status is decided."""
         for number in (signal.SIGTERM, signal.SIGUSR1):
             signal.signal(number, signal.SIG_IGN)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
 from zofl_mpi.data import Federation
 from zofl_mpi.errors import demand
+from zofl_mpi.problems import Bilevel, Lipschitz, Smooth
 from zofl_mpi.problems.fair import Fair
 from zofl_mpi.problems.hyperparameter import Hyperparameter
 from zofl_mpi.problems.known.bilevel import BilevelBowls, Coupled
@@ -98,3 +100,10 @@ PROBLEMS = {
     "bilevel_bowls": _known(BilevelBowls),
     "coupled": Choice({"problem": Pairs}, _coupled, roles_of(Coupled)),
 }
+
+if TYPE_CHECKING:  # mypy: each problem is what it offers
+    from zofl_mpi.problems.network import Network
+
+    lipschitz: Sequence[type[Lipschitz]] = (ReLUNet, Network, MaxAffine, Bowls)
+    smooth: Sequence[type[Smooth]] = (ReLUNet, Network, Bowls)
+    bilevel: Sequence[type[Bilevel]] = (Hyperparameter, Fair, BilevelBowls, Coupled)

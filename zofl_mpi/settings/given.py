@@ -75,7 +75,7 @@ def roles_of(cls: type[Any]) -> dict[str, Groups]:
 def on_samples(
     cls: type[Any], samples: type[Any] = Samples, make: Make | None = None, *, classifies: bool = True
 ) -> Choice:
-    """A dataclass as a problem on the samples of a data set.
+    """A dataclass as a problem on the samples of a data set; one that is given the `device` may run on a GPU.
 
     Args:
         samples: the flags of the data set, with a family's defaults.
@@ -88,4 +88,4 @@ def on_samples(
         problem = make(site, federation) if make else problem_on(cls, site, federation)
         return site.setting(problem, federation)
 
-    return Choice({"data": samples, "problem": cls}, setting, roles_of(cls))
+    return Choice({"data": samples, "problem": cls}, setting, roles_of(cls), gpu="device" in given_to(cls))

@@ -93,8 +93,10 @@ def _own(name: str, cls: type[Any], site: Site, shape: tuple[int, ...], classes:
 
 
 def _check_module(what: str, module: Any) -> None:
-    """Raises:
-    UserError: it is no torch module, or has no sizes yet.
+    """Refuses what is no torch module, or has no sizes yet.
+
+    Raises:
+        UserError: it is so; `what` says what it is.
     """
     from torch import nn
 

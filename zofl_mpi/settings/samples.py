@@ -65,7 +65,7 @@ class Samples:
         *,
         classifies: bool = True,
     ) -> Federation:
-        """The parts of server, clients and nobody.
+        """Who holds which samples: the server, the clients, and nobody (the test part).
 
         Args:
             made_of: what is shared out, as a function of the data set, which then lies in the cache already.
@@ -113,6 +113,6 @@ class Samples:
 
 
 def _cached(world: World, stored: Sources) -> None:
-    """One rank of each node puts the data set into the node's cache."""
+    """Puts the data set into each node's cache, by one of its ranks."""
     place, _ = world.neighbours(None)
     together(world, lambda: cache.prepare(stored) if place == 0 else None)

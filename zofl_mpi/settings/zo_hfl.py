@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 
 from zofl_mpi.data import features
 from zofl_mpi.data.features import Filters
 from zofl_mpi.errors import demand
+from zofl_mpi.problems import Hierarchical, Smooth
 from zofl_mpi.problems.known.quadratic import Corner, Quadratic
 from zofl_mpi.problems.softmax import Softmax
 from zofl_mpi.run.fields import part
@@ -88,3 +90,9 @@ SOFTMAX = on_samples(Softmax)
 FEATURES = Choice({**SOFTMAX.groups, "features": Filters}, _features, SOFTMAX.roles)
 TOY = Choice({"problem": Toy}, _toy, roles_of(Quadratic))
 CORNER = Choice({"problem": Corners}, _corner, roles_of(Corner))
+
+if TYPE_CHECKING:  # mypy: each problem is what it offers
+    from zofl_mpi.problems.network import Network
+
+    hierarchical: Sequence[type[Hierarchical]] = (Softmax, Network, Quadratic, Corner)
+    smooth: Sequence[type[Smooth]] = (Softmax, Network, Quadratic)

@@ -34,7 +34,7 @@ WEIGHTS_BYTES = 2**26
 
 
 class Shape(NamedTuple):
-    """Of a layer and what it is given: batch; input and output maps; their height, width; taps; padding."""
+    """Sizes of a layer and of what it is given: batch; input and output maps; their height, width; taps; padding."""
 
     batch: int
     inputs: int
@@ -52,7 +52,7 @@ class Shape(NamedTuple):
 
     @property
     def frequencies(self) -> tuple[int, int]:
-        """Along the height half of them, since x is real; along the width all."""
+        """Number of frequencies along the height, half of them since x is real, and along the width, all."""
         return (self.height + self.padding[0]) // 2 + 1, self.width + self.padding[1]
 
     def direct(self) -> int:
@@ -102,7 +102,7 @@ class FourierConv2d(nn.Conv2d):
         return self.shape._replace(batch=batch).pays(self.weight.element_size())
 
     def _shape(self, x: Tensor) -> Shape | None:
-        """None where only torch can do it."""
+        """Sizes for the input x (B, inputs, H, W); None where only torch can compute the convolution."""
         known = x.dtype == self.weight.dtype and x.dtype in (torch.float32, torch.float64)
         if x.dim() != 4 or x.device.type != "cpu" or not known or x.shape[1] != self.in_channels:
             return None
@@ -122,7 +122,7 @@ def quicken(module: nn.Module) -> None:
 
 @contextmanager
 def direct(module: nn.Module) -> Iterator[None]:
-    """Meanwhile all convolutions in `module` are torch's own."""
+    """Context manager: all convolutions in `module` are torch's own."""
     parts = [part for part in module.modules() if isinstance(part, FourierConv2d)]
     try:
         for part in parts:
@@ -139,7 +139,7 @@ def spectral(module: nn.Module, batch: int) -> bool:
 
 
 def _can(layer: nn.Conv2d) -> bool:
-    """Steps of 1, all maps connected, zeros around; "same" with as many on both sides."""
+    """Whether spectra can compute it: steps of 1, all maps connected, zeros around, as many on both sides."""
     plain = layer.stride == layer.dilation == (1, 1) and layer.groups == 1 and layer.padding_mode == "zeros"
     return plain and not (layer.padding == "same" and any(k % 2 == 0 for k in layer.kernel_size))
 
@@ -185,12 +185,12 @@ class _Spectral(torch.autograd.Function):
 
 
 def _batch_last(x: Tensor) -> Tensor:
-    """(H, W C B) of (B, C, H, W)."""
+    """Lays x (B, C, H, W) out as (H, W C B)."""
     return x.permute(0, 2, 3, 1).reshape(len(x), -1).t().contiguous().view(x.shape[2], -1)
 
 
 def _batch_first(x: Tensor, batch: int, height: int, width: int) -> Tensor:
-    """(B, C, H, W), its channels side by side, of (H, W C B)."""
+    """Lays x (H, W C B) out as (B, C, H, W), its channels side by side."""
     return x.view(-1, batch).t().contiguous().view(batch, height, width, -1).permute(0, 3, 1, 2)
 
 
@@ -221,7 +221,7 @@ class _Matrix(NamedTuple):
 
 
 class _Pair(NamedTuple):
-    """Of a transform along both axes, the matrix for each.
+    """A transform along both axes: the matrix for each.
 
     An analysis takes `height` (2 half, H) first, then `width` (2 full, 2 W); a synthesis `width` (2 W', 2 full) first.
     """
@@ -245,14 +245,14 @@ class _Transforms:
 
 
 def _analysed(pair: _Pair, x: Tensor) -> Tensor:
-    """(half, 2 full, C B) of (H, W C B)."""
+    """(half, 2 full, C B) the transform of x (H, W C B)."""
     height, width = pair.height.there, pair.width.there
     half = len(height) // 2
     return torch.bmm(width.expand(half, -1, -1), torch.mm(height, x).view(half, width.shape[1], -1))
 
 
 def _synthesised(pair: _Pair, x: Tensor) -> Tensor:
-    """(H', W' O B) of (half, 2 full, O B)."""
+    """(H', W' O B) what x (half, 2 full, O B) is the transform of."""
     height, width = pair.height.there, pair.width.there
     return torch.mm(height, torch.bmm(width.expand(len(x), -1, -1), x).view(2 * len(x), -1))
 
@@ -292,10 +292,10 @@ def _waves(k: NDArray[np.int64], t: NDArray[np.int64], N: int) -> NDArray[np.com
 
 
 def _parts(z: NDArray[np.complex128]) -> NDArray[np.float64]:
-    """(2 k, t): of each frequency the real and the imaginary part of sum_t z_t x_t, for a real x."""
+    """(2 k, t): gives the real and the imaginary part of sum_t z_t x_t for each frequency, for a real x."""
     return np.stack([z.real, z.imag], 1).reshape(2 * len(z), -1)
 
 
 def _products(z: NDArray[np.complex128]) -> NDArray[np.float64]:
-    """(2 k, 2 t): the same for a complex x, all real parts of x before all imaginary ones."""
+    """(2 k, 2 t): what `_parts` is, for a complex x: all its real parts before all imaginary ones."""
     return np.stack([np.stack([z.real, -z.imag], 1), np.stack([z.imag, z.real], 1)], 1).reshape(2 * len(z), -1)

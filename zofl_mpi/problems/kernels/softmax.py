@@ -54,11 +54,11 @@ class Minibatches:
 
     @property
     def size(self) -> int:
-        """B."""
+        """B, samples of a mini-batch."""
         return int(self.rows.shape[1])
 
     def blocks(self) -> Iterator[tuple[int, Array]]:
-        """The number of the first step and the inputs (S, B, p) of S steps, in a buffer that the next block reuses."""
+        """Yields the first step's number and the inputs (S, B, p) of S steps; the next block reuses their memory."""
         inputs = np.asarray(self.data.inputs)  # a memory map's own indexing is several times slower
         width = self.data.features + self.bias
         steps = max(1, BLOCK_BYTES // max(1, self.size * width * np.dtype(self.dtype).itemsize))
@@ -82,7 +82,7 @@ Kernel = Callable[[Array, Array, Minibatches, float, Array | None], None]
 
 
 def solve_numpy(x: Array, d: Array, minibatches: Minibatches, radius: float, shift: Array | None) -> None:
-    """Take the steps d <- P[keep d - pull sum_b (softmax(logits_b) - onehot_b) input_b - push shift].
+    """Takes the steps d <- P[keep d - pull sum_b (softmax(logits_b) - onehot_b) input_b - push shift].
 
     The logits are those of the model x + d: logits_b = (x + d) input_b.
 
@@ -156,7 +156,7 @@ def _pieces(length: int, each: int) -> list[slice]:
 
 
 def solve_numba(x: Array, d: Array, minibatches: Minibatches, radius: float, shift: Array | None) -> None:
-    """The same steps as `solve_numpy`, compiled."""
+    """Takes the steps of `solve_numpy`, compiled."""
     from zofl_mpi.problems.kernels.softmax_numba import advance
 
     data, p = minibatches.data, minibatches.data.features
@@ -175,7 +175,7 @@ KERNELS: dict[str, Kernel] = {"numpy": solve_numpy, "numba": solve_numba}
 
 @functools.cache
 def numba_installed() -> bool:
-    """Looking for a module takes as long as a local step."""
+    """Whether numba can be imported; kept, since looking for a module takes as long as a local step."""
     return importlib.util.find_spec("numba") is not None
 
 

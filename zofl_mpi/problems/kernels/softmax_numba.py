@@ -23,7 +23,7 @@ OPTIONS: dict[str, Any] = {
 
 
 def compiled(function: Callable[..., Any]) -> Any:
-    """Compile at the first call, some seconds; numba keeps it on disk, per processor type, where it can write."""
+    """Compiles at the first call, some seconds; numba keeps it on disk, per processor type, where it can write."""
     try:
         return numba.njit(cache=True, **OPTIONS)(function)
     except RuntimeError:  # neither the package's folder nor the user's cache can be written
@@ -31,7 +31,7 @@ def compiled(function: Callable[..., Any]) -> Any:
 
 
 def inlined(function: Callable[..., Any]) -> Any:
-    """Make a function part of the text of the one compiled function that calls it.
+    """Makes a function part of the text of the one compiled function that calls it.
 
     As a function of its own it would be optimised once alone and once within it; the process that compiles would then
     run the one, those that load it from the disk the other, and with sums reordered at will they differ in last bits.
@@ -41,7 +41,7 @@ def inlined(function: Callable[..., Any]) -> Any:
 
 @inlined
 def confine(d: Array, radius: float) -> None:
-    """Shrink each model's d (C, p) of (k, C, p) to norm `radius` if it is longer; the norm is summed in float64."""
+    """Shrinks each model's d (C, p) of (k, C, p) to norm `radius` if it is longer; the norm is summed in float64."""
     for model in d:
         square = 0.0
         for row in model:
@@ -53,7 +53,7 @@ def confine(d: Array, radius: float) -> None:
 
 @inlined
 def gather(ready: Array, inputs: Array, rows: Array, scale: Array, offset: Array) -> None:
-    """The inputs at `rows`, converted, scaled where there are scales, into ready (B, p or p + 1)."""
+    """Copies the inputs at `rows`, converted, scaled where there are scales, into ready (B, p or p + 1)."""
     for b in range(rows.shape[0]):
         source, target = inputs[rows[b]], ready[b]  # whole rows: loops over them become vector instructions
         for j in range(source.shape[0]):
@@ -142,7 +142,7 @@ def subtract(d: Array, g: Array, batch: Array) -> None:
 
 @inlined
 def residuals(g: Array, row: Array, labels: Array, C: int, pull: float) -> None:
-    """Turn the logits g[:, :B] (k C, B) into pull * (softmax - onehot), each model's C classes on their own.
+    """Turns the logits g[:, :B] (k C, B) into pull * (softmax - onehot), each model's C classes on their own.
 
     B is the number of labels; `row` (B,) is overwritten. Classes come first: loops then run along whole rows.
     """
@@ -186,7 +186,7 @@ def advance(
     shift: Array,
     radius: float,
 ) -> None:
-    """H steps of `softmax_kernels.solve_numpy`; d and y = x + d are overwritten.
+    """Takes the H steps of `kernels.softmax.solve_numpy`; d and y = x + d are overwritten.
 
     Args:
         x, d, y: (k, C, p), of one dtype.

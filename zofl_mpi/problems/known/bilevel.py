@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from zofl_mpi.problems import Array, Batch
 from zofl_mpi.problems.known.quadratic import Bowl, Quadratic
-from zofl_mpi.problems.known.samples import heights, mean_over
+from zofl_mpi.problems.known.samples import bowl_values, mean_over
 from zofl_mpi.run.streams import Purpose, Streams
 
 Vector = NDArray[np.float64]
@@ -117,7 +117,7 @@ class BilevelBowls:
             homogeneous: the lower parts of all clients are the same but for the noise.
             spectrum: the least and the largest eigenvalue of every A_i and C_i.
             noise: standard deviation of each entry of a sample's gradient of h_i around the mean.
-            noise_upper: the same of f_i, in y.
+            noise_upper: that of f_i, in y.
         """
         size = n_lower or n
         bowls = Quadratic.random(streams, size, 2 * m + 2, spectrum=spectrum, samples=samples, noise=1.0)[2]
@@ -152,7 +152,7 @@ class BilevelBowls:
         return data.upper, data.lower
 
     def f(self, i: int, x: Array, y: Array, data: Bowl, batch: Batch | None = None) -> Vector:
-        return np.asarray(heights(data, y, batch) + self.rho / 2 * np.einsum("kn,kn->k", x, x))
+        return np.asarray(bowl_values(data, y, batch) + self.rho / 2 * np.einsum("kn,kn->k", x, x))
 
     def gradient_h(self, i: int, x: Array, y: Array, data: Follower, batch: Batch | None = None) -> Array:
         samples = np.arange(len(data)) if batch is None else batch
@@ -235,7 +235,7 @@ class Coupled:
 
     @property
     def homogeneous(self) -> bool:
-        """All h_i are the same."""
+        """True: all h_i are the same."""
         return True
 
     def initial(self, generator: np.random.Generator) -> Array:

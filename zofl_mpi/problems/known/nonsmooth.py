@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from zofl_mpi.problems import Array, Batch
 from zofl_mpi.problems.known.quadratic import Bowl, Quadratic
-from zofl_mpi.problems.known.samples import heights, mean_noise, mean_over
+from zofl_mpi.problems.known.samples import bowl_values, mean_noise, mean_over
 from zofl_mpi.run.streams import Purpose, Streams
 
 Vector = NDArray[np.float64]
@@ -115,7 +115,7 @@ class MaxAffine:
         return "numpy"
 
     def flops_evaluation(self, batch_size: int) -> float:
-        """For the 2 n pieces of `random`."""
+        """FLOPs of the 2 n pieces of `random` at one point."""
         return 4.0 * self.n**2
 
     def score(self, x: Array, data: Pieces | Sequence[Pieces], mix: Vector | None = None) -> dict[str, float]:
@@ -159,7 +159,7 @@ class Bowls:
         samples: int = 32,
         noise: float = 0.0,
     ) -> tuple[Bowls, Bowl, tuple[Bowl, ...]]:
-        """As `Quadratic.random`."""
+        """A problem with unequal clients, the server's bowl, and each client's; see `Quadratic.random`."""
         quadratic, server, clients = Quadratic.random(streams, n, m, spectrum=spectrum, samples=samples, noise=noise)
         return cls.of(quadratic, clients), server, clients
 
@@ -172,7 +172,7 @@ class Bowls:
         return self.quadratic.initial(generator)
 
     def losses(self, i: int, x: Array, data: Bowl, batch: Batch | None = None) -> Vector:
-        return heights(data, x, batch)
+        return bowl_values(data, x, batch)
 
     def project(self, i: int, x: Array) -> Array:
         return x

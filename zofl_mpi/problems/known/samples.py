@@ -19,7 +19,7 @@ def mean_noise(noise: Vector, batch: Batch | None) -> Vector:
     return np.asarray((noise if batch is None else noise[batch]).mean(axis=0))
 
 
-def heights(bowl: Bowl, x: Vector, batch: Batch | None) -> Vector:
+def bowl_values(bowl: Bowl, x: Vector, batch: Batch | None) -> Vector:
     """(k,) the mean of q_j at the rows of x (k, n) over the samples at positions `batch` (B,); None: over all."""
     d = x - bowl.a
     return np.asarray(np.einsum("kn,kn->k", d @ bowl.A, d) / 2 + x @ mean_noise(bowl.noise, batch))

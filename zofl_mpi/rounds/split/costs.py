@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal, NamedTuple, final
 
 import numpy as np
@@ -11,6 +12,9 @@ from zofl_mpi.rounds.split.training import Training
 
 STEP_MACS = "multiply-accumulates of a client's step"
 STEP_BYTES = "peak bytes of a client's step, beyond its model"
+PARTS, HEADS, SMASHED = "the clients' parts", "auxiliary heads", "smashed samples"
+GRADIENTS, LABELS, NUMBERS = "gradients at the cut", "labels", "rounds and losses"
+"""Kinds of bytes that sums name; `Traffic.of` names the others."""
 Lines = dict[str, str | float]
 """Numbers, or words, by what they are."""
 
@@ -93,18 +97,17 @@ class Traffic:
     def _uploads(self, r: int, i: int) -> tuple[int, int]:
         """Bytes of the smashed samples, and of the labels, that client i sends in round r."""
         problem, data = self.training.problem, self.training.setting.data[i]
-        sent = [batch for q, batch in enumerate(self.training.batches(i, r)) if self.training.uploads(i, q)]
-        smashed = sum(problem.upload_bytes(data, batch) for batch in sent)
-        return smashed, sum(problem.label_bytes(data, batch) for batch in sent)
+        key = (0 if problem.alike else r, i)
+        if key not in self._known:
+            sent = [batch for q, batch in enumerate(self.training.batches(i, key[0])) if self.training.uploads(i, q)]
+            smashed = sum(problem.upload_bytes(data, batch) for batch in sent)
+            self._known[key] = smashed, sum(problem.label_bytes(data, batch) for batch in sent)
+        return self._known[key]
 
-
-PARTS = "the clients' parts"
-HEADS = "auxiliary heads"
-SMASHED = "smashed samples"
-GRADIENTS = "gradients at the cut"
-LABELS = "labels"
-NUMBERS = "rounds and losses"
-"""Kinds of bytes; what else there is has one name in one place."""
+    @cached_property
+    def _known(self) -> dict[tuple[int, int], tuple[int, int]]:
+        """{(r, i): what `_uploads` has found}."""
+        return {}
 
 
 def plan_of(traffic: Traffic, rounds: int, step: LocalStep) -> Lines:

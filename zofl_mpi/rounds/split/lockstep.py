@@ -82,7 +82,7 @@ class Lockstep:
         return self.training.start(head=False)
 
     def round(self, state: State, r: int, clients: Clients, servers: Mapping[int, Server]) -> Update:
-        """Mini-batch after mini-batch of each participant; the mean of theta_l, the head as it was.
+        """Exchanges mini-batch after mini-batch with each participant; the mean of theta_l, the head as it was.
 
         Args:
             servers: {i: the server part that client i's mini-batches meet} of all participants.
@@ -102,7 +102,7 @@ class Lockstep:
         return self._next(client)
 
     def proceed(self, client: Client, message: Cut) -> Smashed | Trained:
-        """A step along what came back from the cut, and the next mini-batch."""
+        """Takes the step along what came back from the cut; the next mini-batch up to the cut."""
         client.scratch["batches"].backward(message.slope)
         return self._next(client)
 

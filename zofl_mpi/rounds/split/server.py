@@ -92,7 +92,7 @@ class Server:
         return main
 
     def step(self, item: Smashed) -> None:
-        """One step on one upload."""
+        """Takes a step on an upload."""
         smashed, labels = self.problem.placed(item.s), self.problem.placed(item.labels)
         with self.problem.top.at(self.theta, self.buffers, self.training.running):
             loss = self.problem.server_loss(smashed, labels)
@@ -101,7 +101,7 @@ class Server:
         self._count(loss.detach(), item)
 
     def exchange(self, item: Smashed) -> Tensor:
-        """One step on one upload; (B, *smashed_shape) the gradient at the smashed samples, taken before the step."""
+        """Takes a step on an upload; (B, *smashed_shape) the gradient at the smashed samples, taken before the step."""
         import torch
 
         smashed, labels = self.problem.placed(item.s).requires_grad_(), self.problem.placed(item.labels)

@@ -30,7 +30,7 @@ from zofl_mpi.run.signals import STATUS
 
 
 def listing(grid: Grid, runs: Mapping[int, GridRun], launcher: Sequence[str]) -> Iterator[str]:
-    """A line a run, then what will be left alone or begin anew, and why, then the numbers."""
+    """Yields a line a run, then what will be left alone or begin anew, and why, then the numbers."""
     notes, count = [], Counter[str]()
     for k, run in runs.items():
         word, sentence = state_of(grid, run)
@@ -42,7 +42,7 @@ def listing(grid: Grid, runs: Mapping[int, GridRun], launcher: Sequence[str]) ->
     to_do = count["missing"] + count["begun"] + count["broken"]
     numbers = f"{count['finished']} finished, {count['interrupted']} to resume, {to_do} to do"
     further = [
-        f"{count[word]} {told}" for word, told in (("running", "running"), ("other", "in the way")) if count[word]
+        f"{count[word]} {text}" for word, text in (("running", "running"), ("other", "in the way")) if count[word]
     ]
     yield ", ".join([f"{_runs(len(runs))}: {numbers}", *further])
 
@@ -52,7 +52,7 @@ def _runs(count: int) -> str:
 
 
 def perform(grid: Grid, runs: Mapping[int, GridRun], launcher: Sequence[str], jobs: int) -> Runner:
-    """Runs what is not done.
+    """Runs what is not done; returns the runner, which knows what became of it.
 
     Raises:
         UserError: there is no such launcher, or no folder for the results.
@@ -69,12 +69,12 @@ def perform(grid: Grid, runs: Mapping[int, GridRun], launcher: Sequence[str], jo
 
 
 def report(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """What did not end well, then the numbers."""
+    """Yields what did not end well, then the numbers."""
     for outcome in outcomes:
         if outcome.word in ("failed", "elsewhere", "stopped"):
             yield f"{LABELS[outcome.word]}: {outcome.run.name}: {outcome.sentence}"
     count = Counter(outcome.word for outcome in outcomes)
-    numbers = ", ".join(f"{count[word]} {told}" for word, told in LABELS.items() if count[word])
+    numbers = ", ".join(f"{count[word]} {text}" for word, text in LABELS.items() if count[word])
     yield f"{_runs(len(outcomes))}: {numbers}"
     if count["stopped"] or count["left"]:
         yield "the same command continues"
@@ -92,10 +92,10 @@ def exit_status(runner: Runner, single: bool) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line. Returns the exit status: 2 after one sentence on standard error, else see `exit_status`."""
+    """Runs the command; returns the exit status: 2 after one sentence on standard error, else see `exit_status`."""
     given = _parser().parse_args(arguments)
     try:
-        grid, runs, launcher = _order(given)
+        grid, runs, launcher = _read(given)
         if not (given.run or given.index is not None):
             for line in listing(grid, runs, launcher):
                 print(line)
@@ -130,15 +130,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _order(given: argparse.Namespace) -> tuple[Grid, dict[int, GridRun], list[str]]:
-    """The grid, the runs that are meant, by their numbers, and the launcher."""
+def _read(given: argparse.Namespace) -> tuple[Grid, dict[int, GridRun], list[str]]:
+    """Returns the grid, the chosen runs by their numbers, and the launcher."""
     for name in ("jobs", "ranks"):
         value = getattr(given, name)
         demand(value is None or value >= 1, name, value, "a whole number, at least 1")
     grid = read(given.file, given.results)
     if given.data_dir is not None:
         grid = replace(grid, runs=tuple(_with_data(grid, run, given.data_dir) for run in grid.runs))
-    runs = {k: run for k, run in enumerate(grid.runs) if _meant(grid, run, given.only)}
+    runs = {k: run for k, run in enumerate(grid.runs) if _chosen(grid, run, given.only)}
     if not runs:
         raise UserError(f"--only {' '.join(given.only)}: no run has all of these; the grid has {', '.join(grid.axes)}")
     if given.index is not None:
@@ -164,7 +164,7 @@ def _with_data(grid: Grid, run: GridRun, folder: str) -> GridRun:
     return replace(run, flags=run.flags | {"data_dir": folder})
 
 
-def _meant(grid: Grid, run: GridRun, only: Sequence[str]) -> bool:
+def _chosen(grid: Grid, run: GridRun, only: Sequence[str]) -> bool:
     """Whether a run is in the part of the grid that --only names."""
     for text in only:
         axis, _, entries = text.partition("=")

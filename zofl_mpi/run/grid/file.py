@@ -139,7 +139,7 @@ def resolved(module: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def known_flags(module: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """{field name: kind} of all flags of the method and the problem that are given."""
+    """{field name: kind} of all flags of the given method and problem."""
     return _flags_of(module, *_names(module, given))
 
 
@@ -170,12 +170,12 @@ def _understood(module: str, given: Mapping[str, Any]) -> dict[str, Any]:
 @functools.cache
 def _family(module: str) -> Any:
     try:
-        found = importlib.import_module(module)
+        family = importlib.import_module(module)
     except (ImportError, ValueError, TypeError) as exc:
         raise UserError(f"module {module!r}: {exc}; name a family of methods, as zofl_mpi.zo_hfl") from exc
-    if not (hasattr(found, "METHODS") and hasattr(found, "PROBLEMS")):
+    if not (hasattr(family, "METHODS") and hasattr(family, "PROBLEMS")):
         raise UserError(f"module {module!r} has no METHODS and PROBLEMS; name a family of methods, as zofl_mpi.zo_hfl")
-    return found
+    return family
 
 
 # --- the file
@@ -193,19 +193,19 @@ def _table(path: Path) -> dict[str, Any]:
 def _grid(table: Mapping[str, Any], stem: str, results: str | Path | None) -> Grid:
     for key in table:
         check_one_of(KEYS, key, "key")
-    module, ranks = _of(table, "module", str, None), _of(table, "ranks", int, 1)
+    module, ranks = _value(table, "module", str, None), _value(table, "ranks", int, 1)
     if ranks < 1:
         raise UserError(f"ranks = {ranks}: must be a whole number, at least 1")
-    axes = {axis: _axis(axis, given) for axis, given in _of(table, "axes", dict, {}).items()}
+    axes = {axis: _axis(axis, given) for axis, given in _value(table, "axes", dict, {}).items()}
     if not axes:
         raise UserError("has no axes; name at least one under [axes], as seed = [1, 2, 3]")
-    folder = Path(results or _of(table, "folder", str, f"results/{stem}"))
+    folder = Path(results or _value(table, "folder", str, f"results/{stem}"))
     runs = tuple(_runs(module, folder, table, axes))
     _check_names(runs)
     return Grid(module, ranks, folder, {axis: tuple(entries) for axis, entries in axes.items()}, runs)
 
 
-def _of(table: Mapping[str, Any], key: str, kind: type[Any], default: Any) -> Any:
+def _value(table: Mapping[str, Any], key: str, kind: type[Any], default: Any) -> Any:
     """A key's value, of the kind that is needed."""
     value = table.get(key, default)
     if type(value) is not kind:
@@ -245,15 +245,15 @@ def _own(values: Any, where: str) -> Flags:
     """Flags by field name, whatever their spelling."""
     if not isinstance(values, dict):
         raise UserError(f"{where} is {values!r}: must be a table of flags, as {{ alpha = 0.1 }}")
-    found: Flags = {}
+    own: Flags = {}
     for key, value in values.items():
         name = _field(key)
         if name in OURS:
             raise UserError(f"{where} sets --{flags.flag(name)}, which the grid runner sets itself; remove it")
-        if name in found:
+        if name in own:
             raise UserError(f"{where} sets --{flags.flag(name)} twice; remove one")
-        found[name] = value
-    return found
+        own[name] = value
+    return own
 
 
 def _field(key: str) -> str:
@@ -269,8 +269,8 @@ Axes = Mapping[str, Mapping[str, Flags]]
 
 def _runs(module: str, folder: Path, table: Mapping[str, Any], axes: Axes) -> Iterator[GridRun]:
     fixed = _own(table.get("fixed", {}), "fixed")
-    optional = [_field(str(key)) for key in _of(table, "optional", list, [])]
-    skips = [_skip(skip, axes) for skip in _of(table, "skip", list, [])]
+    optional = [_field(str(key)) for key in _value(table, "optional", list, [])]
+    skips = [_skip(skip, axes) for skip in _value(table, "skip", list, [])]
     used: set[str] = set()
     for entries in itertools.product(*axes.values()):
         where = dict(zip(axes, entries, strict=True))
@@ -289,10 +289,10 @@ def _runs(module: str, folder: Path, table: Mapping[str, Any], axes: Axes) -> It
 
 
 def _name(table: Mapping[str, Any], where: Mapping[str, str]) -> str:
-    """How a run is called."""
+    """The name of a run."""
     if "name" not in table:
         return "-".join(where.values())
-    template = str(_of(table, "name", str, ""))
+    template = str(_value(table, "name", str, ""))
     try:
         for _, axis, _, _ in string.Formatter().parse(template):
             if axis is not None:
@@ -308,8 +308,8 @@ def _chosen(axes: Axes, where: Mapping[str, str]) -> Flags:
     for axis, entry in where.items():
         for name in axes[axis][entry]:
             if name in source:
-                told = f"axis {source[name]} and axis {axis} both set --{flags.flag(name)}"
-                raise UserError(f"{told}; leave it to one of them, or [[skip]] their combination")
+                both = f"axis {source[name]} and axis {axis} both set --{flags.flag(name)}"
+                raise UserError(f"{both}; leave it to one of them, or [[skip]] their combination")
             source[name] = axis
     return {name: axes[axis][where[axis]][name] for name, axis in source.items()}
 
@@ -320,8 +320,8 @@ def _fitted(module: str, given: Flags, optional: Sequence[str]) -> Flags:
     kept = {name: value for name, value in given.items() if name in known or name not in optional}
     for name in kept:
         if name not in known:
-            found = f"unknown flag --{flags.flag(name)}{nearest(name, known, '--')}"
-            raise UserError(f"{found}; correct it, or list it in optional if only some methods have it")
+            unknown = f"unknown flag --{flags.flag(name)}{nearest(name, known, '--')}"
+            raise UserError(f"{unknown}; correct it, or list it in optional if only some methods have it")
     resolved(module, kept)
     return kept
 
@@ -330,13 +330,13 @@ def _skip(given: Any, axes: Axes) -> dict[str, set[str]]:
     """{axis: entries}: a run with one of them on each of the axes is left out."""
     if not isinstance(given, dict) or not given:
         raise UserError(f"skip = {given!r}: must be a table of axes and entries, under [[skip]]")
-    found = {}
+    skipped = {}
     for axis, value in given.items():
         check_one_of(axes, axis, "axis", "skip: ")
-        found[axis] = {_entry(entry) for entry in (value if isinstance(value, list) else [value])}
-        for entry in found[axis]:
+        skipped[axis] = {_entry(entry) for entry in (value if isinstance(value, list) else [value])}
+        for entry in skipped[axis]:
             check_one_of(axes[axis], entry, f"entry of the axis {axis}", "skip: ")
-    return found
+    return skipped
 
 
 def _check_names(runs: Sequence[GridRun]) -> None:

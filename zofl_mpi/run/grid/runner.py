@@ -26,7 +26,7 @@ LABELS = {
     "stopped": "stopped",
     "left": "not begun",
 }
-"""What may become of a run; and as it is told."""
+"""What may become of a run: {word: as a user reads it}."""
 
 
 class Outcome(NamedTuple):
@@ -77,7 +77,7 @@ class Runner:
         self.heard: list[int] = []
 
     def run(self, screen: Screen) -> None:
-        """Until all have ended; after a signal, until those in progress have."""
+        """Runs until all have ended; after a signal, until those in progress have."""
         try:
             with _listening(self.heard), screen:
                 while self._children or (self._waiting and not self.heard):
@@ -106,7 +106,7 @@ class Runner:
                 self._note(begun, screen)
 
     def _pass_on(self) -> None:
-        """SIGUSR1 whatever was heard: mpirun kills its ranks upon others."""
+        """Sends SIGUSR1, whatever was heard: mpirun kills its ranks upon others."""
         if len(self.heard) > self._passed_on:
             for child in self._children:
                 child.process.send_signal(signal.SIGTERM if self._passed_on else signal.SIGUSR1)
@@ -167,13 +167,13 @@ def _started(grid: Grid, run: GridRun, word: str, launcher: Sequence[str], log: 
     return Child(run, process, log, log.tell(), time.monotonic())
 
 
-def ended(grid: Grid, child: Child, told: bool) -> Outcome:
-    """What became of a run whose process has ended; `told` to, or not."""
+def ended(grid: Grid, child: Child, stopping: bool) -> Outcome:
+    """What became of a run whose process has ended; `stopping`: it was sent a signal."""
     run, status = child.run, child.process.returncode
     status = 128 - status if status < 0 else status
     own, last = _last_words(child)
     word, sentence = judged(grid, run)
-    if status == STATUS or (status and told and not own):
+    if status == STATUS or (status and stopping and not own):
         return Outcome(run, "stopped", sentence, status)
     if status:
         return Outcome(run, "failed", f"exit status {status}: {own or last} ({run.log})", status)
@@ -225,12 +225,12 @@ class Screen:
             self._bar.stop()
 
     def begun(self, child: Child) -> None:
-        """A run was started."""
+        """Shows that a run was started."""
         if not self._bar:
             say(f"{child.run.name}: running, see {child.run.log}")
 
     def ended(self, outcomes: Sequence[Outcome]) -> None:
-        """The last of these has just come."""
+        """Shows the last of these, which has just come."""
         last, done = outcomes[-1], sum(outcome.word == "done" for outcome in outcomes)
         if done:
             now = time.monotonic()
@@ -242,7 +242,7 @@ class Screen:
             say(f"[{len(outcomes)}/{self._total}] {text}; {self._numbers(outcomes)}")
 
     def tick(self, outcomes: Sequence[Outcome], children: Sequence[Child]) -> None:
-        """Ten times a second."""
+        """Draws the bar; called ten times a second."""
         if self._bar:
             names = ", ".join(child.run.name for child in children)
             self._bar.update(self._bar.task_ids[0], completed=len(outcomes), note=f"{self._numbers(outcomes)}  {names}")
@@ -267,6 +267,6 @@ def _bar(total: int) -> Any:
 
 
 def say(text: str) -> None:
-    """A line; runs in progress are worth more than a reader who has gone."""
+    """Prints a line; runs in progress are worth more than a reader who has gone."""
     with suppress(BrokenPipeError):
         print(text, flush=True)

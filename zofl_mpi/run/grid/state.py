@@ -35,34 +35,35 @@ def state_of(grid: Grid, run: GridRun) -> tuple[str, str]:
 
 
 def judged(grid: Grid, run: GridRun) -> tuple[str, str]:
-    """The same from the result alone."""
+    """How far a run is, in a word and in a sentence, from its result alone."""
     if not os.path.lexists(run.out):
         return "missing", f"there is no result {run.out}"
     try:
-        found = records.load(run.out)
+        result = records.load(run.out)
     except UserError as exc:
         return ("broken" if _cut_off(run.out, exc) else "other"), str(exc)
-    if found.attrs["status"] == "running" and held(run.out):  # HDF5 locks what it writes
+    if result.attrs["status"] == "running" and held(run.out):  # HDF5 locks what it writes
         return "running", f"{run.out} is being written"
     planned = resolved(grid.module, run.flags)
-    if told := _differing(found.config, {k: v for k, v in planned.items() if k in found.config or k in run.flags}):
-        return "other", _of_another(told)
-    return _how_far(found, planned["rounds"])
+    kept = {k: v for k, v in planned.items() if k in result.config or k in run.flags}
+    if difference := _differing(result.config, kept):
+        return "other", _other(difference)
+    return _how_far(result, planned["rounds"])
 
 
-def _how_far(found: records.Run, rounds: int) -> tuple[str, str]:
-    done, saved = found.attrs["status"] == "done", None
-    if done and found.length == rounds:
+def _how_far(result: records.Run, rounds: int) -> tuple[str, str]:
+    done, saved = result.attrs["status"] == "done", None
+    if done and result.length == rounds:
         return "finished", f"{rounds} rounds are done"
     with suppress(UserError):
-        saved = int(records.load_checkpoint(records.checkpoint_path(found.path)).attrs["round"])
-    if (done and found.length > rounds) or (saved or 0) > rounds:
-        return "other", _of_another(f"--rounds was {found.config['rounds']}, is now {rounds}")
+        saved = int(records.load_checkpoint(records.checkpoint_path(result.path)).attrs["round"])
+    if (done and result.length > rounds) or (saved or 0) > rounds:
+        return "other", _other(f"--rounds was {result.config['rounds']}, is now {rounds}")
     if saved is not None:
-        return "interrupted", f"{found.length} of {rounds} rounds are done, {saved} of them in the checkpoint"
+        return "interrupted", f"{result.length} of {rounds} rounds are done, {saved} of them in the checkpoint"
     if done:
-        return "other", _of_another(f"--rounds was {found.length}, is now {rounds}, and it has no checkpoint")
-    return "begun", f"ended after {found.length} of {rounds} rounds, before its first checkpoint"
+        return "other", _other(f"--rounds was {result.length}, is now {rounds}, and it has no checkpoint")
+    return "begun", f"ended after {result.length} of {rounds} rounds, before its first checkpoint"
 
 
 def _differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
@@ -71,8 +72,8 @@ def _differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     return "; ".join(f"--{flags.flag(k)} was {_value(before.get(k))}, is now {_value(now.get(k))}" for k in names)
 
 
-def _of_another(told: str) -> str:
-    return f"result of another configuration: {told}; remove it or give another --results"
+def _other(difference: str) -> str:
+    return f"result of another configuration: {difference}; remove it or give another --results"
 
 
 def _value(value: Any) -> str:

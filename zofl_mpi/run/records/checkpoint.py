@@ -7,16 +7,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.errors import UserError
-
-if TYPE_CHECKING:
-    pass
 from zofl_mpi.run.records.hdf5 import FAILURES, SCHEMA, WriteError, read_file, reason_of, set_attributes
 
 
@@ -41,7 +38,7 @@ def checkpoint_path(out: str | os.PathLike[str]) -> Path:
 
 
 def save_checkpoint(path: str | os.PathLike[str], payload: Mapping[str, Any], attrs: Mapping[str, Any]) -> None:
-    """Replace the checkpoint at `path` in one stroke: whatever happens, the old one or the new one is there, whole.
+    """Replaces the checkpoint at `path` in one stroke: whatever happens, the old one or the new one is there, whole.
 
     Args:
         payload: name -> bytes, or anything with a buffer of bytes; a name may have parts ("memory/3").
@@ -71,7 +68,11 @@ def save_checkpoint(path: str | os.PathLike[str], payload: Mapping[str, Any], at
 
 
 def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
-    """The checkpoint at `path`. Raises UserError if there is none, or it cannot be read."""
+    """The checkpoint at `path`.
+
+    Raises:
+        UserError: there is none, or it cannot be read.
+    """
 
     def read(file: Any) -> Checkpoint:
         if file.attrs.get("checkpoint") != SCHEMA:
@@ -86,7 +87,7 @@ def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the renaming durable, where the file system offers it."""
+    """Makes the renaming durable, where the file system offers it."""
     with suppress(OSError):
         number = os.open(folder, os.O_RDONLY)
         try:

@@ -8,14 +8,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import h5py
 
 from zofl_mpi.errors import UserError
-
-if TYPE_CHECKING:
-    pass
 
 T = TypeVar("T")
 Columns = Mapping[str, tuple[str, str]]
@@ -36,7 +33,7 @@ def set_attributes(attrs: Any, values: Mapping[str, Any]) -> None:
 
 @contextmanager
 def explaining(path: Path, safe: int) -> Iterator[None]:
-    """Turn what h5py raises into one sentence."""
+    """Turns what h5py raises into one sentence."""
     try:
         yield
     except UserError:
@@ -54,7 +51,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def read_file(path: Path, read: Callable[[Any], T]) -> T:
-    """What `read` makes of the open file. A file caught in the middle of a flush is read again a moment later."""
+    """Returns what `read` makes of the open file. One caught in the middle of a flush is read again a moment later."""
     if not path.is_file():
         raise UserError(f"there is no file {path}")
     for wait in (0.05, 0.1, 0.2, 0.4, None):
@@ -73,7 +70,7 @@ def read_file(path: Path, read: Callable[[Any], T]) -> T:
 
 
 def _opened(path: Path) -> Any:
-    """Without locking, so that the writer does not notice; a file that this very process writes has its own way."""
+    """Opens without locking, so that the writer does not notice; a file that this process writes has its own way."""
     try:
         return h5py.File(path, "r", locking=False)
     except OSError as error:

@@ -15,7 +15,7 @@ PACKAGES = ("zofl_mpi", "numpy", "mpi4py", "torch", "h5py", "scikit-learn", "num
 
 
 def provenance() -> dict[str, Any]:
-    """What can be known without MPI: command, git_commit ("" if unknown), git_dirty, versions, started."""
+    """What is known without MPI: command, git_commit ("" if unknown), git_dirty, versions, started."""
     commit, dirty = _git(Path(__file__).resolve().parents[3])
     return {
         "command": shlex.join(sys.orig_argv),
@@ -32,14 +32,14 @@ def now() -> str:
 
 
 def _versions() -> dict[str, str]:
-    """From the installed packages' metadata: importing torch to ask it costs a second."""
-    found = {}
+    """Versions from the installed packages' metadata: importing torch to ask it costs a second."""
+    versions = {}
     for name in PACKAGES:
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def _git(checkout: Path) -> tuple[str, bool]:

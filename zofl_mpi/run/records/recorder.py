@@ -58,7 +58,7 @@ class Recorder:
         force: bool = False,
         columns: Columns | None = None,
     ) -> Recorder:
-        """Start a new result.
+        """Starts a new result.
 
         Args:
             attrs: of the root; dicts and lists are stored as JSON.
@@ -97,7 +97,7 @@ class Recorder:
         attrs: Mapping[str, Any] | None = None,
         columns: Columns | None = None,
     ) -> Recorder:
-        """Continue a result: every row after the first `rounds_done` is dropped, and /final too.
+        """Continues a result: every row after the first `rounds_done` is dropped, and /final too.
 
         Args:
             ranks: of this session; /ranks is as wide as the widest of all sessions, 0 where a rank was not there.
@@ -136,7 +136,7 @@ class Recorder:
         seconds_comm: ArrayLike = 0.0,
         peak_bytes: ArrayLike = 0,
     ) -> None:
-        """One more round, on its way to the disk when this returns: the death of the process cannot take it back.
+        """Appends a round, on its way to the disk when this returns: the death of the process cannot take it back.
 
         Args:
             row: name -> number for /rounds; a name may come later than others (NaN before).
@@ -165,24 +165,24 @@ class Recorder:
         self.rounds += 1
 
     def describe(self, columns: Columns) -> None:
-        """Tells unit and description of columns that `append` will be given, and of the fields of the last state."""
+        """Sets unit and description of columns that `append` will be given, and of the fields of the last state."""
         self._columns |= columns
 
     def partition(self, counts: Array) -> None:
-        """/partition/counts: (m, classes) realised label counts of the clients."""
+        """Writes /partition/counts: (m, classes) realised label counts of the clients."""
         with self._writing():
             if "partition" not in self._file:
                 self._file["partition/counts"] = np.asarray(counts)
                 self._file.flush()
 
     def sync(self) -> None:
-        """Force the rows onto the disk, so that they survive a power cut; for checkpoints: it costs milliseconds."""
+        """Forces the rows onto the disk, so that they survive a power cut; for checkpoints: it costs milliseconds."""
         with self._writing():
             self._file.flush()
             os.fsync(self._file.id.get_vfd_handle())
 
     def finish(self, state: Mapping[str, Any], **attrs: Any) -> None:
-        """/final/<field> for each field of the last state, attr `meaning` as `describe` had it; closes it as "done"."""
+        """Writes /final/<field> of the last state, attribute `meaning` as given to `describe`; closes it as "done"."""
         with self._writing():
             for name, value in state.items():
                 self._file[f"final/{name}"] = value if isinstance(value, str) else np.asarray(value)
@@ -190,7 +190,7 @@ class Recorder:
         self.close("done", **attrs)
 
     def close(self, status: str = "interrupted", **attrs: Any) -> None:
-        """End the file with that status. After a failed write it only lets go of the file, as it is on the disk."""
+        """Ends the file with that status. After a failed write it only lets go of the file, as it is on the disk."""
         if not self._file:
             return
         if self._failed:
@@ -202,7 +202,7 @@ class Recorder:
             self._file.close()
 
     def abandon(self) -> None:
-        """Let go of the file as the last flush left it: where the disk is full, even a new status could damage it."""
+        """Lets go of the file as the last flush left it: where the disk is full, even a new status could damage it."""
         self._failed = True
         if self._file:
             _abandon(self._file)
@@ -218,7 +218,7 @@ class Recorder:
             raise
 
     def _check_place(self) -> None:
-        """What is written to a file that was deleted or replaced is lost."""
+        """Refuses to write to a file that was deleted or replaced: it would be lost."""
         try:
             there = os.stat(self.path).st_ino
         except FileNotFoundError:
@@ -272,15 +272,15 @@ def _new_place(path: Path, force: bool) -> Path:
 
 
 def _session(start: int, ranks: int, attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """One start of a run: what its later rounds were computed with."""
-    told = {name: attrs[name] for name in ("command", "git_commit", "git_dirty", "mpi", "kernel") if name in attrs}
+    """A session of a run: what its later rounds were computed with."""
+    known = {name: attrs[name] for name in ("command", "git_commit", "git_dirty", "mpi", "kernel") if name in attrs}
     if "blas" in attrs:
-        told["blas"] = sorted(set(attrs["blas"]))
-    return {"from_round": start, "ranks": ranks, "started": now(), **told}
+        known["blas"] = sorted(set(attrs["blas"]))
+    return {"from_round": start, "ranks": ranks, "started": now(), **known}
 
 
 def _begun(path: Path) -> Any:
-    """A new HDF5 file, or none at all."""
+    """Makes a new HDF5 file, or none at all."""
     try:
         return h5py.File(path, "x", locking="best-effort")
     except FileExistsError:
@@ -291,7 +291,7 @@ def _begun(path: Path) -> Any:
 
 
 def _abandon(file: Any) -> None:
-    """Close a file whose last write failed, and leave it on the disk as it is.
+    """Closes a file whose last write failed, and leave it on the disk as it is.
 
     Closing writes what is still in memory; on a full disk HDF5 (2.0) fails in that, and then crashes the process with a
     segmentation fault. So let it write elsewhere.

@@ -78,11 +78,11 @@ def load(path: str | os.PathLike[str]) -> Run:
 
     def read(file: Any) -> Run:
         _check_ours(file, path)
-        found = {
+        written = {
             group: {name: data[()] for name, data in file[group].items()} for group in ("rounds", "clients", "ranks")
         }
         length = int(file["rounds"].attrs["done"])  # a full disk or a kill may leave a row that is written in part
-        rows = {group: {name: values[:length] for name, values in found[group].items()} for group in found}
+        rows = {group: {name: values[:length] for name, values in written[group].items()} for group in written}
         return Run(
             path=Path(path),
             attrs=dict(file.attrs),
@@ -100,14 +100,14 @@ def load(path: str | os.PathLike[str]) -> Run:
 
 def _values(group: Any, prefix: str = "") -> dict[str, Any]:
     """{name: value} of all data sets below a group; a data set in a subgroup is named SUBGROUP/NAME."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, item in group.items():
         if isinstance(item, h5py.Group):
-            found |= _values(item, f"{prefix}{name}/")
+            values |= _values(item, f"{prefix}{name}/")
         else:
             value = item[()]
-            found[prefix + name] = value.decode() if isinstance(value, bytes) else value
-    return found
+            values[prefix + name] = value.decode() if isinstance(value, bytes) else value
+    return values
 
 
 def _check_ours(file: Any, path: str | os.PathLike[str]) -> None:

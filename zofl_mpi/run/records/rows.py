@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    pass
 from zofl_mpi.run.records.hdf5 import set_attributes
 
 Array = NDArray[Any]
@@ -36,7 +34,7 @@ class Rows:
         self._length = data.shape[0]
 
     def grow(self, length: int) -> None:
-        """New rows have the data set's fill value."""
+        """Grows to `length` rows; new ones have the data set's fill value."""
         self._length = length
         self._id.set_extent((length, *self.row))
         self._place.set_extent_simple((length, *self.row))
@@ -47,14 +45,14 @@ class Rows:
         self._id.write(self._one, self._place, block, self._kind)
 
     def widen(self, places: int) -> None:
-        """Rows of `places` instead of fewer entries along their first axis."""
+        """Widens the rows to `places` entries along their first axis."""
         self.row = (places, *self.row[1:])
         self._one = h5py.h5s.create_simple((1, *self.row))
         self.grow(self._length)
 
 
 def lay_out(file: Any, m: int, ranks: int, rounds: int) -> None:
-    """The empty data sets.
+    """Makes the empty data sets.
 
     One chunk a step and data set holds all planned rounds if it can: after the first rows the file then needs no new
     space, so a disk that fills up, or a kill in the middle of a write, meets no half-made structure.
@@ -68,7 +66,7 @@ def lay_out(file: Any, m: int, ranks: int, rounds: int) -> None:
 
 
 def growing(file: Any, name: str, shape: tuple[int, ...], kind: type, rounds: int, fill: float) -> Any:
-    """A new data set that grows along its first axis, in chunks for `rounds` rows."""
+    """Makes a data set that grows along its first axis, in chunks for `rounds` rows."""
     rows = max(1, min(rounds, CHUNK_BYTES // (8 * max(1, shape[-1] if len(shape) > 1 else 1))))
     chunks = (rows, 1, max(1, shape[-1])) if len(shape) > 1 else (rows,)
     return file.create_dataset(name, shape, kind, chunks=chunks, maxshape=(None,) * len(shape), fillvalue=fill)

@@ -1,0 +1,230 @@
+"""What the tests of the split methods share: tiny networks, settings, runs, and the references in plain torch.
+
+In float64 unless bits are compared, with clients of unequal sizes, so that weights and numbers of steps are told apart.
+The references are whole networks, torch's optimisers, loops by hand.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from zofl_mpi.data import Dataset
+from zofl_mpi.methods.cse_fsl import CSEFSL
+from zofl_mpi.methods.fsl_sage import FSLSAGE
+from zofl_mpi.methods.heron import HERON
+from zofl_mpi.methods.splitfed import SFLV1, SFLV2
+from zofl_mpi.numerics.optimisers import Optimiser
+from zofl_mpi.problems.split import SplitNetwork
+from zofl_mpi.problems.split_resnet import ResNet
+from zofl_mpi.rounds.split.client import LocalSteps
+from zofl_mpi.rounds.split.lockstep import Lockstep
+from zofl_mpi.rounds.split.messages import Model
+from zofl_mpi.rounds.split.training import Training
+from zofl_mpi.run.clients import Client
+from zofl_mpi.run.local import LocalClients
+from zofl_mpi.run.setting import Setting
+from zofl_mpi.run.streams import Purpose, Streams
+
+STREAMS = Streams(7)
+SIDE, C = 8, 3
+SIZES = (6, 10, 15)
+"""With batches of 4: 2, 3 and 4 local steps, the last of 2, 2 and 3 samples."""
+STEPS_OF = (2, 3, 4)
+GENERATOR = STREAMS(Purpose.SYNTHETIC)
+PIXELS = GENERATOR.random((60, SIDE * SIDE))
+LABELS = GENERATOR.integers(0, C, 60)
+EDGES = np.cumsum([0, *SIZES, 29])
+Parts = tuple[nn.Module, nn.Module, nn.Module]
+Make = Callable[[], Parts]
+SGD = Optimiser("sgd", momentum=0.5, weight_decay=0.01)
+RULES = pytest.mark.parametrize("rule", [SGD, Optimiser()], ids=["sgd", "adam"])
+ALL = [HERON, CSEFSL, SFLV1, SFLV2, FSLSAGE]
+
+
+def resnet(cut: int = 1, width: int = 2) -> Parts:
+    return ResNet(width, (1, 1), cut, "pooled").parts((1, SIDE, SIDE), C)
+
+
+def deep() -> Parts:
+    """Whose last BatchNorm has one number of a sample in each channel."""
+    return ResNet(2, (1, 1, 1, 1)).parts((1, SIDE, SIDE), C)
+
+
+def mlp(twins: bool = False) -> Parts:
+    """Smooth, without BatchNorm: 261 + 15 parameters at a client. Twins: the head is a copy of the server's part."""
+    client = nn.Sequential(nn.Flatten(), nn.Linear(SIDE * SIDE, 4), nn.Tanh())
+    server = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, C))
+    return client, copy.deepcopy(server) if twins else nn.Linear(4, C), server
+
+
+def small(classes: int = C) -> Parts:
+    """6 + 9 parameters at a client, smooth."""
+    client = nn.Sequential(nn.AdaptiveAvgPool2d((1, 2)), nn.Flatten(), nn.Linear(2, 2), nn.Tanh())
+    return client, nn.Linear(2, classes), nn.Linear(2, classes)
+
+
+def twins() -> Parts:
+    """A ResNet whose head is a copy of the server's part, BatchNorm included."""
+    client, _, server = resnet()
+    return client, copy.deepcopy(server), server
+
+
+def seeded(make: Make, seed: int = 3) -> Parts:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return make()
+
+
+def setting(
+    make: Make = resnet, clients: Sequence[int] = (0, 1, 2), dtype: str = "float64", bf16: bool = False
+) -> Setting:
+    """The clients `clients` of SIZES, and 29 test samples."""
+    data = Dataset(PIXELS, LABELS, C)
+    *parts, test = (data.subset(np.arange(a, b)) for a, b in pairwise(EDGES))
+    problem = SplitNetwork(*seeded(make), (1, SIDE, SIDE), C, dtype, bf16=bf16)
+    return Setting(problem, STREAMS, tuple(parts[i] for i in clients), None, test, None, np.dtype(dtype))
+
+
+def named() -> Setting:
+    """With a class of its own for each sample: labels tell which samples an upload has."""
+    own = setting(small)
+    problem = SplitNetwork(*seeded(lambda: small(60)), (1, SIDE, SIDE), 60, "float64")
+    data = tuple(replace(d, labels=np.arange(60), classes=60) for d in own.data)
+    return replace(own, problem=problem, data=data)
+
+
+def training(own: Setting, rule: Optimiser = SGD, **flags: Any) -> Training:
+    return Training(own, **{"batch": 4, "lr_client": 0.05, "lr_server": 0.05, "rule": rule, **flags})
+
+
+def method(cls: Any, plan: Training, **flags: Any) -> Any:
+    """The method with this round."""
+    if cls in (SFLV1, SFLV2):
+        return cls(plan.setting, lockstep=Lockstep(plan.setting, training=plan), **flags)
+    return cls(plan.setting, training=plan, **flags)
+
+
+def run(of: Any, rounds: int, start: int = 0, clients: LocalClients | None = None, state: Any = None) -> Any:
+    clients = clients or LocalClients(list(of.setting.data), method=of)
+    state = state or of.start()
+    for r in range(start, start + rounds):
+        state = of.round(state, r, clients)
+    return state
+
+
+def vectors(state: Any) -> dict[str, Tensor]:
+    return {name: getattr(state, name) for name in ("theta", "buffers", "theta_s", "buffers_s")}
+
+
+def same(a: Any, b: Any, names: Sequence[str] = ("theta", "buffers", "theta_s", "buffers_s")) -> bool:
+    return all(torch.equal(vectors(a)[name], vectors(b)[name]) for name in names)
+
+
+def close(a: Tensor, b: Tensor, tolerance: float = 1e-12) -> None:
+    np.testing.assert_allclose(a.detach().numpy(), b.detach().numpy(), rtol=tolerance, atol=tolerance)
+
+
+def apart(a: Tensor, b: Tensor) -> bool:
+    return float((a - b).norm()) > 1e-4
+
+
+def flat(module: nn.Module) -> Tensor:
+    return torch.cat([p.detach().reshape(-1) for p in module.parameters()])
+
+
+def statistics(module: nn.Module) -> Tensor:
+    return torch.cat([torch.zeros(0), *(b.reshape(-1) for b in module.buffers() if b.is_floating_point())])
+
+
+def put(module: nn.Module, theta: Tensor, buffers: Tensor) -> None:
+    """The inverse of `flat` and `statistics`."""
+    with torch.no_grad():
+        values = [*module.parameters()], [b for b in module.buffers() if b.is_floating_point()]
+        for tensors, vector in zip(values, (theta, buffers), strict=True):
+            for tensor, piece in zip(tensors, vector.split([t.numel() for t in tensors]), strict=True):
+                tensor.copy_(piece.view(tensor.shape))
+
+
+def torchs(module: nn.Module, rule: Optimiser, lr: float) -> torch.optim.Optimizer:
+    if rule.optimiser == "adam":
+        return torch.optim.Adam(module.parameters(), lr, foreach=False)
+    return torch.optim.SGD(
+        module.parameters(), lr, momentum=rule.momentum, weight_decay=rule.weight_decay, foreach=False
+    )
+
+
+def whole_of(make: Make) -> nn.Module:
+    client, _, server = seeded(make)
+    return nn.Sequential(client, server).double()
+
+
+def batches(plan: Training, i: int, r: int) -> Iterator[tuple[Tensor, Tensor]]:
+    for b in plan.batches(i, r):
+        rows = plan.setting.data[i].rows[b]
+        yield torch.from_numpy(PIXELS[rows]).view(-1, 1, SIDE, SIDE), torch.from_numpy(LABELS[rows])
+
+
+def fedavg(plan: Training, make: Make, rounds: int, clients: Sequence[int]) -> nn.Module:
+    """FedAvg on the whole network, by hand; own optimiser states by `plan.state`. One network is plain training."""
+    nets = {i: whole_of(make) for i in clients}
+    rules = {i: torchs(net, plan.rule, 0.05) for i, net in nets.items()}
+    average = flat(nets[clients[0]]), statistics(nets[clients[0]])
+    sizes = {i: len(plan.setting.data[i]) for i in clients}
+    moments: list[dict[str, Tensor]] = []  # of each parameter, the mean
+    for r in range(rounds):
+        to = [clients[i] for i in plan.participants(r)]
+        share = {i: sizes[i] / sum(sizes[j] for j in to) for i in to}
+        for i in to:
+            net = nets[i]
+            put(net, *average)
+            net.train(not plan.running)
+            if plan.state != "keep":
+                rules[i] = torchs(net, plan.rule, 0.05)
+            for p, mean in zip(net.parameters(), moments, strict=False):
+                rules[i].state[p] = {name: value.clone() for name, value in mean.items()}
+            for x, labels in batches(plan, i, r):
+                rules[i].zero_grad()
+                cross_entropy(net(x), labels).backward()
+                rules[i].step()
+        average = tuple(torch.stack([share[i] * values(nets[i]) for i in to]).sum(0) for values in (flat, statistics))
+        if plan.state == "average":
+            states = {i: [rules[i].state[p] for p in nets[i].parameters()] for i in to}
+            moments = [
+                {name: sum(share[i] * states[i][k][name].double() for i in to) for name in state}
+                for k, state in enumerate(states[to[0]])
+            ]
+    put(nets[clients[0]], *average)
+    return nets[clients[0]]
+
+
+def is_whole(state: Any, own: Setting, net: nn.Module, tolerance: float) -> None:
+    n = own.problem.n_client
+    close(torch.cat([state.theta[:n], state.theta_s]), flat(net), tolerance)
+    b = len(statistics(net)) - len(state.buffers_s)
+    close(torch.cat([state.buffers[:b], state.buffers_s]), statistics(net), tolerance)
+
+
+def interleaved(r: int) -> list[tuple[int, int]]:
+    """(i, q) by q, then by the permutation of round r."""
+    turn = STREAMS(Purpose.ORDER, r=r).permutation(3).tolist()
+    return [(i, q) for q in range(max(STEPS_OF)) for i in turn if q < STEPS_OF[i]]
+
+
+def seeded_flat(make: Make) -> Tensor:
+    """The server's part as it was made."""
+    return flat(seeded(make)[2])
+
+
+def local_of(of: Any, i: int = 0, r: int = 0) -> LocalSteps:
+    start = of.start()
+    return LocalSteps(of.training, Client(i, of.setting.data[i]), Model(start.theta, start.buffers, r))

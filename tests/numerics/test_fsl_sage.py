@@ -1,0 +1,160 @@
+"""FSL-SAGE: heads that are aligned with the server's gradient at the cut."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from tests.numerics.split_methods import (
+    RULES,
+    SIZES,
+    STEPS_OF,
+    Make,
+    apart,
+    batches,
+    close,
+    interleaved,
+    method,
+    mlp,
+    run,
+    same,
+    seeded,
+    setting,
+    training,
+    twins,
+)
+from zofl_mpi.methods.fsl_sage import FSLSAGE, Head, _Memory
+from zofl_mpi.methods.splitfed import SFLV2
+from zofl_mpi.numerics.optimisers import Optimiser
+from zofl_mpi.rounds.split.client import LocalSteps
+from zofl_mpi.rounds.split.messages import Model
+from zofl_mpi.rounds.split.server import Server
+from zofl_mpi.rounds.split.training import Training
+from zofl_mpi.run.clients import Client
+from zofl_mpi.run.desk import STEPS, Nothing
+from zofl_mpi.run.local import LocalClients
+
+
+def sage(plan: Training, **flags: Any) -> FSLSAGE:
+    return method(FSLSAGE, plan, **{"align_epochs": 5, "align_lr": 0.05, **flags})  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("make", [lambda: mlp(True), twins], ids=["mlp", "resnet"])
+def test_a_head_that_is_the_server_is_a_zero_of_the_alignment_loss(make: Make) -> None:
+    """Even where the buffer is larger than a batch. Mutation: target and estimate as means over different numbers."""
+    of = sage(training(setting(make), lr_server=0.0), l=1, buffer=9)
+    first = run(of, 1)
+    assert first.alignment_loss < 1e-25
+    n = of.setting.problem.n_client
+    for head in first.heads.values():
+        close(head, of.start().theta[n:], 1e-9)
+    assert {int(i): len(kept) for i, kept in first.smashed.items()} == {i: min(9, SIZES[i]) for i in range(3)}
+
+
+def test_alignment_brings_the_estimate_near_the_servers_gradient() -> None:
+    """One buffer and one server; the loss is that before the steps. Mutations: descent on the local loss; a sign."""
+    of = sage(training(setting(mlp)), align_epochs=60)
+    clients = LocalClients(list(of.setting.data), method=of)
+    state = run(of, 1, clients=clients)
+    assert state.alignment_loss > 0
+    losses = []
+    memory = _Memory(state, of.buffer)
+    for _ in range(3):
+        losses.append(of.aligned(Server.of(of.training, state), memory, 2)[1])
+    assert max(losses[1:]) < 0.1 * losses[0]
+
+
+def test_the_alignment_loss_is_the_distance_of_the_gradients_at_the_cut() -> None:
+    """By hand, for the first uploads. Mutations: sum over samples for mean; the head's gradient; a moved server."""
+    of = sage(training(setting(mlp), lr_server=0.0))
+    client, head, server = (part.double() for part in seeded(mlp))
+    expected = []
+    for i in range(3):
+        x, labels = next(batches(of.training, i, 0))
+        s = client(x).detach().requires_grad_()
+        slopes = [torch.autograd.grad(cross_entropy(part(s), labels), s)[0] for part in (head, server)]
+        expected.append(float((slopes[0] - slopes[1]).square().sum()))
+    assert run(of, 1).alignment_loss == pytest.approx(np.mean(expected), rel=1e-12)
+
+
+def test_heads_stay_between_alignments_and_are_each_clients_own() -> None:
+    """Mutations: aligned in every round; trained on the local loss; averaged; one head for all."""
+    of = sage(training(setting(mlp)), l=3)
+    clients = LocalClients(list(of.setting.data), method=of)
+    state = run(of, 1, clients=clients)
+    heads = {i: head.clone() for i, head in state.heads.items()}
+    assert apart(heads["0"], heads["1"]) and apart(heads["1"], heads["2"])
+    for r in (1, 2):
+        state = run(of, 1, r, clients, state)
+        assert all(torch.equal(state.heads[i], head) for i, head in heads.items()) and math.isnan(state.alignment_loss)
+        memories = dict(clients.ask(STEPS["<recall>"], Nothing(), counted=False))
+        assert all(torch.equal(memories[int(i)].entries["head"], head) for i, head in heads.items())
+        n = of.setting.problem.n_client
+        assert torch.equal(state.theta[n:], of.start().theta[n:])
+    state = run(of, 1, 3, clients, state)
+    assert all(apart(state.heads[i], head) for i, head in heads.items())
+
+
+@pytest.mark.parametrize("order", ["interleave", "client_major"])
+def test_sage_aligns_with_the_server_after_the_first_uploads(monkeypatch: pytest.MonkeyPatch, order: str) -> None:
+    """On the first batch, uploaded before. The client's steps then use the new head.
+
+    Mutations: alignment before the server's step; the old head for the first local step.
+    """
+    of = sage(training(setting(mlp), order=order))
+    seen: list[tuple[int, int]] = []
+    kept = FSLSAGE.aligned
+
+    def watched(self: FSLSAGE, main: Server, memory: Any, i: int) -> Any:
+        seen.append((i, main.steps))
+        return kept(self, main, memory, i)
+
+    monkeypatch.setattr(FSLSAGE, "aligned", watched)
+    run(of, 1)
+    turn = [i for i, _ in interleaved(0)[:3]]
+    assert seen == ([(i, 3) for i in turn] if order == "interleave" else [(0, 1), (1, 3), (2, 6)])
+    client = Client(0, of.setting.data[0])
+    start = of.start()
+    n = of.setting.problem.n_client
+    of.first(client, Model(start.theta[:n], start.buffers, 0))
+    head = torch.full((len(start.theta) - n,), 0.5, dtype=torch.float64)
+    local = client.scratch["local"]
+    uploads = list(of.rest(client, Head(head)))
+    assert len(uploads) == STEPS_OF[0] - 1
+    assert torch.equal(local.theta[n:], head) and torch.equal(client.memory["head"], head)
+
+
+def test_the_first_upload_of_an_aligning_round_leaves_no_second_trace() -> None:
+    """With heads that do not move, an aligning round is one that does not align. Mutation: statistics moved twice."""
+    found = [run(sage(training(setting()), align_epochs=0, l=k), 1, start=1) for k in (1, 100)]
+    assert same(*found)
+    assert (found[0].local_loss, found[0].server_loss) == (found[1].local_loss, found[1].server_loss)
+
+
+@RULES
+def test_sage_whose_head_is_copied_from_the_server_is_sflv2(monkeypatch: pytest.MonkeyPatch, rule: Optimiser) -> None:
+    """One client, BatchNorm: theta_s before each batch. Mutation: the copy after the server's step."""
+    servers: list[Server] = []
+    made, moved = Server.__init__, FSLSAGE._moved
+
+    def make(self: Server, *given: Any) -> None:
+        made(self, *given)
+        servers.append(self)
+
+    def copied(self: FSLSAGE, local: LocalSteps, *given: Any) -> Any:
+        local.theta[local.problem.n_client :] = servers[-1].theta
+        return moved(self, local, *given)
+
+    sfl = run(method(SFLV2, training(setting(twins, (2,)), rule)), 2, start=1)
+    monkeypatch.setattr(Server, "__init__", make)
+    monkeypatch.setattr(FSLSAGE, "_moved", copied)
+    found = run(method(FSLSAGE, training(setting(twins, (2,)), rule), l=100), 2, start=1)
+    n = setting(twins).problem.n_client
+    close(found.theta[:n], sfl.theta[:n])
+    close(found.theta_s, sfl.theta_s)
+    close(found.buffers_s, sfl.buffers_s)

@@ -1,0 +1,208 @@
+"""Networks in parts: flat vectors of modules, [C]'s ResNet, what is refused. Docstrings name the mutations to catch."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.numerics.split_methods import (
+    SIDE,
+    C,
+    Parts,
+    close,
+    fedavg,
+    flat,
+    is_whole,
+    method,
+    put,
+    resnet,
+    run,
+    seeded,
+    setting,
+    small,
+    statistics,
+    training,
+)
+from zofl_mpi.errors import UserError
+from zofl_mpi.methods.splitfed import SFLV1
+from zofl_mpi.numerics.optimisers import Optimiser
+from zofl_mpi.problems.flat import Flat
+from zofl_mpi.problems.split import SplitNetwork
+from zofl_mpi.problems.split_resnet import ResNet
+
+
+def test_flat_vectors_hold_the_modules_in_their_own_order_and_go_round() -> None:
+    """Mutations: parts in another order; running variances before means; whole-number buffers among them."""
+    client, head, _ = parts = seeded(resnet)
+    expected = torch.cat([flat(client), flat(head)]), torch.cat([statistics(client), statistics(head)])
+    found = Flat(parts[:2])
+    theta, buffers = found.initial()
+    assert torch.equal(theta, expected[0]) and torch.equal(buffers, expected[1])
+    assert found.sizes() == [len(expected[0]) - 2 * C - C, 2 * C + C]
+    assert (found.n, found.b) == (len(theta), len(buffers))
+    theta[0] = 99
+    assert found.initial()[0][0] != 99
+    assert all(p.numel() == 0 for p in (*client.parameters(), *head.parameters()))
+    with found.at(theta, buffers):
+        assert torch.equal(torch.cat([flat(client), flat(head)]), theta)
+    assert all(p.numel() == 0 for p in client.parameters())
+
+
+def test_within_at_both_vectors_are_the_modules() -> None:
+    """Mutation: a copy in place of a view, of either."""
+    client, head, _ = seeded(resnet)
+    found = Flat([client, head])
+    theta, buffers = found.initial()
+    before, x = (theta.clone(), buffers.clone()), torch.rand(4, 1, SIDE, SIDE)
+    with torch.no_grad(), found.at(theta, buffers):
+        first = client(x)
+        assert not torch.equal(buffers, before[1])
+        theta.mul_(2)
+        assert not torch.equal(client(x), first)
+        theta.copy_(before[0])
+        assert torch.equal(client(x), first)
+        other = before[1].clone()
+        found.swap(other)
+        kept = buffers.clone()
+        client(x)
+        assert torch.equal(buffers, kept) and not torch.equal(other, before[1])
+
+
+def test_two_clients_take_turns_with_the_same_modules() -> None:
+    """A graph of one waits while the other computes. Mutation: backward with the model of another graph."""
+    client, _, _ = seeded(resnet)
+    alone, found = copy.deepcopy(client), Flat([client])
+    start = found.initial()
+    thetas = [start[0] * scale for scale in (1.0, 1.5)]
+    buffers = [start[1].clone() for _ in thetas]
+    xs = [torch.rand(3, 1, SIDE, SIDE, generator=torch.Generator().manual_seed(k)) for k in range(2)]
+    outputs, slope = [], torch.rand(3, 2, SIDE, SIDE)
+    for theta, own, x in zip(thetas, buffers, xs, strict=True):
+        with found.at(theta, own):
+            outputs.append(client(x))
+    for k in (1, 0):
+        with found.at(thetas[k], buffers[k]):
+            g = found.gradient(outputs[k], slope)
+        put(alone, thetas[k], start[1])
+        alone.zero_grad()
+        alone(xs[k]).backward(slope)
+        close(g, torch.cat([p.grad.reshape(-1) for p in alone.parameters() if p.grad is not None]), 1e-5)
+        close(buffers[k], statistics(alone), 1e-6)
+
+
+def test_frozen_parameters_are_constants() -> None:
+    """Mutations: frozen ones in theta; a gradient that is missing where nothing depends on theta."""
+    client = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    client[0].requires_grad_(False)
+    weight, found = client[0].weight.detach().clone(), Flat([client])
+    theta, buffers = found.initial()
+    assert found.n == 10 and found.b == 0 and torch.equal(client[0].weight, weight)
+    x = torch.ones(1, 3)
+    with found.at(theta, buffers):
+        g = found.gradient(client(x).sum())
+    close(g[:8], client[0](x)[0].repeat(2), 1e-6)
+    client.requires_grad_(False)
+    with found.at(theta, buffers):
+        assert torch.equal(found.gradient(client(x).sum()), torch.zeros(10))
+    assert torch.equal(Flat([nn.Flatten()]).gradient(torch.zeros(())), torch.zeros(0))
+
+
+def sizes(*parts: nn.Module) -> list[int]:
+    return [sum(p.numel() for p in part.parameters()) for part in parts]
+
+
+def test_the_parts_have_the_sizes_of_the_papers_table() -> None:
+    """[C] Table II. Mutations: a bias in a convolution; max-pool; a stem of stride 2; a shortcut without BatchNorm."""
+    with torch.device("meta"):
+        x = torch.zeros(2, 3, 32, 32)
+        client, head, server = ResNet().parts((3, 32, 32), 10)
+        assert sizes(client, head) == [75_840, 655_370] and sum(sizes(client, server)) == 11_173_962
+        assert client(x).shape == (2, 64, 32, 32) and head(client(x)).shape == server(client(x)).shape == (2, 10)
+        client, head, server = ResNet(cut=3).parts((3, 32, 32), 10)
+        assert sizes(client) == [379_968] and sum(sizes(client, server)) == 11_173_962
+        assert client(x).shape == (2, 128, 16, 16) and head(client(x)).shape == server(client(x)).shape == (2, 10)
+        assert sizes(ResNet(cut=3, head="pooled").parts((3, 32, 32), 10)[1]) == [1290]
+
+
+def test_group_norm_takes_the_place_of_batch_norm() -> None:
+    """As many parameters, nothing running, and a sample that does not see the others. Mutation: one BatchNorm left."""
+    parts = seeded(lambda: ResNet(32, (1, 1), 1, "pooled", "group").parts((1, SIDE, SIDE), C))
+    assert sizes(*parts) == sizes(*ResNet(32, (1, 1), 1, "pooled").parts((1, SIDE, SIDE), C))
+    assert [m.num_groups for part in parts for m in part.modules() if isinstance(m, nn.GroupNorm)] == [2] * 3 + [4] * 3
+    assert not [b for part in parts for b in part.buffers()]
+    client, _, server = parts
+    x = torch.rand(5, 1, SIDE, SIDE, generator=torch.Generator().manual_seed(1))
+    close(server(client(x))[:2], server(client(x[:2])), 1e-5)
+
+    def small_groups() -> Parts:
+        return ResNet(2, (1, 1), 1, "pooled", "group").parts((1, SIDE, SIDE), C)
+
+    own = setting(small_groups)
+    plan = training(own, Optimiser())
+    is_whole(run(method(SFLV1, plan), 2), own, fedavg(plan, small_groups, 2, (0, 1, 2)), 1e-9)
+
+
+@pytest.mark.parametrize("cut", range(4))
+def test_any_cut_of_odd_images_fits(cut: int) -> None:
+    """Mutation: the side of a smashed sample rounded down."""
+    parts = ResNet(2, (1, 2, 1), cut).parts((1, 9, 7), C)
+    assert SplitNetwork(*parts, (1, 9, 7), C).smashed_shape == [(2, 9, 7), (2, 9, 7), (4, 5, 4), (4, 5, 4)][cut]
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"cut": 99}, "--cut 99: must be from 0 to 7: the network has 8 basic blocks"),
+        ({"cut": 8}, "--cut 8: must be from 0 to 7"),
+        ({"cut": -1}, "--cut -1: must be from 0"),
+        ({"width": 0}, "--width 0: must be a whole number, at least 1"),
+        ({"stages": (1, 0)}, "--stages 1 0: must be whole numbers, each at least 1"),
+        ({"stages": ()}, "--stages : must be whole numbers"),
+        ({"width": 2, "stages": (1,) * 5}, "5 stages need images of at least 16 pixels a side, not 8"),
+    ],
+)
+def test_a_network_that_cannot_be_cut_so_is_refused(flags: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        ResNet(**flags).parts((1, SIDE, SIDE), C)
+
+
+def spoiled(**parts: Any) -> SplitNetwork:
+    """Small parts, some of them others."""
+    names = dict(zip(("client", "auxiliary", "server"), seeded(small), strict=True))
+    return SplitNetwork(**{**names, **parts}, input_shape=(1, SIDE, SIDE), classes=C)
+
+
+SAME = nn.Linear(2, C)
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        ({"auxiliary": nn.Linear(5, C)}, r"auxiliary part does not take samples of shape \(2,\) .* takes 5 numbers"),
+        ({"auxiliary": nn.Linear(2, 4)}, r"auxiliary part maps .* shape \(2,\) to \(4,\); it must give 3 logits"),
+        ({"server": nn.Linear(2, 4)}, "server part maps"),
+        ({"client": nn.Linear(3, 2)}, r"client part does not take samples of shape \(1, 8, 8\)"),
+        ({"server": nn.Identity()}, "server part has no parameters to train"),
+        ({"server": SAME, "auxiliary": SAME}, "share parameters"),
+        ({"auxiliary": nn.Sequential(nn.Dropout(), nn.Linear(2, C))}, "draws random numbers"),
+        ({"auxiliary": nn.Sequential(nn.ReLU(inplace=True), nn.Linear(2, C))}, "auxiliary part changes its inputs"),
+        ({"auxiliary": nn.Sequential(nn.BatchNorm1d(2, momentum=None), nn.Linear(2, C))}, "momentum=None"),
+    ],
+)
+def test_parts_that_do_not_fit_or_are_no_functions_of_theta_are_refused(parts: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        spoiled(**parts)
+
+
+def test_trying_the_parts_leaves_no_trace() -> None:
+    """Mutation: running statistics of the two samples that no client has."""
+    parts = seeded(resnet)
+    before, state = [statistics(part) for part in parts], torch.random.get_rng_state()
+    problem = SplitNetwork(*parts, (1, SIDE, SIDE), C)
+    assert torch.equal(problem.local.initial()[1], torch.cat(before[:2]))
+    assert torch.equal(problem.top.initial()[1], before[2])
+    assert torch.equal(torch.random.get_rng_state(), state)

@@ -1,0 +1,303 @@
+"""What the rounds of all split methods have in common: mini-batches, uploads, averages, flags."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.numerics.split_methods import (
+    ALL,
+    RULES,
+    SIDE,
+    STEPS_OF,
+    STREAMS,
+    C,
+    Parts,
+    apart,
+    batches,
+    close,
+    deep,
+    interleaved,
+    method,
+    mlp,
+    named,
+    resnet,
+    run,
+    same,
+    setting,
+    small,
+    training,
+    vectors,
+)
+from zofl_mpi.errors import UserError
+from zofl_mpi.methods.cse_fsl import CSEFSL
+from zofl_mpi.methods.fsl_sage import FSLSAGE
+from zofl_mpi.methods.heron import HERON
+from zofl_mpi.methods.splitfed import SFLV1, SFLV2
+from zofl_mpi.numerics.optimisers import Optimiser
+from zofl_mpi.problems.split import SplitNetwork, crop_flip
+from zofl_mpi.rounds.split.client import LocalSteps
+from zofl_mpi.rounds.split.messages import Ask, Model, Smashed
+from zofl_mpi.rounds.split.server import Server
+from zofl_mpi.rounds.split.training import Training
+from zofl_mpi.run.clients import Client
+from zofl_mpi.run.desk import STEPS, Nothing
+from zofl_mpi.run.local import LocalClients
+from zofl_mpi.run.streams import Purpose
+
+
+def test_each_pass_takes_every_sample_once_and_the_next_in_another_order() -> None:
+    """Mutations: no new permutation; the last batch dropped, or filled up; the generator of another client or round."""
+    one = setting(mlp)
+    own = replace(one, data=(one.data[1],) * 3)
+    for h in (0, 2, 7):
+        plan = training(own, h=h)
+        found = [b.tolist() for b in plan.batches(1, 4)]
+        assert len(found) == plan.steps(1) == (h or 3)
+        assert [len(b) for b in found] == [plan.samples(1, q) for q in range(len(found))]
+        assert [len(b) for b in found] == [4, 4, 2, 4, 4, 2, 4][: len(found)]
+        if h != 2:
+            assert sorted(itertools.chain(*found[:3])) == list(range(10))
+        if h == 7:
+            assert found[3:6] != found[:3] and sorted(itertools.chain(*found[3:6])) == list(range(10))
+        assert [b.tolist() for b in plan.batches(1, 4)] == found
+        assert [b.tolist() for b in plan.batches(1, 5)] != found
+        assert [b.tolist() for b in plan.batches(0, 4)] != found
+
+
+class Sent:
+    """What the server met: (client, which of its batches) in order."""
+
+    def __init__(self, plan: Training, r: int) -> None:
+        own = plan.setting
+        self.labels = {
+            tuple(own.data[i].rows[b].tolist()): (i, q) for i in range(own.m) for q, b in enumerate(plan.batches(i, r))
+        }
+        self.met: list[tuple[int, int]] = []
+
+    def see(self, item: Any) -> None:
+        self.met.append(self.labels[tuple(item.labels.tolist())])
+
+
+def met(monkeypatch: pytest.MonkeyPatch, of: Any, r: int = 0) -> list[tuple[int, int]]:
+    """The server's steps of round r."""
+    sent = Sent(of.training, r)
+    kept = {name: getattr(Server, name) for name in ("step", "exchange")}
+
+    def seeing(name: str) -> Callable[[Server, Any], Any]:
+        def seen(self: Server, item: Any) -> Any:
+            sent.see(item)
+            return kept[name](self, item)
+
+        return seen
+
+    with monkeypatch.context() as patch:
+        for name in kept:
+            patch.setattr(Server, name, seeing(name))
+        state = run(of, 1, r)
+    assert state.server_steps == len(sent.met)
+    return sent.met
+
+
+def test_the_clients_turn_is_drawn_anew_each_round() -> None:
+    """Not one order for all, and each of those that take part. Mutation: the permutation of round 0."""
+    plan = training(setting(small), beta=0.7)
+    turns = [plan.groups(r) for r in range(10)]
+    assert all(len(found) == 1 and len(set(found[0])) == 2 for found in turns)
+    assert all(sorted(found[0]) == plan.participants(r) for r, found in enumerate(turns))
+    assert len({tuple(interleaved(r)[:3]) for r in range(10)}) > 1
+
+
+@pytest.mark.parametrize("cls", ALL)
+def test_the_server_steps_once_an_upload_in_the_order_asked_for(monkeypatch: pytest.MonkeyPatch, cls: Any) -> None:
+    """FSL-SAGE in a round that aligns, too. Mutations: client after client in place of interleave, or the other way."""
+    for r in (0, 1):
+        assert met(monkeypatch, method(cls, training(named())), r) == interleaved(r)
+        assert met(monkeypatch, method(cls, training(named(), order="client_major")), r) == sorted(interleaved(r))
+
+
+@pytest.mark.parametrize("cls", [HERON, CSEFSL, FSLSAGE])
+@pytest.mark.parametrize("k", [2, 3, 100])
+def test_every_kth_step_goes_up_and_steps_are_the_sum_of_the_ceilings(
+    monkeypatch: pytest.MonkeyPatch, cls: Any, k: int
+) -> None:
+    """k above h: one upload a round. Mutations: ceil for floor; the last one of a block for the first."""
+    found = met(monkeypatch, method(cls, training(named(), k=k)))
+    assert sorted(found) == [(i, q) for i, h in enumerate(STEPS_OF) for q in range(h) if q % k == 0]
+    assert len(found) == sum(math.ceil(h / k) for h in STEPS_OF)
+    if cls is not FSLSAGE:
+        found = met(monkeypatch, method(cls, training(named(), k=k, upload_at="last")))
+        assert len(found) == sum(math.ceil(h / k) for h in STEPS_OF)
+        last = [(i, q) for i, h in enumerate(STEPS_OF) for q in range(h) if q % k == k - 1 or q == h - 1]
+        assert sorted(found) == last
+
+
+def test_methods_refuse_flags_that_mean_nothing_to_them() -> None:
+    for cls in (SFLV1, SFLV2):
+        with pytest.raises(UserError, match="--k 2: must be 1"):
+            method(cls, training(setting(small), k=2))
+    with pytest.raises(UserError, match="--upload-at last"):
+        method(FSLSAGE, training(setting(small), k=2, upload_at="last"))
+    with pytest.raises(UserError, match="--upload-at last"):  # client 0 has two steps, the others more
+        method(FSLSAGE, training(setting(small, clients=(1, 0)), h=0, k=3, batch=6, upload_at="last"))
+    with pytest.raises(UserError, match="--buffer 1: must be at least 2"):
+        method(FSLSAGE, training(setting(deep)), buffer=1)
+    with pytest.raises(UserError, match="--freeze client"):
+        method(FSLSAGE, training(setting(small), freeze="client"))
+    with pytest.raises(UserError, match="--batch 7: must be at most 6"):
+        method(HERON, training(setting(small), batch=7))
+    with pytest.raises(UserError, match="--batch 5: the last batch of client 0 has one sample"):
+        method(HERON, training(setting(deep), batch=5))
+    method(HERON, training(setting(deep), batch=5, h=1))
+    method(HERON, training(setting(resnet), batch=5))
+    method(FSLSAGE, training(setting(resnet)), buffer=1)
+    for cls in (HERON, CSEFSL):
+        with pytest.raises(UserError, match="--freeze auxiliary: nothing of the local part is left to train"):
+            method(cls, training(setting(headless), freeze="auxiliary"))
+
+
+def headless() -> Parts:
+    """A client's part without parameters."""
+    return nn.Flatten(), nn.Linear(SIDE * SIDE, C), nn.Linear(SIDE * SIDE, C)
+
+
+@pytest.mark.parametrize("weights", ["size", "uniform"])
+@pytest.mark.parametrize("cls", [HERON, CSEFSL])
+def test_participants_are_averaged_by_their_weights_and_the_others_do_nothing(cls: Any, weights: str) -> None:
+    """Mutations: the weight of all clients in the denominator; uniform for size; a client that is not asked moves."""
+    own = setting(resnet)
+    plan = training(own, beta=0.6, weights=weights)
+    r = next(r for r in range(9) if plan.participants(r) == [0, 2])
+    of = method(cls, plan)
+    clients = LocalClients(list(own.data), method=of)
+    found = run(of, 1, r, clients)
+    assert clients.ledger.row(np.zeros((0, 1)), np.zeros((0, 1), np.int64)).messages.sum(axis=0)[1] == 0
+    share = {"size": 6 / 21, "uniform": 0.5}[weights]
+    start, alone = of.start(), LocalClients(list(own.data), method=of)
+    parts = {}
+    for i in (0, 2):
+        list(alone.ask(of.train, Model(start.theta, start.buffers, r), to=[i]))
+        ((_, parts[i]),) = alone.ask(of.training.update, Ask(), to=[i])
+    for name in ("theta", "buffers"):
+        close(getattr(found, name), share * getattr(parts[0], name) + (1 - share) * getattr(parts[2], name))
+    memories = dict(clients.ask(STEPS["<recall>"], Nothing(), counted=False))
+    assert [sorted(memories[i].entries) for i in range(3)] == [["moments"], [], ["moments"]]
+
+
+@pytest.mark.parametrize("cls", [HERON, CSEFSL])
+@pytest.mark.parametrize("freeze", ["client", "auxiliary"])
+def test_what_is_frozen_keeps_its_bits(cls: Any, freeze: str) -> None:
+    """In float32, by Adam with a decay. Mutations: a moment of what is frozen; d of the whole in a direction."""
+    of = method(cls, training(setting(dtype="float32"), Optimiser(weight_decay=0.1), freeze=freeze))
+    n, start, found = of.setting.problem.n_client, of.start().theta, run(of, 2).theta
+    still, moved = (slice(0, n), slice(n, None)) if freeze == "client" else (slice(n, None), slice(0, n))
+    assert torch.equal(found[still], start[still]) and (found[moved] != start[moved]).any()
+    local = LocalSteps(of.training, Client(0, of.setting.data[0]), Model(start, of.start().buffers, 0))
+    assert [len(u) for u in local.directions(1, 0, "sphere")] == [len(start[moved])]
+
+
+@pytest.mark.parametrize("cls", ALL)
+@RULES
+def test_the_mean_of_one_clients_moments_is_its_own(rule: Optimiser, cls: Any) -> None:
+    """To rounding, which FSL-SAGE's alignment may enlarge. Mutation: moments lost, or of the part that stays."""
+    kept, averaged = (
+        run(method(cls, training(setting(clients=(1,)), rule, state=state)), 3) for state in ("keep", "average")
+    )
+    for name, value in vectors(kept).items():
+        close(value, vectors(averaged)[name], 1e-9)
+    assert apart(kept.theta, run(method(cls, training(setting(clients=(1,)), rule, state="reset")), 3).theta)
+    own = method(cls, training(setting(clients=(1,)), rule))
+    whole = cls in (HERON, CSEFSL)
+    size = own.setting.problem.local.n if whole else own.setting.problem.n_client
+    assert averaged.moments["first"].shape == (size,)
+
+
+@pytest.mark.parametrize("cls", [SFLV2, CSEFSL])
+def test_a_server_may_take_every_step_with_a_new_optimiser(cls: Any) -> None:
+    """SplitFed's code: a step of Adam is then lr g / (|g| + eps). Mutation: moments kept within a round, or between."""
+    own = setting(mlp)
+    plan = training(own, Optimiser(), server_state="per_batch_reset")
+    of = method(cls, plan)
+    state = run(of, 2)
+    main = Server.of(plan, state)
+    assert state.optimiser["t"] == 1
+    for i in range(2):
+        x, labels = next(batches(plan, i, 0))
+        with torch.no_grad(), own.problem.local.at(state.theta, state.buffers):
+            item = Smashed(own.problem.smash(x), labels)
+        before = main.theta.clone()
+        with own.problem.top.at(before, main.buffers):
+            g = own.problem.top.gradient(own.problem.server_loss(item.s, labels))
+        main.step(item) if i else main.exchange(item)
+        close(main.theta, before - 0.05 * g / (g.abs() + 1e-8), 1e-9)
+    assert apart(state.theta_s, run(method(cls, training(own, Optimiser())), 2).theta_s)
+    assert same(
+        run(method(cls, training(own, Optimiser("sgd"), server_state="per_batch_reset")), 2),
+        run(method(cls, training(own, Optimiser("sgd"))), 2),
+    )
+
+
+@pytest.mark.parametrize("cls", ALL)
+def test_running_statistics_may_be_constants(cls: Any) -> None:
+    """Not a bit of them moves, at clients and server. Mutations: one of the two sides; modules left in that mode."""
+    own = setting()
+    of = method(cls, training(own, batchnorm="running"))
+    start, found = of.start(), run(of, 2)
+    assert same(found, replace(start, theta=found.theta, theta_s=found.theta_s))
+    assert apart(found.theta, start.theta) and apart(found.theta_s, start.theta_s)
+    assert apart(found.theta_s, run(method(cls, training(own)), 2).theta_s)
+    parts = own.problem.client, own.problem.auxiliary, own.problem.server
+    assert all(m.training for part in parts for m in part.modules())
+
+
+def test_images_are_cropped_from_their_padding_and_mirrored() -> None:
+    """Every one is one of the 162 views. Mutations: upside down; one crop for all; a wrap-around in place of zeros."""
+    x = torch.rand(40, 2, SIDE, 5, generator=torch.Generator().manual_seed(1)).to(memory_format=torch.channels_last)
+    found = crop_flip(x, STREAMS(Purpose.AUGMENT))
+    assert found.shape == x.shape and found.is_contiguous(memory_format=torch.channels_last)
+    padded = torch.nn.functional.pad(x, (4, 4, 4, 4))
+    places = set()
+    for image, large in zip(found, padded, strict=True):
+        views = {
+            (up, left, flip): torch.equal(image, view.flip(2) if flip else view)
+            for up in range(9)
+            for left in range(9)
+            for flip in (False, True)
+            for view in [large[:, up : up + SIDE, left : left + 5]]
+        }
+        places |= {place for place, equal in views.items() if equal}
+        assert any(views.values())
+    assert {flip for *_, flip in places} == {False, True}
+    assert {up for up, *_ in places} == set(range(9)) == {left for _, left, _ in places}
+
+
+def test_augmentation_is_a_function_of_round_client_and_step() -> None:
+    own = setting()
+    plan = training(own, augment="crop-flip")
+    positions = np.arange(4)
+
+    def inputs(i: int, r: int, q: int) -> Tensor:
+        return plan.inputs(Client(i, own.data[0]), positions, r, q)[0]
+
+    first = inputs(0, 0, 0)
+    assert torch.equal(inputs(0, 0, 0), first)
+    for other in ((1, 0, 0), (0, 1, 0), (0, 0, 1)):
+        assert not torch.equal(inputs(*other), first)
+    plain = training(own).inputs(Client(0, own.data[0]), positions, 0, 0)[0]
+    assert torch.equal(plain, own.problem.samples(own.data[0], positions)[0])
+    flat_inputs = replace(own, problem=replace_shape(own.problem))
+    with pytest.raises(UserError, match=r"--augment crop-flip: inputs of shape \(64,\) are no images"):
+        training(flat_inputs, augment="crop-flip")
+
+
+def replace_shape(problem: SplitNetwork) -> SplitNetwork:
+    parts = nn.Linear(64, 2), nn.Linear(2, C), nn.Linear(2, C)
+    return SplitNetwork(*parts, (64,), C, problem.dtype)

@@ -1,0 +1,201 @@
+"""The split methods on a problem that is no image: texts of differing length, a loss and a score for each token.
+
+The problem is written against the protocol `Split` alone, as one of a user's own would be.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from tests.numerics.split_methods import SGD, STREAMS, flat, method, put, run, same, seeded, training
+from zofl_mpi.errors import UserError
+from zofl_mpi.methods.cse_fsl import CSEFSL
+from zofl_mpi.methods.heron import HERON
+from zofl_mpi.methods.splitfed import SFLV1, SFLV2
+from zofl_mpi.problems import Split
+from zofl_mpi.problems.flat import Flat
+from zofl_mpi.run.local import LocalClients
+from zofl_mpi.run.setting import Setting
+from zofl_mpi.run.streams import Purpose
+
+WORDS, WIDTH, LONGEST, NONE = 11, 4, 9, -100
+SIZES, TEST = (6, 10, 15), 7
+ALL = "all but labels"
+
+
+@dataclass(frozen=True)
+class Texts:
+    tokens: tuple[np.ndarray[Any, Any], ...]
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+class Words:
+    """Predicts each token from the one before it. Batches are padded to their longest text."""
+
+    takes_one, alike, smashed_shape, device, arithmetic = True, False, (LONGEST - 1, WIDTH), "cpu", "cpu"
+
+    def __init__(self) -> None:
+        self.client, self.auxiliary, self.server = (part.double() for part in seeded(parts))
+        self.local, self.top = Flat([self.client, self.auxiliary]), Flat([self.server])
+
+    @property
+    def n_client(self) -> int:
+        return self.local.sizes()[0]
+
+    def samples(self, data: Texts, positions: Any) -> tuple[Tensor, Tensor]:
+        texts = [data.tokens[i] for i in positions]
+        length = max(map(len, texts)) - 1
+        inputs, labels = np.zeros((len(texts), length), np.int64), np.full((len(texts), length), NONE)
+        for row, text in enumerate(texts):
+            inputs[row, : len(text) - 1], labels[row, : len(text) - 1] = text[:-1], text[1:]
+        return torch.from_numpy(inputs), torch.from_numpy(labels)
+
+    def augmentation(self, kind: str) -> Any:
+        raise UserError(f"--augment {kind}: texts are no images")
+
+    def example(self, count: int) -> tuple[Tensor, Tensor]:
+        return torch.zeros(count, LONGEST - 1, dtype=torch.int64), torch.zeros(count, LONGEST - 1, dtype=torch.int64)
+
+    def upload_bytes(self, data: Texts, positions: Any) -> int:
+        return self.label_bytes(data, positions) * WIDTH
+
+    def label_bytes(self, data: Texts, positions: Any) -> int:
+        return 8 * len(positions) * (max(len(data.tokens[i]) for i in positions) - 1)
+
+    def kernel_name(self, batch_size: int) -> str:
+        return "torch cpu"
+
+    def placed(self, value: Tensor) -> Tensor:
+        return value
+
+    def smash(self, inputs: Tensor) -> Tensor:
+        return self.client(inputs)  # type: ignore[no-any-return]
+
+    def local_loss(self, smashed: Tensor, labels: Tensor) -> Tensor:
+        return loss_of(self.auxiliary(smashed), labels)
+
+    def server_loss(self, smashed: Tensor, labels: Tensor) -> Tensor:
+        return loss_of(self.server(smashed), labels)
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        with torch.no_grad():
+            yield
+
+    def score(self, inputs: Tensor, labels: Tensor) -> dict[str, float]:
+        tokens = int((labels != NONE).sum())
+        return {"tokens": tokens, "nats": tokens * float(self.server_loss(self.client(inputs), labels))}
+
+    def quality(self, sums: Mapping[str, float]) -> dict[str, float]:
+        return {"loss": sums["nats"] / sums["tokens"]}
+
+
+def parts() -> tuple[nn.Module, nn.Module, nn.Module]:
+    client = nn.Sequential(nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WIDTH), nn.Tanh())
+    return client, nn.Linear(WIDTH, WORDS), nn.Sequential(nn.Linear(WIDTH, 6), nn.Tanh(), nn.Linear(6, WORDS))
+
+
+def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
+    return cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=NONE)
+
+
+def setting(clients: int = 3) -> Setting[Split]:
+    generator = STREAMS(Purpose.SYNTHETIC)
+
+    def texts(count: int) -> Texts:
+        lengths = generator.integers(2, LONGEST + 1, count)
+        return Texts(tuple(generator.integers(0, WORDS, length) for length in lengths))
+
+    *data, test = (texts(size) for size in (*SIZES, TEST))
+    return Setting(Words(), STREAMS, tuple(data[:clients]), None, test, None, np.dtype(np.float64))
+
+
+@pytest.mark.parametrize("cls", [HERON, CSEFSL, SFLV1, SFLV2])
+def test_the_bytes_of_padded_batches_are_announced(cls: Any) -> None:
+    """Round by round they differ. Mutations: every batch as long as the longest text; the lengths of round 0, kept."""
+    of = method(cls, training(setting(), h=0))
+    clients = LocalClients(list(of.setting.data), method=of)
+    state, each, labels = of.start(), [], []
+    for r in range(3):
+        state = of.round(state, r, clients)
+        row, _ = clients.account()
+        each.append(int(row.bytes_down.sum() + row.bytes_up.sum()))
+        labels.append(state.label_bytes)
+        plan = of.plan(r + 1)
+        gib, own = (float(plan[f"GiB in {r + 1} rounds: {name}"].split("(")[1].split()[0]) for name in (ALL, "labels"))
+        assert gib * (r + 1) * 2**30 == pytest.approx(sum(each), rel=1e-4)
+        assert own * (r + 1) * 2**30 == pytest.approx(sum(labels), rel=1e-4)
+        assert plan["bytes down and up, all clients, a round"] == each[0]
+        assert plan["bytes of labels, all clients, a round"] == labels[0]
+    assert len(set(labels)) > 1
+
+
+@pytest.mark.parametrize("cls", [HERON, CSEFSL, SFLV1, SFLV2])
+def test_a_report_weighs_every_token_alike(cls: Any) -> None:
+    """Texts of 1 to 8 predicted tokens over three clients. Mutations: a mean over clients, batches or texts."""
+    of = method(cls, training(setting()))
+    clients = LocalClients(list(of.setting.data), method=of)
+    state = run(of, 1, clients=clients)
+    client, _, server = (part.double() for part in seeded(parts))
+    put(client, state.theta[: of.setting.problem.n_client], state.buffers)
+    put(server, state.theta_s, state.buffers_s)
+    losses: list[float] = []
+    with torch.no_grad():
+        for text in of.setting.test.tokens:
+            logits = server(client(torch.from_numpy(text[:-1])))
+            losses += cross_entropy(logits, torch.from_numpy(text[1:]), reduction="none").tolist()
+    report = of.evaluate(state, 0, clients)
+    assert report.test_loss == pytest.approx(math.fsum(losses) / len(losses), rel=1e-12)
+    assert report.test_accuracy is None
+
+
+def test_sflv2_with_one_client_is_plain_training_on_texts() -> None:
+    """Padding leaves no trace. Mutation: padded tokens in the loss."""
+    plan = training(setting(clients=1))
+    state = run(method(SFLV2, plan), 2)
+    client, _, server = seeded(parts)
+    net = nn.Sequential(client, server).double()
+    rule = torch.optim.SGD(net.parameters(), 0.05, momentum=SGD.momentum, weight_decay=SGD.weight_decay)
+    for r in range(2):
+        for positions in plan.batches(0, r):
+            texts = [torch.from_numpy(plan.setting.data[0].tokens[i]) for i in positions]
+            rule.zero_grad()
+            logits = torch.cat([net(text[:-1]) for text in texts])
+            cross_entropy(logits, torch.cat([text[1:] for text in texts])).backward()
+            rule.step()
+    n = plan.problem.n_client
+    np.testing.assert_allclose(torch.cat([state.theta[:n], state.theta_s]), flat(net), rtol=0, atol=1e-12)
+
+
+def test_heron_trains_on_texts() -> None:
+    """With the exact gradient it is CSE-FSL to the bit; from seeds the server makes the dense uplink's model."""
+    plan = training(setting())
+    assert same(run(method(HERON, plan, estimate="exact"), 2), run(method(CSEFSL, plan), 2))
+    dense, seeds = (run(method(HERON, plan, uplink=uplink), 2) for uplink in ("dense", "seeds"))
+    assert same(dense, seeds) and not torch.equal(dense.theta, method(HERON, plan).start().theta)
+
+
+def test_a_step_on_texts_is_counted() -> None:
+    """Products of the longest texts. Mutation: those of a sample of one token."""
+    costs = method(CSEFSL, training(setting())).costs()
+    tokens = LONGEST - 1
+    assert costs["multiply-accumulates of a sample at the client"] == tokens * WIDTH * WIDTH
+    assert costs["multiply-accumulates of a sample in the head"] == tokens * WIDTH * WORDS
+    assert costs["multiply-accumulates of a sample at the server"] == tokens * 6 * (WIDTH + WORDS)
+
+
+def test_an_augmentation_that_a_problem_does_not_have_is_refused_in_its_words() -> None:
+    with pytest.raises(UserError, match="--augment crop-flip: texts are no images"):
+        training(setting(), augment="crop-flip")

@@ -1,0 +1,71 @@
+"""The engine's contract (`tests/mpi/test_engine.py`) with threads of this process as ranks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.mpi.test_engine import *  # noqa: F403  (the tests)
+from tests.mpi.test_engine import Part, Seed
+from tests.threads import run_ranks, serve_or_ask
+from zofl_mpi.run.clients import Client
+from zofl_mpi.run.local import LocalClients
+
+pytestmark: list[Any] = []  # not those of the imported tests, which need mpirun
+del test_the_seconds_of_a_round_add_up_on_every_rank  # noqa: F821  (threads wait for the interpreter, too)
+
+
+@pytest.fixture(params=[False, True], ids=["eager", "synchronous"])
+def synchronous(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+@pytest.fixture(params=[2, 3, 5])
+def both(request: pytest.FixtureRequest, synchronous: bool) -> Callable[..., tuple[Any, Any]]:
+    """both(method, data, program): program's result on LocalClients, and on MPIClients of 2, 3 or 5 ranks."""
+
+    def run(method: Any, data: list[Any], program: Callable[[Any], Any]) -> tuple[Any, Any]:
+        results = run_ranks(
+            request.param, lambda world: serve_or_ask(world, method, data, program), synchronous=synchronous
+        )
+        return program(LocalClients(data)), results[0]
+
+    return run
+
+
+class Ahead:
+    """A step that notes how many of its items each client has made."""
+
+    length = 12
+
+    def __init__(self) -> None:
+        self.made = {0: 0, 1: 0}
+
+    def stream(self, client: Client, message: Seed) -> Iterator[Part]:
+        for q in range(self.length):
+            self.made[client.i] = q + 1
+            yield Part(0, client.i, q, np.zeros(3))
+        self.made[client.i] = self.length + 1
+        return Part(0, client.i, -1, np.zeros(0))
+
+
+def test_clients_run_ahead_of_a_slow_server_by_four_items_and_no_further(synchronous: bool) -> None:
+    """Two waves wait at the server, two packed items at a rank, one more is computed: that is all the memory it takes.
+
+    Mutations: no room at the server is needed (all at once); DEPTH of either side 1 or 3.
+    """
+    ahead = Ahead()
+
+    def program(clients: Any) -> None:
+        for k, _ in enumerate(clients.ask(ahead.stream, Seed(0))):
+            bound = min(k // 2 + 5, ahead.length + 1)
+            while min(ahead.made.values()) < bound:  # they compute while the server does
+                time.sleep(0.001)
+            time.sleep(0.005)
+            assert max(ahead.made.values()) == bound
+
+    run_ranks(3, lambda world: serve_or_ask(world, ahead, [None] * 2, program), synchronous=synchronous)
