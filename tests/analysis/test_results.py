@@ -6,11 +6,15 @@ import math
 import re
 from decimal import Decimal
 from functools import cache
+from typing import Any
 
 import pytest
 
+from tests.analysis.made import group_of
 from tests.analysis.quotes import FRONT, METHODS, QUOTES, RESULTS, Quote
+from tests.analysis.tables import KEPT, rows
 from tests.conftest import ROOT
+from zofl_mpi.run import grid
 
 NUMBER = r"([-+]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?)"
 
@@ -68,3 +72,55 @@ def test_every_mean_with_a_deviation_is_compared(name: str) -> None:
 )
 def test_rounding_is_by_the_digits_that_are_told(told: str, value: float, same: bool) -> None:
     assert rounds_to(told, value) == same
+
+
+# --- the scripts print the kept tables
+
+
+def tuned_groups(name: str) -> tuple[list[Any], dict[str, list[str]]]:
+    """Groups with the numbers of a kept table of tuned steps, and the grid's axes of steps."""
+    axes = {axis: list(entries) for axis, entries in grid.read(ROOT / f"jobs/{name}.toml").axes.items()}
+    steps = {axis: axes[axis] for axis in ("local", "server")}
+    groups = []
+    for row in rows(name):
+        words = row["step"].split()
+        where = {axis: next((w for w in words if w in of), f"{axis}-none") for axis, of in steps.items()}
+        assert {word for word in where.values() if not word.endswith("none")} == set(words)
+        where |= {key: row[key] for key in ("data", "cell", "method")}
+        groups.append(group_of([float(row["accuracy_mean_percent"]) / 100], where=where))
+    return groups, steps
+
+
+@pytest.mark.parametrize("name", ["a_tuned", "a_tuned_iid"])
+def test_the_kept_tuned_steps_are_those_that_the_script_prints(name: str, script: Any) -> None:
+    tuned, edges = script("a_tuned"), script("shared.edges")
+    groups, axes = tuned_groups(name)
+    text = (KEPT / f"{name}.txt").read_text()
+    assert tuned.table(groups, axes) in text
+    assert tuned.comparison(groups, axes) in text
+    assert edges.told(tuned.at_edges(groups, axes)) in text
+    for row, group in zip(rows(name), groups, strict=True):
+        again = tuned.row(group, axes, tuned.alike(groups, group))
+        assert {key: str(again[key]) for key in ("step", "best", "at_edge")} == {
+            key: row[key] for key in ("step", "best", "at_edge")
+        }
+
+
+@pytest.mark.parametrize("name", ["b_methods", "b_methods_cifar"])
+def test_the_kept_methods_are_those_that_the_script_prints(name: str, script: Any) -> None:
+    words = ("data", "method", "rectifier", "step", "at_edge", "seeds", "seeds_planned")
+    told = [
+        {
+            key: cell if key in words else cell == "True" if key == "best" else float(cell or "nan")
+            for key, cell in r.items()
+        }
+        for r in rows(name)
+    ]
+    text = (KEPT / f"{name}.txt").read_text()
+    assert text.startswith(script("b_methods").tables(told))
+    steps: dict[tuple[str, ...], list[str]] = {}
+    for r in rows(name):
+        steps.setdefault((r["data"], r["method"], r["rectifier"]), []).append(r["step"])
+    for r in rows(name):
+        of = steps[r["data"], r["method"], r["rectifier"]]
+        assert r["at_edge"] == ("step" if r["best"] == "True" and r["step"] in (of[0], of[-1]) else "")
