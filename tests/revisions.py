@@ -42,12 +42,9 @@ import h5py  # results are read by h5py alone: both revisions' packages have one
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
-RANKS = {"alone": 0, "ranks": 3}
-"""{folder: number of ranks of the runs in it}; 0 is without mpirun."""
-PATIENCE = 180.0
-"""Seconds in which at least one command has to end."""
-VOLATILE = {"run", "git_commit", "git_dirty", "started", "ended", "sessions"}
-"""Attributes of a result that no two runs have in common."""
+RANKS = {"alone": 0, "ranks": 3}  # {folder: ranks of its runs}; 0 is without mpirun
+PATIENCE = 180.0  # seconds in which at least one command has to end
+VOLATILE = {"run", "git_commit", "git_dirty", "started", "ended", "sessions"}  # attributes that differ from run to run
 
 # --- the commands
 
@@ -222,8 +219,7 @@ def run(tree: Path, folder: Path, jobs: Sequence[Job], ranks: int) -> None:
         with (folder / "said").open("w") as to:
             how |= {"stdout": to, "stderr": to, "start_new_session": True}
             watch(subprocess.Popen([*launcher, sys.executable, "-c", DRIVER, str(tree)], **how), folder)
-        done = statuses(folder)
-        rest = [job for job in rest if job.name not in done]
+        rest = [job for job in rest if job.name not in statuses(folder)]
         if rest:
             told = " ".join((folder / "said").read_text(errors="replace").split())[-300:]
             print(f"{folder.name}/{rest[0].name} took its process with it: {told}", file=sys.stderr)
