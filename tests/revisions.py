@@ -31,6 +31,7 @@ import sys
 import tempfile
 import time
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -221,9 +222,10 @@ def run(tree: Path, folder: Path, jobs: Sequence[Job], ranks: int) -> None:
             watch(subprocess.Popen([*launcher, sys.executable, "-c", DRIVER, str(tree)], **how), folder)
         rest = [job for job in rest if job.name not in statuses(folder)]
         if rest:
-            told = " ".join((folder / "said").read_text(errors="replace").split())[-300:]
-            print(f"{folder.name}/{rest[0].name} took its process with it: {told}", file=sys.stderr)
-            (folder / f"{rest[0].name}.txt").touch()
+            text = folder / f"{rest[0].name}.txt"
+            text.touch()
+            told = (text.read_text() or (folder / "said").read_text(errors="replace")).split()
+            print(f"{folder.name}/{text.stem} had to be given up: {' '.join(told)[-200:]}", file=sys.stderr)
             with (folder / "statuses").open("a") as file:
                 print(rest.pop(0).name, "lost", file=file)
 
@@ -365,17 +367,17 @@ def main() -> int:
     parser.add_argument("--no-attributes", action="store_true", help="leave out the attributes of results")
     args = parser.parse_args()
     try:
-        names = [git("rev-parse", "--verify", f"{name}^{{commit}}") for name in (args.before, args.after) if name]
+        revisions = [git("rev-parse", "--verify", f"{name}^{{commit}}") for name in (args.before, args.after) if name]
     except subprocess.CalledProcessError as error:
         parser.error(error.stderr.strip())
     jobs = commands(args.only, texts_too=not args.no_help)
     found: dict[str, dict[str, list[str]]] = {}
-    differing: set[tuple[str, str]] = set()
+    differing = set()
     with tempfile.TemporaryDirectory() as temporary, ExitStack() as stack:
         folder = (args.keep or Path(temporary)).resolve()
-        before = kept(names[0], folder, commands() if args.keep else jobs)
-        tree = stack.enter_context(checkout(names[1])) if args.after else args.tree.resolve()
-        after = folder / f"after-{names[-1] if args.after else tree.name}"
+        before = kept(revisions[0], folder, commands() if args.keep else jobs)
+        tree = stack.enter_context(checkout(revisions[1])) if args.after else args.tree.resolve()
+        after = folder / f"after-{revisions[-1] if args.after else tree.name}"
         shutil.rmtree(after, ignore_errors=True)
         produce(tree, after, jobs, before)
         for place, job in ((place, job) for place, some in jobs.items() for job in some):
@@ -383,12 +385,14 @@ def main() -> int:
                 if kind != "attributes" or not args.no_attributes:
                     differing.add((place, job.name))
                     found.setdefault(kind, {}).setdefault(what, []).append(f"{place}/{job.name} {how}".strip())
-    for kind, table in found.items():
-        print(f"\n{kind}: {len(table)} differences")
-        for what, where in table.items():
-            print(f"{what}\n    {', '.join(where[:6])}{f' and {len(where) - 6} more' if len(where) > 6 else ''}")
+    for kind, rows in found.items():
+        print(f"\n{kind}: {len(rows)} differences{', the first 20' if len(rows) > 20 else ''}")
+        for what, where in list(rows.items())[:20]:
+            print(f"{what}\n    {', '.join(where[:4])}{f' and {len(where) - 4} more' if len(where) > 4 else ''}")
+    names = Counter(name.rsplit(".", 1)[0] for _, name in sorted(differing))
+    print("\n" + ", ".join(f"{name} differs in {times}" for name, times in names.items()))
     total = sum(map(len, jobs.values()))
-    print(f"\n{total - len(differing)} of {total} runs, continuations and texts are equal")
+    print(f"{total - len(differing)} of {total} runs, continuations and texts are equal")
     return int(bool(found))
 
 
