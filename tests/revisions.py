@@ -44,7 +44,7 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
 RANKS = {"alone": 0, "ranks": 3}  # {folder: ranks of its runs}; 0 is without mpirun
-PATIENCE = 180.0  # seconds in which at least one command has to end
+PATIENCE = 300.0  # seconds in which at least one command has to end
 VOLATILE = {"run", "git_commit", "git_dirty", "started", "ended", "sessions"}  # attributes that differ from run to run
 
 # --- the commands
@@ -366,13 +366,14 @@ def main() -> int:
     parser.add_argument("--no-help", action="store_true", help="leave out the texts")
     parser.add_argument("--no-attributes", action="store_true", help="leave out the attributes of results")
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that processes and worktrees do not outlive it
     try:
         revisions = [git("rev-parse", "--verify", f"{name}^{{commit}}") for name in (args.before, args.after) if name]
     except subprocess.CalledProcessError as error:
         parser.error(error.stderr.strip())
     jobs = commands(args.only, texts_too=not args.no_help)
     found: dict[str, dict[str, list[str]]] = {}
-    differing = set()
+    differing: dict[tuple[str, str], str] = {}
     with tempfile.TemporaryDirectory() as temporary, ExitStack() as stack:
         folder = (args.keep or Path(temporary)).resolve()
         before = kept(revisions[0], folder, commands() if args.keep else jobs)
@@ -383,16 +384,14 @@ def main() -> int:
         for place, job in ((place, job) for place, some in jobs.items() for job in some):
             for kind, what, how in compared(job, before / place, after / place):
                 if kind != "attributes" or not args.no_attributes:
-                    differing.add((place, job.name))
+                    differing[place, job.name] = job.name.rsplit(".", 1)[0]
                     found.setdefault(kind, {}).setdefault(what, []).append(f"{place}/{job.name} {how}".strip())
     for kind, rows in found.items():
         print(f"\n{kind}: {len(rows)} differences{', the first 20' if len(rows) > 20 else ''}")
         for what, where in list(rows.items())[:20]:
             print(f"{what}\n    {', '.join(where[:4])}{f' and {len(where) - 4} more' if len(where) > 4 else ''}")
-    names = Counter(name.rsplit(".", 1)[0] for _, name in sorted(differing))
-    print("\n" + ", ".join(f"{name} differs in {times}" for name, times in names.items()))
-    total = sum(map(len, jobs.values()))
-    print(f"{total - len(differing)} of {total} runs, continuations and texts are equal")
+    print("\n" + ", ".join(f"{name} differs in {times}" for name, times in Counter(differing.values()).items()))
+    print(f"{sum(map(len, jobs.values())) - len(differing)} runs, continuations and texts are equal")
     return int(bool(found))
 
 
