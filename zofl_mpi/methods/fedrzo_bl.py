@@ -135,6 +135,8 @@ class FedRZOBL:
         for flag, asked in (("--exact", self.exact), ("--lower exact", self.solver.lower == "exact")):
             if asked and optional.solution(self.problem) is None:
                 raise UserError(f"{flag}: this problem does not know its lower solution; leave it out")
+        if self.solver.lower != "exact":
+            self.solver.schedule(self.local.start(), 0)  # refuses a step that the solver cannot take
 
     @property
     def problem(self) -> Bilevel:
