@@ -3,8 +3,8 @@
 An MLP (one hidden layer of 200) and a CNN on bytes, batch 32, one FedAvg client's steps. The plain loop is what one
 would write: nn.Module, autograd, optim.SGD, minibatches indexed from floats in memory, with one thread and with all.
 It runs the same module, and once the CNN as usually written, the ReLU before the pooling. Every variant of a comparison
-takes the same steps (the first is checked) and runs in turn with the others; the best of several times counts. On a busy machine
-look at the CPU time, for one thread.
+takes the same steps (the first is checked) and runs in turn with the others; the best of several times counts. On a
+busy machine look at the CPU time, for one thread.
 """
 
 from __future__ import annotations
