@@ -1,18 +1,31 @@
-"""[B] 5.3: values by a slow formula, closed forms, the limits of lam on the simplex, class means from mini-batches."""
+"""[B] 5.3: values by slow formulas, closed forms, federated solvers, a class that few hold, the limits of lam.
+
+All for both models, 5.1's network and softmax regression. Docstrings name the mutations to catch.
+"""
 
 import math
 
 import numpy as np
 import pytest
 
-from zofl_mpi.data import Dataset
+from zofl_mpi.data import Dataset, Federation
 from zofl_mpi.errors import UserError
-from zofl_mpi.problems import fair
-from zofl_mpi.problems.fair import Fair
+from zofl_mpi.methods.fedrzo_bl import FedRZOBL
+from zofl_mpi.problems import fair, relu_net
+from zofl_mpi.problems.fair import Fair, FairSoftmax
+from zofl_mpi.problems.relu_net import ReLUNet
+from zofl_mpi.rounds.zeroth_order import Model
+from zofl_mpi.run.flags import built
+from zofl_mpi.run.local import LocalClients
+from zofl_mpi.run.setting import Setting
 from zofl_mpi.run.streams import Purpose, Streams
+from zofl_mpi.run.world import SingleProcess
+from zofl_mpi.settings.choice import Site
+from zofl_mpi.settings.fedrzo import PROBLEMS
+from zofl_mpi.settings.given import problem_on
 
 STREAMS = Streams(29)
-p, C, m = 5, 4, 3
+p, C, m, Q = 5, 4, 3, 2
 GENERATOR = STREAMS(Purpose.SYNTHETIC)
 BYTES = GENERATOR.integers(0, 256, (150, p), dtype=np.uint8)
 LABELS = GENERATOR.choice(C, 150, p=[0.4, 0.3, 0.2, 0.1]).astype(np.uint8)
@@ -23,100 +36,205 @@ ROWS = [
     np.array([r for r in SHUFFLED[97:] if LABELS[r] != 2]),
 ]  # the last lacks class 2
 CLIENTS = tuple(Dataset(BYTES, LABELS, C, rows, scale=1 / 100, shift=-0.7) for rows in ROWS)
+COUNTS = np.array([[sum(int(LABELS[r] == c) for r in rows) for c in range(C)] for rows in ROWS])
 BATCH = np.array([3, 30, 3, 0, 17, 29])  # a position twice: batches are drawn with replacement
+MODELS = {"fair": Fair, "fair_softmax": FairSoftmax}
 SETS = ["free", "simplex"]
+both = pytest.mark.parametrize("model", MODELS)
 
 
-def problem(**settings):
-    return Fair(p, C, **({"lam": 0.5, "dtype": np.float64} | settings))
+def problem(model, counts=COUNTS, features=p, **settings):
+    size = {"hidden": Q} if model == "fair" else {}
+    return MODELS[model](features, counts, **({"lam": 0.5, "dtype": np.float64} | size | settings))
 
 
-def points(k, t=0):
-    return STREAMS(Purpose.START, t=t).standard_normal((k, C * p))
+def points(model, k, t=0):
+    return STREAMS(Purpose.START, t=t).standard_normal((k, problem(model).n))
 
 
 def weights(k):
     return STREAMS(Purpose.START, t=9).standard_normal((k, C))
 
 
-def sample_loss(x, data, j):
-    """The cross-entropy of one sample, and its label."""
+def sample(model, x, data, j):
+    """Label and loss of one sample, and whether it is classified correctly; from the formulas."""
     row = j if data.rows is None else data.rows[j]
     U = data.inputs[row] * data.scale + data.shift
-    logits = [sum(x[c * p + f] * U[f] for f in range(p)) for c in range(C)]
-    return math.log(sum(math.exp(t) for t in logits)) - logits[data.labels[row]], int(data.labels[row])
+    c = int(data.labels[row])
+    if model == "fair":
+        Z, w, v = x[: Q * p], x[Q * p :], 1 if c % 2 == 0 else -1
+        output = sum(w[q] * max(0.0, sum(Z[q * p + f] * U[f] for f in range(p))) for q in range(Q))
+        return c, (v - output) ** 2 / 2, v * output > 0
+    logits = [sum(x[k * p + f] * U[f] for f in range(p)) for k in range(data.classes)]
+    return c, math.log(sum(math.exp(t) for t in logits)) - logits[c], logits[c] == max(logits)
 
 
-def slow(x, data):
-    """(C,) the mean loss of each class, sample by sample."""
-    sums, counts = [0.0] * C, [0] * C
+def sums(model, x, data):
+    """(C,) the summed losses of each class, sample by sample."""
+    found = [0.0] * C
     for j in range(len(data)):
-        loss, c = sample_loss(x, data, j)
-        sums[c] += loss
-        counts[c] += 1
-    return np.array([s / n if n else 0.0 for s, n in zip(sums, counts, strict=True)])
+        c, loss, _ = sample(model, x, data, j)
+        found[c] += loss
+    return np.array(found)
 
 
-def average(x):
-    """(C,) L(x)."""
-    return sum(slow(x, data) for data in CLIENTS) / m
+def own_losses(model, x, i):
+    """(C,) m/N_c times the sum of client i's losses of class c."""
+    return m * sums(model, x, CLIENTS[i]) / COUNTS.sum(axis=0)
 
 
-def upper_value(x, y, lam=0.5):
+def average(model, x):
+    """(C,) L(x): the mean loss of each class over the samples of all clients."""
+    return sum(sums(model, x, data) for data in CLIENTS) / COUNTS.sum(axis=0)
+
+
+def upper_value(model, x, y, lam=0.5):
     """(1/m) sum_i f_i(x, y), from the definition."""
-    return sum(y @ slow(x, data) - lam / 2 * (y @ y) for data in CLIENTS) / m
+    return sum(y @ own_losses(model, x, i) - lam / 2 * (y @ y) for i in range(m)) / m
 
 
+@both
 @pytest.mark.parametrize("i", range(m))
-def test_class_losses_are_class_means(i):
-    """0 for a class that is missing. Mutations: 1/N_i for 1/N_ic; log 2; (p, C) layout; scale or shift left out."""
-    x = points(2)
-    found = problem().class_losses(x, CLIENTS[i])
-    np.testing.assert_allclose(found, [slow(row, CLIENTS[i]) for row in x], rtol=1e-12)
+def test_class_losses_are_a_clients_share_of_the_mean_over_all(model, i):
+    """Mutations: 1/N_ic or 1/N_i for m/N_c; m left out; log 2; no 1/2; the targets' sign; w first in x; scale or shift
+    left out; a ridge."""
+    x = points(model, 2)
+    found = problem(model).class_losses(x, CLIENTS[i])
+    np.testing.assert_allclose(found, [own_losses(model, row, i) for row in x], rtol=1e-12)
     assert found.dtype == np.float64
     assert (found[:, 2] == 0).all() == (i == 2)
 
 
-def test_f_is_the_weighted_sum():
+@both
+def test_a_class_that_one_client_holds_has_its_own_mean_loss(model):
+    """At x = 0 each class's loss is log 10, or 1/2, whoever holds it: 2.303, not the 0.461 of a mean over five clients
+    of whom four have none. Mutation: the mean of the clients' class means, a missing class counted as 0."""
+    labels = np.array([0, 1, 3, 4, 5, 6, 7, 8, 9] * 5 + [2, 2])
+    rows = [*np.split(np.arange(45), 5)]
+    rows[3] = np.append(rows[3], [45, 46])
+    data = [Dataset(STREAMS(Purpose.NOISE).standard_normal((47, p)), labels, 10, r) for r in rows]
+    counts = np.stack([part.counts() for part in data])
+    own = problem(model, counts, lam=2.0)
+    expected = 0.5 if model == "fair" else math.log(10)
+    np.testing.assert_allclose(2.0 * own.solution(np.zeros(own.n), data), expected, rtol=1e-12)
+
+
+@both
+def test_the_worst_class_is_found_where_one_client_holds_it(model):
+    """The class's loss is the largest, a fifth of it is not; all weight goes there as lam -> 0.
+
+    Mutations: as above; a class counted by its share of the samples.
+    """
+    labels = np.array([0, 1, 3] * 5 + [2])
+    inputs = STREAMS(Purpose.NOISE, t=1).standard_normal((16, p))
+    inputs[15] *= 4.0
+    rows = [*np.split(np.arange(15), 5)]
+    rows[1] = np.append(rows[1], 15)
+    data = [Dataset(inputs, labels, C, r) for r in rows]
+    counts = np.stack([part.counts() for part in data])
+    start = points(model, 40)
+    losses = np.array([sum(sums(model, x, part) for part in data) / counts.sum(axis=0) for x in start])
+    chosen = [k for k in range(40) if losses[k].argmax() == 2 and losses[k][2] / 5 < losses[k][[0, 1, 3]].max()]
+    assert chosen
+    own = problem(model, counts, lam=1e-9, y_set="simplex")
+    for k in chosen:
+        np.testing.assert_allclose(own.solution(start[k], data), np.eye(C)[2], atol=1e-12)
+        assert own.implicit(start[k], data) == pytest.approx(losses[k][2], rel=1e-8)
+
+
+@both
+def test_a_class_that_nobody_has_adds_nothing(model):
+    """Mutation: a division by 0."""
+    some = [data.subset(np.flatnonzero(data.labels[data.rows] != 3)) for data in CLIENTS]
+    own = problem(model, COUNTS * np.array([1, 1, 1, 0]))
+    y = own.solution(points(model, 1)[0], some)
+    assert y[3] == 0 and (y[:3] > 0).all()
+
+
+def test_weighted_by_their_shares_the_classes_are_section_51s_loss():
+    """y_c = N_c/N: the mean loss of `ReLUNet` over all samples, without its ridge. Mutations: a smooth rectifier; a
+    ridge; classes mixed up."""
+    x, y, own = points("fair", 3), COUNTS.sum(axis=0) / COUNTS.sum(), problem("fair")
+    found = np.mean([own.f(i, x, np.stack([y] * 3), data) for i, data in enumerate(CLIENTS)], axis=0)
+    network = ReLUNet(p, Q, lam=0.0, dtype=np.float64)
+    means = [network.losses(i, x, data) for i, data in enumerate(CLIENTS)]
+    expected = np.average(means, axis=0, weights=COUNTS.sum(axis=1))
+    np.testing.assert_allclose(found + 0.25 * (y @ y), expected, rtol=1e-12)
+    assert (own.n, own.x0) == (network.n, network.x0) == (Q * p + Q, "random")
+    start = [each.initial(STREAMS(Purpose.START)) for each in (own, network)]
+    np.testing.assert_array_equal(*start)
+
+
+def test_the_objective_has_a_kink_where_a_unit_wakes():
+    """Its slope along a unit's input jumps there, that of |L|^2/(2 lam) of softmax regression does not.
+
+    Mutation: a smooth rectifier.
+    """
+    U, h = CLIENTS[0].take(np.array([5]), np.float64)[0][0], 1e-6
+    for model, jumps in (("fair", True), ("fair_softmax", False)):
+        own, x = problem(model), points(model, 1)[0]
+        x[:p] -= (x[:p] @ U) / (U @ U) * U
+        d = np.zeros(own.n)
+        d[:p] = U
+        F = [own.implicit(x + s * d, CLIENTS) for s in (h, 0, -h)]
+        assert (abs(F[0] - 2 * F[1] + F[2]) / h > 1e-3) == jumps
+
+
+@both
+def test_f_is_the_weighted_sum(model):
     """Mutations: lam |y|^2; the sign; the weights of another class."""
-    x, y = points(3), weights(3)
-    found = problem().f(1, x, y, CLIENTS[1])
-    expected = [w @ slow(row, CLIENTS[1]) - 0.25 * (w @ w) for row, w in zip(x, y, strict=True)]
+    x, y = points(model, 3), weights(3)
+    found = problem(model).f(1, x, y, CLIENTS[1])
+    expected = [w @ own_losses(model, row, 1) - 0.25 * (w @ w) for row, w in zip(x, y, strict=True)]
     np.testing.assert_allclose(found, expected, rtol=1e-12)
     assert found.dtype == np.float64
 
 
+@both
 @pytest.mark.parametrize("batch", [None, BATCH])
-def test_points_together_are_points_alone(batch):
+def test_points_together_are_points_alone(model, batch):
     """Mutation: a softmax over the classes of all models; rows of x and y mixed up."""
-    own, x, y = problem(), points(4), weights(4)
+    own, x, y = problem(model), points(model, 4), weights(4)
     alone = [own.f(0, x[k : k + 1], y[k : k + 1], CLIENTS[0], batch)[0] for k in range(4)]
     np.testing.assert_allclose(own.f(0, x, y, CLIENTS[0], batch), alone, rtol=1e-13)
 
 
+@both
 @pytest.mark.parametrize("batch", [None, BATCH])
 @pytest.mark.parametrize("i", range(m))
-def test_gradient_h_by_central_differences(i, batch):
+def test_gradient_h_by_central_differences(model, i, batch):
     """h_i = -f_i, on a mini-batch as on all samples. Mutations: the sign; lam/2; all data whatever the batch is."""
-    own, x, (y, direction) = problem(), points(1), weights(2)
+    own, x, (y, direction) = problem(model), points(model, 1), weights(2)
     h = [-own.f(i, x, (y + s * direction)[None], CLIENTS[i], batch)[0] for s in (1e-4, -1e-4)]
     slope = (h[0] - h[1]) / 2e-4
-    assert own.gradient_h(i, x[0], y, CLIENTS[i], batch) @ direction == pytest.approx(slope, rel=1e-9)
+    assert own.gradient_h(i, x[0], y, CLIENTS[i], batch) @ direction == pytest.approx(slope, rel=1e-8)
 
 
-def test_blocks_change_nothing(monkeypatch):
+@both
+@pytest.mark.parametrize("i", range(m))
+def test_gradient_h_is_lam_y_minus_the_losses(model, i):
+    """From the formulas. Mutations: y for lam y; the sign of L_i; the losses of another client."""
+    x, y = points(model, 1)[0], weights(1)[0]
+    found = problem(model).gradient_h(i, x, y, CLIENTS[i])
+    np.testing.assert_allclose(found, 0.5 * y - own_losses(model, x, i), rtol=1e-12, atol=1e-12)
+
+
+@both
+def test_blocks_change_nothing(model, monkeypatch):
     """Mutation: the last block counted as a whole one."""
-    own, x, y = problem(), points(1), weights(1)
+    own, x, y = problem(model), points(model, 1), weights(1)
     before = own.f(0, x, y, CLIENTS[0]), own.score(x[0], y[0], CLIENTS[0])
-    monkeypatch.setattr(fair, "BLOCK", 7)
+    for module in (fair, relu_net):
+        monkeypatch.setattr(module, "BLOCK", 7)
     assert own.f(0, x, y, CLIENTS[0]) == pytest.approx(before[0], rel=1e-12)
     assert own.score(x[0], y[0], CLIENTS[0]) == pytest.approx(before[1], rel=1e-12)
 
 
+@both
 @pytest.mark.parametrize("i", range(m))
-def test_batches_of_one_average_to_the_whole(i):
+def test_batches_of_one_average_to_the_whole(model, i):
     """Over all N_i batches of size 1, exactly. Mutations: the batch's own class means; N_i or B left out."""
-    own, data, x, y = problem(), CLIENTS[i], points(1), weights(1)
+    own, data, x, y = problem(model), CLIENTS[i], points(model, 1), weights(1)
     singles = [np.array([j]) for j in range(len(data))]
     losses = [own.class_losses(x, data, batch)[0] for batch in singles]
     np.testing.assert_allclose(np.mean(losses, axis=0), own.class_losses(x, data)[0], rtol=1e-12)
@@ -126,86 +244,147 @@ def test_batches_of_one_average_to_the_whole(i):
     np.testing.assert_allclose(np.mean(slopes, axis=0), own.gradient_h(i, x[0], y[0], data), rtol=1e-11)
 
 
-def test_a_batch_is_the_mean_of_its_samples():
+@both
+def test_a_batch_is_the_mean_of_its_samples(model):
     """So batches of any size are unbiased. Mutation: a repeated position counted once."""
-    own, x = problem(), points(1)
+    own, x = problem(model), points(model, 1)
     singles = [own.class_losses(x, CLIENTS[0], np.array([j]))[0] for j in BATCH]
     np.testing.assert_allclose(own.class_losses(x, CLIENTS[0], BATCH)[0], np.mean(singles, axis=0), rtol=1e-12)
 
 
-def test_the_solution_is_the_mean_loss_over_lam():
-    """Mutations: clients weighted by size; a missing class left out of the mean; lam squared."""
-    own, x = problem(), points(1)[0]
+@both
+def test_the_solution_is_the_mean_loss_over_lam(model):
+    """Mutations: the mean of the clients' class means; lam squared."""
+    own, x = problem(model), points(model, 1)[0]
     y = own.solution(x, CLIENTS)
-    np.testing.assert_allclose(y, average(x) / 0.5, rtol=1e-12)
+    np.testing.assert_allclose(y, average(model, x) / 0.5, rtol=1e-12)
     slopes = [own.gradient_h(i, x, y, data) for i, data in enumerate(CLIENTS)]
-    np.testing.assert_allclose(np.mean(slopes, axis=0), 0, atol=1e-12)
+    np.testing.assert_allclose(np.mean(slopes, axis=0), 0, atol=1e-11)
 
 
-def test_the_mean_of_the_clients_minimisers_is_the_solution_where_it_is_said_to_be():
+def solved(own, x, data, **flags):
+    """y(x) as the method's lower solver finds it, full gradients."""
+    setting = Setting(own, STREAMS, tuple(data), data[0], data[0], None, np.float64)
+    method = built(FedRZOBL, setting, batch_lower=0, **flags)
+    clients = LocalClients(list(data), method=method)
+    for _ in clients.ask(method.place, Model(x, 0)):
+        pass
+    return method.solved(clients, x, method.first_lower(), 0)[0]
+
+
+@both
+@pytest.mark.parametrize("H", ["1", "7", "paper"])
+@pytest.mark.parametrize("lower", ["local_sgd", "fedac1"])
+def test_federated_solvers_find_the_closed_form_with_any_local_steps(model, lower, H):
+    """All h_i share the Hessian lam I, although the clients have other classes. Mutations: curvature; a client's loss
+    by its own counts in the gradient and not in the solution; the projection on R^C."""
+    own, x = problem(model), points(model, 1)[0]
+    found = solved(own, x, CLIENTS, lower=lower, H_lower=H, T_lower="90", gamma_lower=0.5 / own.lam)
+    np.testing.assert_allclose(found, own.solution(x, CLIENTS), rtol=1e-10)
+    apart = [own.solution(x, [data]) for data in CLIENTS]
+    assert np.ptp(apart, axis=0).max() > 0.1  # the clients do differ
+
+
+@both
+@pytest.mark.parametrize("lower", ["local_sgd", "fedac1"])
+def test_federated_solvers_find_the_projection_of_one_client(model, lower):
+    """On the simplex several local steps bias the mean of unequal clients, so there is one. Mutations: no projection in
+    the steps; another set's; P(L)/lam."""
+    whole = Dataset(BYTES, LABELS, C, np.concatenate(ROWS), scale=1 / 100, shift=-0.7)
+    own, x = problem(model, whole.counts()[None], y_set="simplex", lam=5.0), points(model, 1)[0]
+    found = solved(own, x, [whole], lower=lower, H_lower="7", T_lower="90", gamma_lower=0.5 / own.lam)
+    expected = own.solution(x, [whole])
+    assert (expected > 0).sum() > 1
+    np.testing.assert_allclose(found, expected, atol=1e-10)
+
+
+@both
+def test_algorithm_3_as_the_paper_has_it_is_near_the_closed_form(model):
+    """Its own T, step size and T/m local steps contract the error by (1 - 1/a)^T, a = max(m, 4) + 1, whatever lam is.
+
+    Mutations: curvature 1; lam/2.
+    """
+    for lam in (0.05, 3.0):
+        own, x = problem(model, lam=lam), points(model, 1)[0]
+        exact, T = own.solution(x, CLIENTS), math.ceil(10 * math.log(5))
+        ratio = (solved(own, x, CLIENTS) - exact) / -exact  # from y = 0
+        np.testing.assert_allclose(ratio, (1 - 1 / 5) ** T, rtol=1e-8)
+
+
+@both
+def test_the_mean_of_the_clients_minimisers_is_the_solution_where_it_is_said_to_be(model):
     """What `homogeneous` promises, and that the simplex breaks it. Mutation: homogeneous for both."""
-    x = 3 * points(1)[0]
+    x = 3 * points(model, 1)[0]
     for y_set in SETS:
-        own = problem(y_set=y_set)
+        own = problem(model, y_set=y_set)
         mean = np.mean([own.solution(x, [data]) for data in CLIENTS], axis=0)
         assert np.allclose(mean, own.solution(x, CLIENTS), rtol=1e-10) == own.homogeneous == (y_set == "free")
 
 
-def test_the_solution_on_the_simplex_is_a_maximiser():
+@both
+def test_the_solution_on_the_simplex_is_a_maximiser(model):
     """Against 50 other points of it, and the first-order condition. Mutations: P(L); P(L)/lam; minimiser."""
-    own, x = problem(y_set="simplex", lam=5.0), points(1)[0]
+    own, x = problem(model, y_set="simplex", lam=5.0), points(model, 1)[0]
     y = own.solution(x, CLIENTS)
     assert y.sum() == pytest.approx(1) and (y >= 0).all() and (y > 0).sum() > 1
-    best = upper_value(x, y, 5.0)
-    slope = average(x) - 5.0 * y
+    best = upper_value(model, x, y, 5.0)
+    slope = average(model, x) - 5.0 * y
     assert slope @ y == pytest.approx(slope.max(), rel=1e-12)  # no vertex is better to first order
-    assert all(upper_value(x, z, 5.0) < best for z in STREAMS(Purpose.START, t=5).dirichlet(np.ones(C), 50))
+    assert all(upper_value(model, x, z, 5.0) < best for z in STREAMS(Purpose.START, t=5).dirichlet(np.ones(C), 50))
 
 
-def test_small_lam_picks_the_worst_class_large_lam_none():
+@both
+def test_small_lam_picks_the_worst_class_large_lam_none(model):
     """Mutations: lam and 1/lam exchanged; the best class."""
-    x = points(1)[0]
-    small, large = (problem(y_set="simplex", lam=lam).solution(x, CLIENTS) for lam in (1e-6, 1e6))
-    np.testing.assert_allclose(small, np.eye(C)[average(x).argmax()], atol=1e-12)
+    x = points(model, 1)[0]
+    small, large = (problem(model, y_set="simplex", lam=lam).solution(x, CLIENTS) for lam in (1e-6, 1e7))
+    np.testing.assert_allclose(small, np.eye(C)[average(model, x).argmax()], atol=1e-12)
     np.testing.assert_allclose(large, 1 / C, atol=1e-5)
-    worst = problem(y_set="simplex", lam=1e-9).implicit(x, CLIENTS)
-    assert worst == pytest.approx(average(x).max(), rel=1e-8)
+    worst = problem(model, y_set="simplex", lam=1e-9).implicit(x, CLIENTS)
+    assert worst == pytest.approx(average(model, x).max(), rel=1e-8)
 
 
+@both
 @pytest.mark.parametrize("y_set", SETS)
-def test_the_implicit_objective(y_set):
+def test_the_implicit_objective(model, y_set):
     """|L|^2/(2 lam) on R^C; f at the solution on both. Mutations: |L|^2/lam; y of the other set."""
-    own, x = problem(y_set=y_set, lam=5.0), points(1)[0]
+    own, x = problem(model, y_set=y_set, lam=5.0), points(model, 1)[0]
     y = own.solution(x, CLIENTS)
     found = own.implicit(x, CLIENTS)
-    assert found == pytest.approx(upper_value(x, y, 5.0), rel=1e-12)
+    assert found == pytest.approx(upper_value(model, x, y, 5.0), rel=1e-12)
+    assert found == pytest.approx(np.mean([own.f(i, x[None], y[None], d)[0] for i, d in enumerate(CLIENTS)]), rel=1e-12)
     if y_set == "free":
-        assert found == pytest.approx(average(x) @ average(x) / 10.0, rel=1e-12)
+        L = average(model, x)
+        assert found == pytest.approx(L @ L / 10.0, rel=1e-12)
 
 
+@both
 @pytest.mark.parametrize("y_set", SETS)
-def test_danskin(y_set):
+def test_danskin(model, y_set):
     """The implicit objective's slope is that of f(., y(x)) at a fixed y. Mutation: an inexact maximiser."""
-    own, (x, direction) = problem(y_set=y_set, lam=5.0), points(2)
-    y, h = own.solution(x, CLIENTS), 1e-4
+    own, (x, direction) = problem(model, y_set=y_set, lam=5.0), points(model, 2)
+    y, h = own.solution(x, CLIENTS), 1e-5
     whole = (own.implicit(x + h * direction, CLIENTS) - own.implicit(x - h * direction, CLIENTS)) / (2 * h)
-    frozen = (upper_value(x + h * direction, y, 5.0) - upper_value(x - h * direction, y, 5.0)) / (2 * h)
+    frozen = (upper_value(model, x + h * direction, y, 5.0) - upper_value(model, x - h * direction, y, 5.0)) / (2 * h)
     assert abs(whole) > 1e-3
     assert whole == pytest.approx(frozen, rel=1e-5)
 
 
-def test_curvature_is_that_of_h():
+@both
+def test_curvature_is_that_of_h(model):
     """The Hessian in y is lam I, for every client. Mutation: 1; lam/2."""
-    own, x, y = problem(lam=0.3), points(1)[0], weights(1)[0]
+    own, x, y = problem(model, lam=0.3), points(model, 1)[0], weights(1)[0]
     assert own.curvature(x) == (0.3, 0.3)
     for i, data in enumerate(CLIENTS):
         columns = [own.gradient_h(i, x, y + e, data) - own.gradient_h(i, x, y, data) for e in np.eye(C)]
         np.testing.assert_allclose(columns, 0.3 * np.eye(C), atol=1e-12)
 
 
-def test_projections_and_starts():
-    x, y = points(1)[0], weights(1)[0]
-    free, simplex = problem(), problem(y_set="simplex")
+@both
+def test_projections_starts_and_costs(model):
+    """Mutations: the start of the other set; FLOPs of a gradient step; x by classes in the network."""
+    x, y = points(model, 1)[0], weights(1)[0]
+    free, simplex = problem(model), problem(model, y_set="simplex")
     assert free.project(0, x) is x
     assert free.project_lower(x, y) is y
     inside = simplex.project_lower(x, y)
@@ -213,56 +392,93 @@ def test_projections_and_starts():
     np.testing.assert_allclose(simplex.project_lower(x, inside), inside, atol=1e-15)
     np.testing.assert_array_equal(simplex.initial_lower(), np.full(C, 0.25))
     np.testing.assert_array_equal(free.initial_lower(), np.zeros(C))
-    assert (free.n, free.n_lower) == (C * p, C)
-    assert free.flops_evaluation(64) == 2 * 64 * C * p
-    spread = Fair(100, 10).initial(STREAMS(Purpose.START))
+    units, biases = (Q, Q) if model == "fair" else (C, 0)
+    assert (free.n, free.n_lower) == (units * p + biases, C)
+    assert free.flops_evaluation(64) == 2 * 64 * units * p
+    assert free.kernel_name(64) == "numpy"
+
+
+def test_the_start_of_softmax_regression():
+    """Mutations: float64; a standard deviation of 1."""
+    spread = FairSoftmax(100, np.ones((2, 10), np.int64)).initial(STREAMS(Purpose.START))
     assert spread.dtype == np.float32 and 0.008 < spread.std() < 0.012
 
 
-def test_score_and_the_worst_class():
-    """Of the classes that are there. Mutations: argmin; one worst for the other; a missing class counted."""
-    own, x = problem(), points(1)[0]
+@both
+def test_score_and_the_worst_class(model):
+    """Of the classes that are there. Mutations: argmin; one worst for the other; a missing class counted; the training
+    samples' counts."""
+    own, x = problem(model), points(model, 1)[0]
     for data in CLIENTS:
-        inputs, labels = data.take(np.arange(len(data)), np.float64)
-        hits = (inputs @ x.reshape(C, p).T).argmax(axis=1) == labels
-        present = np.unique(labels)
+        told = [sample(model, x, data, j) for j in range(len(data))]
+        of = {c: [(loss, hit) for k, loss, hit in told if k == c] for c in {k for k, *_ in told}}
         found = own.score(x, weights(1)[0], data)
-        assert found["loss"] == pytest.approx(np.mean([sample_loss(x, data, j)[0] for j in range(len(data))]))
-        assert found["accuracy"] == pytest.approx(hits.mean())
-        assert found["worst_class_loss"] == pytest.approx(slow(x, data).max())
-        assert found["worst_class_accuracy"] == pytest.approx(min(hits[labels == c].mean() for c in present))
-    perfect = Dataset(np.eye(p)[:2], np.array([0, 1]), C)
-    assert own.score(np.eye(C, p).ravel(), np.zeros(C), perfect)["worst_class_accuracy"] == 1.0
+        assert found["loss"] == pytest.approx(np.mean([loss for _, loss, _ in told]))
+        assert found["accuracy"] == pytest.approx(np.mean([hit for *_, hit in told]))
+        means = {c: np.mean(pairs, axis=0) for c, pairs in of.items()}
+        assert found["worst_class_loss"] == pytest.approx(max(loss for loss, _ in means.values()))
+        assert found["worst_class_accuracy"] == pytest.approx(min(hit for _, hit in means.values()))
 
 
-def test_float32_stays_float32_and_close():
+def test_scores_of_models_that_are_known():
+    """Mutations: an output of 0 is right; the other parity."""
+    two = Dataset(np.eye(p)[:2], np.array([0, 1]), C)
+    assert problem("fair_softmax").score(np.eye(C, p).ravel(), np.zeros(C), two)["worst_class_accuracy"] == 1.0
+    one = problem("fair", hidden=1)
+    always = one.score(np.ones(p + 1), np.zeros(C), two)  # the output is 1
+    assert always == {"loss": 1.0, "accuracy": 0.5, "worst_class_loss": 2.0, "worst_class_accuracy": 0.0}
+    assert one.score(np.zeros(p + 1), np.zeros(C), two)["accuracy"] == 0.0
+
+
+@both
+def test_float32_stays_float32_and_close(model):
     """Mutations: gradients in float64 whatever dtype is; losses in float32."""
-    single, double = problem(dtype=np.float32), problem()
-    x, y = points(2).astype(np.float32), weights(2).astype(np.float32)
+    single, double = problem(model, dtype=np.float32), problem(model)
+    x, y = points(model, 2).astype(np.float32), weights(2).astype(np.float32)
     for batch in (None, BATCH):
         g = single.gradient_h(1, x[0], y[0], CLIENTS[1], batch)
         assert g.dtype == np.float32
-        np.testing.assert_allclose(g, double.gradient_h(1, x[0], y[0], CLIENTS[1], batch), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(g, double.gradient_h(1, x[0], y[0], CLIENTS[1], batch), rtol=1e-5, atol=1e-5)
         F = single.f(1, x, y, CLIENTS[1], batch)
         assert F.dtype == np.float64
         np.testing.assert_allclose(F, double.f(1, x, y, CLIENTS[1], batch), rtol=1e-5)
     assert single.initial_lower().dtype == np.float32
+    assert single.initial(STREAMS(Purpose.START)).dtype == np.float32
 
 
 def test_large_logits_do_not_overflow():
     """Mutation: a softmax as it is written."""
-    assert np.isfinite(problem().f(0, 1e6 * points(1), weights(1), CLIENTS[0])).all()
+    assert np.isfinite(problem("fair_softmax").f(0, 1e6 * points("fair_softmax", 1), weights(1), CLIENTS[0])).all()
 
 
+@both
+def test_the_run_gives_the_counts_of_all_clients(model):
+    """Mutations: the server's or the test part's counts; those of one client."""
+    server, test = CLIENTS[0].subset(np.arange(5)), CLIENTS[1].subset(np.arange(7))
+    federation = Federation(server, CLIENTS, test)
+    flags = {"lam": 0.5, "y_set": "free", "hidden": Q}
+    site = Site(flags, SingleProcess(), STREAMS, "float64", "cpu")
+    own, x = problem_on(MODELS[model], site, federation), points(model, 1)[0]
+    np.testing.assert_allclose(own.solution(x, CLIENTS), average(model, x) / 0.5, rtol=1e-12)
+    assert PROBLEMS[model].groups["problem"] is MODELS[model]
+    assert list(PROBLEMS[model].roles) == ["Bilevel"]
+
+
+@both
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
         ({"lam": 0.0}, "--lam 0.0: must be a number above 0"),
         ({"lam": math.inf}, "--lam inf: must be a number above 0"),
         ({"y_set": "ball"}, "--y-set ball: must be free or simplex"),
-        ({"dtype": np.float16}, "softmax regression runs in float32 or float64"),
+        ({"dtype": np.float16}, "fair classification runs in float32 or float64"),
     ],
 )
-def test_bad_arguments_are_refused(settings, sentence):
+def test_bad_arguments_are_refused(model, settings, sentence):
     with pytest.raises(UserError, match=sentence):
-        problem(**settings)
+        problem(model, **settings)
+
+
+def test_a_network_without_units_is_refused():
+    with pytest.raises(UserError, match="--hidden 0: must be a whole number, at least 1"):
+        problem("fair", hidden=0)

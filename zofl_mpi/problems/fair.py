@@ -1,20 +1,31 @@
 """[B] section 5.3: fair classification, min over x of the max over y of a weighted sum of the classes' losses.
 
-f_i(x, y) = sum_c y_c L_{i,c}(x) - lam / 2 |y|^2            L_{i,c}(x): mean cross-entropy on client i's class-c samples
-h_i = -f_i                                                  over Y, all of R^C or the simplex
+f_i(x, y) = sum_c y_c L_{i,c}(x) - lam / 2 |y|^2       L_{i,c}(x) = m / N_c sum over l in D_{i,c} of loss_l(x)
+h_i = -f_i                                             over Y, all of R^C or the simplex
 
-x (C p,) is a softmax regression without bias, y (C,) the weights of the classes. The objective as it is printed has no
-y in its loss; we take that of Nouiehed et al., which must be meant (a choice, as are the class means and lam).
-With L = (1/m) sum_i L_i the maximiser is y(x) = L(x)/lam on R^C, so that |L(x)|^2/(2 lam) is minimised, and the
-projection of L(x)/lam on the simplex: for lam -> 0 all weight is on the worst class, for lam -> infinity all are equal.
+D_{i,c} are client i's samples of class c, N_c the number that all m clients have. L = (1/m) sum_i L_i are then the
+classes' mean losses over all clients' samples, whoever holds them; a class that a client lacks adds nothing to its L_i,
+and is no loss of 0 in a mean. y (C,) are the weights of the classes. The maximiser is y(x) = L(x)/lam on R^C, so that
+|L(x)|^2/(2 lam) is minimised, and the projection of L(x)/lam on the simplex: for lam -> 0 all weight is on the worst
+class, for lam -> infinity all are equal.
+
+`Fair` is the paper's: loss_l is that of 5.1, the squared loss of a network with one hidden layer of rectifiers, so f is
+neither smooth nor convex in x, and strongly concave in y. `FairSoftmax` is the same with softmax regression, whose
+|L(x)|^2/(2 lam) is smooth and convex.
+
+Choices: the objective as it is printed has no y in its loss; we take that of Nouiehed et al., which must be meant. It
+sums over D_{i,c}; we divide by N_c. 5.1's factor 1/2 is missing there, which on R^C is another lam; 5.1's ridge is
+missing as well, and we leave it out. Classes are the labels, of which 5.1's targets are the parities. lam is not given.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, final
+from functools import cached_property
+from typing import ClassVar, Literal, final
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -23,46 +34,75 @@ from zofl_mpi.data import Dataset
 from zofl_mpi.errors import demand
 from zofl_mpi.numerics.projections import simplex
 from zofl_mpi.problems import Array, Batch
+from zofl_mpi.problems.relu_net import TARGETS, ReLUNet
 from zofl_mpi.problems.sums import BLOCK, QUIET, blocks, demand_floats, positions_of
 from zofl_mpi.run.fields import given
 
 Vector = NDArray[np.float64]
+Labels = NDArray[np.int64]
 
 
-@final
 @dataclass(frozen=True)
-class Fair:
-    """Fair classification as a `Bilevel` problem; n = C p, n_lower = C.
+class ClassWeights(ABC):
+    """A model whose classes are weighted by y, as a `Bilevel` problem; n_lower = C.
 
-    A model x (n,) is the matrix W (C, p) row by row, as in torch's nn.Linear. Logits are computed in `dtype`, all that
-    follows in float64. f_i and h_i see the same samples. A mini-batch estimates class means: where a client has very
-    few samples of a class, one of them weighs much.
+    f_i and h_i see the same samples. A mini-batch estimates the sums over the samples of a class: where a client has
+    many samples, and most samples of a rare class are its own, one of them weighs much.
 
     Attributes:
         features: p, the length of one input.
-        classes: C.
-        lam: weight of |y|^2/2, which keeps the class weights y near each other.
-        y_set: of the class weights: free (R^C, the paper's) or simplex.
+        counts: (m, C) how many samples of each class each client has.
+        lam: weight of |y|^2/2.
+        y_set: Y: free (R^C) or simplex.
         dtype: float32 or float64, of all vectors.
     """
 
     features: int = given()
-    classes: int = given()
+    counts: NDArray[np.int64] = given()
     lam: float = 0.1
     y_set: Literal["free", "simplex"] = "free"
     dtype: DTypeLike = given(np.float32)
 
     def __post_init__(self) -> None:
-        demand_floats(self.dtype, "softmax regression runs")
-        demand(self.features >= 1, "features", self.features, "a whole number, at least 1")
-        demand(self.classes >= 1, "classes", self.classes, "a whole number, at least 1")
+        demand_floats(self.dtype, "fair classification runs")
+        # n asks the model, which may refuse its own flags
+        demand(self.n >= 1, "features", self.features, "a whole number, at least 1")
         demand(0 < self.lam < math.inf, "lam", self.lam, "a number above 0")
         demand(self.y_set in ("free", "simplex"), "y_set", self.y_set, "free or simplex")
 
+    # --- the model
+
     @property
+    @abstractmethod
     def n(self) -> int:
-        """Length of x: C p."""
-        return self.classes * self.features
+        """Length of x."""
+
+    @abstractmethod
+    def flops_evaluation(self, batch_size: int) -> float:
+        """FLOPs of f or `gradient_h` at one point."""
+
+    @abstractmethod
+    def initial(self, generator: np.random.Generator) -> Array:
+        """(n,) a random start."""
+
+    @abstractmethod
+    def outputs(self, x: Array, data: Dataset, positions: Batch) -> Iterator[tuple[Vector, Labels]]:
+        """Outputs (k, b, ...) of the rows of x (k, n), and labels (b,), of the samples at `positions`, in turn."""
+
+    @abstractmethod
+    def sample_losses(self, outputs: Vector, labels: Labels) -> Vector:
+        """(k, b) the loss of each sample."""
+
+    @abstractmethod
+    def hits(self, outputs: Vector, labels: Labels) -> NDArray[np.bool]:
+        """(k, b) whether each sample is classified correctly."""
+
+    # --- the classes
+
+    @property
+    def classes(self) -> int:
+        """C."""
+        return int(self.counts.shape[1])
 
     @property
     def n_lower(self) -> int:
@@ -74,17 +114,14 @@ class Fair:
         """True on R^C, where all h_i have the Hessian lam I and the mean of their minimisers is y(x)."""
         return self.y_set == "free"
 
+    @cached_property
+    def shares(self) -> Vector:
+        """(C,) m / N_c, what a sample of class c counts in f_i; of no account for a class that nobody has."""
+        return np.asarray(len(self.counts) / np.maximum(self.counts.sum(axis=0), 1))
+
     def kernel_name(self, batch_size: int) -> str:
         """The name of what computes, for the record."""
         return "numpy"
-
-    def flops_evaluation(self, batch_size: int) -> float:
-        """FLOPs of f or `gradient_h` at one point: a product with the batch."""
-        return 2.0 * batch_size * self.n
-
-    def initial(self, generator: np.random.Generator) -> Array:
-        """(n,) standard normal entries times 0.01."""
-        return np.asarray(0.01 * generator.standard_normal(self.n), self.dtype)
 
     def initial_lower(self) -> Array:
         """(n_lower,) a point of Y: 0, or equal weights."""
@@ -103,20 +140,19 @@ class Fair:
 
     @QUIET
     def class_losses(self, x: Array, data: Dataset, batch: Batch | None = None) -> Vector:
-        """(k, C) L_i at the rows of x (k, n); 0 for a class that the client lacks.
+        """(k, C) L_i at the rows of x (k, n), m/N_c times the sum over the samples of class c in `data`, those of D_i.
 
-        On a mini-batch it is (N_i / (B N_{i,c})) times the sum over its samples of class c, N_{i,c} counted in all of
-        `data`: unbiased for positions drawn uniformly with replacement. The batch's own means would not be, because a
-        batch may lack a class.
+        On a mini-batch it is N_i / B times m/N_c times the sum over its samples of class c, N_i the length of `data`:
+        unbiased for positions drawn uniformly with replacement.
 
         Raises:
             IndexError: a position lies beyond the data.
         """
         positions = positions_of(data, batch)
-        losses = np.zeros((self.classes, len(x)))
-        for logits, labels in self._blocks(x, data, positions):
-            losses += _one_hot(labels, self.classes) @ _cross_entropy(logits, labels)
-        return np.asarray(losses.T * (len(data) / len(positions)) / np.maximum(data.counts(), 1))
+        losses = np.zeros((len(x), self.classes))
+        for outputs, labels in self.outputs(x, data, positions):
+            losses += self.sample_losses(outputs, labels) @ self._one_hot(labels)
+        return np.asarray(losses * (len(data) / len(positions)) * self.shares)
 
     def curvature(self, x: Array) -> tuple[float, float]:
         """mu_h = L_h = lam."""
@@ -153,43 +189,125 @@ class Fair:
         """Quality of the model x (n,) on all of `data`, whatever y is.
 
         Returns:
-            "loss" and "accuracy" over the samples, mean cross-entropy and the share classified correctly;
+            "loss" and "accuracy" over the samples, the mean loss and the share classified correctly;
             "worst_class_loss" and "worst_class_accuracy", the largest and the least of their means over the samples of
             one class. A class that `data` lacks does not count.
         """
-        sums = np.zeros((self.classes, 2))
-        for logits, labels in self._blocks(x[None], data, np.arange(len(data))):
-            hits = logits[:, 0].argmax(axis=-1) == labels
-            sums += _one_hot(labels, self.classes) @ np.stack([_cross_entropy(logits, labels)[:, 0], hits], axis=1)
+        sums = np.zeros((2, self.classes))
+        for outputs, labels in self.outputs(x[None], data, np.arange(len(data))):
+            rows = np.concatenate([self.sample_losses(outputs, labels), self.hits(outputs, labels)])
+            sums += rows @ self._one_hot(labels)
         counts = data.counts()
-        loss, accuracy = (sums.sum(axis=0) / len(data)).tolist()
-        means = sums[counts > 0] / counts[counts > 0, None]
+        loss, accuracy = (sums.sum(axis=1) / len(data)).tolist()
+        means = sums[:, counts > 0] / counts[counts > 0]
         return {
             "loss": loss,
             "accuracy": accuracy,
-            "worst_class_loss": float(means[:, 0].max()),
-            "worst_class_accuracy": float(means[:, 1].min()),
+            "worst_class_loss": float(means[0].max()),
+            "worst_class_accuracy": float(means[1].min()),
         }
 
     def _mean_losses(self, x: Array, data: Sequence[Dataset]) -> Vector:
         """(C,) L(x) = (1/m) sum_i L_i(x)."""
         return np.asarray(np.mean([self.class_losses(x[None], part)[0] for part in data], axis=0))
 
-    def _blocks(self, x: Array, data: Dataset, positions: Batch) -> Iterator[tuple[Vector, NDArray[np.int64]]]:
-        """Logits (b, k, C) of the rows of x (k, n) and labels (b,) of the samples at `positions`, in turn."""
+    def _one_hot(self, labels: Labels) -> Vector:
+        """(b, C): summing over the samples of a class is a product with it."""
+        return np.asarray(labels[:, None] == np.arange(self.classes), np.float64)
+
+
+@final
+@dataclass(frozen=True)
+class Fair(ClassWeights):
+    """[B] 5.3 with 5.1's network: x = (Z, w) as in `ReLUNet`, a sample's loss is 1/2 (v - sum_q w_q max(0, Z_q . U))^2.
+
+    v is +1 for even labels and -1 for odd ones; a sample is classified correctly where the output has the sign of v.
+
+    Attributes:
+        features: p, the length of one input.
+        counts: (m, C) how many samples of each class each client has.
+        lam: weight of |y|^2/2, which keeps the class weights y near each other.
+        y_set: of the class weights: free (R^C, the paper's) or simplex.
+        hidden: N_1, hidden units.
+        dtype: float32 or float64, of all vectors.
+    """
+
+    x0: ClassVar[str] = ReLUNet.x0
+    hidden: int = 4
+
+    @cached_property
+    def network(self) -> ReLUNet:
+        """5.1's, without its ridge."""
+        return ReLUNet(self.features, self.hidden, lam=0.0, dtype=self.dtype)
+
+    @property
+    def n(self) -> int:
+        """Length of x: N_1 p + N_1."""
+        return self.network.n
+
+    def flops_evaluation(self, batch_size: int) -> float:
+        """FLOPs of f or `gradient_h` at one point: the product of the units with the batch."""
+        return self.network.flops_evaluation(batch_size)
+
+    def initial(self, generator: np.random.Generator) -> Array:
+        """(n,) that of `ReLUNet`."""
+        return self.network.initial(generator)
+
+    def outputs(self, x: Array, data: Dataset, positions: Batch) -> Iterator[tuple[Vector, Labels]]:
+        """Outputs (k, b) of the network; see `ClassWeights.outputs`."""
+        return self.network.outputs(x, data, positions)
+
+    def sample_losses(self, outputs: Vector, labels: Labels) -> Vector:
+        """(k, b) halves of the squared errors."""
+        return np.asarray((outputs - TARGETS[labels % 2]) ** 2 / 2)
+
+    def hits(self, outputs: Vector, labels: Labels) -> NDArray[np.bool]:
+        """(k, b) whether the output has the sign of v; 0 has none."""
+        return np.asarray(outputs * TARGETS[labels % 2] > 0)
+
+
+@final
+@dataclass(frozen=True)
+class FairSoftmax(ClassWeights):
+    """Softmax regression without bias under cross-entropy in place of the network: smooth, unlike [B]'s problems.
+
+    A model x (n,), n = C p, is the matrix W (C, p) row by row, as in torch's nn.Linear. Logits are computed in `dtype`,
+    all that follows in float64.
+
+    Attributes:
+        features: p, the length of one input.
+        counts: (m, C) how many samples of each class each client has.
+        lam: weight of |y|^2/2, which keeps the class weights y near each other.
+        y_set: of the class weights: free (R^C, the paper's) or simplex.
+        dtype: float32 or float64, of all vectors.
+    """
+
+    @property
+    def n(self) -> int:
+        """Length of x: C p."""
+        return self.classes * self.features
+
+    def flops_evaluation(self, batch_size: int) -> float:
+        """FLOPs of f or `gradient_h` at one point: a product with the batch."""
+        return 2.0 * batch_size * self.n
+
+    def initial(self, generator: np.random.Generator) -> Array:
+        """(n,) standard normal entries times 0.01."""
+        return np.asarray(0.01 * generator.standard_normal(self.n), self.dtype)
+
+    def outputs(self, x: Array, data: Dataset, positions: Batch) -> Iterator[tuple[Vector, Labels]]:
+        """Logits (k, b, C); see `ClassWeights.outputs`."""
         models = np.asarray(x, self.dtype).reshape(-1, self.features)
         for block in blocks(positions, BLOCK):
             inputs, labels = data.take(block, self.dtype)
-            logits = (inputs @ models.T).astype(np.float64)
-            yield logits.reshape(len(labels), len(x), self.classes), labels
+            logits = (inputs @ models.T).astype(np.float64).reshape(len(labels), len(x), self.classes)
+            yield logits.swapaxes(0, 1), labels
 
+    def sample_losses(self, outputs: Vector, labels: Labels) -> Vector:
+        """(k, b) cross-entropies."""
+        shifted = outputs - outputs.max(axis=-1, keepdims=True)
+        return np.asarray(np.log(np.exp(shifted).sum(axis=-1)) - shifted[:, np.arange(len(labels)), labels])
 
-def _cross_entropy(logits: Vector, labels: NDArray[np.int64]) -> Vector:
-    """(b, k) the cross-entropy of logits (b, k, C)."""
-    shifted = logits - logits.max(axis=-1, keepdims=True)
-    return np.asarray(np.log(np.exp(shifted).sum(axis=-1)) - shifted[np.arange(len(labels)), :, labels])
-
-
-def _one_hot(labels: NDArray[np.int64], classes: int) -> Vector:
-    """(C, b): summing over the samples of a class is a product with it."""
-    return np.asarray(labels == np.arange(classes)[:, None], np.float64)
+    def hits(self, outputs: Vector, labels: Labels) -> NDArray[np.bool]:
+        """(k, b) whether the label's logit is the largest."""
+        return np.asarray(outputs.argmax(axis=-1) == labels)

@@ -185,15 +185,26 @@ class ReLUNet:
         ridge = float(self._ridge(x[None])[0])
         return {"loss": loss + ridge, "smooth_loss": smooth_loss + ridge, "accuracy": accuracy}
 
+    def outputs(
+        self, x: Array, data: Dataset, positions: Batch, rectify: Rectifier | None = None
+    ) -> Iterator[tuple[Vector, Array]]:
+        """Outputs (k, b) at the rows of x (k, n), and labels (b,), of the samples at `positions`, block by block.
+
+        Args:
+            rectify: in place of the true rectifier.
+        """
+        Z, w = self._split(x, data.factor)
+        for inputs, labels in self._blocks(data, positions):
+            units = (rectify or _relu)(Z @ inputs.T).reshape(len(x), self.hidden, -1)  # (k, N_1, b)
+            yield (w[:, None] @ units)[:, 0], labels
+
     @QUIET
     def _objective(self, x: Array, data: Dataset, batch: Batch | None, rectify: Rectifier) -> Vector:
         """(k,) f_i at the rows of x (k, n) with this rectifier."""
         positions = positions_of(data, batch)
-        Z, w = self._split(x, data.factor)
         total = np.zeros(len(x))
-        for inputs, labels in self._blocks(data, positions):
-            units = rectify(Z @ inputs.T).reshape(len(x), self.hidden, -1)  # (k, N_1, b)
-            residuals = (w[:, None] @ units)[:, 0] - TARGETS[labels % 2]
+        for outputs, labels in self.outputs(x, data, positions, rectify):
+            residuals = outputs - TARGETS[labels % 2]
             total += np.vecdot(residuals, residuals)
         return self._weight(data, positions) / 2 * total + self._ridge(x)
 

@@ -65,7 +65,7 @@ class Report:
         "nat", "test_loss of the smooth twin; test_loss itself is the nonsmooth one", None
     )
     test_worst_class_loss: float | None = column(
-        "nat", "largest mean loss of x over the test samples of one class", None
+        "nat", "largest mean loss of x over the test samples of one class, in the problem's own unit", None
     )
     test_worst_class_accuracy: float | None = column(
         "1", "least share of the test samples of one class that x classifies correctly", None

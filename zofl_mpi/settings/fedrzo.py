@@ -11,7 +11,7 @@ import numpy as np
 from zofl_mpi.data import Federation
 from zofl_mpi.errors import demand
 from zofl_mpi.problems import Bilevel, Lipschitz, Smooth
-from zofl_mpi.problems.fair import Fair
+from zofl_mpi.problems.fair import Fair, FairSoftmax
 from zofl_mpi.problems.hyperparameter import Hyperparameter
 from zofl_mpi.problems.known.bilevel import BilevelBowls, Coupled
 from zofl_mpi.problems.known.nonsmooth import Bowls, MaxAffine
@@ -95,6 +95,7 @@ PROBLEMS = {
     "cnn": replace(CNN, groups={**CNN.groups, **DATA}),
     "hyperparameter": on_samples(Hyperparameter, ClientSamples, _hyperparameter),
     "fair": on_samples(Fair, ClientSamples),
+    "fair_softmax": on_samples(FairSoftmax, ClientSamples),
     "max_affine": _known(MaxAffine),
     "bowls": _known(Bowls),
     "bilevel_bowls": _known(BilevelBowls),
@@ -106,4 +107,4 @@ if TYPE_CHECKING:  # mypy: each problem is what it offers
 
     lipschitz: Sequence[type[Lipschitz]] = (ReLUNet, Network, MaxAffine, Bowls)
     smooth: Sequence[type[Smooth]] = (ReLUNet, Network, Bowls)
-    bilevel: Sequence[type[Bilevel]] = (Hyperparameter, Fair, BilevelBowls, Coupled)
+    bilevel: Sequence[type[Bilevel]] = (Hyperparameter, Fair, FairSoftmax, BilevelBowls, Coupled)

@@ -37,6 +37,7 @@ GIVEN: Mapping[str, Make] = {
     "features": lambda site, federation: federation.server.features,
     "classes": lambda site, federation: federation.server.classes,
     "weights": lambda site, federation: federation.weights,
+    "counts": lambda site, federation: federation.counts,
     "terms": lambda site, federation: terms_of(site),
     "dtype": lambda site, federation: np.dtype(site.dtype),
     "device": lambda site, federation: site.device,
