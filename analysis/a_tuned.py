@@ -3,24 +3,36 @@
 python analysis/a_tuned.py [--grid jobs/a_tuned.toml] [--results DIR] [--out NAME] [--partial]
 
 The grid's axes other than data, problem, cell, method and seed are the steps; their entries stand in the order of their
-size. Prints a table per data set and cell (a row per step, a column per method, the best with *, one at an edge of the
-grid with *!) and the comparison; writes NAME.csv.
+size. The best step is chosen by the accuracy on the validation part, mean of the last evaluations, where the runs have
+one (--validation), else on the test samples; over the seeds that all of a method's steps have. Prints a table per data
+set and cell (a row per step, a column per method, the best with *, one at an edge of the grid with *!) and the
+comparison, all in test accuracy; writes NAME.csv.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from shared import command, edges, files, wording
-from shared.groups import Group, entries, split
+from shared.groups import Group, series, split
 from shared.reading import read
 
 from zofl_mpi.errors import UserError
-from zofl_mpi.run import grid
+from zofl_mpi.run import grid, records
 
 COMMON = ("data", "problem", "cell", "method")
+LAST = 5
+"""Evaluations at the end that a choice by validation takes the mean of: the last one alone swings by points."""
+VALIDATION = "validation_accuracy"
+
+Axes = Mapping[str, Sequence[str]]
+"""{axis of steps: its entries, in the order of their size}."""
+Row = Mapping[str, Any]
+"""A row of the CSV."""
 
 
 def main(words: list[str] | None = None) -> None:
@@ -29,18 +41,23 @@ def main(words: list[str] | None = None) -> None:
     with command.refusals("a_tuned"):
         axes = step_axes(flags)
         groups = read("a_tuned", flags, (*COMMON, *axes), ("method",))
-        for place, block in split(groups, place_of).items():
-            print(f"{place}: test accuracy in %, * the method's best\n{table(block, axes)}\n")
-        files.write_csv(flags.out, [row(group, axes, alike(groups, group)) for group in groups])
-        print(f"\nEach method with its best constant step\n{comparison(groups, axes)}\n")
-        print(f"{edges.told(at_edges(groups, axes))}\n\n{told(groups, axes)}")
+        rows = rows_of(groups, axes)
+        print(tables(rows))
+        files.write_csv(flags.out, rows)
+        print(f"\n{told(groups, axes)}")
 
 
-NOTE = "The best step is that of the highest mean test accuracy among those with all seeds: chosen on the test samples."
-
-
-Axes = Mapping[str, Sequence[str]]
-"""{axis of steps: its entries, in the order of their size}."""
+NOTES = {
+    True: (
+        "The best step is that of the highest accuracy on the validation part, mean of the last "
+        f"{LAST} evaluations, over the seeds that all of a method's steps have; the tables tell the test accuracy."
+    ),
+    False: (
+        "The best step is that of the highest mean test accuracy over the seeds that all of a method's steps have: "
+        "chosen on the test samples."
+    ),
+}
+"""How the best step is chosen, with a validation part and without."""
 
 
 def step_axes(flags: argparse.Namespace) -> Axes:
@@ -60,6 +77,81 @@ def step_axes(flags: argparse.Namespace) -> Axes:
     return found
 
 
+# --- the choice
+
+
+def validated(groups: Iterable[Group]) -> bool:
+    """Whether all results tell the accuracy on a validation part."""
+    return all(VALIDATION in run.rounds for group in groups for run in group.runs)
+
+
+def criterion(run: records.Run, by_validation: bool) -> float:
+    """The accuracy in % that a run is chosen by."""
+    if not by_validation:
+        return 100 * float(series(run, "test_accuracy")[-1])
+    values = series(run, VALIDATION)
+    return 100 * float(np.mean(values[~np.isnan(values)][-LAST:]))
+
+
+def choices(same: Sequence[Group], by_validation: bool) -> list[float]:
+    """What the groups of a method are chosen by, each; nan for those without results, or without all of their seeds.
+
+    The mean over the seeds that all of them have, so that a step is not better for an easier seed.
+    """
+    having = [g for g in same if g.runs and not g.note] or [g for g in same if g.runs]
+    common = set.intersection(*map(seeds, having)) if having else set()
+    return [
+        float(np.mean([criterion(run, by_validation) for run in g.runs if not common or seed_of(run) in common]))
+        if g in having
+        else math.nan
+        for g in same
+    ]
+
+
+def seeds(group: Group) -> set[int]:
+    """The seeds of a group's results."""
+    return set(map(seed_of, group.runs))
+
+
+def seed_of(run: records.Run) -> int:
+    """A result's seed."""
+    return int(run.config["seed"])
+
+
+def rows_of(groups: Sequence[Group], axes: Axes) -> list[dict[str, Any]]:
+    """The rows of the CSV, in the groups' order."""
+    by_validation = validated(groups)
+    rows: dict[int, dict[str, Any]] = {}
+    for same in split(groups, lambda g: f"{place_of(g)}\n{g.entry('method')}").values():
+        values = choices(same, by_validation)
+        known = [value for value in values if not math.isnan(value)]
+        chosen = values.index(max(known)) if known else -1
+        run = [g for g in same if g.runs]
+        for k, group in enumerate(same):
+            ends = edges.at_edge(group, run, axes) if k == chosen else []
+            rows[id(group)] = row(group, axes, values[k], k == chosen, ends)
+    return [rows[id(group)] for group in groups]
+
+
+def row(group: Group, axes: Axes, value: float, is_best: bool, ends: Sequence[str]) -> dict[str, Any]:
+    """A row of the CSV; `ends`: the axes along which the best step is at an edge."""
+    mean, sd = group.accuracy()
+    return {
+        "data": wording.data_of(group),
+        "cell": group.entry("cell"),
+        "method": group.entry("method"),
+        "step": step_of(group, axes),
+        "accuracy_mean_percent": mean,
+        "accuracy_sd_percent": sd,
+        "chosen_by_percent": value,
+        "best": is_best,
+        "at_edge": " ".join(ends),
+        "rounds": group.rounds,
+        "seeds": len(group.runs),
+        "seeds_planned": group.planned,
+    }
+
+
 def place_of(group: Group) -> str:
     """Data set and cell."""
     return f"{wording.data_of(group)} {group.entry('cell')}"
@@ -71,85 +163,71 @@ def step_of(group: Group, axes: Axes) -> str:
     return " ".join(word for word in words if not word.endswith("none")) or "none"
 
 
-def best(groups: Sequence[Group]) -> Group | None:
-    """The group of the highest mean accuracy: among those with all seeds, else among those with any."""
-    found = [g for g in groups if g.runs and not g.note] or [g for g in groups if g.runs]
-    return max(found, key=lambda g: g.accuracy()[0], default=None)
+# --- tables
 
 
-def alike(groups: Sequence[Group], group: Group) -> list[Group]:
-    """The groups of the same method in the same place."""
-    return [g for g in groups if place_of(g) == place_of(group) and g.entry("method") == group.entry("method")]
+def tables(rows: Sequence[Row]) -> str:
+    """All steps place by place, the methods at their best, and which of these steps are at an edge."""
+    blocks = grouped(rows, where)
+    parts = [f"{place}: test accuracy in %, * the method's best\n{table(block)}\n" for place, block in blocks.items()]
+    several = len(blocks) > 1
+    ends = [
+        f"{wording.method_name(r['method'])} ({r['step']}){f' in {where(r)}' if several else ''}"
+        for r in rows
+        if r["at_edge"]
+    ]
+    best = f"Each method with its best constant step\n{comparison(rows)}\n\n{edges.told(ends)}"
+    return "\n".join([*parts, best])
 
 
-def edge_of(groups: Sequence[Group], axes: Axes) -> list[str]:
-    """The axes along which the best of these groups, all of one method in one place, is at an edge of what was run."""
-    found = best(groups)
-    return edges.at_edge(found, [g for g in groups if g.runs], axes) if found else []
+def table(rows: Sequence[Row]) -> str:
+    """Table of one place: a row per step, a column per method."""
+    methods = list(dict.fromkeys(r["method"] for r in rows))
+    lines = []
+    for step, block in grouped(rows, lambda r: str(r["step"])).items():
+        words = {r["method"]: f"{percent(r)}{star(r):<3}" for r in block}
+        lines.append([step, *(words.get(method, "-") for method in methods)])
+    return wording.aligned(["step", *map(wording.method_name, methods)], lines)
 
 
-def at_edges(groups: Sequence[Group], axes: Axes) -> list[str]:
-    """Method, step and place of each best step that is at an edge."""
-    places = split(groups, place_of)
-    found = []
-    for place, block in places.items():
-        for method, same in split(block, lambda g: g.entry("method")).items():
-            chosen = best(same)
-            if chosen and edge_of(same, axes):
-                where = f" in {place}" if len(places) > 1 else ""
-                found.append(f"{wording.method_name(method)} ({step_of(chosen, axes)}){where}")
+def comparison(rows: Sequence[Row]) -> str:
+    """Table with methods below each other, places side by side: the best accuracy and its step."""
+    places = grouped(rows, where)
+    best = {(where(r), r["method"]): f"{percent(r)} ({r['step']})" for r in rows if r["best"]}
+    methods = dict.fromkeys(r["method"] for r in rows)
+    lines = [[wording.method_name(m), *(best.get((place, m), "-") for place in places)] for m in methods]
+    return wording.aligned(["method", *places], lines)
+
+
+def grouped(rows: Iterable[Row], key: Any) -> dict[str, list[Row]]:
+    """{key: its rows}, in order."""
+    found: dict[str, list[Row]] = {}
+    for each in rows:
+        found.setdefault(key(each), []).append(each)
     return found
 
 
-def table(groups: Sequence[Group], axes: Axes) -> str:
-    """Table of one place: a row per step, a column per method."""
-    methods = split(groups, lambda g: g.entry("method"))
-    rows = []
-    for step, block in split(groups, lambda g: step_of(g, axes)).items():
-        words = {g.entry("method"): marked(g, methods[g.entry("method")], axes) for g in block}
-        rows.append([step, *(words.get(method, "-") for method in methods)])
-    return wording.aligned(["step", *map(wording.method_name, methods)], rows)
+def where(row: Row) -> str:
+    """A row's data set and cell."""
+    return f"{row['data']} {row['cell']}"
 
 
-def marked(group: Group, others: Sequence[Group], axes: Axes) -> str:
-    """The accuracy, with a star if no other step of the method does better."""
-    star = "  " if best(others) is not group else " *" + edges.MARK * bool(edge_of(others, axes))
-    return f"{wording.percent(*group.accuracy(), group.note)}{star:<3}"
+def percent(row: Row) -> str:
+    """A row's accuracy, with the seeds that are missing."""
+    some = row["seeds"] != row["seeds_planned"]
+    note = f"({row['seeds']} of {row['seeds_planned']} seeds)" if some else ""
+    return wording.percent(row["accuracy_mean_percent"], row["accuracy_sd_percent"], note)
 
 
-def comparison(groups: Sequence[Group], axes: Axes) -> str:
-    """Table with methods below each other, places side by side: the best accuracy and its step."""
-    places = split(groups, place_of)
-    rows = []
-    for method in entries(groups, "method"):
-        chosen = [best([g for g in block if g.entry("method") == method]) for block in places.values()]
-        words = [f"{wording.percent(*g.accuracy(), g.note)} ({step_of(g, axes)})" if g else "-" for g in chosen]
-        rows.append([wording.method_name(method), *words])
-    return wording.aligned(["method", *places], rows)
+def star(row: Row) -> str:
+    """The mark of a best step, and of one at an edge."""
+    return " *" + edges.MARK * bool(row["at_edge"]) if row["best"] else ""
 
 
 def told(groups: Sequence[Group], axes: Axes) -> str:
     """The caption, without what the steps change."""
-    return wording.paragraph(f"{NOTE} {wording.caption(groups, (*axes, 'gamma', 'gamma_local'))}.")
-
-
-def row(group: Group, axes: Axes, same: Sequence[Group]) -> dict[str, Any]:
-    """A row of the CSV; `same` are all groups of its method and place."""
-    mean, sd = group.accuracy()
-    is_best = best(same) is group
-    return {
-        "data": group.entry("data"),
-        "cell": group.entry("cell"),
-        "method": group.entry("method"),
-        "step": step_of(group, axes),
-        "accuracy_mean_percent": mean,
-        "accuracy_sd_percent": sd,
-        "best": is_best,
-        "at_edge": " ".join(edge_of(same, axes)) if is_best else "",
-        "rounds": group.rounds,
-        "seeds": len(group.runs),
-        "seeds_planned": group.planned,
-    }
+    note = NOTES[validated(groups)]
+    return wording.paragraph(f"{note} {wording.caption(groups, (*axes, 'gamma', 'gamma_local'))}.")
 
 
 if __name__ == "__main__":

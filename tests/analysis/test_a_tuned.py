@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.analysis.grids import CELLS, METHODS
@@ -56,9 +57,12 @@ LOCAL, SERVER = ("l1", "l2", "l3"), ("s1", "s2")
 AXES = {"local": LOCAL, "server": SERVER}
 
 
-def at(local: str, server: str, accuracy: float = 0.5) -> Any:
+def at(local: str, server: str, *accuracies: float) -> Any:
+    """A group with these accuracies after the last round, of seeds 1, 2, ..."""
     where = {"data": "mnist", "cell": "c", "method": "zo_hfl", "local": local, "server": server}
-    return group_of([accuracy], where=where)
+    group = group_of(*[[accuracy] for accuracy in accuracies or (0.5,)], where=where)
+    runs = tuple(replace(run, config={"seed": seed}) for seed, run in enumerate(group.runs, 1))
+    return replace(group, runs=runs)
 
 
 @pytest.mark.parametrize(
@@ -81,13 +85,52 @@ def test_a_best_step_is_inside_if_it_has_a_smaller_and_a_larger_one_beside_it(
     assert edges.at_edge(chosen, tried, AXES) == expected
 
 
+def rows_of(tuned: Any, groups: list[Any]) -> list[dict[str, Any]]:
+    return list(tuned.rows_of(groups, AXES))
+
+
 def test_a_best_step_inside_has_no_mark(script: Any) -> None:
     """The middle one of three is inside, whatever the order of the groups; without a neighbour it is at an edge."""
-    tuned = script("a_tuned")
+    tuned, edges = script("a_tuned"), script("shared.edges")
     groups = [at("l3", "s1", 0.4), at("l1", "s1", 0.3), at("l2", "s1", 0.6)]
-    assert tuned.edge_of(groups, AXES) == [] and tuned.at_edges(groups, AXES) == []
-    assert tuned.table(groups, AXES).count(" *") == 1 and "*!" not in tuned.table(groups, AXES)
-    assert "Every best step" in script("shared.edges").told([])
+    rows = rows_of(tuned, groups)
+    assert [r["best"] for r in rows] == [False, False, True] and not any(r["at_edge"] for r in rows)
+    assert tuned.table(rows).count(" *") == 1 and "*!" not in tuned.table(rows)
+    assert tuned.tables(rows).endswith(edges.told([])) and "Every best step" in edges.told([])
     groups[0] = replace(groups[0], runs=())
-    assert tuned.edge_of(groups, AXES) == ["local"] and "60.00 *!" in tuned.table(groups, AXES)
-    assert tuned.at_edges(groups, AXES) == ["ZO-HFL (l2 s1)"]
+    rows = rows_of(tuned, groups)
+    assert [r["at_edge"] for r in rows] == ["", "", "local"] and "60.00 *!" in tuned.table(rows)
+    assert tuned.tables(rows).endswith("a better step may lie beyond: ZO-HFL (l2 s1).")
+
+
+def with_validation(group: Any, *columns: list[float]) -> Any:
+    """A group whose runs, of seeds 1, 2, ..., have these accuracies on a validation part."""
+    runs = tuple(
+        replace(run, rounds=run.rounds | {"validation_accuracy": np.array(column)})
+        for run, column in zip(group.runs, columns, strict=True)
+    )
+    return replace(group, runs=runs)
+
+
+def test_the_choice_is_by_the_last_validations_where_there_are_any(script: Any) -> None:
+    """Mutations: by the test accuracy; by the last validation alone; by all of them; rounds without one counted."""
+    tuned = script("a_tuned")
+    nan = float("nan")
+    noisy = with_validation(at("l1", "s1", 0.9), [0.9, 0.9, 0.1, nan, 0.1, 0.1, 0.1, 0.8])
+    steady = with_validation(at("l2", "s1", 0.2), [0.0, 0.0, 0.3, nan, 0.3, 0.3, 0.3, 0.3])
+    rows = rows_of(tuned, [noisy, steady])
+    assert [r["best"] for r in rows] == [False, True]
+    assert [r["chosen_by_percent"] for r in rows] == pytest.approx([24.0, 30.0])
+    assert [r["accuracy_mean_percent"] for r in rows] == pytest.approx([90.0, 20.0])
+    assert tuned.validated([noisy, steady]) and not tuned.validated([noisy, at("l2", "s1", 0.2)])
+    assert [r["best"] for r in rows_of(tuned, [noisy, at("l2", "s1", 0.2)])] == [True, False]  # by the test samples
+
+
+def test_a_choice_is_over_the_seeds_that_all_steps_have(script: Any) -> None:
+    """0.5 < 0.6 on seed 1, although the mean over both seeds is 0.7. Mutation: each over its own seeds."""
+    tuned = script("a_tuned")
+    both, one = at("l1", "s1", 0.5, 0.9), at("l2", "s1", 0.6)
+    rows = rows_of(tuned, [both, one])
+    assert [r["best"] for r in rows] == [False, True]
+    assert [r["chosen_by_percent"] for r in rows] == pytest.approx([50.0, 60.0])
+    assert rows[0]["accuracy_mean_percent"] == pytest.approx(70.0)
