@@ -1,4 +1,4 @@
-"""FedRZO in one process: [B] Algorithms 1 and 2, sections 2 to 5.
+"""FedRZO in one process: [B] Algorithms 1 and 2, sections 3 and 4.
 
 Exact where the mathematics is, in float64. Directions are the run's own, or (`framed`) those of an orthonormal frame
 and its negative, which make the estimate of a quadratic's gradient exact. Docstrings name the mutations to catch.
@@ -554,7 +554,10 @@ def test_the_residual_is_the_gradient_on_all_samples(noise: float) -> None:
 
 
 def test_without_a_direct_x_h_steps_are_one_long_one() -> None:
-    """Fact (ii): g is the same at every local step on full batches. Mutations: y recomputed; a batch in spite of 0."""
+    """As in [B] 5.2: f_i sees x through y alone, so g is the same at every local step on all samples.
+
+    Mutations: y recomputed; a batch in spite of 0.
+    """
     for which in ({}, {"lower": "fedac1", "T_lower": "4", "batch_lower": 2}):
         many = run(links(rho=0.0, H=5, gamma=0.02, batch=0, noise=1.0, **which), 3)
         one = run(links(rho=0.0, H=1, gamma=0.1, batch=0, noise=1.0, **which), 3)
@@ -605,7 +608,7 @@ def test_a_biased_lower_level_does_not() -> None:
     [("min-max", {"gamma": 1e-3, "eta": 1e-3, "H": 50}, 150), ("max-min", {"gamma": 4e-4, "eta": 4e-4, "H": 50}, 150)],
 )
 def test_minimax_with_coupled_constraints(order: Any, flags: Any, rounds: int, which: Any) -> None:
-    """[B] section 4: (x, y) = (1/2, -1/2), and with min and max exchanged (-1, 1), both within 1e-3 (x leaves [-1, 1]
+    """[B] Remark 1: (x, y) = (1/2, -1/2), and with min and max exchanged (-1, 1), both within 1e-3 (x leaves [-1, 1]
     by eta). Mutations: h = f; y not projected at x + v; X left out (the second then runs away)."""
     setting = Setting(Coupled(order), STREAMS, (range(1),) * 2, test=range(1), dtype=np.float64)
     lower = {"lower": which, "T_lower": "9", "gamma_lower": 0.25}
