@@ -4,22 +4,23 @@ python analysis/b_methods.py [--grid jobs/b_methods.toml] [--results DIR] [--out
 
 All are measured on the nonsmooth objective of the clients' samples. FedRZO descends on it; the others descend on its
 smooth twin, whose sharpness is --rectifier. The best step of a method (for each sharpness) is that of the lowest mean
-of the nonsmooth objective after the last round, over the seeds that all of its steps have. Prints all steps and the
-methods at their best; writes NAME.csv, and NAME.pdf and NAME.png: the nonsmooth objective against rounds, bytes, and
-evaluations of a sample's loss by the clients, where a gradient counts as 2 (two products with the inputs, not one).
+of the nonsmooth objective after the last round, over the seeds that all of its steps have; *! where it is at an edge of
+the grid, which lists steps in the order of their size. Prints all steps and the methods at their best; writes NAME.csv,
+and NAME.pdf and NAME.png: the nonsmooth objective against rounds, bytes, and evaluations of a sample's loss by the
+clients, where a gradient counts as 2 (two products with the inputs, not one).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
-from shared import command, figures, files, wording
+from shared import command, edges, figures, files, wording
 from shared.budgets import rounds, sent, unit_of
-from shared.groups import Array, Group, mean_sd, series, split
+from shared.groups import Array, Group, entries, mean_sd, series, split
 from shared.reading import read
 
 AXES = ("data", "rectifier", "method", "step")
@@ -42,9 +43,9 @@ def main(words: list[str] | None = None) -> None:
     with command.refusals("b_methods"):
         groups = read("b_methods", flags, AXES, ("method", "step"))
         best = chosen(groups)
-        print(f"All steps, * the method's best\n{text(groups, best)}\n\nEach method with its best step\n{text(best)}\n")
-        print(f"{wording.paragraph(f'{NOTE} {wording.caption(groups, LEFT_OUT)}.')}\n")
-        files.write_csv(flags.out, [row(group, group in best) for group in groups])
+        rows = [row(group, group in best, alike(groups, group)) for group in groups]
+        print(f"{tables(rows)}\n\n{wording.paragraph(f'{NOTE} {wording.caption(groups, LEFT_OUT)}.')}\n")
+        files.write_csv(flags.out, rows)
         files.keep(draw(best), flags.out)
 
 
@@ -84,12 +85,22 @@ def evaluations(group: Group) -> Array:
 def chosen(groups: Sequence[Group]) -> list[Group]:
     """The best of each data set, sharpness and method, on the seeds that all of its steps have, else on any."""
     found = []
-    for same in split(groups, lambda g: "\n".join(map(g.entry, ("data", "rectifier", "method")))).values():
+    for same in split(groups, what_of).values():
         having = [g for g in same if g.runs and not g.note] or [g for g in same if g.runs]
         if having:
             common = set.intersection(*(seeds(g) for g in having)) or set.union(*(seeds(g) for g in having))
             found.append(min(having, key=lambda g: reached(g, common)))
     return found
+
+
+def what_of(group: Group) -> str:
+    """Data set, sharpness and method."""
+    return "\n".join(map(group.entry, ("data", "rectifier", "method")))
+
+
+def alike(groups: Sequence[Group], group: Group) -> list[Group]:
+    """The groups that differ in nothing but their step, in the grid's order."""
+    return [g for g in groups if what_of(g) == what_of(group)]
 
 
 def seeds(group: Group) -> set[int]:
@@ -121,36 +132,55 @@ HEADER = (
 )
 
 
-def text(groups: Sequence[Group], best: Sequence[Group] = ()) -> str:
-    """Table with a row per group, the best ones marked."""
-    return wording.aligned(HEADER, [words_of(g, g in best) for g in groups], left=4)
+def tables(rows: Sequence[Mapping[str, Any]]) -> str:
+    """All steps, the methods at their best, and which of these steps are at an edge; `rows`: of the CSV."""
+    best = [told for told in rows if told["best"]]
+    ends = [f"{kind_of(told)} ({told['step']})" for told in best if told["at_edge"]]
+    return (
+        f"All steps, * the method's best\n{text(rows, stars=True)}\n\n"
+        f"Each method with its best step\n{text(best)}\n\n{edges.told(ends)}"
+    )
 
 
-def words_of(group: Group, best: bool) -> list[str]:
+def text(rows: Sequence[Mapping[str, Any]], stars: bool = False) -> str:
+    """Table with a row per group; `stars`: the best ones are marked."""
+    return wording.aligned(HEADER, [words_of(told, stars) for told in rows], left=4)
+
+
+def words_of(told: Mapping[str, Any], stars: bool) -> list[str]:
     """The cells of a row on screen."""
-    told = row(group, best)
     numbers = [told[key] for key in ("nonsmooth_mean", "nonsmooth_sd", "smooth_test_mean", "nonsmooth_test_mean")]
+    star = " *" + edges.MARK * bool(told["at_edge"]) if stars and told["best"] else ""
+    some = told["seeds"] != told["seeds_planned"]
     return [
         told["data"],
-        name(group),
+        NAMES.get(told["method"], told["method"]),
         told["rectifier"],
-        told["step"] + (" *" if best else ""),
+        told["step"] + star,
         *wording.digits(*numbers),
         wording.plain(told["accuracy_mean_percent"]),
         *wording.digits(told["bytes"] / 2**20, told["evaluations"] / 1e6),
-        f"{told['seeds']} of {told['seeds_planned']}" if group.note else str(told["seeds"]),
+        f"{told['seeds']} of {told['seeds_planned']}" if some else str(told["seeds"]),
     ]
 
 
-def row(group: Group, best: bool) -> dict[str, Any]:
-    """A row of the CSV."""
+def kind_of(told: Mapping[str, Any]) -> str:
+    """A row's method, data set and sharpness, as a reader knows them."""
+    method = NAMES.get(told["method"], told["method"])
+    return f"{method}, {wording.spelled(told['data'])}, sharpness {told['rectifier']}"
+
+
+def row(group: Group, best: bool, same: Sequence[Group]) -> dict[str, Any]:
+    """A row of the CSV; `same` are the groups that differ in nothing but their step."""
     mean, sd = mean_sd(group.last(nonsmooth(group)))
+    run = [g for g in same if g.runs]
     return {
         "data": group.entry("data"),
         "method": group.entry("method"),
         "rectifier": group.entry("rectifier"),
         "step": group.entry("step"),
         "best": best,
+        "at_edge": " ".join(edges.at_edge(group, run, {"step": entries(same, "step")})) if best else "",
         "nonsmooth_mean": mean,
         "nonsmooth_sd": sd,
         "smooth_test_mean": mean_sd(group.last("test_smooth_loss"))[0],

@@ -30,6 +30,8 @@ import subprocess
 import sys
 import tempfile
 import time
+import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -41,31 +43,30 @@ import h5py  # results are read by h5py alone: both revisions' packages have one
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
-RANKS = {"alone": 0, "ranks": 3}
-"""{folder: number of ranks of the runs in it}; 0 is without mpirun."""
-PATIENCE = 180.0
-"""Seconds in which at least one command has to end."""
-VOLATILE = {"run", "git_commit", "git_dirty", "started", "ended", "sessions"}
-"""Attributes of a result that no two runs have in common."""
+RANKS = {"alone": 0, "ranks": 3}  # {folder: ranks of its runs}; 0 is without mpirun
+PATIENCE = 300.0  # seconds in which at least one command has to end
+VOLATILE = {"run", "git_commit", "git_dirty", "started", "ended", "sessions"}  # attributes that differ from run to run
 
 # --- the commands
 
 DATA, KNOWN, IMAGES = "--data digits --m 5 --alpha 0.5", "--m 5 --noise 1", "--data images.npz --m 3 --batch 32"
 A, B = "--x0 random --beta 0.6 --tau 2 --batch 8", "--x0 random --batch 8"
-NN, BL = f"{B} --H 2 --eta 0.05", "--x0 random --H 2 --eta 0.05 --T-lower 5 --H-lower 2 --batch-lower 4"
-C = f"{DATA} --width 2 --stages 1 1 --batch 16 --h 3 --beta 0.6 --lr-server 0.01"
+ZO, NN = f"{A} --gamma 0.5 --eta 0.07", f"{B} --H 2 --eta 0.03 --gamma 0.01"
+BL = "--x0 random --H 2 --eta 0.03 --gamma 0.03 --T-lower 5 --H-lower 2 --batch-lower 4"
+C = f"{DATA} --width 2 --stages 1 1 --batch 16 --h 3 --beta 0.6 --lr-client 0.02 --lr-server 0.01"
+# Steps are larger and radii less round than is usual, so that the last bits of an estimate reach the model.
 RUNS = f"""
-zo_hfl zo_hfl {A} {DATA}
-zo_hfl zo_hfl-last* {A} {DATA} --y0 last
-zo_hfl zo_hfl-solutions {A} {DATA} --exchange solutions --x0 pretrained --pretrain-steps 5
-zo_hfl zo_hfl-options {A} {DATA} --bias --samples separate --radius 0.1 --divide participants --mu 1 2 3 4 5
-zo_hfl zo_hfl-data {A} {DATA} --pixels standardize --partition by_client --schedule harmonic:3 --schedule-local sqrt
-zo_hfl zo_hfl-synthetic {A} --data synthetic --synthetic-samples 600 --synthetic-noise 0.1 --kernel numpy
-zo_hfl zo_hfl-features {A} {DATA} --problem features --filters 8 --filter-size 3
-zo_hfl zo_hfl-mlp {A} {DATA} --problem mlp --hidden 8
-zo_hfl zo_hfl-cnn {A} --problem cnn {IMAGES}
-zo_hfl zo_hfl-toy {A} --problem toy {KNOWN}
-zo_hfl zo_hfl-corner {A} --problem corner --m 5
+zo_hfl zo_hfl {ZO} {DATA}
+zo_hfl zo_hfl-last* {ZO} {DATA} --y0 last
+zo_hfl zo_hfl-solutions {ZO} {DATA} --exchange solutions --x0 pretrained --pretrain-steps 5
+zo_hfl zo_hfl-options {ZO} {DATA} --bias --samples separate --radius 0.1 9 9 9 9 --divide participants --mu 1 2 3 4 5
+zo_hfl zo_hfl-data {ZO} {DATA} --pixels standardize --partition by_client --schedule harmonic:3 --schedule-local sqrt
+zo_hfl zo_hfl-synthetic {ZO} --data synthetic --synthetic-samples 600 --synthetic-noise 0.1 --kernel numpy
+zo_hfl zo_hfl-features {ZO} {DATA} --problem features --filters 8 --filter-size 3
+zo_hfl zo_hfl-mlp {ZO} {DATA} --problem mlp --hidden 8
+zo_hfl zo_hfl-cnn {ZO} --problem cnn {IMAGES} --gamma 0.1
+zo_hfl zo_hfl-toy {ZO} --problem toy {KNOWN}
+zo_hfl zo_hfl-corner {ZO} --problem corner --m 5
 zo_hfl fedavg --method fedavg {A} {DATA} --eta-g 0.9 --weights uniform
 zo_hfl fedavg-features --method fedavg {A} {DATA} --problem features --filters 8 --filter-size 3
 zo_hfl fedavg-cnn --method fedavg {A} --problem cnn {IMAGES}
@@ -74,16 +75,16 @@ zo_hfl fedprox --method fedprox {A} {DATA}
 zo_hfl fedprox-mlp --method fedprox {A} {DATA} --problem mlp --hidden 8
 zo_hfl scaffold* --method scaffold {A} {DATA}
 zo_hfl scaffold-I --method scaffold {A} --option I --problem toy {KNOWN}
-zo_hfl server_sgd --method server_sgd --x0 random {DATA}
-zo_hfl server_sgd-toy --method server_sgd --x0 random --problem toy {KNOWN}
+zo_hfl server_sgd --method server_sgd --x0 random --gamma 0.5 {DATA}
+zo_hfl server_sgd-toy --method server_sgd --x0 random --gamma 0.5 --problem toy {KNOWN}
 fedrzo fedrzo_nn* {NN} {DATA} --n-p 2 --x-set ball:2 --K 2000 --probe 3
 fedrzo fedrzo_nn-mlp {NN} {DATA} --problem mlp --hidden 8
 fedrzo fedrzo_nn-cnn {NN} --problem cnn {IMAGES}
 fedrzo fedrzo_nn-bowls {NN} --problem bowls {KNOWN} --estimate central --beta 0.6 --x-set box:-1:1 ball:2 ball:3 all all
 fedrzo fedrzo_nn-max_affine {NN} --problem max_affine {KNOWN} --weights size --schedule sqrt --probe 3
-fedrzo fedrzo_bl* --method fedrzo_bl {BL} {DATA} --gamma 0.004
-fedrzo fedrzo_bl-exact --method fedrzo_bl {BL} {DATA} --lower exact --exact
-fedrzo fedrzo_bl-fedac1 --method fedrzo_bl {BL} {DATA} --problem fair --lower fedac1 --exact --probe 3
+fedrzo fedrzo_bl* --method fedrzo_bl {BL} {DATA}
+fedrzo fedrzo_bl-exact --method fedrzo_bl {BL} {DATA} --gamma 0.002 --lower exact --exact
+fedrzo fedrzo_bl-fedac1 --method fedrzo_bl {BL} {DATA} --problem fair --gamma 1e-4 --lower fedac1 --exact --probe 3
 fedrzo fedrzo_bl-simplex --method fedrzo_bl {BL} {DATA} --problem fair --y-set simplex
 fedrzo fedrzo_bl-softmax --method fedrzo_bl {BL} {DATA} --problem fair_softmax
 fedrzo fedrzo_bl-fedac2 --method fedrzo_bl {BL} --problem bilevel_bowls {KNOWN} --lower fedac2 --exact
@@ -98,8 +99,8 @@ fedrzo fedmspp-bowls --method fedmspp {B} --problem bowls {KNOWN}
 fedrzo scaffnew* --method scaffnew {B} {DATA}
 fedrzo scaffnew-mlp --method scaffnew {B} {DATA} --problem mlp --hidden 8
 fedrzo scaffnew-bowls --method scaffnew {B} --problem bowls {KNOWN}
-heron_sfl heron* {C} --k 2 --n-p 2 --mu 0.01 --augment crop-flip
-heron_sfl heron-seeds* {C} --k 2 --n-p 2 --mu 0.01 --augment crop-flip --uplink seeds
+heron_sfl heron* {C} --k 2 --n-p 2 --mu 0.013 --augment crop-flip
+heron_sfl heron-seeds* {C} --k 2 --n-p 2 --mu 0.013 --augment crop-flip --uplink seeds
 heron_sfl heron-central* {C} --estimate central --distribution gaussian --batchnorm every_pass --head pooled
 heron_sfl heron-average* {C} --state average --server-state per_batch_reset --freeze auxiliary --weights uniform
 heron_sfl sflv1* {C} --method sflv1
@@ -122,12 +123,7 @@ TEXTS = {
 
 @dataclass(frozen=True)
 class Job:
-    """A command: python -m zofl_mpi.MODULE FLAGS.
-
-    Attributes:
-        name: of the files that it makes.
-        stop: end it by SIGUSR1 as soon as it has written a checkpoint.
-    """
+    """A command, python -m zofl_mpi.MODULE FLAGS; with `stop` it ends by SIGUSR1 at its first checkpoint."""
 
     name: str
     module: str
@@ -164,6 +160,12 @@ def texts() -> Iterator[Job]:
         yield from (Job(f"{module}.{k}.text", module, words.split()) for k, words in enumerate(commands))
 
 
+def commands(only: str = "", texts_too: bool = True) -> dict[str, list[Job]]:
+    """{folder: its commands} with that word in their name."""
+    all_of = dict.fromkeys(RANKS, runs) | ({"texts": texts} if texts_too else {})
+    return {place: [job for job in jobs() if only in job.name] for place, jobs in all_of.items()}
+
+
 # --- running them
 
 DRIVER = """
@@ -174,11 +176,9 @@ assert found.startswith(tree + os.sep), f"zofl_mpi would come from {found}, not 
 first = all(os.environ.get(name, "0") == "0" for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"))
 stop = False
 
-
 def heard(event, arguments):
     if stop and event == "os.rename" and str(arguments[1]).endswith(".ckpt.h5"):
         os.kill(os.getpid(), signal.SIGUSR1)
-
 
 sys.addaudithook(heard)
 warnings.filterwarnings("ignore", message=".*found in sys.modules", category=RuntimeWarning)
@@ -221,12 +221,12 @@ def run(tree: Path, folder: Path, jobs: Sequence[Job], ranks: int) -> None:
         with (folder / "said").open("w") as to:
             how |= {"stdout": to, "stderr": to, "start_new_session": True}
             watch(subprocess.Popen([*launcher, sys.executable, "-c", DRIVER, str(tree)], **how), folder)
-        done = statuses(folder)
-        rest = [job for job in rest if job.name not in done]
+        rest = [job for job in rest if job.name not in statuses(folder)]
         if rest:
-            told = " ".join((folder / "said").read_text(errors="replace").split())[-300:]
-            print(f"{folder.name}/{rest[0].name} took its process with it: {told}", file=sys.stderr)
-            (folder / f"{rest[0].name}.txt").touch()
+            text = folder / f"{rest[0].name}.txt"
+            text.touch()
+            told = (text.read_text() or (folder / "said").read_text(errors="replace")).split()
+            print(f"{folder.name}/{text.stem} had to be given up: {' '.join(told)[-200:]}", file=sys.stderr)
             with (folder / "statuses").open("a") as file:
                 print(rest.pop(0).name, "lost", file=file)
 
@@ -272,15 +272,14 @@ def produce(tree: Path, folder: Path, jobs: Mapping[str, Sequence[Job]], before:
 
 def kept(revision: str, folder: Path, jobs: Mapping[str, Sequence[Job]]) -> Path:
     """The results of a revision: those that lie in `folder`, if they are of these jobs, else new ones."""
-    place, wanted = folder / revision, {name: [asdict(job) for job in some] for name, some in jobs.items()}
-    with suppress(FileNotFoundError):
-        found = json.loads((place / "made.json").read_text())
-        if all(job in found.get(name, []) for name, some in wanted.items() for job in some):
-            return place
-    shutil.rmtree(place, ignore_errors=True)
-    with checkout(revision) as tree:
-        produce(tree, place, jobs)
-    (place / "made.json").write_text(json.dumps(wanted))
+    wanted = json.dumps([DRIVER, *(asdict(job) for some in jobs.values() for job in some)])
+    place = folder / f"{revision[:12]}-{zlib.crc32(wanted.encode()):08x}"
+    if not place.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        with checkout(revision) as tree, tempfile.TemporaryDirectory(dir=folder) as beside:
+            produce(tree, Path(beside) / place.name, jobs)
+            with suppress(OSError):  # another process made the same meanwhile
+                (Path(beside) / place.name).rename(place)
     return place
 
 
@@ -368,32 +367,32 @@ def main() -> int:
     parser.add_argument("--no-help", action="store_true", help="leave out the texts")
     parser.add_argument("--no-attributes", action="store_true", help="leave out the attributes of results")
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that processes and worktrees do not outlive it
     try:
-        names = [git("rev-parse", "--verify", f"{name}^{{commit}}") for name in (args.before, args.after) if name]
+        revisions = [git("rev-parse", "--verify", f"{name}^{{commit}}") for name in (args.before, args.after) if name]
     except subprocess.CalledProcessError as error:
         parser.error(error.stderr.strip())
-    jobs = {place: [job for job in runs() if args.only in job.name] for place in RANKS}
-    jobs |= {} if args.no_help else {"texts": [job for job in texts() if args.only in job.name]}
+    jobs = commands(args.only, texts_too=not args.no_help)
     found: dict[str, dict[str, list[str]]] = {}
-    differing = set()
+    differing: dict[tuple[str, str], str] = {}
     with tempfile.TemporaryDirectory() as temporary, ExitStack() as stack:
         folder = (args.keep or Path(temporary)).resolve()
-        before = kept(names[0], folder, jobs)
-        tree = stack.enter_context(checkout(names[1])) if args.after else args.tree.resolve()
-        after = folder / f"after-{names[-1] if args.after else tree.name}"
+        before = kept(revisions[0], folder, commands() if args.keep else jobs)
+        tree = stack.enter_context(checkout(revisions[1])) if args.after else args.tree.resolve()
+        after = folder / f"after-{revisions[-1] if args.after else tree.name}"
         shutil.rmtree(after, ignore_errors=True)
         produce(tree, after, jobs, before)
         for place, job in ((place, job) for place, some in jobs.items() for job in some):
             for kind, what, how in compared(job, before / place, after / place):
                 if kind != "attributes" or not args.no_attributes:
-                    differing.add((place, job.name))
+                    differing[place, job.name] = job.name.rsplit(".", 1)[0]
                     found.setdefault(kind, {}).setdefault(what, []).append(f"{place}/{job.name} {how}".strip())
-    for kind, table in found.items():
-        print(f"\n{kind}: {len(table)} differences")
-        for what, where in table.items():
-            print(f"{what}\n    {', '.join(where[:6])}{f' and {len(where) - 6} more' if len(where) > 6 else ''}")
-    total = sum(map(len, jobs.values()))
-    print(f"\n{total - len(differing)} of {total} runs, continuations and texts are equal")
+    for kind, rows in found.items():
+        print(f"\n{kind}: {len(rows)} differences{', the first 20' if len(rows) > 20 else ''}")
+        for what, where in list(rows.items())[:20]:
+            print(f"{what}\n    {', '.join(where[:4])}{f' and {len(where) - 4} more' if len(where) > 4 else ''}")
+    print("\n" + ", ".join(f"{name} differs in {times}" for name, times in Counter(differing.values()).items()))
+    print(f"{sum(map(len, jobs.values())) - len(differing)} runs, continuations and texts are equal")
     return int(bool(found))
 
 

@@ -1,10 +1,20 @@
 #!/usr/bin/env bash
 # All checks: lint, format, types, the tests (two files at a time), then the MPI tests on 2, 3 and 5 ranks. Ends non-zero
 # if any failed; every step has a time limit, so it never hangs.
+#
+#   bash tests/run.sh            everything
+#   bash tests/run.sh quick      while one develops: lint, format, types, unit and numerics without the slow ones, 3 ranks
+#   bash tests/run.sh foreign    unit and numerics with the kernels of another processor: results differ in rounding, and
+#                                what the tests claim must hold all the same
 set -euo pipefail
 
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
 cd -- "$root"
+what=${1:-all}
+case $what in
+    all | quick | foreign) ;;
+    *) echo "tests/run.sh $what: choose all, quick or foreign" >&2; exit 2 ;;
+esac
 bash jobs/environment.sh test
 # shellcheck disable=SC1091
 . .venv/bin/activate
@@ -27,13 +37,25 @@ check() { # check NAME SECONDS COMMAND...
     summary+=("$(printf '%-16s %4d s  %s' "$name" $((SECONDS - start)) "$verdict")")
 }
 
-check lint 60 ruff check .
-check format 60 ruff format --check .
-check types 300 mypy
-check tests 3600 python -m pytest -n 2 --dist loadfile tests
-for ranks in 2 3 5; do
-    if ! compgen -G 'tests/mpi/test_*.py' >/dev/null; then break; fi
-    check "mpi, $ranks ranks" 300 mpirun -n "$ranks" python -m pytest -q --with-mpi --only-mpi tests/mpi
+tests=(python -m pytest -n 2 --dist loadfile)
+case $what in
+    all) further=("${tests[@]}" tests) ranks=(2 3 5) ;;
+    quick) further=("${tests[@]}" -m 'not slow' tests/unit tests/numerics) ranks=(3) ;;
+    foreign)
+        # OpenBLAS, torch, oneDNN and numba as on older processors; each takes other sums in another order.
+        export OPENBLAS_CORETYPE=Haswell ATEN_CPU_CAPABILITY=default DNNL_MAX_CPU_ISA=SSE41 NUMBA_CPU_NAME=generic
+        further=("${tests[@]}" tests/unit tests/numerics) ranks=()
+        ;;
+esac
+
+if [[ $what != foreign ]]; then
+    check lint 60 ruff check .
+    check format 60 ruff format --check .
+    check types 300 mypy
+fi
+check tests 3600 "${further[@]}"
+for n in "${ranks[@]}"; do
+    check "mpi, $n ranks" 300 mpirun -n "$n" python -m pytest -q --with-mpi --only-mpi tests/mpi
 done
 
 printf '\n== summary (%d s)\n' "$SECONDS"

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.conftest import ROOT, Completed, run_process
+from tests.analysis.made import refused
+from tests.conftest import ROOT, run_process
 from zofl_mpi.run import records
-
-
-def draw(*words: object) -> Completed:
-    return run_process([sys.executable, str(ROOT / "analysis/a_run.py"), *map(str, words)])
 
 
 @pytest.mark.parametrize("columns", [("test_accuracy", "test_loss"), ("objective",), ()])
@@ -22,16 +20,17 @@ def test_the_figure_of_a_run_is_drawn_also_while_it_runs(tmp_path: Path, columns
     for r in range(3):
         row = {"round": r + 1.0, **{name: 0.5 for name in columns if r != 1}}
         recorder.append(row, steps=["solve"], bytes_up=np.full((1, 2), 8), seconds_compute=0.5)
-    found = draw(tmp_path / "a.h5")
+    found = run_process([sys.executable, str(ROOT / "analysis/a_run.py"), str(tmp_path / "a.h5")])
     assert found.returncode == 0, found.stderr
     assert found.stdout.strip() == str(tmp_path / "a.png")
     assert (tmp_path / "a.png").stat().st_size > 10_000
     assert (tmp_path / "a.pdf").read_bytes().startswith(b"%PDF")
 
 
-def test_a_result_that_cannot_be_drawn_is_one_sentence(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "sentence"), [("new", "has no finished round yet"), ("none", "there is no file")])
+def test_a_result_that_cannot_be_drawn_is_one_sentence(
+    tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str], name: str, sentence: str
+) -> None:
     records.Recorder.create(tmp_path / "new.h5", attrs={}, m=2, ranks=1, rounds=9).close()
-    for name, sentence in (("new.h5", "has no finished round yet"), ("none.h5", "there is no file")):
-        found = draw(tmp_path / name)
-        assert found.returncode == 2
-        assert found.stderr.startswith("a_run: ") and sentence in found.stderr and found.stderr.count("\n") == 1
+    (line,) = refused(script("a_run").main, [str(tmp_path / f"{name}.h5")], capsys)
+    assert line.startswith("a_run: ") and sentence in line

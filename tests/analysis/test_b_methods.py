@@ -69,7 +69,11 @@ def test_the_best_step_is_that_of_the_lowest_nonsmooth_objective(
     for row in rows:
         steps = means[row["method"], row["rectifier"]]
         assert row["best"] == str(row["step"] == min(steps, key=lambda step: steps[step]))
+        first, *_, last = [*steps, *steps] if len(steps) == 1 else steps
+        at_end = first != last and row["step"] in (first, last)
+        assert row["at_edge"] == ("step" if row["best"] == "True" and at_end else "")
     assert told.out.split("Each method")[0].count(" *") == len(means) + 1  # the title says what the star means
+    assert told.out.count(" *!") == sum(row["at_edge"] == "step" for row in rows) > 0
 
 
 def test_the_evaluations_are_those_of_the_local_steps(made: Grids, script: Any) -> None:

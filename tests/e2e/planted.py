@@ -1,8 +1,8 @@
 """ZO-HFL with a fault planted in it, for `--method planted:Planted`: the environment says which, in which round.
 
 PLANT = raise, system_exit, nan or kill_client (in client 3's step), kill_server, raise_server, exit_server, unread (a
-question), foreign (another object's step), fill (the disk), vanish (the result), plan (fails on rank 1 only), slow.
-Ranks may be processes or threads (`tests.threads`).
+question), foreign (another object's step), fill (the disk), vanish (the result), slow. Ranks may be
+processes or threads (`tests.threads`); among these also kernel: rank 1 has none.
 """
 
 from __future__ import annotations
@@ -64,10 +64,11 @@ class Planted(ZOHFL):
                 _fill(Path(os.environ["PLANT_FOLDER"]))
         return super().round(state, r, clients)
 
-    def plan(self, rounds: int) -> Any:
-        if plant() == "plan" and threading.current_thread().name == "rank 1":
-            raise UserError("planted in the plan of one rank")
-        return super().plan(rounds)
+    @property
+    def kernel(self) -> str:
+        if plant() == "kernel" and threading.current_thread().name == "rank 1":
+            raise UserError("planted on one rank")
+        return super().kernel
 
 
 def _fill(folder: Path) -> None:

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from tests.conftest import Completed, run_process
+from tests.launch import launch
 from zofl_mpi.data.published import IDX_FILES
 from zofl_mpi.run import cli, device, records
 
-COMMAND = ["-m", "zofl_mpi.zo_hfl"]
+FAMILY = "zofl_mpi.zo_hfl"
 TINY = ["--rounds", "1", "--tau", "1", "--quiet"]
 
 
@@ -41,7 +42,7 @@ def refused(capsys: pytest.CaptureFixture[str], here: Path) -> Callable[..., str
     def run(*arguments: object) -> str:
         before = set(here.glob("*.h5"))
         with pytest.raises(SystemExit) as caught:
-            cli.main("zofl_mpi.zo_hfl", [*TINY, *map(str, arguments)])
+            cli.main(FAMILY, [*TINY, *map(str, arguments)])
         told = capsys.readouterr()
         assert caught.value.code == 2, told
         assert told.out == ""
@@ -54,20 +55,18 @@ def refused(capsys: pytest.CaptureFixture[str], here: Path) -> Callable[..., str
 # --- as a process, alone and under mpirun
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--bta", "0.5"], "unknown flag --bta; the nearest is --beta; --help lists all"),
-        (["--beta", "1.5"], "--beta 1.5: must be a fraction of the clients, above 0 and at most 1"),
-        (["--data", "none.npz"], "--data none.npz: there is no such file"),
-    ],
-)
+WRONG = {
+    "--bta 0.5": "unknown flag --bta; the nearest is --beta; --help lists all",
+    "--beta 1.5": "--beta 1.5: must be a fraction of the clients, above 0 and at most 1",
+    "--data none.npz": "--data none.npz: there is no such file",
+}
+
+
 @pytest.mark.parametrize("ranks", [0, 3])
-def test_a_process_ends_with_status_2_and_one_line(
-    mpirun: Callable[..., Completed], here: Path, ranks: int, arguments: list[str], words: str
-) -> None:
+def test_a_process_ends_with_status_2_and_one_line(mpirun: Callable[..., Completed], here: Path, ranks: int) -> None:
     """Under mpirun only rank 0 speaks; what mpirun itself adds about the status does not count."""
-    done = mpirun(ranks, *COMMAND, *TINY, *arguments, cwd=here)
+    arguments, words = next(iter(WRONG.items()))
+    done = mpirun(ranks, "-m", FAMILY, *TINY, *arguments.split(), cwd=here)
     own = [line for line in done.stderr.splitlines(keepends=True) if line.startswith("zofl_mpi")]
     assert done.returncode == 2 and done.stdout.strip() == ""
     assert one_line("".join(own) if ranks else done.stderr).startswith(words)
@@ -75,10 +74,19 @@ def test_a_process_ends_with_status_2_and_one_line(
     assert list(here.glob("*.h5")) == []
 
 
+@pytest.mark.parametrize("ranks", [0, 3])
+def test_all_ranks_end_with_status_2_and_rank_0_speaks(here: Path, ranks: int) -> None:
+    ended = launch(ranks, [(FAMILY, [*TINY, *arguments.split()]) for arguments in WRONG])
+    for one, words in zip(ended, WRONG.values(), strict=True):
+        assert one.status == 2 and one.stdout == ""
+        assert one_line(one.stderr).startswith(words)
+    assert list(here.glob("*.h5")) == []
+
+
 def test_singletons_in_place_of_ranks_are_refused_with_the_remedy(here: Path) -> None:
     """A launcher of another MPI starts N processes that do not see each other: rank 0 of them speaks."""
     for rank, lines in (("0", 1), ("2", 0)):
-        done = run_process([sys.executable, *COMMAND, *TINY], cwd=here, env={"PMI_SIZE": "4", "PMI_RANK": rank})
+        done = run_process([sys.executable, "-m", FAMILY, *TINY], cwd=here, env={"PMI_SIZE": "4", "PMI_RANK": rank})
         assert done.returncode == 2, done.stderr
         assert len(done.stderr.splitlines()) == lines
         if lines:
@@ -234,7 +242,7 @@ def test_an_existing_result_is_not_overwritten_unless_forced(refused: Callable[.
     assert refused("--out", out) == f"--out {out} exists: choose another name or add --force"
     assert out.read_text() == "mine"
     with pytest.raises(SystemExit) as caught:
-        cli.main("zofl_mpi.zo_hfl", [*TINY, "--out", str(out), "--force"])
+        cli.main(FAMILY, [*TINY, "--out", str(out), "--force"])
     assert not caught.value.code and records.load(out).length == 1
 
 
@@ -343,6 +351,6 @@ def test_good_files_are_run(here: Path) -> None:
     np.savez(here / "own.npz", x=X, y=Y)
     for data, m in (("mnist", 2), ("own.npz", 2)):
         with pytest.raises(SystemExit) as caught:
-            cli.main("zofl_mpi.zo_hfl", [*TINY, "--data", data, "--data-dir", str(here), "--m", str(m)])
+            cli.main(FAMILY, [*TINY, "--data", data, "--data-dir", str(here), "--m", str(m)])
         assert not caught.value.code
     assert sorted(path.name for path in here.glob("zo_hfl-*s1.h5")) == ["zo_hfl-mnist-s1.h5", "zo_hfl-own-s1.h5"]

@@ -170,9 +170,9 @@ def test_an_unread_question_is_a_mistake_in_one_process_too(run_here: Run, tmp_p
 
 
 def test_a_mistake_on_one_rank_before_the_rounds_ends_all(run_here: Run, tmp_path: Path) -> None:
-    done = run_here(3, *RUN, "--out", tmp_path / "run.h5", kind="plan")
+    done = run_here(3, *RUN, "--out", tmp_path / "run.h5", kind="kernel")
     assert done.returncode == 2
-    assert "planted in the plan of one rank (rank 1 on" in done.stderr
+    assert "planted on one rank (rank 1 on" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -11,6 +11,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,7 @@ from tests.agreement import differences
 from tests.conftest import Completed, environment, run_process
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import grid, records
+from zofl_mpi.run.grid import __main__
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-m", "zofl_mpi.run.grid", "toy.toml"]
@@ -51,9 +54,17 @@ def runner(*words: object) -> Completed:
     return run_process([*COMMAND, *map(str, words)], timeout=100)
 
 
+def inside(*words: object) -> Completed:
+    """A command that starts no run, in this process."""
+    out, err = StringIO(), StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        status = __main__.main(["toy.toml", *map(str, words)])
+    return Completed([*map(str, words)], status, out.getvalue(), err.getvalue(), 0.0)
+
+
 def refused(*words: object) -> str:
     """The sentence of a command that is refused."""
-    done = runner(*words)
+    done = inside(*words)
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.startswith("zofl_mpi: ") and done.stderr.count("\n") == 1, done.stderr
     return done.stderr.removeprefix("zofl_mpi: ").rstrip()
@@ -113,7 +124,7 @@ def test_a_grid_is_listed_run_and_then_done(here: Path) -> None:
     again = runner("--run")
     assert again.returncode == 0 and again.stdout == "4 runs: 4 finished before\n"
     assert {path: path.stat().st_mtime_ns for path in Path("out").glob("*.h5")} == kept
-    assert runner().stdout.splitlines()[-1] == "4 runs: 4 finished, 0 to resume, 0 to do"
+    assert inside().stdout.splitlines()[-1] == "4 runs: 4 finished, 0 to resume, 0 to do"
 
 
 def test_ranks_and_launcher_change_no_bit(mpirun: Callable[..., Completed]) -> None:
@@ -130,7 +141,7 @@ def test_ranks_and_launcher_change_no_bit(mpirun: Callable[..., Completed]) -> N
 def test_a_longer_grid_continues_and_what_differs_is_left_alone(here: Path) -> None:
     assert runner("--run", "--only", "cell=all").returncode == 0
     (here / "toy.toml").write_text(TOY.replace("rounds = 6", "rounds = 9"))
-    assert runner("--only", "cell=all").stdout.splitlines()[-1] == "2 runs: 0 finished, 2 to resume, 0 to do"
+    assert inside("--only", "cell=all").stdout.splitlines()[-1] == "2 runs: 0 finished, 2 to resume, 0 to do"
     assert runner("--run", "--index", 1).returncode == 0
     whole = runner("--run", "--index", 1, "--results", "whole")
     assert whole.returncode == 0 and rounds("out/1-all.h5") == 9
@@ -145,7 +156,7 @@ def test_a_longer_grid_continues_and_what_differs_is_left_alone(here: Path) -> N
         "remove it or give another --results",
         "1 run: 1 failed",
     ]
-    listed = runner("--only", "cell=all", "--only", "seed=2").stdout.splitlines()
+    listed = inside("--only", "cell=all", "--only", "seed=2").stdout.splitlines()
     assert listed[0].startswith("3  other ") and listed[1].startswith("2-all: result of another configuration")
     assert listed[2] == "1 run: 0 finished, 0 to resume, 0 to do, 1 in the way"
 
@@ -207,8 +218,8 @@ def test_what_died_before_its_first_checkpoint_begins_anew(here: Path) -> None:
         os.kill(own[0], signal.SIGKILL)
         told = process.communicate(timeout=30)[0]
     assert process.returncode == 137 and "failed: 1-all: exit status 137" in told
-    assert runner("--only", "cell=all").stdout.splitlines()[1].startswith("3  missing")
-    listed = runner("--only", "cell=all", "--only", "seed=1").stdout.splitlines()
+    assert inside("--only", "cell=all").stdout.splitlines()[1].startswith("3  missing")
+    listed = inside("--only", "cell=all", "--only", "seed=1").stdout.splitlines()
     assert listed[0].startswith("1  begun ") and listed[0].endswith("--out out/1-all.h5 --force")
     (here / "toy.toml").write_text(TOY.replace("rounds = 6", "rounds = 7\nschedule-h = 'constant'"))
     assert runner("--index", 1).returncode == 0 and rounds("out/1-all.h5") == 7
@@ -221,7 +232,7 @@ def test_a_run_outlives_its_grid_runner_and_nobody_begins_it_again(here: Path) -
         (own,) = children(process.pid)
         process.kill()
     try:
-        assert runner("--only", "seed=1").stdout.splitlines()[1].startswith("1  running ")
+        assert inside("--only", "seed=1").stdout.splitlines()[1].startswith("1  running ")
         other = runner("--index", 1)
         assert other.returncode == 0 and other.stdout.splitlines()[-1] == "1 run: 1 running elsewhere"
     finally:
@@ -238,7 +249,7 @@ def test_two_grid_runners_share_the_work(here: Path) -> None:
     assert one.returncode == two.returncode == 0, told
     assert [log.read_text().count("$ ") for log in Path("out").glob("*.log")] == [1] * 4
     assert sum(": done, " in line for text in told for line in text.splitlines()) == 4
-    assert runner().stdout.splitlines()[-1] == "4 runs: 4 finished, 0 to resume, 0 to do"
+    assert inside().stdout.splitlines()[-1] == "4 runs: 4 finished, 0 to resume, 0 to do"
 
 
 def children(pid: int) -> list[int]:
@@ -278,10 +289,10 @@ def test_a_wrong_file_is_told_in_one_sentence(here: Path) -> None:
 
 def test_the_data_s_folder_is_given_to_every_run_and_is_no_other_configuration(here: Path) -> None:
     (here / "toy.toml").write_text(TOY.replace('"toy"', '"softmax"'))
-    lines = runner("--data-dir", "some where").stdout.splitlines()
+    lines = inside("--data-dir", "some where").stdout.splitlines()
     assert [line.count("--data-dir 'some where'") for line in lines] == [1, 1, 1, 1, 0]
     assert runner("--index", 0).returncode == 0
-    assert runner("--data-dir", "there").stdout.splitlines()[0].startswith("0  finished ")
+    assert inside("--data-dir", "there").stdout.splitlines()[0].startswith("0  finished ")
 
 
 def test_a_reader_who_leaves_gets_no_traceback(here: Path) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 
@@ -105,6 +106,23 @@ def test_a_run_that_was_interrupted_goes_on_on_other_ranks_to_the_bit(
     assert differences(three, half) != []
     assert differences(three, part) == []
     assert records.load(part).attrs["status"] == "done"
+
+
+def test_a_run_whose_directions_were_drawn_otherwise_is_not_continued(capsys: pytest.CaptureFixture[str]) -> None:
+    """Even where its modules begin alike: the kernel tells. The exact gradient has no directions. Mutation: no name."""
+    for estimate in ("one-sided", "exact"):
+        out = Path(f"{estimate}.h5")
+        assert here(FAMILY, *command("heron", 1, out), "--estimate", estimate) == 0
+        with h5py.File(out, "r+") as file:
+            kernel, file.attrs["kernel"] = file.attrs["kernel"], "torch cpu"
+        if estimate == "exact":
+            assert kernel == "torch cpu"
+            continue
+        capsys.readouterr()
+        assert here(FAMILY, "--resume", out, "--rounds", "2", "--quiet") == 2
+        told = capsys.readouterr().err
+        assert told.count("\n") == 1 and "its kernel was torch cpu, here it is torch cpu, directions from whole" in told
+        assert "continue with the version of zofl_mpi" in told
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -309,7 +327,7 @@ def test_an_own_split_that_does_not_do_is_told_in_a_sentence(
         ("--lr-server nan", "--lr-server nan: must be a step size, at least 0"),
         ("--order random", "--order random: must be one of interleave, client_major"),
         ("--method sflv1 --k 2", "--k 2: must be 1: the server answers every mini-batch"),
-        ("--method sflv2 --mu 1", "unknown flag --mu"),
+        ("--method sflv2 --mu 1", "--mu is no flag of this method on this problem; it belongs to --method heron"),
         ("--method fsl_sage --freeze client", "--freeze client: must be none"),
         ("--method fsl_sage --l 0", "--l 0: must be a whole number, at least 1"),
         ("--method fsl_sage --stages 1 1 1 1 --buffer 1", "--buffer 1: must be at least 2: BatchNorm"),

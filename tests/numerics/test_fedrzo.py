@@ -88,11 +88,16 @@ def framed(monkeypatch: pytest.MonkeyPatch) -> Array:
 # --- Algorithm 1
 
 
+def one_sided(F: Any, x: Array, v: Array, mu: float) -> Array:
+    """n / mu (F(x + mu v) - F(x)) v."""
+    return zo.estimate(F(x + mu * v) - F(x), v, mu)
+
+
 def estimates(setting: Setting, i: int, r: int, H: int, x: Array, central: bool, n_p: int = 1, batch: int = 2) -> Any:
     """(x, k) -> client i's estimate in step k of round r, which must be asked for in order."""
     generator, data = setting.streams(Purpose.DIRECTION, r=r, i=i), setting.data[i]
     batches = setting.streams(Purpose.BATCH, r=r, i=i).integers(len(data), size=(H, batch))
-    one = zo.central if central else zo.one_sided
+    one = zo.central if central else one_sided
 
     def estimate(x: Array, k: int) -> Array:
         def loss(z: Array) -> float:

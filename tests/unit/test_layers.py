@@ -46,7 +46,6 @@ TORCH_AT_TOP = (
     "problems/module.py",
     "problems/network.py",
     "problems/split.py",
-    "problems/split_resnet.py",
     "numerics/spectrum.py",
     "rounds/split/hessian.py",
     "rounds/split/measured.py",

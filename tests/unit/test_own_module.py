@@ -110,6 +110,7 @@ def test_a_continuation_with_another_network_is_refused(
     written(name=name, **later)
     sentence = refused(capsys, "--resume", "a.h5", "--method", "fedavg", "--problem", f"{name}:Net", "--rounds", 3)
     assert "data or network are not those that the run began with" in sentence
+    assert "another version of zofl_mpi or torch began it otherwise" in sentence
 
 
 def test_constants_that_differ_between_ranks_are_refused(

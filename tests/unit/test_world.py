@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import re
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from zofl_mpi.errors import UserError
 from zofl_mpi.run.launch import connect, speaks_first
+from zofl_mpi.run.mpi.world import MPIWorld
 from zofl_mpi.run.world import SingleProcess, agree, launched, refuse_singletons, together
 
 
@@ -132,3 +134,33 @@ def test_alone_shares_collects_and_aborts_by_itself(capsys: pytest.CaptureFixtur
         alone.abort("zofl_mpi: why\n\n")
     assert caught.value.code == 1
     assert capsys.readouterr().err == "zofl_mpi: why\n"
+
+
+class Aborting:
+    """A communicator of three ranks that only keeps the statuses it is ended with."""
+
+    rank, size = 1, 3
+
+    def __init__(self) -> None:
+        self.statuses: list[int] = []
+
+    def Abort(self, status: int) -> None:
+        self.statuses.append(status)
+
+
+def test_an_exception_in_a_thread_ends_all_ranks_and_is_told_with_its_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    comm = Aborting()
+    monkeypatch.setattr(threading, "excepthook", MPIWorld(comm, comm, "fake")._abort_for_thread)
+
+    def fail() -> None:
+        raise ArithmeticError("in a thread")
+
+    thread = threading.Thread(target=fail)
+    thread.start()
+    thread.join()
+    assert comm.statuses == [1]
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "zofl_mpi: rank 1 failed in its communication thread:"
+    assert lines[-1] == "ArithmeticError: in a thread" and any("in fail" in line for line in lines)

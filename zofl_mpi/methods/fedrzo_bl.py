@@ -139,6 +139,8 @@ class FedRZOBL:
         unequal = len({len(data) for data in self.setting.data}) > 1
         if self.exact and unequal and self.solver.weights() is not None:
             raise UserError("--exact: the exact solution counts all h_i alike, --sampling size by their samples")
+        if self.solver.lower != "exact":
+            self.solver.schedule(self.local.start(), 0)  # refuses a step that the solver cannot take
 
     @property
     def problem(self) -> Bilevel:

@@ -189,8 +189,8 @@ class HERON:
 
     @property
     def kernel(self) -> str:
-        """What computes a step, for the record."""
-        return self.training.kernel
+        """What computes a step, and how directions are drawn, for the record."""
+        return self.training.kernel + ("" if self.estimate == "exact" else ", directions from whole states")
 
     @property
     def local_step(self) -> LocalStep:

@@ -1,10 +1,10 @@
-"""Small torch modules to go with `Network`."""
+"""Torch modules that problems are made of: an MLP, a small CNN, the blocks of a ResNet."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from math import prod
+from math import gcd, prod
 from typing import cast, final
 
 from torch import Tensor, nn
@@ -64,3 +64,33 @@ class CNN(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """(B, C) logits."""
         return cast(Tensor, self.layers(inputs))
+
+
+Norm = Callable[[int], nn.Module]
+"""A normalising module, from the number of channels."""
+
+
+def group_norm(channels: int) -> nn.Module:
+    """GroupNorm of 16 channels a group. Wu, He, "Group Normalization", ECCV 2018."""
+    return nn.GroupNorm(gcd(channels, max(1, channels // 16)), channels)
+
+
+@final
+class BasicBlock(nn.Module):
+    """Two normalised 3x3 convolutions, and a shortcut: a 1x1 convolution where the shape changes."""
+
+    def __init__(self, channels: int, out: int, stride: int, norm: Norm = nn.BatchNorm2d) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, out, 3, stride, 1, bias=False)
+        self.norm1 = norm(out)
+        self.conv2 = nn.Conv2d(out, out, 3, 1, 1, bias=False)
+        self.norm2 = norm(out)
+        self.relu = nn.ReLU(inplace=True)  # a map less in memory
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or channels != out:
+            self.shortcut = nn.Sequential(nn.Conv2d(channels, out, 1, stride, bias=False), norm(out))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm2(self.conv2(self.relu(self.norm1(self.conv1(x)))))
+        y += self.shortcut(x)
+        return self.relu(y)  # type: ignore[no-any-return]

@@ -25,6 +25,7 @@ from zofl_mpi.problems.module import Function, copy_of
 from zofl_mpi.problems.sums import QUIET, blocks, class_weights, demand_floats, positions_of
 from zofl_mpi.problems.terms import Personalised, Terms
 from zofl_mpi.run.fields import given
+from zofl_mpi.run.streams import seed_torch
 
 T = TypeVar("T")
 BLOCK = 256  # samples that are looked at together when all data are
@@ -195,7 +196,7 @@ def seeded(factory: Callable[[], T], generator: np.random.Generator) -> T:
     torch's own generator is left as it was.
     """
     with torch.random.fork_rng(devices=()):
-        torch.default_generator.manual_seed(int(generator.integers(2**63)))
+        seed_torch(torch.default_generator, generator)
         return factory()
 
 

@@ -7,56 +7,27 @@ head Linear(65536, 10), 11,173,962 in the whole network, a smashed sample of 64 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, final
-
-from torch import Tensor, nn
+from typing import TYPE_CHECKING, Literal, final
 
 from zofl_mpi.errors import UserError, demand
 
-Norm = Callable[[int], nn.Module]
-"""A normalising module, from the number of channels."""
-
-
-def _groups(channels: int) -> nn.Module:
-    """GroupNorm of 16 channels a group. Wu, He, "Group Normalization", ECCV 2018."""
-    return nn.GroupNorm(math.gcd(channels, max(1, channels // 16)), channels)
-
-
-@final
-class BasicBlock(nn.Module):
-    """Two normalised 3x3 convolutions, and a shortcut: a 1x1 convolution where the shape changes."""
-
-    def __init__(self, channels: int, out: int, stride: int, norm: Norm = nn.BatchNorm2d) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(channels, out, 3, stride, 1, bias=False)
-        self.norm1 = norm(out)
-        self.conv2 = nn.Conv2d(out, out, 3, 1, 1, bias=False)
-        self.norm2 = norm(out)
-        self.relu = nn.ReLU(inplace=True)  # a map less in memory
-        self.shortcut: nn.Module = nn.Identity()
-        if stride != 1 or channels != out:
-            self.shortcut = nn.Sequential(nn.Conv2d(channels, out, 1, stride, bias=False), norm(out))
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.norm2(self.conv2(self.relu(self.norm1(self.conv1(x)))))
-        y += self.shortcut(x)
-        return self.relu(y)  # type: ignore[no-any-return]
+if TYPE_CHECKING:
+    from torch import nn
 
 
 @final
 @dataclass(frozen=True)
 class ResNet:
-    """The network before it is cut.
+    """The network before it is cut; with width 64 it is ResNet-18. A stage has twice the channels of the one before.
 
     Attributes:
-        width: channels of the first stage; 64 is ResNet-18.
-        stages: basic blocks of each stage, of width, 2 width, 4 width, ... channels.
-        cut: basic blocks at the client: 1 is [C]'s "Client Size 1", 3 its "Client Size 2".
-        head: auxiliary head: linear (on all of the smashed numbers) or pooled (on each channel's mean).
-        norm: batch, or group: GroupNorm of 16 channels a group, where samples and clients share nothing.
+        width: channels of the first stage.
+        stages: basic blocks of each stage.
+        cut: basic blocks at the client: 1 is the paper's Client Size 1, 3 its Client Size 2.
+        head: auxiliary head: linear (on all smashed numbers) or pooled (on each channel's mean).
+        norm: batch (BatchNorm), or group (GroupNorm of 16 channels a group: no statistics of other samples).
     """
 
     width: int = 64
@@ -79,6 +50,10 @@ class ResNet:
         Raises:
             UserError: inputs that are no images, or too small for so many stages.
         """
+        from torch import nn
+
+        from zofl_mpi.problems.models import BasicBlock, Norm, group_norm
+
         if len(shape) != 3:
             raise UserError(f"--problem split_resnet: inputs of {shape[0]} numbers are no square images")
         channels, height, width = shape
@@ -87,7 +62,7 @@ class ResNet:
             raise UserError(
                 f"--stages: {len(self.stages)} stages need images of at least {least} pixels a side, not {height}"
             )
-        norm: Norm = nn.BatchNorm2d if self.norm == "batch" else _groups
+        norm: Norm = nn.BatchNorm2d if self.norm == "batch" else group_norm
         stem = nn.Sequential(
             nn.Conv2d(channels, self.width, 3, 1, 1, bias=False), norm(self.width), nn.ReLU(inplace=True)
         )

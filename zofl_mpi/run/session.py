@@ -158,12 +158,18 @@ def check_same_run(
         raise UserError(f"--resume {source}: its checkpoint is of another run; one of the two files was replaced")
     if before.get("data") != now["data"]:
         told = f"({before.get('data')} then, {now['data']} now)"
+        data = [str(attrs.get("data")).split(", network ")[0] for attrs in (before, now)]
+        if data[0] == data[1]:  # the network alone is another
+            told += (
+                ": where the module is the same, another version of zofl_mpi or torch began it otherwise; continue "
+                "with those of the result's attributes git_commit and versions"
+            )
         raise UserError(f"--resume {source}: data or network are not those that the run began with {told}")
     if before.get("kernel") != now["kernel"]:
         raise UserError(
-            f"--resume {source}: its kernel was {before.get('kernel')}, here it is {now['kernel']}, which rounds "
-            "differently: continue in an environment like the first one (is numba installed?), or name it by --kernel, "
-            "or for a network by --convolution"
+            f"--resume {source}: its kernel was {before.get('kernel')}, here it is {now['kernel']}, which gives "
+            "other bits: continue with the version of zofl_mpi and in an environment like the first ones (is numba "
+            "installed?), or name it by --kernel, or for a network by --convolution"
         )
     blas = [", ".join(sorted(set(words))) for words in (json.loads(before["blas"]), now["blas"])]
     if blas[0] != blas[1]:

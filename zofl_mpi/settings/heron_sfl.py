@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, final
+from typing import Any, final
 
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Split
+from zofl_mpi.problems.split_resnet import ResNet
+from zofl_mpi.run.fields import part
 from zofl_mpi.run.flags import with_defaults
 from zofl_mpi.run.setting import Setting
 from zofl_mpi.run.streams import Purpose
@@ -23,23 +25,15 @@ Factory = Callable[[Site, tuple[int, ...], int], tuple[Any, Any, Any]]
 
 @final
 @dataclass(frozen=True)
-class ResNetModel:
+class ResNetFlags:
     """ResNet-18 for small images, cut in two, and an auxiliary head; the defaults are [C]'s.
 
     Attributes:
-        width: channels of the first stage.
-        stages: basic blocks of each stage.
-        cut: basic blocks at the client: 1 is the paper's Client Size 1, 3 its Client Size 2.
-        head: auxiliary head: linear (on all smashed numbers) or pooled (on each channel's mean).
-        norm: batch (BatchNorm), or group (GroupNorm of 16 channels a group: no statistics of other samples).
+        network: before it is cut.
         bf16: forward passes in bfloat16; losses and their differences in float32 or better.
     """
 
-    width: int = 64
-    stages: tuple[int, ...] = (2, 2, 2, 2)
-    cut: int = 1
-    head: Literal["linear", "pooled"] = "linear"
-    norm: Literal["batch", "group"] = "batch"
+    network: ResNet = part()
     bf16: bool = False
 
 
@@ -63,10 +57,7 @@ def _split(factory: Factory) -> Callable[[Site], Setting[Any]]:
 
 
 def _resnet(site: Site, shape: tuple[int, ...], classes: int) -> tuple[Any, Any, Any]:
-    from zofl_mpi.problems.split_resnet import ResNet
-
-    model = site.group(ResNetModel)
-    return ResNet(model.width, model.stages, model.cut, model.head, model.norm).parts(shape, classes)
+    return site.group(ResNetFlags).network.parts(shape, classes)
 
 
 def own_split(name: str, cls: type[Any]) -> Choice:
@@ -87,8 +78,8 @@ def _own(name: str, cls: type[Any], site: Site, shape: tuple[int, ...], classes:
             f"--problem {name}: {cls.__name__}({shape}, {classes}) must have client, auxiliary and server: "
             f"{type(exc).__name__}: {exc}"
         ) from exc
-    for part, module in parts.items():
-        _check_module(f"--problem {name}: the {part} part", module)
+    for which, module in parts.items():
+        _check_module(f"--problem {name}: the {which} part", module)
     return parts["client"], parts["auxiliary"], parts["server"]
 
 
@@ -107,5 +98,5 @@ def _check_module(what: str, module: Any) -> None:
 
 
 PROBLEMS = {
-    "split_resnet": Choice({"data": ClientSamples, "problem": ResNetModel}, _split(_resnet), {"Split": {}}, gpu=True)
+    "split_resnet": Choice({"data": ClientSamples, "problem": ResNetFlags}, _split(_resnet), {"Split": {}}, gpu=True)
 }

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from zofl_mpi.rounds.split.messages import Model, Trained
 from zofl_mpi.rounds.split.training import Training
 from zofl_mpi.run.clients import Client
-from zofl_mpi.run.streams import Purpose
+from zofl_mpi.run.streams import Purpose, seed_torch
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -157,14 +157,15 @@ class LocalSteps:
 
 
 def drawn(seed: np.random.Generator, like: Tensor, count: int, distribution: str) -> Iterator[Tensor]:
-    """`count` directions u (d,) of the dtype of `like` (d,), by a generator of its device.
+    """Yields `count` directions u (d,) of the dtype of `like` (d,), drawn by a generator of its device.
 
     Args:
+        seed: the whole state of that generator follows from it.
         distribution: see `HERON`.
     """
     import torch
 
-    generator = torch.Generator(like.device).manual_seed(int(seed.integers(2**63)))
+    generator = seed_torch(torch.Generator(like.device), seed)
     d = like.numel()
     for _ in range(count):
         u = torch.randn(d, generator=generator, device=like.device, dtype=like.dtype)

@@ -1,0 +1,37 @@
+"""Whether a best step lies inside the steps that were tried, or at an edge, where a better one may lie beyond."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from shared.groups import Group
+from shared.wording import paragraph
+
+MARK = "!"
+"""Of a best step at an edge, in tables."""
+
+
+def at_edge(best: Group, tried: Sequence[Group], axes: Mapping[str, Sequence[str]]) -> list[str]:
+    """The axes along which a best step is the first or the last that was tried.
+
+    Args:
+        tried: groups with results of the same method and place, the best among them.
+        axes: {axis of steps: its entries in the order of their size}.
+    """
+    return [axis for axis, order in axes.items() if _ends_at(best, tried, axis, order, [a for a in axes if a != axis])]
+
+
+def _ends_at(best: Group, tried: Sequence[Group], axis: str, order: Sequence[str], others: Sequence[str]) -> bool:
+    """Whether, with the entries on the other axes as they are, nothing was tried on one side of the best."""
+    if len({group.where.get(axis) for group in tried}) < 2:  # not tuned
+        return False
+    line = [g for g in tried if all(g.where.get(other) == best.where.get(other) for other in others)]
+    places = [order.index(group.where[axis]) for group in line]
+    return order.index(best.where[axis]) in (min(places), max(places))
+
+
+def told(names: Sequence[str]) -> str:
+    """A line that names the best steps at an edge."""
+    if not names:
+        return "Every best step has smaller and larger ones beside it in the grid."
+    return paragraph(f"{MARK} at an edge of the grid, a better step may lie beyond: {', '.join(names)}.")

@@ -1,0 +1,508 @@
+"""What the READMEs quote of the kept tables: sentences with # for each number, and the numbers from the tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from tests.analysis.tables import column, number, printed, rows
+
+RESULTS, FRONT, METHODS = "analysis/results/README.md", "README.md", "zofl_mpi/methods/README.md"
+
+
+@dataclass(frozen=True)
+class Quote:
+    """Words of a text, with # in place of every number that is compared.
+
+    Attributes:
+        words: as they stand in the text once, but for breaks of lines.
+        numbers: what the text must say, to the digits that it gives.
+        text: the file, from the root of the checkout.
+    """
+
+    words: str
+    numbers: Sequence[float]
+    text: str = RESULTS
+
+
+def ends(values: Iterable[float]) -> list[float]:
+    """The smallest and the largest."""
+    found = list(values)
+    return [min(found), max(found)]
+
+
+def flat(parts: Iterable[Iterable[float]]) -> list[float]:
+    """All numbers one behind the other."""
+    return list(chain.from_iterable(parts))
+
+
+# --- [A]
+
+CELLS = ("a1000-b0.9", "a1-b0.5", "a0.1-b0.1")
+ROWS = {
+    "FedAvg": "fedavg",
+    "FedProx": "fedprox",
+    "SCAFFOLD": "scaffold",
+    "ZO-HFL": "zo_hfl",
+    "server SGD": "server_sgd",
+    "FedAvg + ZO-HFL's server step": "fedavg+server",
+}
+PRINTED = ("fedavg", "fedprox", "scaffold", "zo_hfl")
+MEAN, SD, PAPER = "accuracy_mean_percent", "accuracy_sd_percent", "paper_percent"
+
+
+def of_table1(method: str) -> Iterator[float]:
+    """Mean, deviation and, where there is one, the printed number of a method, cell by cell."""
+    for data in ("mnist", "fashion-mnist"):
+        for cell in CELLS:
+            keys = (MEAN, SD, PAPER) if method in PRINTED else (MEAN, SD)
+            yield from (number("a_table1", key, data=data, cell=cell, method=method) for key in keys)
+
+
+def above(table: str, method: str, **where: str) -> list[float]:
+    """Our means less the printed numbers, in points."""
+    means, paper = (column(table, key, method=method, **where) for key in (MEAN, PAPER))
+    return [ours - theirs for ours, theirs in zip(means, paper, strict=True)]
+
+
+def table1() -> Iterator[Quote]:
+    for name, method in ROWS.items():
+        cell = "# ± # (#)" if method in PRINTED else "# ± #"
+        yield Quote(f"| {name} " + f"| {cell} " * 6 + "|", list(of_table1(method)))
+    averaging = [above("a_table1", method, cell=CELLS[0]) for method in ("fedavg", "fedprox")]
+    apart = [above("a_table1", method, cell=CELLS[2]) for method in ("fedavg", "fedprox")]
+    yield Quote("by # to # points where clients are alike", ends(flat(averaging)))
+    yield Quote("and by # to # in the most heterogeneous cell", ends(flat(apart)))
+    spreads = flat(column("a_table1", SD, cell=CELLS[2], method=method) for method in ("fedavg", "fedprox"))
+    yield Quote("there and with a spread of # to # points over seeds", ends(spreads))
+    lowest = number("a_table1", PAPER, data="mnist", cell=CELLS[2], method="fedavg")
+    yield Quote("that they fall to # % is not", [lowest])
+    yield Quote("where the paper prints # %", [lowest])
+    scaffold = above("a_table1", "scaffold")
+    close = sorted(scaffold[:3], key=abs)
+    yield Quote("in two cells (within # points)", [abs(close[1])])
+    yield Quote("in the others it is # to # points above the printed number", ends([close[2], *scaffold[3:]]))
+    ours = [column("a_table1", MEAN, data=data, method="zo_hfl") for data in ("mnist", "fashion-mnist")]
+    behind = ends(-points for points in above("a_table1", "zo_hfl"))
+    for end in (0, -1):  # the smallest and the largest of the cells are quoted by one number
+        means = [sorted(means)[end] for means in ours]
+        yield Quote("with the printed steps: # % on MNIST and # % on Fashion-MNIST in all cells", means)
+        yield Quote("with the printed steps ends at # % on MNIST and # % on Fashion-MNIST", means, FRONT)
+    yield Quote("in all cells, # to # points below the printed numbers", behind)
+    yield Quote("on Fashion-MNIST, # to # points below the printed numbers", behind, FRONT)
+    cells = [{"data": data, "cell": cell} for data in ("mnist", "fashion-mnist") for cell in CELLS]
+    apart_from_server = [
+        abs(number("a_table1", MEAN, method="zo_hfl", **at) - number("a_table1", MEAN, method="server_sgd", **at))
+        for at in cells
+    ]
+    limit = math.ceil(100 * max(apart_from_server)) / 100  # told as a bound
+    yield Quote("the same mini-batches) to within # points", [limit])
+    yield Quote("equals SGD on the server's own data alone to within # points", [limit], FRONT)
+    at = {"data": "mnist", "cell": CELLS[2]}
+    keys = (MEAN, SD, PAPER)
+    yield Quote(
+        "most unequal cell: SCAFFOLD | # ± # % (#) |",
+        [number("a_table1", key, method="scaffold", **at) for key in keys],
+        FRONT,
+    )
+    yield Quote(
+        "| the same: ZO-HFL; the server alone | # ± # % (#); # ± # |",
+        [number("a_table1", key, method="zo_hfl", **at) for key in keys]
+        + [number("a_table1", key, method="server_sgd", **at) for key in keys[:2]],
+        FRONT,
+    )
+
+
+def readings() -> Iterator[Quote]:
+    def zo_hfl(table: str, reading: str) -> float:
+        return number(table, MEAN, method="zo_hfl", reading=reading)
+
+    def distance(table: str, reading: str) -> float:
+        return sum(map(abs, column(table, "difference_percent", reading=reading))) / 2
+
+    def moved(table: str) -> list[float]:
+        first = zo_hfl(table, "default")
+        small = ("batch-1", "batch-32", "batch-256", "mu-0.1", "mu-10", "lam-0.1", "tau-10")
+        return [abs(zo_hfl(table, reading) - first) for reading in small]
+
+    standard, iid = "pixels-standardize", "a_readings_iid"
+    yield Quote("gamma_r sum to # over 500 rounds", [sum(0.01 / (r + 1) ** 0.5 for r in range(500))])
+    yield Quote("standardised pixels bring ZO-HFL to # %", [zo_hfl("a_readings", standard)])
+    yield Quote(
+        "(mean distance # points over ZO-HFL and FedAvg; the default #)",
+        [distance("a_readings", standard), distance("a_readings", "default")],
+    )
+    change = zo_hfl("a_readings", "default") - zo_hfl("a_readings", "lam-10")
+    yield Quote("lambda of 10 by # downwards", [change])
+    assert max(moved("a_readings")) < 0.2
+    lowest = min(column("a_readings", MEAN, method="fedavg"))
+    assert int(lowest) == 77
+    yield Quote("No reading brings FedAvg below # %", [int(lowest)])
+    yield Quote(
+        "standardised pixels bring ZO-HFL from # to # % (printed #; mean distance with FedAvg # points, the default #)",
+        [
+            zo_hfl(iid, "default"),
+            zo_hfl(iid, standard),
+            number(iid, PAPER, method="zo_hfl", reading="default"),
+            distance(iid, standard),
+            distance(iid, "default"),
+        ],
+    )
+    lam = abs(zo_hfl(iid, "lam-10") - zo_hfl(iid, "default"))
+    assert max(*moved(iid), lam) < 0.8
+    yield Quote(
+        "no reading FedAvg, at # to # %, nearer to the printed # % than #",
+        [
+            *ends(column(iid, MEAN, method="fedavg")),
+            number(iid, PAPER, method="fedavg", reading="default"),
+            min(column(iid, "difference_percent", method="fedavg")),
+        ],
+    )
+
+
+def tuned() -> Iterator[Quote]:
+    def best(table: str, method: str) -> float:
+        return max(column(table, MEAN, method=method))
+
+    both = [
+        number("a_tuned", MEAN, method="zo_hfl", step=f"local-{local} server-{server}")
+        for local in ("0.01", "0.03", "0.1")
+        for server in ("0.1", "1")
+    ]
+    alone = [number("a_tuned", MEAN, method="server_sgd", step=f"server-{server}") for server in ("0.1", "1")]
+    yield Quote("ZO-HFL reaches # to # % in the cell (0.1, 10 %)", ends(both))
+    yield Quote("the server alone then reaches # and # %", alone)
+    yield Quote("of 0.1 or 1 it reaches # to # %, the server alone # and # %", [*ends(both), *alone], FRONT)
+    iid = [best("a_tuned_iid", method) for method in PRINTED[:3]]
+    yield Quote("FedAvg, FedProx and SCAFFOLD end at # to # %", ends(iid))
+    others = [best("a_tuned_iid", method) for method in ("server_sgd", "zo_hfl")]
+    yield Quote("the server alone at #, ZO-HFL at #: it is last", others)
+
+
+def figure2() -> Iterator[Quote]:
+    def loss(table: str, *where: str) -> float:
+        return float(printed(table, "fashion-mnist", *where)[0])
+
+    taus = [[loss("a_fig2", cell, tau) for tau in ("5", "20", "50")] for cell in CELLS]
+    yield Quote("ends at #, #, # nat for tau = 5, 20, 50", taus[0])
+    yield Quote("at #, #, # in the second", taus[1])
+    yield Quote("at #, #, # in the third", taus[2])
+    spread = [float(printed("a_fig2", "fashion-mnist", cell, tau)[1]) for cell in CELLS for tau in ("5", "20", "50")]
+    yield Quote("deviations over seeds # to #", ends(spread))
+    by_mu = [loss("a_fig2_mu", CELLS[2], mu) for mu in ("0.1", "1", "10")]
+    yield Quote("#, #, # for mu = 0.1, 1, 10", by_mu)
+
+
+def cifar() -> Iterator[Quote]:
+    table, keys = "a_table1_cifar", (MEAN, SD, PAPER)
+    for problem in ("softmax", "features"):
+        for cell, words in zip(CELLS, ("1000, 0.9", "1, 0.5", "0.1, 0.1"), strict=True):
+            one_seed = cell == CELLS[0]
+            told = [key for key in keys if not (one_seed and key == SD)]
+            cells, values = [], []
+            for method in ROWS.values():
+                wanted = told if method in PRINTED else told[:-1]
+                cells.append("#" + " ± #" * (SD in wanted) + " (#)" * (PAPER in wanted))
+                values += [number(table, key, problem=problem, cell=cell, method=method) for key in wanted]
+            yield Quote(f"| {problem}, {words} | " + " | ".join(cells) + " |", values)
+    below = {
+        (method, cell): -above(table, method, problem="softmax", cell=cell)[0]
+        for method in PRINTED[:3]
+        for cell in CELLS[1:]
+    }
+    second, third = CELLS[1:]
+    spread = number(table, SD, problem="softmax", cell=second, method="fedavg")
+    yield Quote(
+        "(# and # points below them, ± #) and # and # below in the third, SCAFFOLD # and # below",
+        [
+            *(below[method, second] for method in ("fedavg", "fedprox")),
+            spread,
+            *(below[method, third] for method in ("fedavg", "fedprox")),
+            *(below["scaffold", cell] for cell in (second, third)),
+        ],
+    )
+    first = [number(table, PAPER, problem="softmax", cell=CELLS[0], method=method) for method in PRINTED]
+    ours = [number(table, MEAN, problem=p, cell=CELLS[0], method="fedavg") for p in ("softmax", "features")]
+    yield Quote(
+        "near the printed # to # %: a linear model of the pixels ends at # %, of the random features at # %",
+        [*ends(first), *ours],
+    )
+    where = {"problem": "softmax", "cell": third}
+    zo_hfl, fedavg, server = (number(table, MEAN, method=m, **where) for m in ("zo_hfl", "fedavg", "server_sgd"))
+    yield Quote("(# against #), and there the server alone, which asks no client, has #", [zo_hfl, fedavg, server])
+    printed_zo_hfl = [number(table, PAPER, problem="softmax", cell=cell, method="zo_hfl") for cell in CELLS[1:]]
+    yield Quote("The printed ZO-HFL, # and # %", printed_zo_hfl)
+
+
+# --- [B]
+
+
+def figure1() -> Iterator[Quote]:
+    hs = ("1", "5", "10", "20")
+    for eta in ("0.1", "0.01", "0.001"):
+        values = [number("b_fig1", key, eta=eta, H=h) for h in hs for key in ("last", "last_sd")]
+        yield Quote("| after 1,000 rounds, each eta |" + " # ± # |" * 4, values)
+        rounds, steps = (
+            [number("b_fig1", key, eta=eta, H=h) for h in hs] for key in ("reached_in_round", "in_local_steps")
+        )
+        yield Quote("| first evaluated round at H = 1's last mean |" + " # |" * 4, rounds)
+        yield Quote("| local steps by then |" + " # |" * 4, steps)
+        yield Quote("H = 1; 20 | # ± #; # ± # |", values[:2] + values[-2:], FRONT)
+    for h in hs:  # "agree to four digits"
+        assert len({f"{value:.4f}" for value in column("b_fig1", "last", H=h)}) == 1
+    yield Quote("on test samples to # on average", [number("b_fig1_sum", "last", reading="sum", H="1")])
+    mean = [number("b_fig1_sum", key, reading="mean", H="20") for key in ("first", "last")]
+    yield Quote("The mean descends: # -> # in 40 rounds", mean)
+
+
+def methods() -> Iterator[Quote]:
+    names = {
+        "FedRZO, 1 direction": ("fedrzo", "10"),
+        "FedRZO, 16 directions": ("fedrzo-16", "10"),
+        "FedAvg, beta = 10": ("fedavg", "10"),
+        "FedProx, beta = 10": ("fedprox", "10"),
+        "FedMSPP, beta = 10": ("fedmspp", "10"),
+        "Scaffnew, beta = 10, p = 0.1": ("scaffnew", "10"),
+        "FedAvg, beta = 1": ("fedavg", "1"),
+        "FedProx, beta = 1": ("fedprox", "1"),
+        "FedMSPP, beta = 1": ("fedmspp", "1"),
+        "Scaffnew, beta = 1, p = 0.1": ("scaffnew", "1"),
+    }
+    keys = ("step", "nonsmooth_mean", "nonsmooth_sd", "smooth_test_mean", MEAN, "evaluations")
+    for name, (method, rectifier) in names.items():
+        best = {"method": method, "rectifier": rectifier, "best": "True"}
+        *values, evaluations = (number("b_methods", key, **best) for key in keys)
+        yield Quote(f"| {name} | # | # ± # | # | # | # |", [*values, evaluations / 1e6])
+    yield Quote("All send the same # MiB", [column("b_methods", "bytes")[0] / 2**20])
+    yield Quote(
+        "1e-5, which on seed 1 ends at #", [number("b_methods", "nonsmooth_mean", method="fedrzo", step="1e-5")]
+    )
+    chosen = [
+        number("b_methods", key, method=method, rectifier="10", best="True")
+        for method in ("fedrzo-16", "fedavg")
+        for key in ("nonsmooth_mean", "nonsmooth_sd")
+    ]
+    yield Quote("FedRZO, 16 directions; FedAvg | # ± #; # ± # |", chosen, FRONT)
+    images = [number("b_methods_cifar", "nonsmooth_mean", method=m, best="True") for m in ("fedrzo", "fedavg")]
+    yield Quote("two steps each): FedRZO #, FedAvg #", images)
+
+
+def bilevel() -> Iterator[Quote]:
+    def line(problem: str, what: str, name: str) -> list[float]:
+        """First, last, half the interval, and the round."""
+        first, last, half, _, reached = printed("b_fig2", problem, what, name)
+        return [float(first), float(last), float(half), float("nan" if reached == "-" else reached)]
+
+    for words, problem, what in (
+        ("hyper-parameters, test loss, 30 rounds", "hyperparameter", "test_loss"),
+        ("fair classification, max_y f, 25 rounds", "fair", "objective_exact"),
+    ):
+        lines = [line(problem, what, f"H = {h}") for h in (1, 5, 10)]
+        first = sum(start for start, *_ in lines) / 3
+        rounds = "| rounds to H = 1's last value | | # | # | # |"
+        values = [first, *flat((last, half) for _, last, half, _ in lines), *(found[-1] for found in lines)]
+        yield Quote(f"| {words} | # | # ± # | # ± # | # ± # | {rounds}", values)
+        if problem == "hyperparameter":
+            yield Quote("test loss before; after 30 rounds, H = 10 | #; # ± # |", [first, *lines[2][1:3]], FRONT)
+            (_, one, half, _), *others = lines  # the intervals of H = 5 and of 10 are disjoint with that of 1
+            assert all(last + other < one - half for _, last, other, _ in others)
+    fair, mean = (line("fair", "test_worst_class_loss", f"{name}, H = 10") for name in ("fair", "mean"))
+    yield Quote("test loss (# ± #) is not told apart", fair[1:3])
+    yield Quote("classes' mean loss (# ± #), and both rise from #", [*mean[1:3], (fair[0] + mean[0]) / 2])
+
+
+def theory() -> Iterator[Quote]:
+    table1 = {
+        "upper level (nn)": ("upper level", "3/4", "3/4"),
+        "Local SGD": ("Local SGD", "3/4", "7/4"),
+        "FedAC-I": ("FedAC-I", "3/4", "13/12"),
+        "LFD, T of Theorem 1": ("LFD, T of Thm 1", "11/12", "11/12"),
+        "LFD, T of Algorithm 3": ("LFD, T of Alg. 3", "11/12", "11/12"),
+    }
+    for name, (row, of_k, of_m) in table1.items():
+        small, large, _, clients, _ = map(float, printed("b_complexity", row))
+        yield Quote(f"| {name} | # | # | {of_k} | # | {of_m} |", [small, large, clients])
+    local_sgd = float(printed("b_complexity", "Local SGD")[1])
+    yield Quote("exponent of K, Local SGD | # (3/4) |", [local_sgd], FRONT)
+
+    def slope(line: str) -> float:
+        return column("b_theory", "slope_fitted", line=line)[0]
+
+    yield Quote("at a kink grows as eta^#", [slope("f^η - f at a kink")])
+    yield Quote("the second derivative jumps as eta^#", [slope("|∇f^η - ∇f|")])
+    yield Quote("only penalised as eta^#", [slope("set penalised")])
+    yield Quote("falls as K^# (quadratics) and K^# (max of affine)", [slope("quadratic"), slope("max of affine")])
+    yield Quote("at equal K as m^#, at equal m K as m^#", [slope("K = 2048"), slope("m K = 16384")])
+    names = {
+        "Local SGD, H = T/m": "Local SGD, H = T/m",
+        "FedAC-I, H = 5": "FedAC-I, H = 5",
+        "LFD, paper's H": "LFD, the paper's H",
+        "Local SGD, H = 1": "Local SGD, H = 1",
+        "FedAC-I, H = 1": "FedAC-I, H = 1",
+        "exact": "exact",
+    }
+    keys = ("lower_error_relative", "distance_to_solution_relative", "objective_gap_relative")
+    for name, solver in names.items():
+        yield Quote(f"| {name} | # | # | # |", [number("b_bias", key, solver=solver) for key in keys])
+    residual = [number("b_bias", "lower_residual", solver=s) for s in ("Local SGD, H = T/m", "Local SGD, H = 1")]
+    yield Quote("`lower_residual` shows the bias (# against #)", residual)
+
+
+# --- [C]
+
+SPLIT = {
+    "its client frozen (`--freeze client`)": "heron-frozen",
+    "its head frozen (`--freeze auxiliary`)": "heron-frozen-head",
+    "neither moves (`--lr-client 0`)": "heron-still",
+    "CSE-FSL": "cse_fsl",
+    "FSL-SAGE": "fsl_sage",
+    "SFLV1": "sflv1",
+    "SFLV2": "sflv2",
+}
+
+
+def split_accuracy() -> Iterator[Quote]:
+    def last(method: str, setting: str = "iid") -> list[float]:
+        return [number("c_fig2", key, method=method, setting=setting) for key in (MEAN, SD)]
+
+    def less(method: str, setting: str) -> list[float]:
+        keys = ("heron_less_it_mean", "heron_less_it_sd")
+        return [number("c_fig2", key, method=method, setting=setting) for key in keys]
+
+    settings = ("iid", "alpha0.3")
+    yield Quote("| HERON | # ± # | | # ± # | |", flat(last("heron", setting) for setting in settings))
+    for name, method in SPLIT.items():
+        values = flat([*last(method, setting), *less(method, setting)] for setting in settings)
+        yield Quote(f"| {name} |" + " # ± # |" * 4, values)
+
+    def loss(method: str, when: str) -> float:
+        return number("c_fig2", f"local_loss_{when}", method=method, setting="iid")
+
+    yield Quote(
+        "HERON's goes from # to # nat, nearly all of it the head's (frozen client #; frozen head #; step 0 #), "
+        "CSE-FSL's to #",
+        [
+            loss("heron", "first"),
+            *(loss(m, "last") for m in ("heron", "heron-frozen", "heron-frozen-head", "heron-still", "cse_fsl")),
+        ],
+    )
+    yield Quote(
+        "CIFAR-10: HERON; CSE-FSL; SFLV2 | # ± # %; # ± #; # ± # |",
+        flat(map(last, ("heron", "cse_fsl", "sflv2"))),
+        FRONT,
+    )
+    both = [*last("heron"), *last("heron-frozen")]
+    yield Quote("HERON's accuracy, # ± #, is that of a frozen random client, # ± #", both, FRONT)
+
+
+def split_panels() -> Iterator[Quote]:
+    def narrow(cut: str, key: str, frozen: str = "False", **where: str) -> list[float]:
+        return column("c_fig4", key, cut=cut, frozen=frozen, **where)
+
+    one, two = (ends(narrow(cut, MEAN)) for cut in ("1", "2"))
+    controls = {cut: [narrow(cut, key, "True")[0] for key in (MEAN, SD)] for cut in ("1", "2")}
+    yield Quote("end between # and # %, the frozen client at # ± #", [*one, *controls["1"]])
+    yield Quote("at the client # to #, frozen # ± #", [*two, *controls["2"]])
+    gain = "less_frozen_mean"
+    yield Quote("HERON less the frozen client is # to # points", ends(column("c_fig4", gain)))
+    wide = [-v for mu in ("0.1", "1.0", "10.0") for v in column("c_fig4", gain, mu=mu)]
+    yield Quote("a radius of 0.1 and more costs # to #", ends(wide))
+    four, eight = ([narrow("2", key, n_p=n)[0] for key in (gain, "less_frozen_sd")] for n in ("4.0", "8.0"))
+    yield Quote("n_p = 4 with two blocks gains # ± #", four)
+    yield Quote("besides n_p = 8's # ± #", eight)
+    losses = [narrow("1", "local_loss", mu="0.001", n_p=n)[0] for n in ("1.0", "8.0")]
+    yield Quote("More directions lower the local loss (# to # nat)", losses)
+
+    gains = [float(row[gain]) for row in rows("c_fig3") if row["method"] == "heron" and row["panel"] != "beta"]
+    gains += [number("c_fig3", gain, method="heron", panel="beta", value=v) for v in ("0.1", "0.2", "0.5")]
+    assert len(gains) == 12  # beta = 1 are the runs of 20 clients
+    yield Quote("(# to #, mean #)", [*ends(gains), sum(gains) / len(gains)])
+
+    def accuracy(panel: str, value: str, method: str = "heron") -> float:
+        return number("c_fig3", MEAN, method=method, panel=panel, value=value)
+
+    yield Quote("alpha = 0.1 costs # points", [accuracy("alpha", "1000.0") - accuracy("alpha", "0.1")])
+    yield Quote("fraction of 0.1 costs #.", [accuracy("beta", "1.0") - accuracy("beta", "0.1")])
+    clients = ("10.0", "20.0", "50.0", "100.0")
+    yield Quote("HERON ends at #, #, #, # %", [accuracy("m", m) for m in clients])
+    groups = [accuracy("m", m, "heron-group") for m in ("10.0", "50.0", "100.0")]
+    yield Quote("`--norm group` it is #, #, # % with", groups)
+
+
+def spectrum() -> Iterator[Quote]:
+    models = ("before training, seed 1", "HERON, 60 rounds", "CSE-FSL, 60 rounds")
+    keys = ("effective_rank", "effective_rank_error")
+    ranks = flat([number("c_fig7", key, model=model) for key in keys] for model in models)
+    norms = [number("c_fig7", "norm", model=model) for model in reversed(models[1:])]
+    yield Quote(
+        "is # ± # before training, # ± # after HERON's 60 rounds, # ± # after CSE-FSL's, "
+        "whose |H|_2 is # beside HERON's #",
+        [*ranks, *norms],
+    )
+
+
+def split_costs() -> Iterator[Quote]:
+    def until(method: str, name: str) -> list[float]:
+        rounds = printed("c_table2", name, cells=7)[0].split(", ")
+        return [*map(float, rounds), number("c_table2", "gib", method=method)]
+
+    def step(key: str, *which: str) -> list[float]:
+        return [number("c_table2", key, method=method) for method in which]
+
+    names = {"heron": "HERON", "heron-frozen": "HERON, frozen client", "cse_fsl": "CSE-FSL", "sflv2": "SFLV2"}
+    yield Quote(
+        "HERON #, #, # rounds and # GiB, frozen #, #, # and # GiB, CSE-FSL #, #, # and # GiB, SFLV2 #, #, # and # GiB",
+        flat(until(*pair) for pair in names.items()),
+    )
+    methods = ("heron", "cse_fsl", "sflv2")
+    memory = [size / 2**20 for size in step("client_peak_bytes", *methods)]
+    yield Quote("step holds # MiB, CSE-FSL's #, SplitFed's #", memory)
+    yield Quote("HERON; CSE-FSL; SplitFed | # MiB; #; # |", memory, FRONT)
+    yield Quote("#, #, # G multiply-accumulates", [macs / 1e9 for macs in step("client_macs_a_step", *methods)])
+
+    def ours(method: str) -> list[float]:
+        """GiB of [C], ours, with heads; MiB; G multiply-accumulates: [C]'s and ours."""
+        return [float(cell) for cell in printed("c_table2", method, cells=8)[1:]]
+
+    heron, sage, cse, v1, v2 = map(ours, ("HERON", "FSL-SAGE", "CSE-FSL", "SFLV1", "SFLV2"))
+    yield Quote(
+        "# GiB (#), # or with heads # (#), # (#); CSE-FSL # (#) and SFLV1 # (#) are not. # and # G (#, #)",
+        [
+            *(v2[1], v2[0], heron[1], heron[2], heron[0], sage[2], sage[0]),
+            *(cse[2], cse[0], v1[1], v1[0]),
+            *(heron[6], cse[6], heron[5], cse[5]),
+        ],
+    )
+    yield Quote(
+        "client # MiB of # (#; printed # of #, #)",
+        [heron[4], v2[4], heron[4] / v2[4], heron[3], v2[3], heron[3] / v2[3]],
+    )
+    yield Quote("G multiply-accumulates | # (#); # (#) |", [v2[1], v2[0], heron[6], heron[5]], FRONT)
+    yield Quote("# and # G multiply-accumulates at batch 256", [heron[6], cse[6]], METHODS)
+    yield Quote(
+        "# GiB in 20 rounds without heads and # with them, # in SFLV2's 16", [heron[1], heron[2], v2[1]], METHODS
+    )
+    yield Quote(
+        "passes hold # MiB there and SplitFed's # (#; [C]: # of #, #)",
+        [heron[4], v2[4], heron[4] / v2[4], heron[3], v2[3], heron[3] / v2[3]],
+        METHODS,
+    )
+
+
+QUOTES = [
+    *table1(),
+    *readings(),
+    *tuned(),
+    *figure2(),
+    *cifar(),
+    *figure1(),
+    *methods(),
+    *bilevel(),
+    *theory(),
+    *split_accuracy(),
+    *split_panels(),
+    *spectrum(),
+    *split_costs(),
+]

@@ -1,0 +1,126 @@
+"""The numbers that the READMEs quote are those of the tables kept in analysis/results."""
+
+from __future__ import annotations
+
+import math
+import re
+from decimal import Decimal
+from functools import cache
+from typing import Any
+
+import pytest
+
+from tests.analysis.made import group_of
+from tests.analysis.quotes import FRONT, METHODS, QUOTES, RESULTS, Quote
+from tests.analysis.tables import KEPT, rows
+from tests.conftest import ROOT
+from zofl_mpi.run import grid
+
+NUMBER = r"([-+]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?)"
+
+
+@cache
+def text_of(name: str) -> str:
+    """A text on one line, without the marks of bold words."""
+    return re.sub(r"\s+", " ", (ROOT / name).read_text(encoding="utf-8").replace("**", ""))
+
+
+def pattern(words: str) -> str:
+    """A regular expression for the words, a group for each number."""
+    return NUMBER.join(re.escape(part) for part in words.split("#"))
+
+
+def rounds_to(told: str, value: float) -> bool:
+    """Whether a number of a text is this value, to the digits that it has; a tie may go either way."""
+    quoted = Decimal(told.replace(",", ""))
+    half = 10.0 ** int(quoted.as_tuple().exponent) / 2  # 0.317: 0.0005; 2e-7: 5e-8
+    return abs(float(quoted) - value) <= half * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("quote", QUOTES, ids=[f"{q.text}: {q.words[:60]}" for q in QUOTES])
+def test_a_sentence_has_the_numbers_of_its_table(quote: Quote) -> None:
+    found = re.findall(pattern(quote.words), text_of(quote.text))
+    assert len(found) == 1, f"{quote.text} has {len(found)} times: {quote.words}"
+    told = found[0] if isinstance(found[0], tuple) else (found[0],)
+    assert len(told) == len(quote.numbers)
+    wrong = [(n, v) for n, v in zip(told, quote.numbers, strict=True) if not math.isnan(v) and not rounds_to(n, v)]
+    assert wrong == [], "(quoted, in the table)"
+
+
+@pytest.mark.parametrize("name", [FRONT, METHODS, RESULTS])
+def test_every_mean_with_a_deviation_is_compared(name: str) -> None:
+    """No `a ± b` stands in a text that the test above does not look at."""
+    text = text_of(name)
+    looked_at = [m.span() for q in QUOTES if q.text == name for m in re.finditer(pattern(q.words), text)]
+    means = list(re.finditer(rf"{NUMBER} ± {NUMBER}", text))
+    assert [m[0] for m in means if not any(a <= m.start() and m.end() <= b for a, b in looked_at)] == []
+
+
+@pytest.mark.parametrize(
+    ("told", "value", "same"),
+    [
+        ("0.317", 0.3174, True),
+        ("0.317", 0.3176, False),
+        ("91.4", 91.35, True),  # a tie
+        ("91.3", 91.35, True),
+        ("2e-7", 1.75e-7, True),
+        ("2e-7", 1.4e-7, False),
+        ("1,196.4", 1196.428, True),
+        ("-0.04", 0.04, False),
+        ("74", 73.4, False),
+    ],
+)
+def test_rounding_is_by_the_digits_that_are_told(told: str, value: float, same: bool) -> None:
+    assert rounds_to(told, value) == same
+
+
+# --- the scripts print the kept tables
+
+
+def tuned_groups(name: str) -> tuple[list[Any], dict[str, list[str]]]:
+    """Groups with the numbers of a kept table of tuned steps, and the grid's axes of steps."""
+    axes = {axis: list(entries) for axis, entries in grid.read(ROOT / f"jobs/{name}.toml").axes.items()}
+    steps = {axis: axes[axis] for axis in ("local", "server")}
+    groups = []
+    for row in rows(name):
+        words = row["step"].split()
+        where = {axis: next((w for w in words if w in of), f"{axis}-none") for axis, of in steps.items()}
+        assert {word for word in where.values() if not word.endswith("none")} == set(words)
+        where |= {key: row[key] for key in ("data", "cell", "method")}
+        groups.append(group_of([float(row["accuracy_mean_percent"]) / 100], where=where))
+    return groups, steps
+
+
+@pytest.mark.parametrize("name", ["a_tuned", "a_tuned_iid"])
+def test_the_kept_tuned_steps_are_those_that_the_script_prints(name: str, script: Any) -> None:
+    tuned, edges = script("a_tuned"), script("shared.edges")
+    groups, axes = tuned_groups(name)
+    text = (KEPT / f"{name}.txt").read_text()
+    assert tuned.table(groups, axes) in text
+    assert tuned.comparison(groups, axes) in text
+    assert edges.told(tuned.at_edges(groups, axes)) in text
+    for row, group in zip(rows(name), groups, strict=True):
+        again = tuned.row(group, axes, tuned.alike(groups, group))
+        assert {key: str(again[key]) for key in ("step", "best", "at_edge")} == {
+            key: row[key] for key in ("step", "best", "at_edge")
+        }
+
+
+@pytest.mark.parametrize("name", ["b_methods", "b_methods_cifar"])
+def test_the_kept_methods_are_those_that_the_script_prints(name: str, script: Any) -> None:
+    words = ("data", "method", "rectifier", "step", "at_edge", "seeds", "seeds_planned")
+    told = [
+        {
+            key: cell if key in words else cell == "True" if key == "best" else float(cell or "nan")
+            for key, cell in r.items()
+        }
+        for r in rows(name)
+    ]
+    text = (KEPT / f"{name}.txt").read_text()
+    assert text.startswith(script("b_methods").tables(told))
+    steps: dict[tuple[str, ...], list[str]] = {}
+    for r in rows(name):
+        steps.setdefault((r["data"], r["method"], r["rectifier"]), []).append(r["step"])
+    for r in rows(name):
+        of = steps[r["data"], r["method"], r["rectifier"]]
+        assert r["at_edge"] == ("step" if r["best"] == "True" and r["step"] in (of[0], of[-1]) else "")
