@@ -641,6 +641,39 @@ def test_an_evaluation_leaves_no_trace(which: Any) -> None:
     assert (rows[0].bytes_down.sum(), rows[0].bytes_up.sum()) == (rows[1].bytes_down.sum(), rows[1].bytes_up.sum())
 
 
+@pytest.mark.parametrize("r", [0, 39])
+def test_an_evaluation_solves_the_lower_level_with_the_next_rounds_numbers(r: int) -> None:
+    """Its batches, and Algorithm 3's a = max(m, 4 L_h/mu_h, r) + 1, T = 2 a ln a and step size, written out.
+
+    So that the solution that is reported is the one that round r + 1 begins with. Mutations: those of round r, in
+    `place` or in the schedule; of round 0; a start elsewhere.
+    """
+    of = links(noise=1.0, lower="local_sgd", batch_lower=2, exact=True)
+    x, start, data = point(), point(3), of.setting.data
+    mu, L = of.problem.curvature(x)
+
+    def solution(number: int) -> Array:
+        a = max(m, 4 * L / mu, number) + 1
+        y = start
+        for t in range(math.ceil(2 * a * math.log(a))):  # H = 1: the h_i are not equal
+            ends = []
+            for i, link in enumerate(data):
+                (b,) = STREAMS(Purpose.LOWER_BATCH, r=number, i=i, t=t).integers(SAMPLES, size=(1, 2))
+                bowl = link.lower.bowl
+                ends.append(y - (bowl.A @ (y - link.lower.B @ x) + bowl.noise[b].mean(axis=0)) / (mu * a))
+            y = np.mean(ends, axis=0)
+        return y
+
+    clients = clients_of(of)
+    state = replace(of.start(), x=x, y=start)
+    told = reported(of.evaluate(state, r, clients))
+    exact = of.problem.P @ x  # type: ignore[attr-defined]
+    errors = [float(np.linalg.norm(solution(number) - exact)) for number in (r, r + 1)]
+    assert told["lower_error"] == pytest.approx(errors[1], rel=1e-10)
+    assert abs(errors[0] - errors[1]) > 0.01 * errors[1]
+    close(of.round(state, r + 1, clients).y, solution(r + 1))
+
+
 def test_the_bilevel_gradient_is_estimated_with_exact_lower_solutions() -> None:
     """Within 5 standard errors of |M (x - x*) + pull|^2. Mutations: plus and minus exchanged with the point itself."""
     of = links(exact=True, probe=2000, lower="local_sgd", T_lower="1", x_set=("ball:0.5",))
