@@ -3,9 +3,10 @@
 python analysis/b_fig2.py [--grid jobs/b_fig2.toml jobs/b_fig2_minimax.toml] [--partial]
 
 Left: the test loss of the logistic regression whose regularisers are chosen (hyperparameter). Right: the objective of
-fair classification at the exact maximiser, |L(x)|^2/(2 lambda) (fair); and, where the grid has the control that
-minimises the mean of the classes' losses, the worst class's loss under both. Lines are means over seeds, bands and
-numbers after ± the 95 % interval of the mean, t sqrt(s^2/k) with Student's t for k - 1 degrees of freedom.
+fair classification at the exact maximiser, |L(x)|^2/(2 lambda) (fair, or fair_softmax); and, where the grid has the
+control that minimises the mean of the classes' losses, the worst class's loss under both. Lines are means over seeds,
+bands and numbers after ± the 95 % interval of the mean, t sqrt(s^2/k) with Student's t for k - 1 degrees of freedom.
+Seeds differ in their starts as well: the table counts those that end below the first line's run of the same seed.
 """
 
 from __future__ import annotations
@@ -19,16 +20,17 @@ import numpy as np
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 from shared import command, figures, files, wording
-from shared.groups import Group, entries, split
+from shared.groups import Group, entries, series, split
 from shared.reading import read
 
 Array = NDArray[np.float64]
 PANELS = {
     "hyperparameter": ("test_loss", "test loss (nat)", "hyper-parameters"),
     "fair": ("objective_exact", "$\\max_y f(x, y)$", "fair classification"),
+    "fair_softmax": ("objective_exact", "$\\max_y f(x, y)$", "the same with softmax regression"),
 }
 """Problem -> column, label of its axis, title."""
-WORST = ("test_worst_class_loss", "worst class's test loss (nat)", "fairness")
+WORST = ("test_worst_class_loss", "worst class's test loss", "fairness")
 GOALS = {"fair": "classes weighted by $y$", "mean": "classes' mean loss"}
 T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 """Student's t, two-sided 95 %, for 1 to 10 degrees of freedom."""
@@ -53,7 +55,7 @@ def interval(values: Array) -> Array:
 
 
 def problem_of(group: Group) -> str:
-    """The problem of a group: hyperparameter or fair."""
+    """The problem of a group: hyperparameter, fair or fair_softmax."""
     return str(group.config["problem"])
 
 
@@ -84,12 +86,14 @@ def text(groups: Sequence[Group]) -> str:
         found = [g for g in shown_in(groups, problem) if g.runs]
         for group in found:
             told = ends(group.curve(column)[1])
-            body.append([problem, column, f"H = {group.entry('H')}", *told, reached(group, found, column)])
-    for group in compared(groups):
-        if group.runs:
-            name = f"{goal_of(group)}, H = {group.entry('H')}"
-            body.append(["fair", WORST[0], name, *ends(group.curve(WORST[0])[1]), "-"])
-    header = ("problem", "column", "line", "first", "last", "±", "seeds", "rounds to the first line's end")
+            told += [below(group, found[0], column), reached(group, found, column)]
+            body.append([problem, column, f"H = {group.entry('H')}", *told])
+    control = [g for g in compared(groups) if g.runs]
+    for group in control:
+        name = f"{goal_of(group)}, H = {group.entry('H')}"
+        told = [*ends(group.curve(WORST[0])[1]), below(group, control[0], WORST[0]), "-"]
+        body.append(["fair", WORST[0], name, *told])
+    header = ("problem", "column", "line", "first", "last", "±", "seeds", "below the first", "rounds to its end")
     return wording.aligned(header, body, left=3)
 
 
@@ -97,6 +101,13 @@ def ends(values: Array) -> list[str]:
     """Mean of (seeds, k) values at the first and last evaluation, interval of the latter, number of seeds."""
     numbers = wording.digits(float(values[:, 0].mean()), float(values[:, -1].mean()), float(interval(values)[-1]))
     return [*numbers, str(len(values))]
+
+
+def below(group: Group, first: Group, column: str) -> str:
+    """How many seeds end below the run of the same seed in the first group."""
+    least = {run.config["seed"]: float(series(run, column)[-1]) for run in first.runs}
+    last = {run.config["seed"]: float(series(run, column)[-1]) for run in group.runs}
+    return str(sum(value < least[seed] for seed, value in last.items() if seed in least))
 
 
 def reached(group: Group, groups: Sequence[Group], column: str) -> str:

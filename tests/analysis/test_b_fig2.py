@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.analysis.made import Grids, Made, check_figure
+from zofl_mpi import fedrzo
 
 SEEDS = (1, 2, 3)
 
@@ -54,6 +55,7 @@ def test_figure_2_draws_means_and_students_intervals(made: Grids, script: Any) -
 def test_figure_2_tells_and_writes_its_numbers(
     made: Grids, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Mutations of the count of seeds: compared with another seed's run, or with the mean."""
     script("b_fig2").main(made("b_levels").words(tmp_path / "f", names=("hyper", "fair")))
     told = capsys.readouterr()
     assert told.err == "" and (tmp_path / "f.txt").read_text() in told.out
@@ -64,10 +66,17 @@ def test_figure_2_tells_and_writes_its_numbers(
     means = np.mean(values, axis=0)
     level = np.mean(column(made("b_levels"), "hyper-1", "test_loss"), axis=0)[-1]
     first = 1 + int(np.flatnonzero(means <= level)[0])
-    numbers = [f"{means[0]:.4g}", f"{means[-1]:.4g}", f"{half:.4g}", "3", str(first)]
+    others = column(made("b_levels"), "hyper-1", "test_loss")
+    below = sum(a[-1] < b[-1] for a, b in zip(values, others, strict=True))
+    numbers = [f"{means[0]:.4g}", f"{means[-1]:.4g}", f"{half:.4g}", "3", str(below), str(first)]
     assert ["hyperparameter", "test_loss", "H", "=", "5", *numbers] in body
     for said in ("hyperparameter: 3 rounds; 3 seeds", "fair: 3 rounds; 3 seeds", "m 3"):
         assert said in " ".join(told.out.split())
+
+
+def test_figure_2_knows_problems_that_there_are(script: Any) -> None:
+    """Mutation: a problem renamed in the package alone."""
+    assert set(script("b_fig2").PANELS) <= set(fedrzo.PROBLEMS)
 
 
 def test_figure_2_of_one_problem_has_one_panel(made: Grids, script: Any) -> None:

@@ -47,6 +47,7 @@ OWN = {
     "nn-kinks": ["--problem", "max_affine", "--weights", "size", "--schedule", "sqrt"],
     "bl": ["--method", "fedrzo_bl", "--gamma", "0.004"],
     "bl-fair": ["--method", "fedrzo_bl", "--problem", "fair", "--lower", "fedac1", "--exact"],
+    "bl-softmax": ["--method", "fedrzo_bl", "--problem", "fair_softmax", "--y-set", "simplex", "--exact"],
     "bl-bowls": ["--method", "fedrzo_bl", "--problem", "bilevel_bowls", "--lower", "fedac2", "--exact"],
     "bl-lfd": ["--method", "fedrzo_bl", "--problem", "bilevel_bowls", "--lower", "lfd", "--sampling", "size"],
     "bl-coupled": ["--method", "fedrzo_bl", "--problem", "coupled", "--y0", "fixed", "--exact"],

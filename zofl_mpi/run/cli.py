@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, final
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import device, flags
 from zofl_mpi.run.launch import connect, speaks_first
-from zofl_mpi.run.plan import Plan, RunFlags, costs_of, method_of, print_plan, problem_of, understand
+from zofl_mpi.run.plan import Plan, RunFlags, check_validation, costs_of, method_of, print_plan, problem_of, understand
 from zofl_mpi.run.setting import Method, Setting
 from zofl_mpi.run.signals import Stop
 from zofl_mpi.run.streams import Streams
@@ -121,6 +121,7 @@ def _prepared(world: World, family: Any, plan: Plan) -> Job | int:
     )
     method_class = together(world, lambda: method_of(family, plan.values["method"]))
     method = together(world, lambda: flags.made(method_class, plan.values, setting=setting))
+    together(world, lambda: check_validation(method, plan))
     kernel = together(world, lambda: str(getattr(method, "kernel", "")))
     _same(world, kernel, "--kernel auto chose different kernels; install numba on all nodes, or say --kernel numpy")
     if plan.values["dry_run"]:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from pathlib import Path
-from typing import Any, Literal, cast, final
+from typing import Any, Literal, cast, final, get_type_hints
 
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.run import flags
@@ -249,6 +249,23 @@ def _check_same(stored: Mapping[str, Any], values: Mapping[str, Any], path: str)
     if differing:
         listed = "; ".join(f"--{flags.flag(k)} was {_shown(stored[k])}, is now {_shown(now.get(k))}" for k in differing)
         raise UserError(f"--resume {path}: the checkpoint is of another configuration: {listed}")
+
+
+def check_validation(method: Any, plan: Plan) -> None:
+    """Refuses a validation part that the method's reports say nothing of.
+
+    Raises:
+        UserError: what `evaluate` says that it returns has no field `validation_accuracy`.
+    """
+    if method.setting.validation is None:
+        return
+    try:
+        report = get_type_hints(type(method).evaluate).get("return")
+    except NameError:  # a name that only type checkers import
+        report = None
+    if "validation_accuracy" not in getattr(report, "__dataclass_fields__", {}):
+        name, fraction = plan.values["method"], plan.values["validation"]
+        raise UserError(f"--validation {fraction}: --method {name} reports no validation_accuracy; leave the flag out")
 
 
 def print_plan(plan: Plan, method: Any) -> None:

@@ -31,6 +31,7 @@ class Setting(Generic[P]):
         dtype: of all vectors.
         fingerprint: tells data sets apart; the same on every rank, and in a run and its continuation.
         eval_clients: how many clients an evaluation asks at most; 0: all.
+        validation: held out from all besides, to choose by; None if nothing is.
     """
 
     problem: P
@@ -42,6 +43,7 @@ class Setting(Generic[P]):
     dtype: Any = np.float32
     fingerprint: str = ""
     eval_clients: int = 0
+    validation: Any = None
 
     @property
     def m(self) -> int:
