@@ -125,6 +125,7 @@ def test_singletons_in_place_of_ranks_are_refused_with_the_remedy(here: Path) ->
         ("--min-samples 0", "--min-samples 0"),
         ("--test-fraction 1", "--test-fraction 1.0: it must lie between 0 and 1"),
         ("--server-fraction 1", "--server-fraction 1.0: it must lie between 0 and 1, both excluded, or 0 for no part"),
+        ("--validation 1", "--validation 1.0: it must lie between 0 and 1, both excluded, or 0 for no part"),
         (
             "--server-fraction 0",
             "--server-fraction 0: the server has no samples of its own, needed for --method zo_hfl",
