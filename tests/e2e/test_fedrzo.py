@@ -234,9 +234,12 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
         ("--probe 1", "--probe 1: must be a number of directions, at least 3, or 0"),
         ("--n-p 0", "--n-p 0: must be a whole number of directions"),
         ("--estimate forward", "--estimate forward: must be one of one-sided, central"),
-        ("--lower fedac1", "unknown flag --lower"),
+        ("--lower fedac1", "--lower is no flag of this method on this problem; it belongs to --method fedrzo_bl"),
         ("--problem bowls --m 0", "--m 0: must be a whole number, at least 1"),
-        ("--method fedrzo_bl --n-p 2", "unknown flag --n-p"),
+        (
+            "--method fedrzo_bl --n-p 2",
+            "--n-p is no flag of this method on this problem; it belongs to --method fedrzo_nn",
+        ),
         (
             "--method fedrzo_bl --problem relu_net",
             "--method fedrzo_bl needs a Bilevel problem; --problem relu_net offers",

@@ -103,6 +103,20 @@ def test_the_training_part_alone_sets_the_scale():
     assert [len(part) for part in seen.clients] == [len(part) for part in federation.clients]
 
 
+def test_a_validation_part_is_seen_on_the_scale_of_those_who_train():
+    """Mutations: left out; on the scale of the images; with a share of its own in mean and variance."""
+    raw = random_features(IMAGES, SMALL)
+    options = {"m": 2, "alpha": np.inf, "official_split": True, "min_samples": 1}
+    with_part = partition.split(raw, STREAMS, validation=0.2, **options)
+    seen = standardised(with_part)
+    assert standardised(partition.split(raw, STREAMS, **options)).validation is None
+    np.testing.assert_array_equal(seen.validation.rows, with_part.validation.rows)
+    np.testing.assert_array_equal(seen.validation.scale, seen.server.scale)
+    np.testing.assert_array_equal(seen.validation.shift, seen.server.shift)
+    training = np.concatenate([part.take(np.arange(len(part)), np.float64)[0] for part in (seen.server, *seen.clients)])
+    np.testing.assert_allclose(training.mean(axis=0), 0, atol=1e-6)
+
+
 def test_moments_of_rows_in_chunks_are_those_of_all(monkeypatch):
     monkeypatch.setattr(features, "CHUNK", 7)
     inputs = (1e6 + GENERATOR.standard_normal((30, 4))).astype(np.float64)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from zofl_mpi.data import Federation, Raw, partition
 from zofl_mpi.errors import UserError
-from zofl_mpi.run.streams import Streams
+from zofl_mpi.run.streams import Purpose, Streams
 
 INF = float("inf")
 
@@ -96,6 +96,40 @@ def test_test_part_and_server_do_not_depend_on_the_clients():
     some, more = rows(split(POOL, m=3, alpha=0.5)), rows(split(POOL, m=17, alpha=INF, partition="by_client"))
     np.testing.assert_array_equal(some[0], more[0])
     np.testing.assert_array_equal(some[1], more[1])
+
+
+@pytest.mark.parametrize("scheme", partition.PARTITIONS)
+@pytest.mark.parametrize("alpha", [0.5, INF])
+def test_a_validation_part_is_nobody_elses_and_leaves_the_test_part_as_it_is(scheme, alpha):
+    """Mutations: drawn from the pool, from the clients' part alone, from the stream of another part."""
+    without = split(POOL, m=9, alpha=alpha, partition=scheme, min_samples=1)
+    federation = split(POOL, m=9, alpha=alpha, partition=scheme, min_samples=1, validation=0.2)
+    assert without.validation is None
+    test, server, *clients = rows(federation)
+    np.testing.assert_array_equal(test, rows(without)[0])
+    kept = federation.validation.rows
+    assert len(kept) == 900 and len(server) == 1080  # of 4500, and of 3600
+    np.testing.assert_array_equal(kept, np.sort(kept))
+    taken = np.concatenate([test, kept, server, *clients])
+    assert len(set(taken)) == len(taken) and len(taken) > 5000 - 9  # by_client leaves fewer than m over
+    train = np.setdiff1d(np.arange(5000), test)
+    order = Streams(1)(Purpose.VALIDATION).permutation(4500)
+    np.testing.assert_array_equal(kept, train[np.sort(order[:900])])
+
+
+def test_without_a_validation_part_no_sample_changes_hands():
+    """The stream is one of its own, and a share of 0 draws nothing."""
+    for a, b in zip(rows(split(POOL)), rows(split(POOL, validation=0.0)), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_the_scale_is_that_of_those_who_train():
+    """Mutation: the mean over the validation part too."""
+    federation = split(POOL, pixels="standardize", validation=0.3)
+    train = np.concatenate([federation.server.rows, *(client.rows for client in federation.clients)])
+    mean, deviation = train.mean(), train.std()
+    assert federation.validation.scale == federation.server.scale == pytest.approx(1 / deviation)
+    assert federation.validation.shift == federation.test.shift == pytest.approx(-mean / deviation)
 
 
 def test_the_official_test_part_is_the_end_of_the_pool():
@@ -262,6 +296,11 @@ def test_without_a_servers_share_the_clients_hold_all_training_samples(alpha, sc
         ({"server_fraction": 1e-5}, ["--server-fraction 1e-05", "0 of 4500", "empty"]),
         ({"server_fraction": 1.5}, ["--server-fraction 1.5"]),
         ({"server_fraction": 0.99999}, ["--server-fraction 0.99999", "4500 of 4500", "empty"]),
+        ({"validation": -0.1}, ["--validation -0.1", "between 0 and 1, both excluded, or 0 for no part"]),
+        ({"validation": float("nan")}, ["--validation nan"]),
+        ({"validation": 1.0}, ["--validation 1.0"]),
+        ({"validation": 1e-5}, ["--validation 1e-05", "0 of 4500", "empty"]),
+        ({"validation": 0.99}, ["--m 10", "too few to give each --min-samples 10"]),
         ({"official_split": True}, ["--split official", "no official test part"]),
         ({"pixels": "standard"}, ["--pixels standard", "unit, raw, standardize"]),
         ({"m": 40, "alpha": 0.01}, ["--alpha 0.01", "40 clients", "fewer than 10", "--m", "--min-samples"]),

@@ -141,12 +141,14 @@ class Federation:
         clients: D_0, ..., D_{m-1}.
         test: held out from all.
         channels: equal blocks of features that lie one behind the other (3 colour planes, else 1).
+        validation: held out from all besides, to choose by; None if nothing is.
     """
 
     server: Dataset
     clients: tuple[Dataset, ...]
     test: Dataset
     channels: int = 1
+    validation: Dataset | None = None
 
     @property
     def weights(self) -> NDArray[np.float64]:

@@ -144,7 +144,9 @@ def standardised(federation: Federation, squared_norm: float = SQUARED_NORM) -> 
     def seen(part: Dataset) -> Dataset:
         return replace(part, scale=scale, shift=-mean * scale)
 
-    return Federation(seen(federation.server), tuple(map(seen, federation.clients)), seen(federation.test))
+    validation = None if federation.validation is None else seen(federation.validation)
+    clients = tuple(map(seen, federation.clients))
+    return Federation(seen(federation.server), clients, seen(federation.test), validation=validation)
 
 
 def _rows(part: Dataset) -> NDArray[np.int64]:

@@ -35,6 +35,7 @@ def split(
     partition: str = "by_class",
     test_fraction: float = 0.1,
     server_fraction: float = 0.3,
+    validation: float = 0.0,
     official_split: bool = False,
     min_samples: int = 10,
     balance: bool = False,
@@ -42,7 +43,8 @@ def split(
 ) -> Federation:
     """Shares a data set out over a server, m clients and a test part.
 
-    The test part is drawn uniformly from the whole pool, the server's from the training part, the clients get the rest.
+    The test part is drawn uniformly from the whole pool, then a validation part from what is left, the training part,
+    where one is asked for; then the server's; the clients get the rest.
 
     Args:
         m: number of clients.
@@ -52,6 +54,8 @@ def split(
             draws for each client its mix of classes, all clients of equal size (fewer than m samples are left over).
         test_fraction: of the pool; 0 < fraction < 1.
         server_fraction: of the training part; 0 <= fraction < 1; with 0 the server holds nothing.
+        validation: of the training part; 0 <= fraction < 1; with 0 there is no validation part, else the training part
+            is what it leaves.
         official_split: take the data set's own test part instead of a random one.
         min_samples: the least any client holds; `by_class` draws until it is so.
         balance: `by_class` only: a client that already holds its fair share gets nothing of the later classes.
@@ -64,6 +68,9 @@ def split(
     if raw.targets is not None:
         _check_regression(alpha, partition)
     train, test = _train_test(raw, streams, test_fraction, official_split)
+    held_out = train[:0]
+    if validation != 0:
+        train, held_out = _cut(train, validation, streams, Purpose.VALIDATION, "--validation", "or 0 for no part")
     if server_fraction == 0:
         rest, server = train, train[:0]
     else:
@@ -81,7 +88,8 @@ def split(
             counts = _counts_by_client(pool, streams, m, alpha)
         shares = _deal(labels, counts, streams)
     clients = tuple(data.subset(rest[share]) for share in shares)
-    return Federation(data.subset(server), clients, data.subset(test), raw.channels)
+    chosen_by = data.subset(held_out) if len(held_out) else None
+    return Federation(data.subset(server), clients, data.subset(test), raw.channels, chosen_by)
 
 
 def _check_arguments(m: int, alpha: float, partition: str, min_samples: int) -> None:

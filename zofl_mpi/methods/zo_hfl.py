@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.numerics import zo
-from zofl_mpi.numerics.schedules import local_steps, parse_decay, stepsize, stepsizes
+from zofl_mpi.numerics.schedules import local_steps, parse_decay, planned_steps, stepsize, stepsizes
 from zofl_mpi.problems import Hierarchical, optional
+from zofl_mpi.rounds.report import validated
 from zofl_mpi.rounds.start import X0, Start, demand_samples, own_batch, participants
 from zofl_mpi.run.clients import Client, Clients
 from zofl_mpi.run.fields import column
-from zofl_mpi.run.setting import Setting
+from zofl_mpi.run.setting import Setting, Work
 from zofl_mpi.run.streams import Purpose
 
 Array = NDArray[Any]
@@ -101,6 +102,8 @@ class Report:
     local_error: float = column(
         "1", "mean over clients of |y_i - y_i(x)|, the inexactness of Algorithm 2; nan without closed form"
     )
+    validation_accuracy: float | None = column("1", "test_accuracy on the validation samples in place of test's", None)
+    validation_loss: float | None = column("nat", "test_loss on the validation samples in place of test's", None)
 
 
 @final
@@ -302,12 +305,18 @@ class ZOHFL:
             personal_accuracy_global=mean("accuracy_global"),
             local_distance=mean("distance"),
             local_error=mean("error"),
+            **validated(self.setting, state.x),
         )
 
     @property
     def kernel(self) -> str:
         """What computes the local solves: kernels agree to rounding only."""
         return self.problem.kernel_name(self.batch)
+
+    def work(self, rounds: int) -> Work:
+        steps = planned_steps(self.schedule_h, self.tau, rounds, len(self.participants(0)))
+        together = 2 if self.samples == "shared" else 1
+        return Work(self.batch, together, steps * 2 // together)
 
     def plan(self, rounds: int) -> dict[str, str | float]:
         n, itemsize = self.problem.n, np.dtype(self.setting.dtype).itemsize

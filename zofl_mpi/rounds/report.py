@@ -41,7 +41,7 @@ class Measured:
 @final
 @dataclass(frozen=True)
 class Report:
-    """What an evaluation tells; the last two only where the F_i are smooth twins of nonsmooth losses."""
+    """What an evaluation tells; some only where the F_i are smooth twins of nonsmooth losses, or with --validation."""
 
     test_accuracy: float = column("1", "share of test samples that x classifies correctly")
     test_loss: float = column("nat", "mean loss of x on the test samples: cross-entropy; the value of a toy problem")
@@ -55,6 +55,16 @@ class Report:
     test_smooth_loss: float | None = column(
         "nat", "test_loss of the smooth twin; test_loss itself is the nonsmooth one", None
     )
+    validation_accuracy: float | None = column("1", "test_accuracy on the validation samples in place of test's", None)
+    validation_loss: float | None = column("nat", "test_loss on the validation samples in place of test's", None)
+
+
+def validated(setting: Setting[Any], x: Array) -> dict[str, float]:
+    """What a model x (n,) has on the validation samples, by the names of a report's fields; nothing without them."""
+    if setting.validation is None:
+        return {}
+    score = setting.problem.score(x, setting.validation)
+    return {f"validation_{name}": score.get(name, math.nan) for name in ("accuracy", "loss")}
 
 
 @final
@@ -91,6 +101,7 @@ class Reporting:
             objective=math.fsum(shares[i] * p.loss for i, p in measured.items()),
             clients_asked=len(measured),
             **twin,
+            **validated(setting, x),
         )
 
     def measure(self, client: Client, message: Model) -> Measured:

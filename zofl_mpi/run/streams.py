@@ -43,6 +43,7 @@ class Purpose(IntEnum):
     ORDER = 22  # in which order the server meets the clients' uploads of a round
     SPECTRUM = 23  # what a Hessian's spectrum is estimated with: samples, starts, probes
     AUDIENCE = 24  # clients that an evaluation asks, where it does not ask all
+    VALIDATION = 25  # samples of the training part that nobody trains on
 
 
 @final

@@ -64,6 +64,7 @@ class Site:
             federation.counts,
             np.dtype(self.dtype),
             f"{fingerprint}, {network}" if network else fingerprint,
+            validation=federation.validation,
         )
 
 

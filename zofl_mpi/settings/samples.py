@@ -35,6 +35,8 @@ class Samples:
         split: random (10 % of all samples, --test-fraction, are the test set) or official (the data set's own).
         test_fraction: share of all samples that is held out from all.
         server_fraction: share of the training part that is the server's own.
+        validation: share of the training part that server and clients do not train on, reported beside the test part
+            to choose step sizes by; 0 for none.
         synthetic_samples: --data synthetic: number of samples.
         synthetic_features: --data synthetic: length of an input.
         synthetic_classes: --data synthetic: number of classes.
@@ -52,6 +54,7 @@ class Samples:
     split: Literal["random", "official"] = "random"
     test_fraction: float = 0.1
     server_fraction: float = 0.3
+    validation: float = 0.0
     synthetic_samples: int = 10_000
     synthetic_features: int = 64
     synthetic_classes: int = 10
@@ -92,6 +95,7 @@ class Samples:
                 partition=self.partition,
                 test_fraction=self.test_fraction,
                 server_fraction=self.server_fraction,
+                validation=self.validation,
                 official_split=self.split == "official",
                 min_samples=self.min_samples,
                 balance=self.balance,

@@ -1,0 +1,76 @@
+"""The validation part in reports: beside the test part, of the model itself, and only where it is asked for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import numpy as np
+import pytest
+
+from tests.launch import here
+from tests.numerics.first_order import clients_of, method, point, softmax
+from zofl_mpi.methods.fedavg import FedAvg, FedProx
+from zofl_mpi.methods.fedmspp import FedMSPP
+from zofl_mpi.methods.scaffnew import Scaffnew
+from zofl_mpi.methods.scaffold import Scaffold
+from zofl_mpi.methods.server_sgd import ServerSGD
+from zofl_mpi.methods.zo_hfl import ZOHFL
+from zofl_mpi.run import records
+from zofl_mpi.run.fields import described, reported
+
+
+def evaluated(cls: Any, setting: Any) -> dict[str, float]:
+    made = ZOHFL(setting, tau=(3.0,), batch=4) if cls is ZOHFL else method(cls, setting)
+    state = replace(made.start(), x=0.1 * point(setting))
+    return reported(made.evaluate(state, 3, clients_of(made)))
+
+
+@pytest.mark.parametrize("cls", [ZOHFL, FedAvg, FedProx, Scaffold])
+def test_a_report_has_the_scores_on_the_validation_part(cls: Any) -> None:
+    """Mutations: those of the test part; the personal models'; columns without a validation part."""
+    setting = softmax()
+    part = setting.server.subset(np.arange(0, 30, 2))
+    told, without = evaluated(cls, replace(setting, validation=part)), evaluated(cls, setting)
+    score = setting.problem.score(0.1 * point(setting), part)
+    assert (told.pop("validation_accuracy"), told.pop("validation_loss")) == (score["accuracy"], score["loss"])
+    assert score["loss"] != without["test_loss"]
+    assert told == pytest.approx(without, nan_ok=True, rel=0, abs=0)
+
+
+@pytest.mark.parametrize("cls", [ZOHFL, FedAvg, FedProx, Scaffold, ServerSGD, FedMSPP, Scaffnew])
+def test_the_columns_are_described(cls: Any) -> None:
+    columns = described(get_type_hints(cls.evaluate)["return"])
+    assert {"validation_accuracy", "validation_loss"} <= set(columns)
+
+
+FLAGS = ("--data", "digits", "--rounds", "2", "--quiet")
+
+
+def test_a_run_with_a_share_has_the_columns_and_one_without_has_not(tmp_path: Path) -> None:
+    runs = {}
+    for share in ("0", "0.2"):
+        out = str(tmp_path / f"{share}.h5")
+        assert here("zofl_mpi.zo_hfl", *FLAGS, "--tau", "2", "--validation", share, "--out", out) == 0
+        runs[share] = records.load(out)
+    assert not {name for name in runs["0"].rounds if name.startswith("validation")}
+    told = runs["0.2"].rounds["validation_accuracy"][-1] * 323  # of 1,617 samples of the training part
+    assert told == pytest.approx(round(told)) and told > 0
+    assert runs["0.2"].config["validation"] == 0.2
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "name"),
+    [
+        ("zofl_mpi.fedrzo", ("--problem", "relu_net"), "fedrzo_nn"),
+        ("zofl_mpi.heron_sfl", ("--m", "2", "--width", "2", "--batch", "16"), "heron"),
+    ],
+)
+def test_a_method_that_does_not_report_it_refuses_the_flag(
+    module: str, words: tuple[str, ...], name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else samples would be taken away for nothing."""
+    assert here(module, *FLAGS, *words, "--validation", "0.1", "--dry-run") == 2
+    sentence = f"--validation 0.1: --method {name} reports no validation_accuracy; leave the flag out"
+    assert sentence in capsys.readouterr().err
