@@ -1,5 +1,7 @@
 """The figure of one run: test accuracy and loss, seconds a round, bytes a round, against rounds.
 
+The seconds before the first round are told in words above the second panel's curves.
+
 python analysis/a_run.py RESULT [--out FIGURE]       # FIGURE.png and FIGURE.pdf; default: beside the result
 """
 
@@ -20,6 +22,7 @@ from zofl_mpi.errors import UserError
 from zofl_mpi.run import records
 
 LOSSES = ("test_loss", "objective", "loss")
+FAR = 3.0
 Array = NDArray[Any]
 
 
@@ -74,14 +77,23 @@ def quality(run: records.Run, axis: Any) -> None:
 
 
 def seconds(run: records.Run, axis: Any) -> None:
-    """Draws the wall time of a round, and what the busiest rank spent on computing."""
+    """Draws the wall time of a round, and what the busiest rank spent on computing; tells what came before the first.
+
+    A first round that took FAR times as long as any other has loaded what the others use: it is told, not drawn.
+    """
+    told = [f"start {run.attrs['seconds_start']:.3g} s"] if "seconds_start" in run.attrs else []
+    top = None
     if "seconds" in run.rounds:
+        wall = evaluated(run, "seconds")[1]
+        if len(wall) > 1 and wall[0] > FAR * wall[1:].max():
+            top = wall[1:].max()
+            told.append(f"round 1 {wall[0]:.3g} s")
         axis.plot(*evaluated(run, "seconds"), color=BLUE, label="whole round")
     busiest = run.ranks["seconds_compute"].sum(1).max(1, initial=0.0)
     axis.plot(done(run), busiest, color=GREEN, linestyle="--", label="computing, busiest rank")
     axis.set_ylabel("seconds a round")
-    axis.set_ylim(0, 1.6 * axis.get_ylim()[1])  # room for the legend above the curves
-    axis.legend(frameon=False, loc="upper left")
+    axis.set_ylim(0, 1.6 * (top or axis.get_ylim()[1]))  # room for the legend above the curves
+    axis.legend(frameon=False, loc="upper left", title=", ".join(told) or None, alignment="left")
 
 
 def sizes(run: records.Run, axis: Any) -> None:

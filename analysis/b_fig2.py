@@ -3,9 +3,11 @@
 python analysis/b_fig2.py [--grid jobs/b_fig2.toml jobs/b_fig2_minimax.toml] [--partial]
 
 Left: the test loss of the logistic regression whose regularisers are chosen (hyperparameter). Right: the objective of
-fair classification at the exact maximiser, |L(x)|^2/(2 lambda) (fair); and, where the grid has the control that
-minimises the mean of the classes' losses, the worst class's loss under both. Lines are means over seeds, bands and
-numbers after ± the 95 % interval of the mean, t sqrt(s^2/k) with Student's t for k - 1 degrees of freedom.
+fair classification at the exact maximiser, |L(x)|^2/(2 lambda) (fair, or fair_softmax); and, where the grid has the
+control that minimises the mean of the classes' losses, the worst class's loss under both. Lines are means over seeds,
+bands and numbers after ± the 95 % interval of the mean, t sqrt(s^2/k) with Student's t for k - 1 degrees of freedom.
+In fair classification seeds differ in their starts as well, by more than the methods differ: thin lines are the seeds
+there, in place of the band, and the table counts those that end below the first line's run of the same seed.
 """
 
 from __future__ import annotations
@@ -16,19 +18,22 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 from numpy.typing import NDArray
 from shared import command, figures, files, wording
-from shared.groups import Group, entries, split
+from shared.groups import Group, entries, series, split
 from shared.reading import read
 
 Array = NDArray[np.float64]
 PANELS = {
     "hyperparameter": ("test_loss", "test loss (nat)", "hyper-parameters"),
     "fair": ("objective_exact", "$\\max_y f(x, y)$", "fair classification"),
+    "fair_softmax": ("objective_exact", "$\\max_y f(x, y)$", "the same with softmax regression"),
 }
 """Problem -> column, label of its axis, title."""
-WORST = ("test_worst_class_loss", "worst class's test loss (nat)", "fairness")
+SCATTERED = ("fair", "fair_softmax")
+"""Problems with random starts."""
+WORST = ("test_worst_class_loss", "worst class's test loss", "fairness")
 GOALS = {"fair": "classes weighted by $y$", "mean": "classes' mean loss"}
 T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 """Student's t, two-sided 95 %, for 1 to 10 degrees of freedom."""
@@ -53,7 +58,7 @@ def interval(values: Array) -> Array:
 
 
 def problem_of(group: Group) -> str:
-    """The problem of a group: hyperparameter or fair."""
+    """The problem of a group: hyperparameter, fair or fair_softmax."""
     return str(group.config["problem"])
 
 
@@ -84,12 +89,14 @@ def text(groups: Sequence[Group]) -> str:
         found = [g for g in shown_in(groups, problem) if g.runs]
         for group in found:
             told = ends(group.curve(column)[1])
-            body.append([problem, column, f"H = {group.entry('H')}", *told, reached(group, found, column)])
-    for group in compared(groups):
-        if group.runs:
-            name = f"{goal_of(group)}, H = {group.entry('H')}"
-            body.append(["fair", WORST[0], name, *ends(group.curve(WORST[0])[1]), "-"])
-    header = ("problem", "column", "line", "first", "last", "±", "seeds", "rounds to the first line's end")
+            told += [below(group, found[0], column), reached(group, found, column)]
+            body.append([problem, column, f"H = {group.entry('H')}", *told])
+    control = [g for g in compared(groups) if g.runs]
+    for group in control:
+        name = f"{goal_of(group)}, H = {group.entry('H')}"
+        told = [*ends(group.curve(WORST[0])[1]), below(group, control[0], WORST[0]), "-"]
+        body.append(["fair", WORST[0], name, *told])
+    header = ("problem", "column", "line", "first", "last", "±", "seeds", "below the first", "rounds to its end")
     return wording.aligned(header, body, left=3)
 
 
@@ -97,6 +104,13 @@ def ends(values: Array) -> list[str]:
     """Mean of (seeds, k) values at the first and last evaluation, interval of the latter, number of seeds."""
     numbers = wording.digits(float(values[:, 0].mean()), float(values[:, -1].mean()), float(interval(values)[-1]))
     return [*numbers, str(len(values))]
+
+
+def below(group: Group, first: Group, column: str) -> str:
+    """How many seeds end below the run of the same seed in the first group."""
+    least = {run.config["seed"]: float(series(run, column)[-1]) for run in first.runs}
+    last = {run.config["seed"]: float(series(run, column)[-1]) for run in group.runs}
+    return str(sum(value < least[seed] for seed, value in last.items() if seed in least))
 
 
 def reached(group: Group, groups: Sequence[Group], column: str) -> str:
@@ -129,30 +143,43 @@ def draw(groups: Sequence[Group]) -> Any:
             found = shown_in(groups, problem)
             for group in found:
                 k = entries(found, "H").index(group.entry("H"))
-                band(panel, group, PANELS[problem][0], f"$H$ = {group.entry('H')}", k)
+                line(panel, group, PANELS[problem][0], f"$H$ = {group.entry('H')}", k)
             figures.titled(panel, PANELS[problem][2], found, lambda g: f"H = {g.entry('H')}")
             panel.set_ylabel(PANELS[problem][1])
+            if problem in SCATTERED:
+                logarithmic(panel)
         if control:
             for k, group in enumerate(control):
-                band(panels[0, -1], group, WORST[0], GOALS[goal_of(group)], 3 + k)
+                line(panels[0, -1], group, WORST[0], GOALS[goal_of(group)], 3 + k)
             figures.titled(panels[0, -1], f"{WORST[2]}, $H$ = {control[0].entry('H')}", control, goal_of)
             panels[0, -1].set_ylabel(WORST[1])
+            logarithmic(panels[0, -1])
         for panel in panels[0]:
             panel.set(xlabel="rounds", xlim=(0, None))
             panel.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        figures.legend(figure, panels, 5, "line: mean over seeds; band: 95 % interval of the mean")
+        figures.legend(figure, panels, 5, "line: mean over seeds; band: 95 % interval of the mean; thin: seeds")
     return figure
 
 
-def band(panel: Any, group: Group, column: str, label: str, k: int) -> None:
-    """Draws a line with its interval."""
+def logarithmic(panel: Any) -> None:
+    """Makes the vertical axis logarithmic, with plain numbers."""
+    panel.set_yscale("log")
+    panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    panel.yaxis.set_major_formatter("{x:g}")
+    panel.yaxis.set_minor_formatter(NullFormatter())
+
+
+def line(panel: Any, group: Group, column: str, label: str, k: int) -> None:
+    """Draws the mean over seeds with its interval, or with a thin line for each seed."""
     if not group.runs:
         return
     rounds, values = group.curve(column)
-    mean, half = values.mean(axis=0), interval(values)
-    panel.plot(rounds, mean, label=label, **(figures.look(k) | {"markevery": max(len(rounds) // 6, 1)}))
-    if len(values) > 1:
-        panel.fill_between(rounds, mean - half, mean + half, color=figures.look(k)["color"], alpha=0.15, linewidth=0)
+    mean, half, look = values.mean(axis=0), interval(values), figures.look(k)
+    panel.plot(rounds, mean, label=label, **(look | {"markevery": max(len(rounds) // 6, 1)}))
+    if problem_of(group) in SCATTERED:
+        panel.plot(rounds, values.T, color=look["color"], alpha=0.4, linewidth=0.6)
+    elif len(values) > 1:
+        panel.fill_between(rounds, mean - half, mean + half, color=look["color"], alpha=0.15, linewidth=0)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """How fast Algorithm 2 of [A] runs on one core: `python -m tests.bench_local [--quick]`.
 
 Softmax regression 784 x 10 on bytes like MNIST's, the pair x + eta v, x - eta v on shared mini-batches. Every variant
-of a comparison takes the same steps (checked) and runs in turn with the others; the best of several times counts.
+of a comparison takes the same steps (checked) and runs in turn with the others; the best of several times counts, in
+CPU seconds of the one thread. A table by batch size, for one model and for two, for inputs of 65, 784 and 3072 values,
+is what `--kernel auto` follows; with OPENBLAS_CORETYPE=Haswell it is that of a processor without AVX-512.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from threadpoolctl import threadpool_info, threadpool_limits  # type: ignore[imp
 
 from zofl_mpi.data import Dataset
 from zofl_mpi.numerics.schedules import stepsizes
+from zofl_mpi.problems.kernels.softmax import choose
 from zofl_mpi.problems.softmax import Softmax
 from zofl_mpi.problems.terms import Terms
 from zofl_mpi.run.streams import Purpose, Streams
@@ -32,25 +35,27 @@ Array = NDArray[Any]
 Solve = Callable[[], Array]
 
 
-def dataset() -> Dataset:
+def dataset(features: int = FEATURES) -> Dataset:
     """Bytes of which four fifths are 0, as in MNIST."""
     generator = STREAMS(Purpose.SYNTHETIC)
-    inputs = generator.integers(0, 256, (SAMPLES, FEATURES), dtype=np.uint8)
-    inputs *= generator.random((SAMPLES, FEATURES)) < 0.2
+    inputs = generator.integers(0, 256, (SAMPLES, features), dtype=np.uint8)
+    inputs *= generator.random((SAMPLES, features)) < 0.2
     return Dataset(inputs, generator.integers(0, CLASSES, SAMPLES), CLASSES, scale=1 / 255)
 
 
-def draw(batch: int, steps: int) -> tuple[Array, NDArray[np.int64], NDArray[np.float64]]:
-    """The pair of points (2, n), the mini-batches, the step sizes."""
-    x = 0.01 * STREAMS(Purpose.START).standard_normal((2, FEATURES * CLASSES))
+def draw(
+    batch: int, steps: int, models: int = 2, features: int = FEATURES
+) -> tuple[Array, NDArray[np.int64], NDArray[np.float64]]:
+    """The points (models, n), the mini-batches, the step sizes."""
+    x = 0.01 * STREAMS(Purpose.START).standard_normal((models, features * CLASSES))
     batches = STREAMS(Purpose.BATCH).integers(0, SAMPLES, (steps, batch))
     return x.astype(np.float32), batches, stepsizes("harmonic", 0.1, steps)
 
 
-def ours(kernel: str, data: Dataset, batch: int, steps: int) -> Solve:
-    """The pair in one call of our kernel."""
-    x, batches, sizes = draw(batch, steps)
-    problem = Softmax(FEATURES, CLASSES, np.ones(1), Terms(mu=(MU,)), kernel=kernel)
+def ours(kernel: str, data: Dataset, batch: int, steps: int, models: int = 2) -> Solve:
+    """All models in one call of our kernel."""
+    x, batches, sizes = draw(batch, steps, models, data.features)
+    problem = Softmax(data.features, CLASSES, np.ones(1), Terms(mu=(MU,)), kernel=kernel)
     return lambda: problem.lower(0, data, x, x, batches, sizes)
 
 
@@ -95,9 +100,9 @@ def best(variants: Mapping[str, Solve], repeats: int) -> dict[str, float]:
     seconds = dict.fromkeys(variants, np.inf)
     for _ in range(repeats):
         for name, solve in variants.items():
-            start = time.perf_counter()
+            start = time.thread_time()
             solve()
-            seconds[name] = min(seconds[name], time.perf_counter() - start)
+            seconds[name] = min(seconds[name], time.thread_time() - start)
     return seconds
 
 
@@ -114,14 +119,17 @@ def compare(data: Dataset, batch: int, steps: int, repeats: int) -> None:
         print(f"  {name:36s} {value * 1e3:8.1f} ms {each:7.1f} us per model-step {value / seconds[auto]:6.1f} x {auto}")
 
 
-def table(data: Dataset, steps: int, repeats: int) -> None:
-    """Microseconds per step of the pair, by batch size: where `auto` should change from one kernel to the other."""
-    print("\nus per step of the pair\n  batch" + "".join(f"{name:>12s}" for name in KERNELS) + "   auto")
-    for batch in (1, 2, 4, 8, 16, 32, 64, 256):
-        count = max(20, min(steps, 8 * steps // batch))
-        seconds = best({name: ours(name, data, batch, count) for name in KERNELS}, repeats)
+def table(data: Dataset, models: int, repeats: int) -> None:
+    """Microseconds per step by batch size, what auto takes in a long run, and its time by that of the best."""
+    n = data.features * CLASSES
+    print(f"\nus per step of {models} model(s), n = {n}")
+    print("  batch" + "".join(f"{name:>12s}" for name in KERNELS) + "  auto")
+    for batch in (1, 8, 16, 32, 64, 96, 128, 192, 256, 512):
+        count = max(4, min(200, 1_000_000 // batch // data.features))
+        seconds = best({name: ours(name, data, batch, count, models) for name in KERNELS}, repeats)
         row = "".join(f"{value / count * 1e6:12.1f}" for value in seconds.values())
-        print(f"  {batch:5d}{row}   {Softmax(FEATURES, CLASSES, np.ones(1)).kernel_name(batch)}")
+        auto = choose("auto", batch, n, models)
+        print(f"  {batch:5d}{row}  {auto:6s}{seconds[auto] / min(seconds.values()):5.2f}")
 
 
 def machine() -> None:
@@ -145,7 +153,9 @@ def main() -> None:
         machine()
         for batch in (1, 32, 64):
             compare(data, batch, steps, repeats)
-        table(data, steps, repeats)
+        for features in (65, FEATURES, 3072):
+            for models in (1, 2):
+                table(dataset(features), models, 3 * repeats)
 
 
 if __name__ == "__main__":

@@ -86,6 +86,7 @@ fedrzo fedrzo_bl* --method fedrzo_bl {BL} {DATA}
 fedrzo fedrzo_bl-exact --method fedrzo_bl {BL} {DATA} --gamma 0.002 --lower exact --exact
 fedrzo fedrzo_bl-fedac1 --method fedrzo_bl {BL} {DATA} --problem fair --gamma 1e-4 --lower fedac1 --exact --probe 3
 fedrzo fedrzo_bl-simplex --method fedrzo_bl {BL} {DATA} --problem fair --y-set simplex
+fedrzo fedrzo_bl-softmax --method fedrzo_bl {BL} {DATA} --problem fair_softmax
 fedrzo fedrzo_bl-fedac2 --method fedrzo_bl {BL} --problem bilevel_bowls {KNOWN} --lower fedac2 --exact
 fedrzo fedrzo_bl-lfd --method fedrzo_bl {BL} --problem bilevel_bowls {KNOWN} --lower lfd --sampling size
 fedrzo fedrzo_bl-coupled --method fedrzo_bl {BL} --problem coupled --y0 fixed --exact

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,23 @@ def test_the_figure_of_a_run_is_drawn_also_while_it_runs(tmp_path: Path, columns
     assert found.stdout.strip() == str(tmp_path / "a.png")
     assert (tmp_path / "a.png").stat().st_size > 10_000
     assert (tmp_path / "a.pdf").read_bytes().startswith(b"%PDF")
+
+
+@pytest.mark.parametrize(("first", "told", "top"), [(9.0, "start 5.3 s, round 1 9 s", 1.6), (2.9, "start 5.3 s", None)])
+def test_a_first_round_that_loads_does_not_hide_the_others(
+    tmp_path: Path, script: Callable[[str], Any], first: float, told: str, top: float | None
+) -> None:
+    """Mutations: the panel as high as the first round; its time, or the start's, in no word."""
+    recorder = records.Recorder.create(tmp_path / "a.h5", attrs={"config": {}}, m=2, ranks=1, rounds=9)
+    recorder.begins(5.3)
+    for r, wall in enumerate((first, 0.8, 1.0)):
+        recorder.append({"round": r + 1.0, "seconds": wall}, steps=["solve"], seconds_compute=0.5)
+    recorder.close()
+    figure = script("a_run").draw(records.load(tmp_path / "a.h5"))
+    panel = figure.axes[0]
+    assert panel.get_legend().get_title().get_text() == told
+    assert panel.get_ylim()[1] == top if top else panel.get_ylim()[1] > first
+    sys.modules["matplotlib.pyplot"].close(figure)
 
 
 @pytest.mark.parametrize(("name", "sentence"), [("new", "has no finished round yet"), ("none", "there is no file")])

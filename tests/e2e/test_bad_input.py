@@ -163,7 +163,10 @@ def test_singletons_in_place_of_ranks_are_refused_with_the_remedy(here: Path) ->
         ("--problem lasso", "--problem lasso: must be one of softmax, features, mlp, cnn, toy, corner"),
         ("--problem toy --m 0", "--m 0: must be a whole number, at least 1"),
         ("--problem toy --n 0", "--n 0: must be a whole number, at least 1"),
-        ("--problem corner --lam 1", "unknown flag --lam"),
+        (
+            "--problem corner --lam 1",
+            "--lam is no flag of this method on this problem; it belongs to --problem softmax",
+        ),
         ("--data digit", "digit"),
         ("--data synthetic --synthetic-samples 0", "--data synthetic"),
         ("--data synthetic --synthetic-noise 2", "--data synthetic"),

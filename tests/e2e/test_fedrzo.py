@@ -47,6 +47,7 @@ OWN = {
     "nn-kinks": ["--problem", "max_affine", "--weights", "size", "--schedule", "sqrt"],
     "bl": ["--method", "fedrzo_bl", "--gamma", "0.004"],
     "bl-fair": ["--method", "fedrzo_bl", "--problem", "fair", "--lower", "fedac1", "--exact"],
+    "bl-softmax": ["--method", "fedrzo_bl", "--problem", "fair_softmax", "--y-set", "simplex", "--exact"],
     "bl-bowls": ["--method", "fedrzo_bl", "--problem", "bilevel_bowls", "--lower", "fedac2", "--exact"],
     "bl-lfd": ["--method", "fedrzo_bl", "--problem", "bilevel_bowls", "--lower", "lfd", "--sampling", "size"],
     "bl-coupled": ["--method", "fedrzo_bl", "--problem", "coupled", "--y0", "fixed", "--exact"],
@@ -233,9 +234,12 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
         ("--probe 1", "--probe 1: must be a number of directions, at least 3, or 0"),
         ("--n-p 0", "--n-p 0: must be a whole number of directions"),
         ("--estimate forward", "--estimate forward: must be one of one-sided, central"),
-        ("--lower fedac1", "unknown flag --lower"),
+        ("--lower fedac1", "--lower is no flag of this method on this problem; it belongs to --method fedrzo_bl"),
         ("--problem bowls --m 0", "--m 0: must be a whole number, at least 1"),
-        ("--method fedrzo_bl --n-p 2", "unknown flag --n-p"),
+        (
+            "--method fedrzo_bl --n-p 2",
+            "--n-p is no flag of this method on this problem; it belongs to --method fedrzo_nn",
+        ),
         (
             "--method fedrzo_bl --problem relu_net",
             "--method fedrzo_bl needs a Bilevel problem; --problem relu_net offers",

@@ -145,9 +145,11 @@ def uploads(method: str) -> int:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_bytes_are_those_of_the_formulas(results: Callable[..., Path], method: str) -> None:
-    """Sections 5 to 8, in float32, for each client and round; labels apart; and 8 for r down, 8 for the local loss up.
+    """Those of [C] Table I, V-B1 (p q and twice the model), in float32, for each client and round; labels apart.
 
-    Adam's averaged moments travel with the model: two numbers of each that trains, and 8 for the number of steps.
+    With the model travel BatchNorm's statistics, 8 bytes for r down and 8 for the local loss up, and Adam's averaged
+    moments: two numbers of each that trains, and 8 for the number of steps. FSL-SAGE's Algorithm 1 sends aligned heads
+    down; with seeds h n_p differences of losses come up in the model's place.
 
     Mutations: labels in bytes_up; the head in SplitFed's or FSL-SAGE's messages; a gradient sent back by HERON.
     """

@@ -70,7 +70,11 @@ TABLE = {
     "cse_fsl": (21, "256.407", "256.920"),
     "sflv1": (49, "1196.428", "1196.428"),
 }
-"""method -> rounds to 80 % in [C], GiB without and with auxiliary heads by ALGORITHMS, section 18."""
+"""method -> rounds to 80 % that [C] Table II (VI-B2) implies, GiB without and with auxiliary heads by Table I (V-B1).
+
+A round moves p q = 50,000 smashed samples of 262,144 bytes up, and back for SplitFed, and twice the client's 75,840
+parameters for each of the 5 clients; heads are 655,370 parameters. Table II calls GiB "GB".
+"""
 KEPT: dict[str, str] = {}
 
 

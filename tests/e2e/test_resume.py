@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -182,10 +183,40 @@ def test_the_kernel_may_be_named_but_not_be_another(tmp_path: Path, capsys: pyte
     pytest.importorskip("numba")
     out = tmp_path / "run.h5"
     assert here(FAMILY, "--method", "fedavg", "--rounds", "2", "--out", out, "--quiet") == 0
-    assert resume(out, "--rounds", 3, "--kernel", "numba") == 0  # what auto takes
-    assert resume(out, "--rounds", 4, "--kernel", "numpy") == 2
+    assert resume(out, "--rounds", 3, "--kernel", "numpy") == 0  # what auto takes
+    assert resume(out, "--rounds", 4, "--kernel", "numba") == 2
     told = capsys.readouterr().err
-    assert "its kernel was numba, here it is numpy" in told and "name it by --kernel" in told
+    assert "its kernel was numpy, here it is numba" in told and "name it by --kernel" in told
+
+
+@pytest.mark.parametrize("method", ["zo_hfl", "fedavg", "scaffold"])
+def test_auto_keeps_the_kernel_of_the_result_however_many_rounds_follow(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutations: the kernel chosen anew; the plan's steps not of all rounds, or not of all participants."""
+    pytest.importorskip("numba")
+    flags = ["--method", method, "--tau", 4, "--schedule-h", "constant", "--beta", 0.5, "--quiet", "--out"]
+    for rounds, kernel in ((2, "numpy"), (3, "numba")):  # of 20 steps each
+        monkeypatch.setattr("zofl_mpi.problems.kernels.softmax.LOADED_FOR", 6)  # 60 steps for ten clients
+        out = tmp_path / f"{rounds}.h5"
+        assert here(FAMILY, *flags, out, "--rounds", rounds) == 0
+        assert resume(out, "--rounds", 4) == 0
+        run = records.load(out)
+        assert [s["kernel"] for s in json.loads(run.attrs["sessions"])] == [kernel, kernel]
+        assert run.attrs["kernel"] == kernel and run.length == 4
+        assert run.config["kernel"] == "auto"
+
+
+def test_what_came_before_the_first_round_is_told_for_each_start(
+    part: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Mutations: no clock; the attribute of the last start in place of the first's."""
+    before = records.load(part).attrs["seconds_start"]
+    assert resume(part, "--rounds", 6) == 0
+    run = records.load(part)
+    first, second = (session["seconds_start"] for session in json.loads(run.attrs["sessions"]))
+    assert 0 < first == before == run.attrs["seconds_start"] < second  # one process, which grows older
+    assert f"start     {second:.1f} s before the first round" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("what", ["--method", "--problem"])

@@ -1,4 +1,4 @@
-"""FedRZO in one process: [B] Algorithms 1 and 2, sections 2 to 5.
+"""FedRZO in one process: [B] Algorithms 1 and 2, sections 3 and 4.
 
 Exact where the mathematics is, in float64. Directions are the run's own, or (`framed`) those of an orthonormal frame
 and its negative, which make the estimate of a quadratic's gradient exact. Docstrings name the mutations to catch.
@@ -554,7 +554,10 @@ def test_the_residual_is_the_gradient_on_all_samples(noise: float) -> None:
 
 
 def test_without_a_direct_x_h_steps_are_one_long_one() -> None:
-    """Fact (ii): g is the same at every local step on full batches. Mutations: y recomputed; a batch in spite of 0."""
+    """As in [B] 5.2: f_i sees x through y alone, so g is the same at every local step on all samples.
+
+    Mutations: y recomputed; a batch in spite of 0.
+    """
     for which in ({}, {"lower": "fedac1", "T_lower": "4", "batch_lower": 2}):
         many = run(links(rho=0.0, H=5, gamma=0.02, batch=0, noise=1.0, **which), 3)
         one = run(links(rho=0.0, H=1, gamma=0.1, batch=0, noise=1.0, **which), 3)
@@ -605,7 +608,7 @@ def test_a_biased_lower_level_does_not() -> None:
     [("min-max", {"gamma": 1e-3, "eta": 1e-3, "H": 50}, 150), ("max-min", {"gamma": 4e-4, "eta": 4e-4, "H": 50}, 150)],
 )
 def test_minimax_with_coupled_constraints(order: Any, flags: Any, rounds: int, which: Any) -> None:
-    """[B] section 4: (x, y) = (1/2, -1/2), and with min and max exchanged (-1, 1), both within 1e-3 (x leaves [-1, 1]
+    """[B] Remark 1: (x, y) = (1/2, -1/2), and with min and max exchanged (-1, 1), both within 1e-3 (x leaves [-1, 1]
     by eta). Mutations: h = f; y not projected at x + v; X left out (the second then runs away)."""
     setting = Setting(Coupled(order), STREAMS, (range(1),) * 2, test=range(1), dtype=np.float64)
     lower = {"lower": which, "T_lower": "9", "gamma_lower": 0.25}
@@ -639,6 +642,39 @@ def test_an_evaluation_leaves_no_trace(which: Any) -> None:
             of.evaluate(state, 0, clients)
         rows.append(clients.account()[0])
     assert (rows[0].bytes_down.sum(), rows[0].bytes_up.sum()) == (rows[1].bytes_down.sum(), rows[1].bytes_up.sum())
+
+
+@pytest.mark.parametrize("r", [0, 39])
+def test_an_evaluation_solves_the_lower_level_with_the_next_rounds_numbers(r: int) -> None:
+    """Its batches, and Algorithm 3's a = max(m, 4 L_h/mu_h, r) + 1, T = 2 a ln a and step size, written out.
+
+    So that the solution that is reported is the one that round r + 1 begins with. Mutations: those of round r, in
+    `place` or in the schedule; of round 0; a start elsewhere.
+    """
+    of = links(noise=1.0, lower="local_sgd", batch_lower=2, exact=True)
+    x, start, data = point(), point(3), of.setting.data
+    mu, L = of.problem.curvature(x)
+
+    def solution(number: int) -> Array:
+        a = max(m, 4 * L / mu, number) + 1
+        y = start
+        for t in range(math.ceil(2 * a * math.log(a))):  # H = 1: the h_i are not equal
+            ends = []
+            for i, link in enumerate(data):
+                (b,) = STREAMS(Purpose.LOWER_BATCH, r=number, i=i, t=t).integers(SAMPLES, size=(1, 2))
+                bowl = link.lower.bowl
+                ends.append(y - (bowl.A @ (y - link.lower.B @ x) + bowl.noise[b].mean(axis=0)) / (mu * a))
+            y = np.mean(ends, axis=0)
+        return y
+
+    clients = clients_of(of)
+    state = replace(of.start(), x=x, y=start)
+    told = reported(of.evaluate(state, r, clients))
+    exact = of.problem.P @ x  # type: ignore[attr-defined]
+    errors = [float(np.linalg.norm(solution(number) - exact)) for number in (r, r + 1)]
+    assert told["lower_error"] == pytest.approx(errors[1], rel=1e-10)
+    assert abs(errors[0] - errors[1]) > 0.01 * errors[1]
+    close(of.round(state, r + 1, clients).y, solution(r + 1))
 
 
 def test_the_bilevel_gradient_is_estimated_with_exact_lower_solutions() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,12 @@ from tests.numerics.split_methods import (
     apart,
     batches,
     close,
+    flat,
     interleaved,
     method,
     mlp,
+    named,
+    put,
     run,
     same,
     seeded,
@@ -98,6 +102,59 @@ def test_heads_stay_between_alignments_and_are_each_clients_own() -> None:
         assert torch.equal(state.theta[n:], of.start().theta[n:])
     state = run(of, 1, 3, clients, state)
     assert all(apart(state.heads[i], head) for i, head in heads.items())
+
+
+def test_rounds_between_alignments_step_with_the_aligned_heads() -> None:
+    """Rounds 1 and 2 in plain torch, each client with the head that round 0 aligned for it.
+
+    Mutations: the first head in rounds that do not align, from the first on or from the second; that of another client.
+    """
+    of = sage(training(setting(mlp), Optimiser("sgd"), lr_client=0.3), l=3, align_lr=0.5)
+    clients = LocalClients(list(of.setting.data), method=of)
+    state = run(of, 1, clients=clients)
+    n = of.setting.problem.n_client
+    for r in (1, 2):
+        expected, heads = torch.zeros(n, dtype=torch.float64), []
+        for i in range(3):
+            client, head, _ = (part.double() for part in seeded(mlp))
+            put(client, state.theta[:n], torch.zeros(0))
+            put(head, state.heads[str(i)], torch.zeros(0))
+            heads.append(flat(head))
+            rule = torch.optim.SGD(client.parameters(), 0.3)
+            for x, labels in batches(of.training, i, r):
+                rule.zero_grad()
+                cross_entropy(head(client(x)), labels).backward()
+                rule.step()
+            expected += SIZES[i] / sum(SIZES) * flat(client)
+        assert all(apart(a, b) for a, b in pairwise([of.start().theta[n:], *heads]))
+        state = run(of, 1, r, clients, state)
+        close(state.theta[:n], expected)
+
+
+@pytest.mark.parametrize("start", [0, 1])
+def test_the_newest_uploads_are_kept(monkeypatch: pytest.MonkeyPatch, start: int) -> None:
+    """Samples and labels, in their order, of two rounds of which one aligns or none; some clients upload fewer.
+
+    Mutations: the oldest; the last upload alone; samples of one upload beside labels of another.
+    """
+    own = named()
+    of = sage(training(own), l=100, buffer=9)
+    met: dict[int, torch.Tensor] = {}
+    step = Server.step
+
+    def seen(self: Server, item: Any) -> None:
+        met.update(zip(item.labels.tolist(), item.s.clone(), strict=True))
+        step(self, item)
+
+    monkeypatch.setattr(Server, "step", seen)
+    clients = LocalClients(list(own.data), method=of)
+    state, labels = None, [[], [], []]
+    for r in (start, start + 1):
+        state = run(of, 1, r, clients, state)
+        for i, data in enumerate(own.data):
+            labels[i] += [data.rows[k] for b in of.training.batches(i, r) for k in b]
+            assert state.labels[str(i)].tolist() == labels[i][-9:]
+            assert torch.equal(state.smashed[str(i)][-4:], torch.stack([met[k] for k in labels[i][-4:]]))
 
 
 @pytest.mark.parametrize("order", ["interleave", "client_major"])

@@ -87,7 +87,10 @@ def test_the_mean_gaussian_estimate_is_the_gradient() -> None:
 
 @pytest.mark.parametrize("estimate", ["one-sided", "central"])
 def test_the_two_spheres_are_one_with_the_radius_scaled(estimate: str) -> None:
-    """Z5 is Z1 with mu sqrt(d). Mutation: the factor d for a direction of norm sqrt(d)."""
+    """[C] equation (2), by directions of norm sqrt(d): as by those of norm 1 with mu sqrt(d).
+
+    Mutation: the factor d for a direction of norm sqrt(d).
+    """
     d = setting(mlp).problem.local.n
     kinds = [("sqrt_d_sphere", 1e-3), ("sphere", 1e-3 * math.sqrt(d))]
     own: dict[str, Any] = {"estimate": estimate, "n_p": 2}

@@ -215,7 +215,10 @@ def test_the_hessian_is_the_derivative_of_the_gradient():
 
 
 def test_the_solution_depends_on_the_mean_of_x_only():
-    """Fact (i) of [B] 5.2. Mutations: x weighted by the clients' sizes; the ridge of one client."""
+    """[B] 5.2: the mean of the h_i has x in mean(x) |y|^2/2 alone.
+
+    Mutations: x weighted by the clients' sizes; the ridge of one client.
+    """
     own = problem()
     y = own.solution(X, CLIENTS)
     shifted = own.solution(X + np.array([0.03, -0.1, 0.07]), CLIENTS)

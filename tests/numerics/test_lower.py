@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -496,6 +496,24 @@ def test_the_residual_weighs_the_clients_as_the_solver_does() -> None:
     close(residuals["size"], 0.0)
     close(residuals["all"], abs(np.mean(c * (y - a))))
     assert residuals["all"] > 0.1
+
+
+@pytest.mark.parametrize("x", [-0.3, 0.4])
+def test_the_residual_of_a_lower_level_with_a_set_is_that_of_the_projected_step(x: float) -> None:
+    """0 at the solution, where the gradient is -1, and the way to it nearby; in the columns of a round too.
+
+    Mutations: no projection; onto Y(x) in the call at x + eta v; y - g in place of y - P(y - g).
+    """
+    setting = Setting(Coupled(), STREAMS, (range(1),) * m, dtype=np.float64)
+    of, at = built(FedRZOBL, setting, eta=eta, gamma=0.0, H=1, lower="exact"), np.array([x])
+    clients = LocalClients(list(setting.data), method=of)
+    state = of.round(replace(of.start(), x=at), 0, clients)
+    close([state.lower_residual, state.lower_residual_shifted], 0.0)
+    for shifted, end in ((False, at), (True, of.shifted(at, 0))):
+        solution = of.solver.exact(end)
+        assert abs(float(solution[0]) + float(end[0])) < 1e-12, "the constraint x + y <= 0 binds"
+        for way in (0.0, 0.25, 0.5):
+            close(of.residual(clients, end, solution - way, shifted=shifted), way)
 
 
 def test_the_exact_solution_is_not_offered_beside_weights_by_size() -> None:

@@ -13,6 +13,7 @@ import pytest
 from zofl_mpi.data import Dataset
 from zofl_mpi.errors import UserError
 from zofl_mpi.numerics.descent import descend
+from zofl_mpi.problems.kernels import softmax as kernels
 from zofl_mpi.problems.softmax import Softmax
 from zofl_mpi.problems.terms import Terms
 from zofl_mpi.run.streams import Purpose, Streams
@@ -321,11 +322,63 @@ def test_positions_outside_the_data_are_refused():
 
 @pytest.mark.skipif(not importlib.util.find_spec("numba"), reason="no numba")
 def test_auto_follows_its_fixed_rule(monkeypatch):
-    assert softmax().kernel_name(1) == softmax().kernel_name(256) == "numba"
-    monkeypatch.setattr("zofl_mpi.problems.kernels.softmax.numba_installed", lambda: False)
+    """Mutations: the record names one kernel, another computes; a missing numba is not looked for."""
+    computed = []
+    for name in kernels.KERNELS:
+        monkeypatch.setitem(kernels.KERNELS, name, lambda *_, name=name: computed.append(name))
+    x, sizes = points(2, softmax().n), (1, 128, 129, 256)
+    for B in sizes:
+        softmax().lower(0, UNIT, x, x, batches(1, B), np.ones(1))
+    assert computed == [softmax().kernel_name(B) for B in sizes] == ["numba", "numba", "numpy", "numpy"]
+    monkeypatch.setattr(kernels, "numba_installed", lambda: False)
     assert softmax().kernel_name(1) == "numpy"
     with pytest.raises(UserError, match=r"zofl_mpi\[fast\]"):
         softmax(kernel="numba")
+
+
+@pytest.mark.parametrize(
+    ("models", "batch", "n", "of_avx2", "of_avx512"),
+    [
+        (2, 32, 7840, True, True),
+        (2, 64, 7840, True, True),
+        (2, 256, 7840, True, False),
+        (2, 512, 7840, True, True),
+        (1, 256, 7840, True, True),
+        (2, 64, 650, True, True),
+        (2, 192, 650, False, False),
+        (1, 192, 650, True, True),
+        (1, 512, 650, False, False),
+        (2, 128, 30720, True, False),
+        (2, 192, 30720, True, True),
+    ],
+)
+def test_the_compiled_kernel_is_taken_where_it_was_measured_to_be_faster(models, batch, n, of_avx2, of_avx512):
+    """The measurements are those of `tests.bench_local`. Mutations: any of the limits away by half; wide forgotten."""
+    assert kernels.compiled_is_faster(batch, n, models, wide=False) is of_avx2
+    assert kernels.compiled_is_faster(batch, n, models, wide=True) is of_avx512
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("numba"), reason="no numba")
+@pytest.mark.parametrize(("clients", "repaid"), [(1, 60_000), (4, 240_000), (10, 600_000), (1000, 600_000)])
+def test_a_run_takes_the_compiled_kernel_where_its_steps_repay_the_loading(clients, repaid):
+    """Mutations: the batch counts; the number of clients does not, or without an end."""
+    problem = Softmax(p, C, np.ones(clients) / clients)
+    assert problem.kernel_for(32, 2, repaid - 1) == "numpy" and problem.kernel_for(32, 2, repaid) == "numba"
+    assert problem.kernel_for(256, 2, repaid) == "numpy"
+
+
+def test_a_run_that_goes_on_keeps_its_kernel_where_it_can(monkeypatch):
+    """Mutations: a name that no kernel has; the compiled one without numba."""
+    monkeypatch.setattr(kernels, "numba_installed", lambda: True)
+    monkeypatch.setattr("zofl_mpi.problems.softmax.numba_installed", lambda: True)
+    assert [softmax().kernel_for(32, 2, 10**9, before) for before in ("numpy", "numba", "")] == [
+        "numpy",
+        "numba",
+        "numba",
+    ]
+    assert [softmax().kernel_for(32, 2, 1, before) for before in ("numba", "numba-blas")] == ["numba", "numpy"]
+    monkeypatch.setattr("zofl_mpi.problems.softmax.numba_installed", lambda: False)
+    assert softmax().kernel_for(32, 2, 1, "numba") == "numpy"
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,13 @@ from tests.numerics.split_methods import (
     LABELS,
     PIXELS,
     SIDE,
+    batches,
     method,
     mlp,
     put,
     resnet,
     run,
+    seeded,
     setting,
     training,
     vectors,
@@ -51,6 +53,26 @@ def test_a_report_is_of_the_whole_network_in_evaluation_mode(cls: Any) -> None:
     assert told.test_accuracy == pytest.approx(float((logits.argmax(1) == labels).double().mean()), rel=1e-12)
     before = vectors(state)
     assert all(torch.equal(before[name], value) for name, value in vectors(state).items())
+
+
+@pytest.mark.parametrize("beta", [1.0, 0.6])
+@pytest.mark.parametrize("cls", [HERON, CSEFSL, FSLSAGE])
+def test_the_local_loss_is_the_mean_over_clients_and_their_local_steps(cls: Any, beta: float) -> None:
+    """In plain torch, of clients that do not step: 2, 3 and 4 batches. FSL-SAGE with and without an alignment.
+
+    Mutations: a sum over clients or steps in place of either mean; a mean over all batches, or over clients that rest.
+    """
+    flags = {"align_epochs": 0} if cls is FSLSAGE else {}
+    of = method(cls, training(setting(mlp), lr_client=0.0, beta=beta), **flags)
+    client, head, _ = (part.double() for part in seeded(mlp))
+    for r in (0, 1):
+        losses = []
+        for i in of.training.participants(r):
+            with torch.no_grad():
+                each = [float(cross_entropy(head(client(x)), labels)) for x, labels in batches(of.training, i, r)]
+            losses.append(np.mean(each))
+        assert len(losses) == (3 if beta == 1 else 2)
+        assert run(of, 1, r).local_loss == pytest.approx(np.mean(losses), rel=1e-12)
 
 
 @pytest.mark.parametrize("cls", ALL)

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pooch
 import pytest
 
 from zofl_mpi.data import Raw, cache
@@ -179,6 +180,7 @@ def test_the_folder_is_the_variables_or_the_users(monkeypatch, tmp_path):
     monkeypatch.setenv("ZOFL_CACHE", "")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
     assert cache.default_cache_dir().name == "arrays" and "zofl_mpi" in str(cache.default_cache_dir())
+    assert cache.default_cache_dir() == Path(pooch.os_cache("zofl_mpi")) / "arrays"  # where older releases put it
 
 
 WRITER = """

@@ -10,8 +10,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -51,9 +49,9 @@ def user_folder(variable: str, part: str) -> Path:
     """The folder that the environment's `variable` names, else `part` of the user's cache folder."""
     if named := os.environ.get(variable):
         return Path(named)
-    import pooch  # 0.1 s, times every rank of a node
+    import platformdirs  # as pooch finds it, which takes 0.1 s to import, times every rank of a node
 
-    return Path(pooch.os_cache("zofl_mpi")) / part
+    return Path(platformdirs.user_cache_dir("zofl_mpi")) / part
 
 
 def default_cache_dir() -> Path:
@@ -116,6 +114,8 @@ def open(sources: Sources, cache_dir: Path | None = None) -> Raw:
 
 
 def _store(raw: Raw, folder: Path, key: str) -> None:
+    import tempfile  # this and shutil: one rank of a node writes, and only once
+
     folder.mkdir(parents=True, exist_ok=True)
     _forget_unfinished(folder)
     with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=folder, ignore_cleanup_errors=True) as making:
@@ -127,6 +127,8 @@ def _store(raw: Raw, folder: Path, key: str) -> None:
 
 def _forget_unfinished(folder: Path) -> None:
     """Removes what killed writers left; a day is longer than any writer takes."""
+    import shutil
+
     for left in folder.glob(f"{UNFINISHED}*"):
         with suppress(OSError):  # another writer may be removing it
             if time.time() - left.stat().st_mtime > DAY:

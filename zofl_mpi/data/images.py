@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
@@ -86,6 +85,8 @@ def _labelled(name: str, image_file: Path, label_file: Path) -> tuple[Array, Arr
 
 def _idx(name: str, path: Path, dimensions: int) -> Array:
     """The array of an IDX file: 0, 0, 8 (bytes), number of dimensions; each length as a big-endian uint32; the data."""
+    import gzip  # one rank of a node reads, and only once
+
     with reading_file(path, fetch_again(name)):
         data = path.read_bytes()
         if data[:2] == b"\x1f\x8b":

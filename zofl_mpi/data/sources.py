@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from functools import partial
 from pathlib import Path
@@ -74,6 +73,8 @@ def _existing(path: Path) -> Path:
 
 
 def _unknown(name: str) -> str:
+    import difflib
+
     near = difflib.get_close_matches(name.lower(), NAMES, 1)
     hint = f"; did you mean {near[0]}?" if near else ""
     return f"--data {name}: there is no such data set; it is one of {', '.join(NAMES)}, or a path ending in .npz{hint}"

@@ -20,7 +20,7 @@ from zofl_mpi.rounds.report import Model, Report, Reporting
 from zofl_mpi.rounds.start import Start, shares
 from zofl_mpi.run.clients import Client, Clients
 from zofl_mpi.run.fields import column, part
-from zofl_mpi.run.setting import Setting
+from zofl_mpi.run.setting import Setting, Work
 from zofl_mpi.run.streams import Purpose
 
 Array = NDArray[Any]
@@ -134,6 +134,10 @@ class Scaffnew:
     def kernel(self) -> str:
         """What computes the local steps."""
         return kernel(self.setting, self.batch)
+
+    def work(self, rounds: int) -> Work:
+        each = self.setting.m * math.ceil(rounds / self.p)  # of the geometric number of steps, its mean
+        return Work(self.batch or max(len(data) for data in self.setting.data), 1, each)
 
     def plan(self, rounds: int) -> dict[str, str | float]:
         m, each = self.setting.m, [self.steps(r) for r in range(rounds)]

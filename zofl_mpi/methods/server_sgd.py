@@ -19,7 +19,7 @@ from zofl_mpi.rounds.report import Report, Reporting
 from zofl_mpi.rounds.start import Start, demand_samples, own_gradient, shares
 from zofl_mpi.run.clients import Clients
 from zofl_mpi.run.fields import part
-from zofl_mpi.run.setting import Setting
+from zofl_mpi.run.setting import Setting, Work
 
 
 @final
@@ -70,6 +70,9 @@ class ServerSGD:
     def kernel(self) -> str:
         """What computes the gradient."""
         return self.setting.problem.kernel_name(self.server_batch)
+
+    def work(self, rounds: int) -> Work:
+        return Work(self.server_batch, 1, 0)  # no client takes a step
 
     def plan(self, rounds: int) -> dict[str, str | float]:
         return {

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.numerics import zo
-from zofl_mpi.numerics.schedules import local_steps, parse_decay, stepsize, stepsizes
+from zofl_mpi.numerics.schedules import local_steps, parse_decay, planned_steps, stepsize, stepsizes
 from zofl_mpi.problems import Hierarchical, optional
 from zofl_mpi.rounds.report import validated
 from zofl_mpi.rounds.start import X0, Start, demand_samples, own_batch, participants
 from zofl_mpi.run.clients import Client, Clients
 from zofl_mpi.run.fields import column
-from zofl_mpi.run.setting import Setting
+from zofl_mpi.run.setting import Setting, Work
 from zofl_mpi.run.streams import Purpose
 
 Array = NDArray[Any]
@@ -312,6 +312,11 @@ class ZOHFL:
     def kernel(self) -> str:
         """What computes the local solves: kernels agree to rounding only."""
         return self.problem.kernel_name(self.batch)
+
+    def work(self, rounds: int) -> Work:
+        steps = planned_steps(self.schedule_h, self.tau, rounds, len(self.participants(0)))
+        together = 2 if self.samples == "shared" else 1
+        return Work(self.batch, together, steps * 2 // together)
 
     def plan(self, rounds: int) -> dict[str, str | float]:
         n, itemsize = self.problem.n, np.dtype(self.setting.dtype).itemsize

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import final
@@ -86,6 +87,16 @@ def local_steps(schedule: str, tau: float, r: int, flag: str = "local step sched
     square = Fraction(repr(float(tau))) ** 2 * (r + 1 if schedule == "sqrt" else 1)
     whole = math.ceil(square)  # H^2 >= square exactly if H^2 >= ceil(square)
     return math.isqrt(whole - 1) + 1 if whole else 0
+
+
+def planned_steps(schedule: str, tau: Sequence[float], rounds: int, participants: int) -> int:
+    """The local steps of all rounds together, roughly: H is not rounded, and a participant has the mean tau.
+
+    Args:
+        tau: one number for all clients, or one for each.
+    """
+    each = rounds if schedule == "constant" else 2 / 3 * rounds * math.sqrt(rounds)
+    return int(min(participants * each * (sum(tau) / len(tau)), 1e18))
 
 
 def _number(text: str) -> float:

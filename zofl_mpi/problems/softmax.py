@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 from zofl_mpi.data import Dataset
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Array, Batch
-from zofl_mpi.problems.kernels.softmax import KERNELS, Minibatches, choose
+from zofl_mpi.problems.kernels.softmax import KERNELS, Minibatches, choose, numba_installed, planned
 from zofl_mpi.problems.sums import BLOCK, QUIET, READY, blocks, class_weights, demand_floats, positions_of
 from zofl_mpi.problems.terms import Personalised, Terms, for_client
 from zofl_mpi.run.fields import given
@@ -32,7 +32,8 @@ class Softmax(Personalised):
         weights: (m,) rho_i = N_i / N_tr.
         terms: lam, mu and radius of the clients' problems.
         bias: whether the model has a bias; [A]'s has none.
-        kernel: what computes the local steps: numpy, numba (compiled, twice as fast), auto (numba if installed).
+        kernel: what computes the local steps: numpy, numba (compiled), auto (numba if installed, where it is faster and
+            the run long enough to repay its loading).
         dtype: float32 or float64, of all vectors.
     """
 
@@ -49,7 +50,7 @@ class Softmax(Personalised):
         if self.kernel != "auto" and self.kernel not in KERNELS:
             raise UserError(f"kernel {self.kernel!r}: allowed are auto, {', '.join(KERNELS)}")
         self.terms.fit(self.m)
-        choose(self.kernel)
+        choose(self.kernel, 1, self.n)
 
     @property
     def n(self) -> int:
@@ -57,8 +58,19 @@ class Softmax(Personalised):
         return self.classes * (self.features + self.bias)
 
     def kernel_name(self, batch_size: int) -> str:
-        """The kernel of `lower` and `descend`, whatever the batch, for the record: kernels agree to rounding only."""
-        return choose(self.kernel)
+        """The kernel of `lower` and `descend`, for the record: kernels agree to rounding only."""
+        return choose(self.kernel, batch_size, self.n)
+
+    def kernel_for(self, batch_size: int, models: int, steps: int, before: str = "") -> str:
+        """The kernel that "auto" stands for in a run, by size and by its number of local steps: see `planned`.
+
+        Args:
+            batch_size, models, steps: see `run.setting.Work`.
+            before: the kernel of the result that the run continues, which stays where it can be had; "" for none.
+        """
+        if before == "numpy" or (before == "numba" and numba_installed()):
+            return before
+        return planned(batch_size, self.n, models, steps, self.m)
 
     def prepare(self, kernel: str, data: Dataset) -> None:
         """Makes a kernel ready: a compiled one is compiled the first time (seconds), and kept on the disk."""
@@ -107,7 +119,7 @@ class Softmax(Personalised):
         d = np.ascontiguousarray((y - x) * s, self.dtype).reshape(shape)
         centre = np.ascontiguousarray(x * s).reshape(shape)
         against = None if shift is None else np.ascontiguousarray(shift, self.dtype).reshape(shape)
-        KERNELS[choose(self.kernel)](centre, d, minibatches, radius * s, against)
+        KERNELS[self.kernel_name(minibatches.size)](centre, d, minibatches, radius * s, against)
         return x + d.reshape(x.shape) / s
 
     @QUIET

@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.errors import UserError, demand
-from zofl_mpi.numerics.schedules import local_steps, parse_decay, stepsize, stepsizes
+from zofl_mpi.numerics.schedules import local_steps, parse_decay, planned_steps, stepsize, stepsizes
 from zofl_mpi.problems import Smooth
 from zofl_mpi.rounds.report import Model
 from zofl_mpi.rounds.start import Start, demand_samples, own_gradient, participants, shares
 from zofl_mpi.run.clients import Client, Clients, Step
 from zofl_mpi.run.fields import column, part
-from zofl_mpi.run.setting import Setting
+from zofl_mpi.run.setting import Setting, Work
 from zofl_mpi.run.streams import Purpose
 
 Array = NDArray[Any]
@@ -163,6 +163,11 @@ class LocalSGD:
     def kernel(self) -> str:
         """What computes the local steps: kernels agree to rounding only."""
         return kernel(self.setting, self.batch)
+
+    def work(self, rounds: int) -> Work:
+        """The local steps of all rounds: what the choice of a kernel depends on."""
+        steps = planned_steps(self.schedule_h, self.tau, rounds, len(self.participants(0)))
+        return Work(self.batch or max(len(data) for data in self.setting.data), 1, steps)
 
     def plan(self, rounds: int, vectors: int = 1, full_pass: bool = False) -> dict[str, str | float]:
         """The cost of the run, where `vectors` of length n go down, and up, for each participant.

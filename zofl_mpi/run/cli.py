@@ -19,7 +19,17 @@ from typing import TYPE_CHECKING, Any, NoReturn, final
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import device, flags
 from zofl_mpi.run.launch import connect, speaks_first
-from zofl_mpi.run.plan import Plan, RunFlags, check_validation, costs_of, method_of, print_plan, problem_of, understand
+from zofl_mpi.run.plan import (
+    Plan,
+    RunFlags,
+    check_validation,
+    costs_of,
+    method_of,
+    print_plan,
+    problem_of,
+    understand,
+    work_of,
+)
 from zofl_mpi.run.setting import Method, Setting
 from zofl_mpi.run.signals import Stop
 from zofl_mpi.run.streams import Streams
@@ -122,6 +132,9 @@ def _prepared(world: World, family: Any, plan: Plan) -> Job | int:
     method_class = together(world, lambda: method_of(family, plan.values["method"]))
     method = together(world, lambda: flags.made(method_class, plan.values, setting=setting))
     together(world, lambda: check_validation(method, plan))
+    named = _one_kernel(world, method, plan)
+    if named is not setting:
+        setting, method = named, together(world, lambda: flags.made(method_class, plan.values, setting=named))
     kernel = together(world, lambda: str(getattr(method, "kernel", "")))
     _same(world, kernel, "--kernel auto chose different kernels; install numba on all nodes, or say --kernel numpy")
     if plan.values["dry_run"]:
@@ -136,14 +149,36 @@ def _prepared(world: World, family: Any, plan: Plan) -> Job | int:
     return Job(world, method, stop, at_server(world, lambda: _opened(world, method, plan, attrs)))
 
 
+def _one_kernel(world: World, method: Any, plan: Plan) -> Setting[Any]:
+    """The setting in which --kernel auto has become the kernel that rank 0 takes: one for the whole run and all ranks.
+
+    A run that is continued keeps its kernel, however many rounds it gets.
+
+    Raises:
+        UserError: on every rank, where one cannot have that kernel.
+    """
+    setting: Setting[Any] = method.setting
+    problem, work = setting.problem, work_of(method, plan.values["rounds"])
+    if work is None or getattr(problem, "kernel", "") != "auto" or not hasattr(problem, "kernel_for"):
+        return setting
+    name = world.bcast(
+        at_server(world, lambda: problem.kernel_for(work.batch, work.models, work.steps, plan.kernel_before))
+    )
+    return replace(setting, problem=together(world, lambda: replace(problem, kernel=name)))
+
+
 def _prepare(world: World, setting: Setting[Any], kernel: str) -> None:
-    """Makes the kernel ready on one rank of each node, if the problem says how: ten would compile it ten times."""
+    """Makes the kernel ready before the first round, if the problem says how.
+
+    On one rank of each node first: ten would compile it ten times. The other client ranks then load what it compiled.
+    """
     prepare = getattr(setting.problem, "prepare", None)
-    if prepare is None or world.size == 1:
+    if prepare is None:
         return
     place, ranks = world.neighbours(None)
-    last = place == len(ranks) - 1  # a client rank, which needs it anyway, not the server
+    last = place == len(ranks) - 1  # a client rank, not the server, which does not need it
     together(world, lambda: prepare(kernel, setting.data[0]) if last else None)
+    together(world, lambda: prepare(kernel, setting.data[0]) if world.rank and not last else None)
 
 
 def _opened(world: World, method: Any, plan: Plan, attrs: dict[str, Any]) -> Opened:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ View = Sequence[tuple[bool, Sequence[str]]]
 NODES = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 KEPT = 2**30  # bytes of freed memory that a process may keep, and the largest block that comes from it
+IMPORTED = time.monotonic()
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -114,6 +116,18 @@ def _why_no_gpu() -> str:
     if not _may_have_gpu():
         return f"CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']!r} hides the GPUs from this process"
     return "torch sees no GPU (a build of torch for the CPU, or a driver older than it needs)"
+
+
+# --- time -----------------------------------------------------------------------------------------------------------
+
+
+def age() -> float:
+    """Seconds since this process began; since its first import of this module where the system does not tell."""
+    try:
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, AttributeError):
+        return time.monotonic() - IMPORTED
 
 
 # --- memory ---------------------------------------------------------------------------------------------------------

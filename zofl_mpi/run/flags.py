@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 import functools
 import io
 import itertools
 import re
-import tomllib
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -97,17 +95,22 @@ def built(cls: type[T], setting: Any, **values: Any) -> T:
 
 
 class _Leaf(NamedTuple):
-    """A field that is a flag."""
+    """A field that is a flag, of the class `owner`."""
 
     name: str
     kind: Any
     default: Any
-    text: str
+    owner: type[Any]
+
+    @property
+    def text(self) -> str:
+        """What the class's docstring says of it."""
+        return attribute_texts(self.owner).get(self.name, "")  # type: ignore[arg-type]
 
 
 def leaves(cls: type[Any], default: Any = dataclasses.MISSING) -> Iterator[_Leaf]:
     """The flags of a class, those of its dataclass fields in their place; `default`: an instance with the defaults."""
-    hints, texts = typing.get_type_hints(cls), attribute_texts(cls)  # type: ignore[arg-type]
+    hints = typing.get_type_hints(cls)
     for f in dataclasses.fields(cls):
         if not is_flag(f):
             continue
@@ -117,7 +120,7 @@ def leaves(cls: type[Any], default: Any = dataclasses.MISSING) -> Iterator[_Leaf
             for leaf in leaves(cast("type[Any]", hints[f.name]), value):
                 yield leaf._replace(default=other.get(leaf.name, leaf.default))
         else:
-            yield _Leaf(f.name, hints[f.name], value, texts.get(f.name, ""))
+            yield _Leaf(f.name, hints[f.name], value, cls)
 
 
 def _default(f: dataclasses.Field[Any]) -> Any:
@@ -174,6 +177,8 @@ def read_toml(path: str) -> dict[str, Any]:
     Raises:
         UserError: no such file, or not TOML.
     """
+    import tomllib  # this and difflib: rank 0 alone reads, and few commands have a mistake
+
     try:
         return tomllib.loads(Path(path).read_text())
     except OSError as exc:
@@ -241,6 +246,8 @@ def _unknown(word: str, known: Mapping[str, Any], owners: Callable[[str], Sequen
 
 
 def _nearest(name: str, known: Mapping[str, Any], prefix: str) -> str:
+    import difflib
+
     near = difflib.get_close_matches(name, known, 1, 0.5)
     return f"; the nearest is {prefix}{flag(near[0])}" if near else ""
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.errors import UserError
-from zofl_mpi.run import messages, records
+from zofl_mpi.run import device, messages, records
 from zofl_mpi.run.clients import ClientError, Clients
 from zofl_mpi.run.desk import STEPS, Memory, Nothing
 from zofl_mpi.run.fields import described, numbers, reported
@@ -74,6 +74,7 @@ class Totals:
         steps: names of the steps.
         computing: of each round its wall time and (steps,) the longest computing time of a rank.
         round: the last finished round of the run, 1..R.
+        start: seconds from the process's beginning to this session's first round.
         last: the latest value of each column.
         course: (round, objective) of each evaluation; the test loss where there is no objective.
     """
@@ -82,6 +83,7 @@ class Totals:
     seconds: NDArray[np.float64] = field(default_factory=lambda: np.zeros((1, 3)))
     steps: list[str] = field(default_factory=list)
     computing: list[tuple[float, NDArray[np.float64]]] = field(default_factory=list)
+    start: float = 0.0
     wall: float = 0.0
     bytes_down: int = 0
     bytes_up: int = 0
@@ -150,7 +152,11 @@ def run(
     """
     done, state = (0, method.start()) if resumed is None else restored(resumed, clients)
     clients.account()  # what came before belongs to no round
-    totals, since = Totals(done), time.perf_counter()
+    totals, since = Totals(done, start=device.age()), time.perf_counter()
+    try:
+        recorder.begins(totals.start)
+    except UserError as exc:
+        raise RunError(str(exc)) from exc
     while done < schedule.rounds:
         try:
             state, columns = one_round(method, state, done, clients, schedule, recorder)

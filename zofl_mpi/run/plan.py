@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import json
 import os
@@ -15,6 +14,7 @@ from typing import Any, Literal, cast, final, get_type_hints
 
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.run import flags
+from zofl_mpi.run.setting import Work
 
 
 @final
@@ -82,10 +82,12 @@ class Plan:
     Attributes:
         values: {flag: value} of everything, `method` and `problem` among them.
         command: as it was typed.
+        kernel_before: the kernel of the result that --resume names; "" for a new run.
     """
 
     values: dict[str, Any]
     command: str
+    kernel_before: str = ""
 
     @property
     def config(self) -> dict[str, Any]:
@@ -119,7 +121,8 @@ def understand(family: Any, arguments: Sequence[str]) -> Plan:
     values = flags.parse(groups, words, program, family.__doc__ or "", lambda name: owners_of(family, name))
     if stored:
         _check_same(stored, values, resume)
-    return Plan(values, shlex.join(["python", "-m", family.__spec__.name, *arguments]))
+    command = shlex.join(["python", "-m", family.__spec__.name, *arguments])
+    return Plan(values, command, stored_kernel(resume) if resume else "")
 
 
 def _usual_problem(family: Any, method: str) -> str:
@@ -222,6 +225,8 @@ def _imported(name: str, flag: str) -> Any:
 
 def _named(table: Mapping[str, Any], name: str, flag: str, more: str) -> Any:
     if name not in table:
+        import difflib
+
         near = difflib.get_close_matches(name, table, 1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise UserError(f"{flag} {name}: must be one of {', '.join(table)}{more}{hint}")
@@ -241,6 +246,17 @@ def stored_config(path: str) -> dict[str, Any]:
     except UserError as exc:
         raise UserError(f"--resume {path}: {exc}; name the result of a run that has written a checkpoint") from exc
     return json.loads(checkpoint.attrs["config"])  # type: ignore[no-any-return]
+
+
+def stored_kernel(path: str) -> str:
+    """The kernel of the run that --resume names.
+
+    Raises:
+        UserError: there is no result, or it cannot be read.
+    """
+    from zofl_mpi.run import loop, records
+
+    return str(records.load(loop.result_of(Path(path))).attrs.get("kernel", ""))
 
 
 def _check_same(stored: Mapping[str, Any], values: Mapping[str, Any], path: str) -> None:
@@ -276,6 +292,13 @@ def print_plan(plan: Plan, method: Any) -> None:
     lines = method.plan(plan.values["rounds"]) if hasattr(method, "plan") else {}
     for name, value in {**lines, **costs_of(method)}.items():
         print(f"{name:46} {value:,}" if isinstance(value, int) else f"{name:46} {value}")
+
+
+def work_of(method: Any, rounds: int) -> Work | None:
+    """The local steps that the method, or a part of it, plans; None where none tells."""
+    parts = (getattr(method, f.name) for f in fields(method))
+    told = next((part for part in (method, *parts) if hasattr(part, "work")), None)
+    return None if told is None else cast("Work", told.work(rounds))
 
 
 def costs_of(method: Any) -> dict[str, Any]:

@@ -198,6 +198,7 @@ def closing(totals: loop.Totals, path: Path, done: bool, signal: str) -> str:
         lines.append("reached   " + "  ".join(f"{k.replace('_', ' ')} {loop.short(v)}" for k, v in reached.items()))
     ranks = totals.seconds.reshape(-1, 3)
     compute, wait, comm = ranks[1:].mean(axis=0) if len(ranks) > 1 else ranks[0]
+    lines.append(f"start     {totals.start:.1f} s before the first round")
     who = "each client rank on average" if len(ranks) > 1 else "in one process"
     lines.append(
         f"time      {totals.wall:.1f} s for {totals.rounds} rounds; {who}: "

@@ -58,6 +58,22 @@ class Setting(Generic[P]):
         return sorted(drawn.tolist())
 
 
+@final
+@dataclass(frozen=True)
+class Work:
+    """The local steps that a method plans, from which a problem chooses its kernel.
+
+    Attributes:
+        batch: samples of a step.
+        models: that take a step together, on the same samples; such a step counts once.
+        steps: of all clients in all rounds together, on average over who takes part.
+    """
+
+    batch: int
+    models: int
+    steps: int
+
+
 class Method(Protocol[S]):
     """A federated method: a frozen dataclass with a field `setting`, and the paper's parameters, which are flags.
 
@@ -66,7 +82,8 @@ class Method(Protocol[S]):
     meanings of both, and of what `evaluate` returns, stand on the fields (`run.fields.column`).
 
     A method may have besides: `kernel`, a property, the name of what computes its steps where several can, which round
-    differently; `plan(rounds)`, the lines of --dry-run, by description; `costs()`, what a step of a client costs,
+    differently; `work(rounds)`, the `Work` that a problem with the flag --kernel auto asks for, or a part that has it;
+    `plan(rounds)`, the lines of --dry-run, by description; `costs()`, what a step of a client costs,
     measured, by description: --dry-run prints it, and the result keeps it in the attribute `costs`.
     """
 

@@ -24,6 +24,7 @@ from zofl_mpi.numerics.projections import shrink
 Array = NDArray[Any]
 
 BLOCK_BYTES = 2**17  # of inputs made ready at once: several small batches, well inside a second-level cache
+PIECES = 8  # that a product is cut into at most
 SMALL_PRODUCT = 1_000_000  # multiplications up to which OpenBLAS takes its kernels for small matrices; see `_pieces`
 
 
@@ -145,13 +146,13 @@ class _Workspace:
 
 
 def _pieces(length: int, each: int) -> list[slice]:
-    """0..length - 1 in at most 8 pieces of SMALL_PRODUCT / each or fewer; in one where more would be needed.
+    """0..length - 1 in at most PIECES pieces of SMALL_PRODUCT / each or fewer; in one where more would be needed.
 
     A product of 20 x 784 by 784 x 64 is just above that size: with AVX-512 its two halves take 11 us, the whole 29 us;
     without, 25 us and 23 us. Large products have fast kernels of their own.
     """
     count = -(-length // max(1, SMALL_PRODUCT // each))
-    size = length if count > 8 else -(-length // count)
+    size = length if count > PIECES else -(-length // count)
     return [slice(start, min(start + size, length)) for start in range(0, length, size)]
 
 
@@ -179,11 +180,21 @@ def numba_installed() -> bool:
     return importlib.util.find_spec("numba") is not None
 
 
-def choose(kernel: str) -> str:
-    """The name in KERNELS that runs: `kernel` itself; for "auto" the compiled one where numba is installed.
+LOADED_FOR = 60_000
+"""Local steps that repay a process's loading of the compiled kernel: 0.6 CPU-seconds, and 10 us saved by a step."""
+LOADING = 10
+"""Processes that are taken to share a run's clients: one for each client up to so many."""
 
-    Measured by `python -m tests.bench_local`. The first call costs 0.3 CPU-seconds a process, some seconds where
-    nothing is cached yet.
+
+def choose(kernel: str, batch: int, n: int, models: int = 2) -> str:
+    """The name in KERNELS that runs: `kernel` itself; for "auto" the faster one at this size, numpy without numba.
+
+    It depends on the size and on the type of processor, never on a measurement while it runs: the kernel decides bits.
+
+    Args:
+        batch: samples of a local step.
+        n: length of a model.
+        models: that take a step together.
 
     Raises:
         UserError: the compiled kernel is asked for and numba is not installed.
@@ -194,4 +205,39 @@ def choose(kernel: str) -> str:
         )
     if kernel != "auto":
         return kernel
-    return "numba" if numba_installed() else "numpy"
+    return "numba" if numba_installed() and compiled_is_faster(batch, n, models, wide_blas()) else "numpy"
+
+
+def compiled_is_faster(batch: int, n: int, models: int, wide: bool) -> bool:
+    """Whether the compiled kernel takes less time a step, its loading aside.
+
+    `python -m tests.bench_local` measured both for batches of 8 to 512 samples, 1 and 2 models, n = 650, 7840 and
+    30720, with OpenBLAS's AVX-512 kernels (`wide`) and with its AVX2 ones. NumPy pays 10 us of calls a step, so the
+    compiled loop leads at small batches. Where both are busy with products, OpenBLAS's AVX-512 leads for two models as
+    long as they are cut (`_pieces`); the compiled loop leads with AVX2 and for one model. Small models spend their time
+    on exp, where NumPy leads. The limits lie where the two are within about a tenth of each other.
+    """
+    if models * batch <= 160:
+        return True
+    if n < 2000:
+        return models * batch <= 256
+    return models == 1 or not wide or models * batch * n > PIECES * SMALL_PRODUCT
+
+
+@functools.cache
+def wide_blas() -> bool:
+    """Whether NumPy's BLAS computes with AVX-512: a matter of the processor, and of OPENBLAS_CORETYPE."""
+    from threadpoolctl import threadpool_info
+
+    wide = ("SkylakeX", "Cooperlake", "SapphireRapids")
+    return any(str(library.get("architecture")) in wide for library in threadpool_info())
+
+
+def planned(batch: int, n: int, models: int, steps: int, clients: int) -> str:
+    """The kernel of a whole run whose clients take so many `steps` in all: see `choose`; numpy for few steps.
+
+    Each process loads the compiled kernel anew, so few steps do not repay it. How many processes there will be must not
+    count, for bits do not depend on it.
+    """
+    repaid = steps >= LOADED_FOR * min(clients, LOADING)
+    return choose("auto", batch, n, models) if repaid else "numpy"

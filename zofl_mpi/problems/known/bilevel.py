@@ -195,7 +195,7 @@ class BilevelBowls:
 @final
 @dataclass(frozen=True)
 class Coupled:
-    """[B] section 4's example: min over x in [-1, 1] of max over y in [-1, 1], x + y <= 0, of x^2 + y; and exchanged.
+    """[B] Remark 1's example: min over x in [-1, 1] of max over y in [-1, 1], x + y <= 0, of x^2 + y; and exchanged.
 
     The protocol's x is the variable of the outer problem, its y that of the inner one. Both live in [-1, 1], and
     Y(x) = [-1, u(x)] with u(x) = -x. Outside X = [-1, 1], where x + v may be, u(x) = clip(-x, -1, 1): Y is never empty.

@@ -164,6 +164,15 @@ class Recorder:
             self._file.flush()
         self.rounds += 1
 
+    def begins(self, seconds: float) -> None:
+        """Writes what came before this session's first round: seconds since its process began."""
+        with self._writing():
+            sessions = json.loads(self._file.attrs["sessions"])
+            sessions[-1]["seconds_start"] = seconds
+            first = {} if "seconds_start" in self._file.attrs else {"seconds_start": seconds}
+            set_attributes(self._file.attrs, {**first, "sessions": sessions})
+            self._file.flush()
+
     def describe(self, columns: Columns) -> None:
         """Sets unit and description of columns that `append` will be given, and of the fields of the last state."""
         self._columns |= columns
