@@ -85,7 +85,8 @@ def participants(setting: Setting, beta: float, r: int) -> list[int]:
 def shares(setting: Setting, weights: str) -> dict[int, float]:
     """{i: w_i} of all clients, summing to 1; `weights`: size or uniform."""
     sizes = [1 if weights == "uniform" else len(data) for data in setting.data]
-    return {i: size / sum(sizes) for i, size in enumerate(sizes)}
+    total = sum(sizes)  # once: for 10,000 clients a sum for each would take half a second a round
+    return {i: size / total for i, size in enumerate(sizes)}
 
 
 def among(weights: Mapping[int, float], asked: Collection[int]) -> Mapping[int, float]:

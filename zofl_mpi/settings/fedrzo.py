@@ -20,7 +20,7 @@ from zofl_mpi.run.fields import part
 from zofl_mpi.run.flags import fields_of, with_defaults
 from zofl_mpi.run.setting import Setting
 from zofl_mpi.settings.choice import Choice, Site
-from zofl_mpi.settings.given import on_samples, roles_of
+from zofl_mpi.settings.given import alike, on_samples, roles_of
 from zofl_mpi.settings.networks import CNN, MLP
 from zofl_mpi.settings.samples import Samples
 
@@ -81,13 +81,6 @@ def _known(cls: Any) -> Choice:
     return Choice({"problem": Known}, setting, roles_of(cls))
 
 
-def _coupled(site: Site) -> Setting[Coupled]:
-    pairs = site.group(Pairs)
-    nothing = range(1)  # a sample for everybody: the problem does not look at it
-    data = (nothing,) * pairs.m
-    return Setting(pairs.problem, site.streams, data, nothing, nothing, None, np.dtype(np.float64))
-
-
 DATA = {"data": ClientSamples}
 PROBLEMS = {
     "relu_net": on_samples(ReLUNet, ClientSamples),
@@ -99,7 +92,7 @@ PROBLEMS = {
     "max_affine": _known(MaxAffine),
     "bowls": _known(Bowls),
     "bilevel_bowls": _known(BilevelBowls),
-    "coupled": Choice({"problem": Pairs}, _coupled, roles_of(Coupled)),
+    "coupled": alike(Pairs, Coupled),
 }
 
 if TYPE_CHECKING:  # mypy: each problem is what it offers

@@ -73,6 +73,22 @@ def roles_of(cls: type[Any]) -> dict[str, Groups]:
     return {protocol: HIERARCHY if protocol == "Hierarchical" and has_terms else {} for protocol in offered}
 
 
+def alike(group: type[Any], cls: type[Any]) -> Choice:
+    """A problem whose clients are all alike and hold nothing that it looks at, in float64.
+
+    Args:
+        group: dataclass of its flags, with fields `m`, how many clients, and `problem`, of the class `cls`.
+    """
+
+    def setting(site: Site) -> Setting[Any]:
+        flags = site.group(group)
+        nothing = range(1)  # a sample for everybody
+        data = (nothing,) * flags.m
+        return Setting(flags.problem, site.streams, data, nothing, nothing, None, np.dtype(np.float64))
+
+    return Choice({"problem": group}, setting, roles_of(cls))
+
+
 def on_samples(
     cls: type[Any], samples: type[Any] = Samples, make: Make | None = None, *, classifies: bool = True
 ) -> Choice:

@@ -18,7 +18,7 @@ from zofl_mpi.problems.softmax import Softmax
 from zofl_mpi.run.fields import part
 from zofl_mpi.run.setting import Setting
 from zofl_mpi.settings.choice import Choice, Site
-from zofl_mpi.settings.given import on_samples, problem_on, roles_of
+from zofl_mpi.settings.given import alike, on_samples, problem_on, roles_of
 from zofl_mpi.settings.samples import Samples
 
 
@@ -79,17 +79,10 @@ def _toy(site: Site) -> Setting[Quadratic]:
     return Setting(problem, site.streams, clients, server, server, None, np.dtype(np.float64))
 
 
-def _corner(site: Site) -> Setting[Corner]:
-    corners = site.group(Corners)
-    nothing = range(1)  # a sample for everybody: the problem does not look at it
-    data = (nothing,) * corners.m
-    return Setting(corners.problem, site.streams, data, nothing, nothing, None, np.dtype(np.float64))
-
-
 SOFTMAX = on_samples(Softmax)
 FEATURES = Choice({**SOFTMAX.groups, "features": Filters}, _features, SOFTMAX.roles)
 TOY = Choice({"problem": Toy}, _toy, roles_of(Quadratic))
-CORNER = Choice({"problem": Corners}, _corner, roles_of(Corner))
+CORNER = alike(Corners, Corner)
 
 if TYPE_CHECKING:  # mypy: each problem is what it offers
     from zofl_mpi.problems.network import Network

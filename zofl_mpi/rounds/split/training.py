@@ -14,7 +14,7 @@ from zofl_mpi.numerics.optimisers import Optimiser, copied
 from zofl_mpi.problems import Batch, Split
 from zofl_mpi.rounds.split.messages import Ask, Model, Scored, State, Update, Whole
 from zofl_mpi.rounds.split.report import Report, report_of, scored
-from zofl_mpi.rounds.start import participants
+from zofl_mpi.rounds.start import participants, shares
 from zofl_mpi.run.clients import Client, Clients
 from zofl_mpi.run.setting import Setting
 from zofl_mpi.run.streams import Purpose
@@ -200,8 +200,7 @@ class Training:
 
     def shares(self) -> Mapping[int, float]:
         """{i: w_i} of all clients, summing to 1."""
-        sizes = [1 if self.weights == "uniform" else len(data) for data in self.setting.data]
-        return {i: size / sum(sizes) for i, size in enumerate(sizes)}
+        return shares(self.setting, self.weights)
 
     def groups(self, r: int) -> list[list[int]]:
         """S_r in the groups that are asked one after the other, each in the order in which the server meets it."""
