@@ -23,6 +23,7 @@ N, p, C, m = 60, 7, 4, 3
 WEIGHTS = np.array([0.1, 0.35, 0.25])
 KERNELS = [
     "numpy",
+    "torch",
     *(
         pytest.param(name, marks=pytest.mark.skipif(not importlib.util.find_spec("numba"), reason="no numba"))
         for name in ("numba",)

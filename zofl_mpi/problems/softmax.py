@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal, final
+from typing import TYPE_CHECKING, Literal, final
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -13,10 +13,14 @@ from numpy.typing import DTypeLike, NDArray
 from zofl_mpi.data import Dataset
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Array, Batch
-from zofl_mpi.problems.kernels.softmax import KERNELS, Minibatches, choose, numba_installed, planned
+from zofl_mpi.problems.kernels.softmax import ABREAST, KERNELS, NAMES, Minibatches, choose, numba_installed, planned
 from zofl_mpi.problems.sums import BLOCK, QUIET, READY, blocks, class_weights, demand_floats, positions_of
 from zofl_mpi.problems.terms import Personalised, Terms, for_client
+from zofl_mpi.run.abreast import together
 from zofl_mpi.run.fields import given
+
+if TYPE_CHECKING:
+    from zofl_mpi.problems.kernels.softmax_torch import Solve
 
 
 @final
@@ -32,9 +36,10 @@ class Softmax(Personalised):
         weights: (m,) rho_i = N_i / N_tr.
         terms: lam, mu and radius of the clients' problems.
         bias: whether the model has a bias; [A]'s has none.
-        kernel: what computes the local steps: numpy, numba (compiled), auto (numba if installed, where it is faster and
-            the run long enough to repay its loading).
+        kernel: what computes the local steps: numpy, numba (compiled), torch (many clients at once, on --device), auto
+            (torch on a GPU; numba if installed, where it is faster and the run long enough to repay its loading).
         dtype: float32 or float64, of all vectors.
+        device: where torch computes, as it calls it.
     """
 
     features: int = given()
@@ -42,15 +47,16 @@ class Softmax(Personalised):
     weights: NDArray[np.float64] = given()
     terms: Terms = given(Terms())
     bias: bool = False
-    kernel: Literal["auto", "numpy", "numba"] = "auto"
+    kernel: Literal["auto", "numpy", "numba", "torch"] = "auto"
     dtype: DTypeLike = given(np.float32)
+    device: str = given("cpu")
 
     def __post_init__(self) -> None:
         demand_floats(self.dtype, "softmax regression runs")
-        if self.kernel != "auto" and self.kernel not in KERNELS:
-            raise UserError(f"kernel {self.kernel!r}: allowed are auto, {', '.join(KERNELS)}")
+        if self.kernel != "auto" and self.kernel not in NAMES:
+            raise UserError(f"kernel {self.kernel!r}: allowed are auto, {', '.join(NAMES)}")
         self.terms.fit(self.m)
-        choose(self.kernel, 1, self.n)
+        self._kernel(1)
 
     @property
     def n(self) -> int:
@@ -58,8 +64,14 @@ class Softmax(Personalised):
         return self.classes * (self.features + self.bias)
 
     def kernel_name(self, batch_size: int) -> str:
-        """The kernel of `lower` and `descend`, for the record: kernels agree to rounding only."""
-        return choose(self.kernel, batch_size, self.n)
+        """The kernel of `lower` and `descend`, for the record: kernels agree to rounding only, and devices do."""
+        name = self._kernel(batch_size)
+        return f"torch {self.device.partition(':')[0]}" if name == "torch" else name
+
+    @property
+    def abreast(self) -> int:
+        """How many clients' steps are to run at once; see `run.abreast`."""
+        return ABREAST if self._kernel(1) == "torch" else 1
 
     def kernel_for(self, batch_size: int, models: int, steps: int, before: str = "") -> str:
         """The kernel that "auto" stands for in a run, by size and by its number of local steps: see `planned`.
@@ -70,12 +82,14 @@ class Softmax(Personalised):
         """
         if before == "numpy" or (before == "numba" and numba_installed()):
             return before
+        if before.startswith("torch") or self.device != "cpu":
+            return "torch"
         return planned(batch_size, self.n, models, steps, self.m)
 
     def prepare(self, kernel: str, data: Dataset) -> None:
-        """Makes a kernel ready: a compiled one is compiled the first time (seconds), and kept on the disk."""
-        if kernel == "numba":
-            own = replace(self, kernel="numba")
+        """Makes a kernel ready: a compiled one is compiled at first (seconds) and kept on the disk; torch is loaded."""
+        if kernel == "numba" or kernel.startswith("torch"):
+            own = replace(self, kernel="numba" if kernel == "numba" else "torch")
             own.descend(data, np.zeros(self.n, self.dtype), np.zeros((1, 1), np.int64), np.zeros(1))
 
     def flops(self, batch_size: int) -> float:
@@ -119,8 +133,28 @@ class Softmax(Personalised):
         d = np.ascontiguousarray((y - x) * s, self.dtype).reshape(shape)
         centre = np.ascontiguousarray(x * s).reshape(shape)
         against = None if shift is None else np.ascontiguousarray(shift, self.dtype).reshape(shape)
-        KERNELS[self.kernel_name(minibatches.size)](centre, d, minibatches, radius * s, against)
+        name = self._kernel(minibatches.size)
+        if name == "torch":
+            self._move(centre, d, minibatches, radius * s, against)
+        else:
+            KERNELS[name](centre, d, minibatches, radius * s, against)
         return x + d.reshape(x.shape) / s
+
+    def _kernel(self, batch_size: int) -> str:
+        """The name of the kernel for batches of this size."""
+        return choose(self.kernel, batch_size, self.n, device=self.device)
+
+    def _move(self, x: Array, d: Array, minibatches: Minibatches, radius: float, shift: Array | None) -> None:
+        """The torch kernel, on this client's models with those of the clients whose steps run abreast."""
+        from zofl_mpi.problems.kernels.softmax_torch import Solve  # imports torch
+
+        together(self._solved, Solve(x, d, minibatches, radius, shift))
+
+    def _solved(self, solves: list[Solve]) -> list[None]:
+        from zofl_mpi.problems.kernels.softmax_torch import solve_torch
+
+        solve_torch(solves, self.device)
+        return [None] * len(solves)
 
     @QUIET
     def score(self, x: Array, data: Dataset, mix: NDArray[np.float64] | None = None) -> dict[str, float]:
@@ -171,12 +205,9 @@ class Softmax(Personalised):
         self, data: Dataset, batches: Batch, stepsizes: NDArray[np.float64], mu: float, factor: float | None
     ) -> Minibatches:
         s = factor or 1.0
-        rows = batches if data.rows is None else data.rows[batches]
-        labels = data.labels[rows].astype(np.int64)
         return Minibatches(
             data,
-            rows,
-            labels,
+            batches if data.rows is None else data.rows[batches],
             pull=stepsizes * s**2 / batches.shape[1],
             keep=1 - stepsizes * mu,
             push=stepsizes * s,
