@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -19,15 +20,17 @@ from tests.threads import run_module, run_ranks, serve_or_ask
 from zofl_mpi.data import Dataset
 from zofl_mpi.methods.ditto import Ditto
 from zofl_mpi.methods.fedavg import FedAvg, FedProx
+from zofl_mpi.methods.fedrzo_nn import FedRZONN
 from zofl_mpi.methods.pfedme import PFedMe
 from zofl_mpi.methods.scaffold import Scaffold
 from zofl_mpi.methods.zo_hfl import ZOHFL
-from zofl_mpi.problems.kernels import softmax_torch
-from zofl_mpi.problems.kernels.softmax import ABREAST
+from zofl_mpi.problems.kernels import blocks, relu_torch, softmax_torch
 from zofl_mpi.problems.kernels.softmax_torch import Solve
+from zofl_mpi.problems.relu_net import ReLUNet
 from zofl_mpi.problems.softmax import Softmax
 from zofl_mpi.problems.terms import Terms
 from zofl_mpi.run import records
+from zofl_mpi.run.abreast import MANY
 from zofl_mpi.run.clients import Clients
 from zofl_mpi.run.flags import built
 from zofl_mpi.run.local import LocalClients
@@ -45,16 +48,28 @@ EDGES = (0, 30, 70, 100, 180, 240, 300, 400)  # five clients, the server, the te
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
-def setting(kernel: str, device: str = "cpu", data: Dataset = SAMPLES, **terms: Any) -> Setting[Softmax]:
-    *clients, server, test = (data.subset(np.arange(a, b)) for a, b in pairwise(EDGES))
+def softmax(kernel: Any, device: str, **terms: Any) -> Softmax:
     weights = np.diff(EDGES)[:m] / 300
-    problem = Softmax(p, C, weights, Terms(**terms), kernel=kernel, dtype=np.float64, device=device)  # type: ignore[arg-type]
+    return Softmax(p, C, weights, Terms(**terms), kernel=kernel, dtype=np.float64, device=device)
+
+
+def relu_net(kernel: Any, device: str, **flags: Any) -> ReLUNet:
+    return ReLUNet(p, kernel=kernel, dtype=np.float64, device=device, **flags)
+
+
+def setting(problem: Any, data: Dataset = SAMPLES) -> Setting[Any]:
+    *clients, server, test = (data.subset(np.arange(a, b)) for a, b in pairwise(EDGES))
     counts = np.stack([own.counts() for own in clients])
     return Setting(problem, STREAMS, tuple(clients), server, test, counts, np.float64)
 
 
 USUAL = {"tau": (18.0,), "schedule_h": "constant", "batch": 8, "server_batch": 8}
+ZEROTH = {"H": 4, "gamma": 0.01, "eta": 0.05, "batch": 8, "n_p": 2, "probe": 3}
 METHODS: dict[str, tuple[type[Any], dict[str, Any], dict[str, Any]]] = {
+    "fedrzo_nn": (FedRZONN, ZEROTH, {}),
+    "fedrzo_nn, all samples": (FedRZONN, {**ZEROTH, "batch": 0, "estimate": "central"}, {"loss_scale": "sum"}),
+    "scaffold, rectifiers": (Scaffold, {"option": "I", "gamma_local": 0.02}, {"hidden": 5}),
+    "fedprox, rectifiers": (FedProx, {"mu": 0.3, "tau": (2.0, 18.0, 0.0, 3.0, 33.0)}, {"lam": 0.2}),
     "zo_hfl": (ZOHFL, {"x0": "random"}, {}),
     "zo_hfl, each its own": (
         ZOHFL,
@@ -73,7 +88,9 @@ METHODS: dict[str, tuple[type[Any], dict[str, Any], dict[str, Any]]] = {
 
 def method(name: str, kernel: str, device: str = "cpu", data: Dataset = SAMPLES) -> Any:
     cls, flags, terms = METHODS[name]
-    return built(cls, setting(kernel, device, data, **terms), **{**USUAL, **flags})
+    problem = relu_net if cls is FedRZONN or "rectifiers" in name else softmax
+    usual = {} if cls is FedRZONN else USUAL
+    return built(cls, setting(problem(kernel, device, **terms), data), **{**usual, **flags})
 
 
 def program(of: Any) -> Callable[[Clients], tuple[list[Array], Any]]:
@@ -128,14 +145,16 @@ def test_a_trajectory_is_that_of_numpy(name: str, device: str) -> None:
     compared(local(method(name, "torch", device)), by_numpy(name, "as stored"))
 
 
+@pytest.mark.parametrize("name", ["scaffold", "scaffold, rectifiers", "fedrzo_nn"])
 @pytest.mark.parametrize("data", ["standardised", "per feature"])
-def test_inputs_are_scaled_on_the_device_as_on_the_host(data: str, device: str) -> None:
+def test_inputs_are_scaled_on_the_device_as_on_the_host(data: str, name: str, device: str) -> None:
     """Mutations: shift before scale; scaled twice; a scale for all features."""
-    of = method("scaffold", "torch", device, SCALED[data])
-    compared(local(of), by_numpy("scaffold", data))
+    compared(local(method(name, "torch", device, SCALED[data])), by_numpy(name, data))
 
 
-@pytest.mark.parametrize("name", ["zo_hfl", "zo_hfl, each its own", "scaffold", "pfedme"])
+@pytest.mark.parametrize(
+    "name", ["zo_hfl", "zo_hfl, each its own", "scaffold", "pfedme", "fedrzo_nn", "fedprox, rectifiers"]
+)
 def test_ranks_do_not_show_in_the_bits(name: str, device: str) -> None:
     """Mutation: a block as large as the number of clients on the rank (seen on some libraries only; below on all)."""
     of = method(name, "torch", device)
@@ -200,6 +219,45 @@ def solved(some: Sequence[Solve], device: str) -> list[Array]:
     return [solve.d for solve in own]
 
 
+def points(dtype: str, count: int = 50) -> list[relu_torch.Points]:
+    """Three points of each of so many clients; every third has more samples than are looked at together here."""
+    generator = STREAMS(Purpose.SYNTHETIC, t=2)
+    inputs = generator.integers(0, 256, (300, 50), dtype=np.uint8)
+    data = Dataset(inputs, generator.integers(0, C, 300), C, scale=1 / 255)
+    found = []
+    for i in range(count):
+        own = data.subset(generator.permutation(300)[:100])
+        positions = generator.integers(0, 100, 33 if i % 3 == 0 else 7)
+        x = generator.standard_normal((3, 4 * 51)).astype(dtype)
+        found.append(relu_torch.Points(relu_torch.Network(4, 3.0 * (i % 2), "cpu"), x, own, positions))
+    return found
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_bits_of_sums_and_walks_do_not_depend_on_the_company(
+    dtype: str, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the rectifiers: pieces of 13 samples, and steps of unequal number.
+
+    Mutations: pieces summed in the order in which they were computed; a result that the next block overwrites.
+    """
+    monkeypatch.setattr(relu_torch, "PIECE", 13)
+    asked = [each._replace(network=each.network._replace(device=device)) for each in points(dtype)]
+    single = [each._replace(x=each.x[:1], network=each.network._replace(sharpness=3.0)) for each in asked]
+    generator = STREAMS(Purpose.SYNTHETIC, t=3)
+    walks = []
+    for i, each in enumerate(single):
+        start = each._replace(positions=generator.integers(0, 100, (18 if i % 4 == 0 else 3, 7)))
+        sizes = generator.uniform(0.01, 0.1, len(start.positions))
+        walks.append(relu_torch.Walk(start, each.x[0] / 9, sizes, 1 / 7, 0.1 * (i % 2), 0.2))
+    for compute, some in ((relu_torch.squares, asked), (relu_torch.slopes, single), (relu_torch.walked, walks)):
+        among, reverse = compute(some), compute(some[::-1])[::-1]  # type: ignore[operator]
+        for j, own in enumerate(among):
+            np.testing.assert_array_equal(reverse[j], own)
+            if j % 7 == 0:
+                np.testing.assert_array_equal(compute([some[j]])[0], own)  # type: ignore[operator]
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_clients_bits_do_not_depend_on_its_company(shape: str, dtype: str, device: str) -> None:
@@ -240,7 +298,7 @@ def test_products_are_always_of_the_same_shape(monkeypatch: pytest.MonkeyPatch) 
 )
 def test_a_block_follows_from_one_clients_shape(each: int, clients: int) -> None:
     """Mutations: sizes that are no powers of 2; no limit."""
-    assert softmax_torch.block_of(each) == clients
+    assert blocks.block_of(each) == clients
 
 
 def test_steps_are_replayed_in_chunks_and_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,28 +321,25 @@ def test_steps_are_replayed_in_chunks_and_one_by_one(monkeypatch: pytest.MonkeyP
         return replay
 
     monkeypatch.setattr("zofl_mpi.run.device.replayable", replayable)
-    monkeypatch.setattr(softmax_torch, "_LOOPS", type(softmax_torch._LOOPS)())
+    monkeypatch.setattr(blocks, "_LOOPS", type(blocks._LOOPS)())
     compared(local(method("fedprox", "torch")), by_numpy("fedprox", "as stored"))
-    assert played == [0, 1, 1] * ROUNDS  # 18 steps
+    assert played == [0, 1, 1] * ROUNDS  # 18 steps: 16, and two by themselves
     assert len(recorded) == 2
 
 
 def test_data_lie_on_the_device_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutations: a copy a client, or a call; one that stays when the data are gone."""
-    from zofl_mpi.problems.kernels import resident
-
-    monkeypatch.setattr(softmax_torch, "_LOOPS", type(softmax_torch._LOOPS)())
-    before = set(resident._KEPT)
+    monkeypatch.setattr(blocks, "_LOOPS", type(blocks._LOOPS)())
+    gc.collect()
+    before = set(blocks._RESIDENT)
     data = Dataset(PIXELS.copy(), LABELS.copy(), C)
     of = method("fedavg", "torch", data=data)
     local(of)
-    assert len(set(resident._KEPT) - before) == 2  # inputs and labels
-    softmax_torch._LOOPS.clear()
+    assert len(set(blocks._RESIDENT) - before) == 2  # inputs and labels
+    blocks._LOOPS.clear()
     del of, data
-    import gc
-
     gc.collect()
-    assert set(resident._KEPT) == before
+    assert set(blocks._RESIDENT) == before
 
 
 def test_torch_is_taken_where_the_device_is_a_gpu() -> None:
@@ -293,7 +348,7 @@ def test_torch_is_taken_where_the_device_is_a_gpu() -> None:
     assert make("cuda:1").kernel_name(8) == "torch cuda" and make("cuda:1").kernel_for(8, 2, 1) == "torch"
     assert make("cpu").kernel_name(8) != "torch cpu" == make("cpu", "torch").kernel_name(8)
     assert make("cuda:1", "numpy").kernel_name(8) == "numpy"
-    assert (make("cpu").abreast, make("cpu", "torch").abreast) == (1, ABREAST)
+    assert (make("cpu").abreast, make("cpu", "torch").abreast) == (1, MANY)
     for before in ("numpy", "torch cuda"):  # what a run began with
         assert make("cuda:0").kernel_for(8, 2, 1, before) == before.partition(" ")[0]
     assert make("cpu").kernel_for(8, 2, 1, "torch cpu") == "torch"

@@ -13,10 +13,10 @@ from numpy.typing import DTypeLike, NDArray
 from zofl_mpi.data import Dataset
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Array, Batch
-from zofl_mpi.problems.kernels.softmax import ABREAST, KERNELS, NAMES, Minibatches, choose, numba_installed, planned
+from zofl_mpi.problems.kernels.softmax import KERNELS, NAMES, Minibatches, choose, numba_installed, planned
 from zofl_mpi.problems.sums import BLOCK, QUIET, READY, blocks, class_weights, demand_floats, positions_of
 from zofl_mpi.problems.terms import Personalised, Terms, for_client
-from zofl_mpi.run.abreast import together
+from zofl_mpi.run.abreast import MANY, together
 from zofl_mpi.run.fields import given
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Softmax(Personalised):
     @property
     def abreast(self) -> int:
         """How many clients' steps are to run at once; see `run.abreast`."""
-        return ABREAST if self._kernel(1) == "torch" else 1
+        return MANY if self._kernel(1) == "torch" else 1
 
     def kernel_for(self, batch_size: int, models: int, steps: int, before: str = "") -> str:
         """The kernel that "auto" stands for in a run, by size and by its number of local steps: see `planned`.
@@ -207,7 +207,7 @@ class Softmax(Personalised):
         s = factor or 1.0
         return Minibatches(
             data,
-            batches if data.rows is None else data.rows[batches],
+            data.rows_of(batches),
             pull=stepsizes * s**2 / batches.shape[1],
             keep=1 - stepsizes * mu,
             push=stepsizes * s,

@@ -24,6 +24,9 @@ Result = TypeVar("Result")
 Compute = Callable[[list[Request]], list[Result]]
 Step = Callable[[Any, Any], Any]
 
+MANY = 128
+"""Clients, where a problem knows no better number: of more, a step's data are out of the caches when its turn comes."""
+
 _HERE = threading.local()
 """`walk`: the `_Walk` whose step this thread runs, if any."""
 _IDLE: list[SimpleQueue[Callable[[], None]]] = []

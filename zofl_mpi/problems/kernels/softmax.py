@@ -192,8 +192,6 @@ LOADING = 10
 
 NAMES = (*KERNELS, "torch")
 """What --kernel may name; torch computes wherever --device says (`softmax_torch`)."""
-ABREAST = 256
-"""Clients of a rank whose local steps torch takes at once."""
 
 
 def choose(kernel: str, batch: int, n: int, models: int = 2, device: str = "cpu") -> str:
