@@ -335,7 +335,10 @@ def test_data_lie_on_the_device_once(monkeypatch: pytest.MonkeyPatch) -> None:
     data = Dataset(PIXELS.copy(), LABELS.copy(), C)
     of = method("fedavg", "torch", data=data)
     local(of)
-    assert len(set(blocks._RESIDENT) - before) == 2  # inputs and labels
+    added = [blocks._RESIDENT[key] for key in set(blocks._RESIDENT) - before]
+    assert sum(each.shape == PIXELS.shape for each in added) == 1  # besides, labels and who has which rows
+    assert sum(each.numel() for each in added) == PIXELS.size + 2 * len(LABELS)
+    del added
     blocks._LOOPS.clear()
     del of, data
     gc.collect()

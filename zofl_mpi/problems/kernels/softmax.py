@@ -194,8 +194,8 @@ NAMES = (*KERNELS, "torch")
 """What --kernel may name; torch computes wherever --device says (`softmax_torch`)."""
 
 
-def choose(kernel: str, batch: int, n: int, models: int = 2, device: str = "cpu") -> str:
-    """The name in NAMES that runs: `kernel` itself; for "auto" torch on a GPU, else the faster one at this size.
+def choose(kernel: str, batch: int, n: int, models: int = 2) -> str:
+    """The name in NAMES that runs on a CPU: `kernel` itself; for "auto" the faster one at this size.
 
     It depends on the size, never on a measurement while it runs: the kernel decides bits.
 
@@ -203,7 +203,6 @@ def choose(kernel: str, batch: int, n: int, models: int = 2, device: str = "cpu"
         batch: samples of a local step.
         n: length of a model.
         models: that take a step together.
-        device: as torch calls it.
 
     Raises:
         UserError: the compiled kernel is asked for and numba is not installed.
@@ -214,8 +213,6 @@ def choose(kernel: str, batch: int, n: int, models: int = 2, device: str = "cpu"
         )
     if kernel != "auto":
         return kernel
-    if device != "cpu":
-        return "torch"
     return "numba" if numba_installed() and compiled_is_faster(batch, n, models) else "numpy"
 
 
