@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import inspect
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar, final
 
@@ -24,7 +26,7 @@ Result = TypeVar("Result")
 Compute = Callable[[list[Request]], list[Result]]
 Step = Callable[[Any, Any], Any]
 
-MANY = 128
+MANY = 64
 """Clients, where a problem knows no better number: of more, a step's data are out of the caches when its turn comes."""
 
 _HERE = threading.local()
@@ -83,32 +85,60 @@ class _Dropped(BaseException):
 
 
 @final
+class _Turns:
+    """Steps that run one after the other: each wakes the next, the last one the thread that set them going."""
+
+    def __init__(self) -> None:
+        self._next: deque[Callable[[], None]] = deque()
+        self._over: SimpleQueue[None] = SimpleQueue()
+
+    def run(self, turns: Iterable[Callable[[], None]]) -> None:
+        """Lets each of them, which wake a step, have its turn; returns when the last has stopped."""
+        self._next.extend(turns)
+        self.stops()
+        try:
+            self._over.get()
+        except BaseException:  # a signal: whose turn it is may stop, nobody follows
+            self._next.clear()
+            self._over.get()
+            raise
+
+    def stops(self) -> None:
+        """The step whose turn it was waits, or has ended."""
+        if self._next:
+            self._next.popleft()()
+        else:
+            self._over.put(None)
+
+
+@final
 class _Walk:
-    """A step on its way: it runs only while `go` waits for it.
+    """A step on its way.
 
     Attributes:
-        asked: what it waits for; None before it has begun and after its end.
+        asked: what it waits for; None before it has begun, while it runs, and after its end.
         end: what it returned or raised.
     """
 
-    def __init__(self, step: Step, client: Any, message: Any) -> None:
+    def __init__(self, turns: _Turns, step: Step, client: Any, message: Any) -> None:
         self.asked: _Asked | None = None
         self.end: Future[Any] = Future()
-        self._call = step, client, message
+        self._turns, self._call = turns, (step, client, message)
         self._answers: SimpleQueue[Future[Any]] = SimpleQueue()
-        self._asks: SimpleQueue[_Asked | None] = SimpleQueue()
 
-    def go(self, answer: Future[Any] | None = None) -> None:
-        """Lets the step begin, or go on with an answer, until it asks again or ends."""
-        if answer is None:
-            _thread().put(self._run)
-        else:
-            self._answers.put(answer)
-        self.asked = self._asks.get()
+    def begins(self) -> None:
+        """Wakes the step for the first time."""
+        _thread().put(self._run)
+
+    def goes_on(self, answer: Future[Any]) -> None:
+        """Wakes the step where it waits."""
+        self.asked = None
+        self._answers.put(answer)
 
     def ask(self, compute: Compute[Request, Result], request: Request) -> Result:
         """Waits, on the step's own thread, for the result."""
-        self._asks.put(_Asked(compute, request))
+        self.asked = _Asked(compute, request)
+        self._turns.stops()
         return self._answers.get().result()  # type: ignore[no-any-return]
 
     def _run(self) -> None:
@@ -120,26 +150,25 @@ class _Walk:
             self.end.set_exception(exc)
         finally:
             _HERE.walk = None
-        self._asks.put(None)
+        self._turns.stops()
 
 
 def _walked(step: Step, calls: Iterable[tuple[Any, Any]]) -> list[Future[Any]]:
     """What a step returned or raised for each client and message."""
-    walks = [_Walk(step, client, message) for client, message in calls]
+    turns = _Turns()
+    walks = [_Walk(turns, step, client, message) for client, message in calls]
     try:
-        for walk in walks:
-            walk.go()
-        while wanting := [walk for walk in walks if walk.asked]:
-            first = wanting[0].asked
-            same = [walk for walk in wanting if walk.asked and first and walk.asked.compute == first.compute]
-            for walk, answer in zip(same, _answers([walk.asked for walk in same if walk.asked]), strict=True):
-                walk.go(answer)
+        turns.run(walk.begins for walk in walks)
+        while asked := [(walk, walk.asked) for walk in walks if walk.asked]:
+            first = asked[0][1].compute
+            same = [(walk, own) for walk, own in asked if own.compute == first]
+            answers = _answers([own for _, own in same])
+            turns.run(partial(walk.goes_on, answer) for (walk, _), answer in zip(same, answers, strict=True))
     except BaseException as exc:  # a signal: no thread may wait for ever
         dropped: Future[Any] = Future()
         dropped.set_exception(_Dropped(repr(exc)))
-        for walk in walks:
-            while walk.asked:
-                walk.go(dropped)
+        while waiting := [walk for walk in walks if walk.asked]:
+            turns.run(partial(walk.goes_on, dropped) for walk in waiting)
         raise
     return [walk.end for walk in walks]
 
