@@ -20,10 +20,12 @@ from tests.threads import run_module, run_ranks, serve_or_ask
 from zofl_mpi.data import Dataset
 from zofl_mpi.methods.ditto import Ditto
 from zofl_mpi.methods.fedavg import FedAvg, FedProx
+from zofl_mpi.methods.fedrzo_bl import FedRZOBL
 from zofl_mpi.methods.fedrzo_nn import FedRZONN
 from zofl_mpi.methods.pfedme import PFedMe
 from zofl_mpi.methods.scaffold import Scaffold
 from zofl_mpi.methods.zo_hfl import ZOHFL
+from zofl_mpi.problems.fair import Fair, FairSoftmax
 from zofl_mpi.problems.kernels import blocks, relu_torch, softmax_torch
 from zofl_mpi.problems.kernels.softmax_torch import Solve
 from zofl_mpi.problems.relu_net import ReLUNet
@@ -57,17 +59,36 @@ def relu_net(kernel: Any, device: str, **flags: Any) -> ReLUNet:
     return ReLUNet(p, kernel=kernel, dtype=np.float64, device=device, **flags)
 
 
+def weighted(cls: Any) -> Any:
+    counts = setting(None).counts
+
+    def problem(kernel: Any, device: str, **flags: Any) -> Any:
+        return cls(p, counts, kernel=kernel, dtype=np.float64, device=device, **flags)
+
+    return problem
+
+
 def setting(problem: Any, data: Dataset = SAMPLES) -> Setting[Any]:
     *clients, server, test = (data.subset(np.arange(a, b)) for a, b in pairwise(EDGES))
     counts = np.stack([own.counts() for own in clients])
     return Setting(problem, STREAMS, tuple(clients), server, test, counts, np.float64)
 
 
+PROBLEMS = {
+    "fair softmax": weighted(FairSoftmax),
+    "fair": weighted(Fair),
+    "rectifiers": relu_net,
+    "fedrzo_nn": relu_net,
+}
+"""By a word in the name of a case; else softmax regression."""
 USUAL = {"tau": (18.0,), "schedule_h": "constant", "batch": 8, "server_batch": 8}
 ZEROTH = {"H": 4, "gamma": 0.01, "eta": 0.05, "batch": 8, "n_p": 2, "probe": 3}
+BILEVEL = {"H": 3, "gamma": 3e-4, "eta": 0.05, "batch": 8, "T_lower": "5", "batch_lower": 8}
 METHODS: dict[str, tuple[type[Any], dict[str, Any], dict[str, Any]]] = {
     "fedrzo_nn": (FedRZONN, ZEROTH, {}),
     "fedrzo_nn, all samples": (FedRZONN, {**ZEROTH, "batch": 0, "estimate": "central"}, {"loss_scale": "sum"}),
+    "fedrzo_bl, fair": (FedRZOBL, BILEVEL, {"y_set": "simplex"}),
+    "fedrzo_bl, fair softmax": (FedRZOBL, BILEVEL, {}),
     "scaffold, rectifiers": (Scaffold, {"option": "I", "gamma_local": 0.02}, {"hidden": 5}),
     "fedprox, rectifiers": (FedProx, {"mu": 0.3, "tau": (2.0, 18.0, 0.0, 3.0, 33.0)}, {"lam": 0.2}),
     "zo_hfl": (ZOHFL, {"x0": "random"}, {}),
@@ -88,8 +109,8 @@ METHODS: dict[str, tuple[type[Any], dict[str, Any], dict[str, Any]]] = {
 
 def method(name: str, kernel: str, device: str = "cpu", data: Dataset = SAMPLES) -> Any:
     cls, flags, terms = METHODS[name]
-    problem = relu_net if cls is FedRZONN or "rectifiers" in name else softmax
-    usual = {} if cls is FedRZONN else USUAL
+    problem = next((PROBLEMS[word] for word in PROBLEMS if word in name), softmax)
+    usual = {} if cls in (FedRZONN, FedRZOBL) else USUAL
     return built(cls, setting(problem(kernel, device, **terms), data), **{**usual, **flags})
 
 
@@ -153,7 +174,8 @@ def test_inputs_are_scaled_on_the_device_as_on_the_host(data: str, name: str, de
 
 
 @pytest.mark.parametrize(
-    "name", ["zo_hfl", "zo_hfl, each its own", "scaffold", "pfedme", "fedrzo_nn", "fedprox, rectifiers"]
+    "name",
+    ["zo_hfl", "zo_hfl, each its own", "scaffold", "pfedme", "fedrzo_nn", "fedrzo_bl, fair", "fedprox, rectifiers"],
 )
 def test_ranks_do_not_show_in_the_bits(name: str, device: str) -> None:
     """Mutation: a block as large as the number of clients on the rank (seen on some libraries only; below on all)."""

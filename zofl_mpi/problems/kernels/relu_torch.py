@@ -35,11 +35,13 @@ class Network(NamedTuple):
         hidden: N_1.
         sharpness: s of the smooth twin's rectifier log(1 + exp(s t))/s; 0 for max(0, t).
         device: as torch calls it.
+        classes: C, for sums by class.
     """
 
     hidden: int
     sharpness: float
     device: str
+    classes: int = 1
 
 
 class Points(NamedTuple):
@@ -139,6 +141,11 @@ def squares(asked: Sequence[Points]) -> list[Vector]:
     return _summed(_squares, asked)
 
 
+def squares_by_class(asked: Sequence[Points]) -> list[Vector]:
+    """For each (k, C), the sums of (output - target)^2 over its samples of each class."""
+    return _summed(_squares_by_class, asked)
+
+
 def slopes(asked: Sequence[Points]) -> list[Vector]:
     """For each, of one point, (n,) the sum over its samples of the gradients of 1/2 (output - target)^2."""
     found = _summed(_slope, asked)
@@ -188,7 +195,7 @@ class _Samples:
     """The mini-batches of a block, with what is computed of them."""
 
     def __init__(self, kind: Kind, data: Dataset, steps: int) -> None:
-        self.kind, (N1, self.sharpness, device) = kind, kind.network
+        self.kind, (N1, self.sharpness, device, _) = kind, kind.network
         self.shape = kind.block, kind.models, N1, kind.batch
         c, width = kind.block, kind.features + 1
         self.batches = Batches(
@@ -198,12 +205,15 @@ class _Samples:
         factor[: kind.features] = data.factor
         self.exact = torch.from_numpy(factor).to(device)  # 1 for the weight
         self.factor = self.exact.to(getattr(torch, kind.dtype))
-        self.inputs = self.targets = torch.empty(0)
+        self.inputs = self.labels = self.targets = torch.empty(0)
 
     def gather(self, t: int) -> None:
-        """Fetches the inputs (c, B, row) of step t and the targets (c, 1, B): 1 for even labels, -1 for odd ones."""
-        self.inputs = self.batches.gather(t)
-        self.targets = 1.0 - 2.0 * (self.batches.labels(t, t + 1)[0] % 2).to(torch.float64)[:, None]
+        """Fetches the inputs (c, B, row), the labels (c, B) and the targets (c, 1, B) of step t.
+
+        The target is 1 for even labels, -1 for odd ones.
+        """
+        self.inputs, self.labels = self.batches.gather(t), self.batches.labels(t, t + 1)[0]
+        self.targets = 1.0 - 2.0 * (self.labels % 2).to(torch.float64)[:, None]
 
     def products(self, units: Tensor) -> Tensor:
         """(c, k N_1, B) float64, those of the units (c, k N_1, row) with the inputs."""
@@ -222,11 +232,22 @@ class _Samples:
         return units[:, :, p : p + 1].to(torch.float64)
 
 
-def _squares(samples: _Samples, units: Tensor) -> Tensor:
-    """(c, k)."""
+def _squared(samples: _Samples, units: Tensor) -> Tensor:
+    """(c, k, B) (output - target)^2."""
     terms = samples.weights(units) * samples.rectified(samples.products(units))
     residual = terms.view(samples.shape).sum(dim=2) - samples.targets
-    return (residual * residual).sum(dim=-1)
+    return residual * residual
+
+
+def _squares(samples: _Samples, units: Tensor) -> Tensor:
+    """(c, k)."""
+    return _squared(samples, units).sum(dim=-1)
+
+
+def _squares_by_class(samples: _Samples, units: Tensor) -> Tensor:
+    """(c, k, C)."""
+    classes = torch.arange(samples.kind.network.classes, device=units.device)
+    return torch.bmm(_squared(samples, units), (samples.labels[..., None] == classes).to(torch.float64))
 
 
 def _slope(samples: _Samples, units: Tensor) -> Tensor:
