@@ -21,7 +21,7 @@ FLOORS = (
 )
 """The rooms of the package, the lowest first. A room imports rooms of lower floors only."""
 RUN_FLOORS = (
-    ("fields", "streams", "messages", "ledger", "signals", "world", "watch", "device", "progress"),
+    ("fields", "streams", "messages", "ledger", "signals", "world", "watch", "device", "memory", "progress"),
     ("clients", "mean", "records", "binding"),
     ("setting", "desk"),
     ("local", "mpi", "flags"),

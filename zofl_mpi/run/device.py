@@ -166,6 +166,18 @@ def peak_bytes() -> int:
     return host + int(torch.cuda.max_memory_allocated())
 
 
+def free_bytes() -> tuple[int, int] | None:
+    """Free and all bytes of the GPU that this process computes on; None where it uses none, or that cannot be told."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return None
+    try:
+        free, total = torch.cuda.mem_get_info()
+    except RuntimeError:
+        return None
+    return int(free), int(total)
+
+
 def allocated(device: str, work: Callable[[], None]) -> int:
     """The most bytes that `work` holds on a GPU at once, beyond what was there before, by torch's allocator."""
     import torch
