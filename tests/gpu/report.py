@@ -158,7 +158,7 @@ class Bench:
         parts.append(_columns("check", [(c.name, "right" if c.right else "WRONG", *_numbers(c)) for c in self.checks]))
         rows = [(f.name, _short(f.value), f.unit, *filter(None, (f.wanted, f.verdict))) for f in self.figures]
         parts.append(_columns("measured", rows))
-        parts.append(_columns("left out", [(each.name, each.why) for each in self.left]))
+        parts.append(_columns("skipped", [(each.name, each.why) for each in self.left]))
         parts.append(_columns("failed", [(each.section, each.sentence) for each in self.failed]))
         parts.append(_columns("seconds", [(name, f"{value:.1f}") for name, value in self.seconds.items()]))
         return "\n\n".join("\n".join(part) for part in parts if part)
