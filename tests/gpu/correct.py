@@ -11,12 +11,15 @@ from numpy.typing import NDArray
 
 from tests.gpu import made
 from tests.gpu.report import Bench
+from zofl_mpi.methods.fedavg import FedAvg
+from zofl_mpi.methods.fedrzo_nn import FedRZONN
 from zofl_mpi.methods.heron import HERON
 from zofl_mpi.methods.splitfed import SFLV2
+from zofl_mpi.methods.zo_hfl import ZOHFL
 from zofl_mpi.rounds.split.client import LocalSteps, drawn
 from zofl_mpi.rounds.split.messages import Model
 from zofl_mpi.run.clients import Client
-from zofl_mpi.run.flags import built
+from zofl_mpi.run.flags import built, leaves
 from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.setting import Setting
 from zofl_mpi.run.streams import Purpose
@@ -34,14 +37,25 @@ LEAST = 2.0**-20
 """Where that error is none by luck."""
 
 
-def compared(bench: Bench, name: str, solve: Solve, dtypes: Sequence[str] = ("float64", "float32")) -> None:
-    """Checks on the device, in each precision, what one step makes of one start."""
-    exact = solve("cpu", "float64")
+def compared(
+    bench: Bench,
+    name: str,
+    solve: Solve,
+    dtypes: Sequence[str] = ("float64", "float32"),
+    reference: Solve | None = None,
+) -> None:
+    """Checks on the device, in each precision, what one step makes of one start.
+
+    Args:
+        reference: what is compared with on the CPU; None for `solve` itself there.
+    """
+    known = reference or solve
+    exact = known("cpu", "float64")
     for dtype in dtypes:
         told = "float64 summed in another order"
         bound = SAME
         if dtype != "float64":
-            own = distance(solve("cpu", dtype), exact)
+            own = distance(known("cpu", dtype), exact)
             bound, told = max(TIMES * own, LEAST), f"{TIMES:g} times the CPU's own error in {dtype}"
         bench.check(f"{name}, {dtype}", distance(solve(bench.device, dtype), exact), bound, told)
 
@@ -75,12 +89,13 @@ def softmax(bench: Bench) -> None:
     x = (0.01 * made.STREAMS(Purpose.START).standard_normal((2, n))).astype(np.float32)
     batches = made.STREAMS(Purpose.BATCH).integers(0, len(data), (5, sizes.batch))
 
-    def solve(device: str, dtype: str) -> Vector:
+    def solve(device: str, dtype: str, kernel: str = "torch") -> Vector:
         start = x.astype(dtype)
-        problem = made.softmax(sizes, 1, device, dtype)
+        problem = made.softmax(sizes, 1, device, dtype, kernel)
         return double(problem.lower(0, data, start, start, batches, np.full(5, 0.1)) - start)
 
-    compared(bench, "softmax, both solves of 5 steps", solve)
+    numpy = functools.partial(solve, kernel="numpy")
+    compared(bench, "softmax, both solves of 5 steps", solve, reference=numpy)
 
 
 def cnn(bench: Bench) -> None:
@@ -229,11 +244,58 @@ def smashed(bench: Bench, name: str, make: Callable[[str, str, bool], Any], data
     bench.check(f"{name}, smashed samples, bfloat16", error, bound, f"{TIMES:g} times the CPU's own error in bfloat16")
 
 
+# --- whole rounds
+
+
+def rounds(bench: Bench) -> None:
+    """Five rounds in float64 whose random numbers the host draws: the same model, on tiny shapes."""
+    sizes = made.TINY
+    data = made.images(sizes.samples, sizes.side**2)
+    pictures, m = made.pictures(sizes, 2, sizes.checked, 2), sizes.clients[0]
+    split: dict[str, Any] = {"batch": sizes.checked, "h": 2, "optimiser": "sgd", "lr_client": 1e-2, "lr_server": 1e-2}
+    drawn_here = {"draw": "host"} if "draw" in {leaf.name for leaf in leaves(HERON)} else {}
+    small: dict[str, Any] = {"batch": sizes.batch}
+
+    def resnet(device: str) -> Setting[Any]:
+        problem = made.resnet(sizes, device, "float64")
+        return Setting(problem, made.STREAMS, pictures, dtype=np.dtype("float64"))
+
+    methods: dict[str, Callable[[str], Any]] = {
+        "ZO-HFL": lambda device: built(
+            ZOHFL, made.setting(made.softmax(sizes, m, device, "float64"), data, m), tau=(3.0,), **small
+        ),
+        "FedAvg with a CNN": lambda device: built(
+            FedAvg, made.setting(made.cnn(sizes, m, device, "float64"), data, m), tau=(3.0,), **small
+        ),
+        "FedRZO": lambda device: built(
+            FedRZONN, made.setting(made.relu_net(sizes, device, "float64"), data, m), H=3, eta=1e-2, gamma=1e-3, **small
+        ),
+        "SFLV2": lambda device: built(SFLV2, resnet(device), **split),
+        "HERON": lambda device: built(HERON, resnet(device), **split, **drawn_here),
+    }
+    for name, make in methods.items():
+        if name == "HERON" and bench.on_gpu and not drawn_here:
+            bench.skip("HERON, 5 rounds", "in this version a GPU draws its own directions")
+            continue
+        exact, found = (after(make(device), 5) for device in ("cpu", bench.device))
+        bench.check(f"{name}, 5 rounds, float64", distance(found, exact), SAME, "float64 summed in another order")
+
+
+def after(method: Any, count: int) -> Vector:
+    """The model after so many rounds."""
+    state, clients = method.start(), LocalClients(list(method.setting.data), method=method)
+    for r in range(count):
+        state = method.round(state, r, clients)
+        clients.account()
+    return np.concatenate([double(getattr(state, name)) for name in ("x", "theta", "theta_s") if hasattr(state, name)])
+
+
 SECTIONS: dict[str, tuple[Callable[[Bench], None], float]] = {
-    "correct: softmax": (softmax, 15),
-    "correct: CNN": (cnn, 20),
-    "correct: ReLU network": (relu_net, 10),
+    "correct: softmax": (softmax, 10),
+    "correct: CNN": (cnn, 15),
+    "correct: ReLU network": (relu_net, 5),
     "correct: ResNet-18": (resnet, 40),
-    "correct: GPT-2": (gpt2, 60),
+    "correct: GPT-2": (gpt2, 55),
+    "correct: 5 rounds": (rounds, 20),
 }
 """{title: (section, seconds)}."""

@@ -82,13 +82,11 @@ def setting(problem: Any, data: Dataset, m: int) -> Setting[Any]:
     return Setting(problem, STREAMS, shared(data, m), data, data, None, np.dtype(problem.dtype))
 
 
-def softmax(sizes: Sizes, m: int, device: str, dtype: str = "float32") -> Softmax:
-    """[A]'s problem, for m clients; on a GPU where it can be, else by NumPy: numba would have to be compiled."""
-    given: dict[str, Any] = {"kernel": "numpy"}
-    if has_device(Softmax) and device != "cpu":
-        given = {"device": device}
-    weights = np.full(m, 0.7 / m)
-    return Softmax(sizes.side**2, CLASSES, weights, Terms(mu=(1.0,)), dtype=np.dtype(dtype), **given)
+def softmax(sizes: Sizes, m: int, device: str, dtype: str = "float32", kernel: str = "torch") -> Softmax:
+    """[A]'s problem, for m clients; by torch where there is such a kernel, else by NumPy."""
+    on_device = {"device": device, "kernel": "torch"} if kernel == "torch" and has_device(Softmax) else {}
+    given: dict[str, Any] = {"kernel": "numpy", **on_device}
+    return Softmax(sizes.side**2, CLASSES, np.full(m, 0.7 / m), Terms(mu=(1.0,)), dtype=np.dtype(dtype), **given)
 
 
 def relu_net(sizes: Sizes, device: str, dtype: str = "float32") -> ReLUNet:

@@ -125,7 +125,8 @@ def small(bench: Bench, name: str, method: Any, m: int, steps: int, batch: int) 
 def plain(bench: Bench, sizes: made.Sizes, bf16: bool, tf32: bool = False) -> float:
     """Samples a second of training the network in one piece, its batches on the device already, as one would write it.
 
-    In the package's precision: float32 that is float32, unless `tf32`, or bfloat16 where autocast says so.
+    In the package's precision, float32 that is float32, unless `tf32`, or bfloat16 where autocast says so; but with the
+    algorithms that torch chooses where bits need not be the same each time.
     """
     client, _, server = made.parts(sizes)
     network: Any = nn.Sequential(client, server)
@@ -144,8 +145,13 @@ def plain(bench: Bench, sizes: made.Sizes, bf16: bool, tf32: bool = False) -> fl
             loss.backward()
             rule.step()
 
-    with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=False, allow_tf32=tf32):
-        return sizes.uploads * len(x) / timed(bench, work, 0.1)
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(False)
+    try:
+        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=False, allow_tf32=tf32):
+            return sizes.uploads * len(x) / timed(bench, work, 0.1)
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
 
 
 def split(bench: Bench) -> None:
