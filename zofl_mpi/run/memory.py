@@ -13,7 +13,7 @@ from typing import Any
 from zofl_mpi.run import device
 from zofl_mpi.run.fields import is_flag
 
-GROWS = ("clients_block", "directions_block", "batch", "server_batch")
+GROWS = ("batch", "server_batch")
 """Flags by which the memory of a step grows, whatever the method; a method names others in `grows_with`."""
 OF_GPU = re.compile(r"CUDA out of memory|CUDA error: out of memory|CU\w+_STATUS_ALLOC_FAILED|HIP out of memory")
 OF_HOST = re.compile(r"DefaultCPUAllocator: (can't|not enough)")
@@ -45,7 +45,10 @@ def remedy(method: Any, at_server: bool = False) -> str:
     names = (*getattr(method, "grows_with", ()), *GROWS)
     grown = [(name, value) for name, value in _flags(method) if name in names and _can_shrink(name, value)]
     own = [pair for pair in grown if pair[0].startswith("server_")]
-    grown = (own if at_server and own else grown) if at_server else [pair for pair in grown if pair not in own]
+    if at_server:
+        grown = own or grown
+    else:
+        grown = [pair for pair in grown if pair not in own]
     ways = [f"--{name.replace('_', '-')} (now {value}{': all samples' * (value == 0)})" for name, value in grown]
     further = ["--bf16"] * (getattr(getattr(getattr(method, "setting", None), "problem", None), "bf16", None) is False)
     if not (ways or further):
