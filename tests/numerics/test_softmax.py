@@ -5,7 +5,9 @@ import os
 import subprocess
 import sys
 import warnings
+import zlib
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -423,6 +425,14 @@ def test_the_compiled_kernels_tiles_are_the_steps_of_numpys(features, classes, m
         for kernel in ("numpy", "numba")
     )
     np.testing.assert_allclose(compiled, numpy, rtol=0, atol=1e-12)
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("numba"), reason="no numba")
+def test_the_compiled_loops_file_changes_with_its_vectors():
+    """Or a compiled function that lies on the disk would outlive a change of lanes.py. Mutation: any in that file."""
+    from zofl_mpi.problems.kernels import lanes, softmax_numba
+
+    assert f"{zlib.crc32(Path(lanes.__file__).read_bytes()):08x}" == softmax_numba.VECTORS
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("numba"), reason="no numba")
