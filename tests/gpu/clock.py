@@ -34,12 +34,18 @@ def once(bench: Bench, work: Work) -> float:
 def timed(bench: Bench, work: Work, share: float = 0.25) -> float:
     """Seconds of `work`: the best of as many times as `share` of the section's time left allows, after a first one.
 
-    The first one warms up: memory is asked for, algorithms are chosen, graphs are captured.
+    The first one warms up: memory is asked for, algorithms are chosen, graphs are captured. It counts where a second
+    would take longer than the section may.
+
+    Raises:
+        Late: the section has had its time already.
     """
-    once(bench, work)
-    budget = share * bench.time_left()
+    bench.check_time()
+    first, left = once(bench, work), bench.time_left()
+    if first > left:
+        return first
     best = once(bench, work)
-    for _ in range(1 if bench.tiny else min(MOST, int(budget / max(best, 1e-6)))):
+    for _ in range(1 if bench.tiny else min(MOST, int(share * left / max(best, 1e-6)))):
         best = min(best, once(bench, work))
     return best
 

@@ -115,15 +115,17 @@ class Bench:
         self.left.append(Left(name, why))
 
     def time_left(self) -> float:
-        """Seconds that the section in progress still has.
+        """Seconds that the section in progress still has; below 0 where it should have ended."""
+        return self._end - time.monotonic()
+
+    def check_time(self) -> None:
+        """Lets a section go on that still has time.
 
         Raises:
-            Late: none.
+            Late: it has none.
         """
-        left = self._end - time.monotonic()
-        if left <= 0:
+        if self.time_left() <= 0:
             raise Late
-        return left
 
     def run(self, title: str, section: Callable[[Bench], None], limit: float) -> None:
         """Runs a section for about `limit` seconds; whatever becomes of it, the others are run, too."""

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests import bench_gpu
-from tests.gpu import correct, report, selfcheck, speed, table2
+from tests.gpu import clock, correct, report, selfcheck, speed, table2
 from tests.gpu.report import Bench
 
 
@@ -125,12 +125,16 @@ def test_a_section_that_takes_too_long_is_broken_off(bench: Bench, swallowed: bo
 
 
 def test_a_section_without_time_left_measures_nothing_more(bench: Bench) -> None:
+    """Mutations: what took too long to be done twice is lost; another piece of work is begun all the same."""
+    done = []
+
     def slow(bench: Bench) -> None:
-        time.sleep(0.06)
-        bench.time_left()
+        bench.figure("x", clock.timed(bench, lambda: done.append(time.sleep(0.06))), "s")
+        clock.timed(bench, lambda: done.append(None))
 
     bench.run("one", slow, 0.05)
     assert [each.name for each in bench.left] == ["the rest of one"]
+    assert len(done) == len(bench.figures) == 1 and bench.figures[0].value >= 0.06
 
 
 @pytest.mark.parametrize(
