@@ -65,7 +65,7 @@ class HERON:
         uplink: how a client's model comes back: dense, or seeds: as the n_p differences of losses of each local step,
             from which the server takes the same steps again, to the same bits where it has the same kind of processor.
         draw: where directions are drawn: device (where the model is: a GPU draws others than a CPU), or host (the same
-            ones for any device; a GPU may have to wait for them, about 5 ns an entry).
+            ones for any device; a GPU then waits for the host, about 10 ns an entry).
     """
 
     needs: ClassVar[type] = Split

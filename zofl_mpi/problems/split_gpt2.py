@@ -153,8 +153,8 @@ class SplitGPT2:
 
     def _noted(self, labels: Tensor) -> Tensor:
         """The labels on the device, with a note of what they predict: a GPU would have to tell the host how many."""
-        if torch.device(self.device).type == "cpu" or labels.device.type != "cpu":
-            return labels.to(self.device)
+        if labels.device.type != "cpu":
+            return labels
         at, targets = predicted(labels)
         found = sent(labels, self.device)
         found.predicted = sent(at, self.device), sent(targets, self.device)  # type: ignore[attr-defined]
