@@ -15,78 +15,36 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tests import gpu_split
+from tests.gpu_split import VARIANTS, made
 from tests.numerics import gpt2_toy
 from tests.numerics.split_methods import (
-    ALL,
     LABELS,
     PIXELS,
     SGD,
     C,
-    Make,
     local_of,
     method,
-    mlp,
-    resnet,
     run,
     setting,
-    small,
     training,
     vectors,
 )
 from zofl_mpi.data import Dataset
-from zofl_mpi.methods.decomfl import DeComFL
-from zofl_mpi.methods.fsl_sage import FSLSAGE
 from zofl_mpi.methods.heron import HERON
-from zofl_mpi.methods.ho_sfl import HOSFL
 from zofl_mpi.methods.splitlora import SplitLoRA
 from zofl_mpi.problems import flat, head, resident, split_gpt2
 from zofl_mpi.problems.resident import Resident
 from zofl_mpi.problems.split import SplitNetwork
-from zofl_mpi.problems.split_resnet import ResNet
 from zofl_mpi.rounds.split.client import drawn
 from zofl_mpi.rounds.split.training import Training
 from zofl_mpi.run import device as devices
 from zofl_mpi.run import messages
-from zofl_mpi.run.setting import Setting
 from zofl_mpi.run.streams import Purpose, Streams
 
 WAITS = {"_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "_unique2"}
 """Operations whose result the host must know."""
-DRAWN: dict[str, dict[str, Any]] = {
-    "one-sided": {"n_p": 2},
-    "central": {"estimate": "central", "distribution": "gaussian"},
-    "seeds": {"uplink": "seeds"},
-    "jvp": {"estimate": "jvp"},
-}
-
-
-def grouped() -> Any:
-    """As `resnet`, without statistics of a batch."""
-    return ResNet(2, (1, 1), 1, "pooled", "group").parts((1, 8, 8), C)
-
-
-VARIANTS: dict[str, tuple[Any, Make, dict[str, Any]]] = {
-    **{cls.__name__: (cls, resnet, {}) for cls in [*ALL, SplitLoRA]},
-    **{f"HERON {name}": (HERON, resnet, flags) for name, flags in DRAWN.items() if name != "jvp"},
-    **{f"HOSFL {name}": (HOSFL, resnet, flags) for name, flags in DRAWN.items() if name != "jvp"},
-    "HERON jvp": (HERON, grouped, DRAWN["jvp"]),
-    "HERON signs": (HERON, grouped, {"directions": "per-sample"}),
-    "HOSFL signs": (HOSFL, grouped, {"directions": "per-sample"}),
-    "HERON exact head": (HERON, resnet, {"head_gradient": "exact"}),
-    "HERON exact layers": (HERON, mlp, {"head_gradient": "exact", "exact_layers": 1}),
-    "HOSFL exact layers": (HOSFL, mlp, {"exact_layers": 1}),
-    "DeComFL": (DeComFL, small, {}),
-}
 WHICH = pytest.mark.parametrize("which", VARIANTS)
-
-
-def made(which: str, device: str = "cpu", h: int = 3, own: Setting | None = None, **changed: Any) -> Any:
-    """The variant, of h local steps a round; short ones, which do not make rounding grow."""
-    cls, make, flags = VARIANTS[which]
-    if cls is FSLSAGE:
-        flags = {"align_epochs": 2, "buffer": 6, "l": 2}
-    plan = training(own or setting(make, device=device), SGD, h=h, lr_client=0.005)
-    return method(cls, plan, **flags, **changed)
 
 
 # --- what waits
@@ -196,17 +154,13 @@ def test_five_rounds_agree_with_those_of_the_cpu(which: str, device: str, monkey
     Mutations: directions by a generator of the device; an upload that is the client's own memory; labels or samples of
     other positions; the layout of a mini-batch taken for another.
     """
-    host = {"draw": "host"} if VARIANTS[which][0] in (HERON, HOSFL, DeComFL) else {}
     expected = vectors(run(made(which), 5))
     if device == "cpu":
         monkeypatch.setattr(messages, "is_remote", messages._is_tensor)
         monkeypatch.setattr(SplitNetwork, "_on_host", False)
     else:
         devices.select("cuda")
-    found = vectors(run(made(which, device, **host), 5))
-    for name, vector in expected.items():
-        error = float((found[name].cpu() - vector).norm())
-        assert error <= 1e-10 * float(vector.norm()), (name, error)
+    gpu_split.agrees(which, device, expected)
 
 
 @pytest.mark.parametrize("distribution", ["gaussian", "sphere", "sqrt_d_sphere"])
@@ -233,6 +187,14 @@ def test_directions_of_the_host_come_through_pinned_memory(distribution: str, mo
     found = list(drawn(other, torch.zeros(40, device="meta"), 2, distribution, "host"))
     assert [u.device.type for u in found] == ["meta"] * 2 and pinned == [False, False, True, True]
     assert all(torch.equal(a, b) for a, b in zip(sent, expected, strict=True))
+
+
+@pytest.mark.parametrize("call", gpu_split.CALLS)
+def test_what_a_gpu_shows_runs_on_any_device(call: Any, device: str) -> None:
+    """The benchmark's calls; on the CPU, that they run."""
+    if device == "cuda":
+        devices.select("cuda")
+    call(device)
 
 
 # --- samples
