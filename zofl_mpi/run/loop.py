@@ -239,6 +239,7 @@ def record(recorder: records.Recorder, done: int, wall: float, columns: dict[str
             seconds_wait=row.seconds[:, :, 1],
             seconds_comm=row.seconds[:, :, 2],
             peak_bytes=row.peak_bytes,
+            seconds_staging=row.staging,
         )
     except UserError as exc:
         raise RunError(str(exc)) from exc
