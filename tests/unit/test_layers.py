@@ -21,7 +21,20 @@ FLOORS = (
 )
 """The rooms of the package, the lowest first. A room imports rooms of lower floors only."""
 RUN_FLOORS = (
-    ("fields", "streams", "messages", "ledger", "signals", "world", "watch", "device", "progress", "abreast"),
+    (
+        "fields",
+        "streams",
+        "messages",
+        "ledger",
+        "signals",
+        "world",
+        "watch",
+        "device",
+        "memory",
+        "progress",
+        "abreast",
+        "staging",
+    ),
     ("clients", "mean", "records", "binding"),
     ("setting", "desk"),
     ("local", "mpi", "flags"),
@@ -33,7 +46,7 @@ OF_RUN = {
     "numerics": ("streams",),
     "data": ("streams",),
     "problems": ("fields", "streams", "device", "abreast"),
-    "rounds": ("fields", "setting", "streams", "clients", "messages", "mean", "device"),
+    "rounds": ("fields", "setting", "streams", "clients", "messages", "mean", "device", "staging"),
     "methods": ("fields", "setting", "streams", "clients", "messages", "mean"),
 }
 """What a room may import of `zofl_mpi.run`: an algorithm sees a setting, clients and streams, never MPI or HDF5."""
@@ -51,6 +64,7 @@ TORCH_AT_TOP = (
     "problems/models.py",
     "problems/module.py",
     "problems/network.py",
+    "problems/resident.py",
     "problems/signs.py",
     "problems/split.py",
     "problems/split_gpt2.py",

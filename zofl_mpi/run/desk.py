@@ -140,11 +140,13 @@ class Questions:
         self._since = now
         return taken
 
-    def row(self, seconds: NDArray[np.float64], peak_bytes: NDArray[np.int64]) -> Row:
+    def row(
+        self, seconds: NDArray[np.float64], peak_bytes: NDArray[np.int64], staging: NDArray[np.float64] | float = 0.0
+    ) -> Row:
         """Ends a round; see `Ledger.row`."""
         if self._watch is not None:
             self._watch.begins()
-        return self.ledger.row(seconds, peak_bytes)
+        return self.ledger.row(seconds, peak_bytes, staging)
 
     def again(self) -> None:
         """The round in progress is begun again."""

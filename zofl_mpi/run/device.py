@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
+from typing import Any
 
 from zofl_mpi.errors import UserError
 
@@ -89,7 +90,23 @@ def select(requested: str, view: View | None = None, me: int = 0) -> str:
         import torch
 
         torch.cuda.set_device(device)  # before any other call: or each rank would make a context on GPU 0
+        reproducible()
     return device
+
+
+def reproducible() -> None:
+    """From now on a GPU gives the same bits each time, else torch warns; and float32 is float32 (TF32 keeps 10 bits).
+
+    Before the first product: cuBLAS reads once how much room it has, on which its order of additions depends.
+    """
+    import torch
+
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # it costs kernels
+    torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = False, True
+    torch.backends.cudnn.allow_tf32 = False
+    torch.set_float32_matmul_precision("highest")
 
 
 def _check_word(requested: str) -> None:
@@ -166,6 +183,13 @@ def replayable(device: str, work: Callable[[], None]) -> Callable[[], None]:
     return graph.replay
 
 
+def layer() -> Any:
+    """torch's streams and events of a GPU: the module torch.cuda."""
+    import torch
+
+    return torch.cuda
+
+
 # --- time -----------------------------------------------------------------------------------------------------------
 
 
@@ -191,6 +215,18 @@ def peak_bytes() -> int:
     if torch is None or not torch.cuda.is_initialized():
         return host
     return host + int(torch.cuda.max_memory_allocated())
+
+
+def free_bytes() -> tuple[int, int] | None:
+    """Free and all bytes of the GPU that this process computes on; None where it uses none, or that cannot be told."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return None
+    try:
+        free, total = torch.cuda.mem_get_info()
+    except RuntimeError:
+        return None
+    return int(free), int(total)
 
 
 def allocated(device: str, work: Callable[[], None]) -> int:

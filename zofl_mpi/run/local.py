@@ -18,6 +18,11 @@ from zofl_mpi.run.watch import Watch
 T = TypeVar("T")
 
 
+def handed_down(message: Any) -> Any:
+    """The message as the clients of this process meet it: read-only arrays; what is on a GPU stays there."""
+    return messages.copy(message) if messages.has_remote(message) else received(*messages.pack(message))
+
+
 @final
 class LocalClients:
     """All clients in this process, one after the other: the reference that every other transport must equal."""
@@ -79,7 +84,7 @@ class LocalClients:
 
     def _ask(self, step: Step, each: dict[int, Any], counted: bool) -> Iterator[tuple[int, Any]]:
         different = {id(message): message for message in each.values()}
-        packed = {key: received(*messages.pack(message)) for key, message in different.items()}
+        packed = {key: handed_down(message) for key, message in different.items()}
         inbox = {i: packed[id(message)] for i, message in each.items()}  # read-only: one copy may serve many
         name = self._questions.open(step)
         if counted:

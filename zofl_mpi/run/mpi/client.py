@@ -20,6 +20,7 @@ from zofl_mpi.run.mpi.survival import Changes, Survival, connected
 from zofl_mpi.run.mpi.waves import FAILED, REPLY, UPLOAD, Outbox, parcels
 from zofl_mpi.run.mpi.wire import Question
 from zofl_mpi.run.setting import Loads
+from zofl_mpi.run.staging import staging_of
 from zofl_mpi.run.watch import Watch
 
 
@@ -47,7 +48,8 @@ class ClientRank:
         loads: Loads | None = None,
     ) -> None:
         self._method, self._abreast = method, width(method)
-        self._wire = connected(world, watch, loads)
+        self._staging = staging_of(method)
+        self._wire = connected(world, watch, loads, self._staging)
         self._clients = {i: Client(i, d) for i, d in data.items()}
         self._clock = Clock()
         self._stop, self._watch, self._every = stop, watch, every
@@ -86,7 +88,8 @@ class ClientRank:
             case "keep":
                 self._wire.gather_memories(*self._changes.of(self._clients, question.to))
             case "account":
-                self._wire.gather_tables(account_of(self._clock.take(question.extra), self._stop()))
+                seconds, staging = self._clock.take(question.extra), self._clock.take_staging(question.extra)
+                self._wire.gather_tables(account_of(seconds, staging, self._stop()))
                 if self._survival is not None:
                     self._survival.agree()
                 if self._watch is not None:
@@ -137,7 +140,7 @@ class ClientRank:
 
     def _stream(self, question: Question, inbox: dict[int, Any]) -> None:
         """Computes item after item while the communication thread delivers those before."""
-        outbox, lost = Outbox(), list[Exception]()
+        outbox, lost = Outbox(self._staging), list[Exception]()
 
         def gather() -> None:
             try:
@@ -163,6 +166,7 @@ class ClientRank:
         outbox.finish()
         with self._clock.time(question.step, "wait"):  # for the other ranks' items: waves are common to all
             thread.join()
+        self._clock.staging[question.step] += self._staging.taken()
         if lost:
             raise lost[0]
 

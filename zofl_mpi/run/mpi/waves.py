@@ -9,13 +9,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.run.messages import Bytes, Prepared
 from zofl_mpi.run.mpi.homes import Homes
+from zofl_mpi.run.staging import Fetch, Staging
 
 UPLOAD, REPLY, FAILED = range(3)
 """What an item is; the last two end their client's stream."""
@@ -118,12 +119,13 @@ class Order:
 class Outbox:
     """A rank's items on their way from the main thread, which makes them, to the communication thread.
 
-    It holds two buffers: one being filled and one being sent, each of BOUND bytes or of one larger item.
+    It holds two buffers: one being filled and one being sent, each of BOUND bytes or of one larger item. What is on a
+    GPU is still on its way into a buffer while the main thread goes on; the communication thread waits for it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, staging: Staging | None = None) -> None:
         self._changed = threading.Condition()
-        self._filling, self._spare = Buffer(), Buffer()
+        self._filling, self._spare = (Buffer(staging or Staging()) for _ in range(2))
         self._full = self._finished = self._over = False
         self._first = True
 
@@ -157,6 +159,12 @@ class Outbox:
 
         Its bytes are untouched until the next call.
         """
+        sent = self._taken(wish)
+        if sent.items:
+            self._spare.arrive()
+        return sent
+
+    def _taken(self, wish: int) -> Sent:
         if wish == DUE:
             with self._changed:
                 since, self._first, first = time.perf_counter(), False, self._first
@@ -169,7 +177,7 @@ class Outbox:
                 return self._swap()
         if wish == WELCOME and self._changed.acquire(blocking=False):  # the main thread may be packing a large one
             try:
-                if self._filling.sizes and self._filling.used <= BOUND:
+                if self._filling.sizes and self._filling.used <= BOUND and self._filling.arrived():
                     return self._swap()
             finally:
                 self._changed.release()
@@ -199,12 +207,14 @@ class Buffer:
         used: of all of them.
     """
 
-    def __init__(self) -> None:
-        self._bytes = EMPTY
+    def __init__(self, staging: Staging) -> None:
+        self._bytes, self._staging = EMPTY, staging
+        self._fetched: list[Fetch] = []
         self.clear()
 
     def clear(self) -> None:
         """Forgets the items, keeps the memory."""
+        self._fetched.clear()
         self.sizes: list[int] = []
         self.used, self._last, self._failed = 0, 0, 0
 
@@ -214,12 +224,25 @@ class Buffer:
 
     def add(self, kind: int, item: Prepared) -> None:
         if self._bytes.size < self.used + item.size + 8 * MOST:  # only the first
-            self._bytes = np.empty(max(BOUND, item.size) + 8 * MOST, np.uint8)
-        item.write(self._bytes[self.used : self.used + item.size])
+            self._bytes = self._staging.empty(max(BOUND, item.size) + 8 * MOST)
+        item.write(self._bytes[self.used : self.used + item.size], self._fetch)
         self._last |= int(kind != UPLOAD) << len(self.sizes)
         self._failed = int(kind == FAILED)
         self.sizes.append(item.size)
         self.used += item.size
+
+    def _fetch(self, tensor: Any, place: Bytes) -> None:
+        self._fetched.append(self._staging.fetch(tensor, place))
+
+    def arrived(self) -> bool:
+        """Whether all that came from a GPU is there."""
+        return all(each.ready() for each in self._fetched)
+
+    def arrive(self) -> None:
+        """Waits until all that comes from a GPU is there."""
+        for each in self._fetched:
+            each.wait()
+        self._fetched.clear()
 
     def closed(self) -> Sent:
         """All of it, to be sent."""
