@@ -210,7 +210,7 @@ def test_samples_on_a_device_have_the_bits_of_the_hosts(
     placed anew with each mini-batch, or never."""
     p = PIXELS.shape[1]
     factors = [np.linspace(0.1, 0.9, p), np.linspace(-1, 1, p)] if each else [1 / 255, -0.3]
-    data = Dataset((250 * PIXELS).astype(kind), LABELS, C, np.arange(50)[::-1], *factors)
+    data = Dataset((250 * PIXELS).astype(kind), LABELS.copy(), C, np.arange(50)[::-1], *factors)
     own, positions = Resident("cpu", dtype), np.array([3, 0, 49, 3])
     placed: list[int] = []
     tensor = torch.tensor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import final
 
 import numpy as np
@@ -28,6 +29,19 @@ def sent(host: Tensor, device: str | torch.device) -> Tensor:
     return host.pin_memory().to(device, non_blocking=True)
 
 
+_PLACED: dict[tuple[int, str], Tensor] = {}
+
+
+def resident(values: Array, device: str) -> Tensor:
+    """All of an array on the device: copied there once for the process, given up when nobody has the array any more."""
+    key = (id(values), device)
+    if key not in _PLACED:
+        whole = values if values.dtype in KINDS else values.astype(np.int64)
+        _PLACED[key] = torch.tensor(np.asarray(whole), device=device)  # a copy, on the CPU too: it keeps no array
+        weakref.finalize(values, _PLACED.pop, key, None)
+    return _PLACED[key]
+
+
 @final
 class Resident:
     """Mini-batches of data sets, to the bits of `Dataset.take`.
@@ -39,7 +53,6 @@ class Resident:
 
     def __init__(self, device: str, dtype: str) -> None:
         self.device, self.dtype = device, dtype
-        self._placed: dict[int, tuple[Array, Tensor]] = {}
 
     def take(self, data: Dataset, positions: Batch) -> tuple[Tensor, Tensor]:
         """Inputs (B, p), scaled and shifted, and labels (B,) of the samples at `positions`."""
@@ -48,22 +61,15 @@ class Resident:
             return sent(inputs, self.device), sent(labels, self.device)
         rows = np.asarray(positions if data.rows is None else data.rows[positions], np.int64)
         at = sent(torch.from_numpy(rows), self.device)
-        x = self._of(data.inputs).index_select(0, at).to(getattr(torch, self.dtype))
+        x = resident(data.inputs, self.device).index_select(0, at).to(getattr(torch, self.dtype))
         if np.any(data.scale != 1.0):
             x *= self._factor(data.scale)
         if np.any(data.shift != 0.0):
             x += self._factor(data.shift)
-        return x, self._of(data.labels).index_select(0, at).long()
-
-    def _of(self, values: Array) -> Tensor:
-        """All of an array, which lies on the device from its first use on."""
-        if id(values) not in self._placed:
-            whole = values if values.dtype in KINDS else values.astype(np.int64)
-            self._placed[id(values)] = values, torch.tensor(whole).to(self.device)
-        return self._placed[id(values)][1]
+        return x, resident(data.labels, self.device).index_select(0, at).long()
 
     def _factor(self, value: float | NDArray[np.float64]) -> Tensor | float:
         """A number for all features, or one for each, rounded as the inputs are."""
         if np.ndim(value):
-            return self._of(np.asarray(value)).to(getattr(torch, self.dtype))
+            return resident(np.asarray(value), self.device).to(getattr(torch, self.dtype))
         return float(np.asarray(value, self.dtype))

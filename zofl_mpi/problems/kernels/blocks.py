@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 import threading
-import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, TypeVar, final
@@ -29,6 +28,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from zofl_mpi.data import Dataset
+from zofl_mpi.problems.resident import resident
 from zofl_mpi.run import device as place
 
 Array = NDArray[Any]
@@ -47,7 +47,6 @@ LOOPS = 16
 LOCK = threading.RLock()
 """For whoever computes: ranks may be threads of one process."""
 
-_RESIDENT: dict[tuple[int, str], Tensor] = {}
 _LOOPS: OrderedDict[Hashable, Any] = OrderedDict()
 
 
@@ -71,15 +70,6 @@ def kept(key: Hashable, make: Callable[[], Loop]) -> Loop:
         _LOOPS[key] = make()
     _LOOPS.move_to_end(key)
     return _LOOPS[key]  # type: ignore[no-any-return]
-
-
-def resident(array: Array, device: str) -> Tensor:
-    """The array on the device: copied there once for the process, given up when nobody has the array any more."""
-    key = (id(array), device)
-    if key not in _RESIDENT:
-        _RESIDENT[key] = torch.tensor(np.asarray(array), device=device)  # a copy, on the CPU too: it keeps no array
-        weakref.finalize(array, _RESIDENT.pop, key, None)
-    return _RESIDENT[key]
 
 
 def identity(data: Dataset) -> tuple[Any, ...]:

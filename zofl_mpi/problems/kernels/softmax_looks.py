@@ -17,7 +17,8 @@ from torch import Tensor
 
 from zofl_mpi.data import Dataset
 from zofl_mpi.problems import Batch
-from zofl_mpi.problems.kernels.blocks import LOCK, resident
+from zofl_mpi.problems.kernels.blocks import LOCK
+from zofl_mpi.problems.resident import resident
 
 Array = NDArray[Any]
 
