@@ -112,8 +112,8 @@ class Staging:
                 yield
 
     def enter(self) -> None:
-        """Lets MPI in this thread reach the GPU."""
-        if self.direct and not self._on_host:
+        """Lets this thread reach the GPU, and no other one."""
+        if not self._on_host:
             device.layer().set_device(self.device)
 
     def fetch(self, source: Tensor, target: NDArray[np.uint8]) -> Fetch:
