@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from statistics import median
 
 from tests.analysis.tables import column, number, printed, rows
 
@@ -576,6 +577,41 @@ def table3() -> Iterator[Quote]:
     yield Quote("SplitLoRA # MiB, # with blocks computed again, CSE-FSL # and #, HERON #, where", short)
 
 
+# --- scaling
+
+SCALED = ("fedavg", "fedavg-cnn", "heron", "zo_hfl")
+
+
+def scaling() -> Iterator[Quote]:
+    def gain(system: str, ranks: int, share: str = "low") -> list[float]:
+        at = {"system": system, "ranks": str(ranks), "share": share, "study": "strong"}
+        return [number("scaling/scaling", "speed_up", method=method, **at) for method in SCALED]
+
+    yield Quote("take # (FedAvg, softmax), # (FedAvg, CNN), # (HERON), # (ZO-HFL) times less", gain("local", 3))
+    yield Quote("gains nothing then (#, #, #, #)", gain("local", 2))
+    yield Quote("and up to # where the server computes as much", [max(gain("local", 2, "high"))])
+    yield Quote("three ranks take # to # of one process's speed", ends(gain("one-core", 3)))
+    yield Quote(
+        "behind links of 1 Gbit/s it is # to #, behind 100 Mbit/s # to #",
+        [*ends(gain("gigabit", 7)), *ends(gain("megabit", 7))],
+    )
+    alone, seven = (column("scaling/scaling", "start", ranks=ranks) for ranks in ("1", "7"))
+    yield Quote("# to # s alone, # to # s for seven ranks", [*ends(alone), *ends(seven)])
+    table = "scaling/scaling_model"
+    missed, here = ([abs(100 * e) for e in column(table, "error", **at)] for at in ({}, {"system": "local"}))
+    told = [median(missed), len(missed), median(here)]
+    yield Quote("misses by # % in the median of # runs, by # % where all ranks", told)
+    yield Quote("(`local`), at most by # %: HERON on seven", [max(missed)])
+
+    def far(method: str, ranks: int) -> float:
+        return number("scaling/scaling_model_far", "packed", method=method, m="100000", client_ranks=str(ranks))
+
+    yield Quote("100,000 clients, # s a round (CNN: #)", [far("fedavg", 1024), far("fedavg-cnn", 1024)])
+    yield Quote("at # s a round for 100,000 clients", [far("zo_hfl", 128)])
+    yield Quote("HERON stops below 16, at # s", [far("heron", 16)])
+    assert round(far("heron", 16)) == round(far("heron", 1024)) and far("zo_hfl", 128) <= far("zo_hfl", 1024)
+
+
 QUOTES = [
     *table1(),
     *readings(),
@@ -593,4 +629,5 @@ QUOTES = [
     *language(),
     *depth(),
     *table3(),
+    *scaling(),
 ]

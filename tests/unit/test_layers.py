@@ -21,7 +21,20 @@ FLOORS = (
 )
 """The rooms of the package, the lowest first. A room imports rooms of lower floors only."""
 RUN_FLOORS = (
-    ("fields", "streams", "messages", "ledger", "signals", "world", "watch", "device", "progress", "staging"),
+    (
+        "fields",
+        "streams",
+        "messages",
+        "ledger",
+        "signals",
+        "world",
+        "watch",
+        "device",
+        "memory",
+        "progress",
+        "abreast",
+        "staging",
+    ),
     ("clients", "mean", "records", "binding"),
     ("setting", "desk"),
     ("local", "mpi", "flags"),
@@ -32,7 +45,7 @@ RUN_FLOORS = (
 OF_RUN = {
     "numerics": ("streams",),
     "data": ("streams",),
-    "problems": ("fields", "streams"),
+    "problems": ("fields", "streams", "device", "abreast"),
     "rounds": ("fields", "setting", "streams", "clients", "messages", "mean", "device", "staging"),
     "methods": ("fields", "setting", "streams", "clients", "messages", "mean"),
 }
@@ -44,6 +57,10 @@ TORCH_AT_TOP = (
     "problems/gpt2.py",
     "problems/head.py",
     "problems/kernels/fourier.py",
+    "problems/kernels/blocks.py",
+    "problems/kernels/relu_torch.py",
+    "problems/kernels/softmax_looks.py",
+    "problems/kernels/softmax_torch.py",
     "problems/models.py",
     "problems/module.py",
     "problems/network.py",
@@ -143,7 +160,7 @@ def test_every_room_imports_lower_floors_only(source: tuple[Path, ast.Module]) -
     [
         ("run/loop.py", "from zofl_mpi.problems import Smooth"),
         ("run/clients.py", "from zofl_mpi.run.mpi.wire import Wire"),
-        ("problems/softmax.py", "import zofl_mpi.run.device"),
+        ("problems/softmax.py", "import zofl_mpi.run.local"),
         ("methods/fedavg.py", "from zofl_mpi.methods import scaffold"),
         ("methods/heron.py", "from zofl_mpi.run.records import load"),
         ("numerics/zo.py", "def f():\n    from zofl_mpi.problems.flat import Flat"),

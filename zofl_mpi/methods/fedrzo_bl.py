@@ -206,9 +206,13 @@ class FedRZOBL:
     def residual(self, clients: Clients, x: Array, y: Array, *, shifted: bool) -> float:
         """|y - P(y - g)|, g the mean of grad_y h_i on all samples by the solver's weights, P the projection onto Y(x).
 
+        nan where the lower level gives its solution alone.
+
         Args:
             x: (n,) the point of the call: x + eta v if `shifted`.
         """
+        if optional.solution_only(self.problem):
+            return math.nan
         g = clients.mean(self.slope, At(y, int(shifted)), weights=self.solver.weights(), counted=False).g
         project = optional.project_lower(self.problem)
         if project is not None:

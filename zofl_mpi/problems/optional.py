@@ -144,6 +144,11 @@ def project_lower(problem: Bilevel) -> Lower | None:
     return cast("Lower | None", getattr(problem, "project_lower", None))
 
 
+def solution_only(problem: Bilevel) -> bool:
+    """`solution_only`: whether `solution` is all that is known of the lower level; else gradients and curvature are."""
+    return bool(getattr(problem, "solution_only", False))
+
+
 def solution(problem: Bilevel) -> Callable[[Array, Sequence[Any]], Array | None] | None:
     """`solution(x, data)`: (n_lower,) the exact y(x), from the data of all clients; None where it is missing."""
     return cast("Callable[[Array, Sequence[Any]], Array | None] | None", getattr(problem, "solution", None))

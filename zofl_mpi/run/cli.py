@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn, final
 
 from zofl_mpi.errors import UserError
-from zofl_mpi.run import device, flags
+from zofl_mpi.run import device, flags, memory
 from zofl_mpi.run.binding import Place, bind, doubled, listed
 from zofl_mpi.run.launch import connect, speaks_first
 from zofl_mpi.run.plan import (
@@ -57,6 +57,7 @@ def main(module: str, arguments: Sequence[str] | None = None) -> NoReturn:
         world = connect()
     except UserError as exc:
         sys.exit(_said(exc, speaks_first()))
+    job: Job | int = 0
     try:
         job = prepared(world, module, given)
         status = job if isinstance(job, int) else job.run()
@@ -69,8 +70,8 @@ def main(module: str, arguments: Sequence[str] | None = None) -> NoReturn:
         world.abort("zofl_mpi: standard output was closed")
     except KeyboardInterrupt:
         world.abort("zofl_mpi: interrupted; the finished rounds are in the result file")
-    except BaseException:  # SystemExit too: the other ranks would wait for this one
-        world.abort(f"zofl_mpi: rank {world.rank} failed\n{traceback.format_exc()}")
+    except BaseException as exc:  # SystemExit too: the other ranks would wait for this one
+        world.abort(_unforeseen(exc, world.rank, job))
     sys.stdout.flush()
     world.leave(status)
     sys.exit(status)
@@ -87,6 +88,15 @@ def _said(problem: UserError, speaks: bool) -> int:
     if speaks:
         print(f"zofl_mpi: {problem}", file=sys.stderr, flush=True)
     return 2
+
+
+def _unforeseen(exc: BaseException, rank: int, job: Job | int) -> str:
+    """What is told where a rank fails: a sentence where it has no memory left, else its traceback."""
+    short = memory.shortage(exc)
+    if not short:
+        return f"zofl_mpi: rank {rank} failed\n{traceback.format_exc()}"
+    method, kept = (None, "") if isinstance(job, int) else (job.method, "; finished rounds are in the result file")
+    return f"zofl_mpi: rank {rank} is {short}; {memory.remedy(method, at_server=rank == 0)}{kept}"
 
 
 def prepared(world: World, module: str, arguments: Sequence[str]) -> Job | int:

@@ -24,6 +24,7 @@ NODES = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg", "/dev/kfd"
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 KEPT = 2**30  # bytes of freed memory that a process may keep, and the largest block that comes from it
 IMPORTED = time.monotonic()
+WARM_UP = 3  # calls before a CUDA graph is recorded, as torch advises
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -155,6 +156,32 @@ def _why_no_gpu() -> str:
     return "torch sees no GPU (a build of torch for the CPU, or a driver older than it needs)"
 
 
+# --- work on a GPU --------------------------------------------------------------------------------------------------
+
+
+def replayable(device: str, work: Callable[[], None]) -> Callable[[], None]:
+    """What does `work` in one launch: its kernels as a CUDA graph, which a GPU replays; on the CPU `work` itself.
+
+    `work` must do the same each time, with tensors that stay where they are, and wait for nothing. Where a graph is
+    made of it, it is called some times; what is in its tensors afterwards means nothing.
+    """
+    if device == "cpu":
+        return work
+    import torch
+
+    with torch.cuda.device(device):
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):  # libraries make their handles and workspaces before the recording
+            for _ in range(WARM_UP):
+                work()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other threads may use the GPU meanwhile
+            work()
+    return graph.replay
+
+
 def layer() -> Any:
     """torch's streams and events of a GPU: the module torch.cuda."""
     import torch
@@ -187,6 +214,18 @@ def peak_bytes() -> int:
     if torch is None or not torch.cuda.is_initialized():
         return host
     return host + int(torch.cuda.max_memory_allocated())
+
+
+def free_bytes() -> tuple[int, int] | None:
+    """Free and all bytes of the GPU that this process computes on; None where it uses none, or that cannot be told."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return None
+    try:
+        free, total = torch.cuda.mem_get_info()
+    except RuntimeError:
+        return None
+    return int(free), int(total)
 
 
 def allocated(device: str, work: Callable[[], None]) -> int:

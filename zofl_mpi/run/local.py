@@ -8,6 +8,7 @@ from typing import Any, TypeVar, final
 import numpy as np
 
 from zofl_mpi.run import mean, messages
+from zofl_mpi.run.abreast import width
 from zofl_mpi.run.clients import Client, ClientError, Step, failure, name_of
 from zofl_mpi.run.desk import Questions, in_turn, participants, received, refuse_stream
 from zofl_mpi.run.device import peak_bytes
@@ -37,6 +38,7 @@ class LocalClients:
         self._questions = Questions(self.m, stop, method, watch)
         self.ledger = self._questions.ledger
         self._clients = {i: Client(i, d) for i, d in enumerate(data)}
+        self._abreast = width(method)
 
     def ask(
         self, step: Step, message: Any, *, to: Iterable[int] | None = None, counted: bool = True
@@ -97,7 +99,7 @@ class LocalClients:
 
     def _replies(self, step: Step, name: str, inbox: dict[int, Any], counted: bool) -> Iterator[tuple[int, Any]]:
         """Yields the items as the clients made them: still theirs, if they are not copied."""
-        for item in in_turn(step, self._clients, inbox, self._questions.clock, name):
+        for item in in_turn(step, self._clients, inbox, self._questions.clock, name, self._abreast):
             if item.failed:
                 self._questions.close()
                 raise ClientError(item.i, 0, name, item.failed)

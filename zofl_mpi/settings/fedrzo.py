@@ -14,8 +14,10 @@ from zofl_mpi.problems import Bilevel, Lipschitz, SecondOrder, Smooth
 from zofl_mpi.problems.fair import Fair, FairSoftmax
 from zofl_mpi.problems.hyperparameter import Hyperparameter
 from zofl_mpi.problems.known.bilevel import BilevelBowls, Coupled
+from zofl_mpi.problems.known.cvar import CVaR
 from zofl_mpi.problems.known.nonsmooth import Bowls, MaxAffine
 from zofl_mpi.problems.known.saddle import Saddle
+from zofl_mpi.problems.known.shares import Shares
 from zofl_mpi.problems.relu_net import ReLUNet
 from zofl_mpi.run.fields import part
 from zofl_mpi.run.flags import fields_of, with_defaults
@@ -94,6 +96,8 @@ PROBLEMS = {
     "bowls": _known(Bowls),
     "bilevel_bowls": _known(BilevelBowls),
     "saddle": _known(Saddle),
+    "cvar": _known(CVaR),
+    "shares": _known(Shares),
     "coupled": alike(Pairs, Coupled),
 }
 
@@ -102,5 +106,5 @@ if TYPE_CHECKING:  # mypy: each problem is what it offers
 
     lipschitz: Sequence[type[Lipschitz]] = (ReLUNet, Network, MaxAffine, Bowls)
     smooth: Sequence[type[Smooth]] = (ReLUNet, Network, Bowls)
-    bilevel: Sequence[type[Bilevel]] = (Hyperparameter, Fair, FairSoftmax, BilevelBowls, Coupled, Saddle)
+    bilevel: Sequence[type[Bilevel]] = (Hyperparameter, Fair, FairSoftmax, BilevelBowls, Coupled, Saddle, CVaR, Shares)
     second_order: Sequence[type[SecondOrder]] = (Hyperparameter, BilevelBowls, Saddle)

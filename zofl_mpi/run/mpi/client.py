@@ -10,6 +10,7 @@ from typing import Any, final
 import numpy as np
 
 from zofl_mpi.run import mean, messages
+from zofl_mpi.run.abreast import abreast, width
 from zofl_mpi.run.clients import Client, Step, failure, step_of
 from zofl_mpi.run.desk import STEPS, in_turn, received
 from zofl_mpi.run.ledger import SERVER, Clock
@@ -47,7 +48,7 @@ class ClientRank:
         every: Sequence[Any] = (),
         loads: Loads | None = None,
     ) -> None:
-        self._method = method
+        self._method, self._abreast = method, width(method)
         self._staging = staging_of(method)
         self._staging.direct = direct(self._staging.device)
         self._wire = connected(world, watch, loads, self._staging)
@@ -154,7 +155,8 @@ class ClientRank:
 
         thread = threading.Thread(target=gather, daemon=True)
         thread.start()
-        for item in in_turn(self._step(question.step), self._clients, inbox, self._clock, question.step):
+        step = self._step(question.step)
+        for item in in_turn(step, self._clients, inbox, self._clock, question.step, self._abreast):
             with self._clock.time(question.step, "comm"):
                 prepared = messages.prepare(item.failed or item.content)
             with self._clock.time(question.step, "wait"):
@@ -176,10 +178,11 @@ class ClientRank:
         Where the replies have no mean it is the server that says so.
         """
         own = mean.Contribution()
+        step = abreast(self._step(question.step), self._clients, inbox, sorted(inbox), self._abreast)
         for i, message in sorted(inbox.items()):
             try:
                 with self._clock.time(question.step, "compute"):
-                    reply = self._step(question.step)(self._clients[i], message)
+                    reply = step(self._clients[i], message)
                 own.add(i, reply, question.extra[i], i == question.to[0])
             except BaseException as exc:  # SystemExit too: the server must hear of it
                 own.failed.append((i, self._wire.rank, failure(0, exc)))

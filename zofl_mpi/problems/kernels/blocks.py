@@ -1,0 +1,174 @@
+"""Many clients in one batched computation of torch: data sets on the device, gathered mini-batches, replayed steps.
+
+A client's bits do not depend on which clients are computed with it, nor on its place among them, where a kernel keeps
+two rules:
+
+- Products and sums are computed for blocks of clients, always as many as `block_of` says, which looks at the shapes of
+  one client alone; the last block is filled up with clients that hold nothing. So a library that chooses by its shapes
+  how to sum is always asked for the same shapes, and what it does with one matrix of a batch is what it does with any
+  other. Rows are filled up with zeros to whole lines of 64 bytes, so that all matrices lie alike in memory.
+- All else is computed entry by entry, or for each short row by itself (torch.softmax over the last dimension). No
+  operation is used that multiplies and adds at once, which some entries of an array could get and others not.
+
+On a GPU steps are replayed from CUDA graphs, of CHUNK steps and of a single one for the rest, since the number of steps
+grows with the rounds. So the tensors that they compute with stay where they are, and are filled anew for each call.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any, TypeVar, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from zofl_mpi.data import Dataset
+from zofl_mpi.run import device as place
+
+Array = NDArray[Any]
+Loop = TypeVar("Loop")
+
+BLOCK = 32
+"""Clients of one batched product, at most."""
+BLOCK_BYTES = 2**26
+"""Of the mini-batches of a block; where these are larger it has fewer clients."""
+CHUNK = 16
+"""Steps of one replay."""
+LINE = 64
+"""Bytes that a row of features fills up to."""
+LOOPS = 16
+"""Loops that are kept, with their tensors: as many shapes of calls."""
+LOCK = threading.RLock()
+"""For whoever computes: ranks may be threads of one process."""
+
+_RESIDENT: dict[tuple[int, str], Tensor] = {}
+_LOOPS: OrderedDict[Hashable, Any] = OrderedDict()
+
+
+def row_of(width: int, dtype: str) -> int:
+    """Numbers of a row: its width, filled up to whole lines."""
+    each = LINE // np.dtype(dtype).itemsize
+    return -(-width // each) * each
+
+
+def block_of(each: int) -> int:
+    """Clients of a block if each has a mini-batch of `each` bytes: BLOCK, or the power of 2 that BLOCK_BYTES allow."""
+    most = max(1, min(BLOCK, BLOCK_BYTES // max(1, each)))
+    return 1 << most.bit_length() - 1
+
+
+def kept(key: Hashable, make: Callable[[], Loop]) -> Loop:
+    """The loop of that key; if it has to be made, the one that was used least lately is given up for it."""
+    if key not in _LOOPS:
+        while len(_LOOPS) >= LOOPS:
+            _LOOPS.popitem(last=False)
+        _LOOPS[key] = make()
+    _LOOPS.move_to_end(key)
+    return _LOOPS[key]  # type: ignore[no-any-return]
+
+
+def resident(array: Array, device: str) -> Tensor:
+    """The array on the device: copied there once for the process, given up when nobody has the array any more."""
+    key = (id(array), device)
+    if key not in _RESIDENT:
+        _RESIDENT[key] = torch.tensor(np.asarray(array), device=device)  # a copy, on the CPU too: it keeps no array
+        weakref.finalize(array, _RESIDENT.pop, key, None)
+    return _RESIDENT[key]
+
+
+def identity(data: Dataset) -> tuple[Any, ...]:
+    """Equal for data sets that are rows of the same samples, scaled alike."""
+    factors = (a if isinstance(a, int | float) else id(a) for a in (data.scale, data.shift))
+    return (id(data.inputs), id(data.labels), *factors)
+
+
+def stacked(arrays: Sequence[Array], shape: tuple[int, ...], dtype: str) -> Array:
+    """Arrays of one shape, one for each client, in the first entries of zeros of this larger shape."""
+    whole = np.zeros(shape, dtype)
+    if arrays:
+        part = (slice(len(arrays)), *(slice(size) for size in np.shape(arrays[0])))
+        np.stack(arrays, out=whole[part])
+    return whole
+
+
+@final
+class Batches:
+    """Mini-batches of c clients, gathered on the device from the samples that lie there.
+
+    Attributes:
+        rows: (steps, c B) their rows, to be filled.
+        inputs: (c, B, row) those of the step that was gathered last: scaled, 1 for the bias, filled up with zeros.
+
+    Args:
+        width: entries of a row before it is filled up to whole lines, at least p and 1 for the bias.
+    """
+
+    def __init__(
+        self,
+        data: Dataset,
+        clients: int,
+        size: int,
+        dtype: str,
+        device: str,
+        *,
+        width: int,
+        steps: int,
+        rescale: bool,
+        bias: bool,
+    ) -> None:
+        self._data = data  # keeps the arrays by whose `identity` a loop is found
+        own, p = getattr(torch, dtype), data.features
+        self._stored, self._labels = resident(data.inputs, device), resident(data.labels, device)
+        self._factors = [torch.tensor(a, dtype=own, device=device) for a in (data.scale, data.shift) if rescale]
+        self._shape = clients, size
+        self.rows = torch.zeros((steps, clients * size), dtype=torch.int64, device=device)
+        self.inputs = torch.zeros((clients, size, row_of(width, dtype)), dtype=own, device=device)
+        self._features = self.inputs[:, :, :p]
+        if bias:
+            self.inputs[:, :, p] = 1
+
+    def gather(self, t: int) -> Tensor:
+        """Fetches the inputs of step t, scaled as the NumPy kernels do it: first one factor, then the other."""
+        self._features.copy_(self._stored.index_select(0, self.rows[t]).view(self._features.shape))
+        if self._factors:
+            self._features.mul_(self._factors[0]).add_(self._factors[1])
+        return self.inputs
+
+    def labels(self, first: int, end: int) -> Tensor:
+        """(end - first, c, B) int64, those of the steps `first` to `end` - 1."""
+        found = self._labels.index_select(0, self.rows[first:end].view(-1))
+        return found.to(torch.int64).view(-1, *self._shape)
+
+
+@final
+class Steps:
+    """Local steps that are replayed, several at a time.
+
+    Args:
+        targets: (CHUNK, ...) what changes from step to step, such as the rows of the mini-batches.
+        work: takes the first so many of these steps, from tensors and to tensors that stay where they are.
+    """
+
+    def __init__(self, device: str, targets: Sequence[Tensor], work: Callable[[int], None]) -> None:
+        self._targets = targets
+        # before the tensors are filled for the first time: to record steps is to take them
+        self._replays = {steps: place.replayable(device, lambda steps=steps: work(steps)) for steps in (CHUNK, 1)}  # type: ignore[misc]
+
+    def take(self, sources: Sequence[Tensor]) -> None:
+        """Takes as many steps as the sources (H, ...) have, one for each target."""
+        for t, steps in self._turns(len(sources[0])):
+            for target, source in zip(self._targets, sources, strict=True):
+                target[:steps].copy_(source[t : t + steps])
+            self._replays[steps]()
+
+    @staticmethod
+    def _turns(H: int) -> Iterator[tuple[int, int]]:
+        """The first step and the number of steps of each replay."""
+        rest = H - H % CHUNK
+        yield from ((t, CHUNK) for t in range(0, rest, CHUNK))
+        yield from ((t, 1) for t in range(rest, H))
