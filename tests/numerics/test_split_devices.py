@@ -254,26 +254,17 @@ def sharp() -> tuple[bool, ...]:
 
 @pytest.mark.usefixtures("as_before")
 def test_a_gpu_is_told_to_give_the_same_bits_before_it_computes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mutations: a setting that is left out; TF32; cuBLAS's workspace after the device, or in place of the user's."""
-    calls: list[str] = []
+    """Mutations: a setting that is left out; TF32; cuBLAS's workspace in place of the user's."""
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
-    monkeypatch.setattr(devices, "visible", lambda requested: ("GPU-a",))
-    monkeypatch.setattr(torch.cuda, "set_device", calls.append)
     torch.backends.cudnn.allow_tf32 = True
     torch.set_float32_matmul_precision("high")
-    assert devices.select("cuda") == "cuda:0" and calls == ["cuda:0"]
+    devices.reproducible()
     assert devices.os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
     assert all(sharp()) and torch.is_deterministic_algorithms_warn_only_enabled()
     assert torch.get_float32_matmul_precision() == "highest"
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
-    devices.select("auto")
+    devices.reproducible()
     assert devices.os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"
-
-
-def test_a_cpu_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mutation: the settings of a GPU for a run on the CPU, whose bits they may change."""
-    monkeypatch.setattr(devices, "reproducible", lambda: pytest.fail("told"))
-    assert devices.select("cpu") == "cpu"
 
 
 @pytest.mark.usefixtures("as_before")

@@ -90,12 +90,11 @@ def select(requested: str, view: View | None = None, me: int = 0) -> str:
         import torch
 
         torch.cuda.set_device(device)  # before any other call: or each rank would make a context on GPU 0
-        reproducible()
     return device
 
 
 def reproducible() -> None:
-    """From now on a GPU gives the same bits each time, else torch warns; and float32 is float32 (TF32 keeps 10 bits).
+    """From now on a GPU gives the same bits each time, else torch warns; and float32 has all its bits (TF32 keeps 10).
 
     Before the first product: cuBLAS reads once how much room it has, on which its order of additions depends.
     """

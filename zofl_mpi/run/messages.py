@@ -82,10 +82,7 @@ class Prepared(NamedTuple):
         Args:
             fetch: (tensor, bytes) -> copies a GPU's tensor into bytes of the host, maybe later; None: at once.
         """
-        start = _padded(8 + len(self.header))
-        slot[:8].view(np.int64)[0] = len(self.header)
-        slot[8 : 8 + len(self.header)] = np.frombuffer(self.header, np.uint8)
-        for array in self.arrays:
+        for start, array in self.parts():
             place = slot[start : start + array.nbytes]
             if fetch is not None and is_remote(array):
                 fetch(array, place)
@@ -93,6 +90,13 @@ class Prepared(NamedTuple):
                 host = as_array(array)
                 assert host is not None
                 place.view(host.dtype).reshape(host.shape)[...] = host
+
+    def parts(self) -> Iterator[tuple[int, Any]]:
+        """(start, array or tensor) of each part of the packed message, the header first."""
+        yield 0, np.frombuffer(np.int64(len(self.header)).tobytes() + self.header, np.uint8)
+        start = _padded(8 + len(self.header))
+        for array in self.arrays:
+            yield start, array
             start += _padded(array.nbytes)
 
 
@@ -106,19 +110,24 @@ def prepare(message: Any) -> Prepared:
     return Prepared(header, arrays, _padded(8 + len(header)) + sum(_padded(a.nbytes) for a in arrays))
 
 
-def unpack(block: Bytes) -> Any:
+def unpack(block: Any) -> Any:
     """The message that `pack` made into `block`. Its arrays are views: they live, and are writable, as the block is.
 
-    A torch tensor of a read-only block is a copy (torch has no read-only tensors).
+    A torch tensor of a read-only block is a copy (torch has no read-only tensors). A block that is itself a tensor, as
+    on a GPU, holds the message's tensors; its arrays are copies on the host.
     """
-    length = int(block[:8].view(np.int64)[0])
-    header = json.loads(block[8 : 8 + length].tobytes())
+    length = int(on_host(block[:8]).view(np.int64)[0])
+    header = json.loads(on_host(block[8 : 8 + length]).tobytes())
     start = _padded(8 + length)
     values = header["values"]
     for path, kind, dtype, shape in header["arrays"]:
         nbytes = math.prod(shape) * np.dtype(dtype).itemsize
-        array = block[start : start + nbytes].view(dtype).reshape(shape)
-        _place(values, path, array[()] if kind == "scalar" else _tensor(array, kind) if kind else array)
+        piece = block[start : start + nbytes]
+        if kind in ("torch", "bfloat16") and _is_tensor(piece):
+            _place(values, path, piece.view(_torch_dtype(kind, dtype)).view(shape))
+        else:
+            array = on_host(piece).view(dtype).reshape(shape)
+            _place(values, path, array[()] if kind == "scalar" else _tensor(array, kind) if kind else array)
         start += _padded(nbytes)
     return _class(header["module"], header["name"])(**values)
 
@@ -253,6 +262,16 @@ def _place(values: dict[str, Any], path: list[str], value: Any) -> None:
     for name in path[:-1]:
         values = values.setdefault(name, {})
     values[path[-1]] = value
+
+
+def on_host(block: Any) -> Bytes:
+    """Bytes that are a tensor, maybe on a GPU, as an array; an array itself."""
+    return cast("Bytes", block.cpu().numpy()) if _is_tensor(block) else block
+
+
+def _torch_dtype(kind: str, dtype: str) -> Any:
+    torch = _torch()
+    return torch.bfloat16 if kind == "bfloat16" else torch.from_numpy(np.empty(0, dtype)).dtype
 
 
 def _dtype_of(tensor: Any) -> str:

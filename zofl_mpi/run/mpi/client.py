@@ -14,6 +14,7 @@ from zofl_mpi.run.abreast import abreast, width
 from zofl_mpi.run.clients import Client, Step, failure, step_of
 from zofl_mpi.run.desk import STEPS, in_turn, received
 from zofl_mpi.run.ledger import SERVER, Clock
+from zofl_mpi.run.mpi.aware import direct
 from zofl_mpi.run.mpi.communicator import Connected, RanksLost
 from zofl_mpi.run.mpi.server import account_of
 from zofl_mpi.run.mpi.survival import Changes, Survival, connected
@@ -49,6 +50,7 @@ class ClientRank:
     ) -> None:
         self._method, self._abreast = method, width(method)
         self._staging = staging_of(method)
+        self._staging.direct = direct(self._staging.device)
         self._wire = connected(world, watch, loads, self._staging)
         self._clients = {i: Client(i, d) for i, d in data.items()}
         self._clock = Clock()

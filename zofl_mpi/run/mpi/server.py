@@ -17,6 +17,7 @@ from zofl_mpi.run.desk import STEPS, Memory, Questions, participants, refuse_str
 from zofl_mpi.run.device import peak_bytes
 from zofl_mpi.run.ledger import SERVER, Row, Seconds
 from zofl_mpi.run.messages import Bytes
+from zofl_mpi.run.mpi.aware import direct
 from zofl_mpi.run.mpi.communicator import Connected, RanksLost
 from zofl_mpi.run.mpi.survival import Survival, connected
 from zofl_mpi.run.mpi.waves import EMPTY, FAILED, REPLY, SILENT, Sent, parcels
@@ -53,6 +54,7 @@ class MPIClients:
         self._survival: Survival | None = world.survival
         self.survives, self._watch = self._survival is not None, watch
         self._staging = staging_of(method)
+        self._staging.direct = direct(self._staging.device)
         self._wire = connected(world, watch, loads, self._staging)
         self._touched: set[int] = set()
         self._kept: dict[int, Bytes] = {}
@@ -242,7 +244,7 @@ class MPIClients:
             arrived.reverse()
             while arrived:  # the memory of an item is free as soon as the method lets go of it
                 i, rank, kind, piece = arrived.pop()
-                with self._questions.clock.time(name, "comm"):
+                with self._questions.clock.time(name, "comm"), self._staging.beside():
                     item = messages.unpack(piece)
                 if kind == FAILED:
                     thread.join()

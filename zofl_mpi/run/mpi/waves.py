@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
+from zofl_mpi.run import messages
 from zofl_mpi.run.messages import Bytes, Prepared
 from zofl_mpi.run.mpi.homes import Homes
 from zofl_mpi.run.staging import Fetch, Staging
@@ -40,7 +41,8 @@ class Sent(NamedTuple):
     """Bit j: item j is its client's last."""
     failed: int = 0
     """1 if the last of the items tells a failure."""
-    block: Bytes = EMPTY
+    block: Any = EMPTY
+    """An array; a tensor where MPI reads a GPU's memory."""
 
     @property
     def header(self) -> NDArray[np.int64]:
@@ -209,12 +211,14 @@ class Buffer:
 
     def __init__(self, staging: Staging) -> None:
         self._bytes, self._staging = EMPTY, staging
+        self._far: Any = None  # the same, of a GPU
         self._fetched: list[Fetch] = []
         self.clear()
 
     def clear(self) -> None:
         """Forgets the items, keeps the memory."""
         self._fetched.clear()
+        self._far = None
         self.sizes: list[int] = []
         self.used, self._last, self._failed = 0, 0, 0
 
@@ -223,13 +227,21 @@ class Buffer:
         return not self.sizes or (self.used + size <= BOUND and len(self.sizes) < MOST)
 
     def add(self, kind: int, item: Prepared) -> None:
-        if self._bytes.size < self.used + item.size + 8 * MOST:  # only the first
-            self._bytes = self._staging.empty(max(BOUND, item.size) + 8 * MOST)
-        item.write(self._bytes[self.used : self.used + item.size], self._fetch)
+        if self._staging.direct and item.size > BOUND:  # alone in its buffer
+            self._far = self._staging.block(item.size + 8)
+            own = np.array([item.size], np.int64)
+            self._fetched.append(self._staging.place([*item.parts(), (item.size, own)], self._far))
+        else:
+            self._write(item)
         self._last |= int(kind != UPLOAD) << len(self.sizes)
         self._failed = int(kind == FAILED)
         self.sizes.append(item.size)
         self.used += item.size
+
+    def _write(self, item: Prepared) -> None:
+        if self._bytes.size < self.used + item.size + 8 * MOST:  # only the first
+            self._bytes = self._staging.empty(max(BOUND, item.size) + 8 * MOST)
+        item.write(self._bytes[self.used : self.used + item.size], self._fetch)
 
     def _fetch(self, tensor: Any, place: Bytes) -> None:
         self._fetched.append(self._staging.fetch(tensor, place))
@@ -247,20 +259,24 @@ class Buffer:
     def closed(self) -> Sent:
         """All of it, to be sent."""
         end = self.used + 8 * len(self.sizes)
+        if self._far is not None:
+            return Sent(1, end, self._last, self._failed, self._far)
         self._bytes[self.used : end].view(np.int64)[...] = self.sizes
         return Sent(len(self.sizes), end, self._last, self._failed, self._bytes[:end])
 
 
-def pieces(block: Bytes, items: int) -> list[Bytes]:
+def pieces(block: Any, items: int) -> list[Any]:
     """The items that a rank sent in `block`: views of a single large one, else copies, so that none keeps the others.
 
     An item that comes before its turn waits at the server, and may not keep a whole wave in memory meanwhile.
     """
     if not items:
         return []
-    ends = np.cumsum(block[block.size - 8 * items :].view(np.int64)).tolist()
+    ends = np.cumsum(messages.on_host(block[len(block) - 8 * items :]).view(np.int64)).tolist()
     found = [block[low:high] for low, high in zip([0, *ends], ends, strict=False)]
-    return found if ends[-1] > BOUND else [piece.copy() for piece in found]
+    if ends[-1] > BOUND:
+        return found
+    return [piece.copy() if isinstance(piece, np.ndarray) else messages.on_host(piece).copy() for piece in found]
 
 
 def parcels(to: Sequence[int], sizes: Mapping[int, int], homes: Homes) -> list[dict[int, list[int]]]:

@@ -184,6 +184,7 @@ class Wire:
             take: returns what this rank sends in a wave, given EARLY, WELCOME or DUE; may block.
             deliver: is called after each wave at the server, with the items that it meets, one at least, in order.
         """
+        self._staging.enter()
         order, held = Order(to, self.homes), [deque[Bytes]() for _ in range(self.ranks + 1)]
         while not order.over:
             sent = take(order.wish(self.rank))
@@ -192,17 +193,18 @@ class Wire:
             if headers.min() < 0 or headers[:, 0].max() > MOST:  # garbage, of a rank that is lost
                 raise ValueError(f"no headers: {headers.tolist()}")
             sizes = headers[:, 1].tolist()
-            block = EMPTY if self.rank else self._staging.empty(sum(sizes))
+            block = EMPTY if self.rank else self._staging.block(sum(sizes))
             self._gather(sizes, sent.block, block)
             met = order.meets(headers)
             if self.rank == 0:
                 ends = np.cumsum(sizes).tolist()
-                for rank, size in enumerate(sizes):
-                    held[rank].extend(pieces(block[ends[rank] - size : ends[rank]], int(headers[rank, 0])))
+                with self._staging.beside():
+                    for rank, size in enumerate(sizes):
+                        held[rank].extend(pieces(block[ends[rank] - size : ends[rank]], int(headers[rank, 0])))
                 del block
                 deliver([Arrived(i, rank, kind, held[rank].popleft()) for i, rank, kind in met])
 
-    def _gather(self, sizes: list[int], own: Bytes, block: Bytes) -> None:
+    def _gather(self, sizes: list[int], own: Any, block: Any) -> None:
         for low, counts, offsets, cut in self._pieces(sizes):
             self.comm.Gatherv(own[cut], None if self.rank else [block[low:], (counts, offsets)])
 
