@@ -15,6 +15,7 @@ from tests.agreement import differences
 from tests.gpu_small import LABELS, PIXELS, ROUNDS, C, by_numpy, compared, local, method, p, solved, solves
 from tests.launch import undisturbed
 from tests.threads import run_module
+from zofl_mpi import fedrzo, zo_hfl
 from zofl_mpi.data import Dataset
 from zofl_mpi.problems import resident
 from zofl_mpi.problems.kernels import blocks
@@ -135,3 +136,9 @@ def test_torch_is_taken_where_the_device_is_a_gpu() -> None:
     for before in ("numpy", "torch cuda"):  # what a run began with
         assert make("cuda:0").kernel_for(8, 2, 1, before) == before.partition(" ")[0]
     assert make("cpu").kernel_for(8, 2, 1, "torch cpu") == "torch"
+
+
+def test_which_problems_may_have_a_gpu() -> None:
+    """All others say that they compute on the CPU. Mutation: one that is given a GPU and does not use it, or is not."""
+    able = {name for family in (zo_hfl, fedrzo) for name, choice in family.PROBLEMS.items() if choice.gpu}
+    assert able == {"softmax", "features", "mlp", "cnn", "relu_net", "fair", "fair_softmax"}

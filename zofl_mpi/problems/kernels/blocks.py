@@ -20,6 +20,7 @@ import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import partial
 from typing import Any, TypeVar, final
 
 import numpy as np
@@ -164,13 +165,21 @@ class Steps:
 
     Args:
         targets: (CHUNK, c, ...) what changes from step to step, such as the rows of the mini-batches.
-        work: takes the first so many of these steps, from tensors and to tensors that stay where they are.
     """
 
-    def __init__(self, device: str, targets: Sequence[Tensor], work: Callable[[int], None]) -> None:
-        self._targets = targets
-        # before the tensors are filled for the first time: to record steps is to take them
-        self._replays = {steps: place.replayable(device, lambda steps=steps: work(steps)) for steps in (CHUNK, 1)}  # type: ignore[misc]
+    def __init__(self, device: str, targets: Sequence[Tensor]) -> None:
+        self._device, self._targets = device, targets
+        self._replays: dict[int, Callable[[], None]] = {}
+
+    def ready(self, H: int, work: Callable[[int], None]) -> None:
+        """Makes what H steps take, before any tensor of theirs is filled: to record steps is to take some.
+
+        Args:
+            work: takes the first so many of the steps in `targets`, with tensors that stay where they are.
+        """
+        for _, steps in self._turns(H):
+            if steps not in self._replays:
+                self._replays[steps] = place.replayable(self._device, partial(work, steps))
 
     def take(self, sources: Sequence[Tensor]) -> None:
         """Takes the H steps of the sources (clients, H, ...), one for each target, for the first clients of a block."""

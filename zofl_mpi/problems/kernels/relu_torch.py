@@ -303,11 +303,12 @@ class _Loop:
         self.gammas = torch.zeros((CHUNK, kind.block), dtype=own, device=device)
         self.lam, self.mu = (torch.zeros((kind.block, 1, 1), dtype=own, device=device) for _ in range(2))
         self.weight = torch.zeros((kind.block, 1, 1), dtype=torch.float64, device=device)
-        self.steps = Steps(device, (self.samples.batches.rows, self.gammas), self._take)
+        self.steps = Steps(device, (self.samples.batches.rows, self.gammas))
 
     def run(self, walks: Sequence[Walk]) -> list[Array]:
         """(n,) where the steps of each client end; they have equally many."""
         kind = self.kind
+        self.steps.ready(len(walks[0].stepsizes), self._take)
         kind.fill(self.start, self.rooms["start"], [walk.start.x for walk in walks])
         kind.fill(self.shift, self.rooms["shift"], [walk.shift[None] for walk in walks])
         self.y.copy_(self.start)

@@ -107,10 +107,11 @@ class _Loop:
         self.classes = torch.eye(C, dtype=self.dtype, device=device)
         kinds = dict.fromkeys(("x", "d", "shift", "factors"), dtype) | {"rows": "int32"}
         self.rooms = {name: Room(own, device) for name, own in kinds.items()}
-        self.steps = Steps(device, (self.batches.rows, self.factors), self._take)
+        self.steps = Steps(device, (self.batches.rows, self.factors))
 
     def run(self, solves: Sequence[Solve]) -> None:
         """Takes all steps of these clients, at most c of them with equally many steps."""
+        self.steps.ready(len(solves[0].minibatches.rows), self._take)
         self._fill(self.x, "x", [solve.x for solve in solves])
         self._fill(self.d, "d", [solve.d for solve in solves])
         if self.shift is not None:
