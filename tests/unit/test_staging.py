@@ -184,6 +184,15 @@ def noting(call: Any, name: str, calls: list[str]) -> Any:
     return noted
 
 
+def test_a_message_down_leaves_through_pinned_memory(gpu: Fake) -> None:
+    """Mutations: pageable memory; bytes that are sent before they are there."""
+    item = Item(torch.full((1 << 15,), 2.0))
+    block = Staging("cuda:1").packed(messages.prepare(item))
+    assert "pinned" in gpu.calls[1] and gpu.calls[-1] == "host waits for 1"
+    assert torch.equal(messages.unpack(block).a, item.a)
+    assert torch.equal(messages.unpack(Staging().packed(messages.prepare(item))).a, item.a)
+
+
 def test_one_process_has_one_of_each_device() -> None:
     """Mutation: a new one, with its own stream, for each that asks."""
     assert staging("cpu") is staging("cpu") and staging("cuda:0") is not staging("cpu")
