@@ -267,6 +267,29 @@ def test_a_run_whose_uploads_leave_a_gpu_has_the_same_bits(straight: bool, monke
     assert found.local_loss == plain.local_loss
 
 
+class Echo:
+    """A method whose clients send back what they get."""
+
+    def reply(self, client: Any, message: Item) -> Item:
+        return message
+
+
+def test_each_ranks_seconds_of_staging_are_in_the_rounds_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutations: another rank's or another step's; none of the server's or of the clients'."""
+    for module, seconds in ((server, 0.5), (client, 0.25)):
+        own = Staging()
+        monkeypatch.setattr(own, "taken", lambda seconds=seconds: seconds)
+        monkeypatch.setattr(module, "staging_of", lambda method, own=own: own)
+    echo = Echo()
+
+    def program(clients: Any) -> Any:
+        list(clients.ask(echo.reply, Item(torch.zeros(2))))
+        return clients.account()[0]
+
+    row = run_ranks(3, lambda world: serve_or_ask(world, echo, [None] * 4, program))[0]
+    assert row.steps == ["server", "reply"] and row.staging.tolist() == [[0, 0, 0], [0.5, 0.25, 0.25]]
+
+
 class Library:
     """An MPI library that says so much of itself."""
 
