@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from typing import final
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from zofl_mpi.data import Array, Dataset
+from zofl_mpi.data import Dataset
 from zofl_mpi.problems import Batch
+from zofl_mpi.problems.kernels.blocks import resident
 
 MOST = 2**32
 """Bytes of the inputs of a data set that lie on a GPU; of a larger one each mini-batch is gathered on the host."""
-KINDS = (np.uint8, np.float32, np.float64)
-"""Inputs that torch gathers."""
+KINDS = {"uint8", "int32", "int64", "float32", "float64"}
+"""Inputs and labels that torch gathers."""
 
 
 def sent(host: Tensor, device: str | torch.device) -> Tensor:
@@ -28,42 +27,23 @@ def sent(host: Tensor, device: str | torch.device) -> Tensor:
     return host.pin_memory().to(device, non_blocking=True)
 
 
-@final
-class Resident:
-    """Mini-batches of data sets, to the bits of `Dataset.take`.
+def taken(data: Dataset, positions: Batch, dtype: str, device: str) -> tuple[Tensor, Tensor]:
+    """Inputs (B, p), scaled and shifted, and labels (B,) of the samples at `positions`: the bits of `Dataset.take`."""
+    if data.inputs.nbytes > MOST or not {data.inputs.dtype.name, data.labels.dtype.name} <= KINDS:
+        inputs, labels = (torch.from_numpy(each) for each in data.take(positions, np.dtype(dtype)))
+        return sent(inputs, device), sent(labels, device)
+    rows = np.asarray(positions if data.rows is None else data.rows[positions], np.int64)
+    at = sent(torch.from_numpy(rows), device)
+    x = resident(data.inputs, device).index_select(0, at).to(getattr(torch, dtype))
+    if np.any(data.scale != 1.0):
+        x *= _factor(data.scale, dtype, device)
+    if np.any(data.shift != 0.0):
+        x += _factor(data.shift, dtype, device)
+    return x, resident(data.labels, device).index_select(0, at).long()
 
-    Attributes:
-        device: where the samples lie.
-        dtype: of the inputs as they are computed with.
-    """
 
-    def __init__(self, device: str, dtype: str) -> None:
-        self.device, self.dtype = device, dtype
-        self._placed: dict[int, tuple[Array, Tensor]] = {}
-
-    def take(self, data: Dataset, positions: Batch) -> tuple[Tensor, Tensor]:
-        """Inputs (B, p), scaled and shifted, and labels (B,) of the samples at `positions`."""
-        if data.inputs.nbytes > MOST or data.inputs.dtype not in KINDS:
-            inputs, labels = (torch.from_numpy(each) for each in data.take(positions, np.dtype(self.dtype)))
-            return sent(inputs, self.device), sent(labels, self.device)
-        rows = np.asarray(positions if data.rows is None else data.rows[positions], np.int64)
-        at = sent(torch.from_numpy(rows), self.device)
-        x = self._of(data.inputs).index_select(0, at).to(getattr(torch, self.dtype))
-        if np.any(data.scale != 1.0):
-            x *= self._factor(data.scale)
-        if np.any(data.shift != 0.0):
-            x += self._factor(data.shift)
-        return x, self._of(data.labels).index_select(0, at).long()
-
-    def _of(self, values: Array) -> Tensor:
-        """All of an array, which lies on the device from its first use on."""
-        if id(values) not in self._placed:
-            whole = values if values.dtype in KINDS else values.astype(np.int64)
-            self._placed[id(values)] = values, torch.tensor(whole).to(self.device)
-        return self._placed[id(values)][1]
-
-    def _factor(self, value: float | NDArray[np.float64]) -> Tensor | float:
-        """A number for all features, or one for each, rounded as the inputs are."""
-        if np.ndim(value):
-            return self._of(np.asarray(value)).to(getattr(torch, self.dtype))
-        return float(np.asarray(value, self.dtype))
+def _factor(value: float | NDArray[np.float64], dtype: str, device: str) -> Tensor | float:
+    """A number for all features, or one for each, rounded as the inputs are."""
+    if isinstance(value, np.ndarray):
+        return resident(value, device).to(getattr(torch, dtype))
+    return float(np.asarray(value, dtype))
