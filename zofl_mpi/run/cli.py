@@ -164,7 +164,8 @@ def _prepared(world: World, family: Any, plan: Plan) -> Job | int:
     if named is not setting:
         setting, method = named, together(world, lambda: flags.made(method_class, plan.values, setting=named))
     kernel, loads = together(world, lambda: (str(getattr(method, "kernel", "")), loads_of(method)))
-    _same(world, kernel, "--kernel auto chose different kernels; install numba on all nodes, or say --kernel numpy")
+    told = "the ranks compute by different kernels; give all of them a GPU or none, install numba on all nodes, or say"
+    _same(world, kernel, f"{told} --kernel numpy")
     if plan.values["dry_run"]:
         if world.rank == 0:
             print_plan(plan, method)
