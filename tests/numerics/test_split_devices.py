@@ -34,7 +34,6 @@ from zofl_mpi.data import Dataset
 from zofl_mpi.methods.heron import HERON
 from zofl_mpi.methods.splitlora import SplitLoRA
 from zofl_mpi.problems import flat, head, resident, split_gpt2
-from zofl_mpi.problems.resident import Resident
 from zofl_mpi.problems.split import SplitNetwork
 from zofl_mpi.rounds.split.client import drawn
 from zofl_mpi.rounds.split.training import Training
@@ -211,14 +210,14 @@ def test_samples_on_a_device_have_the_bits_of_the_hosts(
     p = PIXELS.shape[1]
     factors = [np.linspace(0.1, 0.9, p), np.linspace(-1, 1, p)] if each else [1 / 255, -0.3]
     data = Dataset((250 * PIXELS).astype(kind), LABELS.copy(), C, np.arange(50)[::-1], *factors)
-    own, positions = Resident("cpu", dtype), np.array([3, 0, 49, 3])
+    positions = np.array([3, 0, 49, 3])
     placed: list[int] = []
     tensor = torch.tensor
     monkeypatch.setattr(torch, "tensor", lambda values, **named: placed.append(1) or tensor(values, **named))
     for most in (resident.MOST, 0):
         monkeypatch.setattr(resident, "MOST", most)
         for _ in range(2):
-            inputs, labels = own.take(data, positions)
+            inputs, labels = resident.taken(data, positions, dtype, "cpu")
             expected = data.take(positions, np.dtype(dtype))
             assert inputs.numpy().tobytes() == expected[0].tobytes() and inputs.numpy().dtype == expected[0].dtype
             assert np.array_equal(labels.numpy(), expected[1]) and labels.dtype == torch.int64

@@ -184,6 +184,15 @@ def noting(call: Any, name: str, calls: list[str]) -> Any:
     return noted
 
 
+def test_a_message_down_leaves_through_pinned_memory(gpu: Fake) -> None:
+    """Mutations: pageable memory; bytes that are sent before they are there."""
+    item = Item(torch.full((1 << 15,), 2.0))
+    block = Staging("cuda:1").packed(messages.prepare(item))
+    assert "pinned" in gpu.calls[1] and gpu.calls[-1] == "host waits for 1"
+    assert torch.equal(messages.unpack(block).a, item.a)
+    assert torch.equal(messages.unpack(Staging().packed(messages.prepare(item))).a, item.a)
+
+
 def test_one_process_has_one_of_each_device() -> None:
     """Mutation: a new one, with its own stream, for each that asks."""
     assert staging("cpu") is staging("cpu") and staging("cuda:0") is not staging("cpu")
@@ -235,7 +244,8 @@ def test_a_run_whose_uploads_leave_a_gpu_has_the_same_bits(straight: bool, monke
     are not behind them; the direct way taken unasked, or never.
     """
     own = [method(HERON, training(setting())) for _ in range(3)]  # a module serves one thread at a time
-    plain = own[0].round(own[0].start(), 0, LocalClients(list(own[0].setting.data), method=own[0]))
+    alone = LocalClients(list(own[0].setting.data), method=own[0])
+    (plain,) = run_ranks(1, lambda world: own[0].round(own[0].start(), 0, alone))  # threads have torch's own number
     calls: list[str] = []
     for name in ("fetch", "place"):
         monkeypatch.setattr(Staging, name, noting(getattr(Staging, name), name, calls))
@@ -256,6 +266,29 @@ def test_a_run_whose_uploads_leave_a_gpu_has_the_same_bits(straight: bool, monke
     for name in ("theta", "buffers", "theta_s", "buffers_s"):
         assert torch.equal(getattr(found, name), getattr(plain, name))
     assert found.local_loss == plain.local_loss
+
+
+class Echo:
+    """A method whose clients send back what they get."""
+
+    def reply(self, client: Any, message: Item) -> Item:
+        return message
+
+
+def test_each_ranks_seconds_of_staging_are_in_the_rounds_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutations: another rank's or another step's; none of the server's or of the clients'."""
+    for module, seconds in ((server, 0.5), (client, 0.25)):
+        own = Staging()
+        monkeypatch.setattr(own, "taken", lambda seconds=seconds: seconds)
+        monkeypatch.setattr(module, "staging_of", lambda method, own=own: own)
+    echo = Echo()
+
+    def program(clients: Any) -> Any:
+        list(clients.ask(echo.reply, Item(torch.zeros(2))))
+        return clients.account()[0]
+
+    row = run_ranks(3, lambda world: serve_or_ask(world, echo, [None] * 4, program))[0]
+    assert row.steps == ["server", "reply"] and row.staging.tolist() == [[0, 0, 0], [0.5, 0.25, 0.25]]
 
 
 class Library:

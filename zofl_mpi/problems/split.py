@@ -25,7 +25,7 @@ from zofl_mpi.data import Dataset
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems.flat import Flat
 from zofl_mpi.problems.head import head_gradient, linear_of
-from zofl_mpi.problems.resident import Resident, sent
+from zofl_mpi.problems.resident import sent, taken
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
@@ -57,7 +57,6 @@ class SplitNetwork:
     bf16: bool = False
     local: Flat = field(init=False, repr=False, compare=False)
     top: Flat = field(init=False, repr=False, compare=False)
-    resident: Resident = field(init=False, repr=False, compare=False)
     smashed_shape: tuple[int, ...] = field(init=False, compare=False)
     smashed_itemsize: int = field(init=False, compare=False)
     takes_one: bool = field(init=False, compare=False)
@@ -75,7 +74,6 @@ class SplitNetwork:
         object.__setattr__(self, "smashed_itemsize", smashed.element_size())
         object.__setattr__(self, "local", Flat([self.client, self.auxiliary]))
         object.__setattr__(self, "top", Flat([self.server]))
-        object.__setattr__(self, "resident", Resident(self.device, self.dtype))
 
     def _check(self) -> None:
         """Refuses parts whose values are no function of theta, the buffers and the inputs.
@@ -190,7 +188,7 @@ class SplitNetwork:
         if self._on_host:
             inputs, labels = (torch.from_numpy(each) for each in data.take(positions, np.dtype(self.dtype)))
         else:
-            inputs, labels = self.resident.take(data, positions)
+            inputs, labels = taken(data, positions, self.dtype, self.device)
         return _channels_last(inputs.reshape(-1, *self.input_shape)), labels
 
     @property

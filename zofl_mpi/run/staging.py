@@ -17,6 +17,8 @@ from zofl_mpi.run import device
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from zofl_mpi.run.messages import Prepared
+
 LEAST = 1 << 16
 """Bytes from which on a block of the host is pinned."""
 
@@ -72,6 +74,14 @@ class Staging:
 
         pinned: NDArray[np.uint8] = torch.empty(size, dtype=torch.uint8, pin_memory=True).numpy()
         return pinned
+
+    def packed(self, message: Prepared) -> NDArray[np.uint8]:
+        """The bytes of a message, all of them there."""
+        block, fetched = self.empty(message.size), list[Fetch]()
+        message.write(block, lambda tensor, place: fetched.append(self.fetch(tensor, place)))
+        for each in fetched:
+            each.wait()
+        return block
 
     def block(self, size: int) -> Any:
         """(size,) bytes that MPI may send or receive: as `empty`, or of the GPU, as a tensor."""

@@ -70,7 +70,7 @@ class MPIClients:
 
     def ask_each(self, step: Step, each: Mapping[int, Any], *, counted: bool = True) -> Iterator[tuple[int, Any]]:
         to = self._participants(each)
-        packed = {i: block[:used] for i in to for block, used in [messages.pack(each[i])]}
+        packed = {i: self._staging.packed(messages.prepare(each[i])) for i in to}
         name = self._questions.open(step)
         with self._questions.clock.time(name, "comm"):
             self._wire.bcast_question(Question("each", name, to, [packed[i].size for i in to]))
