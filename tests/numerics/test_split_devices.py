@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.utils import backend_registration
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests import gpu_split
+from tests.conftest import start
 from tests.gpu_split import VARIANTS, made
 from tests.numerics import gpt2_toy
 from tests.numerics.split_methods import (
@@ -119,6 +121,18 @@ def test_texts_do_not_wait_either(cls: Any) -> None:
     own = gpt2_toy.setting()
     few, many = (waits(method(cls, training(own, SGD, h=h))) for h in (1, 4))
     assert few == many
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"), reason="torch has no hollow devices"
+)
+def test_all_that_a_step_computes_with_lies_on_one_device() -> None:
+    """Every method, client and server, on a device that holds nothing. Mutations: a tensor made on the host where the
+    model is elsewhere; a number that a step tells the host."""
+    ended = start(0, "-m", "tests.hollow", timeout=300)
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    assert len(ended.stdout.splitlines()) == len(VARIANTS) + len(gpu_split.TEXTS) - 1
 
 
 def test_an_evaluation_waits_as_often_however_many_samples_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
