@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -58,11 +57,6 @@ SHALLOW = {"n_layer": 4, "n_embd": 1024, "n_head": 16, "n_positions": 1024}
 SMALL = {"n_layer": 2, "n_embd": 16, "n_head": 2, "n_positions": 32}
 
 
-def has_device(cls: type[Any]) -> bool:
-    """Whether a problem can compute on a GPU."""
-    return any(f.name == "device" for f in fields(cls))
-
-
 def images(count: int, features: int) -> Dataset:
     """Bytes of which four fifths are 0, as in MNIST."""
     generator = STREAMS(Purpose.SYNTHETIC)
@@ -82,17 +76,17 @@ def setting(problem: Any, data: Dataset, m: int) -> Setting[Any]:
     return Setting(problem, STREAMS, shared(data, m), data, data, None, np.dtype(problem.dtype))
 
 
-def softmax(sizes: Sizes, m: int, device: str, dtype: str = "float32", kernel: str = "torch") -> Softmax:
-    """[A]'s problem, for m clients; by torch where there is such a kernel, else by NumPy."""
-    on_device = {"device": device, "kernel": "torch"} if kernel == "torch" and has_device(Softmax) else {}
-    given: dict[str, Any] = {"kernel": "numpy", **on_device}
-    return Softmax(sizes.side**2, CLASSES, np.full(m, 0.7 / m), Terms(mu=(1.0,)), dtype=np.dtype(dtype), **given)
+def softmax(sizes: Sizes, m: int, device: str, dtype: str = "float32", kernel: Any = "torch") -> Softmax:
+    """[A]'s problem, for m clients."""
+    weights = np.full(m, 0.7 / m)
+    return Softmax(
+        sizes.side**2, CLASSES, weights, Terms(mu=(1.0,)), kernel=kernel, dtype=np.dtype(dtype), device=device
+    )
 
 
-def relu_net(sizes: Sizes, device: str, dtype: str = "float32") -> ReLUNet:
-    """[B]'s network; on a GPU where it can be."""
-    given: dict[str, Any] = {"device": device} if has_device(ReLUNet) else {}
-    return ReLUNet(sizes.side**2, dtype=np.dtype(dtype), **given)
+def relu_net(sizes: Sizes, device: str, dtype: str = "float32", kernel: Any = "torch") -> ReLUNet:
+    """[B]'s network."""
+    return ReLUNet(sizes.side**2, kernel=kernel, dtype=np.dtype(dtype), device=device)
 
 
 def cnn(sizes: Sizes, m: int, device: str, dtype: str = "float32") -> Network:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,15 @@ import torch
 
 from tests.gpu import made
 from tests.gpu.correct import sizes_of
-from tests.gpu.report import NO_GPU, Bench
+from tests.gpu.report import NO_GPU, Bench, Late
 from zofl_mpi.methods.fedavg import FedAvg
+from zofl_mpi.methods.fedrzo_nn import FedRZONN
 from zofl_mpi.methods.heron import HERON
 from zofl_mpi.methods.zo_hfl import ZOHFL, Model
 from zofl_mpi.rounds.report import Model as LocalModel
 from zofl_mpi.rounds.split.client import drawn
-from zofl_mpi.run import device, memory
+from zofl_mpi.rounds.zeroth_order import Model as Point
+from zofl_mpi.run import device, memory, messages
 from zofl_mpi.run.flags import built
 from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.streams import Purpose
@@ -103,16 +106,21 @@ def repeated_small(bench: Bench) -> None:
 
 
 def company(bench: Bench) -> None:
-    """The bits of a client's ZO-HFL solve do not depend on which clients share its rank."""
+    """The bits of a client's steps of ZO-HFL and FedRZO do not depend on which clients share its rank."""
     sizes = sizes_of(bench)
     data = made.images(20 * sizes.batch, sizes.side**2)
-    method = built(ZOHFL, made.setting(made.softmax(sizes, 5, bench.device), data, 5), tau=(5.0,), batch=8)
-    message = Model(method.start().x + np.float32(0.01), 0)
-    found = []
-    for to in ([0, 1, 2, 3, 4], [3], [1, 3]):
-        clients = LocalClients(list(method.setting.data), method=method)
-        found.append(dict(clients.ask(method.solve, message, to=to))[3])
-    assert found[0] == found[1] == found[2], found
+    zo_hfl = built(ZOHFL, made.setting(made.softmax(sizes, 5, bench.device), data, 5), tau=(5.0,), batch=8)
+    fedrzo = built(FedRZONN, made.setting(made.relu_net(sizes, bench.device), data, 5), H=5, batch=8, eta=1e-2)
+    asked: tuple[tuple[Any, Any, Any], ...] = (
+        (zo_hfl, zo_hfl.solve, Model(zo_hfl.start().x + np.float32(0.01), 0)),
+        (fedrzo, fedrzo.step, Point(fedrzo.start().x, 0)),
+    )
+    for method, step, message in asked:
+        found = []
+        for to in ([0, 1, 2, 3, 4], [3], [1, 3]):
+            clients = LocalClients(list(method.setting.data), method=method)
+            found.append(messages.pack(dict(clients.ask(step, message, to=to))[3])[0].tobytes())
+        assert found[0] == found[1] == found[2], type(method).__name__
 
 
 def _round(method: Any) -> Any:
@@ -132,19 +140,45 @@ CALLS: tuple[Callable[[Bench], None], ...] = (
 )
 
 
-def section(bench: Bench) -> None:
-    """Each call on the GPU; without one, each is listed as left out."""
-    for call in CALLS:
-        name = " ".join((call.__doc__ or "").split()).rstrip(".")
+def named(call: Any) -> str:
+    """What a call shows, by its docstring."""
+    return " ".join(str(call.__doc__).split()).rstrip(".")
+
+
+def each(bench: Bench, calls: Iterable[tuple[str, Callable[[], None]]]) -> None:
+    """Each call on the GPU; without one, each is listed as skipped."""
+    for name, call in calls:
         if not bench.on_gpu:
             bench.skip(name, NO_GPU)
             continue
+        bench.check_time()
         try:
-            call(bench)
+            call()
+        except Late:
+            raise
         except Exception as exc:  # whatever it is: the other calls are of interest, too
             bench.check(name, YES, 0.0, f"{type(exc).__name__}: {exc}".partition("\n")[0])
         else:
             bench.check(name, 0.0, 0.0, "it holds or not")
 
 
-SECTIONS = {"self-check of the GPU": (section, 30.0)}
+def general(bench: Bench) -> None:
+    """The device, its memory, its graphs, repeated bits."""
+    each(bench, ((named(call), partial(call, bench)) for call in CALLS))
+
+
+def split(bench: Bench) -> None:
+    """Split learning: what waits for what, and agrees with what."""
+    try:
+        from tests import gpu_split  # and with it the tests' own helpers
+    except ModuleNotFoundError as exc:
+        bench.skip("the calls of tests/gpu_split.py", f"{exc.name} is not installed")
+        return
+    each(bench, ((named(call), partial(call, bench.device)) for call in gpu_split.CALLS))
+
+
+SECTIONS: dict[str, tuple[Callable[[Bench], None], float]] = {
+    "self-check of the GPU": (general, 20),
+    "self-check of split learning": (split, 35),
+}
+"""{title: (section, seconds)}."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -12,7 +14,7 @@ import pytest
 
 from tests.threads import run_ranks, serve_or_ask
 from zofl_mpi.errors import UserError
-from zofl_mpi.run import abreast as module
+from zofl_mpi.run import walks
 from zofl_mpi.run.abreast import abreast, together, width
 from zofl_mpi.run.clients import Client, ClientError, Clients
 from zofl_mpi.run.local import LocalClients
@@ -134,6 +136,13 @@ def test_where_one_is_computed_at_a_time_nothing_stands_between() -> None:
     assert Doubling(9).double(4.0) == 8.0  # outside of a step
 
 
+def test_without_need_the_machinery_is_not_imported() -> None:
+    """It costs each rank 3 ms. Mutation: an import at the top."""
+    code = "import sys, zofl_mpi.run.desk, zofl_mpi.problems.softmax; print('zofl_mpi.run.walks' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30)
+    assert done.stdout == "False\n"
+
+
 def test_a_step_that_streams_is_computed_alone() -> None:
     of = method(9)
     assert replies(of, of.streams)[:5] == [(i, 2.0 * i) for i in range(5)]
@@ -157,7 +166,7 @@ def test_what_cannot_be_computed_fails_each_that_asked() -> None:
         replies(of, of.often, 666.0 / 2, to=[2, 1])
     with pytest.raises(ClientError, match=r"client 1 .*the device is full"):
         replies(of, of.often, 666.0, to=[1, 2])
-    assert len(module._IDLE) >= 2
+    assert len(walks._IDLE) >= 2
 
 
 def test_an_interrupt_ends_all_steps() -> None:

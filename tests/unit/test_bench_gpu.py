@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests import bench_gpu
+from tests import bench_gpu, gpu_split
 from tests.gpu import clock, correct, report, selfcheck, speed, table2
 from tests.gpu.report import Bench
 
@@ -36,8 +36,7 @@ def test_all_of_it_runs_on_a_cpu_and_says_what_a_gpu_has_to_tell(tmp_path: Path,
     assert (status, found["status"], found["failed"]) == (0, 0, [])
     assert len(found["checks"]) >= 24 and all(check["right"] for check in found["checks"])
     left = {each["name"]: each["why"] for each in found["left_out"]}
-    for call in selfcheck.CALLS:
-        assert left[" ".join(str(call.__doc__).split()).rstrip(".")] == report.NO_GPU
+    assert {left[selfcheck.named(call)] for call in (*selfcheck.CALLS, *gpu_split.CALLS)} == {report.NO_GPU}
     judged = [each["name"] for each in found["figures"] if each["wanted"]] + list(left)
     for word in ("launch-bound floor", "of m = 6 over m = 2", "over plain", "forward rate", "HERON over SFLV2"):
         assert any(word in name for name in judged), word
@@ -183,3 +182,21 @@ def test_the_arithmetic_of_table_2s_grid_is_as_its_head_says() -> None:
     client = local - 655_360 * batch
     flop = 2 * (2 * local + 3 * (network - client))
     assert f"They are {flop / 1e9:.0f} GFLOP" in told and f"{flop * pair / 3600 / 1e12:.1f} TFLOP/s" in told
+
+
+def test_what_only_a_gpu_shows_is_told_call_by_call(on_gpu: Bench) -> None:
+    """Mutations: a call that fails hides the others; the exception is lost."""
+
+    def fails() -> None:
+        raise RuntimeError("no such kernel\nand so on")
+
+    selfcheck.each(on_gpu, [("one", fails), ("two", lambda: None)])
+    assert [(check.name, check.right, check.source) for check in on_gpu.checks] == [
+        ("one", False, "RuntimeError: no such kernel"),
+        ("two", True, "it holds or not"),
+    ]
+
+
+@pytest.mark.parametrize("call", [selfcheck.repeated_split, selfcheck.repeated_small, selfcheck.company])
+def test_a_call_that_a_cpu_can_make_holds_there(bench: Bench, call: Any) -> None:
+    call(bench)

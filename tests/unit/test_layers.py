@@ -33,6 +33,7 @@ RUN_FLOORS = (
         "memory",
         "progress",
         "abreast",
+        "walks",
         "staging",
     ),
     ("clients", "mean", "records", "binding"),

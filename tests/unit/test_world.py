@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from zofl_mpi.errors import UserError
+from zofl_mpi.run import cli
 from zofl_mpi.run.launch import connect, speaks_first
 from zofl_mpi.run.mpi import world
 from zofl_mpi.run.mpi.world import MPIWorld
@@ -190,3 +191,17 @@ def test_slurms_launcher_is_left_to_slurm(tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setattr(world, "LAST", 0.1)
         world.end_launcher()
         assert launcher.wait(30) == 0
+
+
+def test_a_loss_before_the_rounds_is_told_in_a_sentence_without_a_traceback() -> None:
+    """Mutations: any other mistake told so; a mistake of the rounds, which the survivors take for one, too."""
+    ranks = Ranks({}, rank=1)
+    told = []
+    for exc, faults in ((OSError("gone"), (OSError,)), (ValueError("else"), (OSError,))):
+        ranks.faults = faults  # type: ignore[attr-defined]
+        try:
+            raise exc
+        except Exception as caught:
+            told.append(cli._unforeseen(caught, ranks, 0))  # type: ignore[arg-type]
+    assert told[0].count("\n") == 0 and "rank 1 ends, since another rank is lost" in told[0]
+    assert "Traceback" in told[1] and "ValueError: else" in told[1]

@@ -90,15 +90,16 @@ class ReLUNet:
 
     def kernel_name(self, batch_size: int) -> str:
         """The name of what computes, for the record: kernels and devices agree to rounding only."""
-        return f"torch {self.device.partition(':')[0]}" if self._by_torch else "numpy"
+        return f"torch {self.device.partition(':')[0]}" if self.by_torch else "numpy"
 
     @property
     def abreast(self) -> int:
         """How many clients' steps are to run at once; see `run.abreast`."""
-        return MANY if self._by_torch else 1
+        return MANY if self.by_torch else 1
 
     @property
-    def _by_torch(self) -> bool:
+    def by_torch(self) -> bool:
+        """Whether torch computes."""
         return self.kernel == "torch" or (self.kernel == "auto" and self.device != "cpu")
 
     def flops(self, batch_size: int) -> float:
@@ -142,7 +143,7 @@ class ReLUNet:
         gradient is r a_q in w_q and r w_q s_q U in Z_q.
         """
         positions = positions_of(data, batch)
-        if self._by_torch:
+        if self.by_torch:
             total = together(self._slopes, self._points(x[None], data, positions, smooth=True))
             return np.asarray(self._weight(data, positions) * total + self.lam * x, self.dtype)
         factor = data.factor
@@ -176,7 +177,7 @@ class ReLUNet:
         """
         start = np.array(y, self.dtype)
         against = None if shift is None else np.asarray(shift, self.dtype)
-        if self._by_torch and len(stepsizes):
+        if self.by_torch and len(stepsizes):
             points = self._points(start[None], data, batches, smooth=True)
             push, weight = np.zeros_like(start) if against is None else against, float(self._weight(data, batches[0]))
             return together(self._walked, _kernel().Walk(points, push, stepsizes, weight, self.lam, mu))
@@ -228,7 +229,7 @@ class ReLUNet:
     def _objective(self, x: Array, data: Dataset, batch: Batch | None, smooth: bool) -> Vector:
         """(k,) f_i at the rows of x (k, n), with the true rectifier or the smooth twin's."""
         positions = positions_of(data, batch)
-        if self._by_torch:
+        if self.by_torch:
             total = together(self._squares, self._points(x, data, positions, smooth))
             return self._weight(data, positions) / 2 * total + self._ridge(x)
         rectify = self._softplus if smooth else _relu
@@ -240,14 +241,22 @@ class ReLUNet:
 
     # --- by torch, for many clients at once
 
+    @QUIET
+    def squares_by_class(self, x: Array, data: Dataset, positions: Batch) -> Vector:
+        """(k, C) sums of (output - v)^2 over the samples at `positions` of each class, at the rows of x (k, n)."""
+        return together(self._squares_by_class, self._points(x, data, positions, smooth=False))
+
     def _points(self, x: Array, data: Dataset, positions: Batch, smooth: bool) -> Points:
         check_positions(data, positions)
         torch = _kernel()
-        network = torch.Network(self.hidden, self.rectifier if smooth else 0.0, self.device)
+        network = torch.Network(self.hidden, self.rectifier if smooth else 0.0, self.device, data.classes)
         return cast("Points", torch.Points(network, np.asarray(x, self.dtype), data, positions))
 
     def _squares(self, asked: list[Points]) -> list[Vector]:
         return cast(list[Vector], _kernel().squares(asked))
+
+    def _squares_by_class(self, asked: list[Points]) -> list[Vector]:
+        return cast(list[Vector], _kernel().squares_by_class(asked))
 
     def _slopes(self, asked: list[Points]) -> list[Vector]:
         return cast(list[Vector], _kernel().slopes(asked))

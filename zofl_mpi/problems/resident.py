@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import weakref
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from zofl_mpi.data import Dataset
+from zofl_mpi.data import Array, Dataset
 from zofl_mpi.problems import Batch
-from zofl_mpi.problems.kernels.blocks import resident
 
 MOST = 2**32
 """Bytes of the inputs of a data set that lie on a GPU; of a larger one each mini-batch is gathered on the host."""
@@ -25,6 +26,19 @@ def sent(host: Tensor, device: str | torch.device) -> Tensor:
     if torch.device(device).type != "cuda" or host.device.type != "cpu":
         return host.to(device)
     return host.pin_memory().to(device, non_blocking=True)
+
+
+_PLACED: dict[tuple[int, str], Tensor] = {}
+
+
+def resident(values: Array, device: str) -> Tensor:
+    """All of an array on the device: copied there once for the process, given up when nobody has the array any more."""
+    key = (id(values), device)
+    if key not in _PLACED:
+        whole = values if values.dtype.name in KINDS else values.astype(np.int64)
+        _PLACED[key] = torch.tensor(np.asarray(whole), device=device)  # a copy, on the CPU too: it keeps no array
+        weakref.finalize(values, _PLACED.pop, key, None)
+    return _PLACED[key]
 
 
 def taken(data: Dataset, positions: Batch, dtype: str, device: str) -> tuple[Tensor, Tensor]:

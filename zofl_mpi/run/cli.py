@@ -71,7 +71,7 @@ def main(module: str, arguments: Sequence[str] | None = None) -> NoReturn:
     except KeyboardInterrupt:
         world.abort("zofl_mpi: interrupted; the finished rounds are in the result file")
     except BaseException as exc:  # SystemExit too: the other ranks would wait for this one
-        world.abort(_unforeseen(exc, world.rank, job))
+        world.abort(_unforeseen(exc, world, job))
     sys.stdout.flush()
     world.leave(status)
     sys.exit(status)
@@ -90,9 +90,14 @@ def _said(problem: UserError, speaks: bool) -> int:
     return 2
 
 
-def _unforeseen(exc: BaseException, rank: int, job: Job | int) -> str:
-    """What is told where a rank fails: a sentence where it has no memory left, else its traceback."""
-    short = memory.shortage(exc)
+def _unforeseen(exc: BaseException, world: World, job: Job | int) -> str:
+    """What is told where a rank fails: a sentence where it has no memory left or misses another, else its traceback."""
+    rank, short = world.rank, memory.shortage(exc)
+    if isinstance(job, int) and isinstance(exc, getattr(world, "faults", ())):
+        return (
+            f"zofl_mpi: rank {rank} ends, since another rank is lost and --survive takes losses from the first round "
+            "on; start the command again"
+        )
     if not short:
         return f"zofl_mpi: rank {rank} failed\n{traceback.format_exc()}"
     method, kept = (None, "") if isinstance(job, int) else (job.method, "; finished rounds are in the result file")
@@ -159,7 +164,8 @@ def _prepared(world: World, family: Any, plan: Plan) -> Job | int:
     if named is not setting:
         setting, method = named, together(world, lambda: flags.made(method_class, plan.values, setting=named))
     kernel, loads = together(world, lambda: (str(getattr(method, "kernel", "")), loads_of(method)))
-    _same(world, kernel, "--kernel auto chose different kernels; install numba on all nodes, or say --kernel numpy")
+    told = "the ranks compute by different kernels; give all of them a GPU or none, install numba on all nodes, or say"
+    _same(world, kernel, f"{told} --kernel numpy")
     if plan.values["dry_run"]:
         if world.rank == 0:
             print_plan(plan, method)

@@ -271,12 +271,13 @@ def cpus_per_task() -> int | None:
 
 
 def limit_threads(n: int) -> None:
-    """Gives NumPy's BLAS, OpenMP and torch n threads, for the life of the process: those that are loaded, and by the
-    environment those that will be."""
+    """Gives OpenMP and torch n threads and NumPy's BLAS one, for the life of the process: those that are loaded, and by
+    the environment those that will be. What NumPy sums, beside a GPU too, must not depend on how many ranks there are.
+    """
     from threadpoolctl import threadpool_limits
 
-    os.environ.update(dict.fromkeys(THREADS, str(n)))
-    threadpool_limits(n)  # not a `with`: nothing takes it back
+    os.environ.update(dict.fromkeys(THREADS, str(n)) | {"OPENBLAS_NUM_THREADS": "1"})
+    threadpool_limits({"openmp": n, "blas": 1})  # not a `with`: nothing takes it back
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(n)
 

@@ -16,8 +16,8 @@ grows with the rounds. So the tensors that they compute with stay where they are
 
 from __future__ import annotations
 
+import math
 import threading
-import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, TypeVar, final
@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from zofl_mpi.data import Dataset
+from zofl_mpi.problems.resident import resident
 from zofl_mpi.run import device as place
 
 Array = NDArray[Any]
@@ -46,7 +47,6 @@ LOOPS = 16
 LOCK = threading.RLock()
 """For whoever computes: ranks may be threads of one process."""
 
-_RESIDENT: dict[tuple[int, str], Tensor] = {}
 _LOOPS: OrderedDict[Hashable, Any] = OrderedDict()
 
 
@@ -72,28 +72,42 @@ def kept(key: Hashable, make: Callable[[], Loop]) -> Loop:
     return _LOOPS[key]  # type: ignore[no-any-return]
 
 
-def resident(array: Array, device: str) -> Tensor:
-    """The array on the device: copied there once for the process, given up when nobody has the array any more."""
-    key = (id(array), device)
-    if key not in _RESIDENT:
-        _RESIDENT[key] = torch.tensor(np.asarray(array), device=device)  # a copy, on the CPU too: it keeps no array
-        weakref.finalize(array, _RESIDENT.pop, key, None)
-    return _RESIDENT[key]
-
-
 def identity(data: Dataset) -> tuple[Any, ...]:
     """Equal for data sets that are rows of the same samples, scaled alike."""
     factors = (a if isinstance(a, int | float) else id(a) for a in (data.scale, data.shift))
     return (id(data.inputs), id(data.labels), *factors)
 
 
-def stacked(arrays: Sequence[Array], shape: tuple[int, ...], dtype: str) -> Array:
-    """Arrays of one shape, one for each client, in the first entries of zeros of this larger shape."""
-    whole = np.zeros(shape, dtype)
-    if arrays:
-        part = (slice(len(arrays)), *(slice(size) for size in np.shape(arrays[0])))
-        np.stack(arrays, out=whole[part])
-    return whole
+@final
+class Room:
+    """Memory for arrays that go to the device together, one of each client: on the host, pinned for a GPU, and there.
+
+    It stays, as fresh memory costs more than the copy; not to be used again before what was sent was computed with.
+    """
+
+    def __init__(self, dtype: str, device: str) -> None:
+        self._dtype, self._device = getattr(torch, dtype), device
+        self._host = self._there = torch.empty(0)
+
+    def sent(self, arrays: Sequence[Array]) -> Tensor:
+        """(clients, ...) on the device."""
+        shape = (len(arrays), *arrays[0].shape)
+        host = self._on_host(shape)
+        np.stack(arrays, out=host.numpy(), casting="same_kind")
+        return self._there[: host.numel()].view(shape).copy_(host, non_blocking=True)
+
+    def read(self, found: Tensor) -> Array:
+        """What is on the device, until the next call: waits for the GPU."""
+        host = self._on_host(tuple(found.shape))
+        return host.copy_(found).numpy()
+
+    def _on_host(self, shape: tuple[int, ...]) -> Tensor:
+        size = math.prod(shape)
+        if size > len(self._host):
+            most = 1 << (size - 1).bit_length()
+            self._host = torch.empty(most, dtype=self._dtype, pin_memory=self._device != "cpu")
+            self._there = torch.empty(most, dtype=self._dtype, device=self._device)
+        return self._host[:size].view(shape)
 
 
 @final
@@ -101,7 +115,7 @@ class Batches:
     """Mini-batches of c clients, gathered on the device from the samples that lie there.
 
     Attributes:
-        rows: (steps, c B) their rows, to be filled.
+        rows: (steps, c, B) their rows, to be filled.
         inputs: (c, B, row) those of the step that was gathered last: scaled, 1 for the bias, filled up with zeros.
 
     Args:
@@ -125,8 +139,7 @@ class Batches:
         own, p = getattr(torch, dtype), data.features
         self._stored, self._labels = resident(data.inputs, device), resident(data.labels, device)
         self._factors = [torch.tensor(a, dtype=own, device=device) for a in (data.scale, data.shift) if rescale]
-        self._shape = clients, size
-        self.rows = torch.zeros((steps, clients * size), dtype=torch.int64, device=device)
+        self.rows = torch.zeros((steps, clients, size), dtype=torch.int32, device=device)
         self.inputs = torch.zeros((clients, size, row_of(width, dtype)), dtype=own, device=device)
         self._features = self.inputs[:, :, :p]
         if bias:
@@ -134,15 +147,15 @@ class Batches:
 
     def gather(self, t: int) -> Tensor:
         """Fetches the inputs of step t, scaled as the NumPy kernels do it: first one factor, then the other."""
-        self._features.copy_(self._stored.index_select(0, self.rows[t]).view(self._features.shape))
+        self._features.copy_(self._stored.index_select(0, self.rows[t].view(-1)).view(self._features.shape))
         if self._factors:
             self._features.mul_(self._factors[0]).add_(self._factors[1])
         return self.inputs
 
     def labels(self, first: int, end: int) -> Tensor:
         """(end - first, c, B) int64, those of the steps `first` to `end` - 1."""
-        found = self._labels.index_select(0, self.rows[first:end].view(-1))
-        return found.to(torch.int64).view(-1, *self._shape)
+        rows = self.rows[first:end]
+        return self._labels.index_select(0, rows.view(-1)).to(torch.int64).view(rows.shape)
 
 
 @final
@@ -150,7 +163,7 @@ class Steps:
     """Local steps that are replayed, several at a time.
 
     Args:
-        targets: (CHUNK, ...) what changes from step to step, such as the rows of the mini-batches.
+        targets: (CHUNK, c, ...) what changes from step to step, such as the rows of the mini-batches.
         work: takes the first so many of these steps, from tensors and to tensors that stay where they are.
     """
 
@@ -160,10 +173,10 @@ class Steps:
         self._replays = {steps: place.replayable(device, lambda steps=steps: work(steps)) for steps in (CHUNK, 1)}  # type: ignore[misc]
 
     def take(self, sources: Sequence[Tensor]) -> None:
-        """Takes as many steps as the sources (H, ...) have, one for each target."""
-        for t, steps in self._turns(len(sources[0])):
+        """Takes the H steps of the sources (clients, H, ...), one for each target, for the first clients of a block."""
+        for t, steps in self._turns(sources[0].shape[1]):
             for target, source in zip(self._targets, sources, strict=True):
-                target[:steps].copy_(source[t : t + steps])
+                target[:steps, : len(source)].copy_(source[:, t : t + steps].swapaxes(0, 1))
             self._replays[steps]()
 
     @staticmethod

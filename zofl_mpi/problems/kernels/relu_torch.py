@@ -18,7 +18,7 @@ from torch import Tensor
 
 from zofl_mpi.data import Dataset
 from zofl_mpi.problems import Batch
-from zofl_mpi.problems.kernels.blocks import CHUNK, LOCK, Batches, Steps, block_of, identity, kept, row_of, stacked
+from zofl_mpi.problems.kernels.blocks import CHUNK, LOCK, Batches, Room, Steps, block_of, identity, kept, row_of
 from zofl_mpi.run import device as place
 
 Array = NDArray[Any]
@@ -35,11 +35,13 @@ class Network(NamedTuple):
         hidden: N_1.
         sharpness: s of the smooth twin's rectifier log(1 + exp(s t))/s; 0 for max(0, t).
         device: as torch calls it.
+        classes: C, for sums by class.
     """
 
     hidden: int
     sharpness: float
     device: str
+    classes: int = 1
 
 
 class Points(NamedTuple):
@@ -112,12 +114,17 @@ class Kind(NamedTuple):
         """Clients of a block."""
         return block_of(self.batch * self.row * np.dtype(self.dtype).itemsize)
 
-    def units(self, x: Sequence[Array]) -> Tensor:
-        """(c, k N_1, row) of the models (k, n) of each client."""
+    def zeros(self) -> Tensor:
+        """(c, k N_1, row) for the units of a block."""
+        shape = self.block, self.models * self.network.hidden, self.row
+        return torch.zeros(shape, dtype=getattr(torch, self.dtype), device=self.network.device)
+
+    def fill(self, target: Tensor, room: Room, x: Sequence[Array]) -> None:
+        """Copies the models (k, n) of each client into (c, k N_1, row); the other clients have zeros."""
         N1, p = self.network.hidden, self.features
-        own = [np.concatenate([a[:, :-N1].reshape(-1, N1, p), a[:, -N1:, None]], axis=2) for a in x]
-        flat = [a.reshape(self.models * N1, p + 1) for a in own]
-        return torch.from_numpy(stacked(flat, (self.block, self.models * N1, self.row), self.dtype))
+        units = [np.concatenate([a[:, :-N1].reshape(-1, N1, p), a[:, -N1:, None]], axis=2) for a in x]
+        target[: len(x), :, : p + 1].copy_(room.sent([a.reshape(-1, p + 1) for a in units]))
+        target[len(x) :].zero_()
 
     def flat(self, units: Array) -> Array:
         """(c, n), the inverse for one model of each client."""
@@ -132,6 +139,11 @@ Term = Callable[["_Samples", Tensor], Tensor]
 def squares(asked: Sequence[Points]) -> list[Vector]:
     """For each (k,), the sum over its samples of (output - target)^2."""
     return _summed(_squares, asked)
+
+
+def squares_by_class(asked: Sequence[Points]) -> list[Vector]:
+    """For each (k, C), the sums of (output - target)^2 over its samples of each class."""
+    return _summed(_squares_by_class, asked)
 
 
 def slopes(asked: Sequence[Points]) -> list[Vector]:
@@ -183,7 +195,7 @@ class _Samples:
     """The mini-batches of a block, with what is computed of them."""
 
     def __init__(self, kind: Kind, data: Dataset, steps: int) -> None:
-        self.kind, (N1, self.sharpness, device) = kind, kind.network
+        self.kind, (N1, self.sharpness, device, _) = kind, kind.network
         self.shape = kind.block, kind.models, N1, kind.batch
         c, width = kind.block, kind.features + 1
         self.batches = Batches(
@@ -193,12 +205,15 @@ class _Samples:
         factor[: kind.features] = data.factor
         self.exact = torch.from_numpy(factor).to(device)  # 1 for the weight
         self.factor = self.exact.to(getattr(torch, kind.dtype))
-        self.inputs = self.targets = torch.empty(0)
+        self.inputs = self.labels = self.targets = torch.empty(0)
 
     def gather(self, t: int) -> None:
-        """Fetches the inputs (c, B, row) of step t and the targets (c, 1, B): 1 for even labels, -1 for odd ones."""
-        self.inputs = self.batches.gather(t)
-        self.targets = 1.0 - 2.0 * (self.batches.labels(t, t + 1)[0] % 2).to(torch.float64)[:, None]
+        """Fetches the inputs (c, B, row), the labels (c, B) and the targets (c, 1, B) of step t.
+
+        The target is 1 for even labels, -1 for odd ones.
+        """
+        self.inputs, self.labels = self.batches.gather(t), self.batches.labels(t, t + 1)[0]
+        self.targets = 1.0 - 2.0 * (self.labels % 2).to(torch.float64)[:, None]
 
     def products(self, units: Tensor) -> Tensor:
         """(c, k N_1, B) float64, those of the units (c, k N_1, row) with the inputs."""
@@ -217,11 +232,22 @@ class _Samples:
         return units[:, :, p : p + 1].to(torch.float64)
 
 
-def _squares(samples: _Samples, units: Tensor) -> Tensor:
-    """(c, k)."""
+def _squared(samples: _Samples, units: Tensor) -> Tensor:
+    """(c, k, B) (output - target)^2."""
     terms = samples.weights(units) * samples.rectified(samples.products(units))
     residual = terms.view(samples.shape).sum(dim=2) - samples.targets
-    return (residual * residual).sum(dim=-1)
+    return residual * residual
+
+
+def _squares(samples: _Samples, units: Tensor) -> Tensor:
+    """(c, k)."""
+    return _squared(samples, units).sum(dim=-1)
+
+
+def _squares_by_class(samples: _Samples, units: Tensor) -> Tensor:
+    """(c, k, C)."""
+    classes = torch.arange(samples.kind.network.classes, device=units.device)
+    return torch.bmm(_squared(samples, units), (samples.labels[..., None] == classes).to(torch.float64))
 
 
 def _slope(samples: _Samples, units: Tensor) -> Tensor:
@@ -243,7 +269,7 @@ class _Block:
     def __init__(self, term: Term, kind: Kind, data: Dataset) -> None:
         device = kind.network.device
         self.kind, self.samples = kind, _Samples(kind, data, 1)
-        self.units = kind.units([]).to(device)
+        self.units, self.points, self.rows = kind.zeros(), Room(kind.dtype, device), Room("int32", device)
         self.sums = torch.zeros_like(term(self.samples, self._gathered()))
 
         def work() -> None:
@@ -257,10 +283,9 @@ class _Block:
 
     def run(self, asked: Sequence[Points]) -> list[Vector]:
         """What the term makes of each."""
-        kind = self.kind
-        self.units.copy_(kind.units([points.x for points in asked]))
-        rows = stacked([points.rows for points in asked], (kind.block, kind.batch), "int64")
-        self.samples.batches.rows.copy_(torch.from_numpy(rows.reshape(1, -1)))
+        self.kind.fill(self.units, self.points, [points.x for points in asked])
+        rows = self.rows.sent([points.rows for points in asked])
+        self.samples.batches.rows[0, : len(asked)].copy_(rows)
         self.replay()
         return list(self.sums.to("cpu", copy=True).numpy()[: len(asked)])  # `sums` is overwritten by the next call
 
@@ -272,7 +297,9 @@ class _Loop:
     def __init__(self, kind: Kind, data: Dataset) -> None:
         device, own = kind.network.device, getattr(torch, kind.dtype)
         self.kind, self.samples = kind, _Samples(kind, data, CHUNK)
-        self.start, self.y, self.shift = (kind.units([]).to(device) for _ in range(3))
+        self.start, self.y, self.shift = (kind.zeros() for _ in range(3))
+        self.rooms = {name: Room(kind.dtype, device) for name in ("start", "shift", "gammas")}
+        self.rows = Room("int32", device)
         self.gammas = torch.zeros((CHUNK, kind.block), dtype=own, device=device)
         self.lam, self.mu = (torch.zeros((kind.block, 1, 1), dtype=own, device=device) for _ in range(2))
         self.weight = torch.zeros((kind.block, 1, 1), dtype=torch.float64, device=device)
@@ -280,20 +307,18 @@ class _Loop:
 
     def run(self, walks: Sequence[Walk]) -> list[Array]:
         """(n,) where the steps of each client end; they have equally many."""
-        kind, H = self.kind, len(walks[0].stepsizes)
-        self.start.copy_(kind.units([walk.start.x for walk in walks]))
+        kind = self.kind
+        kind.fill(self.start, self.rooms["start"], [walk.start.x for walk in walks])
+        kind.fill(self.shift, self.rooms["shift"], [walk.shift[None] for walk in walks])
         self.y.copy_(self.start)
-        self.shift.copy_(kind.units([walk.shift[None] for walk in walks]))
         for target, values in (
             (self.lam, [w.lam for w in walks]),
             (self.mu, [w.mu for w in walks]),
             (self.weight, [w.weight for w in walks]),
         ):
             target[: len(walks), 0, 0] = torch.tensor(values, dtype=target.dtype, device=target.device)
-        rows = stacked([w.start.rows for w in walks], (kind.block, H, kind.batch), "int64")
-        gammas = stacked([w.stepsizes for w in walks], (kind.block, H), kind.dtype)
-        sources = (rows.swapaxes(0, 1).reshape(H, -1), np.ascontiguousarray(gammas.T))
-        self.steps.take([torch.from_numpy(source).to(kind.network.device) for source in sources])
+        gammas = self.rooms["gammas"].sent([walk.stepsizes for walk in walks])
+        self.steps.take((self.rows.sent([walk.start.rows for walk in walks]), gammas))
         return list(kind.flat(self.y.cpu().numpy()[: len(walks)]))
 
     def _take(self, steps: int) -> None:

@@ -57,7 +57,6 @@ class Minibatches:
         """B, samples of a mini-batch."""
         return int(self.rows.shape[1])
 
-    @functools.cached_property
     def labels(self) -> NDArray[np.int64]:
         """(H, B) of the samples."""
         return self.data.labels[self.rows].astype(np.int64)
@@ -130,8 +129,8 @@ class _Workspace:
         self.logit_parts = [(part, self.residual[:, part]) for part in samples]
         self.gradient_parts = [(part, self.gradient_out[:, part]) for part in features]
         self.combine = np.multiply if B == 1 else np.matmul  # BLAS takes 16 us for an outer product, a broadcast 2 us
-        true_rows = np.arange(k)[:, None] * C + minibatches.labels[:, None, :]
-        self.true = (true_rows * B + np.arange(B)).reshape(len(minibatches.labels), k * B)  # places in `flat`
+        true_rows = np.arange(k)[:, None] * C + minibatches.labels()[:, None, :]
+        self.true = (true_rows * B + np.arange(B)).reshape(len(minibatches.rows), k * B)  # places in `flat`
 
     def gradient(self, y: Array, batch: Array, t: int, pull: float) -> Array:
         """(k C, p) pull * sum of the batch's gradients of the cross-entropy at the rows of y."""
@@ -171,7 +170,7 @@ def solve_numba(x: Array, d: Array, minibatches: Minibatches, radius: float, shi
         scale, offset = (np.broadcast_to(np.asarray(a, d.dtype), p).copy() for a in (data.scale, data.shift))
     against = np.empty((0, *d.shape[1:]), d.dtype) if shift is None else shift
     inputs = np.asarray(data.inputs)
-    rows, labels = minibatches.rows, minibatches.labels
+    rows, labels = minibatches.rows, minibatches.labels()
     advance(x, d, x + d, inputs, rows, scale, offset, labels, pull, keep, push, against, radius)
 
 

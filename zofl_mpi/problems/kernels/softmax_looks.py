@@ -17,7 +17,8 @@ from torch import Tensor
 
 from zofl_mpi.data import Dataset
 from zofl_mpi.problems import Batch
-from zofl_mpi.problems.kernels.blocks import LOCK, resident
+from zofl_mpi.problems.kernels.blocks import LOCK
+from zofl_mpi.problems.resident import resident
 
 Array = NDArray[Any]
 
@@ -59,6 +60,21 @@ def hits(asked: Sequence[Look], device: str) -> list[NDArray[np.int64]]:
     """For each, of one model, (C,) how many samples of each class are classified correctly."""
     with LOCK, torch.no_grad():
         return [_hits(look, device) for look in asked]
+
+
+def losses_by_class(asked: Sequence[Look], device: str) -> list[NDArray[np.float64]]:
+    """For each (k, C), the sums of the losses over its samples of each class."""
+    with LOCK, torch.no_grad():
+        return [_by_class(look, device) for look in asked]
+
+
+def _by_class(look: Look, device: str) -> NDArray[np.float64]:
+    total = torch.zeros(look.y.shape[:2], dtype=torch.float64, device=device)
+    for _, logits, labels in _pieces(look, device):
+        own = labels[:, None, None].expand(*logits.shape[:2], 1)
+        losses = -torch.log_softmax(logits, dim=-1).gather(2, own)[..., 0]  # (b, k)
+        total += losses.T @ _onehot(labels, logits)
+    return total.cpu().numpy()
 
 
 def _gradient(look: Look, device: str) -> Array:

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from zofl_mpi.problems.kernels.blocks import CHUNK, LOCK, Batches, Steps, block_of, identity, kept, row_of, stacked
+from zofl_mpi.problems.kernels.blocks import CHUNK, LOCK, Batches, Room, Steps, block_of, identity, kept, row_of
 from zofl_mpi.problems.kernels.softmax import Minibatches
 
 Array = NDArray[Any]
@@ -99,43 +99,37 @@ class _Loop:
         self.batches = Batches(
             data, c, B, dtype, device, width=kind.width, steps=CHUNK, rescale=kind.rescale, bias=kind.bias
         )
-        self.factors = self._zeros(CHUNK, 3, c)  # pull, keep, push
+        self.factors = self._zeros(CHUNK, c, 3)  # pull, keep, push
         self.x, self.d, self.y = (self._zeros(c, k * C, row_of(kind.width, dtype)) for _ in range(3))
         self.shift = torch.zeros_like(self.x) if kind.shifted else None
         self.logits = self._zeros(c, B, k * C)
         self.radius, self.norms = (self._zeros(c * k, dtype=torch.float64) for _ in range(2))
         self.classes = torch.eye(C, dtype=self.dtype, device=device)
+        kinds = dict.fromkeys(("x", "d", "shift", "factors"), dtype) | {"rows": "int32"}
+        self.rooms = {name: Room(own, device) for name, own in kinds.items()}
         self.steps = Steps(device, (self.batches.rows, self.factors), self._take)
 
     def run(self, solves: Sequence[Solve]) -> None:
         """Takes all steps of these clients, at most c of them with equally many steps."""
-        self.steps.take(self._filled(solves))
-        moved = self.d[:, :, : self.kind.width].cpu().numpy()
-        for solve, d in zip(solves, moved, strict=False):
+        self._fill(self.x, "x", [solve.x for solve in solves])
+        self._fill(self.d, "d", [solve.d for solve in solves])
+        if self.shift is not None:
+            self._fill(self.shift, "shift", [solve.shift for solve in solves if solve.shift is not None])
+        radius = np.array([[solve.radius] * self.kind.models for solve in solves]).ravel()
+        self.radius[: len(radius)].copy_(torch.from_numpy(radius))
+        own = [solve.minibatches for solve in solves]
+        factors = [np.stack([each.pull, each.keep, each.push], axis=1) for each in own]
+        sources = self.rooms["rows"].sent([each.rows for each in own]), self.rooms["factors"].sent(factors)
+        self.steps.take(sources)
+        moved = self.rooms["d"].read(self.d[: len(solves), :, : self.kind.width])
+        for solve, d in zip(solves, moved, strict=True):
             solve.d[...] = d.reshape(solve.d.shape)
 
-    def _filled(self, solves: Sequence[Solve]) -> tuple[Tensor, Tensor]:
-        """Fills the tensors that all steps share; rows (H, c B) and factors (H, 3, c) of the steps."""
-        kind, c = self.kind, self.clients
-        for target, arrays in ((self.x, [s.x for s in solves]), (self.d, [s.d for s in solves])):
-            self._fill(target, arrays)
-        if self.shift is not None:
-            self._fill(self.shift, [solve.shift for solve in solves if solve.shift is not None])
-        radius = np.full((c, kind.models), np.inf)
-        radius[: len(solves)] = np.array([solve.radius for solve in solves])[:, None]
-        self.radius.copy_(torch.from_numpy(radius.ravel()))
-        own = [solve.minibatches for solve in solves]
-        H = len(own[0].rows)
-        rows, factors = np.zeros((H, c, kind.batch), np.int64), np.zeros((H, 3, c), kind.dtype)
-        np.stack([each.rows for each in own], axis=1, out=rows[:, : len(own)])
-        for j, each in enumerate(own):
-            factors[:, 0, j], factors[:, 1, j], factors[:, 2, j] = each.pull, each.keep, each.push
-        return torch.from_numpy(rows.reshape(H, -1)).to(kind.device), torch.from_numpy(factors).to(kind.device)
-
-    def _fill(self, target: Tensor, arrays: Sequence[Array]) -> None:
-        """Copies (k, C, width) of each client into (c, k C, row)."""
-        flat = [array.reshape(-1, self.kind.width) for array in arrays]
-        target.copy_(torch.from_numpy(stacked(flat, tuple(target.shape), self.kind.dtype)))
+    def _fill(self, target: Tensor, name: str, arrays: Sequence[Array]) -> None:
+        """Copies (k, C, width) of each client into (c, k C, row); the others have zeros."""
+        width = self.kind.width
+        target[: len(arrays), :, :width].copy_(self.rooms[name].sent([array.reshape(-1, width) for array in arrays]))
+        target[len(arrays) :].zero_()
 
     def _take(self, steps: int) -> None:
         """Takes the first steps of `batches` and `factors`."""
@@ -151,7 +145,7 @@ class _Loop:
         torch.add(self.x, self.d, out=self.y)
         for part in self.parts:
             torch.bmm(batch[part], self.y[part].transpose(1, 2), out=self.logits[part])
-        pull, keep, push = self.factors[t].view(3, c, 1, 1).unbind()
+        pull, keep, push = self.factors[t][:, None, None].unbind(dim=-1)  # (c, 1, 1) each
         residual = torch.softmax(self.logits.view(c, kind.batch, kind.models, kind.classes), dim=-1)
         residual.sub_(onehot).mul_(pull[..., None])
         flat = residual.view(c, kind.batch, -1)
