@@ -25,6 +25,7 @@ from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.problems.resident import taken
 from zofl_mpi.problems.split_resnet import ResNet
 from zofl_mpi.rounds.split.client import drawn
+from zofl_mpi.rounds.split.client_part import own_part
 from zofl_mpi.rounds.split.lockstep import Cut
 from zofl_mpi.rounds.split.messages import Model, Smashed
 from zofl_mpi.rounds.split.server import Server
@@ -65,6 +66,12 @@ VARIANTS: dict[str, tuple[Any, Make, dict[str, Any]]] = {
 }
 
 
+TEXTS: dict[str, tuple[Any, None, dict[str, Any]]] = {
+    "HERON, texts": (HERON, None, {}),
+    "SplitLoRA, texts": (SplitLoRA, None, {}),
+}
+
+
 def made(which: str, device: str = "cpu", h: int = 3, own: Setting | None = None, **changed: Any) -> Any:
     """The variant, of h local steps a round; short ones, which do not make rounding grow."""
     cls, make, flags = VARIANTS[which]
@@ -88,34 +95,39 @@ def nothing_waits(device: str) -> Iterator[None]:
         torch.cuda.set_sync_debug_mode(before)
 
 
-def on(device: str, texts: bool = False) -> Setting[Any]:
+def steps_of(of: Any) -> Iterator[None]:
+    """Takes a client's local steps, each with the server's on its upload, and yields after each."""
+    state, client, problem = of.start(), Client(0, of.setting.data[0]), of.setting.problem
+    server = Server.of(of.training, state, 0)
+    if hasattr(of, "lockstep"):
+        own = of if hasattr(of, "begin") else of.lockstep
+        item = own.begin(client, own_part(problem, state, 0))
+        while isinstance(item, Smashed):
+            item = own.proceed(client, Cut(server.exchange(item)))
+            yield
+        return
+    message = own_part(problem, state, 0) if isinstance(of, FSLSAGE) else Model(state.theta, state.buffers, 0)
+    for item in of.train(client, message):
+        server.step(item)
+        yield
+
+
+def stepping(device: str, own: Mapping[Any, Setting[Any]] | None = None) -> Iterator[tuple[str, Iterator[None]]]:
+    """The name and the steps of each method whose client tells nothing but uploads before its round ends.
+
+    Args:
+        own: {how a network is made, or None for texts: a setting with it}; on the device where it is missing.
+    """
+    for which, (cls, make, flags) in {**VARIANTS, **TEXTS}.items():
+        if cls is not DeComFL:
+            host = {"draw": "host"} if cls in (HERON, HOSFL) else {}
+            given = own[make] if own else on(device, make)
+            yield which, steps_of(method(cls, training(given, Optimiser(), h=STEPS), **flags, **host))
+
+
+def on(device: str, make: Make | None) -> Setting[Any]:
     """One client's images, or texts."""
-    return gpt2_toy.setting(gpt2_toy.problem(device=device), 1) if texts else setting(resnet, [2], device=device)
-
-
-def uploading(cls: Any, flags: dict[str, Any], device: str, texts: bool = False) -> None:
-    """All steps but the first and the last of a client that uploads, and the server's on what it uploads."""
-    of = method(cls, training(on(device, texts), Optimiser(), h=STEPS), **flags)
-    state = of.start()
-    server = Server.of(of.training, state, 0)
-    items = of.train(Client(0, of.setting.data[0]), Model(state.theta, state.buffers, 0))
-    server.step(next(items))
-    with nothing_waits(device):
-        for _ in range(STEPS - 2):
-            server.step(next(items))
-    assert sum(isinstance(item, Smashed) for item in items) == 1
-
-
-def in_lockstep(cls: Any, device: str, texts: bool = False) -> None:
-    """All steps but the first and the last, of a client that waits for the server's answers."""
-    of = method(cls, training(on(device, texts), Optimiser(), h=STEPS))
-    state, client = of.start(), Client(0, of.setting.data[0])
-    server = Server.of(of.training, state, 0)
-    item = of.lockstep.begin(client, Model(state.theta, state.buffers, 0))
-    item = of.lockstep.proceed(client, Cut(server.exchange(item)))
-    with nothing_waits(device):
-        for _ in range(STEPS - 2):
-            item = of.lockstep.proceed(client, Cut(server.exchange(item)))
+    return setting(make, [2], device=device) if make else gpt2_toy.setting(gpt2_toy.problem(device=device), 1)
 
 
 def agrees(which: str, device: str, expected: Mapping[str, torch.Tensor]) -> None:
@@ -133,18 +145,13 @@ def five_rounds(device: str) -> None:
         agrees(which, device, vectors(run(made(which), 5)))
 
 
-def no_wait_in_heron(device: str) -> None:
-    """No step of HERON waits for the GPU: one-sided, central with exact head, signs, texts; nor the server's."""
-    uploading(HERON, {"n_p": 2}, device)
-    uploading(HERON, {"estimate": "central", "head_gradient": "exact"}, device)
-    uploading(HERON, {"uplink": "seeds", "draw": "host"}, device)
-    uploading(HERON, {}, device, texts=True)
-
-
-def no_wait_in_lockstep(device: str) -> None:
-    """No step of SFLV2 and SplitLoRA waits for the GPU, on images and on texts."""
-    in_lockstep(SFLV2, device)
-    in_lockstep(SplitLoRA, device, texts=True)
+def no_step_waits(device: str) -> None:
+    """No local step of a split method waits for the GPU, nor the server's on its upload; directions from the host."""
+    for which, steps in stepping(device):
+        next(steps)
+        with nothing_waits(device):
+            for _ in range(STEPS - 2):
+                assert next(steps, which) is None
 
 
 def beside_the_computing(device: str) -> None:
@@ -206,8 +213,8 @@ def directions_of_the_host(device: str) -> None:
 
 def same_bits_twice(device: str) -> None:
     """Two rounds of HERON and SFLV2 on images, and of SplitLoRA on texts, have the same bits once more."""
-    for cls, texts in ((HERON, False), (SFLV2, False), (SplitLoRA, True)):
-        found = [vectors(run(method(cls, training(on(device, texts), Optimiser(), h=4)), 2)) for _ in range(2)]
+    for cls, make in ((HERON, resnet), (SFLV2, resnet), (SplitLoRA, None)):
+        found = [vectors(run(method(cls, training(on(device, make), Optimiser(), h=4)), 2)) for _ in range(2)]
         assert all(torch.equal(found[0][name], found[1][name]) for name in found[0]), cls.__name__
 
 
@@ -224,8 +231,8 @@ def all_bits_of_float32(device: str) -> None:
 
 def channels_last(device: str) -> None:
     """On a GPU what a client makes, and what its server gets, has its channels last."""
-    own = on(device).problem
-    x, _ = own.samples(on(device).data[0], np.arange(4))
+    own = on(device, resnet).problem
+    x, _ = own.samples(on("cpu", resnet).data[0], np.arange(4))
     assert x.is_contiguous(memory_format=torch.channels_last)
     theta, buffers = own.local.initial()
     with torch.no_grad(), own.local.at(theta, buffers):
@@ -237,8 +244,7 @@ def channels_last(device: str) -> None:
 
 CALLS: tuple[Callable[[str], None], ...] = (
     five_rounds,
-    no_wait_in_heron,
-    no_wait_in_lockstep,
+    no_step_waits,
     beside_the_computing,
     brought_ahead,
     samples_of_the_host,

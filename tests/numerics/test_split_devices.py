@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.utils import backend_registration
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests import gpu_split
+from tests.conftest import start
 from tests.gpu_split import VARIANTS, made
 from tests.numerics import gpt2_toy
 from tests.numerics.split_methods import (
@@ -121,6 +123,18 @@ def test_texts_do_not_wait_either(cls: Any) -> None:
     assert few == many
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"), reason="torch has no hollow devices"
+)
+def test_all_that_a_step_computes_with_lies_on_one_device() -> None:
+    """Every method, client and server, on a device that holds nothing. Mutations: a tensor made on the host where the
+    model is elsewhere; a number that a step tells the host."""
+    ended = start(0, "-m", "tests.hollow", timeout=300)
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    assert len(ended.stdout.splitlines()) == len(VARIANTS) + len(gpu_split.TEXTS) - 1
+
+
 def test_an_evaluation_waits_as_often_however_many_samples_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutation: numbers of each block."""
     from zofl_mpi.rounds.split import report
@@ -188,11 +202,13 @@ def test_directions_of_the_host_come_through_pinned_memory(distribution: str, mo
     assert all(torch.equal(a, b) for a, b in zip(sent, expected, strict=True))
 
 
-@pytest.mark.parametrize("call", gpu_split.CALLS)
+@pytest.mark.parametrize("call", [call for call in gpu_split.CALLS if call is not gpu_split.five_rounds])
 def test_what_a_gpu_shows_runs_on_any_device(call: Any, device: str) -> None:
     """The benchmark's calls; on the CPU, that they run."""
     if device == "cuda":
         devices.select("cuda")
+    elif call is gpu_split.no_step_waits:
+        pytest.skip("nothing waits for a CPU")
     call(device)
 
 
