@@ -37,6 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         chosen = device.select(options.device)
     except UserError as exc:
         parser.error(str(exc))
+    if chosen != "cpu":
+        device.reproducible()  # as a run does
     from tests.gpu import correct, report, selfcheck, speed
 
     bench = report.Bench(chosen, options.tiny, machine(chosen))

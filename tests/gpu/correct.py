@@ -285,7 +285,7 @@ SECTIONS: dict[str, tuple[Callable[[Bench], None], float]] = {
     "correct: CNN": (cnn, 15),
     "correct: ReLU network": (relu_net, 5),
     "correct: ResNet-18": (resnet, 30),
-    "correct: GPT-2": (gpt2, 55),
+    "correct: GPT-2": (gpt2, 35),
     "correct: 5 rounds": (rounds, 20),
 }
 """{title: (section, seconds)}."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -169,16 +170,27 @@ def general(bench: Bench) -> None:
 
 def split(bench: Bench) -> None:
     """Split learning: what waits for what, and agrees with what."""
+    _calls(bench, "gpu_split")
+
+
+def small(bench: Bench) -> None:
+    """Softmax regression and the network of rectifiers: clients abreast, replays, no waiting."""
+    _calls(bench, "gpu_small")
+
+
+def _calls(bench: Bench, module: str) -> None:
+    """The CALLS of a module of the tests."""
     try:
-        from tests import gpu_split  # and with it the tests' own helpers
+        found = importlib.import_module(f"tests.{module}")  # and with it the tests' own helpers
     except ModuleNotFoundError as exc:
-        bench.skip("the calls of tests/gpu_split.py", f"{exc.name} is not installed")
+        bench.skip(f"the calls of tests/{module}.py", f"{exc.name} is not installed")
         return
-    each(bench, ((named(call), partial(call, bench.device)) for call in gpu_split.CALLS))
+    each(bench, ((named(call), partial(call, bench.device)) for call in found.CALLS))
 
 
 SECTIONS: dict[str, tuple[Callable[[Bench], None], float]] = {
     "self-check of the GPU": (general, 20),
-    "self-check of split learning": (split, 35),
+    "self-check of small networks": (small, 40),
+    "self-check of split learning": (split, 55),
 }
 """{title: (section, seconds)}."""

@@ -248,10 +248,10 @@ def language(bench: Bench) -> None:
 
 
 SECTIONS: dict[str, tuple[Callable[[Bench], None], float]] = {
-    "ZO-HFL": (zo_hfl, 45),
+    "ZO-HFL": (zo_hfl, 40),
     "FedAvg with a CNN": (fedavg, 25),
     "FedRZO": (fedrzo, 25),
-    "split ResNet-18": (split, 110),
-    "split GPT-2": (language, 65),
+    "split ResNet-18": (split, 90),
+    "split GPT-2": (language, 50),
 }
 """{title: (section, seconds)}."""
