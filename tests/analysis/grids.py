@@ -44,6 +44,41 @@ OF_A: dict[str, Entries] = {
     "a_steps": {"cell": CELLS, "method": METHODS, "step": STEPS, "seed": SEEDS},
     "a_control": {"method": METHODS | {"server_sgd": {"method": "server_sgd"}}, "seed": SEEDS},
 }
+ALONE = {"method": "server_sgd", "gamma": 0.0, "personal": True}
+FINE_TUNED = {"method": "fedavg", "personal": True}
+LOCAL = {"local-none": {}, "local-0.01": {"gamma_local": 0.01}, "local-0.3": {"gamma_local": 0.3}}
+OWN = {"own-none": {}, **{f"own-{step}": {"personal_gamma": step} for step in (0.003, 0.03, 0.3)}}
+OF_PERSONAL: dict[str, Entries] = {
+    "printed": {"method": {"zo_hfl": {"method": "zo_hfl"}, "fedavg": FINE_TUNED, "alone": ALONE}},
+    "tuned": {"method": {"zo_hfl": {"method": "zo_hfl", "gamma_local": 0.3}, "fedavg": FINE_TUNED | OWN["own-0.3"]}},
+    "steps": {"method": {"zo_hfl": {"method": "zo_hfl"}, "fedavg": FINE_TUNED}, "local": LOCAL, "own": OWN},
+}
+"""Steps are tried on seed 1 in the first cell, FedAvg's with its usual local step; the longest are best in 3 rounds."""
+UNTRIED = """[[skip]]
+method = "zo_hfl"
+own = ["own-0.003", "own-0.03", "own-0.3"]
+[[skip]]
+method = "zo_hfl"
+local = "local-none"
+[[skip]]
+method = "fedavg"
+local = ["local-0.01", "local-0.3"]
+[[skip]]
+method = "fedavg"
+own = "own-none"
+"""
+
+
+def of_personal(name: str) -> str:
+    """A grid of OF_PERSONAL."""
+    few = name == "steps"
+    seeds, cells = ({key: axis[key] for key in list(axis)[: 1 if few else 2]} for axis in (SEEDS, CELLS))
+    axes = {"seed": seeds, "cell": cells} | OF_PERSONAL[name]
+    places = "-".join("{" + axis + "}" for axis in axes)
+    fixed = SOFTMAX | ({} if name == "printed" else {"validation": 0.2})
+    return toml("zo_hfl", fixed, axes, f'optional = ["beta", "tau"]\nname = "{name}-{places}"', UNTRIED * few)
+
+
 SKIP = '[[skip]]\nmethod = "fedavg"\nreading = "mu-10"'
 
 
@@ -114,6 +149,34 @@ step = "0.001"
 BILEVEL = {"method": "fedrzo_bl", "data": "digits", "m": 3, "rounds": 3, "eval_every": 2, "batch": 0}
 STEPS_OF_B = {"1": {"H": 1}, "5": {"H": 5}}
 GOALS = {"fair": {"lam": 0.1}, "mean": {"lam": 1000.0, "y_set": "simplex"}}
+FEDNEST = """module = "zofl_mpi.fedrzo"
+optional = ["eta", "lower", "T-lower", "T", "N", "x0"]
+[fixed]
+m = 3
+n = 4
+rounds = 5
+eval-every = 2
+batch = 8
+batch-lower = 8
+H = 2
+x0 = "random"
+exact = true
+eta = 0.01
+[axes]
+seed = [1, 2, 3, 11]
+[axes.problem]
+saddle = { problem = "saddle", T-lower = "2", T = 2, N = 1 }
+shares = { problem = "shares", lower = "exact" }
+[axes.method]
+fedrzo = { method = "fedrzo_bl" }
+fednest = { method = "fednest" }
+[axes.step]
+"0.001" = { gamma = 0.001 }
+"0.03" = { gamma = 0.03 }
+[[skip]]
+problem = "shares"
+method = "fednest"
+"""
 LEVELS: dict[str, tuple[dict[str, Any], Entries]] = {
     "hyper": (
         {"problem": "hyperparameter", "eta": 0.005, "gamma": 0.005, "lower": "exact"},
@@ -279,5 +342,9 @@ radius = "mu1e-3"
 }
 GRIDS = {name: {name: of_a(name)} for name in OF_A}
 GRIDS |= {name: {name: text} for name, text in (OF_B | OF_C | OF_TEXTS).items()}
+GRIDS |= {
+    "a_personal": {name: of_personal(name) for name in OF_PERSONAL},
+    "b_fednest": {"b_fednest": FEDNEST},
+}
 GRIDS |= {"b_levels": {name: of_levels(name) for name in LEVELS}}
 """{name: {file: text}}."""

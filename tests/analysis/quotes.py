@@ -259,6 +259,59 @@ def cifar() -> Iterator[Quote]:
     yield Quote("The printed ZO-HFL, # and # %", printed_zo_hfl)
 
 
+PERSONAL = {
+    "FedAvg, fine-tuned": "fedavg",
+    "FedProx, fine-tuned": "fedprox",
+    "SCAFFOLD, fine-tuned": "scaffold",
+    "ZO-HFL": "zo_hfl",
+    "server SGD, fine-tuned": "server_sgd",
+    "Ditto": "ditto",
+    "pFedMe": "pfedme",
+    "x_0, fine-tuned": "alone",
+}
+
+
+def personal_models() -> Iterator[Quote]:
+    table, mean, sd = "a_personal", "personal_mean_percent", "personal_sd_percent"
+    places = [{"data": data, "cell": cell} for data in ("mnist", "fashion-mnist") for cell in CELLS]
+
+    def of(steps: str, method: str, at: Iterable[dict[str, str]] = places, key: str = mean) -> list[float]:
+        return [number(table, key, steps=steps, method=method, **place) for place in at]
+
+    def less(steps: str, other: str, at: Iterable[dict[str, str]] = places) -> list[float]:
+        """ZO-HFL's means less another method's, in points."""
+        return [ours - its for ours, its in zip(of(steps, "zo_hfl", at), of(steps, other, at), strict=True)]
+
+    for steps in ("printed", "tuned"):
+        for name, method in PERSONAL.items():
+            cells, values = "", []
+            for place in places:
+                (row,) = [r for r in rows(table) if r.items() >= ({"steps": steps, "method": method} | place).items()]
+                keys = [key for key in (mean, sd) if row[key]]  # one seed has no deviation
+                cells += f" {' ± '.join('#' for _ in keys)} |"
+                values += [float(row[key]) for key in keys]
+            yield Quote(f"| {name}, {steps} |{cells}", values)
+    printed = [-points for points in less("printed", "fedavg")]
+    assert not any(of("printed", "zo_hfl", key="seeds_ahead_of_fedavg"))
+    yield Quote("in every cell and on every seed, by # to # points", ends(printed))
+    limit = math.ceil(100 * max(map(abs, less("printed", "server_sgd")))) / 100  # told as a bound
+    above_x0 = ends(less("printed", "alone"))
+    yield Quote("fine-tuned (means within # points), and only # to # points above", [limit, *above_x0])
+    third, seeds = places[2::3], ("less_fedavg_mean", "less_fedavg_sd", "seeds_ahead_of_fedavg", "seeds")
+    mnist, fashion = ([of("tuned", "zo_hfl", [place], key)[0] for key in seeds] for place in third)
+    yield Quote("seed by seed # ± # points on MNIST, ahead on # of # seeds", mnist)
+    yield Quote("and # ± # on Fashion-MNIST, ahead on # of #", fashion)
+    limit = math.ceil(100 * max(map(abs, less("tuned", "server_sgd", third)))) / 100
+    yield Quote("fine-tuned, is within # points of ZO-HFL there", [limit])
+    yield Quote("Ditto is ahead of ZO-HFL by # and # points", [-points for points in less("tuned", "ditto", third)])
+    of_x = [of("tuned", method, third, "global_mean_percent") for method in ("zo_hfl", "fedavg")]
+    yield Quote("on all test samples it has # and # %, FedAvg's # and #", flat(of_x))
+    others = [*places[:2], *places[3:5]]
+    yield Quote("FedAvg is # and # on MNIST, # and # on Fashion-MNIST", less("tuned", "fedavg", others))
+    pairs = zip(of("printed", "fedavg", places[:2]), of("tuned", "fedavg", places[:2]), strict=True)
+    yield Quote("printed steps are # and # points better there", [usual - tuned for usual, tuned in pairs])
+
+
 # --- [B]
 
 
@@ -334,6 +387,39 @@ def bilevel() -> Iterator[Quote]:
     yield Quote("The worst class's test loss with H = 10 falls to # ± #", fair[1:3])
     yield Quote("classes' mean loss in its place ends at # ± #, lower on one seed of three", mean[1:3])
     assert mean[3] == 1 and abs(fair[1] - mean[1]) < mean[2]
+
+
+def hypergradients() -> Iterator[Quote]:
+    names = {
+        "quadratic bowls": "bilevel_bowls",
+        "minimax, known saddle": "saddle",
+        "regularisers, MNIST": "hyperparameter",
+        "`cvar`": "cvar",
+        "`shares`": "shares",
+    }
+
+    def of(problem: str, method: str, *keys: str) -> list[float]:
+        return [number("b_fednest", key, problem=problem, method=method, best="True") for key in keys]
+
+    for name, problem in names.items():
+        for spelled, method in (("FedRZO", "fedrzo"), ("FedNest", "fednest")):
+            if method == "fednest" and problem in ("cvar", "shares"):
+                continue
+            known = problem != "hyperparameter"
+            values = of(problem, method, "step", "first_mean", "measure_mean", "measure_sd")
+            values += of(problem, method, *["distance_mean"] * known, "bytes", "evaluations")
+            values[-2:] = [values[-2] / 2**10, values[-1] / 1e6]
+            yield Quote(f"| {name} | {spelled} | # | # | # ± # |{' #' * known} | # | # |", values)
+    for problem, words in (("bilevel_bowls", "on the bowls"), ("saddle", "on the saddle")):
+        until = [of(problem, m, "bytes_until", "evaluations_until") for m in ("fednest", "fedrzo")]
+        numbers = [until[0][0] / 2**10, until[1][0] / 2**10, until[0][1] / 1e6, until[1][1] / 1e6]
+        yield Quote(f"{words} # KiB in place of # and # in place of #", numbers)
+    (cvar,) = [row["by_seed"] for row in rows("b_fednest") if row["problem"] == "cvar" and row["best"] == "True"]
+    yield Quote("F - F* is #, # and # on the three seeds", [*map(float, cvar.split())])
+    ends_there = [of("hyperparameter", method, "measure_mean")[0] for method in ("fedrzo", "fednest")]
+    assert abs(ends_there[0] - ends_there[1]) < min(
+        of("hyperparameter", m, "measure_sd")[0] for m in ("fedrzo", "fednest")
+    )
 
 
 def theory() -> Iterator[Quote]:
@@ -622,11 +708,13 @@ QUOTES = [
     *table1(),
     *readings(),
     *tuned(),
+    *personal_models(),
     *figure2(),
     *cifar(),
     *figure1(),
     *methods(),
     *bilevel(),
+    *hypergradients(),
     *theory(),
     *split_accuracy(),
     *split_panels(),

@@ -127,3 +127,26 @@ def test_the_kept_methods_are_those_that_the_script_prints(name: str, script: An
     for r in rows(name):
         of = steps[r["data"], r["method"], r["rectifier"]]
         assert r["at_edge"] == ("step" if r["best"] == "True" and r["step"] in (of[0], of[-1]) else "")
+
+
+@pytest.mark.parametrize(("name", "words"), [("a_personal", ("steps", "cell")), ("b_fednest", ("problem", "by_seed"))])
+def test_the_kept_comparisons_are_those_that_the_script_prints(name: str, words: tuple[str, ...], script: Any) -> None:
+    """Mutation: a table that was made before the CSV."""
+    assert (KEPT / f"{name}.txt").read_text().startswith(script(name).tables(table_rows(name, *words)))
+
+
+def test_the_tuned_personal_models_have_the_steps_that_were_chosen(script: Any) -> None:
+    """In the grids, as flags. Mutations: another method's steps; MNIST's on Fashion-MNIST."""
+    flags = script("a_personal").FLAGS
+    best = {(row["data"], row["method"]): row["step"] for row in rows("a_personal") if row["best"] == "True"}
+    assert len(best) == 16
+    tried = {}
+    for run in grid.read(ROOT / "jobs/a_personal_steps.toml").runs:
+        words = [run.coordinates[axis] for axis in script("a_personal").STEPS]
+        step = " ".join(word for word in words if not word.endswith("none"))
+        tried[run.coordinates["data"], run.coordinates["method"], step] = run.flags
+    for name in ("mnist", "fashion"):
+        for run in grid.read(ROOT / f"jobs/a_personal_{name}.toml").runs:
+            key = run.coordinates["data"], run.coordinates["method"]
+            chosen = tried[(*key, best[key])]
+            assert {flag: run.flags.get(flag) for flag in flags} == {flag: chosen.get(flag) for flag in flags}

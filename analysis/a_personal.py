@@ -1,0 +1,323 @@
+"""Personal models of ZO-HFL beside those of every other method: accuracy of the y_i and of x, cell by cell.
+
+python analysis/a_personal.py [--grid jobs/a_personal.toml jobs/a_personal_mnist.toml jobs/a_personal_fashion.toml
+    jobs/a_personal_steps.toml] [--results DIR] [--out NAME] [--partial]
+
+ZO-HFL's y_i, and those of the methods that train none, are made by Algorithm 2 of [A] from the method's x, on the
+client's own data; Ditto's and pFedMe's are their own. The control "x_0" does so from x_0: no federation at all. A
+personal accuracy is that of y_i on held-out samples weighted to client i's classes, mean over the clients; a global
+one that of x on all test samples. Of a grid with an axis `local`, `server` or `own` the best steps are those of the
+highest personal accuracy on the validation part after the last round, over the seeds that all of a method's steps have;
+*! where they are at an edge of the grid. A grid with a validation part and without such an axis has these, on more
+cells and seeds. Prints a table per data set, for printed and for tuned steps, where ZO-HFL is ahead of FedAvg with
+fine-tuning, seed by seed, and the steps that were tried; writes NAME.txt, NAME.csv, NAME.pdf and NAME.png.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import matplotlib.pyplot as plt
+import numpy as np
+from shared import choosing, command, edges, figures, files, wording
+from shared.groups import Array, Group, entries, mean_sd, series, split
+from shared.reading import read
+
+from zofl_mpi.errors import UserError
+from zofl_mpi.run import records
+
+GRIDS = ["a_personal.toml", "a_personal_mnist.toml", "a_personal_fashion.toml", "a_personal_steps.toml"]
+STEPS = ("local", "server", "own")
+AXES = ("data", "cell", "method", *STEPS)
+PERSONAL, VALIDATION = "personal_accuracy", "validation_personal_accuracy"
+RIVAL, OURS = "fedavg", "zo_hfl"
+FLAGS = ("gamma", "schedule", "gamma_local", "schedule_local", "personal_gamma", "personal_schedule", "lam_p")
+"""What steps are: those that were chosen are those of the tuned runs."""
+NAMES = {
+    "fedavg": "FedAvg, fine-tuned",
+    "fedprox": "FedProx, fine-tuned",
+    "scaffold": "SCAFFOLD, fine-tuned",
+    "zo_hfl": "ZO-HFL",
+    "server_sgd": "server SGD, fine-tuned",
+    "ditto": "Ditto",
+    "pfedme": "pFedMe",
+    "alone": "x_0, fine-tuned",
+}
+"""How they are spelled, in the order of their looks."""
+Row = Mapping[str, Any]
+
+
+def main(words: list[str] | None = None) -> None:
+    """Print and write the tables, draw the figure; exit status 2 if a result is missing."""
+    flags = command.parser("a_personal", __doc__, GRIDS).parse_args(words)
+    with command.refusals("a_personal"):
+        groups = read("a_personal", flags, AXES, ("method",))
+        rows = rows_of(groups)
+        files.publish(flags.out, tables(rows), note(groups), rows, draw(groups))
+
+
+# --- the choice of steps
+
+
+def kind(group: Group) -> str:
+    """What a group is: tried (steps that are chosen among), tuned (chosen so: it has a validation part), or printed."""
+    if any(axis in group.where for axis in STEPS):
+        return "tried"
+    return "tuned" if group.config.get("validation") else "printed"
+
+
+def step_of(group: Group) -> str:
+    """The steps that were tried, as the grid calls them, without axes that do not concern the method."""
+    words = [group.where[axis] for axis in STEPS if axis in group.where]
+    return " ".join(word for word in words if not word.endswith("none"))
+
+
+def size(entry: str) -> float:
+    """How long a step is, from its name in the grid: local-0.03; of local-none, 0."""
+    number = entry.rpartition("-")[2]
+    return 0.0 if number == "none" else float(number)
+
+
+def criterion(run: records.Run) -> float:
+    """The personal accuracy in % on the validation part that a run is chosen by."""
+    return 100 * float(series(run, VALIDATION)[-1])
+
+
+@final
+@dataclass(frozen=True)
+class Choice:
+    """The best of the steps that were tried for a method on a data set.
+
+    Attributes:
+        best: the group that has them.
+        values: {step: what it was chosen by}.
+        at_edge: axes along which they are at an edge of the grid.
+    """
+
+    best: Group
+    values: dict[str, float]
+    at_edge: list[str]
+
+
+def choices(groups: Sequence[Group]) -> dict[tuple[str, str], Choice]:
+    """{(data set, method): the choice}."""
+    found = {}
+    for same in split([g for g in groups if kind(g) == "tried"], lambda g: "\n".join(whose(g))).values():
+        values = choosing.means(same, criterion)
+        known = [value for value in values if not math.isnan(value)]
+        if known:
+            best = same[values.index(max(known))]
+            order = {axis: sorted(entries(same, axis), key=size) for axis in STEPS if axis in best.where}
+            ends = edges.at_edge(best, [g for g in same if g.runs], order)
+            found[whose(best)] = Choice(best, dict(zip(map(step_of, same), values, strict=True)), ends)
+    return found
+
+
+def whose(group: Group) -> tuple[str, str]:
+    """Data set and method."""
+    return group.entry("data"), group.entry("method")
+
+
+def check_steps(group: Group, choice: Choice) -> None:
+    """Refuses a tuned group whose steps are not those that were chosen.
+
+    Raises:
+        UserError: they are not.
+    """
+    other = choice.best.config
+    if differing := [key for key in FLAGS if group.config.get(key) != other.get(key)]:
+        raise UserError(
+            f"{' '.join(whose(group))}: the best of the steps that were tried are {step_of(choice.best)}, "
+            f"and the grid of tuned steps has another {', '.join(differing)}"
+        )
+
+
+# --- what is measured
+
+
+def percent(group: Group, column: str) -> dict[int, float]:
+    """{seed: a column in % after the last round}."""
+    return dict(zip(map(choosing.seed_of, group.runs), 100 * group.last(column), strict=True))
+
+
+def ahead(group: Group, other: Group | None) -> Array:
+    """(seeds,) personal accuracy less another method's, in points, on the seeds that both have."""
+    if other is None:
+        return np.empty(0)
+    one, two = percent(group, PERSONAL), percent(other, PERSONAL)
+    return np.array([one[seed] - two[seed] for seed in one if seed in two])
+
+
+def rows_of(groups: Sequence[Group]) -> list[dict[str, Any]]:
+    """The rows of the CSV, in the groups' order."""
+    chosen = choices(groups)
+    rivals = {where(g): g for g in groups if g.entry("method") == RIVAL and kind(g) != "tried"}
+    for group in groups:
+        if kind(group) == "tuned" and whose(group) in chosen and group.runs:
+            check_steps(group, chosen[whose(group)])
+    return [row(g, chosen.get(whose(g)), rivals.get(where(g))) for g in groups]
+
+
+def where(group: Group) -> tuple[str, str, str]:
+    """Whose steps, data set and cell."""
+    return kind(group), group.entry("data"), group.entry("cell")
+
+
+def row(group: Group, choice: Choice | None, rival: Group | None) -> dict[str, Any]:
+    """A row of the CSV; `choice`: of the method's steps on the data set."""
+    less = ahead(group, rival)
+    found: dict[str, float] = {}
+    for name, column in (("personal", PERSONAL), ("global", "test_accuracy")):
+        mean, sd = mean_sd(np.array([*percent(group, column).values()]))
+        found |= {f"{name}_mean_percent": mean, f"{name}_sd_percent": sd}
+    steps, value, best, ends = "printed", math.nan, False, ""
+    if choice is not None and kind(group) != "printed":
+        steps, best, ends = step_of(choice.best), group is choice.best, ""
+        if kind(group) == "tried":
+            steps = step_of(group)
+            value, ends = choice.values[steps], " ".join(choice.at_edge) if best else ""
+    return {
+        "steps": kind(group),
+        "data": group.entry("data"),
+        "cell": group.entry("cell"),
+        "method": group.entry("method"),
+        "step": steps,
+        **found,
+        "less_fedavg_mean": mean_sd(less)[0],
+        "less_fedavg_sd": mean_sd(less)[1],
+        "seeds_ahead_of_fedavg": int((less > 0).sum()),
+        "chosen_by_percent": value,
+        "best": best,
+        "at_edge": ends,
+        "rounds": group.rounds,
+        "seeds": len(group.runs),
+        "seeds_planned": group.planned,
+    }
+
+
+# --- tables
+
+
+def tables(rows: Sequence[Row]) -> str:
+    """The comparison grid by grid and data set by data set, where ZO-HFL is ahead, and the steps that were tried."""
+    parts = []
+    for steps in dict.fromkeys(r["steps"] for r in rows):
+        for data in dict.fromkeys(r["data"] for r in rows):
+            block = [r for r in rows if (r["steps"], r["data"]) == (steps, data)]
+            if block and steps != "tried":
+                title = f"{wording.spelled(data)}, {steps} steps: accuracy in %, personal | global"
+                parts.append(f"{title}\n{table(block)}")
+    parts.append("\n".join(verdicts(rows)))
+    if any(r["steps"] == "tried" for r in rows):
+        marked = [f"{name(r)} ({r['step']}) on {wording.spelled(r['data'])}" for r in rows if r["at_edge"]]
+        parts += [f"Steps that were tried, by personal accuracy on validation samples (%)\n{trials(rows)}"]
+        parts.append(edges.told(marked))
+    return "\n\n".join(parts)
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Table of one data set: a row per method, two columns per cell, and the method's steps."""
+    cells = list(dict.fromkeys(r["cell"] for r in rows))
+    lines = []
+    for method in dict.fromkeys(r["method"] for r in rows):
+        of = {r["cell"]: r for r in rows if r["method"] == method}
+        words = [told(of[cell]) if cell in of else "-" for cell in cells]
+        lines.append([NAMES.get(method, method), *words, next(iter(of.values()))["step"]])
+    return wording.aligned(["method", *cells, "steps"], lines)
+
+
+def told(row: Row) -> str:
+    """A row's personal and global accuracy, with the seeds that are missing."""
+    some = row["seeds"] != row["seeds_planned"]
+    note = f"({row['seeds']} of {row['seeds_planned']} seeds)" if some else ""
+    both = (wording.percent(row[f"{key}_mean_percent"], row[f"{key}_sd_percent"]) for key in ("personal", "global"))
+    return f"{' | '.join(both)} {note}".rstrip()
+
+
+def verdicts(rows: Sequence[Row]) -> list[str]:
+    """A line for each grid, data set and cell: how far ZO-HFL is ahead of fine-tuned FedAvg, and on how many seeds."""
+    lines = ["ZO-HFL's personal accuracy less FedAvg's with fine-tuning, seed by seed, in points"]
+    for r in rows:
+        if r["method"] == OURS and not math.isnan(r["less_fedavg_mean"]):
+            mean, seeds = r["less_fedavg_mean"], f"ahead on {r['seeds_ahead_of_fedavg']:.0f} of {r['seeds']} seeds"
+            spread = "" if math.isnan(r["less_fedavg_sd"]) else f" ± {r['less_fedavg_sd']:.2f}"
+            lines.append(f"{r['steps']}, {wording.spelled(r['data'])}, {r['cell']}: {mean:+.2f}{spread}, {seeds}")
+    return lines
+
+
+def trials(rows: Sequence[Row]) -> str:
+    """Table of all steps that were chosen among, the best with *, one at an edge with *!."""
+    lines = []
+    for r in rows:
+        if not math.isnan(r["chosen_by_percent"]):
+            star = " *" + edges.MARK * bool(r["at_edge"]) if r["best"] else ""
+            lines.append([wording.spelled(r["data"]), name(r), r["step"] + star, wording.plain(r["chosen_by_percent"])])
+    return wording.aligned(["data", "method", "steps", "validation"], lines, left=3)
+
+
+def name(row: Row) -> str:
+    """A row's method, as a reader knows it."""
+    return NAMES.get(str(row["method"]), str(row["method"]))
+
+
+def note(groups: Sequence[Group]) -> str:
+    """The caption."""
+    left = ("gamma", "gamma_local", "schedule", "schedule_local", "mu", "tau")
+    chosen = (
+        "Tuned steps are those of the highest personal accuracy on the validation part after the last round, in the "
+        "one cell in which they were tried; the other cells have the same."
+    )
+    told = [g for g in groups if kind(g) != "tried"]
+    return f"{chosen if len(told) < len(groups) else ''} {wording.caption(told, left)}.".strip()
+
+
+# --- figure
+
+
+def draw(groups: Sequence[Group]) -> Any:
+    """Draws a row per data set and a column per kind of steps: personal accuracy, full, and global, hollow, by cell."""
+    told = [g for g in groups if kind(g) != "tried" and g.runs]
+    kinds, names = list(dict.fromkeys(map(kind, told))), entries(told, "data")
+    with plt.rc_context(figures.STYLE):
+        figure, panels = figures.canvas(len(names), len(kinds), figures.PAGE, 2.5, sharex=True, sharey="row")
+        for panel, (data, steps) in zip(panels.flat, ((d, k) for d in names for k in kinds), strict=True):
+            block = [g for g in told if (kind(g), g.entry("data")) == (steps, data)]
+            cells = entries(block, "cell")
+            for group in block:
+                mark(panel, group, cells.index(group.entry("cell")))
+            panel.set_title(f"{wording.spelled(data)}, {steps} steps", loc="left")
+            panel.set_xticks(range(len(cells)), [wording.cell_name(block, cell) for cell in cells])
+        for line in panels:
+            line[0].set_ylabel("accuracy (%)")
+        figures.legend(figure, panels, 4, "mean, least and largest of the seeds; full: personal, hollow: global")
+    return figure
+
+
+def mark(panel: Any, group: Group, at: int) -> None:
+    """Draws a group's two accuracies beside the other methods' of its cell."""
+    k = list(NAMES).index(group.entry("method"))
+    x, colour = at + (k - (len(NAMES) - 1) / 2) * 0.1, figures.look(k)["color"] if k < 7 else "0.5"
+    for column, full in ((PERSONAL, True), ("test_accuracy", False)):
+        if not full and group.entry("method") == "alone":  # x_0 itself is chance
+            continue
+        values = np.array([*percent(group, column).values()])
+        mean = float(values.mean())
+        panel.errorbar(
+            [x],
+            [mean],
+            [[mean - values.min()], [values.max() - mean]],
+            color=colour,
+            marker="oshD^vPX"[k],
+            markersize=4.5,
+            markerfacecolor=colour if full else "white",
+            linestyle="",
+            elinewidth=0.8,
+            label=NAMES[group.entry("method")] if full else None,
+        )
+
+
+if __name__ == "__main__":
+    main()
