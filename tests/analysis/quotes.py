@@ -704,6 +704,35 @@ def scaling() -> Iterator[Quote]:
     assert round(far("heron", 16)) == round(far("heron", 1024)) and far("zo_hfl", 128) <= far("zo_hfl", 1024)
 
 
+PAYS = {
+    "HERON": "heron",
+    "HERON, exact head": "heron-head",
+    "the same, per sample": "heron-sample",
+    "HO-SFL": "ho_sfl",
+    "last stage exact, the others frozen": "heron-n2",
+    "last two stages exact": "heron-n4",
+    "CSE-FSL": "cse_fsl",
+    "SFLV2": "sflv2",
+}
+PLACES = ("CIFAR-10, 3 of 4 stages at the client", "Fashion-MNIST, 4 of 4 stages at the client, pooled head")
+
+
+def pays() -> Iterator[Quote]:
+    def of(method: str, *keys: str, place: int = 0) -> list[float]:
+        return [number("c_pays", key, setting=PLACES[place], method=method) for key in keys]
+
+    both, share = (MEAN, SD), ("share_mean_percent", "share_sd_percent")
+    frozen = flat(of("heron-frozen", *both, place=k) for k in (0, 1))
+    yield Quote("| frozen client | # ± # | 0 | | # ± # | 0 | |", frozen)
+    for name, method in PAYS.items():
+        values, cells = list[float](), ""
+        for k in (0, 1):
+            peak = [of(method, "client_peak_bytes", place=k)[0] / 2**20]
+            values += [*of(method, *both, place=k), *(of(method, *share, place=k) if method != "sflv2" else []), *peak]
+            cells += f" # ± # | {'100' if method == 'sflv2' else '# ± #'} | # |"
+        yield Quote(f"| {name} |{cells}", values)
+
+
 QUOTES = [
     *table1(),
     *readings(),
@@ -724,4 +753,5 @@ QUOTES = [
     *depth(),
     *table3(),
     *scaling(),
+    *pays(),
 ]
