@@ -193,8 +193,8 @@ def tuned() -> Iterator[Quote]:
         [seed1(method, step) for method in ("zo_hfl", "fedavg+server") for step in larger],
     )
     yield Quote(
-        "FedAvg ends at # ± # %, FedProx at # ± #, SCAFFOLD at # ± #, FedAvg + server at # ± #; the server alone at # ± #, "
-        "ZO-HFL at # ± #. ZO-HFL is again",
+        "FedAvg ends at # ± # %, FedProx at # ± #, SCAFFOLD at # ± #, FedAvg + server at # ± #; the server alone at "
+        "# ± #, ZO-HFL at # ± #. ZO-HFL is again",
         flat(best("a_tuned_iid", m) for m in (*PRINTED[:3], "fedavg+server", "server_sgd", "zo_hfl")),
     )
     steps = [f"local-{local} server-1" for local in ("0.001", "0.003", "0.01")]
@@ -624,6 +624,7 @@ def language() -> Iterator[Quote]:
     yield Quote("through them is worth # (CSE-FSL) and # (SplitLoRA)", gains)
     losses = [of(m, f"local_loss_{when}")[0] for m in ("heron", "cse_fsl") for when in ("first", "last")]
     yield Quote("HERON's local loss goes from # to # nat, CSE-FSL's from # to #", losses)
+    yield from _more_steps()
     start = "random"
     yield Quote("| HERON, random weights | # ± # | |", of("heron", *both, start=start))
     for name, method in (("its client frozen", "heron-frozen"), ("CSE-FSL", "cse_fsl"), ("SplitLoRA", "splitlora")):
@@ -634,6 +635,31 @@ def language() -> Iterator[Quote]:
     yield Quote("HERON #, DeComFL #, SplitLoRA #. Twenty contexts", scores)
     front = [of(m, both[0])[0] for m in ("heron", "heron-frozen", "splitlora")]
     yield Quote("E2E, perplexity: HERON; frozen client; SplitLoRA | #; #; # |", front, FRONT)
+
+
+def _more_steps() -> Iterator[Quote]:
+    steps = [float(loss) for loss in column("c_lm_tuned", "validation_loss", method="heron", start="pretrained")]
+    usual = sorted(steps)[:-3]  # but for steps of 1e-2 and 3e-2
+    yield Quote("losses differ by less than # over all radii", [math.ceil(1000 * (usual[-1] - usual[0])) / 1000])
+    assert not any(r["at_edge"] for r in rows("c_lm_tuned"))
+    best = {
+        r["method"]: r["step"].split()[0]
+        for r in rows("c_lm_tuned")
+        if r["best"] == "True" and "long" not in r["start"]
+    }
+    assert {best[m] for m in ("cse_fsl", "fsl_sage", "splitlora")} == {"local-3e-3"}
+
+    def of(method: str, key: str, start: str) -> list[float]:
+        return [number("c_lm_zo", f"{key}_{part}", method=method, start=start) for part in ("mean", "sd")]
+
+    place = "pretrained"
+    told = [*of("heron", "validation_perplexity", place), *of("heron-frozen", "heron_less_it", place)]
+    yield Quote("HERON has # ± #, less its frozen client's # ± #. With", told)
+    place = "pretrained-long"
+    ahead = [abs(each) for each in of("heron-frozen", "heron_less_it", place)]
+    yield Quote("every seed's validation texts, by # ± #, and behind", ahead)
+    test = [of(method, "test_perplexity", place)[0] for method in ("heron", "heron-frozen")]
+    yield Quote("on the test texts (# beside #)", test)
 
 
 def depth() -> Iterator[Quote]:
@@ -680,6 +706,8 @@ def scaling() -> Iterator[Quote]:
         return [number("scaling/scaling", "speed_up", method=method, **at) for method in SCALED]
 
     yield Quote("take # (FedAvg, softmax), # (FedAvg, CNN), # (HERON), # (ZO-HFL) times less", gain("local", 3))
+    front = [gain("local", 3)[k] for k in (3, 1)]
+    yield Quote("two client ranks beside one process: ZO-HFL; FedAvg's CNN | # times; # |", front, FRONT)
     yield Quote("gains nothing then (#, #, #, #)", gain("local", 2))
     yield Quote("and up to # where the server computes as much", [max(gain("local", 2, "high"))])
     yield Quote("three ranks take # to # of one process's speed", ends(gain("one-core", 3)))
