@@ -157,8 +157,9 @@ def _parts(panel: Any, rows: list[dict[str, Any]]) -> None:
         shares = [r[name] / r["seconds"] for r in rows]
         panel.bar(places, shares, bottom=below, color=colour, label=label, width=0.8)
         below = [a + b for a, b in zip(below, shares, strict=True)]
-    panel.set_xticks(places, [f"{r['ranks']}" for r in rows], fontsize=6)
-    panel.set_xlabel("ranks, in the table's order")
+    words = [f"{r['system']}, {r['study']}, {r['share']}: {r['ranks']}" for r in rows]
+    panel.set_xticks(places, words, fontsize=5, rotation=90)
+    panel.set_title("by system, study, server's share: ranks", loc="left", fontsize=6)
 
 
 if __name__ == "__main__":

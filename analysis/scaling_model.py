@@ -12,6 +12,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib import ticker
 from shared import command, figures, files
 from shared.round_model import Form, Network, Work, cluster, network, predict, work
 from shared.scaling import Case, Measured, read
@@ -196,6 +197,10 @@ def _scatter(panel: Any, rows: list[dict[str, Any]]) -> None:
         panel.loglog(*points, linestyle="", color=colour, marker=marker, markersize=3, label=system)
     ends = [1e3 * f(min(r["measured"], r["predicted"]) for r in rows) for f in (min, max)]
     panel.loglog(ends, ends, color="0.6", linewidth=0.6)
+    for axis in (panel.xaxis, panel.yaxis):
+        axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter("{x:.0f}")
+        axis.set_minor_locator(ticker.NullLocator())
     panel.set_title("measured runs", loc="left")
     panel.set_xlabel("ms a round, measured")
     panel.set_ylabel("predicted")

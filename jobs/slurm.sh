@@ -7,10 +7,15 @@ set -euo pipefail
 # default the job's own temporary folder, and is removed at the end.
 packed=''
 
+# With ZOFL_MPS=1 ranks that share a GPU compute on it at once, by NVIDIA's MPS: a daemon on each node while the job lasts.
+mps=''
+once=(--nodes="${SLURM_NNODES:-1}" --ntasks="${SLURM_NNODES:-1}" --ntasks-per-node=1 --cpus-per-task=1 --mpi=none --overlap)
+
 environment() { # environment NAME: makes .venv, or this job's copy of it on every node, the current one
     local name=$1 found
     # shellcheck disable=SC1091
     . .venv/bin/activate
+    if [[ ${ZOFL_MPS:-0} == 1 ]]; then share_gpus; fi
     if [[ ${ZOFL_PACK:-0} != 1 ]]; then return; fi
     if [[ -e .venv.tar ]]; then
         found=$(find zofl_mpi/ -name '*.py' -newer .venv.tar -print -quit)
@@ -39,13 +44,21 @@ environment() { # environment NAME: makes .venv, or this job's copy of it on eve
     printf '%s: the environment is unpacked in %s on each node (%d s)\n' "$name" "$packed" $((SECONDS - start))
 }
 
-each_node() { # each_node COMMAND...: once on every node of the job, for at most ten minutes
-    local nodes=${SLURM_NNODES:-1}
-    timeout "${patience:-600}" srun --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1 --cpus-per-task=1 --mpi=none \
-        --overlap "$@"
+share_gpus() { # starts MPS on every node of the job
+    export CUDA_MPS_PIPE_DIRECTORY=${SLURM_TMPDIR:-${TMPDIR:-/tmp}}/zofl-mps-${SLURM_JOB_ID:-0}
+    export CUDA_MPS_LOG_DIRECTORY=$CUDA_MPS_PIPE_DIRECTORY
+    # In the foreground of a step that lasts: Slurm ends what a step leaves behind, a daemon too.
+    # shellcheck disable=SC2016
+    srun "${once[@]}" bash -c 'mkdir -p "$CUDA_MPS_PIPE_DIRECTORY" && exec nvidia-cuda-mps-control -f' &
+    mps=$!
 }
 
-leave() { # removes this job's copies
+each_node() { # each_node COMMAND...: once on every node of the job, for at most ten minutes
+    timeout "${patience:-600}" srun "${once[@]}" "$@"
+}
+
+leave() { # removes this job's copies, and ends MPS
+    if [[ -n $mps ]]; then kill "$mps" 2>/dev/null || true; fi
     if [[ -n $packed ]]; then patience=20 each_node rm -rf "$packed" || true; fi
 }
 

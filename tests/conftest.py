@@ -58,7 +58,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         from zofl_mpi.run import device
 
         if not device.visible("auto"):
-            pytest.skip("no CUDA device here")
+            pytest.skip("no CUDA device that torch sees here")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -81,6 +81,12 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         stream.write(f"\n[rank {ranks.rank}] {report.nodeid} failed\n{report.longreprtext}\n")
         stream.flush()
         ranks.Abort(1)
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> str:
+    """Where a test computes: "cpu", and once more on "cuda" where there is a GPU (`pytest -m gpu` for these alone)."""
+    return str(request.param)
 
 
 @pytest.fixture

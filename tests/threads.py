@@ -261,9 +261,9 @@ class Communicator:
         _fill(own, [sent[0][self.rank]])
 
     def Gatherv(self, own: np.ndarray[Any, Any], vector: Any) -> None:
-        parts = None if self.rank else _parts(vector, writable=True)
+        own, parts = _array(own), None if self.rank else _parts(vector, writable=True)
         sizes = _size(own) if parts is None else [_size(part) for part in parts]
-        sent = self._blocking("Gatherv", _array(own).copy(), sizes)
+        sent = self._blocking("Gatherv", own.copy(), sizes)
         for rank, part in enumerate(parts or []):
             _fill(part, [sent[rank]])
 
@@ -458,6 +458,8 @@ class Request:
 
 
 def _array(value: Any, writable: bool = False) -> np.ndarray[Any, Any]:
+    if hasattr(value, "numpy"):  # a tensor, which mpi4py takes, too
+        value = value.numpy()
     if not isinstance(value, np.ndarray) or not value.flags.c_contiguous or value.dtype.hasobject:
         raise Mismatch(f"a buffer is a contiguous array, not {value!r}")
     if writable and value.size and not value.flags.writeable:
@@ -467,10 +469,10 @@ def _array(value: Any, writable: bool = False) -> np.ndarray[Any, Any]:
 
 def _parts(vector: Any, writable: bool = False) -> list[np.ndarray[Any, Any]]:
     """Each rank's part of rank 0's vector [array, (counts, offsets)]."""
-    array, (counts, offsets) = vector
+    array, (counts, offsets) = _array(vector[0], writable), vector[1]
     if any(low < 0 or low + n > array.size for n, low in zip(counts, offsets, strict=True)):
         raise Mismatch(f"parts of {counts} at {offsets} are not all in an array of {array.size}")
-    return [_array(array, writable)[low : low + n] for n, low in zip(counts, offsets, strict=True)]
+    return [array[low : low + n] for n, low in zip(counts, offsets, strict=True)]
 
 
 def _size(array: Any) -> str:

@@ -15,6 +15,7 @@ PERPLEXITY, LOSS = "validation_perplexity", "validation_loss"
 """Of the whole network on the validation part, over tokens."""
 STARTS = {
     "pretrained": "pretrained weights, LoRA",
+    "pretrained-long": "pretrained weights, LoRA, 8 times the steps",
     "random": "random weights, LoRA",
     "random-all": "random weights, all parameters train",
 }

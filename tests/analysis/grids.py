@@ -230,6 +230,51 @@ sflv2 = {{ method = "sflv2" }}
 cell = "alpha0.3"
 method = ["heron-still", "cse_fsl", "fsl_sage"]
 """,
+    "c_pays": """module = "zofl_mpi.heron_sfl"
+[fixed]
+problem = "split_cnn"
+data = "digits"
+channels = [4, 4, 4]
+strides = [2, 1, 1]
+cut = 2
+m = 2
+batch = 16
+h = 3
+rounds = 4
+eval-every = 2
+validation = 0.1
+[axes]
+seed = [1, 2]
+[axes.setting]
+linear = {}
+pooled = { head = "pooled" }
+[axes.method]
+heron-frozen = { method = "heron", freeze = "client" }
+heron = { method = "heron", probe-gradient = true }
+heron-head = { method = "heron", head-gradient = "exact", n-p = 2, probe-gradient = true }
+heron-n2 = { method = "heron", head-gradient = "exact", exact-layers = 2, rest = "frozen" }
+cse_fsl = { method = "cse_fsl" }
+sflv2 = { method = "sflv2" }
+[axes.local]
+"local-none" = {}
+"local-1e-3" = { lr-client = 1e-3 }
+"local-1e-2" = { lr-client = 1e-2 }
+[axes.server]
+"server-1e-2" = { lr-server = 1e-2 }
+"server-3e-2" = { lr-server = 3e-2 }
+[[skip]]
+method = "heron-frozen"
+local = ["local-1e-3", "local-1e-2"]
+[[skip]]
+method = ["heron", "heron-head", "heron-n2", "cse_fsl", "sflv2"]
+local = "local-none"
+[[skip]]
+method = ["heron", "heron-head", "heron-n2", "cse_fsl", "sflv2"]
+server = "server-1e-2"
+[[skip]]
+setting = "pooled"
+method = ["heron", "heron-head", "heron-n2"]
+""",
     "c_clients": f"""{HERON}stages = [1, 1]
 method = "heron"
 rounds = 2

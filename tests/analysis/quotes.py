@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from statistics import median
 
 from tests.analysis.tables import column, number, printed, rows
 
@@ -191,10 +192,16 @@ def tuned() -> Iterator[Quote]:
         "ZO-HFL ends at #, #, # %, FedAvg + server at #, #, #.",
         [seed1(method, step) for method in ("zo_hfl", "fedavg+server") for step in larger],
     )
-    iid = [best("a_tuned_iid", method, MEAN)[0] for method in PRINTED[:3]]
-    yield Quote("FedAvg, FedProx and SCAFFOLD end at # to # %", ends(iid))
-    others = [best("a_tuned_iid", method, MEAN)[0] for method in ("server_sgd", "zo_hfl")]
-    yield Quote("the server alone at #, ZO-HFL at #: it is last", others)
+    yield Quote(
+        "FedAvg ends at # ± # %, FedProx at # ± #, SCAFFOLD at # ± #, FedAvg + server at # ± #; the server alone at "
+        "# ± #, ZO-HFL at # ± #. ZO-HFL is again",
+        flat(best("a_tuned_iid", m) for m in (*PRINTED[:3], "fedavg+server", "server_sgd", "zo_hfl")),
+    )
+    steps = [f"local-{local} server-1" for local in ("0.001", "0.003", "0.01")]
+    larger = [number("a_tuned_iid", MEAN, method="zo_hfl", step=step, seeds="1") for step in steps]
+    yield Quote("with steps of 0.001, 0.003, 0.01 it ends at #, #, #. (Chosen", larger)
+    at_edge = {row["method"]: row["step"] for row in rows("a_tuned_iid") if row["at_edge"]}
+    assert at_edge == {"zo_hfl": "local-0.0003 server-1"}
 
 
 def figure2() -> Iterator[Quote]:
@@ -621,6 +628,7 @@ def language() -> Iterator[Quote]:
     yield Quote("through them is worth # (CSE-FSL) and # (SplitLoRA)", gains)
     losses = [of(m, f"local_loss_{when}")[0] for m in ("heron", "cse_fsl") for when in ("first", "last")]
     yield Quote("HERON's local loss goes from # to # nat, CSE-FSL's from # to #", losses)
+    yield from _more_steps()
     start = "random"
     yield Quote("| HERON, random weights | # ± # | |", of("heron", *both, start=start))
     for name, method in (("its client frozen", "heron-frozen"), ("CSE-FSL", "cse_fsl"), ("SplitLoRA", "splitlora")):
@@ -631,6 +639,31 @@ def language() -> Iterator[Quote]:
     yield Quote("HERON #, DeComFL #, SplitLoRA #. Twenty contexts", scores)
     front = [of(m, both[0])[0] for m in ("heron", "heron-frozen", "splitlora")]
     yield Quote("E2E, perplexity: HERON; frozen client; SplitLoRA | #; #; # |", front, FRONT)
+
+
+def _more_steps() -> Iterator[Quote]:
+    steps = [float(loss) for loss in column("c_lm_tuned", "validation_loss", method="heron", start="pretrained")]
+    usual = sorted(steps)[:-3]  # but for steps of 1e-2 and 3e-2
+    yield Quote("losses differ by less than # over all radii", [math.ceil(1000 * (usual[-1] - usual[0])) / 1000])
+    assert not any(r["at_edge"] for r in rows("c_lm_tuned"))
+    best = {
+        r["method"]: r["step"].split()[0]
+        for r in rows("c_lm_tuned")
+        if r["best"] == "True" and "long" not in r["start"]
+    }
+    assert {best[m] for m in ("cse_fsl", "fsl_sage", "splitlora")} == {"local-3e-3"}
+
+    def of(method: str, key: str, start: str) -> list[float]:
+        return [number("c_lm_zo", f"{key}_{part}", method=method, start=start) for part in ("mean", "sd")]
+
+    place = "pretrained"
+    told = [*of("heron", "validation_perplexity", place), *of("heron-frozen", "heron_less_it", place)]
+    yield Quote("HERON has # ± #, less its frozen client's # ± #. With", told)
+    place = "pretrained-long"
+    ahead = [abs(each) for each in of("heron-frozen", "heron_less_it", place)]
+    yield Quote("every seed's validation texts, by # ± #, and behind", ahead)
+    test = [of(method, "test_perplexity", place)[0] for method in ("heron", "heron-frozen")]
+    yield Quote("on the test texts (# beside #)", test)
 
 
 def depth() -> Iterator[Quote]:
@@ -666,6 +699,72 @@ def table3() -> Iterator[Quote]:
     yield Quote("SplitLoRA # MiB, # with blocks computed again, CSE-FSL # and #, HERON #, where", short)
 
 
+# --- scaling
+
+SCALED = ("fedavg", "fedavg-cnn", "heron", "zo_hfl")
+
+
+def scaling() -> Iterator[Quote]:
+    def gain(system: str, ranks: int, share: str = "low") -> list[float]:
+        at = {"system": system, "ranks": str(ranks), "share": share, "study": "strong"}
+        return [number("scaling/scaling", "speed_up", method=method, **at) for method in SCALED]
+
+    yield Quote("take # (FedAvg, softmax), # (FedAvg, CNN), # (HERON), # (ZO-HFL) times less", gain("local", 3))
+    front = [gain("local", 3)[k] for k in (3, 1)]
+    yield Quote("two client ranks beside one process: ZO-HFL; FedAvg's CNN | # times; # |", front, FRONT)
+    yield Quote("gains nothing then (#, #, #, #)", gain("local", 2))
+    yield Quote("and up to # where the server computes as much", [max(gain("local", 2, "high"))])
+    yield Quote("three ranks take # to # of one process's speed", ends(gain("one-core", 3)))
+    yield Quote(
+        "behind links of 1 Gbit/s it is # to #, behind 100 Mbit/s # to #",
+        [*ends(gain("gigabit", 7)), *ends(gain("megabit", 7))],
+    )
+    alone, seven = (column("scaling/scaling", "start", ranks=ranks) for ranks in ("1", "7"))
+    yield Quote("# to # s alone, # to # s for seven ranks", [*ends(alone), *ends(seven)])
+    table = "scaling/scaling_model"
+    missed, here = ([abs(100 * e) for e in column(table, "error", **at)] for at in ({}, {"system": "local"}))
+    told = [median(missed), len(missed), median(here)]
+    yield Quote("misses by # % in the median of # runs, by # % where all ranks", told)
+    yield Quote("(`local`), at most by # %: HERON on seven", [max(missed)])
+
+    def far(method: str, ranks: int) -> float:
+        return number("scaling/scaling_model_far", "packed", method=method, m="100000", client_ranks=str(ranks))
+
+    yield Quote("100,000 clients, # s a round (CNN: #)", [far("fedavg", 1024), far("fedavg-cnn", 1024)])
+    yield Quote("at # s a round for 100,000 clients", [far("zo_hfl", 128)])
+    yield Quote("HERON stops below 16, at # s", [far("heron", 16)])
+    assert round(far("heron", 16)) == round(far("heron", 1024)) and far("zo_hfl", 128) <= far("zo_hfl", 1024)
+
+
+PAYS = {
+    "HERON": "heron",
+    "HERON, exact head": "heron-head",
+    "the same, per sample": "heron-sample",
+    "HO-SFL": "ho_sfl",
+    "last stage exact, the others frozen": "heron-n2",
+    "last two stages exact": "heron-n4",
+    "CSE-FSL": "cse_fsl",
+    "SFLV2": "sflv2",
+}
+PLACES = ("CIFAR-10, 3 of 4 stages at the client", "Fashion-MNIST, 4 of 4 stages at the client, pooled head")
+
+
+def pays() -> Iterator[Quote]:
+    def of(method: str, *keys: str, place: int = 0) -> list[float]:
+        return [number("c_pays", key, setting=PLACES[place], method=method) for key in keys]
+
+    both, share = (MEAN, SD), ("share_mean_percent", "share_sd_percent")
+    frozen = flat(of("heron-frozen", *both, place=k) for k in (0, 1))
+    yield Quote("| frozen client | # ± # | 0 | | # ± # | 0 | |", frozen)
+    for name, method in PAYS.items():
+        values, cells = list[float](), ""
+        for k in (0, 1):
+            peak = [of(method, "client_peak_bytes", place=k)[0] / 2**20]
+            values += [*of(method, *both, place=k), *(of(method, *share, place=k) if method != "sflv2" else []), *peak]
+            cells += f" # ± # | {'100' if method == 'sflv2' else '# ± #'} | # |"
+        yield Quote(f"| {name} |{cells}", values)
+
+
 QUOTES = [
     *table1(),
     *readings(),
@@ -685,4 +784,6 @@ QUOTES = [
     *language(),
     *depth(),
     *table3(),
+    *scaling(),
+    *pays(),
 ]

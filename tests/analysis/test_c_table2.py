@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.analysis.made import Grids, Made, expected_bytes, table_of
+from tests.gpu import table2
 
 EVALUATED = [1, 2, 4, 5]
 
@@ -92,3 +93,11 @@ def test_what_table_2_refuses(
         script("c_table2").main(made("c_methods").words(tmp_path / "t", *more))
     told = capsys.readouterr()
     assert caught.value.code == 2 and told.out == "" and sentence.split(":")[1] in told.err and "Trace" not in told.err
+
+
+def test_the_numbers_of_the_paper_in_the_benchmark_are_those_of_the_table(script: Any) -> None:
+    paper = script("c_table2").PAPER
+    control = {"heron-frozen": paper["heron"].rounds}
+    assert {name: row.rounds for name, row in paper.items()} | control == table2.ROUNDS
+    for name, other in (("SFLV2", "sflv2"), ("CSE-FSL", "cse_fsl")):
+        assert table2.SHARES[name] == paper["heron"].peak_mib / paper[other].peak_mib

@@ -2,7 +2,8 @@
 
 PLANT = raise, system_exit, nan, stuck, kill_client or kill_once (in client 3's step; once: on rank 1), kill_server,
 raise_server, exit_server, unread (a question), foreign (another object's step), fill (the disk), vanish (the result),
-slow. Ranks may be processes or threads (`tests.threads`); among these also kernel: rank 1 has none.
+slow; gpu_memory, host_memory (in client 3's step), server_memory: there is none left. Ranks may be processes or
+threads (`tests.threads`); among these also kernel: rank 1 has none, and early_memory: nor memory before the rounds.
 """
 
 from __future__ import annotations
@@ -40,6 +41,10 @@ class Planted(ZOHFL):
                 raise ArithmeticError("planted")
             if plant() == "system_exit":
                 sys.exit(3)
+            if plant() == "gpu_memory":
+                raise full()
+            if plant() == "host_memory":
+                np.empty(2**60, np.uint8)
             if plant() == "nan":
                 return Values(np.nan, 0.0)
             if plant() == "kill_client":
@@ -54,6 +59,8 @@ class Planted(ZOHFL):
         if r == ROUND:
             if plant() == "kill_server":
                 os.kill(os.getpid(), signal.SIGKILL)
+            if plant() == "server_memory":
+                np.empty(2**60, np.uint8)
             if plant() == "raise_server":
                 raise ArithmeticError("planted at the server")
             if plant() == "exit_server":
@@ -72,7 +79,17 @@ class Planted(ZOHFL):
     def kernel(self) -> str:
         if plant() == "kernel" and threading.current_thread().name == "rank 1":
             raise UserError("planted on one rank")
+        if plant() == "early_memory" and threading.current_thread().name == "rank 1":
+            np.empty(2**60, np.uint8)
         return super().kernel
+
+
+def full() -> Exception:
+    """What torch raises where a GPU is full."""
+    import torch
+
+    told = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 139.81 GiB of which 1.19 GiB "
+    return torch.OutOfMemoryError(f"{told}is free. Of the allocated memory 130.00 GiB is allocated by PyTorch.")
 
 
 def _fill(folder: Path) -> None:

@@ -115,6 +115,47 @@ def test_a_failing_client_is_named_once_and_costs_no_finished_round(
     assert resumes(out)
 
 
+ASKED = {"the GPU": "2.00 GiB more were asked for, 1.19 GiB of 139.81 GiB are free", "the host": "1.00 EiB more"}
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize(
+    ("kind", "who", "where", "flag"),
+    [
+        ("gpu_memory", "client 3 (rank {rank}) failed in step 'solve', item 0:", "the GPU", "--batch (now 64)"),
+        ("host_memory", "client 3 (rank {rank}) failed in step 'solve', item 0:", "the host", "--batch (now 64)"),
+        ("server_memory", "the server is", "the host", "--server-batch (now 256)"),
+    ],
+)
+def test_memory_that_runs_out_on_one_rank_is_told_in_a_sentence_and_costs_no_finished_round(
+    run_here: Run,
+    tmp_path: Path,
+    resumes: Callable[..., bool],
+    kind: str,
+    who: str,
+    where: str,
+    flag: str,
+    ranks: int,
+) -> None:
+    """Mutations: the traceback told; the flags of the server for a client; ranks that wait for the one that failed."""
+    out = tmp_path / "run.h5"
+    done = run_here(ranks, *RUN, "--out", out, kind=kind)
+    assert done.returncode == 1
+    told = f"zofl_mpi: round 6: {who.format(rank=2 if ranks > 1 else 0)} out of memory on {where}: {ASKED[where]}"
+    assert done.stderr.startswith(told), done.stderr
+    assert done.stderr.endswith(f"; a smaller {flag} takes less; the 5 finished rounds are in {out}\n"), done.stderr
+    assert done.stderr.count("\n") == 1
+    assert records.load(out).length == 5
+    assert resumes(out)
+
+
+def test_memory_that_runs_out_on_one_rank_before_the_rounds_ends_all(run_here: Run, tmp_path: Path) -> None:
+    done = run_here(3, *RUN, "--out", tmp_path / "run.h5", kind="early_memory")
+    assert done.returncode == 1
+    assert done.stderr.startswith("zofl_mpi: rank 1 is out of memory on the host: 1.00 EiB more were asked for")
+    assert done.stderr.count("\n") == 1, done.stderr
+
+
 @pytest.mark.parametrize("kind", ["kill_client", "kill_server"])
 def test_a_killed_rank_ends_the_job_and_finished_rounds_are_kept(
     run_job: Run, tmp_path: Path, resumes: Callable[..., bool], kind: str

@@ -373,7 +373,7 @@ def test_an_own_split_that_does_not_do_is_told_in_a_sentence(
         ("--warmup -1", "--warmup -1: must be a number of steps, at least 0"),
         ("--method fsl_sage --l 0", "--l 0: must be a whole number, at least 1"),
         ("--method fsl_sage --stages 1 1 1 1 --buffer 1", "--buffer 1: must be at least 2: BatchNorm"),
-        ("--problem softmax", "--problem softmax: must be one of split_resnet, split_gpt2, or module:Class"),
+        ("--problem softmax", "--problem softmax: must be one of split_resnet, split_cnn, split_gpt2, or module:Class"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_sentence(

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.agreement import differences
-from tests.conftest import UNDER_MPI, run_process
+from tests.cluster import wait_for
+from tests.conftest import ROOT, UNDER_MPI, run_process
 from tests.hosts import Hosts, hosts, pythons, why_not
 from tests.launch import here
+from zofl_mpi.errors import UserError
 from zofl_mpi.run import records
 
 FAMILY = "zofl_mpi.zo_hfl"
@@ -47,3 +51,40 @@ def test_three_hosts_give_the_bits_of_one_process_each_with_data_of_its_own(
     assert [row["clients"] for row in places] == [0, 2, 2, 1, 1, 1]
     entries = [[entry.name for entry in (three.folder / f"local-{k}" / mpi).iterdir()] for k in (1, 2, 3)]
     assert entries[0] == entries[1] == entries[2] and len(entries[0]) == 1
+
+
+@pytest.mark.parametrize("mpi", ["openmpi", "mpich"])
+def test_a_host_that_is_cut_off_ends_the_run_with_a_sentence_and_the_run_resumes(
+    three: Hosts, tmp_path: Path, mpi: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutation: the launcher is left to itself, Open MPI's waits for ever."""
+    if mpi not in pythons():
+        pytest.skip(f"needs the {mpi} wheel in this environment" + ", or TEST_MPICH" * (mpi == "mpich"))
+    out, alone, told = three.folder / f"cut-{mpi}.h5", tmp_path / "alone.h5", tmp_path / "told.txt"
+    words = [*RUN, "--method", "planted:Planted", "--rounds", "40", "--checkpoint-every", "5"]
+    variables = {**three.variables(mpi), "PLANT": "slow", "PYTHONPATH": f"{ROOT}{os.pathsep}{Path(__file__).parent}"}
+    launch = three.command(
+        mpi, pythons()[mpi], 6, "-m", FAMILY, *words, "--round-timeout", "8", "--quiet", "--out", out
+    )
+    with told.open("w") as log:
+        run = subprocess.Popen(launch, env=variables, stdout=log, stderr=log, start_new_session=True)
+        try:
+            wait_for(lambda: rounds_of(out) > 6, told.read_text)
+            three.cut(3)
+            assert run.wait(60) != 0
+        finally:
+            three.mend(3)
+            run.kill()
+    assert "takes longer than --round-timeout 8 s; late: rank 4 on h3, rank 5 on h3" in told.read_text()
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    assert here(FAMILY, "--resume", out, "--quiet") == 0
+    assert here(FAMILY, *words, "--quiet", "--out", alone) == 0
+    assert differences(alone, out) == []
+
+
+def rounds_of(path: Path) -> int:
+    """How many rounds a result has that is being written; 0 at a moment in which it cannot be read."""
+    try:
+        return records.load(path).length
+    except (OSError, UserError, KeyError):
+        return 0

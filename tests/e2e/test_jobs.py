@@ -158,6 +158,50 @@ def test_a_task_of_a_grid_that_runs_out_of_time_is_requeued_alone(
     assert (place / "ran").read_text() == "-m zofl_mpi.run.grid a.toml --run --ranks 3 --index 2\n"
 
 
+def test_a_grid_on_gpus_is_a_grid_and_hears_slurms_signals(
+    cluster: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    """Mutation: a child in place of exec, so that nobody hands Slurm's signal on."""
+    place = tmp_path / "a checkout"
+    shutil.copy(ROOT / "jobs/grid.sbatch", place / "jobs")
+    with cluster("a.toml", script="gpu", SLURM_ARRAY_JOB_ID="5", SLURM_ARRAY_TASK_ID="2") as job:
+        assert job.stdout
+        assert job.stdout.readline() == "started\n"
+        time.sleep(0.1)
+        job.send_signal(signal.SIGUSR1)
+        assert job.wait(10) == 75
+    assert (place / "asked").read_text() == "requeue 5_2\n"
+    assert (place / "ran").read_text() == "-m zofl_mpi.run.grid a.toml --run --ranks 3 --index 2\n"
+
+
+def test_a_job_on_a_gpu_alone_is_the_benchmark_and_ends_with_its_status(
+    cluster: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    place = tmp_path / "a checkout"
+    stub(place / ".venv/bin", "python", 'echo "$*" >>ran; exit 1')
+    with cluster(script="gpu") as job:
+        assert job.wait(10) == 1
+    assert (place / "ran").read_text() == "-m tests.bench_gpu --device cuda --json results/bench_gpu-7.json\n"
+
+
+def test_mps_is_there_for_the_job_and_ends_with_it(
+    cluster: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    """Mutations: not started; not ended; its pipe unknown to the ranks."""
+    place = tmp_path / "a checkout"
+    stub(place / ".venv/bin", "srun", 'echo "$*" >mps; echo $$ >pid; exec sleep 60')
+    body = 'while [[ ! -s pid ]]; do sleep 0.05; done; kill -0 "$(cat pid)"; echo "$CUDA_MPS_PIPE_DIRECTORY" >ran'
+    stub(place / ".venv/bin", "python", body)
+    with cluster(script="gpu", ZOFL_MPS="1", TMPDIR="/elsewhere") as job:
+        assert job.wait(10) == 0
+    assert "--overlap bash -c mkdir" in (place / "mps").read_text()
+    assert (place / "ran").read_text() == "/elsewhere/zofl-mps-7\n"
+    with pytest.raises(ProcessLookupError):
+        for _ in range(100):
+            os.kill(int((place / "pid").read_text()), 0)
+            time.sleep(0.02)
+
+
 @pytest.mark.parametrize("script", ["zo_hfl", "grid"])
 def test_a_job_that_is_told_to_stop_before_it_listens_is_requeued(
     cluster: Callable[..., subprocess.Popen[str]], tmp_path: Path, script: str

@@ -181,10 +181,10 @@ def submitted(words: list[str], capsys: Any) -> None:
     (script,) = [k for k, word in enumerate(words) if word.endswith(".sbatch")]
     is_script(words[script])
     rest = words[script + 1 :]
-    if words[script] == "jobs/grid.sbatch":
+    if words[script] == "jobs/grid.sbatch" or (words[script] == "jobs/gpu.sbatch" and rest):
         lists(rest, capsys)
         assert f"--array=0-{len(read(ROOT / rest[0]).runs) - 1}" in words[:script]
-    elif "--resume" not in rest:
+    elif words[script] == "jobs/zo_hfl.sbatch" and "--resume" not in rest:
         understand(importlib.import_module("zofl_mpi.zo_hfl"), rest)
 
 
@@ -364,7 +364,7 @@ def test_the_measured_numbers_are_those_of_the_results() -> None:
 def test_every_flag_that_the_readmes_name_exists() -> None:
     """In text and in tables; those of the commands are tried above."""
     known_flags = {"help"} | set(re.findall(r'"--([\w-]+)"', (ROOT / "zofl_mpi/run/grid/__main__.py").read_text()))
-    known_flags |= {"quick"}  # of the benchmarks
+    known_flags |= {"quick", "tiny", "json"}  # of the benchmarks
     known_flags |= {"with-ft", "no-kill"}  # of mpirun and sbatch
     for family in map(importlib.import_module, FAMILIES):
         for method, cls in family.METHODS.items():

@@ -26,6 +26,10 @@ METHODS = {
     "heron": ["--uplink", "seeds", "--n-p", "2"],
     "cse_fsl": ["--k", "2", "--state", "average"],
     "sflv2": ["--order", "client_major", "--bf16"],
+    "splitlora": [],
+    "fsl_sage": ["--buffer", "8", "--l", "2"],
+    "ho_sfl": ["--n-p", "2"],
+    "decomfl": [],
 }
 FOODS = ["Thai", "French", "Chinese", "Indian", "Italian", "English", "Japanese", "fast food"]
 PRETRAINING = ["--method", "sflv2", "--m", "1", "--train", "all", "--label-smoothing", "0", "--part", "pretrain"]

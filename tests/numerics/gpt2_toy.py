@@ -44,7 +44,8 @@ def problem(cut: int = 2, blocks: int = 1, train: Any = "lora", alpha: float = A
     model.load_state_dict(own.state_dict())
     if train == "lora":
         seeded(lambda: gpt2.add_lora(model, RANK, alpha))  # type: ignore[func-returns-value,return-value]
-    parts = gpt2.cut_model(model.to(getattr(torch, flags.get("dtype", "float64"))), cut, blocks, train)
+    model.to(flags.get("device", "cpu"), getattr(torch, flags.get("dtype", "float64")))
+    parts = gpt2.cut_model(model, cut, blocks, train)
     return SplitGPT2(parts, CONTEXT - 2, 9, **{"dtype": "float64", **flags})
 
 

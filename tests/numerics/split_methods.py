@@ -86,12 +86,16 @@ def seeded(make: Make, seed: int = 3) -> Parts:
 
 
 def setting(
-    make: Make = resnet, clients: Sequence[int] = (0, 1, 2), dtype: str = "float64", bf16: bool = False
+    make: Make = resnet,
+    clients: Sequence[int] = (0, 1, 2),
+    dtype: str = "float64",
+    bf16: bool = False,
+    device: str = "cpu",
 ) -> Setting:
     """The clients `clients` of SIZES, and 29 test samples."""
     data = Dataset(PIXELS, LABELS, C)
     *parts, test = (data.subset(np.arange(a, b)) for a, b in pairwise(EDGES))
-    problem = SplitNetwork(*seeded(make), (1, SIDE, SIDE), C, dtype, bf16=bf16)
+    problem = SplitNetwork(*seeded(make), (1, SIDE, SIDE), C, dtype, device, bf16)
     return Setting(problem, STREAMS, tuple(parts[i] for i in clients), None, test, None, np.dtype(dtype))
 
 

@@ -5,7 +5,9 @@ import os
 import subprocess
 import sys
 import warnings
+import zlib
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,11 +25,14 @@ N, p, C, m = 60, 7, 4, 3
 WEIGHTS = np.array([0.1, 0.35, 0.25])
 KERNELS = [
     "numpy",
+    "torch",
     *(
         pytest.param(name, marks=pytest.mark.skipif(not importlib.util.find_spec("numba"), reason="no numba"))
         for name in ("numba",)
     ),
 ]
+LOOKS = pytest.mark.parametrize("kernel", ["numpy", "torch"])
+"""What looks at samples without a step: the compiled kernel takes steps only."""
 GENERATOR = STREAMS(Purpose.SYNTHETIC)
 BYTES, LABELS = GENERATOR.integers(0, 256, (2 * N, p), dtype=np.uint8), GENERATOR.integers(0, C, 2 * N).astype(np.uint8)
 ROWS = GENERATOR.permutation(2 * N)[:N]
@@ -80,11 +85,12 @@ def remainder_slope(F, slope):
     return np.polyfit(np.log(h), np.log([abs(F(s) - F(0) - s * slope) for s in h]), 1)[0]
 
 
+@LOOKS
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("name", DATA)
-def test_gradient_f1_leaves_a_remainder_of_second_order(name, bias):
+def test_gradient_f1_leaves_a_remainder_of_second_order(name, bias, kernel):
     """Mutations: 1/B; the sign; the label's term; scale or shift left out."""
-    problem = softmax(bias=bias)
+    problem = softmax(bias=bias, kernel=kernel)
     x, direction = points(2, problem.n)
     slope = direction @ problem.gradient_f1(x, DATA[name], np.arange(N))
     assert abs(remainder_slope(lambda s: problem.f1(x + s * direction, DATA[name]), slope) - 2) < 0.1
@@ -104,10 +110,11 @@ def test_gradient_h_is_that_of_the_proximal_loss(i):
     assert abs(remainder_slope(h, slope) - 2) < 0.1
 
 
-def test_loss_and_gradient_agree_with_autograd():
+@LOOKS
+def test_loss_and_gradient_agree_with_autograd(kernel):
     """The layout is nn.Linear's, the last column the bias. Mutations: (p, C) layout; sum for mean; log of base 2."""
     torch = pytest.importorskip("torch")
-    problem = softmax(bias=True)
+    problem = softmax(bias=True, kernel=kernel)
     x = points(1, problem.n)[0]
     W = torch.tensor(x.reshape(C, p + 1), requires_grad=True)
     inputs, labels = UNIT.take(np.arange(N), np.float64)
@@ -286,22 +293,25 @@ def test_f2_carries_the_number_of_clients():
     assert abs(problem.f2(1, x, y) / expected - 1) < 1e-14
 
 
-def test_score_of_all_samples_in_blocks_is_the_mean(monkeypatch):
+@LOOKS
+def test_score_of_all_samples_in_blocks_is_the_mean(monkeypatch, kernel):
     """Mutations: the mean of blocks of unequal size; dropping the last block."""
-    problem = softmax()
+    problem = softmax(kernel=kernel)
     x = points(1, problem.n)[0]
     whole, gradient = problem.score(x, UNIT), problem.gradient_f1(x, UNIT, np.arange(N))
     monkeypatch.setattr("zofl_mpi.problems.softmax.BLOCK", 7)
+    monkeypatch.setattr("zofl_mpi.problems.kernels.softmax_looks.PIECE", 7)
     close(list(problem.score(x, UNIT).values()), list(whole.values()))
     close(problem.gradient_f1(x, UNIT, np.arange(N)), gradient)
 
 
-def test_score_with_a_mix_weights_each_class_by_its_share():
+@LOOKS
+def test_score_with_a_mix_weights_each_class_by_its_share(kernel):
     """Its own shares change nothing; a mix of one class is the score of that class.
 
     Mutation: weights not divided by counts.
     """
-    problem = softmax()
+    problem = softmax(kernel=kernel)
     x = points(1, problem.n)[0]
     own = UNIT.counts() / N
     close(list(problem.score(x, UNIT, own).values()), list(problem.score(x, UNIT).values()))
@@ -423,6 +433,14 @@ def test_the_compiled_kernels_tiles_are_the_steps_of_numpys(features, classes, m
         for kernel in ("numpy", "numba")
     )
     np.testing.assert_allclose(compiled, numpy, rtol=0, atol=1e-12)
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("numba"), reason="no numba")
+def test_the_compiled_loops_file_changes_with_its_vectors():
+    """Or a compiled function that lies on the disk would outlive a change of lanes.py. Mutation: any in that file."""
+    from zofl_mpi.problems.kernels import lanes, softmax_numba
+
+    assert f"{zlib.crc32(Path(lanes.__file__).read_bytes()):08x}" == softmax_numba.VECTORS
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("numba"), reason="no numba")

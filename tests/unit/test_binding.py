@@ -25,6 +25,10 @@ def place(uuid: str, gpus: int, host: str = "n1", client: bool = True) -> Place:
     return Place(host, client, "cuda:0" if uuid else "cpu", uuid, gpus, "0-3", 4, "openblas")
 
 
+told: list[str] = []
+"""The ranks that are told to give the same bits each time."""
+
+
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[list[Place]]]:
     """gpus([A, B], [A]): what all ranks learn that see these GPUs, each rank a thread with a CUDA of its own.
@@ -32,6 +36,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[list[Place]]]:
     An allocation that names no number lands on the current GPU, the first one until a rank chooses.
     """
     own = threading.local()
+    told.clear()
 
     def run(*seen: list[str], broken: str = "", lands: bool = True, granted: str = "") -> list[list[Place]]:
         def uuids() -> list[str]:
@@ -55,6 +60,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[list[Place]]]:
         monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda, zeros=zeros))
         monkeypatch.setattr(device, "NODES", ("/",))
         monkeypatch.setattr(device, "limit_threads", lambda n: None)
+        monkeypatch.setattr(device, "reproducible", lambda: told.append(threading.current_thread().name))
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         monkeypatch.setenv("SLURM_GPUS_ON_NODE", granted)
         return run_ranks(len(seen), lambda world: binding.bind(world, "auto", gpu=True))
@@ -72,6 +78,12 @@ def test_every_rank_learns_on_which_gpu_the_others_landed(gpus: Callable[..., li
         ("cuda:0", B, True),
     ]
     assert {each.gpus for each in found[0]} == {2} and binding.doubled(found[0]) == []
+
+
+def test_ranks_on_a_gpu_and_no_others_are_told_to_give_the_same_bits(gpus: Callable[..., list[list[Place]]]) -> None:
+    """Mutations: nobody; a rank on the CPU too, whose bits it may change."""
+    gpus([], [A], [A, B])
+    assert sorted(told) == ["rank 1", "rank 2"]
 
 
 def test_ranks_that_do_not_land_where_they_chose_are_found(gpus: Callable[..., list[list[Place]]]) -> None:

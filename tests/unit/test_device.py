@@ -122,6 +122,16 @@ def test_limit_threads_reaches_blas_and_what_is_loaded_later() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
 
 
+def test_numpys_sums_never_depend_on_the_number_of_threads() -> None:
+    """Beside a GPU a rank has several. Mutation: NumPy's BLAS has them all, and a long scalar product other bits."""
+    code = (
+        "import os, numpy; from threadpoolctl import threadpool_info; from zofl_mpi.run import device;"
+        "device.limit_threads(4); assert os.environ['OMP_NUM_THREADS'] == '4';"
+        "assert {i['num_threads'] for i in threadpool_info() if i['user_api'] == 'blas'} == {1}"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
+
+
 @pytest.mark.gpu
 def test_peak_bytes_grows_with_what_is_on_the_gpu() -> None:
     import torch

@@ -186,7 +186,7 @@ def test_a_grid_of_jobs_is_readable_and_has_as_many_runs_as_it_says(path: Path) 
     found, text = grid.read(path), path.read_text()
     count = len(found.runs)
     assert f" {count} {'run' if count == 1 else 'runs'} of {found.runs[0].flags['rounds']} rounds" in text
-    assert f"sbatch --array=0-{count - 1} jobs/grid.sbatch jobs/{path.name} " in text
+    assert re.search(rf"sbatch --array=0-{count - 1} jobs/(grid|gpu)\.sbatch jobs/{path.name} ", text)
     assert found.folder == Path("results") / path.stem
     assert all(f"python -m zofl_mpi.run.grid {file}" in text for file in [f"jobs/{path.name}"])
 

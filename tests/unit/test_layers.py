@@ -21,7 +21,21 @@ FLOORS = (
 )
 """The rooms of the package, the lowest first. A room imports rooms of lower floors only."""
 RUN_FLOORS = (
-    ("fields", "streams", "messages", "ledger", "signals", "world", "watch", "device", "progress"),
+    (
+        "fields",
+        "streams",
+        "messages",
+        "ledger",
+        "signals",
+        "world",
+        "watch",
+        "device",
+        "memory",
+        "progress",
+        "abreast",
+        "walks",
+        "staging",
+    ),
     ("clients", "mean", "records", "binding"),
     ("setting", "desk"),
     ("local", "mpi", "flags"),
@@ -32,8 +46,8 @@ RUN_FLOORS = (
 OF_RUN = {
     "numerics": ("streams",),
     "data": ("streams",),
-    "problems": ("fields", "streams"),
-    "rounds": ("fields", "setting", "streams", "clients", "messages", "mean", "device"),
+    "problems": ("fields", "streams", "device", "abreast"),
+    "rounds": ("fields", "setting", "streams", "clients", "messages", "mean", "device", "staging"),
     "methods": ("fields", "setting", "streams", "clients", "messages", "mean"),
 }
 """What a room may import of `zofl_mpi.run`: an algorithm sees a setting, clients and streams, never MPI or HDF5."""
@@ -44,9 +58,14 @@ TORCH_AT_TOP = (
     "problems/gpt2.py",
     "problems/head.py",
     "problems/kernels/fourier.py",
+    "problems/kernels/blocks.py",
+    "problems/kernels/relu_torch.py",
+    "problems/kernels/softmax_looks.py",
+    "problems/kernels/softmax_torch.py",
     "problems/models.py",
     "problems/module.py",
     "problems/network.py",
+    "problems/resident.py",
     "problems/signs.py",
     "problems/split.py",
     "problems/split_gpt2.py",
@@ -142,7 +161,7 @@ def test_every_room_imports_lower_floors_only(source: tuple[Path, ast.Module]) -
     [
         ("run/loop.py", "from zofl_mpi.problems import Smooth"),
         ("run/clients.py", "from zofl_mpi.run.mpi.wire import Wire"),
-        ("problems/softmax.py", "import zofl_mpi.run.device"),
+        ("problems/softmax.py", "import zofl_mpi.run.local"),
         ("methods/fedavg.py", "from zofl_mpi.methods import scaffold"),
         ("methods/heron.py", "from zofl_mpi.run.records import load"),
         ("numerics/zo.py", "def f():\n    from zofl_mpi.problems.flat import Flat"),

@@ -77,6 +77,18 @@ def test_taking_starts_a_new_round() -> None:
     assert clock.take(["solve"]).sum() == 0
 
 
+def test_seconds_of_staging_are_apart_from_the_others() -> None:
+    """Mutations: part of what a rank computes, waits or sends; another step's; kept for the next round."""
+    clock = Clock()
+    clock.staging["solve"] += 0.25
+    assert clock.take([SERVER, "solve"]).sum() == 0
+    assert clock.take_staging([SERVER, "solve"]).tolist() == [0, 0.25]
+    assert clock.take_staging([SERVER, "solve"]).tolist() == [0, 0]
+    seconds, peaks = NONE
+    found = Ledger(2).row(seconds, peaks, np.array([[0.5]]))
+    assert found.staging.tolist() == [[0.5]] and row(Ledger(2)).staging.shape == ()
+
+
 def test_time_counts_even_if_the_work_fails() -> None:
     clock = Clock()
     with pytest.raises(ArithmeticError), clock.time("solve", "compute"):

@@ -92,7 +92,7 @@ class Out:
 def test_without_a_launcher_standard_output_decides(
     monkeypatch: pytest.MonkeyPatch, terminal: bool, kind: type
 ) -> None:
-    monkeypatch.setattr(progress, "_launcher", lambda: None)
+    monkeypatch.setattr(progress, "outermost_launcher", lambda: None)
     monkeypatch.setattr(progress.sys, "stdout", Out(terminal))
     assert isinstance(progress.progress(3, 1, quiet=False), kind)
 
@@ -114,14 +114,14 @@ def test_under_a_launcher_its_own_standard_output_decides(
 
 
 def test_a_launcher_that_cannot_be_looked_at_counts_as_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "_launcher", lambda: 2**22 + 1)
+    monkeypatch.setattr(progress, "outermost_launcher", lambda: 2**22 + 1)
     assert isinstance(progress.progress(3, 1, quiet=False), Lines)
 
 
 def test_under_a_launcher_the_bar_is_drawn_on_the_terminal_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """A launcher passes output on line by line; a bar is one line that does not end."""
     reader, writer = os.openpty()
-    monkeypatch.setattr(progress, "_launcher", lambda: 77)
+    monkeypatch.setattr(progress, "outermost_launcher", lambda: 77)
     monkeypatch.setattr(progress, "terminal_of", lambda launcher: os.ttyname(writer))
     with progress.progress(10, 0, quiet=False) as bar:
         bar.update(5, "objective 2.0000", 0.5)
@@ -143,17 +143,17 @@ def test_the_outermost_launcher_among_the_ancestors_is_found(monkeypatch: pytest
 
     monkeypatch.setattr(progress.os, "getppid", lambda: 40)
     monkeypatch.setattr(Path, "read_text", read)
-    assert progress._launcher() == 10
+    assert progress.outermost_launcher() == 10
     names[10] = ("sshd", 5)
-    assert progress._launcher() == 20
+    assert progress.outermost_launcher() == 20
     names[20] = ("sshd", 10)
-    assert progress._launcher() is None
+    assert progress.outermost_launcher() is None
 
 
 def test_a_process_without_a_launcher_finds_none() -> None:
     if any(name.startswith(("OMPI_", "PMI", "SLURM_STEP")) for name in os.environ):
         pytest.skip("under a launcher")
-    assert progress._launcher() is None
+    assert progress.outermost_launcher() is None
 
 
 def test_a_bar_is_drawn_and_leaves_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:

@@ -155,6 +155,22 @@ def test_planned_rounds_need_no_space_after_the_first(tmp_path: Path) -> None:
     assert os.path.getsize(tmp_path / "a.h5") == size
 
 
+def test_a_result_of_a_version_without_seconds_of_staging_goes_on(tmp_path: Path) -> None:
+    """They are 0 until then. Mutations: a result that cannot be continued; seconds of another round."""
+    recorder = started(tmp_path / "a.h5")
+    for r in range(3):
+        add(recorder, r)
+    recorder.close()
+    with h5py.File(tmp_path / "a.h5", "r+") as file:
+        del file["ranks/seconds_staging"]
+    assert "seconds_staging" not in records.load(tmp_path / "a.h5").ranks
+    recorder = Recorder.reopen(tmp_path / "a.h5", 2)
+    recorder.append({"round": 7.0}, steps=["solve"], seconds_staging=np.full((1, RANKS), 0.5))
+    recorder.close()
+    found = records.load(tmp_path / "a.h5").ranks["seconds_staging"]
+    np.testing.assert_array_equal(found, [[[0.0] * RANKS]] * 2 + [[[0.5] * RANKS]])
+
+
 @pytest.mark.parametrize("ranks", [2, RANKS, 6])
 def test_a_continued_run_drops_what_came_after_and_may_have_other_ranks(tmp_path: Path, ranks: int) -> None:
     recorder = started(tmp_path / "a.h5")

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import platform
 import re
+import shutil
+import signal
+import subprocess
 import threading
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from zofl_mpi.errors import UserError
+from zofl_mpi.run import cli
 from zofl_mpi.run.launch import connect, speaks_first
+from zofl_mpi.run.mpi import world
 from zofl_mpi.run.mpi.world import MPIWorld
 from zofl_mpi.run.world import SingleProcess, agree, launched, refuse_singletons, together
 
@@ -164,3 +170,38 @@ def test_an_exception_in_a_thread_ends_all_ranks_and_is_told_with_its_traceback(
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "zofl_mpi: rank 1 failed in its communication thread:"
     assert lines[-1] == "ArithmeticError: in a thread" and any("in fail" in line for line in lines)
+
+
+@pytest.mark.parametrize("deaf", [False, True], ids=["hears", "hears nothing"])
+def test_a_launcher_that_outlives_its_ranks_is_ended(deaf: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutations: a signal that it may ignore alone; none."""
+    script = "trap '' TERM; " * deaf + "while :; do sleep 0.1; done"
+    launcher = subprocess.Popen(["/bin/sh", "-c", script])
+    monkeypatch.setattr(world, "outermost_launcher", lambda: launcher.pid)
+    monkeypatch.setattr(world, "LAST", 0.5)
+    world.end_launcher()
+    assert launcher.wait(30) == -(signal.SIGKILL if deaf else signal.SIGTERM)
+
+
+def test_slurms_launcher_is_left_to_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutation: srun ended too, whose job could then not be requeued."""
+    (tmp_path / "srun").symlink_to(shutil.which("sleep") or "")
+    with subprocess.Popen([str(tmp_path / "srun"), "2"]) as launcher:
+        monkeypatch.setattr(world, "outermost_launcher", lambda: launcher.pid)
+        monkeypatch.setattr(world, "LAST", 0.1)
+        world.end_launcher()
+        assert launcher.wait(30) == 0
+
+
+def test_a_loss_before_the_rounds_is_told_in_a_sentence_without_a_traceback() -> None:
+    """Mutations: any other mistake told so; a mistake of the rounds, which the survivors take for one, too."""
+    ranks = Ranks({}, rank=1)
+    told = []
+    for exc, faults in ((OSError("gone"), (OSError,)), (ValueError("else"), (OSError,))):
+        ranks.faults = faults  # type: ignore[attr-defined]
+        try:
+            raise exc
+        except Exception as caught:
+            told.append(cli._unforeseen(caught, ranks, 0))  # type: ignore[arg-type]
+    assert told[0].count("\n") == 0 and "rank 1 ends, since another rank is lost" in told[0]
+    assert "Traceback" in told[1] and "ValueError: else" in told[1]

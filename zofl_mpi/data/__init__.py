@@ -85,11 +85,15 @@ class Dataset:
 
     def subset(self, positions: NDArray[np.int64]) -> Dataset:
         """The samples at `positions` (each in 0..len - 1), without a copy of the inputs."""
-        return replace(self, rows=positions if self.rows is None else self.rows[positions])
+        return replace(self, rows=self.rows_of(positions))
+
+    def rows_of(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Which of the N samples those at `positions` are."""
+        return positions if self.rows is None else self.rows[positions]
 
     def take(self, positions: NDArray[np.int64], dtype: Any) -> tuple[Array, NDArray[np.int64]]:
         """Inputs (B, p) in `dtype`, scaled and shifted, and labels (B,) of the samples at `positions`."""
-        rows = positions if self.rows is None else self.rows[positions]
+        rows = self.rows_of(positions)
         inputs = self.inputs[rows].astype(dtype)
         if np.any(self.scale != 1.0):
             inputs *= np.asarray(self.scale, dtype)
@@ -105,7 +109,7 @@ class Dataset:
         """
         if self.targets is None:
             raise UserError("these data have classes, not targets: --data must be a .npz file whose y are floats")
-        return self.targets[positions if self.rows is None else self.rows[positions]].astype(dtype)
+        return self.targets[self.rows_of(positions)].astype(dtype)
 
     @property
     def factor(self) -> float | NDArray[np.float64]:
@@ -120,7 +124,7 @@ class Dataset:
         """Inputs (B, p) in `dtype`, still to be multiplied by `factor`, and labels (B,) of some samples."""
         if self._shifted:
             return self.take(positions, dtype)
-        rows = positions if self.rows is None else self.rows[positions]
+        rows = self.rows_of(positions)
         # np.take gathers rows twice as fast as indexing
         return np.take(self.inputs, rows, axis=0).astype(dtype, copy=False), self.labels[rows]
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.numerics.optimisers import copied
 from zofl_mpi.problems import Split
-from zofl_mpi.rounds.split.client import LocalSteps, drawn
+from zofl_mpi.rounds.split.client import Draw, LocalSteps, drawn
 from zofl_mpi.rounds.split.costs import LocalStep, Traffic, plan_of, whole_costs
 from zofl_mpi.rounds.split.estimate import Estimate
 from zofl_mpi.rounds.split.messages import Model, State
@@ -98,6 +98,7 @@ class DeComFL:
         n_p: directions of a local step, whose estimates are averaged.
         estimate: one-sided, the paper's (1 + n_p forward passes), or central, MeZO's (2 n_p, and one more where there
             is a BatchNorm, whose statistics that one moves).
+        draw: where directions are drawn: device or host; see --method heron.
     """
 
     needs: ClassVar[type] = Split
@@ -107,6 +108,7 @@ class DeComFL:
     distribution: Literal["gaussian", "sqrt_d_sphere", "sphere"] = "gaussian"
     n_p: int = 1
     estimate: Literal["one-sided", "central"] = "one-sided"
+    draw: Draw = "device"
 
     def __post_init__(self) -> None:
         training = self.training
@@ -183,7 +185,7 @@ class DeComFL:
 
     @property
     def _estimate(self) -> Estimate:
-        return Estimate(self.mu, self.n_p, self.distribution, self.estimate == "central")
+        return Estimate.named(self.mu, self.n_p, self.distribution, self.estimate, self.draw)
 
     # --- a client
 
@@ -221,7 +223,7 @@ class DeComFL:
 
     def directions(self, local: LocalSteps, q: int) -> Iterator[Tensor]:
         """u_1, ..., u_{n_p} (n_c + n_s,) of local step q."""
-        return drawn(self.seed(local.r, q), local.theta, self.n_p, self.distribution)
+        return drawn(self.seed(local.r, q), local.theta, self.n_p, self.distribution, self.draw)
 
     @cached_property
     def _whole(self) -> Training:

@@ -77,6 +77,7 @@ class FedRZONN:
     """
 
     needs: ClassVar[type] = Lipschitz
+    grows_with: ClassVar[tuple[str, ...]] = ("n_p", "probe")
     setting: Setting[Lipschitz]
     local: Local = part()
     n_p: int = 1

@@ -262,7 +262,8 @@ def _twice_differentiable() -> AbstractContextManager[None]:
 class _Memory:
     """The uploads that alignment looks at, and the heads; copies of the state's dictionaries.
 
-    Samples of one size are joined, {i: (N, *smashed_shape)}. Others are as long as the longest of their mini-batch,
+    They stay where they came: beside other ranks on the host, in one process where the network computes. Samples of one
+    size are joined, {i: (N, *smashed_shape)}. Others are as long as the longest of their mini-batch,
     whose padding no method knows: these stay apart, {i: {number: (B, ...)}}, the oldest first.
     """
 
@@ -274,13 +275,12 @@ class _Memory:
         """Appends an upload of client i, and forgets the oldest samples beyond the size."""
         import torch
 
-        for kept, new in ((self.smashed, item.s), (self.labels, item.labels)):
-            old = kept.get(str(i))
-            host = new.detach().cpu()
+        for kept, given in ((self.smashed, item.s), (self.labels, item.labels)):
+            old, new = kept.get(str(i)), given.detach()
             if self.alike:
-                kept[str(i)] = (host.clone() if old is None else torch.cat([old, host]))[-self.size :]
+                kept[str(i)] = (new.clone() if old is None else torch.cat([old.to(new.device), new]))[-self.size :]
             else:
-                kept[str(i)] = self._newest([*_in_turn(old or {}), host.clone()])
+                kept[str(i)] = self._newest([*_in_turn(old or {}), new.clone()])
 
     def uploads(self, i: int) -> list[tuple[Tensor, Tensor]]:
         """Smashed samples and labels of client i, in the mini-batches in which the alignment takes them."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, final
 
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Split, optional
-from zofl_mpi.rounds.split.client import LocalSteps
+from zofl_mpi.rounds.split.client import Draw, LocalSteps
 from zofl_mpi.rounds.split.costs import LocalStep, Traffic, costs_of, plan_of
 from zofl_mpi.rounds.split.estimate import Estimate
 from zofl_mpi.rounds.split.exact_layers import check_exact_layers, exact_start
@@ -64,6 +64,8 @@ class HERON:
             it computes by backpropagation, outside the ledger.
         uplink: how a client's model comes back: dense, or seeds: as the n_p differences of losses of each local step,
             from which the server takes the same steps again, to the same bits where it has the same kind of processor.
+        draw: where directions are drawn: device (where the model is: a GPU draws others than a CPU), or host (the same
+            ones for any device; a GPU then waits for the host, about 10 ns an entry).
     """
 
     needs: ClassVar[type] = Split
@@ -79,6 +81,7 @@ class HERON:
     rest: Literal["estimated", "frozen"] = "estimated"
     probe_gradient: bool = False
     uplink: Literal["dense", "seeds"] = "dense"
+    draw: Draw = "device"
 
     def __post_init__(self) -> None:
         _ = self._estimate  # refuses what cannot be
@@ -202,8 +205,8 @@ class HERON:
                     g, found = self.estimated(local, q, x, labels, base)
                     differences += found
                 elif self._layers is not None:
-                    us = local.directions(self.n_p, q, self.distribution)
-                    g = self._estimate.of_each(local, us, self._layers, local.signs(q), x, labels, each)
+                    us, signs = self._estimate.directions(local, q), local.signs(q, self.draw)
+                    g = self._estimate.of_each(local, us, self._layers, signs, x, labels, each)
             local.step(g, head)
         if self.uplink == "seeds":
             client.memory["differences"] = local.host(differences).reshape(-1, self.n_p)
@@ -217,11 +220,11 @@ class HERON:
         Args:
             base: () the unperturbed loss, for the one-sided estimate.
         """
-        return self._estimate.of(local, local.directions(self.n_p, q, self.distribution), x, labels, base)
+        return self._estimate.of(local, self._estimate.directions(local, q), x, labels, base)
 
     @property
     def _estimate(self) -> Estimate:
-        return Estimate.named(self.mu, self.n_p, self.distribution, self.estimate)
+        return Estimate.named(self.mu, self.n_p, self.distribution, self.estimate, self.draw)
 
     def scalars(self, client: Client, message: Ask) -> Scalars:
         """Step 4 with --uplink seeds: what the local model can be made of again."""

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, final
 
 from zofl_mpi.problems import Split
+from zofl_mpi.rounds.split.client import Draw
 from zofl_mpi.rounds.split.client_part import padded, with_head
 from zofl_mpi.rounds.split.costs import LocalStep, Traffic, costs_of, plan_of
 from zofl_mpi.rounds.split.cut import at_cut
@@ -70,6 +71,7 @@ class HOSFL:
         probe_gradient: whether an evaluation also tells how far the clients' steps point along their gradients, which
             it computes by backpropagation, outside the ledger.
         uplink: how a client's model comes back: dense, or seeds; see --method heron.
+        draw: where directions are drawn: device or host; see --method heron.
     """
 
     needs: ClassVar[type] = Split
@@ -84,6 +86,7 @@ class HOSFL:
     rest: Literal["estimated", "frozen"] = "estimated"
     probe_gradient: bool = False
     uplink: Literal["dense", "seeds"] = "dense"
+    draw: Draw = "device"
 
     def __post_init__(self) -> None:
         _ = self._estimate  # refuses what cannot be
@@ -139,7 +142,7 @@ class HOSFL:
 
     @property
     def _estimate(self) -> Estimate:
-        return Estimate.named(self.mu, self.n_p, self.distribution, self.estimate)
+        return Estimate.named(self.mu, self.n_p, self.distribution, self.estimate, self.draw)
 
     @cached_property
     def _at_cut(self) -> Training:

@@ -212,8 +212,10 @@ class Split(Protocol):
     def evaluating(self) -> AbstractContextManager[None]:
         """Context manager: BatchNorm uses its running statistics, dropout is off, and no graph is kept."""
 
-    def score(self, inputs: Tensor, labels: Tensor) -> Mapping[str, float]:
-        """Sums over a batch of test samples, by name: what `quality` needs."""
+    def score(self, inputs: Tensor, labels: Tensor) -> Mapping[str, float | Tensor]:
+        """Sums over a batch of test samples, by name: what `quality` needs. Numbers, or tensors () in float64, which a
+        GPU need not have computed yet.
+        """
 
     def quality(self, sums: Mapping[str, float]) -> Mapping[str, float]:
         """Quality of the whole network from the sums of `score` over all test samples: {"accuracy": ..., "loss": ...},

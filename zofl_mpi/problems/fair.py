@@ -25,7 +25,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Literal, final
+from typing import TYPE_CHECKING, ClassVar, Literal, final
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -36,7 +36,12 @@ from zofl_mpi.numerics.projections import simplex
 from zofl_mpi.problems import Array, Batch
 from zofl_mpi.problems.relu_net import TARGETS, ReLUNet
 from zofl_mpi.problems.sums import BLOCK, QUIET, blocks, demand_floats, positions_of
+from zofl_mpi.problems.terms import check_positions
+from zofl_mpi.run.abreast import MANY, together
 from zofl_mpi.run.fields import given
+
+if TYPE_CHECKING:
+    from zofl_mpi.problems.kernels.softmax_looks import Look
 
 Vector = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -54,14 +59,18 @@ class ClassWeights(ABC):
         counts: (m, C) how many samples of each class each client has.
         lam: weight of |y|^2/2.
         y_set: Y: free (R^C) or simplex.
+        kernel: what computes the losses: numpy, torch (on --device), auto (torch on a GPU).
         dtype: float32 or float64, of all vectors.
+        device: where torch computes, as it calls it.
     """
 
     features: int = given()
     counts: NDArray[np.int64] = given()
     lam: float = 0.1
     y_set: Literal["free", "simplex"] = "free"
+    kernel: Literal["auto", "numpy", "torch"] = "auto"
     dtype: DTypeLike = given(np.float32)
+    device: str = given("cpu")
 
     def __post_init__(self) -> None:
         demand_floats(self.dtype, "fair classification runs")
@@ -69,6 +78,7 @@ class ClassWeights(ABC):
         demand(self.n >= 1, "features", self.features, "a whole number, at least 1")
         demand(0 < self.lam < math.inf, "lam", self.lam, "a number above 0")
         demand(self.y_set in ("free", "simplex"), "y_set", self.y_set, "free or simplex")
+        demand(self.kernel in ("auto", "numpy", "torch"), "kernel", self.kernel, "auto, numpy or torch")
 
     # --- the model
 
@@ -88,6 +98,10 @@ class ClassWeights(ABC):
     @abstractmethod
     def outputs(self, x: Array, data: Dataset, positions: Batch) -> Iterator[tuple[Vector, Labels]]:
         """Outputs (k, b, ...) of the rows of x (k, n), and labels (b,), of the samples at `positions`, in turn."""
+
+    @abstractmethod
+    def by_class(self, x: Array, data: Dataset, positions: Batch) -> Vector:
+        """(k, C) by torch, the sums of the losses of the samples at `positions` of each class."""
 
     @abstractmethod
     def sample_losses(self, outputs: Vector, labels: Labels) -> Vector:
@@ -120,8 +134,18 @@ class ClassWeights(ABC):
         return np.asarray(len(self.counts) / np.maximum(self.counts.sum(axis=0), 1))
 
     def kernel_name(self, batch_size: int) -> str:
-        """The name of what computes, for the record."""
-        return "numpy"
+        """The name of what computes, for the record: kernels and devices agree to rounding only."""
+        return f"torch {self.device.partition(':')[0]}" if self.by_torch else "numpy"
+
+    @property
+    def by_torch(self) -> bool:
+        """Whether torch computes."""
+        return self.kernel == "torch" or (self.kernel == "auto" and self.device != "cpu")
+
+    @property
+    def abreast(self) -> int:
+        """How many clients' steps are to run at once; see `run.abreast`."""
+        return MANY if self.by_torch else 1
 
     def initial_lower(self) -> Array:
         """(n_lower,) a point of Y: 0, or equal weights."""
@@ -149,8 +173,8 @@ class ClassWeights(ABC):
             IndexError: a position lies beyond the data.
         """
         positions = positions_of(data, batch)
-        losses = np.zeros((len(x), self.classes))
-        for outputs, labels in self.outputs(x, data, positions):
+        losses = self.by_class(x, data, positions) if self.by_torch else np.zeros((len(x), self.classes))
+        for outputs, labels in () if self.by_torch else self.outputs(x, data, positions):
             losses += self.sample_losses(outputs, labels) @ self._one_hot(labels)
         return np.asarray(losses * (len(data) / len(positions)) * self.shares)
 
@@ -229,7 +253,9 @@ class Fair(ClassWeights):
         lam: weight of |y|^2/2, which keeps the class weights y near each other.
         y_set: of the class weights: free (R^C, the paper's) or simplex.
         hidden: N_1, hidden units.
+        kernel: what computes the losses: numpy, torch (on --device), auto (torch on a GPU).
         dtype: float32 or float64, of all vectors.
+        device: where torch computes, as it calls it.
     """
 
     x0: ClassVar[str] = ReLUNet.x0
@@ -238,7 +264,7 @@ class Fair(ClassWeights):
     @cached_property
     def network(self) -> ReLUNet:
         """5.1's, without its ridge."""
-        return ReLUNet(self.features, self.hidden, lam=0.0, dtype=self.dtype)
+        return ReLUNet(self.features, self.hidden, lam=0.0, kernel=self.kernel, dtype=self.dtype, device=self.device)
 
     @property
     def n(self) -> int:
@@ -256,6 +282,10 @@ class Fair(ClassWeights):
     def outputs(self, x: Array, data: Dataset, positions: Batch) -> Iterator[tuple[Vector, Labels]]:
         """Outputs (k, b) of the network; see `ClassWeights.outputs`."""
         return self.network.outputs(x, data, positions)
+
+    def by_class(self, x: Array, data: Dataset, positions: Batch) -> Vector:
+        """See `ClassWeights.by_class`."""
+        return self.network.squares_by_class(x, data, positions) / 2
 
     def sample_losses(self, outputs: Vector, labels: Labels) -> Vector:
         """(k, b) halves of the squared errors."""
@@ -279,7 +309,9 @@ class FairSoftmax(ClassWeights):
         counts: (m, C) how many samples of each class each client has.
         lam: weight of |y|^2/2, which keeps the class weights y near each other.
         y_set: of the class weights: free (R^C, the paper's) or simplex.
+        kernel: what computes the losses: numpy, torch (on --device), auto (torch on a GPU).
         dtype: float32 or float64, of all vectors.
+        device: where torch computes, as it calls it.
     """
 
     @property
@@ -302,6 +334,19 @@ class FairSoftmax(ClassWeights):
             inputs, labels = data.take(block, self.dtype)
             logits = (inputs @ models.T).astype(np.float64).reshape(len(labels), len(x), self.classes)
             yield logits.swapaxes(0, 1), labels
+
+    def by_class(self, x: Array, data: Dataset, positions: Batch) -> Vector:
+        """See `ClassWeights.by_class`."""
+        from zofl_mpi.problems.kernels.softmax_looks import Look  # imports torch
+
+        check_positions(data, positions)
+        models = np.asarray(x, self.dtype).reshape(len(x), self.classes, -1)
+        return together(self._by_class, Look(models, data, positions, bias=False))
+
+    def _by_class(self, asked: list[Look]) -> list[Vector]:
+        from zofl_mpi.problems.kernels.softmax_looks import losses_by_class
+
+        return losses_by_class(asked, self.device)
 
     def sample_losses(self, outputs: Vector, labels: Labels) -> Vector:
         """(k, b) cross-entropies."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple, final
@@ -31,8 +32,13 @@ class Flat:
         b: length of buffers.
     """
 
-    def __init__(self, modules: Sequence[nn.Module]) -> None:
-        self.modules = list(modules)
+    def __init__(self, modules: Sequence[nn.Module], strict: bool = False) -> None:
+        """
+        Args:
+            strict: on a GPU torch refuses, in place of a warning, what it cannot compute to the same bits each time. It
+                must be so for attention, one of whose kernels has such a variant for this case alone.
+        """
+        self.modules, self._strict = list(modules), strict
         self.parameters = [p for m in self.modules for p in m.parameters() if p.requires_grad]
         self._buffers = [b for m in self.modules for b in m.buffers() if b.is_floating_point()]
         self._layout, self._buffer_layout = _Layout.of(self.parameters), _Layout.of(self._buffers)
@@ -72,7 +78,7 @@ class Flat:
             for m in self.modules:
                 m.eval()
         try:
-            with _deterministic(theta):
+            with _deterministic(theta, self._strict):
                 yield self.parameters
         finally:
             if running:
@@ -119,11 +125,22 @@ class _Layout(NamedTuple):
         return [part.view(shape) for part, shape in zip(vector.split_with_sizes(self.sizes), self.shapes, strict=True)]
 
 
-def _deterministic(theta: Tensor) -> AbstractContextManager[Any]:
-    """On a GPU: the same algorithms in every session, and float32 that is float32 (TF32 keeps 10 bits)."""
-    if not theta.is_cuda:
-        return nullcontext()
-    return torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)
+def _deterministic(theta: Tensor, strict: bool) -> AbstractContextManager[Any]:
+    """On a GPU: the same bits each time, else torch warns or refuses; and float32 with all its bits (TF32 keeps 10)."""
+    return _same_bits(strict) if theta.is_cuda else nullcontext()
+
+
+@contextmanager
+def _same_bits(strict: bool) -> Iterator[None]:
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read once, before the first product
+    torch.use_deterministic_algorithms(True, warn_only=not strict)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # it costs kernels
+    try:
+        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
+            yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
 
 
 def _joined(tensors: Sequence[Tensor]) -> Tensor:

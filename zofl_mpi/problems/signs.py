@@ -30,6 +30,7 @@ from torch.nn import functional
 
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems.flat import Flat
+from zofl_mpi.problems.resident import sent
 
 CHANNELWISE = (nn.GroupNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 BATCHED = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
@@ -104,11 +105,11 @@ class SignedLayers:
             self._layers.append(_Layer(name, module, own_places.get("weight"), own_places.get("bias")))
 
     def draw(self, generator: torch.Generator, count: int, like: Tensor) -> list[Signs]:
-        """Signs of `count` samples, of the dtype of `like` and on its device, as is the generator."""
+        """Signs of `count` samples, of the dtype of `like` and on its device, drawn on the generator's."""
 
         def signs(n: int) -> Tensor:
-            found = torch.randint(0, 2, (count, n), generator=generator, device=like.device)
-            return found.to(like.dtype).mul_(2).sub_(1)
+            found = torch.randint(0, 2, (count, n), generator=generator, device=generator.device)
+            return sent(found, like.device).to(like.dtype).mul_(2).sub_(1)
 
         return [Signs(*map(signs, layer.sizes)) for layer in self._layers]
 

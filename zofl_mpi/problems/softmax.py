@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal, final
+from typing import TYPE_CHECKING, Any, Literal, cast, final
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -13,10 +13,15 @@ from numpy.typing import DTypeLike, NDArray
 from zofl_mpi.data import Dataset
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Array, Batch
-from zofl_mpi.problems.kernels.softmax import KERNELS, Minibatches, choose, numba_installed, planned
+from zofl_mpi.problems.kernels.softmax import KERNELS, NAMES, Minibatches, choose, numba_installed, planned
 from zofl_mpi.problems.sums import BLOCK, QUIET, READY, blocks, class_weights, demand_floats, positions_of
-from zofl_mpi.problems.terms import Personalised, Terms, for_client
+from zofl_mpi.problems.terms import Personalised, Terms, check_positions, for_client
+from zofl_mpi.run.abreast import MANY, together
 from zofl_mpi.run.fields import given
+
+if TYPE_CHECKING:
+    from zofl_mpi.problems.kernels.softmax_looks import Look
+    from zofl_mpi.problems.kernels.softmax_torch import Solve
 
 
 @final
@@ -32,9 +37,10 @@ class Softmax(Personalised):
         weights: (m,) rho_i = N_i / N_tr.
         terms: lam, mu and radius of the clients' problems.
         bias: whether the model has a bias; [A]'s has none.
-        kernel: what computes the local steps: numpy, numba (compiled), auto (numba if installed, where it is faster and
-            the run long enough to repay its loading).
+        kernel: what computes the local steps: numpy, numba (compiled), torch (many clients at once, on --device), auto
+            (torch on a GPU; numba if installed, where it is faster and the run long enough to repay its loading).
         dtype: float32 or float64, of all vectors.
+        device: where torch computes, as it calls it.
     """
 
     features: int = given()
@@ -42,13 +48,14 @@ class Softmax(Personalised):
     weights: NDArray[np.float64] = given()
     terms: Terms = given(Terms())
     bias: bool = False
-    kernel: Literal["auto", "numpy", "numba"] = "auto"
+    kernel: Literal["auto", "numpy", "numba", "torch"] = "auto"
     dtype: DTypeLike = given(np.float32)
+    device: str = given("cpu")
 
     def __post_init__(self) -> None:
         demand_floats(self.dtype, "softmax regression runs")
-        if self.kernel != "auto" and self.kernel not in KERNELS:
-            raise UserError(f"kernel {self.kernel!r}: allowed are auto, {', '.join(KERNELS)}")
+        if self.kernel != "auto" and self.kernel not in NAMES:
+            raise UserError(f"kernel {self.kernel!r}: allowed are auto, {', '.join(NAMES)}")
         self.terms.fit(self.m)
         choose(self.kernel, 1, self.n)
 
@@ -58,8 +65,19 @@ class Softmax(Personalised):
         return self.classes * (self.features + self.bias)
 
     def kernel_name(self, batch_size: int) -> str:
-        """The kernel of `lower` and `descend`, for the record: kernels agree to rounding only."""
+        """The kernel of `lower` and `descend`, for the record: kernels agree to rounding only, and devices do."""
+        if self._by_torch:
+            return f"torch {self.device.partition(':')[0]}"
         return choose(self.kernel, batch_size, self.n)
+
+    @property
+    def abreast(self) -> int:
+        """How many clients' steps are to run at once; see `run.abreast`."""
+        return MANY if self._by_torch else 1
+
+    @property
+    def _by_torch(self) -> bool:
+        return self.kernel == "torch" or (self.kernel == "auto" and self.device != "cpu")
 
     def kernel_for(self, batch_size: int, models: int, steps: int, before: str = "") -> str:
         """The kernel that "auto" stands for in a run, by size and by its number of local steps: see `planned`.
@@ -70,12 +88,14 @@ class Softmax(Personalised):
         """
         if before == "numpy" or (before == "numba" and numba_installed()):
             return before
+        if before.startswith("torch") or self.device != "cpu":
+            return "torch"
         return planned(batch_size, self.n, models, steps, self.m)
 
     def prepare(self, kernel: str, data: Dataset) -> None:
-        """Makes a kernel ready: a compiled one is compiled the first time (seconds), and kept on the disk."""
-        if kernel == "numba":
-            own = replace(self, kernel="numba")
+        """Makes a kernel ready: a compiled one is compiled at first (seconds) and kept on the disk; torch is loaded."""
+        if kernel == "numba" or kernel.startswith("torch"):
+            own = replace(self, kernel="numba" if kernel == "numba" else "torch")
             own.descend(data, np.zeros(self.n, self.dtype), np.zeros((1, 1), np.int64), np.zeros(1))
 
     def flops(self, batch_size: int) -> float:
@@ -119,7 +139,10 @@ class Softmax(Personalised):
         d = np.ascontiguousarray((y - x) * s, self.dtype).reshape(shape)
         centre = np.ascontiguousarray(x * s).reshape(shape)
         against = None if shift is None else np.ascontiguousarray(shift, self.dtype).reshape(shape)
-        KERNELS[self.kernel_name(minibatches.size)](centre, d, minibatches, radius * s, against)
+        if self._by_torch:
+            together(self._solved, _torch().Solve(centre, d, minibatches, radius * s, against))
+        else:
+            KERNELS[self.kernel_name(minibatches.size)](centre, d, minibatches, radius * s, against)
         return x + d.reshape(x.shape) / s
 
     @QUIET
@@ -133,6 +156,9 @@ class Softmax(Personalised):
             Not-a-number for both where no sample counts.
         """
         each = class_weights(data, mix)
+        if self._by_torch:
+            sums = together(self._sums, self._look(x[None], data, weights=each))
+            return {"loss": float(sums[1] / sums[0]), "accuracy": float(sums[2] / sums[0])}
         sums = np.zeros(3)  # of the weights, the losses, the hits
         for inputs, labels in self._blocks(data, np.arange(len(data))):
             logits = (inputs @ x.reshape(self.classes, -1).T).astype(np.float64)
@@ -144,6 +170,8 @@ class Softmax(Personalised):
     @QUIET
     def hits(self, x: Array, data: Dataset) -> NDArray[np.int64]:
         """(C,) how many samples of each class in `data` the model x (n,) classifies correctly."""
+        if self._by_torch:
+            return together(self._hits, self._look(x[None], data))
         found = np.zeros(self.classes, np.int64)
         for inputs, labels in READY.blocks(data, np.dtype(self.dtype).str + "b" * self.bias, self._blocks):
             logits = inputs @ x.reshape(self.classes, -1).T
@@ -153,6 +181,9 @@ class Softmax(Personalised):
     @QUIET
     def _gradient(self, y: Array, data: Dataset, batch: Batch) -> Array:
         """(k, n) mean gradients of the cross-entropy, summed over blocks of samples in float64."""
+        if self._by_torch:
+            total = together(self._gradients, self._look(y, data, batch))
+            return (total / len(batch)).reshape(y.shape).astype(self.dtype)
         total = np.zeros((len(y), self.classes, self.n // self.classes))
         for inputs, labels in self._blocks(data, batch):
             logits = inputs @ y.reshape(len(y), self.classes, -1).transpose(0, 2, 1)
@@ -171,12 +202,9 @@ class Softmax(Personalised):
         self, data: Dataset, batches: Batch, stepsizes: NDArray[np.float64], mu: float, factor: float | None
     ) -> Minibatches:
         s = factor or 1.0
-        rows = batches if data.rows is None else data.rows[batches]
-        labels = data.labels[rows].astype(np.int64)
         return Minibatches(
             data,
-            rows,
-            labels,
+            data.rows_of(batches),
             pull=stepsizes * s**2 / batches.shape[1],
             keep=1 - stepsizes * mu,
             push=stepsizes * s,
@@ -184,6 +212,43 @@ class Softmax(Personalised):
             bias=self.bias,
             dtype=np.dtype(self.dtype),
         )
+
+    # --- by torch, with what the other clients' steps have to compute
+
+    def _solved(self, solves: list[Solve]) -> list[None]:
+        _torch().solve_torch(solves, self.device)
+        return [None] * len(solves)
+
+    def _look(
+        self, y: Array, data: Dataset, batch: Batch | None = None, weights: NDArray[np.float64] | None = None
+    ) -> Look:
+        if batch is not None:
+            check_positions(data, batch)
+        models = np.asarray(y, self.dtype).reshape(len(y), self.classes, -1)
+        return cast("Look", _looks().Look(models, data, batch, self.bias, weights))
+
+    def _sums(self, asked: list[Look]) -> list[NDArray[np.float64]]:
+        return cast(list[NDArray[np.float64]], _looks().sums(asked, self.device))
+
+    def _hits(self, asked: list[Look]) -> list[NDArray[np.int64]]:
+        return cast(list[NDArray[np.int64]], _looks().hits(asked, self.device))
+
+    def _gradients(self, asked: list[Look]) -> list[Array]:
+        return cast(list[Array], _looks().gradients(asked, self.device))
+
+
+def _torch() -> Any:
+    """The local steps by torch, which is imported with them."""
+    from zofl_mpi.problems.kernels import softmax_torch
+
+    return softmax_torch
+
+
+def _looks() -> Any:
+    """Gradients and scores by torch, which is imported with them."""
+    from zofl_mpi.problems.kernels import softmax_looks
+
+    return softmax_looks
 
 
 def _common_factor(data: Dataset, bias: bool) -> float | None:

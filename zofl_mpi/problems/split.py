@@ -25,6 +25,7 @@ from zofl_mpi.data import Dataset
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems.flat import Flat
 from zofl_mpi.problems.head import head_gradient, linear_of
+from zofl_mpi.problems.resident import sent, taken
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
@@ -184,9 +185,15 @@ class SplitNetwork:
 
     def samples(self, data: Dataset, positions: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         """Inputs (B, *input_shape) and labels (B,) on the device."""
-        inputs, labels = data.take(positions, np.dtype(self.dtype))
-        x = torch.from_numpy(inputs).to(self.device, non_blocking=True).reshape(-1, *self.input_shape)
-        return _channels_last(x), torch.from_numpy(labels).to(self.device)
+        if self._on_host:
+            inputs, labels = (torch.from_numpy(each) for each in data.take(positions, np.dtype(self.dtype)))
+        else:
+            inputs, labels = taken(data, positions, self.dtype, self.device)
+        return _channels_last(inputs.reshape(-1, *self.input_shape)), labels
+
+    @property
+    def _on_host(self) -> bool:
+        return torch.device(self.device).type == "cpu"
 
     def example(self, count: int) -> tuple[Tensor, Tensor]:
         """Zeros (count, *input_shape), and labels (count,) that are all class 0."""
@@ -204,8 +211,8 @@ class SplitNetwork:
         return crop_flip
 
     def placed(self, value: Tensor) -> Tensor:
-        """A tensor that has travelled, on the device."""
-        return value.to(self.device)
+        """A tensor that has travelled, on the device; on a GPU with the channels last, as they were before."""
+        return value.to(self.device) if self._on_host else _channels_last(sent(value, self.device))
 
     # --- computing
 
@@ -269,13 +276,13 @@ class SplitNetwork:
             for part in self._parts():
                 part.train()
 
-    def score(self, inputs: Tensor, labels: Tensor) -> dict[str, float]:
-        """Number of samples, sum of their cross-entropies, and how many are classified correctly."""
+    def score(self, inputs: Tensor, labels: Tensor) -> dict[str, float | Tensor]:
+        """Number of samples, () sum of their cross-entropies, () how many are classified correctly; on the device."""
         logits = self.logits(inputs)
         return {
             "samples": len(labels),
-            "loss": float(cross_entropy(logits.double(), labels, reduction="sum")),
-            "hits": int((logits.argmax(dim=1) == labels).sum()),
+            "loss": cross_entropy(logits.double(), labels, reduction="sum"),
+            "hits": (logits.argmax(dim=1) == labels).sum().double(),
         }
 
     def quality(self, sums: Mapping[str, float]) -> dict[str, float]:
@@ -301,12 +308,12 @@ def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
 def crop_flip(x: Tensor, generator: np.random.Generator) -> Tensor:
     """Images (B, channels, height, width), padded by 4 zeros, cropped back at random, mirrored with probability 1/2."""
     count, _, height, width = x.shape
-    up, left = torch.from_numpy(generator.integers(0, 9, (2, count))).to(x.device)
-    flip = torch.from_numpy(generator.random(count) < 0.5).to(x.device)
+    places, mirrored = generator.integers(0, 9, (2, count)), generator.random(count) < 0.5
+    up, left, flip = sent(torch.from_numpy(np.stack([*places, mirrored])), x.device)
     padded = nn.functional.pad(x, (4, 4, 4, 4))
     rows = up[:, None] + torch.arange(height, device=x.device)
     columns = torch.arange(width, device=x.device).expand(count, width)
-    columns = left[:, None] + torch.where(flip[:, None], columns.flip(1), columns)
+    columns = left[:, None] + torch.where(flip[:, None].bool(), columns.flip(1), columns)
     which = torch.arange(count, device=x.device)[:, None, None]
     found = padded.permute(0, 2, 3, 1)[which, rows[:, :, None], columns[:, None, :]]
     return found.permute(0, 3, 1, 2)  # channels last in memory, as they came

@@ -28,6 +28,7 @@ from zofl_mpi.errors import UserError, demand
 from zofl_mpi.problems import Batch
 from zofl_mpi.problems.flat import Flat
 from zofl_mpi.problems.gpt2 import Back, Parts, joined
+from zofl_mpi.problems.resident import sent
 from zofl_mpi.problems.split import arithmetic_of
 
 NONE = texts.NONE
@@ -75,8 +76,8 @@ class SplitGPT2:
             )
         for part in (self.parts.client, self.parts.auxiliary, self.parts.server):
             part.eval()  # nothing of it depends on that, but for transformers' own gradient checkpointing
-        object.__setattr__(self, "local", Flat([self.parts.client, self.parts.auxiliary]))
-        object.__setattr__(self, "top", Flat([self.parts.server]))
+        object.__setattr__(self, "local", Flat([self.parts.client, self.parts.auxiliary], strict=True))
+        object.__setattr__(self, "top", Flat([self.parts.server], strict=True))
 
     # --- sizes
 
@@ -148,7 +149,16 @@ class SplitGPT2:
     def samples(self, data: Dataset, positions: Batch) -> tuple[Tensor, Tensor]:
         """Tokens (B, T) and labels (B, T), `NONE` where nothing is predicted, on the device."""
         tokens, labels = texts.batch(data, positions)
-        return torch.from_numpy(tokens).to(self.device), torch.from_numpy(labels).to(self.device)
+        return sent(torch.from_numpy(tokens), self.device), self._noted(torch.from_numpy(labels))
+
+    def _noted(self, labels: Tensor) -> Tensor:
+        """The labels on the device, with a note of what they predict: a GPU would have to tell the host how many."""
+        if labels.device.type != "cpu":
+            return labels
+        at, targets = predicted(labels)
+        found = sent(labels, self.device)
+        found.predicted = sent(at, self.device), sent(targets, self.device)  # type: ignore[attr-defined]
+        return found
 
     def example(self, count: int) -> tuple[Tensor, Tensor]:
         """Texts (count, T) of token 0, the longest, each with a completion that is the longest."""
@@ -166,8 +176,8 @@ class SplitGPT2:
         raise UserError(f"--augment {kind}: texts are no images")
 
     def placed(self, value: Tensor) -> Tensor:
-        """A tensor that has travelled, on the device."""
-        return value.to(self.device)
+        """A tensor that has travelled, on the device; whole numbers are labels."""
+        return sent(value, self.device) if value.is_floating_point() else self._noted(value)
 
     # --- computing
 
@@ -186,7 +196,7 @@ class SplitGPT2:
         return self._loss(self.parts.server, smashed, labels)
 
     def _loss(self, back: Back, smashed: Tensor, labels: Tensor) -> Tensor:
-        at, targets = _predicted(labels)
+        at, targets = predicted(labels)
         with self._precision():
             losses = back.losses(smashed.float() if self.bf16 else smashed, at, targets, self.label_smoothing)
         # in float64 the sum over tokens, not the logits: a vocabulary's worth of them for each token
@@ -194,7 +204,7 @@ class SplitGPT2:
 
     def _logits(self, back: Back, smashed: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """(k, V) the logits at the k positions that predict something, and (k,) what comes there."""
-        at, targets = _predicted(labels)
+        at, targets = predicted(labels)
         with self._precision():
             logits = back(smashed.float() if self.bf16 else smashed, at)
         return logits.float() if self.bf16 else logits, targets
@@ -258,8 +268,11 @@ class SplitGPT2:
             return joined(self.parts)
 
 
-def _predicted(labels: Tensor) -> tuple[Tensor, Tensor]:
+def predicted(labels: Tensor) -> tuple[Tensor, Tensor]:
     """(k,) the positions among all of labels (B, T) that predict something, and (k,) what comes there."""
+    noted: tuple[Tensor, Tensor] | None = getattr(labels, "predicted", None)
+    if noted is not None:
+        return noted
     flat = labels.flatten()
     at = flat.ne(NONE).nonzero().squeeze(1)
     return at, flat.index_select(0, at)

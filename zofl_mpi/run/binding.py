@@ -74,6 +74,8 @@ def bind(world: World, requested: str, gpu: bool) -> list[Place]:
     if not gpu:
         together(world, lambda: _refuse_gpu(requested))
         chosen = "cpu"
+    if chosen != "cpu":
+        device.reproducible()
     uuid = together(world, lambda: device.proof(chosen))
     threads = 1 if chosen == "cpu" else device.threads([mask for _, mask in node], me, device.cpus_per_task())
     device.limit_threads(threads)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn, final
 
 from zofl_mpi.errors import UserError
-from zofl_mpi.run import device, flags
+from zofl_mpi.run import device, flags, memory
 from zofl_mpi.run.binding import Place, bind, doubled, listed
 from zofl_mpi.run.launch import connect, speaks_first
 from zofl_mpi.run.plan import (
@@ -57,6 +57,7 @@ def main(module: str, arguments: Sequence[str] | None = None) -> NoReturn:
         world = connect()
     except UserError as exc:
         sys.exit(_said(exc, speaks_first()))
+    job: Job | int = 0
     try:
         job = prepared(world, module, given)
         status = job if isinstance(job, int) else job.run()
@@ -69,8 +70,8 @@ def main(module: str, arguments: Sequence[str] | None = None) -> NoReturn:
         world.abort("zofl_mpi: standard output was closed")
     except KeyboardInterrupt:
         world.abort("zofl_mpi: interrupted; the finished rounds are in the result file")
-    except BaseException:  # SystemExit too: the other ranks would wait for this one
-        world.abort(f"zofl_mpi: rank {world.rank} failed\n{traceback.format_exc()}")
+    except BaseException as exc:  # SystemExit too: the other ranks would wait for this one
+        world.abort(_unforeseen(exc, world, job))
     sys.stdout.flush()
     world.leave(status)
     sys.exit(status)
@@ -87,6 +88,20 @@ def _said(problem: UserError, speaks: bool) -> int:
     if speaks:
         print(f"zofl_mpi: {problem}", file=sys.stderr, flush=True)
     return 2
+
+
+def _unforeseen(exc: BaseException, world: World, job: Job | int) -> str:
+    """What is told where a rank fails: a sentence where it has no memory left or misses another, else its traceback."""
+    rank, short = world.rank, memory.shortage(exc)
+    if isinstance(job, int) and isinstance(exc, getattr(world, "faults", ())):
+        return (
+            f"zofl_mpi: rank {rank} ends, since another rank is lost and --survive takes losses from the first round "
+            "on; start the command again"
+        )
+    if not short:
+        return f"zofl_mpi: rank {rank} failed\n{traceback.format_exc()}"
+    method, kept = (None, "") if isinstance(job, int) else (job.method, "; finished rounds are in the result file")
+    return f"zofl_mpi: rank {rank} is {short}; {memory.remedy(method, at_server=rank == 0)}{kept}"
 
 
 def prepared(world: World, module: str, arguments: Sequence[str]) -> Job | int:
@@ -149,7 +164,8 @@ def _prepared(world: World, family: Any, plan: Plan) -> Job | int:
     if named is not setting:
         setting, method = named, together(world, lambda: flags.made(method_class, plan.values, setting=named))
     kernel, loads = together(world, lambda: (str(getattr(method, "kernel", "")), loads_of(method)))
-    _same(world, kernel, "--kernel auto chose different kernels; install numba on all nodes, or say --kernel numpy")
+    told = "the ranks compute by different kernels; give all of them a GPU or none, install numba on all nodes, or say"
+    _same(world, kernel, f"{told} --kernel numpy")
     if plan.values["dry_run"]:
         if world.rank == 0:
             print_plan(plan, method)

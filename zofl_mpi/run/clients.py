@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Protocol, TypeVar, cast, final
 
 from zofl_mpi.errors import UserError
+from zofl_mpi.run import memory
 from zofl_mpi.run.fields import is_flag
 from zofl_mpi.run.ledger import Ledger, Row
 
@@ -46,12 +47,13 @@ class ClientError(Exception):
     """A client's step failed. The run cannot go on: other clients may have run ahead, their memories are undefined.
 
     Attributes:
-        trace: the client's traceback, or "" where the sentence alone says it (a UserError in the step).
+        trace: the client's traceback, or "" where the sentence alone says it (a UserError in the step, no memory).
+        short: whether the client ran out of memory.
     """
 
     def __init__(self, i: int, rank: int, step: str, failure: Failure) -> None:
         super().__init__(f"client {i} (rank {rank}) failed in step {step!r}, item {failure.item}: {failure.sentence}")
-        self.trace = failure.trace
+        self.trace, self.short = failure.trace, failure.short
 
 
 class Clients(Protocol):
@@ -127,17 +129,23 @@ class Clients(Protocol):
 @final
 @dataclass(frozen=True)
 class Failure:
-    """An exception of a step on its way to the server: the item it takes the place of, what happened, the traceback."""
+    """An exception of a step on its way to the server: the item it takes the place of, what happened, the traceback;
+    and whether it is that memory ran out.
+    """
 
     item: int
     sentence: str
     trace: str
+    short: bool = False
 
 
 def failure(item: int, exc: BaseException) -> Failure:
-    """The exception as one sentence, with its traceback unless the sentence is meant for users."""
+    """The exception as one sentence, with its traceback unless the sentence is meant for users, or tells of memory."""
     if isinstance(exc, UserError):
         return Failure(item, str(exc), "")
+    sentence = memory.shortage(exc)
+    if sentence:
+        return Failure(item, sentence, "", short=True)
     return Failure(item, f"{type(exc).__name__}: {exc}", traceback.format_exc())
 
 

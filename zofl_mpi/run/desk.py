@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.run import messages
+from zofl_mpi.run.abreast import abreast
 from zofl_mpi.run.clients import Client, Failure, Step, failure, name_of, step_of
 from zofl_mpi.run.ledger import SERVER, Clock, Ledger, Row
 from zofl_mpi.run.watch import Watch
@@ -28,14 +29,18 @@ class Item(NamedTuple):
 
 
 def in_turn(
-    step: Step, clients: Mapping[int, Client], inbox: Mapping[int, Any], clock: Clock, name: str
+    step: Step, clients: Mapping[int, Client], inbox: Mapping[int, Any], clock: Clock, name: str, most: int = 1
 ) -> Iterator[Item]:
     """Yields the items of the clients of one process, which take turns: the q-th in the order of `inbox`, then q + 1.
 
     Ends at the first failure.
 
     One client to its end first would deadlock with bounded buffers, and would be another order.
+
+    Args:
+        most: clients whose steps run at once, see `abreast`.
     """
+    step = abreast(step, clients, inbox, inbox, most)
     live = {i: _items(step, clients[i], inbox[i]) for i in inbox}
     q = 0
     while live:
@@ -135,11 +140,13 @@ class Questions:
         self._since = now
         return taken
 
-    def row(self, seconds: NDArray[np.float64], peak_bytes: NDArray[np.int64]) -> Row:
+    def row(
+        self, seconds: NDArray[np.float64], peak_bytes: NDArray[np.int64], staging: NDArray[np.float64] | float = 0.0
+    ) -> Row:
         """Ends a round; see `Ledger.row`."""
         if self._watch is not None:
             self._watch.begins()
-        return self.ledger.row(seconds, peak_bytes)
+        return self.ledger.row(seconds, peak_bytes, staging)
 
     def again(self) -> None:
         """The round in progress is begun again."""

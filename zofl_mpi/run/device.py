@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
+from typing import Any
 
 from zofl_mpi.errors import UserError
 
@@ -23,6 +24,7 @@ NODES = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg", "/dev/kfd"
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 KEPT = 2**30  # bytes of freed memory that a process may keep, and the largest block that comes from it
 IMPORTED = time.monotonic()
+WARM_UP = 3  # calls before a CUDA graph is recorded, as torch advises
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -91,6 +93,21 @@ def select(requested: str, view: View | None = None, me: int = 0) -> str:
     return device
 
 
+def reproducible() -> None:
+    """From now on a GPU gives the same bits each time, else torch warns; and float32 has all its bits (TF32 keeps 10).
+
+    Before the first product: cuBLAS reads once how much room it has, on which its order of additions depends.
+    """
+    import torch
+
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # it costs kernels
+    torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = False, True
+    torch.backends.cudnn.allow_tf32 = False
+    torch.set_float32_matmul_precision("highest")
+
+
 def _check_word(requested: str) -> None:
     if requested not in ("auto", "cpu", "cuda"):
         raise UserError(f"--device {requested}: choose auto, cpu or cuda")
@@ -139,6 +156,39 @@ def _why_no_gpu() -> str:
     return "torch sees no GPU (a build of torch for the CPU, or a driver older than it needs)"
 
 
+# --- work on a GPU --------------------------------------------------------------------------------------------------
+
+
+def replayable(device: str, work: Callable[[], None]) -> Callable[[], None]:
+    """What does `work` in one launch: its kernels as a CUDA graph, which a GPU replays; on the CPU `work` itself.
+
+    `work` must do the same each time, with tensors that stay where they are, and wait for nothing. Where a graph is
+    made of it, it is called some times; what is in its tensors afterwards means nothing.
+    """
+    if device == "cpu":
+        return work
+    import torch
+
+    with torch.cuda.device(device):
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):  # libraries make their handles and workspaces before the recording
+            for _ in range(WARM_UP):
+                work()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other threads may use the GPU meanwhile
+            work()
+    return graph.replay
+
+
+def layer() -> Any:
+    """torch's streams and events of a GPU: the module torch.cuda."""
+    import torch
+
+    return torch.cuda
+
+
 # --- time -----------------------------------------------------------------------------------------------------------
 
 
@@ -164,6 +214,18 @@ def peak_bytes() -> int:
     if torch is None or not torch.cuda.is_initialized():
         return host
     return host + int(torch.cuda.max_memory_allocated())
+
+
+def free_bytes() -> tuple[int, int] | None:
+    """Free and all bytes of the GPU that this process computes on; None where it uses none, or that cannot be told."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return None
+    try:
+        free, total = torch.cuda.mem_get_info()
+    except RuntimeError:
+        return None
+    return int(free), int(total)
 
 
 def allocated(device: str, work: Callable[[], None]) -> int:
@@ -209,12 +271,13 @@ def cpus_per_task() -> int | None:
 
 
 def limit_threads(n: int) -> None:
-    """Gives NumPy's BLAS, OpenMP and torch n threads, for the life of the process: those that are loaded, and by the
-    environment those that will be."""
+    """Gives OpenMP and torch n threads and NumPy's BLAS one, for the life of the process: those that are loaded, and by
+    the environment those that will be. What NumPy sums, beside a GPU too, must not depend on how many ranks there are.
+    """
     from threadpoolctl import threadpool_limits
 
-    os.environ.update(dict.fromkeys(THREADS, str(n)))
-    threadpool_limits(n)  # not a `with`: nothing takes it back
+    os.environ.update(dict.fromkeys(THREADS, str(n)) | {"OPENBLAS_NUM_THREADS": "1"})
+    threadpool_limits({"openmp": n, "blas": 1})  # not a `with`: nothing takes it back
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(n)
 

@@ -28,10 +28,13 @@ class Clock:
     do: no question, no free buffer, no item to read, or other ranks' items still on their way.
 
     Attributes:
+        staging: seconds of copies between a GPU and the host, by step, of all threads; those of the main thread are in
+            `comm` or `compute` too.
         doing: the step and what is timed just now, and since when; None for nothing.
     """
 
     seconds: defaultdict[tuple[str, str], float] = field(default_factory=lambda: defaultdict(float))
+    staging: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     doing: tuple[str, str, float] | None = None
 
     @contextmanager
@@ -51,6 +54,12 @@ class Clock:
         self.seconds.clear()
         return taken.reshape(len(steps), 3)
 
+    def take_staging(self, steps: list[str]) -> NDArray[np.float64]:
+        """(steps,) seconds of staging since the last call."""
+        taken = np.array([self.staging[step] for step in steps], np.float64)
+        self.staging.clear()
+        return taken
+
 
 @final
 @dataclass(frozen=True)
@@ -63,6 +72,7 @@ class Row:
         messages: (steps, m) items that a client sent.
         seconds: (steps, P + 1, 3) compute, wait, comm of each rank.
         peak_bytes: (steps, P + 1) most memory a rank has used so far, of host and GPU together; the same for all steps.
+        staging: (steps, P + 1) seconds of each rank's copies between GPU and host; () 0 where there are none.
     """
 
     steps: list[str]
@@ -71,6 +81,7 @@ class Row:
     messages: NDArray[np.int64]
     seconds: NDArray[np.float64]
     peak_bytes: NDArray[np.int64]
+    staging: Seconds = field(default_factory=lambda: np.zeros(()))
 
 
 @final
@@ -154,11 +165,11 @@ class Ledger:
         """Forgets the round in progress: it is begun again."""
         self._counts.clear()
 
-    def row(self, seconds: NDArray[np.float64], peak_bytes: NDArray[np.int64]) -> Row:
+    def row(self, seconds: Seconds, peak_bytes: NDArray[np.int64], staging: Seconds | float = 0.0) -> Row:
         """The round's row; the next round starts empty."""
         down, up, items = (self._table(what) for what in ("down", "up", "items"))
         self._counts.clear()
-        return Row(list(self.steps), down, up, items, seconds, peak_bytes)
+        return Row(list(self.steps), down, up, items, seconds, peak_bytes, np.asarray(staging))
 
     def _table(self, what: str) -> NDArray[np.int64]:
         table = np.zeros((len(self.steps), self.m), np.int64)

@@ -8,6 +8,7 @@ from typing import Any, TypeVar, final
 import numpy as np
 
 from zofl_mpi.run import mean, messages
+from zofl_mpi.run.abreast import width
 from zofl_mpi.run.clients import Client, ClientError, Step, failure, name_of
 from zofl_mpi.run.desk import Questions, in_turn, participants, received, refuse_stream
 from zofl_mpi.run.device import peak_bytes
@@ -15,6 +16,11 @@ from zofl_mpi.run.ledger import Row
 from zofl_mpi.run.watch import Watch
 
 T = TypeVar("T")
+
+
+def handed_down(message: Any) -> Any:
+    """The message as the clients of this process meet it: read-only arrays; what is on a GPU stays there."""
+    return messages.copy(message) if messages.has_remote(message) else received(*messages.pack(message))
 
 
 @final
@@ -32,6 +38,7 @@ class LocalClients:
         self._questions = Questions(self.m, stop, method, watch)
         self.ledger = self._questions.ledger
         self._clients = {i: Client(i, d) for i, d in enumerate(data)}
+        self._abreast = width(method)
 
     def ask(
         self, step: Step, message: Any, *, to: Iterable[int] | None = None, counted: bool = True
@@ -77,7 +84,7 @@ class LocalClients:
 
     def _ask(self, step: Step, each: dict[int, Any], counted: bool) -> Iterator[tuple[int, Any]]:
         different = {id(message): message for message in each.values()}
-        packed = {key: received(*messages.pack(message)) for key, message in different.items()}
+        packed = {key: handed_down(message) for key, message in different.items()}
         inbox = {i: packed[id(message)] for i, message in each.items()}  # read-only: one copy may serve many
         name = self._questions.open(step)
         if counted:
@@ -92,7 +99,7 @@ class LocalClients:
 
     def _replies(self, step: Step, name: str, inbox: dict[int, Any], counted: bool) -> Iterator[tuple[int, Any]]:
         """Yields the items as the clients made them: still theirs, if they are not copied."""
-        for item in in_turn(step, self._clients, inbox, self._questions.clock, name):
+        for item in in_turn(step, self._clients, inbox, self._questions.clock, name, self._abreast):
             if item.failed:
                 self._questions.close()
                 raise ClientError(item.i, 0, name, item.failed)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.errors import UserError
-from zofl_mpi.run import device, messages, records
+from zofl_mpi.run import device, memory, messages, records
 from zofl_mpi.run.clients import ClientError, Clients
 from zofl_mpi.run.desk import STEPS, Memory, Nothing
 from zofl_mpi.run.fields import described, numbers, reported
@@ -177,10 +177,10 @@ def run(
         try:
             (state, columns), (row, stop) = clients.steadily(partial(attempt, state, done))
         except (ClientError, UserError) as exc:
-            raise RunError(f"round {done + 1}: {exc}; {_safe(recorder)}", getattr(exc, "trace", "")) from exc
-        except (Exception, SystemExit) as exc:  # a mistake in the method
-            sentence = f"round {done + 1}: {type(exc).__name__}: {exc}; {_safe(recorder)}"
-            raise RunError(sentence, traceback.format_exc()) from exc
+            less = f"; {memory.remedy(method)}" if getattr(exc, "short", False) else ""
+            raise RunError(f"round {done + 1}: {exc}{less}; {_safe(recorder)}", getattr(exc, "trace", "")) from exc
+        except (Exception, SystemExit) as exc:  # a mistake in the method, or too little memory for it
+            raise _failed(f"round {done + 1}", exc, method, recorder) from exc
         now = time.perf_counter()
         wall, since, done = now - since, now, done + 1  # what comes below counts for the next round
         totals.add(row, wall, columns)
@@ -239,6 +239,7 @@ def record(recorder: records.Recorder, done: int, wall: float, columns: dict[str
             seconds_wait=row.seconds[:, :, 1],
             seconds_comm=row.seconds[:, :, 2],
             peak_bytes=row.peak_bytes,
+            seconds_staging=row.staging,
         )
     except UserError as exc:
         raise RunError(str(exc)) from exc
@@ -306,6 +307,14 @@ def short(value: float) -> str:
 def _packed(message: Any) -> messages.Bytes:
     block, used = messages.pack(message)
     return block[:used]
+
+
+def _failed(where: str, exc: BaseException, method: Method[Any], recorder: records.Recorder) -> RunError:
+    """What has become of the server's own work."""
+    short = memory.shortage(exc)
+    if short:
+        return RunError(f"{where}: the server is {short}; {memory.remedy(method, at_server=True)}; {_safe(recorder)}")
+    return RunError(f"{where}: {type(exc).__name__}: {exc}; {_safe(recorder)}", traceback.format_exc())
 
 
 def _safe(recorder: records.Recorder) -> str:

@@ -12,7 +12,7 @@ import importlib
 import json
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
@@ -68,20 +68,35 @@ class Prepared(NamedTuple):
     """A message that is about to be packed.
 
     Attributes:
+        arrays: on the host, or tensors of a GPU.
         size: of the packed message, in bytes.
     """
 
     header: bytes
-    arrays: list[NDArray[Any]]
+    arrays: list[Any]
     size: int
 
-    def write(self, slot: Bytes) -> None:
-        """Packs it into the first `size` bytes of `slot`."""
+    def write(self, slot: Bytes, fetch: Callable[[Any, Bytes], Any] | None = None) -> None:
+        """Packs it into the first `size` bytes of `slot`.
+
+        Args:
+            fetch: (tensor, bytes) -> copies a GPU's tensor into bytes of the host, maybe later; None: at once.
+        """
+        for start, array in self.parts():
+            place = slot[start : start + array.nbytes]
+            if fetch is not None and is_remote(array):
+                fetch(array, place)
+            else:
+                host = as_array(array)
+                assert host is not None
+                place.view(host.dtype).reshape(host.shape)[...] = host
+
+    def parts(self) -> Iterator[tuple[int, Any]]:
+        """(start, array or tensor) of each part of the packed message, the header first."""
+        yield 0, np.frombuffer(np.int64(len(self.header)).tobytes() + self.header, np.uint8)
         start = _padded(8 + len(self.header))
-        slot[:8].view(np.int64)[0] = len(self.header)
-        slot[8 : 8 + len(self.header)] = np.frombuffer(self.header, np.uint8)
         for array in self.arrays:
-            slot[start : start + array.nbytes].view(array.dtype).reshape(array.shape)[...] = array
+            yield start, array
             start += _padded(array.nbytes)
 
 
@@ -95,27 +110,61 @@ def prepare(message: Any) -> Prepared:
     return Prepared(header, arrays, _padded(8 + len(header)) + sum(_padded(a.nbytes) for a in arrays))
 
 
-def unpack(block: Bytes) -> Any:
+def unpack(block: Any) -> Any:
     """The message that `pack` made into `block`. Its arrays are views: they live, and are writable, as the block is.
 
-    A torch tensor of a read-only block is a copy (torch has no read-only tensors).
+    A torch tensor of a read-only block is a copy (torch has no read-only tensors). A block that is itself a tensor, as
+    on a GPU, holds the message's tensors; its arrays are copies on the host.
     """
-    length = int(block[:8].view(np.int64)[0])
-    header = json.loads(block[8 : 8 + length].tobytes())
+    length = int(on_host(block[:8]).view(np.int64)[0])
+    header = json.loads(on_host(block[8 : 8 + length]).tobytes())
     start = _padded(8 + length)
     values = header["values"]
     for path, kind, dtype, shape in header["arrays"]:
         nbytes = math.prod(shape) * np.dtype(dtype).itemsize
-        array = block[start : start + nbytes].view(dtype).reshape(shape)
-        _place(values, path, array[()] if kind == "scalar" else _tensor(array, kind) if kind else array)
+        piece = block[start : start + nbytes]
+        if kind in ("torch", "bfloat16") and _is_tensor(piece):
+            _place(values, path, piece.view(_torch_dtype(kind, dtype)).view(shape))
+        else:
+            array = on_host(piece).view(dtype).reshape(shape)
+            _place(values, path, array[()] if kind == "scalar" else _tensor(array, kind) if kind else array)
         start += _padded(nbytes)
     return _class(header["module"], header["name"])(**values)
 
 
 def copy(message: Any) -> Any:
-    """An independent copy, as the receiving end would see it."""
+    """An independent copy, as the receiving end would see it; of tensors on a GPU one that stays there."""
+    if has_remote(message):
+        return _rebuilt(message, lambda value: value if isinstance(value, PLAIN) else _duplicate(value))
     block, used = pack(message)
     return unpack(block[:used])
+
+
+def has_remote(message: Any) -> bool:
+    """Whether a message has a tensor that is not on the host."""
+    return _torch() is not None and any(is_remote(value) for _, value in leaves(message))
+
+
+def is_remote(value: Any) -> bool:
+    """Whether it is a tensor that is not on the host."""
+    return _is_tensor(value) and value.device.type != "cpu"
+
+
+def _duplicate(value: Any) -> Any:
+    """A copy of an array or a tensor, with the notes that somebody has made on a tensor (its attributes)."""
+    if not _is_tensor(value):
+        return value.copy()
+    found = value.detach().clone()
+    found.__dict__.update(value.__dict__)
+    return found
+
+
+def _rebuilt(message: Any, change: Callable[[Any], Any]) -> Any:
+    """The message with each of its leaves changed."""
+    values = {f.name: _dictionaries(getattr(message, f.name)) for f in dataclasses.fields(message)}
+    for path, value in leaves(message):
+        _place(values, path, change(value))
+    return type(message)(**values)
 
 
 def leaves(message: Any) -> Iterator[tuple[list[str], Any]]:
@@ -128,7 +177,7 @@ def leaves(message: Any) -> Iterator[tuple[list[str], Any]]:
         raise TypeError(f"a message is an instance of a dataclass, not {type(message).__name__}")
     for field in dataclasses.fields(message):
         for path, value in _below([field.name], getattr(message, field.name)):
-            if not isinstance(value, PLAIN) and as_array(value) is None:
+            if not (isinstance(value, PLAIN) or is_remote(value)) and as_array(value) is None:
                 raise TypeError(
                     f"{type(message).__name__}.{'.'.join(path)} is a {type(value).__name__}; "
                     "a message holds arrays, tensors, numbers and strings, in dictionaries too"
@@ -177,13 +226,17 @@ def replace_arrays(message: Any, arrays: dict[tuple[str, ...], NDArray[Any]]) ->
     return type(message)(**values)
 
 
-def _flatten(message: Any) -> tuple[bytes, list[NDArray[Any]]]:
+def _flatten(message: Any) -> tuple[bytes, list[Any]]:
     cls = type(message)
     places: list[tuple[list[str], str, str, tuple[int, ...]]] = []
-    arrays: list[NDArray[Any]] = []
+    arrays: list[Any] = []
     entries = list(leaves(message))  # refuses what is no message
     values: dict[str, Any] = {f.name: _dictionaries(getattr(message, f.name)) for f in dataclasses.fields(message)}
     for path, value in entries:
+        if is_remote(value):  # its bytes stay there until they are written
+            places.append((path, _kind(value), _dtype_of(value), tuple(value.shape)))
+            arrays.append(value.detach())
+            continue
         array = as_array(value)
         if array is None:
             _place(values, path, value)
@@ -211,7 +264,26 @@ def _place(values: dict[str, Any], path: list[str], value: Any) -> None:
     values[path[-1]] = value
 
 
+def on_host(block: Any) -> Bytes:
+    """Bytes that are a tensor, maybe on a GPU, as an array; an array itself."""
+    return cast("Bytes", block.cpu().numpy()) if _is_tensor(block) else block
+
+
+def _torch_dtype(kind: str, dtype: str) -> Any:
+    torch = _torch()
+    return torch.bfloat16 if kind == "bfloat16" else torch.from_numpy(np.empty(0, dtype)).dtype
+
+
+def _dtype_of(tensor: Any) -> str:
+    """The dtype that its array on the host has."""
+    array = as_array(_torch().empty(0, dtype=tensor.dtype))
+    assert array is not None
+    return array.dtype.str
+
+
 def _weight(value: Any) -> int:
+    if is_remote(value):
+        return int(value.nbytes)  # without a copy: the GPU would first have to finish all it was asked for
     array = None if isinstance(value, np.generic) else as_array(value)
     if array is not None:
         return array.nbytes

@@ -125,7 +125,7 @@ def progress(rounds: int, start: int, quiet: bool) -> Progress:
     """The form of progress that fits where the output goes."""
     if quiet:
         return Silence()
-    launcher = _launcher()
+    launcher = outermost_launcher()
     if launcher is None:
         return Bar(rounds, start, None) if sys.stdout.isatty() else Lines(rounds)
     terminal = terminal_of(launcher)
@@ -145,7 +145,7 @@ def terminal_of(launcher: int) -> str | None:
     return target if target.startswith(("/dev/pts/", "/dev/tty")) and os.access(target, os.W_OK) else None
 
 
-def _launcher() -> int | None:
+def outermost_launcher() -> int | None:
     """The process id of the outermost MPI launcher among this process's ancestors; None if there is none."""
     outermost, pid = None, os.getppid()
     try:

@@ -101,7 +101,8 @@ class Method(Protocol[S]):
     differently; `work(rounds)`, the `Work` that a problem with the flag --kernel auto asks for, or a part that has it;
     `loads()`, the `Loads` by which clients are placed on ranks, a function of the configuration, or a part that has it
     (without: i mod P); `plan(rounds)`, the lines of --dry-run, by description; `costs()`, what a step of a client
-    costs, measured, by description: --dry-run prints it, and the result keeps it in the attribute `costs`.
+    costs, measured, by description: --dry-run prints it, and the result keeps it in the attribute `costs`; and
+    `grows_with`, the flags by which the memory of a step grows beside `run.memory.GROWS`.
     """
 
     @property

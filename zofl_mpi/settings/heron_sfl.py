@@ -9,6 +9,7 @@ from typing import Any, final
 
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Split
+from zofl_mpi.problems.split_cnn import ConvNet
 from zofl_mpi.problems.split_resnet import ResNet
 from zofl_mpi.run.fields import part
 from zofl_mpi.run.flags import with_defaults
@@ -40,6 +41,20 @@ class ResNetFlags:
     bf16: bool = False
 
 
+@final
+@dataclass(frozen=True)
+class ConvNetFlags:
+    """A small convolutional network, cut in two, and an auxiliary head.
+
+    Attributes:
+        network: before it is cut.
+        bf16: forward passes in bfloat16; losses and their differences in float32 or better.
+    """
+
+    network: ConvNet = part()
+    bf16: bool = False
+
+
 def _split(factory: Factory) -> Callable[[Site], Setting[Any]]:
     """Builds a problem of what `factory` makes."""
 
@@ -61,6 +76,10 @@ def _split(factory: Factory) -> Callable[[Site], Setting[Any]]:
 
 def _resnet(site: Site, shape: tuple[int, ...], classes: int) -> tuple[Any, Any, Any]:
     return site.group(ResNetFlags).network.parts(shape, classes)
+
+
+def _cnn(site: Site, shape: tuple[int, ...], classes: int) -> tuple[Any, Any, Any]:
+    return site.group(ConvNetFlags).network.parts(shape, classes)
 
 
 def own_split(name: str, cls: type[Any]) -> Choice:
@@ -102,5 +121,6 @@ def _check_module(what: str, module: Any) -> None:
 
 PROBLEMS = {
     "split_resnet": Choice({"data": ClientSamples, "problem": ResNetFlags}, _split(_resnet), {"Split": {}}, gpu=True),
+    "split_cnn": Choice({"data": ClientSamples, "problem": ConvNetFlags}, _split(_cnn), {"Split": {}}, gpu=True),
     "split_gpt2": Choice({"data": Texts, "problem": GPT2}, split_gpt2.build, {"Split": {}}, gpu=True),
 }

@@ -86,7 +86,7 @@ def _caps(site: Site) -> Setting[Caps]:
 
 
 SOFTMAX = on_samples(Softmax)
-FEATURES = Choice({**SOFTMAX.groups, "features": Filters}, _features, SOFTMAX.roles)
+FEATURES = Choice({**SOFTMAX.groups, "features": Filters}, _features, SOFTMAX.roles, SOFTMAX.gpu)
 TOY = Choice({"problem": Toy}, _toy, roles_of(Quadratic))
 CORNER = alike(Corners, Corner)
 CAPS = Choice({"problem": Caps}, _caps, roles_of(Caps))

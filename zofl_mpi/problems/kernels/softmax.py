@@ -1,7 +1,7 @@
 """Algorithm 2 of [A] for softmax regression: k models on the same mini-batches.
 
-A kernel is a function (x, d, minibatches, radius, shift) that moves the displacements d = y - x in place; so a further
-one (a GPU's, say) is one more entry in KERNELS. Models are (k, C, p): all rows together are the matrix of ONE wide
+A kernel is a function (x, d, minibatches, radius, shift) that moves the displacements d = y - x in place; torch's takes
+those of many clients at once (`softmax_torch`). Models are (k, C, p): all rows together are the matrix of ONE wide
 product with a batch (B, p), so that a batch is read once for all k models. The state is d and not y since the proximal
 term then only shrinks it, d <- (1 - gamma mu) d - gamma grad CE(x + d): one pass fewer, and y = x exactly where d = 0.
 """
@@ -34,7 +34,7 @@ class Minibatches:
     """The mini-batches of H steps, and how far each step goes.
 
     Attributes:
-        data: whose `inputs` may be a map of a file; `rows` (H, B) are their rows in it, `labels` (H, B) their labels.
+        data: whose `inputs` may be a map of a file; `rows` (H, B) are their rows in it.
         pull: (H,) stepsize / B, the factor of the summed cross-entropy gradient.
         keep: (H,) 1 - stepsize * mu, what the proximal term leaves of y - x.
         push: (H,) the factor of `shift`, which is added to every gradient.
@@ -45,7 +45,6 @@ class Minibatches:
 
     data: Dataset
     rows: NDArray[np.int64]
-    labels: NDArray[np.int64]
     pull: NDArray[np.float64]
     keep: NDArray[np.float64]
     push: NDArray[np.float64]
@@ -57,6 +56,10 @@ class Minibatches:
     def size(self) -> int:
         """B, samples of a mini-batch."""
         return int(self.rows.shape[1])
+
+    def labels(self) -> NDArray[np.int64]:
+        """(H, B) of the samples."""
+        return self.data.labels[self.rows].astype(np.int64)
 
     def blocks(self) -> Iterator[tuple[int, Array]]:
         """Yields the first step's number and the inputs (S, B, p) of S steps; the next block reuses their memory."""
@@ -126,8 +129,8 @@ class _Workspace:
         self.logit_parts = [(part, self.residual[:, part]) for part in samples]
         self.gradient_parts = [(part, self.gradient_out[:, part]) for part in features]
         self.combine = np.multiply if B == 1 else np.matmul  # BLAS takes 16 us for an outer product, a broadcast 2 us
-        true_rows = np.arange(k)[:, None] * C + minibatches.labels[:, None, :]
-        self.true = (true_rows * B + np.arange(B)).reshape(len(minibatches.labels), k * B)  # places in `flat`
+        true_rows = np.arange(k)[:, None] * C + minibatches.labels()[:, None, :]
+        self.true = (true_rows * B + np.arange(B)).reshape(len(minibatches.rows), k * B)  # places in `flat`
 
     def gradient(self, y: Array, batch: Array, t: int, pull: float) -> Array:
         """(k C, p) pull * sum of the batch's gradients of the cross-entropy at the rows of y."""
@@ -167,7 +170,7 @@ def solve_numba(x: Array, d: Array, minibatches: Minibatches, radius: float, shi
         scale, offset = (np.broadcast_to(np.asarray(a, d.dtype), p).copy() for a in (data.scale, data.shift))
     against = np.empty((0, *d.shape[1:]), d.dtype) if shift is None else shift
     inputs = np.asarray(data.inputs)
-    rows, labels = minibatches.rows, minibatches.labels
+    rows, labels = minibatches.rows, minibatches.labels()
     advance(x, d, x + d, inputs, rows, scale, offset, labels, pull, keep, push, against, radius)
 
 
@@ -186,8 +189,12 @@ LOADING = 10
 """Processes that are taken to share a run's clients: one for each client up to so many."""
 
 
+NAMES = (*KERNELS, "torch")
+"""What --kernel may name; torch computes wherever --device says (`softmax_torch`)."""
+
+
 def choose(kernel: str, batch: int, n: int, models: int = 2) -> str:
-    """The name in KERNELS that runs: `kernel` itself; for "auto" the faster one at this size, numpy without numba.
+    """The name in NAMES that runs on a CPU: `kernel` itself; for "auto" the faster one at this size.
 
     It depends on the size, never on a measurement while it runs: the kernel decides bits.
 

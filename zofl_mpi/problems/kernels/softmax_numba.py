@@ -1,4 +1,4 @@
-"""The compiled loop of softmax regression's local steps; imported when it is chosen, the only file to import numba."""
+"""The compiled loop of softmax regression's local steps; imported when it is chosen; this and lanes.py import numba."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 import numba  # type: ignore[import-untyped, unused-ignore]
 import numpy as np
-from llvmlite import ir  # type: ignore[import-untyped, unused-ignore]
-from numba.extending import intrinsic, models, register_model  # type: ignore[import-untyped, unused-ignore]
 from numpy.typing import NDArray
+
+from zofl_mpi.problems.kernels.lanes import WIDTH, fused, load, minus, plus, soon, spread, store, times
 
 Array = NDArray[Any]
 
-WIDTH = 16  # numbers of a vector: one register of AVX-512, two of AVX2
+VECTORS = "d83ac1b1"  # the checksum of lanes.py, see there
 CACHE_LINE = 64  # bytes; a vector of AVX-512 that begins elsewhere is fetched in two
 PIECE = 32  # samples fetched at once: 784 inputs each are 100 KB of float32, inside a second-level cache
 
@@ -43,110 +43,6 @@ def inlined(function: Callable[..., Any]) -> Any:
     return numba.njit(inline="always", **OPTIONS)(function)
 
 
-# Vectors, for the loop that was slowest: numba by itself takes those of AVX2 at most. What is written with them is
-# computed in the order that is written. They stand in this file since the compiled function on the disk is made anew
-# where this file has changed, whatever happens to others.
-
-
-class Lanes(numba.types.Type):  # type: ignore[misc, unused-ignore]
-    """The type of WIDTH numbers of one dtype."""
-
-    def __init__(self, dtype: Any) -> None:
-        super().__init__(f"lanes({dtype})")
-        self.dtype = dtype
-
-
-@register_model(Lanes)
-class LanesModel(models.PrimitiveModel):  # type: ignore[misc, unused-ignore]
-    """One vector in LLVM."""
-
-    def __init__(self, manager: Any, lanes: Any) -> None:
-        number = manager.lookup(lanes.dtype).get_value_type()
-        super().__init__(manager, lanes, ir.VectorType(number, WIDTH))  # type: ignore[no-untyped-call, unused-ignore]
-
-
-def place(context: Any, builder: Any, array: Any, value: Any, at: Any) -> Any:
-    """Where WIDTH values of a flat array lie, from position `at`, as one vector."""
-    vector = context.get_value_type(Lanes(array.dtype))
-    return builder.bitcast(
-        builder.gep(context.make_array(array)(context, builder, value).data, [at]), vector.as_pointer()
-    )
-
-
-def operation(typed: Callable[..., Any]) -> Any:
-    """Makes a function of compiled code: `typed` tells its types and writes its instructions."""
-    return intrinsic(typed)
-
-
-@operation
-def load(typing: Any, array: Any, at: Any) -> Any:
-    """array[at : at + WIDTH] of a flat array, unchecked."""
-
-    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.load(place(context, builder, array, *args), align=array.dtype.bitwidth // 8)
-
-    return Lanes(array.dtype)(array, numba.types.intp), code
-
-
-@operation
-def store(typing: Any, array: Any, at: Any, lanes: Any) -> Any:
-    """array[at : at + WIDTH] = lanes, unchecked."""
-
-    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        builder.store(args[2], place(context, builder, array, *args[:2]), align=array.dtype.bitwidth // 8)
-        return context.get_dummy_value()
-
-    return numba.types.none(array, numba.types.intp, lanes), code
-
-
-@operation
-def spread(typing: Any, value: Any) -> Any:
-    """A number in all lanes."""
-
-    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        vector = context.get_value_type(Lanes(value))
-        one = builder.insert_element(vector(ir.Undefined), args[0], ir.IntType(32)(0))
-        return builder.shuffle_vector(one, vector(ir.Undefined), ir.VectorType(ir.IntType(32), WIDTH)(None))
-
-    return Lanes(value)(value), code
-
-
-def arithmetic(formula: Callable[..., Any]) -> Callable[..., Any]:
-    """What makes an operation's code of a formula (builder, *values).
-
-    Its instructions must have a flag, or they would be given those of OPTIONS and be reordered.
-    """
-    return lambda context, builder, signature, args: formula(builder, *args)
-
-
-@operation
-def times(typing: Any, one: Any, other: Any) -> Any:
-    """one * other, rounded."""
-    return one(one, other), arithmetic(lambda builder, a, b: builder.fmul(a, b, flags=("nsz",)))
-
-
-@operation
-def plus(typing: Any, one: Any, other: Any) -> Any:
-    """one + other, rounded."""
-    return one(one, other), arithmetic(lambda builder, a, b: builder.fadd(a, b, flags=("nsz",)))
-
-
-@operation
-def minus(typing: Any, one: Any, other: Any) -> Any:
-    """one - other, rounded."""
-    return one(one, other), arithmetic(lambda builder, a, b: builder.fsub(a, b, flags=("nsz",)))
-
-
-@operation
-def fused(typing: Any, total: Any, one: Any, other: Any) -> Any:
-    """total + one * other, in one instruction where there is one."""
-
-    def formula(builder: Any, total: Any, a: Any, b: Any) -> Any:
-        return builder.fadd(total, builder.fmul(a, b, flags=("contract",)), flags=("contract",))
-
-    return total(total, one, other), arithmetic(formula)
-
-
 @inlined
 def confine(d: Array, radius: float) -> None:
     """Shrinks each model's d (C, p) of (k, C, p) to norm `radius` if it is longer; the norm is summed in float64."""
@@ -169,6 +65,14 @@ def gather(ready: Array, inputs: Array, rows: Array, scale: Array, offset: Array
         if scale.shape[0] > 0:
             for j in range(source.shape[0]):
                 target[j] = target[j] * scale[j] + offset[j]
+
+
+@inlined
+def fetch(inputs: Array, rows: Array) -> None:
+    """Asks for the inputs that the next samples need, at `rows` (b,): they lie anywhere in memory."""
+    for b in range(rows.shape[0]):
+        for j in range(0, inputs.shape[1], CACHE_LINE // inputs.itemsize):
+            soon(inputs[rows[b]], j)
 
 
 @inlined
@@ -315,16 +219,14 @@ def residuals(g: Array, row: Array, labels: Array, C: int, pull: float) -> None:
     """
     B = len(labels)
     for low in range(0, g.shape[0], C):
-        for b in range(B):
-            row[b] = g[low, b]
+        row[:B] = g[low, :B]
         for c in range(low + 1, low + C):
             for b in range(B):
                 row[b] = max(row[b], g[c, b])
         for c in range(low, low + C):
             for b in range(B):
                 g[c, b] = np.exp(g[c, b] - row[b])
-        for b in range(B):
-            row[b] = 0
+        row[:B] = 0
         for c in range(low, low + C):
             for b in range(B):
                 row[b] += g[c, b]
@@ -384,6 +286,8 @@ def advance(
         for low in range(0, B, piece):
             part = rows[t, low : low + piece]
             batch = ready[: len(part)]
+            further = rows[t, low + piece : low + 2 * piece]
+            fetch(inputs, further if len(further) else rows[min(t + 1, rows.shape[0] - 1), :piece])
             gather(batch, inputs, part, scale, offset)
             scores(point, batch, g)
             residuals(g, row, labels[t, low : low + piece], C, pull[t])

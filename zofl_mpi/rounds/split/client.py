@@ -6,7 +6,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, cast, final
+from typing import TYPE_CHECKING, Any, Literal, cast, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
+Draw = Literal["device", "host"]
+"""Where directions are drawn."""
 HeadGradient = Callable[[Any, Any], tuple[Any, Any]]
 _warned: list[bool] = []
 
@@ -47,7 +49,7 @@ class LocalSteps:
         self.problem = training.problem
         self.theta, self.buffers = (self.problem.placed(t).clone() for t in (message.theta, message.buffers))
         self.scratch = self.buffers.clone()
-        self.base = self.theta.clone()
+        self.point = torch.empty_like(self.theta)
         self.part = training.trainable(head)
         self.moments = training.moments(client, message)
         self.exact = exact or slice(self.part.stop, self.part.stop)
@@ -140,18 +142,18 @@ class LocalSteps:
             return slope_of(smashed, parameters, slope)
 
     def perturbed(self, x: Tensor, labels: Tensor, u: Tensor, mu: float) -> Tensor:
-        """() the local loss at theta_l + mu u; restores the model to the bit."""
+        """() the local loss at theta_l + mu u, a point that has memory of its own: the model stays as it is."""
         import torch
 
         buffers = self.buffers
         if self.training.batchnorm == "batch":
             buffers = self.scratch.copy_(self.buffers)
-        self.base.copy_(self.theta)
-        self.theta[self.part].add_(u, alpha=mu)
-        with torch.no_grad(), self.at(buffers):
-            loss = self.problem.local_loss(self.problem.smash(x), labels)
-        self.theta.copy_(self.base)
-        return loss
+        if len(u) == len(self.theta):
+            torch.add(self.theta, u, alpha=mu, out=self.point)
+        else:
+            self.point.copy_(self.theta)[self.part].add_(u, alpha=mu)
+        with torch.no_grad(), self.problem.local.at(self.point, buffers, self.training.running):
+            return self.problem.local_loss(self.problem.smash(x), labels)
 
     def derivative(self, x: Tensor, labels: Tensor, u: Tensor) -> Tensor:
         """() the derivative of the local loss along u, without a graph; statistics stay as in `perturbed`."""
@@ -193,17 +195,15 @@ class LocalSteps:
         self.loss, self.count = self.loss + loss.detach(), self.count + 1
         return smashed.detach(), g[self.part]
 
-    def directions(self, count: int, q: int, distribution: str) -> Iterator[Tensor]:
-        """u_1, ..., u_count (d,) of step q, drawn where the model is, by a generator of that device."""
+    def directions(self, count: int, q: int, distribution: str, draw: Draw = "device") -> Iterator[Tensor]:
+        """u_1, ..., u_count (d,) of step q, where the model is; see `drawn`."""
         seed = self.training.setting.streams(Purpose.DIRECTION, r=self.r, i=self.client.i, t=q)
-        return drawn(seed, self.theta[self.part], count, distribution)
+        return drawn(seed, self.theta[self.part], count, distribution, draw)
 
-    def signs(self, q: int) -> torch.Generator:
-        """Draws the signs of step q, where the model is; see `problems.signs`."""
-        import torch
-
+    def signs(self, q: int, draw: Draw = "device") -> torch.Generator:
+        """Draws the signs of step q, where the model is or on the host; see `problems.signs`."""
         seed = self.training.setting.streams(Purpose.SIGNS, r=self.r, i=self.client.i, t=q)
-        return seed_torch(torch.Generator(self.theta.device), seed)
+        return generator_of(seed, self.theta, draw)
 
     def compare(self, plus: Tensor, other: Tensor) -> None:
         """Counts the pairs of losses that differ by too little to mean anything in their precision.
@@ -254,20 +254,32 @@ class LocalSteps:
         return Trained(float(self.loss) / self.count if self.count else math.nan)
 
 
-def drawn(seed: np.random.Generator, like: Tensor, count: int, distribution: str) -> Iterator[Tensor]:
-    """Yields `count` directions u (d,) of the dtype of `like` (d,), drawn by a generator of its device.
+def drawn(
+    seed: np.random.Generator, like: Tensor, count: int, distribution: str, draw: Draw = "device"
+) -> Iterator[Tensor]:
+    """Yields `count` directions u (d,) of the dtype of `like` (d,), on its device.
 
     Args:
-        seed: the whole state of that generator follows from it.
+        seed: the whole state of the generator that draws them follows from it.
         distribution: see `HERON`.
+        draw: by a generator of that device, or of the host. From the host they come through pinned memory, which torch
+            hands out again; nobody waits: while a GPU takes one step, the host draws for the next.
     """
     import torch
 
-    generator = seed_torch(torch.Generator(like.device), seed)
-    d = like.numel()
+    generator = generator_of(seed, like, draw)
+    d, place = like.numel(), generator.device
+    pinned = place != like.device
     for _ in range(count):
-        u = torch.randn(d, generator=generator, device=like.device, dtype=like.dtype)
+        u = torch.randn(d, generator=generator, device=place, dtype=like.dtype, pin_memory=pinned)
         if distribution != "gaussian":
             norm = torch.linalg.vector_norm(u, dtype=torch.float64)
             u.mul_((math.sqrt(d) if distribution == "sqrt_d_sphere" else 1.0) / norm)
-        yield u
+        yield u.to(like.device, non_blocking=True)
+
+
+def generator_of(seed: np.random.Generator, like: Tensor, draw: Draw) -> torch.Generator:
+    """torch's generator of the device of `like`, or of the host."""
+    import torch
+
+    return seed_torch(torch.Generator(like.device if draw == "device" else "cpu"), seed)

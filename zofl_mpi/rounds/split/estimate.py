@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast, final
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from zofl_mpi.errors import demand
 from zofl_mpi.numerics import zo
-from zofl_mpi.rounds.split.client import LocalSteps, drawn
+from zofl_mpi.rounds.split.client import Draw, LocalSteps, drawn
 
 if TYPE_CHECKING:
     import torch
@@ -33,6 +33,7 @@ class Estimate:
         central: both sides of the point, else one side and the point itself.
         tangent: the derivative along a direction in the place of differences, by forward-mode differentiation; mu has
             no meaning then.
+        draw: where the directions are drawn; see `methods.heron.HERON`.
     """
 
     mu: float
@@ -40,15 +41,20 @@ class Estimate:
     distribution: str
     central: bool
     tangent: bool = False
+    draw: Draw = "device"
 
     @classmethod
-    def named(cls, mu: float, n_p: int, distribution: str, estimate: str) -> Estimate:
+    def named(cls, mu: float, n_p: int, distribution: str, estimate: str, draw: Draw = "device") -> Estimate:
         """From the flag --estimate."""
-        return cls(mu, n_p, distribution, estimate == "central", estimate == "jvp")
+        return cls(mu, n_p, distribution, estimate == "central", estimate == "jvp", draw)
 
     def __post_init__(self) -> None:
         demand(0 < self.mu < math.inf, "mu", self.mu, "a smoothing radius above 0")
         demand(self.n_p >= 1, "n_p", self.n_p, "a whole number of directions, at least 1")
+
+    def directions(self, local: LocalSteps, q: int) -> Iterator[Tensor]:
+        """u_1, ..., u_{n_p} (d,) of a client's step q."""
+        return local.directions(self.n_p, q, self.distribution, self.draw)
 
     def of(
         self, local: LocalSteps, directions: Iterable[Tensor], x: Tensor, labels: Tensor, base: Tensor | None
@@ -141,6 +147,7 @@ class Estimate:
         """
         for q, row in enumerate(differences.tolist()):
             g = moving.new_zeros(moving.shape)
-            for u, difference in zip(drawn(seed(q), moving, self.n_p, self.distribution), row, strict=True):
+            us = drawn(seed(q), moving, self.n_p, self.distribution, self.draw)
+            for u, difference in zip(us, row, strict=True):
                 g += self.term(difference, u)
             step(q, g)

@@ -83,9 +83,10 @@ class Perturbed:
         if estimate.one_sided and smashed is not None:
             base = local.problem.local_loss(smashed, slope) if self.layers is None else local.each(smashed, slope)
         del smashed
-        directions = local.directions(estimate.n_p, self.q, estimate.distribution)
+        directions = estimate.directions(local, self.q)
         if self.layers is not None:
-            return estimate.of_each(local, directions, self.layers, local.signs(self.q), self.x, slope, base)
+            signs = local.signs(self.q, estimate.draw)
+            return estimate.of_each(local, directions, self.layers, signs, self.x, slope, base)
         g, found = estimate.of(local, directions, self.x, slope, base)
         self.differences += found
         return g

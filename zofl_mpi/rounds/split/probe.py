@@ -70,12 +70,14 @@ def compare(
         found[exact] = g[exact]
     if estimate is not None:
         smashed, base = local.forward(x, labels)
-        directions = local.directions(estimate.n_p, q, estimate.distribution)
+        directions = estimate.directions(local, q)
         if layers is None:
             found[local.part] = estimate.of(local, directions, x, labels, base)[0]
         else:
             each = local.each(smashed, labels)
-            found[local.part] = estimate.of_each(local, directions, layers, local.signs(q), x, labels, each)
+            found[local.part] = estimate.of_each(
+                local, directions, layers, local.signs(q, estimate.draw), x, labels, each
+            )
     own = slice(training.trainable(slope is None).start, n)
     size = float(g[own].norm())
     cosine = float(found[own] @ g[own]) / (float(found[own].norm()) * size or math.nan)

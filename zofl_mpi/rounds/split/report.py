@@ -70,12 +70,12 @@ def scored(setting: Setting[Split], client: Client, message: Whole) -> Scored:
 
 def _sums(problem: Split, data: Any, first: int, step: int) -> dict[str, float]:
     """Sums over every step-th sample of `data` from the first on; nothing where it is None."""
-    sums: dict[str, float] = {}
+    sums: dict[str, Any] = {}
     positions = np.arange(first, 0 if data is None else len(data), step)
     for start in range(0, len(positions), BLOCK):
         score = problem.score(*problem.samples(data, positions[start : start + BLOCK]))
         sums = {name: sums.get(name, 0.0) + value for name, value in score.items()}
-    return sums
+    return {name: float(value) for name, value in sums.items()}
 
 
 def report_of(problem: Split, replies: Sequence[Scored]) -> Report:

@@ -11,6 +11,7 @@ from zofl_mpi.numerics.optimisers import copied
 from zofl_mpi.rounds.split.messages import Model, Smashed, State, Trained, Update
 from zofl_mpi.rounds.split.training import Training
 from zofl_mpi.run.clients import Clients, Step
+from zofl_mpi.run.staging import staging
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,7 +61,7 @@ class Server:
         self.problem, self.training = training.problem, training
         self.theta, self.buffers = (self.problem.placed(t).clone() for t in (theta, buffers))
         self.moments = copied(moments)
-        self.before = before
+        self.before, self.staging = before, staging(self.problem.device)
         self.steps, self.label_bytes = 0, 0
         self.losses = self.theta.new_zeros((), dtype=torch.float64)  # where it is computed, as at the clients
 
@@ -98,7 +99,7 @@ class Server:
 
     def step(self, item: Smashed) -> None:
         """Takes a step on an upload."""
-        smashed, labels = self.problem.placed(item.s), self.problem.placed(item.labels)
+        smashed, labels = self._placed(item)
         with self.problem.top.at(self.theta, self.buffers, self.training.running):
             loss = self.problem.server_loss(smashed, labels)
             g = self.problem.top.gradient(loss)
@@ -109,13 +110,18 @@ class Server:
         """Takes a step on an upload; (B, *smashed_shape) the gradient at the smashed samples, taken before the step."""
         import torch
 
-        smashed, labels = self.problem.placed(item.s).requires_grad_(), self.problem.placed(item.labels)
+        smashed, labels = self._placed(item)
+        smashed.requires_grad_()
         with self.problem.top.at(self.theta, self.buffers, self.training.running) as parameters:
             loss = self.problem.server_loss(smashed, labels)
             slope, *parts = torch.autograd.grad(loss, [smashed, *parameters], materialize_grads=True)
         self._move(torch.cat([part.reshape(-1) for part in parts]))
         self._count(loss.detach(), item)
         return slope
+
+    def _placed(self, item: Smashed) -> tuple[Tensor, Tensor]:
+        """What it computes with; it is on its way to the GPU while that is still busy with the upload before."""
+        return self.problem.placed(self.staging.bring(item.s)), self.problem.placed(item.labels)
 
     def _move(self, g: Tensor) -> None:
         if self.training.server_state == "per_batch_reset":
@@ -138,6 +144,7 @@ class Server:
         Raises:
             UserError: something is not finite.
         """
+        self.staging.rest()
         if not (bool(self.theta.isfinite().all()) and bool(mean.theta.isfinite().all())):
             raise UserError("the model is not finite after the round; smaller --lr-client or --lr-server may help")
         return State(

@@ -10,15 +10,18 @@ from typing import Any, final
 import numpy as np
 
 from zofl_mpi.run import mean, messages
+from zofl_mpi.run.abreast import abreast, width
 from zofl_mpi.run.clients import Client, Step, failure, step_of
 from zofl_mpi.run.desk import STEPS, in_turn, received
 from zofl_mpi.run.ledger import SERVER, Clock
+from zofl_mpi.run.mpi.aware import direct
 from zofl_mpi.run.mpi.communicator import Connected, RanksLost
 from zofl_mpi.run.mpi.server import account_of
 from zofl_mpi.run.mpi.survival import Changes, Survival, connected
 from zofl_mpi.run.mpi.waves import FAILED, REPLY, UPLOAD, Outbox, parcels
 from zofl_mpi.run.mpi.wire import Question
 from zofl_mpi.run.setting import Loads
+from zofl_mpi.run.staging import staging_of
 from zofl_mpi.run.watch import Watch
 
 
@@ -45,8 +48,10 @@ class ClientRank:
         every: Sequence[Any] = (),
         loads: Loads | None = None,
     ) -> None:
-        self._method = method
-        self._wire = connected(world, watch, loads)
+        self._method, self._abreast = method, width(method)
+        self._staging = staging_of(method)
+        self._staging.direct = direct(self._staging.device)
+        self._wire = connected(world, watch, loads, self._staging)
         self._clients = {i: Client(i, d) for i, d in data.items()}
         self._clock = Clock()
         self._stop, self._watch, self._every = stop, watch, every
@@ -85,7 +90,8 @@ class ClientRank:
             case "keep":
                 self._wire.gather_memories(*self._changes.of(self._clients, question.to))
             case "account":
-                self._wire.gather_tables(account_of(self._clock.take(question.extra), self._stop()))
+                seconds, staging = self._clock.take(question.extra), self._clock.take_staging(question.extra)
+                self._wire.gather_tables(account_of(seconds, staging, self._stop()))
                 if self._survival is not None:
                     self._survival.agree()
                 if self._watch is not None:
@@ -136,7 +142,7 @@ class ClientRank:
 
     def _stream(self, question: Question, inbox: dict[int, Any]) -> None:
         """Computes item after item while the communication thread delivers those before."""
-        outbox, lost = Outbox(), list[Exception]()
+        outbox, lost = Outbox(self._staging), list[Exception]()
 
         def gather() -> None:
             try:
@@ -149,7 +155,8 @@ class ClientRank:
 
         thread = threading.Thread(target=gather, daemon=True)
         thread.start()
-        for item in in_turn(self._step(question.step), self._clients, inbox, self._clock, question.step):
+        step = self._step(question.step)
+        for item in in_turn(step, self._clients, inbox, self._clock, question.step, self._abreast):
             with self._clock.time(question.step, "comm"):
                 prepared = messages.prepare(item.failed or item.content)
             with self._clock.time(question.step, "wait"):
@@ -161,6 +168,7 @@ class ClientRank:
         outbox.finish()
         with self._clock.time(question.step, "wait"):  # for the other ranks' items: waves are common to all
             thread.join()
+        self._clock.staging[question.step] += self._staging.taken()
         if lost:
             raise lost[0]
 
@@ -170,10 +178,11 @@ class ClientRank:
         Where the replies have no mean it is the server that says so.
         """
         own = mean.Contribution()
+        step = abreast(self._step(question.step), self._clients, inbox, sorted(inbox), self._abreast)
         for i, message in sorted(inbox.items()):
             try:
                 with self._clock.time(question.step, "compute"):
-                    reply = self._step(question.step)(self._clients[i], message)
+                    reply = step(self._clients[i], message)
                 own.add(i, reply, question.extra[i], i == question.to[0])
             except BaseException as exc:  # SystemExit too: the server must hear of it
                 own.failed.append((i, self._wire.rank, failure(0, exc)))

@@ -15,13 +15,15 @@ from zofl_mpi.run import mean, messages
 from zofl_mpi.run.clients import ClientError, Step, name_of
 from zofl_mpi.run.desk import STEPS, Memory, Questions, participants, refuse_stream
 from zofl_mpi.run.device import peak_bytes
-from zofl_mpi.run.ledger import SERVER, Row
+from zofl_mpi.run.ledger import SERVER, Row, Seconds
 from zofl_mpi.run.messages import Bytes
+from zofl_mpi.run.mpi.aware import direct
 from zofl_mpi.run.mpi.communicator import Connected, RanksLost
 from zofl_mpi.run.mpi.survival import Survival, connected
 from zofl_mpi.run.mpi.waves import EMPTY, FAILED, REPLY, SILENT, Sent, parcels
 from zofl_mpi.run.mpi.wire import Arrived, Question
 from zofl_mpi.run.setting import Loads
+from zofl_mpi.run.staging import staging_of
 from zofl_mpi.run.watch import Watch
 
 T = TypeVar("T")
@@ -51,7 +53,9 @@ class MPIClients:
         self.ledger = self._questions.ledger
         self._survival: Survival | None = world.survival
         self.survives, self._watch = self._survival is not None, watch
-        self._wire = connected(world, watch, loads)
+        self._staging = staging_of(method)
+        self._staging.direct = direct(self._staging.device)
+        self._wire = connected(world, watch, loads, self._staging)
         self._touched: set[int] = set()
         self._kept: dict[int, Bytes] = {}
 
@@ -66,7 +70,7 @@ class MPIClients:
 
     def ask_each(self, step: Step, each: Mapping[int, Any], *, counted: bool = True) -> Iterator[tuple[int, Any]]:
         to = self._participants(each)
-        packed = {i: block[:used] for i in to for block, used in [messages.pack(each[i])]}
+        packed = {i: self._staging.packed(messages.prepare(each[i])) for i in to}
         name = self._questions.open(step)
         with self._questions.clock.time(name, "comm"):
             self._wire.bcast_question(Question("each", name, to, [packed[i].size for i in to]))
@@ -106,7 +110,8 @@ class MPIClients:
     def account(self) -> tuple[Row, bool]:
         self._questions.check_closed("the round")
         changed = self._changed()
-        own = account_of(self._questions.seconds(), self._questions.stop())
+        staging = self._questions.clock.take_staging(self.ledger.steps)
+        own = account_of(self._questions.seconds(), staging, self._questions.stop())
         with self._questions.clock.time(SERVER, "wait"):  # counts for the next round
             self._wire.bcast_question(Question("account", extra=self.ledger.steps))
             tables = self._wire.gather_tables(own)
@@ -117,7 +122,8 @@ class MPIClients:
             tables, left = np.zeros((self._ranks, *own.shape)), tables
             tables[self._survival.alive] = left
         seconds, peaks, stop = tables[:, :-1, :3], tables[:, :-1, 3], bool(tables[:, -1].any())
-        return self._questions.row(seconds.transpose(1, 0, 2), peaks.T.astype(np.int64)), stop
+        row = self._questions.row(seconds.transpose(1, 0, 2), peaks.T.astype(np.int64), tables[:, :-1, 4].T)
+        return row, stop
 
     def steadily(self, work: Callable[[], T]) -> T:
         while True:
@@ -238,7 +244,7 @@ class MPIClients:
             arrived.reverse()
             while arrived:  # the memory of an item is free as soon as the method lets go of it
                 i, rank, kind, piece = arrived.pop()
-                with self._questions.clock.time(name, "comm"):
+                with self._questions.clock.time(name, "comm"), self._staging.beside():
                     item = messages.unpack(piece)
                 if kind == FAILED:
                     thread.join()
@@ -252,13 +258,17 @@ class MPIClients:
             room.release()
         with self._questions.clock.time(name, "comm"):
             thread.join()
+        self._questions.clock.staging[name] += self._staging.taken()
         self._questions.close()
 
 
-def account_of(seconds: np.ndarray[Any, np.dtype[np.float64]], stop: bool) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """One rank's table of a round's account: (steps + 1, 4), seconds and peak bytes by step, then its wish to stop."""
-    table = np.zeros((len(seconds) + 1, 4))
+def account_of(seconds: Seconds, staging: Seconds, stop: bool) -> Seconds:
+    """One rank's table of a round's account, (steps + 1, 5): by step seconds, peak bytes and seconds of staging; then
+    its wish to stop.
+    """
+    table = np.zeros((len(seconds) + 1, 5))
     table[:-1, :3] = seconds
     table[:-1, 3] = peak_bytes()
+    table[:-1, 4] = staging
     table[-1] = stop
     return table

@@ -34,6 +34,7 @@ from zofl_mpi.run.desk import Memory
 from zofl_mpi.run.mpi.communicator import Communicator, Connected, Mortal, RanksLost
 from zofl_mpi.run.mpi.wire import Wire
 from zofl_mpi.run.setting import Loads
+from zofl_mpi.run.staging import Staging
 from zofl_mpi.run.watch import Watch
 from zofl_mpi.run.world import Ended
 
@@ -231,10 +232,10 @@ def _exit(status: int) -> NoReturn:
     os._exit(status)
 
 
-def connected(world: Connected, watch: Watch | None, loads: Loads | None) -> Wire:
+def connected(world: Connected, watch: Watch | None, loads: Loads | None, staging: Staging) -> Wire:
     """The wire of a rank that has its clients still to ask or to answer for."""
     comm = world.comm if world.survival is None else world.survival.guarded()
-    return Wire(comm, None if watch is None else reporting(watch, comm.rank), loads)
+    return Wire(comm, None if watch is None else reporting(watch, comm.rank), loads, staging)
 
 
 def reporting(watch: Watch, rank: int) -> Callable[[Communicator], None]:

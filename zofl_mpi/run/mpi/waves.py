@@ -9,13 +9,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from zofl_mpi.run import messages
 from zofl_mpi.run.messages import Bytes, Prepared
 from zofl_mpi.run.mpi.homes import Homes
+from zofl_mpi.run.staging import Fetch, Staging
 
 UPLOAD, REPLY, FAILED = range(3)
 """What an item is; the last two end their client's stream."""
@@ -39,7 +41,8 @@ class Sent(NamedTuple):
     """Bit j: item j is its client's last."""
     failed: int = 0
     """1 if the last of the items tells a failure."""
-    block: Bytes = EMPTY
+    block: Any = EMPTY
+    """An array; a tensor where MPI reads a GPU's memory."""
 
     @property
     def header(self) -> NDArray[np.int64]:
@@ -118,12 +121,13 @@ class Order:
 class Outbox:
     """A rank's items on their way from the main thread, which makes them, to the communication thread.
 
-    It holds two buffers: one being filled and one being sent, each of BOUND bytes or of one larger item.
+    It holds two buffers: one being filled and one being sent, each of BOUND bytes or of one larger item. What is on a
+    GPU is still on its way into a buffer while the main thread goes on; the communication thread waits for it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, staging: Staging | None = None) -> None:
         self._changed = threading.Condition()
-        self._filling, self._spare = Buffer(), Buffer()
+        self._filling, self._spare = (Buffer(staging or Staging()) for _ in range(2))
         self._full = self._finished = self._over = False
         self._first = True
 
@@ -157,6 +161,12 @@ class Outbox:
 
         Its bytes are untouched until the next call.
         """
+        sent = self._taken(wish)
+        if sent.items:
+            self._spare.arrive()
+        return sent
+
+    def _taken(self, wish: int) -> Sent:
         if wish == DUE:
             with self._changed:
                 since, self._first, first = time.perf_counter(), False, self._first
@@ -169,7 +179,7 @@ class Outbox:
                 return self._swap()
         if wish == WELCOME and self._changed.acquire(blocking=False):  # the main thread may be packing a large one
             try:
-                if self._filling.sizes and self._filling.used <= BOUND:
+                if self._filling.sizes and self._filling.used <= BOUND and self._filling.arrived():
                     return self._swap()
             finally:
                 self._changed.release()
@@ -199,12 +209,16 @@ class Buffer:
         used: of all of them.
     """
 
-    def __init__(self) -> None:
-        self._bytes = EMPTY
+    def __init__(self, staging: Staging) -> None:
+        self._bytes, self._staging = EMPTY, staging
+        self._far: Any = None  # the same, of a GPU
+        self._fetched: list[Fetch] = []
         self.clear()
 
     def clear(self) -> None:
         """Forgets the items, keeps the memory."""
+        self._fetched.clear()
+        self._far = None
         self.sizes: list[int] = []
         self.used, self._last, self._failed = 0, 0, 0
 
@@ -213,31 +227,56 @@ class Buffer:
         return not self.sizes or (self.used + size <= BOUND and len(self.sizes) < MOST)
 
     def add(self, kind: int, item: Prepared) -> None:
-        if self._bytes.size < self.used + item.size + 8 * MOST:  # only the first
-            self._bytes = np.empty(max(BOUND, item.size) + 8 * MOST, np.uint8)
-        item.write(self._bytes[self.used : self.used + item.size])
+        if self._staging.direct and item.size > BOUND:  # alone in its buffer
+            self._far = self._staging.block(item.size + 8)
+            own = np.array([item.size], np.int64)
+            self._fetched.append(self._staging.place([*item.parts(), (item.size, own)], self._far))
+        else:
+            self._write(item)
         self._last |= int(kind != UPLOAD) << len(self.sizes)
         self._failed = int(kind == FAILED)
         self.sizes.append(item.size)
         self.used += item.size
 
+    def _write(self, item: Prepared) -> None:
+        if self._bytes.size < self.used + item.size + 8 * MOST:  # only the first
+            self._bytes = self._staging.empty(max(BOUND, item.size) + 8 * MOST)
+        item.write(self._bytes[self.used : self.used + item.size], self._fetch)
+
+    def _fetch(self, tensor: Any, place: Bytes) -> None:
+        self._fetched.append(self._staging.fetch(tensor, place))
+
+    def arrived(self) -> bool:
+        """Whether all that came from a GPU is there."""
+        return all(each.ready() for each in self._fetched)
+
+    def arrive(self) -> None:
+        """Waits until all that comes from a GPU is there."""
+        for each in self._fetched:
+            each.wait()
+        self._fetched.clear()
+
     def closed(self) -> Sent:
         """All of it, to be sent."""
         end = self.used + 8 * len(self.sizes)
+        if self._far is not None:
+            return Sent(1, end, self._last, self._failed, self._far)
         self._bytes[self.used : end].view(np.int64)[...] = self.sizes
         return Sent(len(self.sizes), end, self._last, self._failed, self._bytes[:end])
 
 
-def pieces(block: Bytes, items: int) -> list[Bytes]:
+def pieces(block: Any, items: int) -> list[Any]:
     """The items that a rank sent in `block`: views of a single large one, else copies, so that none keeps the others.
 
     An item that comes before its turn waits at the server, and may not keep a whole wave in memory meanwhile.
     """
     if not items:
         return []
-    ends = np.cumsum(block[block.size - 8 * items :].view(np.int64)).tolist()
+    ends = np.cumsum(messages.on_host(block[len(block) - 8 * items :]).view(np.int64)).tolist()
     found = [block[low:high] for low, high in zip([0, *ends], ends, strict=False)]
-    return found if ends[-1] > BOUND else [piece.copy() for piece in found]
+    if ends[-1] > BOUND:
+        return found
+    return [piece.copy() if isinstance(piece, np.ndarray) else messages.on_host(piece).copy() for piece in found]
 
 
 def parcels(to: Sequence[int], sizes: Mapping[int, int], homes: Homes) -> list[dict[int, list[int]]]:

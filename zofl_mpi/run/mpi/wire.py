@@ -40,6 +40,7 @@ from zofl_mpi.run.mpi.communicator import Communicator, Request, wait
 from zofl_mpi.run.mpi.homes import Homes
 from zofl_mpi.run.mpi.waves import EMPTY, MOST, Order, Sent, pieces
 from zofl_mpi.run.setting import Loads
+from zofl_mpi.run.staging import Staging
 
 LIMIT = 1 << 30
 """Bytes a collective moves at once: counts are 32-bit integers up to MPI 3.1 (Open MPI 5)."""
@@ -93,6 +94,7 @@ class Wire:
     Args:
         meanwhile: what a rank does that waits long.
         loads: of all clients, from which follows where they live.
+        staging: gives the server memory for what arrives, of which a GPU can copy it.
     """
 
     def __init__(
@@ -100,14 +102,16 @@ class Wire:
         comm: Communicator,
         meanwhile: Callable[[Communicator], None] | None = None,
         loads: Loads | None = None,
+        staging: Staging | None = None,
     ) -> None:
         self.comm, self.meanwhile, self._loads = comm, meanwhile, loads
+        self._staging = staging or Staging()
         self.rank, self.ranks = comm.rank, comm.size - 1
         self.homes = Homes(self.ranks, loads)
 
     def over(self, comm: Communicator) -> Wire:
         """The same between other ranks, with other homes."""
-        return Wire(comm, self.meanwhile, self._loads)
+        return Wire(comm, self.meanwhile, self._loads, self._staging)
 
     def bcast_question(self, question: Question | None = None) -> Question:
         """The server's question, on all ranks; client ranks wait for it without burning a core."""
@@ -180,6 +184,7 @@ class Wire:
             take: returns what this rank sends in a wave, given EARLY, WELCOME or DUE; may block.
             deliver: is called after each wave at the server, with the items that it meets, one at least, in order.
         """
+        self._staging.enter()
         order, held = Order(to, self.homes), [deque[Bytes]() for _ in range(self.ranks + 1)]
         while not order.over:
             sent = take(order.wish(self.rank))
@@ -188,17 +193,18 @@ class Wire:
             if headers.min() < 0 or headers[:, 0].max() > MOST:  # garbage, of a rank that is lost
                 raise ValueError(f"no headers: {headers.tolist()}")
             sizes = headers[:, 1].tolist()
-            block = EMPTY if self.rank else np.empty(sum(sizes), np.uint8)
+            block = EMPTY if self.rank else self._staging.block(sum(sizes))
             self._gather(sizes, sent.block, block)
             met = order.meets(headers)
             if self.rank == 0:
                 ends = np.cumsum(sizes).tolist()
-                for rank, size in enumerate(sizes):
-                    held[rank].extend(pieces(block[ends[rank] - size : ends[rank]], int(headers[rank, 0])))
+                with self._staging.beside():
+                    for rank, size in enumerate(sizes):
+                        held[rank].extend(pieces(block[ends[rank] - size : ends[rank]], int(headers[rank, 0])))
                 del block
                 deliver([Arrived(i, rank, kind, held[rank].popleft()) for i, rank, kind in met])
 
-    def _gather(self, sizes: list[int], own: Bytes, block: Bytes) -> None:
+    def _gather(self, sizes: list[int], own: Any, block: Any) -> None:
         for low, counts, offsets, cut in self._pieces(sizes):
             self.comm.Gatherv(own[cut], None if self.rank else [block[low:], (counts, offsets)])
 

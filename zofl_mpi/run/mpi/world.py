@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import threading
 import traceback
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, final
 
 from zofl_mpi.run.mpi.communicator import Communicator, wait
 from zofl_mpi.run.mpi.survival import Survival, end_all, end_stuck
+from zofl_mpi.run.progress import outermost_launcher
 from zofl_mpi.run.watch import ALONE, Watch
 from zofl_mpi.run.world import refuse_singletons
 
@@ -17,6 +21,8 @@ FT = "mpirun --with-ft ulfm"
 """How ranks are started that may survive others."""
 FT_ENABLED = "OMPI_MCA_mpi_ft_enable"
 """Set to 1 by it."""
+LAST = 5
+"""Seconds that a launcher has to end after its ranks, and again after it was told to."""
 
 
 @final
@@ -108,6 +114,8 @@ class MPIWorld:
         if self.faults and text:
             sys.stderr.write(text.rstrip() + "\n")
             end_stuck()
+        with suppress(OSError):
+            end_launcher()
         self.abort(text)
 
     def survive(self, watch: Watch) -> None:
@@ -122,6 +130,21 @@ class MPIWorld:
     def _abort_for_thread(self, args: threading.ExceptHookArgs) -> None:
         trace = "".join(traceback.format_exception(args.exc_type, args.exc_value, args.exc_traceback))
         self.abort(f"zofl_mpi: rank {self.rank} failed in its communication thread:\n{trace}")
+
+
+def end_launcher() -> None:
+    """Starts a process that ends the launcher, if it runs on this host and does not end within some seconds.
+
+    Open MPI's waits for ever for a host that has gone, although all ranks that it could reach have ended.
+    """
+    launcher = outermost_launcher()
+    if launcher is None or "srun" in Path(f"/proc/{launcher}/comm").read_text():  # Slurm ends its own
+        return
+    script = f"(sleep {LAST}; kill -TERM {launcher} && sleep {LAST} && kill -KILL {launcher}) &"
+    nowhere = subprocess.DEVNULL  # an open pipe would keep whoever reads the rank's output
+    subprocess.run(
+        ["/bin/sh", "-c", script], stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True, check=False
+    )
 
 
 def _missing(library: str, comm: Any) -> str:

@@ -147,6 +147,7 @@ class Recorder:
         seconds_wait: ArrayLike = 0.0,
         seconds_comm: ArrayLike = 0.0,
         peak_bytes: ArrayLike = 0,
+        seconds_staging: ArrayLike = 0.0,
     ) -> None:
         """Appends a round, on its way to the disk when this returns: the death of the process cannot take it back.
 
@@ -154,13 +155,18 @@ class Recorder:
             row: name -> number for /rounds; a name may come later than others (NaN before).
             steps: names of the steps of this round, the first axis of what follows; a name may come later (0 before).
             bytes_down, bytes_up, messages: (steps, m).
-            seconds_compute, seconds_wait, seconds_comm, peak_bytes: (steps, ranks).
+            seconds_compute, seconds_wait, seconds_comm, peak_bytes, seconds_staging: (steps, ranks).
 
         Raises:
             WriteError: the file cannot be written; the earlier rounds are safe in it.
         """
         clients = {"bytes_down": bytes_down, "bytes_up": bytes_up, "messages": messages}
-        seconds = {"seconds_compute": seconds_compute, "seconds_wait": seconds_wait, "seconds_comm": seconds_comm}
+        seconds = {
+            "seconds_compute": seconds_compute,
+            "seconds_wait": seconds_wait,
+            "seconds_comm": seconds_comm,
+            "seconds_staging": seconds_staging,
+        }
         with self._writing():
             self._name_steps(steps)
             for name in row:

@@ -35,7 +35,8 @@ class Run:
         config: the resolved configuration.
         rounds: name -> (R,) float64, NaN in rounds without that number.
         clients: bytes_down, bytes_up, messages -> (R, steps, m) int64; see `first_clients`.
-        ranks: seconds_compute, seconds_wait, seconds_comm (float64, s), peak_bytes (int64) -> (R, steps, ranks).
+        ranks: seconds_compute, seconds_wait, seconds_comm, seconds_staging (float64, s), peak_bytes (int64)
+            -> (R, steps, ranks).
         steps: names of the steps.
         counts: (m, classes) realised label counts, or None; see `first_clients`.
         final: field -> value of the last state; empty unless the run is done.

@@ -13,7 +13,13 @@ from zofl_mpi.run.records.hdf5 import set_attributes
 
 Array = NDArray[Any]
 CLIENTS = {"bytes_down": "bytes", "bytes_up": "bytes", "messages": "1"}
-RANKS = {"seconds_compute": "s", "seconds_wait": "s", "seconds_comm": "s", "peak_bytes": "bytes"}
+RANKS = {
+    "seconds_compute": "s",
+    "seconds_wait": "s",
+    "seconds_comm": "s",
+    "seconds_staging": "s",
+    "peak_bytes": "bytes",
+}
 PLACES = "ranks/table"
 CHUNK_BYTES = 131_072
 LISTED = 1000
@@ -126,6 +132,11 @@ def truncate(file: Any, rounds: int, ranks: int) -> None:
         for _, data in by_round(file, group):
             data.resize(rounds, axis=0)
     file["rounds"].attrs.modify("done", rounds)
+    for name, unit in RANKS.items():
+        if name not in file["ranks"]:  # of a version before there was this one
+            like = file["ranks/seconds_comm"]
+            added = growing(file, f"ranks/{name}", like.shape, np.float64, like.chunks[0], 0)
+            set_attributes(added.attrs, {"unit": unit})
     for _, data in by_round(file, "ranks"):
         data.resize(max(ranks, data.shape[2]), axis=2)
     if "final" in file:

@@ -1,0 +1,302 @@
+"""Where forward-only clients pay: the share of the gap between a frozen and a first-order client that each closes.
+
+python analysis/c_pays.py [--grid jobs/c_pays.toml] [--results DIR] [--out NAME] [--partial]
+
+Each method has its best step, chosen by the validation part. The gap is that between a frozen random client and SFLV2
+(first order through the cut), seed by seed: share = (method - frozen) / (SFLV2 - frozen). Prints for each setting that
+table with bytes, multiply-accumulates and memory, all steps that were tried, and what a model's way up costs with
+shared random numbers, computed and not run; writes NAME.txt, NAME.csv, NAME_steps.csv, NAME_uplink.csv, NAME.pdf and
+.png (accuracy against rounds, bytes, work) and NAME_memory.pdf and .png (against memory of a client's step, from
+forward passes only to first order).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from shared import command, edges, files, wording
+from shared.budgets import sent
+from shared.groups import Group, mean_sd, split
+from shared.pays import (
+    FIRST,
+    FROZEN,
+    STEPS,
+    chosen,
+    cosine_rule,
+    costs,
+    name,
+    paired,
+    rule,
+    setting,
+    shares,
+    sizes,
+    spelled,
+    step,
+    validated,
+)
+from shared.pays_figures import budgets, memory
+from shared.reading import read
+from shared.split_costs import label_bytes, local_steps
+
+from zofl_mpi.run import grid
+
+AXES = ("setting", "method", *STEPS)
+NOTE = (
+    "Test accuracy after the last round, mean ± sd over seeds; gain and share of the gap seed by seed, the gap being "
+    "SFLV2 less the frozen client. MiB: down and up of all clients in all rounds, labels too. G MAC: "
+    "multiply-accumulates of all clients' steps, a backward pass as two forward passes. peak: bytes live at once in a "
+    "client's step beyond its model; again: if it computes its blocks again in the backward pass. cosine: of a "
+    "client's step direction with its gradient in theta_c, mean over evaluations; rule: sqrt(P/(P+d+1)). The frozen "
+    "client was run as HERON, whose costs it shows; one that is frozen for good needs one pass and sends no model."
+)
+UPLINK = (
+    "Computed, not run: bytes up of a client's model in a round, beside those of its smashed samples. coefficients: "
+    "first-order clients send K coefficients of their update on random directions of a shared seed (Ferret, "
+    "arXiv:2409.06277), 4 bytes each and 8 for the seed; cosine: of what the server makes of them with the update, "
+    "about sqrt(K/(K+d+1)); of --uplink seeds: of each step's estimate with its gradient."
+)
+
+
+def main(words: list[str] | None = None) -> None:
+    """Print and write the tables, draw the figures; exit status 2 if a result is missing."""
+    flags = command.parser("c_pays", __doc__, ["c_pays.toml"]).parse_args(words)
+    with command.refusals("c_pays"):
+        groups = read("c_pays", flags, AXES, ("setting", "method"))
+        axes = axes_of([grid.read(path, flags.results) for path in flags.grid])
+        best = chosen(groups, axes)
+        places = split([g for g, _ in best], setting)
+        rows = [row(g, ends, places[setting(g)]) for g, ends in best]
+        tried, ways = [tried_row(g, best) for g in groups], [w for found in places.values() for w in uplinks(found)]
+        note = f"{NOTE} {wording.caption([g for g, _ in best], flags=FLAGS)}."
+        text = "\n\n".join([table(rows), gaps(places), again(places), steps_table(tried), edges_told(best)])
+        text += f"\n\n{uplink_table(ways)}\n\n{wording.paragraph(UPLINK)}"
+        files.publish(flags.out, text, note, rows, budgets(places))
+        files.write_csv(flags.out.with_name(flags.out.name + "_steps"), tried)
+        files.write_csv(flags.out.with_name(flags.out.name + "_uplink"), ways)
+        files.keep(memory(places), flags.out.with_name(flags.out.name + "_memory"))
+
+
+FLAGS = {"m": "m", "h": "h", "batch": "batch", "channels": "channels", "mu": "mu", "n_p": "n_p"}
+
+
+def axes_of(studies: Sequence[grid.Grid]) -> dict[str, list[str]]:
+    """The axes of step sizes, and their entries in the order of their size."""
+    found: dict[str, list[str]] = {}
+    for study in studies:
+        for axis in STEPS:
+            entries = study.axes.get(axis, ())
+            found[axis] = list(dict.fromkeys([*found.get(axis, []), *entries]))
+    return {axis: entries for axis, entries in found.items() if entries}
+
+
+def of(groups: Sequence[Group], method: str) -> Group | None:
+    """A setting's group of a method; None where it has no results."""
+    return next((g for g in groups if g.entry("method") == method and g.runs), None)
+
+
+# --- the comparison
+
+
+def row(group: Group, ends: Sequence[str], place: Sequence[Group]) -> dict[str, Any]:
+    """A row of the CSV.
+
+    Args:
+        ends: axes along which the best step is at an edge.
+        place: the best groups of the same setting.
+    """
+    mean, sd = group.accuracy()
+    frozen, first = of(place, FROZEN), of(place, FIRST)
+    gain, share = (math.nan, math.nan), (math.nan, math.nan)
+    if group.runs and frozen and first:
+        own, gap = paired(group, frozen, first)
+        gain, share = mean_sd(own), shares(own, gap)
+    spent = totals(group)
+    return {
+        "setting": setting(group),
+        "method": group.entry("method"),
+        "step": step(group),
+        "at_edge": " ".join(ends),
+        "accuracy_mean_percent": mean,
+        "accuracy_sd_percent": sd,
+        "gain_mean": gain[0],
+        "gain_sd": gain[1],
+        "share_mean_percent": share[0],
+        "share_sd_percent": share[1],
+        "bytes": spent["bytes"],
+        "client_macs": spent["macs"],
+        "client_peak_bytes": costs(group)["peak"],
+        "cosine": cosine(group),
+        "cosine_rule": rule(group),
+        "rounds": group.rounds,
+        "seeds": len(group.runs),
+        "seeds_planned": group.planned,
+    }
+
+
+def totals(group: Group) -> dict[str, float]:
+    """Bytes of all clients in all rounds, and their multiply-accumulates; mean over seeds."""
+    if not group.runs:
+        return {"bytes": math.nan, "macs": math.nan}
+    steps = sum(float(local_steps(run).sum()) for run in group.runs) / len(group.runs)
+    return {"bytes": float((sent(group) + label_bytes(group))[-1]), "macs": steps * costs(group)["macs"]}
+
+
+def cosine(group: Group) -> float:
+    """The mean over evaluations and seeds of `estimate_cosine`; nan where it was not measured."""
+    key = "estimate_cosine"
+    values = [v for run in group.runs if key in run.rounds for v in run.rounds[key] if not math.isnan(v)]
+    return sum(values) / len(values) if values else math.nan
+
+
+HEADER = (
+    "setting",
+    "method",
+    "step",
+    "accuracy (%)",
+    "gain",
+    "share (%)",
+    "MiB",
+    "G MAC",
+    "peak, MiB",
+    "cosine",
+    "rule",
+)
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A row per setting and method."""
+    return wording.aligned(HEADER, [told_of(r) for r in rows], left=3)
+
+
+def told_of(row: Mapping[str, Any]) -> list[str]:
+    """The cells of a row on screen."""
+    some = row["seeds"] != row["seeds_planned"]
+    note = f"({row['seeds']} of {row['seeds_planned']} seeds)" if some else ""
+    pairs = [wording.percent(row[f"{key}_mean{end}"], row[f"{key}_sd{end}"]) for key, end in PAIRS.items()]
+    sizes_ = (row["bytes"] / 2**20, row["client_macs"] / 1e9, row["client_peak_bytes"] / 2**20)
+    angles = ["" if math.isnan(v) else f"{v:.4f}" for v in (row["cosine"], row["cosine_rule"])]
+    mark = edges.MARK if row["at_edge"] else ""
+    accuracy, gain, share = pairs
+    return [
+        row["setting"],
+        spelled(row["method"]),
+        row["step"] + mark,
+        f"{accuracy} {note}".rstrip(),
+        gain,
+        share,
+        *wording.digits(*sizes_),
+        *angles,
+    ]
+
+
+PAIRS = {"accuracy": "_percent", "gain": "", "share": "_percent"}
+
+
+def gaps(places: Mapping[str, Sequence[Group]]) -> str:
+    """What first-order clients are ahead of the frozen one, seed by seed."""
+    lines = []
+    for title, found in places.items():
+        frozen, first, local = (of(found, m) for m in (FROZEN, FIRST, "cse_fsl"))
+        if frozen and first and local:
+            through, own = paired(first, frozen, first)[0], paired(local, frozen, first)[0]
+            lines.append([title, *(", ".join(f"{v:.2f}" for v in values) for values in (through, own))])
+    return wording.aligned(("ahead of the frozen client, points, seed by seed", "SFLV2", "CSE-FSL"), lines)
+
+
+def again(places: Mapping[str, Sequence[Group]]) -> str:
+    """Memory and work of first-order clients that compute their blocks again."""
+    lines = []
+    for title, found in places.items():
+        for group in found:
+            kept = costs(group)
+            if not math.isnan(kept["peak_again"]):
+                peaks = (kept["peak"] / 2**20, kept["peak_again"] / 2**20)
+                work = (kept["macs_counted"] / 1e6, kept["macs_again"] / 1e6)
+                lines.append([title, name(group), *wording.digits(*peaks, *work)])
+    header = ("a first-order client's step", "method", "peak, MiB", "again", "M MAC as computed", "again")
+    return wording.aligned(header, lines, left=2)
+
+
+# --- steps that were tried
+
+
+def tried_row(group: Group, best: Sequence[tuple[Group, Sequence[str]]]) -> dict[str, Any]:
+    """A row of NAME_steps.csv."""
+    first = [validated(run) for run in group.runs[:1]]
+    return {
+        "setting": setting(group),
+        "method": group.entry("method"),
+        "step": step(group),
+        "validation_percent": first[0] if first else math.nan,
+        "best": any(g is group for g, _ in best),
+        "seeds": len(group.runs),
+    }
+
+
+def steps_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A row per setting and method: each step with its accuracy on the validation part, seed 1, the best with *."""
+    lines = []
+    for same in split_rows(rows):
+        words = [f"{r['step']}: {wording.plain(r['validation_percent'])}{' *' * r['best']}" for r in same]
+        lines.append([same[0]["setting"], spelled(same[0]["method"]), "; ".join(words)])
+    return wording.aligned(("setting", "method", "accuracy on the validation part, seed 1, by step"), lines, left=3)
+
+
+def split_rows(rows: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    """The rows of each setting and method, in order."""
+    found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for each in rows:
+        found.setdefault((each["setting"], each["method"]), []).append(each)
+    return list(found.values())
+
+
+def edges_told(best: Sequence[tuple[Group, Sequence[str]]]) -> str:
+    """Which best steps are at an edge."""
+    return edges.told([f"{name(g)} ({step(g)}), {setting(g)}" for g, ends in best if ends])
+
+
+# --- the way up
+
+
+def uplinks(groups: Sequence[Group]) -> Iterator[dict[str, Any]]:
+    """The rows of NAME_uplink.csv of a setting: how a model comes up, computed."""
+    there = of(groups, FIRST)
+    if there is None:
+        return
+    config = there.config
+    client, head, smashed = sizes(config)
+    h, each = int(config["h"]), 4
+    samples = h * int(config["batch"]) * smashed * each
+
+    def line(method: str, way: str, numbers: int, size: int, angle: float) -> dict[str, Any]:
+        where = {"setting": setting(there), "method": method, "uplink": way, "numbers": numbers}
+        return {**where, "bytes": size, "smashed_bytes": samples, "cosine": angle}
+
+    both = client + head
+    yield line("cse_fsl", "dense", both, each * both, 1.0)
+    yield line("sflv2", "dense", client, each * client, 1.0)
+    yield line("heron", "seeds", h, 8 * h, cosine_rule(1, both))
+    yield line("heron-head", "seeds", h + head, 8 * h + each * head, cosine_rule(1, client))
+    yield line("ho_sfl", "seeds", h, 8 * h, cosine_rule(1, client))
+    for method, d in (("cse_fsl", both), ("sflv2", client)):
+        half = math.ceil((d + 1) / 3)  # K of a cosine of 1/2
+        for k in (2 * h - 2, half):
+            yield line(method, "coefficients", k, each * k + 8, cosine_rule(k, d))
+
+
+def uplink_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A row per setting, method and way up."""
+    header = ("setting", "method", "uplink", "numbers", "KiB up", "smashed, KiB", "cosine")
+    return wording.aligned(header, [told_way(r) for r in rows], left=3)
+
+
+def told_way(row: Mapping[str, Any]) -> list[str]:
+    """The cells of a row of `uplink_table` on screen."""
+    numbers = (row["bytes"] / 2**10, row["smashed_bytes"] / 2**10, row["cosine"])
+    return [row["setting"], spelled(row["method"]), row["uplink"], str(row["numbers"]), *wording.digits(*numbers)]
+
+
+if __name__ == "__main__":
+    main()

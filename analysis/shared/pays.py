@@ -1,0 +1,164 @@
+"""Split clients that learn, beside frozen ones: each method at its best step, and the share of the gap it closes."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from shared import edges, wording
+from shared.choosing import means
+from shared.groups import Array, Group, mean_sd, series, split
+from shared.heron import seeds
+from shared.split_costs import SHAPES
+from zofl_mpi.problems.flat import Flat
+from zofl_mpi.problems.split_cnn import ConvNet
+from zofl_mpi.rounds.split.costs import AGAIN, STEP_BYTES, STEP_COUNTED, STEP_MACS
+from zofl_mpi.run import records
+
+VALIDATION = "validation_accuracy"
+STEPS = ("local", "server")
+"""Axes of step sizes, each in the order of their size."""
+FROZEN, FIRST = "heron-frozen", "sflv2"
+"""Between which the gap lies: a client that does not train, and first order through the cut."""
+NAMES = {
+    "heron-frozen": "frozen client",
+    "heron": "HERON",
+    "heron-p8": "HERON, 8 directions",
+    "heron-head": "HERON, exact head",
+    "heron-sample": "HERON, exact head, per sample",
+    "ho_sfl": "HO-SFL",
+    "ho_sfl-sample": "HO-SFL, per sample",
+    "heron-n2": "HERON, last 2 layers exact",
+    "heron-n2-zo": "the same, the rest estimated",
+    "heron-n4": "HERON, last 4 layers exact",
+    "ho_sfl-n2": "HO-SFL, last 2 layers exact",
+    "cse_fsl": "CSE-FSL",
+    "sflv2": "SFLV2",
+}
+"""How the methods of a grid are spelled."""
+
+
+def name(group: Group) -> str:
+    """A group's method, as a reader knows it."""
+    return spelled(group.entry("method"))
+
+
+def spelled(method: str) -> str:
+    """A method, as a reader knows it."""
+    return NAMES.get(method, method)
+
+
+def setting(group: Group) -> str:
+    """The data set, how many of the network's stages clients hold, and what else a setting has."""
+    config = group.config
+    stages = len(config.get("channels", ConvNet.channels))
+    words = [wording.spelled(str(config["data"])), f"{config['cut']} of {stages} stages at the client"]
+    words += ["pooled head"] if config.get("head") == "pooled" else []
+    alpha = float(config.get("alpha", math.inf))
+    words += [] if math.isinf(alpha) else [f"α = {alpha:g}"]
+    words += [] if config.get("augment", "none") == "none" else [str(config["augment"])]
+    return ", ".join(words)
+
+
+# --- the best step of a method
+
+
+def validated(run: records.Run) -> float:
+    """A result's last accuracy on the validation part in %."""
+    return 100 * float(series(run, VALIDATION)[-1])
+
+
+def chosen(groups: Sequence[Group], axes: Mapping[str, Sequence[str]]) -> list[tuple[Group, list[str]]]:
+    """The best group of each setting and method, and the axes along which its step is at an edge, in order.
+
+    The best has the highest last accuracy on the validation part, over the seeds that all of a method's steps have.
+    """
+    found = []
+    for same in split(groups, lambda g: f"{g.entry('setting')}\n{g.entry('method')}").values():
+        values = means(same, validated)
+        known = [value for value in values if not math.isnan(value)]
+        best = same[values.index(max(known))] if known else same[0]
+        found.append((best, edges.at_edge(best, [g for g in same if g.runs], axes) if known else []))
+    return found
+
+
+def step(group: Group) -> str:
+    """A group's steps, as the grid calls them."""
+    words = [group.where[axis] for axis in STEPS if axis in group.where]
+    return " ".join(word for word in words if not word.endswith("none"))
+
+
+# --- the gap
+
+
+def paired(group: Group, frozen: Group, first: Group) -> tuple[Array, Array]:
+    """(k,) points of per cent that a method is ahead of the frozen client, and (k,) first order, seed by seed."""
+    own, control, top = (seeds(g) for g in (group, frozen, first))
+    both = sorted(own.keys() & control.keys() & top.keys())
+
+    def less(runs: Mapping[int, records.Run]) -> Array:
+        last = [series(runs[s], "test_accuracy")[-1] - series(control[s], "test_accuracy")[-1] for s in both]
+        return np.array(last, np.float64) * 100
+
+    return less(own), less(top)
+
+
+def shares(gain: Array, gap: Array) -> tuple[float, float]:
+    """Mean and deviation of the share of the gap that is closed, seed by seed, in %."""
+    return mean_sd(100 * gain / gap)
+
+
+# --- costs
+
+
+def costs(group: Group) -> dict[str, float]:
+    """{what: its cost in a client's step}; of a method with a backward pass also if it computes its blocks again."""
+    kept = json.loads(group.runs[0].attrs.get("costs") or "{}") if group.runs else {}
+    keys = {
+        "macs": STEP_MACS,
+        "peak": STEP_BYTES,
+        "macs_counted": STEP_COUNTED,
+        "macs_again": STEP_COUNTED + AGAIN,
+        "peak_again": STEP_BYTES + AGAIN,
+    }
+    return {word: float(kept.get(key, math.nan)) for word, key in keys.items()}
+
+
+def sizes(config: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Numbers that train in the client's part and in the auxiliary head, and those of a smashed sample."""
+    keys = ("channels", "strides", "cut", "head", "norm", "data")
+    return _sizes(*(tuple(v) if isinstance(v, list) else v for v in (config[key] for key in keys)))
+
+
+@cache
+def _sizes(channels: Any, strides: Any, cut: int, head: Any, norm: Any, data: str) -> tuple[int, int, int]:
+    import torch
+
+    shape = SHAPES[data]
+    client, auxiliary, _ = ConvNet(channels, strides, cut, head, norm).parts(shape, 10)
+    with torch.no_grad():
+        smashed = client(torch.zeros(1, *shape)).numel()
+    own, top = Flat([client, auxiliary]).sizes()
+    return own, top, smashed
+
+
+def cosine_rule(directions: int, d: int) -> float:
+    """About the cosine of an estimate from so many directions in d dimensions with the gradient."""
+    return math.sqrt(directions / (directions + d + 1))
+
+
+def rule(group: Group) -> float:
+    """`cosine_rule` of a method with global directions; nan for others."""
+    config = group.config
+    estimates = config.get("method") in ("heron", "ho_sfl") and config.get("estimate", "one-sided") != "exact"
+    global_ = config.get("directions") == "global" and int(config.get("exact_layers", 0)) == 0
+    if not (group.runs and estimates and global_) or config.get("freeze", "none") != "none":
+        return math.nan
+    client, head, _ = sizes(config)
+    perturbed = config["method"] == "heron" and config["head_gradient"] == "estimated"
+    return cosine_rule(int(config["n_p"]), client + perturbed * head)

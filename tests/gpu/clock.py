@@ -1,0 +1,91 @@
+"""Seconds, kernels and bytes of a piece of work, on a GPU or a CPU."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tests.gpu.report import Bench
+
+Work = Callable[[], Any]
+MOST = 50
+"""Repetitions at most."""
+NODES = 4096
+"""Kernels of a graph that is captured; of more, the time is in proportion."""
+
+
+def wait(bench: Bench) -> None:
+    """Until the device has done what it was given."""
+    if bench.on_gpu:
+        torch.cuda.synchronize()
+
+
+def once(bench: Bench, work: Work) -> float:
+    wait(bench)
+    start = time.perf_counter()
+    work()
+    wait(bench)
+    return time.perf_counter() - start
+
+
+def timed(bench: Bench, work: Work, share: float = 0.25) -> float:
+    """Seconds of `work`: the best of as many times as `share` of the section's time left allows, after a first one.
+
+    The first one warms up: memory is asked for, algorithms are chosen, graphs are captured. It counts where a second
+    would take longer than the section may.
+
+    Raises:
+        Late: the section has had its time already.
+    """
+    bench.check_time()
+    first, left = once(bench, work), bench.time_left()
+    if first > left:
+        return first
+    best = once(bench, work)
+    for _ in range(1 if bench.tiny else min(MOST, int(share * left / max(best, 1e-6)))):
+        best = min(best, once(bench, work))
+    return best
+
+
+def peak(bench: Bench, work: Work) -> float | None:
+    """Bytes that torch holds at once on the GPU in `work`, models and data among them; None on a CPU."""
+    if not bench.on_gpu:
+        return None
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    work()
+    torch.cuda.synchronize()
+    return float(torch.cuda.max_memory_allocated())
+
+
+def kernels(bench: Bench, work: Work) -> int | None:
+    """How many kernels and copies the GPU was given, also by replayed graphs; None where the profiler sees none."""
+    if not bench.on_gpu:
+        return None
+    from torch.autograd import DeviceType
+    from torch.profiler import ProfilerActivity, profile
+
+    work()
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
+        work()
+        torch.cuda.synchronize()
+    return sum(event.device_type == DeviceType.CUDA for event in seen.events()) or None
+
+
+def floor(bench: Bench, count: int | None) -> float | None:
+    """Seconds that a GPU takes for so many kernels that do nothing: a graph of them, replayed; None on a CPU."""
+    if not bench.on_gpu or not count:
+        return None
+    number = torch.zeros(1, device=bench.device)
+    nodes = min(count, NODES)
+    number.add_(1)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(nodes):
+            number.add_(1)
+    return timed(bench, graph.replay, 0.05) * count / nodes

@@ -1,0 +1,291 @@
+"""Is what the device computes right? Each kernel path beside the same in float64 on the CPU."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tests.gpu import made
+from tests.gpu.report import Bench
+from zofl_mpi.methods.fedavg import FedAvg
+from zofl_mpi.methods.fedrzo_nn import FedRZONN
+from zofl_mpi.methods.heron import HERON
+from zofl_mpi.methods.splitfed import SFLV2
+from zofl_mpi.methods.zo_hfl import ZOHFL
+from zofl_mpi.rounds.split.client import LocalSteps, drawn
+from zofl_mpi.rounds.split.messages import Model
+from zofl_mpi.run.clients import Client
+from zofl_mpi.run.flags import built
+from zofl_mpi.run.local import LocalClients
+from zofl_mpi.run.setting import Setting
+from zofl_mpi.run.streams import Purpose
+
+Vector = NDArray[np.float64]
+Solve = Callable[[str, str], Vector]
+"""(device, dtype) -> what is compared, (n,)."""
+SAME = 1e-10
+"""Of the norm: what another order of summation may change in float64, with a wide margin."""
+TIMES = 10.0
+"""So many times the error in float32 on the CPU; the 10 bits of TF32 make some thousands."""
+ROUNDED = 8 * 2.0**-23
+"""Of a loss in float32, by which HERON itself tells differences that mean nothing (`LocalSteps.compare`)."""
+LEAST = 2.0**-20
+"""Where that error is none by luck."""
+
+
+def compared(
+    bench: Bench,
+    name: str,
+    solve: Solve,
+    dtypes: Sequence[str] = ("float64", "float32"),
+    reference: Solve | None = None,
+) -> None:
+    """Checks on the device, in each precision, what one step makes of one start.
+
+    Args:
+        reference: what is compared with on the CPU; None for `solve` itself there.
+    """
+    known = reference or solve
+    exact = known("cpu", "float64")
+    for dtype in dtypes:
+        told = "float64 summed in another order"
+        bound = SAME
+        if dtype != "float64":
+            own = distance(known("cpu", dtype), exact)
+            bound, told = max(TIMES * own, LEAST), f"{TIMES:g} times the CPU's own error in {dtype}"
+        bench.check(f"{name}, {dtype}", distance(solve(bench.device, dtype), exact), bound, told)
+
+
+def distance(found: Vector, exact: Vector) -> float:
+    """Relative, in the norm."""
+    return float(np.linalg.norm(found - exact) / np.linalg.norm(exact))
+
+
+def double(values: Any) -> Vector:
+    """(n,) on the host, in float64."""
+    array = values.detach().double().cpu().numpy() if hasattr(values, "detach") else values
+    return np.asarray(array, np.float64).ravel()
+
+
+def sizes_of(bench: Bench) -> made.Sizes:
+    return made.TINY if bench.tiny else made.REAL
+
+
+# --- small models
+
+
+def softmax(bench: Bench) -> None:
+    """ZO-HFL's two solves on shared mini-batches: a few steps, smooth, so that trajectories stay together."""
+    sizes = sizes_of(bench)
+    data = made.images(50 * sizes.batch, sizes.side**2)
+    n = made.CLASSES * sizes.side**2
+    x = (0.01 * made.STREAMS(Purpose.START).standard_normal((2, n))).astype(np.float32)
+    batches = made.STREAMS(Purpose.BATCH).integers(0, len(data), (5, sizes.batch))
+
+    def solve(device: str, dtype: str, kernel: str = "torch") -> Vector:
+        start = x.astype(dtype)
+        problem = made.softmax(sizes, 1, device, dtype, kernel)
+        return double(problem.lower(0, data, start, start, batches, np.full(5, 0.1)) - start)
+
+    numpy = functools.partial(solve, kernel="numpy")
+    compared(bench, "softmax, both solves of 5 steps", solve, reference=numpy)
+
+
+def cnn(bench: Bench) -> None:
+    """FedAvg's network: one step, since a ReLU that rounding switches parts two trajectories."""
+    sizes = sizes_of(bench)
+    data = made.images(2 * sizes.batch, sizes.side**2)
+    batch = np.arange(sizes.batch)
+    x = made.cnn(sizes, 1, "cpu").initial(made.STREAMS(Purpose.START))
+
+    def gradient(device: str, dtype: str) -> Vector:
+        return double(made.cnn(sizes, 1, device, dtype).gradient(x.astype(dtype), data, batch))
+
+    def losses(device: str, dtype: str) -> Vector:
+        points = np.stack([x, 1.01 * x]).astype(np.float32).astype(dtype)
+        return double(made.cnn(sizes, 1, device, dtype).losses(0, points, data, batch))
+
+    compared(bench, "CNN, gradient", gradient)
+    compared(bench, "CNN, losses at two points", losses)
+
+
+def relu_net(bench: Bench) -> None:
+    """FedRZO's network: losses at a point and around it, and the smooth twin's gradient."""
+    sizes = sizes_of(bench)
+    data = made.images(2 * sizes.batch, sizes.side**2)
+    batch = np.arange(sizes.batch)
+    x = made.relu_net(sizes, "cpu").initial(made.STREAMS(Purpose.START))
+    points = np.stack([x, *(x + np.float32(0.01) * v for v in np.eye(3, len(x), dtype=np.float32))])
+
+    def losses(device: str, dtype: str, kernel: str = "torch") -> Vector:
+        return double(made.relu_net(sizes, device, dtype, kernel).losses(0, points.astype(dtype), data, batch))
+
+    def gradient(device: str, dtype: str, kernel: str = "torch") -> Vector:
+        return double(made.relu_net(sizes, device, dtype, kernel).gradient(x.astype(dtype), data, batch))
+
+    for name, solve in (("losses at four points", losses), ("gradient of the smooth twin", gradient)):
+        compared(bench, f"ReLU network, {name}", solve, reference=functools.partial(solve, kernel="numpy"))
+
+
+# --- split networks
+
+
+def one_step(method: Any) -> Vector:
+    """What one mini-batch of one client changes: of the client's part and the server's, along the gradient."""
+    state = method.start()
+    after = method.round(state, 0, LocalClients(list(method.setting.data), method=method))
+    moved = [double(after.theta) - double(state.theta), double(after.theta_s) - double(state.theta_s)]
+    return np.concatenate(moved)
+
+
+PLAIN = {"optimiser": "sgd", "lr_client": 1.0, "lr_server": 1.0, "h": 1}
+"""Steps along the gradient itself: Adam's first is about its sign, in which rounding is everything."""
+
+
+def split_steps(bench: Bench, name: str, make: Callable[[str, str], Setting[Any]], batch: int) -> None:
+    """Client and server steps of SFLV2 and of CSE-FSL (HERON with the exact gradient), and HERON's estimate.
+
+    In float32 rounding switches a few ReLUs of millions, which alone is some thousandths of ResNet-18's gradient.
+    """
+    flags = {**PLAIN, "batch": batch}
+    compared(
+        bench,
+        f"{name}, client and server step in lockstep",
+        lambda device, dtype: one_step(built(SFLV2, make(device, dtype), **flags)),
+    )
+    compared(
+        bench,
+        f"{name}, client and server step with an auxiliary head",
+        lambda device, dtype: one_step(built(HERON, make(device, dtype), estimate="exact", **flags)),
+    )
+    estimated(bench, name, lambda device, dtype: built(HERON, make(device, dtype), n_p=2, mu=1e-2, **flags))
+
+
+def estimated(bench: Bench, name: str, make: Callable[[str, str], HERON]) -> None:
+    """HERON's estimate along directions that both ends are given; each device draws others."""
+    import torch
+
+    def estimate(device: str, dtype: str) -> tuple[Vector, float]:
+        """(d,) the estimate, and the largest share of a loss over a difference of two."""
+        method = make(device, dtype)
+        state, own = method.start(), method.setting
+        local = LocalSteps(method.training, Client(0, own.data[0]), Model(state.theta, state.buffers, 0))
+        like = torch.zeros(local.theta[local.part].numel())
+        us = drawn(made.STREAMS(Purpose.DIRECTION), like, method.n_p, method.distribution)
+        _, x, labels = next(iter(local))
+        _, base = local.forward(x, labels)
+        g, differences = method._estimate.of(local, [u.to(local.theta) for u in us], x, labels, base)
+        return double(g), float(base) / min(abs(float(each)) for each in differences)
+
+    exact, share = estimate("cpu", "float64")
+    own = distance(estimate("cpu", "float32")[0], exact)
+    bounds = {"float64": SAME * share, "float32": max(TIMES * own, ROUNDED * share)}
+    for dtype, bound in bounds.items():
+        error, told = (
+            distance(estimate(bench.device, dtype)[0], exact),
+            f"rounding of a loss, {share:.1f} times a difference",
+        )
+        bench.check(f"{name}, HERON's estimate, {dtype}", error, bound, told)
+
+
+def resnet(bench: Bench) -> None:
+    """ResNet-18 at its width, on a batch that a CPU computes in float64."""
+    sizes = sizes_of(bench)
+    data = made.pictures(sizes, 1, sizes.checked, 1)[0]
+
+    def make(device: str, dtype: str) -> Setting[Any]:
+        return made.setting(made.resnet(sizes, device, dtype), data, 1)
+
+    split_steps(bench, "ResNet-18", make, sizes.checked)
+    smashed(bench, "ResNet-18", lambda device, dtype, bf16: made.resnet(sizes, device, dtype, bf16), data)
+
+
+def gpt2(bench: Bench) -> None:
+    """GPT-2 medium's shapes, four blocks of them."""
+    sizes = sizes_of(bench)
+    data = made.texts(sizes, 2)
+
+    @functools.cache
+    def problem(device: str, dtype: str, bf16: bool) -> Any:
+        return made.gpt2(sizes, device, dtype, True, bf16)
+
+    def make(device: str, dtype: str) -> Setting[Any]:
+        return made.setting(problem(device, dtype, False), data, 1)
+
+    split_steps(bench, "GPT-2", make, len(data))
+    smashed(bench, "GPT-2", problem, data)
+
+
+def smashed(bench: Bench, name: str, make: Callable[[str, str, bool], Any], data: Any) -> None:
+    """The smashed samples: a forward pass alone, which no ReLU that rounding switches makes much worse."""
+    import torch
+
+    def forward(device: str, dtype: str, bf16: bool = False) -> Vector:
+        problem = make(device, dtype, bf16)
+        theta, buffers = (problem.placed(t) for t in problem.local.initial())
+        x, _ = problem.samples(data, np.arange(len(data)))
+        with torch.no_grad(), problem.local.at(theta, buffers):
+            return double(problem.smash(x))
+
+    compared(bench, f"{name}, smashed samples", forward)
+    exact = forward("cpu", "float64")
+    bound = max(TIMES * distance(forward("cpu", "float32", True), exact), 2.0**-8)
+    error = distance(forward(bench.device, "float32", True), exact)
+    bench.check(f"{name}, smashed samples, bfloat16", error, bound, f"{TIMES:g} times the CPU's own error in bfloat16")
+
+
+# --- whole rounds
+
+
+def rounds(bench: Bench) -> None:
+    """Five rounds in float64 whose random numbers the host draws: the same model, on tiny shapes."""
+    sizes = made.TINY
+    data = made.images(sizes.samples, sizes.side**2)
+    pictures, m = made.pictures(sizes, 2, sizes.checked, 2), sizes.clients[0]
+    split: dict[str, Any] = {"batch": sizes.checked, "h": 2, "optimiser": "sgd", "lr_client": 1e-2, "lr_server": 1e-2}
+    small: dict[str, Any] = {"batch": sizes.batch}
+
+    def resnet(device: str) -> Setting[Any]:
+        problem = made.resnet(sizes, device, "float64")
+        return Setting(problem, made.STREAMS, pictures, dtype=np.dtype("float64"))
+
+    methods: dict[str, Callable[[str], Any]] = {
+        "ZO-HFL": lambda device: built(
+            ZOHFL, made.setting(made.softmax(sizes, m, device, "float64"), data, m), tau=(3.0,), **small
+        ),
+        "FedAvg with a CNN": lambda device: built(
+            FedAvg, made.setting(made.cnn(sizes, m, device, "float64"), data, m), tau=(3.0,), **small
+        ),
+        "FedRZO": lambda device: built(
+            FedRZONN, made.setting(made.relu_net(sizes, device, "float64"), data, m), H=3, eta=1e-2, gamma=1e-3, **small
+        ),
+        "SFLV2": lambda device: built(SFLV2, resnet(device), **split),
+        "HERON": lambda device: built(HERON, resnet(device), **split, draw="host"),
+    }
+    for name, make in methods.items():
+        exact, found = (after(make(device), 5) for device in ("cpu", bench.device))
+        bench.check(f"{name}, 5 rounds, float64", distance(found, exact), SAME, "float64 summed in another order")
+
+
+def after(method: Any, count: int) -> Vector:
+    """The model after so many rounds."""
+    state, clients = method.start(), LocalClients(list(method.setting.data), method=method)
+    for r in range(count):
+        state = method.round(state, r, clients)
+        clients.account()
+    return np.concatenate([double(getattr(state, name)) for name in ("x", "theta", "theta_s") if hasattr(state, name)])
+
+
+SECTIONS: dict[str, tuple[Callable[[Bench], None], float]] = {
+    "correct: softmax": (softmax, 10),
+    "correct: CNN": (cnn, 15),
+    "correct: ReLU network": (relu_net, 5),
+    "correct: ResNet-18": (resnet, 30),
+    "correct: GPT-2": (gpt2, 35),
+    "correct: 5 rounds": (rounds, 20),
+}
+"""{title: (section, seconds)}."""

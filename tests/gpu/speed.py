@@ -1,0 +1,257 @@
+"""How fast and in how much memory: the small models, the split network, the language model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from tests.gpu import made
+from tests.gpu.clock import floor, kernels, peak, timed
+from tests.gpu.correct import sizes_of
+from tests.gpu.report import Bench
+from tests.gpu.table2 import SHARES, predicted
+from zofl_mpi.methods.fedavg import FedAvg
+from zofl_mpi.methods.fedrzo_nn import FedRZONN
+from zofl_mpi.methods.heron import HERON
+from zofl_mpi.methods.splitfed import SFLV1, SFLV2
+from zofl_mpi.methods.splitlora import SplitLoRA
+from zofl_mpi.methods.zo_hfl import ZOHFL, Model
+from zofl_mpi.rounds.split.measured import peak_bytes
+from zofl_mpi.rounds.split.messages import Model as SplitModel
+from zofl_mpi.run.clients import Client
+from zofl_mpi.run.flags import built
+from zofl_mpi.run.local import LocalClients
+
+Work = Callable[[], Any]
+MIB = 2**20
+
+
+def clients_of(method: Any) -> LocalClients:
+    return LocalClients(list(method.setting.data), method=method)
+
+
+def rounds_of(method: Any) -> Work:
+    """A round of the method, all clients in this process, from its first state."""
+    state, clients = method.start(), clients_of(method)
+    return lambda: method.round(state, 0, clients)
+
+
+def held(bench: Bench, name: str, work: Work) -> None:
+    """The most that `work` holds on the GPU."""
+    count = peak(bench, work)
+    bench.figure(f"{name}: memory", None if count is None else count / MIB, "MiB")
+
+
+def launches(bench: Bench, name: str, work: Work, steps: int, seconds: float) -> float | None:
+    """Kernels of a local step, and its time over that of as many empty ones; that ratio, where it is known."""
+    count = kernels(bench, work)
+    least = floor(bench, count)
+    if count is None or least is None:
+        return None
+    bench.figure(f"{name}: kernels of a local step", count / steps, "1")
+    bench.figure(f"{name}: launch-bound floor of a local step", least / steps, "s")
+    return seconds / least
+
+
+# --- small models
+
+
+def zo_hfl(bench: Bench) -> None:
+    """Both solves of all clients: [A]'s problem, few clients and many."""
+    sizes = sizes_of(bench)
+    data, step = made.images(sizes.samples, sizes.side**2), {}
+    for m in sizes.clients:
+        own = made.setting(made.softmax(sizes, m, bench.device), data, m)
+        flags: dict[str, Any] = {"tau": (float(sizes.steps),), "schedule_h": "constant", "batch": sizes.batch}
+        method = built(ZOHFL, own, **flags)
+        message, clients, name = Model(method.start().x, 0), clients_of(method), f"ZO-HFL, m = {m}"
+
+        def work(method: ZOHFL = method, clients: LocalClients = clients, message: Model = message) -> None:
+            for _ in clients.ask(method.solve, message):
+                pass
+
+        seconds = timed(bench, work)
+        step[m] = seconds / sizes.steps
+        bench.figure(f"{name}: a local step of all clients, both solves", step[m], "s")
+        bench.figure(f"{name}: local steps, both solves counted", 2 * m / step[m], "1/s")
+        held(bench, name, work)
+        if m == sizes.clients[0]:
+            ratio = launches(bench, name, work, sizes.steps, seconds)
+            bench.demand(f"{name}: local step over its launch-bound floor", ratio, "at most", 3)
+    few, many = sizes.clients
+    bench.demand(f"ZO-HFL: local step of m = {many} over m = {few}", step[many] / step[few], "at most", 5)
+
+
+def fedavg(bench: Bench) -> None:
+    """FedAvg with the CNN, 10 clients."""
+    sizes = sizes_of(bench)
+    m, steps, batch = sizes.clients[0], min(20, sizes.steps), min(32, sizes.batch)
+    own = made.setting(made.cnn(sizes, m, bench.device), made.images(sizes.samples, sizes.side**2), m)
+    method = built(FedAvg, own, tau=(float(steps),), schedule_h="constant", batch=batch, gamma_local=0.01)
+    small(bench, "FedAvg, CNN", method, m, steps, batch)
+
+
+def fedrzo(bench: Bench) -> None:
+    """FedRZO with [B]'s network, 5 clients, one direction and many."""
+    sizes = sizes_of(bench)
+    own = made.setting(made.relu_net(sizes, bench.device), made.images(sizes.samples, sizes.side**2), 5)
+    for n_p in (1, 16):
+        method = built(FedRZONN, own, H=min(20, sizes.steps), batch=sizes.batch, n_p=n_p, eta=1e-2)
+        small(bench, f"FedRZO, n_p = {n_p}", method, 5, method.local.steps(), sizes.batch)
+
+
+def small(bench: Bench, name: str, method: Any, m: int, steps: int, batch: int) -> None:
+    """A round of `steps` local steps of m clients."""
+    work = rounds_of(method)
+    seconds = timed(bench, work)
+    bench.figure(f"{name}: a local step of all {m} clients", seconds / steps, "s")
+    bench.figure(f"{name}: samples", m * steps * batch / seconds, "1/s")
+    held(bench, name, work)
+    ratio = launches(bench, name, work, steps, seconds)
+    bench.figure(f"{name}: local step over its launch-bound floor", ratio, "1")
+
+
+# --- split learning
+
+
+def plain(bench: Bench, sizes: made.Sizes, bf16: bool, tf32: bool = False) -> float:
+    """Samples a second of training the network in one piece, its batches on the device already, as one would write it.
+
+    In the package's precision, float32 that is float32, unless `tf32`, or bfloat16 where autocast says so; but with the
+    algorithms that torch chooses where bits need not be the same each time.
+    """
+    client, _, server = made.parts(sizes)
+    network: Any = nn.Sequential(client, server)
+    network.to(bench.device, memory_format=torch.channels_last)
+    rule = torch.optim.Adam(network.parameters(), 1e-4)
+    data = made.pictures(sizes, 1, sizes.images, 1)[0]
+    x, labels = (torch.from_numpy(a).to(bench.device) for a in data.take(np.arange(len(data)), np.float32))
+    x = x.view(-1, 3, sizes.pixels, sizes.pixels).contiguous(memory_format=torch.channels_last)
+    precision = torch.autocast(bench.device.partition(":")[0], torch.bfloat16, enabled=bf16)
+
+    def work() -> None:
+        for _ in range(sizes.uploads):
+            rule.zero_grad()
+            with precision:
+                loss = nn.functional.cross_entropy(network(x), labels)
+            loss.backward()
+            rule.step()
+
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(False)
+    try:
+        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=False, allow_tf32=tf32):
+            return sizes.uploads * len(x) / timed(bench, work, 0.1)
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+
+
+def split(bench: Bench) -> None:
+    """ResNet-18 at [C]'s batch: rounds of two clients in one process, beside plain training on the same device."""
+    sizes, m = sizes_of(bench), 2
+    data = made.pictures(sizes, m, sizes.images, sizes.uploads)
+    samples = m * sizes.uploads * sizes.images
+    flags: dict[str, Any] = {"batch": sizes.images, "h": sizes.uploads}
+    rates: dict[str, float] = {}
+    for bf16 in (False, True):
+        kind = "bfloat16" if bf16 else "float32"
+        whole = plain(bench, sizes, bf16)
+        bench.figure(f"ResNet-18, {kind}: plain training", whole, "samples/s")
+        own = made.Setting(made.resnet(sizes, bench.device, bf16=bf16), made.STREAMS, data)
+        methods = {"SFLV2": built(SFLV2, own, **flags), "HERON": built(HERON, own, **flags)}
+        if not bf16:
+            methods["CSE-FSL"] = built(HERON, own, estimate="exact", **flags)
+            methods["SFLV1"] = built(SFLV1, own, **flags)
+        for name, method in methods.items():
+            work = rounds_of(method)
+            rate = samples / timed(bench, work, 0.1)
+            bench.figure(f"ResNet-18, {kind}: {name}, clients and server", rate, "samples/s")
+            held(bench, f"ResNet-18, {kind}: {name}", work)
+            if not bf16:
+                rates[name] = rate
+            if name == "SFLV2":
+                bench.demand(f"ResNet-18, {kind}: SFLV2 over plain training", rate / whole, "at least", 0.7)
+        forward_rate(bench, kind, methods["HERON"], data[0])
+    bench.figure(
+        "ResNet-18, TF32: plain training", plain(bench, sizes, False, True) if bench.on_gpu else None, "samples/s"
+    )
+    memory_ratio(bench, sizes)
+    predicted(bench, rates, forward(bench, sizes))
+
+
+def forward_rate(bench: Bench, kind: str, method: HERON, data: Any) -> None:
+    """HERON's client step beside the forward passes of its evaluations alone."""
+    client, state, problem = Client(0, data), method.start(), method.setting.problem
+    message = SplitModel(state.theta, state.buffers, 0)
+
+    def steps() -> None:
+        for _ in method.train(client, message):
+            pass
+
+    theta, buffers = (problem.placed(t) for t in problem.local.initial())
+    x, labels = problem.samples(data, np.arange(method.training.batch))
+    evaluations = (1 + method.n_p) * method.training.steps(0)
+
+    def passes() -> None:
+        with torch.no_grad(), problem.local.at(theta, buffers):
+            for _ in range(evaluations):
+                problem.local_loss(problem.smash(x), labels)
+
+    own, least = timed(bench, steps, 0.1), timed(bench, passes, 0.1)
+    bench.figure(f"ResNet-18, {kind}: HERON's client step", own / method.training.steps(0), "s")
+    bench.demand(f"ResNet-18, {kind}: HERON's client step, share of its forward rate", least / own, "at least", 0.85)
+
+
+def memory_ratio(bench: Bench, sizes: made.Sizes) -> None:
+    """A client's step without a backward pass beside those with one, beyond the model: [C] Table II."""
+    problem = made.resnet(sizes, bench.device)
+    steps = {"HERON": "forward", "SFLV2": "cut", "CSE-FSL": "auxiliary"}
+    peaks = {name: peak_bytes(problem, sizes.images, step) for name, step in steps.items()}
+    for name, count in peaks.items():
+        bench.figure(f"ResNet-18, float32: memory of a client's step, {name}", count / MIB, "MiB")
+    for name, share in SHARES.items():
+        ratio = peaks["HERON"] / peaks[name]
+        bench.demand(f"ResNet-18, float32: memory of a client's step, HERON over {name}", ratio, "at most", share)
+
+
+def forward(bench: Bench, sizes: made.Sizes) -> float:
+    """Samples a second of the whole network's forward pass, as evaluations take it."""
+    problem = made.resnet(sizes, bench.device)
+    theta, buffers, theta_s, buffers_s = (problem.placed(t) for t in (*problem.local.initial(), *problem.top.initial()))
+    x, _ = problem.example(sizes.images)
+
+    def work() -> None:
+        with problem.evaluating(), problem.local.at(theta, buffers), problem.top.at(theta_s, buffers_s):
+            problem.logits(x)
+
+    return len(x) / timed(bench, work, 0.1)
+
+
+def language(bench: Bench) -> None:
+    """GPT-2 medium's shapes with LoRA: HERON and SplitLoRA."""
+    sizes = sizes_of(bench)
+    data = made.texts(sizes, sizes.texts * sizes.uploads)
+    for bf16 in (False, True):
+        problem, kind = made.gpt2(sizes, bench.device, bf16=bf16), "bfloat16" if bf16 else "float32"
+        own = made.setting(problem, data, 1)
+        flags: dict[str, Any] = {"batch": sizes.texts, "h": sizes.uploads}
+        for cls in (HERON, SplitLoRA):
+            work, name = rounds_of(built(cls, own, **flags)), f"GPT-2 {sizes.model}, {kind}: {cls.__name__}"
+            seconds = timed(bench, work, 0.2)
+            bench.figure(f"{name}, a step of client and server", seconds / sizes.uploads, "s")
+            bench.figure(f"{name}, tokens", sizes.uploads * sizes.texts * sizes.tokens / seconds, "1/s")
+            held(bench, name, work)
+
+
+SECTIONS: dict[str, tuple[Callable[[Bench], None], float]] = {
+    "ZO-HFL": (zo_hfl, 40),
+    "FedAvg with a CNN": (fedavg, 25),
+    "FedRZO": (fedrzo, 25),
+    "split ResNet-18": (split, 90),
+    "split GPT-2": (language, 50),
+}
+"""{title: (section, seconds)}."""

@@ -1,0 +1,350 @@
+"""Copies between a GPU and the host beside the computing: in which order what is asked of the GPU, and who waits when.
+
+The GPU is a fake that notes its calls; its tensors lie on the CPU.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from tests.numerics.split_methods import method, setting, training
+from tests.threads import run_ranks, serve_or_ask
+from zofl_mpi.methods.heron import HERON
+from zofl_mpi.run import device, messages
+from zofl_mpi.run import staging as staging_module
+from zofl_mpi.run.local import LocalClients
+from zofl_mpi.run.mpi import aware, client, server, waves
+from zofl_mpi.run.mpi.waves import DUE, UPLOAD, WELCOME, Outbox
+from zofl_mpi.run.staging import Staging, staging
+
+
+@dataclass(frozen=True)
+class Item:
+    a: Tensor
+
+
+class Event:
+    """An event of a stream, numbered; it is there once the fake says so, or somebody has waited for it."""
+
+    def __init__(self, gpu: Fake, number: int) -> None:
+        self.gpu, self.number = gpu, number
+
+    def query(self) -> bool:
+        return self.number in self.gpu.done
+
+    def synchronize(self) -> None:
+        self.gpu.calls.append(f"host waits for {self.number}")
+        self.gpu.done.add(self.number)
+
+
+class Stream:
+    def __init__(self, gpu: Fake, name: str) -> None:
+        self.gpu, self.name = gpu, name
+
+    def wait_stream(self, other: Stream) -> None:
+        self.gpu.calls.append(f"{self.name} waits for {other.name}")
+
+    def record_event(self) -> Event:
+        self.gpu.events += 1
+        self.gpu.calls.append(f"{self.name} records {self.gpu.events}")
+        return Event(self.gpu, self.gpu.events)
+
+    def synchronize(self) -> None:
+        self.gpu.calls.append(f"host waits for {self.name}")
+
+
+class Fake:
+    """torch.cuda."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls: list[str] = []
+        self.events, self.done = 0, set[int]()
+        self.computing = self.now = Stream(self, "computing")
+        copy, empty = torch.Tensor.copy_, torch.empty
+
+        def copy_(own: Tensor, other: Tensor, non_blocking: bool = False) -> Tensor:
+            self.calls.append(f"{self.now.name} copies{'' if non_blocking else ', and the host waits'}")
+            return copy(own, other)
+
+        def to_(own: Tensor, place: Any, non_blocking: bool = False) -> Tensor:
+            assert str(place).startswith("cuda") and non_blocking
+            self.calls.append(f"{self.now.name} copies")
+            return own.clone()
+
+        def empty_(*size: int, pin_memory: bool = False, **kind: Any) -> Tensor:
+            self.calls.append(f"{size[0]} bytes{', pinned' if pin_memory else ''}")
+            return empty(*size, **kind)
+
+        monkeypatch.setattr(device, "layer", lambda: self)
+        monkeypatch.setattr(torch.Tensor, "copy_", copy_)
+        monkeypatch.setattr(torch.Tensor, "to", to_)
+        monkeypatch.setattr(torch.Tensor, "record_stream", lambda _, of: self.calls.append(f"kept for {of.name}"))
+        monkeypatch.setattr(torch, "empty", empty_)
+        monkeypatch.setattr(messages, "is_remote", messages._is_tensor)
+
+    def Stream(self, place: str) -> Stream:
+        assert place == "cuda:1"
+        return Stream(self, "side")
+
+    def current_stream(self, place: str) -> Stream:
+        assert place == "cuda:1"
+        return self.computing
+
+    @contextmanager
+    def stream(self, of: Stream) -> Iterator[None]:
+        self.now = of
+        yield
+        self.now = self.computing
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Fake:
+    return Fake(monkeypatch)
+
+
+def test_on_the_cpu_a_copy_is_made_at_once() -> None:
+    """Mutations: a copy that is made later; other bytes of bfloat16."""
+    own = Staging()
+    for kind in (torch.float64, torch.bfloat16, torch.int64):
+        values = torch.arange(6).to(kind).view(2, 3).T  # not contiguous
+        target = own.empty(values.nbytes)
+        assert own.fetch(values, target).ready()
+        assert torch.equal(torch.from_numpy(target).view(kind).view(3, 2), values)
+    host = torch.zeros(3)
+    assert own.bring(host) is host
+    own.rest()
+    assert own.taken() == 0.0
+
+
+def test_an_upload_leaves_on_a_stream_of_its_own_once_it_is_computed(gpu: Fake) -> None:
+    """Mutations: no wait for what computes it; a copy for which the host waits, or on the stream that computes; memory
+    that is given away while it is read; an event before the copy; no wait for it; seconds that nobody counts."""
+    own, values = Staging("cuda:1"), torch.arange(4.0)
+    target = own.empty(values.nbytes)
+    fetch = own.fetch(values, target)
+    assert gpu.calls == ["side waits for computing", "side copies", "kept for side", "side records 1"]
+    assert not fetch.ready()
+    before = own.taken()
+    fetch.wait()
+    assert gpu.calls[4:] == ["host waits for 1"] and fetch.ready()
+    assert own.taken() > 0 and before > 0 and own.taken() == 0
+    assert np.array_equal(target.view(np.float32), values.numpy())
+
+
+def test_an_upload_that_is_changed_on_its_way_is_found(gpu: Fake) -> None:
+    """Mutation: no look at the tensor's version."""
+    own, values = Staging("cuda:1"), torch.zeros(4)
+    fetch = own.fetch(values, own.empty(16))
+    values.add_(1)
+    with pytest.raises(RuntimeError, match=r"^a client changed an upload in place while it was on its way"):
+        fetch.wait()
+
+
+def test_memory_is_pinned_where_it_pays(gpu: Fake) -> None:
+    """Mutations: pageable memory; small blocks pinned, too; pinned memory without a GPU."""
+    assert [Staging(place).empty(size).nbytes for place in ("cpu", "cuda:1") for size in (100, 1 << 20)] == [
+        100,
+        1 << 20,
+    ] * 2
+    assert gpu.calls == ["1048576 bytes, pinned"]
+
+
+def test_what_is_brought_is_waited_for_by_the_gpu_and_the_host_is_two_ahead_at_most(gpu: Fake) -> None:
+    """Mutations: the host waits for each; it runs ahead for ever; a copy on the stream that computes; no wait of that
+    stream for the copy; memory of the host that is let go while it is read, or kept for ever."""
+    own, hosts = Staging("cuda:1"), [torch.full((2,), float(k)) for k in range(4)]
+    kept = [weakref.ref(host) for host in hosts]
+    arrival = ["side copies", "computing waits for side", "kept for computing"]
+    found = []
+    for k in range(4):
+        found.append(own.bring(hosts.pop(0)))
+        waits = [f"host waits for {k - 1}"] if k > 1 else []
+        assert gpu.calls == [*([f"computing records {k}"] if k else []), *waits, *arrival]
+        gpu.calls.clear()
+        assert [ref() is not None for ref in kept[: k + 1]] == [k - j < 2 for j in range(k + 1)]
+    assert [float(each[0]) for each in found] == [0, 1, 2, 3]
+    own.rest()
+    assert gpu.calls == ["host waits for computing"] and not any(ref() for ref in kept)
+
+
+def noting(call: Any, name: str, calls: list[str]) -> Any:
+    def noted(*arguments: Any) -> Any:
+        calls.append(name)
+        return call(*arguments)
+
+    return noted
+
+
+def test_a_message_down_leaves_through_pinned_memory(gpu: Fake) -> None:
+    """Mutations: pageable memory; bytes that are sent before they are there."""
+    item = Item(torch.full((1 << 15,), 2.0))
+    block = Staging("cuda:1").packed(messages.prepare(item))
+    assert "pinned" in gpu.calls[1] and gpu.calls[-1] == "host waits for 1"
+    assert torch.equal(messages.unpack(block).a, item.a)
+    assert torch.equal(messages.unpack(Staging().packed(messages.prepare(item))).a, item.a)
+
+
+def test_one_process_has_one_of_each_device() -> None:
+    """Mutation: a new one, with its own stream, for each that asks."""
+    assert staging("cpu") is staging("cpu") and staging("cuda:0") is not staging("cpu")
+
+
+def test_the_main_thread_goes_on_while_an_upload_is_on_its_way(gpu: Fake) -> None:
+    """The communication thread waits for it where it is due, and leaves it where it is not and has not arrived.
+
+    Mutations: `add` waits; bytes that are sent before they are there; a wave that is held up by a rank that is not due.
+    """
+    outbox = Outbox(Staging("cuda:1"))
+    outbox.add(UPLOAD, messages.prepare(Item(torch.full((8,), 3.0))))
+    assert not [call for call in gpu.calls if "host waits" in call]
+    assert outbox.take(WELCOME) is waves.SILENT
+    sent = outbox.take(DUE)
+    assert gpu.calls[-1] == "host waits for 1"
+    [piece] = waves.pieces(sent.block, sent.items)
+    assert messages.unpack(piece).a.tolist() == [3.0] * 8
+    outbox.add(UPLOAD, messages.prepare(Item(torch.full((8,), 4.0))))
+    gpu.done.add(2)
+    assert outbox.take(WELCOME).items == 1
+
+
+def test_a_size_is_told_without_a_copy(gpu: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutation: the bytes of an array on the host."""
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda self: pytest.fail("a copy") if len(self) else self)
+    item = Item(torch.zeros(5, 2, dtype=torch.bfloat16))
+    assert messages.size(item) == 20
+    assert messages.prepare(item).size % 64 == 0
+    assert gpu.calls == ["0 bytes"]
+
+
+def test_in_one_process_what_is_on_a_gpu_stays_there_and_keeps_its_notes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutations: the sender's own tensor; a way through the host; notes that are lost."""
+    monkeypatch.setattr(messages, "is_remote", messages._is_tensor)
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda self: pytest.fail("a copy"))
+    own = torch.zeros(2, 3).T
+    own.predicted = "note"  # type: ignore[attr-defined]
+    found = messages.copy(Item(own)).a
+    own.add_(1)
+    assert found.tolist() == [[0.0, 0.0]] * 3 and found.stride() == own.stride() and found.predicted == "note"
+
+
+@pytest.mark.parametrize("straight", [False, True], ids=["staged", "direct"])
+def test_a_run_whose_uploads_leave_a_gpu_has_the_same_bits(straight: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """HERON on three ranks, all tensors as if they were on a GPU: through memory of the host, or from GPU to GPU.
+
+    Mutations: another place in a block; a shape or a dtype of a message that is not the tensor's; sizes of items that
+    are not behind them; the direct way taken unasked, or never.
+    """
+    own = [method(HERON, training(setting())) for _ in range(3)]  # a module serves one thread at a time
+    alone = LocalClients(list(own[0].setting.data), method=own[0])
+    (plain,) = run_ranks(1, lambda world: own[0].round(own[0].start(), 0, alone))  # threads have torch's own number
+    calls: list[str] = []
+    for name in ("fetch", "place"):
+        monkeypatch.setattr(Staging, name, noting(getattr(Staging, name), name, calls))
+    monkeypatch.setattr(messages, "is_remote", messages._is_tensor)
+    monkeypatch.setattr(waves, "BOUND", 2000)  # smaller than an upload
+    monkeypatch.setattr(staging_module, "LEAST", 2000)
+    for module in (server, client):
+        monkeypatch.setattr(module, "direct", lambda place: straight)
+
+    def program(world: Any) -> Any:
+        mine = own[world.rank]
+        return serve_or_ask(world, mine, list(mine.setting.data), lambda clients: mine.round(mine.start(), 0, clients))
+
+    found = run_ranks(3, program)[0]
+    staging("cpu").direct = False
+    steps = int(found.server_steps)
+    assert calls == (["place"] * steps if straight else ["fetch"] * 2 * steps)
+    for name in ("theta", "buffers", "theta_s", "buffers_s"):
+        assert torch.equal(getattr(found, name), getattr(plain, name))
+    assert found.local_loss == plain.local_loss
+
+
+class Echo:
+    """A method whose clients send back what they get."""
+
+    def reply(self, client: Any, message: Item) -> Item:
+        return message
+
+
+def test_each_ranks_seconds_of_staging_are_in_the_rounds_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutations: another rank's or another step's; none of the server's or of the clients'."""
+    for module, seconds in ((server, 0.5), (client, 0.25)):
+        own = Staging()
+        monkeypatch.setattr(own, "taken", lambda seconds=seconds: seconds)
+        monkeypatch.setattr(module, "staging_of", lambda method, own=own: own)
+    echo = Echo()
+
+    def program(clients: Any) -> Any:
+        list(clients.ask(echo.reply, Item(torch.zeros(2))))
+        return clients.account()[0]
+
+    row = run_ranks(3, lambda world: serve_or_ask(world, echo, [None] * 4, program))[0]
+    assert row.steps == ["server", "reply"] and row.staging.tolist() == [[0, 0, 0], [0.5, 0.25, 0.25]]
+
+
+class Library:
+    """An MPI library that says so much of itself."""
+
+    def __init__(self, **said: Any) -> None:
+        self.__dict__.update(said)
+
+
+def told(kind: int, found: Any) -> int:
+    found._obj.value = kind == aware.CUDA
+    return 0
+
+
+@pytest.mark.parametrize(
+    ("mpi", "environment", "yes"),
+    [
+        (None, {}, False),
+        (Library(), {}, False),
+        (Library(MPIX_Query_cuda_support=lambda: 0), {}, False),
+        (Library(MPIX_Query_cuda_support=lambda: 1), {}, True),
+        (Library(MPIX_GPU_query_support=told), {}, True),
+        (Library(MPIX_GPU_query_support=lambda kind, found: 1), {}, False),
+        (None, {"MPICH_GPU_SUPPORT_ENABLED": "1"}, True),
+        (None, {"MPICH_GPU_SUPPORT_ENABLED": "0"}, False),
+        (None, {"MV2_USE_CUDA": "1"}, True),
+    ],
+)
+def test_a_library_says_whether_it_takes_a_gpus_memory(mpi: Any, environment: dict[str, str], yes: bool) -> None:
+    """Mutations: a question that is not asked; an answer that is not read; the variable of another library."""
+    assert aware.aware(mpi, environment) is yes
+
+
+def test_the_way_from_gpu_to_gpu_must_be_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Mutations: taken unasked, without a GPU, or although the library says no; no word of that."""
+    monkeypatch.setattr(aware, "library", lambda: Library(MPIX_Query_cuda_support=lambda: 1))
+    assert aware.direct("cuda:0", {aware.FLAG: "1"})
+    assert not aware.direct("cuda:0", {}) and not aware.direct("cpu", {aware.FLAG: "1"})
+    assert not capsys.readouterr().err
+    monkeypatch.setattr(aware, "library", lambda: None)
+    assert not aware.direct("cuda:0", {aware.FLAG: "1"})
+    assert capsys.readouterr().err.startswith("zofl_mpi: warning: ZOFL_GPU_MPI=1, but this MPI library")
+
+
+def test_from_gpu_to_gpu_the_small_parts_go_before_what_is_computed(gpu: Fake) -> None:
+    """Mutations: numbers of the host that wait for the computing; tensors that do not; memory of another stream."""
+    own, values = Staging("cuda:1"), torch.arange(4.0)
+    own.direct = True
+    block = torch.zeros(40, dtype=torch.uint8)
+    fetch = own.place([(0, np.array([7], np.int64)), (8, values), (24, np.array([3.5, 4.5]))], block)
+    copied = "side copies, and the host waits"
+    assert gpu.calls == [copied, copied, "side waits for computing", copied, "kept for side", "side records 1"]
+    assert block[:8].view(torch.int64).tolist() == [7] and block[8:24].view(torch.float32).tolist() == [0, 1, 2, 3]
+    assert block[24:].view(torch.float64).tolist() == [3.5, 4.5]
+    values.add_(1)
+    with pytest.raises(RuntimeError, match="changed an upload"):
+        fetch.wait()

@@ -1,0 +1,63 @@
+"""Samples on a GPU: the data set lies there once, and mini-batches are gathered there, from their positions alone."""
+
+from __future__ import annotations
+
+import weakref
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from zofl_mpi.data import Array, Dataset
+from zofl_mpi.problems import Batch
+
+MOST = 2**32
+"""Bytes of the inputs of a data set that lie on a GPU; of a larger one each mini-batch is gathered on the host."""
+KINDS = {"uint8", "int32", "int64", "float32", "float64"}
+"""Inputs and labels that torch gathers."""
+
+
+def sent(host: Tensor, device: str | torch.device) -> Tensor:
+    """The tensor on the device. Nobody waits for the copy: it goes through pinned memory, which torch hands out again.
+
+    From pageable memory the host would stand still until the GPU has done all that it was asked for before.
+    """
+    if torch.device(device).type != "cuda" or host.device.type != "cpu":
+        return host.to(device)
+    return host.pin_memory().to(device, non_blocking=True)
+
+
+_PLACED: dict[tuple[int, str], Tensor] = {}
+
+
+def resident(values: Array, device: str) -> Tensor:
+    """All of an array on the device: copied there once for the process, given up when nobody has the array any more."""
+    key = (id(values), device)
+    if key not in _PLACED:
+        whole = values if values.dtype.name in KINDS else values.astype(np.int64)
+        _PLACED[key] = torch.tensor(np.asarray(whole), device=device)  # a copy, on the CPU too: it keeps no array
+        weakref.finalize(values, _PLACED.pop, key, None)
+    return _PLACED[key]
+
+
+def taken(data: Dataset, positions: Batch, dtype: str, device: str) -> tuple[Tensor, Tensor]:
+    """Inputs (B, p), scaled and shifted, and labels (B,) of the samples at `positions`: the bits of `Dataset.take`."""
+    if data.inputs.nbytes > MOST or not {data.inputs.dtype.name, data.labels.dtype.name} <= KINDS:
+        inputs, labels = (torch.from_numpy(each) for each in data.take(positions, np.dtype(dtype)))
+        return sent(inputs, device), sent(labels, device)
+    rows = np.asarray(positions if data.rows is None else data.rows[positions], np.int64)
+    at = sent(torch.from_numpy(rows), device)
+    x = resident(data.inputs, device).index_select(0, at).to(getattr(torch, dtype))
+    if np.any(data.scale != 1.0):
+        x *= _factor(data.scale, dtype, device)
+    if np.any(data.shift != 0.0):
+        x += _factor(data.shift, dtype, device)
+    return x, resident(data.labels, device).index_select(0, at).long()
+
+
+def _factor(value: float | NDArray[np.float64], dtype: str, device: str) -> Tensor | float:
+    """A number for all features, or one for each, rounded as the inputs are."""
+    if isinstance(value, np.ndarray):
+        return resident(value, device).to(getattr(torch, dtype))
+    return float(np.asarray(value, dtype))
