@@ -250,7 +250,8 @@ class Bilevel(Protocol):
 
     Minimax, min_x max_y (1/m) sum_i f_i(x, y), has h_i = -f_i. These are all that a problem needs. Used besides: what
     `Lipschitz` names (with `score(x, y, data)`), `parts(data)`, `project_lower(x, y)`, `initial_lower()`,
-    `solution(x, data)` for --lower exact and for reports, `homogeneous`.
+    `solution(x, data)` for --lower exact and for reports, `solution_only` where it is all that is known of the lower
+    level, `homogeneous`.
     """
 
     @property
