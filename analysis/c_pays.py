@@ -108,10 +108,10 @@ def row(group: Group, ends: Sequence[str], place: Sequence[Group]) -> dict[str, 
     """
     mean, sd = group.accuracy()
     frozen, first = of(place, FROZEN), of(place, FIRST)
-    gain, share = (math.nan, math.nan), (math.nan, math.nan)
+    gain, share, each = (math.nan, math.nan), (math.nan, math.nan), ""
     if group.runs and frozen and first:
         own, gap = paired(group, frozen, first)
-        gain, share = mean_sd(own), shares(own, gap)
+        gain, share, each = mean_sd(own), shares(own, gap), " ".join(f"{value:.4f}" for value in own)
     spent = totals(group)
     return {
         "setting": setting(group),
@@ -122,6 +122,7 @@ def row(group: Group, ends: Sequence[str], place: Sequence[Group]) -> dict[str, 
         "accuracy_sd_percent": sd,
         "gain_mean": gain[0],
         "gain_sd": gain[1],
+        "gain_by_seed": each,
         "share_mean_percent": share[0],
         "share_sd_percent": share[1],
         "bytes": spent["bytes"],

@@ -28,7 +28,6 @@ FROZEN, FIRST = "heron-frozen", "sflv2"
 NAMES = {
     "heron-frozen": "frozen client",
     "heron": "HERON",
-    "heron-p8": "HERON, 8 directions",
     "heron-head": "HERON, exact head",
     "heron-sample": "HERON, exact head, per sample",
     "ho_sfl": "HO-SFL",
@@ -36,7 +35,6 @@ NAMES = {
     "heron-n2": "HERON, last 2 layers exact",
     "heron-n2-zo": "the same, the rest estimated",
     "heron-n4": "HERON, last 4 layers exact",
-    "ho_sfl-n2": "HO-SFL, last 2 layers exact",
     "cse_fsl": "CSE-FSL",
     "sflv2": "SFLV2",
 }

@@ -19,7 +19,7 @@ LINES = ("sflv2", "cse_fsl", "heron-n2", "ho_sfl-sample", "heron-sample", "heron
 """Methods that have a line, in the order of their looks."""
 CURVE = ("heron-head", "heron-n2", "heron-n4", "cse_fsl")
 """From forward passes only to first order: the client's last 0, 2, 4 and all layers exact."""
-POINTS = ("heron-frozen", "heron", "ho_sfl", "ho_sfl-sample", "heron-sample", "ho_sfl-n2", "sflv2")
+POINTS = ("heron-frozen", "heron", "ho_sfl", "ho_sfl-sample", "heron-sample", "sflv2")
 Places = Mapping[str, Sequence[Group]]
 """{setting: its groups, each method at its best step}."""
 

@@ -743,7 +743,7 @@ PAYS = {
     "HO-SFL": "ho_sfl",
     "last stage exact, the others frozen": "heron-n2",
     "last two stages exact": "heron-n4",
-    "CSE-FSL": "cse_fsl",
+    "CSE-FSL, all stages": "cse_fsl",
     "SFLV2": "sflv2",
 }
 PLACES = ("CIFAR-10, 3 of 4 stages at the client", "Fashion-MNIST, 4 of 4 stages at the client, pooled head")
@@ -763,6 +763,57 @@ def pays() -> Iterator[Quote]:
             values += [*of(method, *both, place=k), *(of(method, *share, place=k) if method != "sflv2" else []), *peak]
             cells += f" # ± # | {'100' if method == 'sflv2' else '# ± #'} | # |"
         yield Quote(f"| {name} |{cells}", values)
+    yield Quote("HERON closes # ± # % of the gap on CIFAR-10", of("heron", *share))
+    gain = ("gain_mean", "gain_sd")
+    yield Quote("on CIFAR-10 (# ± # points)", of("heron-head", *gain))
+    peaks = [[of(m, "client_peak_bytes", place=k)[0] / 2**20 for k in (0, 1)] for m in MEMORY]
+    forward, sample, last, first = peaks
+    given = [*of("heron-sample", *gain), sample[0], first[0]]
+    yield Quote("a little more (# ± #), at a first-order client's memory (# of # MiB)", given)
+    sent = [of("ho_sfl", "bytes", place=k)[0] / of("heron", "bytes", place=k)[0] for k in (0, 1)]
+    yield from (Quote("sends # times HERON's bytes", [ratio]) for ratio in sent)
+    yield Quote("tells why: # with the exact head", of("heron-head", "cosine"))
+    yield Quote("a root mean square, says # (d", of("heron-head", "cosine_rule"))
+    stages = [[of(m, share[0], place=k)[0] for k in (0, 1)] for m in ("heron-n2", "heron-n4")]
+    ratios = [last[k] / other[k] for other in (forward, first) for k in (0, 1)]
+    yield Quote(
+        "it closes # % and # % at # and # times a forward-only step's memory, # and # of", [*stages[0], *ratios]
+    )
+    work = [of(m, "client_macs", place=k)[0] / 1e9 for k in (0, 1) for m in ("heron-n2", "heron")]
+    yield Quote("HERON (# of # G, # of #)", work)
+    yield Quote("Two stages close # and # %", stages[1])
+    yield Quote("have # ± # % for # ± #: not", [*of("heron-n2-zo", *share), *of("heron-n2", *share)])
+    again = [float(v) for k in (0, 1) for v in printed("c_pays", PLACES[k], "CSE-FSL", cells=4)[:2]]
+    yield Quote("little (# to # MiB, # to #)", again)
+    cells = {(r["setting"], r["method"]): r["gain_by_seed"] for r in rows("c_pays")}
+    ahead = [[float(v) for v in cells[place, m].split()] for m in BOTH for place in PLACES]
+    yield Quote("ahead by #, #, # and by #, #, # points, seed by seed", [*ahead[0], *ahead[1]])
+    yield Quote("CSE-FSL by # to # and # to #. Share", [*ends(ahead[2]), *ends(ahead[3])])
+    iid = [float(r["sflv2_more"]) for r in rows("c_pays_search") if "α" not in r["setting"]]
+    yield Quote("SFLV2 is # to # points ahead of a frozen client with untuned steps", ends(iid))
+    (apart,) = [r for r in rows("c_pays_search") if "α" in r["setting"]]
+    yield Quote(
+        "it is # behind, and CSE-FSL #:".replace(" behind", " *behind*"), [-float(apart[f"{m}_more"]) for m in BOTH]
+    )
+    yield from way_up()
+
+
+MEMORY, BOTH = ("heron-head", "heron-sample", "heron-n2", "cse_fsl"), ("sflv2", "cse_fsl")
+
+
+def way_up() -> Iterator[Quote]:
+    def up(method: str, uplink: str, key: str) -> list[float]:
+        return column("c_pays_uplink", key, setting=PLACES[0], method=method, uplink=uplink)
+
+    (dense,), smashed = up("cse_fsl", "dense", "bytes"), up("cse_fsl", "dense", "smashed_bytes")[0]
+    words = "smashed samples are # KiB a client and round on CIFAR-10, a dense model # KiB with"
+    yield Quote(words, [smashed / 2**10, dense / 2**10])
+    numbers, angles, sizes = (up("sflv2", "coefficients", key) for key in ("numbers", "cosine", "bytes"))
+    yield Quote("(# a round) Ferret's # coefficients", [sizes[0], numbers[0]])
+    yield Quote(
+        "a cosine of about #, HO-SFL's ten estimates each with #;", [angles[0], *up("ho_sfl", "seeds", "cosine")]
+    )
+    yield Quote("they take # KiB of the dense #.", [sizes[1] / 2**10, up("sflv2", "dense", "bytes")[0] / 2**10])
 
 
 QUOTES = [
