@@ -667,14 +667,17 @@ def _more_steps() -> Iterator[Quote]:
 
 
 def depth() -> Iterator[Quote]:
-    def loss(cut: str, blocks: str, method: str = "cse_fsl", key: str = "validation_loss_mean") -> float:
-        return number("c_fig6", key, cut=cut, auxiliary_blocks=blocks, method=method)
+    def of(cut: str, blocks: int, key: str, method: str = "cse_fsl") -> float:
+        return number("c_fig6", key, cut=cut, auxiliary_blocks=str(blocks), method=method)
 
-    first, control = [loss("1", str(k)) for k in range(4)], [loss(cut, "1", "heron-frozen") for cut in ("1", "2")]
-    yield Quote("loss is # nat with a head of norm and unembedding alone, #, # and # with", first)
-    yield Quote("frozen control has #. So", control[:1])
-    yield Quote("the client it is #, #, # beside #", [*(loss("2", str(k)) for k in range(3)), control[1]])
-    yield Quote("its local loss (# to #)", [loss("1", k, "heron", "local_loss_mean") for k in ("0", "3")])
+    def less(cut: str, depths: Iterable[int]) -> list[float]:
+        return [of(cut, k, f"less_frozen_{part}") for k in depths for part in ("mean", "sd")]
+
+    yield Quote("# ± # nat with a head of norm and unembedding alone, # ± #, # ± #, # ± # with", less("1", range(4)))
+    yield Quote("the client it is # ± #, # ± #, # ± #. HERON", less("2", range(3)))
+    heron = [abs(each) for each in column("c_fig6", "less_frozen_mean", method="heron")]
+    assert max(heron) < 0.001 and max(column("c_fig6", "less_frozen_sd", method="heron")) < 0.003
+    yield Quote("its local loss (# to #)", [of("1", k, "local_loss_mean", "heron") for k in (0, 3)])
 
 
 def table3() -> Iterator[Quote]:
