@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -238,3 +240,14 @@ def test_replaced_arrays_keep_the_kind_of_their_field() -> None:
     assert isinstance(found.b, torch.Tensor) and found.b.tolist() == [2.0, 2.0]
     assert same(found.more["k"], 3.0) and found.more["name"] == "n"
     assert letter.more["k"] == 1.0
+
+
+def test_an_import_of_torch_in_another_thread_does_no_harm(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Mutation: torch is taken for imported as soon as it has a name."""
+    begun = ModuleType("torch")
+    begun.__spec__ = SimpleNamespace(_initializing=True)  # type: ignore[assignment]
+    monkeypatch.setitem(sys.modules, "torch", begun)
+    block, used = messages.pack(Letter(np.arange(3.0)))
+    assert messages.on_host(block) is block and messages.unpack(block[:used]).a.tolist() == [0.0, 1.0, 2.0]

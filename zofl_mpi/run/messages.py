@@ -303,8 +303,9 @@ def _class(module: str, name: str) -> type[Any]:
 
 
 def _torch() -> Any:
-    """torch, if something has imported it: whoever holds a tensor has."""
-    return sys.modules.get("torch")
+    """torch, if something has imported it, all of it: whoever holds a tensor has; another thread may be at it."""
+    torch = sys.modules.get("torch")
+    return None if getattr(getattr(torch, "__spec__", None), "_initializing", False) else torch
 
 
 def _is_tensor(value: Any) -> bool:
