@@ -7,7 +7,9 @@ import itertools
 import json
 import re
 import signal
+import subprocess
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -395,6 +397,18 @@ def test_no_failure_is_lost_and_each_is_told_in_the_run_s_own_words(go: Callable
     assert [line.split(": ")[:2] for line in report[:3]] == [["failed", "1"], ["failed", "2"], ["failed", "3"]]
     assert report[3:] == ["3 runs: 3 failed"]
     assert (grid_main.exit_status(runner, False), grid_main.exit_status(runner, True)) == (1, 7)
+
+
+def test_what_a_run_says_at_once_is_heard(go: Callable[..., Runner], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutation: where its words begin in the log is looked up once it runs."""
+
+    class Late(subprocess.Popen[bytes]):
+        def __init__(self, *words: Any, **named: Any) -> None:
+            super().__init__(*words, **named)
+            time.sleep(0.3)
+
+    monkeypatch.setattr(grid_runner.subprocess, "Popen", Late)
+    assert go('echo "at once"; exit 3').outcomes[0].sentence.startswith("exit status 3: at once (")
 
 
 def test_without_words_of_its_own_the_last_line_with_letters_is_told(go: Callable[..., Runner]) -> None:

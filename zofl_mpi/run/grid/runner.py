@@ -160,11 +160,12 @@ def _started(grid: Grid, run: GridRun, word: str, launcher: Sequence[str], log: 
     words = command(grid, run, word, launcher)
     log.write(f"$ {typed(words)}\n".encode())
     log.flush()
+    start = log.tell()  # before the run can say anything
     # In a session of its own: Ctrl-C at the terminal is for this process, which passes it on in its way.
     process = subprocess.Popen(
         words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
     )
-    return Child(run, process, log, log.tell(), time.monotonic())
+    return Child(run, process, log, start, time.monotonic())
 
 
 def ended(grid: Grid, child: Child, stopping: bool) -> Outcome:
