@@ -26,6 +26,7 @@ from zofl_mpi.run.abreast import MANY
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", gpu_small.CALLS, ids=lambda call: call.__name__)
 def test_what_holds_on_a_gpu_holds_on_every_device(call: Callable[[str], None], device: str) -> None:
     """Mutations: of another client its mini-batches, sizes, mu, radius or shift; a step lost between two replays; a

@@ -58,6 +58,7 @@ def test_fednest_is_refused_by_a_sentence(name: str) -> None:
     assert (ended.status, ended.stderr) == (2, said)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "flags", "share"),
     [

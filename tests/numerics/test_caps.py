@@ -24,6 +24,7 @@ def test_the_slopes_are_those_of_the_implicit_function(x: float) -> None:
     assert slope(problem, x, 1.0) == pytest.approx(right, abs=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("cost", "kink"), [(1.1, True), (1.0, False), (0.05, True), (9.0, False), (0.9, False)])
 @pytest.mark.parametrize("m", [1, 10])
 def test_the_minimiser_is_the_lowest_point_of_a_fine_grid(cost: float, kink: bool, m: int) -> None:

@@ -76,6 +76,7 @@ def test_keys_that_share_32_bits_share_no_number(one: Key, other: Key) -> None:
     assert not (layers[0].weight == layers[1].weight).any()
 
 
+@pytest.mark.slow
 def test_200_000_keys_give_200_000_directions() -> None:
     """The pairs above are among them. Mutation: 32 bits of a seed, which the pairs share."""
     like = torch.zeros(8)

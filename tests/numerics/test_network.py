@@ -222,6 +222,7 @@ def test_bits_depend_neither_on_addresses_nor_on_blocks_nor_on_other_calls(monke
         assert np.array_equal(y, points(1, ours.n, dtype=np.float32)[0])
 
 
+@pytest.mark.slow
 def test_another_process_has_the_same_bits():
     code = (
         "import numpy as np, torch; torch.set_num_threads(1); import tests.numerics.test_network as t; "

@@ -159,6 +159,7 @@ def gradients(local: LocalSteps, x: Tensor, labels: Tensor) -> Tensor:
     return torch.stack([local.gradient(x[j : j + 1], labels[j : j + 1])[1] for j in range(len(x))])
 
 
+@pytest.mark.slow
 def test_its_mean_is_the_gradient_and_its_variance_that_of_the_formula() -> None:
     """4000 gaussian directions at a small radius; errors of five standard errors, and of a tenth.
 

@@ -225,6 +225,7 @@ def test_with_a_full_step_of_w_many_inner_steps_are_the_proximal_point_iteration
         close(of.train(Client(i, data), Model(x, 0)).y, w, 1e-9)
 
 
+@pytest.mark.slow
 def test_the_fixed_point_of_pfedme_is_the_minimiser_of_the_envelopes() -> None:
     """sum_i w_i lam (x - prox_i(x)) = 0, solved in closed form. Mutation: the minimiser of sum_i w_i F_i."""
     setting, lam = toy(), 1.5

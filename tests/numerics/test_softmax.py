@@ -456,6 +456,7 @@ def test_preparing_compiles_the_kernel_that_runs(monkeypatch):
     assert softmax_numba.advance.signatures == before != []
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not importlib.util.find_spec("numba"), reason="no numba")
 def test_the_process_that_compiles_and_those_that_load_have_the_same_bits(tmp_path):
     """Mutation: functions called by the compiled one instead of becoming part of it."""

@@ -115,6 +115,7 @@ def test_a_round_waits_as_often_however_many_steps_it_has(which: str) -> None:
     assert few == many < 60
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cls", [HERON, SplitLoRA])
 def test_texts_do_not_wait_either(cls: Any) -> None:
     """Their labels tell how many tokens count. Mutation: positions found where the labels lie, at each loss."""

@@ -436,6 +436,7 @@ def test_real_fashion_is_not_taken_for_mnist(tmp_path):
     assert "belongs to fashion-mnist" in complaint(sources.load, "mnist", folder, tmp_path, STREAMS)
 
 
+@pytest.mark.slow
 def test_real_cifar_has_the_published_channel_means(cache, monkeypatch, tiny_md5):
     folder = real("cifar10/cifar-10-binary.tar.xz")
     monkeypatch.setattr(images, "CIFAR_MD5", tiny_md5)

@@ -113,6 +113,7 @@ def test_a_continuation_with_another_network_is_refused(
     assert "another version of zofl_mpi or torch began it otherwise" in sentence
 
 
+@pytest.mark.slow
 def test_constants_that_differ_between_ranks_are_refused(
     written: Written, mpirun: Callable[..., Completed], tmp_path: Path
 ) -> None:

@@ -171,6 +171,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 # --- runs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "method", "ranks"),
     [("smooth", "fedavg", 0), ("both", "fedavg", 3), ("both", "zo_hfl", 0), ("hierarchical", "zo_hfl", 3)],

@@ -247,6 +247,7 @@ def test_the_second_writer_of_a_result_is_refused(tmp_path: Path) -> None:
     assert records.load(tmp_path / "a.h5").length == 2
 
 
+@pytest.mark.slow
 def test_files_that_are_no_results_are_told_apart(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("round,loss\n")
     (tmp_path / "empty").touch()

@@ -179,6 +179,7 @@ def test_two_threads_of_a_rank_in_the_communicator_at_once_are_refused() -> None
         on(2, program, synchronous=True)
 
 
+@pytest.mark.slow
 def test_a_rank_that_waits_for_ever_is_named_with_what_it_waits_for() -> None:
     def program(comm: Any) -> None:
         if comm.rank == 1:

@@ -81,6 +81,7 @@ PLANS = st.builds(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 3, 5])
 @settings(max_examples=40, deadline=None)
 @given(
