@@ -183,6 +183,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 # --- the grids of the papers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", sorted(ROOT.glob("jobs/*.toml")), ids=lambda path: path.name)
 def test_a_grid_of_jobs_is_readable_and_has_as_many_runs_as_it_says(path: Path) -> None:
     found, text = grid.read(path), path.read_text()
