@@ -144,27 +144,14 @@ def test_a_cancelled_job_ends_its_round_and_is_not_requeued(
     assert not (place / "asked").exists()
 
 
+@pytest.mark.parametrize("script", ["grid", "gpu"])
 def test_a_task_of_a_grid_that_runs_out_of_time_is_requeued_alone(
-    cluster: Callable[..., subprocess.Popen[str]], tmp_path: Path
+    cluster: Callable[..., subprocess.Popen[str]], tmp_path: Path, script: str
 ) -> None:
+    """On GPUs, too. Mutation: a child in place of exec, so that nobody hands Slurm's signal on."""
     place = tmp_path / "a checkout"
-    with cluster("a.toml", script="grid", SLURM_ARRAY_JOB_ID="5", SLURM_ARRAY_TASK_ID="2") as job:
-        assert job.stdout
-        assert job.stdout.readline() == "started\n"
-        time.sleep(0.1)
-        job.send_signal(signal.SIGUSR1)
-        assert job.wait(10) == 75
-    assert (place / "asked").read_text() == "requeue 5_2\n"
-    assert (place / "ran").read_text() == "-m zofl_mpi.run.grid a.toml --run --ranks 3 --index 2\n"
-
-
-def test_a_grid_on_gpus_is_a_grid_and_hears_slurms_signals(
-    cluster: Callable[..., subprocess.Popen[str]], tmp_path: Path
-) -> None:
-    """Mutation: a child in place of exec, so that nobody hands Slurm's signal on."""
-    place = tmp_path / "a checkout"
-    shutil.copy(ROOT / "jobs/grid.sbatch", place / "jobs")
-    with cluster("a.toml", script="gpu", SLURM_ARRAY_JOB_ID="5", SLURM_ARRAY_TASK_ID="2") as job:
+    shutil.copy(ROOT / "jobs/grid.sbatch", place / "jobs")  # what the script for GPUs hands a grid to
+    with cluster("a.toml", script=script, SLURM_ARRAY_JOB_ID="5", SLURM_ARRAY_TASK_ID="2") as job:
         assert job.stdout
         assert job.stdout.readline() == "started\n"
         time.sleep(0.1)

@@ -143,10 +143,7 @@ CALLS: tuple[Callable[[Bench], None], ...] = (
 
 def bits(message: Any) -> list[bytes]:
     """Of all that a message holds; packed it has gaps, with whatever lay there."""
-    return [
-        np.asarray(messages.as_array(v) if messages.as_array(v) is not None else v).tobytes()
-        for _, v in messages.leaves(message)
-    ]
+    return [np.asarray(value).tobytes() for _, value in messages.leaves(message)]
 
 
 def named(call: Any) -> str:

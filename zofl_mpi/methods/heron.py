@@ -19,7 +19,7 @@ from zofl_mpi.rounds.split.exact_layers import check_exact_layers, exact_start
 from zofl_mpi.rounds.split.forward_mode import check_forward_mode
 from zofl_mpi.rounds.split.messages import Ask, Model, Smashed, State, Trained, Update, Whole
 from zofl_mpi.rounds.split.per_sample import check_directions, signed_layers
-from zofl_mpi.rounds.split.probe import Compared, check_probe, compare, with_comparisons
+from zofl_mpi.rounds.split.probe import Compared, check_probe, compare, compared
 from zofl_mpi.rounds.split.report import Report
 from zofl_mpi.rounds.split.seeds import Scalars, Seeds, check_seeds
 from zofl_mpi.rounds.split.server import averaged_round
@@ -237,9 +237,8 @@ class HERON:
         report = self.training.evaluate(state, r, clients)
         if not self.probe_gradient:
             return report
-        whole = Whole(state.theta, state.buffers, state.theta_s, state.buffers_s, r)
-        replies = clients.ask(self.probe, whole, to=self.setting.audience(r), counted=False)
-        return with_comparisons(report, [reply for _, reply in replies])
+        audience = self.setting.audience(r)
+        return compared(report, state, r, lambda whole: clients.ask(self.probe, whole, to=audience, counted=False))
 
     def probe(self, client: Client, message: Whole) -> Compared:
         """A step's direction beside the gradient."""

@@ -23,7 +23,7 @@ from zofl_mpi.rounds.split.lockstep import Batches, Cut, Lockstep, begun, follow
 from zofl_mpi.rounds.split.messages import Ask, Model, Smashed, State, Trained, Whole
 from zofl_mpi.rounds.split.per_sample import check_directions, signed_layers
 from zofl_mpi.rounds.split.perturbed import Perturbed
-from zofl_mpi.rounds.split.probe import Compared, check_probe, compare, slope_at_cut, with_comparisons
+from zofl_mpi.rounds.split.probe import Compared, check_probe, compare, compared, slope_at_cut
 from zofl_mpi.rounds.split.report import Report
 from zofl_mpi.rounds.split.seeds import Scalars, Seeds, check_seeds
 from zofl_mpi.rounds.split.server import Server
@@ -189,9 +189,8 @@ class HOSFL:
         report = self.training.evaluate(state, r, clients)
         if not self.probe_gradient:
             return report
-        whole = Whole(state.theta, state.buffers, state.theta_s, state.buffers_s, r)
-        replies = clients.ask(self.probe, whole, to=self.setting.audience(r), counted=False)
-        return with_comparisons(report, [reply for _, reply in replies])
+        audience = self.setting.audience(r)
+        return compared(report, state, r, lambda whole: clients.ask(self.probe, whole, to=audience, counted=False))
 
     def probe(self, client: Client, message: Whole) -> Compared:
         """A step's direction beside the gradient."""

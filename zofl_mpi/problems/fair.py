@@ -34,10 +34,11 @@ from zofl_mpi.data import Dataset
 from zofl_mpi.errors import demand
 from zofl_mpi.numerics.projections import simplex
 from zofl_mpi.problems import Array, Batch
+from zofl_mpi.problems.by_torch import ByTorch
 from zofl_mpi.problems.relu_net import TARGETS, ReLUNet
 from zofl_mpi.problems.sums import BLOCK, QUIET, blocks, demand_floats, positions_of
 from zofl_mpi.problems.terms import check_positions
-from zofl_mpi.run.abreast import MANY, together
+from zofl_mpi.run.abreast import together
 from zofl_mpi.run.fields import given
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ Labels = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class ClassWeights(ABC):
+class ClassWeights(ByTorch, ABC):
     """A model whose classes are weighted by y, as a `Bilevel` problem; n_lower = C.
 
     f_i and h_i see the same samples. A mini-batch estimates the sums over the samples of a class: where a client has
@@ -135,17 +136,7 @@ class ClassWeights(ABC):
 
     def kernel_name(self, batch_size: int) -> str:
         """The name of what computes, for the record: kernels and devices agree to rounding only."""
-        return f"torch {self.device.partition(':')[0]}" if self.by_torch else "numpy"
-
-    @property
-    def by_torch(self) -> bool:
-        """Whether torch computes."""
-        return self.kernel == "torch" or (self.kernel == "auto" and self.device != "cpu")
-
-    @property
-    def abreast(self) -> int:
-        """How many clients' steps are to run at once; see `run.abreast`."""
-        return MANY if self.by_torch else 1
+        return self.torch_name if self.by_torch else "numpy"
 
     def initial_lower(self) -> Array:
         """(n_lower,) a point of Y: 0, or equal weights."""

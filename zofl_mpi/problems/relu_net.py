@@ -24,9 +24,10 @@ from zofl_mpi.data import Dataset
 from zofl_mpi.errors import demand
 from zofl_mpi.numerics.descent import descend
 from zofl_mpi.problems import Array, Batch
+from zofl_mpi.problems.by_torch import ByTorch
 from zofl_mpi.problems.sums import BLOCK, QUIET, blocks, class_weights, demand_floats, positions_of
 from zofl_mpi.problems.terms import check_positions
-from zofl_mpi.run.abreast import MANY, together
+from zofl_mpi.run.abreast import together
 from zofl_mpi.run.fields import given
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ TARGETS = np.array([1.0, -1.0])  # of even and odd labels
 
 @final
 @dataclass(frozen=True)
-class ReLUNet:
+class ReLUNet(ByTorch):
     """The network as a `Lipschitz` problem; its smooth twin as a `Smooth` one.
 
     Inputs are used as `Dataset` scales them, targets are the parities of the labels. The products with the inputs are
@@ -90,17 +91,7 @@ class ReLUNet:
 
     def kernel_name(self, batch_size: int) -> str:
         """The name of what computes, for the record: kernels and devices agree to rounding only."""
-        return f"torch {self.device.partition(':')[0]}" if self.by_torch else "numpy"
-
-    @property
-    def abreast(self) -> int:
-        """How many clients' steps are to run at once; see `run.abreast`."""
-        return MANY if self.by_torch else 1
-
-    @property
-    def by_torch(self) -> bool:
-        """Whether torch computes."""
-        return self.kernel == "torch" or (self.kernel == "auto" and self.device != "cpu")
+        return self.torch_name if self.by_torch else "numpy"
 
     def flops(self, batch_size: int) -> float:
         """FLOPs of a gradient step: the two products with the batch."""

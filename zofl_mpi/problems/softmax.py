@@ -13,10 +13,11 @@ from numpy.typing import DTypeLike, NDArray
 from zofl_mpi.data import Dataset
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Array, Batch
+from zofl_mpi.problems.by_torch import ByTorch
 from zofl_mpi.problems.kernels.softmax import KERNELS, NAMES, Minibatches, choose, numba_installed, planned
 from zofl_mpi.problems.sums import BLOCK, QUIET, READY, blocks, class_weights, demand_floats, positions_of
 from zofl_mpi.problems.terms import Personalised, Terms, check_positions, for_client
-from zofl_mpi.run.abreast import MANY, together
+from zofl_mpi.run.abreast import together
 from zofl_mpi.run.fields import given
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 @final
 @dataclass(frozen=True)
-class Softmax(Personalised):
+class Softmax(ByTorch, Personalised):
     """Softmax regression as a `Hierarchical` and as a `Smooth` problem.
 
     A model x (n,) is the matrix W (C, p) row by row, as in torch's nn.Linear; with a bias W is (C, p + 1), b last.
@@ -66,18 +67,9 @@ class Softmax(Personalised):
 
     def kernel_name(self, batch_size: int) -> str:
         """The kernel of `lower` and `descend`, for the record: kernels agree to rounding only, and devices do."""
-        if self._by_torch:
-            return f"torch {self.device.partition(':')[0]}"
+        if self.by_torch:
+            return self.torch_name
         return choose(self.kernel, batch_size, self.n)
-
-    @property
-    def abreast(self) -> int:
-        """How many clients' steps are to run at once; see `run.abreast`."""
-        return MANY if self._by_torch else 1
-
-    @property
-    def _by_torch(self) -> bool:
-        return self.kernel == "torch" or (self.kernel == "auto" and self.device != "cpu")
 
     def kernel_for(self, batch_size: int, models: int, steps: int, before: str = "") -> str:
         """The kernel that "auto" stands for in a run, by size and by its number of local steps: see `planned`.
@@ -139,7 +131,7 @@ class Softmax(Personalised):
         d = np.ascontiguousarray((y - x) * s, self.dtype).reshape(shape)
         centre = np.ascontiguousarray(x * s).reshape(shape)
         against = None if shift is None else np.ascontiguousarray(shift, self.dtype).reshape(shape)
-        if self._by_torch:
+        if self.by_torch:
             together(self._solved, _torch().Solve(centre, d, minibatches, radius * s, against))
         else:
             KERNELS[self.kernel_name(minibatches.size)](centre, d, minibatches, radius * s, against)
@@ -156,7 +148,7 @@ class Softmax(Personalised):
             Not-a-number for both where no sample counts.
         """
         each = class_weights(data, mix)
-        if self._by_torch:
+        if self.by_torch:
             sums = together(self._sums, self._look(x[None], data, weights=each))
             return {"loss": float(sums[1] / sums[0]), "accuracy": float(sums[2] / sums[0])}
         sums = np.zeros(3)  # of the weights, the losses, the hits
@@ -170,7 +162,7 @@ class Softmax(Personalised):
     @QUIET
     def hits(self, x: Array, data: Dataset) -> NDArray[np.int64]:
         """(C,) how many samples of each class in `data` the model x (n,) classifies correctly."""
-        if self._by_torch:
+        if self.by_torch:
             return together(self._hits, self._look(x[None], data))
         found = np.zeros(self.classes, np.int64)
         for inputs, labels in READY.blocks(data, np.dtype(self.dtype).str + "b" * self.bias, self._blocks):
@@ -181,7 +173,7 @@ class Softmax(Personalised):
     @QUIET
     def _gradient(self, y: Array, data: Dataset, batch: Batch) -> Array:
         """(k, n) mean gradients of the cross-entropy, summed over blocks of samples in float64."""
-        if self._by_torch:
+        if self.by_torch:
             total = together(self._gradients, self._look(y, data, batch))
             return (total / len(batch)).reshape(y.shape).astype(self.dtype)
         total = np.zeros((len(y), self.classes, self.n // self.classes))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, final
 from zofl_mpi.errors import UserError
 from zofl_mpi.rounds.split.client import LocalSteps
 from zofl_mpi.rounds.split.estimate import Estimate
-from zofl_mpi.rounds.split.messages import Model, Whole
+from zofl_mpi.rounds.split.messages import Model, State, Whole
 from zofl_mpi.rounds.split.report import Report
 from zofl_mpi.rounds.split.training import Training
 from zofl_mpi.run.clients import Client
@@ -84,9 +84,13 @@ def compare(
     return Compared(cosine, float(g[n:].norm()) / (size or math.nan) if slope is None else math.nan)
 
 
-def with_comparisons(report: Report, replies: Iterable[Compared]) -> Report:
-    """The report with the means over the clients that were asked."""
-    told = list(replies)
+def compared(report: Report, state: State, r: int, ask: Callable[[Whole], Iterable[tuple[int, Compared]]]) -> Report:
+    """The report with the means over the clients that are asked to compare.
+
+    Args:
+        ask: puts the whole model to them; their replies.
+    """
+    told = [reply for _, reply in ask(Whole(state.theta, state.buffers, state.theta_s, state.buffers_s, r))]
     cosine, head = (math.fsum(values) / len(told) for values in ([c.cosine for c in told], [c.head for c in told]))
     return replace(report, estimate_cosine=cosine, head_over_client=None if math.isnan(head) else head)
 
