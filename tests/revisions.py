@@ -92,7 +92,7 @@ fedrzo fedrzo_bl-simplex --method fedrzo_bl {BL} {DATA} --problem fair --y-set s
 fedrzo fedrzo_bl-softmax --method fedrzo_bl {BL} {DATA} --problem fair_softmax
 fedrzo fedrzo_bl-fedac2 --method fedrzo_bl {BL} --problem bilevel_bowls {KNOWN} --lower fedac2 --exact
 fedrzo fedrzo_bl-lfd --method fedrzo_bl {BL} --problem bilevel_bowls {KNOWN} --lower lfd --sampling size
-fedrzo fednest* --method fednest {BL} --T 2 --N 3
+fedrzo fednest* --method fednest --gamma 0.03 --H-lower 2 --batch-lower 4 --T 2 --N 3
 fedrzo fednest-saddle --method fednest --problem saddle {KNOWN} --series random --exact
 fedrzo fedrzo_bl-coupled --method fedrzo_bl {BL} --problem coupled --y0 fixed --exact
 fedrzo fedavg --method fedavg {B} {DATA}
