@@ -159,7 +159,7 @@ def _parts(panel: Any, rows: list[dict[str, Any]]) -> None:
         below = [a + b for a, b in zip(below, shares, strict=True)]
     words = [f"{r['system']}, {r['study']}, {r['share']}: {r['ranks']}" for r in rows]
     panel.set_xticks(places, words, fontsize=5, rotation=90)
-    panel.set_title("by system, study, server's share: ranks", loc="left", fontsize=6)
+    panel.set_title("system, study, share: ranks", loc="left", fontsize=6)
 
 
 if __name__ == "__main__":
