@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -187,6 +188,8 @@ def test_slurms_launcher_is_left_to_slurm(tmp_path: Path, monkeypatch: pytest.Mo
     """Mutation: srun ended too, whose job could then not be requeued."""
     (tmp_path / "srun").symlink_to(shutil.which("sleep") or "")
     with subprocess.Popen([str(tmp_path / "srun"), "2"]) as launcher:
+        while Path(f"/proc/{launcher.pid}/comm").read_text() != "srun\n":  # Linux names it after its pipes are closed
+            time.sleep(0.001)
         monkeypatch.setattr(world, "outermost_launcher", lambda: launcher.pid)
         monkeypatch.setattr(world, "LAST", 0.1)
         world.end_launcher()
