@@ -6,6 +6,8 @@ Time limits are for what hangs: a machine that is ten times slower, because it i
 from __future__ import annotations
 
 import faulthandler
+import fcntl
+import importlib.util
 import os
 import shutil
 import signal
@@ -29,6 +31,8 @@ STARTS = os.environ.get("TEST_STARTS", "")
 LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "SLURM_STEP_NUM_TASKS")
 UNDER_MPI = any(name in os.environ for name in LAUNCHED)
 """Started by mpirun or srun. Importing mpi4py to find out would start MPI in a process that may then start mpirun."""
+# Two files of tests run at a time, and threads that wait for each other starve them; read by libraries when they load.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 for terminal in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
     os.environ.pop(terminal, None)  # lines are as long and as plain for everyone
 # The same examples each time: a test that fails once in a thousand runs would fail somebody who has changed nothing.
@@ -58,11 +62,27 @@ def _note_start(event: str, args: tuple[Any, ...]) -> None:
             file.write(f"{1 + ranks} {' '.join(words)[:200]!r}\n")
 
 
+def _one_at_a_time_in_numbas_folder() -> None:
+    """Two processes that compile other types of a function at once might leave the code of one under the other's name."""
+    from numba.core.caching import IndexDataCacheFile
+
+    def alone(call: Callable[..., Any]) -> Callable[..., Any]:
+        def locked(self: Any, *given: Any) -> Any:
+            folder = Path(self._cache_path)
+            folder.mkdir(parents=True, exist_ok=True)
+            with (folder / "numba.lock").open("w") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                return call(self, *given)
+
+        return locked
+
+    for name in ("load", "save"):
+        setattr(IndexDataCacheFile, name, alone(getattr(IndexDataCacheFile, name)))
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    # Two processes that compile other types of a function at once may leave one's code under the name of the other's.
-    worker = os.environ.get("PYTEST_XDIST_WORKER", "alone")
-    if (kept := getattr(config, "cache", None)) and not UNDER_MPI:
-        os.environ.setdefault("NUMBA_CACHE_DIR", str(kept.mkdir(f"numba-{worker}")))
+    if "PYTEST_XDIST_WORKER" in os.environ and importlib.util.find_spec("numba"):
+        _one_at_a_time_in_numbas_folder()
     if STARTS:
         sys.addaudithook(_note_start)
     config.addinivalue_line("markers", "gpu: needs a CUDA device; skipped where there is none")

@@ -2,6 +2,7 @@
 
 `here` and `launch(0, ...)` run in this process, `launch(n, ...)` all of its command lines in one start of n ranks, and
 `Runs` many results on any number of ranks. None of the runs may end in an abort: it would take the others along.
+`threads(n, ...)` runs them on ranks that are threads of this process: what does not depend on MPI itself.
 As a module this is what the ranks run: python -m tests.launch FOLDER.
 """
 
@@ -22,6 +23,7 @@ from typing import Any, TextIO
 from threadpoolctl import threadpool_limits
 
 from zofl_mpi.run import cli
+from zofl_mpi.run.device import THREADS
 
 Command = tuple[str, Sequence[object]]
 """A family's module and its arguments."""
@@ -71,6 +73,17 @@ def launch(
         return [Ended(int(part["status"][0]), "".join(part["out"]), "".join(part["err"])) for part in parts]
 
 
+def threads(ranks: int, commands: Sequence[Command]) -> list[Ended]:
+    """What became of the command lines on ranks that are threads of this process; see `tests.threads`."""
+    from tests.threads import run_module
+
+    def status(module: str, arguments: Sequence[object]) -> int:
+        with undisturbed():
+            return run_module(ranks, module, *arguments)
+
+    return [_captured(*command, status) for command in commands]
+
+
 ENDS = ("status", "out", "err")
 NO_LAUNCHER = "PMIx server's listener thread failed to start"
 """What mpirun says that ends before it has started any rank: seen once in 6,000 tests of a busy machine."""
@@ -93,26 +106,33 @@ def _status(module: str, arguments: Sequence[object]) -> int:
         return int(end.code or 0)
 
 
-def _captured(module: str, arguments: Sequence[object]) -> Ended:
+def _captured(
+    module: str, arguments: Sequence[object], run: Callable[[str, Sequence[object]], int] | None = None
+) -> Ended:
     out, err = StringIO(), StringIO()
     with redirect_stdout(out), redirect_stderr(err):
-        status = here(module, *arguments)
+        status = run(module, arguments) if run else here(module, *arguments)
     return Ended(status, out.getvalue(), err.getvalue())
 
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """A run sets signal handlers and threads; afterwards they are as they were.
-
-    One thread, as the numerics: two files of tests run at a time, and threads that wait for each other starve them.
-    """
+    """A run sets signal handlers and threads; afterwards they are as they were. One thread, as the numerics."""
     kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    variables = {name: os.environ.get(name) for name in THREADS}
     with threadpool_limits(1):
         try:
             yield
         finally:
             for number, handler in kept.items():
                 signal.signal(number, handler)
+            for name, value in variables.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
+            if "torch" in sys.modules:
+                sys.modules["torch"].set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 
 
 class Runs:
@@ -121,6 +141,7 @@ class Runs:
     Args:
         commands: name -> arguments without --out and --quiet.
         wanted: ranks -> the names of those that run on so many; all of them if it is not given.
+        processes: numbers of ranks that are processes under mpirun; others are threads, and 0 is neither.
     """
 
     def __init__(
@@ -129,7 +150,9 @@ class Runs:
         module: str,
         commands: Mapping[str, Sequence[object]],
         wanted: Callable[[int], Iterable[str]] | None = None,
+        processes: Sequence[int] = (1, 3),
     ) -> None:
+        self.processes = processes
         self.folder, self.module, self.commands = folder, module, commands
         self.wanted = wanted or (lambda ranks: commands)
         self.done: dict[int, dict[str, Ended]] = {}
@@ -146,7 +169,8 @@ class Runs:
     def _made(self, ranks: int) -> dict[str, Ended]:
         names = list(self.wanted(ranks))
         runs = [(self.module, [*self.commands[n], "--quiet", "--out", self.path(n, ranks)]) for n in names]
-        ended = dict(zip(names, launch(ranks, runs), strict=True))
+        perform = launch if ranks in (0, *self.processes) else threads
+        ended = dict(zip(names, perform(ranks, runs), strict=True))
         failed = {name: one.stderr for name, one in ended.items() if one.status or "arning" in one.stderr}
         assert not failed, failed
         return ended

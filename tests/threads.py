@@ -656,6 +656,25 @@ def _places(ranks: Ranks, threads: Iterable[threading.Thread]) -> Iterator[str]:
             yield f"rank {rank} has ended"
 
 
+@contextmanager
+def _one_draws() -> Iterator[None]:
+    """Whoever sets torch's generator, which a process has one of, is alone with it until it has been put back."""
+    if "torch" not in sys.modules:
+        yield
+        return
+    import torch
+
+    lock, fork = threading.RLock(), torch.random.fork_rng
+
+    @contextmanager
+    def alone(*given: Any, **named: Any) -> Iterator[None]:
+        with lock, fork(*given, **named):
+            yield
+
+    with mock.patch.object(torch.random, "fork_rng", alone):
+        yield
+
+
 def serve_or_ask(
     world: MPIWorld, method: Any, data: Sequence[Any], program: Callable[[Any], Any], loads: Loads | None = None
 ) -> Any:
@@ -691,7 +710,7 @@ def run_module(
         except SystemExit as exc:
             return int(exc.code or 0)
 
-    with mock.patch.object(Stop, "listen"), mock.patch.object(Stop, "ignore"):  # signals are the main thread's
+    with mock.patch.object(Stop, "listen"), mock.patch.object(Stop, "ignore"), _one_draws():  # signals: main thread's
         if ranks == 1:
             return program(None)
         with mock.patch.object(cli, "connect", side_effect=lambda: worlds.own):

@@ -15,7 +15,7 @@ import pytest
 
 from tests.agreement import differences
 from tests.conftest import Completed
-from tests.launch import Command, here, launch
+from tests.launch import Command, here, launch, threads
 from zofl_mpi.run import records
 from zofl_mpi.run.records import checkpoint_path
 
@@ -60,7 +60,7 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], Path]:
-    """results(method, ranks): all methods on so many ranks are one start; on 3 also the continued runs."""
+    """results(method, ranks): all methods on 3 ranks are one start, with the continued runs; 5 ranks are threads."""
     folder, done = tmp_path_factory.mktemp("heron"), set[int]()
 
     def begun(method: str) -> Path:
@@ -78,7 +78,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], Pa
             if ranks == 3:
                 parts = [begun(name) for name in CONTINUED]
                 runs += [(FAMILY, ["--resume", path, "--rounds", ROUNDS, "--quiet"]) for path in parts]
-            for (_, words), one in zip(runs, launch(ranks, runs), strict=True):
+            perform = threads if ranks == 5 else launch
+            for (_, words), one in zip(runs, perform(ranks, runs), strict=True):
                 assert one.status == 0 and "arning" not in one.stderr, (words, one.stderr)
         return folder / f"{method}-{ranks}.h5"
 

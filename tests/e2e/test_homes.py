@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.agreement import differences
-from tests.launch import Command, here, launch
+from tests.launch import Command, here, launch, threads
 from tests.threads import run_module
 from zofl_mpi.methods.scaffold import Scaffold
 from zofl_mpi.run import records
@@ -39,7 +39,9 @@ def command(name: str, rounds: int, out: Path) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], Path]:
-    """results(name, ranks): all of RUNS on so many ranks are one start, with those that began in one process; 0: here.
+    """results(name, ranks): all of RUNS on 3 ranks are one start, with those that began in one process; 0: here.
+
+    5 ranks are threads.
 
     name-half: the first half, in one process; name-part-RANKS: the same, continued on so many ranks.
     """
@@ -58,7 +60,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], Pa
                     shutil.copy(half, part)
                     shutil.copy(checkpoint_path(half), checkpoint_path(part))
                     runs.append((family, ["--resume", part, "--rounds", ROUNDS, "--quiet"]))
-            for (_, words), one in zip(runs, launch(ranks, runs), strict=True):
+            perform = threads if ranks == 5 else launch
+            for (_, words), one in zip(runs, perform(ranks, runs), strict=True):
                 assert one.status == 0, (words, one.stderr)
         return folder / f"{name}-{ranks}.h5"
 
