@@ -63,7 +63,7 @@ def _note_start(event: str, args: tuple[Any, ...]) -> None:
 
 
 def _one_at_a_time_in_numbas_folder() -> None:
-    """Two processes that compile other types of a function at once might leave the code of one under the other's name."""
+    """Two processes that compile other types of a function at once might leave one's code under the other's name."""
     from numba.core.caching import IndexDataCacheFile
 
     def alone(call: Callable[..., Any]) -> Callable[..., Any]:

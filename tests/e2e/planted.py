@@ -27,6 +27,8 @@ from zofl_mpi.run.clients import Client
 ROUND = 5
 CLIENT = 3
 HELD = 2
+STUCK: list[float] = []
+"""When a client's step got stuck, in this process."""
 
 
 def plant() -> str:
@@ -56,6 +58,7 @@ class Planted(ZOHFL):
             if plant() == "kill_once" and os.environ["OMPI_COMM_WORLD_RANK"] == "1":
                 os.kill(os.getpid(), signal.SIGKILL)
             if plant() == "stuck":
+                STUCK.append(time.monotonic())
                 threading.Event().wait()
         return super().solve(client, message)
 

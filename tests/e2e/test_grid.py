@@ -47,16 +47,18 @@ LONG = TOY.replace("rounds = 6", "rounds = 5000\nschedule-h = 'constant'")
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of the test's own, with toy.toml in it."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
     (tmp_path / "toy.toml").write_text(TOY)
     return tmp_path
 
 
 def runner(*words: object) -> Completed:
+    """A grid runner as a process."""
     return run_process([*COMMAND, *map(str, words)])
 
 
 def inside(*words: object) -> Completed:
-    """A command that starts no run, in this process."""
+    """A grid runner in this process; its runs are processes."""
     out, err = StringIO(), StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         status = __main__.main(["toy.toml", *map(str, words)])
@@ -122,7 +124,7 @@ def test_a_grid_is_listed_run_and_then_done(here: Path) -> None:
     assert "result    out/1-all.h5" in Path("out/1-all.log").read_text()
 
     kept = {path: path.stat().st_mtime_ns for path in Path("out").glob("*.h5")}
-    again = runner("--run")
+    again = inside("--run")
     assert again.returncode == 0 and again.stdout == "4 runs: 4 finished before\n"
     assert {path: path.stat().st_mtime_ns for path in Path("out").glob("*.h5")} == kept
     assert inside().stdout.splitlines()[-1] == "4 runs: 4 finished, 0 to resume, 0 to do"
@@ -140,17 +142,17 @@ def test_ranks_and_launcher_change_no_bit(mpirun: Callable[..., Completed]) -> N
 
 
 def test_a_longer_grid_continues_and_what_differs_is_left_alone(here: Path) -> None:
-    assert runner("--run", "--only", "cell=all").returncode == 0
+    assert inside("--run", "--only", "cell=all").returncode == 0
     (here / "toy.toml").write_text(TOY.replace("rounds = 6", "rounds = 9"))
     assert inside("--only", "cell=all").stdout.splitlines()[-1] == "2 runs: 0 finished, 2 to resume, 0 to do"
-    assert runner("--run", "--index", 1).returncode == 0
-    whole = runner("--run", "--index", 1, "--results", "whole")
+    assert inside("--run", "--index", 1).returncode == 0
+    whole = inside("--run", "--index", 1, "--results", "whole")
     assert whole.returncode == 0 and rounds("out/1-all.h5") == 9
     assert "--resume out/1-all.h5" in Path("out/1-all.log").read_text()
 
     (here / "toy.toml").write_text(TOY.replace("tau = 3", "tau = 4"))
     kept = Path("out/2-all.h5").read_bytes()
-    done = runner("--run", "--only", "cell=all", "--only", "seed=2")
+    done = inside("--run", "--only", "cell=all", "--only", "seed=2")
     assert done.returncode == 1 and Path("out/2-all.h5").read_bytes() == kept
     assert done.stdout.splitlines()[-2:] == [
         "failed: 2-all: result of another configuration: --tau was 3.0, is now 4.0; "
@@ -164,15 +166,15 @@ def test_a_longer_grid_continues_and_what_differs_is_left_alone(here: Path) -> N
 
 def test_a_failing_run_stops_no_other_and_is_named_at_the_end(here: Path) -> None:
     (here / "toy.toml").write_text(TOY.replace("half = {", "half = { gamma = 1e200,"))
-    done = runner("--run")
+    done = inside("--run")
     assert done.returncode == 1
     assert done.stdout.splitlines()[-1] == "4 runs: 2 done, 2 failed"
     (told,) = [line for line in done.stdout.splitlines() if line.startswith("failed: 2-half: ")]
     assert "exit status 1: zofl_mpi: round" in told and "out/2-half.log" in told
-    single = runner("--index", 2)
-    assert single.returncode == 1 and runner("--index", 3).returncode == 0
+    single = inside("--index", 2)
+    assert single.returncode == 1 and inside("--index", 3).returncode == 0
     (here / "toy.toml").write_text(TOY.replace("half = {", "half = { eta = -1,"))
-    single = runner("--index", 2, "--results", "new")
+    single = inside("--index", 2, "--results", "new")
     assert single.returncode == 2 and "--eta -1.0: must be a smoothing radius" in single.stdout
 
 
@@ -192,8 +194,8 @@ def test_an_interrupted_grid_goes_on_with_the_bits_of_an_undisturbed_one(here: P
     assert 5 < reached < 5000
 
     (here / "toy.toml").write_text(LONG.replace("5000", str(reached + 20)))
-    assert runner("--index", 0).returncode == 0
-    assert runner("--index", 0, "--results", "whole").returncode == 0
+    assert inside("--index", 0).returncode == 0
+    assert inside("--index", 0, "--results", "whole").returncode == 0
     final = [records.load(f"{folder}/1-half.h5").final["x"].tobytes() for folder in ("out", "whole")]
     assert final[0] == final[1] and rounds("out/1-half.h5") == reached + 20
 
@@ -223,7 +225,7 @@ def test_what_died_before_its_first_checkpoint_begins_anew(here: Path) -> None:
     listed = inside("--only", "cell=all", "--only", "seed=1").stdout.splitlines()
     assert listed[0].startswith("1  begun ") and listed[0].endswith("--out out/1-all.h5 --force")
     (here / "toy.toml").write_text(TOY.replace("rounds = 6", "rounds = 7\nschedule-h = 'constant'"))
-    assert runner("--index", 1).returncode == 0 and rounds("out/1-all.h5") == 7
+    assert inside("--index", 1).returncode == 0 and rounds("out/1-all.h5") == 7
 
 
 def test_a_run_outlives_its_grid_runner_and_nobody_begins_it_again(here: Path) -> None:
@@ -234,7 +236,7 @@ def test_a_run_outlives_its_grid_runner_and_nobody_begins_it_again(here: Path) -
         process.kill()
     try:
         assert inside("--only", "seed=1").stdout.splitlines()[1].startswith("1  running ")
-        other = runner("--index", 1)
+        other = inside("--index", 1)
         assert other.returncode == 0 and other.stdout.splitlines()[-1] == "1 run: 1 running elsewhere"
     finally:
         os.kill(own, signal.SIGUSR1)
@@ -292,7 +294,7 @@ def test_the_data_s_folder_is_given_to_every_run_and_is_no_other_configuration(h
     (here / "toy.toml").write_text(TOY.replace('"toy"', '"softmax"'))
     lines = inside("--data-dir", "some where").stdout.splitlines()
     assert [line.count("--data-dir 'some where'") for line in lines] == [1, 1, 1, 1, 0]
-    assert runner("--index", 0).returncode == 0
+    assert inside("--index", 0).returncode == 0
     assert inside("--data-dir", "there").stdout.splitlines()[0].startswith("0  finished ")
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import json
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from tests.agreement import differences
 from tests.conftest import Completed, environment, run_process
 from tests.e2e.test_failures import FAMILY, HERE, LAUNCHER, RUN, planted
 from tests.threads import Death, Fate, run_module
-from zofl_mpi.run import records
+from zofl_mpi.run import records, watch
 
 SMALL = ["--problem", "toy", "--m", "5", "--rounds", "3", "--checkpoint-every", "2", "--eval-every", "2", "--quiet"]
 CASES = {"zo_hfl": [*SMALL, "--y0", "last"], "scaffold": [*SMALL, "--method", "scaffold", "--tau", *"91213"]}
@@ -127,12 +129,28 @@ def test_ulfm_without_survive_is_refused(tmp_path: Path, capsys: pytest.CaptureF
     assert "--with-ft ulfm, under which no lost rank ends the job, is for --survive" in capsys.readouterr().err
 
 
+class Leap:
+    """A clock for watches that stands still until a step is stuck, and is then at once beyond the round's limit."""
+
+    perf_counter, sleep = staticmethod(time.perf_counter), staticmethod(time.sleep)
+
+    def __init__(self, stuck: list[float], limit: float) -> None:
+        self.stuck, self.limit = stuck, limit
+
+    def monotonic(self) -> float:
+        return self.limit + 0.1 + time.monotonic() - self.stuck[0] if self.stuck else 0.0
+
+
 @pytest.mark.parametrize("survive", [False, True])
 def test_a_round_that_takes_too_long_ends_with_the_late_ranks_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], survive: bool
 ) -> None:
     monkeypatch.syspath_prepend(str(HERE))
     monkeypatch.setenv("PLANT", "stuck")
+    stuck = importlib.import_module("planted").STUCK
+    stuck.clear()
+    monkeypatch.setattr(watch, "time", Leap(stuck, 6))
+    monkeypatch.setattr(watch, "GRACE", 5.0)  # in which the other ranks say that they wait
     out = tmp_path / "run.h5"
     fate = {"fate": Fate()} if survive else {}
     flags = ["--survive"] * survive + ["--round-timeout", 6]
