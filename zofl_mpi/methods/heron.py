@@ -18,6 +18,7 @@ from zofl_mpi.rounds.split.estimate import Estimate
 from zofl_mpi.rounds.split.exact_layers import check_exact_layers, exact_start
 from zofl_mpi.rounds.split.forward_mode import check_forward_mode
 from zofl_mpi.rounds.split.messages import Ask, Model, Smashed, State, Trained, Update, Whole
+from zofl_mpi.rounds.split.passes import check_abreast, stacked
 from zofl_mpi.rounds.split.per_sample import check_directions, signed_layers
 from zofl_mpi.rounds.split.probe import Compared, check_probe, compare, compared
 from zofl_mpi.rounds.split.report import Report
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from zofl_mpi.problems.signs import SignedLayers
-    from zofl_mpi.problems.tangents import Tangents
+    from zofl_mpi.rounds.split.measured import Around
 
 
 @final
@@ -66,9 +67,13 @@ class HERON:
             from which the server takes the same steps again, to the same bits where it has the same kind of processor.
         draw: where directions are drawn: device (where the model is: a GPU draws others than a CPU), or host (the same
             ones for any device; a GPU then waits for the host, about 10 ns an entry).
+        passes_abreast: perturbed passes that are computed as one, at most those of a step: n_p, or 2 n_p (central). A
+            client then holds as many copies of what it perturbs, and of the activations. For a GPU that one pass leaves
+            idle; the numbers are those of one pass after the other but for rounding.
     """
 
     needs: ClassVar[type] = Split
+    grows_with: ClassVar[tuple[str, ...]] = ("passes_abreast",)
     setting: Setting[Split]
     training: Training = part()
     mu: float = 1e-3
@@ -82,6 +87,7 @@ class HERON:
     probe_gradient: bool = False
     uplink: Literal["dense", "seeds"] = "dense"
     draw: Draw = "device"
+    passes_abreast: int = 1
 
     def __post_init__(self) -> None:
         _ = self._estimate  # refuses what cannot be
@@ -97,6 +103,7 @@ class HERON:
             )
         check_probe(self.probe_gradient, self.estimate)
         check_directions(self.directions, self.estimate, self.uplink)
+        check_abreast(self.passes_abreast, self.estimate, self.directions, self._estimates, self.training)
         _ = self._around
 
     def _check_head(self) -> None:
@@ -137,10 +144,12 @@ class HERON:
         return self._part.start < self._part.stop and (self.exact_layers == 0 or self.rest == "estimated")
 
     @cached_property
-    def _around(self) -> SignedLayers | Tangents | None:
+    def _around(self) -> Around | None:
         """What passes do besides."""
         if self.estimate == "jvp" and self._estimates:
             return check_forward_mode(self.training, self._part, head=True)
+        if self.passes_abreast > 1:
+            return stacked(self.training, self._part, True, self.passes_abreast, self.estimate == "central")
         return self._layers
 
     @cached_property
@@ -224,7 +233,7 @@ class HERON:
 
     @property
     def _estimate(self) -> Estimate:
-        return Estimate.named(self.mu, self.n_p, self.distribution, self.estimate, self.draw)
+        return Estimate.named(self.mu, self.n_p, self.distribution, self.estimate, self.draw, self.passes_abreast)
 
     def scalars(self, client: Client, message: Ask) -> Scalars:
         """Step 4 with --uplink seeds: what the local model can be made of again."""
@@ -256,16 +265,19 @@ class HERON:
         if self.estimate == "exact":
             return LocalStep("auxiliary")
         passes, each = self.n_p * (2 if self.estimate == "central" else 1), self._layers is not None
-        signed, heads = (self._around is not None) * passes, each * (self.estimate == "one-sided")
-        if self.exact_layers:
+        twice = self._around is not None and self.passes_abreast == 1
+        signed, heads = twice * passes, each * (self.estimate == "one-sided")
+        found = LocalStep("forward", 1 + passes, signed, heads, abreast=self.passes_abreast)
+        if self.exact_layers:  # and the loss at the point once more
             passes, signed = self._estimates * passes, self._estimates * signed
-            return LocalStep(
-                "head", 1 + passes, signed, heads + 1, self.exact_layers
-            )  # the loss at the point once more
+            return found._replace(
+                kind="head", forwards=1 + passes, signed=signed, heads=heads + 1, layers=self.exact_layers
+            )
         if self._exact:
-            return LocalStep("head", 1 + passes, signed, heads + 1)  # (softmax - y)^T s costs as much as s W
-        further = f"{passes}, and 1 more where it is uploaded"
-        return LocalStep("forward", 1 + passes if self.estimate == "one-sided" else further, signed, heads)
+            return found._replace(kind="head", heads=heads + 1)  # (softmax - y)^T s costs as much as s W
+        if self.estimate == "one-sided":
+            return found
+        return found._replace(forwards=f"{passes}, and 1 more where it is uploaded")
 
     def plan(self, rounds: int) -> dict[str, str | float]:
         """The lines of --dry-run."""

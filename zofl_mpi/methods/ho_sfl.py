@@ -21,6 +21,7 @@ from zofl_mpi.rounds.split.exact_layers import check_exact_layers, exact_start
 from zofl_mpi.rounds.split.forward_mode import check_forward_mode
 from zofl_mpi.rounds.split.lockstep import Batches, Cut, Lockstep, begun, following
 from zofl_mpi.rounds.split.messages import Ask, Model, Smashed, State, Trained, Whole
+from zofl_mpi.rounds.split.passes import check_abreast, stacked
 from zofl_mpi.rounds.split.per_sample import check_directions, signed_layers
 from zofl_mpi.rounds.split.perturbed import Perturbed
 from zofl_mpi.rounds.split.probe import Compared, check_probe, compare, compared, slope_at_cut
@@ -34,7 +35,7 @@ from zofl_mpi.run.setting import Setting
 
 if TYPE_CHECKING:
     from zofl_mpi.problems.signs import SignedLayers
-    from zofl_mpi.problems.tangents import Tangents
+    from zofl_mpi.rounds.split.measured import Around
 
 
 @final
@@ -72,9 +73,11 @@ class HOSFL:
             it computes by backpropagation, outside the ledger.
         uplink: how a client's model comes back: dense, or seeds; see --method heron.
         draw: where directions are drawn: device or host; see --method heron.
+        passes_abreast: perturbed passes that are computed as one, at most those of a step; see --method heron.
     """
 
     needs: ClassVar[type] = Split
+    grows_with: ClassVar[tuple[str, ...]] = ("passes_abreast",)
     setting: Setting[Split]
     lockstep: Lockstep = part()
     mu: float = 1e-3
@@ -87,6 +90,7 @@ class HOSFL:
     probe_gradient: bool = False
     uplink: Literal["dense", "seeds"] = "dense"
     draw: Draw = "device"
+    passes_abreast: int = 1
 
     def __post_init__(self) -> None:
         _ = self._estimate  # refuses what cannot be
@@ -94,6 +98,7 @@ class HOSFL:
         check_exact_layers(self.exact_layers, self.rest, self.uplink, self.estimate, self.training, self._part)
         check_probe(self.probe_gradient, self.estimate)
         check_directions(self.directions, self.estimate, self.uplink)
+        check_abreast(self.passes_abreast, self.estimate, self.directions, self._estimates, self.training)
         _ = self._around
 
     @property
@@ -142,7 +147,7 @@ class HOSFL:
 
     @property
     def _estimate(self) -> Estimate:
-        return Estimate.named(self.mu, self.n_p, self.distribution, self.estimate, self.draw)
+        return Estimate.named(self.mu, self.n_p, self.distribution, self.estimate, self.draw, self.passes_abreast)
 
     @cached_property
     def _at_cut(self) -> Training:
@@ -176,10 +181,12 @@ class HOSFL:
         return self.exact_layers == 0 or (self._part.start < self._part.stop and self.rest == "estimated")
 
     @cached_property
-    def _around(self) -> SignedLayers | Tangents | None:
+    def _around(self) -> Around | None:
         """What passes do besides."""
         if self.estimate == "jvp" and self._estimates:
             return check_forward_mode(self._at_cut, self._part, head=False)
+        if self.passes_abreast > 1:
+            return stacked(self._at_cut, self._part, False, self.passes_abreast, self.estimate == "central")
         return self._layers
 
     # --- reports
@@ -209,7 +216,8 @@ class HOSFL:
         if self.estimate == "exact":
             return LocalStep("cut")
         passes = self._estimates * self.n_p * (2 if self.estimate == "central" else 1)
-        return LocalStep("slope", 1 + passes, passes if self._around else 0, layers=self.exact_layers)
+        twice = self._around is not None and self.passes_abreast == 1
+        return LocalStep("slope", 1 + passes, twice * passes, layers=self.exact_layers, abreast=self.passes_abreast)
 
     def plan(self, rounds: int) -> dict[str, str | float]:
         """The lines of --dry-run."""
