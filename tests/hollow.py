@@ -77,7 +77,7 @@ def hollow() -> Iterator[None]:
             mock.patch.object(torch, "Generator", OnHost),
             mock.patch.object(torch.random, "fork_rng", functools.partial(torch.random.fork_rng, devices=())),
             mock.patch.object(SplitGPT2, "samples", samples),
-            mock.patch.object(passes, "_told_apart", return_value=True),  # before a run the host may look
+            mock.patch.object(passes, "_try"),  # before a run the host may look at numbers
         ):
             stack.enter_context(patch)
         yield

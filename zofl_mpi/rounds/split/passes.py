@@ -53,14 +53,18 @@ def stacked(training: Training, part: slice, head: bool, count: int, central: bo
     Raises:
         UserError: torch cannot stack some operation, or parameters are used past the modules that hold them.
     """
-    import torch
-
     from zofl_mpi.problems.stacked import Stacked
 
-    problem, flag = training.problem, f"--passes-abreast {count}"
-    flat = problem.local
-    found = Stacked(flat, part, count, math.ceil(count / (1 + central)))
-    theta, buffers = (problem.placed(t).clone() for t in flat.initial())
+    found = Stacked(training.problem.local, part, count, math.ceil(count / (1 + central)))
+    _try(found, training, part, head, f"--passes-abreast {count}")
+    return found
+
+
+def _try(found: Stacked, training: Training, part: slice, head: bool, flag: str) -> None:
+    import torch
+
+    problem = training.problem
+    theta, buffers = (problem.placed(t).clone() for t in problem.local.initial())
     x, labels = problem.example(2)
     x = found.inputs(x)
 
@@ -68,7 +72,7 @@ def stacked(training: Training, part: slice, head: bool, count: int, central: bo
         smashed = problem.smash(x)
         return problem.local_loss(smashed, labels if head else torch.ones_like(smashed))
 
-    with torch.no_grad(), flat.at(theta, buffers, training.running):
+    with torch.no_grad(), problem.local.at(theta, buffers, training.running):
         alone = loss()
         points = theta[part].repeat(2, 1)
         theta[part] = math.nan  # which the modules hold, and no pass may meet
@@ -79,14 +83,8 @@ def stacked(training: Training, part: slice, head: bool, count: int, central: bo
                 f"{flag}: torch cannot compute this network at several points at once ({str(exc).splitlines()[0]}); "
                 "take --passes-abreast 1"
             ) from exc
-    if not _told_apart(alone, losses):
+    if alone.isfinite() and not losses.isfinite().all():
         raise UserError(
             f"{flag}: this network uses parameters past the modules that hold them, so that points at once cannot be "
             "told apart; take --passes-abreast 1"
         )
-    return found
-
-
-def _told_apart(alone: Tensor, losses: Tensor) -> bool:
-    """Whether the losses (k,) are numbers where the loss () by one pass is one."""
-    return not bool(alone.isfinite()) or bool(losses.isfinite().all())
