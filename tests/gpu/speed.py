@@ -195,7 +195,7 @@ def forward_rate(bench: Bench, kind: str, method: HERON, data: Any) -> None:
 
     theta, buffers = (problem.placed(t) for t in problem.local.initial())
     x, labels = problem.samples(data, np.arange(method.training.batch))
-    evaluations = (1 + method.n_p) * method.training.steps(0)
+    evaluations = (1 + method.estimation.n_p) * method.training.steps(0)
 
     def passes() -> None:
         with torch.no_grad(), problem.local.at(theta, buffers):

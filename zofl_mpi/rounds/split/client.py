@@ -282,7 +282,7 @@ def drawn(
 
     Args:
         seed: the whole state of the generator that draws them follows from it.
-        distribution: see `HERON`.
+        distribution: see `estimation.Estimation`.
         draw: by a generator of that device, or of the host. From the host they come through pinned memory, which torch
             hands out again; nobody waits: while a GPU takes one step, the host draws for the next.
     """

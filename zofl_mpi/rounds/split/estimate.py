@@ -30,11 +30,11 @@ class Estimate:
     Attributes:
         mu: smoothing radius, in the unit of the distribution.
         n_p: directions of a step.
-        distribution: of the directions: sqrt_d_sphere, sphere or gaussian; see `methods.heron.HERON`.
+        distribution: of the directions: sqrt_d_sphere, sphere or gaussian; see `estimation.Estimation`.
         central: both sides of the point, else one side and the point itself.
         tangent: the derivative along a direction in the place of differences, by forward-mode differentiation; mu has
             no meaning then.
-        draw: where the directions are drawn; see `methods.heron.HERON`.
+        draw: where the directions are drawn; see `estimation.Estimation`.
         abreast: perturbed passes that are computed as one.
     """
 
