@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
@@ -245,6 +246,13 @@ def test_nothing_that_is_estimated_has_no_passes() -> None:
 def test_networks_without_statistics_take_every_pass() -> None:
     """Mutation: the flag's name alone refused."""
     run(method(HERON, training(setting(mlp), batchnorm="every_pass"), n_p=2, passes_abreast=2), 1)
+
+
+def test_attention_that_a_cpu_computes_point_by_point_is_not_told_of() -> None:
+    """Mutation: torch's warning at each pass."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(method(HERON, training(gpt2_toy.setting(), h=1), n_p=2, passes_abreast=2), 1)
 
 
 def test_what_is_frozen_is_not_stacked() -> None:
