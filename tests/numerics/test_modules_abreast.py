@@ -81,7 +81,7 @@ def test_a_computation_is_always_of_the_same_shape(monkeypatch: pytest.MonkeyPat
     for count in (1, 3, 16, 17, 40):
         module_torch.walked(asked[:count])
     [(inputs, labels, *_)] = shapes
-    assert inputs == (32, 3, 3, 7, 7) and labels == (32, 3)
+    assert inputs == (32, 3, 3, 7, 7) and labels == (32, 3, 5)
 
 
 def test_a_block_follows_from_a_rows_step(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,13 +166,26 @@ class Own(nn.Module):
         return logits if float(logits.detach().abs().max()) < math.inf else logits * 0
 
 
-def test_what_has_no_batched_form_is_refused_in_a_sentence_and_auto_leaves_it_in_turn() -> None:
+def test_what_has_no_batched_form_is_refused_in_a_sentence_and_auto_leaves_it_in_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Mutations: a traceback; auto that refuses what ran before; the refusal of what --kernel serial computes."""
     told = r"^--kernel torch: Own cannot be computed for many clients at once: vmap: [^\n]*; take --kernel serial$"
     with pytest.raises(UserError, match=told):
         made(Own(), "torch")
+    slow = nn.Sequential(nn.Flatten(), nn.utils.parametrizations.weight_norm(nn.Linear(p, C)))
+    with pytest.raises(UserError, match="not yet implemented the batching rule for aten::_weight_norm"):
+        made(slow, "torch")
     assert made(Own(), "serial").kernel == "serial" and made(Own()).kernel == "auto"
-    assert network.Function(Own(), SHAPE, C, np.dtype("float32"), "cpu", many=True).obstacle
+    monkeypatch.setattr(Network, "by_torch", property(lambda self: self.kernel != "serial"))  # as on a GPU
+    left, taken = made(Own()), made(MLP(p, C, (3,)))
+    assert (left.kernel, left.kernel_name(8), left.abreast, left.kernel_for(8, 2, 1)) == (
+        "serial",
+        "torch cpu",
+        1,
+        "serial",
+    )
+    assert (taken.kernel_name(8), taken.abreast, taken.kernel_for(8, 2, 1)) == ("torch cpu abreast", MANY, "torch")
 
 
 @pytest.mark.parametrize(
@@ -184,7 +197,7 @@ def test_what_has_no_batched_form_is_refused_in_a_sentence_and_auto_leaves_it_in
         nn.GroupNorm(2, C),
         nn.Dropout(0.0),
         nn.Dropout(0.5).eval(),
-        nn.utils.parametrizations.weight_norm(nn.Linear(C, C)),
+        nn.utils.parametrizations.orthogonal(nn.Linear(C, C), orthogonal_map="cayley"),
         nn.Linear(C, C).requires_grad_(False),
         nn.ReLU(inplace=True),
     ],

@@ -48,10 +48,11 @@ def in_turn(look: Callable[Concatenate[Network, P], T]) -> Callable[Concatenate[
     """
 
     @wraps(look)
-    def asked(self: Network, *args: P.args, **kwargs: P.kwargs) -> T:
+    def asked(self: Network, /, *args: P.args, **kwargs: P.kwargs) -> T:
         if not self.by_torch:
             return look(self, *args, **kwargs)
-        return cast(T, together(_called, partial(look, self, *args, **kwargs)))
+        call: Callable[[], Any] = partial(look, self, *args, **kwargs)
+        return cast(T, together(_called, call))
 
     return asked
 
@@ -175,9 +176,9 @@ class Network(ByTorch, Personalised):
         function = self._function
         sizes = np.minimum(stepsizes, np.finfo(self.dtype).max)  # torch takes no larger one: let it diverge
         if self.by_torch:
-            own = (np.asarray(a, self.dtype) for a in (x, y))
+            a, b = (np.asarray(each, self.dtype) for each in (x, y))
             push = None if shift is None else np.asarray(shift, self.dtype)
-            return together(walked, Walk(function, data, *own, batches, sizes, mu, radius, push))
+            return together(walked, Walk(function, data, a, b, batches, sizes, mu, radius, push))
         gammas = sizes.tolist()
         centres, points = [function.vector(row) for row in x], [function.vector(row) for row in y]
         against = None if shift is None else function.vector(shift)

@@ -149,6 +149,7 @@ class _Loop:
         self.gammas, self.mu = self._zeros(CHUNK, self.size, 1), self._zeros(self.size, 1)
         self.radius = torch.zeros((self.size, 1), dtype=torch.float64, device=self.device)
         self.rooms = {name: Room(kind.dtype, self.device) for name in ("x", "y", "shift", "gammas")}
+        self.classes = torch.arange(self.function.classes, device=self.device)
         self.slopes = self.function.slopes()
         self.steps = Steps(self.device, self.batches, self.gammas)
 
@@ -176,7 +177,7 @@ class _Loop:
 
     def _take(self, steps: int) -> None:
         """Takes the first steps of `batches` and `gammas`."""
-        labels = self.batches.labels(0, steps)
+        labels = (self.batches.labels(0, steps)[..., None] == self.classes).to(self.y.dtype)  # (steps, R, B, C)
         at = self._views(self.y)
         for t in range(steps):
             inputs = self.batches.gather(t)[:, :, : self.features]
