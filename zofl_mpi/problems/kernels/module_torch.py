@@ -26,6 +26,8 @@ Array = NDArray[Any]
 
 STEP_BYTES = 2**28
 """Of what the steps of a block take at once, about; where those of its rows are larger it has fewer rows."""
+CPU_ROWS = 8
+"""Rows of a block on a CPU, at most: it is no faster at more of them, and those that hold nothing take as long."""
 
 
 @final
@@ -127,8 +129,9 @@ class _Loop:
     def __init__(self, kind: Kind, data: Dataset) -> None:
         self.kind, self.function = kind, kind.function
         self.parts = parts_of(self.function, kind.dtype)
-        self.size = block_of(self.function.step_bytes(kind.batch), STEP_BYTES)
         self.device = str(self.function.device)
+        rows = block_of(self.function.step_bytes(kind.batch), STEP_BYTES)
+        self.size = min(rows, CPU_ROWS) if self.device == "cpu" else rows
         rescale = bool(np.any(data.scale != 1.0) or np.any(data.shift != 0.0))
         self.batches = Batches(
             data,
