@@ -200,8 +200,8 @@ def _calls(bench: Bench, module: str) -> None:
 
 SECTIONS: dict[str, tuple[Callable[[Bench], None], float]] = {
     "self-check of the GPU": (general, 20),
-    "self-check of small networks": (small, 35),
+    "self-check of small networks": (small, 30),
     "self-check of networks abreast": (networks, 35),
-    "self-check of split learning": (split, 50),
+    "self-check of split learning": (split, 45),
 }
 """{title: (section, seconds)}."""

@@ -255,7 +255,7 @@ def language(bench: Bench) -> None:
 
 SECTIONS: dict[str, tuple[Callable[[Bench], None], float]] = {
     "ZO-HFL": (zo_hfl, 40),
-    "FedAvg with a CNN": (fedavg, 30),
+    "FedAvg with a CNN": (fedavg, 25),
     "FedRZO": (fedrzo, 20),
     "split ResNet-18": (split, 80),
     "split GPT-2": (language, 50),
