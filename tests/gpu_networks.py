@@ -17,11 +17,12 @@ import torch
 from torch import nn
 
 from tests import gpu_small
-from tests.gpu_small import ROUNDS, STREAMS, USUAL, Array, compared, local, nothing_waits, program
+from tests.gpu_small import ROUNDS, STREAMS, USUAL, ZEROTH, Array, compared, local, nothing_waits, program
 from tests.threads import run_ranks, serve_or_ask
 from zofl_mpi.data import Dataset
 from zofl_mpi.methods.ditto import Ditto
 from zofl_mpi.methods.fedavg import FedAvg, FedProx
+from zofl_mpi.methods.fedrzo_nn import FedRZONN
 from zofl_mpi.methods.pfedme import PFedMe
 from zofl_mpi.methods.scaffold import Scaffold
 from zofl_mpi.methods.server_sgd import ServerSGD
@@ -63,6 +64,8 @@ METHODS: dict[str, tuple[type[Any], dict[str, Any], dict[str, Any]]] = {
     "ditto": (Ditto, {}, {}),
     "pfedme": (PFedMe, {"lam_p": 2.0, "alpha_p": 0.1, "tau": (5.0,)}, {}),
     "server_sgd": (ServerSGD, {"gamma": 0.1}, {}),
+    "fedrzo_nn": (FedRZONN, {**ZEROTH, "gamma": 1e-4}, {}),
+    "fedrzo_nn, all samples": (FedRZONN, {**ZEROTH, "gamma": 1e-4, "batch": 0, "estimate": "central"}, {}),
 }
 
 
@@ -74,7 +77,7 @@ def method(name: str, module: str, kernel: Any, device: str = "cpu", data: Datas
     problem = Network(made, SHAPE, C, np.diff(EDGES)[:m] / 300, Terms(**terms), "direct", np.float64, device, kernel)
     counts = np.stack([own.counts() for own in clients])
     own = Setting(problem, STREAMS, tuple(clients), server, test, counts, np.float64)
-    usual = {"server_batch": 8} if cls is ServerSGD else USUAL
+    usual = {ServerSGD: {"server_batch": 8}, FedRZONN: {}}.get(cls, USUAL)
     return built(cls, own, **{**usual, **flags})
 
 
@@ -122,7 +125,7 @@ def walks(kind: str, dtype: str, device: str, count: int = 50) -> list[Walk]:
 
 
 def trajectories(device: str) -> None:
-    """Five rounds of ten methods with an MLP and a CNN in float64 agree with a client after the other's to 1e-10."""
+    """Five rounds of twelve methods with an MLP and a CNN in float64 agree with a client after the other's to 1e-10."""
     for module in MODULES:
         for name in METHODS:
             of = method(name, module, "torch", device)
@@ -138,7 +141,7 @@ def scaled_inputs(device: str) -> None:
 
 def any_number_of_ranks(device: str) -> None:
     """Modules in one process, on 1, 2 and 3 ranks: models and reports have the same bits."""
-    for module, name in (("mlp", "zo_hfl, each its own"), ("mlp", "scaffold"), ("cnn", "zo_hfl"), ("cnn", "pfedme")):
+    for module, name in (("mlp", "zo_hfl, each its own"), ("mlp", "fedrzo_nn"), ("cnn", "zo_hfl"), ("cnn", "pfedme")):
         of = method(name, module, "torch", device)
         alone, served = local(of), program(of)
         for ranks in (2, 3, 4):
@@ -159,6 +162,21 @@ def in_company(device: str) -> None:
             for some in ([0], [7], [13, 14, 49], [44]):
                 for j, own in zip(some, module_torch.walked([asked[j] for j in some]), strict=True):
                     np.testing.assert_array_equal(own, among[j], kind)
+
+
+def losses_in_company(device: str) -> None:
+    """Losses of a client's points have the same bits alone, among 3, among 50, and in another order."""
+    for dtype in ("float32", "float64"):
+        for kind in KINDS:
+            asked = [
+                module_torch.Points(walk.function, walk.x, walk.data, walk.batches[0])
+                for walk in walks(kind, dtype, device)
+            ]
+            among, reverse = module_torch.summed(asked), module_torch.summed(asked[::-1])[::-1]
+            assert len({each.tobytes() for each in among}) == len(asked)
+            np.testing.assert_array_equal(reverse, among)
+            for some in ([0], [7], [13, 14, 49], [44]):
+                np.testing.assert_array_equal(module_torch.summed([asked[j] for j in some]), [among[j] for j in some])
 
 
 def a_point_alone(device: str) -> None:
@@ -241,6 +259,7 @@ CALLS: tuple[Callable[[str], None], ...] = (
     scaled_inputs,
     any_number_of_ranks,
     in_company,
+    losses_in_company,
     a_point_alone,
     a_thousand_clients,
     repeated,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,17 +12,13 @@ import torch
 from torch import nn
 
 from tests import gpu_networks
-from tests.agreement import differences
 from tests.gpu_networks import SAMPLES, SHAPE, C, in_turn, method, p, walks
 from tests.gpu_small import ROUNDS, compared, local
-from tests.launch import undisturbed
-from tests.threads import run_module
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems import network
 from zofl_mpi.problems.kernels import blocks, module_torch
 from zofl_mpi.problems.models import MLP
 from zofl_mpi.problems.network import Network
-from zofl_mpi.run import records
 from zofl_mpi.run.abreast import MANY
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -32,30 +27,11 @@ pytestmark = pytest.mark.usefixtures("one_torch_thread")
 @pytest.mark.slow
 @pytest.mark.parametrize("call", gpu_networks.CALLS, ids=lambda call: call.__name__)
 def test_what_holds_on_a_gpu_holds_on_every_device(call: Callable[[str], None], device: str) -> None:
-    """Mutations: of another row its mini-batches, step sizes, mu, radius or shift; x + (y - x) for a y that stays;
+    """Mutations: of another row its mini-batches, step sizes, mu, radius or shift; a row that keeps its slope of before;
     blocks of as many rows as there are; what a block held before; parameters in another order; inputs that are scaled
     twice or not; on the host the rows of another step.
     """
     call(device)
-
-
-@pytest.mark.parametrize("problem", ["mlp", "cnn"])
-def test_a_run_from_the_command_line(tmp_path: Path, device: str, problem: str) -> None:
-    """Any number of ranks, and on after an interruption: the same bits, under the name of kernel and device.
-
-    Mutations: a kernel that is named and not taken; auto that forgets what the run began with.
-    """
-    run = ["--data", "digits", "--m", 7, "--tau", 2, "--eval-every", 2, "--quiet", "--device", device, "--radius", 0.3]
-    run += ["--problem", problem, "--batch", 8, "--eval-clients", 2]
-    outs = [tmp_path / f"{ranks}.h5" for ranks in (1, 3)]
-    with undisturbed():
-        for ranks, out in zip((1, 3), outs, strict=True):
-            kernel = ["--kernel", "auto" if device == "cuda" else "torch"]
-            assert run_module(ranks, "zofl_mpi.zo_hfl", *run, *kernel, "--rounds", 2, "--out", out) == 0
-        assert run_module(2, "zofl_mpi.zo_hfl", "--resume", outs[1], "--rounds", 4, "--quiet", "--kernel", "auto") == 0
-        assert run_module(1, "zofl_mpi.zo_hfl", "--resume", outs[0], "--rounds", 4, "--quiet") == 0
-    assert differences(*outs) == []
-    assert records.load(outs[0]).attrs["kernel"] == f"torch {device} abreast"
 
 
 # --- a client's bits, alone and among others
@@ -94,7 +70,7 @@ def test_a_block_follows_from_a_rows_step(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(module_torch, "CPU_ROWS", 16)
     for rows, limit in ((16, 32), (8, 15), (4, 4), (1, 0.5)):
         monkeypatch.setattr(module_torch, "STEP_BYTES", int(limit * function.step_bytes(16)))
-        assert module_torch._Loop(asked[0].kind, asked[0].data).size == rows
+        assert module_torch._Loop(asked[0].kind, asked[0].data).block.size == rows
 
 
 def test_steps_are_replayed_in_chunks_and_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,6 +96,16 @@ class Function:
 
         return vmap(grad(loss), randomness="different")  # no random number is drawn (`_try`), but of a dropout's 0
 
+    def costs(self) -> Callable[[Named, Tensor, Tensor], Tensor]:
+        """(R,) float64 the sums of the cross-entropies of R models, each on its own mini-batch; see `slopes`."""
+        from torch.func import functional_call, vmap
+
+        def cost(parameters: Named, inputs: Tensor, labels: Tensor) -> Tensor:
+            logits: Tensor = functional_call(self.module, parameters, (inputs,))
+            return -(labels * log_softmax(logits.to(torch.float64), dim=-1)).sum()
+
+        return vmap(cost, randomness="different")
+
     def places(self) -> list[tuple[str, slice, torch.Size]]:
         """Of each parameter its name, where it lies in the vector, and its shape; in the vector's order."""
         known = self._flat.places()

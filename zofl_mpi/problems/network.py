@@ -24,10 +24,10 @@ from zofl_mpi.problems import Array, Batch
 from zofl_mpi.problems.by_torch import ByTorch
 from zofl_mpi.problems.kernels import fourier
 from zofl_mpi.problems.kernels.blocks import LOCK
-from zofl_mpi.problems.kernels.module_torch import Walk, walked
+from zofl_mpi.problems.kernels.module_torch import Points, Walk, summed, walked
 from zofl_mpi.problems.module import Function, copy_of
 from zofl_mpi.problems.sums import QUIET, blocks, class_weights, demand_floats, positions_of
-from zofl_mpi.problems.terms import Personalised, Terms
+from zofl_mpi.problems.terms import Personalised, Terms, check_positions
 from zofl_mpi.run.abreast import together
 from zofl_mpi.run.fields import given
 from zofl_mpi.run.streams import seed_torch
@@ -81,8 +81,9 @@ class Network(ByTorch, Personalised):
         convolution: auto (on a CPU by Fourier transforms where that is faster) or direct (always torch's own).
         dtype: float32 or float64, of all vectors and of the module.
         device: where the module computes, as torch calls it.
-        kernel: what computes the local steps: serial (one client after the other), torch (many clients at once), auto
-            (torch on a GPU, if the module can be computed so; else serial, which it then becomes).
+        kernel: what computes the local steps, and losses on mini-batches: serial (one client after the other), torch
+            (many clients at once), auto (torch on a GPU, if the module can be computed so; else serial, which it
+            then becomes).
     """
 
     x0: ClassVar[str] = "random"  # at 0 most gradients of a network vanish
@@ -197,9 +198,20 @@ class Network(ByTorch, Personalised):
                             _project(point, centre, radius)
         return np.stack([point.cpu().numpy() for point in points])
 
-    @in_turn
     def losses(self, i: int, x: Array, data: Dataset, batch: Batch | None = None) -> NDArray[np.float64]:
-        """(k,) mean cross-entropy at the rows of x (k, n), summed in float64; see `Lipschitz.losses`."""
+        """(k,) mean cross-entropy at the rows of x (k, n), summed in float64; see `Lipschitz.losses`.
+
+        Raises:
+            IndexError: a position is not in 0..len(data) - 1.
+        """
+        if self.by_torch and batch is not None and len(batch) <= BLOCK:
+            check_positions(data, batch)
+            points = Points(self._function, np.asarray(x, self.dtype), data, batch)
+            return together(summed, points) / len(batch)
+        return self._losses(x, data, batch)
+
+    @in_turn
+    def _losses(self, x: Array, data: Dataset, batch: Batch | None) -> NDArray[np.float64]:
         positions = positions_of(data, batch)
         function, sums = self._function, np.zeros(len(x))
         kept = None if batch is None else list(self._blocks(data, positions))  # of a mini-batch, for all k points
