@@ -56,7 +56,11 @@ METHODS: dict[str, tuple[type[Any], dict[str, Any], dict[str, Any]]] = {
         {"tau": (2.0, 18.0, 5.0, 0.0, 33.0), "samples": "separate", "y0": "last"},
         {"radius": (0.02,), "mu": (0.5, 1.0, 2.0, 3.0, 4.0)},
     ),
-    "zo_hfl, some confined": (ZOHFL, {}, {"radius": (0.02, np.inf, 0.03, 0.0, np.inf)}),
+    "zo_hfl, some confined": (
+        ZOHFL,
+        {},
+        {"radius": (0.02, np.inf, 0.03, 0.0, np.inf), "mu": (0.5, 1.0, 2.0, 3.0, 4.0)},
+    ),
     "fedavg": (FedAvg, {"beta": 0.6}, {}),
     "fedavg, personal": (FedAvg, {"personal": True, "batch": 0}, {}),
     "fedprox": (FedProx, {"mu": 0.3}, {}),
@@ -117,7 +121,7 @@ def walks(kind: str, dtype: str, device: str, count: int = 50) -> list[Walk]:
         own, H = data.subset(generator.permutation(300)[:100]), 18 if i % 4 == 0 and problem.n < 5000 else 2
         positions, sizes = generator.integers(0, 100, (H, batch)), generator.uniform(0.1, 0.5, H)
         shift = generator.standard_normal(problem.n).astype(dtype) if shifted else None
-        found.append(Walk(problem._function, own, x, x.copy(), positions, sizes, 0.5 * (i % 2), radius, shift))
+        found.append(Walk(problem._function, own, x, x.copy(), positions, sizes, 0.5 * (i % 3), radius, shift))
     return found
 
 
