@@ -27,9 +27,9 @@ pytestmark = pytest.mark.usefixtures("one_torch_thread")
 @pytest.mark.slow
 @pytest.mark.parametrize("call", gpu_networks.CALLS, ids=lambda call: call.__name__)
 def test_what_holds_on_a_gpu_holds_on_every_device(call: Callable[[str], None], device: str) -> None:
-    """Mutations: of another row its mini-batches, step sizes, mu, radius or shift; a slope of the step
-    before; blocks of as many rows as there are; what a block held before; parameters in another order; inputs that are scaled
-    twice or not; on the host the rows of another step.
+    """Mutations: of another row its mini-batches, step sizes, mu, radius or shift; a slope of the step before; blocks
+    of as many rows as there are; what a block held before; parameters in another order; inputs that are scaled twice
+    or not; on the host the rows of another step.
     """
     call(device)
 
