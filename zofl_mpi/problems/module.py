@@ -86,7 +86,7 @@ class Function:
 
         A function of the parameters (R, *shape), inputs (R, B, *input_shape) and labels (R, B, C), 1 for the true class
         and else 0; it returns the gradients in the parameters' shapes. By products: torch's own cross-entropy would
-        gather, whose derivative waits for a GPU where bits are to be the same each time.
+        gather and scatter, in a dozen operations more.
         """
         from torch.func import functional_call, grad, vmap
 

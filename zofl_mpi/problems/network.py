@@ -82,8 +82,8 @@ class Network(ByTorch, Personalised):
         dtype: float32 or float64, of all vectors and of the module.
         device: where the module computes, as torch calls it.
         kernel: what computes the local steps, and losses on mini-batches: serial (one client after the other), torch
-            (many clients at once), auto (torch on a GPU, if the module can be computed so; else serial, which it
-            then becomes).
+            (many clients at once), auto (torch on a GPU, if the module can be computed so; else serial).
+        obstacle: why it cannot, in torch's words; "" where it can, or where nobody asked.
     """
 
     x0: ClassVar[str] = "random"  # at 0 most gradients of a network vanish
@@ -96,6 +96,7 @@ class Network(ByTorch, Personalised):
     dtype: DTypeLike = given(np.float32)
     device: str = given("cpu")
     kernel: Literal["auto", "serial", "torch"] = "auto"
+    obstacle: str = field(default="", init=False, repr=False, compare=False)
     _function: Function = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -108,13 +109,12 @@ class Network(ByTorch, Personalised):
         if self.convolution == "auto" and torch.device(self.device).type == "cpu" and not self.by_torch:
             fourier.quicken(module)
         function = Function(module, self.input_shape, self.classes, np.dtype(self.dtype), self.device, self.by_torch)
-        if function.obstacle:
-            if self.kernel == "torch":
-                raise UserError(
-                    f"--kernel torch: {type(module).__name__} cannot be computed for many clients at once: "
-                    f"{function.obstacle}; take --kernel serial"
-                )
-            object.__setattr__(self, "kernel", "serial")
+        if function.obstacle and self.kernel == "torch":
+            raise UserError(
+                f"--kernel torch: {type(module).__name__} cannot be computed for many clients at once: "
+                f"{function.obstacle}; take --kernel serial"
+            )
+        object.__setattr__(self, "obstacle", function.obstacle)
         object.__setattr__(self, "_function", function)
 
     @property
