@@ -79,7 +79,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], Pa
             if ranks == 3:
                 parts = [begun(name) for name in CONTINUED]
                 runs += [(FAMILY, ["--resume", path, "--rounds", ROUNDS, "--quiet"]) for path in parts]
-            for (_, words), one in zip(runs, launch(ranks, runs, timeout=300), strict=True):
+            for (_, words), one in zip(runs, launch(ranks, runs), strict=True):
                 assert one.status == 0 and "arning" not in one.stderr, (words, one.stderr)
         return folder / f"{method}-{ranks}.h5"
 

@@ -131,7 +131,7 @@ def test_texts_do_not_wait_either(cls: Any) -> None:
 def test_all_that_a_step_computes_with_lies_on_one_device() -> None:
     """Every method, client and server, on a device that holds nothing. Mutations: a tensor made on the host where the
     model is elsewhere; a number that a step tells the host."""
-    ended = start(0, "-m", "tests.hollow", timeout=300)
+    ended = start(0, "-m", "tests.hollow")
     assert ended.returncode == 0, ended.stderr[-2000:]
     assert len(ended.stdout.splitlines()) == len(VARIANTS) + len(gpu_split.TEXTS) - 1
 

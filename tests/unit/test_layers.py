@@ -59,6 +59,7 @@ TORCH_AT_TOP = (
     "problems/head.py",
     "problems/kernels/fourier.py",
     "problems/kernels/blocks.py",
+    "problems/kernels/module_torch.py",
     "problems/kernels/relu_torch.py",
     "problems/kernels/softmax_looks.py",
     "problems/kernels/softmax_torch.py",

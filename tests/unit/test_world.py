@@ -181,12 +181,13 @@ def test_an_exception_in_a_thread_ends_all_ranks_and_is_told_with_its_traceback(
 @pytest.mark.parametrize("deaf", [False, True], ids=["hears", "hears nothing"])
 def test_a_launcher_that_outlives_its_ranks_is_ended(deaf: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutations: a signal that it may ignore alone; none."""
-    script = "trap '' TERM; " * deaf + "while :; do sleep 0.1; done"
-    launcher = subprocess.Popen(["/bin/sh", "-c", script])
-    monkeypatch.setattr(world, "outermost_launcher", lambda: launcher.pid)
-    monkeypatch.setattr(world, "LAST", 0.5)
-    world.end_launcher()
-    assert launcher.wait(30) == -(signal.SIGKILL if deaf else signal.SIGTERM)
+    script = "trap '' TERM; " * deaf + "echo ready; while :; do sleep 0.1; done"
+    with subprocess.Popen(["/bin/sh", "-c", script], stdout=subprocess.PIPE) as launcher:
+        assert launcher.stdout and launcher.stdout.readline() == b"ready\n"  # else a signal might come before the trap
+        monkeypatch.setattr(world, "outermost_launcher", lambda: launcher.pid)
+        monkeypatch.setattr(world, "LAST", 0.1)
+        world.end_launcher()
+        assert launcher.wait(300) == -(signal.SIGKILL if deaf else signal.SIGTERM)
 
 
 def test_slurms_launcher_is_left_to_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +199,7 @@ def test_slurms_launcher_is_left_to_slurm(tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setattr(world, "outermost_launcher", lambda: launcher.pid)
         monkeypatch.setattr(world, "LAST", 0.1)
         world.end_launcher()
-        assert launcher.wait(30) == 0
+        assert launcher.wait(300) == 0
 
 
 @pytest.mark.skipif(platform.system() != "Linux", reason="other systems have no such setting")
