@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests import bench_gpu, gpu_small, gpu_split
+from tests import bench_gpu, gpu_networks, gpu_small, gpu_split
 from tests.gpu import clock, correct, report, selfcheck, speed, table2
 from tests.gpu.report import Bench
 
@@ -42,9 +42,8 @@ def test_all_of_it_runs_on_a_cpu_and_says_what_a_gpu_has_to_tell(
     assert (status, found["status"], found["failed"]) == (0, 0, [])
     assert len(found["checks"]) >= 24 and all(check["right"] for check in found["checks"])
     left = {each["name"]: each["why"] for each in found["left_out"]}
-    assert {left[selfcheck.named(call)] for call in (*selfcheck.CALLS, *gpu_small.CALLS, *gpu_split.CALLS)} == {
-        report.NO_GPU
-    }
+    calls = (*selfcheck.CALLS, *gpu_small.CALLS, *gpu_networks.CALLS, *gpu_split.CALLS)
+    assert {left[selfcheck.named(call)] for call in calls} == {report.NO_GPU}
     judged = [each["name"] for each in found["figures"] if each["wanted"]] + list(left)
     for word in ("launch-bound floor", "of m = 6 over m = 2", "over plain", "forward rate", "HERON over SFLV2"):
         assert any(word in name for name in judged), word

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import platform
 import re
 import shutil
@@ -19,8 +20,12 @@ from zofl_mpi.errors import UserError
 from zofl_mpi.run import cli
 from zofl_mpi.run.launch import connect, speaks_first
 from zofl_mpi.run.mpi import world
+from zofl_mpi.run.mpi.communicator import LATE, wake_in_time
 from zofl_mpi.run.mpi.world import MPIWorld
 from zofl_mpi.run.world import SingleProcess, agree, launched, refuse_singletons, together
+
+PR_GET_TIMERSLACK = 30
+"""Linux's number for the question how late a sleeping thread may be woken."""
 
 
 @dataclass
@@ -195,6 +200,21 @@ def test_slurms_launcher_is_left_to_slurm(tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setattr(world, "LAST", 0.1)
         world.end_launcher()
         assert launcher.wait(300) == 0
+
+
+@pytest.mark.skipif(platform.system() != "Linux", reason="other systems have no such setting")
+def test_a_rank_wakes_in_time() -> None:
+    """Mutation: sleeps that Linux draws out by 50 us, each longer than it was asked to be."""
+    found = []
+
+    def look() -> None:  # in a thread of its own: this process stays as it is
+        wake_in_time()
+        found.append(ctypes.CDLL(None).prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    assert found == [LATE]
 
 
 def test_a_loss_before_the_rounds_is_told_in_a_sentence_without_a_traceback() -> None:
