@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from statistics import median
@@ -274,6 +274,7 @@ PERSONAL = {
 def personal_models() -> Iterator[Quote]:
     table, mean, sd = "a_personal", "personal_mean_percent", "personal_sd_percent"
     places = [{"data": data, "cell": cell} for data in ("mnist", "fashion-mnist") for cell in CELLS]
+    ahead = ("less_fedavg_mean", "less_fedavg_sd", "seeds_ahead_of_fedavg", "seeds")
 
     def of(steps: str, method: str, at: Iterable[dict[str, str]] = places, key: str = mean) -> list[float]:
         return [number(table, key, steps=steps, method=method, **place) for place in at]
@@ -284,32 +285,66 @@ def personal_models() -> Iterator[Quote]:
 
     for steps in ("printed", "tuned"):
         for name, method in PERSONAL.items():
-            cells, values = "", []
-            for place in places:
-                (row,) = [r for r in rows(table) if r.items() >= ({"steps": steps, "method": method} | place).items()]
-                keys = [key for key in (mean, sd) if row[key]]  # one seed has no deviation
-                cells += f" {' ± '.join('#' for _ in keys)} |"
-                values += [float(row[key]) for key in keys]
-            yield Quote(f"| {name}, {steps} |{cells}", values)
+            values = flat(of(steps, method, [place], key) for place in places for key in (mean, sd))
+            yield Quote(f"| {name}, {steps} |" + " # ± # |" * 6, values)
+        values = flat(of(steps, "zo_hfl", [place], key) for place in places for key in ahead)
+        yield Quote(f"| *ZO-HFL less FedAvg, {steps}* |" + " # ± # (# of #) |" * 6, values)
     printed = [-points for points in less("printed", "fedavg")]
-    assert not any(of("printed", "zo_hfl", key="seeds_ahead_of_fedavg"))
+    assert not any(of("printed", "zo_hfl", key=ahead[2]))
     yield Quote("in every cell and on every seed, by # to # points", ends(printed))
     limit = math.ceil(100 * max(map(abs, less("printed", "server_sgd")))) / 100  # told as a bound
     above_x0 = ends(less("printed", "alone"))
     yield Quote("fine-tuned (means within # points), and only # to # points above", [limit, *above_x0])
-    third, seeds = places[2::3], ("less_fedavg_mean", "less_fedavg_sd", "seeds_ahead_of_fedavg", "seeds")
-    mnist, fashion = ([of("tuned", "zo_hfl", [place], key)[0] for key in seeds] for place in third)
-    yield Quote("seed by seed # ± # points on MNIST, ahead on # of # seeds", mnist)
-    yield Quote("and # ± # on Fashion-MNIST, ahead on # of #", fashion)
-    limit = math.ceil(100 * max(map(abs, less("tuned", "server_sgd", third)))) / 100
-    yield Quote("fine-tuned, is within # points of ZO-HFL there", [limit])
-    yield Quote("Ditto is ahead of ZO-HFL by # and # points", [-points for points in less("tuned", "ditto", third)])
-    of_x = [of("tuned", method, third, "global_mean_percent") for method in ("zo_hfl", "fedavg")]
-    yield Quote("on all test samples it has # and # %, FedAvg's # and #", flat(of_x))
-    others = [*places[:2], *places[3:5]]
-    yield Quote("FedAvg is # and # on MNIST, # and # on Fashion-MNIST", less("tuned", "fedavg", others))
-    pairs = zip(of("printed", "fedavg", places[:2]), of("tuned", "fedavg", places[:2]), strict=True)
-    yield Quote("printed steps are # and # points better there", [usual - tuned for usual, tuned in pairs])
+    yield from _tuned_personal_models(places, of, less)
+
+
+Numbers = Callable[..., list[float]]
+
+
+def _tuned_personal_models(places: list[dict[str, str]], of: Numbers, less: Numbers) -> Iterator[Quote]:
+    mnist, fashion = places[:3], places[3:]
+    others, third = [*mnist[:2], *fashion[:2]], [mnist[2], fashion[2]]
+    behind = [-points for points in less("tuned", "fedavg", others)]
+    assert not any(of("tuned", "zo_hfl", others, "seeds_ahead_of_fedavg"))
+    yield Quote("on every seed: by # and # points on MNIST, by # and # on Fashion-MNIST", behind)
+    seeds = ("less_fedavg_mean", "less_fedavg_sd", "seeds_ahead_of_fedavg", "seeds")
+    numbers = [[of("tuned", "zo_hfl", [place], key)[0] for key in seeds] for place in third]
+    yield Quote("seed by seed # ± # points on MNIST, ahead on # of # seeds", numbers[0])
+    yield Quote("and # ± # on Fashion-MNIST, ahead on # of #", numbers[1])
+    limit = math.ceil(100 * max(map(abs, less("tuned", "server_sgd", third)))) / 100  # told as a bound
+    server = [-points for points in less("tuned", "server_sgd", others)]
+    yield Quote("is # to # points ahead of ZO-HFL in the first two cells and within # in", [*ends(server), limit])
+    yield Quote(
+        "Ditto is ahead of ZO-HFL by # to # points, in", ends(-points for points in less("tuned", "ditto", places))
+    )
+    ditto, fedavg = ([of("tuned", method, at) for at in (third, others)] for method in ("ditto", "fedavg"))
+    gains = [[a - b for a, b in zip(*pair, strict=True)] for pair in zip(ditto, fedavg, strict=True)]
+    yield Quote("it is ahead by # and # points in the third cell;", gains[0])
+    yield Quote("elsewhere the two are within #.", [math.ceil(10 * max(map(abs, gains[1]))) / 10])
+    pfedme = [
+        [a - b for a, b in zip(*(of("tuned", m, at) for m in ("pfedme", "fedavg")), strict=True)]
+        for at in (third, others)
+    ]
+    yield Quote("fine-tuning by # and # points in the third cell, behind", pfedme[0])
+    yield Quote("behind by # to # in the others. Its best", ends(-points for points in pfedme[1]))
+    of_x = flat(of("tuned", method, third, "global_mean_percent") for method in ("zo_hfl", "fedavg"))
+    yield Quote("on all test samples ZO-HFL's has # and # %, FedAvg's # and #", of_x)
+
+    def tried(place: dict[str, str], method: str = "fedavg", **where: str) -> dict[str, str]:
+        """The row of the steps that were chosen, or of these."""
+        where = {"steps": "tried", "method": method} | place | (where or {"best": "True"})
+        (row,) = [r for r in rows("a_personal") if r.items() >= where.items()]
+        return row
+
+    words = tried(mnist[2], "pfedme")["step"].split()
+    inner, lam = float(words[0].removeprefix("local-")), float(words[1].removeprefix("lam-"))
+    assert inner > 2 / lam
+    yield Quote("in the third on MNIST is # with lambda = #, beyond", [inner, lam])
+    local = [float(tried(place)["step"].split()[0].removeprefix("local-")) for place in places]
+    yield Quote("is #, #, # in the three cells on MNIST and #, #, # on Fashion-MNIST", local)
+    other = tried(mnist[0], step=tried(mnist[2])["step"])
+    values = [float(row["chosen_by_percent"]) for row in (other, tried(mnist[0]))]
+    yield Quote("it has # % in the first on MNIST's validation samples, with its own #", values)
 
 
 # --- [B]
