@@ -182,7 +182,7 @@ def estimated(bench: Bench, name: str, make: Callable[[str, str], HERON]) -> Non
         state, own = method.start(), method.setting
         local = LocalSteps(method.training, Client(0, own.data[0]), Model(state.theta, state.buffers, 0))
         like = torch.zeros(local.theta[local.part].numel())
-        us = drawn(made.STREAMS(Purpose.DIRECTION), like, method.n_p, method.distribution)
+        us = drawn(made.STREAMS(Purpose.DIRECTION), like, method.estimation.n_p, method.estimation.distribution)
         _, x, labels = next(iter(local))
         _, base = local.forward(x, labels)
         g, differences = method._estimate.of(local, [u.to(local.theta) for u in us], x, labels, base)

@@ -185,6 +185,7 @@ def split(bench: Bench) -> None:
     bench.figure(
         "ResNet-18, TF32: plain training", plain(bench, sizes, False, True) if bench.on_gpu else None, "samples/s"
     )
+    abreast(bench, own)
     memory_ratio(bench, sizes)
     predicted(bench, rates, forward(bench, sizes))
 
@@ -200,7 +201,7 @@ def forward_rate(bench: Bench, kind: str, method: HERON, data: Any) -> None:
 
     theta, buffers = (problem.placed(t) for t in problem.local.initial())
     x, labels = problem.samples(data, np.arange(method.training.batch))
-    evaluations = (1 + method.n_p) * method.training.steps(0)
+    evaluations = (1 + method.estimation.n_p) * method.training.steps(0)
 
     def passes() -> None:
         with torch.no_grad(), problem.local.at(theta, buffers):
@@ -210,6 +211,24 @@ def forward_rate(bench: Bench, kind: str, method: HERON, data: Any) -> None:
     own, least = timed(bench, steps, 0.1), timed(bench, passes, 0.1)
     bench.figure(f"ResNet-18, {kind}: HERON's client step", own / method.training.steps(0), "s")
     bench.demand(f"ResNet-18, {kind}: HERON's client step, share of its forward rate", least / own, "at least", 0.85)
+
+
+def abreast(bench: Bench, own: Any) -> None:
+    """HERON's client step of four directions in bfloat16, its perturbed passes one after the other and as one."""
+    client, seconds = Client(0, own.data[0]), dict[int, float]()
+    for count in (1, 4):
+        method = built(HERON, own, batch=sizes_of(bench).images, n_p=4, passes_abreast=count)
+        message = SplitModel(method.start().theta, method.start().buffers, 0)
+
+        def steps(method: HERON = method, message: SplitModel = message) -> None:
+            for _ in method.train(client, message):
+                pass
+
+        name = f"ResNet-18, bfloat16: HERON's client step, n_p = 4, {count} abreast"
+        seconds[count] = timed(bench, steps, 0.1)
+        bench.figure(name, seconds[count] / method.training.steps(0), "s")
+        held(bench, name, steps)
+    bench.figure("ResNet-18, bfloat16: one pass after the other over four as one", seconds[1] / seconds[4], "1")
 
 
 def memory_ratio(bench: Bench, sizes: made.Sizes) -> None:

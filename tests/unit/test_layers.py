@@ -70,6 +70,7 @@ TORCH_AT_TOP = (
     "problems/signs.py",
     "problems/split.py",
     "problems/split_gpt2.py",
+    "problems/stacked.py",
     "problems/tail.py",
     "problems/tangents.py",
     "numerics/spectrum.py",
