@@ -34,6 +34,7 @@ from torch import Tensor, nn
 
 from zofl_mpi.methods.heron import HERON
 from zofl_mpi.problems import Split
+from zofl_mpi.rounds.split.estimation import Estimation
 from zofl_mpi.rounds.split.messages import Ask, Model, Smashed, State
 from zofl_mpi.rounds.split.server import Server
 from zofl_mpi.rounds.split.training import Training
@@ -133,7 +134,7 @@ class Measured:
 
     @cached_property
     def heron(self) -> HERON:
-        return HERON(self.setting, training=self.training, n_p=self.n_p)
+        return HERON(self.setting, training=self.training, estimation=Estimation(n_p=self.n_p))
 
     def start(self) -> Timed:
         return Timed(**vars(self.training.start()))

@@ -319,10 +319,10 @@ def no_wait(device: str) -> None:
     """Nothing waits for the GPU from the first to the last local step, of softmax regression and of rectifiers."""
     plain, taken = blocks.Steps.take, list[int]()
 
-    def watched(self: blocks.Steps, sources: Sequence[torch.Tensor]) -> None:
+    def watched(self: blocks.Steps, rows: Sequence[Array], *sources: torch.Tensor) -> None:
         with nothing_waits(device):
-            plain(self, sources)
-        taken.append(sources[0].shape[1])
+            plain(self, rows, *sources)
+        taken.append(len(rows[0]))
 
     _, asked = solves("bias, confined", "float32")
     compute, walks = rectified("float32", device)[-1]

@@ -63,12 +63,16 @@ VARIANTS: dict[str, tuple[Any, Make, dict[str, Any]]] = {
     "HERON exact layers": (HERON, mlp, {"head_gradient": "exact", "exact_layers": 1}),
     "HOSFL exact layers": (HOSFL, mlp, {"exact_layers": 1}),
     "DeComFL": (DeComFL, small, {}),
+    "HERON abreast": (HERON, resnet, {"n_p": 5, "passes_abreast": 2}),
+    "HOSFL abreast": (HOSFL, grouped, {"estimate": "central", "passes_abreast": 2}),
+    "DeComFL abreast": (DeComFL, small, {"n_p": 2, "passes_abreast": 2}),
 }
 
 
 TEXTS: dict[str, tuple[Any, None, dict[str, Any]]] = {
     "HERON, texts": (HERON, None, {}),
     "SplitLoRA, texts": (SplitLoRA, None, {}),
+    "HERON, texts, abreast": (HERON, None, {"n_p": 2, "passes_abreast": 2}),
 }
 
 
@@ -143,6 +147,21 @@ def five_rounds(device: str) -> None:
     """Five rounds of each split method in float64 agree with the CPU's to 1e-10 of the norms."""
     for which in VARIANTS:
         agrees(which, device, vectors(run(made(which), 5)))
+
+
+def passes_abreast(device: str) -> None:
+    """Five rounds whose perturbed passes are computed as one agree with one pass after the other to 1e-10 of the norms.
+
+    With statistics of the batch, with groups, with the whole network at a client, and of texts.
+    """
+    for which, (cls, make, flags) in {**VARIANTS, **TEXTS}.items():
+        if "passes_abreast" in flags:
+            plan = training(on(device, make), SGD, h=3, lr_client=0.005)
+            together, alone = (
+                vectors(run(method(cls, plan, **own), 5)) for own in (flags, {**flags, "passes_abreast": 1})
+            )
+            for name, vector in alone.items():
+                assert float((together[name] - vector).norm()) <= 1e-10 * float(vector.norm()), (which, name)
 
 
 def no_step_waits(device: str) -> None:
@@ -244,6 +263,7 @@ def channels_last(device: str) -> None:
 
 CALLS: tuple[Callable[[str], None], ...] = (
     five_rounds,
+    passes_abreast,
     no_step_waits,
     beside_the_computing,
     brought_ahead,

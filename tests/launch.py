@@ -45,7 +45,7 @@ class Ended:
 def launch(
     ranks: int,
     commands: Sequence[Command],
-    timeout: float = 100.0,
+    timeout: float = 300.0,
     cwd: str | os.PathLike[str] | None = None,
     env: Mapping[str, str] | None = None,
 ) -> list[Ended]:
@@ -146,7 +146,7 @@ class Runs:
     def _made(self, ranks: int) -> dict[str, Ended]:
         names = list(self.wanted(ranks))
         runs = [(self.module, [*self.commands[n], "--quiet", "--out", self.path(n, ranks)]) for n in names]
-        ended = dict(zip(names, launch(ranks, runs, timeout=300), strict=True))
+        ended = dict(zip(names, launch(ranks, runs), strict=True))
         failed = {name: one.stderr for name, one in ended.items() if one.status or "arning" in one.stderr}
         assert not failed, failed
         return ended

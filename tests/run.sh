@@ -49,13 +49,13 @@ case $what in
 esac
 
 if [[ $what != foreign ]]; then
-    check lint 60 ruff check .
-    check format 60 ruff format --check .
-    check types 300 mypy
+    check lint 300 ruff check .
+    check format 300 ruff format --check .
+    check types 900 mypy
 fi
 check tests 3600 "${further[@]}"
 for n in "${ranks[@]}"; do
-    check "mpi, $n ranks" 300 mpirun -n "$n" python -m pytest -q --with-mpi --only-mpi tests/mpi
+    check "mpi, $n ranks" 900 mpirun -n "$n" python -m pytest -q --with-mpi --only-mpi tests/mpi
 done
 
 printf '\n== summary (%d s)\n' "$SECONDS"

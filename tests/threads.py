@@ -41,8 +41,11 @@ from zofl_mpi.run.setting import Loads
 from zofl_mpi.run.signals import Stop
 from zofl_mpi.run.watch import Watch
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 """Seconds without any movement after which the ranks are stuck."""
+LOOK = 0.05
+"""Seconds between two looks at whether something has moved. Looks without movement are counted, so that a process that
+got no core for a while is not stuck."""
 GRACE = 2.0
 """Seconds for the other threads to end once one rank has failed; one that waits in a queue never does."""
 ALL, DOWN, UP = "all to all", "from rank 0", "to rank 0"
@@ -116,8 +119,13 @@ class Call:
 
 
 class Death(NamedTuple):
-    """When a rank vanishes: in its call number `call`, counted from 0, before or after it has done its part."""
+    """When a rank vanishes: in call number `call`, counted from 0, of its round `round`, counted from 1.
 
+    How many calls a round takes depends on what is ready when; a call after its last one is one of the next round's, or
+    of the end. `after`: when the rank has done its part of the call, not before.
+    """
+
+    round: int
     call: int
     after: bool
 
@@ -129,12 +137,12 @@ class Fate:
     Attributes:
         deaths: {rank: when it vanishes}.
         deceived: the rank that is not told so, but gets garbage from it; its collectives end without an error.
-        calls: how many calls each rank has made.
+        begun: how many rounds each rank has begun; the end counts as one.
     """
 
     deaths: dict[int, Death] = field(default_factory=dict)
     deceived: int = -1
-    calls: Counter[int] = field(default_factory=Counter)
+    begun: Counter[int] = field(default_factory=Counter)
 
 
 @dataclass
@@ -164,10 +172,10 @@ class Ranks:
     """What all ranks and their communicators share."""
 
     def __init__(self, size: int, synchronous: bool, fate: Fate) -> None:
-        self.size, self.synchronous, self.deaths, self.deceived = size, synchronous, fate.deaths, fate.deceived
-        self.made = fate.calls
+        self.size, self.synchronous, self.fate = size, synchronous, fate
+        self.since: Counter[int] = Counter()  # calls of a rank since the round began in which it vanishes
         self.changed = threading.Condition()
-        self.moved = time.monotonic()
+        self.moves = 0
         self.failure: BaseException | None = None
         self.lost: set[int] = set()
         self.waiting: dict[int, str] = {}
@@ -199,11 +207,18 @@ class Ranks:
         Raises:
             Vanished: it is gone.
         """
-        death = self.deaths.get(rank)
-        self.made[rank] += int(made)
-        if death == Death(self.made[rank] - int(made), made):
+        death = self.fate.deaths.get(rank)
+        self.since[rank] += int(made)
+        if death and self.fate.begun[rank] >= death.round and (self.since[rank] - int(made), made) == death[1:]:
             self.lose(rank)
             raise Vanished
+
+    def begins(self, rank: int) -> None:
+        """Rank `rank` begins its next round."""
+        with self.changed:
+            self.fate.begun[rank] += 1
+            if rank in self.fate.deaths and self.fate.begun[rank] == self.fate.deaths[rank].round:
+                self.since[rank] = 0
 
     def fail(self, failure: BaseException) -> None:
         """Ends all ranks; the first failure is the one that counts."""
@@ -219,7 +234,7 @@ class Ranks:
 
     def move(self) -> None:
         """Something has happened."""
-        self.moved = time.monotonic()
+        self.moves += 1
         self.changed.notify_all()
 
 
@@ -413,7 +428,7 @@ class Communicator:
             call, lost = self._calls[k], self._lost()
             self._check_valid()
             missing = self._needed(call.name) - call.sent.keys()
-            if missing and missing <= lost and self._own == self._ranks.deceived:
+            if missing and missing <= lost and self._own == self._ranks.fate.deceived:
                 return dict(call.sent) | {rank: _garbage(call, rank, self.rank, self.size) for rank in missing}
             if missing & lost:
                 raise RankLost(f"rank {min(missing & lost)} is gone; {call.name} at rank {self.rank}")
@@ -560,7 +575,7 @@ def run_ranks(
             thread.start()
         _watch(ranks, threads, patience)
         deadline = time.monotonic() + GRACE
-        while time.monotonic() < deadline and (ranks.failure or ranks.lost) and set(threading.enumerate()) - before:
+        while time.monotonic() < deadline and (ranks.failure or ranks.lost) and _working(before):
             time.sleep(0.002)
     if ranks.failure is not None:
         raise ranks.failure
@@ -570,6 +585,11 @@ def run_ranks(
                 missing, place = sorted(set(range(size)) - call.left), f"collective {k} of {group.name}"
                 raise Mismatch(f"the end: ranks {missing} have not completed {call.name}, {place}")
     return results
+
+
+def _working(before: set[threading.Thread]) -> bool:
+    """Whether a thread is still there that was not before; one that looks at a round's time never ends."""
+    return any(Watch._look.__name__ not in thread.name for thread in set(threading.enumerate()) - before)
 
 
 NAMES = ("comm", "node")
@@ -591,6 +611,14 @@ def _world(ranks: Ranks, groups: Sequence[Group], rank: int, ulfm: bool) -> MPIW
     def survive(watch: Watch) -> None:
         MPIWorld.survive(world, watch)
         setattr(world.survival, "_give_up", give_up)  # noqa: B010
+        begins = watch.begins
+
+        def noted(following: bool = True) -> None:
+            begins(following)
+            if following:
+                ranks.begins(rank)
+
+        watch.begins = noted  # type: ignore[method-assign]
 
     def give_up() -> None:
         if rank not in ranks.lost:  # a process that is gone has no watch
@@ -604,12 +632,14 @@ def _world(ranks: Ranks, groups: Sequence[Group], rank: int, ulfm: bool) -> MPIW
 
 def _watch(ranks: Ranks, threads: Sequence[threading.Thread], patience: float) -> None:
     """Until all ranks have ended, or one has failed, or none moves."""
+    moves, looks = -1, 0
     with ranks.changed:
         while ranks.failure is None and any(
             thread.is_alive() for rank, thread in enumerate(threads) if rank not in ranks.lost
         ):
-            ranks.changed.wait(0.05)
-            if time.monotonic() - ranks.moved > patience:
+            quiet = not ranks.changed.wait(LOOK) and moves == ranks.moves
+            moves, looks = ranks.moves, looks + 1 if quiet else 0
+            if looks * LOOK >= patience:
                 ranks.fail(Stuck(f"nothing moved for {patience:g} s: " + "; ".join(_places(ranks, threads))))
 
 
@@ -644,7 +674,7 @@ def run_module(
     ranks: int,
     module: str,
     *arguments: object,
-    patience: float = 60.0,
+    patience: float = PATIENCE,
     fate: Fate | None = None,
 ) -> int:
     """`mpirun -n RANKS python -m MODULE ARGUMENTS`, and without mpirun for 1, in this process; its exit status.

@@ -263,6 +263,7 @@ pooled = { head = "pooled" }
 heron-frozen = { method = "heron", freeze = "client" }
 heron = { method = "heron", probe-gradient = true }
 heron-head = { method = "heron", head-gradient = "exact", n-p = 2, probe-gradient = true }
+heron-head-jvp = { method = "heron", head-gradient = "exact", n-p = 2, estimate = "jvp", probe-gradient = true }
 heron-n2 = { method = "heron", head-gradient = "exact", exact-layers = 2, rest = "frozen" }
 cse_fsl = { method = "cse_fsl" }
 sflv2 = { method = "sflv2" }
@@ -277,14 +278,14 @@ sflv2 = { method = "sflv2" }
 method = "heron-frozen"
 local = ["local-1e-3", "local-1e-2"]
 [[skip]]
-method = ["heron", "heron-head", "heron-n2", "cse_fsl", "sflv2"]
+method = ["heron", "heron-head", "heron-head-jvp", "heron-n2", "cse_fsl", "sflv2"]
 local = "local-none"
 [[skip]]
-method = ["heron", "heron-head", "heron-n2", "cse_fsl", "sflv2"]
+method = ["heron", "heron-head", "heron-head-jvp", "heron-n2", "cse_fsl", "sflv2"]
 server = "server-1e-2"
 [[skip]]
 setting = "pooled"
-method = ["heron", "heron-head", "heron-n2"]
+method = ["heron", "heron-head", "heron-head-jvp", "heron-n2"]
 """,
     "c_clients": f"""{HERON}stages = [1, 1]
 method = "heron"

@@ -201,7 +201,7 @@ def check_help(name: str, out: str, err: str) -> None:
 
 def test_every_script_tells_its_flags(tmp_path: Path) -> None:
     files = [ROOT / "analysis" / f"{name}.py" for name in SCRIPTS]
-    done = run_process([sys.executable, "-c", ALL, *map(str, files)], cwd=tmp_path, timeout=100)
+    done = run_process([sys.executable, "-c", ALL, *map(str, files)], cwd=tmp_path)
     assert done.returncode == 0, done.stderr + "".join(path.read_text() for path in tmp_path.glob("*.err"))
     for file in files:
         check_help(file.stem, *((tmp_path / f"{file.name}.{end}").read_text() for end in ("out", "err")))

@@ -2,8 +2,9 @@
 
 PLANT = raise, system_exit, nan, stuck, kill_client or kill_once (in client 3's step; once: on rank 1), kill_server,
 raise_server, exit_server, unread (a question), foreign (another object's step), fill (the disk), vanish (the result),
-slow; gpu_memory, host_memory (in client 3's step), server_memory: there is none left. Ranks may be processes or
-threads (`tests.threads`); among these also kernel: rank 1 has none, and early_memory: nor memory before the rounds.
+slow; held (client 3's step, from round 2 on: until there is a file, then half a second a round); gpu_memory,
+host_memory (in client 3's step), server_memory: there is none left. Ranks may be processes or threads
+(`tests.threads`); among these also kernel: rank 1 has none, and early_memory: nor memory before the rounds.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from zofl_mpi.run.clients import Client
 
 ROUND = 5
 CLIENT = 3
+HELD = 2
 
 
 def plant() -> str:
@@ -36,6 +38,8 @@ class Planted(ZOHFL):
     def solve(self, client: Client, message: Model) -> Any:
         if plant() == "slow":
             time.sleep(0.05)
+        if plant() == "held" and message.r >= HELD and client.i == CLIENT:
+            _hold(Path(os.environ["PLANT_FILE"]))
         if message.r == ROUND and client.i == CLIENT:
             if plant() == "raise":
                 raise ArithmeticError("planted")
@@ -90,6 +94,15 @@ def full() -> Exception:
 
     told = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 139.81 GiB of which 1.19 GiB "
     return torch.OutOfMemoryError(f"{told}is free. Of the allocated memory 130.00 GiB is allocated by PyTorch.")
+
+
+def _hold(until: Path) -> None:
+    """Waits for a file, and half a second more."""
+    for _ in range(30_000):
+        if until.exists():
+            break
+        time.sleep(0.01)
+    time.sleep(0.5)
 
 
 def _fill(folder: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.agreement import differences
-from tests.conftest import Completed, environment, run_process
+from tests.conftest import LIMIT, Completed, environment, run_process
 from tests.threads import run_module
 from zofl_mpi.run import records
 
@@ -25,8 +25,6 @@ RUN = ["--method", "planted:Planted", "--rounds", "8", "--checkpoint-every", "2"
 RUN += ["--y0", "last", "--tau", "3"]
 """With y0 = last the clients' memories must come back too."""
 LAUNCHER = str(Path(sys.executable).parent / "mpirun")
-LIMIT = 40.0
-"""Seconds after which a job that has not ended counts as hanging."""
 
 Run = Callable[..., Completed]
 """run(ranks, *arguments, kind=..., file=...): the family's command, with what is planted."""
@@ -53,7 +51,7 @@ def run_job(mpirun: Callable[..., Completed]) -> Run:
     """A job under mpirun."""
 
     def run(ranks: int, *arguments: object, **plant: str) -> Completed:
-        return mpirun(ranks, "-m", FAMILY, *arguments, cwd=HERE, timeout=LIMIT, env=planted(plant))
+        return mpirun(ranks, "-m", FAMILY, *arguments, cwd=HERE, env=planted(plant))
 
     return run
 
@@ -250,7 +248,7 @@ def test_a_data_file_missing_on_one_rank_ends_all_with_its_name(tmp_path: Path, 
     run = [sys.executable, "-m", FAMILY, *["--data", "mnist", "--rounds", "2", "--out"], str(tmp_path / "run.h5")]
     good, bad = f"ZOFL_DATA={data_dir}", f"ZOFL_DATA={tmp_path / 'empty'}"
     ranks = [["-n", "1", "env", folder, *run] for folder in (good, bad, good)]
-    done = run_process([LAUNCHER, *ranks[0], ":", *ranks[1], ":", *ranks[2]], timeout=LIMIT)
+    done = run_process([LAUNCHER, *ranks[0], ":", *ranks[1], ":", *ranks[2]])
     assert done.returncode != 0
     assert "train-images-idx3-ubyte" in done.stderr
     assert "rank 1 on" in done.stderr
@@ -263,11 +261,12 @@ def test_a_data_file_missing_on_one_rank_ends_all_with_its_name(tmp_path: Path, 
 def test_a_signal_ends_the_run_after_the_round_with_a_checkpoint_and_status_75(
     tmp_path: Path, resumes: Callable[..., bool], number: int, ranks: int
 ) -> None:
+    """The third round is held up until the signal is on its way."""
     out = tmp_path / "run.h5"
     command = [sys.executable, "-m", FAMILY, *RUN, "--checkpoint-every", "0", "--out", str(out)]
     if ranks:
         command = [LAUNCHER, "-n", str(ranks), *command]
-    env = environment() | {"PLANT": "slow"}
+    env = environment() | {"PLANT": "held", "PLANT_FILE": str(tmp_path / "go on")}
     process = subprocess.Popen(command, cwd=HERE, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         wait_for(lambda: out.exists() and lengths(out) >= 2)
@@ -276,6 +275,7 @@ def test_a_signal_ends_the_run_after_the_round_with_a_checkpoint_and_status_75(
                 os.kill(child, number)
         else:
             process.send_signal(number)
+        (tmp_path / "go on").touch()
         stdout, stderr = process.communicate(timeout=LIMIT)
     finally:
         process.kill()
@@ -306,8 +306,8 @@ def lengths(path: Path) -> int:
         return 0
 
 
-def wait_for(ready: Callable[[], Any], seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
+def wait_for(ready: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + LIMIT
     while not ready():
         assert time.monotonic() < deadline, "the run did not get going"
         time.sleep(0.02)

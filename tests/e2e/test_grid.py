@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.agreement import differences
-from tests.conftest import Completed, environment, run_process
+from tests.conftest import LIMIT, Completed, environment, run_process
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import grid, records
 from zofl_mpi.run.grid import __main__
@@ -52,7 +52,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def runner(*words: object) -> Completed:
-    return run_process([*COMMAND, *map(str, words)], timeout=100)
+    return run_process([*COMMAND, *map(str, words)])
 
 
 def inside(*words: object) -> Completed:
@@ -83,8 +83,8 @@ def started(*words: object) -> subprocess.Popen[str]:
     )
 
 
-def wait_for(holds: Callable[[], bool], seconds: float = 30) -> None:
-    end = time.monotonic() + seconds
+def wait_for(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + LIMIT
     while not holds():
         assert time.monotonic() < end, "it does not come"
         time.sleep(0.05)
@@ -185,7 +185,7 @@ def test_an_interrupted_grid_goes_on_with_the_bits_of_an_undisturbed_one(here: P
     with started("--run", "--only", "seed=1", "--jobs", 2) as process:
         wait_for(lambda: rounds("out/1-half.h5") > 5 and rounds("out/1-all.h5") > 5)
         os.killpg(process.pid, number)  # as Ctrl-C, and as Slurm does it
-        told = process.communicate(timeout=30)[0]
+        told = process.communicate(timeout=LIMIT)[0]
     assert process.returncode == status, told
     assert told.splitlines()[-2:] == ["2 runs: 2 stopped", "the same command continues"]
     reached = rounds("out/1-half.h5")
@@ -204,7 +204,7 @@ def test_a_run_under_mpirun_is_told_in_the_way_it_understands(here: Path, mpirun
     with started("--index", "1", "--ranks", "2") as process:
         wait_for(lambda: rounds("out/1-all.h5") > 5)
         process.send_signal(signal.SIGTERM)
-        told = process.communicate(timeout=30)[0]
+        told = process.communicate(timeout=LIMIT)[0]
     assert process.returncode == 75, told
     found = records.load("out/1-all.h5")
     assert found.attrs["status"] == "interrupted"
@@ -217,7 +217,7 @@ def test_what_died_before_its_first_checkpoint_begins_anew(here: Path) -> None:
         wait_for(lambda: rounds("out/1-all.h5") > 5)
         own = children(process.pid)
         os.kill(own[0], signal.SIGKILL)
-        told = process.communicate(timeout=30)[0]
+        told = process.communicate(timeout=LIMIT)[0]
     assert process.returncode == 137 and "failed: 1-all: exit status 137" in told
     assert inside("--only", "cell=all").stdout.splitlines()[1].startswith("3  missing")
     listed = inside("--only", "cell=all", "--only", "seed=1").stdout.splitlines()
@@ -246,7 +246,7 @@ def test_a_run_outlives_its_grid_runner_and_nobody_begins_it_again(here: Path) -
 def test_two_grid_runners_share_the_work(here: Path) -> None:
     (here / "toy.toml").write_text(TOY.replace("rounds = 6", "rounds = 60"))
     with started("--run") as one, started("--run") as two:
-        told = [process.communicate(timeout=90)[0] for process in (one, two)]
+        told = [process.communicate(timeout=LIMIT)[0] for process in (one, two)]
     assert one.returncode == two.returncode == 0, told
     assert [log.read_text().count("$ ") for log in Path("out").glob("*.log")] == [1] * 4
     assert sum(": done, " in line for text in told for line in text.splitlines()) == 4
@@ -303,7 +303,7 @@ def test_a_reader_who_leaves_gets_no_traceback(here: Path) -> None:
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=LIMIT,
         check=False,
     )
     assert shell.stdout.startswith("   0  missing") and shell.stderr == ""
@@ -324,7 +324,7 @@ def test_on_a_terminal_a_bar_counts_the_runs_and_failures_stand_above_it(here: P
     )
     os.close(writer)
     seen = re.sub(r"\x1b\[[^a-zA-Z]*[a-zA-Z]", "", "".join(read_all(reader)))
-    assert process.wait(10) == 1
+    assert process.wait(LIMIT) == 1
     assert "run 0/2 " in seen and "run 2/2 " in seen and "1 failed, 0:00:0" in seen
     assert "1-half: failed, exit status 1: zofl_mpi: round" in seen
     assert seen.rstrip().endswith("2 runs: 1 done, 1 failed")
@@ -332,7 +332,7 @@ def test_on_a_terminal_a_bar_counts_the_runs_and_failures_stand_above_it(here: P
 
 def read_all(reader: int) -> Iterator[str]:
     """What comes from a terminal until its last user has gone."""
-    while select.select([reader], [], [], 60)[0]:
+    while select.select([reader], [], [], LIMIT)[0]:
         try:
             block = os.read(reader, 4096)
         except OSError:
@@ -392,7 +392,7 @@ def test_a_task_that_runs_out_of_time_is_requeued_alone(
     with task(**variables) as process:
         assert process.stdout and process.stdout.readline() == "started\n"
         process.send_signal(signal.SIGUSR1)
-        assert process.wait(10) == 75
+        assert process.wait(LIMIT) == 75
     assert (here / "ran").read_text() == words + "\n"
     assert (here / "asked").read_text() == f"requeue {job}\n"
     assert (here / "shown").read_text() == f"--oneliner show job {job}\n"
@@ -403,5 +403,5 @@ def test_a_cancelled_task_is_not_requeued(task: Callable[..., subprocess.Popen[s
         assert process.stdout and process.stdout.readline() == "started\n"
         (here / "state").write_text("COMPLETING\n")
         os.killpg(process.pid, signal.SIGTERM)
-        assert process.wait(10) == 75
+        assert process.wait(LIMIT) == 75
     assert not (here / "asked").exists()

@@ -149,7 +149,7 @@ def test_only_rank_0_counts(mpirun: Any) -> None:
         "finally:\n    counted = 'zofl_mpi.rounds.split.measured' in sys.modules\n"
         "    print('counted' if counted else 'did not count', file=sys.stderr)\n"
     )
-    ended: Completed = mpirun(3, "-c", script, *command("heron", 1, Path("a.h5").absolute()), timeout=120)
+    ended: Completed = mpirun(3, "-c", script, *command("heron", 1, Path("a.h5").absolute()))
     assert ended.returncode == 0, ended.stderr
     assert ended.stderr.count("did not count") == 2 and ended.stderr.count("counted") == 1
     assert STEP_MACS in json.loads(records.load("a.h5").attrs["costs"])

@@ -58,7 +58,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], Pa
                     shutil.copy(half, part)
                     shutil.copy(checkpoint_path(half), checkpoint_path(part))
                     runs.append((family, ["--resume", part, "--rounds", ROUNDS, "--quiet"]))
-            for (_, words), one in zip(runs, launch(ranks, runs, timeout=300), strict=True):
+            for (_, words), one in zip(runs, launch(ranks, runs), strict=True):
                 assert one.status == 0, (words, one.stderr)
         return folder / f"{name}-{ranks}.h5"
 

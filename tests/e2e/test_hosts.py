@@ -71,7 +71,7 @@ def test_a_host_that_is_cut_off_ends_the_run_with_a_sentence_and_the_run_resumes
         try:
             wait_for(lambda: rounds_of(out) > 6, told.read_text)
             three.cut(3)
-            assert run.wait(60) != 0
+            assert run.wait(LIMIT) != 0
         finally:
             three.mend(3)
             run.kill()

@@ -130,7 +130,7 @@ def run(mpirun: Mpirun, ranks: int, *arguments: object) -> Path:
     out = Path(f"on_{ranks}.h5").absolute()
     words = [*arguments, "--quiet", "--force", "--out", out]
     if ranks:
-        done = mpirun(ranks, "-m", FAMILY, *words, timeout=110)
+        done = mpirun(ranks, "-m", FAMILY, *words)
         assert done.returncode == 0, done.stderr
     else:
         assert here(FAMILY, *words) == 0

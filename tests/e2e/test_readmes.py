@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.agreement import differences
-from tests.conftest import ROOT
+from tests.conftest import LIMIT, ROOT
 from tests.launch import launch
 from zofl_mpi.data import published
 from zofl_mpi.run import flags, records
@@ -103,7 +103,7 @@ def own() -> dict[str, str]:
 @pytest.mark.parametrize("name", FILES)
 def test_every_block_of_commands_is_well_formed(name: str) -> None:
     for block in blocks(TEXT[name], "bash"):
-        done = subprocess.run(["bash", "-n"], input=block, text=True, capture_output=True, timeout=10, check=False)
+        done = subprocess.run(["bash", "-n"], input=block, text=True, capture_output=True, timeout=LIMIT, check=False)
         assert done.returncode == 0 and not done.stderr, block
 
 
@@ -166,7 +166,7 @@ def listable(words: Sequence[str]) -> None:
 
 def is_script(name: str) -> None:
     assert (ROOT / name).is_file(), name
-    subprocess.run(["bash", "-n", str(ROOT / name)], check=True, timeout=10)
+    subprocess.run(["bash", "-n", str(ROOT / name)], check=True, timeout=LIMIT)
 
 
 def lists(words: list[str], capsys: Any) -> None:
@@ -235,7 +235,7 @@ def test_every_run_is_understood(here: Path, capsys: Any) -> None:
 def performed(several: Sequence[Sequence[str]], ranks: int = 0) -> list[str]:
     """What the command lines (module, flags) print, in the current folder; all in one start."""
     place = {"cwd": Path.cwd(), "env": {"ZOFL_CACHE": os.environ["ZOFL_CACHE"]}} if ranks else {}
-    ended = launch(ranks, [(module, words) for module, *words in several], timeout=300, **place)
+    ended = launch(ranks, [(module, words) for module, *words in several], **place)
     for words, one in zip(several, ended, strict=True):
         assert one.status == 0, f"{words}: {one.stderr}"
     return [one.stdout for one in ended]

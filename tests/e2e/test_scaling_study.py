@@ -27,7 +27,7 @@ def reframe(folder: Path, *words: str) -> str:
     """What ReFrame prints, run at the root of the checkout, its files in `folder`."""
     command = [str(REFRAME), *STUDY, "--prefix", str(folder), "--nocolor", *words]
     place = {**os.environ, "HOME": str(folder), "PATH": f"{REFRAME.parent}:{os.environ['PATH']}"}
-    done = subprocess.run(command, cwd=ROOT, env=place, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(command, cwd=ROOT, env=place, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -77,7 +77,7 @@ def test_a_part_of_the_study_runs_and_has_the_bits_of_one_rank(tmp_path: Path) -
         seconds = {name.rpartition(":")[2]: value[0] for name, value in test["perfvalues"].items()}
         assert 0 < seconds["low"] <= seconds["seconds"] <= seconds["high"] and 0 < seconds["server_share"] < 1
     script = [sys.executable, "analysis/scaling.py", str(tmp_path / "report.json"), "--out", str(tmp_path / "t")]
-    done = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert len((tmp_path / "t.csv").read_text().splitlines()) == 4
 
@@ -106,7 +106,7 @@ def test_the_doctor_keeps_what_the_model_reads(mpirun: object, tmp_path: Path) -
 def test_hosts_without_a_command_are_refused() -> None:
     """Mutation: namespaces made before the words are checked."""
     done = subprocess.run(
-        ["bash", "jobs/scaling/hosts.sh", "1gbit"], cwd=ROOT, capture_output=True, text=True, timeout=20, check=False
+        ["bash", "jobs/scaling/hosts.sh", "1gbit"], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 2
     assert done.stderr == "hosts: say RATE COMMAND...: hosts.sh 1gbit mpirun -n 7 ...\n"

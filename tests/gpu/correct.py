@@ -110,7 +110,14 @@ def cnn(bench: Bench) -> None:
         return double(made.cnn(sizes, 1, device, dtype).losses(0, points, data, batch))
 
     compared(bench, "CNN, gradient", gradient)
+
+    def step(device: str, dtype: str, kernel: str = "torch") -> Vector:
+        points = np.stack([x, 1.01 * x]).astype(np.float32).astype(dtype)
+        problem = made.cnn(sizes, 1, device, dtype, kernel)
+        return double(problem.lower(0, data, points, points, batch[None], np.ones(1)) - points)
+
     compared(bench, "CNN, losses at two points", losses)
+    compared(bench, "CNN, a step from two points abreast", step, reference=functools.partial(step, kernel="serial"))
 
 
 def relu_net(bench: Bench) -> None:
@@ -175,7 +182,7 @@ def estimated(bench: Bench, name: str, make: Callable[[str, str], HERON]) -> Non
         state, own = method.start(), method.setting
         local = LocalSteps(method.training, Client(0, own.data[0]), Model(state.theta, state.buffers, 0))
         like = torch.zeros(local.theta[local.part].numel())
-        us = drawn(made.STREAMS(Purpose.DIRECTION), like, method.n_p, method.distribution)
+        us = drawn(made.STREAMS(Purpose.DIRECTION), like, method.estimation.n_p, method.estimation.distribution)
         _, x, labels = next(iter(local))
         _, base = local.forward(x, labels)
         g, differences = method._estimate.of(local, [u.to(local.theta) for u in us], x, labels, base)

@@ -89,12 +89,12 @@ def relu_net(sizes: Sizes, device: str, dtype: str = "float32", kernel: Any = "t
     return ReLUNet(sizes.side**2, kernel=kernel, dtype=np.dtype(dtype), device=device)
 
 
-def cnn(sizes: Sizes, m: int, device: str, dtype: str = "float32") -> Network:
+def cnn(sizes: Sizes, m: int, device: str, dtype: str = "float32", kernel: Any = "torch") -> Network:
     """FedAvg's small convolutional network."""
     shape = (1, sizes.side, sizes.side)
     module = seeded(lambda: CNN(shape, CLASSES), STREAMS(Purpose.MODULE))
     weights = np.full(m, 0.7 / m)
-    return Network(module, shape, CLASSES, weights, Terms(), "direct", np.dtype(dtype), device)
+    return Network(module, shape, CLASSES, weights, Terms(), "direct", np.dtype(dtype), device, kernel)
 
 
 def parts(sizes: Sizes) -> tuple[Any, Any, Any]:

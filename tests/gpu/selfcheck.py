@@ -183,6 +183,11 @@ def small(bench: Bench) -> None:
     _calls(bench, "gpu_small")
 
 
+def networks(bench: Bench) -> None:
+    """Torch modules: clients abreast, replays, no waiting; data sets too large to lie on the device."""
+    _calls(bench, "gpu_networks")
+
+
 def _calls(bench: Bench, module: str) -> None:
     """The CALLS of a module of the tests."""
     try:
@@ -195,7 +200,8 @@ def _calls(bench: Bench, module: str) -> None:
 
 SECTIONS: dict[str, tuple[Callable[[Bench], None], float]] = {
     "self-check of the GPU": (general, 20),
-    "self-check of small networks": (small, 40),
-    "self-check of split learning": (split, 55),
+    "self-check of small networks": (small, 30),
+    "self-check of networks abreast": (networks, 35),
+    "self-check of split learning": (split, 45),
 }
 """{title: (section, seconds)}."""

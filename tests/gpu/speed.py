@@ -87,12 +87,17 @@ def zo_hfl(bench: Bench) -> None:
 
 
 def fedavg(bench: Bench) -> None:
-    """FedAvg with the CNN, 10 clients."""
+    """FedAvg with the CNN, 10 clients: abreast, and one after the other."""
     sizes = sizes_of(bench)
     m, steps, batch = sizes.clients[0], min(20, sizes.steps), min(32, sizes.batch)
-    own = made.setting(made.cnn(sizes, m, bench.device), made.images(sizes.samples, sizes.side**2), m)
-    method = built(FedAvg, own, tau=(float(steps),), schedule_h="constant", batch=batch, gamma_local=0.01)
-    small(bench, "FedAvg, CNN", method, m, steps, batch)
+    data = made.images(sizes.samples, sizes.side**2)
+    flags: dict[str, Any] = {"tau": (float(steps),), "schedule_h": "constant", "batch": batch, "gamma_local": 0.01}
+    seconds = {}
+    for kernel in ("torch", "serial"):
+        own = made.setting(made.cnn(sizes, m, bench.device, kernel=kernel), data, m)
+        name = "FedAvg, CNN" + (", in turn" if kernel == "serial" else "")
+        seconds[kernel] = small(bench, name, built(FedAvg, own, **flags), m, steps, batch)
+    bench.figure("FedAvg, CNN: clients in turn over abreast", seconds["serial"] / seconds["torch"], "1")
 
 
 def fedrzo(bench: Bench) -> None:
@@ -104,8 +109,8 @@ def fedrzo(bench: Bench) -> None:
         small(bench, f"FedRZO, n_p = {n_p}", method, 5, method.local.steps(), sizes.batch)
 
 
-def small(bench: Bench, name: str, method: Any, m: int, steps: int, batch: int) -> None:
-    """A round of `steps` local steps of m clients."""
+def small(bench: Bench, name: str, method: Any, m: int, steps: int, batch: int) -> float:
+    """A round of `steps` local steps of m clients; its seconds."""
     work = rounds_of(method)
     seconds = timed(bench, work)
     bench.figure(f"{name}: a local step of all {m} clients", seconds / steps, "s")
@@ -113,6 +118,7 @@ def small(bench: Bench, name: str, method: Any, m: int, steps: int, batch: int) 
     held(bench, name, work)
     ratio = launches(bench, name, work, steps, seconds)
     bench.figure(f"{name}: local step over its launch-bound floor", ratio, "1")
+    return seconds
 
 
 # --- split learning
@@ -179,6 +185,7 @@ def split(bench: Bench) -> None:
     bench.figure(
         "ResNet-18, TF32: plain training", plain(bench, sizes, False, True) if bench.on_gpu else None, "samples/s"
     )
+    abreast(bench, own)
     memory_ratio(bench, sizes)
     predicted(bench, rates, forward(bench, sizes))
 
@@ -194,7 +201,7 @@ def forward_rate(bench: Bench, kind: str, method: HERON, data: Any) -> None:
 
     theta, buffers = (problem.placed(t) for t in problem.local.initial())
     x, labels = problem.samples(data, np.arange(method.training.batch))
-    evaluations = (1 + method.n_p) * method.training.steps(0)
+    evaluations = (1 + method.estimation.n_p) * method.training.steps(0)
 
     def passes() -> None:
         with torch.no_grad(), problem.local.at(theta, buffers):
@@ -204,6 +211,24 @@ def forward_rate(bench: Bench, kind: str, method: HERON, data: Any) -> None:
     own, least = timed(bench, steps, 0.1), timed(bench, passes, 0.1)
     bench.figure(f"ResNet-18, {kind}: HERON's client step", own / method.training.steps(0), "s")
     bench.demand(f"ResNet-18, {kind}: HERON's client step, share of its forward rate", least / own, "at least", 0.85)
+
+
+def abreast(bench: Bench, own: Any) -> None:
+    """HERON's client step of four directions in bfloat16, its perturbed passes one after the other and as one."""
+    client, seconds = Client(0, own.data[0]), dict[int, float]()
+    for count in (1, 4):
+        method = built(HERON, own, batch=sizes_of(bench).images, n_p=4, passes_abreast=count)
+        message = SplitModel(method.start().theta, method.start().buffers, 0)
+
+        def steps(method: HERON = method, message: SplitModel = message) -> None:
+            for _ in method.train(client, message):
+                pass
+
+        name = f"ResNet-18, bfloat16: HERON's client step, n_p = 4, {count} abreast"
+        seconds[count] = timed(bench, steps, 0.1)
+        bench.figure(name, seconds[count] / method.training.steps(0), "s")
+        held(bench, name, steps)
+    bench.figure("ResNet-18, bfloat16: one pass after the other over four as one", seconds[1] / seconds[4], "1")
 
 
 def memory_ratio(bench: Bench, sizes: made.Sizes) -> None:
@@ -250,8 +275,8 @@ def language(bench: Bench) -> None:
 SECTIONS: dict[str, tuple[Callable[[Bench], None], float]] = {
     "ZO-HFL": (zo_hfl, 40),
     "FedAvg with a CNN": (fedavg, 25),
-    "FedRZO": (fedrzo, 25),
-    "split ResNet-18": (split, 90),
+    "FedRZO": (fedrzo, 20),
+    "split ResNet-18": (split, 80),
     "split GPT-2": (language, 50),
 }
 """{title: (section, seconds)}."""

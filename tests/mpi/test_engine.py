@@ -278,8 +278,8 @@ def test_payloads_above_the_limit_travel_in_pieces(both: Both, monkeypatch: pyte
 
 def test_the_seconds_of_a_round_add_up_on_every_rank(both: Both) -> None:
     def program(clients: Any) -> Any:
+        since = time.perf_counter()  # before: a rank's seconds count from its own answer
         clients.account()
-        since = time.perf_counter()
         list(clients.ask(steps.plain, Vector(np.ones(1000))))
         time.sleep(0.05)
         row, _ = clients.account()
@@ -289,4 +289,4 @@ def test_the_seconds_of_a_round_add_up_on_every_rank(both: Both) -> None:
     if result:
         for seconds, wall in result:
             assert (seconds > 0.05).all()
-            assert (seconds < wall + 0.02).all()
+            assert (seconds < wall).all()

@@ -27,6 +27,7 @@ from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.problems.split import SplitNetwork
 from zofl_mpi.problems.split_resnet import ResNet
 from zofl_mpi.rounds.split.client import LocalSteps
+from zofl_mpi.rounds.split.estimation import Estimation
 from zofl_mpi.rounds.split.lockstep import Lockstep
 from zofl_mpi.rounds.split.messages import Model
 from zofl_mpi.rounds.split.training import Training
@@ -113,7 +114,11 @@ def training(own: Setting, rule: Optimiser = SGD, **flags: Any) -> Training:
 
 def method(cls: Any, plan: Training, **flags: Any) -> Any:
     """The method with this round."""
-    if any(field.name == "lockstep" for field in fields(cls)):
+    names = {field.name for field in fields(cls)}
+    if "estimation" in names:
+        own = {field.name for field in fields(Estimation)}
+        flags["estimation"] = Estimation(**{name: flags.pop(name) for name in own & flags.keys()})
+    if "lockstep" in names:
         return cls(plan.setting, lockstep=Lockstep(plan.setting, training=plan), **flags)
     return cls(plan.setting, training=plan, **flags)
 

@@ -124,7 +124,7 @@ def test_data_lie_on_the_device_once(monkeypatch: pytest.MonkeyPatch) -> None:
     blocks._LOOPS.clear()
     del of, data
     gc.collect()
-    assert set(resident._PLACED) == before
+    assert set(resident._PLACED) <= before
 
 
 def test_torch_is_taken_where_the_device_is_a_gpu() -> None:

@@ -151,5 +151,5 @@ def test_counting_does_not_load_torch_s_compiler() -> None:
         "costs.macs(p), costs.peak_bytes(p, 64, 'forward'), costs.peak_bytes(p, 64, 'auxiliary')\n"
         "print([name for name in ('torch._dynamo', 'sympy') if name in sys.modules])\n"
     )
-    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=300)
     assert told.stdout == "[]\n"

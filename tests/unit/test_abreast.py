@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -139,7 +140,7 @@ def test_where_one_is_computed_at_a_time_nothing_stands_between() -> None:
 def test_without_need_the_machinery_is_not_imported() -> None:
     """It costs each rank 3 ms. Mutation: an import at the top."""
     code = "import sys, zofl_mpi.run.desk, zofl_mpi.problems.softmax; print('zofl_mpi.run.walks' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
     assert done.stdout == "False\n"
 
 
@@ -166,7 +167,10 @@ def test_what_cannot_be_computed_fails_each_that_asked() -> None:
         replies(of, of.often, 666.0 / 2, to=[2, 1])
     with pytest.raises(ClientError, match=r"client 1 .*the device is full"):
         replies(of, of.often, 666.0, to=[1, 2])
-    assert len(walks._IDLE) >= 2
+    end = time.monotonic() + 60
+    while len(walks._IDLE) < 2:  # a thread is idle a moment after it has woken the next
+        assert time.monotonic() < end
+        time.sleep(0.001)
 
 
 def test_an_interrupt_ends_all_steps() -> None:
@@ -189,10 +193,11 @@ def test_threads_are_used_again() -> None:
     """Mutation: a thread a step."""
     of = method(9)
     replies(of, of.once)
-    before = threading.active_count()
+    before = set(threading.enumerate())
     for _ in range(5):
         replies(of, of.once)
-    assert threading.active_count() == before
+    new = set(threading.enumerate()) - before  # while an earlier test's may end
+    assert len(new) <= 1, "the last step's, which is idle a moment after it has woken the server"
 
 
 @pytest.mark.parametrize("ranks", [2, 3])

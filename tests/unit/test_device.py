@@ -72,7 +72,7 @@ def test_the_cpu_path_does_not_import_torch() -> None:
     code = (
         "import sys; from zofl_mpi.run import device; device.NODES = (); device.select('auto'); device.limit_threads(1)"
     )
-    subprocess.run([sys.executable, "-c", f"{code}; assert 'torch' not in sys.modules"], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", f"{code}; assert 'torch' not in sys.modules"], check=True, timeout=300)
 
 
 def test_the_cpu_is_called_cpu() -> None:
@@ -119,7 +119,7 @@ def test_limit_threads_reaches_blas_and_what_is_loaded_later() -> None:
         "device.limit_threads(1); import gc; gc.collect();"
         "assert {i['num_threads'] for i in threadpool_info()} <= {1}; assert os.environ['OMP_NUM_THREADS'] == '1'"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
 
 
 def test_numpys_sums_never_depend_on_the_number_of_threads() -> None:
@@ -129,7 +129,7 @@ def test_numpys_sums_never_depend_on_the_number_of_threads() -> None:
         "device.limit_threads(4); assert os.environ['OMP_NUM_THREADS'] == '4';"
         "assert {i['num_threads'] for i in threadpool_info() if i['user_api'] == 'blas'} == {1}"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
 
 
 @pytest.mark.gpu

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tarfile
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -36,7 +35,7 @@ class Site:
         self.files = dict(FILES)
         self.asked: list[str] = []
         self.lost = 0  # bytes of each body that never come
-        self.delay = 0.0  # seconds before an answer
+        self.silent: threading.Event | None = None  # until then there is no answer
         self.url = ""
 
 
@@ -51,7 +50,8 @@ def site(monkeypatch) -> Iterator[Site]:
                 self.answer()
 
         def answer(self) -> None:
-            time.sleep(held.delay)
+            if held.silent:
+                held.silent.wait(60)
             data = held.files.get(self.path.rpartition("/")[2])
             if data is None:
                 self.send_error(404)
@@ -146,9 +146,10 @@ def test_a_file_that_is_not_on_the_server_is_told(site, tmp_path):
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # urllib3 leaves the socket of a time-out to the collector
 def test_a_server_that_does_not_answer_is_told(site, tmp_path, monkeypatch):
-    site.delay = 0.6
+    site.silent = threading.Event()
     monkeypatch.setattr(download, "TIMEOUT", 0.1)
     assert "no answer within 0.1 s" in complaint("mnist", tmp_path)
+    site.silent.set()
     gc.collect()
 
 
@@ -162,7 +163,7 @@ def test_no_network_is_one_sentence_and_status_2(site, tmp_path, capsys):
 
 def test_the_module_is_a_command(site, tmp_path):
     command = [sys.executable, "-m", "zofl_mpi.data.download"]
-    done = subprocess.run([*command, "imagenet"], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([*command, "imagenet"], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 2
     assert done.stderr.startswith("zofl_mpi: imagenet: ")
     assert "Traceback" not in done.stderr

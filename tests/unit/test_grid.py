@@ -363,9 +363,13 @@ def test_a_command_can_be_typed(one: grid.Grid) -> None:
 
 @pytest.fixture
 def go(tmp_path: Path, read: Callable[..., grid.Grid]) -> Callable[..., Runner]:
-    """go(script): three runs whose launcher is this shell script; $name is the run's name."""
+    """go(script): three runs whose launcher is this shell script; $name is the run's name.
 
-    def run(script: str, jobs: int = 1, after: float = 0, signals: tuple[int, ...] = ()) -> Runner:
+    The signals come once as many runs as go on at a time have made files ready-NAME, each when the one before has been
+    passed on.
+    """
+
+    def run(script: str, jobs: int = 1, signals: tuple[int, ...] = ()) -> Runner:
         launcher = tmp_path / "launcher"
         launcher.write_text(
             f'#!/bin/bash\ncd {tmp_path}\nfor name; do :; done\nname=$(basename "$name" .h5)\n{script}\n'
@@ -373,12 +377,22 @@ def go(tmp_path: Path, read: Callable[..., grid.Grid]) -> Callable[..., Runner]:
         launcher.chmod(0o755)
         found = read(TOY + "axes.seed = [1, 2, 3]\n")
         runner = Runner(found, found.runs, [str(launcher)], jobs)
-        timers = [threading.Timer(after * (k + 1), signal.raise_signal, [s]) for k, s in enumerate(signals)]
-        for timer in timers:
-            timer.start()
-        runner.run(Screen(3))
-        for timer in timers:
-            timer.join()
+        over = threading.Event()
+
+        def send() -> None:
+            for k, number in enumerate(signals):
+                while runner._passed_on < k or len(list(tmp_path.glob("ready-*"))) < jobs:
+                    if over.wait(0.01):
+                        return
+                signal.raise_signal(number)
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        try:
+            runner.run(Screen(3))
+        finally:
+            over.set()
+            sender.join()
         return runner
 
     return run
@@ -434,13 +448,15 @@ def test_exit_status_0_without_a_finished_result_is_a_failure(go: Callable[..., 
 
 @pytest.mark.parametrize("jobs", [1, 2, 3])
 def test_so_many_runs_at_a_time_and_no_more(go: Callable[..., Runner], tmp_path: Path, jobs: int) -> None:
-    go("echo + >>events; sleep 0.4; echo - >>events; exit 1", jobs)
+    together = f"until [[ $(grep -c + events) -ge {jobs} ]]; do sleep 0.05; done; sleep 0.3"  # and for one too many
+    go(f"echo + >>events; {together}; echo - >>events; exit 1", jobs)
     events = [1 if line == "+" else -1 for line in (tmp_path / "events").read_text().split()]
     assert max(itertools.accumulate(events)) == jobs and len(events) == 6
 
 
 PATIENT = """trap 'told=1; echo told >>$name' USR1; trap 'echo killed >>$name; exit 1' TERM
-for i in {1..100}; do
+touch ready-$name
+for i in {1..2000}; do
     sleep 0.05
     if [[ $told ]] && ((++rounds > 6 * name)); then echo saved >>$name; exit 75; fi
 done
@@ -452,7 +468,7 @@ done
 def test_a_signal_reaches_the_runs_as_one_sigusr1_and_nothing_more_is_begun(
     go: Callable[..., Runner], tmp_path: Path, number: int, status: int
 ) -> None:
-    runner = go(PATIENT, jobs=2, after=0.5, signals=(number,))
+    runner = go(PATIENT, jobs=2, signals=(number,))
     assert words(runner) == ["stopped", "stopped", "left"]
     assert [(tmp_path / name).read_text() for name in "12"] == ["told\nsaved\n"] * 2
     assert grid_main.exit_status(runner, False) == status
@@ -463,20 +479,21 @@ def test_a_signal_reaches_the_runs_as_one_sigusr1_and_nothing_more_is_begun(
 
 
 def test_a_second_signal_ends_a_run_that_does_not_heed_the_first(go: Callable[..., Runner]) -> None:
-    stubborn = "trap '' USR1; trap 'exit 1' TERM; for i in {1..200}; do sleep 0.05; done"
-    runner = go(stubborn, after=0.5, signals=(signal.SIGINT, signal.SIGINT))
+    stubborn = "trap '' USR1; trap 'exit 1' TERM; touch ready-$name; for i in {1..2000}; do sleep 0.05; done"
+    runner = go(stubborn, signals=(signal.SIGINT, signal.SIGINT))
     assert words(runner) == ["stopped", "left", "left"]
 
 
 def test_a_failure_after_a_signal_is_still_a_failure(go: Callable[..., Runner]) -> None:
-    failing = "trap 'echo zofl_mpi: disk full; exit 1' USR1; for i in {1..100}; do sleep 0.05; done"
-    runner = go(failing, after=0.5, signals=(signal.SIGTERM,))
+    failing = "trap 'echo zofl_mpi: disk full; exit 1' USR1; touch ready-$name; for i in {1..2000}; do sleep 0.05; done"
+    runner = go(failing, signals=(signal.SIGTERM,))
     assert words(runner) == ["failed", "left", "left"]
 
 
 def test_a_run_that_was_told_to_stop_by_another_ends_all(go: Callable[..., Runner], tmp_path: Path) -> None:
     """A scheduler may signal the ranks and not this process; the others hear of it once."""
-    runner = go(f"if [[ $name == 3 ]]; then sleep 0.5; exit 75; fi\n{PATIENT}", jobs=3)
+    others = "until [[ -e ready-1 && -e ready-2 ]]; do sleep 0.05; done"
+    runner = go(f"if [[ $name == 3 ]]; then {others}; exit 75; fi\n{PATIENT}", jobs=3)
     assert words(runner) == ["stopped"] * 3
     assert [(tmp_path / name).read_text() for name in "12"] == ["told\nsaved\n"] * 2
     assert grid_main.exit_status(runner, False) == 75
@@ -496,9 +513,12 @@ def test_a_run_whose_log_is_locked_is_left_to_the_other(go: Callable[..., Runner
 
 def test_a_run_holds_the_lock_itself(go: Callable[..., Runner], tmp_path: Path, read: Callable[..., grid.Grid]) -> None:
     """It goes on when its grid runner is killed: no other may begin it."""
-    go("sleep 1.5 & echo $name; exit 1", jobs=3)
+    go("for i in {1..2000}; do if [[ -e over ]]; then exit; fi; sleep 0.05; done & echo $name; exit 1", jobs=3)
     found = read(TOY + "axes.seed = [1]\n")
-    assert state(found)[0] == "running"
+    try:
+        assert state(found)[0] == "running"
+    finally:
+        (tmp_path / "over").touch()
 
 
 def test_what_another_has_just_finished_is_not_begun(one: grid.Grid, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,7 +125,7 @@ def test_under_a_launcher_the_bar_is_drawn_on_the_terminal_itself(monkeypatch: p
     monkeypatch.setattr(progress, "terminal_of", lambda launcher: os.ttyname(writer))
     with progress.progress(10, 0, quiet=False) as bar:
         bar.update(5, "objective 2.0000", 0.5)
-        deadline, text = time.monotonic() + 5, ""
+        deadline, text = time.monotonic() + 60, ""
         while "5/10" not in text and time.monotonic() < deadline:
             text += os.read(reader, 4096).decode()
     assert "5/10" in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,23 @@ from zofl_mpi.run.mpi.survival import Changes
 from zofl_mpi.run.watch import Watch
 
 
+class Hands:
+    """A clock that is set by hand, and looked at every 10 ms: no busy machine lets a round last too long."""
+
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(0.01)
+
+
 @pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("LOOK", "GRACE", "ALONE"):
-        monkeypatch.setattr(watch, name, 0.01)
+def hands(monkeypatch: pytest.MonkeyPatch) -> Hands:
+    made = Hands()
+    monkeypatch.setattr(watch, "time", made)
+    return made
 
 
 class Ends:
@@ -33,18 +47,19 @@ class Ends:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_round_that_never_ends_is_ended_by_every_rank_and_told_by_rank_0(quick: None, rank: int) -> None:
+def test_a_round_that_never_ends_is_ended_by_every_rank_and_told_by_rank_0(hands: Hands, rank: int) -> None:
     ends = Ends()
-    watched = Watch(rank, 3, 0.01, ends, ["a", "b", "c"], "nowhere.h5")
+    watched = Watch(rank, 3, 5, ends, ["a", "b", "c"], "nowhere.h5")
     watched.before = 4
     watched.begins()
     with watched.clock.time("solve", "wait"):
-        assert ends.called.wait(20)
+        hands.now += 5 + watch.GRACE + watch.ALONE + 1
+        assert ends.called.wait(200)
     if rank:
         assert ends.text == ""
     else:
         assert ends.text == (
-            "zofl_mpi: round 5 takes longer than --round-timeout 0.01 s; late: rank 1 on b, rank 2 on c "
+            "zofl_mpi: round 5 takes longer than --round-timeout 5 s; late: rank 1 on b, rank 2 on c "
             "(2 of 2 client ranks; the others wait); "
             "there is no checkpoint yet: begin again with --out nowhere.h5 --force"
         )
@@ -68,16 +83,22 @@ def test_a_rank_that_said_so_is_not_late_but_only_of_this_round(tmp_path: Path) 
         assert "rank 2 on c" in watched.sentence()
 
 
-def test_what_is_disarmed_or_over_ends_nothing(quick: None) -> None:
-    ends, other = Ends(), Ends()
-    watched = Watch(0, 1, 0.05, ends)
+def test_what_is_disarmed_or_over_ends_nothing(hands: Hands) -> None:
+    """Mutations: `ends` or `disarm` without effect; what is armed acts at once, or twice."""
+    ends, others, texts = Ends(), [Ends(), Ends()], list[str]()
+    watched = Watch(0, 1, 5, ends)
     watched.begins()
     watched.ends()
-    watched.arm(0.05, lambda: ends("armed"))
+    watched.arm(5, lambda: ends("armed"))
     watched.disarm()
-    watched.arm(0.1, lambda: other("armed"))
-    assert other.called.wait(20)
-    assert not ends.called.is_set()
+    hands.now += 100
+    for k, other in enumerate(others):  # the second one after a look of which nothing is left to do
+        watched.arm(10, lambda k=k, other=other: texts.append(f"armed {k}") or other("armed"))
+        time.sleep(0.03)
+        assert len(texts) == k
+        hands.now += 11
+        assert other.called.wait(200)
+    assert not ends.called.is_set() and texts == ["armed 0", "armed 1"]
 
 
 def test_only_memories_that_changed_are_packed() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import platform
 import re
 import shutil
@@ -19,8 +20,12 @@ from zofl_mpi.errors import UserError
 from zofl_mpi.run import cli
 from zofl_mpi.run.launch import connect, speaks_first
 from zofl_mpi.run.mpi import world
+from zofl_mpi.run.mpi.communicator import LATE, wake_in_time
 from zofl_mpi.run.mpi.world import MPIWorld
 from zofl_mpi.run.world import SingleProcess, agree, launched, refuse_singletons, together
+
+PR_GET_TIMERSLACK = 30
+"""Linux's number for the question how late a sleeping thread may be woken."""
 
 
 @dataclass
@@ -176,12 +181,13 @@ def test_an_exception_in_a_thread_ends_all_ranks_and_is_told_with_its_traceback(
 @pytest.mark.parametrize("deaf", [False, True], ids=["hears", "hears nothing"])
 def test_a_launcher_that_outlives_its_ranks_is_ended(deaf: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutations: a signal that it may ignore alone; none."""
-    script = "trap '' TERM; " * deaf + "while :; do sleep 0.1; done"
-    launcher = subprocess.Popen(["/bin/sh", "-c", script])
-    monkeypatch.setattr(world, "outermost_launcher", lambda: launcher.pid)
-    monkeypatch.setattr(world, "LAST", 0.5)
-    world.end_launcher()
-    assert launcher.wait(30) == -(signal.SIGKILL if deaf else signal.SIGTERM)
+    script = "trap '' TERM; " * deaf + "echo ready; while :; do sleep 0.1; done"
+    with subprocess.Popen(["/bin/sh", "-c", script], stdout=subprocess.PIPE) as launcher:
+        assert launcher.stdout and launcher.stdout.readline() == b"ready\n"  # else a signal might come before the trap
+        monkeypatch.setattr(world, "outermost_launcher", lambda: launcher.pid)
+        monkeypatch.setattr(world, "LAST", 0.1)
+        world.end_launcher()
+        assert launcher.wait(300) == -(signal.SIGKILL if deaf else signal.SIGTERM)
 
 
 def test_slurms_launcher_is_left_to_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +199,22 @@ def test_slurms_launcher_is_left_to_slurm(tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setattr(world, "outermost_launcher", lambda: launcher.pid)
         monkeypatch.setattr(world, "LAST", 0.1)
         world.end_launcher()
-        assert launcher.wait(30) == 0
+        assert launcher.wait(300) == 0
+
+
+@pytest.mark.skipif(platform.system() != "Linux", reason="other systems have no such setting")
+def test_a_rank_wakes_in_time() -> None:
+    """Mutation: sleeps that Linux draws out by 50 us, each longer than it was asked to be."""
+    found = []
+
+    def look() -> None:  # in a thread of its own: this process stays as it is
+        wake_in_time()
+        found.append(ctypes.CDLL(None).prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    assert found == [LATE]
 
 
 def test_a_loss_before_the_rounds_is_told_in_a_sentence_without_a_traceback() -> None:

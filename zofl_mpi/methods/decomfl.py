@@ -23,6 +23,7 @@ from zofl_mpi.rounds.split.client import Draw, LocalSteps, drawn
 from zofl_mpi.rounds.split.costs import LocalStep, Traffic, plan_of, whole_costs
 from zofl_mpi.rounds.split.estimate import Estimate
 from zofl_mpi.rounds.split.messages import Model, State
+from zofl_mpi.rounds.split.passes import check_abreast, stacked
 from zofl_mpi.rounds.split.report import Report
 from zofl_mpi.rounds.split.training import Training
 from zofl_mpi.rounds.split.whole import whole
@@ -35,6 +36,8 @@ from zofl_mpi.run.streams import Purpose
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from zofl_mpi.rounds.split.measured import Around
 
 
 @final
@@ -99,9 +102,11 @@ class DeComFL:
         estimate: one-sided, the paper's (1 + n_p forward passes), or central, MeZO's (2 n_p, and one more where there
             is a BatchNorm, whose statistics that one moves).
         draw: where directions are drawn: device or host; see --method heron.
+        passes_abreast: perturbed passes that are computed as one, at most those of a step; see --method heron.
     """
 
     needs: ClassVar[type] = Split
+    grows_with: ClassVar[tuple[str, ...]] = ("passes_abreast",)
     setting: Setting[Split]
     training: Training = part(batch=8, h=1, optimiser="sgd", weights="uniform")
     mu: float = 1e-3
@@ -109,6 +114,7 @@ class DeComFL:
     n_p: int = 1
     estimate: Literal["one-sided", "central"] = "one-sided"
     draw: Draw = "device"
+    passes_abreast: int = 1
 
     def __post_init__(self) -> None:
         training = self.training
@@ -116,6 +122,8 @@ class DeComFL:
         for flag, only in (("k", 1), ("freeze", "none"), ("state", "keep"), ("server_state", "keep")):
             demand(getattr(training, flag) == only, flag, getattr(training, flag), f"{only}: it has no meaning here")
         _ = self._estimate  # refuses what cannot be
+        check_abreast(self.passes_abreast, self.estimate, "global", True, self._whole)
+        _ = self._around
 
     # --- the server
 
@@ -185,7 +193,7 @@ class DeComFL:
 
     @property
     def _estimate(self) -> Estimate:
-        return Estimate.named(self.mu, self.n_p, self.distribution, self.estimate, self.draw)
+        return Estimate.named(self.mu, self.n_p, self.distribution, self.estimate, self.draw, self.passes_abreast)
 
     # --- a client
 
@@ -237,6 +245,14 @@ class DeComFL:
         moves = self._whole.problem.local.b > 0 and not self.training.running
         return self.estimate == "one-sided" or moves
 
+    @cached_property
+    def _around(self) -> Around | None:
+        """What passes do besides."""
+        if self.passes_abreast == 1:
+            return None
+        whole, central = self._whole, self.estimate == "central"
+        return stacked(whole, whole.trainable(), True, self.passes_abreast, central)
+
     # --- reports
 
     def evaluate(self, state: ScalarState, r: int, clients: Clients) -> Report:
@@ -251,7 +267,7 @@ class DeComFL:
     @property
     def local_step(self) -> LocalStep:
         """What a local step computes, for its costs."""
-        return LocalStep("forward", (self.n_p if self.estimate == "one-sided" else 2 * self.n_p) + self._looks)
+        return LocalStep("forward", self._estimate.passes + self._looks, abreast=self.passes_abreast)
 
     def plan(self, rounds: int) -> dict[str, str | float]:
         """The lines of --dry-run."""
@@ -261,4 +277,4 @@ class DeComFL:
 
     def costs(self) -> dict[str, str | float]:
         """What a client's step costs."""
-        return whole_costs(self.training, self._whole.problem, self.local_step)
+        return whole_costs(self.training, self._whole.problem, self.local_step, self._around)

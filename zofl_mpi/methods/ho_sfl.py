@@ -7,25 +7,23 @@ Aggregation", arXiv:2603.14773. Its code is not public.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, final
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from zofl_mpi.problems import Split
-from zofl_mpi.rounds.split.client import Draw
 from zofl_mpi.rounds.split.client_part import padded, with_head
 from zofl_mpi.rounds.split.costs import LocalStep, Traffic, costs_of, plan_of
 from zofl_mpi.rounds.split.cut import at_cut
 from zofl_mpi.rounds.split.estimate import Estimate
-from zofl_mpi.rounds.split.exact_layers import check_exact_layers, exact_start
-from zofl_mpi.rounds.split.forward_mode import check_forward_mode
+from zofl_mpi.rounds.split.estimation import Estimation
+from zofl_mpi.rounds.split.exact_layers import exact_start
 from zofl_mpi.rounds.split.lockstep import Batches, Cut, Lockstep, begun, following
 from zofl_mpi.rounds.split.messages import Ask, Model, Smashed, State, Trained, Whole
-from zofl_mpi.rounds.split.per_sample import check_directions, signed_layers
 from zofl_mpi.rounds.split.perturbed import Perturbed
-from zofl_mpi.rounds.split.probe import Compared, check_probe, compare, compared, slope_at_cut
+from zofl_mpi.rounds.split.probe import Compared, compare, compared, slope_at_cut
 from zofl_mpi.rounds.split.report import Report
-from zofl_mpi.rounds.split.seeds import Scalars, Seeds, check_seeds
+from zofl_mpi.rounds.split.seeds import Scalars, Seeds
 from zofl_mpi.rounds.split.server import Server
 from zofl_mpi.rounds.split.training import Training
 from zofl_mpi.run.clients import Client, Clients
@@ -34,7 +32,7 @@ from zofl_mpi.run.setting import Setting
 
 if TYPE_CHECKING:
     from zofl_mpi.problems.signs import SignedLayers
-    from zofl_mpi.problems.tangents import Tangents
+    from zofl_mpi.rounds.split.measured import Around
 
 
 @final
@@ -59,41 +57,18 @@ class HOSFL:
     Attributes:
         setting: problem, data and random numbers.
         lockstep: the round.
-        mu: smoothing radius, in the unit of the distribution.
-        distribution: of the directions; see --method heron.
-        n_p: directions of a local step, whose estimates are averaged.
-        estimate: one-sided (1 + n_p forward passes, one of them the upload's), central (1 + 2 n_p), jvp
-            (1 + n_p; see --method heron), or exact: by backpropagation, which makes this SFLV2.
-        directions: global, or per-sample; see --method heron.
-        exact_layers: the client's last N layers step along the gradient that continues lambda, by a backward pass
-            through them; N = all layers is SFLV2 to the bit.
-        rest: what becomes of the layers before these: estimated, or frozen.
-        probe_gradient: whether an evaluation also tells how far the clients' steps point along their gradients, which
-            it computes by backpropagation, outside the ledger.
-        uplink: how a client's model comes back: dense, or seeds; see --method heron.
-        draw: where directions are drawn: device or host; see --method heron.
+        estimation: how a client estimates: along the gradient that the server returned, 1 + n_p forward passes of a
+            step, or 1 + 2 n_p, one of them the upload's.
     """
 
     needs: ClassVar[type] = Split
+    grows_with: ClassVar[tuple[str, ...]] = ("passes_abreast",)
     setting: Setting[Split]
     lockstep: Lockstep = part()
-    mu: float = 1e-3
-    distribution: Literal["sqrt_d_sphere", "sphere", "gaussian"] = "sqrt_d_sphere"
-    n_p: int = 1
-    estimate: Literal["one-sided", "central", "jvp", "exact"] = "one-sided"
-    directions: Literal["global", "per-sample"] = "global"
-    exact_layers: int = 0
-    rest: Literal["estimated", "frozen"] = "estimated"
-    probe_gradient: bool = False
-    uplink: Literal["dense", "seeds"] = "dense"
-    draw: Draw = "device"
+    estimation: Estimation = field(default_factory=Estimation)
 
     def __post_init__(self) -> None:
-        _ = self._estimate  # refuses what cannot be
-        check_seeds(self.uplink, self.estimate)
-        check_exact_layers(self.exact_layers, self.rest, self.uplink, self.estimate, self.training, self._part)
-        check_probe(self.probe_gradient, self.estimate)
-        check_directions(self.directions, self.estimate, self.uplink)
+        self.estimation.check(self.training, self._part, self._estimates)
         _ = self._around
 
     @property
@@ -111,7 +86,7 @@ class HOSFL:
         """Mini-batches up, lambdas down, one by one; then the clients' parts are averaged."""
         to, main, replayed = self.training.participants(r), Server.of(self.training, state, r), dict[str, Any]()
         self.lockstep.exchange(state, r, clients, dict.fromkeys(to, main), self.begin, self.proceed)
-        if self.uplink == "dense":
+        if self.estimation.uplink == "dense":
             mean = self.training.mean(clients, to)
         else:
             mean, replayed = self.seeds.mean(state, r, clients, self.scalars)
@@ -127,9 +102,9 @@ class HOSFL:
     def begin(self, client: Client, message: Model) -> Smashed | Trained:
         """The first mini-batch up to the cut."""
         model = padded(self.setting.problem, message)
-        if self.estimate == "exact":
+        if self.estimation.exact:
             return begun(client, Batches(self.training, client, model))
-        estimate, kept = self._estimate if self._estimates else None, self.uplink == "seeds"
+        estimate, kept = self._estimate if self._estimates else None, self.estimation.uplink == "seeds"
         return begun(client, Perturbed(self._at_cut, estimate, client, model, kept, self._layers, self._exact))
 
     def proceed(self, client: Client, message: Cut) -> Smashed | Trained:
@@ -142,7 +117,7 @@ class HOSFL:
 
     @property
     def _estimate(self) -> Estimate:
-        return Estimate.named(self.mu, self.n_p, self.distribution, self.estimate, self.draw)
+        return self.estimation.estimator
 
     @cached_property
     def _at_cut(self) -> Training:
@@ -153,16 +128,14 @@ class HOSFL:
     @cached_property
     def _layers(self) -> SignedLayers | None:
         """What takes signs, where each sample has a direction."""
-        if self.directions == "global" or not self._estimates:
-            return None
-        return signed_layers(self._at_cut, self._part, head=False)
+        return self.estimation.layers(self._at_cut, self._part, head=False) if self._estimates else None
 
     @cached_property
     def _exact(self) -> slice | None:
         """What of theta_l steps along its gradient."""
-        if not self.exact_layers:
+        if not self.estimation.exact_layers:
             return None
-        return slice(exact_start(self.training, self.exact_layers), self.setting.problem.n_client)
+        return slice(exact_start(self.training, self.estimation.exact_layers), self.setting.problem.n_client)
 
     @property
     def _part(self) -> slice:
@@ -173,21 +146,22 @@ class HOSFL:
     @property
     def _estimates(self) -> bool:
         """Whether anything is estimated."""
-        return self.exact_layers == 0 or (self._part.start < self._part.stop and self.rest == "estimated")
+        own = self.estimation
+        return own.exact_layers == 0 or (self._part.start < self._part.stop and own.rest == "estimated")
 
     @cached_property
-    def _around(self) -> SignedLayers | Tangents | None:
+    def _around(self) -> Around | None:
         """What passes do besides."""
-        if self.estimate == "jvp" and self._estimates:
-            return check_forward_mode(self._at_cut, self._part, head=False)
-        return self._layers
+        if not self._estimates:
+            return None
+        return self.estimation.around(self._at_cut, self._part, False, self._layers)
 
     # --- reports
 
     def evaluate(self, state: State, r: int, clients: Clients) -> Report:
         """The test samples scored by all clients, and with --probe-gradient their estimates beside their gradients."""
         report = self.training.evaluate(state, r, clients)
-        if not self.probe_gradient:
+        if not self.estimation.probe_gradient:
             return report
         audience = self.setting.audience(r)
         return compared(report, state, r, lambda whole: clients.ask(self.probe, whole, to=audience, counted=False))
@@ -201,24 +175,22 @@ class HOSFL:
     @property
     def kernel(self) -> str:
         """What computes a step, and how directions are drawn, for the record."""
-        return self.training.kernel + ("" if self.estimate == "exact" else ", directions from whole states")
+        return self.estimation.kernel(self.training)
 
     @property
     def local_step(self) -> LocalStep:
         """What a local step computes, for its costs."""
-        if self.estimate == "exact":
+        if self.estimation.exact:
             return LocalStep("cut")
-        passes = self._estimates * self.n_p * (2 if self.estimate == "central" else 1)
-        return LocalStep("slope", 1 + passes, passes if self._around else 0, layers=self.exact_layers)
+        own, passes = self.estimation, self._estimates * self._estimate.passes
+        return LocalStep("slope", 1 + passes, own.twice * passes, layers=own.exact_layers, abreast=own.passes_abreast)
 
     def plan(self, rounds: int) -> dict[str, str | float]:
         """The lines of --dry-run."""
-        scalars = self.n_p if self.uplink == "seeds" else None
         exact = self._exact.stop - self._exact.start if self._exact else 0
-        traffic = Traffic(self.training, head=False, returned=True, scalars=scalars, exact=exact)
+        traffic = Traffic(self.training, head=False, returned=True, scalars=self.estimation.scalars, exact=exact)
         lines = plan_of(traffic, rounds, self.local_step)
-        told = self._estimates and self.estimate != "exact" and self.directions == "global"
-        return {**lines, **self._estimate.told((self._part.stop - self._part.start) * told)}
+        return {**lines, **self.estimation.told((self._part.stop - self._part.start) * self._estimates)}
 
     def costs(self) -> dict[str, str | float]:
         """What a client's step and the server's cost."""

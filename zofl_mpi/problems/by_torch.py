@@ -1,4 +1,4 @@
-"""Problems that NumPy computes on the CPU and torch on any device, by their fields `kernel` and `device`."""
+"""Problems for which torch computes many clients' steps at once on any device: by their fields `kernel`, `device`."""
 
 from __future__ import annotations
 
@@ -8,15 +8,20 @@ from zofl_mpi.run.abreast import MANY
 
 
 class ByTorch:
-    """What such problems have in common."""
+    """What such problems have in common.
+
+    Attributes:
+        obstacle: why "auto" does not take torch on a GPU; "" where it does.
+    """
 
     kernel: Any
     device: Any
+    obstacle: str = ""
 
     @property
     def by_torch(self) -> bool:
         """Whether torch computes: where it is asked for, and by "auto" on a GPU."""
-        return bool(self.kernel == "torch" or (self.kernel == "auto" and self.device != "cpu"))
+        return bool(self.kernel == "torch" or (self.kernel == "auto" and self.device != "cpu" and not self.obstacle))
 
     @property
     def abreast(self) -> int:

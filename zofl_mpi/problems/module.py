@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, log_softmax
 
 from zofl_mpi.data import Dataset
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Array, Batch
 from zofl_mpi.problems.flat import Flat
 from zofl_mpi.problems.kernels import fourier
+
+Named = dict[str, Tensor]
+"""By the names of a module's parameters, with a first axis for the models of many."""
 
 
 @final
@@ -25,17 +29,30 @@ class Function:
 
     Attributes:
         module: maps inputs (B, *input_shape) to logits (B, classes). Its buffers are constants.
+        classes: C.
         n: length of the vector.
+        obstacle: why `slopes` cannot be had, in torch's words; "" where they can, or nobody asked for them.
     """
 
     def __init__(
-        self, module: nn.Module, input_shape: tuple[int, ...], classes: int, dtype: np.dtype[Any], device: str
+        self,
+        module: nn.Module,
+        input_shape: tuple[int, ...],
+        classes: int,
+        dtype: np.dtype[Any],
+        device: str,
+        many: bool = False,
     ) -> None:
+        """
+        Args:
+            many: try whether many models can be computed at once, see `obstacle`.
+        """
         self.module = module
-        self.input_shape = input_shape
+        self.input_shape, self.classes = input_shape, classes
         self.dtype = torch.from_numpy(np.empty(0, dtype)).dtype
         self.module.to(self.dtype)
         self._try(classes)
+        self.obstacle = self._obstacle() if many else ""
         self.device = torch.device(device)
         self.module.to(self.device)
         self._flat = Flat([self.module])
@@ -63,6 +80,58 @@ class Function:
     def gradient(self, inputs: Tensor, labels: Tensor, reduction: str = "mean") -> tuple[Tensor, ...]:
         """The gradient of the cross-entropy with respect to each parameter, within `at`."""
         return self._flat.gradients(cross_entropy(self.module(inputs), labels, reduction=reduction))
+
+    def slopes(self) -> Callable[[Named, Tensor, Tensor], Named]:
+        """The gradients of the mean cross-entropies of R models, each on its own mini-batch, in one computation.
+
+        A function of the parameters (R, *shape), inputs (R, B, *input_shape) and labels (R, B, C), 1 for the true class
+        and else 0; it returns the gradients in the parameters' shapes. By products: torch's own cross-entropy would
+        gather and scatter, in a dozen operations more.
+        """
+        from torch.func import functional_call, grad, vmap
+
+        def loss(parameters: Named, inputs: Tensor, labels: Tensor) -> Tensor:
+            logits: Tensor = functional_call(self.module, parameters, (inputs,))
+            return -(labels * log_softmax(logits, dim=-1)).sum(dim=-1).mean()
+
+        return vmap(grad(loss), randomness="different")  # no random number is drawn (`_try`), but of a dropout's 0
+
+    def costs(self) -> Callable[[Named, Tensor, Tensor], Tensor]:
+        """(R,) float64 the sums of the cross-entropies of R models, each on its own mini-batch; see `slopes`."""
+        from torch.func import functional_call, vmap
+
+        def cost(parameters: Named, inputs: Tensor, labels: Tensor) -> Tensor:
+            logits: Tensor = functional_call(self.module, parameters, (inputs,))
+            return -(labels * log_softmax(logits.to(torch.float64), dim=-1)).sum()
+
+        return vmap(cost, randomness="different")
+
+    def places(self) -> list[tuple[str, slice, torch.Size]]:
+        """Of each parameter its name, where it lies in the vector, and its shape; in the vector's order."""
+        known = self._flat.places()
+        return [(name, *known[id(p)]) for name, p in self.module.named_parameters() if p.requires_grad]
+
+    def step_bytes(self, batch_size: int) -> int:
+        """About how much memory a step on a batch of this size takes; it follows from the shapes alone.
+
+        The point, its gradient and the step; inputs; twice what the backward pass has to remember.
+        """
+        kept = 0
+
+        def noted(tensor: Tensor) -> Tensor:
+            nonlocal kept
+            kept += tensor.nbytes
+            return tensor
+
+        inputs, point = self._zeros(batch_size, *self.input_shape), self._zeros(self.n)
+        labels = torch.zeros(batch_size, dtype=torch.int64, device=self.device)
+        with (
+            torch.autograd.graph.saved_tensors_hooks(noted, lambda tensor: tensor),
+            torch.enable_grad(),
+            self.at(point),
+        ):
+            self.gradient(inputs, labels)
+        return 3 * point.nbytes + inputs.nbytes + 2 * kept
 
     @torch.no_grad()
     def logits(self, inputs: Tensor) -> Tensor:
@@ -115,6 +184,20 @@ class Function:
         channels, _, width = self.input_shape  # for one channel torch itself writes strides that take slow paths
         inner = (1, width * channels, channels)
         return inputs.as_strided(inputs.shape, (*inputs.stride()[: len(shape)], *inner))
+
+    def _obstacle(self) -> str:
+        """See `obstacle`: from one computation of two models, on the CPU. A loop over the models is none."""
+        trained = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
+        both = {name: torch.stack([p.detach()] * 2) for name, p in trained.items()}
+        inputs = torch.linspace(-1, 1, 4 * int(np.prod(self.input_shape)), dtype=self.dtype)
+        labels = torch.ones((2, 2, self.classes), dtype=self.dtype)
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("error", message="There is a performance drop")
+                self.slopes()(both, inputs.view(2, 2, *self.input_shape), labels)
+        except Exception as error:  # the user's code, or an operation that has no batched form
+            return str(error).partition("\n")[0].partition(". ")[0] or type(error).__name__
+        return ""
 
     def _try(self, classes: int) -> None:
         """Refuses what is no function of the parameters and the inputs, by one forward pass of two inputs on the CPU.

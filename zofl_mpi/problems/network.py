@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, TypeVar, final
+from functools import partial, wraps
+from typing import Any, ClassVar, Concatenate, Literal, ParamSpec, TypeVar, cast, final
 
 import numpy as np
 import torch
@@ -18,23 +19,52 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from zofl_mpi.data import Dataset
-from zofl_mpi.errors import UserError
+from zofl_mpi.errors import UserError, demand
 from zofl_mpi.problems import Array, Batch
+from zofl_mpi.problems.by_torch import ByTorch
 from zofl_mpi.problems.kernels import fourier
+from zofl_mpi.problems.kernels.blocks import LOCK
+from zofl_mpi.problems.kernels.module_torch import Points, Walk, summed, walked
 from zofl_mpi.problems.module import Function, copy_of
 from zofl_mpi.problems.sums import QUIET, blocks, class_weights, demand_floats, positions_of
-from zofl_mpi.problems.terms import Personalised, Terms
+from zofl_mpi.problems.terms import Personalised, Terms, check_positions
+from zofl_mpi.run.abreast import together
 from zofl_mpi.run.fields import given
 from zofl_mpi.run.streams import seed_torch
 
 T = TypeVar("T")
+P = ParamSpec("P")
 BLOCK = 256  # samples that are looked at together when all data are
 BLOCK_BYTES = 2**22  # of inputs made ready at once in a local solve
+ABREAST = "abreast"
+"""The last word of the kernel's name where the local steps of many clients are computed at once."""
+
+
+def in_turn(look: Callable[Concatenate[Network, P], T]) -> Callable[Concatenate[Network, P], T]:
+    """`look`, one call after the other where clients' steps run abreast.
+
+    All on one thread, since libraries have room on a GPU for each thread that calls them; and nobody else binds the
+    module to parameters meanwhile.
+    """
+
+    @wraps(look)
+    def asked(self: Network, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        if not self.by_torch:
+            return look(self, *args, **kwargs)
+        call: Callable[[], Any] = partial(look, self, *args, **kwargs)
+        return cast(T, together(_called, call))
+
+    return asked
+
+
+def _called(calls: list[Callable[[], Any]]) -> list[Any]:
+    with LOCK:
+        return [call() for call in calls]
 
 
 @final
 @dataclass(frozen=True)
-class Network(Personalised):
+class Network(ByTorch, Personalised):
     """A torch module as a `Hierarchical`, a `Smooth` and a `Lipschitz` problem.
 
     x (n,) holds the parameters with requires_grad, flattened one after the other in the module's order; it is a NumPy
@@ -51,6 +81,9 @@ class Network(Personalised):
         convolution: auto (on a CPU by Fourier transforms where that is faster) or direct (always torch's own).
         dtype: float32 or float64, of all vectors and of the module.
         device: where the module computes, as torch calls it.
+        kernel: what computes the local steps, and losses on mini-batches: serial (one client after the other), torch
+            (many clients at once), auto (torch on a GPU, if the module can be computed so; else serial).
+        obstacle: why it cannot, in torch's words; "" where it can, or where nobody asked.
     """
 
     x0: ClassVar[str] = "random"  # at 0 most gradients of a network vanish
@@ -62,6 +95,8 @@ class Network(Personalised):
     convolution: Literal["auto", "direct"] = "auto"
     dtype: DTypeLike = given(np.float32)
     device: str = given("cpu")
+    kernel: Literal["auto", "serial", "torch"] = "auto"
+    obstacle: str = field(default="", init=False, repr=False, compare=False)
     _function: Function = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -69,10 +104,17 @@ class Network(Personalised):
         self.terms.fit(self.m)
         if self.convolution not in ("auto", "direct"):
             raise UserError(f"convolution {self.convolution!r}: allowed are auto, direct")
+        demand(self.kernel in ("auto", "serial", "torch"), "kernel", self.kernel, "auto, serial or torch")
         module = copy_of(self.module)
-        if self.convolution == "auto" and torch.device(self.device).type == "cpu":
+        if self.convolution == "auto" and torch.device(self.device).type == "cpu" and not self.by_torch:
             fourier.quicken(module)
-        function = Function(module, self.input_shape, self.classes, np.dtype(self.dtype), self.device)
+        function = Function(module, self.input_shape, self.classes, np.dtype(self.dtype), self.device, self.by_torch)
+        if function.obstacle and self.kernel == "torch":
+            raise UserError(
+                f"--kernel torch: {type(module).__name__} cannot be computed for many clients at once: "
+                f"{function.obstacle}; take --kernel serial"
+            )
+        object.__setattr__(self, "obstacle", function.obstacle)
         object.__setattr__(self, "_function", function)
 
     @property
@@ -81,9 +123,24 @@ class Network(Personalised):
         return self._function.n
 
     def kernel_name(self, batch_size: int) -> str:
-        """torch, the kind of device, and fourier where convolutions are computed by spectra: all round differently."""
+        """torch, the kind of device, fourier where convolutions are computed by spectra, abreast where the steps of
+        many clients are computed at once: all round differently.
+        """
+        if self.by_torch:
+            return f"{self.torch_name} {ABREAST}"
         spectral = fourier.spectral(self._function.module, batch_size)
-        return f"torch {torch.device(self.device).type}{' fourier' if spectral else ''}"
+        return f"{self.torch_name}{' fourier' if spectral else ''}"
+
+    def kernel_for(self, batch_size: int, models: int, steps: int, before: str = "") -> str:
+        """The kernel that "auto" stands for in a run: torch on a GPU.
+
+        Args:
+            batch_size, models, steps: see `run.setting.Work`; it does not depend on them.
+            before: the kernel of the result that the run continues, which it keeps; "" for none.
+        """
+        if before:
+            return "torch" if before.endswith(ABREAST) else "serial"
+        return "torch" if self.by_torch else "serial"
 
     def flops(self, batch_size: int) -> float:
         """FLOPs of a forward and a backward pass, as torch counts them: products and convolutions, these tap by tap."""
@@ -93,6 +150,7 @@ class Network(Personalised):
         """(n,) the parameters that the module came with: its own initialisation (drawn under `seeded`), or trained."""
         return self._function.initial()
 
+    @in_turn
     def gradient(self, x: Array, data: Dataset, batch: Batch | None = None) -> Array:
         """(n,) the gradient of the mean cross-entropy at x over the samples at positions `batch` (B,), or over all."""
         positions = positions_of(data, batch)
@@ -115,9 +173,14 @@ class Network(Personalised):
         radius: float = math.inf,
         shift: Array | None = None,
     ) -> Array:
-        """See `Personalised.moved`; the k points go in turn."""
+        """See `Personalised.moved`; the k points go in turn, or beside each other."""
         function = self._function
-        gammas = np.minimum(stepsizes, np.finfo(self.dtype).max).tolist()  # torch takes no larger one: let it diverge
+        sizes = np.minimum(stepsizes, np.finfo(self.dtype).max)  # torch takes no larger one: let it diverge
+        if self.by_torch:
+            a, b = (np.asarray(each, self.dtype) for each in (x, y))
+            push = None if shift is None else np.asarray(shift, self.dtype)
+            return together(walked, Walk(function, data, a, b, batches, sizes, mu, radius, push))
+        gammas = sizes.tolist()
         centres, points = [function.vector(row) for row in x], [function.vector(row) for row in y]
         against = None if shift is None else function.vector(shift)
         for t, inputs, labels in self._minibatches(data, batches):
@@ -136,7 +199,19 @@ class Network(Personalised):
         return np.stack([point.cpu().numpy() for point in points])
 
     def losses(self, i: int, x: Array, data: Dataset, batch: Batch | None = None) -> NDArray[np.float64]:
-        """(k,) mean cross-entropy at the rows of x (k, n), summed in float64; see `Lipschitz.losses`."""
+        """(k,) mean cross-entropy at the rows of x (k, n), summed in float64; see `Lipschitz.losses`.
+
+        Raises:
+            IndexError: a position is not in 0..len(data) - 1.
+        """
+        if self.by_torch and batch is not None and len(batch) <= BLOCK:
+            check_positions(data, batch)
+            points = Points(self._function, np.asarray(x, self.dtype), data, batch)
+            return together(summed, points) / len(batch)
+        return self._losses(x, data, batch)
+
+    @in_turn
+    def _losses(self, x: Array, data: Dataset, batch: Batch | None) -> NDArray[np.float64]:
         positions = positions_of(data, batch)
         function, sums = self._function, np.zeros(len(x))
         kept = None if batch is None else list(self._blocks(data, positions))  # of a mini-batch, for all k points
@@ -146,6 +221,7 @@ class Network(Personalised):
                     sums[k] += float(cross_entropy(function.logits(inputs), labels, reduction="sum"))
         return sums / len(positions)
 
+    @in_turn
     @QUIET
     def score(self, x: Array, data: Dataset, mix: NDArray[np.float64] | None = None) -> dict[str, float]:
         """Mean cross-entropy ("loss") and fraction classified correctly ("accuracy") of x (n,) on all of `data`.
@@ -168,6 +244,7 @@ class Network(Personalised):
                 sums += rows @ each[labels.cpu().numpy()]
         return {"loss": float(sums[1] / sums[0]), "accuracy": float(sums[2] / sums[0])}
 
+    @in_turn
     def hits(self, x: Array, data: Dataset) -> NDArray[np.int64]:
         """(C,) how many samples of each class in `data` the model x (n,) classifies correctly."""
         found = np.zeros(self.classes, np.int64)

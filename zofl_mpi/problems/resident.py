@@ -41,9 +41,14 @@ def resident(values: Array, device: str) -> Tensor:
     return _PLACED[key]
 
 
+def fits(data: Dataset) -> bool:
+    """Whether the data set may lie on a GPU, by the size of its inputs."""
+    return bool(data.inputs.nbytes <= MOST)
+
+
 def taken(data: Dataset, positions: Batch, dtype: str, device: str) -> tuple[Tensor, Tensor]:
     """Inputs (B, p), scaled and shifted, and labels (B,) of the samples at `positions`: the bits of `Dataset.take`."""
-    if data.inputs.nbytes > MOST or not {data.inputs.dtype.name, data.labels.dtype.name} <= KINDS:
+    if not fits(data) or not {data.inputs.dtype.name, data.labels.dtype.name} <= KINDS:
         inputs, labels = (torch.from_numpy(each) for each in data.take(positions, np.dtype(dtype)))
         return sent(inputs, device), sent(labels, device)
     rows = np.asarray(positions if data.rows is None else data.rows[positions], np.int64)

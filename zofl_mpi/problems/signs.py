@@ -21,7 +21,7 @@ of |g|^2 that noise alone would make. On 64 digits (GroupNorm, client and head o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple, final
 
 import torch
@@ -131,10 +131,11 @@ class SignedLayers:
         """The inputs of such passes: as they are."""
         return x
 
-    def trial(self, theta: Tensor, count: int) -> AbstractContextManager[list[int]]:
-        """Context manager: passes of `count` samples with a direction each, to count what they hold."""
+    def trial(self, theta: Tensor, count: int, loss: Callable[[], Tensor]) -> None:
+        """A pass of `count` samples with a direction each, to count what it holds."""
         u = theta[: self.d]
-        return self.perturbed(u, self.draw(torch.Generator(theta.device), count, u), 1.0)
+        with self.perturbed(u, self.draw(torch.Generator(theta.device), count, u), 1.0):
+            loss()
 
     def weighted(self, u: Tensor, signs: Sequence[Signs], weights: Tensor) -> Tensor:
         """(d,) sum_j weights_j sigma_j u, for weights (B,) and u (d,)."""

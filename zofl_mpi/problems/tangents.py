@@ -6,8 +6,8 @@ Baydin, Pearlmutter, Syme, Wood, Torr, "Gradients without Backpropagation", arXi
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import final
 
 import torch
@@ -62,6 +62,7 @@ class Tangents:
         """The inputs of such passes."""
         return channels_first(x)
 
-    def trial(self, theta: Tensor, count: int) -> AbstractContextManager[None]:
-        """Context manager, within `Flat.at` theta: passes of `count` samples along some direction."""
-        return tangents(self._flat, self._part, theta[self._part])
+    def trial(self, theta: Tensor, count: int, loss: Callable[[], Tensor]) -> None:
+        """A pass of `count` samples along some direction, within `Flat.at` theta."""
+        with tangents(self._flat, self._part, theta[self._part]):
+            loss()

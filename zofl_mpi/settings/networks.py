@@ -49,10 +49,24 @@ class Convolution:
     """How `Network` computes; its flag stands here, since the file of `Network` imports torch.
 
     Attributes:
-        convolution: auto (on a CPU by Fourier transforms where that is faster) or direct (always torch's own).
+        convolution: auto (on a CPU by Fourier transforms where that is faster, but for --kernel torch) or direct
+            (always torch's own).
     """
 
     convolution: Literal["auto", "direct"] = "auto"
+
+
+@final
+@dataclass(frozen=True)
+class Kernel:
+    """What computes a network's local steps.
+
+    Attributes:
+        kernel: what computes the local steps: serial (one client after the other), torch (many clients at once, on
+            --device), auto (torch on a GPU, if the module can be computed so).
+    """
+
+    kernel: Literal["auto", "serial", "torch"] = "auto"
 
 
 def classifier(factory: Factory, flags: type[Any], samples: type[Any] = Samples) -> Choice:
@@ -63,7 +77,9 @@ def classifier(factory: Factory, flags: type[Any], samples: type[Any] = Samples)
         flags: of the module, or of how it is computed.
         samples: the flags of the data set, with a family's defaults.
     """
-    return Choice({"data": samples, "problem": flags}, partial(_setting, factory), ROLES, gpu=True)
+    return Choice(
+        {"data": samples, "problem": flags, "local steps": Kernel}, partial(_setting, factory), ROLES, gpu=True
+    )
 
 
 def _setting(factory: Factory, site: Site) -> Setting[Network]:
@@ -81,6 +97,7 @@ def _setting(factory: Factory, site: Site) -> Setting[Network]:
         site.values.get("convolution", "auto"),
         np.dtype(site.dtype),
         site.device,
+        site.group(Kernel).kernel,
     )
     return site.setting(problem, federation, fingerprint_of(module))
 

@@ -29,11 +29,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from zofl_mpi.data import Dataset
-from zofl_mpi.problems.resident import resident
+from zofl_mpi.problems.resident import fits, resident, sent
 from zofl_mpi.run import device as place
 
 Array = NDArray[Any]
 Loop = TypeVar("Loop")
+Source = Tensor | Callable[[int, int], Tensor]
+"""What changes from step to step: (clients, H, ...), or what makes (clients, k, ...) of a first step and k."""
 
 BLOCK = 32
 """Clients of one batched product, at most."""
@@ -57,9 +59,9 @@ def row_of(width: int, dtype: str) -> int:
     return -(-width // each) * each
 
 
-def block_of(each: int) -> int:
-    """Clients of a block if each has a mini-batch of `each` bytes: BLOCK, or the power of 2 that BLOCK_BYTES allow."""
-    most = max(1, min(BLOCK, BLOCK_BYTES // max(1, each)))
+def block_of(each: int, limit: int = BLOCK_BYTES) -> int:
+    """Clients of a block if each has a mini-batch of `each` bytes: BLOCK, or the power of 2 that `limit` allows."""
+    most = max(1, min(BLOCK, limit // max(1, each)))
     return 1 << most.bit_length() - 1
 
 
@@ -115,12 +117,16 @@ class Room:
 class Batches:
     """Mini-batches of c clients, gathered on the device from the samples that lie there.
 
+    Those of a data set that is too large for that (`resident.MOST`) are gathered on the host, step by step.
+
     Attributes:
-        rows: (steps, c, B) their rows, to be filled.
+        steps: of one replay; 1 if they are gathered on the host.
+        targets: (steps, c, ...) what `sources` fill: rows; inputs and labels if they are gathered on the host.
         inputs: (c, B, row) those of the step that was gathered last: scaled, 1 for the bias, filled up with zeros.
 
     Args:
         width: entries of a row before it is filled up to whole lines, at least p and 1 for the bias.
+        steps: of one replay, if the data set lies on the device.
     """
 
     def __init__(
@@ -137,25 +143,58 @@ class Batches:
         bias: bool,
     ) -> None:
         self._data = data  # keeps the arrays by whose `identity` a loop is found
+        self._device, self._lie_there = device, fits(data)
         own, p = getattr(torch, dtype), data.features
-        self._stored, self._labels = resident(data.inputs, device), resident(data.labels, device)
+        self.steps = steps if self._lie_there else 1
+        shape = self.steps, clients, size
+        self.targets: tuple[Tensor, ...]
+        if self._lie_there:
+            self._stored, self._labels = resident(data.inputs, device), resident(data.labels, device)
+            self._room = Room("int32", device)
+            self.targets = (torch.zeros(shape, dtype=torch.int32, device=device),)
+        else:
+            kind = torch.from_numpy(np.empty(0, data.inputs.dtype)).dtype
+            inputs = torch.zeros((*shape, p), dtype=kind, device=device)
+            self.targets = inputs, torch.zeros(shape, dtype=torch.int64, device=device)
         self._factors = [torch.tensor(a, dtype=own, device=device) for a in (data.scale, data.shift) if rescale]
-        self.rows = torch.zeros((steps, clients, size), dtype=torch.int32, device=device)
         self.inputs = torch.zeros((clients, size, row_of(width, dtype)), dtype=own, device=device)
         self._features = self.inputs[:, :, :p]
         if bias:
             self.inputs[:, :, p] = 1
 
+    def sources(self, rows: Sequence[Array]) -> tuple[Source, ...]:
+        """What fills `targets`, for each client's rows (H, B)."""
+        if self._lie_there:
+            return (self._room.sent(rows),)
+        every, data = np.stack(rows), self._data
+
+        def inputs(t: int, steps: int) -> Tensor:
+            return sent(torch.from_numpy(np.asarray(data.inputs)[every[:, t : t + steps]]), self._device)
+
+        def labels(t: int, steps: int) -> Tensor:
+            return sent(torch.from_numpy(data.labels[every[:, t : t + steps]].astype(np.int64)), self._device)
+
+        return inputs, labels
+
+    def fill(self, rows: Sequence[Array]) -> None:
+        """Fills step 0 with each client's rows (B,)."""
+        for target, source in zip(self.targets, self.sources([each[None] for each in rows]), strict=True):
+            filled(target, source)
+
     def gather(self, t: int) -> Tensor:
         """Fetches the inputs of step t, scaled as the NumPy kernels do it: first one factor, then the other."""
-        self._features.copy_(self._stored.index_select(0, self.rows[t].view(-1)).view(self._features.shape))
+        there = self.targets[0][t]
+        stored = self._stored.index_select(0, there.view(-1)) if self._lie_there else there
+        self._features.copy_(stored.view(self._features.shape))
         if self._factors:
             self._features.mul_(self._factors[0]).add_(self._factors[1])
         return self.inputs
 
     def labels(self, first: int, end: int) -> Tensor:
         """(end - first, c, B) int64, those of the steps `first` to `end` - 1."""
-        rows = self.rows[first:end]
+        rows = self.targets[-1][first:end]
+        if not self._lie_there:
+            return rows
         return self._labels.index_select(0, rows.view(-1)).to(torch.int64).view(rows.shape)
 
 
@@ -164,11 +203,12 @@ class Steps:
     """Local steps that are replayed, several at a time.
 
     Args:
-        targets: (CHUNK, c, ...) what changes from step to step, such as the rows of the mini-batches.
+        batches: which say how many.
+        targets: (steps, c, ...) what else changes from step to step, such as step sizes.
     """
 
-    def __init__(self, device: str, targets: Sequence[Tensor]) -> None:
-        self._device, self._targets = device, targets
+    def __init__(self, device: str, batches: Batches, *targets: Tensor) -> None:
+        self._device, self._batches, self._targets = device, batches, (*targets, *batches.targets)
         self._replays: dict[int, Callable[[], None]] = {}
 
     def ready(self, H: int, work: Callable[[int], None]) -> None:
@@ -181,16 +221,28 @@ class Steps:
             if steps not in self._replays:
                 self._replays[steps] = place.replayable(self._device, partial(work, steps))
 
-    def take(self, sources: Sequence[Tensor]) -> None:
-        """Takes the H steps of the sources (clients, H, ...), one for each target, for the first clients of a block."""
-        for t, steps in self._turns(sources[0].shape[1]):
-            for target, source in zip(self._targets, sources, strict=True):
-                target[:steps, : len(source)].copy_(source[:, t : t + steps].swapaxes(0, 1))
+    def take(self, rows: Sequence[Array], *sources: Tensor) -> None:
+        """Takes H steps, for the first clients of a block.
+
+        Args:
+            rows: (H, B) of each client's mini-batches.
+            sources: (clients, H, ...) of the other targets.
+        """
+        every = *sources, *self._batches.sources(rows)
+        for t, steps in self._turns(len(rows[0])):
+            for target, source in zip(self._targets, every, strict=True):
+                filled(target, source, t, steps)
             self._replays[steps]()
 
-    @staticmethod
-    def _turns(H: int) -> Iterator[tuple[int, int]]:
+    def _turns(self, H: int) -> Iterator[tuple[int, int]]:
         """The first step and the number of steps of each replay."""
-        rest = H - H % CHUNK
-        yield from ((t, CHUNK) for t in range(0, rest, CHUNK))
+        chunk = self._batches.steps
+        rest = H - H % chunk
+        yield from ((t, chunk) for t in range(0, rest, chunk))
         yield from ((t, 1) for t in range(rest, H))
+
+
+def filled(target: Tensor, source: Source, t: int = 0, steps: int = 1) -> None:
+    """Copies so many steps from step t on of the clients in `source` to the first steps of (steps, c, ...)."""
+    part = source[:, t : t + steps] if isinstance(source, Tensor) else source(t, steps)
+    target[:steps, : len(part)].copy_(part.swapaxes(0, 1))

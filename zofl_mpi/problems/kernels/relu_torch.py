@@ -269,7 +269,7 @@ class _Block:
     def __init__(self, term: Term, kind: Kind, data: Dataset) -> None:
         device = kind.network.device
         self.kind, self.samples = kind, _Samples(kind, data, 1)
-        self.units, self.points, self.rows = kind.zeros(), Room(kind.dtype, device), Room("int32", device)
+        self.units, self.points = kind.zeros(), Room(kind.dtype, device)
         self.sums = torch.zeros_like(term(self.samples, self._gathered()))
 
         def work() -> None:
@@ -284,8 +284,7 @@ class _Block:
     def run(self, asked: Sequence[Points]) -> list[Vector]:
         """What the term makes of each."""
         self.kind.fill(self.units, self.points, [points.x for points in asked])
-        rows = self.rows.sent([points.rows for points in asked])
-        self.samples.batches.rows[0, : len(asked)].copy_(rows)
+        self.samples.batches.fill([points.rows for points in asked])
         self.replay()
         return list(self.sums.to("cpu", copy=True).numpy()[: len(asked)])  # `sums` is overwritten by the next call
 
@@ -299,11 +298,10 @@ class _Loop:
         self.kind, self.samples = kind, _Samples(kind, data, CHUNK)
         self.start, self.y, self.shift = (kind.zeros() for _ in range(3))
         self.rooms = {name: Room(kind.dtype, device) for name in ("start", "shift", "gammas")}
-        self.rows = Room("int32", device)
         self.gammas = torch.zeros((CHUNK, kind.block), dtype=own, device=device)
         self.lam, self.mu = (torch.zeros((kind.block, 1, 1), dtype=own, device=device) for _ in range(2))
         self.weight = torch.zeros((kind.block, 1, 1), dtype=torch.float64, device=device)
-        self.steps = Steps(device, (self.samples.batches.rows, self.gammas))
+        self.steps = Steps(device, self.samples.batches, self.gammas)
 
     def run(self, walks: Sequence[Walk]) -> list[Array]:
         """(n,) where the steps of each client end; they have equally many."""
@@ -319,7 +317,7 @@ class _Loop:
         ):
             target[: len(walks), 0, 0] = torch.tensor(values, dtype=target.dtype, device=target.device)
         gammas = self.rooms["gammas"].sent([walk.stepsizes for walk in walks])
-        self.steps.take((self.rows.sent([walk.start.rows for walk in walks]), gammas))
+        self.steps.take([walk.start.rows for walk in walks], gammas)
         return list(kind.flat(self.y.cpu().numpy()[: len(walks)]))
 
     def _take(self, steps: int) -> None:

@@ -18,7 +18,8 @@ from torch import Tensor
 from zofl_mpi.data import Dataset
 from zofl_mpi.problems import Batch
 from zofl_mpi.problems.kernels.blocks import LOCK
-from zofl_mpi.problems.resident import resident
+from zofl_mpi.problems.resident import fits, resident, taken
+from zofl_mpi.problems.sums import blocks, positions_of
 
 Array = NDArray[Any]
 
@@ -114,15 +115,26 @@ def _onehot(labels: Tensor, logits: Tensor) -> Tensor:
 
 def _pieces(look: Look, device: str) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Inputs (b, width), logits (b, k, C) float64 and labels (b,) of the samples, in turn."""
-    y, data = torch.tensor(look.y, device=device), look.data
-    stored, labels = resident(data.inputs, device), resident(data.labels, device)
-    scale, shift = (torch.tensor(factor, dtype=y.dtype, device=device) for factor in (data.scale, data.shift))
-    for rows in _rows(look, device).split(PIECE):  # type: ignore[no-untyped-call]
-        inputs = stored.index_select(0, rows).to(y.dtype, copy=True).mul_(scale).add_(shift)
+    y = torch.tensor(look.y, device=device)
+    for inputs, labels in _samples(look, y.dtype, device):
         if look.bias:
             inputs = torch.nn.functional.pad(inputs, (0, 1), value=1.0)
         logits = (inputs @ y.flatten(0, 1).T).to(torch.float64)
-        yield inputs, logits.view(len(rows), *y.shape[:2]), labels.index_select(0, rows).to(torch.int64)
+        yield inputs, logits.view(len(labels), *y.shape[:2]), labels
+
+
+def _samples(look: Look, dtype: torch.dtype, device: str) -> Iterator[tuple[Tensor, Tensor]]:
+    """Inputs (b, p), scaled and shifted, and labels (b,) of the samples, in turn; see `resident.MOST`."""
+    data = look.data
+    if not fits(data):
+        for some in blocks(positions_of(data, look.positions), PIECE):
+            yield taken(data, some, str(dtype).removeprefix("torch."), device)
+        return
+    stored, labels = resident(data.inputs, device), resident(data.labels, device)
+    scale, shift = (torch.tensor(factor, dtype=dtype, device=device) for factor in (data.scale, data.shift))
+    for rows in _rows(look, device).split(PIECE):  # type: ignore[no-untyped-call]
+        inputs = stored.index_select(0, rows).to(dtype, copy=True).mul_(scale).add_(shift)
+        yield inputs, labels.index_select(0, rows).to(torch.int64)
 
 
 def _rows(look: Look, device: str) -> Tensor:

@@ -105,9 +105,8 @@ class _Loop:
         self.logits = self._zeros(c, B, k * C)
         self.radius, self.norms = (self._zeros(c * k, dtype=torch.float64) for _ in range(2))
         self.classes = torch.eye(C, dtype=self.dtype, device=device)
-        kinds = dict.fromkeys(("x", "d", "shift", "factors"), dtype) | {"rows": "int32"}
-        self.rooms = {name: Room(own, device) for name, own in kinds.items()}
-        self.steps = Steps(device, (self.batches.rows, self.factors))
+        self.rooms = {name: Room(dtype, device) for name in ("x", "d", "shift", "factors")}
+        self.steps = Steps(device, self.batches, self.factors)
 
     def run(self, solves: Sequence[Solve]) -> None:
         """Takes all steps of these clients, at most c of them with equally many steps."""
@@ -120,8 +119,7 @@ class _Loop:
         self.radius[: len(radius)].copy_(torch.from_numpy(radius))
         own = [solve.minibatches for solve in solves]
         factors = [np.stack([each.pull, each.keep, each.push], axis=1) for each in own]
-        sources = self.rooms["rows"].sent([each.rows for each in own]), self.rooms["factors"].sent(factors)
-        self.steps.take(sources)
+        self.steps.take([each.rows for each in own], self.rooms["factors"].sent(factors))
         moved = self.rooms["d"].read(self.d[: len(solves), :, : self.kind.width])
         for solve, d in zip(solves, moved, strict=True):
             solve.d[...] = d.reshape(solve.d.shape)

@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, cast, final
 
 import numpy as np
@@ -20,6 +21,8 @@ from zofl_mpi.run.streams import Purpose, seed_torch
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
+
+    from zofl_mpi.problems.stacked import Stacked
 
 Draw = Literal["device", "host"]
 """Where directions are drawn."""
@@ -155,6 +158,24 @@ class LocalSteps:
         with torch.no_grad(), self.problem.local.at(self.point, buffers, self.training.running):
             return self.problem.local_loss(self.problem.smash(x), labels)
 
+    def abreast(self, x: Tensor, labels: Tensor, moves: Sequence[tuple[Tensor, float]]) -> Tensor:
+        """(k,) the local losses at theta_l + mu u for each (u, mu) of `moves`, all by one forward pass."""
+        import torch
+
+        own = self.theta[self.part]
+        points = own.new_empty(len(moves), len(own))
+        for point, (u, mu) in zip(points, moves, strict=True):
+            torch.add(own, u, alpha=mu, out=point)
+        x = self._stacked.inputs(x)
+        with torch.no_grad(), self.at(self.buffers):
+            return self._stacked.losses(points, lambda: self.problem.local_loss(self.problem.smash(x), labels))
+
+    @cached_property
+    def _stacked(self) -> Stacked:
+        from zofl_mpi.problems.stacked import Stacked
+
+        return Stacked(self.problem.local, self.part)
+
     def derivative(self, x: Tensor, labels: Tensor, u: Tensor) -> Tensor:
         """() the derivative of the local loss along u, without a graph; statistics stay as in `perturbed`."""
         import torch
@@ -261,7 +282,7 @@ def drawn(
 
     Args:
         seed: the whole state of the generator that draws them follows from it.
-        distribution: see `HERON`.
+        distribution: see `estimation.Estimation`.
         draw: by a generator of that device, or of the host. From the host they come through pinned memory, which torch
             hands out again; nobody waits: while a GPU takes one step, the host draws for the next.
     """

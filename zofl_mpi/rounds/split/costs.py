@@ -41,6 +41,8 @@ class LocalStep(NamedTuple):
     """Further products that cost what the head's do in a forward pass."""
     layers: int = 0
     """How many of the client's last layers have a backward pass; with "head" the head too."""
+    abreast: int = 1
+    """Perturbed passes that are computed as one."""
 
     @property
     def backwards(self) -> int:
@@ -128,6 +130,7 @@ def plan_of(traffic: Traffic, rounds: int, step: LocalStep) -> Lines:
     down, up = (sum(ways[k] for kind, ways in usual.of(0, 0).items() if kind != LABELS) for k in (0, 1))
     first = usual.total(1)
     signed = {"of these, with twice the products": step.signed} if step.signed else {}
+    abreast = {"perturbed passes that are computed as one": step.abreast} if step.abreast > 1 else {}
     layers = {"the client's layers with a backward pass": step.layers} if step.layers else {}
     return {
         "kernel": training.kernel,
@@ -142,6 +145,7 @@ def plan_of(traffic: Traffic, rounds: int, step: LocalStep) -> Lines:
         **_gibibytes(traffic, rounds),
         "forward passes of a local step": step.forwards,
         **signed,
+        **abreast,
         "backward passes of a local step": step.backwards,
         **layers,
     }
@@ -169,7 +173,7 @@ def costs_of(training: Training, step: LocalStep, around: Around | None = None, 
     A backward pass counts as two forward passes, but where a line says that it is counted as it is computed.
 
     Args:
-        around: what the passes of an estimate do besides: signs, or tangents.
+        around: what the passes of an estimate do besides: signs, tangents, or several points at once.
         exact: what of theta_l has a backward pass of its own.
     """
     from zofl_mpi.rounds.split.measured import backward_macs, macs, peak_bytes
@@ -208,12 +212,13 @@ def _backward_costs(training: Training, kind: str) -> Lines:
     return lines
 
 
-def whole_costs(training: Training, problem: Split, step: LocalStep) -> Lines:
+def whole_costs(training: Training, problem: Split, step: LocalStep, around: Around | None = None) -> Lines:
     """The same for a client that holds the whole network.
 
     Args:
         problem: that of `training` as one part; see `whole.whole`.
         step: without a backward pass.
+        around: see `costs_of`.
     """
     from zofl_mpi.rounds.split.measured import macs, peak_bytes
 
@@ -221,5 +226,5 @@ def whole_costs(training: Training, problem: Split, step: LocalStep) -> Lines:
     return {
         "multiply-accumulates of a sample at the client": round(client + server_part),
         STEP_MACS: round(float(step.forwards) * (client + server_part) * training.batch),
-        STEP_BYTES: peak_bytes(problem, training.batch, step.kind),
+        STEP_BYTES: peak_bytes(problem, training.batch, step.kind, around=around),
     }

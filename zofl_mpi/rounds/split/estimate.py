@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, cast, final
 
 import numpy as np
@@ -29,11 +30,12 @@ class Estimate:
     Attributes:
         mu: smoothing radius, in the unit of the distribution.
         n_p: directions of a step.
-        distribution: of the directions: sqrt_d_sphere, sphere or gaussian; see `methods.heron.HERON`.
+        distribution: of the directions: sqrt_d_sphere, sphere or gaussian; see `estimation.Estimation`.
         central: both sides of the point, else one side and the point itself.
         tangent: the derivative along a direction in the place of differences, by forward-mode differentiation; mu has
             no meaning then.
-        draw: where the directions are drawn; see `methods.heron.HERON`.
+        draw: where the directions are drawn; see `estimation.Estimation`.
+        abreast: perturbed passes that are computed as one.
     """
 
     mu: float
@@ -42,15 +44,26 @@ class Estimate:
     central: bool
     tangent: bool = False
     draw: Draw = "device"
+    abreast: int = 1
 
     @classmethod
-    def named(cls, mu: float, n_p: int, distribution: str, estimate: str, draw: Draw = "device") -> Estimate:
+    def named(
+        cls, mu: float, n_p: int, distribution: str, estimate: str, draw: Draw = "device", abreast: int = 1
+    ) -> Estimate:
         """From the flag --estimate."""
-        return cls(mu, n_p, distribution, estimate == "central", estimate == "jvp", draw)
+        return cls(mu, n_p, distribution, estimate == "central", estimate == "jvp", draw, abreast)
 
     def __post_init__(self) -> None:
         demand(0 < self.mu < math.inf, "mu", self.mu, "a smoothing radius above 0")
         demand(self.n_p >= 1, "n_p", self.n_p, "a whole number of directions, at least 1")
+        told = f"from 1 to {self.passes}, the perturbed passes of a local step (--n-p {self.n_p}"
+        told += ", on both sides)" if self.central else ")"
+        demand(1 <= self.abreast <= self.passes, "passes_abreast", self.abreast, told)
+
+    @property
+    def passes(self) -> int:
+        """Passes of an estimate along its directions."""
+        return (1 + self.central) * self.n_p
 
     def directions(self, local: LocalSteps, q: int) -> Iterator[Tensor]:
         """u_1, ..., u_{n_p} (d,) of a client's step q."""
@@ -67,17 +80,30 @@ class Estimate:
         """
         differences: list[Tensor] = []
         g = local.zeros()
-        for u in directions:
-            if self.tangent:
+        if self.tangent:
+            for u in directions:
                 differences.append(local.derivative(x, labels, u))
                 g += self.term(differences[-1], u)
-                continue
-            plus = local.perturbed(x, labels, u, self.mu)
-            other = local.perturbed(x, labels, u, -self.mu) if self.central else cast("Tensor", base)
+            return g, differences
+        passes = self._passes(local, directions, x, labels)
+        for u, plus in passes:
+            other = next(passes)[1] if self.central else cast("Tensor", base)
             local.compare(plus, other)
             differences.append(plus - other)
             g += self.term(plus - other, u)
         return g, differences
+
+    def _passes(
+        self, local: LocalSteps, directions: Iterable[Tensor], x: Tensor, labels: Tensor
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Each direction u with the loss () at theta + mu u, and with `central` once more with that at theta - mu u."""
+        radii = (self.mu, -self.mu) if self.central else (self.mu,)
+        moves = ((u, mu) for u in directions for mu in radii)
+        while own := list(islice(moves, self.abreast)):
+            one = self.abreast == 1
+            losses = [local.perturbed(x, labels, *own[0])] if one else local.abreast(x, labels, own)
+            yield from zip((u for u, _ in own), losses, strict=True)
+            del own  # directions, before others are drawn
 
     def of_each(
         self,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol
 
@@ -18,13 +18,13 @@ from zofl_mpi.rounds.split.cut import inner
 
 
 class Around(Protocol):
-    """What the forward passes of an estimate do besides: `SignedLayers` and `Tangents`."""
+    """What the forward passes of an estimate do besides: `SignedLayers`, `Tangents` and `Stacked`."""
 
     def inputs(self, x: Tensor) -> Tensor:
         """The inputs as these passes take them."""
 
-    def trial(self, theta: Tensor, count: int) -> AbstractContextManager[Any]:
-        """Context manager, within `Flat.at` theta: such passes of `count` samples."""
+    def trial(self, theta: Tensor, count: int, loss: Callable[[], Tensor]) -> None:
+        """Such a pass of `count` samples, within `Flat.at` theta; `loss` calls the modules."""
 
 
 def macs(problem: Split) -> tuple[float, float, float]:
@@ -162,8 +162,8 @@ def _pass(
         if exact is not None:
             _backward(problem, x, labels, step, exact)
         if step == "forward":
-            with torch.no_grad(), _around(around, theta, len(x)):
-                problem.local_loss(problem.smash(x), labels)
+            with torch.no_grad():
+                _perturbed(around, theta, len(x), lambda: problem.local_loss(problem.smash(x), labels))
             return
         if step == "head":
             with torch.no_grad():
@@ -171,8 +171,7 @@ def _pass(
                 if gradient is not None and exact is None:
                     gradient(problem.smash(x), labels)
                 if around is not None:
-                    with _around(around, theta, len(x)):
-                        problem.local_loss(problem.smash(x), labels)
+                    _perturbed(around, theta, len(x), lambda: problem.local_loss(problem.smash(x), labels))
             return
         if step == "slope":
             with torch.no_grad():
@@ -180,8 +179,7 @@ def _pass(
                 slope = torch.zeros_like(smashed)  # what comes back
                 inner(slope, smashed)
                 del smashed
-                with _around(around, theta, len(x)):
-                    inner(slope, problem.smash(x))
+                _perturbed(around, theta, len(x), lambda: inner(slope, problem.smash(x)))
             return
         smashed = problem.smash(x)
         if step == "auxiliary":
@@ -201,8 +199,11 @@ def _backward(problem: Split, x: Tensor, labels: Tensor, step: str, exact: slice
             slope_of(smashed, parameters, torch.zeros_like(smashed))
 
 
-def _around(around: Around | None, theta: Tensor, count: int) -> AbstractContextManager[Any]:
-    return nullcontext() if around is None else around.trial(theta, count)
+def _perturbed(around: Around | None, theta: Tensor, count: int, loss: Callable[[], Tensor]) -> None:
+    if around is None:
+        loss()
+    else:
+        around.trial(theta, count, loss)
 
 
 @contextmanager

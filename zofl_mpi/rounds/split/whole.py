@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast, final
 from zofl_mpi.problems import Split
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 
@@ -41,6 +42,7 @@ class _Both:
         self._problem, self._n_client = problem, problem.n_client
         self.n = self._n_client + problem.top.n
         self.b = problem.local.b + problem.top.b
+        self.modules = [*problem.local.modules, *problem.top.modules]
         self._theta = problem.placed(problem.local.initial()[0]).clone()  # with a head, which must lie somewhere
 
     def initial(self) -> tuple[Tensor, Tensor]:
@@ -53,6 +55,13 @@ class _Both:
     def sizes(self) -> list[int]:
         """Number of parameters at the client, and in its head: none."""
         return [self.n, 0]
+
+    def places(self) -> dict[int, tuple[slice, torch.Size]]:
+        """{id of a parameter: where it lies in theta, and its shape}."""
+        n = self._n_client
+        below, above = self._problem.local.places().items(), self._problem.top.places().items()
+        own = {key: (span, shape) for key, (span, shape) in below if span.stop <= n}
+        return own | {key: (slice(n + span.start, n + span.stop), shape) for key, (span, shape) in above}
 
     @contextmanager
     def at(self, theta: Tensor, buffers: Tensor | None = None, running: bool = False) -> Iterator[list[Any]]:

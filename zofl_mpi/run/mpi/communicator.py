@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Protocol
 
 
@@ -91,10 +93,22 @@ class Connected(Protocol):
 
 PATIENCE = 1.0
 """Seconds that a rank waits before it looks at anything else."""
+TIMERSLACK, LATE = 29, 1_000
+"""Linux's number for how late a sleeping thread may be woken (PR_SET_TIMERSLACK), and the nanoseconds that we allow."""
+
+
+def wake_in_time() -> None:
+    """Lets this thread, and those that it will start, sleep for as short as they ask; does nothing outside of Linux.
+
+    Linux may wake a thread up to 50 us late, so that it wakes several at once: longer than most sleeps of `wait` are to
+    last, and a round of small models has half a dozen of them.
+    """
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).prctl(TIMERSLACK, *(ctypes.c_ulong(value) for value in (LATE, 0, 0, 0)))
 
 
 def wait(request: Request, meanwhile: Callable[[], None] | None = None) -> None:
-    """Polls a request until it is complete, sleeping a tenth of the time already waited, at most 1 ms.
+    """Polls a request until it is complete, sleeping a twentieth of the time already waited, at most 1 ms.
 
     A rank that waits inside MPI burns the core that its neighbour computes on. `meanwhile` is called again and again
     after a second, and may use MPI, too.
@@ -103,6 +117,6 @@ def wait(request: Request, meanwhile: Callable[[], None] | None = None) -> None:
     while not request.Test():
         waited = time.perf_counter() - start
         if waited > 1e-4:
-            time.sleep(min(1e-3, waited / 10))
+            time.sleep(min(1e-3, waited / 20))
         if waited > PATIENCE and meanwhile is not None:
             meanwhile()

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, final
 
-from zofl_mpi.run.mpi.communicator import Communicator, wait
+from zofl_mpi.run.mpi.communicator import Communicator, wait, wake_in_time
 from zofl_mpi.run.mpi.survival import Survival, end_all, end_stuck
 from zofl_mpi.run.progress import outermost_launcher
 from zofl_mpi.run.watch import ALONE, Watch
@@ -68,6 +68,7 @@ class MPIWorld:
         mpi4py.rc.thread_level = "serialized"  # must be asked for before MPI starts, which is with its import
         from mpi4py import MPI
 
+        wake_in_time()
         refuse_singletons(MPI.COMM_WORLD.size, os.environ)
         if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
             raise RuntimeError(
