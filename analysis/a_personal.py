@@ -1,23 +1,26 @@
 """Personal models of ZO-HFL beside those of every other method: accuracy of the y_i and of x, cell by cell.
 
-python analysis/a_personal.py [--grid jobs/a_personal.toml jobs/a_personal_mnist.toml jobs/a_personal_fashion.toml
-    jobs/a_personal_steps.toml] [--results DIR] [--out NAME] [--partial]
+python analysis/a_personal.py [--grid jobs/a_personal.toml jobs/a_personal_tuned.toml jobs/a_personal_steps.toml]
+    [--results DIR] [--out NAME] [--partial]
 
 ZO-HFL's y_i, and those of the methods that train none, are made by Algorithm 2 of [A] from the method's x, on the
 client's own data; Ditto's and pFedMe's are their own. The control "x_0" does so from x_0: no federation at all. A
 personal accuracy is that of y_i on held-out samples weighted to client i's classes, mean over the clients; a global
-one that of x on all test samples. Of a grid with an axis `local`, `server` or `own` the best steps are those of the
-highest personal accuracy on the validation part after the last round, over the seeds that all of a method's steps have;
-*! where they are at an edge of the grid. A grid with a validation part and without such an axis has these, on more
-cells and seeds. Prints a table per data set, for printed and for tuned steps, where ZO-HFL is ahead of FedAvg with
-fine-tuning, seed by seed, and the steps that were tried; writes NAME.txt, NAME.csv, NAME.pdf and NAME.png.
+one that of x on all test samples. An axis `setting` tells several coordinates in one, those that the grid has no axis
+for: data set, cell, method, and steps, as mnist+a1-b0.5+zo_hfl or fedavg+local-0.03+own-0.01. Of a grid with steps the
+best in a cell are those of the highest personal accuracy on the validation part after the last round, over the seeds
+that all of a method's steps there have; ! where they are at an edge of the grid. A grid with a validation part and
+without steps among its coordinates has these, on more seeds. Prints a table per data set, for printed and for tuned
+steps, where ZO-HFL is ahead of FedAvg with fine-tuning, seed by seed, and the steps that were chosen; writes NAME.txt,
+NAME.csv (with all that were tried), NAME.pdf and NAME.png.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import matplotlib.pyplot as plt
@@ -29,12 +32,22 @@ from shared.reading import read
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import records
 
-GRIDS = ["a_personal.toml", "a_personal_mnist.toml", "a_personal_fashion.toml", "a_personal_steps.toml"]
-STEPS = ("local", "server", "own")
-AXES = ("data", "cell", "method", *STEPS)
+GRIDS = ["a_personal.toml", "a_personal_tuned.toml", "a_personal_steps.toml"]
+STEPS = ("local", "server", "own", "lam", "copy")
+PLACE = ("data", "cell", "method")
+AXES = ("data", "cell", "setting", "method", *STEPS)
 PERSONAL, VALIDATION = "personal_accuracy", "validation_personal_accuracy"
 RIVAL, OURS = "fedavg", "zo_hfl"
-FLAGS = ("gamma", "schedule", "gamma_local", "schedule_local", "personal_gamma", "personal_schedule", "lam_p")
+FLAGS = (
+    "gamma",
+    "schedule",
+    "gamma_local",
+    "schedule_local",
+    "personal_gamma",
+    "personal_schedule",
+    "lam_p",
+    "alpha_p",
+)
 """What steps are: those that were chosen are those of the tuned runs."""
 NAMES = {
     "fedavg": "FedAvg, fine-tuned",
@@ -54,12 +67,29 @@ def main(words: list[str] | None = None) -> None:
     """Print and write the tables, draw the figure; exit status 2 if a result is missing."""
     flags = command.parser("a_personal", __doc__, GRIDS).parse_args(words)
     with command.refusals("a_personal"):
-        groups = read("a_personal", flags, AXES, ("method",))
+        groups = [placed(group) for group in read("a_personal", flags, AXES)]
         rows = rows_of(groups)
         files.publish(flags.out, tables(rows), note(groups), rows, draw(groups))
 
 
 # --- the choice of steps
+
+
+def placed(group: Group) -> Group:
+    """A group with the coordinates that its axis `setting` tells as coordinates of their own.
+
+    Raises:
+        UserError: they are not the ones that the grid has no axis for.
+    """
+    where = {axis: entry for axis, entry in group.where.items() if axis != "setting"}
+    words = group.where.get("setting", "").split("+") if "setting" in group.where else []
+    steps = {axis: word for word in words if (axis := word.partition("-")[0]) in STEPS}
+    others = [word for word in words if word not in steps.values()]
+    missing = [axis for axis in PLACE if axis not in where]
+    if len(others) != len(missing) or steps.keys() & where.keys():
+        told = ", ".join(f"{axis} {entry}" for axis, entry in group.where.items())
+        raise UserError(f"{told}: give the grid the axes data, cell, method, or setting with those that it lacks, by +")
+    return replace(group, where=where | dict(zip(missing, others, strict=True)) | steps)
 
 
 def kind(group: Group) -> str:
@@ -70,15 +100,13 @@ def kind(group: Group) -> str:
 
 
 def step_of(group: Group) -> str:
-    """The steps that were tried, as the grid calls them, without axes that do not concern the method."""
-    words = [group.where[axis] for axis in STEPS if axis in group.where]
-    return " ".join(word for word in words if not word.endswith("none"))
+    """The steps that were tried, as the grid calls them."""
+    return " ".join(group.where[axis] for axis in STEPS if axis in group.where)
 
 
 def size(entry: str) -> float:
-    """How long a step is, from its name in the grid: local-0.03; of local-none, 0."""
-    number = entry.rpartition("-")[2]
-    return 0.0 if number == "none" else float(number)
+    """How long a step is, or how large a weight, from its name in the grid: local-0.03, lam-5."""
+    return float(entry.rpartition("-")[2])
 
 
 def criterion(run: records.Run) -> float:
@@ -89,12 +117,12 @@ def criterion(run: records.Run) -> float:
 @final
 @dataclass(frozen=True)
 class Choice:
-    """The best of the steps that were tried for a method on a data set.
+    """The best of the steps that were tried for a method in a cell of a data set.
 
     Attributes:
         best: the group that has them.
         values: {step: what it was chosen by}.
-        at_edge: axes along which they are at an edge of the grid.
+        at_edge: axes along which they are at an edge of the grid; no step at all has none below it.
     """
 
     best: Group
@@ -102,8 +130,8 @@ class Choice:
     at_edge: list[str]
 
 
-def choices(groups: Sequence[Group]) -> dict[tuple[str, str], Choice]:
-    """{(data set, method): the choice}."""
+def choices(groups: Sequence[Group]) -> dict[tuple[str, str, str], Choice]:
+    """{(data set, cell, method): the choice}."""
     found = {}
     for same in split([g for g in groups if kind(g) == "tried"], lambda g: "\n".join(whose(g))).values():
         values = choosing.means(same, criterion)
@@ -112,13 +140,14 @@ def choices(groups: Sequence[Group]) -> dict[tuple[str, str], Choice]:
             best = same[values.index(max(known))]
             order = {axis: sorted(entries(same, axis), key=size) for axis in STEPS if axis in best.where}
             ends = edges.at_edge(best, [g for g in same if g.runs], order)
+            ends = [axis for axis in ends if size(best.where[axis]) != 0]
             found[whose(best)] = Choice(best, dict(zip(map(step_of, same), values, strict=True)), ends)
     return found
 
 
-def whose(group: Group) -> tuple[str, str]:
-    """Data set and method."""
-    return group.entry("data"), group.entry("method")
+def whose(group: Group) -> tuple[str, str, str]:
+    """Data set, cell and method."""
+    return group.entry("data"), group.entry("cell"), group.entry("method")
 
 
 def check_steps(group: Group, choice: Choice) -> None:
@@ -167,7 +196,7 @@ def where(group: Group) -> tuple[str, str, str]:
 
 
 def row(group: Group, choice: Choice | None, rival: Group | None) -> dict[str, Any]:
-    """A row of the CSV; `choice`: of the method's steps on the data set."""
+    """A row of the CSV; `choice`: of the method's steps in this cell."""
     less = ahead(group, rival)
     found: dict[str, float] = {}
     for name, column in (("personal", PERSONAL), ("global", "test_accuracy")):
@@ -202,7 +231,7 @@ def row(group: Group, choice: Choice | None, rival: Group | None) -> dict[str, A
 
 
 def tables(rows: Sequence[Row]) -> str:
-    """The comparison grid by grid and data set by data set, where ZO-HFL is ahead, and the steps that were tried."""
+    """The comparison grid by grid and data set by data set, where ZO-HFL is ahead, and the steps that were chosen."""
     parts = []
     for steps in dict.fromkeys(r["steps"] for r in rows):
         for data in dict.fromkeys(r["data"] for r in rows):
@@ -212,21 +241,22 @@ def tables(rows: Sequence[Row]) -> str:
                 parts.append(f"{title}\n{table(block)}")
     parts.append("\n".join(verdicts(rows)))
     if any(r["steps"] == "tried" for r in rows):
-        marked = [f"{name(r)} ({r['step']}) on {wording.spelled(r['data'])}" for r in rows if r["at_edge"]]
-        parts += [f"Steps that were tried, by personal accuracy on validation samples (%)\n{trials(rows)}"]
+        title = "Steps that were chosen, by personal accuracy on validation samples (%), and the next best"
+        parts += [f"{title}\n{chosen(rows)}"]
+        marked = [f"{name(r)} ({r['step']}) on {wording.spelled(r['data'])}, {r['cell']}" for r in rows if r["at_edge"]]
         parts.append(edges.told(marked))
+        parts += [wording.paragraph(sentence) for sentence in (least(rows), single(rows)) if sentence]
     return "\n\n".join(parts)
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Table of one data set: a row per method, two columns per cell, and the method's steps."""
+    """Table of one data set: a row per method, a column per cell."""
     cells = list(dict.fromkeys(r["cell"] for r in rows))
     lines = []
     for method in dict.fromkeys(r["method"] for r in rows):
         of = {r["cell"]: r for r in rows if r["method"] == method}
-        words = [told(of[cell]) if cell in of else "-" for cell in cells]
-        lines.append([NAMES.get(method, method), *words, next(iter(of.values()))["step"]])
-    return wording.aligned(["method", *cells, "steps"], lines)
+        lines.append([NAMES.get(method, method), *[told(of[cell]) if cell in of else "-" for cell in cells]])
+    return wording.aligned(["method", *cells], lines)
 
 
 def told(row: Row) -> str:
@@ -248,14 +278,32 @@ def verdicts(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def trials(rows: Sequence[Row]) -> str:
-    """Table of all steps that were chosen among, the best with *, one at an edge with *!."""
+def chosen(rows: Sequence[Row]) -> str:
+    """Table of the steps that were chosen, ! where they are at an edge, out of how many, and what the next best had."""
     lines = []
-    for r in rows:
-        if not math.isnan(r["chosen_by_percent"]):
-            star = " *" + edges.MARK * bool(r["at_edge"]) if r["best"] else ""
-            lines.append([wording.spelled(r["data"]), name(r), r["step"] + star, wording.plain(r["chosen_by_percent"])])
-    return wording.aligned(["data", "method", "steps", "validation"], lines, left=3)
+    for r in [r for r in rows if r["steps"] == "tried" and r["best"]]:
+        place = tuple(r[axis] for axis in PLACE)
+        tried = [o for o in rows if o["steps"] == "tried" and tuple(o[axis] for axis in PLACE) == place]
+        others = [o["chosen_by_percent"] for o in tried if not (o["best"] or math.isnan(o["chosen_by_percent"]))]
+        step = f"{r['step']} {edges.MARK}" if r["at_edge"] else r["step"]
+        values = map(wording.plain, (r["chosen_by_percent"], max(others, default=math.nan)))
+        lines.append([wording.spelled(r["data"]), r["cell"], name(r), step, *values, str(len(tried))])
+    return wording.aligned(["data", "cell", "method", "steps", "validation", "next", "tried"], lines, left=4)
+
+
+def single(rows: Sequence[Row]) -> str:
+    """A sentence that names what no other steps were tried for, if there is any."""
+    count = Counter(tuple(r[axis] for axis in PLACE) for r in rows if r["steps"] == "tried")
+    alone = [r for r in rows if r["steps"] == "tried" and count[tuple(r[axis] for axis in PLACE)] == 1]
+    told = "; ".join(f"{name(r)} on {wording.spelled(r['data'])}, {r['cell']}" for r in alone)
+    return f"Nothing else was tried for {told}." if alone else ""
+
+
+def least(rows: Sequence[Row]) -> str:
+    """A sentence that names the best steps that are none at all, if there are any."""
+    none = [r for r in rows if r["steps"] == "tried" and r["best"] and any(size(w) == 0 for w in r["step"].split())]
+    told = ", ".join(f"{name(r)} ({r['step']}) on {wording.spelled(r['data'])}, {r['cell']}" for r in none)
+    return f"Nothing lies below a step of 0, which is best for {told}." if none else ""
 
 
 def name(row: Row) -> str:
@@ -266,12 +314,12 @@ def name(row: Row) -> str:
 def note(groups: Sequence[Group]) -> str:
     """The caption."""
     left = ("gamma", "gamma_local", "schedule", "schedule_local", "mu", "tau")
-    chosen = (
-        "Tuned steps are those of the highest personal accuracy on the validation part after the last round, in the "
-        "one cell in which they were tried; the other cells have the same."
+    by = (
+        "Tuned steps are those of the highest personal accuracy on the validation part after the last round, chosen in "
+        "each cell."
     )
     told = [g for g in groups if kind(g) != "tried"]
-    return f"{chosen if len(told) < len(groups) else ''} {wording.caption(told, left)}.".strip()
+    return f"{by if len(told) < len(groups) else ''} {wording.caption(told, left)}.".strip()
 
 
 # --- figure

@@ -46,37 +46,48 @@ OF_A: dict[str, Entries] = {
 }
 ALONE = {"method": "server_sgd", "gamma": 0.0, "personal": True}
 FINE_TUNED = {"method": "fedavg", "personal": True}
-LOCAL = {"local-none": {}, "local-0.01": {"gamma_local": 0.01}, "local-0.3": {"gamma_local": 0.3}}
-OWN = {"own-none": {}, **{f"own-{step}": {"personal_gamma": step} for step in (0.003, 0.03, 0.3)}}
-OF_PERSONAL: dict[str, Entries] = {
-    "printed": {"method": {"zo_hfl": {"method": "zo_hfl"}, "fedavg": FINE_TUNED, "alone": ALONE}},
-    "tuned": {"method": {"zo_hfl": {"method": "zo_hfl", "gamma_local": 0.3}, "fedavg": FINE_TUNED | OWN["own-0.3"]}},
-    "steps": {"method": {"zo_hfl": {"method": "zo_hfl"}, "fedavg": FINE_TUNED}, "local": LOCAL, "own": OWN},
+TRIED = {
+    f"{method}+{word}-{step}": flags | {flag: step}
+    for method, flags, word, flag, steps in (
+        ("zo_hfl", {"method": "zo_hfl"}, "local", "gamma_local", (0.01, 0.1, 0.3)),
+        ("fedavg", FINE_TUNED, "own", "personal_gamma", (0.003, 0.03, 0.3)),
+    )
+    for step in steps
 }
-"""Steps are tried on seed 1 in the first cell, FedAvg's with its usual local step; the longest are best in 3 rounds."""
+"""Steps are tried on seed 1, FedAvg's with its usual local step; the longest, which differ by cell, are best."""
+LONGEST = {
+    "a1000-b0.9": ("zo_hfl+local-0.3", "fedavg+own-0.3"),
+    "a0.1-b0.5": ("zo_hfl+local-0.1", "fedavg+own-0.03"),
+}
+TUNED = {
+    f"digits+{cell}+{setting.split('+')[0]}": CELLS[cell] | TRIED[setting]
+    for cell, settings in LONGEST.items()
+    for setting in settings
+}
+DIGITS = {"digits": {"data": "digits"}}
+PRINTED = {"zo_hfl": {"method": "zo_hfl"}, "fedavg": FINE_TUNED, "alone": ALONE}
+OF_PERSONAL: dict[str, Entries] = {
+    "printed": {"seed": SEEDS, "data": DIGITS, "cell": CELLS, "method": PRINTED},
+    "tuned": {"seed": SEEDS, "setting": TUNED},
+    "steps": {"seed": {"1": SEEDS["1"]}, "data": DIGITS, "cell": CELLS, "setting": TRIED},
+}
 UNTRIED = """[[skip]]
-method = "zo_hfl"
-own = ["own-0.003", "own-0.03", "own-0.3"]
+cell = "a1000-b0.9"
+setting = "zo_hfl+local-0.1"
 [[skip]]
-method = "zo_hfl"
-local = "local-none"
-[[skip]]
-method = "fedavg"
-local = ["local-0.01", "local-0.3"]
-[[skip]]
-method = "fedavg"
-own = "own-none"
+cell = "a0.1-b0.5"
+setting = ["zo_hfl+local-0.3", "fedavg+own-0.3"]
 """
 
 
 def of_personal(name: str) -> str:
     """A grid of OF_PERSONAL."""
-    few = name == "steps"
-    seeds, cells = ({key: axis[key] for key in list(axis)[: 1 if few else 2]} for axis in (SEEDS, CELLS))
-    axes = {"seed": seeds, "cell": cells} | OF_PERSONAL[name]
+    axes = OF_PERSONAL[name]
     places = "-".join("{" + axis + "}" for axis in axes)
     fixed = SOFTMAX | ({} if name == "printed" else {"validation": 0.2})
-    return toml("zo_hfl", fixed, axes, f'optional = ["beta", "tau"]\nname = "{name}-{places}"', UNTRIED * few)
+    return toml(
+        "zo_hfl", fixed, axes, f'optional = ["beta", "tau"]\nname = "{name}-{places}"', UNTRIED * (name == "steps")
+    )
 
 
 SKIP = '[[skip]]\nmethod = "fedavg"\nreading = "mu-10"'
@@ -252,6 +263,7 @@ pooled = { head = "pooled" }
 heron-frozen = { method = "heron", freeze = "client" }
 heron = { method = "heron", probe-gradient = true }
 heron-head = { method = "heron", head-gradient = "exact", n-p = 2, probe-gradient = true }
+heron-head-jvp = { method = "heron", head-gradient = "exact", n-p = 2, estimate = "jvp", probe-gradient = true }
 heron-n2 = { method = "heron", head-gradient = "exact", exact-layers = 2, rest = "frozen" }
 cse_fsl = { method = "cse_fsl" }
 sflv2 = { method = "sflv2" }
@@ -266,14 +278,14 @@ sflv2 = { method = "sflv2" }
 method = "heron-frozen"
 local = ["local-1e-3", "local-1e-2"]
 [[skip]]
-method = ["heron", "heron-head", "heron-n2", "cse_fsl", "sflv2"]
+method = ["heron", "heron-head", "heron-head-jvp", "heron-n2", "cse_fsl", "sflv2"]
 local = "local-none"
 [[skip]]
-method = ["heron", "heron-head", "heron-n2", "cse_fsl", "sflv2"]
+method = ["heron", "heron-head", "heron-head-jvp", "heron-n2", "cse_fsl", "sflv2"]
 server = "server-1e-2"
 [[skip]]
 setting = "pooled"
-method = ["heron", "heron-head", "heron-n2"]
+method = ["heron", "heron-head", "heron-head-jvp", "heron-n2"]
 """,
     "c_clients": f"""{HERON}stages = [1, 1]
 method = "heron"

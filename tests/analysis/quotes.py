@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from statistics import median
@@ -274,6 +274,7 @@ PERSONAL = {
 def personal_models() -> Iterator[Quote]:
     table, mean, sd = "a_personal", "personal_mean_percent", "personal_sd_percent"
     places = [{"data": data, "cell": cell} for data in ("mnist", "fashion-mnist") for cell in CELLS]
+    ahead = ("less_fedavg_mean", "less_fedavg_sd", "seeds_ahead_of_fedavg", "seeds")
 
     def of(steps: str, method: str, at: Iterable[dict[str, str]] = places, key: str = mean) -> list[float]:
         return [number(table, key, steps=steps, method=method, **place) for place in at]
@@ -284,32 +285,66 @@ def personal_models() -> Iterator[Quote]:
 
     for steps in ("printed", "tuned"):
         for name, method in PERSONAL.items():
-            cells, values = "", []
-            for place in places:
-                (row,) = [r for r in rows(table) if r.items() >= ({"steps": steps, "method": method} | place).items()]
-                keys = [key for key in (mean, sd) if row[key]]  # one seed has no deviation
-                cells += f" {' ± '.join('#' for _ in keys)} |"
-                values += [float(row[key]) for key in keys]
-            yield Quote(f"| {name}, {steps} |{cells}", values)
+            values = flat(of(steps, method, [place], key) for place in places for key in (mean, sd))
+            yield Quote(f"| {name}, {steps} |" + " # ± # |" * 6, values)
+        values = flat(of(steps, "zo_hfl", [place], key) for place in places for key in ahead)
+        yield Quote(f"| *ZO-HFL less FedAvg, {steps}* |" + " # ± # (# of #) |" * 6, values)
     printed = [-points for points in less("printed", "fedavg")]
-    assert not any(of("printed", "zo_hfl", key="seeds_ahead_of_fedavg"))
+    assert not any(of("printed", "zo_hfl", key=ahead[2]))
     yield Quote("in every cell and on every seed, by # to # points", ends(printed))
     limit = math.ceil(100 * max(map(abs, less("printed", "server_sgd")))) / 100  # told as a bound
     above_x0 = ends(less("printed", "alone"))
     yield Quote("fine-tuned (means within # points), and only # to # points above", [limit, *above_x0])
-    third, seeds = places[2::3], ("less_fedavg_mean", "less_fedavg_sd", "seeds_ahead_of_fedavg", "seeds")
-    mnist, fashion = ([of("tuned", "zo_hfl", [place], key)[0] for key in seeds] for place in third)
-    yield Quote("seed by seed # ± # points on MNIST, ahead on # of # seeds", mnist)
-    yield Quote("and # ± # on Fashion-MNIST, ahead on # of #", fashion)
-    limit = math.ceil(100 * max(map(abs, less("tuned", "server_sgd", third)))) / 100
-    yield Quote("fine-tuned, is within # points of ZO-HFL there", [limit])
-    yield Quote("Ditto is ahead of ZO-HFL by # and # points", [-points for points in less("tuned", "ditto", third)])
-    of_x = [of("tuned", method, third, "global_mean_percent") for method in ("zo_hfl", "fedavg")]
-    yield Quote("on all test samples it has # and # %, FedAvg's # and #", flat(of_x))
-    others = [*places[:2], *places[3:5]]
-    yield Quote("FedAvg is # and # on MNIST, # and # on Fashion-MNIST", less("tuned", "fedavg", others))
-    pairs = zip(of("printed", "fedavg", places[:2]), of("tuned", "fedavg", places[:2]), strict=True)
-    yield Quote("printed steps are # and # points better there", [usual - tuned for usual, tuned in pairs])
+    yield from _tuned_personal_models(places, of, less)
+
+
+Numbers = Callable[..., list[float]]
+
+
+def _tuned_personal_models(places: list[dict[str, str]], of: Numbers, less: Numbers) -> Iterator[Quote]:
+    mnist, fashion = places[:3], places[3:]
+    others, third = [*mnist[:2], *fashion[:2]], [mnist[2], fashion[2]]
+    behind = [-points for points in less("tuned", "fedavg", others)]
+    assert not any(of("tuned", "zo_hfl", others, "seeds_ahead_of_fedavg"))
+    yield Quote("on every seed: by # and # points on MNIST, by # and # on Fashion-MNIST", behind)
+    seeds = ("less_fedavg_mean", "less_fedavg_sd", "seeds_ahead_of_fedavg", "seeds")
+    numbers = [[of("tuned", "zo_hfl", [place], key)[0] for key in seeds] for place in third]
+    yield Quote("seed by seed # ± # points on MNIST, ahead on # of # seeds", numbers[0])
+    yield Quote("and # ± # on Fashion-MNIST, ahead on # of #", numbers[1])
+    limit = math.ceil(100 * max(map(abs, less("tuned", "server_sgd", third)))) / 100  # told as a bound
+    server = [-points for points in less("tuned", "server_sgd", others)]
+    yield Quote("is # to # points ahead of ZO-HFL in the first two cells and within # in", [*ends(server), limit])
+    yield Quote(
+        "Ditto is ahead of ZO-HFL by # to # points, in", ends(-points for points in less("tuned", "ditto", places))
+    )
+    ditto, fedavg = ([of("tuned", method, at) for at in (third, others)] for method in ("ditto", "fedavg"))
+    gains = [[a - b for a, b in zip(*pair, strict=True)] for pair in zip(ditto, fedavg, strict=True)]
+    yield Quote("it is ahead by # and # points in the third cell;", gains[0])
+    yield Quote("elsewhere the two are within #.", [math.ceil(10 * max(map(abs, gains[1]))) / 10])
+    pfedme = [
+        [a - b for a, b in zip(*(of("tuned", m, at) for m in ("pfedme", "fedavg")), strict=True)]
+        for at in (third, others)
+    ]
+    yield Quote("fine-tuning by # and # points in the third cell, behind", pfedme[0])
+    yield Quote("behind by # to # in the others. Its best", ends(-points for points in pfedme[1]))
+    of_x = flat(of("tuned", method, third, "global_mean_percent") for method in ("zo_hfl", "fedavg"))
+    yield Quote("on all test samples ZO-HFL's has # and # %, FedAvg's # and #", of_x)
+
+    def tried(place: dict[str, str], method: str = "fedavg", **where: str) -> dict[str, str]:
+        """The row of the steps that were chosen, or of these."""
+        where = {"steps": "tried", "method": method} | place | (where or {"best": "True"})
+        (row,) = [r for r in rows("a_personal") if r.items() >= where.items()]
+        return row
+
+    words = tried(mnist[2], "pfedme")["step"].split()
+    inner, lam = float(words[0].removeprefix("local-")), float(words[1].removeprefix("lam-"))
+    assert inner > 2 / lam
+    yield Quote("in the third on MNIST is # with lambda = #, beyond", [inner, lam])
+    local = [float(tried(place)["step"].split()[0].removeprefix("local-")) for place in places]
+    yield Quote("is #, #, # in the three cells on MNIST and #, #, # on Fashion-MNIST", local)
+    other = tried(mnist[0], step=tried(mnist[2])["step"])
+    values = [float(row["chosen_by_percent"]) for row in (other, tried(mnist[0]))]
+    yield Quote("it has # % in the first on MNIST's validation samples, with its own #", values)
 
 
 # --- [B]
@@ -742,9 +777,17 @@ def scaling() -> Iterator[Quote]:
 PAYS = {
     "HERON": "heron",
     "HERON, exact head": "heron-head",
+    "the same, eight directions": "heron-head-8",
+    "the same, derivatives (`jvp`)": "heron-head-jvp",
     "the same, per sample": "heron-sample",
+    "per sample, eight directions": "heron-sample-8",
     "HO-SFL": "ho_sfl",
+    "HO-SFL, `jvp`": "ho_sfl-jvp",
+    "HO-SFL, per sample": "ho_sfl-sample",
     "last stage exact, the others frozen": "heron-n2",
+    "the same, the others estimated": "heron-n2-zo",
+    "HO-SFL, last stage exact, the others frozen": "ho_sfl-n2",
+    "HO-SFL, the others estimated": "ho_sfl-n2-zo",
     "last two stages exact": "heron-n4",
     "CSE-FSL, all stages": "cse_fsl",
     "SFLV2": "sflv2",
@@ -762,6 +805,9 @@ def pays() -> Iterator[Quote]:
     for name, method in PAYS.items():
         values, cells = list[float](), ""
         for k in (0, 1):
+            if not any(r["setting"] == PLACES[k] and r["method"] == method for r in rows("c_pays")):
+                cells += " | | |"
+                continue
             peak = [of(method, "client_peak_bytes", place=k)[0] / 2**20]
             values += [*of(method, *both, place=k), *(of(method, *share, place=k) if method != "sflv2" else []), *peak]
             cells += f" # ± # | {'100' if method == 'sflv2' else '# ± #'} | # |"
@@ -775,8 +821,13 @@ def pays() -> Iterator[Quote]:
     yield Quote("a little more (# ± #), at a first-order client's memory (# of # MiB)", given)
     sent = [of("ho_sfl", "bytes", place=k)[0] / of("heron", "bytes", place=k)[0] for k in (0, 1)]
     yield from (Quote("sends # times HERON's bytes", [ratio]) for ratio in sent)
-    yield Quote("tells why: # with the exact head", of("heron-head", "cosine"))
-    yield Quote("a root mean square, says # (d", of("heron-head", "cosine_rule"))
+    yield from what_estimates_are_worth(of)
+    tried = [
+        number("c_pays_steps", "validation_percent", setting=PLACES[1], method="heron", step=f"local-{s} server-1e-1")
+        for s in ("3e-6", "1e-5")
+    ]
+    still = number("c_pays_steps", "validation_percent", setting=PLACES[1], method="heron-frozen", best="True")
+    yield Quote("(HERON on the validation part: # % with a step of 3e-6, # with 1e-5; frozen #)", [*tried, still])
     stages = [[of(m, share[0], place=k)[0] for k in (0, 1)] for m in ("heron-n2", "heron-n4")]
     ratios = [last[k] / other[k] for other in (forward, first) for k in (0, 1)]
     yield Quote(
@@ -785,7 +836,10 @@ def pays() -> Iterator[Quote]:
     work = [of(m, "client_macs", place=k)[0] / 1e9 for k in (0, 1) for m in ("heron-n2", "heron")]
     yield Quote("HERON (# of # G, # of #)", work)
     yield Quote("Two stages close # and # %", stages[1])
-    yield Quote("have # ± # % for # ± #: not", [*of("heron-n2-zo", *share), *of("heron-n2", *share)])
+    beside = [*ahead_of("heron-n2-zo"), *ahead_of("heron-n2-zo", place=1)]
+    yield Quote("stage, are # ± # points above none on CIFAR-10 and # ± # on Fashion-MNIST: not told apart", beside)
+    yield Quote("last stage exact is # ± # points above HERON's", ahead_of("ho_sfl-n2"))
+    yield Quote("the layers before give # ± #.", ahead_of("ho_sfl-n2-zo"))
     again = [float(v) for k in (0, 1) for v in printed("c_pays", PLACES[k], "CSE-FSL", cells=4)[:2]]
     yield Quote("little (# to # MiB, # to #)", again)
     cells = {(r["setting"], r["method"]): r["gain_by_seed"] for r in rows("c_pays")}
@@ -799,6 +853,40 @@ def pays() -> Iterator[Quote]:
         "it is # behind, and CSE-FSL #:".replace(" behind", " *behind*"), [-float(apart[f"{m}_more"]) for m in BOTH]
     )
     yield from way_up()
+
+
+def ahead_of(method: str, place: int = 0) -> list[float]:
+    """What a method is ahead of the one beside it: mean and deviation."""
+    return [number("c_pays_pairs", key, setting=PLACES[place], method=method) for key in ("ahead_mean", "ahead_sd")]
+
+
+def what_estimates_are_worth(of: Callable[..., list[float]]) -> Iterator[Quote]:
+    one, eight = "heron-head", "heron-head-8"
+    angle = ("cosine", "cosine_sd")
+    yield Quote("cosine with the gradient is # ± #, where the rule", of(one, *angle))
+    yield Quote("a root mean square, says # (d", of(one, "cosine_rule"))
+    given = [*of("heron-head-jvp", *angle), *ahead_of("heron-head-jvp")]
+    yield Quote("oracle without mu, have # ± # and are # ± # points ahead of differences", given)
+    peaks = [of(m, "client_peak_bytes")[0] / 2**20 for m in ("heron-head-jvp", "cse_fsl")]
+    yield Quote("and at # MiB, where CSE-FSL takes #.", peaks)
+    server = [*of("ho_sfl-jvp", *angle), *of("ho_sfl", *angle), *ahead_of("ho_sfl-jvp")]
+    yield Quote("So it is with HO-SFL (# ± # for # ± #, # ± # points)", server)
+    there = [*of("heron-head-jvp", *angle, place=1), *of(one, *angle, place=1), *ahead_of("heron-head-jvp", place=1)]
+    yield Quote("and on Fashion-MNIST (# ± # for # ± #, # ± # points)", there)
+    words = "Eight directions have # ± # (rule: #) and are # ± # points ahead of one;"
+    yield Quote(words, [*of(eight, *angle, "cosine_rule"), *ahead_of(eight)])
+    spent = [*of(eight, "passes"), *of(one, "passes"), *(of(m, "client_macs")[0] / 1e9 for m in (eight, "cse_fsl"))]
+    yield Quote("takes # forward passes for #, in all # G multiply-accumulates for CSE-FSL's #.", spent)
+    won = [of(m, "gain_mean")[0] / (of(m, "passes")[0] - 1) for m in (eight, one, "heron-n2")]
+    yield Quote("one wins # points with eight directions, # with one, and # in the exact last stage", won)
+    each, many = "heron-sample", "heron-sample-8"
+    words = "Per sample, eight directions have # ± # for one's # ± #, and are # ± # points ahead (seed by seed #, #, #)"
+    seeds = next(r for r in rows("c_pays_pairs") if r["method"] == many)["ahead_by_seed"].split()
+    yield Quote(words, [*of(many, *angle), *of(each, *angle), *ahead_of(many), *map(float, seeds)])
+    share = of(many, "share_mean_percent", "share_sd_percent")
+    yield Quote("won here, # ± # % of the gap, for # passes a step", [*share, *of(many, "passes")])
+    given = [*of(eight, *angle, place=1), *of(one, *angle, place=1), *ahead_of(eight, place=1)]
+    yield Quote("On Fashion-MNIST eight directions have # ± # for # ± # and win # ± # points", given)
 
 
 MEMORY, BOTH = ("heron-head", "heron-sample", "heron-n2", "cse_fsl"), ("sflv2", "cse_fsl")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,15 @@ import pytest
 from tests.analysis.made import Grids, Made, check_difference, check_figure, group_of, table_of
 from zofl_mpi.errors import UserError
 
-CELLS, NAMES = ("a1000-b0.9", "a0.1-b0.5"), ("printed", "tuned", "steps")
+NAMES = ("printed", "tuned", "steps")
+CHOSEN = {
+    ("a1000-b0.9", "fedavg"): "own-0.3",
+    ("a1000-b0.9", "zo_hfl"): "local-0.3",
+    ("a0.1-b0.5", "fedavg"): "own-0.03",
+    ("a0.1-b0.5", "zo_hfl"): "local-0.1",
+}
+"""The longest that were tried there."""
+VALIDATION = "validation_personal_accuracy"
 
 
 def written(made: Made, out: Path, script: Any) -> list[dict[str, str]]:
@@ -53,36 +62,86 @@ def test_the_numbers_are_those_of_the_results(made: Grids, tmp_path: Path, scrip
 
 
 def test_steps_are_chosen_on_validation_samples(made: Grids, tmp_path: Path, script: Any, capsys: Any) -> None:
-    """Mutations: by the test samples; by the global accuracy; the least."""
+    """In each cell. Mutations: by the test samples; by the global accuracy; the least; one cell's in the other."""
     rows = written(made("a_personal"), tmp_path / "p", script)
     groups = made("a_personal").groups(*script("a_personal").AXES, names=("steps",))
-    for method in ("fedavg", "zo_hfl"):
+    told = capsys.readouterr().out
+    for (cell, method), chosen in CHOSEN.items():
         means = {}
-        for row in [r for r in rows if (r["steps"], r["method"]) == ("tried", method)]:
-            word = {"local": "local-none", "own": "own-none"} | {row["step"].split("-")[0]: row["step"]}
-            (means[row["step"]],) = values(groups, "validation_personal_accuracy", method=method, **word)
+        here = [r for r in rows if (r["cell"], r["method"]) == (cell, method)]
+        for row in [r for r in here if r["steps"] == "tried"]:
+            (means[row["step"]],) = values(groups, VALIDATION, cell=cell, setting=f"{method}+{row['step']}")
             assert float(row["chosen_by_percent"]) == pytest.approx(means[row["step"]])
             assert row["at_edge"] == (row["step"].split("-")[0] if row["best"] == "True" else "")
-        best = max(means, key=lambda step: means[step])
-        assert [r["step"] for r in rows if r["method"] == method and r["best"] == "True"] == [best]
-        assert {r["step"] for r in rows if (r["steps"], r["method"]) == ("tuned", method)} == {best}
-    told = capsys.readouterr().out
-    assert f"{best} *!" in told and "a better step may lie beyond" in told
+        ordered = sorted(means, key=lambda step: means[step])
+        assert ordered[-1] == chosen
+        assert [r["step"] for r in here if r["best"] == "True"] == [chosen]
+        assert [(r["step"], r["seeds"]) for r in here if r["steps"] == "tuned"] == [(chosen, "2")]
+        numbers = rf"{means[chosen]:.2f} +{means[ordered[-2]]:.2f} +{len(means)}\n"
+        assert re.search(rf"{cell} .*{chosen} ! +{numbers}", told)
+    assert "a better step may lie beyond" in told
 
 
 def test_tuned_steps_that_were_not_chosen_are_refused(made: Grids, script: Any) -> None:
     """Mutation: no check of the kind of steps that the method has."""
     module = script("a_personal")
     groups = made("a_personal").groups(*module.AXES, names=NAMES)
-    (tuned,) = [
-        g for g in groups if module.kind(g) == "tuned" and module.where(g)[2] == CELLS[0] and "zo" in g.where["method"]
-    ]
-    other = replace(tuned, config=tuned.config | {"gamma_local": 0.2})
+    groups = list(map(module.placed, groups))
+    (tuned,) = [g for g in groups if module.kind(g) == "tuned" and module.whose(g)[1:] == ("a1000-b0.9", "zo_hfl")]
     module.rows_of(groups)
-    with pytest.raises(
-        UserError, match=r"zo_hfl: the best of the steps that were tried are local-0\.3, .* gamma_local"
-    ):
-        module.rows_of([other if g is tuned else g for g in groups])
+    for step in (0.2, 0.1):  # 0.1 is the other cell's
+        other = replace(tuned, config=tuned.config | {"gamma_local": step})
+        with pytest.raises(
+            UserError, match=r"zo_hfl: the best of the steps that were tried are local-0\.3, .* gamma_local"
+        ):
+            module.rows_of([other if g is tuned else g for g in groups])
+
+
+def test_an_axis_tells_the_coordinates_that_the_grid_has_no_axis_for(script: Any) -> None:
+    """Mutations: another order of words; the method of the flags, which is server_sgd for x_0; a step of both kinds."""
+    placed = script("a_personal").placed
+    place = {"data": "fashion-mnist", "cell": "a1-b0.5", "method": "zo_hfl"}
+    assert placed(group_of([0.5], where={"setting": "fashion-mnist+a1-b0.5+zo_hfl"})).where == place
+    where = {"setting": "zo_hfl+local-0.1+server-3", "data": "fashion-mnist", "cell": "a1-b0.5"}
+    assert placed(group_of([0.5], where=where)).where == place | {"local": "local-0.1", "server": "server-3"}
+    twice = place | {"setting": "local-0.1", "local": "local-1"}
+    for where in ({"setting": "mnist+fedavg"}, {"cell": "a1-b0.5"}, {"setting": "a+b+c+d"}, twice):
+        with pytest.raises(UserError, match=r"give the grid the axes data, cell, method, or setting"):
+            placed(group_of([0.5], where=where))
+
+
+def tried(own: dict[str, float]) -> list[Any]:
+    """Groups of one seed with these validation accuracies by their fine-tuning's steps."""
+    where, columns = {"data": "digits", "cell": "a1-b0.5", "method": "fedavg"}, ("personal_accuracy", VALIDATION)
+    groups = []
+    for step, value in own.items():
+        group = group_of([value], where=where | {"own": step}, seed=1)
+        (run,) = group.runs
+        rounds = run.rounds | dict.fromkeys(columns, run.rounds["test_accuracy"])
+        groups.append(replace(group, runs=(replace(run, rounds=rounds),)))
+    return groups
+
+
+@pytest.mark.parametrize(
+    ("own", "at_edge"),
+    [
+        ({"own-0": 0.9, "own-0.1": 0.8}, []),
+        ({"own-0.01": 0.9, "own-0.1": 0.8}, ["own"]),
+        ({"own-0": 0.7, "own-0.1": 0.8}, ["own"]),
+        ({"own-0": 0.7, "own-0.1": 0.8, "own-1": 0.6}, []),
+    ],
+)
+def test_no_step_at_all_is_no_edge(own: dict[str, float], at_edge: list[str], script: Any) -> None:
+    """Mutations: 0 marked; no edge marked where 0 was tried."""
+    module = script("a_personal")
+    (choice,) = module.choices(tried(own)).values()
+    assert choice.at_edge == at_edge
+    rows = module.rows_of(tried(own))
+    assert ("Nothing lies below" in module.tables(rows)) == (choice.best.where["own"] == "own-0")
+    assert "Nothing else was tried" not in module.tables(rows)
+    assert "Nothing else was tried for FedAvg, fine-tuned on digits, a1-b0.5." in module.tables(
+        module.rows_of(tried(dict([*own.items()][:1])))
+    )
 
 
 def test_a_difference_is_taken_on_the_seeds_that_both_have(script: Any) -> None:
@@ -106,5 +165,5 @@ def test_a_difference_is_taken_on_the_seeds_that_both_have(script: Any) -> None:
 
 def test_steps_are_ordered_by_their_size(script: Any) -> None:
     """Whatever order the groups have. Mutation: as words."""
-    words = ["own-0.03", "own-0.003", "own-none", "own-10", "own-2"]
-    assert sorted(words, key=script("a_personal").size) == ["own-none", "own-0.003", "own-0.03", "own-2", "own-10"]
+    words = ["own-0.03", "own-0.003", "own-0", "own-10", "own-2"]
+    assert sorted(words, key=script("a_personal").size) == ["own-0", "own-0.003", "own-0.03", "own-2", "own-10"]

@@ -15,7 +15,7 @@ import pytest
 from tests.analysis.made import Grids, Made, check_figure, same, table_of
 from zofl_mpi.run import grid
 
-METHODS = ("heron-frozen", "heron", "heron-head", "heron-n2", "cse_fsl", "sflv2")
+METHODS = ("heron-frozen", "heron", "heron-head", "heron-head-jvp", "heron-n2", "cse_fsl", "sflv2")
 SERVER, LOCAL = ("server-1e-2", "server-3e-2"), ("local-1e-3", "local-1e-2")
 N_CLIENT, SMASHED = 4 * 9 + 8 + 4 * 4 * 9 + 8, 4 * 4 * 4
 
@@ -88,12 +88,44 @@ def test_costs_are_those_of_the_results(made: Grids, rows: Any) -> None:
         assert same(row["client_peak_bytes"], costs["peak bytes of a client's step, beyond its model"])
     peaks = {row["method"]: float(row["client_peak_bytes"]) for row in rows}
     assert peaks["heron-head"] < peaks["cse_fsl"] and peaks["heron-n2"] < peaks["cse_fsl"]
-    head = SMASHED * 10 + 10
-    rules = {row["method"]: row["cosine_rule"] for row in rows}
-    assert same(rules["heron"], (1 / (1 + N_CLIENT + head + 1)) ** 0.5)
-    assert same(rules["heron-head"], (2 / (2 + N_CLIENT + 1)) ** 0.5)
-    assert {rules[m] for m in METHODS if m not in ("heron", "heron-head")} == {""}
-    assert [m for m in METHODS if next(r["cosine"] for r in rows if r["method"] == m)] == ["heron", "heron-head"]
+
+
+def test_what_estimates_are_worth(made: Grids, rows: Any) -> None:
+    """Mutations: head's products left out of passes; one pass for a derivative; evaluations of one seed alone."""
+    head, estimated = SMASHED * 10 + 10, {"heron": 1, "heron-head": 2, "heron-head-jvp": 2}
+    for row in rows:
+        runs = made("c_pays").loaded(setting="linear", method=row["method"], **best(made("c_pays"), row["method"]))
+        costs = json.loads(runs[0].attrs["costs"])
+        each = 16 * costs["multiply-accumulates of a sample at the client"]
+        assert same(row["passes"], costs["multiply-accumulates of a client's step"] / each)
+        if row["method"] not in estimated:
+            assert row["cosine"] == row["cosine_sd"] == row["cosine_rule"] == ""
+            continue
+        d, p = N_CLIENT + head * (row["method"] == "heron"), estimated[row["method"]]
+        assert same(row["cosine_rule"], (p / (p + d + 1)) ** 0.5) and int(row["directions"]) == p
+        means = [float(np.nanmean(run.rounds["estimate_cosine"])) for run in runs]
+        assert same(row["cosine"], statistics.mean(means)) and same(row["cosine_sd"], statistics.stdev(means))
+    assert {row["method"]: row["directions"] for row in rows if row["method"] not in estimated} == {
+        "heron-frozen": "0",
+        "heron-n2": "0",
+        "cse_fsl": "0",
+        "sflv2": "0",
+    }
+    spent = {row["method"]: float(row["passes"]) for row in rows}
+    assert spent["heron-head-jvp"] == pytest.approx(5 / 3 * spent["heron-head"], rel=0.05)  # 1 + 2 * 2 beside 1 + 2
+
+
+def test_methods_that_differ_in_one_thing_are_compared_seed_by_seed(made: Grids, rows: Any, tmp_path: Path) -> None:
+    """Mutations: the difference of the means alone; the sign; the frozen client in the place of the other."""
+    (row,) = table_of(tmp_path / "p_pairs.csv")
+    assert (row["method"], row["beside"]) == ("heron-head-jvp", "heron-head")
+    one, other = (
+        last(made("c_pays"), "test_accuracy", method=m, **best(made("c_pays"), m))
+        for m in (row["method"], row["beside"])
+    )
+    ahead = [a - b for a, b in zip(one, other, strict=True)]
+    assert [float(value) for value in row["ahead_by_seed"].split()] == pytest.approx(ahead, abs=1e-4)
+    assert same(row["ahead_mean"], statistics.mean(ahead)) and same(row["ahead_sd"], statistics.stdev(ahead))
 
 
 def test_the_way_up_by_formula(rows: Any, tmp_path: Path) -> None:
@@ -115,9 +147,10 @@ def test_the_way_up_by_formula(rows: Any, tmp_path: Path) -> None:
 
 
 def test_the_lines_and_the_curve_of_the_figures(made: Grids, rows: Any, tmp_path: Path, script: Any) -> None:
-    """Mutations: a peak in place of the work; the step of another method."""
+    """Mutations: a peak in place of the work; the step of another method; all passes counted alike."""
     check_figure(tmp_path / "p", 7)
     check_figure(tmp_path / "p_memory", 7)
+    check_figure(tmp_path / "p_estimates", 7)
     module, pays = script("shared.pays_figures"), script("shared.pays")
     groups = made("c_pays").groups("setting", "method", "local", "server")
     chosen = [g for g, _ in pays.chosen(groups, {"local": ["local-none", *LOCAL], "server": list(SERVER)})]
@@ -128,10 +161,21 @@ def test_the_lines_and_the_curve_of_the_figures(made: Grids, rows: Any, tmp_path
     macs = float(next(r["client_macs"] for r in rows if r["method"] == "sflv2"))
     assert lines["SFLV2"].get_xdata()[-1] == pytest.approx(macs / 1e9)
     figure_of_memory = module.memory(places)
-    curve = next(c for c in figure_of_memory.axes[0].containers if c.get_label().startswith("HERON's last"))
+    curve = next(c for c in figure_of_memory.axes[0].containers if c.get_label().startswith("last 0"))
     peaks = [float(r["client_peak_bytes"]) / 2**20 for m in module.CURVE for r in rows if r["method"] == m]
     assert curve.lines[0].get_xdata().tolist() == pytest.approx(peaks) and len(peaks) == 3
-    for each in (figure, figure_of_memory):
+    figure_of_estimates = module.estimates(places)
+    angles, gains = (
+        {c.get_label(): c.lines[0].get_xydata().tolist() for c in panel.containers}
+        for panel in figure_of_estimates.axes
+    )
+    assert set(angles) == set(gains) == {"HERON", "HERON, exact head", "HERON, exact head, jvp"}
+    for row in rows:
+        if row["cosine"]:
+            at = angles[pays.spelled(row["method"])], gains[pays.spelled(row["method"])]
+            assert at[0] == [pytest.approx([float(row["passes"]), float(row["cosine"])])]
+            assert at[1] == [pytest.approx([float(row["passes"]), float(row["gain_mean"])])]
+    for each in (figure, figure_of_memory, figure_of_estimates):
         plt.close(each)
 
 

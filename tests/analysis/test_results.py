@@ -136,17 +136,20 @@ def test_the_kept_comparisons_are_those_that_the_script_prints(name: str, words:
 
 
 def test_the_tuned_personal_models_have_the_steps_that_were_chosen(script: Any) -> None:
-    """In the grids, as flags. Mutations: another method's steps; MNIST's on Fashion-MNIST."""
-    flags = script("a_personal").FLAGS
-    best = {(row["data"], row["method"]): row["step"] for row in rows("a_personal") if row["best"] == "True"}
-    assert len(best) == 16
+    """In the grid, as flags. Mutations: another method's steps; MNIST's on Fashion-MNIST; another cell's."""
+    module = script("a_personal")
+    best = {
+        tuple(row[axis] for axis in module.PLACE): row["step"] for row in rows("a_personal") if row["best"] == "True"
+    }
+    assert len(best) == 2 * 3 * 8
     tried = {}
     for run in grid.read(ROOT / "jobs/a_personal_steps.toml").runs:
-        words = [run.coordinates[axis] for axis in script("a_personal").STEPS]
-        step = " ".join(word for word in words if not word.endswith("none"))
-        tried[run.coordinates["data"], run.coordinates["method"], step] = run.flags
-    for name in ("mnist", "fashion"):
-        for run in grid.read(ROOT / f"jobs/a_personal_{name}.toml").runs:
-            key = run.coordinates["data"], run.coordinates["method"]
-            chosen = tried[(*key, best[key])]
-            assert {flag: run.flags.get(flag) for flag in flags} == {flag: chosen.get(flag) for flag in flags}
+        method, *steps = run.coordinates["setting"].split("+")
+        tried[run.coordinates["data"], run.coordinates["cell"], method, " ".join(steps)] = run.flags
+    tuned = grid.read(ROOT / "jobs/a_personal_tuned.toml").runs
+    assert len(tuned) == 3 * len(best)
+    flags = (*module.FLAGS, "data", "alpha", "beta", "method", "tau", "rounds", "validation")
+    for run in tuned:
+        place = tuple(run.coordinates["setting"].split("+"))
+        chosen = tried[*place, best[place]]
+        assert {flag: run.flags.get(flag) for flag in flags} == {flag: chosen.get(flag) for flag in flags}
