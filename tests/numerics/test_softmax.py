@@ -8,6 +8,7 @@ import warnings
 import zlib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -475,3 +476,29 @@ def test_the_process_that_compiles_and_those_that_load_have_the_same_bits(tmp_pa
         told.append(subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout)
     assert any(tmp_path.rglob("*.nbc"))
     assert told[0] == told[1] and len(told[0]) > 4 * 7840 * 8
+
+
+def halves(values: Any) -> float:
+    """Half of the sum of numbers of whatever type."""
+    total = 0.0
+    for value in values:
+        total += value / 2
+    return total
+
+
+def test_code_for_other_types_under_ones_number_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What two processes may leave that compiled at once. Mutation: whatever lies in the file is run."""
+    numba = pytest.importorskip("numba")
+    from zofl_mpi.problems.kernels.softmax_numba import compiled
+
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    wide, narrow = np.arange(100.0), np.arange(100, dtype=np.float32)
+    first = compiled(halves)
+    assert first(narrow) == first(wide) == 2475
+    one, two = sorted(tmp_path.rglob("*.nbc"))
+    for old, new in ((one, tmp_path / "kept"), (two, one), (tmp_path / "kept", two)):
+        old.rename(new)
+    again = compiled(halves)
+    assert again(wide) == 2475 and not again.stats.cache_hits
+    last = compiled(halves)
+    assert last(wide) == 2475 and last.stats.cache_hits

@@ -27,11 +27,23 @@ OPTIONS: dict[str, Any] = {
 
 
 def compiled(function: Callable[..., Any]) -> Any:
-    """Compiles at the first call, some seconds; numba keeps it on disk, per processor type, where it can write."""
+    """Compiles at the first call, some seconds; numba keeps it on disk, per processor type, where it can write.
+
+    Two processes that compile for other types at once may both write the file of the same number: from then on the
+    one's code is found for the other's types, and each call fails. Such code is not taken, but made anew.
+    """
     try:
-        return numba.njit(cache=True, **OPTIONS)(function)
+        made = numba.njit(cache=True, **OPTIONS)(function)
     except RuntimeError:  # neither the package's folder nor the user's cache can be written
         return numba.njit(**OPTIONS)(function)
+    load = made._cache.load_overload
+
+    def own(types: tuple[Any, ...], context: Any) -> Any:
+        found = load(types, context)
+        return found if found is not None and found.signature.args == types else None
+
+    made._cache.load_overload = own
+    return made
 
 
 def inlined(function: Callable[..., Any]) -> Any:
