@@ -120,6 +120,13 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         ranks.Abort(1)
 
 
+@pytest.fixture(autouse=True)
+def same_initial_parameters() -> None:
+    """What torch draws without a generator, as for a new module, is the same whichever tests ran before."""
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.manual_seed(0)
+
+
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request: pytest.FixtureRequest) -> str:
     """Where a test computes: "cpu", and once more on "cuda" where there is a GPU (`pytest -m gpu` for these alone)."""
