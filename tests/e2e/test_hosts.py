@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,7 +76,9 @@ def test_a_host_that_is_cut_off_ends_the_run_with_a_sentence_and_the_run_resumes
         finally:
             three.mend(3)
             run.kill()
-    assert "takes longer than --round-timeout 8 s; late: rank 4 on h3, rank 5 on h3" in told.read_text()
+    # Rank 0 may be within a blocking collective as the link is cut; it then hears of none, and the others are named.
+    late = r"late: (rank [123] on h[12], )*rank 4 on h3, rank 5 on h3( \([2-4] of 5|, or some of them)"
+    assert re.search(f"takes longer than --round-timeout 8 s; {late}", told.read_text()), told.read_text()
     monkeypatch.syspath_prepend(Path(__file__).parent)
     assert here(FAMILY, "--resume", out, "--quiet") == 0
     assert here(FAMILY, *words, "--quiet", "--out", alone) == 0

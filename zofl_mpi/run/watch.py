@@ -127,6 +127,8 @@ class Watch:
         else:
             shown = ", ".join(late[:16]) + (f" and {len(late) - 16} more" if len(late) > 16 else "")
             who = f"late: {shown or 'none any more'} ({len(late)} of {len(self.others)} client ranks; the others wait)"
+            if len(late) == len(self.others) > 1:  # this rank may be held inside MPI, where it hears of none
+                who = f"late: {shown}, or some of them (none of {len(self.others)} client ranks has said that it waits)"
         what = f"round {self.before + self.round} takes longer than --round-timeout {self._limit:g} s"
         return f"{what}; {who}; {self.remedy()}"
 
