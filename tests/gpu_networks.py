@@ -17,8 +17,7 @@ import torch
 from torch import nn
 
 from tests import gpu_small
-from tests.gpu_small import ROUNDS, STREAMS, USUAL, ZEROTH, Array, compared, local, nothing_waits, program
-from tests.threads import run_ranks, serve_or_ask
+from tests.gpu_small import ROUNDS, STREAMS, USUAL, ZEROTH, Array, compared, local, nothing_waits, same_on_ranks
 from zofl_mpi.data import Dataset
 from zofl_mpi.methods.ditto import Ditto
 from zofl_mpi.methods.fedavg import FedAvg, FedProx
@@ -147,11 +146,7 @@ def any_number_of_ranks(device: str) -> None:
     """Modules in one process, on 1, 2 and 3 ranks: models and reports have the same bits."""
     for module, name in (("mlp", "zo_hfl, each its own"), ("mlp", "fedrzo_nn"), ("cnn", "zo_hfl"), ("cnn", "pfedme")):
         of = method(name, module, "torch", device)
-        alone, served = local(of), program(of)
-        for ranks in (2, 3, 4):
-            found = run_ranks(ranks, lambda world: serve_or_ask(world, of, of.setting.data, served))[0]  # noqa: B023
-            np.testing.assert_array_equal(found[0], alone[0], name)
-            assert repr(found[1]) == repr(alone[1]), name  # nan among its numbers
+        same_on_ranks(of, (2, 3, 4), name)
 
 
 def in_company(device: str) -> None:

@@ -239,15 +239,20 @@ def scaled_inputs(device: str) -> None:
             compared(local(method(name, "torch", device, SCALED[data])), by_numpy(name, data), name)
 
 
+def same_on_ranks(of: Any, counts: Sequence[int], name: str) -> None:
+    """A method's run has the bits of one process on so many ranks each, as threads."""
+    alone, served = local(of), program(of)
+    for ranks in counts:
+        found = run_ranks(ranks, lambda world: serve_or_ask(world, of, of.setting.data, served))[0]
+        np.testing.assert_array_equal(found[0], alone[0], name)
+        assert repr(found[1]) == repr(alone[1]), name  # nan among its numbers
+
+
 def any_number_of_ranks(device: str) -> None:
     """One process, 2 and 4 ranks: models and reports have the same bits."""
     for name in ("zo_hfl", "zo_hfl, each its own", "scaffold", "pfedme", "fedrzo_nn", "fedrzo_bl, fair"):
         of = method(name, "torch", device)
-        alone, served = local(of), program(of)
-        for ranks in (2, 4):
-            found = run_ranks(ranks, lambda world: serve_or_ask(world, of, of.setting.data, served))[0]  # noqa: B023
-            np.testing.assert_array_equal(found[0], alone[0], name)
-            assert repr(found[1]) == repr(alone[1]), name  # nan among its numbers
+        same_on_ranks(of, (2, 4), name)
 
 
 def softmax_in_company(device: str) -> None:

@@ -83,13 +83,13 @@ def test_a_block_follows_from_one_clients_shape(each: int, clients: int) -> None
     assert blocks.block_of(each) == clients
 
 
-def test_steps_are_replayed_in_chunks_and_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def replays(monkeypatch: pytest.MonkeyPatch) -> tuple[list[Callable[[], None]], list[int]]:
     """A stand-in for CUDA graphs: a replay works on the tensors that it was recorded with, which hold anything then.
 
-    Mutations: buffers that are filled before a recording writes into them; new tensors in place of the recorded ones;
-    the rest of H left out.
+    Returns:
+        What has been recorded, and of each replay which of these it was; both grow.
     """
-    recorded, played = [], []
+    recorded, played = list[Callable[[], None]](), list[int]()
 
     def replayable(device: str, work: Callable[[], None]) -> Callable[[], None]:
         for _ in range(3):
@@ -104,6 +104,14 @@ def test_steps_are_replayed_in_chunks_and_one_by_one(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr("zofl_mpi.run.device.replayable", replayable)
     monkeypatch.setattr(blocks, "_LOOPS", type(blocks._LOOPS)())
+    return recorded, played
+
+
+def test_steps_are_replayed_in_chunks_and_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutations: buffers filled before a recording that writes into them; new tensors in place of the recorded ones;
+    the rest of H left out.
+    """
+    recorded, played = replays(monkeypatch)
     compared(local(method("fedprox", "torch")), by_numpy("fedprox", "as stored"), "fedprox")
     assert played == [0, 1, 1] * ROUNDS  # 18 steps: 16, and two by themselves
     assert len(recorded) == 2

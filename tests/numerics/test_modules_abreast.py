@@ -14,6 +14,7 @@ from torch import nn
 from tests import gpu_networks
 from tests.gpu_networks import SAMPLES, SHAPE, C, in_turn, method, p, walks
 from tests.gpu_small import ROUNDS, compared, local
+from tests.numerics.test_abreast import replays
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems import network
 from zofl_mpi.problems.kernels import blocks, module_torch
@@ -74,25 +75,8 @@ def test_a_block_follows_from_a_rows_step(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_steps_are_replayed_in_chunks_and_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stand-in for CUDA graphs: a replay works on the tensors that it was recorded with, which hold anything then.
-
-    Mutations: buffers that are filled before a recording writes into them; new tensors in place of the recorded ones.
-    """
-    recorded, played = [], []
-
-    def replayable(device: str, work: Callable[[], None]) -> Callable[[], None]:
-        for _ in range(3):
-            work()
-        recorded.append(work)
-
-        def replay() -> None:
-            played.append(recorded.index(work))
-            work()
-
-        return replay
-
-    monkeypatch.setattr("zofl_mpi.run.device.replayable", replayable)
-    monkeypatch.setattr(blocks, "_LOOPS", type(blocks._LOOPS)())
+    """Mutations: buffers filled before a recording that writes into them; new tensors in place of the recorded ones."""
+    recorded, played = replays(monkeypatch)
     compared(local(method("fedprox", "mlp", "torch")), in_turn("fedprox", "mlp", "as stored"), "fedprox")
     assert played == [0, 1, 1] * ROUNDS  # 18 steps: 16, and two by themselves
     assert len(recorded) == 2
