@@ -20,13 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 from shared import command, figures, files, wording
 
+from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.streams import Streams
 from zofl_mpi.methods.zo_hfl import ZOHFL
 from zofl_mpi.numerics.schedules import stepsize
-from zofl_mpi.problems.known.caps import Caps
+from zofl_mpi.problems.analytic.caps import Caps
 from zofl_mpi.run.flags import built
 from zofl_mpi.run.local import LocalClients
-from zofl_mpi.run.setting import Setting
-from zofl_mpi.run.streams import Streams
 
 Array = NDArray[np.float64]
 CAPS = Caps()

@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 from shared import command, figures, files, wording
 
+from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.numerics import zo
-from zofl_mpi.problems.known.quadratic import Corner
-from zofl_mpi.run.streams import Purpose, Streams
+from zofl_mpi.problems.analytic.quadratic import Corner
 
 Array = NDArray[np.float64]
 CORNER = Corner(1)

@@ -20,16 +20,16 @@ import numpy as np
 from numpy.typing import NDArray
 from shared import command, figures, files, wording
 
+from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.streams import Streams
 from zofl_mpi.methods.fedrzo_bl import FedRZOBL
 from zofl_mpi.methods.fedrzo_nn import FedRZONN
-from zofl_mpi.problems.known.bilevel import BilevelBowls
-from zofl_mpi.problems.known.nonsmooth import Bowls
+from zofl_mpi.problems.analytic.bilevel import BilevelBowls
+from zofl_mpi.problems.analytic.nonsmooth import Bowls
 from zofl_mpi.rounds.lower import Lower
 from zofl_mpi.rounds.zeroth_order import theorem1
 from zofl_mpi.run.flags import built
 from zofl_mpi.run.local import LocalClients
-from zofl_mpi.run.setting import Setting
-from zofl_mpi.run.streams import Streams
 
 Array = NDArray[np.float64]
 METHODS: dict[str, tuple[dict[str, Any] | None, float, float]] = {

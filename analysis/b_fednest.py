@@ -28,12 +28,12 @@ from shared.budgets import sent
 from shared.groups import Array, Group, entries, mean_sd, series, split
 from shared.reading import read
 
-from zofl_mpi.problems.known.bilevel import BilevelBowls
-from zofl_mpi.problems.known.cvar import CVaR
-from zofl_mpi.problems.known.saddle import Saddle
-from zofl_mpi.problems.known.shares import Shares
+from zofl_mpi.engine.streams import Streams
+from zofl_mpi.problems.analytic.bilevel import BilevelBowls
+from zofl_mpi.problems.analytic.cvar import CVaR
+from zofl_mpi.problems.analytic.saddle import Saddle
+from zofl_mpi.problems.analytic.shares import Shares
 from zofl_mpi.run import records
-from zofl_mpi.run.streams import Streams
 
 AXES = ("problem", "method", "step")
 KNOWN: Mapping[str, Any] = {"bilevel_bowls": BilevelBowls, "saddle": Saddle, "cvar": CVaR, "shares": Shares}

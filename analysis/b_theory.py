@@ -22,12 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 from shared import command, figures, files, wording
 
+from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.numerics import zo
-from zofl_mpi.problems.known.nonsmooth import Bowls, MaxAffine
-from zofl_mpi.problems.known.quadratic import Bowl, Quadratic
+from zofl_mpi.problems.analytic.nonsmooth import Bowls, MaxAffine
+from zofl_mpi.problems.analytic.quadratic import Bowl, Quadratic
 from zofl_mpi.rounds.zeroth_order import Local, theorem1
-from zofl_mpi.run.setting import Setting
-from zofl_mpi.run.streams import Purpose, Streams
 
 Array = NDArray[np.float64]
 Gradient = Callable[[Array], Array]

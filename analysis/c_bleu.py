@@ -19,9 +19,9 @@ from typing import Any, final
 
 from shared import command, files, wording
 
+from zofl_mpi.engine.streams import Streams
+from zofl_mpi.engine.world import SingleProcess
 from zofl_mpi.errors import UserError, demand
-from zofl_mpi.run.streams import Streams
-from zofl_mpi.run.world import SingleProcess
 from zofl_mpi.settings.export import model_of
 from zofl_mpi.settings.texts import Corpus, Prompt, Texts
 

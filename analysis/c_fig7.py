@@ -30,12 +30,12 @@ from shared import command, figures, files, wording
 from shared.groups import Array
 
 from zofl_mpi.data import Dataset
+from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.numerics.stationarity import Estimate
 from zofl_mpi.run import records
-from zofl_mpi.run.again import setting_of
-from zofl_mpi.run.setting import Setting
-from zofl_mpi.run.streams import Purpose, Streams
+from zofl_mpi.run.restore import setting_of
 
 FAMILY = "zofl_mpi.heron_sfl"
 NAMES = {"heron": "HERON", "cse_fsl": "CSE-FSL"}

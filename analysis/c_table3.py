@@ -20,10 +20,10 @@ from typing import Any, final
 from shared import command, files, wording
 from shared.heron import NAMES
 
+from zofl_mpi.engine.streams import Streams
 from zofl_mpi.problems.split_gpt2 import SplitGPT2
 from zofl_mpi.rounds.split.measured import macs, peak_bytes, step_macs
-from zofl_mpi.rounds.split.whole import whole
-from zofl_mpi.run.streams import Streams
+from zofl_mpi.rounds.split.unsplit import whole
 from zofl_mpi.settings.split_gpt2 import GPT2
 
 VOCABULARY = 50257

@@ -92,7 +92,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu"):
-        from zofl_mpi.run import device
+        from zofl_mpi.engine import device
 
         if not device.visible("auto"):
             pytest.skip("no CUDA device that torch sees here")

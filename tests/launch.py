@@ -22,8 +22,8 @@ from typing import Any, TextIO
 
 from threadpoolctl import threadpool_limits
 
+from zofl_mpi.engine.device import THREADS
 from zofl_mpi.run import cli
-from zofl_mpi.run.device import THREADS
 
 Command = tuple[str, Sequence[object]]
 """A family's module and its arguments."""

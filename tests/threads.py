@@ -32,14 +32,14 @@ from unittest import mock
 
 import numpy as np
 
+from zofl_mpi.engine.setting import Loads
+from zofl_mpi.engine.watch import Watch
 from zofl_mpi.run import cli
 from zofl_mpi.run.mpi.client import ClientRank
-from zofl_mpi.run.mpi.homes import Homes
+from zofl_mpi.run.mpi.placement import Homes
 from zofl_mpi.run.mpi.server import MPIClients
 from zofl_mpi.run.mpi.world import MPIWorld
-from zofl_mpi.run.setting import Loads
 from zofl_mpi.run.signals import Stop
-from zofl_mpi.run.watch import Watch
 
 PATIENCE = 60.0
 """Seconds without any movement after which the ranks are stuck."""

@@ -14,11 +14,11 @@ What a method, a problem or a script of your own may import from here; everythin
 
 from typing import TYPE_CHECKING, Any
 
+from zofl_mpi.engine.clients import Client, Clients
+from zofl_mpi.engine.fields import column, given, part
+from zofl_mpi.engine.setting import Loads, Setting
+from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
-from zofl_mpi.run.clients import Client, Clients
-from zofl_mpi.run.fields import column, given, part
-from zofl_mpi.run.setting import Loads, Setting
-from zofl_mpi.run.streams import Purpose
 
 if TYPE_CHECKING:
     from zofl_mpi.data import Dataset, Federation

@@ -21,13 +21,14 @@ from typing import Any, final
 
 import numpy as np
 
+from zofl_mpi.engine import device
+from zofl_mpi.engine.clients import Client
+from zofl_mpi.engine.world import World
 from zofl_mpi.errors import UserError
-from zofl_mpi.run import binding, device
+from zofl_mpi.run import binding
 from zofl_mpi.run.binding import Place
-from zofl_mpi.run.clients import Client
 from zofl_mpi.run.exchange import KINDS, LARGE, exchange, place
 from zofl_mpi.run.launch import connect, speaks_first
-from zofl_mpi.run.world import World
 
 SIZES = (1, 7_840, 1_000_000)
 """Entries of the vectors that are sent to and fro: a number, [A]'s model for MNIST, 4 MB."""

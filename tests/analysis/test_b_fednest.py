@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tests.analysis.made import Grids, check_figure, table_of
-from zofl_mpi.problems.known.saddle import Saddle
-from zofl_mpi.run.streams import Streams
+from zofl_mpi.engine.streams import Streams
+from zofl_mpi.problems.analytic.saddle import Saddle
 
 
 def test_the_numbers_are_those_of_the_results(made: Grids, tmp_path: Path, script: Any, capsys: Any) -> None:

@@ -13,16 +13,16 @@ import pytest
 
 from tests.analysis.made import Grids, group_of, table_of
 from tests.launch import here
+from zofl_mpi.engine.streams import Streams
 from zofl_mpi.run import records
-from zofl_mpi.run.streams import Streams
 
 EVALUATED = [1, 2, 4, 5]
 
 
 def test_all_methods_are_measured_on_the_same_nonsmooth_objective(made: Grids, script: Any) -> None:
     """The column is the true rectifier's objective at the last x; the one that FedAvg descends on is another."""
+    from zofl_mpi.engine.world import SingleProcess
     from zofl_mpi.problems.relu_net import ReLUNet
-    from zofl_mpi.run.world import SingleProcess
     from zofl_mpi.settings.samples import Samples
 
     where = {"method": "fedavg", "rectifier": "1", "step": "0.05"}

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from tests.analysis.made import check_figure
+from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.methods.fedrzo_nn import FedRZONN
 from zofl_mpi.numerics import zo
-from zofl_mpi.problems.known.nonsmooth import Bowls, MaxAffine
+from zofl_mpi.problems.analytic.nonsmooth import Bowls, MaxAffine
 from zofl_mpi.run.flags import built
 from zofl_mpi.run.local import LocalClients
-from zofl_mpi.run.setting import Setting
-from zofl_mpi.run.streams import Purpose, Streams
 
 
 @pytest.mark.parametrize("name", ["bowls", "kinks"])

@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
+from zofl_mpi.engine.clients import Client
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.zo_hfl import ZOHFL, Model, Values
-from zofl_mpi.run.clients import Client
 
 ROUND = 5
 CLIENT = 3

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.agreement import differences
 from tests.launch import here, launch
+from tests.tools.agreement import differences
 from zofl_mpi.run import records
 
 FAMILY = "zofl_mpi.zo_hfl"

@@ -14,7 +14,8 @@ import pytest
 from tests.conftest import Completed, run_process
 from tests.launch import launch
 from zofl_mpi.data.published import IDX_FILES
-from zofl_mpi.run import cli, device, records
+from zofl_mpi.engine import device
+from zofl_mpi.run import cli, records
 
 FAMILY = "zofl_mpi.zo_hfl"
 TINY = ["--rounds", "1", "--tau", "1", "--quiet"]

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from tests.agreement import differences
 from tests.conftest import LIMIT, Completed, environment, run_process
 from tests.threads import run_module
+from tests.tools.agreement import differences
 from zofl_mpi.run import records
 
 HERE = Path(__file__).parent

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.agreement import differences
 from tests.launch import Command, Runs, here, launch
+from tests.tools.agreement import differences
 from zofl_mpi import fedrzo
+from zofl_mpi.engine.streams import Streams
+from zofl_mpi.engine.world import SingleProcess
 from zofl_mpi.problems.relu_net import ReLUNet
 from zofl_mpi.run import flags, records
 from zofl_mpi.run.plan import groups_of
-from zofl_mpi.run.streams import Streams
-from zofl_mpi.run.world import SingleProcess
 from zofl_mpi.settings.samples import Samples
 
 FAMILY, ROUNDS = "zofl_mpi.fedrzo", 3

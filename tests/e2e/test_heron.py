@@ -13,9 +13,9 @@ import h5py
 import numpy as np
 import pytest
 
-from tests.agreement import differences
 from tests.conftest import Completed
 from tests.launch import Command, here, launch, threads
+from tests.tools.agreement import differences
 from zofl_mpi.run import records
 from zofl_mpi.run.records import checkpoint_path
 

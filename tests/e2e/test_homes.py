@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.agreement import differences
 from tests.launch import Command, here, launch, threads
 from tests.threads import run_module
+from tests.tools.agreement import differences
+from zofl_mpi.engine.setting import Loads
 from zofl_mpi.methods.scaffold import Scaffold
 from zofl_mpi.run import records
-from zofl_mpi.run.mpi.homes import Homes
+from zofl_mpi.run.mpi.placement import Homes
 from zofl_mpi.run.records import checkpoint_path
-from zofl_mpi.run.setting import Loads
 
 ROUNDS, M = 4, 7
 USUAL = ["--m", M, "--eval-every", 2, "--quiet"]

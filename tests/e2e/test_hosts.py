@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.agreement import differences
-from tests.cluster import wait_for
 from tests.conftest import ROOT, UNDER_MPI, run_process
-from tests.hosts import Hosts, hosts, pythons, why_not
 from tests.launch import here
+from tests.tools.agreement import differences
+from tests.tools.cluster import wait_for
+from tests.tools.hosts import Hosts, hosts, pythons, why_not
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import records
 

@@ -167,7 +167,7 @@ def test_a_job_on_a_gpu_alone_is_the_benchmark_and_ends_with_its_status(
     stub(place / ".venv/bin", "python", 'echo "$*" >>ran; exit 1')
     with cluster(script="gpu") as job:
         assert job.wait(LIMIT) == 1
-    assert (place / "ran").read_text() == "-m tests.bench_gpu --device cuda --json results/bench_gpu-7.json\n"
+    assert (place / "ran").read_text() == "-m tests.bench.gpu --device cuda --json results/bench_gpu-7.json\n"
 
 
 def test_mps_is_there_for_the_job_and_ends_with_it(

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.agreement import differences
 from tests.launch import Runs, here, launch
+from tests.tools.agreement import differences
 from zofl_mpi import zo_hfl
 from zofl_mpi.run import flags, records
 from zofl_mpi.run.plan import groups_of

@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.bench_overlap import NAPS, USUAL
+from tests.bench.overlap import NAPS, USUAL
 from tests.conftest import Completed
 from tests.threads import run_module
 from zofl_mpi.run import records
 
 H, M = 20, 2
 FAMILY = "zofl_mpi.heron_sfl"
-RUN = f"{USUAL} --method heron --problem tests.bench_overlap:Sleeping --m {M} --h {H} --eval-every 9".split()
+RUN = f"{USUAL} --method heron --problem tests.bench.overlap:Sleeping --m {M} --h {H} --eval-every 9".split()
 """Two passes of 10 ms a step at each client, and a step of 10 ms at the server for each."""
 LASTS = "0.01 0.01 16"
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from tests.agreement import differences
 from tests.conftest import ROOT, Completed
 from tests.launch import here
+from tests.tools.agreement import differences
 from zofl_mpi.data import npz, partition
+from zofl_mpi.engine.streams import Streams
 from zofl_mpi.run import records
-from zofl_mpi.run.streams import Streams
 
 FAMILY = "zofl_mpi.fedrzo"
 Mpirun = Callable[..., Completed]

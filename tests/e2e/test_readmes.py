@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from tests.agreement import differences
 from tests.conftest import LIMIT, ROOT
 from tests.launch import launch
+from tests.tools.agreement import differences
 from zofl_mpi.data import published
 from zofl_mpi.run import flags, records
 from zofl_mpi.run.grid import __main__ as grid_runner
@@ -116,8 +116,8 @@ def test_every_command_is_of_a_kind_that_is_tried_here(here: Path, capsys: Any, 
         "zofl_mpi.settings.export": lambda words: exported(words[3:]),
         "zofl_mpi.doctor": lambda words: known(words[3:], [], []),
         "pydoc": lambda words: importable(words[3]),
-        "tests.agreement": lambda words: importable("tests.agreement"),
-        "tests.survive": lambda words: known(words[3:], ["--runs", "--server"], ["40", "10"]),
+        "tests.tools.agreement": lambda words: importable("tests.tools.agreement"),
+        "tests.tools.survive": lambda words: known(words[3:], ["--runs", "--server"], ["40", "10"]),
         "export": lambda words: launchers(words[1:]),
         "zofl_mpi.run.timing": lambda words: known(words[3:], ["--same-as"], ["RESULT.h5"]),
         "reframe": lambda words: listable(words),
@@ -130,9 +130,9 @@ def test_every_command_is_of_a_kind_that_is_tried_here(here: Path, capsys: Any, 
         module = called(words)
         if module in FAMILIES:
             continue  # below
-        if module.startswith("tests.bench_"):
+        if module.startswith("tests.bench."):
             importable(module)
-            known(words[3:], re.findall(r'"(--\w+)"', (ROOT / f"tests/{module[6:]}.py").read_text()), ["cnn"])
+            known(words[3:], re.findall(r'"(--\w+)"', (ROOT / f"{module.replace('.', '/')}.py").read_text()), ["cnn"])
         elif words[0] == "python" and not module:
             drawn(words[1], words[2:], capsys)
         else:

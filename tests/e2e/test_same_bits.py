@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.agreement import differences
 from tests.launch import Runs
+from tests.tools.agreement import differences
 from zofl_mpi.run import records
 
 FAMILY = "zofl_mpi.zo_hfl"

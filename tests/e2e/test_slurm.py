@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.agreement import differences
-from tests.cluster import LIMIT, Cluster, cluster, wait_for, why_not
 from tests.conftest import ROOT, UNDER_MPI
 from tests.launch import here
+from tests.tools.agreement import differences
+from tests.tools.cluster import LIMIT, Cluster, cluster, wait_for, why_not
 from zofl_mpi.run import records
 
 FAMILY = "zofl_mpi.zo_hfl"

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 import torch
 
-from tests.agreement import differences
 from tests.launch import Command, here, launch
+from tests.tools.agreement import differences
 from zofl_mpi.data import bpe
 from zofl_mpi.run import records
-from zofl_mpi.run.again import setting_of
 from zofl_mpi.run.records import checkpoint_path
+from zofl_mpi.run.restore import setting_of
 from zofl_mpi.settings import export
 
 FAMILY = "zofl_mpi.heron_sfl"

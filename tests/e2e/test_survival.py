@@ -15,11 +15,12 @@ from typing import Any
 
 import pytest
 
-from tests.agreement import differences
 from tests.conftest import Completed, environment, run_process
 from tests.e2e.test_failures import FAMILY, HERE, LAUNCHER, RUN, planted
 from tests.threads import Death, Fate, run_module
-from zofl_mpi.run import records, watch
+from tests.tools.agreement import differences
+from zofl_mpi.engine import watch
+from zofl_mpi.run import records
 
 SMALL = ["--problem", "toy", "--m", "5", "--rounds", "3", "--checkpoint-every", "2", "--eval-every", "2", "--quiet"]
 CASES = {"zo_hfl": [*SMALL, "--y0", "last"], "scaffold": [*SMALL, "--method", "scaffold", "--tau", *"91213"]}

@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 
 from tests.gpu import made
 from tests.gpu.report import Bench
+from zofl_mpi.engine.clients import Client
+from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.methods.fedavg import FedAvg
 from zofl_mpi.methods.fedrzo_nn import FedRZONN
 from zofl_mpi.methods.heron import HERON
@@ -18,11 +21,8 @@ from zofl_mpi.methods.splitfed import SFLV2
 from zofl_mpi.methods.zo_hfl import ZOHFL
 from zofl_mpi.rounds.split.client import LocalSteps, drawn
 from zofl_mpi.rounds.split.messages import Model
-from zofl_mpi.run.clients import Client
 from zofl_mpi.run.flags import built
 from zofl_mpi.run.local import LocalClients
-from zofl_mpi.run.setting import Setting
-from zofl_mpi.run.streams import Purpose
 
 Vector = NDArray[np.float64]
 Solve = Callable[[str, str], Vector]

@@ -8,6 +8,8 @@ from unittest import mock
 import numpy as np
 
 from zofl_mpi.data import Dataset
+from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.problems.models import CNN
 from zofl_mpi.problems.network import Network, seeded
 from zofl_mpi.problems.relu_net import ReLUNet
@@ -15,8 +17,6 @@ from zofl_mpi.problems.softmax import Softmax
 from zofl_mpi.problems.split import SplitNetwork
 from zofl_mpi.problems.split_resnet import ResNet
 from zofl_mpi.problems.terms import Terms
-from zofl_mpi.run.setting import Setting
-from zofl_mpi.run.streams import Purpose, Streams
 
 STREAMS = Streams(1)
 CLASSES = 10

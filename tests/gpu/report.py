@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from zofl_mpi.run import memory
+from zofl_mpi.engine import memory
 
 LATE = 2.0
 """A section that takes so many times its seconds is broken off."""

@@ -13,6 +13,8 @@ import torch
 from tests.gpu import made
 from tests.gpu.correct import sizes_of
 from tests.gpu.report import NO_GPU, Bench, Late
+from zofl_mpi.engine import device, memory, messages
+from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.methods.fedavg import FedAvg
 from zofl_mpi.methods.fedrzo_nn import FedRZONN
 from zofl_mpi.methods.heron import HERON
@@ -20,10 +22,8 @@ from zofl_mpi.methods.zo_hfl import ZOHFL, Model
 from zofl_mpi.rounds.report import Model as LocalModel
 from zofl_mpi.rounds.split.client import drawn
 from zofl_mpi.rounds.zeroth_order import Model as Point
-from zofl_mpi.run import device, memory, messages
 from zofl_mpi.run.flags import built
 from zofl_mpi.run.local import LocalClients
-from zofl_mpi.run.streams import Purpose
 
 YES = 1.0
 

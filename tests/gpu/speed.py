@@ -14,6 +14,7 @@ from tests.gpu.clock import floor, kernels, peak, timed
 from tests.gpu.correct import sizes_of
 from tests.gpu.report import Bench
 from tests.gpu.table2 import SHARES, predicted
+from zofl_mpi.engine.clients import Client
 from zofl_mpi.methods.fedavg import FedAvg
 from zofl_mpi.methods.fedrzo_nn import FedRZONN
 from zofl_mpi.methods.heron import HERON
@@ -22,7 +23,6 @@ from zofl_mpi.methods.splitlora import SplitLoRA
 from zofl_mpi.methods.zo_hfl import ZOHFL, Model
 from zofl_mpi.rounds.split.measured import peak_bytes
 from zofl_mpi.rounds.split.messages import Model as SplitModel
-from zofl_mpi.run.clients import Client
 from zofl_mpi.run.flags import built
 from zofl_mpi.run.local import LocalClients
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from zofl_mpi.run.clients import Client, ClientError
-from zofl_mpi.run.desk import STEPS, Nothing
+from zofl_mpi.engine.clients import Client, ClientError
+from zofl_mpi.run.questions import STEPS, Nothing
 
 pytestmark = pytest.mark.mpi(min_size=2)
 Both = Callable[..., tuple[Any, Any] | None]

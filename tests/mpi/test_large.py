@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from tests.threads import serve_or_ask
-from zofl_mpi.run.clients import Client
+from zofl_mpi.engine.clients import Client
 from zofl_mpi.run.mpi.wire import LIMIT
 from zofl_mpi.run.mpi.world import MPIWorld
 

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from zofl_mpi.data import Dataset
-from zofl_mpi.problems.known.quadratic import Bowl, Quadratic
+from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.streams import Purpose, Streams
+from zofl_mpi.problems.analytic.quadratic import Bowl, Quadratic
 from zofl_mpi.problems.softmax import Softmax
 from zofl_mpi.problems.terms import Terms
-from zofl_mpi.run.desk import STEPS, Nothing
 from zofl_mpi.run.flags import built
 from zofl_mpi.run.local import LocalClients
-from zofl_mpi.run.setting import Setting
-from zofl_mpi.run.streams import Purpose, Streams
+from zofl_mpi.run.questions import STEPS, Nothing
 
 Array = np.ndarray[Any, Any]
 STREAMS = Streams(7)

@@ -12,10 +12,10 @@ from torch.nn.functional import cross_entropy
 
 from tests.numerics.split_methods import STREAMS, seeded
 from zofl_mpi.data import Dataset
+from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.problems import gpt2
 from zofl_mpi.problems.split_gpt2 import SplitGPT2
-from zofl_mpi.run.setting import Setting
-from zofl_mpi.run.streams import Purpose
 
 VOCABULARY, WIDTH, DEPTH, CONTEXT, RANK, ALPHA, END = 37, 16, 4, 24, 2, 6.0, 5
 SIZES, TEST = (6, 10, 15), 11

@@ -19,6 +19,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from zofl_mpi.data import Dataset
+from zofl_mpi.engine.clients import Client
+from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.methods.cse_fsl import CSEFSL
 from zofl_mpi.methods.fsl_sage import FSLSAGE
 from zofl_mpi.methods.heron import HERON
@@ -31,10 +34,7 @@ from zofl_mpi.rounds.split.estimation import Estimation
 from zofl_mpi.rounds.split.lockstep import Lockstep
 from zofl_mpi.rounds.split.messages import Model
 from zofl_mpi.rounds.split.training import Training
-from zofl_mpi.run.clients import Client
 from zofl_mpi.run.local import LocalClients
-from zofl_mpi.run.setting import Setting
-from zofl_mpi.run.streams import Purpose, Streams
 
 STREAMS = Streams(7)
 SIDE, C = 8, 3

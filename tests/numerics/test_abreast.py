@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests import gpu_small
-from tests.agreement import differences
-from tests.gpu_small import LABELS, PIXELS, ROUNDS, C, by_numpy, compared, local, method, p, solved, solves
+from tests.bench import gpu_small
+from tests.bench.gpu_small import LABELS, PIXELS, ROUNDS, C, by_numpy, compared, local, method, p, solved, solves
 from tests.launch import undisturbed
 from tests.threads import run_module
+from tests.tools.agreement import differences
 from zofl_mpi import fedrzo, zo_hfl
 from zofl_mpi.data import Dataset
-from zofl_mpi.problems import resident
+from zofl_mpi.engine.batching import MANY
+from zofl_mpi.problems import device_cache
 from zofl_mpi.problems.kernels import blocks
 from zofl_mpi.problems.softmax import Softmax
 from zofl_mpi.run import records
-from zofl_mpi.run.abreast import MANY
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -102,7 +102,7 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> tuple[list[Callable[[], None]], 
 
         return replay
 
-    monkeypatch.setattr("zofl_mpi.run.device.replayable", replayable)
+    monkeypatch.setattr("zofl_mpi.engine.device.replayable", replayable)
     monkeypatch.setattr(blocks, "_LOOPS", type(blocks._LOOPS)())
     return recorded, played
 
@@ -121,18 +121,18 @@ def test_data_lie_on_the_device_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutations: a copy a client, or a call; one that stays when the data are gone."""
     monkeypatch.setattr(blocks, "_LOOPS", type(blocks._LOOPS)())
     gc.collect()
-    before = set(resident._PLACED)
+    before = set(device_cache._PLACED)
     data = Dataset(PIXELS.copy(), LABELS.copy(), C)
     of = method("fedavg", "torch", data=data)
     local(of)
-    added = [resident._PLACED[key] for key in set(resident._PLACED) - before]
+    added = [device_cache._PLACED[key] for key in set(device_cache._PLACED) - before]
     assert sum(each.shape == PIXELS.shape for each in added) == 1  # besides, labels and who has which rows
     assert sum(each.numel() for each in added) == PIXELS.size + 2 * len(LABELS)
     del added
     blocks._LOOPS.clear()
     del of, data
     gc.collect()
-    assert set(resident._PLACED) <= before
+    assert set(device_cache._PLACED) <= before
 
 
 def test_torch_is_taken_where_the_device_is_a_gpu() -> None:

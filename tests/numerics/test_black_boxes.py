@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from tests.launch import launch
+from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.fedrzo_bl import FedRZOBL
-from zofl_mpi.problems.known.cvar import CVaR
-from zofl_mpi.problems.known.shares import Shares
+from zofl_mpi.problems.analytic.cvar import CVaR
+from zofl_mpi.problems.analytic.shares import Shares
 from zofl_mpi.run.flags import built
 from zofl_mpi.run.local import LocalClients
-from zofl_mpi.run.setting import Setting
-from zofl_mpi.run.streams import Purpose, Streams
 from zofl_mpi.settings.fedrzo import PROBLEMS
 
 Array = np.ndarray[Any, Any]

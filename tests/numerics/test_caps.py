@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from zofl_mpi.errors import UserError
-from zofl_mpi.problems.known.caps import Caps
+from zofl_mpi.problems.analytic.caps import Caps
 
 
 def slope(problem: Caps, x: float, side: float) -> float:

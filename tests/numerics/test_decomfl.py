@@ -30,6 +30,7 @@ from tests.numerics.split_methods import (
     training,
     whole_of,
 )
+from zofl_mpi.engine.clients import Client
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.decomfl import DeComFL, Missed, Told
 from zofl_mpi.numerics.optimisers import Optimiser
@@ -37,9 +38,8 @@ from zofl_mpi.numerics.schedules import Pace
 from zofl_mpi.rounds.split.client import drawn
 from zofl_mpi.rounds.split.training import Training
 from zofl_mpi.run import flags
-from zofl_mpi.run.clients import Client
-from zofl_mpi.run.desk import Nothing, recall
 from zofl_mpi.run.local import LocalClients
+from zofl_mpi.run.questions import Nothing, recall
 
 PLAIN = Optimiser("sgd")
 RULES = pytest.mark.parametrize("rule", [PLAIN, SGD, Optimiser("adamw", weight_decay=0.1)], ids=["sgd", "m", "adamw"])

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import nn
 
+from zofl_mpi.engine.streams import WORDS, Purpose, Streams, seed_torch
 from zofl_mpi.problems.network import seeded
 from zofl_mpi.rounds.split.client import drawn
-from zofl_mpi.run.streams import WORDS, Purpose, Streams, seed_torch
 
 STREAMS = Streams(1)
 Key = tuple[int, int, int]

@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 
 from zofl_mpi.data import Dataset, Federation
+from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.streams import Purpose, Streams
+from zofl_mpi.engine.world import SingleProcess
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.fedrzo_bl import FedRZOBL
 from zofl_mpi.problems import fair, relu_net
@@ -17,9 +20,6 @@ from zofl_mpi.problems.relu_net import ReLUNet
 from zofl_mpi.rounds.zeroth_order import Model
 from zofl_mpi.run.flags import built
 from zofl_mpi.run.local import LocalClients
-from zofl_mpi.run.setting import Setting
-from zofl_mpi.run.streams import Purpose, Streams
-from zofl_mpi.run.world import SingleProcess
 from zofl_mpi.settings.choice import Site
 from zofl_mpi.settings.fedrzo import PROBLEMS
 from zofl_mpi.settings.given import problem_on

@@ -41,14 +41,14 @@ from tests.numerics.first_order import (
     toy,
     walk,
 )
+from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.methods.fedavg import FedAvg, FedProx
 from zofl_mpi.methods.scaffold import Scaffold
 from zofl_mpi.methods.zo_hfl import ZOHFL
 from zofl_mpi.rounds.local_sgd import State
 from zofl_mpi.rounds.start import participants
 from zofl_mpi.run.flags import built
-from zofl_mpi.run.setting import Setting
-from zofl_mpi.run.streams import Purpose, Streams
 
 # --- FedAvg
 

@@ -37,16 +37,16 @@ from tests.numerics.first_order import (
     started,
     toy,
 )
+from zofl_mpi.engine.clients import Client, ClientError
+from zofl_mpi.engine.fields import described, numbers, reported
+from zofl_mpi.engine.setting import Setting
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.fedavg import FedProx
 from zofl_mpi.methods.fedmspp import FedMSPP
-from zofl_mpi.problems.known.quadratic import Quadratic
+from zofl_mpi.problems.analytic.quadratic import Quadratic
 from zofl_mpi.problems.network import Network
 from zofl_mpi.rounds.local_sgd import Model
-from zofl_mpi.run.clients import Client, ClientError
-from zofl_mpi.run.fields import described, numbers, reported
 from zofl_mpi.run.flags import built
-from zofl_mpi.run.setting import Setting
 
 Array = np.ndarray[Any, Any]
 CONSTANT = {"schedule_local": "constant"}

@@ -10,17 +10,17 @@ import pytest
 
 from zofl_mpi.data.partition import as_dataset
 from zofl_mpi.data.synthetic import Synthetic, make
+from zofl_mpi.engine.fields import reported
+from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.fednest import FedNest, Inner, Product
+from zofl_mpi.problems.analytic.bilevel import BilevelBowls
+from zofl_mpi.problems.analytic.saddle import Saddle
 from zofl_mpi.problems.hyperparameter import Hyperparameter
-from zofl_mpi.problems.known.bilevel import BilevelBowls
-from zofl_mpi.problems.known.saddle import Saddle
 from zofl_mpi.rounds.report import Model
-from zofl_mpi.run.fields import reported
 from zofl_mpi.run.flags import built
 from zofl_mpi.run.local import LocalClients
-from zofl_mpi.run.setting import Setting
-from zofl_mpi.run.streams import Purpose, Streams
 from zofl_mpi.settings.given import lacking, roles_of
 
 Array = np.ndarray[Any, Any]

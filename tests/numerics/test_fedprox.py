@@ -24,9 +24,9 @@ from tests.numerics.first_order import (
     toy,
     walk,
 )
+from zofl_mpi.engine.clients import Client
 from zofl_mpi.methods.fedavg import FedAvg, FedProx
 from zofl_mpi.rounds import local_sgd
-from zofl_mpi.run.clients import Client
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -34,19 +34,19 @@ from tests.numerics.first_order import (
     started,
     toy,
 )
+from zofl_mpi.engine.clients import ClientError
+from zofl_mpi.engine.fields import described, numbers, reported
+from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.streams import Streams
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.fedavg import FedAvg, FedProx
 from zofl_mpi.methods.scaffold import Scaffold
 from zofl_mpi.methods.server_sgd import ServerSGD
 from zofl_mpi.methods.zo_hfl import ZOHFL
-from zofl_mpi.problems.known.quadratic import Quadratic
+from zofl_mpi.problems.analytic.quadratic import Quadratic
 from zofl_mpi.problems.softmax import Softmax
 from zofl_mpi.rounds.start import Start
-from zofl_mpi.run.clients import ClientError
-from zofl_mpi.run.fields import described, numbers, reported
 from zofl_mpi.run.flags import built
-from zofl_mpi.run.setting import Setting
-from zofl_mpi.run.streams import Streams
 
 # --- what travels
 

@@ -32,6 +32,7 @@ from tests.numerics.split_methods import (
     training,
     twins,
 )
+from zofl_mpi.engine.clients import Client
 from zofl_mpi.methods.fsl_sage import FSLSAGE, Head, _Memory
 from zofl_mpi.methods.splitfed import SFLV2
 from zofl_mpi.numerics.optimisers import Optimiser
@@ -39,9 +40,8 @@ from zofl_mpi.rounds.split.client import LocalSteps
 from zofl_mpi.rounds.split.messages import Model
 from zofl_mpi.rounds.split.server import Server
 from zofl_mpi.rounds.split.training import Training
-from zofl_mpi.run.clients import Client
-from zofl_mpi.run.desk import STEPS, Nothing
 from zofl_mpi.run.local import LocalClients
+from zofl_mpi.run.questions import STEPS, Nothing
 
 
 def sage(plan: Training, **flags: Any) -> FSLSAGE:

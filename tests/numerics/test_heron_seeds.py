@@ -10,15 +10,15 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.numerics.split_methods import SGD, STEPS_OF, apart, method, run, same, setting, training
+from zofl_mpi.engine.clients import Client
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.heron import HERON
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.rounds.split.messages import Model
 from zofl_mpi.rounds.split.seeds import Scalars
 from zofl_mpi.rounds.split.server import Server
-from zofl_mpi.run.clients import Client
-from zofl_mpi.run.desk import Nothing, recall
 from zofl_mpi.run.local import LocalClients
+from zofl_mpi.run.questions import Nothing, recall
 
 SEEDS = [
     ({"rule": SGD}, {}),

@@ -29,6 +29,7 @@ from tests.numerics.split_methods import (
     whole_of,
 )
 from tests.numerics.test_split_texts import setting as texts
+from zofl_mpi.engine.clients import Client
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.ho_sfl import HOSFL
 from zofl_mpi.methods.splitfed import SFLV2
@@ -38,7 +39,6 @@ from zofl_mpi.rounds.split.cut import inner
 from zofl_mpi.rounds.split.lockstep import Cut
 from zofl_mpi.rounds.split.messages import Model, Smashed
 from zofl_mpi.rounds.split.server import Server
-from zofl_mpi.run.clients import Client
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

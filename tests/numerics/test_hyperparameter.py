@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from zofl_mpi.data import Dataset
+from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems import hyperparameter
 from zofl_mpi.problems.hyperparameter import Hyperparameter
-from zofl_mpi.run.streams import Purpose, Streams
 
 STREAMS = Streams(23)
 m, p, C = 3, 6, 4

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from zofl_mpi import problems
+from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.numerics import zo
 from zofl_mpi.numerics.descent import descend
-from zofl_mpi.problems.known.bilevel import BilevelBowls, Coupled
-from zofl_mpi.problems.known.nonsmooth import Bowls, MaxAffine, Pieces
-from zofl_mpi.problems.known.quadratic import Bowl, Quadratic
-from zofl_mpi.run.streams import Purpose, Streams
+from zofl_mpi.problems.analytic.bilevel import BilevelBowls, Coupled
+from zofl_mpi.problems.analytic.nonsmooth import Bowls, MaxAffine, Pieces
+from zofl_mpi.problems.analytic.quadratic import Bowl, Quadratic
 
 STREAMS = Streams(11)
 n, m, eta, N = 5, 4, 0.3, 32

@@ -15,17 +15,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from zofl_mpi.engine.clients import ClientError
+from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.fedrzo_bl import FedRZOBL
-from zofl_mpi.problems.known.bilevel import BilevelBowls, Coupled
+from zofl_mpi.problems.analytic.bilevel import BilevelBowls, Coupled
 from zofl_mpi.rounds import lower
 from zofl_mpi.rounds.lower import Lower, Schedule, acceleration
 from zofl_mpi.rounds.zeroth_order import Model
-from zofl_mpi.run.clients import ClientError
 from zofl_mpi.run.flags import built
 from zofl_mpi.run.local import LocalClients
-from zofl_mpi.run.setting import Setting
-from zofl_mpi.run.streams import Purpose, Streams
 
 Array = np.ndarray[Any, Any]
 STREAMS = Streams(11)

@@ -11,16 +11,16 @@ import pytest
 import torch
 from torch import nn
 
-from tests import gpu_networks
-from tests.gpu_networks import SAMPLES, SHAPE, C, in_turn, method, p, walks
-from tests.gpu_small import ROUNDS, compared, local
+from tests.bench import gpu_networks
+from tests.bench.gpu_networks import SAMPLES, SHAPE, C, in_turn, method, p, walks
+from tests.bench.gpu_small import ROUNDS, compared, local
 from tests.numerics.test_abreast import replays
+from zofl_mpi.engine.batching import MANY
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems import network
 from zofl_mpi.problems.kernels import blocks, module_torch
 from zofl_mpi.problems.models import MLP
 from zofl_mpi.problems.network import Network
-from zofl_mpi.run.abreast import MANY
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 

@@ -12,6 +12,9 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from zofl_mpi.data import Dataset
+from zofl_mpi.engine.clients import Client
+from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.zo_hfl import ZOHFL
 from zofl_mpi.numerics.descent import descend
@@ -20,9 +23,6 @@ from zofl_mpi.problems.models import CNN, MLP
 from zofl_mpi.problems.network import Network, seeded
 from zofl_mpi.problems.softmax import Softmax
 from zofl_mpi.problems.terms import Terms
-from zofl_mpi.run.clients import Client
-from zofl_mpi.run.setting import Setting
-from zofl_mpi.run.streams import Purpose, Streams
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 STREAMS = Streams(5)

@@ -33,6 +33,7 @@ from tests.numerics.split_methods import (
 )
 from tests.numerics.test_per_sample import convolutions, groups, of_client, tokens
 from tests.numerics.test_split_texts import setting as words
+from zofl_mpi.engine import memory
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.decomfl import DeComFL
 from zofl_mpi.methods.heron import HERON
@@ -41,7 +42,6 @@ from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.problems.split_cnn import ConvNet
 from zofl_mpi.problems.stacked import Stacked
 from zofl_mpi.rounds.split.costs import STEP_BYTES
-from zofl_mpi.run import memory
 
 CENTRAL: dict[str, Any] = {"estimate": "central"}
 

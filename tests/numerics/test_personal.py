@@ -30,6 +30,10 @@ from tests.numerics.first_order import (
     softmax,
     toy,
 )
+from zofl_mpi.engine.clients import Client
+from zofl_mpi.engine.fields import reported
+from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.ditto import Ditto
 from zofl_mpi.methods.fedavg import FedAvg, FedProx
@@ -39,11 +43,7 @@ from zofl_mpi.methods.server_sgd import ServerSGD
 from zofl_mpi.methods.zo_hfl import ZOHFL
 from zofl_mpi.rounds.local_sgd import Model
 from zofl_mpi.rounds.personal import FineTuning, accuracies
-from zofl_mpi.run.clients import Client
-from zofl_mpi.run.fields import reported
 from zofl_mpi.run.flags import built
-from zofl_mpi.run.setting import Setting
-from zofl_mpi.run.streams import Purpose
 
 NAMES = {"personal_accuracy", "personal_accuracy_global", "validation_personal_accuracy"}
 

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from zofl_mpi.data import Dataset
+from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
 from zofl_mpi.numerics import zo
 from zofl_mpi.numerics.descent import descend
 from zofl_mpi.problems import relu_net
 from zofl_mpi.problems.kernels import relu_torch
 from zofl_mpi.problems.relu_net import ReLUNet
-from zofl_mpi.run.streams import Purpose, Streams
 
 STREAMS = Streams(17)
 N, p, Q, C = 50, 6, 3, 10

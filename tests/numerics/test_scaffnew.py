@@ -42,16 +42,16 @@ from tests.numerics.first_order import (
     walk,
 )
 from tests.numerics.test_fedmspp import equal, network
+from zofl_mpi.engine.clients import ClientError
+from zofl_mpi.engine.fields import described, numbers, reported
+from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.fedavg import FedAvg
 from zofl_mpi.methods.scaffnew import Scaffnew, State
-from zofl_mpi.run.clients import ClientError
-from zofl_mpi.run.desk import STEPS, Memory
-from zofl_mpi.run.fields import described, numbers, reported
 from zofl_mpi.run.flags import built
 from zofl_mpi.run.local import LocalClients
-from zofl_mpi.run.setting import Setting
-from zofl_mpi.run.streams import Purpose
+from zofl_mpi.run.questions import STEPS, Memory
 
 Array = np.ndarray[Any, Any]
 

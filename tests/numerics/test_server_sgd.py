@@ -24,6 +24,8 @@ from tests.numerics.first_order import (
     softmax,
     toy,
 )
+from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.methods.fedavg import FedAvg, FedProx
 from zofl_mpi.methods.scaffold import Scaffold
 from zofl_mpi.methods.server_sgd import ServerSGD
@@ -31,8 +33,6 @@ from zofl_mpi.methods.zo_hfl import ZOHFL
 from zofl_mpi.methods.zo_hfl import State as HierarchicalState
 from zofl_mpi.rounds.local_sgd import State
 from zofl_mpi.run.flags import built
-from zofl_mpi.run.setting import Setting
-from zofl_mpi.run.streams import Purpose
 
 
 @pytest.mark.parametrize("schedule", ["sqrt", "constant", "harmonic"])

@@ -27,9 +27,9 @@ from tests.numerics.first_order import (
     toy,
 )
 from zofl_mpi.data import Dataset
+from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.problems.softmax import Softmax
 from zofl_mpi.problems.terms import Terms
-from zofl_mpi.run.streams import Purpose
 
 PIXEL_KINDS = {
     "one scale": Dataset(PIXELS, LABELS, C, scale=1 / 255),

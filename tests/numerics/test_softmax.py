@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 from zofl_mpi.data import Dataset
+from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
 from zofl_mpi.numerics.descent import descend
 from zofl_mpi.problems.kernels import softmax as kernels
 from zofl_mpi.problems.softmax import Softmax
 from zofl_mpi.problems.terms import Terms
-from zofl_mpi.run.streams import Purpose, Streams
 
 STREAMS = Streams(11)
 N, p, C, m = 60, 7, 4, 3
@@ -301,7 +301,7 @@ def test_score_of_all_samples_in_blocks_is_the_mean(monkeypatch, kernel):
     x = points(1, problem.n)[0]
     whole, gradient = problem.score(x, UNIT), problem.gradient_f1(x, UNIT, np.arange(N))
     monkeypatch.setattr("zofl_mpi.problems.softmax.BLOCK", 7)
-    monkeypatch.setattr("zofl_mpi.problems.kernels.softmax_looks.PIECE", 7)
+    monkeypatch.setattr("zofl_mpi.problems.kernels.softmax_eval.PIECE", 7)
     close(list(problem.score(x, UNIT).values()), list(whole.values()))
     close(problem.gradient_f1(x, UNIT, np.arange(N)), gradient)
 
@@ -362,7 +362,7 @@ def test_auto_follows_its_fixed_rule(monkeypatch):
     ],
 )
 def test_the_compiled_kernel_is_taken_where_it_was_measured_to_be_faster(models, batch, n, faster):
-    """The measurements are those of `tests.bench_local`. Mutations: a limit away by half; models forgotten."""
+    """The measurements are those of `tests.bench.local`. Mutations: a limit away by half; models forgotten."""
     assert kernels.compiled_is_faster(batch, n, models) is faster
 
 
@@ -406,7 +406,7 @@ def test_settings_that_cannot_be_are_named(settings, text):
 
 def test_importing_the_problem_loads_neither_torch_nor_numba():
     """Eleven ranks start on two cores."""
-    imports = "import zofl_mpi.problems.softmax, zofl_mpi.problems.known.quadratic, zofl_mpi.numerics.zo, sys"
+    imports = "import zofl_mpi.problems.softmax, zofl_mpi.problems.analytic.quadratic, zofl_mpi.numerics.zo, sys"
     code = f"{imports}; print(sys.modules.keys() & {{'torch', 'numba'}})"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
 

@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.utils import backend_registration
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests import gpu_split
+from tests.bench import gpu_split
+from tests.bench.gpu_split import VARIANTS, made
 from tests.conftest import start
-from tests.gpu_split import VARIANTS, made
 from tests.numerics import gpt2_toy
 from tests.numerics.split_methods import (
     LABELS,
@@ -33,16 +33,16 @@ from tests.numerics.split_methods import (
     vectors,
 )
 from zofl_mpi.data import Dataset
+from zofl_mpi.engine import device as devices
+from zofl_mpi.engine import messages
+from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.methods.decomfl import DeComFL
 from zofl_mpi.methods.heron import HERON
 from zofl_mpi.methods.splitlora import SplitLoRA
-from zofl_mpi.problems import flat, head, resident, split_gpt2
+from zofl_mpi.problems import device_cache, flat, head, split_gpt2
 from zofl_mpi.problems.split import SplitNetwork
 from zofl_mpi.rounds.split.client import drawn
 from zofl_mpi.rounds.split.training import Training
-from zofl_mpi.run import device as devices
-from zofl_mpi.run import messages
-from zofl_mpi.run.streams import Purpose, Streams
 
 WAITS = {"_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "_unique2"}
 """Operations whose result the host must know."""
@@ -132,7 +132,7 @@ def test_texts_do_not_wait_either(cls: Any) -> None:
 def test_all_that_a_step_computes_with_lies_on_one_device() -> None:
     """Every method, client and server, on a device that holds nothing. Mutations: a tensor made on the host where the
     model is elsewhere; a number that a step tells the host."""
-    ended = start(0, "-m", "tests.hollow")
+    ended = start(0, "-m", "tests.fake_gpu")
     assert ended.returncode == 0, ended.stderr[-2000:]
     stepped = [which for which, (cls, _, _) in {**VARIANTS, **gpu_split.TEXTS}.items() if cls is not DeComFL]
     assert ended.stdout.splitlines() == stepped
@@ -233,10 +233,10 @@ def test_samples_on_a_device_have_the_bits_of_the_hosts(
     placed: list[int] = []
     tensor = torch.tensor
     monkeypatch.setattr(torch, "tensor", lambda values, **named: placed.append(1) or tensor(values, **named))
-    for most in (resident.MOST, 0):
-        monkeypatch.setattr(resident, "MOST", most)
+    for most in (device_cache.MOST, 0):
+        monkeypatch.setattr(device_cache, "MOST", most)
         for _ in range(2):
-            inputs, labels = resident.taken(data, positions, dtype, "cpu")
+            inputs, labels = device_cache.taken(data, positions, dtype, "cpu")
             expected = data.take(positions, np.dtype(dtype))
             assert inputs.numpy().tobytes() == expected[0].tobytes() and inputs.numpy().dtype == expected[0].dtype
             assert np.array_equal(labels.numpy(), expected[1]) and labels.dtype == torch.int64

@@ -26,13 +26,13 @@ from tests.numerics.split_methods import (
     vectors,
     whole_of,
 )
+from zofl_mpi.engine.clients import ClientError
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.cse_fsl import CSEFSL
 from zofl_mpi.methods.fsl_sage import FSLSAGE
 from zofl_mpi.methods.heron import HERON
 from zofl_mpi.methods.splitfed import SFLV1, SFLV2
 from zofl_mpi.numerics.optimisers import Optimiser
-from zofl_mpi.run.clients import ClientError
 from zofl_mpi.run.local import LocalClients
 
 

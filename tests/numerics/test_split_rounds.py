@@ -37,6 +37,8 @@ from tests.numerics.split_methods import (
     training,
     vectors,
 )
+from zofl_mpi.engine.clients import Client
+from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.cse_fsl import CSEFSL
 from zofl_mpi.methods.fsl_sage import FSLSAGE
@@ -48,10 +50,8 @@ from zofl_mpi.rounds.split.client import LocalSteps
 from zofl_mpi.rounds.split.messages import Ask, Model, Smashed
 from zofl_mpi.rounds.split.server import Server
 from zofl_mpi.rounds.split.training import Training
-from zofl_mpi.run.clients import Client
-from zofl_mpi.run.desk import STEPS, Nothing
 from zofl_mpi.run.local import LocalClients
-from zofl_mpi.run.streams import Purpose
+from zofl_mpi.run.questions import STEPS, Nothing
 
 
 def test_each_pass_takes_every_sample_once_and_the_next_in_another_order() -> None:

@@ -35,10 +35,10 @@ from tests.numerics.split_methods import (
     twins,
     whole_of,
 )
+from zofl_mpi.engine.streams import Streams
 from zofl_mpi.methods.cse_fsl import CSEFSL
 from zofl_mpi.methods.splitfed import SFLV1, SFLV2
 from zofl_mpi.numerics.optimisers import Optimiser
-from zofl_mpi.run.streams import Streams
 
 
 @pytest.mark.parametrize("cls", [SFLV1, SFLV2])

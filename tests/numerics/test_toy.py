@@ -9,10 +9,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.numerics import zo
 from zofl_mpi.numerics.schedules import stepsizes
-from zofl_mpi.problems.known.quadratic import Bowl, Corner, Quadratic
-from zofl_mpi.run.streams import Purpose, Streams
+from zofl_mpi.problems.analytic.quadratic import Bowl, Corner, Quadratic
 
 STREAMS = Streams(7)
 n, m, eta, H, B = 5, 3, 0.4, 12, 4

@@ -5,8 +5,8 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 
+from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.numerics import zo
-from zofl_mpi.run.streams import Purpose, Streams
 
 STREAMS = Streams(20240607)
 n, mu = 6, 0.3

@@ -15,19 +15,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from zofl_mpi.engine.clients import Client, ClientError
+from zofl_mpi.engine.fields import described, reported
+from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.streams import Purpose, Streams
+from zofl_mpi.engine.world import SingleProcess
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.zo_hfl import ZOHFL, Model, Report, Solutions, State, Values
-from zofl_mpi.problems.known.quadratic import Bowl, Corner, Quadratic
+from zofl_mpi.problems.analytic.quadratic import Bowl, Corner, Quadratic
 from zofl_mpi.problems.terms import Terms
 from zofl_mpi.run import loop, records
-from zofl_mpi.run.clients import Client, ClientError
-from zofl_mpi.run.desk import STEPS, Nothing
-from zofl_mpi.run.fields import described, reported
 from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.progress import Silence
-from zofl_mpi.run.setting import Setting
-from zofl_mpi.run.streams import Purpose, Streams
-from zofl_mpi.run.world import SingleProcess
+from zofl_mpi.run.questions import STEPS, Nothing
 from zofl_mpi.settings.samples import Samples
 from zofl_mpi.settings.zo_hfl import SOFTMAX
 

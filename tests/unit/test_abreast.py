@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 from tests.threads import run_ranks, serve_or_ask
+from zofl_mpi.engine import coroutines
+from zofl_mpi.engine.batching import abreast, together, width
+from zofl_mpi.engine.clients import Client, ClientError, Clients
+from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.streams import Streams
 from zofl_mpi.errors import UserError
-from zofl_mpi.run import walks
-from zofl_mpi.run.abreast import abreast, together, width
-from zofl_mpi.run.clients import Client, ClientError, Clients
 from zofl_mpi.run.local import LocalClients
-from zofl_mpi.run.setting import Setting
-from zofl_mpi.run.streams import Streams
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,8 @@ def test_where_one_is_computed_at_a_time_nothing_stands_between() -> None:
 
 def test_without_need_the_machinery_is_not_imported() -> None:
     """It costs each rank 3 ms. Mutation: an import at the top."""
-    code = "import sys, zofl_mpi.run.desk, zofl_mpi.problems.softmax; print('zofl_mpi.run.walks' in sys.modules)"
+    imports = "import sys, zofl_mpi.run.questions, zofl_mpi.problems.softmax"
+    code = f"{imports}; print('zofl_mpi.engine.coroutines' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
     assert done.stdout == "False\n"
 
@@ -168,7 +169,7 @@ def test_what_cannot_be_computed_fails_each_that_asked() -> None:
     with pytest.raises(ClientError, match=r"client 1 .*the device is full"):
         replies(of, of.often, 666.0, to=[1, 2])
     end = time.monotonic() + 60
-    while len(walks._IDLE) < 2:  # a thread is idle a moment after it has woken the next
+    while len(coroutines._IDLE) < 2:  # a thread is idle a moment after it has woken the next
         assert time.monotonic() < end
         time.sleep(0.001)
 

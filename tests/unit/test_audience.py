@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from tests.numerics.first_order import clients_of, method, softmax
+from zofl_mpi.engine.fields import reported
+from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.streams import Streams
 from zofl_mpi.methods.fedavg import FedAvg
 from zofl_mpi.methods.zo_hfl import ZOHFL, Model
 from zofl_mpi.rounds.start import among
-from zofl_mpi.run.fields import reported
-from zofl_mpi.run.setting import Setting
-from zofl_mpi.run.streams import Streams
 
 
 def of(m: int, eval_clients: int, seed: int = 1) -> Setting[Any]:

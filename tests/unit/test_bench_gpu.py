@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests import bench_gpu, gpu_networks, gpu_small, gpu_split
+from tests.bench import gpu, gpu_networks, gpu_small, gpu_split
 from tests.gpu import clock, correct, report, selfcheck, speed, table2
 from tests.gpu.report import Bench
 
@@ -37,7 +37,7 @@ def test_all_of_it_runs_on_a_cpu_and_says_what_a_gpu_has_to_tell(
     """
     run, out = Bench.run, tmp_path / "new" / "bench.json"
     monkeypatch.setattr(Bench, "run", lambda own, title, section, limit: run(own, title, section, 100 * limit))
-    status = bench_gpu.main(["--device", "cpu", "--tiny", "--json", str(out)])
+    status = gpu.main(["--device", "cpu", "--tiny", "--json", str(out)])
     found = json.loads(out.read_text())
     assert (status, found["status"], found["failed"]) == (0, 0, [])
     assert len(found["checks"]) >= 24 and all(check["right"] for check in found["checks"])
@@ -61,9 +61,9 @@ def test_no_section_may_take_so_long_that_all_take_more_than_eight_minutes() -> 
 
 
 def test_cuda_where_there_is_none_is_refused(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_gpu.device, "NODES", ())
+    monkeypatch.setattr(gpu.device, "NODES", ())
     with pytest.raises(SystemExit) as caught:
-        bench_gpu.main(["--device", "cuda"])
+        gpu.main(["--device", "cuda"])
     assert caught.value.code == 2
     assert "--device cuda: this node has no GPU driver" in capsys.readouterr().err
 

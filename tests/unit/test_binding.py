@@ -14,8 +14,9 @@ import pytest
 from tests.launch import undisturbed
 from tests.threads import run_module, run_ranks
 from zofl_mpi.doctor import slurm
+from zofl_mpi.engine import device
 from zofl_mpi.errors import UserError
-from zofl_mpi.run import binding, device, records
+from zofl_mpi.run import binding, records
 from zofl_mpi.run.binding import Place
 
 A, B, C = "GPU-a", "GPU-b", "GPU-c"

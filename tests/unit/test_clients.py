@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from zofl_mpi.engine.clients import Client, ClientError
+from zofl_mpi.engine.ledger import SERVER
 from zofl_mpi.errors import UserError
-from zofl_mpi.run.clients import Client, ClientError
-from zofl_mpi.run.desk import STEPS, Memory, Nothing
-from zofl_mpi.run.ledger import SERVER
 from zofl_mpi.run.local import LocalClients
+from zofl_mpi.run.questions import STEPS, Memory, Nothing
 
 
 @dataclass(frozen=True)

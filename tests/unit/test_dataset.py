@@ -7,8 +7,8 @@ import pytest
 
 from zofl_mpi.data import Dataset, Federation, Raw
 from zofl_mpi.data.partition import as_dataset, split
+from zofl_mpi.engine.streams import Streams
 from zofl_mpi.errors import UserError
-from zofl_mpi.run.streams import Streams
 
 
 def colours(n: int = 1300) -> Raw:

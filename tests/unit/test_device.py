@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zofl_mpi.engine import device
 from zofl_mpi.errors import UserError
-from zofl_mpi.run import device
 
 SERVER, CLIENT = False, True
 A, B, C = "GPU-a", "GPU-b", "GPU-c"
@@ -152,7 +152,7 @@ def test_freed_memory_is_handed_out_again() -> None:
     code = """
 import resource, sys
 import numpy as np
-from zofl_mpi.run import device
+from zofl_mpi.engine import device
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(20):

@@ -12,7 +12,7 @@ import pytest
 from tests.mpi.test_engine import *  # noqa: F403  (the tests)
 from tests.mpi.test_engine import Part, Seed
 from tests.threads import run_ranks, serve_or_ask
-from zofl_mpi.run.clients import Client
+from zofl_mpi.engine.clients import Client
 from zofl_mpi.run.local import LocalClients
 
 pytestmark: list[Any] = []  # not those of the imported tests, which need mpirun
@@ -63,7 +63,7 @@ def test_clients_run_ahead_of_a_slow_server_by_four_waves_and_no_further(
     Mutations: no room at the server is needed (all at once); DEPTH 1 or 3; a rank sends what it has though the server
     holds items of its; a third buffer; items above the bound share one.
     """
-    monkeypatch.setattr("zofl_mpi.run.mpi.waves.BOUND", 1)
+    monkeypatch.setattr("zofl_mpi.run.mpi.gather.BOUND", 1)
     ahead = Ahead()
 
     def program(clients: Any) -> None:

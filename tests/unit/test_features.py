@@ -8,9 +8,9 @@ import pytest
 
 from zofl_mpi.data import Raw, cache, features, partition, sources
 from zofl_mpi.data.features import Filters, image_shape, random_features, standardised
+from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems.softmax import Softmax
-from zofl_mpi.run.streams import Purpose, Streams
 
 STREAMS = Streams(3)
 GENERATOR = STREAMS(Purpose.SYNTHETIC)

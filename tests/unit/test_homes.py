@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from tests.numerics.first_order import SIZES, m, method, softmax, toy
 from tests.numerics.split_methods import setting as split_setting
 from tests.numerics.test_fednest import logistic
+from zofl_mpi.engine.setting import Loads, Setting
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.fedavg import FedAvg
 from zofl_mpi.methods.fednest import FedNest
@@ -29,9 +30,8 @@ from zofl_mpi.methods.scaffold import Scaffold
 from zofl_mpi.methods.splitfed import SFLV2
 from zofl_mpi.methods.zo_hfl import ZOHFL
 from zofl_mpi.run.flags import built
-from zofl_mpi.run.mpi.homes import Homes, dealt, packed
+from zofl_mpi.run.mpi.placement import Homes, dealt, packed
 from zofl_mpi.run.plan import loads_of
-from zofl_mpi.run.setting import Loads, Setting
 
 WORK = st.lists(st.integers(0, 40), max_size=40)
 RANKS = st.integers(1, 7)

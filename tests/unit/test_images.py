@@ -21,8 +21,8 @@ from zofl_mpi.data import Raw, images, sources
 from zofl_mpi.data import npz as npz_reader
 from zofl_mpi.data.published import IDX_FILES
 from zofl_mpi.data.synthetic import Synthetic
+from zofl_mpi.engine.streams import Streams
 from zofl_mpi.errors import UserError
-from zofl_mpi.run.streams import Streams
 
 STREAMS = Streams(3)
 DATA = Path(os.environ.get("ZOFL_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")

@@ -12,45 +12,35 @@ PACKAGE = Path(__file__).resolve().parents[2] / "zofl_mpi"
 FILES = sorted(PACKAGE.rglob("*.py"))
 FLOORS = (
     ("errors",),
-    ("run",),
+    ("engine",),
     ("numerics", "data"),
     ("problems",),
-    ("rounds", "settings"),
-    ("methods",),
+    ("rounds", "run"),
+    ("settings", "methods"),
     ("zo_hfl", "fedrzo", "heron_sfl", "doctor"),
 )
 """The rooms of the package, the lowest first. A room imports rooms of lower floors only."""
-RUN_FLOORS = (
-    (
-        "fields",
-        "streams",
-        "messages",
-        "ledger",
-        "signals",
-        "world",
-        "watch",
-        "device",
-        "memory",
-        "progress",
-        "abreast",
-        "walks",
-        "staging",
-    ),
-    ("clients", "mean", "records", "binding"),
-    ("setting", "desk"),
-    ("local", "mpi", "flags"),
-    ("launch", "plan", "loop"),
-    ("session", "cli", "grid", "again", "timing", "exchange"),
-)
-"""The rooms and files of `zofl_mpi.run`, likewise; those of one floor may import each other, but in no circle."""
-OF_RUN = {
-    "numerics": ("streams",),
-    "data": ("streams",),
-    "problems": ("fields", "streams", "device", "abreast"),
-    "rounds": ("fields", "setting", "streams", "clients", "messages", "mean", "device", "staging"),
-    "methods": ("fields", "setting", "streams", "clients", "messages", "mean"),
+NEVER = {
+    "run": ("numerics", "data", "problems", "rounds"),
+    "methods": ("run", "data"),
 }
-"""What a room may import of `zofl_mpi.run`: an algorithm sees a setting, clients and streams, never MPI or HDF5."""
+"""Rooms of lower floors that a room may not import either: the program knows no algorithm, a method no program."""
+WITHIN = {
+    "engine": (
+        ("fields", "streams", "messages", "ledger", "device", "coroutines"),
+        ("watch", "staging", "memory", "mean", "batching"),
+        ("clients", "world"),
+        ("setting",),
+    ),
+    "run": (
+        ("signals", "progress"),
+        ("records", "binding", "questions", "flags"),
+        ("local", "mpi"),
+        ("launch", "plan", "loop"),
+        ("session", "cli", "grid", "restore", "timing", "exchange"),
+    ),
+}
+"""The rooms and files of `engine` and `run`, likewise; those of one floor may import each other, but in no circle."""
 LONGEST = 400
 TORCH_AT_TOP = (
     "problems/counting.py",
@@ -61,12 +51,12 @@ TORCH_AT_TOP = (
     "problems/kernels/blocks.py",
     "problems/kernels/module_torch.py",
     "problems/kernels/relu_torch.py",
-    "problems/kernels/softmax_looks.py",
+    "problems/kernels/softmax_eval.py",
     "problems/kernels/softmax_torch.py",
     "problems/models.py",
     "problems/module.py",
     "problems/network.py",
-    "problems/resident.py",
+    "problems/device_cache.py",
     "problems/signs.py",
     "problems/split.py",
     "problems/split_gpt2.py",
@@ -143,11 +133,10 @@ def refused(source: tuple[Path, ast.Module]) -> list[str]:
     for name in sorted(imported_files(source)):
         other = name.split(".")[1]
         if other != room:
-            allowed = place(name, FLOORS, 1) < place(own, FLOORS, 1)
-            if allowed and other == "run" and room in OF_RUN:
-                allowed = name.split(".")[2] in OF_RUN[room]
+            allowed = place(name, FLOORS, 1) < place(own, FLOORS, 1) and other not in NEVER.get(room, ())
         else:
-            allowed = room != "run" or own == "zofl_mpi.run" or place(name, RUN_FLOORS, 2) <= place(own, RUN_FLOORS, 2)
+            floors = WITHIN.get(room)
+            allowed = not floors or own.count(".") == 1 or place(name, floors, 2) <= place(own, floors, 2)
             allowed = allowed and not (room == "methods" and name != "zofl_mpi.methods")  # no method imports another
         if not allowed:
             found.append(name)
@@ -162,7 +151,7 @@ def test_every_room_imports_lower_floors_only(source: tuple[Path, ast.Module]) -
     ("file", "line"),
     [
         ("run/loop.py", "from zofl_mpi.problems import Smooth"),
-        ("run/clients.py", "from zofl_mpi.run.mpi.wire import Wire"),
+        ("engine/clients.py", "from zofl_mpi.run.mpi.wire import Wire"),
         ("problems/softmax.py", "import zofl_mpi.run.local"),
         ("methods/fedavg.py", "from zofl_mpi.methods import scaffold"),
         ("methods/heron.py", "from zofl_mpi.run.records import load"),
@@ -213,7 +202,7 @@ def test_a_library_is_imported_in_its_one_place(
 
 def test_torch_cuda_is_said_in_run_device_only(source: tuple[Path, ast.Module]) -> None:
     file, tree = source
-    if file != PACKAGE / "run/device.py":
+    if file != PACKAGE / "engine/device.py":
         said = dotted(tree) | {name for name, _ in imports(tree)}
         assert not [name for name in said if within(name, ("torch.cuda",))]
 
@@ -238,6 +227,6 @@ def test_no_global_generator_is_used(source: tuple[Path, ast.Module]) -> None:
     draws = [n for n in said if n.startswith(("np.random.", "numpy.random.")) and n.split(".")[2] not in types]
     assert not draws
     assert not [n for n in said if within(n, ("torch.manual_seed", "torch.seed", "random"))]
-    if file != PACKAGE / "run/streams.py":
+    if file != PACKAGE / "engine/streams.py":
         calls = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
         assert not {c for c in calls if c.split(".")[-1] in ("Philox", "default_rng") or c.endswith("random.Generator")}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from zofl_mpi.run import ledger as ledger_module
-from zofl_mpi.run.ledger import SERVER, Clock, Ledger, Row, overlap
+from zofl_mpi.engine import ledger as ledger_module
+from zofl_mpi.engine.ledger import SERVER, Clock, Ledger, Row, overlap
 
 
 class Hands:

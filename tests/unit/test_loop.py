@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zofl_mpi.engine.clients import Client, Clients
+from zofl_mpi.engine.fields import column
+from zofl_mpi.engine.ledger import Row
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import loop, records
-from zofl_mpi.run.clients import Client, Clients
-from zofl_mpi.run.fields import column
-from zofl_mpi.run.ledger import Row
 from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.loop import RunError, Schedule, Totals
 

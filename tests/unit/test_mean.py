@@ -14,8 +14,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from zofl_mpi.engine import mean, messages
 from zofl_mpi.errors import UserError
-from zofl_mpi.run import mean, messages
 
 LARGEST = float(np.finfo(np.float64).max) / 2
 """Short of the very largest: shares like 1/1000 may add up to a little more than 1."""

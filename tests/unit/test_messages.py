@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from zofl_mpi.run import messages
+from zofl_mpi.engine import messages
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.bench_overlap import Measured
+from tests.bench.overlap import Measured
 from tests.numerics.split_methods import method, same, setting, small, training
 from tests.threads import run_ranks, serve_or_ask
 from zofl_mpi.methods.cse_fsl import CSEFSL

@@ -164,7 +164,7 @@ from typing import Any, ClassVar
 from zofl_mpi.methods.fedavg import FedAvg
 from zofl_mpi.run.flags import built
 from zofl_mpi.problems import Smooth
-from zofl_mpi.run.setting import Setting
+from zofl_mpi.engine.setting import Setting
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
-from tests.agreement import differences
 from tests.conftest import Completed
+from tests.tools.agreement import differences
 from zofl_mpi import zo_hfl
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems.terms import Terms

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zofl_mpi.data import Federation, Raw, partition
+from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
-from zofl_mpi.run.streams import Purpose, Streams
 
 INF = float("inf")
 

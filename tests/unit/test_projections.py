@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.numerics import projections
-from zofl_mpi.run.streams import Purpose, Streams
 
 GENERATOR = Streams(5)(Purpose.SYNTHETIC)
 k, n = 4, 6

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
 from zofl_mpi.numerics import sets
-from zofl_mpi.run.streams import Purpose, Streams
 
 GENERATOR = Streams(6)(Purpose.SYNTHETIC)
 n = 4

@@ -18,13 +18,13 @@ from torch import Tensor
 
 from tests.numerics.split_methods import method, setting, training
 from tests.threads import run_ranks, serve_or_ask
+from zofl_mpi.engine import device, messages
+from zofl_mpi.engine import staging as staging_module
+from zofl_mpi.engine.staging import Staging, staging
 from zofl_mpi.methods.heron import HERON
-from zofl_mpi.run import device, messages
-from zofl_mpi.run import staging as staging_module
 from zofl_mpi.run.local import LocalClients
-from zofl_mpi.run.mpi import aware, client, server, waves
-from zofl_mpi.run.mpi.waves import DUE, UPLOAD, WELCOME, Outbox
-from zofl_mpi.run.staging import Staging, staging
+from zofl_mpi.run.mpi import client, cuda_aware, gather, server
+from zofl_mpi.run.mpi.gather import DUE, UPLOAD, WELCOME, Outbox
 
 
 @dataclass(frozen=True)
@@ -206,10 +206,10 @@ def test_the_main_thread_goes_on_while_an_upload_is_on_its_way(gpu: Fake) -> Non
     outbox = Outbox(Staging("cuda:1"))
     outbox.add(UPLOAD, messages.prepare(Item(torch.full((8,), 3.0))))
     assert not [call for call in gpu.calls if "host waits" in call]
-    assert outbox.take(WELCOME) is waves.SILENT
+    assert outbox.take(WELCOME) is gather.SILENT
     sent = outbox.take(DUE)
     assert gpu.calls[-1] == "host waits for 1"
-    [piece] = waves.pieces(sent.block, sent.items)
+    [piece] = gather.pieces(sent.block, sent.items)
     assert messages.unpack(piece).a.tolist() == [3.0] * 8
     outbox.add(UPLOAD, messages.prepare(Item(torch.full((8,), 4.0))))
     gpu.done.add(2)
@@ -250,7 +250,7 @@ def test_a_run_whose_uploads_leave_a_gpu_has_the_same_bits(straight: bool, monke
     for name in ("fetch", "place"):
         monkeypatch.setattr(Staging, name, noting(getattr(Staging, name), name, calls))
     monkeypatch.setattr(messages, "is_remote", messages._is_tensor)
-    monkeypatch.setattr(waves, "BOUND", 2000)  # smaller than an upload
+    monkeypatch.setattr(gather, "BOUND", 2000)  # smaller than an upload
     monkeypatch.setattr(staging_module, "LEAST", 2000)
     for module in (server, client):
         monkeypatch.setattr(module, "direct", lambda place: straight)
@@ -299,7 +299,7 @@ class Library:
 
 
 def told(kind: int, found: Any) -> int:
-    found._obj.value = kind == aware.CUDA
+    found._obj.value = kind == cuda_aware.CUDA
     return 0
 
 
@@ -319,19 +319,19 @@ def told(kind: int, found: Any) -> int:
 )
 def test_a_library_says_whether_it_takes_a_gpus_memory(mpi: Any, environment: dict[str, str], yes: bool) -> None:
     """Mutations: a question that is not asked; an answer that is not read; the variable of another library."""
-    assert aware.aware(mpi, environment) is yes
+    assert cuda_aware.aware(mpi, environment) is yes
 
 
 def test_the_way_from_gpu_to_gpu_must_be_asked_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Mutations: taken unasked, without a GPU, or although the library says no; no word of that."""
-    monkeypatch.setattr(aware, "library", lambda: Library(MPIX_Query_cuda_support=lambda: 1))
-    assert aware.direct("cuda:0", {aware.FLAG: "1"})
-    assert not aware.direct("cuda:0", {}) and not aware.direct("cpu", {aware.FLAG: "1"})
+    monkeypatch.setattr(cuda_aware, "library", lambda: Library(MPIX_Query_cuda_support=lambda: 1))
+    assert cuda_aware.direct("cuda:0", {cuda_aware.FLAG: "1"})
+    assert not cuda_aware.direct("cuda:0", {}) and not cuda_aware.direct("cpu", {cuda_aware.FLAG: "1"})
     assert not capsys.readouterr().err
-    monkeypatch.setattr(aware, "library", lambda: None)
-    assert not aware.direct("cuda:0", {aware.FLAG: "1"})
+    monkeypatch.setattr(cuda_aware, "library", lambda: None)
+    assert not cuda_aware.direct("cuda:0", {cuda_aware.FLAG: "1"})
     assert capsys.readouterr().err.startswith("zofl_mpi: warning: ZOFL_GPU_MPI=1, but this MPI library")
 
 

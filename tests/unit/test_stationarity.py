@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.numerics.stationarity import gradient_squared
-from zofl_mpi.run.streams import Purpose, Streams
 
 Array = np.ndarray[Any, Any]
 STREAMS = Streams(5)

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from zofl_mpi.data import Dataset, Federation, Raw, cache, npz, partition, sources
+from zofl_mpi.engine.streams import Streams
+from zofl_mpi.engine.world import SingleProcess
 from zofl_mpi.errors import UserError
-from zofl_mpi.run.streams import Streams
-from zofl_mpi.run.world import SingleProcess
 from zofl_mpi.settings.samples import Samples
 
 X = np.arange(80.0).reshape(40, 2)

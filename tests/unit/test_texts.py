@@ -14,10 +14,10 @@ import pytest
 from tests.threads import run_ranks
 from zofl_mpi.data import Dataset, Raw, bpe, cache, texts
 from zofl_mpi.data.texts import NONE, Division
+from zofl_mpi.engine.streams import Streams
+from zofl_mpi.engine.world import SingleProcess, World
 from zofl_mpi.errors import UserError
 from zofl_mpi.run.flags import flags_of
-from zofl_mpi.run.streams import Streams
-from zofl_mpi.run.world import SingleProcess, World
 from zofl_mpi.settings.texts import Corpus, Texts
 
 END = 9

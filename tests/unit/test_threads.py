@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from tests.threads import Aborted, Mismatch, RankLost, Stuck, Vanished, run_ranks
+from zofl_mpi.engine.world import together
 from zofl_mpi.errors import UserError
 from zofl_mpi.run.mpi.communicator import wait
-from zofl_mpi.run.world import together
 
 SHORT = 1.0
 """Patience of tests in which the ranks are stuck for ever."""

@@ -11,6 +11,7 @@ import pytest
 
 from tests.launch import here
 from tests.numerics.first_order import clients_of, method, point, softmax
+from zofl_mpi.engine.fields import described, reported
 from zofl_mpi.methods.fedavg import FedAvg, FedProx
 from zofl_mpi.methods.fedmspp import FedMSPP
 from zofl_mpi.methods.scaffnew import Scaffnew
@@ -18,7 +19,6 @@ from zofl_mpi.methods.scaffold import Scaffold
 from zofl_mpi.methods.server_sgd import ServerSGD
 from zofl_mpi.methods.zo_hfl import ZOHFL
 from zofl_mpi.run import records
-from zofl_mpi.run.fields import described, reported
 
 
 def evaluated(cls: Any, setting: Any) -> dict[str, float]:

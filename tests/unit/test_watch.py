@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from zofl_mpi.run import messages, watch
-from zofl_mpi.run.clients import Client
+from zofl_mpi.engine import messages, watch
+from zofl_mpi.engine.clients import Client
+from zofl_mpi.engine.watch import Watch
 from zofl_mpi.run.mpi.survival import Changes
-from zofl_mpi.run.watch import Watch
 
 
 class Hands:

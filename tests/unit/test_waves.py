@@ -15,13 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.threads import Communicator, run_ranks, serve_or_ask
-from zofl_mpi.run import messages
-from zofl_mpi.run.clients import Client, ClientError
+from zofl_mpi.engine import messages
+from zofl_mpi.engine.clients import Client, ClientError
+from zofl_mpi.engine.setting import Loads
 from zofl_mpi.run.local import LocalClients
-from zofl_mpi.run.mpi import waves, wire
-from zofl_mpi.run.mpi.homes import Homes
-from zofl_mpi.run.mpi.waves import DUE, EARLY, FAILED, REPLY, SILENT, UPLOAD, WELCOME, Met, Order, Outbox, Sent
-from zofl_mpi.run.setting import Loads
+from zofl_mpi.run.mpi import gather, wire
+from zofl_mpi.run.mpi.gather import DUE, EARLY, FAILED, REPLY, SILENT, UPLOAD, WELCOME, Met, Order, Outbox, Sent
+from zofl_mpi.run.mpi.placement import Homes
 
 BOUND = 1000
 """Bytes of a wave in these tests: five empty items, or two of ten numbers."""
@@ -123,7 +123,7 @@ def test_streams_of_any_lengths_and_sizes_have_one_order_and_one_error(
         seen += [(i, item.a.tobytes()) for i, item in clients.ask_each(planned.own, each)]
         return seen
 
-    with mock.patch.multiple(waves, BOUND=BOUND, MOST=most), mock.patch.object(wire, "LIMIT", limit):
+    with mock.patch.multiple(gather, BOUND=BOUND, MOST=most), mock.patch.object(wire, "LIMIT", limit):
         results = run_ranks(
             ranks, lambda world: serve_or_ask(world, planned, plans, program, loads), synchronous=synchronous
         )
@@ -174,7 +174,7 @@ def test_no_wave_is_empty_and_what_comes_before_its_turn_is_bounded(
     for m in expected:
         sizes.append(plans[m.i].sizes[count[m.i]])
         count[m.i] += 1
-    with mock.patch.multiple(waves, BOUND=BOUND, PAUSE=0.0):
+    with mock.patch.multiple(gather, BOUND=BOUND, PAUSE=0.0):
         makers = [Rank([(kind, sizes[k]) for kind, _, k in items]) for items in own]
         order, met, sent_of = Order(to, homes), list[Met](), [0] * (ranks + 1)
         while not order.over:
@@ -232,7 +232,7 @@ def test_many_small_items_take_few_waves(monkeypatch: pytest.MonkeyPatch) -> Non
     Mutations: one item a wave; no PAUSE; PAUSE after the last item, or with a full buffer; one message a `Scatterv`.
     """
     counted = Counted(monkeypatch)
-    monkeypatch.setattr(waves, "PAUSE", 1e4)
+    monkeypatch.setattr(gather, "PAUSE", 1e4)
     each = {i: Numbers(np.full(2, i / 7)) for i in range(600)}
 
     def program(clients: Any) -> list[Any]:
@@ -242,7 +242,7 @@ def test_many_small_items_take_few_waves(monkeypatch: pytest.MonkeyPatch) -> Non
     assert results[0] == [(i, message.a.tobytes()) for i, message in each.items()]
     assert counted.calls["Iallgather"] <= 8
     packed = messages.prepare(each[0]).size
-    assert counted.calls["Scatterv"] == -(-300 // (waves.BOUND // packed)) < 4
+    assert counted.calls["Scatterv"] == -(-300 // (gather.BOUND // packed)) < 4
 
 
 def test_a_rank_that_is_not_due_neither_waits_nor_sends_a_large_item() -> None:
@@ -252,7 +252,7 @@ def test_a_rank_that_is_not_due_neither_waits_nor_sends_a_large_item() -> None:
     outbox.add(UPLOAD, sized(10))
     assert outbox.take(EARLY) is SILENT
     assert outbox.take(WELCOME).items == 1
-    outbox.add(UPLOAD, sized(waves.BOUND))
+    outbox.add(UPLOAD, sized(gather.BOUND))
     assert outbox.take(WELCOME) is SILENT
     assert outbox.take(DUE).items == 1
     outbox.add(UPLOAD, sized(1))
@@ -270,17 +270,17 @@ def test_what_was_taken_is_untouched_until_the_next_time() -> None:
     outbox.add(UPLOAD, messages.prepare(Numbers(np.full(20, 1.0))))
     taken = outbox.take(DUE).block
     outbox.add(UPLOAD, messages.prepare(Numbers(np.full(20, 2.0))))
-    [piece] = waves.pieces(taken, 1)
+    [piece] = gather.pieces(taken, 1)
     assert np.array_equal(messages.unpack(piece).a, np.full(20, 1.0))
 
 
 def test_a_small_item_keeps_no_other_in_memory_and_a_large_one_is_not_copied() -> None:
     """Mutations: views of small items; copies of large ones."""
-    for size, copied in ((5, True), (waves.BOUND, False)):
+    for size, copied in ((5, True), (gather.BOUND, False)):
         outbox = Outbox()
         outbox.add(REPLY, sized(size))
         block = outbox.take(DUE).block
-        assert [np.shares_memory(piece, block) for piece in waves.pieces(block, 1)] == [not copied]
+        assert [np.shares_memory(piece, block) for piece in gather.pieces(block, 1)] == [not copied]
 
 
 @given(
@@ -292,8 +292,8 @@ def test_messages_down_go_in_parcels_within_the_bound(sizes: list[int], ranks: i
     """Mutations: an order other than the question's; a parcel above the bound with two messages; one message each."""
     homes = Homes(ranks, Loads([*sizes[1:], 1]))
     to = data.draw(st.permutations(range(len(sizes))))
-    with mock.patch.object(waves, "BOUND", BOUND):
-        cut = waves.parcels(to, dict(enumerate(sizes)), homes)
+    with mock.patch.object(gather, "BOUND", BOUND):
+        cut = gather.parcels(to, dict(enumerate(sizes)), homes)
     for rank in range(1, ranks + 1):
         own = [wave[rank] for wave in cut if rank in wave]
         assert [i for parcel in own for i in parcel] == [i for i in to if homes[i] == rank]

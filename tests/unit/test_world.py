@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
+from zofl_mpi.engine.world import SingleProcess, agree, launched, refuse_singletons, together
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import cli
 from zofl_mpi.run.launch import connect, speaks_first
 from zofl_mpi.run.mpi import world
 from zofl_mpi.run.mpi.communicator import LATE, wake_in_time
 from zofl_mpi.run.mpi.world import MPIWorld
-from zofl_mpi.run.world import SingleProcess, agree, launched, refuse_singletons, together
 
 PR_GET_TIMERSLACK = 30
 """Linux's number for the question how late a sleeping thread may be woken."""

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from zofl_mpi.data import Array, Dataset, Federation, Raw, cache
 from zofl_mpi.data.cache import Sources
+from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError, demand
-from zofl_mpi.run.streams import Purpose, Streams
 
 BLOCK = 16  # images that are filtered together: their responses stay in the cache, twice the speed of 64
 CHUNK = 4096  # rows that are looked at together

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.data import Dataset, Federation, Raw
+from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
-from zofl_mpi.run.streams import Purpose, Streams
 
 PARTITIONS = ("by_class", "by_client")
 PIXELS = ("unit", "raw", "standardize")

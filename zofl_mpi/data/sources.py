@@ -13,8 +13,8 @@ from zofl_mpi.data.npz import read_npz
 from zofl_mpi.data.published import default_data_dir
 from zofl_mpi.data.reading import missing_files
 from zofl_mpi.data.synthetic import Synthetic, digits, make
+from zofl_mpi.engine.streams import Streams
 from zofl_mpi.errors import UserError
-from zofl_mpi.run.streams import Streams
 
 NAMES = ("digits", "mnist", "fashion-mnist", "cifar10", "synthetic")
 

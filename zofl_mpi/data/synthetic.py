@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.data import Raw
+from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
-from zofl_mpi.run.streams import Purpose, Streams
 
 INPUTS, TEACHER, NOISE = range(3)  # the streams of a synthetic data set
 

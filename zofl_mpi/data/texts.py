@@ -24,8 +24,8 @@ from zofl_mpi.data import Dataset, Federation, Raw, bpe, cache, e2e, partition
 from zofl_mpi.data.bpe import Vocabulary
 from zofl_mpi.data.cache import Sources
 from zofl_mpi.data.e2e import Pipeline, Sample
+from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError, demand
-from zofl_mpi.run.streams import Purpose, Streams
 
 NONE = -100
 """The label of a position that predicts nothing: of contexts and padding."""

@@ -9,6 +9,9 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import ClassVar, final
 
+from zofl_mpi.engine.clients import Client, Clients
+from zofl_mpi.engine.fields import part
+from zofl_mpi.engine.setting import Setting
 from zofl_mpi.problems import Split
 from zofl_mpi.rounds.split.client import LocalSteps
 from zofl_mpi.rounds.split.costs import LocalStep, Traffic, costs_of, plan_of
@@ -16,9 +19,6 @@ from zofl_mpi.rounds.split.messages import Model, Smashed, State, Trained
 from zofl_mpi.rounds.split.report import Report
 from zofl_mpi.rounds.split.server import averaged_round
 from zofl_mpi.rounds.split.training import Training
-from zofl_mpi.run.clients import Client, Clients
-from zofl_mpi.run.fields import part
-from zofl_mpi.run.setting import Setting
 
 
 @final

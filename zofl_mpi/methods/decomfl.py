@@ -16,6 +16,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, final
 import numpy as np
 from numpy.typing import NDArray
 
+from zofl_mpi.engine import mean
+from zofl_mpi.engine.clients import Client, Clients
+from zofl_mpi.engine.fields import column, part
+from zofl_mpi.engine.messages import APART
+from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.numerics.optimisers import copied
 from zofl_mpi.problems import Split
@@ -26,13 +32,7 @@ from zofl_mpi.rounds.split.messages import Model, State
 from zofl_mpi.rounds.split.passes import check_abreast, stacked
 from zofl_mpi.rounds.split.report import Report
 from zofl_mpi.rounds.split.training import Training
-from zofl_mpi.rounds.split.whole import whole
-from zofl_mpi.run import mean
-from zofl_mpi.run.clients import Client, Clients
-from zofl_mpi.run.fields import column, part
-from zofl_mpi.run.messages import APART
-from zofl_mpi.run.setting import Setting
-from zofl_mpi.run.streams import Purpose
+from zofl_mpi.rounds.split.unsplit import whole
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -11,13 +11,13 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, final
 
+from zofl_mpi.engine.clients import Client, Clients
+from zofl_mpi.engine.fields import part
+from zofl_mpi.engine.setting import Setting
 from zofl_mpi.errors import demand
 from zofl_mpi.problems import Smooth
 from zofl_mpi.rounds.local_sgd import LocalSGD, State, Trained
 from zofl_mpi.rounds.report import Model, Report, Reporting
-from zofl_mpi.run.clients import Client, Clients
-from zofl_mpi.run.fields import part
-from zofl_mpi.run.setting import Setting
 
 
 @final

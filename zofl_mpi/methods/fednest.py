@@ -14,15 +14,15 @@ from typing import Any, ClassVar, Literal, final
 import numpy as np
 from numpy.typing import NDArray
 
+from zofl_mpi.engine.clients import Client, Clients
+from zofl_mpi.engine.fields import column
+from zofl_mpi.engine.setting import Loads, Setting
+from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.numerics.descent import descend
 from zofl_mpi.problems import SecondOrder, optional
 from zofl_mpi.rounds.report import Model, validated
 from zofl_mpi.rounds.start import among, step_samples
-from zofl_mpi.run.clients import Client, Clients
-from zofl_mpi.run.fields import column
-from zofl_mpi.run.setting import Loads, Setting
-from zofl_mpi.run.streams import Purpose
 
 Array = NDArray[Any]
 

@@ -16,6 +16,10 @@ from typing import Any, ClassVar, final
 import numpy as np
 from numpy.typing import NDArray
 
+from zofl_mpi.engine.clients import Client, Clients
+from zofl_mpi.engine.fields import column, part
+from zofl_mpi.engine.setting import Loads, Setting
+from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems import Bilevel, optional
@@ -23,10 +27,6 @@ from zofl_mpi.rounds.lower import Iterate, Lower, Moved, Schedule
 from zofl_mpi.rounds.report import validated
 from zofl_mpi.rounds.start import among, step_samples
 from zofl_mpi.rounds.zeroth_order import Local, Model, Report, Stepped, finite
-from zofl_mpi.run.clients import Client, Clients
-from zofl_mpi.run.fields import column, part
-from zofl_mpi.run.setting import Loads, Setting
-from zofl_mpi.run.streams import Purpose
 
 Array = NDArray[Any]
 

@@ -15,16 +15,16 @@ from typing import Any, ClassVar, Literal, final
 import numpy as np
 from numpy.typing import NDArray
 
+from zofl_mpi.engine.clients import Client, Clients
+from zofl_mpi.engine.fields import column, part
+from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import demand
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems import Lipschitz, optional
 from zofl_mpi.rounds.report import validated
 from zofl_mpi.rounds.start import among, participants
 from zofl_mpi.rounds.zeroth_order import Local, Model, Report, Stepped, finite
-from zofl_mpi.run.clients import Client, Clients
-from zofl_mpi.run.fields import column, part
-from zofl_mpi.run.setting import Setting
-from zofl_mpi.run.streams import Purpose
 
 Array = NDArray[Any]
 

@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
 
+from zofl_mpi.engine.clients import Client, Clients
+from zofl_mpi.engine.fields import column, part
+from zofl_mpi.engine.setting import Setting
 from zofl_mpi.errors import demand
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.problems import Split
@@ -24,9 +27,6 @@ from zofl_mpi.rounds.split.messages import Model, Smashed, State, Trained
 from zofl_mpi.rounds.split.report import Report
 from zofl_mpi.rounds.split.server import Server
 from zofl_mpi.rounds.split.training import Training
-from zofl_mpi.run.clients import Client, Clients
-from zofl_mpi.run.fields import column, part
-from zofl_mpi.run.setting import Setting
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -10,6 +10,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, final
 
+from zofl_mpi.engine.clients import Client, Clients
+from zofl_mpi.engine.fields import part
+from zofl_mpi.engine.setting import Setting
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Split, optional
 from zofl_mpi.rounds.split.client import LocalSteps
@@ -23,9 +26,6 @@ from zofl_mpi.rounds.split.report import Report
 from zofl_mpi.rounds.split.seeds import Scalars, Seeds
 from zofl_mpi.rounds.split.server import averaged_round
 from zofl_mpi.rounds.split.training import Training
-from zofl_mpi.run.clients import Client, Clients
-from zofl_mpi.run.fields import part
-from zofl_mpi.run.setting import Setting
 
 if TYPE_CHECKING:
     from torch import Tensor

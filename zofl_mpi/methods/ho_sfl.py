@@ -11,6 +11,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
+from zofl_mpi.engine.clients import Client, Clients
+from zofl_mpi.engine.fields import part
+from zofl_mpi.engine.setting import Setting
 from zofl_mpi.problems import Split
 from zofl_mpi.rounds.split.client_part import padded, with_head
 from zofl_mpi.rounds.split.costs import LocalStep, Traffic, costs_of, plan_of
@@ -26,9 +29,6 @@ from zofl_mpi.rounds.split.report import Report
 from zofl_mpi.rounds.split.seeds import Scalars, Seeds
 from zofl_mpi.rounds.split.server import Server
 from zofl_mpi.rounds.split.training import Training
-from zofl_mpi.run.clients import Client, Clients
-from zofl_mpi.run.fields import part
-from zofl_mpi.run.setting import Setting
 
 if TYPE_CHECKING:
     from zofl_mpi.problems.signs import SignedLayers

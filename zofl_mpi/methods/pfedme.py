@@ -12,13 +12,13 @@ from typing import Any, ClassVar, final
 import numpy as np
 from numpy.typing import NDArray
 
+from zofl_mpi.engine.clients import Client, Clients
+from zofl_mpi.engine.fields import part
+from zofl_mpi.engine.setting import Setting, Work
 from zofl_mpi.errors import demand
 from zofl_mpi.problems import Smooth
 from zofl_mpi.rounds.local_sgd import LocalSGD, State, Trained, descend, minibatches, repeated
 from zofl_mpi.rounds.report import Measured, Model, Report, Reporting
-from zofl_mpi.run.clients import Client, Clients
-from zofl_mpi.run.fields import part
-from zofl_mpi.run.setting import Setting, Work
 
 Array = NDArray[Any]
 

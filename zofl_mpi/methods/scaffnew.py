@@ -13,15 +13,15 @@ from typing import Any, ClassVar, Literal, final
 import numpy as np
 from numpy.typing import NDArray
 
+from zofl_mpi.engine.clients import Client, Clients
+from zofl_mpi.engine.fields import column, part
+from zofl_mpi.engine.setting import Loads, Setting, Work
+from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.problems import Smooth
 from zofl_mpi.rounds.local_sgd import Trained, cost, demand_batch, descend, kernel, minibatches
 from zofl_mpi.rounds.report import Model, Report, Reporting
 from zofl_mpi.rounds.start import Start, shares, step_samples
-from zofl_mpi.run.clients import Client, Clients
-from zofl_mpi.run.fields import column, part
-from zofl_mpi.run.setting import Loads, Setting, Work
-from zofl_mpi.run.streams import Purpose
 
 Array = NDArray[Any]
 

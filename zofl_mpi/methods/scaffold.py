@@ -13,13 +13,13 @@ from typing import Any, ClassVar, Literal, final
 import numpy as np
 from numpy.typing import NDArray
 
+from zofl_mpi.engine.clients import Client, Clients
+from zofl_mpi.engine.fields import column, part
+from zofl_mpi.engine.setting import Loads, Setting
 from zofl_mpi.errors import demand
 from zofl_mpi.problems import Smooth
 from zofl_mpi.rounds.local_sgd import LocalSGD
 from zofl_mpi.rounds.report import Report, Reporting
-from zofl_mpi.run.clients import Client, Clients
-from zofl_mpi.run.fields import column, part
-from zofl_mpi.run.setting import Loads, Setting
 
 Array = NDArray[Any]
 

@@ -11,15 +11,15 @@ from typing import ClassVar, final
 
 import numpy as np
 
+from zofl_mpi.engine.clients import Clients
+from zofl_mpi.engine.fields import part
+from zofl_mpi.engine.setting import Setting, Work
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.numerics.schedules import parse_decay, stepsize
 from zofl_mpi.problems import Smooth
 from zofl_mpi.rounds.local_sgd import State
 from zofl_mpi.rounds.report import Report, Reporting
 from zofl_mpi.rounds.start import Start, demand_samples, own_gradient, shares
-from zofl_mpi.run.clients import Clients
-from zofl_mpi.run.fields import part
-from zofl_mpi.run.setting import Setting, Work
 
 
 @final

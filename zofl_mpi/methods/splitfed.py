@@ -9,10 +9,10 @@ import math
 from dataclasses import dataclass
 from typing import Any, final
 
+from zofl_mpi.engine.clients import Clients
 from zofl_mpi.rounds.split.lockstep import LockstepMethod
 from zofl_mpi.rounds.split.messages import State
 from zofl_mpi.rounds.split.server import Server
-from zofl_mpi.run.clients import Clients
 
 
 @final

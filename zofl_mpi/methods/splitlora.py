@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
+from zofl_mpi.engine.clients import Clients
+from zofl_mpi.engine.fields import part
 from zofl_mpi.rounds.split.lockstep import Lockstep, LockstepMethod
 from zofl_mpi.rounds.split.messages import State
-from zofl_mpi.run.clients import Clients
-from zofl_mpi.run.fields import part
 
 
 @final

@@ -14,6 +14,10 @@ from typing import Any, ClassVar, Literal, final
 import numpy as np
 from numpy.typing import NDArray
 
+from zofl_mpi.engine.clients import Client, Clients
+from zofl_mpi.engine.fields import column
+from zofl_mpi.engine.setting import Loads, Setting, Work
+from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.numerics import zo
 from zofl_mpi.numerics.schedules import local_steps, parse_decay, planned_steps, stepsize, stepsizes
@@ -21,10 +25,6 @@ from zofl_mpi.problems import Hierarchical
 from zofl_mpi.rounds import personal
 from zofl_mpi.rounds.report import validated
 from zofl_mpi.rounds.start import X0, Start, demand_samples, own_batch, participants
-from zofl_mpi.run.clients import Client, Clients
-from zofl_mpi.run.fields import column
-from zofl_mpi.run.setting import Loads, Setting, Work
-from zofl_mpi.run.streams import Purpose
 
 Array = NDArray[Any]
 

@@ -20,10 +20,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.numerics import zo
 from zofl_mpi.numerics.stationarity import Estimate
-from zofl_mpi.run.streams import Purpose, Streams
 
 Array = NDArray[np.float64]
 Apply = Callable[[Tensor], Tensor]

@@ -31,18 +31,18 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from zofl_mpi.data import Dataset
+from zofl_mpi.engine.batching import together
+from zofl_mpi.engine.fields import given
 from zofl_mpi.errors import demand
 from zofl_mpi.numerics.projections import simplex
 from zofl_mpi.problems import Array, Batch
-from zofl_mpi.problems.by_torch import ByTorch
 from zofl_mpi.problems.relu_net import TARGETS, ReLUNet
 from zofl_mpi.problems.sums import BLOCK, QUIET, blocks, demand_floats, positions_of
 from zofl_mpi.problems.terms import check_positions
-from zofl_mpi.run.abreast import together
-from zofl_mpi.run.fields import given
+from zofl_mpi.problems.torch_backend import ByTorch
 
 if TYPE_CHECKING:
-    from zofl_mpi.problems.kernels.softmax_looks import Look
+    from zofl_mpi.problems.kernels.softmax_eval import Look
 
 Vector = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -328,14 +328,14 @@ class FairSoftmax(ClassWeights):
 
     def by_class(self, x: Array, data: Dataset, positions: Batch) -> Vector:
         """See `ClassWeights.by_class`."""
-        from zofl_mpi.problems.kernels.softmax_looks import Look  # imports torch
+        from zofl_mpi.problems.kernels.softmax_eval import Look  # imports torch
 
         check_positions(data, positions)
         models = np.asarray(x, self.dtype).reshape(len(x), self.classes, -1)
         return together(self._by_class, Look(models, data, positions, bias=False))
 
     def _by_class(self, asked: list[Look]) -> list[Vector]:
-        from zofl_mpi.problems.kernels.softmax_looks import losses_by_class
+        from zofl_mpi.problems.kernels.softmax_eval import losses_by_class
 
         return losses_by_class(asked, self.device)
 

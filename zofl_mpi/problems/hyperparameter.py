@@ -23,10 +23,10 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from zofl_mpi.data import Dataset
+from zofl_mpi.engine.fields import given
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.problems import Array, Batch
 from zofl_mpi.problems.sums import BLOCK, QUIET, blocks, demand_floats, positions_of
-from zofl_mpi.run.fields import given
 
 Vector = NDArray[np.float64]
 

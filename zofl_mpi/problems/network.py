@@ -19,18 +19,18 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from zofl_mpi.data import Dataset
+from zofl_mpi.engine.batching import together
+from zofl_mpi.engine.fields import given
+from zofl_mpi.engine.streams import seed_torch
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.problems import Array, Batch
-from zofl_mpi.problems.by_torch import ByTorch
 from zofl_mpi.problems.kernels import fourier
 from zofl_mpi.problems.kernels.blocks import LOCK
 from zofl_mpi.problems.kernels.module_torch import Points, Walk, summed, walked
 from zofl_mpi.problems.module import Function, copy_of
 from zofl_mpi.problems.sums import QUIET, blocks, class_weights, demand_floats, positions_of
 from zofl_mpi.problems.terms import Personalised, Terms, check_positions
-from zofl_mpi.run.abreast import together
-from zofl_mpi.run.fields import given
-from zofl_mpi.run.streams import seed_torch
+from zofl_mpi.problems.torch_backend import ByTorch
 
 T = TypeVar("T")
 P = ParamSpec("P")

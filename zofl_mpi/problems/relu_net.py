@@ -21,14 +21,14 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from zofl_mpi.data import Dataset
+from zofl_mpi.engine.batching import together
+from zofl_mpi.engine.fields import given
 from zofl_mpi.errors import demand
 from zofl_mpi.numerics.descent import descend
 from zofl_mpi.problems import Array, Batch
-from zofl_mpi.problems.by_torch import ByTorch
 from zofl_mpi.problems.sums import BLOCK, QUIET, blocks, class_weights, demand_floats, positions_of
 from zofl_mpi.problems.terms import check_positions
-from zofl_mpi.run.abreast import together
-from zofl_mpi.run.fields import given
+from zofl_mpi.problems.torch_backend import ByTorch
 
 if TYPE_CHECKING:
     from zofl_mpi.problems.kernels.relu_torch import Points, Walk

@@ -29,8 +29,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from zofl_mpi.errors import UserError
+from zofl_mpi.problems.device_cache import sent
 from zofl_mpi.problems.flat import Flat
-from zofl_mpi.problems.resident import sent
 
 CHANNELWISE = (nn.GroupNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 BATCHED = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)

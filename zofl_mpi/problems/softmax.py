@@ -11,17 +11,17 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from zofl_mpi.data import Dataset
+from zofl_mpi.engine.batching import together
+from zofl_mpi.engine.fields import given
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Array, Batch
-from zofl_mpi.problems.by_torch import ByTorch
 from zofl_mpi.problems.kernels.softmax import KERNELS, NAMES, Minibatches, choose, numba_installed, planned
 from zofl_mpi.problems.sums import BLOCK, QUIET, READY, blocks, class_weights, demand_floats, positions_of
 from zofl_mpi.problems.terms import Personalised, Terms, check_positions, for_client
-from zofl_mpi.run.abreast import together
-from zofl_mpi.run.fields import given
+from zofl_mpi.problems.torch_backend import ByTorch
 
 if TYPE_CHECKING:
-    from zofl_mpi.problems.kernels.softmax_looks import Look
+    from zofl_mpi.problems.kernels.softmax_eval import Look
     from zofl_mpi.problems.kernels.softmax_torch import Solve
 
 
@@ -238,9 +238,9 @@ def _torch() -> Any:
 
 def _looks() -> Any:
     """Gradients and scores by torch, which is imported with them."""
-    from zofl_mpi.problems.kernels import softmax_looks
+    from zofl_mpi.problems.kernels import softmax_eval
 
-    return softmax_looks
+    return softmax_eval
 
 
 def _common_factor(data: Dataset, bias: bool) -> float | None:

@@ -23,9 +23,9 @@ from torch.nn.functional import cross_entropy
 
 from zofl_mpi.data import Dataset
 from zofl_mpi.errors import UserError
+from zofl_mpi.problems.device_cache import sent, taken
 from zofl_mpi.problems.flat import Flat
 from zofl_mpi.problems.head import head_gradient, linear_of
-from zofl_mpi.problems.resident import sent, taken
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 

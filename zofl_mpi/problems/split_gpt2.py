@@ -26,9 +26,9 @@ from torch.nn.functional import cross_entropy
 from zofl_mpi.data import Dataset, texts
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.problems import Batch
+from zofl_mpi.problems.device_cache import sent
 from zofl_mpi.problems.flat import Flat
 from zofl_mpi.problems.gpt2 import Back, Parts, joined
-from zofl_mpi.problems.resident import sent
 from zofl_mpi.problems.split import arithmetic_of
 
 NONE = texts.NONE

@@ -15,15 +15,15 @@ from typing import Any, Literal, final
 import numpy as np
 from numpy.typing import NDArray
 
+from zofl_mpi.engine.clients import Client, Clients, Step
+from zofl_mpi.engine.fields import column, part
+from zofl_mpi.engine.setting import Loads, Setting, Work
+from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.numerics.schedules import local_steps, parse_decay, planned_steps, stepsize, stepsizes
 from zofl_mpi.problems import Smooth
 from zofl_mpi.rounds.report import Model
 from zofl_mpi.rounds.start import Start, demand_samples, own_gradient, participants, shares, step_samples
-from zofl_mpi.run.clients import Client, Clients, Step
-from zofl_mpi.run.fields import column, part
-from zofl_mpi.run.setting import Loads, Setting, Work
-from zofl_mpi.run.streams import Purpose
 
 Array = NDArray[Any]
 

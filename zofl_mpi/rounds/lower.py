@@ -16,11 +16,11 @@ from typing import Any, Literal, final
 import numpy as np
 from numpy.typing import NDArray
 
+from zofl_mpi.engine.clients import Client, Clients, Step
+from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.problems import Bilevel, optional
-from zofl_mpi.run.clients import Client, Clients, Step
-from zofl_mpi.run.setting import Setting
-from zofl_mpi.run.streams import Purpose
 
 Array = NDArray[Any]
 METHODS = ("local_sgd", "fedac1", "fedac2", "lfd", "exact")

@@ -10,12 +10,12 @@ from typing import Any, Literal, final
 import numpy as np
 from numpy.typing import NDArray
 
+from zofl_mpi.engine.clients import Client
+from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import demand
 from zofl_mpi.numerics.schedules import local_steps, parse_decay, stepsizes
 from zofl_mpi.problems import Smooth, optional
-from zofl_mpi.run.clients import Client
-from zofl_mpi.run.setting import Setting
-from zofl_mpi.run.streams import Purpose
 
 Array = NDArray[Any]
 

@@ -10,13 +10,13 @@ from typing import Any, cast, final
 import numpy as np
 from numpy.typing import NDArray
 
+from zofl_mpi.engine.clients import Client, Clients, Step
+from zofl_mpi.engine.fields import column, part
+from zofl_mpi.engine.setting import Setting
 from zofl_mpi.problems import Lipschitz, Smooth, optional
 from zofl_mpi.rounds import personal
 from zofl_mpi.rounds.personal import FineTuning
 from zofl_mpi.rounds.start import among, has_samples
-from zofl_mpi.run.clients import Client, Clients, Step
-from zofl_mpi.run.fields import column, part
-from zofl_mpi.run.setting import Setting
 
 Array = NDArray[Any]
 

@@ -11,10 +11,10 @@ from typing import Any, Literal, final
 import numpy as np
 from numpy.typing import NDArray
 
+from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.problems import optional
-from zofl_mpi.run.setting import Setting
-from zofl_mpi.run.streams import Purpose
 
 Array = NDArray[Any]
 X0 = Literal["auto", "zero", "random", "pretrained"]

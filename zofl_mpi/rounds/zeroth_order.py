@@ -10,6 +10,10 @@ from typing import Any, Literal, cast, final
 import numpy as np
 from numpy.typing import NDArray
 
+from zofl_mpi.engine.clients import Client
+from zofl_mpi.engine.fields import column
+from zofl_mpi.engine.setting import Loads, Setting
+from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.numerics import sets as convex_sets
 from zofl_mpi.numerics import zo
@@ -18,10 +22,6 @@ from zofl_mpi.numerics.schedules import parse_decay, stepsize
 from zofl_mpi.numerics.stationarity import gradient_squared
 from zofl_mpi.problems import Bilevel, Lipschitz, optional
 from zofl_mpi.rounds.start import Start, shares, step_samples
-from zofl_mpi.run.clients import Client
-from zofl_mpi.run.fields import column
-from zofl_mpi.run.setting import Loads, Setting
-from zofl_mpi.run.streams import Purpose
 
 Array = NDArray[Any]
 

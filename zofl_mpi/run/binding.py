@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
 
+from zofl_mpi.engine import device
+from zofl_mpi.engine.world import World, together
 from zofl_mpi.errors import UserError
-from zofl_mpi.run import device
-from zofl_mpi.run.world import World, together
 
 
 @final

@@ -16,8 +16,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn, final
 
+from zofl_mpi.engine import device, memory
+from zofl_mpi.engine.setting import Loads, Method, Setting
+from zofl_mpi.engine.streams import Streams
+from zofl_mpi.engine.watch import Watch
+from zofl_mpi.engine.world import Ended, World, at_server, together
 from zofl_mpi.errors import UserError
-from zofl_mpi.run import device, flags, memory
+from zofl_mpi.run import flags
 from zofl_mpi.run.binding import Place, bind, doubled, listed
 from zofl_mpi.run.launch import connect, speaks_first
 from zofl_mpi.run.plan import (
@@ -32,11 +37,7 @@ from zofl_mpi.run.plan import (
     understand,
     work_of,
 )
-from zofl_mpi.run.setting import Loads, Method, Setting
 from zofl_mpi.run.signals import Stop
-from zofl_mpi.run.streams import Streams
-from zofl_mpi.run.watch import Watch
-from zofl_mpi.run.world import Ended, World, at_server, together
 
 if TYPE_CHECKING:
     from zofl_mpi.run.session import Opened
@@ -290,7 +291,7 @@ def build_setting(world: World, family: Any, plan: Plan, chosen: str) -> Setting
 
 def _living(world: World, m: int, loads: Loads | None) -> list[int]:
     """How many of m clients live on each rank."""
-    from zofl_mpi.run.mpi.homes import Homes
+    from zofl_mpi.run.mpi.placement import Homes
 
     if world.size == 1:
         return [m]
@@ -302,7 +303,7 @@ def _living(world: World, m: int, loads: Loads | None) -> list[int]:
 def _serve(world: World, method: Method[Any], stop: Stop, watch: Watch, loads: Loads | None) -> int:
     """Answers the server's questions until it ends the run; returns the exit status that it gave."""
     from zofl_mpi.run.mpi.client import ClientRank
-    from zofl_mpi.run.mpi.homes import Homes
+    from zofl_mpi.run.mpi.placement import Homes
     from zofl_mpi.run.mpi.world import MPIWorld
 
     assert isinstance(world, MPIWorld)

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
+from zofl_mpi.engine import device
+from zofl_mpi.engine.clients import Client, Clients
+from zofl_mpi.engine.world import World
 from zofl_mpi.errors import UserError
-from zofl_mpi.run import device
-from zofl_mpi.run.clients import Client, Clients
-from zofl_mpi.run.world import World
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
 
@@ -177,7 +177,7 @@ def exchange(world: World) -> dict[str, Cost]:
         UserError: there is one process only.
     """
     from zofl_mpi.run.mpi.client import ClientRank
-    from zofl_mpi.run.mpi.homes import Homes
+    from zofl_mpi.run.mpi.placement import Homes
     from zofl_mpi.run.mpi.server import MPIClients
     from zofl_mpi.run.mpi.world import MPIWorld
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, cast
 
+from zofl_mpi.engine.fields import is_flag
 from zofl_mpi.errors import UserError
-from zofl_mpi.run.fields import is_flag
 
 T = TypeVar("T")
 Groups = Mapping[str, type[Any]]

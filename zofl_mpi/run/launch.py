@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from zofl_mpi.run.world import SingleProcess, World, launched
+from zofl_mpi.engine.world import SingleProcess, World, launched
 
 
 def speaks_first(environment: Mapping[str, str] = os.environ) -> bool:

@@ -7,13 +7,13 @@ from typing import Any, TypeVar, final
 
 import numpy as np
 
-from zofl_mpi.run import mean, messages
-from zofl_mpi.run.abreast import width
-from zofl_mpi.run.clients import Client, ClientError, Step, failure, name_of
-from zofl_mpi.run.desk import Questions, in_turn, participants, received, refuse_stream
-from zofl_mpi.run.device import peak_bytes
-from zofl_mpi.run.ledger import Row
-from zofl_mpi.run.watch import Watch
+from zofl_mpi.engine import mean, messages
+from zofl_mpi.engine.batching import width
+from zofl_mpi.engine.clients import Client, ClientError, Step, failure, name_of
+from zofl_mpi.engine.device import peak_bytes
+from zofl_mpi.engine.ledger import Row
+from zofl_mpi.engine.watch import Watch
+from zofl_mpi.run.questions import Questions, in_turn, participants, received, refuse_stream
 
 T = TypeVar("T")
 

@@ -15,14 +15,15 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from zofl_mpi.engine import device, memory, messages
+from zofl_mpi.engine.clients import ClientError, Clients
+from zofl_mpi.engine.fields import described, numbers, reported
+from zofl_mpi.engine.ledger import Overlap, Row, overlap
+from zofl_mpi.engine.setting import Method
 from zofl_mpi.errors import UserError
-from zofl_mpi.run import device, memory, messages, records
-from zofl_mpi.run.clients import ClientError, Clients
-from zofl_mpi.run.desk import STEPS, Memory, Nothing
-from zofl_mpi.run.fields import described, numbers, reported
-from zofl_mpi.run.ledger import Overlap, Row, overlap
+from zofl_mpi.run import records
 from zofl_mpi.run.progress import Progress
-from zofl_mpi.run.setting import Method
+from zofl_mpi.run.questions import STEPS, Memory, Nothing
 
 
 class RunError(Exception):

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from pathlib import Path
 from typing import Any, Literal, cast, final, get_type_hints
 
+from zofl_mpi.engine.setting import Loads, Work
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.run import flags
-from zofl_mpi.run.setting import Loads, Work
 
 
 @final

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
+from zofl_mpi.engine.clients import Clients
+from zofl_mpi.engine.setting import Loads, Method
+from zofl_mpi.engine.watch import Watch
+from zofl_mpi.engine.world import World
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import loop, records
-from zofl_mpi.run.clients import Clients
 from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.progress import progress
-from zofl_mpi.run.setting import Loads, Method
 from zofl_mpi.run.signals import STATUS, Stop
-from zofl_mpi.run.watch import Watch
-from zofl_mpi.run.world import World
 
 COLUMNS = {"round": ("1", "finished rounds"), "seconds": ("s", "wall time of the round, its evaluation included")}
 

@@ -15,9 +15,9 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from zofl_mpi.engine.ledger import SERVER
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import records
-from zofl_mpi.run.ledger import SERVER
 from zofl_mpi.run.loop import Schedule
 
 WARM_UP = 1

@@ -12,10 +12,10 @@ from typing import Any, TypeVar, cast, final
 import numpy as np
 
 from zofl_mpi.data import Federation
+from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.streams import Streams
+from zofl_mpi.engine.world import World
 from zofl_mpi.run.flags import Groups, made
-from zofl_mpi.run.setting import Setting
-from zofl_mpi.run.streams import Streams
-from zofl_mpi.run.world import World
 
 T = TypeVar("T")
 P = TypeVar("P")

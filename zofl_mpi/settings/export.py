@@ -17,7 +17,7 @@ from typing import Any
 
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import records
-from zofl_mpi.run.again import setting_of
+from zofl_mpi.run.restore import setting_of
 from zofl_mpi.settings.split_gpt2 import TRAINED_ON
 
 FAMILY = "zofl_mpi.heron_sfl"

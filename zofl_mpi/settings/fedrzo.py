@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from zofl_mpi.data import Federation
+from zofl_mpi.engine.fields import part
+from zofl_mpi.engine.setting import Setting
 from zofl_mpi.errors import demand
 from zofl_mpi.problems import Bilevel, Lipschitz, SecondOrder, Smooth
+from zofl_mpi.problems.analytic.bilevel import BilevelBowls, Coupled
+from zofl_mpi.problems.analytic.cvar import CVaR
+from zofl_mpi.problems.analytic.nonsmooth import Bowls, MaxAffine
+from zofl_mpi.problems.analytic.saddle import Saddle
+from zofl_mpi.problems.analytic.shares import Shares
 from zofl_mpi.problems.fair import Fair, FairSoftmax
 from zofl_mpi.problems.hyperparameter import Hyperparameter
-from zofl_mpi.problems.known.bilevel import BilevelBowls, Coupled
-from zofl_mpi.problems.known.cvar import CVaR
-from zofl_mpi.problems.known.nonsmooth import Bowls, MaxAffine
-from zofl_mpi.problems.known.saddle import Saddle
-from zofl_mpi.problems.known.shares import Shares
 from zofl_mpi.problems.relu_net import ReLUNet
-from zofl_mpi.run.fields import part
 from zofl_mpi.run.flags import fields_of, with_defaults
-from zofl_mpi.run.setting import Setting
 from zofl_mpi.settings.choice import Choice, Site
 from zofl_mpi.settings.given import alike, on_samples, roles_of
 from zofl_mpi.settings.networks import CNN, MLP

@@ -12,11 +12,11 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from zofl_mpi.data import Federation
+from zofl_mpi.engine.fields import is_flag
+from zofl_mpi.engine.setting import Setting
 from zofl_mpi.problems import Bilevel, Hierarchical, Lipschitz, SecondOrder, Smooth
 from zofl_mpi.problems.terms import Terms
-from zofl_mpi.run.fields import is_flag
 from zofl_mpi.run.flags import Groups, made
-from zofl_mpi.run.setting import Setting
 from zofl_mpi.settings.choice import Choice, Site
 from zofl_mpi.settings.samples import Samples
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, final
 
+from zofl_mpi.engine.fields import part
+from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Split
 from zofl_mpi.problems.split_cnn import ConvNet
 from zofl_mpi.problems.split_resnet import ResNet
-from zofl_mpi.run.fields import part
 from zofl_mpi.run.flags import with_defaults
-from zofl_mpi.run.setting import Setting
-from zofl_mpi.run.streams import Purpose
 from zofl_mpi.settings import split_gpt2
 from zofl_mpi.settings.choice import Choice, Site
 from zofl_mpi.settings.networks import fingerprint_of, shape_of

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal, final
 import numpy as np
 
 from zofl_mpi.data import Federation, features
+from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
 from zofl_mpi.run.flags import Groups
-from zofl_mpi.run.setting import Setting
-from zofl_mpi.run.streams import Purpose
 from zofl_mpi.settings.choice import Choice, Site
 from zofl_mpi.settings.given import GIVEN, HIERARCHY, given_to, lacking, on_samples, roles_of, terms_of
 from zofl_mpi.settings.samples import Samples

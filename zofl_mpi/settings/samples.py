@@ -11,10 +11,10 @@ from typing import Literal, final
 from zofl_mpi.data import Federation, Raw, cache, partition, sources
 from zofl_mpi.data.cache import Sources
 from zofl_mpi.data.synthetic import Synthetic
+from zofl_mpi.engine.streams import Streams
+from zofl_mpi.engine.world import World, together
 from zofl_mpi.errors import UserError
 from zofl_mpi.numerics.descent import identity
-from zofl_mpi.run.streams import Streams
-from zofl_mpi.run.world import World, together
 
 
 @final

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, final
 
 from zofl_mpi.data import texts
+from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.streams import Purpose, Streams
+from zofl_mpi.engine.world import together
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.run.flags import flag
-from zofl_mpi.run.setting import Setting
-from zofl_mpi.run.streams import Purpose, Streams
-from zofl_mpi.run.world import together
 from zofl_mpi.settings.choice import Site
 from zofl_mpi.settings.networks import fingerprint_of
 from zofl_mpi.settings.texts import Texts

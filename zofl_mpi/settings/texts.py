@@ -13,9 +13,9 @@ from zofl_mpi.data.bpe import Vocabulary
 from zofl_mpi.data.published import default_data_dir
 from zofl_mpi.data.reading import missing_files
 from zofl_mpi.data.texts import Division
+from zofl_mpi.engine.streams import Streams
+from zofl_mpi.engine.world import World, together
 from zofl_mpi.errors import UserError, demand
-from zofl_mpi.run.streams import Streams
-from zofl_mpi.run.world import World, together
 from zofl_mpi.settings.samples import cached
 
 

@@ -11,13 +11,13 @@ import numpy as np
 
 from zofl_mpi.data import features
 from zofl_mpi.data.features import Filters
+from zofl_mpi.engine.fields import part
+from zofl_mpi.engine.setting import Setting
 from zofl_mpi.errors import demand
 from zofl_mpi.problems import Hierarchical, Smooth
-from zofl_mpi.problems.known.caps import Caps
-from zofl_mpi.problems.known.quadratic import Corner, Quadratic
+from zofl_mpi.problems.analytic.caps import Caps
+from zofl_mpi.problems.analytic.quadratic import Corner, Quadratic
 from zofl_mpi.problems.softmax import Softmax
-from zofl_mpi.run.fields import part
-from zofl_mpi.run.setting import Setting
 from zofl_mpi.settings.choice import Choice, Site
 from zofl_mpi.settings.given import alike, on_samples, problem_on, roles_of
 from zofl_mpi.settings.samples import Samples

@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from zofl_mpi.data import Dataset
-from zofl_mpi.problems.resident import fits, resident, sent
-from zofl_mpi.run import device as place
+from zofl_mpi.engine import device as place
+from zofl_mpi.problems.device_cache import fits, resident, sent
 
 Array = NDArray[Any]
 Loop = TypeVar("Loop")

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from zofl_mpi.data import Dataset
+from zofl_mpi.engine import device as place
 from zofl_mpi.problems import Batch
 from zofl_mpi.problems.kernels.blocks import CHUNK, LOCK, Batches, Room, Steps, block_of, identity, kept, row_of
-from zofl_mpi.run import device as place
 
 Array = NDArray[Any]
 Vector = NDArray[np.float64]

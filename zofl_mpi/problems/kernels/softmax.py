@@ -218,7 +218,7 @@ def choose(kernel: str, batch: int, n: int, models: int = 2) -> str:
 def compiled_is_faster(batch: int, n: int, models: int) -> bool:
     """Whether the compiled kernel takes less time a step, its loading aside.
 
-    `python -m tests.bench_local` measured both for batches of 8 to 512 samples, 1 and 2 models, n = 650, 7840 and
+    `python -m tests.bench.local` measured both for batches of 8 to 512 samples, 1 and 2 models, n = 650, 7840 and
     30720, with AVX-512 and with AVX2. NumPy pays 10 us of calls a step, so the compiled loop leads at small batches;
     where both are busy with products it leads too, as a step goes through its memory fewer times. Small models spend
     their time on exp, where NumPy leads; the limit lies where the two are within about a tenth of each other.

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal, cast, final
 import numpy as np
 from numpy.typing import NDArray
 
+from zofl_mpi.engine.clients import Client
+from zofl_mpi.engine.streams import Purpose, seed_torch
 from zofl_mpi.problems import optional
 from zofl_mpi.rounds.split.messages import Model, Trained
 from zofl_mpi.rounds.split.training import Training
-from zofl_mpi.run.clients import Client
-from zofl_mpi.run.streams import Purpose, seed_torch
 
 if TYPE_CHECKING:
     import torch

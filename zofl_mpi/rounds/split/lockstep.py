@@ -7,6 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol, cast, final
 
+from zofl_mpi.engine.clients import Client, Clients, Step
+from zofl_mpi.engine.fields import part
+from zofl_mpi.engine.setting import Loads, Setting
 from zofl_mpi.errors import demand
 from zofl_mpi.problems import Split
 from zofl_mpi.rounds.split.client import LocalSteps
@@ -16,9 +19,6 @@ from zofl_mpi.rounds.split.messages import Model, Smashed, State, Trained, Updat
 from zofl_mpi.rounds.split.report import Report
 from zofl_mpi.rounds.split.server import Server
 from zofl_mpi.rounds.split.training import Training
-from zofl_mpi.run.clients import Client, Clients, Step
-from zofl_mpi.run.fields import part
-from zofl_mpi.run.setting import Loads, Setting
 
 if TYPE_CHECKING:
     from torch import Tensor

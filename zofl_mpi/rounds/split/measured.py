@@ -99,7 +99,7 @@ def peak_bytes(
         exact: what of theta_l has a backward pass of its own before, with "head" or "slope".
     """
     if torch.device(problem.device).type == "cuda":
-        from zofl_mpi.run.device import allocated
+        from zofl_mpi.engine.device import allocated
 
         given = _given(problem, batch)
         return _bytes(given[2]) + int(

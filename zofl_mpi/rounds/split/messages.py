@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, final
 
-from zofl_mpi.run.fields import column
-from zofl_mpi.run.messages import APART
+from zofl_mpi.engine.fields import column
+from zofl_mpi.engine.messages import APART
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, final
 
+from zofl_mpi.engine.clients import Client
 from zofl_mpi.rounds.split.client import LocalSteps
 from zofl_mpi.rounds.split.estimate import Estimate
 from zofl_mpi.rounds.split.messages import Model, Smashed, Trained
 from zofl_mpi.rounds.split.training import Training
-from zofl_mpi.run.clients import Client
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, final
 
+from zofl_mpi.engine.clients import Client
 from zofl_mpi.errors import UserError
 from zofl_mpi.rounds.split.client import LocalSteps
 from zofl_mpi.rounds.split.estimate import Estimate
 from zofl_mpi.rounds.split.messages import Model, State, Whole
 from zofl_mpi.rounds.split.report import Report
 from zofl_mpi.rounds.split.training import Training
-from zofl_mpi.run.clients import Client
 
 if TYPE_CHECKING:
     from torch import Tensor

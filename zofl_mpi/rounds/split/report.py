@@ -9,11 +9,11 @@ from typing import Any, final
 
 import numpy as np
 
+from zofl_mpi.engine.clients import Client
+from zofl_mpi.engine.fields import column
+from zofl_mpi.engine.setting import Setting
 from zofl_mpi.problems import Split
 from zofl_mpi.rounds.split.messages import Scored, Whole
-from zofl_mpi.run.clients import Client
-from zofl_mpi.run.fields import column
-from zofl_mpi.run.setting import Setting
 
 BLOCK = 256
 """Test samples that are looked at together."""

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from zofl_mpi.engine import mean
+from zofl_mpi.engine.clients import Client, Clients, Step
+from zofl_mpi.engine.messages import APART
+from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
 from zofl_mpi.numerics.optimisers import copied
 from zofl_mpi.rounds.split.estimate import Estimate
 from zofl_mpi.rounds.split.messages import Ask, State, Update
 from zofl_mpi.rounds.split.training import Training
-from zofl_mpi.run import mean
-from zofl_mpi.run.clients import Client, Clients, Step
-from zofl_mpi.run.messages import APART
-from zofl_mpi.run.streams import Purpose
 
 if TYPE_CHECKING:
     from torch import Tensor

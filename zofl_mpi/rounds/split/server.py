@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, final
 
+from zofl_mpi.engine.clients import Clients, Step
+from zofl_mpi.engine.staging import staging
 from zofl_mpi.errors import UserError
 from zofl_mpi.numerics.optimisers import copied
 from zofl_mpi.rounds.split.messages import Model, Smashed, State, Trained, Update
 from zofl_mpi.rounds.split.training import Training
-from zofl_mpi.run.clients import Clients, Step
-from zofl_mpi.run.staging import staging
 
 if TYPE_CHECKING:
     from torch import Tensor

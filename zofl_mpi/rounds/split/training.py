@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal, final
 import numpy as np
 from numpy.typing import NDArray
 
+from zofl_mpi.engine.clients import Client, Clients
+from zofl_mpi.engine.setting import Loads, Setting
+from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.numerics.optimisers import Optimiser, copied
 from zofl_mpi.numerics.schedules import Pace
@@ -18,9 +21,6 @@ from zofl_mpi.problems import Batch, Split
 from zofl_mpi.rounds.split.messages import Ask, Model, Scored, State, Update, Whole
 from zofl_mpi.rounds.split.report import Report, report_of, scored
 from zofl_mpi.rounds.start import participants, shares
-from zofl_mpi.run.clients import Client, Clients
-from zofl_mpi.run.setting import Loads, Setting
-from zofl_mpi.run.streams import Purpose
 
 if TYPE_CHECKING:
     from torch import Tensor

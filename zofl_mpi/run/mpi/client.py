@@ -9,20 +9,20 @@ from typing import Any, final
 
 import numpy as np
 
-from zofl_mpi.run import mean, messages
-from zofl_mpi.run.abreast import abreast, width
-from zofl_mpi.run.clients import Client, Step, failure, step_of
-from zofl_mpi.run.desk import STEPS, in_turn, received
-from zofl_mpi.run.ledger import SERVER, Clock
-from zofl_mpi.run.mpi.aware import direct
+from zofl_mpi.engine import mean, messages
+from zofl_mpi.engine.batching import abreast, width
+from zofl_mpi.engine.clients import Client, Step, failure, step_of
+from zofl_mpi.engine.ledger import SERVER, Clock
+from zofl_mpi.engine.setting import Loads
+from zofl_mpi.engine.staging import staging_of
+from zofl_mpi.engine.watch import Watch
 from zofl_mpi.run.mpi.communicator import Connected, RanksLost
+from zofl_mpi.run.mpi.cuda_aware import direct
+from zofl_mpi.run.mpi.gather import FAILED, REPLY, UPLOAD, Outbox, parcels
 from zofl_mpi.run.mpi.server import account_of
 from zofl_mpi.run.mpi.survival import Changes, Survival, connected
-from zofl_mpi.run.mpi.waves import FAILED, REPLY, UPLOAD, Outbox, parcels
 from zofl_mpi.run.mpi.wire import Question
-from zofl_mpi.run.setting import Loads
-from zofl_mpi.run.staging import staging_of
-from zofl_mpi.run.watch import Watch
+from zofl_mpi.run.questions import STEPS, in_turn, received
 
 
 @final

@@ -10,21 +10,21 @@ from typing import Any, TypeVar, final
 
 import numpy as np
 
+from zofl_mpi.engine import mean, messages
+from zofl_mpi.engine.clients import ClientError, Step, name_of
+from zofl_mpi.engine.device import peak_bytes
+from zofl_mpi.engine.ledger import SERVER, Row, Seconds
+from zofl_mpi.engine.messages import Bytes
+from zofl_mpi.engine.setting import Loads
+from zofl_mpi.engine.staging import staging_of
+from zofl_mpi.engine.watch import Watch
 from zofl_mpi.errors import UserError
-from zofl_mpi.run import mean, messages
-from zofl_mpi.run.clients import ClientError, Step, name_of
-from zofl_mpi.run.desk import STEPS, Memory, Questions, participants, refuse_stream
-from zofl_mpi.run.device import peak_bytes
-from zofl_mpi.run.ledger import SERVER, Row, Seconds
-from zofl_mpi.run.messages import Bytes
-from zofl_mpi.run.mpi.aware import direct
 from zofl_mpi.run.mpi.communicator import Connected, RanksLost
+from zofl_mpi.run.mpi.cuda_aware import direct
+from zofl_mpi.run.mpi.gather import EMPTY, FAILED, REPLY, SILENT, Sent, parcels
 from zofl_mpi.run.mpi.survival import Survival, connected
-from zofl_mpi.run.mpi.waves import EMPTY, FAILED, REPLY, SILENT, Sent, parcels
 from zofl_mpi.run.mpi.wire import Arrived, Question
-from zofl_mpi.run.setting import Loads
-from zofl_mpi.run.staging import staging_of
-from zofl_mpi.run.watch import Watch
+from zofl_mpi.run.questions import STEPS, Memory, Questions, participants, refuse_stream
 
 T = TypeVar("T")
 DEPTH = 2

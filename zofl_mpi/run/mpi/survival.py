@@ -28,15 +28,15 @@ from typing import Any, NoReturn, cast, final
 
 import numpy as np
 
-from zofl_mpi.run import messages
-from zofl_mpi.run.clients import Client, failure
-from zofl_mpi.run.desk import Memory
+from zofl_mpi.engine import messages
+from zofl_mpi.engine.clients import Client, failure
+from zofl_mpi.engine.setting import Loads
+from zofl_mpi.engine.staging import Staging
+from zofl_mpi.engine.watch import Watch
+from zofl_mpi.engine.world import Ended
 from zofl_mpi.run.mpi.communicator import Communicator, Connected, Mortal, RanksLost
 from zofl_mpi.run.mpi.wire import Wire
-from zofl_mpi.run.setting import Loads
-from zofl_mpi.run.staging import Staging
-from zofl_mpi.run.watch import Watch
-from zofl_mpi.run.world import Ended
+from zofl_mpi.run.questions import Memory
 
 TIMEOUT = 20.0
 """Seconds for the rest to come together, and for the end, beyond those of the longest round so far: a rank that is

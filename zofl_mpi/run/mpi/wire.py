@@ -35,12 +35,12 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi.run.messages import Bytes
+from zofl_mpi.engine.messages import Bytes
+from zofl_mpi.engine.setting import Loads
+from zofl_mpi.engine.staging import Staging
 from zofl_mpi.run.mpi.communicator import Communicator, Request, wait
-from zofl_mpi.run.mpi.homes import Homes
-from zofl_mpi.run.mpi.waves import EMPTY, MOST, Order, Sent, pieces
-from zofl_mpi.run.setting import Loads
-from zofl_mpi.run.staging import Staging
+from zofl_mpi.run.mpi.gather import EMPTY, MOST, Order, Sent, pieces
+from zofl_mpi.run.mpi.placement import Homes
 
 LIMIT = 1 << 30
 """Bytes a collective moves at once: counts are 32-bit integers up to MPI 3.1 (Open MPI 5)."""

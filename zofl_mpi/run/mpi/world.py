@@ -11,11 +11,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, final
 
+from zofl_mpi.engine.watch import ALONE, Watch
+from zofl_mpi.engine.world import refuse_singletons
 from zofl_mpi.run.mpi.communicator import Communicator, wait, wake_in_time
 from zofl_mpi.run.mpi.survival import Survival, end_all, end_stuck
 from zofl_mpi.run.progress import outermost_launcher
-from zofl_mpi.run.watch import ALONE, Watch
-from zofl_mpi.run.world import refuse_singletons
 
 FT = "mpirun --with-ft ulfm"
 """How ranks are started that may survive others."""

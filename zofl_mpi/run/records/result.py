@@ -13,8 +13,8 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from zofl_mpi.engine.ledger import Overlap, overlap
 from zofl_mpi.errors import UserError
-from zofl_mpi.run.ledger import Overlap, overlap
 
 if TYPE_CHECKING:
     import pandas as pd

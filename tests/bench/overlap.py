@@ -1,0 +1,312 @@
+"""Does the server train while the clients compute? `python -m tests.bench.overlap [--quick]`.
+
+HERON's round on 2 client ranks and a server, its uploads streamed (as it is) or asked for one by one (lockstep: the
+clients wait while the server trains, and it waits while they compute). It prints a round's wall time, what the slowest
+rank and the server computed in it, and the ratio of the wall time to the longer of the two, for the round of the
+smallest ratio after the first.
+
+1. Compute = sleep, so that cores do not matter: equal work on both sides, small and large uploads, two clients a rank,
+   a slow and a fast server.
+2. A ResNet-18 in small, computed. Three processes compute on the cores there are: besides wall times it prints CPU
+   times, of the threads that compute and of whole processes, which also send and wait; and the wall time to what the
+   cores allow: the longer of the two sides' CPU time, or that of all processes divided by the cores, if that is more.
+3. What of 2 is the engine's: each pass and each step of 2 replaced by a sleep of the CPU time that it took.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+from torch import Tensor, nn
+
+from zofl_mpi.engine.clients import Client, Clients
+from zofl_mpi.engine.device import cores
+from zofl_mpi.engine.fields import column, part
+from zofl_mpi.engine.setting import Setting
+from zofl_mpi.methods.heron import HERON
+from zofl_mpi.problems import Split
+from zofl_mpi.rounds.split.estimation import Estimation
+from zofl_mpi.rounds.split.messages import Ask, Model, Smashed, State
+from zofl_mpi.rounds.split.server import Server
+from zofl_mpi.rounds.split.training import Training
+from zofl_mpi.run import records
+
+RANKS, BATCH, FEATURES, N_P = 3, 32, 16, 3
+USUAL = f"--data digits --batch {BATCH} --checkpoint-every 0 --eval-every 1 --lr-server 1e-3 --force --quiet"
+NAPS = "BENCH_OVERLAP_NAPS"
+"""Environment variable: seconds of a client's pass, seconds of the server's step, numbers of a smashed sample."""
+
+
+class Nap(nn.Module):
+    """The identity, after a while."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds = seconds
+
+    def forward(self, x: Tensor) -> Tensor:
+        time.sleep(self.seconds)
+        return x
+
+
+class Repeated(nn.Module):
+    """FEATURES numbers as many: an upload of any size that costs no computing."""
+
+    def __init__(self, numbers: int) -> None:
+        super().__init__()
+        self.times = max(1, numbers // FEATURES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.repeat(1, self.times)
+
+
+class Few(nn.Module):
+    """The first FEATURES of them."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, :FEATURES]
+
+
+class Sleeping:
+    """A split network (--problem) whose passes take as long as NAPS says."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        one_pass, one_step, numbers = os.environ[NAPS].split()
+        first = nn.Linear(int(np.prod(shape)), FEATURES)
+        self.client = nn.Sequential(Nap(float(one_pass)), nn.Flatten(), first, Repeated(int(numbers)))
+        self.auxiliary = nn.Sequential(Few(), nn.Linear(FEATURES, classes))
+        self.server = nn.Sequential(Nap(float(one_step)), Few(), nn.Linear(FEATURES, classes))
+
+
+@dataclass(frozen=True)
+class Finished:
+    """Client to server: the local steps are done."""
+
+    cpu: float  # seconds of the thread that took them
+    process: float  # seconds of all threads of its process meanwhile
+
+
+@dataclass(frozen=True)
+class Timed(State):
+    """HERON's state, with the CPU seconds of the round."""
+
+    client_cpu: float = column("s", "the longest of the clients' threads", math.nan)
+    clients_cpu: float = column("s", "the threads of all clients", math.nan)
+    server_cpu: float = column("s", "the server's thread", math.nan)
+    client_process: float = column("s", "the longest of the clients' processes", math.nan)
+    server_process: float = column("s", "the server's process", math.nan)
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """No report: evaluations cost nothing."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """HERON's round with CPU times, streamed or in lockstep.
+
+    Attributes:
+        setting: problem, data and random numbers.
+        training: the round.
+        n_p: directions of a local step.
+        asks: streaming (one question a round) or lockstep (one for each upload).
+    """
+
+    needs: ClassVar[type] = Split
+    setting: Setting[Split]
+    training: Training = part()
+    n_p: int = 1
+    asks: Literal["streaming", "lockstep"] = "streaming"
+
+    @cached_property
+    def heron(self) -> HERON:
+        return HERON(self.setting, training=self.training, estimation=Estimation(n_p=self.n_p))
+
+    def start(self) -> Timed:
+        return Timed(**vars(self.training.start()))
+
+    def round(self, state: Timed, r: int, clients: Clients) -> Timed:
+        [to], main = self.training.groups(r), Server.of(self.training, state, r)
+        message, own, told, began = Model(state.theta, state.buffers, r), 0.0, [], time.process_time()
+        streamed = self.asks == "streaming"
+        for _, item in clients.ask(self.train, message, to=to) if streamed else self.one_by_one(clients, message, to):
+            since = time.thread_time()
+            match item:
+                case Smashed():
+                    main.step(item)
+                case Finished():
+                    told.append(item)
+            own += time.thread_time() - since
+        new, each = main.state(self.training.mean(clients, to), math.nan), [item.cpu for item in told]
+        return Timed(
+            **vars(new),
+            client_cpu=max(each),
+            clients_cpu=sum(each),
+            server_cpu=own,
+            client_process=max(item.process for item in told),
+            server_process=time.process_time() - began,
+        )
+
+    def one_by_one(self, clients: Clients, message: Model, to: list[int]) -> Iterator[tuple[int, Any]]:
+        """The same items in the same order; no client computes before the server asks for the next."""
+        replies = clients.ask(self.begin, message, to=to)
+        while to:
+            items, to = list(replies), []
+            for i, item in items:
+                yield i, item
+                to += [i] * isinstance(item, Smashed)
+            if to:
+                replies = clients.ask(self.proceed, Ask(), to=to)
+
+    def train(self, client: Client, message: Model) -> Generator[Smashed, None, Finished]:
+        """HERON's step."""
+        steps, cpu, began = self.heron.train(client, message), 0.0, time.process_time()
+        while True:
+            since = time.thread_time()
+            upload = next(steps, None)
+            cpu += time.thread_time() - since
+            if upload is None:
+                return Finished(cpu, time.process_time() - began)
+            yield upload
+
+    def begin(self, client: Client, message: Model) -> Smashed | Finished:
+        client.scratch["steps"] = self.train(client, message)
+        return self.proceed(client, Ask())
+
+    def proceed(self, client: Client, message: Ask) -> Smashed | Finished:
+        steps: Generator[Smashed, None, Finished] = client.scratch["steps"]
+        try:
+            return next(steps)
+        except StopIteration as stop:
+            finished: Finished = stop.value
+            return finished
+
+    def evaluate(self, state: Timed, r: int, clients: Clients) -> Nothing:
+        return Nothing()
+
+
+class Round(NamedTuple):
+    """Seconds of a round: wall, what the slowest rank and the server computed, and CPU times.
+
+    Those are of the threads that compute, for one client, all clients and the server, and of whole processes.
+    """
+
+    wall: float
+    clients: float
+    server: float
+    client_cpu: float
+    clients_cpu: float
+    server_cpu: float
+    client_process: float
+    server_process: float
+
+    @property
+    def ratio(self) -> float:
+        """1 where the shorter side is hidden behind the longer; (clients + server) / longer in lockstep."""
+        return self.wall / max(self.clients, self.server)
+
+
+def best(out: Path) -> Round:
+    """The round of the smallest ratio; the first, in which torch and the page cache wake up, is left out."""
+    run = records.load(out)
+    times = run.overlap()
+    cpu = [run.rounds[name] for name in Round._fields[3:]]
+    rows = zip(times.wall, times.clients, times.server, *cpu, strict=True)
+    return min((Round(*map(float, row)) for row in list(rows)[1:]), key=lambda found: found.ratio)
+
+
+SEVERAL = f"""
+import json, os, sys
+from zofl_mpi.run import cli
+
+for naps, arguments in json.loads(sys.argv[1]):
+    os.environ["{NAPS}"] = naps
+    try:
+        cli.main("zofl_mpi.heron_sfl", arguments)
+    except SystemExit as end:
+        if end.code:
+            raise
+"""
+"""Several command lines in one process a rank: starting Python and mpirun costs more than these runs."""
+
+
+def measured(cases: Mapping[str, tuple[str, str]]) -> Iterator[tuple[str, str, Round]]:
+    """(what, streaming or lockstep, its round) of each {what: (naps, flags)}, all of one start."""
+    with tempfile.TemporaryDirectory() as name:
+        files, runs = {}, []
+        for k, (what, (naps, flags)) in enumerate(cases.items()):
+            for asks in ("streaming", "lockstep"):
+                files[what, asks] = Path(name) / f"{k}-{asks}.h5"
+                own = f"--method tests.bench.overlap:Measured --asks {asks} --out {files[what, asks]}"
+                runs.append((naps, f"{USUAL} {own} {flags}".split()))
+        command = ["mpirun", "-n", str(RANKS), sys.executable, "-c", SEVERAL, json.dumps(runs)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        for (what, asks), out in files.items():
+            yield what, asks, best(out)
+
+
+def line(what: str, asks: str, found: Round) -> None:
+    print(
+        f"{what + ', ' + asks:42s} round {found.wall:6.3f} s  clients {found.clients:6.3f}  "
+        f"server {found.server:6.3f}  ratio {found.ratio:5.2f}",
+        flush=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="shorter rounds, fewer of them")
+    quick = parser.parse_args().quick
+    h, rounds = (10, 3) if quick else (40, 5)
+
+    sleeping = f"--problem tests.bench.overlap:Sleeping --h {h} --rounds {rounds}"
+    large = 2**16  # numbers of a sample: 8 MiB an upload
+    cases = {
+        "equal work, 2 kB an upload": ("0.01 0.01 16", f"{sleeping} --m 2"),
+        "equal work, 8 MiB an upload": (f"0.02 0.02 {large}", f"{sleeping} --m 2"),
+        "equal work, two clients a rank": ("0.01 0.01 16", f"{sleeping} --m 4"),
+        "slow server": ("0.01 0.02 16", f"{sleeping} --m 2"),
+        "fast server": ("0.01 0.002 16", f"{sleeping} --m 2"),
+    }
+    print("1. compute = sleep")
+    for what, asks, found in measured(cases):
+        line(what, asks, found)
+
+    many = len(cores())
+    print(f"2. computed, {many} cores")
+    flags = f"--problem split_resnet --width 16 --stages 1 1 --n-p {N_P} --m 2 --h {h} --rounds {rounds}"
+    real = {asks: found for _, asks, found in measured({"ResNet": ("", flags)})}
+    for asks, found in real.items():
+        longer, busiest = max(found.client_cpu, found.server_cpu), max(found.client_process, found.server_process)
+        allowed = max(longer, (found.clients_cpu + found.server_cpu) / many)
+        line("ResNet", asks, found)
+        print(
+            f"{'':42s} CPU: client {found.client_cpu:.3f} s (whole process {found.client_process:.3f}), "
+            f"server {found.server_cpu:.3f} ({found.server_process:.3f});\n"
+            f"{'':42s} busiest process to the longer {busiest / longer:.2f}, wall time to what {many} cores allow "
+            f"{found.wall / allowed:.2f}"
+        )
+
+    print("3. the CPU times of 2 as sleeps")
+    uploads, streamed = 2 * h, real["streaming"]
+    naps = f"{streamed.clients_cpu / uploads / 2} {streamed.server_cpu / uploads} 1024"  # two passes an upload
+    for what, asks, found in measured({"the same": (naps, f"{sleeping} --m 2")}):
+        line(what, asks, found)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""Asking clients: the one interface that a method sees.
+
+A method's server program asks: `clients.ask(self.solve, message, to=S)` runs the method's own function
+`solve(client, message) -> reply` for each client of S and yields `(i, reply)` in client order. A step that is a
+generator streams: each `yield` is one upload, its `return` the reply. The server meets the items in the order (q, i):
+the q-th item of every client that has not yet returned, by i, then q + 1. That order, and hence every bit of the
+result, is the same for any number of processes.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, Protocol, TypeVar, cast, final
+
+from zofl_mpi.engine import memory
+from zofl_mpi.engine.fields import is_flag
+from zofl_mpi.engine.ledger import Ledger, Row
+from zofl_mpi.errors import UserError
+
+T = TypeVar("T")
+Step = Callable[["Client", Any], Any]
+"""A bound method of the running method, or of one of its parts (dataclass fields of it): (client, message) -> reply, or
+a generator of uploads returning its reply."""
+
+
+@final
+@dataclass
+class Client:
+    """One client, as its steps see it.
+
+    Attributes:
+        i: 0..m-1, the only identity a client has; ranks are invisible.
+        data: what it holds, fixed for the run.
+        memory: what it keeps between questions: arrays, tensors, numbers, strings by name; checkpointed.
+        scratch: what cannot travel and need not outlive a round (a graph, a generator); not checkpointed.
+    """
+
+    i: int
+    data: Any
+    memory: dict[str, Any] = field(default_factory=dict)
+    scratch: dict[str, Any] = field(default_factory=dict, repr=False)
+
+
+class ClientError(Exception):
+    """A client's step failed. The run cannot go on: other clients may have run ahead, their memories are undefined.
+
+    Attributes:
+        trace: the client's traceback, or "" where the sentence alone says it (a UserError in the step, no memory).
+        short: whether the client ran out of memory.
+    """
+
+    def __init__(self, i: int, rank: int, step: str, failure: Failure) -> None:
+        super().__init__(f"client {i} (rank {rank}) failed in step {step!r}, item {failure.item}: {failure.sentence}")
+        self.trace, self.short = failure.trace, failure.short
+
+
+class Clients(Protocol):
+    """The clients of a run, wherever they are.
+
+    Attributes:
+        m: number of clients.
+        ledger: bytes and messages so far in this round.
+        survives: whether the loss of ranks is survived (--survive), so that a round may be begun again.
+        lost: the ranks that were lost, loss by loss.
+    """
+
+    m: int
+    ledger: Ledger
+    survives: bool
+    lost: list[list[int]]
+
+    def ask(
+        self, step: Step, message: Any, *, to: Iterable[int] | None = None, counted: bool = True
+    ) -> Iterator[tuple[int, Any]]:
+        """Sends one message to the clients `to` (None: all) at once; yields (i, item) as read.
+
+        The order is that of the items' numbers q, and of the clients in `to` among items of one number. A rank with
+        several clients computes them in the order of `to` as well, so any but the ascending one may let ranks wait.
+
+        What the server computes before it reads overlaps with the clients. The question is open until the
+        iterator is exhausted. With counted=False the bytes do not enter the ledger (evaluation).
+
+        Raises:
+            ClientError: in place of the item of the client whose step failed.
+            RuntimeError: another question is open.
+        """
+
+    def ask_each(self, step: Step, each: Mapping[int, Any], *, counted: bool = True) -> Iterator[tuple[int, Any]]:
+        """Like `ask`, with a message of its own for each participant, in the order of `each`."""
+
+    def mean(
+        self,
+        step: Step,
+        message: Any,
+        *,
+        to: Iterable[int] | None = None,
+        weights: Mapping[int, float] | None = None,
+        counted: bool = True,
+    ) -> Any:
+        """The weighted mean of the participants' replies, field by field, exact in any order (`run.mean`).
+
+        Raises:
+            TypeError: a step that streams, or a reply with a field that has no mean.
+            ClientError: a step failed, or its reply is not finite.
+        """
+
+    def account(self) -> tuple[Row, bool]:
+        """Ends a round; returns what it cost, and whether some rank was told by a signal to stop."""
+
+    def steadily(self, work: Callable[[], T]) -> T:
+        """The result of `work`, which is done once more from its beginning whenever ranks were lost in it.
+
+        The clients' memories are then as at the last `account`, and the ledger is empty.
+
+        Raises:
+            UserError: there are no client ranks any more.
+        """
+
+    def close(self, status: int = 0) -> None:
+        """Ends all client ranks normally; they exit with `status`.
+
+        Raises:
+            RuntimeError: a question is open.
+        """
+
+
+@final
+@dataclass(frozen=True)
+class Failure:
+    """An exception of a step on its way to the server: the item it takes the place of, what happened, the traceback;
+    and whether it is that memory ran out.
+    """
+
+    item: int
+    sentence: str
+    trace: str
+    short: bool = False
+
+
+def failure(item: int, exc: BaseException) -> Failure:
+    """The exception as one sentence, with its traceback unless the sentence is meant for users, or tells of memory."""
+    if isinstance(exc, UserError):
+        return Failure(item, str(exc), "")
+    sentence = memory.shortage(exc)
+    if sentence:
+        return Failure(item, sentence, "", short=True)
+    return Failure(item, f"{type(exc).__name__}: {exc}", traceback.format_exc())
+
+
+def name_of(step: Step) -> str:
+    """The name by which a step is known on every rank."""
+    return str(step.__name__)
+
+
+def step_of(method: Any, name: str) -> Step | None:
+    """The step of that name: of the method, else of its first part (a field of flags) that has it; else None."""
+    own = getattr(method, name, None)
+    if callable(own):
+        return cast(Step, own)
+    parts = (getattr(method, f.name) for f in fields(method) if is_flag(f)) if is_dataclass(method) else ()
+    steps = (step_of(part, name) for part in parts if is_dataclass(part))
+    return next((step for step in steps if step is not None), None)

@@ -1,0 +1,198 @@
+"""A weighted mean whose bits do not depend on who adds what in which order.
+
+Each contribution w_i x_i is rounded to a whole multiple of one power of two, the quantum, chosen so that m such
+multiples fit into 62 bits; sums of whole numbers are exact and associative. Each w_i x_i is rounded twice: as a float64
+product, and by at most half a quantum, which is below m 2^-61 times the largest contribution.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zofl_mpi.engine import messages
+from zofl_mpi.errors import UserError
+
+BLOCK = 1 << 16
+"""Entries that are rounded and added at once: 512 kB of int64 stay in cache."""
+
+Path = tuple[str, ...]
+
+
+def normalised(to: Sequence[int], weights: Mapping[int, float] | None) -> dict[int, float]:
+    """Each participant's share, summing to 1.
+
+    Raises:
+        ValueError: a negative or missing weight, or a sum that is not positive.
+    """
+    raw = {i: 1.0 if weights is None else float(weights[i]) for i in to}
+    total = math.fsum(raw.values())
+    if min(raw.values(), default=0.0) < 0 or not 0 < total < math.inf:
+        raise ValueError(f"mean needs weights >= 0 with a positive sum, not {raw}")
+    return {i: w / total for i, w in raw.items()}
+
+
+@dataclass
+class Contribution:
+    """One process's part of a mean.
+
+    Attributes:
+        fields: {i: {path: array}} what is averaged, of its clients.
+        sizes: {i: communicated bytes of the reply}.
+        bounds: {path: the largest |w_i x_i|}.
+        shapes: of the fields of its clients' replies.
+        template: one packed reply, its arrays empty, from the process that has the first participant.
+        failed: (i, rank, failure) of the clients whose step failed.
+    """
+
+    fields: dict[int, dict[Path, NDArray[Any]]] = field(default_factory=dict)
+    sizes: dict[int, int] = field(default_factory=dict)
+    bounds: dict[Path, float] = field(default_factory=dict)
+    shapes: dict[Path, tuple[tuple[int, ...], str]] | None = None
+    template: messages.Bytes | None = None
+    failed: list[tuple[int, int, Any]] = field(default_factory=list)
+
+    def add(self, i: int, reply: Any, share: float, first: bool = True) -> None:
+        """Adds client i's reply, which counts by `share`; `first`: it is the first of all participants.
+
+        Raises:
+            TypeError: a field that has no mean, named, or shapes that are not those of another client's reply.
+            UserError: a field that is not finite, named.
+        """
+        arrays = averaged(reply)
+        shapes = {path: (x.shape, x.dtype.str) for path, x in arrays.items()}
+        if self.shapes not in (None, shapes):
+            raise TypeError(f"{type(reply).__name__}: replies of different shapes have no mean")
+        self.shapes = shapes
+        for path, x in arrays.items():
+            bound = float(np.max(np.abs(x), initial=0.0))
+            if not math.isfinite(bound):
+                raise UserError(f"{type(reply).__name__}.{'.'.join(path)} is not finite, so it has no mean")
+            self.bounds[path] = max(self.bounds.get(path, 0.0), bound * share)
+        self.fields[i], self.sizes[i] = arrays, messages.size(reply)
+        if first:
+            emptied = {path: x.reshape(-1)[:0] for path, x in arrays.items() if x.ndim}
+            self.template = messages.pack(messages.replace_arrays(reply, emptied))[0]
+
+    def without_arrays(self) -> Contribution:
+        """A copy without the arrays: what all must know before any of them is sent."""
+        return replace(self, fields={})
+
+
+def among(replies: Mapping[int, Any], weights: Mapping[int, float] | None) -> Any:
+    """The mean of replies that the server holds itself, field by field: the bits of `Clients.mean`.
+
+    Raises:
+        TypeError: a field without a mean, or replies of different shapes.
+        UserError: a field that is not finite; names the client.
+    """
+    own, shares = Contribution(), normalised(list(replies), weights)
+    for i, reply in replies.items():
+        try:
+            own.add(i, reply, shares[i], first=own.template is None)
+        except UserError as exc:
+            raise UserError(f"client {i}: {exc}") from exc
+    return local_mean(own, shares)
+
+
+def local_mean(own: Contribution, shares: Mapping[int, float]) -> Any:
+    """The mean where one process has all replies.
+
+    Raises:
+        TypeError: replies of different shapes.
+    """
+    means = {each.path: field_mean(each, own, shares, lambda total: total) for each in fields_of([own])}
+    return messages.replace_arrays(result_template([own]), means)
+
+
+class Field(NamedTuple):
+    """One field of a mean: what all processes must know to add it up."""
+
+    path: Path
+    shape: tuple[int, ...]
+    dtype: str
+    quantum: float
+
+
+def first_failure(contributions: Sequence[Contribution]) -> tuple[int, int, Any] | None:
+    """(i, rank, failure) of the first client whose step failed."""
+    return min((f for c in contributions for f in c.failed), default=None, key=lambda f: f[0])
+
+
+def exists(contributions: Sequence[Contribution]) -> bool:
+    """Whether there is a mean: nobody failed, and all replies have the same shapes."""
+    known = [c.shapes for c in contributions if c.shapes is not None]
+    return first_failure(contributions) is None and all(shapes == known[0] for shapes in known)
+
+
+def fields_of(contributions: Sequence[Contribution]) -> list[Field]:
+    """The fields to average, from the contributions of all processes, none of which failed.
+
+    Raises:
+        TypeError: the replies differ in their shapes.
+    """
+    if not exists(contributions):
+        raise TypeError("replies of different shapes have no mean")
+    count = sum(len(c.sizes) for c in contributions)
+    shapes = next(c.shapes for c in contributions if c.shapes is not None)
+    return [
+        Field(path, shape, dtype, quantum(max(c.bounds.get(path, 0.0) for c in contributions), count))
+        for path, (shape, dtype) in shapes.items()
+    ]
+
+
+def result_template(contributions: Sequence[Contribution]) -> Any:
+    """The first participant's reply, its arrays empty; all have the same shapes."""
+    return messages.unpack(next(c.template for c in contributions if c.template is not None))
+
+
+def field_mean(
+    target: Field,
+    own: Contribution,
+    shares: Mapping[int, float],
+    reduce_sum: Callable[[NDArray[np.int64]], NDArray[np.int64]],
+) -> NDArray[Any]:
+    """The mean of one field, where `reduce_sum` gives the sum of the processes' whole numbers (at the server)."""
+    result = np.empty(math.prod(target.shape), target.dtype)
+    product, whole = np.empty(min(BLOCK, result.size)), np.empty(min(BLOCK, result.size), np.int64)
+    for low in range(0, result.size, BLOCK):
+        block = slice(low, min(low + BLOCK, result.size))
+        total = np.zeros(block.stop - low, np.int64)
+        scaled, rounded = product[: total.size], whole[: total.size]
+        for i, arrays in own.fields.items():
+            x = arrays[target.path].reshape(-1)[block]
+            np.multiply(x, shares[i] / target.quantum, out=scaled, dtype=np.float64)
+            np.copyto(rounded, np.rint(scaled, out=scaled), casting="unsafe")
+            total += rounded
+        result[block] = reduce_sum(total) * target.quantum
+    return result.reshape(target.shape)
+
+
+def averaged(reply: Any) -> dict[Path, NDArray[Any]]:
+    """{path: array} of what is averaged of a reply: its floating-point tensors, and its numbers as float64.
+
+    Raises:
+        TypeError: a field that has no mean (a string, a whole-number or bfloat16 tensor), named.
+    """
+    arrays: dict[Path, NDArray[Any]] = {}
+    for path, value in messages.leaves(reply):
+        array = messages.as_array(value)
+        if array is None and isinstance(value, int | float) and not isinstance(value, bool):
+            array = np.array(value, np.float64)
+        if array is None or array.dtype.kind != "f":
+            name = f"{type(reply).__name__}.{'.'.join(path)}"
+            raise TypeError(f"mean cannot average {name}; it takes floating-point tensors and numbers")
+        arrays[tuple(path)] = array
+    return arrays
+
+
+def quantum(bound: float, m: int) -> float:
+    """The power of two such that m terms of magnitude <= bound, in its multiples, stay below 2^62."""
+    if bound <= 0:
+        return 1.0
+    return math.ldexp(1.0, max(math.frexp(bound)[1] + (m - 1).bit_length() - 62, -1000))

@@ -1,0 +1,176 @@
+"""The processes of a run: how many, which one is this, and how all of them end together."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar, cast, final
+
+from zofl_mpi.engine.watch import Watch
+from zofl_mpi.errors import UserError
+
+T = TypeVar("T")
+SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+"""Variables in which launchers say how many processes they started."""
+SIGNS = ("PMIX_RANK", "PALS_RANKID", "FLUX_TASK_RANK")
+"""Variables of launchers that do not say how many."""
+
+
+class Ended(SystemExit):
+    """What `SingleProcess.abort` raises to end the process."""
+
+
+class World(Protocol):
+    """What the command line and the loop need of the processes.
+
+    Attributes:
+        rank, size: this process and how many there are; rank 0 is the server.
+        library: name and version of the MPI library, "none" in a single process.
+        missing: what it takes to survive lost ranks (--survive), if that is not there; else "": calls fail then where a
+            rank is lost, and the launcher ends none.
+    """
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def library(self) -> str: ...
+
+    @property
+    def missing(self) -> str: ...
+
+    def bcast(self, value: Any) -> Any:
+        """Rank 0's `value` on all ranks."""
+
+    def allgather(self, value: Any) -> list[Any]:
+        """Every rank's value, by rank, on all ranks."""
+
+    def neighbours(self, value: Any) -> tuple[int, list[Any]]:
+        """This process's place on its node, and the values of the ranks there."""
+
+    def abort(self, text: str) -> None:
+        """Prints the text and ends all ranks at once with a non-zero status."""
+
+    def halt(self, text: str) -> None:
+        """Like `abort`, from any thread; ends this process even if the others cannot be reached."""
+
+    def survive(self, watch: Watch) -> None:
+        """From now on lost client ranks are survived. Only where nothing is `missing`."""
+
+    def leave(self, status: int) -> None:
+        """Ends this process where MPI's own end would hang; else does nothing."""
+
+
+@final
+@dataclass(frozen=True)
+class SingleProcess:
+    """The world of one process, without MPI."""
+
+    rank: int = 0
+    size: int = 1
+    library: str = "none"
+    missing: str = "clients on ranks of their own, started by mpirun --with-ft ulfm -n RANKS"
+
+    def bcast(self, value: Any) -> Any:
+        return value
+
+    def allgather(self, value: Any) -> list[Any]:
+        return [value]
+
+    def neighbours(self, value: Any) -> tuple[int, list[Any]]:
+        return 0, [value]
+
+    def abort(self, text: str) -> None:
+        sys.stdout.flush()
+        sys.stderr.write(text.rstrip() + "\n")
+        raise Ended(1)
+
+    def halt(self, text: str) -> None:
+        sys.stdout.flush()
+        sys.stderr.write(text.rstrip() + "\n")
+        sys.stderr.flush()
+        os._exit(1)
+
+    def survive(self, watch: Watch) -> None:
+        raise UserError(f"--survive needs {self.missing}")
+
+    def leave(self, status: int) -> None:
+        pass
+
+
+def launched(environment: Mapping[str, str]) -> int:
+    """How many processes a launcher says it started: 0 if there is no sign of one."""
+    sizes = [int(environment[k]) for k in SIZES if environment.get(k, "").isdigit()]
+    if environment.keys() & set(SIGNS):
+        sizes.append(1)
+    return max(sizes, default=0)
+
+
+def refuse_singletons(size: int, environment: Mapping[str, str]) -> None:
+    """Refuses N separate runs in place of one on N ranks: they would all write the same result file.
+
+    Raises:
+        UserError: this process is alone, although a launcher started several.
+    """
+    started = launched(environment)
+    if size == 1 and started > 1:
+        raise UserError(
+            f"started as {started} separate processes that do not see each other, not as {started} ranks: launcher and "
+            "MPI library do not match; use the mpirun of the MPI in this environment, or srun --mpi=pmi2 or --mpi=pmix"
+        )
+
+
+def agree(world: World, problem: UserError | None) -> None:
+    """Lets all ranks go on, or none: after work that every rank did for itself and that may have failed on one only.
+
+    Raises:
+        UserError: on every rank, with the first rank's sentence, its rank and its host.
+    """
+    place = f"rank {world.rank} on {platform.node()}"
+    problems = [each for each in world.allgather(None if problem is None else (place, str(problem))) if each]
+    if not problems:
+        return
+    where, sentence = problems[0]
+    if len(problems) < world.size:
+        sentence += f" ({where}; {world.size - len(problems)} of {world.size} ranks have no such problem)"
+    raise UserError(sentence)
+
+
+def together(world: World, work: Callable[[], T]) -> T:
+    """Returns the result of `work`, which every rank does for itself.
+
+    Raises:
+        UserError: on every rank, if `work` raised one on some rank.
+    """
+    result: T | None = None
+    try:
+        result, problem = work(), None
+    except UserError as exc:
+        problem = exc
+    agree(world, problem)
+    return cast(T, result)
+
+
+def at_server(world: World, work: Callable[[], T]) -> T | None:
+    """Returns the result of `work`, which rank 0 alone does; None on the other ranks.
+
+    Raises:
+        UserError: on every rank, if `work` raised one.
+    """
+    result: T | None = None
+    problem: UserError | None = None
+    if world.rank == 0:
+        try:
+            result = work()
+        except UserError as exc:
+            problem = exc
+    problem = world.bcast(problem)
+    if problem is not None:
+        raise problem
+    return result

@@ -1,0 +1,292 @@
+"""Bilevel and minimax problems of [B] with lower and upper solutions in closed form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zofl_mpi.engine.streams import Purpose, Streams
+from zofl_mpi.problems import Array, Batch
+from zofl_mpi.problems.analytic.quadratic import Bowl, Quadratic
+from zofl_mpi.problems.analytic.samples import bowl_values, mean_over
+
+Vector = NDArray[np.float64]
+
+
+@final
+@dataclass(frozen=True)
+class Follower:
+    """The lower part of a client of `BilevelBowls`: h_j(x, y) = q_j(y - B x), q_j of the bowl.
+
+    Attributes:
+        B: (n_lower, n).
+        bowl: with n_lower entries and a = 0.
+    """
+
+    B: Vector
+    bowl: Bowl
+
+    def __len__(self) -> int:
+        return len(self.bowl)
+
+
+@final
+@dataclass(frozen=True)
+class Link:
+    """What a client of `BilevelBowls` holds.
+
+    Attributes:
+        upper: f_i is its value at y, with n_lower entries.
+        lower: h_i.
+    """
+
+    upper: Bowl
+    lower: Follower
+
+    def __len__(self) -> int:
+        return len(self.upper) + len(self.lower)
+
+
+@final
+@dataclass(frozen=True)
+class BilevelBowls:
+    """h_i = 1/2 (y - B_i x)' A_i (y - B_i x), f_i = 1/2 (y - c_i)' C_i (y - c_i) + rho/2 |x|^2.
+
+    The lower solution is y(x) = P x, P = (sum A_i)^{-1} sum A_i B_i: with unequal A_i not the mean of the clients' own
+    B_i x, which is where local steps without correction lead. The implicit function F(x) = (1/m) sum_i f_i(x, P x)
+    is the quadratic F(x*) + 1/2 (x - x*)' M (x - x*), M = P' C P + rho I, C the mean of the C_i, and
+    M x* = P' (1/m) sum_i C_i c_i.
+
+    Attributes:
+        rho: weight of |x|^2, > 0.
+        homogeneous: all clients have the same A and B.
+        P: (n_lower, n).
+        spectrum: the least and the largest eigenvalue of the mean of the A_i.
+        hessian: (n, n) M.
+        minimiser: (n,) x*.
+        value: F(x*).
+    """
+
+    rho: float
+    homogeneous: bool
+    P: Vector
+    spectrum: tuple[float, float]
+    hessian: Vector
+    minimiser: Vector
+    value: float
+
+    @classmethod
+    def of(cls, clients: Sequence[Link], rho: float = 1.0, homogeneous: bool = False) -> BilevelBowls:
+        """The problem of these clients, whose noise sums to 0.
+
+        Args:
+            homogeneous: whether their lower parts are equal but for the noise.
+        """
+        A = np.mean([link.lower.bowl.A for link in clients], axis=0)
+        P = np.linalg.solve(A, np.mean([link.lower.bowl.A @ link.lower.B for link in clients], axis=0))
+        C = np.mean([link.upper.A for link in clients], axis=0)
+        M = P.T @ C @ P + rho * np.eye(P.shape[1])
+        x = np.linalg.solve(M, P.T @ np.mean([link.upper.A @ link.upper.a for link in clients], axis=0))
+        value = float(np.mean([link.upper.value(P @ x) for link in clients]) + rho / 2 * x @ x)
+        eigenvalues = np.linalg.eigvalsh(A)
+        return cls(rho, homogeneous, P, (float(eigenvalues[0]), float(eigenvalues[-1])), M, x, value)
+
+    @classmethod
+    def random(
+        cls,
+        streams: Streams,
+        n: int,
+        m: int,
+        *,
+        n_lower: int = 0,
+        rho: float = 1.0,
+        homogeneous: bool = False,
+        spectrum: tuple[float, float] = (0.5, 2.0),
+        samples: int = 32,
+        noise: float = 0.0,
+        noise_upper: float = 0.0,
+    ) -> tuple[BilevelBowls, Link, tuple[Link, ...]]:
+        """A problem with unequal clients, the server's part (that no client has), and each client's.
+
+        Args:
+            n_lower: length of y; 0 stands for n.
+            homogeneous: the lower parts of all clients are the same but for the noise.
+            spectrum: the least and the largest eigenvalue of every A_i and C_i.
+            noise: standard deviation of each entry of a sample's gradient of h_i around the mean.
+            noise_upper: that of f_i, in y.
+        """
+        size = n_lower or n
+        bowls = Quadratic.random(streams, size, 2 * m + 2, spectrum=spectrum, samples=samples, noise=1.0)[2]
+        uppers, lowers = bowls[::2], bowls[1::2]
+        B = streams(Purpose.SYNTHETIC, t=3).standard_normal((m + 1, size, n)) / np.sqrt(n)
+        links = [
+            Link(
+                replace(uppers[i], noise=noise_upper * uppers[i].noise),
+                Follower(
+                    B[0 if homogeneous else i],
+                    Bowl(lowers[0 if homogeneous else i].A, np.zeros(size), noise * lowers[i].noise),
+                ),
+            )
+            for i in range(m + 1)
+        ]
+        return cls.of(links[1:], rho, homogeneous), links[0], tuple(links[1:])
+
+    @property
+    def n(self) -> int:
+        """Length of x."""
+        return int(self.P.shape[1])
+
+    @property
+    def n_lower(self) -> int:
+        """Length of y."""
+        return int(self.P.shape[0])
+
+    def initial(self, generator: np.random.Generator) -> Array:
+        return 0.01 * generator.standard_normal(self.n)
+
+    def parts(self, data: Link) -> tuple[Bowl, Follower]:
+        return data.upper, data.lower
+
+    def f(self, i: int, x: Array, y: Array, data: Bowl, batch: Batch | None = None) -> Vector:
+        return np.asarray(bowl_values(data, y, batch) + self.rho / 2 * np.einsum("kn,kn->k", x, x))
+
+    def gradient_h(self, i: int, x: Array, y: Array, data: Follower, batch: Batch | None = None) -> Array:
+        samples = np.arange(len(data)) if batch is None else batch
+        return data.bowl.gradient(y - data.B @ x, samples)
+
+    def gradients_f(self, i: int, x: Array, y: Array, data: Bowl, batch: Batch | None = None) -> tuple[Array, Array]:
+        return self.rho * x, data.gradient(y, np.arange(len(data)) if batch is None else batch)
+
+    def hessian_h(self, i: int, x: Array, y: Array, u: Array, data: Follower, batch: Batch | None = None) -> Array:
+        return np.asarray(data.bowl.A @ u)
+
+    def cross_h(self, i: int, x: Array, y: Array, u: Array, data: Follower, batch: Batch | None = None) -> Array:
+        return np.asarray(-data.B.T @ (data.bowl.A @ u))
+
+    def curvature(self, x: Array) -> tuple[float, float]:
+        return self.spectrum
+
+    def project(self, i: int, x: Array) -> Array:
+        return x
+
+    def solution(self, x: Array, data: Sequence[Link]) -> Array:
+        """P x."""
+        return self.P @ x
+
+    def implicit(self, x: Array) -> float:
+        """F(x)."""
+        d = x - self.minimiser
+        return float(self.value + d @ self.hessian @ d / 2)
+
+    def implicit_gradient(self, x: Array) -> Array:
+        """(n,) the gradient of F."""
+        return self.hessian @ (x - self.minimiser)
+
+    def truth(self) -> tuple[Vector, float]:
+        """x*, F(x*)."""
+        return self.minimiser, self.value
+
+    def kernel_name(self, batch_size: int) -> str:
+        return "numpy"
+
+    def flops_evaluation(self, batch_size: int) -> float:
+        return 2.0 * self.n_lower**2 + 2.0 * self.n
+
+    def score(self, x: Array, y: Array, data: Link | Sequence[Link], mix: Vector | None = None) -> dict[str, float]:
+        """f(x, y) where `data` are those of all clients, f_i(x, y) where they are one's; `mix` has no meaning."""
+        return {"loss": mean_over(data, Link, lambda one: float(self.f(0, x[None], y[None], one.upper)[0]))}
+
+
+@final
+@dataclass(frozen=True)
+class Coupled:
+    """[B] Remark 1's example: min over x in [-1, 1] of max over y in [-1, 1], x + y <= 0, of x^2 + y; and exchanged.
+
+    The protocol's x is the variable of the outer problem, its y that of the inner one. Both live in [-1, 1], and
+    Y(x) = [-1, u(x)] with u(x) = -x. Outside X = [-1, 1], where x + v may be, u(x) = clip(-x, -1, 1): Y is never empty.
+
+    "min-max": f = x^2 + y, h = -f. The inner solution is y(x) = u(x), so F(x) = x^2 - x on X: the solution is
+    x = 1/2, y = -1/2, F = -1/4. h is linear in y, hence not strongly convex. What the rates of projected steps rest on,
+    h(y) - h(y(x)) >= mu_h/2 |y - y(x)|^2 on Y(x), holds with mu_h = 1, because the left-hand side is |y - y(x)| and
+    that is at most 2; a slope of constant 1 has any L_h. So `curvature` says (1, 1). Projected steps whose lengths add
+    up to 2 end in y(x) exactly, and Algorithm 3's add up to 2 ln(a_r) >= 2 ln 5. A lower solver that does not project
+    does not converge.
+
+    "max-min": max over y of min over x of the same x^2 + y. The outer variable now is the printed y, the inner one the
+    printed x; to be minimised is -max: f(x, y) = -(y^2 + x) and h = -f = y^2 + x in the protocol's letters, 2-strongly
+    convex. The inner solution is the point of [-1, u(x)] nearest to 0, y(x) = min(0, u(x)), so F(x) = -x for x <= 0,
+    where the constraint does not bind, and F(x) = -(x^2 + x) for x >= 0. F falls over all of [-1, 1]: the solution is
+    x = 1, y = -1, F = -2, in the printed letters (x, y) = (-1, 1). It lies on the boundary of X, so with the penalty
+    dist^2 / (2 eta) in place of X the limit is not x = 1 but, F being -(1 + x) beyond, x = 1 + eta.
+
+    All clients are alike and all data ignored; range(1) may stand for them.
+
+    Attributes:
+        order: min-max, with the solution (0.5, -0.5), or max-min: (-1, 1).
+    """
+
+    constrained: ClassVar[bool] = True
+    order: Literal["min-max", "max-min"] = "min-max"
+
+    @property
+    def n(self) -> int:
+        """Length of x."""
+        return 1
+
+    @property
+    def n_lower(self) -> int:
+        """Length of y."""
+        return 1
+
+    @property
+    def homogeneous(self) -> bool:
+        """True: all h_i are the same."""
+        return True
+
+    def initial(self, generator: np.random.Generator) -> Array:
+        return generator.uniform(-1, 1, 1)
+
+    def f(self, i: int, x: Array, y: Array, data: object, batch: Batch | None = None) -> Vector:
+        return np.asarray(x**2 + y if self.order == "min-max" else -(y**2 + x))[:, 0]
+
+    def gradient_h(self, i: int, x: Array, y: Array, data: object, batch: Batch | None = None) -> Array:
+        return np.full_like(y, -1.0) if self.order == "min-max" else 2 * y
+
+    def curvature(self, x: Array) -> tuple[float, float]:
+        """See the class: (1, 1) where h is linear, on Y(x) alone."""
+        return (1.0, 1.0) if self.order == "min-max" else (2.0, 2.0)
+
+    def project(self, i: int, x: Array) -> Array:
+        return np.clip(x, -1, 1)
+
+    def project_lower(self, x: Array, y: Array) -> Array:
+        return np.clip(y, -1, np.clip(-x, -1, 1))
+
+    def solution(self, x: Array, data: object) -> Array:
+        return self.project_lower(x, np.full(1, 1.0 if self.order == "min-max" else 0.0))
+
+    def implicit(self, x: Array) -> float:
+        """F(x), also outside X."""
+        return float(self.f(0, x[None], self.solution(x, None)[None], None)[0])
+
+    def truth(self) -> tuple[Vector, float]:
+        """x*, F(x*), in the protocol's letters."""
+        return (np.array([0.5]), -0.25) if self.order == "min-max" else (np.array([1.0]), -2.0)
+
+    def printed(self, x: Array, y: Array) -> tuple[float, float]:
+        """The pair (x, y) in the letters of the printed problem."""
+        return (float(x[0]), float(y[0])) if self.order == "min-max" else (float(y[0]), float(x[0]))
+
+    def kernel_name(self, batch_size: int) -> str:
+        return "numpy"
+
+    def flops_evaluation(self, batch_size: int) -> float:
+        return 2.0
+
+    def score(self, x: Array, y: Array, data: object, mix: Vector | None = None) -> dict[str, float]:
+        """f(x, y), what the outer problem minimises."""
+        return {"loss": float(self.f(0, x[None], y[None], None)[0])}

@@ -1,0 +1,153 @@
+"""Regression by its largest errors with a predictor that only answers: no derivative of the upper level exists."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zofl_mpi.engine.streams import Purpose, Streams
+from zofl_mpi.errors import demand
+from zofl_mpi.problems import Array, Batch
+from zofl_mpi.problems.analytic.quadratic import Bowl, Quadratic
+from zofl_mpi.problems.analytic.samples import mean_over
+
+Vector = NDArray[np.float64]
+
+PAIRS, OUTLIERS = 20, 1  # of a client's held-out samples; two targets for each input
+USUAL, LARGE = 0.2, 2.0  # |error| of the best predictor: of most samples, and of the outliers
+
+
+@final
+@dataclass(frozen=True)
+class Book:
+    """What a client of `CVaR` holds.
+
+    Attributes:
+        inputs: (N, p) of the held-out samples.
+        targets: (N,)
+        training: the quadratic loss of its training samples, in y.
+    """
+
+    inputs: Vector
+    targets: Vector
+    training: Bowl
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+
+@final
+@dataclass(frozen=True)
+class CVaR:
+    """The prior of a ridge regression, chosen by the mean of the largest tenth of its absolute errors.
+
+    x = (w, t), h_i(x, y) = q_i(y) + mu/2 |y - w|^2, q_i the training loss of client i's `Bowl`
+    f_i(x, y) = t + mean_j max(0, |answer(u_j, y) - v_j| - t) / (1 - level) over its held-out samples (u_j, v_j)
+
+    answer(u, y) is <u, y> in whole multiples of `resolution`: nothing else is known of the predictor, and what
+    derivative it has is 0 almost everywhere. So f has kinks and jumps, and no gradient that a method could ask for.
+
+    The training samples mislead: y* is not the minimiser of the mean of the q_i. The lower solution is
+    y(x) = (A + mu I)^{-1} (sum_i A_i a_i / m + mu w), A the mean of the A_i. In what `random` makes, each held-out
+    input has two targets, <u, y*> + e and <u, y*> - e, e = 0.2 for 19 inputs of 20 and 2 for one. With exact answers
+    F(x) = f(x, y(x)) is convex and even in w around the w* with y(x*) = y*, so w* minimises it at every t; the tenth
+    begins among the errors of 0.2, so t* = 0.2 and F* = 1.1, and no other point has it. Whole multiples move F by at
+    most resolution / (2 (1 - level)).
+
+    Attributes:
+        A: (p, p) the mean of the A_i.
+        force: (p,) the mean of the A_i a_i.
+        best: (p,) y*.
+        mu: weight of |y - w|^2/2, > 0.
+        level: 0.9, the mean is over the largest 1 - level of the errors.
+        resolution: of an answer; 0: exact.
+    """
+
+    A: Vector
+    force: Vector
+    best: Vector
+    mu: float = 1.0
+    level: float = 0.9
+    resolution: float = 0.001
+
+    @classmethod
+    def random(
+        cls, streams: Streams, n: int, m: int, *, noise: float = 0.0, resolution: float = 0.001
+    ) -> tuple[CVaR, Book, tuple[Book, ...]]:
+        """A problem with unequal clients, the server's part (that no client has), and each client's.
+
+        Args:
+            n: length of x = (w, t), at least 2.
+            noise: standard deviation of each entry of a sample's gradient of h_i around the mean.
+        """
+        demand(n >= 2, "n", n, "a whole number, at least 2: x holds a threshold besides the prior")
+        p, N = n - 1, 2 * PAIRS
+        bowls = Quadratic.random(streams, p, m + 1, samples=N, noise=noise)[2]
+        generator = streams(Purpose.SYNTHETIC, t=4)
+        best = generator.standard_normal(p)
+        inputs = np.repeat(generator.standard_normal((m + 1, PAIRS, p)), 2, axis=1)
+        sides = np.tile([1.0, -1.0], PAIRS) * np.repeat([LARGE] * OUTLIERS + [USUAL] * (PAIRS - OUTLIERS), 2)
+        books = [Book(u, u @ best + sides, bowl) for u, bowl in zip(inputs, bowls, strict=True)]
+        training = [book.training for book in books[1:]]
+        A = np.mean([bowl.A for bowl in training], axis=0)
+        force = np.mean([bowl.A @ bowl.a for bowl in training], axis=0)
+        return cls(A, force, best, resolution=resolution), books[0], tuple(books[1:])
+
+    @property
+    def n(self) -> int:
+        """Length of x = (w, t)."""
+        return len(self.best) + 1
+
+    @property
+    def n_lower(self) -> int:
+        """Length of y, p."""
+        return len(self.best)
+
+    def initial(self, generator: np.random.Generator) -> Array:
+        return 0.01 * generator.standard_normal(self.n)
+
+    def answer(self, inputs: Vector, y: Array) -> Vector:
+        """(k, B) what the predictor says of inputs (B, p) with the weights y (k, p)."""
+        exact = np.asarray(y @ inputs.T, np.float64)
+        return np.rint(exact / self.resolution) * self.resolution if self.resolution else exact
+
+    def f(self, i: int, x: Array, y: Array, data: Book, batch: Batch | None = None) -> Vector:
+        samples = slice(None) if batch is None else batch
+        errors = np.abs(self.answer(data.inputs[samples], y) - data.targets[samples])
+        t = x[:, -1:]
+        return np.asarray(t[:, 0] + np.maximum(0, errors - t).mean(axis=1) / (1 - self.level))
+
+    def gradient_h(self, i: int, x: Array, y: Array, data: Book, batch: Batch | None = None) -> Array:
+        samples = np.arange(len(data)) if batch is None else batch
+        return np.asarray(data.training.gradient(y, samples) + self.mu * (y - x[:-1]))
+
+    def curvature(self, x: Array) -> tuple[float, float]:
+        eigenvalues = np.linalg.eigvalsh(self.A)
+        return float(eigenvalues[0]) + self.mu, float(eigenvalues[-1]) + self.mu
+
+    def project(self, i: int, x: Array) -> Array:
+        return x
+
+    def solution(self, x: Array, data: Sequence[Book]) -> Array:
+        """y(x)."""
+        return np.linalg.solve(self.A + self.mu * np.eye(self.n_lower), self.force + self.mu * x[:-1])
+
+    def truth(self) -> tuple[Vector, float]:
+        """x*, F(x*), of exact answers."""
+        prior = self.best + (self.A @ self.best - self.force) / self.mu
+        beyond = (LARGE - USUAL) * OUTLIERS / PAIRS
+        return np.append(prior, USUAL), USUAL + beyond / (1 - self.level)
+
+    def kernel_name(self, batch_size: int) -> str:
+        return "numpy"
+
+    def flops_evaluation(self, batch_size: int) -> float:
+        return 2.0 * batch_size * self.n_lower
+
+    def score(self, x: Array, y: Array, data: Book | Sequence[Book], mix: Vector | None = None) -> dict[str, float]:
+        """f(x, y) where `data` are those of all clients, f_i(x, y) where they are one's; `mix` has no meaning."""
+        return {"loss": mean_over(data, Book, lambda one: float(self.f(0, x[None], y[None], one)[0]))}

@@ -1,0 +1,228 @@
+"""Problems of [B] whose solutions are known in closed form, in float64.
+
+All clients hold equally many samples, so that weights by size and equal weights stand for the same problem. Noise adds
+<noise_j, .> to the loss of sample j and sums to 0 over a client's samples in what `random` makes: it is in every
+mini-batch and not in the solution, which a problem keeps as parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zofl_mpi.engine.streams import Purpose, Streams
+from zofl_mpi.problems import Array, Batch
+from zofl_mpi.problems.analytic.quadratic import Bowl, Quadratic
+from zofl_mpi.problems.analytic.samples import bowl_values, mean_noise, mean_over
+
+Vector = NDArray[np.float64]
+
+
+@final
+@dataclass(frozen=True)
+class Pieces:
+    """What a client of `MaxAffine` holds: q_j(x) = sum_g max_k (<slopes[g, k], x> + offsets[g, k]) + <noise_j, x>.
+
+    Attributes:
+        slopes: (G, K, n).
+        offsets: (G, K).
+        noise: (N, n).
+    """
+
+    slopes: Vector
+    offsets: Vector
+    noise: Vector
+
+    def __len__(self) -> int:
+        return len(self.noise)
+
+    def values(self, x: Vector, batch: Batch | None = None) -> Vector:
+        """(k,) the mean of q_j at the rows of x (k, n) over the samples at positions `batch` (B,); None: over all."""
+        heights = np.tensordot(x, self.slopes, axes=(1, 2)) + self.offsets  # (k, G, K)
+        return np.asarray(heights.max(axis=2).sum(axis=1) + x @ mean_noise(self.noise, batch))
+
+
+@final
+@dataclass(frozen=True)
+class MaxAffine:
+    """f_i of a client's `Pieces`: convex, Lipschitz, with kinks. `random` makes a sharp one with a known minimiser.
+
+    There f_i(x) = sum_g c_{i,g} |<q_g, x - a_i>| with an orthonormal basis q_1, ..., q_n that all clients share, and
+    with weights c_i and centres a_i of their own. In the coordinates <q_g, x> the mean of the f_i is a sum of functions
+    of one variable each, so its minimiser has the c-weighted median of the centres in every coordinate: a centre of
+    some client, where the mean has a kink. No client's own minimiser a_i is the solution for n > 1, nor is their mean.
+
+    An average of central differences with radius eta over the directions q_g is, without sampling,
+    sum_g c_{i,g} clip(<q_g, x - a_i> / eta, -1, 1) q_g; in one dimension that is the gradient of the ball-smoothed f_i.
+
+    Attributes:
+        n: length of x.
+        minimiser: (n,) x*.
+        value: f(x*).
+        lipschitz: L_0 of every f_i, over all samples; a sample's own is larger by at most the norm of its noise.
+    """
+
+    n: int
+    minimiser: Vector
+    value: float
+    lipschitz: float
+
+    @classmethod
+    def random(
+        cls,
+        streams: Streams,
+        n: int,
+        m: int,
+        *,
+        weights: tuple[float, float] = (0.5, 1.5),
+        samples: int = 32,
+        noise: float = 0.0,
+    ) -> tuple[MaxAffine, Pieces, tuple[Pieces, ...]]:
+        """A problem with unequal clients, pieces for the server, and each client's.
+
+        Args:
+            weights: the c_{i,g} are uniform between these two, > 0.
+            noise: standard deviation of each entry of a sample's noise.
+        """
+        generator = streams(Purpose.SYNTHETIC, t=2)
+        basis = np.linalg.qr(generator.standard_normal((n, n)))[0].T  # (n, n), rows q_g
+        c = generator.uniform(*weights, (m + 1, n))
+        centres = generator.standard_normal((m + 1, n))  # the <q_g, a_i>
+        tables = (noise * streams(Purpose.NOISE, i=i).standard_normal((samples, n)) for i in range(m + 1))
+        server, *clients = (_absolute(basis, *parts) for parts in zip(c, centres, tables, strict=True))
+        z = np.array([_median(centres[1:, g], c[1:, g]) for g in range(n)])
+        value = float(np.mean(np.sum(c[1:] * np.abs(z - centres[1:]), axis=1)))
+        return cls(n, z @ basis, value, float(np.linalg.norm(c[1:], axis=1).max())), server, tuple(clients)
+
+    def initial(self, generator: np.random.Generator) -> Array:
+        return 0.01 * generator.standard_normal(self.n)
+
+    def losses(self, i: int, x: Array, data: Pieces, batch: Batch | None = None) -> Vector:
+        return data.values(x, batch)
+
+    def project(self, i: int, x: Array) -> Array:
+        return x
+
+    def truth(self) -> tuple[Vector, float]:
+        """x*, f(x*)."""
+        return self.minimiser, self.value
+
+    def kernel_name(self, batch_size: int) -> str:
+        return "numpy"
+
+    def flops_evaluation(self, batch_size: int) -> float:
+        """FLOPs of the 2 n pieces of `random` at one point."""
+        return 4.0 * self.n**2
+
+    def score(self, x: Array, data: Pieces | Sequence[Pieces], mix: Vector | None = None) -> dict[str, float]:
+        """f(x) where `data` are those of all clients, f_i(x) where they are one's; `mix` has no meaning."""
+        return {"loss": mean_over(data, Pieces, lambda one: float(one.values(x[None])[0]))}
+
+
+@final
+@dataclass(frozen=True)
+class Bowls:
+    """f_i(x) = 1/2 (x - a_i)' A_i (x - a_i), of client i's `Bowl`: `Lipschitz` on every bounded set, and `Smooth`.
+
+    For a quadratic every zeroth-order estimate is unbiased whatever the radius, so methods of both kinds have the same
+    solution x* = (sum A_i)^{-1} sum A_i a_i.
+
+    Attributes:
+        quadratic: does what `Smooth` asks for.
+        minimiser: (n,) x*.
+        value: f(x*).
+    """
+
+    quadratic: Quadratic
+    minimiser: Vector
+    value: float
+
+    @classmethod
+    def of(cls, quadratic: Quadratic, clients: Sequence[Bowl]) -> Bowls:
+        """The problem of these clients, whose noise need not sum to 0."""
+        force = np.sum([b.A @ b.a - b.drift for b in clients], axis=0)
+        x = np.linalg.solve(np.sum([b.A for b in clients], axis=0), force)
+        return cls(quadratic, x, float(np.mean([b.value(x) for b in clients])))
+
+    @classmethod
+    def random(
+        cls,
+        streams: Streams,
+        n: int,
+        m: int,
+        *,
+        spectrum: tuple[float, float] = (0.5, 2.0),
+        samples: int = 32,
+        noise: float = 0.0,
+    ) -> tuple[Bowls, Bowl, tuple[Bowl, ...]]:
+        """A problem with unequal clients, the server's bowl, and each client's; see `Quadratic.random`."""
+        quadratic, server, clients = Quadratic.random(streams, n, m, spectrum=spectrum, samples=samples, noise=noise)
+        return cls.of(quadratic, clients), server, clients
+
+    @property
+    def n(self) -> int:
+        """Length of x."""
+        return self.quadratic.n
+
+    def initial(self, generator: np.random.Generator) -> Array:
+        return self.quadratic.initial(generator)
+
+    def losses(self, i: int, x: Array, data: Bowl, batch: Batch | None = None) -> Vector:
+        return bowl_values(data, x, batch)
+
+    def project(self, i: int, x: Array) -> Array:
+        return x
+
+    def loss(self, x: Array, data: Bowl) -> float:
+        return self.quadratic.loss(x, data)
+
+    def gradient(self, x: Array, data: Bowl, batch: Batch | None = None) -> Array:
+        return self.quadratic.gradient(x, data, batch)
+
+    def descend(
+        self,
+        data: Bowl,
+        y: Array,
+        batches: Batch,
+        stepsizes: Vector,
+        *,
+        mu: float = 0.0,
+        shift: Array | None = None,
+    ) -> Array:
+        """See `Smooth.descend`."""
+        return self.quadratic.descend(data, y, batches, stepsizes, mu=mu, shift=shift)
+
+    def truth(self) -> tuple[Vector, float]:
+        """x*, f(x*)."""
+        return self.minimiser, self.value
+
+    def kernel_name(self, batch_size: int) -> str:
+        return "numpy"
+
+    def flops(self, batch_size: int) -> float:
+        return self.quadratic.flops(batch_size)
+
+    def flops_evaluation(self, batch_size: int) -> float:
+        return self.quadratic.flops(batch_size)
+
+    def score(self, x: Array, data: Bowl | Sequence[Bowl], mix: Vector | None = None) -> dict[str, float]:
+        """f(x) where `data` are those of all clients, f_i(x) where they are one's; `mix` has no meaning."""
+        return {"loss": mean_over(data, Bowl, lambda one: one.value(x))}
+
+
+def _absolute(basis: Vector, c: Vector, centres: Vector, table: Vector) -> Pieces:
+    """sum_g c_g |<q_g, x> - centre_g|, the q_g the rows of `basis`; noise with mean 0 over the samples."""
+    slopes = c[:, None] * basis
+    sides = np.array([1.0, -1.0])
+    return Pieces(slopes[:, None] * sides[None, :, None], -(c * centres)[:, None] * sides, table - table.mean(axis=0))
+
+
+def _median(points: Vector, weights: Vector) -> float:
+    """argmin over z of sum_i weights_i |z - points_i|: where half of the weight is reached."""
+    order = np.argsort(points)
+    reached = np.cumsum(weights[order])
+    return float(points[order][np.searchsorted(reached, reached[-1] / 2)])

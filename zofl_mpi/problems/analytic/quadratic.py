@@ -1,0 +1,239 @@
+"""Hierarchical problems whose solutions and implicit gradients are known in closed form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zofl_mpi.engine.streams import Purpose, Streams
+from zofl_mpi.errors import demand
+from zofl_mpi.numerics.descent import descend
+from zofl_mpi.numerics.projections import ball
+from zofl_mpi.problems import Array, Batch
+
+Vector = NDArray[np.float64]
+
+
+@final
+@dataclass(frozen=True)
+class Bowl:
+    """What a client or the server of `Quadratic` holds: N samples, q_j(y) = 1/2 (y - a)' A (y - a) + <noise_j, y>.
+
+    A mini-batch's gradient then is a function of its positions alone: equal for all points that share the batch.
+
+    Attributes:
+        A: (n, n) symmetric, positive semidefinite.
+        a: (n,).
+        noise: (N, n).
+    """
+
+    A: Vector
+    a: Vector
+    noise: Vector
+
+    def __len__(self) -> int:
+        return len(self.noise)
+
+    @property
+    def drift(self) -> Vector:
+        """(n,) the mean of the noise: what is left of it on all samples, 0 to rounding for `Quadratic.random`."""
+        return np.asarray(self.noise.mean(axis=0))
+
+    def gradient(self, y: Vector, batch: Batch) -> Vector:
+        """(k, n) mean gradients at the rows of y over the samples at positions `batch` (B,)."""
+        return np.asarray((y - self.a) @ self.A + self.noise[batch].mean(axis=0))
+
+    def value(self, y: Vector) -> float:
+        """The mean of q_j(y), y (n,), over all samples."""
+        return float((y - self.a) @ self.A @ (y - self.a) / 2 + self.drift @ y)
+
+
+@final
+@dataclass(frozen=True)
+class Quadratic:
+    """f_1 = q of the server's `Bowl`, h_i = q of client i's + mu_i/2 |x - y|^2, f_{2,i} = m rho_i lam/2 |x - y|^2.
+
+    Everything is float64. With K_i = (A_i + mu_i I)^{-1} A_i the lower solution is y_i(x) = x - K_i (x - a_i) (without
+    drift), and f_{2,i}(x, y_i(x)) has the gradient m rho_i lam K_i' K_i (x - a_i).
+
+    Attributes:
+        n: length of x.
+        weights: (m,) rho_i.
+        lam: weight of f_2.
+        mu: (m,) proximal parameters.
+        radius: of the ball Y_i(x) = {|y - x| <= radius}; infinite for the whole space.
+    """
+
+    n: int
+    weights: Vector
+    mu: Vector
+    lam: float = 1.0
+    radius: float = np.inf
+
+    @classmethod
+    def random(
+        cls,
+        streams: Streams,
+        n: int,
+        m: int,
+        *,
+        lam: float = 1.0,
+        spectrum: tuple[float, float] = (0.5, 2.0),
+        samples: int = 32,
+        noise: float = 0.0,
+        radius: float = np.inf,
+    ) -> tuple[Quadratic, Bowl, tuple[Bowl, ...]]:
+        """A problem with unequal clients, the server's bowl, and each client's.
+
+        Args:
+            spectrum: the least and the largest eigenvalue of every A.
+            noise: standard deviation of each entry of a sample's gradient around the mean over all samples.
+        """
+        generator = streams(Purpose.SYNTHETIC)
+        weights = 0.7 * generator.dirichlet(np.full(m, 2.0))  # 30% of the samples are the server's in [A]
+        mu = generator.uniform(0.5, 2.0, m)
+        server, *clients = (_bowl(streams, i, n, spectrum, samples, noise) for i in range(m + 1))
+        return cls(n, weights, mu, lam, radius), server, tuple(clients)
+
+    def initial(self, generator: np.random.Generator) -> Array:
+        return 0.01 * generator.standard_normal(self.n)
+
+    def loss(self, x: Array, data: Bowl) -> float:
+        return data.value(x)
+
+    def gradient(self, x: Array, data: Bowl, batch: Batch | None = None) -> Array:
+        return data.gradient(x, np.arange(len(data)) if batch is None else batch)
+
+    def f1(self, x: Array, data: Bowl) -> float:
+        return data.value(x)
+
+    def gradient_f1(self, x: Array, data: Bowl, batch: Batch) -> Array:
+        return data.gradient(x, batch)
+
+    def f2(self, i: int, x: Array, y: Array) -> float:
+        return float(len(self.weights) * self.weights[i] * self.lam / 2 * ((x - y) @ (x - y)))
+
+    def gradient_h(self, i: int, data: Bowl, x: Array, y: Array, batch: Batch) -> Array:
+        """(k, n) the gradients of h_i(x, .) at the rows of y on one mini-batch."""
+        return np.asarray(data.gradient(y, batch) + self.mu[i] * (y - x))
+
+    def lower(self, i: int, data: Bowl, x: Array, y: Array, batches: Batch, stepsizes: Vector) -> Array:
+        return descend(
+            y.copy(),
+            lambda z, t: self.gradient_h(i, data, x, z, batches[t]),
+            steps=len(stepsizes),
+            stepsize=lambda t: float(stepsizes[t]),
+            project=lambda z: self.project(i, x, z),
+        )
+
+    def descend(
+        self,
+        data: Bowl,
+        y: Array,
+        batches: Batch,
+        stepsizes: Vector,
+        *,
+        mu: float = 0.0,
+        shift: Array | None = None,
+    ) -> Array:
+        """See `Smooth.descend`; `self.mu` plays no part in it."""
+
+        def gradient(z: Array, t: int) -> Array:
+            g = data.gradient(z, batches[t])
+            g = g if mu == 0 else g + mu * (z - y)
+            return g if shift is None else g + shift
+
+        return descend(y.copy(), gradient, steps=len(stepsizes), stepsize=lambda t: float(stepsizes[t]))
+
+    def kernel_name(self, batch_size: int) -> str:
+        return "numpy"
+
+    def flops(self, batch_size: int) -> float:
+        return 2.0 * self.n**2
+
+    def project(self, i: int, x: Array, y: Array) -> Array:
+        return ball(y, x, self.radius)
+
+    def solution(self, i: int, data: Bowl, x: Array) -> Array | None:
+        """y_i(x) of x (n,), where there is no constraint: (A + mu I)^{-1} (A a - drift + mu x)."""
+        if self.radius < np.inf:
+            return None
+        return np.linalg.solve(data.A + self.mu[i] * np.eye(self.n), data.A @ data.a - data.drift + self.mu[i] * x)
+
+    def implicit_gradient(self, i: int, data: Bowl, x: Array) -> Array:
+        """(n,) the gradient of x -> f_{2,i}(x, y_i(x)): m rho_i lam K' (x - y_i(x)), K = (A + mu I)^{-1} A."""
+        K = np.linalg.solve(data.A + self.mu[i] * np.eye(self.n), data.A)
+        return np.asarray(len(self.weights) * self.weights[i] * self.lam * K.T @ (x - self.solution(i, data, x)))
+
+    def score(self, x: Array, data: Bowl, mix: Vector | None = None) -> dict[str, float]:
+        """The value of the bowl at x; there are no classes, so `mix` has no meaning."""
+        return {"loss": data.value(x)}
+
+
+@final
+@dataclass(frozen=True)
+class Corner:
+    """[A] equation (3): y(x) = max(x, 0), f(x) = 1/2 |x + 1 - y(x)|^2, nonconvex, and nonsmooth where some x_j = 0.
+
+    Here f_1 = 0 and h_i = 1/2 |y - x|^2 over y >= 0, the same for all clients. Entry by entry f_j = 1/2 for x_j >= 0,
+    where every point is stationary, and (x_j + 1)^2 / 2 otherwise, with the minimiser -1. All data are ignored; a
+    `Bowl` may stand for them.
+
+    Attributes:
+        n: length of x.
+    """
+
+    n: int = 8
+
+    def __post_init__(self) -> None:
+        demand(self.n >= 1, "n", self.n, "a whole number, at least 1")
+
+    def f1(self, x: Array, data: object) -> float:
+        return 0.0
+
+    def gradient_f1(self, x: Array, data: object, batch: Batch) -> Array:
+        return np.zeros_like(x)
+
+    def f2(self, i: int, x: Array, y: Array) -> float:
+        return float((x + 1 - y) @ (x + 1 - y) / 2)
+
+    def lower(self, i: int, data: object, x: Array, y: Array, batches: Batch, stepsizes: Vector) -> Array:
+        return descend(
+            y.copy(),
+            lambda z, t: z - x,
+            steps=len(stepsizes),
+            stepsize=lambda t: float(stepsizes[t]),
+            project=lambda z: self.project(i, x, z),
+        )
+
+    def kernel_name(self, batch_size: int) -> str:
+        return "numpy"
+
+    def flops(self, batch_size: int) -> float:
+        return 2.0 * self.n
+
+    def project(self, i: int, x: Array, y: Array) -> Array:
+        return np.maximum(y, 0)
+
+    def solution(self, i: int, data: object, x: Array) -> Array:
+        return np.maximum(x, 0)
+
+    def implicit_gradient(self, x: Array) -> Array:
+        """(n,) the gradient of f where no entry of x is 0."""
+        return np.where(x > 0, 0.0, x + 1)
+
+    def score(self, x: Array, data: object, mix: Vector | None = None) -> dict[str, float]:
+        """f(x)."""
+        return {"loss": self.f2(0, x, np.maximum(x, 0))}
+
+
+def _bowl(streams: Streams, i: int, n: int, spectrum: tuple[float, float], samples: int, noise: float) -> Bowl:
+    """Bowl number i: random axes, eigenvalues spread evenly over `spectrum`, noise with mean 0 over the samples."""
+    generator = streams(Purpose.SYNTHETIC, i=i, t=1)
+    axes, _ = np.linalg.qr(generator.standard_normal((n, n)))
+    a = generator.standard_normal(n)
+    table = noise * streams(Purpose.NOISE, i=i).standard_normal((samples, n))
+    return Bowl(axes * np.linspace(*spectrum, n) @ axes.T, a, table - table.mean(axis=0))

@@ -1,0 +1,67 @@
+"""Homes: on which rank each client lives, from the configuration alone."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from typing import final
+
+from zofl_mpi.engine.setting import Loads
+
+
+@final
+class Homes:
+    """The rank of each client, among the client ranks 1..`ranks`: the same computation on every rank.
+
+    Where no loads are known, or all are equal, client i lives on 1 + i mod P.
+
+    Args:
+        loads: of all clients.
+    """
+
+    def __init__(self, ranks: int, loads: Loads | None = None) -> None:
+        self.ranks = ranks
+        self._table: list[int] | None = None
+        if loads is not None and len(set(loads.work)) > 1:
+            self._table = (dealt if loads.paced else packed)(loads.work, ranks)
+
+    def __getitem__(self, i: int) -> int:
+        """The rank on which client i lives."""
+        return 1 + i % self.ranks if self._table is None else self._table[i]
+
+    def of(self, rank: int, m: int) -> list[int]:
+        """Which of the clients 0..m-1 live on a rank, ascending."""
+        return [i for i in range(m) if self[i] == rank]
+
+
+def packed(work: Sequence[float], ranks: int) -> list[int]:
+    """(m,) ranks: the longest first, each to the rank with the least work so far; of several, to the lowest.
+
+    The largest sum on a rank is at most 4/3 - 1/(3P) times the least possible one (Graham 1969, LPT).
+    """
+    heap, homes = [(0.0, rank) for rank in range(1, ranks + 1)], [0] * len(work)
+    for i in descending(work):
+        total, rank = heap[0]
+        homes[i] = rank
+        heapq.heapreplace(heap, (total + work[i], rank))
+    return homes
+
+
+def dealt(work: Sequence[float], ranks: int) -> list[int]:
+    """(m,) ranks: the longest first, P at a time, one to each rank, the longest of them to that with the least work.
+
+    At any work w, the clients with more than w are spread as evenly as can be: no two ranks differ by more than one in
+    how many of them they have. The sums differ by max(work) at most (Coffman and others 1984, restricted LPT).
+    """
+    totals, homes, order = [0.0] * (ranks + 1), [0] * len(work), descending(work)
+    for low in range(0, len(order), ranks):
+        free = sorted(range(1, ranks + 1), key=totals.__getitem__)
+        for i, rank in zip(order[low : low + ranks], free, strict=False):
+            homes[i] = rank
+            totals[rank] += work[i]
+    return homes
+
+
+def descending(work: Sequence[float]) -> list[int]:
+    """The clients by their work, the longest first; of equal ones the lower first."""
+    return sorted(range(len(work)), key=lambda i: -work[i])

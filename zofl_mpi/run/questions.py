@@ -1,0 +1,217 @@
+"""What every implementation of `Clients` shares: the order of items, one question at a time, steps of the engine."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zofl_mpi.engine import messages
+from zofl_mpi.engine.batching import abreast
+from zofl_mpi.engine.clients import Client, Failure, Step, failure, name_of, step_of
+from zofl_mpi.engine.ledger import SERVER, Clock, Ledger, Row
+from zofl_mpi.engine.watch import Watch
+
+
+class Item(NamedTuple):
+    """Item q of client i: an upload, or its last item, the reply, or in place of either a failure."""
+
+    i: int
+    q: int
+    last: bool
+    content: Any
+    failed: Failure | None
+
+
+def in_turn(
+    step: Step, clients: Mapping[int, Client], inbox: Mapping[int, Any], clock: Clock, name: str, most: int = 1
+) -> Iterator[Item]:
+    """Yields the items of the clients of one process, which take turns: the q-th in the order of `inbox`, then q + 1.
+
+    Ends at the first failure.
+
+    One client to its end first would deadlock with bounded buffers, and would be another order.
+
+    Args:
+        most: clients whose steps run at once, see `abreast`.
+    """
+    step = abreast(step, clients, inbox, inbox, most)
+    live = {i: _items(step, clients[i], inbox[i]) for i in inbox}
+    q = 0
+    while live:
+        for i in list(live):
+            try:
+                with clock.time(name, "compute"):
+                    last, content = next(live[i])
+                messages.size(content)  # refuses what is no message here, where the client is known
+            except KeyboardInterrupt:
+                raise
+            except BaseException as exc:  # SystemExit too: the server must hear of it
+                yield Item(i, q, True, None, failure(q, exc))
+                return
+            if last:
+                del live[i]
+            yield Item(i, q, last, content, None)
+        q += 1
+
+
+def _items(step: Step, client: Client, message: Any) -> Iterator[tuple[bool, Any]]:
+    """Yields a step's items as (last, item): its uploads, then its reply."""
+    result = step(client, message)
+    if not inspect.isgenerator(result):
+        yield True, result
+        return
+    while True:
+        try:
+            upload = next(result)
+        except StopIteration as stop:
+            yield True, stop.value
+            return
+        yield False, upload
+
+
+@final
+class Questions:
+    """The server's questions, one at a time, with their ledger and their clock.
+
+    Attributes:
+        question: name of the step whose question is open; None between questions.
+        stop: has this process been told by a signal to stop?
+    """
+
+    def __init__(self, m: int, stop: Callable[[], bool], method: Any = None, watch: Watch | None = None) -> None:
+        self.m, self.stop, self._method, self._watch = m, stop, method, watch
+        self.ledger, self.clock = Ledger(m), Clock()
+        if watch is not None:
+            watch.clock = self.clock
+        self.question: str | None = None
+        self._since = time.perf_counter()
+
+    def open(self, step: Step) -> str:
+        """Opens a question; returns its name.
+
+        Raises:
+            TypeError: the step is none of the running method's.
+            RuntimeError: another question is open.
+        """
+        name = name_of(step)
+        if self._method is not None and name not in STEPS:
+            known = step_of(self._method, name)
+            if known is None or getattr(step, "__self__", None) is not getattr(known, "__self__", self):
+                raise TypeError(
+                    f"step {name!r} is no method of the running method or of its parts: client ranks know its steps by "
+                    "name only"
+                )
+        if self.question is not None:
+            raise RuntimeError(
+                f"step {name!r} was asked while replies to {self.question!r} are unread: "
+                "read every item of a question before the next one"
+            )
+        self.question = name
+        if name not in STEPS:
+            self.ledger.open(name)
+        return name
+
+    def close(self) -> None:
+        """Closes the question: its last item has been read, or one has failed."""
+        self.question = None
+
+    def check_closed(self, what: str) -> None:
+        """Lets `what`, the round or the run, end.
+
+        Raises:
+            RuntimeError: a question is open.
+        """
+        if self.question is not None:
+            raise RuntimeError(
+                f"{what} ended while replies to {self.question!r} are unread: read every item of a question"
+            )
+
+    def seconds(self) -> NDArray[np.float64]:
+        """(steps, 3) seconds since the last call; all but waiting and sending counts as the server's computing."""
+        now = time.perf_counter()
+        taken = self.clock.take(self.ledger.steps)
+        taken[self.ledger.steps.index(SERVER), 0] += now - self._since - taken.sum()
+        self._since = now
+        return taken
+
+    def row(
+        self, seconds: NDArray[np.float64], peak_bytes: NDArray[np.int64], staging: NDArray[np.float64] | float = 0.0
+    ) -> Row:
+        """Ends a round; see `Ledger.row`."""
+        if self._watch is not None:
+            self._watch.begins()
+        return self.ledger.row(seconds, peak_bytes, staging)
+
+    def again(self) -> None:
+        """The round in progress is begun again."""
+        self.question = None
+        self.ledger.forget()
+        if self._watch is not None:
+            self._watch.begins(following=False)
+
+
+def participants(to: Iterable[int] | None, m: int) -> list[int]:
+    """Checked clients of a question, in the order in which their items are met; all, ascending, for None.
+
+    Raises:
+        ValueError: nobody, or somebody who does not exist or is named twice.
+    """
+    chosen = list(range(m)) if to is None else [int(i) for i in to]
+    if not chosen or min(chosen) < 0 or max(chosen) >= m or len(set(chosen)) < len(chosen):
+        raise ValueError(f"a question goes to different clients from 0..{m - 1}, not to {chosen}")
+    return chosen
+
+
+def refuse_stream(step: Step) -> None:
+    """Refuses a step that streams: which of its items would `mean` average?
+
+    Raises:
+        TypeError: a generator step.
+    """
+    if inspect.isgeneratorfunction(step):
+        raise TypeError(
+            f"mean needs a step that returns its reply, {name_of(step)!r} streams: "
+            "keep the result in client.memory and take the mean of a second step that returns it"
+        )
+
+
+@final
+@dataclass(frozen=True)
+class Memory:
+    """A client's memory on its way to a checkpoint and back."""
+
+    entries: dict[str, Any]
+
+
+@final
+@dataclass(frozen=True)
+class Nothing:
+    """Empty message."""
+
+
+def recall(client: Client, message: Nothing) -> Memory:
+    """Step: the client's memory, for a checkpoint."""
+    return Memory(dict(client.memory))
+
+
+def restore(client: Client, message: Memory) -> Nothing:
+    """Step: a memory from a checkpoint."""
+    client.memory = messages.copy(message).entries
+    return Nothing()
+
+
+recall.__name__, restore.__name__ = "<recall>", "<restore>"  # names that no step of a method can have
+STEPS: dict[str, Step] = {"<recall>": recall, "<restore>": restore}
+"""Steps of the engine itself, by name."""
+
+
+def received(block: messages.Bytes, used: int) -> Any:
+    """Unpacks a message as a client meets it: read-only arrays, since the clients of a process may share the bytes."""
+    block.setflags(write=False)
+    return messages.unpack(block[:used])
