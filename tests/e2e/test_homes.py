@@ -16,7 +16,7 @@ from tests.tools.agreement import differences
 from zofl_mpi.engine.setting import Loads
 from zofl_mpi.methods.scaffold import Scaffold
 from zofl_mpi.run import records
-from zofl_mpi.run.mpi.placement import Homes
+from zofl_mpi.run.mpi.placement import ClientPlacement
 from zofl_mpi.run.records import checkpoint_path
 
 ROUNDS, M = 4, 7
@@ -45,7 +45,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], Pa
 
     name-half: the first half, in one process; name-part-RANKS: the same, continued on so many ranks.
     """
-    folder, done = tmp_path_factory.mktemp("homes"), set[int]()
+    folder, done = tmp_path_factory.mktemp("placement"), set[int]()
 
     def found(name: str, ranks: int) -> Path:
         if ranks not in done:
@@ -78,7 +78,7 @@ def placed(out: Path) -> list[int]:
 @pytest.mark.parametrize("ranks", [3, 5])
 @pytest.mark.parametrize("name", RUNS)
 def test_where_clients_of_unequal_work_live_changes_no_bit(results: Callable[..., Path], name: str, ranks: int) -> None:
-    """Runs from the start, and from a checkpoint of another number of ranks: memories go to the new homes.
+    """Runs from the start, and from a checkpoint of another number of ranks: memories go to the new placement.
 
     Mutations: messages, items or memories sent to i mod P; a method's `loads` of the rank's own clients only.
     """
@@ -94,9 +94,9 @@ def test_the_table_of_ranks_tells_where_they_live(results: Callable[..., Path]) 
     sizes = np.asarray(records.load(results("fedavg", 3)).counts).sum(axis=1).tolist()
     for ranks in (3, 5):
         for name, work in {"fedavg": sizes, "scaffold": TAU}.items():
-            homes, out = Homes(ranks - 1, Loads(work)), results(name, ranks)
-            expected = [len(homes.of(rank, M)) for rank in range(1, ranks)]
-            assert expected != [len(Homes(ranks - 1).of(rank, M)) for rank in range(1, ranks)]
+            placement, out = ClientPlacement(ranks - 1, Loads(work)), results(name, ranks)
+            expected = [len(placement.of(rank, M)) for rank in range(1, ranks)]
+            assert expected != [len(ClientPlacement(ranks - 1).of(rank, M)) for rank in range(1, ranks)]
             assert placed(out) == placed(out.with_name(f"{name}-part-{ranks}.h5")) == expected
 
 

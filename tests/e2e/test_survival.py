@@ -24,7 +24,7 @@ from zofl_mpi.run import records
 
 SMALL = ["--problem", "toy", "--m", "5", "--rounds", "3", "--checkpoint-every", "2", "--eval-every", "2", "--quiet"]
 CASES = {"zo_hfl": [*SMALL, "--y0", "last"], "scaffold": [*SMALL, "--method", "scaffold", "--tau", *"91213"]}
-"""Clients that remember something; streams and means; of unequal work, so that their homes are not i mod P."""
+"""Clients that remember something; streams and means; of unequal work, so that their placement are not i mod P."""
 RANKS = 4
 END = 4
 """The round after the last one: its calls are the last question and the agreement that all have heard it."""

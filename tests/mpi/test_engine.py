@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from zofl_mpi.engine.clients import Client, ClientError
-from zofl_mpi.run.questions import STEPS, Nothing
+from zofl_mpi.run.client_memory import STEPS, Acknowledged
 
 pytestmark = pytest.mark.mpi(min_size=2)
 Both = Callable[..., tuple[Any, Any] | None]
@@ -247,7 +247,7 @@ def test_memories_go_to_a_checkpoint_and_come_back(both: Both) -> None:
     def program(clients: Any) -> list[Any]:
         for k in (1, 2):
             list(clients.ask(steps.count, Seed(k), to=[0, 2]))
-        kept = dict(clients.ask(STEPS["<recall>"], Nothing(), counted=False))
+        kept = dict(clients.ask(STEPS["<recall>"], Acknowledged(), counted=False))
         list(clients.ask(steps.count, Seed(100)))
         list(clients.ask_each(STEPS["<restore>"], {i: kept[i] for i in (0, 2)}, counted=False))
         return [

@@ -17,9 +17,9 @@ from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.problems.analytic.quadratic import Bowl, Quadratic
 from zofl_mpi.problems.softmax import Softmax
 from zofl_mpi.problems.terms import Terms
+from zofl_mpi.run.client_memory import STEPS, Acknowledged
 from zofl_mpi.run.flags import built
 from zofl_mpi.run.local import LocalClients
-from zofl_mpi.run.questions import STEPS, Nothing
 
 Array = np.ndarray[Any, Any]
 STREAMS = Streams(7)
@@ -107,7 +107,7 @@ def apart(a: Array, b: Array) -> bool:
 
 
 def memories(clients: LocalClients) -> dict[int, Any]:
-    return {i: memory.entries for i, memory in clients.ask(STEPS["<recall>"], Nothing(), counted=False)}
+    return {i: memory.entries for i, memory in clients.ask(STEPS["<recall>"], Acknowledged(), counted=False)}
 
 
 def gradient(data: Any, x: Array, batch: Array | None = None) -> Array:

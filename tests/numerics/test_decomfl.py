@@ -38,8 +38,8 @@ from zofl_mpi.numerics.schedules import Pace
 from zofl_mpi.rounds.split.client import drawn
 from zofl_mpi.rounds.split.training import Training
 from zofl_mpi.run import flags
+from zofl_mpi.run.client_memory import Acknowledged, recall
 from zofl_mpi.run.local import LocalClients
-from zofl_mpi.run.questions import Nothing, recall
 
 PLAIN = Optimiser("sgd")
 RULES = pytest.mark.parametrize("rule", [PLAIN, SGD, Optimiser("adamw", weight_decay=0.1)], ids=["sgd", "m", "adamw"])
@@ -156,7 +156,7 @@ def test_a_client_that_has_rested_makes_the_servers_model_of_what_it_missed(
         state = run(rested, 1, r, clients, state)
         (i,) = rested.training.participants(r)
         missed.add(r - rested.training.latest(r).get(i, 0))
-        ((_, told),) = clients.ask(recall, Nothing(), to=[i], counted=False)
+        ((_, told),) = clients.ask(recall, Acknowledged(), to=[i], counted=False)
         assert torch.equal(torch.as_tensor(told.entries["x"]), joined(rested, before)), r
         for name, value in before.optimiser.items():
             assert torch.equal(torch.as_tensor(told.entries["own"][name]), torch.as_tensor(value)), (r, name)
@@ -235,7 +235,7 @@ def test_a_run_goes_on_from_state_and_memories() -> None:
     clients = LocalClients(list(plan.setting.data), method=first)
     whole = run(first, 5)
     half = run(first, 3, clients=clients)
-    kept = dict(clients.ask(recall, Nothing(), counted=False))
+    kept = dict(clients.ask(recall, Acknowledged(), counted=False))
     again = of(planned(setting(resnet), Optimiser(), beta=0.6))
     later = LocalClients(list(plan.setting.data), method=again)
     for i, client in later._clients.items():

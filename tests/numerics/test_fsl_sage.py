@@ -40,8 +40,8 @@ from zofl_mpi.rounds.split.client import LocalSteps
 from zofl_mpi.rounds.split.messages import Model
 from zofl_mpi.rounds.split.server import Server
 from zofl_mpi.rounds.split.training import Training
+from zofl_mpi.run.client_memory import STEPS, Acknowledged
 from zofl_mpi.run.local import LocalClients
-from zofl_mpi.run.questions import STEPS, Nothing
 
 
 def sage(plan: Training, **flags: Any) -> FSLSAGE:
@@ -96,7 +96,7 @@ def test_heads_stay_between_alignments_and_are_each_clients_own() -> None:
     for r in (1, 2):
         state = run(of, 1, r, clients, state)
         assert all(torch.equal(state.heads[i], head) for i, head in heads.items()) and math.isnan(state.alignment_loss)
-        memories = dict(clients.ask(STEPS["<recall>"], Nothing(), counted=False))
+        memories = dict(clients.ask(STEPS["<recall>"], Acknowledged(), counted=False))
         assert all(torch.equal(memories[int(i)].entries["head"], head) for i, head in heads.items())
         n = of.setting.problem.n_client
         assert torch.equal(state.theta[n:], of.start().theta[n:])

@@ -17,8 +17,8 @@ from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.rounds.split.messages import Model
 from zofl_mpi.rounds.split.seeds import Scalars
 from zofl_mpi.rounds.split.server import Server
+from zofl_mpi.run.client_memory import Acknowledged, recall
 from zofl_mpi.run.local import LocalClients
-from zofl_mpi.run.questions import Nothing, recall
 
 SEEDS = [
     ({"rule": SGD}, {}),
@@ -53,7 +53,7 @@ def test_scalars_and_seeds_give_the_dense_uplinks_bits(
     clients = LocalClients(list(own.data), method=seeds)
     state = run(seeds, 3, clients=clients)
     for i, moments in state.replayed.items():
-        ((_, told),) = clients.ask(recall, Nothing(), to=[int(i)], counted=False)
+        ((_, told),) = clients.ask(recall, Acknowledged(), to=[int(i)], counted=False)
         for name, value in told.entries["moments"].items():
             assert torch.equal(torch.as_tensor(value), torch.as_tensor(moments[name])), (i, name)
 

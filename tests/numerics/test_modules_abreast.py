@@ -139,7 +139,7 @@ def test_what_has_no_batched_form_is_refused_in_a_sentence_and_auto_leaves_it_in
         made(slow, "torch")
     assert made(Own(), "serial").kernel == "serial" and made(Own()).kernel == "auto"
     told = lambda self: self.kernel == "torch" or (self.kernel == "auto" and not self.obstacle)  # noqa: E731
-    monkeypatch.setattr(Network, "by_torch", property(told))  # as on a GPU
+    monkeypatch.setattr(Network, "uses_torch", property(told))  # as on a GPU
     left, taken = made(Own()), made(MLP(p, C, (3,)))
     assert left.obstacle.startswith("vmap: ") and not taken.obstacle
     assert (left.kernel_name(8), left.abreast, left.kernel_for(8, 2, 1)) == ("torch cpu", 1, "serial")

@@ -49,9 +49,9 @@ from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.fedavg import FedAvg
 from zofl_mpi.methods.scaffnew import Scaffnew, State
+from zofl_mpi.run.client_memory import STEPS, Memory
 from zofl_mpi.run.flags import built
 from zofl_mpi.run.local import LocalClients
-from zofl_mpi.run.questions import STEPS, Memory
 
 Array = np.ndarray[Any, Any]
 

@@ -39,8 +39,8 @@ from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.methods.fedavg import FedAvg
 from zofl_mpi.methods.scaffold import Controlled, Scaffold
 from zofl_mpi.methods.scaffold import State as Pair
+from zofl_mpi.run.client_memory import STEPS, Memory
 from zofl_mpi.run.local import LocalClients
-from zofl_mpi.run.questions import STEPS, Memory
 
 
 def memory_of(of: Scaffold, clients: LocalClients) -> Array:

@@ -50,8 +50,8 @@ from zofl_mpi.rounds.split.client import LocalSteps
 from zofl_mpi.rounds.split.messages import Ask, Model, Smashed
 from zofl_mpi.rounds.split.server import Server
 from zofl_mpi.rounds.split.training import Training
+from zofl_mpi.run.client_memory import STEPS, Acknowledged
 from zofl_mpi.run.local import LocalClients
-from zofl_mpi.run.questions import STEPS, Nothing
 
 
 def test_each_pass_takes_every_sample_once_and_the_next_in_another_order() -> None:
@@ -188,7 +188,7 @@ def test_participants_are_averaged_by_their_weights_and_the_others_do_nothing(cl
         ((_, parts[i]),) = alone.ask(of.training.update, Ask(), to=[i])
     for name in ("theta", "buffers"):
         close(getattr(found, name), share * getattr(parts[0], name) + (1 - share) * getattr(parts[2], name))
-    memories = dict(clients.ask(STEPS["<recall>"], Nothing(), counted=False))
+    memories = dict(clients.ask(STEPS["<recall>"], Acknowledged(), counted=False))
     assert [sorted(memories[i].entries) for i in range(3)] == [["moments"], [], ["moments"]]
 
 

@@ -25,9 +25,9 @@ from zofl_mpi.methods.zo_hfl import ZOHFL, Model, Report, Solutions, State, Valu
 from zofl_mpi.problems.analytic.quadratic import Bowl, Corner, Quadratic
 from zofl_mpi.problems.terms import Terms
 from zofl_mpi.run import loop, records
+from zofl_mpi.run.client_memory import STEPS, Acknowledged
 from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.progress import Silence
-from zofl_mpi.run.questions import STEPS, Nothing
 from zofl_mpi.settings.samples import Samples
 from zofl_mpi.settings.zo_hfl import SOFTMAX
 
@@ -310,7 +310,7 @@ def test_with_y0_last_both_solves_start_in_the_middle_of_the_clients_last_pair(s
             assert np.array_equal(start, [middle[i]] * 2 if i in middle else np.concatenate([c["x"] for c in own]))
             middle[i] = end.mean(axis=0)
         calls.clear()
-    memories = {i: memory.entries for i, memory in clients.ask(STEPS["<recall>"], Nothing(), counted=False)}
+    memories = {i: memory.entries for i, memory in clients.ask(STEPS["<recall>"], Acknowledged(), counted=False)}
     assert set(middle) == set(range(m))
     for i in range(m):
         assert set(memories[i]) == {"y"} and np.array_equal(memories[i]["y"], middle[i])
@@ -320,7 +320,7 @@ def test_clients_that_start_at_x_remember_nothing() -> None:
     zohfl = method(toy())
     clients = clients_of(zohfl)
     zohfl.round(State(point()), 0, clients)
-    assert all(not memory.entries for _, memory in clients.ask(STEPS["<recall>"], Nothing(), counted=False))
+    assert all(not memory.entries for _, memory in clients.ask(STEPS["<recall>"], Acknowledged(), counted=False))
 
 
 def test_dividing_by_the_participants_is_the_other_by_m_over_their_number() -> None:

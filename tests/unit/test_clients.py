@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from zofl_mpi.engine.clients import Client, ClientError
 from zofl_mpi.engine.ledger import SERVER
 from zofl_mpi.errors import UserError
+from zofl_mpi.run.client_memory import STEPS, Acknowledged, Memory
 from zofl_mpi.run.local import LocalClients
-from zofl_mpi.run.questions import STEPS, Memory, Nothing
 
 
 @dataclass(frozen=True)
@@ -229,10 +229,10 @@ def test_a_mean_counts_its_bytes_like_a_question(steps: Steps) -> None:
 def test_a_memory_is_recalled_and_restored_without_a_place_in_the_ledger(steps: Steps) -> None:
     clients = LocalClients([None, None])
     list(clients.ask(steps.keep, Note(np.arange(2.0)), to=[1]))
-    kept = dict(clients.ask(STEPS["<recall>"], Nothing(), counted=False))
+    kept = dict(clients.ask(STEPS["<recall>"], Acknowledged(), counted=False))
     assert kept[0] == Memory({}) and kept[1].entries["seen"].tolist() == [0, 1]
     list(clients.ask_each(STEPS["<restore>"], {0: kept[1]}, counted=False))
-    again = dict(clients.ask(STEPS["<recall>"], Nothing(), counted=False))
+    again = dict(clients.ask(STEPS["<recall>"], Acknowledged(), counted=False))
     assert again[0].entries["seen"].tolist() == [0, 1]
     assert clients.account()[0].steps == [SERVER, "keep"]
 

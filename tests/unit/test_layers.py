@@ -33,7 +33,7 @@ WITHIN = {
         ("setting",),
     ),
     "run": (
-        ("signals", "progress"),
+        ("signals", "progress", "client_memory"),
         ("records", "binding", "questions", "flags"),
         ("local", "mpi"),
         ("launch", "plan", "loop"),

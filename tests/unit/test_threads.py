@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.threads import Aborted, Mismatch, RankLost, Stuck, Vanished, run_ranks
-from zofl_mpi.engine.world import together
+from zofl_mpi.engine.world import run_or_fail_all
 from zofl_mpi.errors import UserError
 from zofl_mpi.run.mpi.communicator import wait
 
@@ -281,7 +281,7 @@ def test_the_world_of_threads_agrees_as_one_of_processes() -> None:
         assert world.neighbours(world.rank) == (world.rank, [0, 1, 2])
         assert (world.bcast(world.rank), world.allgather(world.rank)) == (0, [0, 1, 2])
         with pytest.raises(UserError, match=r"no file \(rank 1 on .*; 2 of 3 ranks have no such problem\)"):
-            together(world, lambda: work(world.rank))
+            run_or_fail_all(world, lambda: work(world.rank))
         return world.library
 
     assert run_ranks(3, program) == ["threads"] * 3

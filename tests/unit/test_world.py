@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from zofl_mpi.engine.world import SingleProcess, agree, launched, refuse_singletons, together
+from zofl_mpi.engine.world import SingleProcess, agree, launched, refuse_singletons, run_or_fail_all
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import cli
 from zofl_mpi.run.launch import connect, speaks_first
@@ -120,13 +120,13 @@ def test_the_first_of_several_problems_is_told() -> None:
 
 
 def test_without_a_problem_all_go_on_with_their_own_result() -> None:
-    assert together(Ranks({1: None}), lambda: 42) == 42
+    assert run_or_fail_all(Ranks({1: None}), lambda: 42) == 42
     agree(SingleProcess(), None)
 
 
 def test_a_rank_that_succeeded_ends_with_the_one_that_failed() -> None:
     with pytest.raises(UserError, match=r"^no file \(rank 1 on b"):
-        together(Ranks({1: ("rank 1 on b", "no file")}), lambda: 42)
+        run_or_fail_all(Ranks({1: ("rank 1 on b", "no file")}), lambda: 42)
 
 
 def test_other_exceptions_are_not_agreed_on() -> None:
@@ -136,7 +136,7 @@ def test_other_exceptions_are_not_agreed_on() -> None:
         raise ArithmeticError("a mistake")
 
     with pytest.raises(ArithmeticError, match="a mistake"):
-        together(Ranks({1: None}), work)
+        run_or_fail_all(Ranks({1: None}), work)
 
 
 def test_alone_shares_collects_and_aborts_by_itself(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,12 +2,12 @@
 
 A step is plain code, called for one client. Where a problem computes for many clients in about the time of one (on a
 GPU) its `abreast` says for how many, and a rank then runs the steps of so many clients at once: each on a thread of its
-own, but never two at the same time. A step goes on until it comes to `together`, where it waits; when all of them wait
-or have ended, what they wait for is computed in one call, and each goes on with its own result. So neither a method nor
-its steps know of it, and two lines of two steps never run at the same time.
+own, but never two at the same time. A step runs until it calls `batched_call`, where it waits; when all of them wait or
+have ended, their requests are computed in one call, and each goes on with its own result. Neither a method nor its
+steps know of it, and two lines of two steps never run at the same time.
 
-Bits must not depend on which clients share a rank: what `together` computes for a request must be the same, to the last
-bit, whatever the other requests are.
+Bits must not depend on which clients share a rank: the result of a request must be the same, to the last bit, whatever
+the other requests are.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _HERE = threading.local()
 """`ask`: what a step asks that runs on this thread, if any."""
 
 
-def together(compute: Compute[Request, Result], request: Request) -> Result:
+def batched_call(compute: Compute[Request, Result], request: Request) -> Result:
     """What `compute` makes of the request: alone, or among steps that run abreast in one call with what they ask of it.
 
     Args:
@@ -55,7 +55,7 @@ def abreast(step: Step, clients: Mapping[int, Any], inbox: Mapping[int, Any], or
     """
     if most < 2 or len(inbox) < 2 or inspect.isgeneratorfunction(step):
         return step
-    from zofl_mpi.engine.coroutines import walked  # 3 ms, which the ranks of a CPU do without
+    from zofl_mpi.engine.coroutines import run_batch  # 3 ms, which the ranks of a CPU do without
 
     waiting, ended = list(order), dict[int, Any]()
 
@@ -63,7 +63,7 @@ def abreast(step: Step, clients: Mapping[int, Any], inbox: Mapping[int, Any], or
         if client.i not in ended:
             group = waiting[:most]
             del waiting[:most]
-            ended.update(zip(group, walked(step, [(clients[i], inbox[i]) for i in group], _HERE), strict=True))
+            ended.update(zip(group, run_batch(step, [(clients[i], inbox[i]) for i in group], _HERE), strict=True))
         return ended.pop(client.i).result()
 
     return replied

@@ -95,7 +95,7 @@ class _Walk:
         self._turns.stops()
 
 
-def walked(
+def run_batch(
     step: Callable[[Any, Any], Any], calls: Iterable[tuple[Any, Any]], here: threading.local
 ) -> list[Future[Any]]:
     """What a step returned or raised for each client and message.

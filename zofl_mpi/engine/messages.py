@@ -35,6 +35,7 @@ MOVED = {
     "zofl_mpi.baselines.scaffnew": {"State": "zofl_mpi.methods.scaffnew"},
     "zofl_mpi.baselines.fsl_sage": {"SageState": "zofl_mpi.methods.fsl_sage"},
     "zofl_mpi.split_training": {"State": "zofl_mpi.rounds.split.messages"},
+    "zofl_mpi.run.desk": {"Memory": "zofl_mpi.run.client_memory"},
 }
 """{module: {class: its module today}} of the states in checkpoints that were written before these classes moved."""
 

@@ -51,7 +51,7 @@ class Setting(Generic[P]):
         """Number of clients."""
         return len(self.data)
 
-    def audience(self, r: int) -> list[int]:
+    def eval_participants(self, r: int) -> list[int]:
         """The clients that the evaluation after round r asks, ascending: all, or `eval_clients` of them drawn anew."""
         if not 0 < self.eval_clients < self.m:
             return list(range(self.m))

@@ -142,7 +142,7 @@ def agree(world: World, problem: UserError | None) -> None:
     raise UserError(sentence)
 
 
-def together(world: World, work: Callable[[], T]) -> T:
+def run_or_fail_all(world: World, work: Callable[[], T]) -> T:
     """Returns the result of `work`, which every rank does for itself.
 
     Raises:

@@ -147,7 +147,7 @@ class DeComFL:
         theta, theta_s = problem.placed(state.theta).clone(), problem.placed(state.theta_s)
         n, moments = problem.n_client, copied(state.optimiser)
         x = torch.cat([theta[:n], theta_s])
-        self.again(x, moments, r, found.differences)
+        self.replay(x, moments, r, found.differences)
         if not bool(x.isfinite().all()):
             raise UserError("the model is not finite after the round; a smaller --lr-client or a larger --mu may help")
         theta[:n] = x[:n]
@@ -178,14 +178,14 @@ class DeComFL:
             if not np.isfinite(reply.differences).all():
                 raise UserError(f"a loss of client {i} is not finite; a smaller --lr-client or a larger --mu may help")
 
-    def again(self, x: Tensor, moments: MutableMapping[str, Any], r: int, differences: NDArray[np.float64]) -> None:
+    def replay(self, x: Tensor, moments: MutableMapping[str, Any], r: int, differences: NDArray[np.float64]) -> None:
         """Moves x (n_c + n_s,), and the optimiser's moments, by round r, whose mean differences are (h, n_p)."""
         training = self.training
 
         def step(q: int, g: Tensor) -> None:
             training.rule.step(x, g, moments, training.pace.client(training.lr_client, r * training.h + q))
 
-        self._estimate.again(x, differences, lambda q: self.seed(r, q), step)
+        self._estimate.replay(x, differences, lambda q: self.seed(r, q), step)
 
     def seed(self, r: int, q: int) -> np.random.Generator:
         """Of the directions of local step q in round r: the same for all clients."""
@@ -225,7 +225,7 @@ class DeComFL:
         x = problem.placed(memory["x"] if "x" in memory else problem.local.initial()[0]).clone()
         moments = copied(memory.get("own", {}))
         for r, differences in enumerate(message.scalars, start=message.r - len(message.scalars)):
-            self.again(x, moments, r, differences)
+            self.replay(x, moments, r, differences)
         memory["x"], memory["own"] = x, moments
         return x, moments
 

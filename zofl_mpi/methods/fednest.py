@@ -282,7 +282,7 @@ class FedNest:
     # --- reports
 
     def evaluate(self, state: State, r: int, clients: Clients) -> Report:
-        solve, asked = optional.solution(self.problem), self.setting.audience(r)
+        solve, asked = optional.solution(self.problem), self.setting.eval_participants(r)
         exact = solve(state.x, self.setting.data) if self.exact and solve else None
         lower = [state.y] if exact is None else [state.y, np.asarray(exact, state.y.dtype)]
         pair = Pair(np.stack([state.x] * len(lower)), np.stack(lower))

@@ -279,7 +279,7 @@ class FedRZOBL:
         exact = [self.solver.exact(point) for point in points if self.exact]
         if exact:
             points = np.concatenate([x[None], points])
-        asked = self.setting.audience(r)
+        asked = self.setting.eval_participants(r)
         shares = among(self.local.shares(), asked)
         replies = clients.ask(self.measure, Points(points, np.stack([y, *exact])), to=asked, counted=False)
         F = np.asarray(sum(shares[i] * values.f for i, values in replies))

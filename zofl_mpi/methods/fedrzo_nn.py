@@ -152,7 +152,7 @@ class FedRZONN:
     # --- reports
 
     def evaluate(self, state: State, r: int, clients: Clients) -> Report:
-        replies = clients.ask(self.probe, Model(state.x, r), to=self.setting.audience(r), counted=False)
+        replies = clients.ask(self.probe, Model(state.x, r), to=self.setting.eval_participants(r), counted=False)
         score = optional.score(self.problem, state.x, self.setting.test)  # while the clients compute
         probes = dict(replies)
         shares = among(self.local.shares(), probes)

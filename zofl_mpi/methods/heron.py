@@ -206,7 +206,7 @@ class HERON:
         report = self.training.evaluate(state, r, clients)
         if not self.estimation.probe_gradient:
             return report
-        audience = self.setting.audience(r)
+        audience = self.setting.eval_participants(r)
         return compared(report, state, r, lambda whole: clients.ask(self.probe, whole, to=audience, counted=False))
 
     def probe(self, client: Client, message: Whole) -> Compared:

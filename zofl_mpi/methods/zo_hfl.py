@@ -279,7 +279,7 @@ class ZOHFL:
     # --- reports
 
     def evaluate(self, state: State, r: int, clients: Clients) -> Report:
-        replies = clients.ask(self.personal, Model(state.x, r), to=self.setting.audience(r), counted=False)
+        replies = clients.ask(self.personal, Model(state.x, r), to=self.setting.eval_participants(r), counted=False)
         test = self.problem.score(state.x, self.setting.test)  # while the clients compute
         own = self.problem.score(state.x, self.setting.server)
         f1 = self.problem.f1(state.x, self.setting.server)

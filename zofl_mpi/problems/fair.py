@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from zofl_mpi.data import Dataset
-from zofl_mpi.engine.batching import together
+from zofl_mpi.engine.batching import batched_call
 from zofl_mpi.engine.fields import given
 from zofl_mpi.errors import demand
 from zofl_mpi.numerics.projections import simplex
@@ -39,7 +39,7 @@ from zofl_mpi.problems import Array, Batch
 from zofl_mpi.problems.relu_net import TARGETS, ReLUNet
 from zofl_mpi.problems.sums import BLOCK, QUIET, blocks, demand_floats, positions_of
 from zofl_mpi.problems.terms import check_positions
-from zofl_mpi.problems.torch_backend import ByTorch
+from zofl_mpi.problems.torch_backend import TorchBackend
 
 if TYPE_CHECKING:
     from zofl_mpi.problems.kernels.softmax_eval import Look
@@ -49,7 +49,7 @@ Labels = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class ClassWeights(ByTorch, ABC):
+class ClassWeights(TorchBackend, ABC):
     """A model whose classes are weighted by y, as a `Bilevel` problem; n_lower = C.
 
     f_i and h_i see the same samples. A mini-batch estimates the sums over the samples of a class: where a client has
@@ -136,7 +136,7 @@ class ClassWeights(ByTorch, ABC):
 
     def kernel_name(self, batch_size: int) -> str:
         """The name of what computes, for the record: kernels and devices agree to rounding only."""
-        return self.torch_name if self.by_torch else "numpy"
+        return self.torch_name if self.uses_torch else "numpy"
 
     def initial_lower(self) -> Array:
         """(n_lower,) a point of Y: 0, or equal weights."""
@@ -164,8 +164,8 @@ class ClassWeights(ByTorch, ABC):
             IndexError: a position lies beyond the data.
         """
         positions = positions_of(data, batch)
-        losses = self.by_class(x, data, positions) if self.by_torch else np.zeros((len(x), self.classes))
-        for outputs, labels in () if self.by_torch else self.outputs(x, data, positions):
+        losses = self.by_class(x, data, positions) if self.uses_torch else np.zeros((len(x), self.classes))
+        for outputs, labels in () if self.uses_torch else self.outputs(x, data, positions):
             losses += self.sample_losses(outputs, labels) @ self._one_hot(labels)
         return np.asarray(losses * (len(data) / len(positions)) * self.shares)
 
@@ -332,7 +332,7 @@ class FairSoftmax(ClassWeights):
 
         check_positions(data, positions)
         models = np.asarray(x, self.dtype).reshape(len(x), self.classes, -1)
-        return together(self._by_class, Look(models, data, positions, bias=False))
+        return batched_call(self._by_class, Look(models, data, positions, bias=False))
 
     def _by_class(self, asked: list[Look]) -> list[Vector]:
         from zofl_mpi.problems.kernels.softmax_eval import losses_by_class

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from zofl_mpi.data import Dataset
-from zofl_mpi.engine.batching import together
+from zofl_mpi.engine.batching import batched_call
 from zofl_mpi.engine.fields import given
 from zofl_mpi.engine.streams import seed_torch
 from zofl_mpi.errors import UserError, demand
@@ -30,7 +30,7 @@ from zofl_mpi.problems.kernels.module_torch import Points, Walk, summed, walked
 from zofl_mpi.problems.module import Function, copy_of
 from zofl_mpi.problems.sums import QUIET, blocks, class_weights, demand_floats, positions_of
 from zofl_mpi.problems.terms import Personalised, Terms, check_positions
-from zofl_mpi.problems.torch_backend import ByTorch
+from zofl_mpi.problems.torch_backend import TorchBackend
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -49,10 +49,10 @@ def in_turn(look: Callable[Concatenate[Network, P], T]) -> Callable[Concatenate[
 
     @wraps(look)
     def asked(self: Network, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        if not self.by_torch:
+        if not self.uses_torch:
             return look(self, *args, **kwargs)
         call: Callable[[], Any] = partial(look, self, *args, **kwargs)
-        return cast(T, together(_called, call))
+        return cast(T, batched_call(_called, call))
 
     return asked
 
@@ -64,7 +64,7 @@ def _called(calls: list[Callable[[], Any]]) -> list[Any]:
 
 @final
 @dataclass(frozen=True)
-class Network(ByTorch, Personalised):
+class Network(TorchBackend, Personalised):
     """A torch module as a `Hierarchical`, a `Smooth` and a `Lipschitz` problem.
 
     x (n,) holds the parameters with requires_grad, flattened one after the other in the module's order; it is a NumPy
@@ -106,9 +106,9 @@ class Network(ByTorch, Personalised):
             raise UserError(f"convolution {self.convolution!r}: allowed are auto, direct")
         demand(self.kernel in ("auto", "serial", "torch"), "kernel", self.kernel, "auto, serial or torch")
         module = copy_of(self.module)
-        if self.convolution == "auto" and torch.device(self.device).type == "cpu" and not self.by_torch:
+        if self.convolution == "auto" and torch.device(self.device).type == "cpu" and not self.uses_torch:
             fourier.quicken(module)
-        function = Function(module, self.input_shape, self.classes, np.dtype(self.dtype), self.device, self.by_torch)
+        function = Function(module, self.input_shape, self.classes, np.dtype(self.dtype), self.device, self.uses_torch)
         if function.obstacle and self.kernel == "torch":
             raise UserError(
                 f"--kernel torch: {type(module).__name__} cannot be computed for many clients at once: "
@@ -126,7 +126,7 @@ class Network(ByTorch, Personalised):
         """torch, the kind of device, fourier where convolutions are computed by spectra, abreast where the steps of
         many clients are computed at once: all round differently.
         """
-        if self.by_torch:
+        if self.uses_torch:
             return f"{self.torch_name} {ABREAST}"
         spectral = fourier.spectral(self._function.module, batch_size)
         return f"{self.torch_name}{' fourier' if spectral else ''}"
@@ -140,7 +140,7 @@ class Network(ByTorch, Personalised):
         """
         if before:
             return "torch" if before.endswith(ABREAST) else "serial"
-        return "torch" if self.by_torch else "serial"
+        return "torch" if self.uses_torch else "serial"
 
     def flops(self, batch_size: int) -> float:
         """FLOPs of a forward and a backward pass, as torch counts them: products and convolutions, these tap by tap."""
@@ -176,10 +176,10 @@ class Network(ByTorch, Personalised):
         """See `Personalised.moved`; the k points go in turn, or beside each other."""
         function = self._function
         sizes = np.minimum(stepsizes, np.finfo(self.dtype).max)  # torch takes no larger one: let it diverge
-        if self.by_torch:
+        if self.uses_torch:
             a, b = (np.asarray(each, self.dtype) for each in (x, y))
             push = None if shift is None else np.asarray(shift, self.dtype)
-            return together(walked, Walk(function, data, a, b, batches, sizes, mu, radius, push))
+            return batched_call(walked, Walk(function, data, a, b, batches, sizes, mu, radius, push))
         gammas = sizes.tolist()
         centres, points = [function.vector(row) for row in x], [function.vector(row) for row in y]
         against = None if shift is None else function.vector(shift)
@@ -204,10 +204,10 @@ class Network(ByTorch, Personalised):
         Raises:
             IndexError: a position is not in 0..len(data) - 1.
         """
-        if self.by_torch and batch is not None and len(batch) <= BLOCK:
+        if self.uses_torch and batch is not None and len(batch) <= BLOCK:
             check_positions(data, batch)
             points = Points(self._function, np.asarray(x, self.dtype), data, batch)
-            return together(summed, points) / len(batch)
+            return batched_call(summed, points) / len(batch)
         return self._losses(x, data, batch)
 
     @in_turn

@@ -21,14 +21,14 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from zofl_mpi.data import Dataset
-from zofl_mpi.engine.batching import together
+from zofl_mpi.engine.batching import batched_call
 from zofl_mpi.engine.fields import given
 from zofl_mpi.errors import demand
 from zofl_mpi.numerics.descent import descend
 from zofl_mpi.problems import Array, Batch
 from zofl_mpi.problems.sums import BLOCK, QUIET, blocks, class_weights, demand_floats, positions_of
 from zofl_mpi.problems.terms import check_positions
-from zofl_mpi.problems.torch_backend import ByTorch
+from zofl_mpi.problems.torch_backend import TorchBackend
 
 if TYPE_CHECKING:
     from zofl_mpi.problems.kernels.relu_torch import Points, Walk
@@ -41,7 +41,7 @@ TARGETS = np.array([1.0, -1.0])  # of even and odd labels
 
 @final
 @dataclass(frozen=True)
-class ReLUNet(ByTorch):
+class ReLUNet(TorchBackend):
     """The network as a `Lipschitz` problem; its smooth twin as a `Smooth` one.
 
     Inputs are used as `Dataset` scales them, targets are the parities of the labels. The products with the inputs are
@@ -91,7 +91,7 @@ class ReLUNet(ByTorch):
 
     def kernel_name(self, batch_size: int) -> str:
         """The name of what computes, for the record: kernels and devices agree to rounding only."""
-        return self.torch_name if self.by_torch else "numpy"
+        return self.torch_name if self.uses_torch else "numpy"
 
     def flops(self, batch_size: int) -> float:
         """FLOPs of a gradient step: the two products with the batch."""
@@ -134,8 +134,8 @@ class ReLUNet(ByTorch):
         gradient is r a_q in w_q and r w_q s_q U in Z_q.
         """
         positions = positions_of(data, batch)
-        if self.by_torch:
-            total = together(self._slopes, self._points(x[None], data, positions, smooth=True))
+        if self.uses_torch:
+            total = batched_call(self._slopes, self._points(x[None], data, positions, smooth=True))
             return np.asarray(self._weight(data, positions) * total + self.lam * x, self.dtype)
         factor = data.factor
         Z, w = self._split(x[None], factor)
@@ -168,10 +168,10 @@ class ReLUNet(ByTorch):
         """
         start = np.array(y, self.dtype)
         against = None if shift is None else np.asarray(shift, self.dtype)
-        if self.by_torch and len(stepsizes):
+        if self.uses_torch and len(stepsizes):
             points = self._points(start[None], data, batches, smooth=True)
             push, weight = np.zeros_like(start) if against is None else against, float(self._weight(data, batches[0]))
-            return together(self._walked, _kernel().Walk(points, push, stepsizes, weight, self.lam, mu))
+            return batched_call(self._walked, _kernel().Walk(points, push, stepsizes, weight, self.lam, mu))
 
         def direction(z: Array, t: int) -> Array:
             g = self.gradient(z, data, batches[t])
@@ -220,8 +220,8 @@ class ReLUNet(ByTorch):
     def _objective(self, x: Array, data: Dataset, batch: Batch | None, smooth: bool) -> Vector:
         """(k,) f_i at the rows of x (k, n), with the true rectifier or the smooth twin's."""
         positions = positions_of(data, batch)
-        if self.by_torch:
-            total = together(self._squares, self._points(x, data, positions, smooth))
+        if self.uses_torch:
+            total = batched_call(self._squares, self._points(x, data, positions, smooth))
             return self._weight(data, positions) / 2 * total + self._ridge(x)
         rectify = self._softplus if smooth else _relu
         total = np.zeros(len(x))
@@ -235,7 +235,7 @@ class ReLUNet(ByTorch):
     @QUIET
     def squares_by_class(self, x: Array, data: Dataset, positions: Batch) -> Vector:
         """(k, C) sums of (output - v)^2 over the samples at `positions` of each class, at the rows of x (k, n)."""
-        return together(self._squares_by_class, self._points(x, data, positions, smooth=False))
+        return batched_call(self._squares_by_class, self._points(x, data, positions, smooth=False))
 
     def _points(self, x: Array, data: Dataset, positions: Batch, smooth: bool) -> Points:
         check_positions(data, positions)

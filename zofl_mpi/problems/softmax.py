@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from zofl_mpi.data import Dataset
-from zofl_mpi.engine.batching import together
+from zofl_mpi.engine.batching import batched_call
 from zofl_mpi.engine.fields import given
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Array, Batch
 from zofl_mpi.problems.kernels.softmax import KERNELS, NAMES, Minibatches, choose, numba_installed, planned
 from zofl_mpi.problems.sums import BLOCK, QUIET, READY, blocks, class_weights, demand_floats, positions_of
 from zofl_mpi.problems.terms import Personalised, Terms, check_positions, for_client
-from zofl_mpi.problems.torch_backend import ByTorch
+from zofl_mpi.problems.torch_backend import TorchBackend
 
 if TYPE_CHECKING:
     from zofl_mpi.problems.kernels.softmax_eval import Look
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @final
 @dataclass(frozen=True)
-class Softmax(ByTorch, Personalised):
+class Softmax(TorchBackend, Personalised):
     """Softmax regression as a `Hierarchical` and as a `Smooth` problem.
 
     A model x (n,) is the matrix W (C, p) row by row, as in torch's nn.Linear; with a bias W is (C, p + 1), b last.
@@ -67,7 +67,7 @@ class Softmax(ByTorch, Personalised):
 
     def kernel_name(self, batch_size: int) -> str:
         """The kernel of `lower` and `descend`, for the record: kernels agree to rounding only, and devices do."""
-        if self.by_torch:
+        if self.uses_torch:
             return self.torch_name
         return choose(self.kernel, batch_size, self.n)
 
@@ -131,8 +131,8 @@ class Softmax(ByTorch, Personalised):
         d = np.ascontiguousarray((y - x) * s, self.dtype).reshape(shape)
         centre = np.ascontiguousarray(x * s).reshape(shape)
         against = None if shift is None else np.ascontiguousarray(shift, self.dtype).reshape(shape)
-        if self.by_torch:
-            together(self._solved, _torch().Solve(centre, d, minibatches, radius * s, against))
+        if self.uses_torch:
+            batched_call(self._solved, _torch().Solve(centre, d, minibatches, radius * s, against))
         else:
             KERNELS[self.kernel_name(minibatches.size)](centre, d, minibatches, radius * s, against)
         return x + d.reshape(x.shape) / s
@@ -148,8 +148,8 @@ class Softmax(ByTorch, Personalised):
             Not-a-number for both where no sample counts.
         """
         each = class_weights(data, mix)
-        if self.by_torch:
-            sums = together(self._sums, self._look(x[None], data, weights=each))
+        if self.uses_torch:
+            sums = batched_call(self._sums, self._look(x[None], data, weights=each))
             return {"loss": float(sums[1] / sums[0]), "accuracy": float(sums[2] / sums[0])}
         sums = np.zeros(3)  # of the weights, the losses, the hits
         for inputs, labels in self._blocks(data, np.arange(len(data))):
@@ -162,8 +162,8 @@ class Softmax(ByTorch, Personalised):
     @QUIET
     def hits(self, x: Array, data: Dataset) -> NDArray[np.int64]:
         """(C,) how many samples of each class in `data` the model x (n,) classifies correctly."""
-        if self.by_torch:
-            return together(self._hits, self._look(x[None], data))
+        if self.uses_torch:
+            return batched_call(self._hits, self._look(x[None], data))
         found = np.zeros(self.classes, np.int64)
         for inputs, labels in READY.blocks(data, np.dtype(self.dtype).str + "b" * self.bias, self._blocks):
             logits = inputs @ x.reshape(self.classes, -1).T
@@ -173,8 +173,8 @@ class Softmax(ByTorch, Personalised):
     @QUIET
     def _gradient(self, y: Array, data: Dataset, batch: Batch) -> Array:
         """(k, n) mean gradients of the cross-entropy, summed over blocks of samples in float64."""
-        if self.by_torch:
-            total = together(self._gradients, self._look(y, data, batch))
+        if self.uses_torch:
+            total = batched_call(self._gradients, self._look(y, data, batch))
             return (total / len(batch)).reshape(y.shape).astype(self.dtype)
         total = np.zeros((len(y), self.classes, self.n // self.classes))
         for inputs, labels in self._blocks(data, batch):

@@ -7,7 +7,7 @@ from typing import Any
 from zofl_mpi.engine.batching import MANY
 
 
-class ByTorch:
+class TorchBackend:
     """What such problems have in common.
 
     Attributes:
@@ -19,14 +19,14 @@ class ByTorch:
     obstacle: str = ""
 
     @property
-    def by_torch(self) -> bool:
+    def uses_torch(self) -> bool:
         """Whether torch computes: where it is asked for, and by "auto" on a GPU."""
         return bool(self.kernel == "torch" or (self.kernel == "auto" and self.device != "cpu" and not self.obstacle))
 
     @property
     def abreast(self) -> int:
         """How many clients' steps are to run at once; see `run.abreast`."""
-        return MANY if self.by_torch else 1
+        return MANY if self.uses_torch else 1
 
     @property
     def torch_name(self) -> str:

@@ -100,7 +100,7 @@ class Reporting:
             measure: what clients are asked for, with `Model`: their `Measured`; `self.measure` unless given.
         """
         problem, setting = self.setting.problem, self.setting
-        replies = clients.ask(measure or self.measure, Model(x, r), to=setting.audience(r), counted=False)
+        replies = clients.ask(measure or self.measure, Model(x, r), to=setting.eval_participants(r), counted=False)
         test = problem.score(x, setting.test)  # while the clients compute
         own = []
         if has_samples(setting):

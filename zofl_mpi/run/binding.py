@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import final
 
 from zofl_mpi.engine import device
-from zofl_mpi.engine.world import World, together
+from zofl_mpi.engine.world import World, run_or_fail_all
 from zofl_mpi.errors import UserError
 
 
@@ -70,13 +70,13 @@ def bind(world: World, requested: str, gpu: bool) -> list[Place]:
     seen, cores = device.visible(requested), device.cores()
     me, node = world.neighbours(((client, seen), cores))
     views = [view for view, _ in node]
-    chosen = together(world, lambda: device.select(requested, views, me))
+    chosen = run_or_fail_all(world, lambda: device.select(requested, views, me))
     if not gpu:
-        together(world, lambda: _refuse_gpu(requested))
+        run_or_fail_all(world, lambda: _refuse_gpu(requested))
         chosen = "cpu"
     if chosen != "cpu":
         device.reproducible()
-    uuid = together(world, lambda: device.proof(chosen))
+    uuid = run_or_fail_all(world, lambda: device.proof(chosen))
     threads = 1 if chosen == "cpu" else device.threads([mask for _, mask in node], me, device.cpus_per_task())
     device.limit_threads(threads)
     gpus = max(len({uuid for _, uuids in views for uuid in uuids}), granted())

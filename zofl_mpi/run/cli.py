@@ -20,7 +20,7 @@ from zofl_mpi.engine import device, memory
 from zofl_mpi.engine.setting import Loads, Method, Setting
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.engine.watch import Watch
-from zofl_mpi.engine.world import Ended, World, at_server, together
+from zofl_mpi.engine.world import Ended, World, at_server, run_or_fail_all
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import flags
 from zofl_mpi.run.binding import Place, bind, doubled, listed
@@ -158,13 +158,13 @@ def _prepared(world: World, family: Any, plan: Plan) -> Job | int:
         setting.fingerprint,
         "the ranks hold different data or networks; copy the same files to all nodes, draw in torch only",
     )
-    method_class = together(world, lambda: method_of(family, plan.values["method"]))
-    method = together(world, lambda: flags.made(method_class, plan.values, setting=setting))
-    together(world, lambda: check_validation(method, plan))
+    method_class = run_or_fail_all(world, lambda: method_of(family, plan.values["method"]))
+    method = run_or_fail_all(world, lambda: flags.made(method_class, plan.values, setting=setting))
+    run_or_fail_all(world, lambda: check_validation(method, plan))
     named = _one_kernel(world, method, plan)
     if named is not setting:
-        setting, method = named, together(world, lambda: flags.made(method_class, plan.values, setting=named))
-    kernel, loads = together(world, lambda: (str(getattr(method, "kernel", "")), loads_of(method)))
+        setting, method = named, run_or_fail_all(world, lambda: flags.made(method_class, plan.values, setting=named))
+    kernel, loads = run_or_fail_all(world, lambda: (str(getattr(method, "kernel", "")), loads_of(method)))
     told = "the ranks compute by different kernels; give all of them a GPU or none, install numba on all nodes, or say"
     _same(world, kernel, f"{told} --kernel numpy")
     if plan.values["dry_run"]:
@@ -216,7 +216,7 @@ def _one_kernel(world: World, method: Any, plan: Plan) -> Setting[Any]:
     name = world.bcast(
         at_server(world, lambda: problem.kernel_for(work.batch, work.models, work.steps, plan.kernel_before))
     )
-    return replace(setting, problem=together(world, lambda: replace(problem, kernel=name)))
+    return replace(setting, problem=run_or_fail_all(world, lambda: replace(problem, kernel=name)))
 
 
 def _prepare(world: World, setting: Setting[Any], kernel: str) -> None:
@@ -229,8 +229,8 @@ def _prepare(world: World, setting: Setting[Any], kernel: str) -> None:
         return
     place, ranks = world.neighbours(None)
     last = place == len(ranks) - 1  # a client rank, not the server, which does not need it
-    together(world, lambda: prepare(kernel, setting.data[0]) if last else None)
-    together(world, lambda: prepare(kernel, setting.data[0]) if world.rank and not last else None)
+    run_or_fail_all(world, lambda: prepare(kernel, setting.data[0]) if last else None)
+    run_or_fail_all(world, lambda: prepare(kernel, setting.data[0]) if world.rank and not last else None)
 
 
 def _opened(world: World, method: Any, plan: Plan, attrs: dict[str, Any], rows: list[dict[str, int | str]]) -> Opened:
@@ -283,19 +283,19 @@ def _same(world: World, value: Any, sentence: str) -> None:
 def build_setting(world: World, family: Any, plan: Plan, chosen: str) -> Setting[Any]:
     """The setting of a plan, on every rank alike but for the device."""
     choice = problem_of(family, plan.values["problem"])
-    streams = together(world, lambda: Streams(plan.values["seed"]))
-    values = together(world, lambda: plan.of_problem(family))
-    setting = together(world, lambda: choice.build(values, world, streams, plan.values["dtype"], chosen))
+    streams = run_or_fail_all(world, lambda: Streams(plan.values["seed"]))
+    values = run_or_fail_all(world, lambda: plan.of_problem(family))
+    setting = run_or_fail_all(world, lambda: choice.build(values, world, streams, plan.values["dtype"], chosen))
     return replace(setting, eval_clients=plan.values["eval_clients"])
 
 
 def _living(world: World, m: int, loads: Loads | None) -> list[int]:
     """How many of m clients live on each rank."""
-    from zofl_mpi.run.mpi.placement import Homes
+    from zofl_mpi.run.mpi.placement import ClientPlacement
 
     if world.size == 1:
         return [m]
-    homes = Homes(world.size - 1, loads)
+    homes = ClientPlacement(world.size - 1, loads)
     living = Counter(homes[i] for i in range(m))
     return [living[rank] for rank in range(world.size)]
 
@@ -303,10 +303,10 @@ def _living(world: World, m: int, loads: Loads | None) -> list[int]:
 def _serve(world: World, method: Method[Any], stop: Stop, watch: Watch, loads: Loads | None) -> int:
     """Answers the server's questions until it ends the run; returns the exit status that it gave."""
     from zofl_mpi.run.mpi.client import ClientRank
-    from zofl_mpi.run.mpi.placement import Homes
+    from zofl_mpi.run.mpi.placement import ClientPlacement
     from zofl_mpi.run.mpi.world import MPIWorld
 
     assert isinstance(world, MPIWorld)
     every = method.setting.data
-    own = {i: every[i] for i in Homes(world.size - 1, loads).of(world.rank, len(every))}
+    own = {i: every[i] for i in ClientPlacement(world.size - 1, loads).of(world.rank, len(every))}
     return ClientRank(world, method, own, stop, watch, every, loads).serve()

@@ -22,8 +22,8 @@ from zofl_mpi.engine.ledger import Overlap, Row, overlap
 from zofl_mpi.engine.setting import Method
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import records
+from zofl_mpi.run.client_memory import STEPS, Acknowledged, Memory
 from zofl_mpi.run.progress import Progress
-from zofl_mpi.run.questions import STEPS, Memory, Nothing
 
 
 class RunError(Exception):
@@ -248,7 +248,7 @@ def record(recorder: records.Recorder, done: int, wall: float, columns: dict[str
 
 def save(recorder: records.Recorder, done: int, state: Any, clients: Clients, config: Mapping[str, Any]) -> None:
     """Writes a checkpoint: the state, all memories, the number of finished rounds. There is no random state."""
-    recalled = clients.ask(STEPS["<recall>"], Nothing(), counted=False)
+    recalled = clients.ask(STEPS["<recall>"], Acknowledged(), counted=False)
     if clients.m <= TOGETHER:
         memories = {f"memory/{i}": _packed(memory) for i, memory in recalled}
     else:

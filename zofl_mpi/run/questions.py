@@ -1,11 +1,10 @@
-"""What every implementation of `Clients` shares: the order of items, one question at a time, steps of the engine."""
+"""What every implementation of `Clients` shares: the order of items, one question at a time."""
 
 from __future__ import annotations
 
 import inspect
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -16,6 +15,7 @@ from zofl_mpi.engine.batching import abreast
 from zofl_mpi.engine.clients import Client, Failure, Step, failure, name_of, step_of
 from zofl_mpi.engine.ledger import SERVER, Clock, Ledger, Row
 from zofl_mpi.engine.watch import Watch
+from zofl_mpi.run.client_memory import STEPS
 
 
 class Item(NamedTuple):
@@ -148,7 +148,7 @@ class Questions:
             self._watch.begins()
         return self.ledger.row(seconds, peak_bytes, staging)
 
-    def again(self) -> None:
+    def restart(self) -> None:
         """The round in progress is begun again."""
         self.question = None
         self.ledger.forget()
@@ -179,36 +179,6 @@ def refuse_stream(step: Step) -> None:
             f"mean needs a step that returns its reply, {name_of(step)!r} streams: "
             "keep the result in client.memory and take the mean of a second step that returns it"
         )
-
-
-@final
-@dataclass(frozen=True)
-class Memory:
-    """A client's memory on its way to a checkpoint and back."""
-
-    entries: dict[str, Any]
-
-
-@final
-@dataclass(frozen=True)
-class Nothing:
-    """Empty message."""
-
-
-def recall(client: Client, message: Nothing) -> Memory:
-    """Step: the client's memory, for a checkpoint."""
-    return Memory(dict(client.memory))
-
-
-def restore(client: Client, message: Memory) -> Nothing:
-    """Step: a memory from a checkpoint."""
-    client.memory = messages.copy(message).entries
-    return Nothing()
-
-
-recall.__name__, restore.__name__ = "<recall>", "<restore>"  # names that no step of a method can have
-STEPS: dict[str, Step] = {"<recall>": recall, "<restore>": restore}
-"""Steps of the engine itself, by name."""
 
 
 def received(block: messages.Bytes, used: int) -> Any:

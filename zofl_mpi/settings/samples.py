@@ -12,7 +12,7 @@ from zofl_mpi.data import Federation, Raw, cache, partition, sources
 from zofl_mpi.data.cache import Sources
 from zofl_mpi.data.synthetic import Synthetic
 from zofl_mpi.engine.streams import Streams
-from zofl_mpi.engine.world import World, together
+from zofl_mpi.engine.world import World, run_or_fail_all
 from zofl_mpi.errors import UserError
 from zofl_mpi.numerics.descent import identity
 
@@ -78,14 +78,14 @@ class Samples:
             UserError: on every rank, if a file is missing or damaged on one, or a flag is out of range.
         """
         data_dir = Path(self.data_dir).expanduser() if self.data_dir else None
-        stored = together(world, lambda: sources.find(self.data, data_dir, streams, self._synthetic()))
+        stored = run_or_fail_all(world, lambda: sources.find(self.data, data_dir, streams, self._synthetic()))
         cached(world, stored)
-        raw = together(world, lambda: self._opened(stored, classifies))
-        made = together(world, lambda: made_of(stored))
+        raw = run_or_fail_all(world, lambda: self._opened(stored, classifies))
+        made = run_or_fail_all(world, lambda: made_of(stored))
         if made is not stored:
             cached(world, made)
-            raw = together(world, lambda: cache.open(made))
-        return together(
+            raw = run_or_fail_all(world, lambda: cache.open(made))
+        return run_or_fail_all(
             world,
             lambda: partition.split(
                 raw,
@@ -119,4 +119,4 @@ class Samples:
 def cached(world: World, stored: Sources) -> None:
     """Puts the data set into each node's cache, by one of its ranks."""
     place, _ = world.neighbours(None)
-    together(world, lambda: cache.prepare(stored) if place == 0 else None)
+    run_or_fail_all(world, lambda: cache.prepare(stored) if place == 0 else None)

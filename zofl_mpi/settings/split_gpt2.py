@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, final
 from zofl_mpi.data import texts
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose, Streams
-from zofl_mpi.engine.world import together
+from zofl_mpi.engine.world import run_or_fail_all
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.run.flags import flag
 from zofl_mpi.settings.choice import Site
@@ -127,17 +127,17 @@ class GPT2:
 def build(site: Site) -> Setting[Any]:
     """The setting on a data set of texts."""
     flags = site.group(GPT2)
-    stored = together(site.world, flags.stored)
-    most = together(site.world, lambda: flags.context(stored))
+    stored = run_or_fail_all(site.world, flags.stored)
+    most = run_or_fail_all(site.world, lambda: flags.context(stored))
     texts_of = site.group(Texts)
     if stored:
-        together(site.world, lambda: _check_texts(flags.model, stored.config, texts_of))
+        run_or_fail_all(site.world, lambda: _check_texts(flags.model, stored.config, texts_of))
     corpus = texts_of.corpus(site.world, site.streams, most)
     vocabulary = corpus.vocabulary
-    model = together(site.world, lambda: flags.whole(stored, site.streams, vocabulary.size, vocabulary.end))
+    model = run_or_fail_all(site.world, lambda: flags.whole(stored, site.streams, vocabulary.size, vocabulary.end))
     told = f"{corpus.division}, {fingerprint_of(model)}"
     longest = texts.longest(corpus.federation.test)
-    problem = together(site.world, lambda: flags.problem(model, *longest, site.dtype, site.device))
+    problem = run_or_fail_all(site.world, lambda: flags.problem(model, *longest, site.dtype, site.device))
     return site.setting(problem, corpus.federation, told)
 
 

@@ -14,7 +14,7 @@ from zofl_mpi.data.published import default_data_dir
 from zofl_mpi.data.reading import missing_files
 from zofl_mpi.data.texts import Division
 from zofl_mpi.engine.streams import Streams
-from zofl_mpi.engine.world import World, together
+from zofl_mpi.engine.world import World, run_or_fail_all
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.settings.samples import cached
 
@@ -125,8 +125,8 @@ class Texts:
         Raises:
             UserError: on every rank, if a file is missing or damaged on one, a flag out of range, or a text too long.
         """
-        files, vocabulary = together(world, self._files)
-        stored = together(world, lambda: texts.sources(self.data, files, vocabulary, self.text, self.vocabulary))
+        files, vocabulary = run_or_fail_all(world, self._files)
+        stored = run_or_fail_all(world, lambda: texts.sources(self.data, files, vocabulary, self.text, self.vocabulary))
         cached(world, stored)
 
         def shared() -> Corpus:
@@ -136,7 +136,7 @@ class Texts:
             kept = None if self.vocabulary == "gpt2" else raw.tokens
             return self._shared_out(raw, streams, files, Vocabulary(vocabulary, kept))
 
-        return together(world, shared)
+        return run_or_fail_all(world, shared)
 
     def _shared_out(self, raw: Raw, streams: Streams, files: tuple[Path, ...], vocabulary: Vocabulary) -> Corpus:
         rows, division = Division(self.part, self.pretrain_share, self.contexts_seed).rows(raw)

@@ -68,7 +68,7 @@ def store(typing: Any, array: Any, at: Any, lanes: Any) -> Any:
 
 
 @operation
-def soon(typing: Any, array: Any, at: Any) -> Any:
+def prefetch(typing: Any, array: Any, at: Any) -> Any:
     """Asks for array[at] of a row to be fetched while other work goes on; changes nothing."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:

@@ -9,7 +9,7 @@ import numba  # type: ignore[import-untyped, unused-ignore]
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi.problems.kernels.lanes import WIDTH, fused, load, minus, plus, soon, spread, store, times
+from zofl_mpi.problems.kernels.lanes import WIDTH, fused, load, minus, plus, prefetch, spread, store, times
 
 Array = NDArray[Any]
 
@@ -84,7 +84,7 @@ def fetch(inputs: Array, rows: Array) -> None:
     """Asks for the inputs that the next samples need, at `rows` (b,): they lie anywhere in memory."""
     for b in range(rows.shape[0]):
         for j in range(0, inputs.shape[1], CACHE_LINE // inputs.itemsize):
-            soon(inputs[rows[b]], j)
+            prefetch(inputs[rows[b]], j)
 
 
 @inlined

@@ -158,7 +158,7 @@ class Estimate:
         scale: zo.Distribution = "sphere" if self.distribution == "sphere" else "gaussian"  # sqrt(d) u has its d
         return cast("Tensor", zo.estimate(difference, u, span * self.n_p, scale))
 
-    def again(
+    def replay(
         self,
         moving: Tensor,
         differences: NDArray[np.float64],

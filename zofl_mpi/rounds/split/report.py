@@ -60,7 +60,7 @@ def scored(setting: Setting[Split], client: Client, message: Whole) -> Scored:
     theta, buffers, theta_s, buffers_s = (
         problem.placed(t).clone() for t in (message.theta, message.buffers, message.theta_s, message.buffers_s)
     )
-    asked = setting.audience(message.r)
+    asked = setting.eval_participants(message.r)
     with problem.evaluating(), problem.local.at(theta, buffers), problem.top.at(theta_s, buffers_s):
         test, validation = (
             _sums(problem, data, asked.index(client.i), len(asked)) for data in (setting.test, setting.validation)

@@ -105,7 +105,7 @@ class Seeds:
         def step(q: int, g: Tensor) -> None:
             training.rule.step(moving, g, moments, training.client_size(r, i, q))
 
-        self.estimate.again(
+        self.estimate.replay(
             moving, reply.differences, lambda q: training.setting.streams(Purpose.DIRECTION, r=r, i=i, t=q), step
         )
         return theta if self.head else theta[: problem.n_client].clone(), moments

@@ -270,5 +270,5 @@ class Training:
     def evaluate(self, state: State, r: int, clients: Clients) -> Report:
         """The report after round r: the test samples, scored by the clients that an evaluation asks."""
         whole = Whole(state.theta, state.buffers, state.theta_s, state.buffers_s, r)
-        replies = clients.ask(self.score, whole, to=self.setting.audience(r), counted=False)
+        replies = clients.ask(self.score, whole, to=self.setting.eval_participants(r), counted=False)
         return report_of(self.problem, [reply for _, reply in replies])

@@ -16,13 +16,14 @@ from zofl_mpi.engine.ledger import SERVER, Clock
 from zofl_mpi.engine.setting import Loads
 from zofl_mpi.engine.staging import staging_of
 from zofl_mpi.engine.watch import Watch
+from zofl_mpi.run.client_memory import STEPS
 from zofl_mpi.run.mpi.communicator import Connected, RanksLost
 from zofl_mpi.run.mpi.cuda_aware import direct
 from zofl_mpi.run.mpi.gather import FAILED, REPLY, UPLOAD, Outbox, parcels
 from zofl_mpi.run.mpi.server import account_of
 from zofl_mpi.run.mpi.survival import Changes, Survival, connected
 from zofl_mpi.run.mpi.wire import Question
-from zofl_mpi.run.questions import STEPS, in_turn, received
+from zofl_mpi.run.questions import in_turn, received
 
 
 @final
@@ -107,7 +108,7 @@ class ClientRank:
         assert self._survival is not None
         self._survival.recover()
         self._wire = self._wire.over(self._survival.guarded())
-        own = self._wire.homes.of(self._wire.rank, len(self._every))
+        own = self._wire.placement.of(self._wire.rank, len(self._every))
         self._clients = {i: Client(i, self._every[i]) for i in own}
         self._changes = Changes()
         if self._watch is not None:
@@ -129,7 +130,7 @@ class ClientRank:
     def _own_messages(self, question: Question) -> dict[int, Any]:
         sizes, inbox = dict(zip(question.to, question.sizes, strict=True)), {}
         with self._clock.time(question.step, "comm"):
-            for wave in parcels(question.to, sizes, self._wire.homes):
+            for wave in parcels(question.to, sizes, self._wire.placement):
                 own = wave.get(self._wire.rank, [])
                 block = np.empty(sum(sizes[i] for i in own), np.uint8)
                 self._wire.scatter(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from zofl_mpi.engine import messages
 from zofl_mpi.engine.messages import Bytes, Prepared
 from zofl_mpi.engine.staging import Fetch, Staging
-from zofl_mpi.run.mpi.placement import Homes
+from zofl_mpi.run.mpi.placement import ClientPlacement
 
 UPLOAD, REPLY, FAILED = range(3)
 """What an item is; the last two end their client's stream."""
@@ -69,10 +69,10 @@ class Order:
     q + 1. A rank sends its own in that order; those that come before their turn are `ahead`.
     """
 
-    def __init__(self, to: Sequence[int], homes: Homes) -> None:
-        self._homes = homes
+    def __init__(self, to: Sequence[int], placement: ClientPlacement) -> None:
+        self._placement = placement
         self._live, self._at, self._staying = list(to), 0, list[int]()
-        self._ahead = [deque[int]() for _ in range(homes.ranks + 1)]
+        self._ahead = [deque[int]() for _ in range(placement.ranks + 1)]
         self._failed = False
 
     @property
@@ -84,7 +84,7 @@ class Order:
         """The ranks that must send: of the next clients, one a rank at most, those whose item is not there yet."""
         seen: set[int] = set()
         for k in range(self._at, len(self._live)):
-            rank = self._homes[self._live[k]]
+            rank = self._placement[self._live[k]]
             if rank in seen:
                 break
             seen.add(rank)
@@ -103,7 +103,7 @@ class Order:
                 self._ahead[rank].append(FAILED if failed and j == items - 1 else kind)
         while not self.over:
             i = self._live[self._at]
-            rank = self._homes[i]
+            rank = self._placement[i]
             if not self._ahead[rank]:
                 break
             kind = self._ahead[rank].popleft()
@@ -279,7 +279,7 @@ def pieces(block: Any, items: int) -> list[Any]:
     return [piece.copy() if isinstance(piece, np.ndarray) else messages.on_host(piece).copy() for piece in found]
 
 
-def parcels(to: Sequence[int], sizes: Mapping[int, int], homes: Homes) -> list[dict[int, list[int]]]:
+def parcels(to: Sequence[int], sizes: Mapping[int, int], placement: ClientPlacement) -> list[dict[int, list[int]]]:
     """Messages down, one for each client, cut into waves: {rank: its next clients}, BOUND bytes or one larger message.
 
     The waves are as few as the rank with the most needs.
@@ -287,7 +287,7 @@ def parcels(to: Sequence[int], sizes: Mapping[int, int], homes: Homes) -> list[d
     cut: dict[int, list[list[int]]] = {}
     room: dict[int, int] = {}
     for i in to:
-        rank = homes[i]
+        rank = placement[i]
         if room.get(rank, -1) < sizes[i]:
             cut.setdefault(rank, []).append([])
             room[rank] = max(BOUND, sizes[i])

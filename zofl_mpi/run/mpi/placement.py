@@ -1,4 +1,4 @@
-"""Homes: on which rank each client lives, from the configuration alone."""
+"""ClientPlacement: on which rank each client lives, from the configuration alone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from zofl_mpi.engine.setting import Loads
 
 
 @final
-class Homes:
+class ClientPlacement:
     """The rank of each client, among the client ranks 1..`ranks`: the same computation on every rank.
 
     Where no loads are known, or all are equal, client i lives on 1 + i mod P.
@@ -39,12 +39,12 @@ def packed(work: Sequence[float], ranks: int) -> list[int]:
 
     The largest sum on a rank is at most 4/3 - 1/(3P) times the least possible one (Graham 1969, LPT).
     """
-    heap, homes = [(0.0, rank) for rank in range(1, ranks + 1)], [0] * len(work)
+    heap, placement = [(0.0, rank) for rank in range(1, ranks + 1)], [0] * len(work)
     for i in descending(work):
         total, rank = heap[0]
-        homes[i] = rank
+        placement[i] = rank
         heapq.heapreplace(heap, (total + work[i], rank))
-    return homes
+    return placement
 
 
 def dealt(work: Sequence[float], ranks: int) -> list[int]:
@@ -53,13 +53,13 @@ def dealt(work: Sequence[float], ranks: int) -> list[int]:
     At any work w, the clients with more than w are spread as evenly as can be: no two ranks differ by more than one in
     how many of them they have. The sums differ by max(work) at most (Coffman and others 1984, restricted LPT).
     """
-    totals, homes, order = [0.0] * (ranks + 1), [0] * len(work), descending(work)
+    totals, placement, order = [0.0] * (ranks + 1), [0] * len(work), descending(work)
     for low in range(0, len(order), ranks):
         free = sorted(range(1, ranks + 1), key=totals.__getitem__)
         for i, rank in zip(order[low : low + ranks], free, strict=False):
-            homes[i] = rank
+            placement[i] = rank
             totals[rank] += work[i]
-    return homes
+    return placement
 
 
 def descending(work: Sequence[float]) -> list[int]:

@@ -19,12 +19,13 @@ from zofl_mpi.engine.setting import Loads
 from zofl_mpi.engine.staging import staging_of
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.errors import UserError
+from zofl_mpi.run.client_memory import STEPS, Memory
 from zofl_mpi.run.mpi.communicator import Connected, RanksLost
 from zofl_mpi.run.mpi.cuda_aware import direct
 from zofl_mpi.run.mpi.gather import EMPTY, FAILED, REPLY, SILENT, Sent, parcels
 from zofl_mpi.run.mpi.survival import Survival, connected
 from zofl_mpi.run.mpi.wire import Arrived, Question
-from zofl_mpi.run.questions import STEPS, Memory, Questions, participants, refuse_stream
+from zofl_mpi.run.questions import Questions, participants, refuse_stream
 
 T = TypeVar("T")
 DEPTH = 2
@@ -74,7 +75,7 @@ class MPIClients:
         name = self._questions.open(step)
         with self._questions.clock.time(name, "comm"):
             self._wire.bcast_question(Question("each", name, to, [packed[i].size for i in to]))
-            for wave in parcels(to, {i: packed[i].size for i in to}, self._wire.homes):
+            for wave in parcels(to, {i: packed[i].size for i in to}, self._wire.placement):
                 sizes = [sum(packed[i].size for i in wave.get(rank, ())) for rank in range(self._wire.ranks + 1)]
                 self._wire.scatter(sizes, EMPTY, np.concatenate([packed[i] for own in wave.values() for i in own]))
         return self._replies(name, {i: messages.size(each[i]) for i in to}, counted)
@@ -163,7 +164,7 @@ class MPIClients:
             self._wire.bcast_question(Question("keep", to=sorted(self._touched)))
             memories, failed = self._wire.gather_memories({})
         for i, problem in failed:
-            raise ClientError(i, self._named(self._wire.homes[i]), "<keep>", problem)
+            raise ClientError(i, self._named(self._wire.placement[i]), "<keep>", problem)
         return memories
 
     def _named(self, rank: int) -> int:
@@ -192,7 +193,7 @@ class MPIClients:
             told = ", ".join(f"rank {rank}" for rank in self.lost[-1]) or "no rank"
             print(f"zofl_mpi: {told} lost; client ranks that go on: {left}", file=sys.stderr, flush=True)
             self._wire = self._wire.over(self._survival.guarded())
-            self._questions.again()
+            self._questions.restart()
             self._touched.update(self._kept)
             given = {i: self._memory(i) for i in sorted(self._kept)}
             try:

@@ -34,9 +34,9 @@ from zofl_mpi.engine.setting import Loads
 from zofl_mpi.engine.staging import Staging
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.engine.world import Ended
+from zofl_mpi.run.client_memory import Memory
 from zofl_mpi.run.mpi.communicator import Communicator, Connected, Mortal, RanksLost
 from zofl_mpi.run.mpi.wire import Wire
-from zofl_mpi.run.questions import Memory
 
 TIMEOUT = 20.0
 """Seconds for the rest to come together, and for the end, beyond those of the longest round so far: a rank that is

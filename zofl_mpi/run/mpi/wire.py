@@ -1,8 +1,8 @@
 """The collectives that the server and the client ranks run together.
 
-Client i lives on one of the P = size - 1 client ranks as long as none is lost (`homes.Homes`). A question goes down by
-`Bcast` (or `Scatterv`) from the main thread. For the way up every rank starts one communication thread and joins it at
-the question's end; until then the main thread makes no MPI call but `Abort`, so that no two threads are in MPI at a
+Client i lives on one of the P = size - 1 client ranks as long as none is lost (`ClientPlacement`). A question goes down
+by `Bcast` (or `Scatterv`) from the main thread. For the way up every rank starts one communication thread and joins it
+at the question's end; until then the main thread makes no MPI call but `Abort`, so that no two threads are in MPI at a
 time.
 
 Items travel in waves. In each all ranks learn by a polled `Iallgather` how many items each of them sends, and which end
@@ -40,7 +40,7 @@ from zofl_mpi.engine.setting import Loads
 from zofl_mpi.engine.staging import Staging
 from zofl_mpi.run.mpi.communicator import Communicator, Request, wait
 from zofl_mpi.run.mpi.gather import EMPTY, MOST, Order, Sent, pieces
-from zofl_mpi.run.mpi.placement import Homes
+from zofl_mpi.run.mpi.placement import ClientPlacement
 
 LIMIT = 1 << 30
 """Bytes a collective moves at once: counts are 32-bit integers up to MPI 3.1 (Open MPI 5)."""
@@ -107,10 +107,10 @@ class Wire:
         self.comm, self.meanwhile, self._loads = comm, meanwhile, loads
         self._staging = staging or Staging()
         self.rank, self.ranks = comm.rank, comm.size - 1
-        self.homes = Homes(self.ranks, loads)
+        self.placement = ClientPlacement(self.ranks, loads)
 
     def over(self, comm: Communicator) -> Wire:
-        """The same between other ranks, with other homes."""
+        """The same between other ranks, with other placement."""
         return Wire(comm, self.meanwhile, self._loads, self._staging)
 
     def bcast_question(self, question: Question | None = None) -> Question:
@@ -185,7 +185,7 @@ class Wire:
             deliver: is called after each wave at the server, with the items that it meets, one at least, in order.
         """
         self._staging.enter()
-        order, held = Order(to, self.homes), [deque[Bytes]() for _ in range(self.ranks + 1)]
+        order, held = Order(to, self.placement), [deque[Bytes]() for _ in range(self.ranks + 1)]
         while not order.over:
             sent = take(order.wish(self.rank))
             headers = np.empty((self.ranks + 1, 4), np.int64)

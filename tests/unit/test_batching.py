@@ -15,7 +15,7 @@ import pytest
 
 from tests.threads import run_ranks, serve_or_ask
 from zofl_mpi.engine import coroutines
-from zofl_mpi.engine.batching import abreast, together, width
+from zofl_mpi.engine.batching import abreast, batched_call, width
 from zofl_mpi.engine.clients import Client, ClientError, Clients
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Streams
@@ -36,7 +36,7 @@ class Doubling:
     calls: list[list[float]] = field(default_factory=list)
 
     def double(self, number: float) -> float:
-        return together(self._doubled, number)
+        return batched_call(self._doubled, number)
 
     def _doubled(self, numbers: list[float]) -> list[float]:
         self.calls.append(list(numbers))

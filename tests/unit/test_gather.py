@@ -21,7 +21,7 @@ from zofl_mpi.engine.setting import Loads
 from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.mpi import gather, wire
 from zofl_mpi.run.mpi.gather import DUE, EARLY, FAILED, REPLY, SILENT, UPLOAD, WELCOME, Met, Order, Outbox, Sent
-from zofl_mpi.run.mpi.placement import Homes
+from zofl_mpi.run.mpi.placement import ClientPlacement
 
 BOUND = 1000
 """Bytes of a wave in these tests: five empty items, or two of ten numbers."""
@@ -163,11 +163,13 @@ def test_no_wave_is_empty_and_what_comes_before_its_turn_is_bounded(
     Mutations: a rank sends although the server holds items of its; a large item goes with a wave in which it is not
     due; a rank is due whose next client comes after another of the same rank's; `due` leaves out the first.
     """
-    homes = Homes(ranks, Loads(loads.work[: len(plans)], loads.paced))
+    placement = ClientPlacement(ranks, Loads(loads.work[: len(plans)], loads.paced))
     to = data.draw(st.permutations(range(len(plans))))
     length = {i: len(plans[i].sizes) for i in to}
     passes = [[i for i in to if length[i] > q] for q in range(max(length.values()))]
-    expected = [Met(i, homes[i], REPLY if q == length[i] - 1 else UPLOAD) for q, one in enumerate(passes) for i in one]
+    expected = [
+        Met(i, placement[i], REPLY if q == length[i] - 1 else UPLOAD) for q, one in enumerate(passes) for i in one
+    ]
     own = [[(m.kind, 0, k) for k, m in enumerate(expected) if m.rank == rank] for rank in range(ranks + 1)]
     count = dict.fromkeys(to, 0)
     sizes = []
@@ -176,7 +178,7 @@ def test_no_wave_is_empty_and_what_comes_before_its_turn_is_bounded(
         count[m.i] += 1
     with mock.patch.multiple(gather, BOUND=BOUND, PAUSE=0.0):
         makers = [Rank([(kind, sizes[k]) for kind, _, k in items]) for items in own]
-        order, met, sent_of = Order(to, homes), list[Met](), [0] * (ranks + 1)
+        order, met, sent_of = Order(to, placement), list[Met](), [0] * (ranks + 1)
         while not order.over:
             headers, due = np.zeros((ranks + 1, 4), np.int64), order.due()
             assert due  # else everybody might wait for ever
@@ -197,7 +199,7 @@ def test_no_wave_is_empty_and_what_comes_before_its_turn_is_bounded(
 
 def test_a_failure_waits_for_its_turn() -> None:
     """Client 1's first item fails on a rank that is ahead. Mutation: the question ends with the wave that tells it."""
-    order = Order([0, 2, 1, 3], Homes(2))  # rank 1: clients 0 and 2; rank 2: 1 and 3
+    order = Order([0, 2, 1, 3], ClientPlacement(2))  # rank 1: clients 0 and 2; rank 2: 1 and 3
     assert (order.wish(1), order.wish(2)) == (DUE, WELCOME)
     assert order.meets(headers(Sent(1, 8, 0b1), Sent(1, 8, 0b1, 1))) == [Met(0, 1, REPLY)]
     assert (order.wish(1), order.wish(2), order.over) == (DUE, EARLY, False)
@@ -290,13 +292,13 @@ def test_a_small_item_keeps_no_other_in_memory_and_a_large_one_is_not_copied() -
 )
 def test_messages_down_go_in_parcels_within_the_bound(sizes: list[int], ranks: int, data: st.DataObject) -> None:
     """Mutations: an order other than the question's; a parcel above the bound with two messages; one message each."""
-    homes = Homes(ranks, Loads([*sizes[1:], 1]))
+    placement = ClientPlacement(ranks, Loads([*sizes[1:], 1]))
     to = data.draw(st.permutations(range(len(sizes))))
     with mock.patch.object(gather, "BOUND", BOUND):
-        cut = gather.parcels(to, dict(enumerate(sizes)), homes)
+        cut = gather.parcels(to, dict(enumerate(sizes)), placement)
     for rank in range(1, ranks + 1):
         own = [wave[rank] for wave in cut if rank in wave]
-        assert [i for parcel in own for i in parcel] == [i for i in to if homes[i] == rank]
+        assert [i for parcel in own for i in parcel] == [i for i in to if placement[i] == rank]
         totals = [sum(sizes[i] for i in parcel) for parcel in own]
         assert all(total <= BOUND or len(parcel) == 1 for total, parcel in zip(totals, own, strict=True))
         assert all(one + sizes[after[0]] > BOUND for one, after in zip(totals, own[1:], strict=False))

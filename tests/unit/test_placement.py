@@ -1,4 +1,4 @@
-"""Homes: each client lives on one rank, the same on all, and ranks get equal work as far as that can be."""
+"""ClientPlacement: each client lives on one rank, the same on all, and ranks get equal work as far as that can be."""
 
 from __future__ import annotations
 
@@ -30,25 +30,26 @@ from zofl_mpi.methods.scaffold import Scaffold
 from zofl_mpi.methods.splitfed import SFLV2
 from zofl_mpi.methods.zo_hfl import ZOHFL
 from zofl_mpi.run.flags import built
-from zofl_mpi.run.mpi.placement import Homes, dealt, packed
+from zofl_mpi.run.mpi.placement import ClientPlacement, dealt, packed
 from zofl_mpi.run.plan import loads_of
 
 WORK = st.lists(st.integers(0, 40), max_size=40)
 RANKS = st.integers(1, 7)
 
 
-def totals(work: Sequence[float], homes: Sequence[int], ranks: int) -> list[float]:
+def totals(work: Sequence[float], placement: Sequence[int], ranks: int) -> list[float]:
     """(P,) the work on each client rank."""
-    return [sum(each for each, home in zip(work, homes, strict=True) if home == rank) for rank in range(1, ranks + 1)]
+    held = list(zip(work, placement, strict=True))
+    return [sum(each for each, home in held if home == rank) for rank in range(1, ranks + 1)]
 
 
 @given(work=WORK, ranks=RANKS, paced=st.booleans())
 def test_every_client_has_one_home(work: list[int], ranks: int, paced: bool) -> None:
     """Mutations: rank 0 given clients; a rank beyond the last; `of` and the table at odds."""
-    homes = Homes(ranks, Loads(work, paced))
-    living = [homes.of(rank, len(work)) for rank in range(1, ranks + 1)]
+    placement = ClientPlacement(ranks, Loads(work, paced))
+    living = [placement.of(rank, len(work)) for rank in range(1, ranks + 1)]
     assert sorted(i for own in living for i in own) == list(range(len(work)))
-    assert homes.of(0, len(work)) == []
+    assert placement.of(0, len(work)) == []
 
 
 @given(each=st.sampled_from([0, 1, 7, 0.1]), count=st.integers(0, 40), ranks=RANKS, paced=st.booleans())
@@ -56,8 +57,8 @@ def test_clients_of_equal_work_live_on_1_plus_i_mod_P(each: float, count: int, r
     """Mutations: equal ones in descending order; ties to the highest rank; no work at all, all on rank 1."""
     expected = [1 + i % ranks for i in range(count)]
     for loads in (None, Loads([each] * count, paced)):
-        homes = Homes(ranks, loads)
-        assert [homes[i] for i in range(count)] == expected
+        placement = ClientPlacement(ranks, loads)
+        assert [placement[i] for i in range(count)] == expected
     assert dealt([each] * count, ranks) == expected
     if each:
         assert packed([each] * count, ranks) == expected
@@ -66,7 +67,9 @@ def test_clients_of_equal_work_live_on_1_plus_i_mod_P(each: float, count: int, r
 @given(work=st.lists(st.integers(1, 9), min_size=1, max_size=7), ranks=st.integers(1, 3))
 def test_packed_work_is_within_Grahams_bound_of_the_best(work: list[int], ranks: int) -> None:
     """The best of all ways. Mutations: the shortest first; to the rank with the most work; work not added up."""
-    best = min(max(totals(work, homes, ranks)) for homes in itertools.product(range(1, ranks + 1), repeat=len(work)))
+    best = min(
+        max(totals(work, placement, ranks)) for placement in itertools.product(range(1, ranks + 1), repeat=len(work))
+    )
     found = max(totals(work, packed(work, ranks), ranks))
     assert found <= (Fraction(4, 3) - Fraction(1, 3 * ranks)) * best
 
@@ -77,19 +80,19 @@ def test_dealt_clients_with_an_item_left_are_spread_evenly_at_any_moment(work: l
 
     Mutations: two of P clients to one rank; in order of i; always the lowest rank first (the sums).
     """
-    homes = dealt(work, ranks)
+    placement = dealt(work, ranks)
     for least in {-1, *work}:
-        count = Counter(home for each, home in zip(work, homes, strict=True) if each > least)
+        count = Counter(home for each, home in zip(work, placement, strict=True) if each > least)
         assert max(count[rank] for rank in range(1, ranks + 1)) - min(count[r] for r in range(1, ranks + 1)) <= 1
-    sums = totals(work, homes, ranks)
+    sums = totals(work, placement, ranks)
     assert max(sums) - min(sums) <= max(work, default=0)
 
 
 def test_paced_work_is_dealt_and_other_work_is_packed() -> None:
     """Mutation: the two exchanged; one of them for both."""
     work = [1, 8, 1, 1, 1]
-    assert [Homes(2, Loads(work))[i] for i in range(5)] == [2, 1, 2, 2, 2]
-    assert [Homes(2, Loads(work, paced=True))[i] for i in range(5)] == [2, 1, 2, 1, 2]
+    assert [ClientPlacement(2, Loads(work))[i] for i in range(5)] == [2, 1, 2, 2, 2]
+    assert [ClientPlacement(2, Loads(work, paced=True))[i] for i in range(5)] == [2, 1, 2, 1, 2]
 
 
 # --- what methods plan

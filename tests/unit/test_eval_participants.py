@@ -23,15 +23,15 @@ def of(m: int, eval_clients: int, seed: int = 1) -> Setting[Any]:
 
 @pytest.mark.parametrize(("m", "most"), [(5, 0), (5, 5), (5, 6), (1, 1)])
 def test_all_are_asked_where_they_are_few(m: int, most: int) -> None:
-    assert of(m, most).audience(3) == list(range(m))
+    assert of(m, most).eval_participants(3) == list(range(m))
 
 
 def test_some_are_drawn_anew_each_time_and_alike_on_every_rank() -> None:
     """Mutations: the same ones each time; with replacement; not ascending; the seed left out."""
-    sets = [of(1000, 100).audience(r) for r in range(20)]
+    sets = [of(1000, 100).eval_participants(r) for r in range(20)]
     assert all(len(set(found)) == 100 and found == sorted(found) for found in sets)
     assert len({tuple(found) for found in sets}) == 20
-    assert sets[3] == of(1000, 100).audience(3) != of(1000, 100, seed=2).audience(3)
+    assert sets[3] == of(1000, 100).eval_participants(3) != of(1000, 100, seed=2).eval_participants(3)
     counts = np.bincount(np.concatenate(sets), minlength=1000)
     assert counts.max() <= 12 and counts.mean() == 2
 
@@ -47,7 +47,7 @@ def test_a_report_is_that_of_the_clients_that_were_asked() -> None:
     setting = replace(softmax(), eval_clients=2)
     fedavg = method(FedAvg, setting)
     state, r = fedavg.start(), 4
-    asked = setting.audience(r)
+    asked = setting.eval_participants(r)
     told = reported(fedavg.evaluate(state, r, clients_of(fedavg)))
     assert told["clients_asked"] == len(asked) == 2
     sizes = np.array([len(setting.data[i]) for i in asked])

@@ -1,0 +1,39 @@
+"""Steps of the engine itself: they fetch the clients' memories for a checkpoint, and put them back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, final
+
+from zofl_mpi.engine import messages
+from zofl_mpi.engine.clients import Client, Step
+
+
+@final
+@dataclass(frozen=True)
+class Memory:
+    """A client's memory on its way to a checkpoint and back."""
+
+    entries: dict[str, Any]
+
+
+@final
+@dataclass(frozen=True)
+class Acknowledged:
+    """Empty message."""
+
+
+def recall(client: Client, message: Acknowledged) -> Memory:
+    """Step: the client's memory, for a checkpoint."""
+    return Memory(dict(client.memory))
+
+
+def restore(client: Client, message: Memory) -> Acknowledged:
+    """Step: a memory from a checkpoint."""
+    client.memory = messages.copy(message).entries
+    return Acknowledged()
+
+
+recall.__name__, restore.__name__ = "<recall>", "<restore>"  # names that no step of a method can have
+STEPS: dict[str, Step] = {"<recall>": recall, "<restore>": restore}
+"""Steps of the engine itself, by name."""
