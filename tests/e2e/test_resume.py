@@ -163,7 +163,7 @@ def test_changed_data_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[
     np.savez(data, x=rng.standard_normal((300, 5)).astype(np.float32), y=rng.integers(0, 3, 300))
     assert here(FAMILY, "--data", data, "--m", "3", "--rounds", "2", "--out", out, "--quiet") == 0
     np.savez(data, x=rng.standard_normal((300, 5)).astype(np.float32), y=rng.integers(0, 3, 300))
-    assert resume(out, "--rounds", 4) == 2
+    assert resume(out, "--rounds", 4, "--data", data) == 2
     told = capsys.readouterr().err
     assert "data or network are not those that the run began with" in told and "another version" not in told
 

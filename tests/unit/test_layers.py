@@ -28,7 +28,7 @@ NEVER = {
 WITHIN = {
     "engine": (
         ("fields", "streams", "messages", "ledger", "device", "coroutines"),
-        ("watch", "staging", "memory", "mean", "batching"),
+        ("watch", "staging", "memory", "mean", "batching", "registry"),
         ("clients", "world"),
         ("setting",),
     ),
@@ -36,7 +36,7 @@ WITHIN = {
         ("signals", "progress", "client_memory"),
         ("records", "binding", "questions", "flags"),
         ("local", "mpi"),
-        ("launch", "plan", "loop"),
+        ("launch", "plan", "loop", "stored"),
         ("session", "cli", "grid", "restore", "timing", "exchange"),
     ),
 }

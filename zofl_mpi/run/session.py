@@ -105,7 +105,7 @@ def opened(world: World, method: Method[Any], order: Order) -> Opened:
         "data": method.setting.fingerprint,
     }
     if flags["resume"]:
-        recorder, checkpoint = continued(world, order, attrs)
+        recorder, checkpoint = continued(world, method, order, attrs)
         recorder.places(order.places)
         return Opened(world, method, order, recorder, checkpoint)
     recorder = records.Recorder.create(
@@ -123,7 +123,9 @@ def opened(world: World, method: Method[Any], order: Order) -> Opened:
     return Opened(world, method, order, recorder, None)
 
 
-def continued(world: World, order: Order, attrs: Mapping[str, Any]) -> tuple[records.Recorder, records.Checkpoint]:
+def continued(
+    world: World, method: Method[Any], order: Order, attrs: Mapping[str, Any]
+) -> tuple[records.Recorder, records.Checkpoint]:
     """The result that --resume names, cut back to its checkpoint; under another name if --out says so.
 
     Raises:
@@ -132,8 +134,11 @@ def continued(world: World, order: Order, attrs: Mapping[str, Any]) -> tuple[rec
     flags = order.flags
     source = loop.result_of(Path(flags["resume"]))
     checkpoint = records.load_checkpoint(records.checkpoint_path(source))
-    done = int(checkpoint.attrs["round"])
     check_same_run(source, records.load(source).attrs, checkpoint.attrs, attrs)
+    try:
+        done = loop.restored(checkpoint, method).round  # refused before a row of the result is cut off
+    except UserError as exc:
+        raise UserError(f"--resume {source}: {exc}; take an earlier copy of the two files, or begin again") from exc
     if done > flags["rounds"]:
         raise UserError(f"--rounds {flags['rounds']}: {done} rounds are done already; ask for more of them")
     target = Path(flags["out"]) if flags["out"] else source
@@ -179,7 +184,11 @@ def check_same_run(
             "other bits: continue with the version of zofl_mpi and in an environment like the first ones (is numba "
             "installed?), or name it by --kernel, or for a network by --convolution"
         )
-    blas = [", ".join(sorted(set(words))) for words in (json.loads(before["blas"]), now["blas"])]
+    try:
+        words = json.loads(before["blas"])
+        blas = [", ".join(sorted(set(each))) for each in (words, now["blas"])]
+    except (KeyError, TypeError, ValueError) as exc:
+        raise UserError(f"--resume {source}: its attribute blas is missing or damaged") from exc
     if blas[0] != blas[1]:
         told = f"({blas[0]} then, {blas[1]} now)"
         print(f"zofl_mpi: warning: the run began with another BLAS {told}: bits may differ", file=sys.stderr)
