@@ -27,7 +27,7 @@ NEVER = {
 """Rooms of lower floors that a room may not import either: the program knows no algorithm, a method no program."""
 WITHIN = {
     "engine": (
-        ("fields", "streams", "messages", "ledger", "device", "coroutines"),
+        ("fields", "streams", "messages", "ledger", "device", "coroutines", "processes"),
         ("watch", "staging", "memory", "mean", "batching", "registry"),
         ("clients", "world"),
         ("setting",),

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn, final
 
 from zofl_mpi.engine import device, memory
+from zofl_mpi.engine.processes import Process, this_process
 from zofl_mpi.engine.setting import Loads, Method, Setting
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.engine.watch import Watch
@@ -74,7 +75,7 @@ def main(module: str, arguments: Sequence[str] | None = None) -> NoReturn:
     except BaseException as exc:  # SystemExit too: the other ranks would wait for this one
         world.abort(_unforeseen(exc, world, job))
     sys.stdout.flush()
-    world.leave(status)
+    world.leave(status, 0.0 if isinstance(job, int) else job.watch.limit)
     sys.exit(status)
 
 
@@ -195,10 +196,17 @@ def _watch(world: World, plan: Plan, hosts: list[str], opened: Opened | None) ->
     """This rank's deadlines; with --survive also what a rank does that finds others lost."""
     limit, survive = plan.values["round_timeout"], plan.values["survive"]
     path = world.bcast(opened and str(opened.recorder.path)) if limit or survive else ""
-    watch = Watch(world.rank, world.size, limit, world.halt, hosts, path)
+    watch = Watch(world.rank, world.size, limit, world.halt, hosts, path, _neighbours(world) if limit else {})
     if survive:
         world.survive(watch)
     return watch
+
+
+def _neighbours(world: World) -> dict[int, Process]:
+    """The processes of the other ranks of this node whose numbers mean the same here."""
+    own = this_process()
+    _, found = world.neighbours((world.rank, own))
+    return {rank: each for rank, each in found if own and each and each.space == own.space and each.pid != own.pid}
 
 
 def _one_kernel(world: World, method: Any, plan: Plan) -> Setting[Any]:
