@@ -70,7 +70,7 @@ def identify(
     """
     facts = [FORMAT, name, [_fingerprint(path) for path in files], dict(parameters or {})]
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-    return Sources(name, f"{re.sub('[^a-z0-9]+', '-', Path(name).stem.lower())}-{digest[:16]}", read)
+    return Sources(name, f"{re.sub('[^a-z0-9]+', '-', Path(name).stem.lower())[:100]}-{digest[:16]}", read)
 
 
 def _fingerprint(path: Path) -> tuple[str, int, int]:

@@ -14,6 +14,7 @@ zeroth-order estimate must see one function.
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast, final
@@ -190,7 +191,7 @@ def stored_model(name: str) -> Any:
     """
     GPT2Config, GPT2LMHeadModel = _transformers()
     place = Path(name).expanduser()
-    folder = place.is_dir()
+    folder = os.path.isdir(place)  # Path.is_dir raises for a name that is too long
     if not folder and (place.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1):
         raise UserError(f"--model {name}: there is no such folder; allowed are {_allowed()}")
     where = str(place) if folder else name

@@ -70,6 +70,12 @@ def main(module: str, arguments: Sequence[str] | None = None) -> NoReturn:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python's own last flush would fail, too
         world.abort("zofl_mpi: standard output was closed")
+    except OSError as exc:
+        if not _output_fails():
+            world.abort(_unforeseen(exc, world, job))
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        told = "" if isinstance(job, int) else "; finished rounds are in the result file, which --resume continues"
+        world.abort(f"zofl_mpi: standard output cannot be written ({exc.strerror}): send it elsewhere{told}")
     except KeyboardInterrupt:
         world.abort("zofl_mpi: interrupted; the finished rounds are in the result file")
     except BaseException as exc:  # SystemExit too: the other ranks would wait for this one
@@ -77,6 +83,15 @@ def main(module: str, arguments: Sequence[str] | None = None) -> NoReturn:
     sys.stdout.flush()
     world.leave(status, 0.0 if isinstance(job, int) else job.watch.limit)
     sys.exit(status)
+
+
+def _output_fails() -> bool:
+    """Whether standard output takes nothing, as on a disk that is full."""
+    try:
+        print(flush=True)
+    except OSError:
+        return True
+    return False
 
 
 class _Agreed(Exception):
@@ -168,6 +183,7 @@ def _prepared(world: World, family: Any, plan: Plan) -> Job | int:
     kernel, loads = run_or_fail_all(world, lambda: (str(getattr(method, "kernel", "")), loads_of(method)))
     told = "the ranks compute by different kernels; give all of them a GPU or none, install numba on all nodes, or say"
     _same(world, kernel, f"{told} --kernel numpy")
+    run_or_fail_all(world, lambda: memory.check_batches(method, kernel))
     if plan.values["dry_run"]:
         if world.rank == 0:
             print_plan(plan, method)

@@ -196,7 +196,7 @@ def check_same_run(
 
 def free_name(config: Mapping[str, Any]) -> Path:
     """METHOD-DATA-sSEED.h5 in this folder, numbered if it exists."""
-    data = Path(str(config.get("data", config["problem"]))).stem
+    data = Path(str(config.get("data", config["problem"]))).stem[:100]  # a file system allows some 255 in all
     stem = f"{config['method'].replace(':', '.')}-{data}-s{config['seed']}"
     names = (Path(f"{stem}{'' if k == 1 else f'-{k}'}.h5") for k in range(1, 1_000_000))
     return next(name for name in names if not name.exists())

@@ -8,6 +8,7 @@ from a file: it counts only where the command itself names it.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -86,7 +87,7 @@ def trusted(config: Mapping[str, Any], named: Mapping[str, Any], source: str, re
 
 def is_place(name: str, value: str) -> bool:
     """Whether the value of --data or --model names a file or a folder, not something that zofl_mpi knows by name."""
-    return value.endswith(".npz") or any(c in value for c in "/\\~") or (name == "model" and Path(value).is_dir())
+    return value.endswith(".npz") or any(c in value for c in "/\\~") or (name == "model" and os.path.isdir(value))
 
 
 def _check_words(key: str, value: Any, source: str) -> None:
