@@ -69,9 +69,8 @@ def test_hidden_gpus_are_named_as_the_reason(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_cpu_path_does_not_import_torch() -> None:
-    code = (
-        "import sys; from zofl_mpi.engine import device; device.NODES = (); device.select('auto'); device.limit_threads(1)"
-    )
+    code = "import sys; from zofl_mpi.engine import device; device.NODES = ()"
+    code += "; device.select('auto'); device.limit_threads(1)"
     subprocess.run([sys.executable, "-c", f"{code}; assert 'torch' not in sys.modules"], check=True, timeout=300)
 
 
