@@ -18,6 +18,7 @@ FLOORS = (
     ("rounds", "run"),
     ("settings", "methods"),
     ("zo_hfl", "fedrzo", "heron_sfl", "doctor"),
+    ("__main__",),
 )
 """The rooms of the package, the lowest first. A room imports rooms of lower floors only."""
 NEVER = {
