@@ -1,4 +1,4 @@
-"""tests/run.sh itself, with stand-ins for what takes long: what it runs, what it reports, and that it ends all of it."""
+"""tests/run.sh itself, with stand-ins for what takes long: what it runs and reports, and that it ends all of it."""
 
 from __future__ import annotations
 

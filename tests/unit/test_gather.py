@@ -212,9 +212,10 @@ def headers(*sent: Sent) -> Any:
 
 
 def test_many_small_items_take_few_waves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """300 clients a rank: after its first wave, which does not wait, a rank sends full ones, and then the rest. It waits
-    for a full one, however long (PAUSE), but not when nothing can follow, or it would be stuck here. How many items go
-    with the first wave depends on the machine, and with it how many waves both ranks send in.
+    """300 clients a rank: after its first wave, which does not wait, a rank sends full ones, and then the rest.
+
+    It waits for a full one, however long (PAUSE), but not when nothing can follow, or it would be stuck here. How many
+    items go with the first wave depends on the machine, and with it how many waves both ranks send in.
 
     Mutations: one item a wave; no PAUSE; PAUSE after the last item, or with a full buffer; one message a `Scatterv`.
     """
