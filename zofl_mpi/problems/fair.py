@@ -36,6 +36,7 @@ from zofl_mpi.engine.fields import given
 from zofl_mpi.errors import demand
 from zofl_mpi.numerics.projections import simplex
 from zofl_mpi.problems import Array, Batch
+from zofl_mpi.problems.base import BilevelProblem
 from zofl_mpi.problems.relu_net import TARGETS, ReLUNet
 from zofl_mpi.problems.sums import BLOCK, QUIET, blocks, demand_floats, positions_of
 from zofl_mpi.problems.terms import check_positions
@@ -49,7 +50,7 @@ Labels = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class ClassWeights(TorchBackend, ABC):
+class ClassWeights(TorchBackend, BilevelProblem, ABC):
     """A model whose classes are weighted by y, as a `Bilevel` problem; n_lower = C.
 
     f_i and h_i see the same samples. A mini-batch estimates the sums over the samples of a class: where a client has

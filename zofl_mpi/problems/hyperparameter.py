@@ -26,6 +26,7 @@ from zofl_mpi.data import Dataset
 from zofl_mpi.engine.fields import given
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.problems import Array, Batch
+from zofl_mpi.problems.base import BilevelProblem
 from zofl_mpi.problems.sums import BLOCK, QUIET, blocks, demand_floats, positions_of
 
 Vector = NDArray[np.float64]
@@ -39,7 +40,7 @@ MATRIX_PRODUCTS = 1000  # of the power iteration; pixels in [0, 1] take about 10
 
 @final
 @dataclass(frozen=True)
-class Hyperparameter:
+class Hyperparameter(BilevelProblem):
     """The choice of regularisers as a `Bilevel` problem; n = m, n_lower = p. `of` makes it.
 
     `f` and `gradient_h` are given the part of the data that `parts` cuts out for them. The products with the inputs are

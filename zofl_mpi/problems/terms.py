@@ -14,6 +14,7 @@ from zofl_mpi.data import Dataset
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.numerics.projections import ball
 from zofl_mpi.problems import Array, Batch
+from zofl_mpi.problems.base import Problem
 from zofl_mpi.problems.sums import QUIET
 
 
@@ -52,7 +53,7 @@ def for_client(values: tuple[float, ...], i: int) -> float:
     return float(values[0] if len(values) == 1 else values[i])
 
 
-class Personalised(ABC):
+class Personalised(Problem, ABC):
     """A loss with these terms, as a `Hierarchical` and as a `Smooth` problem.
 
     f_1(x) = F(x; server's data)                                  F: the mean loss over some data

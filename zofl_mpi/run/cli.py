@@ -1,13 +1,12 @@
-"""The command line of a family of methods: what every rank does from its first line to its exit status.
+"""The command line of a family of methods: every rank from its first line to its exit status.
 
-Rank 0 alone reads the arguments and tells the others what it understood. What every rank does for itself (data above
-all) may fail on one rank only; then all end with that rank's sentence. Once the rounds have begun, whatever goes wrong
-on one rank ends all of them at once.
+Rank 0 alone reads the arguments and broadcasts the plan. Steps that every rank takes for itself, such as reading data,
+may fail on one rank only; then all end with that rank's sentence. Once the rounds have begun, any failure on one rank
+ends all of them at once.
 """
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 import traceback
@@ -24,12 +23,12 @@ from zofl_mpi.engine.world import Ended, World, at_server, run_or_fail_all
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import flags
 from zofl_mpi.run.binding import Place, bind, doubled, listed
+from zofl_mpi.run.family import Family, family_of
 from zofl_mpi.run.launch import connect, speaks_first
 from zofl_mpi.run.plan import (
     Plan,
     RunFlags,
     check_validation,
-    costs_of,
     loads_of,
     method_of,
     print_plan,
@@ -94,7 +93,7 @@ def _said(problem: UserError, speaks: bool) -> int:
 def _unforeseen(exc: BaseException, world: World, job: Job | int) -> str:
     """What is told where a rank fails: a sentence where it has no memory left or misses another, else its traceback."""
     rank, short = world.rank, memory.shortage(exc)
-    if isinstance(job, int) and isinstance(exc, getattr(world, "faults", ())):
+    if isinstance(job, int) and isinstance(exc, world.faults):
         return (
             f"zofl_mpi: rank {rank} ends, since another rank is lost and --survive takes losses from the first round "
             "on; start the command again"
@@ -112,7 +111,7 @@ def prepared(world: World, module: str, arguments: Sequence[str]) -> Job | int:
         _Agreed: a mistake of the user, on every rank alike.
     """
     try:
-        family = importlib.import_module(module)
+        family = family_of(module)
         plan = _understood(world, family, arguments)
         return plan if isinstance(plan, int) else _prepared(world, family, plan)
     except UserError as exc:
@@ -148,7 +147,7 @@ class Job:
         return status
 
 
-def _prepared(world: World, family: Any, plan: Plan) -> Job | int:
+def _prepared(world: World, family: Family, plan: Plan) -> Job | int:
     """Builds the data and the method and opens the result file; 0 after --dry-run."""
     places = bind(world, plan.values["device"], problem_of(family, plan.values["problem"]).gpu)
     known = _places(world, places)
@@ -164,7 +163,7 @@ def _prepared(world: World, family: Any, plan: Plan) -> Job | int:
     named = _one_kernel(world, method, plan)
     if named is not setting:
         setting, method = named, run_or_fail_all(world, lambda: flags.made(method_class, plan.values, setting=named))
-    kernel, loads = run_or_fail_all(world, lambda: (str(getattr(method, "kernel", "")), loads_of(method)))
+    kernel, loads = run_or_fail_all(world, lambda: (method.kernel, loads_of(method)))
     told = "the ranks compute by different kernels; give all of them a GPU or none, install numba on all nodes, or say"
     _same(world, kernel, f"{told} --kernel numpy")
     if plan.values["dry_run"]:
@@ -211,7 +210,7 @@ def _one_kernel(world: World, method: Any, plan: Plan) -> Setting[Any]:
     """
     setting: Setting[Any] = method.setting
     problem, work = setting.problem, work_of(method, plan.values["rounds"])
-    if work is None or getattr(problem, "kernel", "") != "auto" or not hasattr(problem, "kernel_for"):
+    if work is None or problem.kernel != "auto":
         return setting
     name = world.bcast(
         at_server(world, lambda: problem.kernel_for(work.batch, work.models, work.steps, plan.kernel_before))
@@ -220,13 +219,11 @@ def _one_kernel(world: World, method: Any, plan: Plan) -> Setting[Any]:
 
 
 def _prepare(world: World, setting: Setting[Any], kernel: str) -> None:
-    """Makes the kernel ready before the first round, if the problem says how.
+    """Makes the kernel ready before the first round.
 
     On one rank of each node first: ten would compile it ten times. The other client ranks then load what it compiled.
     """
-    prepare = getattr(setting.problem, "prepare", None)
-    if prepare is None:
-        return
+    prepare = setting.problem.prepare
     place, ranks = world.neighbours(None)
     last = place == len(ranks) - 1  # a client rank, not the server, which does not need it
     run_or_fail_all(world, lambda: prepare(kernel, setting.data[0]) if last else None)
@@ -237,12 +234,12 @@ def _opened(world: World, method: Any, plan: Plan, attrs: dict[str, Any], rows: 
     """Opens the result file; rank 0 only."""
     from zofl_mpi.run import session  # HDF5 is for rank 0 only
 
-    costs = costs_of(method)
+    costs = dict(method.costs())
     order = session.Order(plan.values, plan.config, {**attrs, "costs": costs} if costs else attrs, rows)
     return session.opened(world, method, order)
 
 
-def _understood(world: World, family: Any, arguments: Sequence[str]) -> Plan | int:
+def _understood(world: World, family: Family, arguments: Sequence[str]) -> Plan | int:
     """Rank 0's reading of the arguments, on all ranks; an exit status if there is nothing to do."""
 
     def read() -> Plan | int:
@@ -280,7 +277,7 @@ def _same(world: World, value: Any, sentence: str) -> None:
         raise UserError(f"{sentence} (rank 0: {values[0]}; {told})")
 
 
-def build_setting(world: World, family: Any, plan: Plan, chosen: str) -> Setting[Any]:
+def build_setting(world: World, family: Family, plan: Plan, chosen: str) -> Setting[Any]:
     """The setting of a plan, on every rank alike but for the device."""
     choice = problem_of(family, plan.values["problem"])
     streams = run_or_fail_all(world, lambda: Streams(plan.values["seed"]))

@@ -17,7 +17,7 @@ from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
 from zofl_mpi.run.flags import Groups
 from zofl_mpi.settings.choice import Choice, Site
-from zofl_mpi.settings.given import GIVEN, HIERARCHY, given_to, lacking, on_samples, roles_of, terms_of
+from zofl_mpi.settings.given import GIVEN, HIERARCHY, adapted, given_to, lacking, on_samples, roles_of, terms_of
 from zofl_mpi.settings.samples import Samples
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def own_problem(name: str, cls: type[Any], samples: type[Any] = Samples) -> Choi
     if not roles_of(cls):
         told = "; ".join(f"a {role} problem lacks {', '.join(missing)}" for role, missing in lacking(cls).items())
         raise UserError(f"--problem {name}: {cls.__name__} is no problem: {told}")
-    return on_samples(cls, samples, classifies=False)
+    return on_samples(adapted(cls), samples, classifies=False)
 
 
 def _own_module(name: str, cls: type[Any], site: Site, shape: tuple[int, ...], classes: int) -> nn.Module:

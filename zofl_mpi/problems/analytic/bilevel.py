@@ -13,6 +13,7 @@ from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.problems import Array, Batch
 from zofl_mpi.problems.analytic.quadratic import Bowl, Quadratic
 from zofl_mpi.problems.analytic.samples import bowl_values, mean_over
+from zofl_mpi.problems.base import BilevelProblem
 
 Vector = NDArray[np.float64]
 
@@ -53,7 +54,7 @@ class Link:
 
 @final
 @dataclass(frozen=True)
-class BilevelBowls:
+class BilevelBowls(BilevelProblem):
     """h_i = 1/2 (y - B_i x)' A_i (y - B_i x), f_i = 1/2 (y - c_i)' C_i (y - c_i) + rho/2 |x|^2.
 
     The lower solution is y(x) = P x, P = (sum A_i)^{-1} sum A_i B_i: with unequal A_i not the mean of the clients' own
@@ -145,9 +146,6 @@ class BilevelBowls:
         """Length of y."""
         return int(self.P.shape[0])
 
-    def initial(self, generator: np.random.Generator) -> Array:
-        return 0.01 * generator.standard_normal(self.n)
-
     def parts(self, data: Link) -> tuple[Bowl, Follower]:
         return data.upper, data.lower
 
@@ -203,7 +201,7 @@ class BilevelBowls:
 
 @final
 @dataclass(frozen=True)
-class Coupled:
+class Coupled(BilevelProblem):
     """[B] Remark 1's example: min over x in [-1, 1] of max over y in [-1, 1], x + y <= 0, of x^2 + y; and exchanged.
 
     The protocol's x is the variable of the outer problem, its y that of the inner one. Both live in [-1, 1], and

@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 from zofl_mpi.errors import demand
 from zofl_mpi.numerics.descent import descend
 from zofl_mpi.problems import Array, Batch
+from zofl_mpi.problems.base import Problem
 
 Vector = NDArray[np.float64]
 
 
 @final
 @dataclass(frozen=True)
-class Caps:
+class Caps(Problem):
     """Client i wants t_i and may have at most x: h_i = 1/2 |y - t_i|^2 over Y_i(x) = {y <= x}, y_i(x) = min(t_i, x).
 
     The server pays for the caps, f_1 = cost/2 |x|^2, and for what clients are short of a common level,

@@ -14,6 +14,7 @@ from zofl_mpi.errors import demand
 from zofl_mpi.problems import Array, Batch
 from zofl_mpi.problems.analytic.quadratic import Bowl, Quadratic
 from zofl_mpi.problems.analytic.samples import mean_over
+from zofl_mpi.problems.base import BilevelProblem
 
 Vector = NDArray[np.float64]
 
@@ -42,7 +43,7 @@ class Book:
 
 @final
 @dataclass(frozen=True)
-class CVaR:
+class CVaR(BilevelProblem):
     """The prior of a ridge regression, chosen by the mean of the largest tenth of its absolute errors.
 
     x = (w, t), h_i(x, y) = q_i(y) + mu/2 |y - w|^2, q_i the training loss of client i's `Bowl`
@@ -106,9 +107,6 @@ class CVaR:
     def n_lower(self) -> int:
         """Length of y, p."""
         return len(self.best)
-
-    def initial(self, generator: np.random.Generator) -> Array:
-        return 0.01 * generator.standard_normal(self.n)
 
     def answer(self, inputs: Vector, y: Array) -> Vector:
         """(k, B) what the predictor says of inputs (B, p) with the weights y (k, p)."""

@@ -18,6 +18,7 @@ from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.problems import Array, Batch
 from zofl_mpi.problems.analytic.quadratic import Bowl, Quadratic
 from zofl_mpi.problems.analytic.samples import bowl_values, mean_noise, mean_over
+from zofl_mpi.problems.base import Problem
 
 Vector = NDArray[np.float64]
 
@@ -48,7 +49,7 @@ class Pieces:
 
 @final
 @dataclass(frozen=True)
-class MaxAffine:
+class MaxAffine(Problem):
     """f_i of a client's `Pieces`: convex, Lipschitz, with kinks. `random` makes a sharp one with a known minimiser.
 
     There f_i(x) = sum_g c_{i,g} |<q_g, x - a_i>| with an orthonormal basis q_1, ..., q_n that all clients share, and
@@ -98,9 +99,6 @@ class MaxAffine:
         value = float(np.mean(np.sum(c[1:] * np.abs(z - centres[1:]), axis=1)))
         return cls(n, z @ basis, value, float(np.linalg.norm(c[1:], axis=1).max())), server, tuple(clients)
 
-    def initial(self, generator: np.random.Generator) -> Array:
-        return 0.01 * generator.standard_normal(self.n)
-
     def losses(self, i: int, x: Array, data: Pieces, batch: Batch | None = None) -> Vector:
         return data.values(x, batch)
 
@@ -125,7 +123,7 @@ class MaxAffine:
 
 @final
 @dataclass(frozen=True)
-class Bowls:
+class Bowls(Problem):
     """f_i(x) = 1/2 (x - a_i)' A_i (x - a_i), of client i's `Bowl`: `Lipschitz` on every bounded set, and `Smooth`.
 
     For a quadratic every zeroth-order estimate is unbiased whatever the radius, so methods of both kinds have the same
@@ -167,9 +165,6 @@ class Bowls:
     def n(self) -> int:
         """Length of x."""
         return self.quadratic.n
-
-    def initial(self, generator: np.random.Generator) -> Array:
-        return self.quadratic.initial(generator)
 
     def losses(self, i: int, x: Array, data: Bowl, batch: Batch | None = None) -> Vector:
         return bowl_values(data, x, batch)
