@@ -71,7 +71,7 @@ class Opened:
         except (loop.RunError, UserError) as exc:
             _let_go(recorder, exc)
             watch.ends()
-            self.world.abort(f"{getattr(exc, 'trace', '')}zofl_mpi: {exc}")
+            self.world.abort(f"{exc.trace if isinstance(exc, loop.RunError) else ''}zofl_mpi: {exc}")
             return 1
         status = 0 if done else STATUS
         clients.close(status)
