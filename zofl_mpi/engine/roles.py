@@ -1,7 +1,7 @@
-"""Base classes of what the engine runs: members with defaults, and the adapter that gives them to a plain class.
+"""Base classes of methods and problems for the engine, and the adapter that gives plain classes their defaults.
 
-A class of a user's own needs none of these bases: where it enters, `with_base` makes a subclass of it that has
-what it leaves out. So nothing beyond that point asks whether a member is there.
+A user's class needs none of these bases: where it is named on the command line, `with_base` makes a subclass of it
+that has the missing members. Beyond that point no code asks whether a member exists.
 """
 
 from __future__ import annotations

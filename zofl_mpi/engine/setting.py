@@ -1,4 +1,4 @@
-"""What a method gets (problem, data, random numbers), and what the engine asks of it."""
+"""The role of a method, and the setting that it gets: problem, data, random numbers."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ S = TypeVar("S")
 @final
 @dataclass(frozen=True)
 class Setting(Generic[P]):
-    """What a method is given, built alike on every rank from the configuration.
+    """Problem, data and random numbers of a run, built alike on every rank from the configuration.
 
     Attributes:
         problem: one of the protocols of `zofl_mpi.problems`.
         streams: the run's random numbers.
-        data: what each client holds, D_0, ..., D_{m-1}.
-        server: what the server holds.
+        data: of each client, D_0, ..., D_{m-1}.
+        server: the server's own data.
         test: held out from all.
         counts: (m, C) realised label counts; None where data have no labels.
         dtype: of all vectors.
-        fingerprint: tells data sets apart; the same on every rank, and in a run and its continuation.
+        fingerprint: of the data; the same on every rank, and in a run and its continuation.
         eval_clients: how many clients an evaluation asks at most; 0: all.
         validation: held out from all besides, to choose by; None if nothing is.
     """
@@ -109,7 +109,7 @@ class Method(Planned, ClientProgram, Protocol[S]):
 
     Its state is a frozen dataclass of tensors and numbers. All that a round changes is in the state or in
     `client.memory`. The state's numbers are recorded after every round, its tensors at the end of the run; units and
-    meanings of both, and of what `evaluate` returns, stand on the fields (`engine.fields.column`).
+    meanings of both, and of the report of `evaluate`, stand on the fields (`engine.fields.column`).
 
     A class must have `setting`, `start`, `round` and `evaluate`. The other members have defaults, which a user's class
     without this base gets where it is named on the command line.
@@ -148,4 +148,4 @@ class Method(Planned, ClientProgram, Protocol[S]):
         """The state after round r: the server's program."""
 
     def evaluate(self, state: S, r: int, clients: Clients) -> Any:
-        """A dataclass of what is reported after round r; its fields are columns. Asks with counted=False."""
+        """The report after round r, a dataclass whose fields are columns. Asks with counted=False."""

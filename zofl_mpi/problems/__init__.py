@@ -1,8 +1,8 @@
 """The roles of problems: each protocol lists the members that one family of methods needs.
 
 Vectors are flat. On the CPU they are NumPy arrays. A problem holds parameters, never data, state or random numbers:
-data come with each call, and a batch is an array of positions in them. What a role inherits from its base class in
-`problems.base` a problem may leave out.
+data come with each call, and a batch is an array of positions in them. A problem may leave out the members that a
+role inherits from its base class in `problems.base`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Batch = NDArray[np.int64]
 class Hierarchical(Problem, Protocol):
     """[A]: min_x f_1(x) + (1/m) sum_i f_{2,i}(x, y_i(x)) with y_i(x) = argmin over Y_i(x) of h_i(x, y).
 
-    `data` is what the server (f_1) or client i (h_i) holds: a `Dataset` for most problems.
+    `data` are those of the server (f_1) or of client i (h_i): a `Dataset` for most problems.
     k points are handled at once as the rows of (k, n) arrays: Algorithm 2 is run for x + eta v and x - eta v together.
     """
 
@@ -98,8 +98,8 @@ class Smooth(Problem, Protocol):
     ) -> Array:
         """From y_0 = y (n,) take the steps y <- y - stepsizes[t] (gradient(y; batches[t]) + mu (y - y_0) + shift).
 
-        A client's whole round in one call, so that a fast kernel can run it. mu = 0 and shift = None are plain SGD,
-        mu > 0 is FedProx's proximal term, shift (n,) the correction of SCAFFOLD and Scaffnew.
+        All local steps of a client's round in one call, so that a fast kernel can run them. mu = 0 and shift = None are
+        plain SGD, mu > 0 is FedProx's proximal term, shift (n,) the correction of SCAFFOLD and Scaffnew.
 
         Args:
             batches: (H, B) positions in `data`.
@@ -122,9 +122,9 @@ class Split(SplitProblem, Protocol):
         smashed = client(inputs),   local loss = loss(auxiliary(smashed)),   server's loss = loss(server(smashed))
 
     `local` and `top` are functions of flat vectors, which the methods hold: theta_l = (theta_c, theta_a) and theta_s.
-    What computes needs these bound: `smash` and `local_loss` within `local.at`, `server_loss` within `top.at`, `score`
-    within both. Samples may differ in length, as texts do; then a batch is as long as its longest sample, and labels
-    have a number that means none. `problems.split.SplitNetwork` makes such a problem of torch modules.
+    Functions that compute need them bound: `smash` and `local_loss` within `local.at`, `server_loss` within `top.at`,
+    `score` within both. Samples may differ in length, as texts do; then a batch is as long as its longest sample, and
+    labels have a number that means none. `problems.split.SplitNetwork` makes such a problem of torch modules.
     """
 
     @attribute
@@ -160,7 +160,7 @@ class Split(SplitProblem, Protocol):
         """
 
     def example(self, count: int) -> tuple[Tensor, Tensor]:
-        """Inputs and labels of `count` samples, the longest, whose values mean nothing: to count what a step costs."""
+        """Inputs and labels of `count` samples, the longest, whose values mean nothing: to count the cost of a step."""
 
     @attribute
     def alike(self) -> bool:
@@ -189,7 +189,7 @@ class Split(SplitProblem, Protocol):
         """A tensor that has travelled, on the device."""
 
     def smash(self, inputs: Tensor) -> Tensor:
-        """(B, *smashed_shape) what the client's part makes of the inputs."""
+        """(B, *smashed_shape) the outputs of the client's part on the inputs."""
 
     def local_loss(self, smashed: Tensor, labels: Tensor) -> Tensor:
         """() the mean training loss of the auxiliary head; summed in float64 where no gradient is asked for."""
@@ -203,12 +203,12 @@ class Split(SplitProblem, Protocol):
         """Context manager: BatchNorm uses its running statistics, dropout is off, and no graph is kept."""
 
     def score(self, inputs: Tensor, labels: Tensor) -> Mapping[str, float | Tensor]:
-        """Sums over a batch of test samples, by name: what `quality` needs. Numbers, or tensors () in float64, which a
-        GPU need not have computed yet.
+        """Sums over a batch of test samples, by name, the arguments of `quality`: numbers, or tensors () in float64,
+        which a GPU need not have computed yet.
         """
 
     def quality(self, sums: Mapping[str, float]) -> Mapping[str, float]:
-        """Quality of the whole network from the sums of `score` over all test samples: {"accuracy": ..., "loss": ...},
+        """Quality of the network from the sums of `score` over all test samples: {"accuracy": ..., "loss": ...},
         or others that `rounds.split.report.Report` has as test_...
         """
 

@@ -132,7 +132,7 @@ class ClassWeights(TorchBackend, BilevelProblem, ABC):
 
     @cached_property
     def shares(self) -> Vector:
-        """(C,) m / N_c, what a sample of class c counts in f_i; of no account for a class that nobody has."""
+        """(C,) m / N_c, the weight of a sample of class c in f_i; not used for a class that nobody has."""
         return np.asarray(len(self.counts) / np.maximum(self.counts.sum(axis=0), 1))
 
     def kernel_name(self, batch_size: int) -> str:
@@ -175,7 +175,7 @@ class ClassWeights(TorchBackend, BilevelProblem, ABC):
         return self.lam, self.lam
 
     def project(self, i: int, x: Array) -> Array:
-        """x itself: X_i is the whole space."""
+        """x itself: X_i = R^n."""
         return x
 
     def project_lower(self, x: Array, y: Array) -> Array:

@@ -63,7 +63,6 @@ class Hyperparameter(BilevelProblem):
 
     x0: ClassVar[str] = "random"  # `initial`: 0 is outside X_i, and there the lower level has no solution
     constrained: ClassVar[bool] = True
-    homogeneous: ClassVar[bool] = False  # each h_i has a regulariser of its own
     features: int = given()
     m: int = given()
     smoothness: float = given()
@@ -91,7 +90,7 @@ class Hyperparameter(BilevelProblem):
         x_start: float = 0.1,
         dtype: DTypeLike = np.float32,
     ) -> Self:
-        """The problem of these clients, D_0, ..., D_{m-1}. It looks at all inputs about ten times (MNIST: 0.3 s).
+        """The problem of these clients, D_0, ..., D_{m-1}. It reads all inputs about ten times (MNIST: 0.3 s).
 
         Every rank computes the same numbers from the same data, so all have the same `smoothness`.
 
@@ -122,7 +121,7 @@ class Hyperparameter(BilevelProblem):
         return self.features
 
     def kernel_name(self, batch_size: int) -> str:
-        """The name of what computes, for the record."""
+        """numpy, for the record."""
         return "numpy"
 
     def flops_evaluation(self, batch_size: int) -> float:

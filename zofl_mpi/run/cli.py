@@ -48,7 +48,7 @@ RANKS_LISTED = 512
 def main(module: str, arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs the command line of a family, a module with METHODS, PROBLEMS and a docstring. Never returns.
 
-    Exit status 0: done; 1: failed; 2: a mistake of the user; 75: told to stop, can be resumed.
+    Exit status 0: done; 1: failed; 2: a mistake of the user; 75: stopped by a signal, can be resumed.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  (None if the shell closed it)
@@ -78,7 +78,7 @@ def main(module: str, arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 class _Agreed(Exception):
-    """A mistake of the user that all ranks know of, so that each may leave by itself."""
+    """A mistake of the user that all ranks know of: each may exit by itself."""
 
     def __init__(self, problem: UserError) -> None:
         self.problem = problem
@@ -258,14 +258,14 @@ def _opened(
 
 
 def _understood(world: World, family: Family, arguments: Sequence[str]) -> Plan | int:
-    """Rank 0's reading of the arguments, on all ranks; an exit status if there is nothing to do."""
+    """The plan that rank 0 reads from the arguments, on all ranks; an exit status if there is nothing to do."""
 
     def read() -> Plan | int:
         try:
             plan = understand(family, arguments)
         except SystemExit as exc:  # --help
             return int(exc.code or 0)
-        flags.made(RunFlags, plan.values)  # refuses what is out of range
+        flags.made(RunFlags, plan.values)  # refuses values out of range
         return plan
 
     return world.bcast(at_server(world, read))  # type: ignore[no-any-return]
@@ -277,12 +277,12 @@ def _places(world: World, places: list[Place]) -> dict[str, list[Any]]:
     found = {name: [getattr(place, field) for place in places] for name, field in names.items()}
     if world.size > RANKS_LISTED:
         found = {name: sorted(set(values)) for name, values in found.items()}
-    told = doubled(places)
+    warnings = doubled(places)
     if len(set(found["blas"])) > 1:
         libraries = ", ".join(sorted(set(found["blas"])))
-        told.append(f"ranks compute with different libraries ({libraries}): bits may depend on their number")
+        warnings.append(f"ranks compute with different libraries ({libraries}): bits may depend on their number")
     if world.rank == 0:
-        for sentence in told:
+        for sentence in warnings:
             print(f"zofl_mpi: warning: {sentence}", file=sys.stderr)
     return found
 
@@ -291,8 +291,8 @@ def _same(world: World, value: Any, sentence: str) -> None:
     """Refuses ranks that differ in a value on which the numbers depend."""
     values = world.allgather(value)
     if len(set(values)) > 1:
-        told = "; ".join(f"rank {rank}: {other}" for rank, other in enumerate(values) if other != values[0])
-        raise UserError(f"{sentence} (rank 0: {values[0]}; {told})")
+        others = "; ".join(f"rank {rank}: {other}" for rank, other in enumerate(values) if other != values[0])
+        raise UserError(f"{sentence} (rank 0: {values[0]}; {others})")
 
 
 def build_setting(world: World, family: Family, plan: Plan, chosen: str) -> Setting[Any]:

@@ -1,4 +1,4 @@
-"""What a command line asks for: flags, configuration file and resumed run, put together and checked."""
+"""Plan of a run: the command line, the configuration file and the resumed run, combined and checked."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ class RunFlags:
     Attributes:
         rounds: R, the number of rounds.
         seed: the run's seed; all random numbers follow from it.
-        dtype: of all vectors.
+        dtype: floating-point type of all vectors.
         device: auto (a GPU where there is one and the problem can use it), cpu or cuda.
         out: result file; else METHOD-DATA-sSEED.h5 in this folder, numbered if that exists.
         force: overwrite the result file if it exists.
-        checkpoint_every: rounds between checkpoints; 0 for none but the one when a signal ends the run.
+        checkpoint_every: rounds between checkpoints; 0: only when a signal ends the run.
         resume: a result file or its checkpoint: continue that run, with its configuration.
-        eval_every: rounds between evaluations; the first and the last round are evaluated in any case.
-        eval_clients: an evaluation asks all clients up to so many; of more, so many drawn anew each time; 0: all.
-        survive: go on with the same bits when client ranks are lost; takes mpirun --with-ft ulfm (Open MPI 5).
+        eval_every: rounds between evaluations; the first and the last round are always evaluated.
+        eval_clients: most clients that an evaluation asks, drawn anew each time where there are more; 0: all.
+        survive: continue with the same bits when client ranks are lost; needs mpirun --with-ft ulfm (Open MPI 5).
         round_timeout: seconds; a round that takes longer ends the job and names the late ranks; 0 for no limit.
         config: a TOML file with flags as keys; flags on the command line come first.
         dry_run: print the configuration and the expected cost, and run nothing.
-        quiet: print nothing but the last lines.
+        quiet: print only the last lines.
         verbose: print the table of ranks first: host, device, cores, threads and clients of each.
     """
 
@@ -90,7 +90,7 @@ CHANGEABLE = LOCAL | {
 @final
 @dataclass(frozen=True)
 class Plan:
-    """What rank 0 understood, for all ranks: plain values only.
+    """The values of all flags as rank 0 understood them, for all ranks: plain values only.
 
     Attributes:
         values: {flag: value} of everything, `method` and `problem` among them.
@@ -139,7 +139,7 @@ def understand(family: Family, arguments: Sequence[str]) -> Plan:
 
 
 def _usual_problem(family: Family, method: str) -> str:
-    """The family's first problem that offers what the method needs; its first one if the method does not say."""
+    """The family's first problem that offers the role that the method needs; its first one if it names none."""
     role = role_of(method_of(family, method))
     fitting = (name for name, choice in family.PROBLEMS.items() if role in (None, *choice.roles))
     return str(next(fitting, next(iter(family.PROBLEMS))))
@@ -185,7 +185,7 @@ def _roles(method: str, method_class: type[Method[Any]], problem: str, choice: C
     """The groups of flags of the role that the problem plays in this method; of all roles if the method does not say.
 
     Raises:
-        UserError: the problem does not offer what the method needs.
+        UserError: the problem does not offer that role.
     """
     role = role_of(method_class)
     if role is None:
@@ -288,7 +288,7 @@ def check_validation(method: Method[Any], plan: Plan) -> None:
     """Refuses a validation part that the method's reports say nothing of.
 
     Raises:
-        UserError: what `evaluate` says that it returns has no field `validation_accuracy`.
+        UserError: the report that `evaluate` declares has no field `validation_accuracy`.
     """
     if method.setting.validation is None:
         return

@@ -55,7 +55,7 @@ def given_to(cls: type[Any]) -> list[str]:
 
 
 def problem_on(cls: type[P], site: Site, federation: Federation) -> P:
-    """A problem of this class on these data, from its flags and from what the run gives."""
+    """A problem of this class on these data, from its flags and the fields that the run sets."""
     return cast(P, made(cls, site.values, **{name: GIVEN[name](site, federation) for name in given_to(cls)}))
 
 

@@ -38,7 +38,7 @@ class Follower:
 @final
 @dataclass(frozen=True)
 class Link:
-    """What a client of `BilevelBowls` holds.
+    """Data of a client of `BilevelBowls`.
 
     Attributes:
         upper: f_i is its value at y, with n_lower entries.
@@ -208,11 +208,11 @@ class Coupled(BilevelProblem):
     Y(x) = [-1, u(x)] with u(x) = -x. Outside X = [-1, 1], where x + v may be, u(x) = clip(-x, -1, 1): Y is never empty.
 
     "min-max": f = x^2 + y, h = -f. The inner solution is y(x) = u(x), so F(x) = x^2 - x on X: the solution is
-    x = 1/2, y = -1/2, F = -1/4. h is linear in y, hence not strongly convex. What the rates of projected steps rest on,
-    h(y) - h(y(x)) >= mu_h/2 |y - y(x)|^2 on Y(x), holds with mu_h = 1, because the left-hand side is |y - y(x)| and
-    that is at most 2; a slope of constant 1 has any L_h. So `curvature` says (1, 1). Projected steps whose lengths add
-    up to 2 end in y(x) exactly, and Algorithm 3's add up to 2 ln(a_r) >= 2 ln 5. A lower solver that does not project
-    does not converge.
+    x = 1/2, y = -1/2, F = -1/4. h is linear in y, hence not strongly convex. The inequality on which
+    the rates of projected steps rest, h(y) - h(y(x)) >= mu_h/2 |y - y(x)|^2 on Y(x), holds with mu_h = 1, because the
+    left-hand side is |y - y(x)| and that is at most 2; a slope of constant 1 has any L_h. So `curvature` says (1, 1).
+    Projected steps whose lengths add up to 2 end in y(x) exactly, and Algorithm 3's add up to 2 ln(a_r) >= 2 ln 5. A
+    lower solver that does not project does not converge.
 
     "max-min": max over y of min over x of the same x^2 + y. The outer variable now is the printed y, the inner one the
     printed x; to be minimised is -max: f(x, y) = -(y^2 + x) and h = -f = y^2 + x in the protocol's letters, 2-strongly
@@ -286,5 +286,5 @@ class Coupled(BilevelProblem):
         return 2.0
 
     def score(self, x: Array, y: Array, data: object, mix: Vector | None = None) -> dict[str, float]:
-        """f(x, y), what the outer problem minimises."""
+        """f(x, y), the objective of the outer problem."""
         return {"loss": float(self.f(0, x[None], y[None], None)[0])}

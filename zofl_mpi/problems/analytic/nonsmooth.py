@@ -1,7 +1,7 @@
 """Problems of [B] whose solutions are known in closed form, in float64.
 
 All clients hold equally many samples, so that weights by size and equal weights stand for the same problem. Noise adds
-<noise_j, .> to the loss of sample j and sums to 0 over a client's samples in what `random` makes: it is in every
+<noise_j, .> to the loss of sample j and sums to 0 over a client's samples in the problems of `random`: it is in every
 mini-batch and not in the solution, which a problem keeps as parameters.
 """
 
@@ -26,7 +26,7 @@ Vector = NDArray[np.float64]
 @final
 @dataclass(frozen=True)
 class Pieces:
-    """What a client of `MaxAffine` holds: q_j(x) = sum_g max_k (<slopes[g, k], x> + offsets[g, k]) + <noise_j, x>.
+    """Data of a client of `MaxAffine`: q_j(x) = sum_g max_k (<slopes[g, k], x> + offsets[g, k]) + <noise_j, x>.
 
     Attributes:
         slopes: (G, K, n).
@@ -130,7 +130,7 @@ class Bowls(Problem):
     solution x* = (sum A_i)^{-1} sum A_i a_i.
 
     Attributes:
-        quadratic: does what `Smooth` asks for.
+        quadratic: the members of the role `Smooth`.
         minimiser: (n,) x*.
         value: f(x*).
     """

@@ -21,7 +21,7 @@ Vector = NDArray[np.float64]
 @final
 @dataclass(frozen=True)
 class Bowl:
-    """What a client or the server of `Quadratic` holds: N samples, q_j(y) = 1/2 (y - a)' A (y - a) + <noise_j, y>.
+    """Data of a client or of the server of `Quadratic`: N samples, q_j(y) = 1/2 (y - a)' A (y - a) + <noise_j, y>.
 
     A mini-batch's gradient then is a function of its positions alone: equal for all points that share the batch.
 
@@ -40,7 +40,7 @@ class Bowl:
 
     @property
     def drift(self) -> Vector:
-        """(n,) the mean of the noise: what is left of it on all samples, 0 to rounding for `Quadratic.random`."""
+        """(n,) the mean of the noise over all samples, 0 to rounding for `Quadratic.random`."""
         return np.asarray(self.noise.mean(axis=0))
 
     def gradient(self, y: Vector, batch: Batch) -> Vector:

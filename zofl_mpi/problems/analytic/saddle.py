@@ -20,7 +20,7 @@ Vector = NDArray[np.float64]
 @final
 @dataclass(frozen=True)
 class Game:
-    """What a client of `Saddle` holds.
+    """Data of a client of `Saddle`.
 
     Attributes:
         A: (n, n).

@@ -22,7 +22,7 @@ Vector = NDArray[np.float64]
 @final
 @dataclass(frozen=True)
 class Wishes:
-    """What a client of `Shares` holds.
+    """Data of a client of `Shares`.
 
     Attributes:
         points: (N, n) the shares that it wishes, a sample a row.
