@@ -93,6 +93,11 @@ def lengths(problem: Any, data: Any) -> NDArray[np.int64] | None:
     return np.asarray(problem.lengths(data), np.int64) if hasattr(problem, "lengths") else None
 
 
+def report_batch(problem: Any) -> int:
+    """`report_batch`: consecutive samples of a report that one client scores together; 1 where it is missing."""
+    return int(getattr(problem, "report_batch", 1))
+
+
 def local_losses(problem: Any) -> Callable[[Any, Any], Any] | None:
     """`local_losses(smashed, labels)`: (B,) what each sample adds to the local loss; None where it is missing."""
     return cast("Callable[[Any, Any], Any] | None", getattr(problem, "local_losses", None))
