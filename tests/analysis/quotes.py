@@ -10,7 +10,9 @@ from statistics import median
 
 from tests.analysis.tables import column, number, printed, rows
 
-RESULTS, FRONT, METHODS = "analysis/results/README.md", "README.md", "zofl_mpi/methods/README.md"
+RESULTS, FRONT, METHODS = "analysis/results", "README.md", "zofl_mpi/methods/README.md"
+SUMMARY = "analysis/results/README.md"
+"""The first page of the results; `RESULTS` are all the others."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,7 @@ class Quote:
     Attributes:
         words: as they stand in the text once, but for breaks of lines.
         numbers: what the text must say, to the digits that it gives.
-        text: the file, from the root of the checkout.
+        text: the file, from the root of the checkout; RESULTS: any of its pages.
     """
 
     words: str

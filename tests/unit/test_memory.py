@@ -124,7 +124,7 @@ def test_a_clients_failure_tells_that_it_is_memory() -> None:
 
 def test_nothing_of_it_imports_torch() -> None:
     code = (
-        "import sys; from zofl_mpi.run import memory; assert memory.shortage(MemoryError()); memory.remedy(None);"
+        "import sys; from zofl_mpi.engine import memory; assert memory.shortage(MemoryError()); memory.remedy(None);"
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300)

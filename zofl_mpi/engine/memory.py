@@ -22,7 +22,7 @@ FREE = re.compile(r"total capac\w+ of ([\d.]+ \w+) of which ([\d.]+ \w+) is free
 
 
 def shortage(exc: BaseException) -> str:
-    """What memory was asked for and what is free, in words; "" where `exc` says of no memory that it has run out.
+    """Sentence on the memory asked for and the memory free; "" if `exc` does not say that memory ran out.
 
     torch's exceptions are known by their names: where it was not imported, it has raised none.
     """
@@ -37,7 +37,7 @@ def shortage(exc: BaseException) -> str:
 
 
 def remedy(method: Any, at_server: bool = False) -> str:
-    """Which flags of `method` take less memory, and their values; of no method (None) in general.
+    """Names the flags of `method` that take less memory, with their values; general advice for None.
 
     Args:
         at_server: whether it is the server that had too little.
@@ -70,7 +70,7 @@ def _flags(method: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _free(told: str, on_gpu: bool) -> str:
-    """What is free, as torch's message or the system tells it; "" where neither does."""
+    """Free memory as torch's message or the system states it; "" if neither does."""
     found = FREE.search(told)
     if on_gpu and found:
         return f", {found[2]} of {found[1]} are free"
@@ -79,7 +79,7 @@ def _free(told: str, on_gpu: bool) -> str:
 
 
 def host_bytes() -> tuple[int, int] | None:
-    """Bytes that this process may still get from the host, and all that there are for it; None where nobody tells.
+    """Bytes of the host that this process may still allocate, and its limit; None if the system does not say.
 
     The lesser of what the host has and of what the process may have (ulimit -v).
     """
@@ -103,6 +103,6 @@ def _gibibytes(count: int) -> str:
 
 
 def _readable(amount: str) -> str:
-    """An amount with its unit; whole bytes in a unit that one can read."""
+    """Amount with a readable unit."""
     number, unit = amount.split()
     return _gibibytes(int(number)) if unit == "bytes" and number.isdigit() else amount

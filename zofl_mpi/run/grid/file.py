@@ -66,7 +66,7 @@ class GridRun:
 
     @property
     def log(self) -> Path:
-        """What the run prints, all its starts below each other; locked while it is being run."""
+        """Log of all starts of the run; locked while it runs."""
         return self.out.with_suffix(".log")
 
 
