@@ -31,6 +31,8 @@ from zofl_mpi.errors import UserError
         ("Chinese food.  it is", "Chinese food . it is"),
         ("1 out of 5. in the centre", "1 out of 5. in the centre"),
         ("1 out of 5. In the centre, 5.", "1 out of 5 . In the centre , 5 ."),
+        ("4.5. it, .5. to, -5. a, 1,000. it", "4.5. it , .5. to , -5. a , 1,000. it"),
+        ("5). it, a5. it, 5.. it", "5 ) . it , a5 . it , 5 .. it"),
         ("less than £20. its rating", "less than £ 20 . its rating"),
         ("near St. John's College", "near St. John 's College"),
         ("one line\r\n  and   another ", "one line and another"),
