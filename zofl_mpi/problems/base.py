@@ -132,6 +132,11 @@ class SplitProblem(Backend, Protocol):
         """
         return ()
 
+    @attribute
+    def report_batch(self) -> int:
+        """Consecutive samples of a report that one client scores together."""
+        return 1
+
     def lengths(self, data: Any) -> NDArray[np.int64] | None:
         """(N,) how long each sample is, where the bytes of a mini-batch depend on their number and on the longest of
         them alone; else None.

@@ -60,6 +60,10 @@ def blocks(problem: Any) -> Any:
     return problem.blocks
 
 
+def report_batch(problem: Any) -> int:
+    return int(problem.report_batch)
+
+
 def local_losses(problem: Any) -> Any:
     return problem.local_losses
 
