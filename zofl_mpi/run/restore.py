@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.world import SingleProcess
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import cli, flags, plan, records, stored
+from zofl_mpi.run.family import family_of
 
 OWN = "a class (module:Class), file or folder of your own that a result names; it is used only if it is named here"
 """Help of a script's flag --own."""
@@ -31,7 +31,7 @@ def setting_of(
         UserError: its configuration is not understood, it names something of somebody's own that is not in `own`, or
             data or network are no longer those.
     """
-    module = importlib.import_module(family)
+    module = family_of(family)
     given = {name: value for name, value in other.items() if value is not None and name in run.config}
     named = given | {name: run.config[name] for name in run.config if str(run.config[name]) in own}
     remedy = "it is used only where the command names it, too; if you trust it, add --own {value}"
