@@ -847,8 +847,8 @@ def pays() -> Iterator[Quote]:
     yield Quote("the layers before give # ± #.", ahead_of("ho_sfl-n2-zo"))
     again = [float(v) for k in (0, 1) for v in printed("c_pays", PLACES[k], "CSE-FSL", cells=4)[:2]]
     yield Quote("little (# to # MiB, # to #)", again)
-    cells = {(r["setting"], r["method"]): r["gain_by_seed"] for r in rows("c_pays")}
-    ahead = [[float(v) for v in cells[place, m].split()] for m in BOTH for place in PLACES]
+    by_seed = {(r["setting"], r["method"]): r["gain_by_seed"] for r in rows("c_pays")}
+    ahead = [[float(v) for v in by_seed[place, m].split()] for m in BOTH for place in PLACES]
     yield Quote("ahead by #, #, # and by #, #, # points, seed by seed", [*ahead[0], *ahead[1]])
     yield Quote("CSE-FSL by # to # and # to #. Share", [*ends(ahead[2]), *ends(ahead[3])])
     iid = [float(r["sflv2_more"]) for r in rows("c_pays_search") if "α" not in r["setting"]]

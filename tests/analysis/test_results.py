@@ -151,7 +151,7 @@ def test_the_tuned_personal_models_have_the_steps_that_were_chosen(script: Any) 
         tuple(row[axis] for axis in module.PLACE): row["step"] for row in rows("a_personal") if row["best"] == "True"
     }
     assert len(best) == 2 * 3 * 8
-    tried = {}
+    tried: dict[tuple[str, ...], dict[str, Any]] = {}
     for run in grid.read(ROOT / "jobs/a_personal_steps.toml").runs:
         method, *steps = run.coordinates["setting"].split("+")
         tried[run.coordinates["data"], run.coordinates["cell"], method, " ".join(steps)] = run.flags

@@ -26,6 +26,7 @@ from torch.nn.functional import cross_entropy
 from zofl_mpi.data import Dataset, texts
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.problems import Batch
+from zofl_mpi.problems.base import SplitProblem
 from zofl_mpi.problems.device_cache import sent
 from zofl_mpi.problems.flat import Flat
 from zofl_mpi.problems.gpt2 import Back, Parts, joined
@@ -39,7 +40,7 @@ ROWS = 32
 
 @final
 @dataclass(frozen=True)
-class SplitGPT2:
+class SplitGPT2(SplitProblem):
     """A `Split` problem of GPT-2. The methods that train it hold all vectors; frozen weights are in no vector.
 
     Attributes:
