@@ -229,7 +229,7 @@ def test_a_text_is_encoded_with_both_ends(folder: Path, home: Path) -> None:
 
 @pytest.mark.parametrize("text", ["official", "tokenised"])
 def test_each_part_follows_its_own_rules(folder: Path, home: Path, text: str) -> None:
-    """One text in all three files. Mutations: one tokeniser for all parts; the parts' exchanged; a record without it."""
+    """One text in all three files. Mutations: one tokeniser for all parts; two exchanged; a record without it."""
     for file in ("trainset.csv", "devset.csv", "testset_w_refs.csv"):
         (folder / file).write_text("mr,ref\nname[A],It isn't 5-star.\n")
     made = corpus(folder, home, text=text)
