@@ -665,6 +665,9 @@ def language() -> Iterator[Quote]:
     yield Quote("through them is worth # (CSE-FSL) and # (SplitLoRA)", gains)
     losses = [of(m, f"local_loss_{when}")[0] for m in ("heron", "cse_fsl") for when in ("first", "last")]
     yield Quote("HERON's local loss goes from # to # nat, CSE-FSL's from # to #", losses)
+    kinds = [f"pretrained-{name}" for name in ("adamw_transformers", "adamw")]
+    ends = [number("c_lm_optimiser", key, start=kind) for kind in kinds for key in both]
+    yield Quote("it ends at # ± #, by torch's (the table's) at # ± #; seed by seed", ends)
     yield from _more_steps()
     start = "random"
     yield Quote("| HERON, random weights | # ± # | |", of("heron", *both, start=start))

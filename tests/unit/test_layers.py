@@ -29,14 +29,14 @@ NEVER = {
 """Rooms of lower floors that a room may not import either: the program knows no algorithm, a method no program."""
 WITHIN = {
     "engine": (
-        ("fields", "streams", "messages", "ledger", "device", "coroutines"),
+        ("fields", "roles", "streams", "messages", "ledger", "device", "coroutines"),
         ("watch", "staging", "memory", "mean", "batching"),
         ("clients", "world"),
         ("setting",),
     ),
     "run": (
         ("signals", "progress", "client_memory"),
-        ("records", "binding", "questions", "flags"),
+        ("records", "binding", "questions", "flags", "family"),
         ("local", "mpi"),
         ("launch", "plan", "loop"),
         ("session", "cli", "grid", "restore", "timing", "exchange"),

@@ -12,9 +12,10 @@ from typing import Any
 
 from zofl_mpi.engine import device
 from zofl_mpi.engine.fields import is_flag
+from zofl_mpi.engine.roles import program_of
 
 GROWS = ("batch", "server_batch")
-"""Flags by which the memory of a step grows, whatever the method; a method names others in `grows_with`."""
+"""Flags with which the memory of a step grows in every method; a method names others in `grows_with`."""
 OF_GPU = re.compile(r"CUDA out of memory|CUDA error: out of memory|CU\w+_STATUS_ALLOC_FAILED|HIP out of memory")
 OF_HOST = re.compile(r"DefaultCPUAllocator: (can't|not enough)")
 ASKED = re.compile(r"(?:[Tt]ried|Unable) to allocate ([\d.]+ \w+)")
@@ -42,7 +43,8 @@ def remedy(method: Any, at_server: bool = False) -> str:
     Args:
         at_server: whether it is the server that had too little.
     """
-    names = (*getattr(method, "grows_with", ()), *GROWS)
+    program = program_of(method)
+    names = (*program.grows_with, *GROWS)
     grown = [(name, value) for name, value in _flags(method) if name in names and _can_shrink(name, value)]
     own = [pair for pair in grown if pair[0].startswith("server_")]
     if at_server:
@@ -50,7 +52,7 @@ def remedy(method: Any, at_server: bool = False) -> str:
     else:
         grown = [pair for pair in grown if pair not in own]
     ways = [f"--{name.replace('_', '-')} (now {value}{': all samples' * (value == 0)})" for name, value in grown]
-    further = ["--bf16"] * (getattr(getattr(getattr(method, "setting", None), "problem", None), "bf16", None) is False)
+    further = ["--bf16"] * (program.backend.bf16 is False)
     if not (ways or further):
         return "smaller batches, or more ranks with fewer clients each, take less"
     smaller = f"a smaller {' or '.join(ways)}" if ways else ""

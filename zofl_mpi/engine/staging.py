@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.engine import device
+from zofl_mpi.engine.roles import program_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -202,6 +203,5 @@ def staging(place: str) -> Staging:
 
 
 def staging_of(method: Any) -> Staging:
-    """The one for the device of a method's problem; the host's where there is none."""
-    problem = getattr(getattr(method, "setting", None), "problem", None)
-    return staging(str(getattr(problem, "device", "cpu")))
+    """The one for the device on which a method's problem computes."""
+    return staging(program_of(method).backend.device)
