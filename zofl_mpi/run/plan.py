@@ -258,14 +258,19 @@ def stored_config(path: str) -> dict[str, Any]:
 
 
 def stored_kernel(path: str) -> str:
-    """The kernel of the run that --resume names.
+    """The kernel of the run that --resume names; where its result is lost, as its checkpoint has it.
 
     Raises:
-        UserError: there is no result, or it cannot be read.
+        UserError: the result cannot be read.
     """
     from zofl_mpi.run import loop, records
 
-    return str(records.load(loop.result_of(Path(path))).attrs.get("kernel", ""))
+    result = loop.result_of(Path(path))
+    try:
+        attrs = records.load(result).attrs
+    except records.LostError:
+        attrs = records.load_checkpoint(records.checkpoint_path(result)).attrs
+    return str(attrs.get("kernel", ""))
 
 
 def _check_same(stored: Mapping[str, Any], values: Mapping[str, Any], path: str) -> None:

@@ -131,8 +131,10 @@ def _block(value: Any) -> NDArray[np.uint8]:
 def _checksums(blocks: Mapping[str, NDArray[np.uint8]], attrs: Mapping[str, Any]) -> NDArray[np.uint32]:
     """CRC-32 of each array, in the order of their names, then of the attributes."""
     facts = json.dumps({name: str(value) for name, value in attrs.items()}, sort_keys=True).encode()
-    return np.array([*(zlib.crc32(blocks[name], zlib.crc32(name.encode())) for name in sorted(blocks)),
-                     zlib.crc32(facts)], np.uint32)
+    return np.array(
+        [*(zlib.crc32(blocks[name].data, zlib.crc32(name.encode())) for name in sorted(blocks)), zlib.crc32(facts)],
+        np.uint32,
+    )
 
 
 def _check(

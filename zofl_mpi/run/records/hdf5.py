@@ -27,6 +27,12 @@ FAILURES = (OSError, RuntimeError, KeyError, ValueError)
 class WriteError(UserError):
     """A result or checkpoint could not be written; says which, why, and what is safe."""
 
+    status = 1
+
+
+class LostError(UserError):
+    """A file is missing or damaged: no other file lies in its place."""
+
 
 def set_attributes(attrs: Any, values: Mapping[str, Any]) -> None:
     """Sets attributes of an HDF5 object; dicts and lists as JSON, None as an empty string."""
@@ -68,7 +74,7 @@ def _free(path: Path) -> int:
 def read_file(path: Path, read: Callable[[Any], T]) -> T:
     """Returns what `read` makes of the open file. One caught in the middle of a flush is read again a moment later."""
     if not path.is_file():
-        raise UserError(f"there is no file {path}")
+        raise LostError(f"there is no file {path}")
     for wait in (0.05, 0.1, 0.2, 0.4, None):
         try:
             with _opened(path) as file:
@@ -77,9 +83,8 @@ def read_file(path: Path, read: Callable[[Any], T]) -> T:
             raise UserError(f"no permission to read {path}") from error
         except FAILURES as error:
             if wait is None:
-                raise UserError(
-                    f"{path} is {'damaged' if has_signature(path) else 'not an HDF5 file'}: {error}"
-                ) from error
+                kind, what = (LostError, "damaged") if _was_hdf5(path) else (UserError, "not an HDF5 file")
+                raise kind(f"{path} is {what}: {error}") from error
             time.sleep(wait)
     raise AssertionError("unreachable")
 
@@ -95,7 +100,7 @@ def _opened(path: Path) -> Iterator[Any]:
         os.close(number)
 
 
-def has_signature(path: Path) -> bool:
-    """Whether a file begins as HDF5 files do."""
+def _was_hdf5(path: Path) -> bool:
+    """Whether a file begins as HDF5 files do, or is empty or begins with zeros, as after a power cut."""
     with path.open("rb") as file:
-        return file.read(8) == b"\x89HDF\r\n\x1a\n"
+        return file.read(8) in (b"\x89HDF\r\n\x1a\n", bytes(8), b"")

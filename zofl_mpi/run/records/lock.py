@@ -1,4 +1,4 @@
-"""One writer a result, where the file system has no locks, too: a file beside it names the writer's host and process."""
+"""One writer a result, even where the file system has no locks: a file beside it names its host and process."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def _this_process() -> dict[str, Any]:
 
 
 def _started(process: int) -> str | None:
-    """When a process of this host began, in its kernel's ticks: numbers of processes come back. None if it has ended."""
+    """When a process of this host began, in ticks: process numbers come back. None if it has ended."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
     except OSError:

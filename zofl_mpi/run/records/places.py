@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 from pathlib import Path
 
 from zofl_mpi.errors import UserError
 from zofl_mpi.run.records.checkpoint import PREVIOUS, TEMPORARY, checkpoint_path
+from zofl_mpi.run.records.hdf5 import reason_of
+from zofl_mpi.run.records.lock import WriterLock
 from zofl_mpi.run.records.result import load
+
+DAMAGED = ".damaged"
 
 KINDS = {
     stat.S_IFDIR: "a folder: name a file in it",
@@ -46,6 +51,37 @@ def remove(path: Path) -> None:
     newest = checkpoint_path(path)
     for left in (path, newest, newest.with_name(newest.name + PREVIOUS)):
         left.unlink(missing_ok=True)
+
+
+def copy(source: Path, path: Path) -> None:
+    """Copies a result to a new place.
+
+    Raises:
+        UserError: it cannot be written; nothing is left there.
+    """
+    try:
+        with source.open("rb") as old, path.open("xb") as new:
+            shutil.copyfileobj(old, new)
+    except OSError as error:
+        if not isinstance(error, FileExistsError):
+            path.unlink(missing_ok=True)
+        raise UserError(f"--out {path}: cannot be written ({reason_of(error, path)})") from error
+
+
+def set_aside(path: Path) -> Path | None:
+    """Renames a damaged result, for another in its place; returns its new name, None if there is no file.
+
+    Raises:
+        UserError: another process writes it.
+    """
+    if not path.is_file():
+        return None
+    lock, aside = WriterLock(path), path.with_name(path.name + DAMAGED)
+    try:
+        os.replace(path, aside)
+    finally:
+        lock.release()
+    return aside
 
 
 def _check_name(path: Path) -> None:

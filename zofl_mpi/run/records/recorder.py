@@ -107,7 +107,8 @@ class Recorder:
         check_new(path, force)
         with explaining(path, 0):
             lock = WriterLock(path)
-            remove(path)
+            if not start:
+                remove(path)
             opened = OpenResult(path, lock, new=True)
             try:
                 lay_out(opened.file, m, ranks, rounds)
@@ -328,4 +329,6 @@ def _cut_back(file: Any, run: Run, rounds: int, ranks: int | None, attrs: Mappin
     while len(json.dumps(sessions)) > ATTRIBUTE_BYTES:
         del sessions[1]
     config = {"config": attrs["config"]} if "config" in attrs else {}
+    if "missing_rounds" in file.attrs:
+        config["missing_rounds"] = [1, min(rounds, json.loads(file.attrs["missing_rounds"])[1])]
     set_attributes(file.attrs, {**config, "status": "running", "ranks": ranks, "sessions": sessions})

@@ -1,6 +1,6 @@
 """A file that HDF5 changes in memory and that changes on the disk by commits: each takes place in full or not at all.
 
-HDF5 sees no failed write: after one its own library cannot close the file, and ends the process by a segmentation fault.
+HDF5 sees no failed write: after one it cannot close the file, and ends the process by a segmentation fault.
 A write beyond the committed end of the file goes to the disk at once, since nothing there refers to it yet. A write
 before that end waits for `commit`, which first puts all that wait into a journal behind the end of the file:
 
