@@ -106,7 +106,7 @@ class StagedFile:
         if not self._waiting and self._end == self._committed:
             return
         body = b"".join(part for at, data in self._waiting for part in (PIECE.pack(at, len(data)), data))
-        block = body + TRAILER.pack(MAGIC, len(body), self._end, zlib.crc32(body))
+        block = body + TRAILER.pack(MAGIC, len(body), self._end, _checksum(body, self._end))
         size = max(self._size, -(-(self._end + len(block)) // BLOCK) * BLOCK)
         try:
             if size > self._size or self._end > self._committed:
@@ -148,7 +148,7 @@ def journal(number: int, size: int) -> tuple[Pieces, int]:
     if not 0 <= end <= start:
         return [], size
     body = os.pread(number, length, start)
-    if len(body) < length or zlib.crc32(body) != checksum:
+    if len(body) < length or _checksum(body, end) != checksum:
         return [], size
     pieces, at = [], 0
     while at < length:
@@ -156,6 +156,10 @@ def journal(number: int, size: int) -> tuple[Pieces, int]:
         pieces.append((offset, body[at + PIECE.size : at + PIECE.size + count]))
         at += PIECE.size + count
     return pieces, end
+
+
+def _checksum(body: bytes, end: int) -> int:
+    return zlib.crc32(body, zlib.crc32(PIECE.pack(len(body), end)))
 
 
 def create_exclusively(path: Path) -> int:
