@@ -26,12 +26,12 @@ COLUMNS = {"round": ("1", "finished rounds"), "seconds": ("s", "wall time of the
 @final
 @dataclass(frozen=True)
 class Order:
-    """What the command line asks for.
+    """The run that the command line describes.
 
     Attributes:
         flags: the value of every flag.
         config: those that the result file keeps.
-        attrs: for the root of the result file: the command, and what is known of the ranks.
+        attrs: for the root of the result file: the command, and the ranks' hosts, devices and threads.
         places: the table of ranks, a row a rank.
     """
 
@@ -70,7 +70,7 @@ class Opened:
         except (loop.RunError, UserError) as exc:
             _let_go(recorder, exc)
             watch.ends()
-            self.world.abort(f"{getattr(exc, 'trace', '')}zofl_mpi: {exc}")
+            self.world.abort(f"{exc.trace if isinstance(exc, loop.RunError) else ''}zofl_mpi: {exc}")
             return 1
         status = 0 if done else STATUS
         clients.close(status)
@@ -214,10 +214,10 @@ def warn(sentence: str) -> None:
 def check_same_run(
     source: Path, before: Mapping[str, Any], checkpoint: Mapping[str, Any], now: Mapping[str, Any]
 ) -> None:
-    """Refuses a continuation that would not be one; warns of what may change bits only.
+    """Refuses to continue another run or with another kernel; warns where only bits may change.
 
     Args:
-        before: the attributes of the result; checkpoint: of its checkpoint; now: what this session would write.
+        before: attributes of the result; checkpoint: of its checkpoint; now: those that this session would write.
 
     Raises:
         UserError: result and checkpoint are of different runs, or the data or the kernel are others.
@@ -225,14 +225,14 @@ def check_same_run(
     if before.get("run") != checkpoint.get("run"):
         raise UserError(f"--resume {source}: its checkpoint is of another run; one of the two files was replaced")
     if before.get("data") != now["data"]:
-        seen = f"({before.get('data')} then, {now['data']} now)"
+        both = f"({before.get('data')} then, {now['data']} now)"
         data = [str(attrs.get("data")).split(", network ")[0] for attrs in (before, now)]
         if data[0] == data[1]:  # the network alone is another
-            seen += (
+            both += (
                 ": where the module is the same, another version of zofl_mpi or torch began it otherwise; continue "
                 "with those of the result's attributes git_commit and versions"
             )
-        raise UserError(f"--resume {source}: data or network are not those that the run began with {seen}")
+        raise UserError(f"--resume {source}: data or network are not those that the run began with {both}")
     if before.get("kernel") != now["kernel"]:
         raise UserError(
             f"--resume {source}: its kernel was {before.get('kernel')}, here it is {now['kernel']}, which gives "
@@ -253,7 +253,7 @@ def free_name(config: Mapping[str, Any]) -> Path:
 
 
 def closing(totals: loop.Totals, path: Path, done: bool, signal: str) -> str:
-    """The last lines: what was reached, how long it took and where, how many bytes went, where the result is."""
+    """The last lines of a run: measures reached, times, bytes sent, and the path of the result."""
     lines = []
     if not done:
         cause = f"told by {signal}" if signal else "told by a signal to another rank"
@@ -304,5 +304,5 @@ def _let_go(recorder: records.Recorder, exc: Exception) -> None:
     """Closes the result of a run that failed, as far as it can be written."""
     if isinstance(exc.__cause__, records.WriteError):
         recorder.abandon()
-    with suppress(UserError):  # the run fails for a reason of its own, which is told
+    with suppress(UserError):  # the run's own failure is the one to report
         recorder.close("interrupted")
