@@ -271,7 +271,8 @@ def test_a_folder_on_a_node_that_another_has_made_is_not_used(tmp_path: Path, pl
     """Mutation: mkdir -p."""
     folder, theirs = tmp_path / "zofl", tmp_path / "theirs"
     theirs.mkdir()
-    {"folder": folder.mkdir, "file": folder.touch, "link": lambda: folder.symlink_to(theirs)}[planted]()
+    plant: dict[str, Any] = {"folder": folder.mkdir, "file": folder.touch, "link": lambda: folder.symlink_to(theirs)}
+    plant[planted]()
     done = private(folder, "echo", "ran")
     assert done.returncode == 1 and not done.stdout
 

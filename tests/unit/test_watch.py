@@ -58,7 +58,7 @@ class Ends:
 def test_a_round_that_never_ends_is_ended_by_every_rank_and_told_by_the_first(hands: Hands, rank: int) -> None:
     """Mutations: a client rank ends it without a word, or blames clients; all of a hundred ranks speak."""
     ends = Ends()
-    others = {1: watch.Process(1, "never", "")} if rank == 5 else {}
+    others = {1: processes.Process(1, "never", "")} if rank == 5 else {}
     watched = Watch(rank, 3, 5, ends, ["a", "b", "c"], "nowhere.h5", others)
     watched.before = 4
     watched.begins()
@@ -75,12 +75,12 @@ def test_a_round_that_never_ends_is_ended_by_every_rank_and_told_by_the_first(ha
 
 
 @pytest.fixture
-def held() -> Iterator[watch.Process]:
+def held() -> Iterator[processes.Process]:
     """A process that is stopped."""
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
     os.kill(child.pid, signal.SIGSTOP)
     os.waitpid(child.pid, os.WUNTRACED)
-    yield watch.Process(child.pid, processes._fields(child.pid)[19], "")
+    yield processes.Process(child.pid, processes._fields(child.pid)[19], "")
     child.kill()
     child.wait()
 
@@ -89,11 +89,11 @@ def held() -> Iterator[watch.Process]:
     ("rank", "late", "seconds"), [(0, 2, 0.0), (1, 2, watch.NEXT), (1, 0, watch.TURN), (2, 0, 2 * watch.TURN)]
 )
 def test_a_stopped_rank_of_this_node_is_named_and_given_to_be_ended(
-    hands: Hands, held: watch.Process, rank: int, late: int, seconds: float
+    hands: Hands, held: processes.Process, rank: int, late: int, seconds: float
 ) -> None:
     """Mutations: the server blames who waits for nothing; a client rank waits for a server that is stopped."""
     ends = Ends()
-    others = {other: watch.Process(1, "never", "") for other in {0, 1, 2} - {rank}} | {late: held}
+    others = {other: processes.Process(1, "never", "") for other in {0, 1, 2} - {rank}} | {late: held}
     watched = Watch(rank, 3, 5, ends, ["a", "b", "c"], "nowhere.h5", others)
     watched.begins()
     hands.now += 5 + watch.GRACE + seconds + 0.1

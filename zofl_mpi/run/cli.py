@@ -103,7 +103,7 @@ class _Agreed(Exception):
 def _said(problem: UserError, speaks: bool) -> int:
     if speaks:
         print(f"zofl_mpi: {problem}", file=sys.stderr, flush=True)
-    return 2
+    return problem.status
 
 
 def _unforeseen(exc: BaseException, world: World, job: Job | int) -> str:

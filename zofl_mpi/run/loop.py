@@ -254,7 +254,7 @@ def save(recorder: records.Recorder, done: int, state: Any, clients: Clients, co
         memories = {f"memory/{i}": _packed(memory) for i, memory in recalled}
     else:
         memories = {"memories": _packed(Memory({str(i): memory.entries for i, memory in recalled if memory.entries}))}
-    attrs = {"run": recorder.run, "round": done, "config": config, "steps": clients.ledger.steps}
+    attrs = {**recorder.origin, "run": recorder.run, "round": done, "config": config, "steps": clients.ledger.steps}
     try:
         recorder.sync()
         records.save_checkpoint(records.checkpoint_path(recorder.path), {"state": _packed(state), **memories}, attrs)

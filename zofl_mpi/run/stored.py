@@ -49,14 +49,19 @@ def config_of(path: str) -> dict[str, Any]:
 
 
 def kernel_of(path: str) -> str:
-    """The kernel of the run that --resume names.
+    """The kernel of the run that --resume names; its checkpoint's if the result is lost.
 
     Raises:
-        UserError: there is no result, or it cannot be read.
+        UserError: the files cannot be read.
     """
     from zofl_mpi.run import loop, records
 
-    return str(records.load(loop.result_of(Path(path))).attrs.get("kernel", ""))
+    result = loop.result_of(Path(path))
+    try:
+        attrs = records.load(result).attrs
+    except records.LostError:
+        attrs = records.load_checkpoint(records.checkpoint_path(result)).attrs
+    return str(attrs.get("kernel", ""))
 
 
 def trusted(config: Mapping[str, Any], named: Mapping[str, Any], source: str, remedy: str) -> dict[str, Any]:
