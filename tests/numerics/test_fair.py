@@ -43,19 +43,9 @@ SETS = ["free", "simplex"]
 both = pytest.mark.parametrize("model", MODELS)
 
 
-KERNEL = {"kernel": "numpy"}
-"""What `problem` computes with."""
-
-
-@pytest.fixture(autouse=True, params=["numpy", "torch"])
-def kernel(request, one_torch_thread, monkeypatch):
-    monkeypatch.setitem(KERNEL, "kernel", request.param)
-    return request.param
-
-
 def problem(model, counts=COUNTS, features=p, **settings):
     size = {"hidden": Q} if model == "fair" else {}
-    return MODELS[model](features, counts, **({"lam": 0.5, "dtype": np.float64} | KERNEL | size | settings))
+    return MODELS[model](features, counts, **({"lam": 0.5, "dtype": np.float64} | size | settings))
 
 
 def points(model, k, t=0):
@@ -405,7 +395,7 @@ def test_projections_starts_and_costs(model):
     units, biases = (Q, Q) if model == "fair" else (C, 0)
     assert (free.n, free.n_lower) == (units * p + biases, C)
     assert free.flops_evaluation(64) == 2 * 64 * units * p
-    assert free.kernel_name(64) == {"numpy": "numpy", "torch": "torch cpu"}[KERNEL["kernel"]]
+    assert free.kernel_name(64) == "numpy"
 
 
 def test_the_start_of_softmax_regression():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, final
+from typing import Any, Generic, NamedTuple, Protocol, final, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,6 +73,40 @@ class Work:
     batch: int
     models: int
     steps: int
+
+
+@final
+class KernelChoice(NamedTuple):
+    """The kernel that a problem takes for a run.
+
+    Attributes:
+        name: as --kernel would name it.
+        reason: how it was chosen, for the result.
+        fallback: the kernel to take where a rank cannot have it; "" where the run is then refused.
+    """
+
+    name: str
+    reason: str = ""
+    fallback: str = ""
+
+
+@runtime_checkable
+class ChoosesKernel(Protocol):
+    """A problem whose steps several kernels compute, of which a run takes one, the same on all ranks."""
+
+    def kernel_for(self, work: Work, data: Any, before: str = "") -> KernelChoice:
+        """Chooses the kernel, at rank 0.
+
+        Args:
+            data: a client's, on which kernels may be tried.
+            before: the kernel's name in the result that the run continues; "" for none.
+        """
+
+    def kernel_obstacle(self, name: str, work: Work, data: Any) -> str:
+        """Why this rank may not compute by the kernel, tried on a client's data; "" where it may."""
+
+    def with_kernel(self, name: str, work: Work) -> Any:
+        """The problem computed by this kernel."""
 
 
 @final

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn, final
 
 from zofl_mpi.engine import device, memory
-from zofl_mpi.engine.setting import Loads, Method, Setting
+from zofl_mpi.engine.setting import ChoosesKernel, Loads, Method, Setting
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.engine.world import Ended, World, at_server, run_or_fail_all
@@ -161,9 +161,9 @@ def _prepared(world: World, family: Any, plan: Plan) -> Job | int:
     method_class = run_or_fail_all(world, lambda: method_of(family, plan.values["method"]))
     method = run_or_fail_all(world, lambda: flags.made(method_class, plan.values, setting=setting))
     run_or_fail_all(world, lambda: check_validation(method, plan))
-    named = _one_kernel(world, method, plan)
-    if named is not setting:
-        setting, method = named, run_or_fail_all(world, lambda: flags.made(method_class, plan.values, setting=named))
+    chosen, reason = _with_kernel(world, method, plan)
+    if chosen is not setting:
+        setting, method = chosen, run_or_fail_all(world, lambda: flags.made(method_class, plan.values, setting=chosen))
     kernel, loads = run_or_fail_all(world, lambda: (str(getattr(method, "kernel", "")), loads_of(method)))
     told = "the ranks compute by different kernels; give all of them a GPU or none, install numba on all nodes, or say"
     _same(world, kernel, f"{told} --kernel numpy")
@@ -176,6 +176,7 @@ def _prepared(world: World, family: Any, plan: Plan) -> Job | int:
     stop = Stop()
     stop.listen()
     attrs = {"command": plan.command, "mpi": world.library, "kernel": kernel, **known}
+    attrs |= {"kernel_choice": reason} if reason else {}
     if plan.values["survive"] and world.missing:
         raise UserError(
             f"--survive needs {world.missing}; without it, a lost rank ends the job, and --resume continues"
@@ -201,22 +202,28 @@ def _watch(world: World, plan: Plan, hosts: list[str], opened: Opened | None) ->
     return watch
 
 
-def _one_kernel(world: World, method: Any, plan: Plan) -> Setting[Any]:
-    """The setting in which --kernel auto has become the kernel that rank 0 takes: one for the whole run and all ranks.
+def _with_kernel(world: World, method: Any, plan: Plan) -> tuple[Setting[Any], str]:
+    """The setting with the kernel that rank 0 chose and every rank has tried, and the reason; one for the whole run.
 
     A run that is continued keeps its kernel, however many rounds it gets.
 
     Raises:
-        UserError: on every rank, where one cannot have that kernel.
+        UserError: on every rank, where one cannot have that kernel and nothing else may be taken.
     """
     setting: Setting[Any] = method.setting
     problem, work = setting.problem, work_of(method, plan.values["rounds"])
-    if work is None or getattr(problem, "kernel", "") != "auto" or not hasattr(problem, "kernel_for"):
-        return setting
-    name = world.bcast(
-        at_server(world, lambda: problem.kernel_for(work.batch, work.models, work.steps, plan.kernel_before))
-    )
-    return replace(setting, problem=run_or_fail_all(world, lambda: replace(problem, kernel=name)))
+    if work is None or not isinstance(problem, ChoosesKernel):
+        return setting, ""
+    samples = max(setting.data, key=len)
+    choice = at_server(world, lambda: problem.kernel_for(work, samples, plan.kernel_before))
+    name, reason, fallback = world.bcast(choice)
+    obstacles = world.allgather(run_or_fail_all(world, lambda: problem.kernel_obstacle(name, work, samples)))
+    rank, obstacle = next(((rank, each) for rank, each in enumerate(obstacles) if each), (0, ""))
+    if obstacle and not fallback:
+        raise UserError(f"--kernel {name}: {obstacle}, found on rank {rank}; take --kernel auto")
+    if obstacle:
+        name, reason = fallback, f"{fallback}, not {name}: {obstacle}, found on rank {rank}"
+    return replace(setting, problem=run_or_fail_all(world, lambda: problem.with_kernel(name, work))), reason
 
 
 def _prepare(world: World, setting: Setting[Any], kernel: str) -> None:

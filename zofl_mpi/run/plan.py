@@ -77,10 +77,9 @@ CHANGEABLE = LOCAL | {
     "data_dir",
     "device",
     "kernel",
-    "convolution",
 }
-"""What may differ between a run and its continuation: nothing that an iterate depends on (whatever --kernel and
---convolution say must come to the kernel that the result names)."""
+"""What may differ between a run and its continuation: nothing that an iterate depends on (whatever --kernel says must
+come to the kernel that the result names)."""
 
 
 @final
@@ -118,14 +117,17 @@ def understand(family: Any, arguments: Sequence[str]) -> Plan:
     """
     resume, config = _peek("resume", arguments), _peek("config", arguments)
     stored = stored_config(resume) if resume else {}
-    table = stored | (flags.read_toml(config) if config else {})
+    given = flags.read_toml(config) if config else {}
+    table = stored | given
     method = _peek("method", arguments) or str(table.get("method", next(iter(family.METHODS))))
     problem = _peek("problem", arguments) or str(table.get("problem") or _usual_problem(family, method))
     for name, value in (("method", method), ("problem", problem)):
         if stored and stored[name] != value:
             raise UserError(f"--resume {resume}: that run has --{name} {stored[name]}, this command {value}")
     groups = groups_of(family, method, problem)
-    words = [*flags.to_arguments(table, flags.flags_of(groups), config or resume), *arguments]
+    known = flags.flags_of(groups)
+    stored, table = flags.readable(stored, known), flags.readable(stored, known) | given
+    words = [*flags.to_arguments(table, known, config or resume), *arguments]
     program = f"python -m {family.__spec__.name}"
     values = flags.parse(groups, words, program, family.__doc__ or "", lambda name: owners_of(family, name))
     if stored:
