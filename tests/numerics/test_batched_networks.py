@@ -210,7 +210,7 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> tuple[list[Callable[[], None]], 
         return replay
 
     monkeypatch.setattr("zofl_mpi.engine.device.replayable", replayable)
-    monkeypatch.setattr(blocks, "_LOOPS", type(blocks._LOOPS)())
+    monkeypatch.setattr(blocks, "_BLOCKS", type(blocks._BLOCKS)())
     return recorded, played
 
 
@@ -257,7 +257,7 @@ def made(module: nn.Module, kernel: Any = "auto", device: str = "cpu", **further
 
 
 def test_torch_is_taken_where_it_is_asked_for_and_a_run_keeps_its_kernel() -> None:
-    """Mutations: torch on the CPU by itself; a run that goes on with another kernel; a fallback for what was asked for."""
+    """Mutations: torch on the CPU by itself; another kernel for a run that goes on; a fallback for what was named."""
     module = MLP(p, C, (3,))
     plain, many = made(module), made(module, "torch")
     assert (plain.abreast, many.abreast) == (1, MANY)

@@ -456,7 +456,7 @@ def test_the_run_gives_the_counts_of_all_clients(model):
     """Mutations: the server's or the test part's counts; those of one client."""
     server, test = CLIENTS[0].subset(np.arange(5)), CLIENTS[1].subset(np.arange(7))
     federation = Federation(server, CLIENTS, test)
-    flags = {"lam": 0.5, "y_set": "free", "hidden": Q, **KERNEL}
+    flags = {"lam": 0.5, "y_set": "free", "hidden": Q}
     site = Site(flags, SingleProcess(), STREAMS, "float64", "cpu")
     own, x = problem_on(MODELS[model], site, federation), points(model, 1)[0]
     np.testing.assert_allclose(own.solution(x, CLIENTS), average(model, x) / 0.5, rtol=1e-12)

@@ -29,7 +29,7 @@ from zofl_mpi.problems.device_cache import fits, on_device, to_device
 Array = NDArray[Any]
 Block = TypeVar("Block")
 Source = Tensor | Callable[[int, int], Tensor]
-"""Values that change from step to step: (rows, H, ...), or a function that maps a first step and k to (rows, k, ...)."""
+"""Values that change from step to step, (rows, H, ...), or a function that gives (rows, k, ...) of step t and k."""
 
 BLOCK = 32
 """Rows of one batched computation, at most."""
