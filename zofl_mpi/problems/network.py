@@ -21,7 +21,8 @@ from torch.nn.functional import cross_entropy
 from zofl_mpi.data import Dataset
 from zofl_mpi.engine.batching import MANY, batched_call
 from zofl_mpi.engine.fields import given
-from zofl_mpi.engine.setting import KernelChoice, Work
+from zofl_mpi.engine.roles import KernelChoice
+from zofl_mpi.engine.setting import Work
 from zofl_mpi.engine.streams import seed_torch
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.problems import Array, Batch

@@ -25,6 +25,7 @@ from zofl_mpi.engine.fields import given
 from zofl_mpi.errors import demand
 from zofl_mpi.numerics.descent import descend
 from zofl_mpi.problems import Array, Batch
+from zofl_mpi.problems.base import Problem
 from zofl_mpi.problems.sums import BLOCK, QUIET, blocks, class_weights, demand_floats, positions_of
 
 Vector = NDArray[np.float64]
@@ -35,7 +36,7 @@ TARGETS = np.array([1.0, -1.0])  # of even and odd labels
 
 @final
 @dataclass(frozen=True)
-class ReLUNet:
+class ReLUNet(Problem):
     """The network as a `Lipschitz` problem; its smooth twin as a `Smooth` one.
 
     Inputs are used as `Dataset` scales them, targets are the parities of the labels. The products with the inputs are

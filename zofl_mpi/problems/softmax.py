@@ -13,7 +13,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from zofl_mpi.data import Dataset
 from zofl_mpi.engine.fields import given
-from zofl_mpi.engine.setting import KernelChoice, Work
+from zofl_mpi.engine.roles import KernelChoice
+from zofl_mpi.engine.setting import Work
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Array, Batch
@@ -97,10 +98,6 @@ class Softmax(Personalised):
         size = {"batch": work.batch, "models": work.models, "classes": self.classes, "features": self.features}
         kernels = {name: partial(steps, replace(self, kernel=cast(Any, name))) for name in KERNELS}
         return step_times({**size, **types, **scaled}, kernels)
-
-    def kernel_obstacle(self, name: str, work: Work, data: Dataset) -> str:
-        """Nothing: a client's steps are computed by themselves. That numba is missing `with_kernel` finds."""
-        return ""
 
     def with_kernel(self, name: str, work: Work) -> Softmax:
         """The problem computed by this kernel."""
