@@ -160,17 +160,17 @@ def test_a_step_on_all_samples_follows_the_full_gradient(kernel):
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_blocks_of_steps_do_not_show(kernel, monkeypatch):
-    """One step a block, or all in one: the same bits.
+    """One step a block, or all in one: equal to rounding, since BLAS sees a batch at other addresses.
 
     Mutations: t counted within the block; a stale end of the buffer.
     """
-    problem = softmax(kernel=kernel, dtype=np.float32)
-    x, results = points(2, problem.n, dtype=np.float32), []
-    for size in (1, 5 * p * 4 * 3, 2**20):
+    problem = softmax(kernel=kernel)
+    x, results = points(2, problem.n), []
+    for size in (1, 5 * p * 8 * 3, 2**20):
         monkeypatch.setattr("zofl_mpi.problems.kernels.softmax.BLOCK_BYTES", size)
         results.append(problem.lower(0, UNIT, x, x, batches(31, 5), np.full(31, 0.2)))
-    assert np.array_equal(results[0], results[1])
-    assert np.array_equal(results[0], results[2])
+    close(results[1], results[0])
+    close(results[2], results[0])
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -221,18 +221,18 @@ def test_radius_zero_and_no_steps_leave_what_they_should_bit_for_bit(kernel, nam
     assert same is not y
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_results_do_not_depend_on_where_arrays_lie_in_memory(kernel):
-    """Serial and parallel runs must agree bit for bit, whatever the addresses."""
-    problem = softmax(kernel=kernel, dtype=np.float32)
-    expected = None
+def test_kernels_compute_with_copies_wherever_the_callers_arrays_lie(monkeypatch):
+    """Received messages lie anywhere. Mutations: views of the caller's arrays; points that are not the caller's."""
+    problem, seen = softmax(kernel="numpy", dtype=np.float32), []
+    memory = np.empty(2 * problem.n + 16, np.float32)
+    kept = lambda x, d, *_: seen.append((x.copy(), np.shares_memory(x, memory) or np.shares_memory(d, memory)))  # noqa: E731
+    monkeypatch.setitem(kernels.KERNELS, "numpy", kept)
     for offset in range(9):
-        memory = np.empty(2 * problem.n + 16, np.float32)
         x = memory[offset : offset + 2 * problem.n].reshape(2, -1)
         x[:] = points(2, problem.n)
-        result = problem.lower(0, UNIT, x, x, batches(20, 5), np.full(20, 0.1))
-        expected = result if expected is None else expected
-        assert np.array_equal(result, expected)
+        problem.lower(0, UNIT, x, x, batches(20, 5), np.full(20, 0.1))
+        assert not seen[-1][1]
+        np.testing.assert_array_equal(seen[-1][0], seen[0][0])
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
