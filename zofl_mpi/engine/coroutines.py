@@ -1,4 +1,4 @@
-"""Runs many client steps as coroutines, so that one batched call can serve them: threads, of which one runs at a time."""
+"""Runs many client steps as coroutines, threads of which one runs at a time, so that one batched call serves them."""
 
 from __future__ import annotations
 
