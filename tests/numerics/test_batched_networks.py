@@ -35,6 +35,7 @@ from zofl_mpi.errors import UserError
 from zofl_mpi.problems import device_cache, network
 from zofl_mpi.problems.kernels import blocks, module_torch
 from zofl_mpi.problems.models import MLP
+from zofl_mpi.problems.module import Function
 from zofl_mpi.problems.network import Network
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -52,13 +53,13 @@ def test_what_holds_on_a_gpu_holds_on_every_device(call: Callable[[str], None], 
 
 # --- whether company matters
 
-Slopes = Callable[[network.Function], Callable[[Any, Any, Any], Any]]
+Slopes = Callable[[Function], Callable[[Any, Any, Any], Any]]
 
 
 def one_by_one(slopes: Slopes) -> Slopes:
     """Slopes that are computed for one model after the other: no company can matter, whatever the library does."""
 
-    def made(function: network.Function) -> Callable[[Any, Any, Any], Any]:
+    def made(function: Function) -> Callable[[Any, Any, Any], Any]:
         own = slopes(function)
 
         def each(parameters: Any, *samples: Any) -> Any:
@@ -77,7 +78,7 @@ def rounded(tell: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Slopes], 
     """Slopes of which one entry is off by a factor 1 + 2^-22 where `tell` (R,) of the models' weights says so."""
 
     def changed(slopes: Slopes) -> Slopes:
-        def made(function: network.Function) -> Callable[[Any, Any, Any], Any]:
+        def made(function: Function) -> Callable[[Any, Any, Any], Any]:
             own = one_by_one(slopes)(function)
 
             def each(parameters: Any, *samples: Any) -> Any:
@@ -105,7 +106,7 @@ COMPANY = {
 @pytest.mark.parametrize(("patch", "equal"), COMPANY.values(), ids=COMPANY)
 def test_the_check_finds_whether_company_matters(patch: Any, equal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutations: one order alone; nobody alone; steps so short that the slopes' last bits are rounded away."""
-    monkeypatch.setattr(network.Function, "slopes", patch(network.Function.slopes))
+    monkeypatch.setattr(Function, "slopes", patch(Function.slopes))
     monkeypatch.setattr(module_torch, "loss_sums", lambda asked: [own.x[:, 0] for own in asked])
     monkeypatch.setattr(blocks, "_BLOCKS", type(blocks._BLOCKS)())
     some = requests("one sample", "float32", "cpu", 1)[0]
@@ -157,7 +158,7 @@ def test_sizes_that_were_not_checked_are_computed_one_client_after_the_other(mon
 def test_a_computation_is_always_of_the_same_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     """Libraries choose their ways by shapes and by where arrays lie. Mutation: the last block is not filled up."""
     asked, shapes = requests("odd cnn", "float32", "cpu", 40), set()
-    plain = network.Function.slopes
+    plain = Function.slopes
 
     def noted(self: Any) -> Any:
         slopes = plain(self)
@@ -169,7 +170,7 @@ def test_a_computation_is_always_of_the_same_shape(monkeypatch: pytest.MonkeyPat
 
         return seen
 
-    monkeypatch.setattr(network.Function, "slopes", noted)
+    monkeypatch.setattr(Function, "slopes", noted)
     monkeypatch.setattr(blocks, "_BLOCKS", type(blocks._BLOCKS)())
     for count in (1, 3, 4, 5, 40):
         module_torch.take_steps(asked[:count])
@@ -296,8 +297,8 @@ def test_what_has_no_batched_form_is_refused_in_a_sentence_and_auto_leaves_it_in
     with pytest.raises(UserError, match="not yet implemented the batching rule for aten::_weight_norm"):
         made(slow, "torch")
     assert made(Own(), "serial").kernel == "serial" and made(Own()).kernel == "auto"
-    told = lambda self: self.kernel == "torch" or (self.kernel == "auto" and not self.obstacle)  # noqa: E731
-    monkeypatch.setattr(Network, "uses_torch", property(told))  # as on a GPU
+    as_on_a_gpu = lambda self: self.kernel == "torch" or (self.kernel == "auto" and not self.obstacle)  # noqa: E731
+    monkeypatch.setattr(Network, "uses_torch", property(as_on_a_gpu))  # as on a GPU
     left, taken = made(Own()), made(MLP(p, C, (3,)))
     assert left.obstacle.startswith("vmap: ") and not taken.obstacle
     assert (left.kernel_name(8), left.abreast, left.kernel_for(WORK, SAMPLES).name) == ("torch cpu", 1, "serial")
