@@ -20,7 +20,7 @@ from zofl_mpi.engine.setting import Loads, Setting, Work
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.numerics import zo
-from zofl_mpi.numerics.schedules import local_steps, parse_decay, planned_steps, stepsize, stepsizes
+from zofl_mpi.numerics.schedules import demand_tau, local_steps, parse_decay, planned_steps, stepsize, stepsizes
 from zofl_mpi.problems import Hierarchical
 from zofl_mpi.rounds import personal
 from zofl_mpi.rounds.report import validated
@@ -155,7 +155,7 @@ class ZOHFL:
         m = self.setting.m
         demand(0 < self.beta <= 1, "beta", self.beta, "a fraction of the clients, above 0 and at most 1")
         demand(len(self.tau) in (1, m), "tau", self.tau, f"one number, or {m}, one for each client (--m)")
-        demand(all(0 <= t < math.inf for t in self.tau), "tau", self.tau, "a number of local steps, at least 0")
+        demand_tau("tau", self.tau)
         for flag in ("gamma", "gamma_local"):
             value = getattr(self, flag)
             demand(0 <= value < math.inf, flag, value, "a step size, at least 0")
@@ -242,6 +242,7 @@ class ZOHFL:
     def pair(self, x: Array, v: Array) -> Array:
         """(2, n) x + eta v and x - eta v."""
         step = x.dtype.type(self.eta) * v
+        zo.demand_move(x, step, self.eta)
         return np.stack([x + step, x - step])
 
     def lower(self, client: Client, x: Array, r: int, purpose: Purpose = Purpose.BATCH) -> Array:

@@ -20,7 +20,7 @@ from zofl_mpi.engine.fields import column, part
 from zofl_mpi.engine.setting import Loads, Setting, Work
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError, demand
-from zofl_mpi.numerics.schedules import local_steps, parse_decay, planned_steps, stepsize, stepsizes
+from zofl_mpi.numerics.schedules import demand_tau, local_steps, parse_decay, planned_steps, stepsize, stepsizes
 from zofl_mpi.problems import Smooth
 from zofl_mpi.rounds.report import Model
 from zofl_mpi.rounds.start import Start, demand_samples, own_gradient, participants, shares, step_samples
@@ -86,7 +86,7 @@ class LocalSGD:
 
     def __post_init__(self) -> None:
         demand(0 < self.beta <= 1, "beta", self.beta, "a fraction of the clients, above 0 and at most 1")
-        demand(all(0 <= t < math.inf for t in self.tau), "tau", self.tau, "a number of local steps, at least 0")
+        demand_tau("tau", self.tau)
         for flag in ("gamma", "gamma_local", "eta_g"):
             value = getattr(self, flag)
             demand(0 <= value < math.inf, flag, value, "a step size, at least 0")

@@ -14,7 +14,7 @@ from zofl_mpi.engine.clients import Client
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import demand
-from zofl_mpi.numerics.schedules import local_steps, parse_decay, stepsizes
+from zofl_mpi.numerics.schedules import demand_tau, local_steps, parse_decay, stepsizes
 from zofl_mpi.problems import Smooth, optional
 
 Array = NDArray[Any]
@@ -87,7 +87,7 @@ class FineTuning:
 
     def __post_init__(self) -> None:
         tau, gamma, mu = self.personal_tau, self.personal_gamma, self.personal_mu
-        demand(0 <= tau < math.inf, "personal_tau", tau, "a number of local steps, at least 0")
+        demand_tau("personal_tau", (tau,))
         demand(0 <= gamma < math.inf, "personal_gamma", gamma, "a step size, at least 0")
         demand(0 <= mu < math.inf, "personal_mu", mu, "a weight, at least 0")
         demand(self.personal_batch >= 1, "personal_batch", self.personal_batch, "a whole number, at least 1")
