@@ -27,13 +27,14 @@ from zofl_mpi.methods.fedrzo_nn import FedRZONN
 from zofl_mpi.methods.pfedme import PFedMe
 from zofl_mpi.methods.scaffold import Scaffold
 from zofl_mpi.methods.server_sgd import ServerSGD
-from zofl_mpi.methods.zo_hfl import ZOHFL, Model
+from zofl_mpi.methods.zo_hfl import ZOHFL
 from zofl_mpi.problems import device_cache
 from zofl_mpi.problems.kernels import blocks, module_torch
 from zofl_mpi.problems.kernels.module_torch import Walk
 from zofl_mpi.problems.models import CNN, MLP
 from zofl_mpi.problems.network import Network, seeded
 from zofl_mpi.problems.terms import Terms
+from zofl_mpi.rounds.report import Model
 from zofl_mpi.run.flags import built
 from zofl_mpi.run.local import LocalClients
 

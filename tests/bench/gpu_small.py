@@ -28,13 +28,14 @@ from zofl_mpi.methods.fedrzo_bl import FedRZOBL
 from zofl_mpi.methods.fedrzo_nn import FedRZONN
 from zofl_mpi.methods.pfedme import PFedMe
 from zofl_mpi.methods.scaffold import Scaffold
-from zofl_mpi.methods.zo_hfl import ZOHFL, Model
+from zofl_mpi.methods.zo_hfl import ZOHFL
 from zofl_mpi.problems.fair import Fair, FairSoftmax
 from zofl_mpi.problems.kernels import blocks, relu_torch, softmax_torch
 from zofl_mpi.problems.kernels.softmax_torch import Solve
 from zofl_mpi.problems.relu_net import ReLUNet
 from zofl_mpi.problems.softmax import Softmax
 from zofl_mpi.problems.terms import Terms
+from zofl_mpi.rounds.report import Model
 from zofl_mpi.run.flags import built
 from zofl_mpi.run.local import LocalClients
 

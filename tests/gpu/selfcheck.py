@@ -18,8 +18,8 @@ from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.methods.fedavg import FedAvg
 from zofl_mpi.methods.fedrzo_nn import FedRZONN
 from zofl_mpi.methods.heron import HERON
-from zofl_mpi.methods.zo_hfl import ZOHFL, Model
-from zofl_mpi.rounds.report import Model as LocalModel
+from zofl_mpi.methods.zo_hfl import ZOHFL
+from zofl_mpi.rounds.report import Model
 from zofl_mpi.rounds.split.client import drawn
 from zofl_mpi.rounds.zeroth_order import Model as Point
 from zofl_mpi.run.flags import built
@@ -102,7 +102,7 @@ def repeated_small(bench: Bench) -> None:
     found = []
     for to in ([0, 1, 2], [0, 1, 2], [1]):
         clients = LocalClients(list(method.setting.data), method=method)
-        found.append(dict(clients.ask(method.train, LocalModel(method.start().x, 0), to=to))[1].y)
+        found.append(dict(clients.ask(method.train, Model(method.start().x, 0), to=to))[1].y)
     assert np.array_equal(found[0], found[1]) and np.array_equal(found[0], found[2])
 
 

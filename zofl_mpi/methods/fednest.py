@@ -21,7 +21,7 @@ from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.numerics.descent import descend
 from zofl_mpi.problems import SecondOrder, optional
-from zofl_mpi.rounds.report import Model, validated
+from zofl_mpi.rounds.report import Model, held_out
 from zofl_mpi.rounds.start import among, step_samples
 
 Array = NDArray[Any]
@@ -289,15 +289,12 @@ class FedNest:
         shares = among(dict.fromkeys(range(self.setting.m), 1 / self.setting.m), asked)
         replies = clients.ask(self.measure, pair, to=asked, counted=False)
         f = np.asarray(sum(shares[i] * reply.v for i, reply in replies))
-        score = optional.score(self.problem, state.x, state.y, self.setting.test)
         return Report(
             objective=float(f[0]),
-            test_loss=score.get("loss", math.nan),
-            test_accuracy=score.get("accuracy", math.nan),
             clients_asked=len(asked),
             objective_exact=None if exact is None else float(f[1]),
             lower_error=None if exact is None else float(np.linalg.norm(state.y.astype(np.float64) - exact)),
-            **validated(self.setting, state.x, state.y),
+            **held_out(self.setting, state.x, state.y),
         )
 
     def loads(self) -> Loads:

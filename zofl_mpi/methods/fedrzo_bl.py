@@ -24,7 +24,7 @@ from zofl_mpi.errors import UserError, demand
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems import Bilevel, optional
 from zofl_mpi.rounds.lower import Iterate, Lower, Moved, Schedule
-from zofl_mpi.rounds.report import validated
+from zofl_mpi.rounds.report import all_scores
 from zofl_mpi.rounds.start import among, step_samples
 from zofl_mpi.rounds.zeroth_order import Local, Model, Report, Stepped, finite
 
@@ -288,10 +288,9 @@ class FedRZOBL:
             r,
             float(F[0]),
             F[2::2] - F[3::2],
-            optional.score(self.problem, x, y, self.setting.test),
+            all_scores(self.setting, x, y),
             len(asked),
             objective_exact=float(F[1]) if exact else math.nan,
-            **validated(self.setting, x, y),
             lower_error=float(np.linalg.norm(y.astype(np.float64) - exact[0])) if exact else math.nan,
         )
 

@@ -21,8 +21,8 @@ from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import demand
 from zofl_mpi.numerics import zo
-from zofl_mpi.problems import Lipschitz, optional
-from zofl_mpi.rounds.report import validated
+from zofl_mpi.problems import Lipschitz
+from zofl_mpi.rounds.report import all_scores
 from zofl_mpi.rounds.start import among, participants
 from zofl_mpi.rounds.zeroth_order import Local, Model, Report, Stepped, finite
 
@@ -153,14 +153,12 @@ class FedRZONN:
 
     def evaluate(self, state: State, r: int, clients: Clients) -> Report:
         replies = clients.ask(self.probe, Model(state.x, r), to=self.setting.eval_participants(r), counted=False)
-        score = optional.score(self.problem, state.x, self.setting.test)  # while the clients compute
+        scores = all_scores(self.setting, state.x)  # while the clients compute
         probes = dict(replies)
         shares = among(self.local.shares(), probes)
         differences = sum((shares[i] * p.differences for i, p in probes.items()), np.zeros(self.local.probe))
         objective = math.fsum(shares[i] * p.loss for i, p in probes.items())
-        return self.local.report(
-            state.x, r, objective, differences, score, len(probes), **validated(self.setting, state.x)
-        )
+        return self.local.report(state.x, r, objective, differences, scores, len(probes))
 
     def probe(self, client: Client, message: Model) -> Probe:
         """Measures, for a report, f_i on all samples, at x and at both ends of each direction."""

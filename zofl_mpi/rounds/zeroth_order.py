@@ -43,10 +43,6 @@ class Stepped:
     x: Array  # (n,) x_i after the local steps
 
 
-NO_SCORE = {"loss": math.nan, "accuracy": math.nan}
-"""What is reported where the problem has no score."""
-
-
 @final
 @dataclass(frozen=True)
 class Report:
@@ -219,7 +215,7 @@ class Local:
         r: int,
         objective: float,
         differences: Array,
-        score: Mapping[str, float],
+        scores: dict[str, float],
         asked: int,
         **further: float,
     ) -> Report:
@@ -227,15 +223,14 @@ class Local:
 
         Args:
             differences: (N,) central differences of f along `directions`.
-            score: of x on the test samples, as far as the problem has one.
+            scores: of x, by column; all others than the report's own are its `further`.
             asked: clients that the objective and the differences are means of.
-            further: columns on the validation samples and on the lower level.
+            further: columns on the lower level.
         """
         shares = self.shares()
         pull = sum((shares[i] * self.pull(x, own) for i, own in enumerate(self.sets)), np.zeros(len(x)))
         g = (len(x) / (2 * self.eta) * differences)[:, None] * self.directions(r).astype(np.float64)
         squared = gradient_squared(g, pull)
-        scores = {f"test_{name}": value for name, value in {**NO_SCORE, **score}.items()}
         known = {name: scores.pop(name) for name in list(scores) if name in Report.__dataclass_fields__}
         return Report(
             objective=objective,

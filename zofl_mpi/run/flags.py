@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, cast
 
-from zofl_mpi.engine.fields import is_flag
+from zofl_mpi.engine.fields import check_ranges, is_flag
 from zofl_mpi.errors import UserError
 
 T = TypeVar("T")
@@ -67,6 +67,7 @@ def made(cls: type[Any], values: Mapping[str, Any], **given: Any) -> Any:
     Raises:
         UserError: a value out of range.
     """
+    check_ranges(cls, values)
     hints, parts = typing.get_type_hints(cls), dict(given)
     for f in dataclasses.fields(cls):
         kind = hints[f.name]

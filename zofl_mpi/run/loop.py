@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from zofl_mpi.engine import device, memory, messages
 from zofl_mpi.engine.clients import ClientError, Clients
-from zofl_mpi.engine.fields import described, numbers, reported
+from zofl_mpi.engine.fields import check_finite, described, numbers, reported, without_warnings
 from zofl_mpi.engine.ledger import Overlap, Row, overlap
 from zofl_mpi.engine.setting import Method
 from zofl_mpi.errors import UserError
@@ -158,7 +158,8 @@ def run(
     """
 
     def begun() -> tuple[int, Any]:
-        done, state = (0, method.start()) if resumed is None else restored(resumed, clients)
+        with without_warnings():
+            done, state = (0, method.start()) if resumed is None else restored(resumed, clients)
         clients.account()  # what came before belongs to no round
         return done, state
 
@@ -205,14 +206,27 @@ def one_round(
     method: Method[Any], state: Any, r: int, clients: Clients, schedule: Schedule, recorder: records.Recorder
 ) -> tuple[Any, dict[str, float]]:
     """Runs round r, and its evaluation if one is due; returns the new state and the columns of its row."""
-    state = method.round(state, r, clients)
+    state = finite_round(method, state, r, clients)
     columns = dict(numbers(state))
     recorder.describe(described(state))
     if schedule.evaluates(r + 1):
-        report = method.evaluate(state, r, clients)
+        with without_warnings():
+            report = method.evaluate(state, r, clients)
         columns |= reported(report)
         recorder.describe(described(report))
     return state, columns
+
+
+def finite_round(method: Method[Any], state: Any, r: int, clients: Clients) -> Any:
+    """The state after round r.
+
+    Raises:
+        UserError: a value of it that must be finite is not.
+    """
+    with without_warnings():
+        state = method.round(state, r, clients)
+    check_finite(state)
+    return state
 
 
 def survived(totals: Totals, clients: Clients, recorder: records.Recorder, repeated: bool) -> None:
