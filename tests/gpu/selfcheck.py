@@ -21,7 +21,6 @@ from zofl_mpi.methods.heron import HERON
 from zofl_mpi.methods.zo_hfl import ZOHFL
 from zofl_mpi.rounds.report import Model
 from zofl_mpi.rounds.split.client import drawn
-from zofl_mpi.rounds.zeroth_order import Model as Point
 from zofl_mpi.run.flags import built
 from zofl_mpi.run.local import LocalClients
 
@@ -114,7 +113,7 @@ def company(bench: Bench) -> None:
     fedrzo = built(FedRZONN, made.setting(made.relu_net(sizes, bench.device), data, 5), H=5, batch=8, eta=1e-2)
     asked: tuple[tuple[Any, Any, Any], ...] = (
         (zo_hfl, zo_hfl.solve, Model(zo_hfl.start().x + np.float32(0.01), 0)),
-        (fedrzo, fedrzo.step, Point(fedrzo.start().x, 0)),
+        (fedrzo, fedrzo.step, Model(fedrzo.start().x, 0)),
     )
     for method, step, message in asked:
         found = []

@@ -23,7 +23,7 @@ from zofl_mpi.methods.fedrzo_bl import FedRZOBL
 from zofl_mpi.problems.analytic.bilevel import BilevelBowls, Coupled
 from zofl_mpi.rounds import lower
 from zofl_mpi.rounds.lower import Lower, Schedule, acceleration
-from zofl_mpi.rounds.zeroth_order import Model
+from zofl_mpi.rounds.report import Model
 from zofl_mpi.run.flags import built
 from zofl_mpi.run.local import LocalClients
 

@@ -67,7 +67,3 @@ class PFedMe(FirstOrder):
     def effort(self) -> Effort:
         """That of FedAvg with K gradients in a local step."""
         return replace(super().effort, gradients=self.K)
-
-    def plan(self, rounds: int) -> dict[str, str | float]:
-        """The lines of --dry-run."""
-        return {"inner steps of a local step": self.K, **super().plan(rounds)}

@@ -125,10 +125,3 @@ class Scaffnew(Costed):
         m, x = self.setting.m, np.zeros(self.setting.problem.n, self.setting.dtype)
         planned = lambda rounds: m * math.ceil(rounds / self.p)  # noqa: E731  (the mean of the geometric number)
         return Effort(lambda r: range(m), lambda i, r: self.steps(r), planned, self.batch, Model(x, 0), Trained(x))
-
-    def plan(self, rounds: int) -> dict[str, str | float]:
-        """The lines of --dry-run."""
-        return {
-            **super().plan(rounds),
-            "local steps of each client, all rounds": sum(self.steps(r) for r in range(rounds)),
-        }

@@ -27,27 +27,7 @@ from zofl_mpi.rounds.report import Model
 from zofl_mpi.rounds.start import Sampling, ServerStep, demand_samples
 
 Array = NDArray[Any]
-F2 = "f_2 is not finite; smaller --gamma, --lam, --gamma-local or --mu, or --pixels unit, may help"
-LOCAL = "the local solution is not finite; smaller --gamma-local or --mu, or --pixels unit, may help"
 X = "x is not finite after the server's step; smaller --gamma, --lam or --gamma-local may help"
-
-
-@final
-@dataclass(frozen=True)
-class Values:
-    """Client to server, --exchange scalars: all that the estimate needs of the two solutions."""
-
-    plus: float = finite(F2)  # f_{2,i}(x + eta v, y+)
-    minus: float = finite(F2)  # f_{2,i}(x - eta v, y-)
-
-
-@final
-@dataclass(frozen=True)
-class Solutions:
-    """Client to server, --exchange solutions, as the paper sends them."""
-
-    plus: Array = finite(LOCAL)  # (n,) y+, the inexact solution at x + eta v
-    minus: Array = finite(LOCAL)  # (n,) y-, that at x - eta v
 
 
 @final
@@ -86,18 +66,6 @@ class ZOHFL(Costed):
     eta: float = above(0, 0.1, "a smoothing radius")
     divide: Literal["m", "participants"] = "m"
     exchange: Literal["scalars", "solutions"] = "scalars"
-
-    def __post_init__(self) -> None:
-        demand_samples(self.setting, "--method zo_hfl: f_1 is their loss")
-
-    @property
-    def problem(self) -> Hierarchical:
-        """f_1, f_{2,i} and h_i."""
-        return self.setting.problem
-
-    def start(self) -> State:
-        """x_0."""
-        return State(self.server.start())
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Algorithm 1, lines 3 to 9: the server descends its own gradient and the clients' estimates."""
@@ -145,7 +113,19 @@ class ZOHFL(Costed):
         """2 H_{i,r}, the steps of both solves."""
         return 2 * self.local.steps.count(i, r)
 
-    # --- evaluation and costs
+    # --- start, evaluation and costs
+
+    def __post_init__(self) -> None:
+        demand_samples(self.setting, "--method zo_hfl: f_1 is their loss")
+
+    @property
+    def problem(self) -> Hierarchical:
+        """f_1, f_{2,i} and h_i."""
+        return self.setting.problem
+
+    def start(self) -> State:
+        """x_0."""
+        return State(self.server.start())
 
     def evaluate(self, state: State, r: int, clients: Clients) -> Report:
         """Reports on x and on the clients' personal models."""
@@ -170,3 +150,27 @@ class ZOHFL(Costed):
             models=2 if self.local.samples == "shared" else 1,
             server_batch=self.server.server_batch,
         )
+
+
+# What travels up; down goes `Model`, x_r and r
+
+F2 = "f_2 is not finite; smaller --gamma, --lam, --gamma-local or --mu, or --pixels unit, may help"
+LOCAL = "the local solution is not finite; smaller --gamma-local or --mu, or --pixels unit, may help"
+
+
+@final
+@dataclass(frozen=True)
+class Values:
+    """Client to server, --exchange scalars: all that the estimate needs of the two solutions."""
+
+    plus: float = finite(F2)  # f_{2,i}(x + eta v, y+)
+    minus: float = finite(F2)  # f_{2,i}(x - eta v, y-)
+
+
+@final
+@dataclass(frozen=True)
+class Solutions:
+    """Client to server, --exchange solutions, as the paper sends them."""
+
+    plus: Array = finite(LOCAL)  # (n,) y+, the inexact solution at x + eta v
+    minus: Array = finite(LOCAL)  # (n,) y-, that at x - eta v
