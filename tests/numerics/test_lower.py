@@ -79,7 +79,8 @@ def line(*parts: Part, curved: tuple[float, float] = (1.0, 4.0), **flags: Any) -
 
 def solver(problem: Any, clients: int, parts: tuple[Part, ...] = (), **flags: Any) -> Lower:
     """The lower solver for so many clients."""
-    return Lower(Setting(problem, STREAMS, parts or (Part(0.0),) * clients, dtype=np.float64), **flags)
+    setting = Setting(problem, STREAMS, parts or (Part(0.0),) * clients, dtype=np.float64)
+    return built(Lower, setting, **flags)
 
 
 def bowls(homogeneous: bool = False, noise: float = 0.0, clients: int = m, **flags: Any) -> FedRZOBL:

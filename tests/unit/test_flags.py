@@ -322,8 +322,8 @@ def test_a_method_or_problem_that_does_not_exist_is_named(arguments: Sequence[st
 def test_counts_of_rounds_have_a_least_value(name: str, least: int) -> None:
     value = least - 1
     with pytest.raises(UserError, match=f"--{flags.flag(name)} {value}: must be a whole number, at least {least}"):
-        RunFlags(**{name: value})
-    RunFlags(**{name: least})
+        flags.made(RunFlags, vars(RunFlags()) | {name: value})
+    flags.made(RunFlags, vars(RunFlags()) | {name: least})
 
 
 def test_a_users_own_class_brings_its_own_flags() -> None:

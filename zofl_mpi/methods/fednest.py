@@ -18,7 +18,6 @@ from zofl_mpi.engine.clients import Client, Clients
 from zofl_mpi.engine.fields import at_least, column, finite
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.numerics.descent import descend
-from zofl_mpi.problems import optional
 from zofl_mpi.rounds.report import Model
 from zofl_mpi.rounds.second_order_report import SecondOrderReports
 
@@ -78,7 +77,7 @@ class FedNest(SecondOrderReports):
         p, terms = self.inverse_product(clients, x, y, r)
         h = clients.mean(self.hypergradient, Term(p, terms)).v
         new = clients.mean(self.outer, Vector(h)).v
-        if optional.constrained(self.problem):
+        if self.problem.constrained:
             new = np.asarray(self.problem.project(0, new), new.dtype)
         gradients = self.T * (1 + 2 * self.H_lower) + 1 + terms + 2 + 2 * self.H
         return State(new, y, float(np.linalg.norm(h)), 2 * self.T + terms + 4, gradients)
@@ -102,8 +101,8 @@ class FedNest(SecondOrderReports):
     def start(self) -> State:
         """x_0, and the first point of the lower level."""
         dtype = self.setting.dtype
-        x = np.asarray(optional.initial(self.problem, self.setting.streams(Purpose.START)), dtype)
-        return State(x, np.asarray(optional.initial_lower(self.problem), dtype))
+        x = np.asarray(self.problem.initial(self.setting.streams(Purpose.START)), dtype)
+        return State(x, np.asarray(self.problem.initial_lower(), dtype))
 
     # --- a client
 

@@ -20,7 +20,6 @@ from zofl_mpi.engine.fields import column
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.numerics import zo
-from zofl_mpi.problems import optional
 from zofl_mpi.rounds.bilevel_report import BilevelReports
 from zofl_mpi.rounds.lower import Iterate, Moved, Schedule
 from zofl_mpi.rounds.report import Model
@@ -109,7 +108,7 @@ class FedRZOBL(BilevelReports):
 
     def first_lower(self) -> Array:
         """(n_lower,) where the first lower solve starts."""
-        return np.asarray(optional.initial_lower(self.problem), self.setting.dtype)
+        return np.asarray(self.problem.initial_lower(), self.setting.dtype)
 
     def lower_start(self, state: BilevelState) -> Array:
         """(n_lower,) where the lower solves of the next round start."""
@@ -175,7 +174,7 @@ class FedRZOBL(BilevelReports):
         allowed = "0 without --exact: directions need the exact lower solutions at both of their ends"
         demand(self.exact or self.local.probe == 0, "probe", self.local.probe, allowed)
         for flag, asked in (("--exact", self.exact), ("--lower exact", self.solver.lower == "exact")):
-            if asked and optional.solution(self.problem) is None:
+            if asked and self.problem.solution is None:
                 raise UserError(f"{flag}: this problem does not know its lower solution; leave it out")
         unequal = len({len(data) for data in self.setting.data}) > 1
         if self.exact and unequal and self.solver.weights() is not None:

@@ -159,7 +159,7 @@ class FSLSAGE:
     def _rule(self) -> Optimiser:
         """Of the alignment."""
         rule = self.training.rule
-        return rule if rule.optimiser == "adamw" else Optimiser("adam")
+        return rule if rule.optimiser.startswith("adamw") else Optimiser("adam")
 
     def _distance(self, theta: Tensor, leaf: Tensor, labels: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """() |estimated - true gradient|^2 on smashed samples `leaf`, and its gradient (|theta_a|,) in the head."""

@@ -15,7 +15,7 @@ from zofl_mpi.engine import messages
 from zofl_mpi.engine.clients import Client, Clients
 from zofl_mpi.engine.fields import part
 from zofl_mpi.engine.setting import Loads, Setting
-from zofl_mpi.problems import Bilevel, optional
+from zofl_mpi.problems import Bilevel
 from zofl_mpi.rounds.lower import Iterate, Lower, Moved, Schedule
 from zofl_mpi.rounds.report import Model, all_scores
 from zofl_mpi.rounds.start import among, step_samples
@@ -84,7 +84,7 @@ class BilevelReports(ABC):
 
     def parts(self, client: Client) -> tuple[Any, Any]:
         """The samples that f_i and h_i see."""
-        return optional.parts(self.problem, client.data)
+        return self.problem.parts(client.data)
 
     @abstractmethod
     def place(self, client: Client, message: Model) -> Any:
@@ -112,11 +112,11 @@ class BilevelReports(ABC):
         Args:
             x: (n,) the point of the call: x + eta v if `shifted`.
         """
-        if optional.solution_only(self.problem):
+        if self.problem.solution_only:
             return math.nan
         asked = LowerPoint(y, int(shifted))
         g = clients.mean(self.slope, asked, weights=self.solver.weights(), counted=False).g
-        project = optional.project_lower(self.problem)
+        project = self.problem.project_lower
         if project is not None:
             g = y - project(x, y - g)
         return float(np.linalg.norm(g))

@@ -21,7 +21,7 @@ from zofl_mpi.engine.fields import at_least, finite
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError, demand
-from zofl_mpi.problems import Bilevel, optional
+from zofl_mpi.problems import Bilevel
 
 Array = NDArray[Any]
 METHODS = ("local_sgd", "fedac1", "fedac2", "lfd", "exact")
@@ -167,7 +167,7 @@ class Lower:
         """H. The paper's: T/m for Local SGD, T/m^(1/3) for FedAC, T^(2/3)/m^(1/3) for LFD."""
         if self.H_lower.isdecimal():
             return int(self.H_lower)
-        if self.H_lower == "auto" and not optional.homogeneous(self.setting.problem):
+        if self.H_lower == "auto" and not self.setting.problem.homogeneous:
             return 1
         m = self.setting.m
         cube = float(m ** (1 / 3))
@@ -211,7 +211,7 @@ class Lower:
         Raises:
             UserError: it has none.
         """
-        solve = optional.solution(self.setting.problem)
+        solve = self.setting.problem.solution
         solution = None if solve is None else solve(x, self.setting.data)
         if solution is None:
             raise UserError("--lower exact: this problem has no solution of its own; take local_sgd, fedac1 or lfd")
@@ -248,7 +248,7 @@ class Lower:
         schedule = self.schedule(x, r)
         steps, first = schedule.steps(message.t), message.t * schedule.H
         batches = self._batches(client, len(data), r, message.t, steps)
-        project = optional.project_lower(problem) or (lambda x, y: y)
+        project = problem.project_lower or (lambda x, y: y)
         dtype = message.w.dtype
 
         def gradient(y: Array, k: int) -> Array:

@@ -15,7 +15,7 @@ from zofl_mpi.engine.fields import at_least
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.numerics.schedules import local_steps, parse_decay, stepsizes
-from zofl_mpi.problems import Smooth, optional
+from zofl_mpi.problems import Smooth
 
 Array = NDArray[Any]
 
@@ -45,7 +45,7 @@ def means(replies: Sequence[Mapping[str, float]]) -> dict[str, float]:
 def _weighted(setting: Setting[Any], i: int, y: Array, held_out: Any) -> tuple[float, float]:
     """The accuracy of y (n,) on samples weighted to client i's own classes, and as they are."""
     problem, counts = setting.problem, setting.counts
-    hits = optional.hits(problem)
+    hits = problem.hits
     if hits is None or counts is None:
         mix = None if counts is None else counts[i] / counts[i].sum()
         of_mix, of_all = (problem.score(y, held_out, m).get("accuracy", math.nan) for m in (mix, None))

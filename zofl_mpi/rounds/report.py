@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from zofl_mpi.engine.clients import Client, Clients, Step
 from zofl_mpi.engine.fields import column, part
 from zofl_mpi.engine.setting import Setting
-from zofl_mpi.problems import Lipschitz, Smooth, optional
+from zofl_mpi.problems import Lipschitz, Smooth
+from zofl_mpi.problems.base import score_of
 from zofl_mpi.rounds import personal
 from zofl_mpi.rounds.personal import FineTuning
 from zofl_mpi.rounds.start import among, has_samples
@@ -71,10 +72,10 @@ def all_scores(setting: Setting[Any], *point: Array) -> dict[str, float]:
     Args:
         point: x (n,), and y (n_lower,) of a bilevel problem.
     """
-    score = {**NO_SCORE, **optional.score(setting.problem, *point, setting.test)}
+    score = {**NO_SCORE, **score_of(setting.problem, *point, setting.test)}
     found = {f"test_{name}": value for name, value in score.items()}
     if setting.validation is not None:
-        score = {**NO_SCORE, **optional.score(setting.problem, *point, setting.validation)}
+        score = {**NO_SCORE, **score_of(setting.problem, *point, setting.validation)}
         found |= {f"validation_{name}": score[name] for name in NO_SCORE}
     return found
 
@@ -134,7 +135,7 @@ class Reporting:
         replies = dict(asked)
         shares = among(weights, replies)
         own = [(len(setting.server), f1)] if has_samples(setting) else []
-        twin = optional.smooth_twin(setting.problem)
+        twin = setting.problem.smooth_twin
         smooth = {"test_smooth_loss": scores.pop("test_smooth_loss", math.nan)} if twin else {}
         return Report(
             train_loss=share_weighted([*own, *((p.samples, p.loss) for p in replies.values())]),
@@ -160,7 +161,7 @@ class Reporting:
         problem, data = self.setting.problem, client.data
         found = {} if y is None else personal.accuracies(self.setting, client.i, y)
         loss = problem.loss(x, data)
-        if not optional.smooth_twin(problem):
+        if not problem.smooth_twin:
             return Measured(loss, len(data), personal=found)
         losses = cast(Lipschitz, problem).losses(client.i, x[None], data)
         return Measured(loss, len(data), float(losses[0]), found)

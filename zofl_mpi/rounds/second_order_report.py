@@ -16,7 +16,7 @@ from zofl_mpi.engine.fields import at_least, column
 from zofl_mpi.engine.setting import Loads, Setting
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
-from zofl_mpi.problems import SecondOrder, optional
+from zofl_mpi.problems import SecondOrder
 from zofl_mpi.rounds.bilevel_report import EvalPoints, EvalValues
 from zofl_mpi.rounds.report import HeldOut, held_out
 from zofl_mpi.rounds.start import among, step_samples
@@ -53,7 +53,7 @@ class SecondOrderReports(ABC):
     exact: bool = False
 
     def __post_init__(self) -> None:
-        if self.exact and optional.solution(self.problem) is None:
+        if self.exact and self.problem.solution is None:
             raise UserError("--exact: this problem does not know its lower solution; leave it out")
 
     @property
@@ -71,7 +71,7 @@ class SecondOrderReports(ABC):
 
     def parts(self, client: Client) -> tuple[Any, Any]:
         """The samples that f_i and h_i see."""
-        return optional.parts(self.problem, client.data)
+        return self.problem.parts(client.data)
 
     def lower_batches(self, client: Client, t: int, steps: int) -> Any:
         """(steps, B) positions of h_i's derivatives in inner round t, or in a term of the series behind these."""
@@ -89,7 +89,7 @@ class SecondOrderReports(ABC):
 
     def evaluate(self, state: Any, r: int, clients: Clients) -> Report:
         """Reports on x and y, from all samples of the clients."""
-        solve, asked = optional.solution(self.problem), self.setting.eval_participants(r)
+        solve, asked = self.problem.solution, self.setting.eval_participants(r)
         exact = solve(state.x, self.setting.data) if self.exact and solve else None
         lower = [state.y] if exact is None else [state.y, np.asarray(exact, state.y.dtype)]
         points = EvalPoints(np.stack([state.x] * len(lower)), np.stack(lower))
@@ -117,7 +117,7 @@ class SecondOrderReports(ABC):
     @property
     def kernel(self) -> str:
         """Name of the code that computes the derivatives."""
-        return optional.kernel_name(self.problem, self.batch)
+        return self.problem.kernel_name(self.batch)
 
     def plan(self, rounds: int) -> dict[str, str | float]:
         """The lines of --dry-run."""

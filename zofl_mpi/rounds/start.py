@@ -16,7 +16,6 @@ from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
 from zofl_mpi.numerics.schedules import parse_decay, stepsize
-from zofl_mpi.problems import optional
 
 Array = NDArray[Any]
 X0 = Literal["auto", "zero", "random", "pretrained"]
@@ -46,17 +45,17 @@ class Start:
     def point(self, server_batch: int) -> Array:
         """(n,) x_0; `server_batch`: samples of a step of the pretraining."""
         setting = self.setting
-        usual = optional.x0(setting.problem)
+        usual = setting.problem.x0
         kind = usual if self.x0 == "auto" else self.x0
         if kind == "random" or (kind == "pretrained" and usual == "random"):
-            x = np.asarray(optional.initial(setting.problem, setting.streams(Purpose.START)), setting.dtype)
+            x = np.asarray(setting.problem.initial(setting.streams(Purpose.START)), setting.dtype)
         else:
             x = np.zeros(setting.problem.n, setting.dtype)
         return self._pretrained(x, server_batch) if kind == "pretrained" else x
 
     def _pretrained(self, x: Array, server_batch: int) -> Array:
         setting, shape = self.setting, (self.pretrain_steps, server_batch)
-        gradient = optional.gradient(setting.problem)
+        gradient = setting.problem.gradient_f1
         with without_warnings():  # of an overflow, which is refused below
             for batch in setting.streams(Purpose.PRETRAIN).integers(len(setting.server), size=shape):
                 x = (x - self.pretrain_gamma * gradient(x, setting.server, batch)).astype(x.dtype)

@@ -18,7 +18,7 @@ from zofl_mpi.errors import UserError, demand
 from zofl_mpi.numerics import sets as convex_sets
 from zofl_mpi.numerics.descent import descend
 from zofl_mpi.numerics.schedules import parse_decay, stepsize
-from zofl_mpi.problems import Bilevel, Lipschitz, optional
+from zofl_mpi.problems import Bilevel, Lipschitz
 from zofl_mpi.rounds.start import Start, shares, step_samples
 
 Array = NDArray[Any]
@@ -98,7 +98,7 @@ class Local:
             UserError: a description of no convex set, or sets without a common point.
         """
         setting, own = self.setting, tuple(self.x_set) == ("problem",)
-        gamma, bounded = self.stepsize(0), not own or optional.constrained(setting.problem)
+        gamma, bounded = self.stepsize(0), not own or setting.problem.constrained
         if bounded and not gamma < 2 * self.eta:
             raise UserError(
                 f"--gamma {gamma:g}: with sets it must be below 2 eta = {2 * self.eta:g}: a step moves x by gamma/eta "
@@ -153,11 +153,11 @@ class Local:
     @property
     def kernel(self) -> str:
         """Name of the code that computes the losses; "own" where the problem does not say."""
-        return optional.kernel_name(self.setting.problem, self.size())
+        return self.setting.problem.kernel_name(self.size())
 
     def flops(self) -> float:
         """FLOPs of a mini-batch's loss at one point; nan where the problem does not say."""
-        return optional.flops_evaluation(self.setting.problem, self.size())
+        return self.setting.problem.flops_evaluation(self.size())
 
     def size(self) -> int:
         """Samples of a local step."""

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from zofl_mpi.engine import messages
 from zofl_mpi.engine.clients import Client, Clients
 from zofl_mpi.engine.fields import column, part
-from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.setting import Loads, Setting
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.numerics import zo
 from zofl_mpi.numerics.stationarity import gradient_squared
-from zofl_mpi.problems import Lipschitz, optional
+from zofl_mpi.problems import Lipschitz
 from zofl_mpi.rounds.report import HeldOut, Model, all_scores
 from zofl_mpi.rounds.start import Sampling, among
 from zofl_mpi.rounds.zeroth_order import Local, Stepped
@@ -124,7 +124,7 @@ def schedule_lines(local: Local, theory: str, bounds: Mapping[str, float]) -> di
 
 def proposition1(local: Local) -> dict[str, float]:
     """{formula: bound} on gamma of [B] Proposition 1; B_2 of its third says how the X_i differ (Assumption 1)."""
-    L0, n, H = optional.lipschitz(local.setting.problem), local.setting.problem.n, local.steps()
+    L0, n, H = local.setting.problem.lipschitz, local.setting.problem.n, local.steps()
     bounds = {"1/(4H)": 1 / (4 * H)}
     if L0 is not None:
         bounds["eta/(4 L_0 n)"] = local.eta / (4 * L0 * n)
@@ -135,7 +135,7 @@ def proposition1(local: Local) -> dict[str, float]:
 
 def theorem1(local: Local) -> dict[str, float]:
     """{formula: bound} on gamma of [B] Theorem 1; its first has a maximum of 2 and constants that nobody knows."""
-    L0, n, H = optional.lipschitz(local.setting.problem), local.setting.problem.n, local.steps()
+    L0, n, H = local.setting.problem.lipschitz, local.setting.problem.n, local.steps()
     bounds = {"1/(8H)": 1 / (8 * H)}
     if L0 is not None:
         bounds["eta/(24 (L_0 n + 1))"] = local.eta / (24 * (L0 * n + 1))
@@ -183,6 +183,10 @@ class LipschitzReports(ABC):
         step = x.dtype.type(self.local.eta) * v
         F = self.problem.losses(client.i, np.concatenate([x[None], x + step, x - step]), client.data)
         return Probe(float(F[0]), np.asarray(F[1 : 1 + len(v)] - F[1 + len(v) :], np.float64))
+
+    def loads(self) -> Loads:
+        """Samples of each client's local steps."""
+        return self.local.loads()
 
     @property
     def kernel(self) -> str:
