@@ -50,7 +50,8 @@ def check_finite(content: Any) -> None:
         UserError: the sentence declared for that field.
     """
     for name, sentence in _must_be_finite(type(content)):  # type: ignore[arg-type]
-        if not np.isfinite(getattr(content, name)).all():
+        value = getattr(content, name)
+        if not (math.isfinite(value) if isinstance(value, float) else np.isfinite(value).all()):
             raise UserError(sentence)
 
 

@@ -1,4 +1,4 @@
-"""Ditto: a global model by FedAvg, and beside it a personal model of each client that is drawn to it.
+"""Ditto: a global model by FedAvg, and a personal model of each client that is pulled towards it.
 
 Li, Hu, Beirami, Smith, "Ditto: Fair and Robust Federated Learning Through Personalization", ICML 2021, Algorithm 1.
 """
@@ -25,7 +25,7 @@ Array = NDArray[Any]
 @final
 @dataclass(frozen=True)
 class Ditto(FirstOrder):
-    """FedAvg's x, to the bit; besides v_i <- v_i - gamma~_t (g_i(v_i) + lam_p (v_i - x)) at each participant.
+    """FedAvg's x, to the bit, and v_i <- v_i - gamma~_t (g_i(v_i) + lam_p (v_i - x)) at each participant.
 
     v_i is the client's own: it stays there, begins at the first x that the client gets, takes as many steps as the
     local model of FedAvg, of the same sizes, on mini-batches of its own. At an evaluation y_i = v_i; a client that has

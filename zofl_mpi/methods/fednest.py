@@ -28,7 +28,7 @@ DIVERGED = "x or y is not finite after the round; smaller --gamma or --gamma-low
 @final
 @dataclass(frozen=True)
 class State:
-    """What the server carries from round to round."""
+    """State of the server between rounds."""
 
     x: Array = column("1", "the iterate", finite=DIVERGED)  # (n,)
     y: Array = column("1", "the lower level's iterate", finite=DIVERGED)  # (n_lower,)

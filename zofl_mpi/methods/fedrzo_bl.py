@@ -57,7 +57,7 @@ class Placed:
 @final
 @dataclass(frozen=True)
 class BilevelState:
-    """What Algorithm 2's server carries from round to round."""
+    """State of Algorithm 2's server between rounds."""
 
     x: Array = column("1", "the iterate")  # (n,)
     drawn: Array = column(  # (n,)

@@ -39,7 +39,7 @@ class Partial:
 @final
 @dataclass(frozen=True)
 class State:
-    """What Algorithm 1's server carries from round to round."""
+    """State of Algorithm 1's server between rounds."""
 
     x: Array = column("1", "the iterate")  # (n,)
     drawn: Array = column(  # (n,)

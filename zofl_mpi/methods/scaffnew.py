@@ -30,7 +30,7 @@ Array = NDArray[Any]
 @final
 @dataclass(frozen=True)
 class State:
-    """What the server carries from round to round."""
+    """State of the server between rounds."""
 
     x: Array = column("1", "the global model, flat")  # (n,) the mean of finite models
     local_steps: int = column("1", "local steps that all participants took in this round", 0)

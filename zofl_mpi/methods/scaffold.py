@@ -35,7 +35,7 @@ class Controlled:
 @final
 @dataclass(frozen=True)
 class Update:
-    """Client to server: what the local steps changed."""
+    """Client to server: changes of the local model and of the client's control variate."""
 
     # (n,) y - x
     dy: Array = finite("the local model is not finite; smaller --gamma-local, or --pixels unit, may help")
@@ -46,7 +46,7 @@ class Update:
 @final
 @dataclass(frozen=True)
 class State:
-    """What the server carries from round to round."""
+    """State of the server between rounds."""
 
     x: Array = column(
         "1",
@@ -60,7 +60,7 @@ class State:
 @final
 @dataclass(frozen=True)
 class Scaffold(FirstOrder):
-    """Local steps y <- y - gamma~_t (g_i(y) - c_i + c), then the averages of what they changed.
+    """Local steps y <- y - gamma~_t (g_i(y) - c_i + c), then the averages of the changes.
 
     x <- x + eta_g sum_S w_i dy_i / sum_S w_i and c <- c + sum_S w_i dc_i, where the w_i of all clients sum to 1; c and
     all c_i begin at 0. With --weights uniform that is the paper's Algorithm 1 (w_i = 1/m). With sizes c is weighted as

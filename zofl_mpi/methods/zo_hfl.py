@@ -33,7 +33,7 @@ X = "x is not finite after the server's step; smaller --gamma, --lam or --gamma-
 @final
 @dataclass(frozen=True)
 class State:
-    """What the server carries from round to round."""
+    """State of the server between rounds."""
 
     x: Array = column("1", "the global model, W (C, p) row by row", finite=X)  # (n,)
     gradient_f1_norm: float = column("1", "norm of the stochastic gradient of f_1 in this round", math.nan)

@@ -1,4 +1,4 @@
-"""What a run will cost: kernel, bytes, local steps and FLOPs, derived from the messages and steps of a round."""
+"""Expected cost of a run: kernel, bytes, local steps and FLOPs, derived from the messages and steps of a round."""
 
 from __future__ import annotations
 

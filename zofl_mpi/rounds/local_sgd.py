@@ -40,7 +40,7 @@ class Trained:
 @final
 @dataclass(frozen=True)
 class State:
-    """What the server carries from round to round."""
+    """State of the server between rounds."""
 
     x: Array = column(  # (n,)
         "1",

@@ -129,7 +129,7 @@ def has_samples(setting: Setting) -> bool:
 
 
 def demand_samples(setting: Setting, flags: str) -> None:
-    """Refuses what the server cannot do without samples of its own: what `flags` ask for."""
+    """Refuses `flags` that need samples at the server where it has none."""
     if not has_samples(setting):
         raise UserError(f"--server-fraction 0: the server has no samples of its own, needed for {flags}")
 

@@ -84,7 +84,7 @@ class Local:
         return Start(self.setting, self.x0).point(1)
 
     def loads(self) -> Loads:
-        """Samples that each client looks at in the local steps."""
+        """Samples of each client's local steps."""
         return Loads([self.steps() * samples for samples in step_samples(self.setting, self.batch)])
 
     def shares(self) -> dict[int, float]:

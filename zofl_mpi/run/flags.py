@@ -107,7 +107,7 @@ class _Leaf(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What the class's docstring says of it."""
+        """Its text in the class's docstring."""
         return attribute_texts(self.owner).get(self.name, "")  # type: ignore[arg-type]
 
 
@@ -141,7 +141,7 @@ def parse(
     """{field: value} of all flags, given or default.
 
     Args:
-        owners: tells for a flag that is unknown here with which methods or problems it is known.
+        owners: (flag) -> the methods or problems that have it, for a flag that is unknown here.
 
     Raises:
         UserError: an unknown flag (the nearest is named), a value of the wrong kind.
@@ -153,9 +153,9 @@ def parse(
     whole = dataclasses.make_dataclass(
         "Flags", [(t.replace(" ", "_"), f, dataclasses.field(default_factory=f)) for t, f in forms]
     )
-    told = io.StringIO()
+    errors = io.StringIO()
     try:
-        with contextlib.redirect_stderr(told):
+        with contextlib.redirect_stderr(errors):
             flat: Any = cast("Any", tyro.conf.OmitArgPrefixes)[whole]
             parsed, unknown = tyro.cli(
                 flat,
@@ -168,7 +168,7 @@ def parse(
         if exc.code in (0, None):
             raise
         known = {leaf.name: leaf for cls in groups.values() for leaf in leaves(cls)}
-        raise UserError(_mistake(arguments, known) or " ".join(told.getvalue().split())) from None
+        raise UserError(_mistake(arguments, known) or " ".join(errors.getvalue().split())) from None
     if unknown:
         raise UserError(_unknown(unknown[0], flags_of(groups), owners))
     return {name: value for part in vars(parsed).values() for name, value in vars(part).items()}

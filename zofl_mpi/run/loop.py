@@ -1,4 +1,4 @@
-"""Rounds: run, evaluate, record, checkpoint, stop when told to."""
+"""Rounds: run, evaluate, record, checkpoint, stop at a signal."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Schedule:
 
     Attributes:
         rounds: R, how many rounds the whole run has.
-        eval_every: the first, every so many, and the last round are evaluated.
+        eval_every: rounds between evaluations; the first and the last round are always evaluated.
         checkpoint_every: rounds between checkpoints; 0 for none but the one at a stop.
     """
 
@@ -59,7 +59,7 @@ class Schedule:
 
 
 FAR = 1e3
-"""An objective that is so many times its first value has left its start."""
+"""An objective that exceeds its first value by this factor has diverged."""
 HUGE = 1e9
 """An objective beyond this had left its start before the first evaluation."""
 TOGETHER = 1000
@@ -71,7 +71,7 @@ STILL = 6
 @final
 @dataclass
 class Totals:
-    """What the closing lines report of this session's rounds.
+    """Numbers of this session's rounds for the closing lines.
 
     Attributes:
         seconds: (P + 1, 3) compute, wait, comm of each rank.
@@ -98,7 +98,7 @@ class Totals:
     losses: list[records.Loss] = field(default_factory=list)
 
     def astray(self) -> str:
-        """What is odd about the course of the objective (without one: of the test loss); "" where nothing is."""
+        """A sentence on an objective (without one: a test loss) that diverges or stands still; else ""."""
         name = "objective" if "objective" in self.last else "test_loss"
         values = [value for _, value in self.course]
         if len(values) < 2:
@@ -166,7 +166,7 @@ def run(
     done, state = clients.steadily(begun)
 
     def attempt(state: Any, done: int) -> tuple[tuple[Any, dict[str, float]], tuple[Row, bool]]:
-        if clients.survives:  # a round that is begun again must find its state as it was
+        if clients.survives:  # a repeated round must find its state unchanged
             state = messages.copy(state)
         return one_round(method, state, done, clients, schedule, recorder), clients.account()
 
@@ -326,7 +326,7 @@ def _packed(message: Any) -> messages.Bytes:
 
 
 def _failed(where: str, exc: BaseException, method: Method[Any], recorder: records.Recorder) -> RunError:
-    """What has become of the server's own work."""
+    """The error of a round in which the server's own work failed."""
     short = memory.shortage(exc)
     if short:
         return RunError(f"{where}: the server is {short}; {memory.remedy(method, at_server=True)}; {_safe(recorder)}")
