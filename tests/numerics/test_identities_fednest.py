@@ -17,8 +17,8 @@ from zofl_mpi.run.flags import built
 
 @pytest.mark.parametrize("H", [1, 3])
 def test_outer_steps_are_their_formula(monkeypatch: pytest.MonkeyPatch, H: int) -> None:
-    """FedOut: H steps x <- x - gamma / H (grad f_i(x; xi) - grad f_i(x_r; xi) + h) of each client, then their mean, with
-    h the mean of the clients' hypergradients, here one that is given.
+    """FedOut: H steps x <- x - gamma / H (grad f_i(x; xi) - grad f_i(x_r; xi) + h) of each client, then their mean,
+    with h the mean of the clients' hypergradients, here one that is given.
 
     Mutations: gamma in place of gamma / H; the correction's sign, or its point; H steps along the hypergradient alone.
     """

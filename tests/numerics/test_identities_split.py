@@ -84,7 +84,7 @@ def test_in_one_dimension_an_estimate_is_the_derivative(cls: Any, flags: dict[st
 def test_the_sphere_with_mu_is_the_larger_sphere_with_mu_over_its_radius(
     cls: Any, flags: dict[str, Any], central: str
 ) -> None:
-    """d / mu (L(x + mu w) - L(x)) w with |w| = 1 is 1 / nu (L(x + nu u) - L(x)) u with u = sqrt(d) w, nu = mu / sqrt(d).
+    """d / mu (L(x + mu w) - L(x)) w, |w| = 1, is 1 / nu (L(x + nu u) - L(x)) u with u = sqrt(d) w, nu = mu / sqrt(d).
 
     Mutations: the factor d forgotten, in an estimate or where steps are taken from differences; mu of the other unit.
     """

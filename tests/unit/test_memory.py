@@ -86,7 +86,7 @@ class Round:
 class Method(engine_setting.Method[Any]):
     grows_with: ClassVar[tuple[str, ...]] = ("n_p", "probe")
     setting: Any
-    round: Round = field(default_factory=Round)
+    round: Round = field(default_factory=Round)  # type: ignore[assignment]
     n_p: int = 4
     beta: float = 1.0
     server_batch: int = 256
