@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar, final, get_type_hints
 
 from zofl_mpi.engine.fields import at_least
 from zofl_mpi.engine.roles import with_base
-from zofl_mpi.engine.setting import Loads, Method, Planned, Work
+from zofl_mpi.engine.setting import Loads, Method, PlansLoads, PlansWork, Work
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import flags
 from zofl_mpi.run.family import Choice, Family
@@ -307,7 +307,8 @@ def print_plan(plan: Plan, method: Method[Any]) -> None:
 
 def work_of(method: Method[Any], rounds: int) -> Work | None:
     """The local steps that the method, or else the first of its parts, plans; None where they are not known."""
-    return next((work for each in _planned(method) if (work := each.work(rounds)) is not None), None)
+    planned = (each.work(rounds) for each in _with_parts(method) if isinstance(each, PlansWork))
+    return next((work for work in planned if work is not None), None)
 
 
 def loads_of(method: Method[Any]) -> Loads | None:
@@ -316,8 +317,8 @@ def loads_of(method: Method[Any]) -> Loads | None:
     Raises:
         UserError: it is not one number, at least 0, of each client.
     """
-    for each in _planned(method):
-        loads = each.loads()
+    for each in _with_parts(method):
+        loads = each.loads() if isinstance(each, PlansLoads) else None
         if loads is None:
             continue
         m = method.setting.m
@@ -329,11 +330,10 @@ def loads_of(method: Method[Any]) -> Loads | None:
     return None
 
 
-def _planned(method: Method[Any]) -> Iterator[Planned]:
-    """The method, then those of its parts that plan work."""
+def _with_parts(method: Method[Any]) -> Iterator[Any]:
+    """The method, then its fields, some of which are parts."""
     yield method
-    values = vars(method)
-    yield from (values[f.name] for f in fields(method) if isinstance(values[f.name], Planned))
+    yield from (vars(method)[f.name] for f in fields(method))
 
 
 def _shown(value: Any) -> str:
