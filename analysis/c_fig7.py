@@ -35,7 +35,7 @@ from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.numerics.stationarity import Estimate
 from zofl_mpi.run import records
-from zofl_mpi.run.restore import setting_of
+from zofl_mpi.run.restore import OWN, setting_of
 
 FAMILY = "zofl_mpi.heron_sfl"
 NAMES = {"heron": "HERON", "cse_fsl": "CSE-FSL"}
@@ -116,7 +116,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--seed", type=int, default=1, help="of samples, starts and probes (default 1)")
     made.add_argument("--dtype", choices=("float32", "float64"), default="float32", help="of a product")
     made.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where products are computed")
-    made.add_argument("--data-dir", help="the folder with the data set's files (default: the result's)")
+    made.add_argument("--data-dir", help="the folder with the data set's files")
+    made.add_argument("--own", action="append", default=[], metavar="NAME", help=OWN)
     command.add_out(made, "c_fig7")
     return made
 
@@ -170,7 +171,7 @@ def rebuilt(run: records.Run, given: argparse.Namespace) -> tuple[Setting, Any]:
         UserError: its configuration is not understood, or data or network are others.
     """
     other = {"dtype": given.dtype, "data_dir": given.data_dir, "bf16": False}
-    setting, method = setting_of(run, FAMILY, given.device, **other)
+    setting, method = setting_of(run, FAMILY, given.device, given.own, **other)
     return setting, method.start()
 
 

@@ -100,7 +100,7 @@ def rows_of(size: str, settings: Sequence[Setting]) -> Iterator[dict[str, Any]]:
 def problem_of(size: str, blocks: int, setting: Setting) -> SplitGPT2:
     """GPT-2 with random weights, cut as [C] does."""
     flags = GPT2(model=f"random:{size}", auxiliary_blocks=blocks)
-    model = flags.whole(None, Streams(1), VOCABULARY, VOCABULARY - 1)
+    model = flags.uncut(None, Streams(1), VOCABULARY, VOCABULARY - 1)
     return flags.problem(model, setting.longest, setting.targets)
 
 

@@ -3,12 +3,34 @@
 set -euo pipefail
 
 # With ZOFL_PACK=1 and the file of jobs/pack.sh, every node reads one large file and unpacks it on its own disk; else each
-# rank reads thousands of small files from the shared file system, all ranks at once. The copy lies in ZOFL_PACK_DIR, by
-# default the job's own temporary folder, and is removed at the end.
+# rank reads thousands of small files from the shared file system, all ranks at once. The copy lies in a folder of its
+# own in ZOFL_PACK_DIR, by default the job's temporary folder, and is removed at the end.
 packed=''
 
 # With ZOFL_MPS=1 ranks that share a GPU compute on it at once, by NVIDIA's MPS: a daemon on each node while the job lasts.
 mps=''
+
+# Others may write into a node's temporary folder: what is ours there has a name that nobody can know before, is made by
+# us or not at all, and is closed to others. private FOLDER MORE...: makes it on a node, then runs MORE.
+# shellcheck disable=SC2016
+private='
+    folder=$1 parent=$(dirname -- "$1")
+    shift
+    umask 077
+    mkdir -p -- "$parent" || exit 1
+    safe=(\( -user 0 -o -user "$(id -u)" \) \( -perm -1000 -o ! -perm /022 \))
+    if [[ -z $(find -H "$parent/" -maxdepth 0 "${safe[@]}") ]]; then
+        echo "$parent on $(uname -n) belongs to another, or others may rename what is in it: name another folder" >&2
+        exit 1
+    fi
+    mkdir -m 700 -- "$folder" || exit 1
+    if [[ -L $folder || ! -O $folder || $(stat -c %a -- "$folder") != *700 ]]; then
+        echo "$folder on $(uname -n) is not ours alone" >&2
+        exit 1
+    fi
+    if (($#)); then exec "$@"; fi
+'
+unknown() { mktemp --dry-run XXXXXXXXXXXX; } # a name that nobody can guess
 once=(--nodes="${SLURM_NNODES:-1}" --ntasks="${SLURM_NNODES:-1}" --ntasks-per-node=1 --cpus-per-task=1 --mpi=none --overlap)
 
 environment() { # environment NAME: makes .venv, or this job's copy of it on every node, the current one
@@ -28,9 +50,9 @@ environment() { # environment NAME: makes .venv, or this job's copy of it on eve
         printf '%s: ZOFL_PACK=1, but %s: run bash jobs/pack.sh on a login node, and submit again\n' "$name" "$found" >&2
         exit 2
     fi
-    packed=${ZOFL_PACK_DIR:-${SLURM_TMPDIR:-${TMPDIR:-/tmp}}}/zofl-${SLURM_JOB_ID:-0}-${SLURM_RESTART_COUNT:-0}
+    packed=${ZOFL_PACK_DIR:-${SLURM_TMPDIR:-${TMPDIR:-/tmp}}}/zofl-${SLURM_JOB_ID:-0}-$(unknown)
     local start=$SECONDS archive=$packed/environment.tar
-    each_node mkdir -p "$packed"
+    each_node bash -c "$private" private "$packed" || { packed='' && exit 2; }
     if command -v sbcast >/dev/null; then
         sbcast --force .venv.tar "$archive"
     else
@@ -45,11 +67,10 @@ environment() { # environment NAME: makes .venv, or this job's copy of it on eve
 }
 
 share_gpus() { # starts MPS on every node of the job
-    export CUDA_MPS_PIPE_DIRECTORY=${SLURM_TMPDIR:-${TMPDIR:-/tmp}}/zofl-mps-${SLURM_JOB_ID:-0}
+    export CUDA_MPS_PIPE_DIRECTORY=${SLURM_TMPDIR:-${TMPDIR:-/tmp}}/zofl-mps-${SLURM_JOB_ID:-0}-$(unknown)
     export CUDA_MPS_LOG_DIRECTORY=$CUDA_MPS_PIPE_DIRECTORY
     # In the foreground of a step that lasts: Slurm ends what a step leaves behind, a daemon too.
-    # shellcheck disable=SC2016
-    srun "${once[@]}" bash -c 'mkdir -p "$CUDA_MPS_PIPE_DIRECTORY" && exec nvidia-cuda-mps-control -f' &
+    srun "${once[@]}" bash -c "$private" private "$CUDA_MPS_PIPE_DIRECTORY" nvidia-cuda-mps-control -f &
     mps=$!
 }
 

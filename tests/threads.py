@@ -599,7 +599,7 @@ def _world(ranks: Ranks, groups: Sequence[Group], rank: int, ulfm: bool) -> MPIW
     comm, node = (Communicator(ranks, group, rank) for group in groups)
     world = MPIWorld(comm, node, "threads", *(((RankLost, Revoked), "") if ulfm else ((), "ULFM")))
 
-    def abort(text: str) -> None:
+    def abort(text: str, stopped: Sequence[Any] = ()) -> None:
         with ranks.changed:
             ranks.check_alive(rank)  # a process that has been ended prints nothing more
         sys.stderr.write(f"{text}\n")
@@ -626,7 +626,7 @@ def _world(ranks: Ranks, groups: Sequence[Group], rank: int, ulfm: bool) -> MPIW
 
     world.survive = survive  # type: ignore[method-assign]
     world.abort = world.halt = abort  # type: ignore[method-assign]
-    world.leave = lambda status: None  # type: ignore[method-assign]
+    world.leave = lambda status, limit=0.0: None  # type: ignore[method-assign]
     return world
 
 

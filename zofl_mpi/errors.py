@@ -6,8 +6,10 @@ from __future__ import annotations
 class UserError(Exception):
     """A clear sentence to a user: what is wrong, which value, what is allowed, what to do.
 
-    The command line prints it after ``zofl_mpi: `` on one line and exits with status 2; no traceback is shown.
+    The command line prints it after ``zofl_mpi: `` on one line and exits with `status`; no traceback is shown.
     """
+
+    status = 2
 
 
 def demand(holds: bool, flag: str, value: object, allowed: str) -> None:

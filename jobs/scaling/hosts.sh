@@ -31,7 +31,7 @@ remove() {
     for k in "${hosts[@]}"; do ip netns del "zofl$k" 2>/dev/null || true; done
     ip link del "$bridge" 2>/dev/null || true
 }
-exec 9>"${TMPDIR:-/tmp}/zofl-hosts.lock" # one at a time
+exec 9<"${BASH_SOURCE[0]}" # one at a time, by a lock of this file
 flock 9
 remove
 trap remove EXIT

@@ -65,17 +65,6 @@ def test_table_1_says_what_it_was_measured_with(
     assert [line.count("&") for line in body if "FedAvg" in line or "ZO-HFL" in line] == [6, 6]
 
 
-def test_a_missing_seed_is_named_and_nothing_is_written(
-    place: Grids, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    gone = place("a_table").member(cell="a0.1-b0.5", method="zo_hfl", seed="2")
-    gone.out.unlink()
-    lines = refused(script("a_table1").main, place("a_table").words(tmp_path / "t"), capsys)
-    assert len(lines) == 2 and all(line.startswith("a_table1: ") for line in lines)
-    assert gone.name in lines[0] and lines[1].endswith("1 of 8 results cannot be used; --partial goes on without them")
-    assert list(tmp_path.glob("t.*")) == []
-
-
 def test_a_run_that_failed_is_told_with_its_last_words(
     place: Grids, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -81,7 +81,8 @@ def method(name: str, module: str, kernel: Any, device: str = "cpu", data: Datas
     problem = Network(made, SHAPE, C, np.diff(EDGES)[:m] / 300, Terms(**terms), "direct", np.float64, device, kernel)
     counts = np.stack([own.counts() for own in clients])
     own = Setting(problem, STREAMS, tuple(clients), server, test, counts, np.float64)
-    usual = {ServerSGD: {"server_batch": 8}, FedRZONN: {}}.get(cls, USUAL)
+    special: dict[Any, dict[str, Any]] = {ServerSGD: {"server_batch": 8}, FedRZONN: {}}
+    usual = special.get(cls, USUAL)
     return built(cls, own, **{**usual, **flags})
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import io
+import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.conftest import Completed, run_process
+from tests.conftest import LIMIT, Completed, environment, run_process
 from tests.launch import launch
+from zofl_mpi.data import images
 from zofl_mpi.data.published import IDX_FILES
 from zofl_mpi.engine import device
 from zofl_mpi.run import cli, records
@@ -97,6 +101,29 @@ def test_singletons_in_place_of_ranks_are_refused_with_the_remedy(here: Path) ->
     assert list(here.glob("*.h5")) == []
 
 
+def test_an_output_that_takes_nothing_is_one_sentence(here: Path) -> None:
+    """As on a full disk; status 1, and the result is valid."""
+    command = [sys.executable, "-m", FAMILY, "--rounds", "1", "--tau", "1", "--out", "run.h5"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            command, env=environment(), stdout=full, stderr=subprocess.PIPE, text=True, timeout=LIMIT, check=False
+        )
+    assert done.returncode == 1
+    assert one_line(done.stderr).startswith("standard output cannot be written (No space left on device)")
+    assert records.load("run.h5").length == 1
+
+
+@pytest.mark.parametrize("family", ["zofl_mpi.zo_hfl", "zofl_mpi.fedrzo"])
+def test_a_smoothing_radius_that_moves_nothing_is_refused(
+    here: Path, capsys: pytest.CaptureFixture[str], family: str
+) -> None:
+    """Mutation: the estimate is of two equal points."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main(family, ["--rounds", "1", "--quiet", "--eta", "1e-30", "--x0", "random"])
+    assert ended.value.code == 1
+    assert "--eta 1e-30: x + eta v = x in float" in one_line(capsys.readouterr().err)
+
+
 # --- flags and their values
 
 
@@ -136,6 +163,12 @@ def test_singletons_in_place_of_ranks_are_refused_with_the_remedy(here: Path) ->
         ("--method fedavg --batch -1", "--batch -1: must be a whole number, at least 0 (0: all samples of the client"),
         ("--tau 1 2", "must be one number, or 10, one for each client (--m)"),
         ("--tau -3", "must be a number of local steps, at least 0"),
+        ("--tau 1e18", "--tau 1e+18: must be a number of local steps, at least 0 and at most 1e9"),
+        ("--personal-tau 1e18 --method ditto", "must be a number of local steps, at least 0 and at most 1e9"),
+        ("--batch 1000000000000", "--batch 1000000000000: the samples of one step take "),
+        ("--method fedavg --server-batch 1000000000000 --x0 pretrained", "--server-batch 1000000000000: the samples"),
+        ("--min-samples 1000000", "each --min-samples 1000000; take at most --min-samples 113"),
+        ("--m 2000 --min-samples 2000", "each --min-samples 2000; take a smaller --min-samples"),
         ("--mu 1 2 3", "3 values for 10 clients: give one, or one per client"),
         ("--mu -1", "mu -1.0: must be a number, at least 0"),
         ("--lam -2", "lam -2.0: must be a number, at least 0"),
@@ -292,6 +325,49 @@ def test_a_damaged_gz_is_named(refused: Callable[..., str], here: Path) -> None:
     assert str(path) in refused("--data", "mnist", "--data-dir", here)
     path.write_bytes(b"not gzip")
     assert str(path) in refused("--data", "mnist", "--data-dir", here)
+
+
+def test_a_packed_file_is_unpacked_no_further_than_its_format_goes(
+    refused: Callable[..., str], here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few kilobytes that unpack into a disk's worth. Mutation: all is unpacked, and then counted."""
+    monkeypatch.setattr(images, "MOST", 100)
+    path = written(here, packed=True)[0]
+    path.write_bytes(gzip.compress(bytes((0, 0, 8, 3)) + bytes(1 << 20)))
+    assert f"{path} holds more than {16 + 100 * 28 * 28} bytes" in refused("--data", "mnist", "--data-dir", here)
+
+
+def test_an_array_that_no_memory_holds_is_refused_before_it_is_unpacked(
+    refused: Callable[..., str], here: Path
+) -> None:
+    """72 TiB by its entry in the archive, or by its own header alone."""
+    np.savez(here / "own.npz", x=X, y=Y)
+    content = bytearray((here / "own.npz").read_bytes())
+    header = content.index(b"(80, 3)")
+    claimed = content.copy()
+    claimed[header : header + 30] = b"(6600000000000, 3), }         "[:30]
+    (here / "own.npz").write_bytes(claimed)
+    assert "own.npz" in refused("--data", "own.npz", "--m", 2)
+    with zipfile.ZipFile(here / "own.npz", "w") as file:
+        for name, array in (("x", X), ("y", Y)):
+            stored = io.BytesIO()
+            np.save(stored, array)
+            file.writestr(f"{name}.npy", stored.getvalue())
+        file.infolist()[0].file_size = 72 << 40
+    assert "x takes 73728.0 GiB unpacked, this machine has" in refused("--data", "own.npz", "--m", 2)
+
+
+@pytest.mark.parametrize("name", ["n" * 300, "n" * 245])
+def test_a_long_name_is_told_or_used(refused: Callable[..., str], here: Path, name: str) -> None:
+    if len(name) > 255:
+        assert "there is no such file" in refused("--data", f"{name}.npz")
+        assert "cannot be read (File name too long)" in refused("--config", name)
+        return
+    np.savez(here / f"{name}.npz", x=X, y=Y)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(FAMILY, [*TINY, "--data", f"{name}.npz", "--m", "2"])
+    assert ended.value.code == 0
+    assert (here / f"zo_hfl-{name[:100]}-s1.h5").exists()
 
 
 def test_a_file_of_another_kind_is_named(refused: Callable[..., str], here: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -180,8 +181,9 @@ def test_mps_is_there_for_the_job_and_ends_with_it(
     stub(place / ".venv/bin", "python", body)
     with cluster(script="gpu", ZOFL_MPS="1", TMPDIR="/elsewhere") as job:
         assert job.wait(LIMIT) == 0
-    assert "--overlap bash -c mkdir" in (place / "mps").read_text()
-    assert (place / "ran").read_text() == "/elsewhere/zofl-mps-7\n"
+    folder = (place / "ran").read_text().strip()
+    assert re.fullmatch(r"/elsewhere/zofl-mps-7-\w{12}", folder)
+    assert (place / "mps").read_text().endswith(f" private {folder} nvidia-cuda-mps-control -f\n")
     end = time.monotonic() + LIMIT
     while not gone(int((place / "pid").read_text())):
         assert time.monotonic() < end
@@ -248,6 +250,53 @@ def test_a_packed_environment_that_is_missing_or_old_is_refused(
     assert job.returncode == 2
     assert told in words and "bash jobs/pack.sh" in words
     assert not (place / "ran").exists()
+
+
+def private(*words: object) -> subprocess.CompletedProcess[str]:
+    """What a node does to make a folder of the job's own, and then to run a command."""
+    script = '. "$1"; shift; exec bash -c "$private" private "$@"'
+    given = ["bash", "-c", script, "test", str(ROOT / "jobs/slurm.sh"), *map(str, words)]
+    return subprocess.run(given, capture_output=True, text=True, timeout=LIMIT, check=False)
+
+
+def test_a_folder_on_a_node_is_closed_to_others(tmp_path: Path) -> None:
+    folder = tmp_path / "new/zofl"
+    done = private(folder, "echo", "ran")
+    assert (done.returncode, done.stdout) == (0, "ran\n")
+    assert folder.stat().st_mode & 0o777 == 0o700 and folder.parent.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("planted", ["folder", "link", "file"])
+def test_a_folder_on_a_node_that_another_has_made_is_not_used(tmp_path: Path, planted: str) -> None:
+    """Mutation: mkdir -p."""
+    folder, theirs = tmp_path / "zofl", tmp_path / "theirs"
+    theirs.mkdir()
+    plant: dict[str, Any] = {"folder": folder.mkdir, "file": folder.touch, "link": lambda: folder.symlink_to(theirs)}
+    plant[planted]()
+    done = private(folder, "echo", "ran")
+    assert done.returncode == 1 and not done.stdout
+
+
+@pytest.mark.parametrize(("mode", "status"), [(0o777, 1), (0o775, 1), (0o1777, 0), (0o755, 0)])
+def test_a_folder_on_a_node_lies_where_nobody_else_can_rename_it(tmp_path: Path, mode: int, status: int) -> None:
+    """Mutation: the parent is not looked at."""
+    parent = tmp_path / "parent"
+    parent.mkdir()
+    parent.chmod(mode)
+    done = private(parent / "zofl")
+    assert done.returncode == status
+    assert bool(status) == ("others may rename what is in it" in done.stderr)
+
+
+def test_the_names_of_folders_on_nodes_cannot_be_known_before() -> None:
+    text = (ROOT / "jobs/slurm.sh").read_text()
+    names = re.findall(r"/zofl-[^\n]*", text)
+    assert len(names) == 2 and all(name.endswith("-$(unknown)") for name in names)
+    twice = subprocess.run(
+        ["bash", "-c", '. "$1"; unknown; unknown', "test", str(ROOT / "jobs/slurm.sh")],
+        capture_output=True, text=True, timeout=LIMIT, check=True,
+    ).stdout.split()  # fmt: skip
+    assert len(set(twice)) == 2
 
 
 def test_the_log_of_a_job_needs_no_folder() -> None:

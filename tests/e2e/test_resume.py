@@ -105,9 +105,54 @@ def test_another_name_that_exists_is_refused_unless_forced(
     other = tmp_path / "other.h5"
     other.write_text("mine")
     assert f"--out {other} exists" in refused(capsys, part, "--rounds", 9, "--out", other)
+    assert "--force replaces results only" in refused(capsys, part, "--rounds", 9, "--out", other, "--force")
     assert other.read_text() == "mine"
+    shutil.copy(part, other)
     assert resume(part, "--rounds", 9, "--out", other, "--force") == 0
     assert differences(whole, other) == []
+
+
+@pytest.mark.parametrize("damage", ["gone", "torn", "zeros", "empty"])
+def test_a_run_whose_result_is_lost_goes_on_from_its_checkpoint(
+    whole: Path, part: Path, damage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Mutations: a lost result refused; the rows of later rounds at the places of the first; the damaged file gone;
+    a second resume that refuses; the new file of another run than its checkpoints."""
+    before = part.read_bytes()
+    torn = {"gone": b"", "torn": before[:3000], "zeros": bytes(4096), "empty": b""}[damage]
+    part.write_bytes(torn)
+    if damage == "gone":
+        part.unlink()
+    assert resume(part, "--rounds", 7, "--eval-every", 5) == 0
+    assert "in which the rows of rounds 1 to 5 are missing" in capsys.readouterr().err
+    kept = part.with_name(part.name + ".damaged")
+    assert not kept.exists() if damage == "gone" else kept.read_bytes() == torn
+    assert resume(part, "--rounds", 9) == 0
+    found, full = records.load(part), records.load(whole)
+    assert json.loads(found.attrs["missing_rounds"]) == [1, 5]
+    np.testing.assert_array_equal(found.rounds["round"], [np.nan] * 5 + [6, 7, 8, 9])
+    np.testing.assert_array_equal(found.clients["bytes_up"][5:], full.clients["bytes_up"][5:])
+    assert found.final["x"].tobytes() == full.final["x"].tobytes()
+
+
+@pytest.mark.parametrize("damage", ["gone", "flipped"])
+def test_a_run_whose_checkpoint_is_damaged_goes_on_from_the_previous_one(
+    whole: Path, tmp_path: Path, damage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Mutations: the damage not seen; no word of it; rows of rounds after the previous checkpoint kept."""
+    out = tmp_path / "run.h5"
+    assert here(FAMILY, *FLAGS, "--rounds", 5, "--checkpoint-every", 2, "--out", out, "--quiet") == 0
+    newest = checkpoint_path(out)
+    if damage == "gone":
+        newest.unlink()
+    else:
+        with h5py.File(newest, "r+") as file:
+            file["payload/state"][-1] ^= 4
+    assert resume(out, "--rounds", 9) == 0
+    said = capsys.readouterr().err
+    assert f"{newest}.previous is read in its place" in said
+    assert damage == "gone" or "the checksum of state is not the one stored" in said
+    assert differences(whole, out) == []
 
 
 def test_a_replaced_result_leaves_no_checkpoint_of_its_own_behind(part: Path, tmp_path: Path) -> None:
@@ -163,7 +208,7 @@ def test_changed_data_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[
     np.savez(data, x=rng.standard_normal((300, 5)).astype(np.float32), y=rng.integers(0, 3, 300))
     assert here(FAMILY, "--data", data, "--m", "3", "--rounds", "2", "--out", out, "--quiet") == 0
     np.savez(data, x=rng.standard_normal((300, 5)).astype(np.float32), y=rng.integers(0, 3, 300))
-    assert resume(out, "--rounds", 4) == 2
+    assert resume(out, "--rounds", 4, "--data", data) == 2
     told = capsys.readouterr().err
     assert "data or network are not those that the run began with" in told and "another version" not in told
 
@@ -255,25 +300,28 @@ def foreign(path: Path) -> None:
         file["x"] = np.zeros(3)
 
 
-@pytest.mark.parametrize("damage", [Path.unlink, cut, spoil, text, empty, foreign])
-@pytest.mark.parametrize("which", ["result", "checkpoint"])
+@pytest.mark.parametrize(
+    ("which", "damage", "words"),
+    [
+        ("result", text, "is not an HDF5 file"),
+        ("result", foreign, "no result of zofl_mpi"),
+        ("checkpoint", Path.unlink, "there is no file"),
+        ("checkpoint", cut, "is damaged"),
+        ("checkpoint", spoil, "is damaged"),
+        ("checkpoint", text, "is not an HDF5 file"),
+        ("checkpoint", empty, "is damaged"),
+        ("checkpoint", foreign, "is not a checkpoint"),
+    ],
+)
 def test_a_missing_or_damaged_file_is_refused_by_name(
-    part: Path, capsys: pytest.CaptureFixture[str], which: str, damage: Callable[[Path], None]
+    part: Path, capsys: pytest.CaptureFixture[str], which: str, damage: Callable[[Path], None], words: str
 ) -> None:
     damaged = part if which == "result" else checkpoint_path(part)
     other = checkpoint_path(part) if which == "result" else part
     before = other.read_bytes()
     damage(damaged)
     sentence = refused(capsys, part, "--rounds", 9)
-    words = {
-        Path.unlink: "there is no file",
-        cut: "is damaged",
-        spoil: "is damaged",
-        text: "is not an HDF5 file",
-        empty: "is not an HDF5 file",
-        foreign: "no result of zofl_mpi" if which == "result" else "is not a checkpoint",
-    }
-    assert str(damaged) in sentence and words[damage] in sentence
+    assert str(damaged) in sentence and words in sentence
     assert other.read_bytes() == before
 
 

@@ -105,7 +105,8 @@ def test_a_result_tells_perplexities_and_costs(results: Callable[[str], Path]) -
         np.testing.assert_allclose(run.rounds[f"{part}_perplexity"], np.exp(losses), rtol=1e-12)
         assert np.isfinite(run.rounds[f"{part}_perplexity_batches"]).all()
     assert any("if it computes its blocks again" in name for name in json.loads(run.attrs["costs"]))
-    assert ", all 96 training texts, network crc32 " in run.attrs["data"]
+    rules = "texts by Moses's rules, those of the test part by spaCy's"
+    assert f", all 96 training texts, {rules}, network crc32 " in run.attrs["data"]
 
 
 @pytest.mark.slow

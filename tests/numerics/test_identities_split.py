@@ -45,9 +45,10 @@ KINDS = [
 
 
 def scalar() -> Parts:
-    """A client of one parameter, the mean pixel's weight."""
-    client = nn.Sequential(nn.AdaptiveAvgPool2d((1, 1)), nn.Flatten(), nn.Linear(1, 1, bias=False))
-    return client, nn.Linear(1, C), nn.Sequential(nn.Linear(1, 4), nn.Tanh(), nn.Linear(4, C))
+    """A client of one parameter, the mean pixel's weight, and three smashed numbers a sample."""
+    spread = nn.Linear(1, 3).requires_grad_(False)
+    client = nn.Sequential(nn.AdaptiveAvgPool2d((1, 1)), nn.Flatten(), nn.Linear(1, 1, bias=False), spread)
+    return client, nn.Linear(3, C), nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, C))
 
 
 def name_of(flags: dict[str, Any]) -> str:
@@ -61,8 +62,8 @@ def test_in_one_dimension_an_estimate_is_the_derivative(cls: Any, flags: dict[st
     """The sphere of one dimension is {-1, 1}, so (L(x + mu u) - L(x)) / mu u is L'(x), for each sample, too, as mu -> 0
     (HO-SFL's product with lambda is linear: for all mu). Three rounds beside backpropagation.
 
-    Mutations: the mean over samples for their sum, at the cut or behind the head; mu, 2 or n_p missing; losses summed
-    over directions; lambda of another batch; a sign that multiplies a difference but not its direction.
+    Mutations: a mean for a sum over samples or smashed numbers, at the cut or behind the head; mu, 2 or n_p missing;
+    losses summed over directions; lambda of another batch; a sign of a difference that its direction has not.
     """
     plan = training(setting(scalar), SGD, **({"freeze": "auxiliary"} if cls is HERON else {}))
     mu = 1e-6 if cls is HERON else 0.5

@@ -415,7 +415,7 @@ def test_a_cut_that_the_model_has_not_is_refused(cut: int, blocks: int, sentence
 
 
 def test_a_text_that_is_longer_than_the_context_is_refused() -> None:
-    with pytest.raises(UserError, match="25 tokens to look at, the model's context is 24"):
+    with pytest.raises(UserError, match="25 tokens, the model's context is 24"):
         SplitGPT2(problem().parts, 25, 9)
 
 

@@ -15,10 +15,9 @@ import pytest
 
 from tests.threads import run_ranks, serve_or_ask
 from zofl_mpi.engine import coroutines
-from zofl_mpi.engine import setting as engine_setting
 from zofl_mpi.engine.batching import abreast, batched_call, width
 from zofl_mpi.engine.clients import Client, ClientError, Clients
-from zofl_mpi.engine.roles import Backend
+from zofl_mpi.engine.roles import Backend, ClientProgram
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.errors import UserError
@@ -50,11 +49,15 @@ class Doubling(Backend):
 
 
 @dataclass(frozen=True)
-class Method(engine_setting.Method[Any]):
+class Method(ClientProgram):
     """Steps that double what clients hold; `seen` notes who computes when."""
 
     setting: Setting[Doubling]
     seen: list[str] = field(default_factory=list, compare=False)
+
+    @property
+    def backend(self) -> Doubling:
+        return self.setting.problem
 
     def once(self, client: Client, message: Number) -> Number:
         self.seen.append(f"begins {client.i}")

@@ -83,19 +83,19 @@ def test_float32_is_no_float64(on_gpu: Bench) -> None:
 
 def test_the_arithmetic_of_table_2s_grid_is_as_its_head_says() -> None:
     """Steps of a client until [C]'s 80 %, their GFLOP by [C]'s own counts, and what an hour then asks of a GPU."""
-    told = " ".join(table2.GRID.read_text().partition("module =")[0].replace("#", " ").split())
+    head = " ".join(table2.GRID.read_text().partition("module =")[0].replace("#", " ").split())
     grid = table2.file.read(table2.GRID)
     m, batch = (int(grid.runs[0].flags[name]) for name in ("m", "batch"))
     each = m * math.ceil(table2.TRAIN / m / batch)
     pair, all_of_them = 2 * each * table2.ROUNDS["heron"], each * sum(table2.ROUNDS.values())
-    whole = each * sum(int(run.flags["rounds"]) for run in grid.runs)
-    assert f"are {pair:,} steps of a client and of the server" in told and f"at most {3600 / pair:.2f} s" in told
-    assert f"until 80 %, of which SFLV1 takes a third, are {all_of_them:,} steps, the grid {whole:,}" in told
+    full = each * sum(int(run.flags["rounds"]) for run in grid.runs)
+    assert f"are {pair:,} steps of a client and of the server" in head and f"at most {3600 / pair:.2f} s" in head
+    assert f"until 80 %, of which SFLV1 takes a third, are {all_of_them:,} steps, the grid {full:,}" in head
     assert round(all_of_them / each / table2.ROUNDS["sflv1"]) == 3
     local, network = 39.896e9 / 2, 555.4e6 * batch  # client and head; client and server
     client = local - 655_360 * batch
     flop = 2 * (2 * local + 3 * (network - client))
-    assert f"They are {flop / 1e9:.0f} GFLOP" in told and f"{flop * pair / 3600 / 1e12:.1f} TFLOP/s" in told
+    assert f"They are {flop / 1e9:.0f} GFLOP" in head and f"{flop * pair / 3600 / 1e12:.1f} TFLOP/s" in head
 
 
 @pytest.mark.parametrize("call", [selfcheck.repeated_split, selfcheck.repeated_small, selfcheck.company])

@@ -76,19 +76,40 @@ def test_the_arrays_are_read_only_maps_of_one_shared_file(tmp_path, sources):
     assert raw.inputs[0, 0] == 77
 
 
-def test_the_key_changes_with_file_and_parameters(tmp_path, reader):
+def test_the_key_changes_with_content_and_parameters(tmp_path, reader):
+    """Mutations: the key of size and times alone; of the time of change, too."""
     path = tmp_path / "a.bin"
     path.write_bytes(b"one")
     keys = [cache.identify("toy", reader, [path]).key]
-    os.utime(path, ns=(5, 5))
-    keys.append(cache.identify("toy", reader, [path]).key)
-    path.write_bytes(b"longer")
-    os.utime(path, ns=(5, 5))
-    keys.append(cache.identify("toy", reader, [path]).key)
+    for content in (b"two", b"longer"):
+        os.utime(path, ns=(5, 5))
+        assert keys[-1] == cache.identify("toy", reader, [path]).key
+        path.write_bytes(content)
+        os.utime(path, ns=(5, 5))
+        keys.append(cache.identify("toy", reader, [path]).key)
     keys += [cache.identify("toy", reader, parameters={"seed": seed}).key for seed in (1, 2)]
     keys.append(cache.identify("other", reader, parameters={"seed": 1}).key)
     assert len(set(keys)) == len(keys)
     assert keys[2] == cache.identify("toy", reader, [tmp_path / "." / "a.bin"]).key
+
+
+def test_a_file_is_read_when_it_has_changed_only(tmp_path, reader, monkeypatch):
+    """Mutations: the note of its checksum never written, never read, or read for a file of the same size and time."""
+    monkeypatch.setenv("ZOFL_CACHE", str(tmp_path / "cache"))
+    path, calls = tmp_path / "a.bin", []
+    checksum = cache._checksum
+    monkeypatch.setattr(cache, "_checksum", lambda path: calls.append(path) or checksum(path))
+    path.write_bytes(b"one")
+    cache.identify("toy", reader, [path])  # just written: a change now might have the same time
+    assert not (tmp_path / "cache").exists()
+    monkeypatch.setattr(cache, "SETTLED", -1)
+    keys = [cache.identify("toy", reader, [path]).key for _ in range(3)]
+    assert len(calls) == 2 and len(set(keys)) == 1
+    status = path.stat()
+    while path.stat().st_ctime_ns == status.st_ctime_ns:
+        path.write_bytes(b"two")
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert cache.identify("toy", reader, [path]).key != keys[0] and len(calls) == 3
 
 
 def test_a_name_with_odd_characters_makes_a_plain_folder_name(reader):

@@ -20,15 +20,15 @@ def test_every_command_method_and_problem_has_its_place() -> None:
         if 'if __name__ == "__main__"' in file.read_text()
     }
     assert runs - {"zofl_mpi"} == {*FAMILIES, *TOOLS}
-    told = list(lines())
+    listed = list(lines())
     for command in runs - {"zofl_mpi"}:
-        assert sum(line.split()[:3] == ["python", "-m", command] and len(line.split()) > 4 for line in told) == 1
+        assert sum(line.split()[:3] == ["python", "-m", command] and len(line.split()) > 4 for line in listed) == 1
     for name in FAMILIES:
-        family, start = import_module(name), next(k for k, line in enumerate(told) if f"-m {name} " in line)
-        methods = told[start + 1 : start + 1 + len(family.METHODS)]
+        family, start = import_module(name), next(k for k, line in enumerate(listed) if f"-m {name} " in line)
+        methods = listed[start + 1 : start + 1 + len(family.METHODS)]
         assert [line.split()[:2] for line in methods] == [["--method", method] for method in family.METHODS]
         assert all(len(line.split()) > 3 for line in methods)
-        assert told[start + 1 + len(family.METHODS)].split(maxsplit=1)[1] == ", ".join(family.PROBLEMS)
+        assert listed[start + 1 + len(family.METHODS)].split(maxsplit=1)[1] == ", ".join(family.PROBLEMS)
 
 
 def test_the_list_is_printed_without_torch() -> None:

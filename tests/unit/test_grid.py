@@ -168,7 +168,7 @@ def test_a_value_is_read_once_and_a_configuration_is_what_the_run_keeps(
         (HEAD + "fixed = 3\naxes.seed = [1]\n", "fixed is 3: must be a table of flags"),
     ],
 )
-def test_a_wrong_file_is_told_in_one_sentence(read: Callable[..., grid.Grid], text: str, words: str) -> None:
+def test_a_wrong_file_is_refused_in_one_sentence(read: Callable[..., grid.Grid], text: str, words: str) -> None:
     with pytest.raises(UserError) as caught:
         read(text)
     assert re.fullmatch(r"\S+toy\.toml: .+", str(caught.value)), "one line that names the file"
@@ -296,10 +296,10 @@ def test_an_interrupted_run_that_is_too_long_already_is_no_work(read: Callable[.
     assert state(read(TOY.replace("rounds = 6", "rounds = 4") + "axes.s.run = {}\n"))[0] == "other"
 
 
-def test_half_written_files_are_told_from_files_of_somebody_else(one: grid.Grid) -> None:
+def test_half_written_files_are_distinguished_from_files_of_somebody_else(one: grid.Grid) -> None:
     path = write(one, 6, "done")
-    whole = path.read_bytes()
-    for content in (b"", bytes(5000), whole[:3000]):
+    complete = path.read_bytes()
+    for content in (b"", bytes(5000), complete[:3000]):
         path.write_bytes(content)
         assert state(one)[0] == "broken", content[:8]
     path.write_bytes(b"my notes")
@@ -354,8 +354,8 @@ def test_a_command_can_be_typed(one: grid.Grid) -> None:
         "begun": f"--out {run.out} --force",
         "interrupted": f"--resume {run.out}",
     }.items():
-        told = typed(command(one, run, word, ["mpirun", "-n", "3"]))
-        assert told == f"mpirun -n 3 python -m zofl_mpi.zo_hfl {flags} {target}"
+        shown = typed(command(one, run, word, ["mpirun", "-n", "3"]))
+        assert shown == f"mpirun -n 3 python -m zofl_mpi.zo_hfl {flags} {target}"
     assert typed(command(one, run, "missing", [])).startswith("python -m")
 
 
@@ -403,7 +403,7 @@ def words(runner: Runner) -> list[str]:
     return [outcome.word for outcome in runner.outcomes]
 
 
-def test_no_failure_is_lost_and_each_is_told_in_the_run_s_own_words(go: Callable[..., Runner]) -> None:
+def test_no_failure_is_lost_and_each_is_reported_in_the_run_s_own_words(go: Callable[..., Runner]) -> None:
     runner = go('echo "zofl_mpi: round 3: too large"; echo "zofl_mpi: warning: x"; echo ---; echo "mpirun: x"; exit 7')
     assert words(runner) == ["failed"] * 3
     last = runner.outcomes[-1]
@@ -427,7 +427,7 @@ def test_what_a_run_says_at_once_is_heard(go: Callable[..., Runner], monkeypatch
     assert go('echo "at once"; exit 3').outcomes[0].sentence.startswith("exit status 3: at once (")
 
 
-def test_without_words_of_its_own_the_last_line_with_letters_is_told(go: Callable[..., Runner]) -> None:
+def test_without_words_of_its_own_the_last_line_with_letters_is_reported(go: Callable[..., Runner]) -> None:
     assert (
         "exit status 139: segmentation fault ("
         in go('echo "segmentation fault"; echo ----; kill -SEGV $$').outcomes[0].sentence
@@ -455,14 +455,14 @@ def test_so_many_runs_at_a_time_and_no_more(go: Callable[..., Runner], tmp_path:
     assert max(itertools.accumulate(events)) == jobs and len(events) == 6
 
 
-PATIENT = """trap 'told=1; echo told >>$name' USR1; trap 'echo killed >>$name; exit 1' TERM
+PATIENT = """trap 'asked=1; echo asked >>$name' USR1; trap 'echo killed >>$name; exit 1' TERM
 touch ready-$name
 for i in {1..2000}; do
     sleep 0.05
-    if [[ $told ]] && ((++rounds > 6 * name)); then echo saved >>$name; exit 75; fi
+    if [[ $asked ]] && ((++rounds > 6 * name)); then echo saved >>$name; exit 75; fi
 done
 """
-"""Ends a while after it was told to; the later, the larger its name is."""
+"""Ends a while after it was asked to; the later, the larger its name is."""
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 75), (signal.SIGUSR1, 75), (signal.SIGINT, 130)])
@@ -471,7 +471,7 @@ def test_a_signal_reaches_the_runs_as_one_sigusr1_and_nothing_more_is_begun(
 ) -> None:
     runner = go(PATIENT, jobs=2, signals=(number,))
     assert words(runner) == ["stopped", "stopped", "left"]
-    assert [(tmp_path / name).read_text() for name in "12"] == ["told\nsaved\n"] * 2
+    assert [(tmp_path / name).read_text() for name in "12"] == ["asked\nsaved\n"] * 2
     assert grid_main.exit_status(runner, False) == status
     assert list(grid_main.report(runner.outcomes))[-2:] == [
         "3 runs: 2 stopped, 1 not begun",
@@ -491,12 +491,12 @@ def test_a_failure_after_a_signal_is_still_a_failure(go: Callable[..., Runner]) 
     assert words(runner) == ["failed", "left", "left"]
 
 
-def test_a_run_that_was_told_to_stop_by_another_ends_all(go: Callable[..., Runner], tmp_path: Path) -> None:
+def test_a_run_that_was_asked_to_stop_by_another_ends_all(go: Callable[..., Runner], tmp_path: Path) -> None:
     """A scheduler may signal the ranks and not this process; the others hear of it once."""
     others = "until [[ -e ready-1 && -e ready-2 ]]; do sleep 0.05; done"
     runner = go(f"if [[ $name == 3 ]]; then {others}; exit 75; fi\n{PATIENT}", jobs=3)
     assert words(runner) == ["stopped"] * 3
-    assert [(tmp_path / name).read_text() for name in "12"] == ["told\nsaved\n"] * 2
+    assert [(tmp_path / name).read_text() for name in "12"] == ["asked\nsaved\n"] * 2
     assert grid_main.exit_status(runner, False) == 75
 
 

@@ -29,8 +29,8 @@ NEVER = {
 """Rooms of lower floors that a room may not import either: the program knows no algorithm, a method no program."""
 WITHIN = {
     "engine": (
-        ("fields", "roles", "streams", "messages", "ledger", "device", "coroutines"),
-        ("watch", "staging", "memory", "mean", "batching"),
+        ("fields", "roles", "streams", "messages", "ledger", "device", "coroutines", "processes"),
+        ("watch", "staging", "memory", "mean", "batching", "registry"),
         ("clients", "world"),
         ("setting",),
     ),
@@ -38,7 +38,7 @@ WITHIN = {
         ("signals", "progress", "client_memory"),
         ("records", "binding", "questions", "flags", "family"),
         ("local", "mpi"),
-        ("launch", "plan", "loop"),
+        ("launch", "plan", "loop", "stored"),
         ("session", "cli", "grid", "restore", "timing", "exchange"),
     ),
 }

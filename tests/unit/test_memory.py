@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from zofl_mpi.engine import clients, device, memory
-from zofl_mpi.engine import setting as engine_setting
+from zofl_mpi.engine.roles import ClientProgram
 
 OF_TORCH = (
     "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 139.81 GiB of which 1.19 GiB is "
@@ -83,13 +83,17 @@ class Round:
 
 
 @dataclass(frozen=True)
-class Method(engine_setting.Method[Any]):
+class Method(ClientProgram):
     grows_with: ClassVar[tuple[str, ...]] = ("n_p", "probe")
     setting: Any
     round: Round = field(default_factory=Round)  # type: ignore[assignment]
     n_p: int = 4
     beta: float = 1.0
     server_batch: int = 256
+
+    @property
+    def backend(self) -> Any:
+        return self.setting.problem
 
 
 def setting(**problem: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -237,14 +238,83 @@ def test_places_that_cannot_be_written_are_named(tmp_path: Path) -> None:
             started(tmp_path / "a.h5")
 
 
-def test_the_second_writer_of_a_result_is_refused(tmp_path: Path) -> None:
+SECOND = """
+import fcntl, errno, sys
+from zofl_mpi.run.records import Recorder
+if sys.argv[3] == "without":
+    def none(*arguments):
+        raise OSError(errno.ENOLCK, "No locks available")
+    fcntl.flock = none
+attrs = {"attrs": {}, "m": 4, "ranks": 3, "rounds": 9}
+recorder = Recorder.reopen(sys.argv[1], 0) if sys.argv[2] == "reopen" else (
+    Recorder.create(sys.argv[1], force=sys.argv[2] == "force", **attrs))
+if sys.argv[4:]:
+    import os
+    os._exit(7)
+"""
+
+
+@pytest.mark.parametrize("locking", ["TRUE", "FALSE"])
+@pytest.mark.parametrize("locks", ["with", "without"])
+@pytest.mark.parametrize("how", ["reopen", "force"])
+def test_the_second_writer_of_a_result_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, locks: str, locking: str
+) -> None:
+    """Mutations: HDF5's locks alone; the lock's file made without O_EXCL; the holder not named."""
+    monkeypatch.setenv("HDF5_USE_FILE_LOCKING", locking)
+    path = tmp_path / "a.h5"
+    recorder = started(path)
+    add(recorder, 0)
+    second = second_writer(path, how, locks)
+    said = f"UserError: {path} is being written by process {os.getpid()} on {socket.gethostname()}"
+    assert second.returncode and said in second.stderr, second.stderr
+    add(recorder, 1)
+    assert records.load(path).length == 2
+    recorder.close()
+    assert not (tmp_path / "a.lock").exists()
+    assert second_writer(path, how, locks).returncode == 0
+
+
+@pytest.mark.parametrize("locks", ["with", "without"])
+def test_the_lock_of_a_killed_process_is_stale(tmp_path: Path, locks: str) -> None:
+    """Mutations: a lock that outlives its process; one that a later process of the same number seems to hold."""
+    path = tmp_path / "a.h5"
+    started(path).close()
+    assert second_writer(path, "reopen", locks, "killed").returncode == 7
+    lock = tmp_path / "a.lock"
+    holder = json.loads(lock.read_text())
+    lock.write_text(json.dumps({**holder, "process": os.getpid()}))
+    assert second_writer(path, "reopen", locks).returncode == 0
+
+
+def test_a_lock_of_another_host_holds_where_there_are_no_locks(tmp_path: Path) -> None:
+    """Mutations: any lock of another host taken for stale, or for held."""
+    path = tmp_path / "a.h5"
+    started(path).close()
+    for flock in (True, False):
+        foreign = {"host": "elsewhere", "process": 7, "started": "7", "flock": flock, "since": "then"}
+        (tmp_path / "a.lock").write_text(json.dumps(foreign))
+        done = second_writer(path, "reopen", "without")
+        assert done.returncode and "process 7 on elsewhere (since then)" in done.stderr
+    (tmp_path / "a.lock").write_text(json.dumps({**foreign, "flock": True}))
+    assert second_writer(path, "reopen", "with").returncode == 0
+
+
+def test_a_writer_whose_lock_was_taken_stops(tmp_path: Path) -> None:
     recorder = started(tmp_path / "a.h5")
     add(recorder, 0)
-    code = f"from zofl_mpi.run.records import Recorder; Recorder.reopen({str(tmp_path / 'a.h5')!r}, 0)"
-    second = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
-    assert second.returncode and "WriteError: cannot write" in second.stderr
-    add(recorder, 1)
-    assert records.load(tmp_path / "a.h5").length == 2
+    (tmp_path / "a.lock").unlink()
+    (tmp_path / "a.lock").write_text("{}")
+    with pytest.raises(records.WriteError, match="another process has removed"):
+        add(recorder, 1)
+    recorder.close()
+    assert records.load(tmp_path / "a.h5").length == 1
+    assert (tmp_path / "a.lock").exists()
+
+
+def second_writer(path: Path, *how: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-c", SECOND, str(path), *how]
+    return subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
 
 
 @pytest.mark.slow
@@ -261,7 +331,7 @@ def test_files_that_are_no_results_are_told_apart(tmp_path: Path) -> None:
     sentences = {
         "absent": "there is no file",
         "text": "is not an HDF5 file",
-        "empty": "is not an HDF5 file",
+        "empty": "is damaged",
         "foreign": "no result of zofl_mpi",
         "newer": "has schema 7; this version of zofl_mpi reads schema 1",
         "check": "is a checkpoint",
@@ -355,7 +425,10 @@ def test_a_full_disk_is_told_in_one_sentence_and_takes_no_finished_round(small_d
     add(recorder, 0, loss=0)
     fill(small_disk)
     done = 1
-    with pytest.raises(records.WriteError, match=r"No space left on device; \d+ finished rounds are safe"):
+    with pytest.raises(
+        records.WriteError,
+        match=r"^round \d+: .* left on device \(\d+ bytes are free there\); \d+ finished",
+    ):
         for r in range(1, 10_000):
             add(recorder, r, loss=r)
             done = r + 1
@@ -374,7 +447,8 @@ def test_a_checkpoint_that_does_not_fit_leaves_the_previous_one(small_disk: Path
     path = small_disk / "a.ckpt.h5"
     records.save_checkpoint(path, {"state": b"one"}, {"round": 1})
     with pytest.raises(
-        records.WriteError, match=r"No space left on device; the previous checkpoint, if any, is intact"
+        records.WriteError,
+        match=r"left on device \(\d+ bytes are free there\); the previous checkpoint, if any, is intact",
     ):
         records.save_checkpoint(path, {"state": bytes(4_000_000)}, {"round": 2})
     assert records.load_checkpoint(path).attrs["round"] == 1

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pytest
@@ -183,7 +183,7 @@ def shown(file: str, pattern: str) -> str:
 def test_the_readmes_method_has_the_defaults(importable: Callable[[str, str], None]) -> None:
     """FedSGD as the README shows it, without a base. Mutation: `method_of` returns the class as it is."""
     importable("fedsgd", shown("README.md", "class FedSGD"))
-    cls = method_of(zo_hfl, "fedsgd:FedSGD")
+    cls: Any = method_of(zo_hfl, "fedsgd:FedSGD")
     of = cls(Setting(adapted(Least)(), Streams(1), ([1, 2],)), gamma=0.25)
     assert (of.kernel, of.grows_with, of.plan(3), of.costs(), of.needs, role_of(cls)) == ("", (), {}, {}, None, None)
     assert (work_of(of, 3), loads_of(of), width(of), of.gamma) == (None, None, 1, 0.25)
@@ -206,21 +206,23 @@ def test_a_method_says_where_it_computes_by_its_problem() -> None:
         device: str = "cuda:1"
 
     @dataclass(frozen=True)
-    class Steps(Method[Any]):
+    class Steps:
         setting: Setting[Any]
 
-    of = Steps(Setting(Many(), Streams(1), ()))
+    made: Any = with_base(Steps, Method)
+    of = made(Setting(Many(), Streams(1), ()))
     assert (width(of), program_of(of).backend.device) == (5, "cuda:1")
     assert (width(None), width(object()), program_of(object()).backend) == (1, 1, HOST)
 
 
 @pytest.mark.parametrize(("needs", "role"), [(Bilevel, "Bilevel"), ("Bilevel", "Bilevel"), (None, None)])
 def test_a_method_names_the_role_that_it_needs(needs: Any, role: str | None) -> None:
-    class Needy(Method[Any]):
-        needs: ClassVar[Any]
+    class Needy:
+        pass
 
-    Needy.needs = needs
-    assert role_of(Needy) == role
+    needy: Any = with_base(Needy, Method)
+    needy.needs = needs
+    assert role_of(needy) == role
 
 
 # --- no lookups by name

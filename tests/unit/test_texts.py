@@ -227,6 +227,26 @@ def test_a_text_is_encoded_with_both_ends(folder: Path, home: Path) -> None:
     assert written == "name[D], area[riverside] D is a place by the river."
 
 
+@pytest.mark.parametrize("text", ["official", "tokenised"])
+def test_each_part_follows_its_own_rules(folder: Path, home: Path, text: str) -> None:
+    """One text in all three files. Mutations: one tokeniser for all parts; two exchanged; a record without it."""
+    for file in ("trainset.csv", "devset.csv", "testset_w_refs.csv"):
+        (folder / file).write_text("mr,ref\nname[A],It isn't 5-star.\n")
+    made = corpus(folder, home, text=text)
+    assert made.federation.validation is not None
+    texts_of = [
+        made.vocabulary.decode(labels[labels != NONE])
+        for part in (made.federation.clients[0], made.federation.validation, made.federation.test)
+        for labels in [texts.batch(part, np.array([0]))[1]]
+    ]
+    moses, spacy = " It isn 't 5 - star .", " It is n't 5-star ."
+    assert texts_of == ([moses, moses, spacy] if text == "tokenised" else [" It isn't 5-star."] * 3)
+    prompts = made.prompts("validation") + made.prompts("test")
+    assert [prompt.references for prompt in prompts] == [(own[1:],) for own in texts_of[1:]]
+    told = ", texts by Moses's rules, those of the test part by spaCy's" if text == "tokenised" else ""
+    assert made.division == "all 1 training texts" + told
+
+
 def test_a_small_vocabulary_says_the_same(folder: Path, home: Path) -> None:
     """Mutations: padding among the tokens that occur; those of the test part left out; END not the last."""
     whole, small = (corpus(folder, home, vocabulary=tokens) for tokens in ("gpt2", "e2e"))

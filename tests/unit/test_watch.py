@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from zofl_mpi.engine import messages, watch
+from zofl_mpi.engine import messages, processes, watch
 from zofl_mpi.engine.clients import Client
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.run.mpi.survival import Changes
@@ -23,6 +28,9 @@ class Hands:
 
     def monotonic(self) -> float:
         return self.now
+
+    def process_time(self) -> float:
+        return self.now  # this process computes all the time
 
     def sleep(self, seconds: float) -> None:
         time.sleep(0.01)
@@ -39,30 +47,80 @@ class Ends:
     """What ends a job: notes the text, and that it was called."""
 
     def __init__(self) -> None:
-        self.called, self.text = threading.Event(), ""
+        self.called, self.text, self.stopped = threading.Event(), "", list[Any]()
 
-    def __call__(self, text: str) -> None:
-        self.text = text
+    def __call__(self, text: str, stopped: Sequence[Any] = ()) -> None:
+        self.text, self.stopped = text, [*stopped]
         self.called.set()
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_round_that_never_ends_is_ended_by_every_rank_and_told_by_rank_0(hands: Hands, rank: int) -> None:
+@pytest.mark.parametrize("rank", [0, 1, 5])
+def test_a_round_that_never_ends_is_ended_by_every_rank_and_told_by_the_first(hands: Hands, rank: int) -> None:
+    """Mutations: a client rank ends it without a word, or blames clients; all of a hundred ranks speak."""
     ends = Ends()
-    watched = Watch(rank, 3, 5, ends, ["a", "b", "c"], "nowhere.h5")
+    others = {1: processes.Process(1, "never", "")} if rank == 5 else {}
+    watched = Watch(rank, 3, 5, ends, ["a", "b", "c"], "nowhere.h5", others)
     watched.before = 4
     watched.begins()
     with watched.clock.time("solve", "wait"):
-        hands.now += 5 + watch.GRACE + watch.ALONE + 1
+        hands.now += 5 + watch.GRACE + watch.NEXT + watch.LAST * watch.TURN + 1
         assert ends.called.wait(200)
-    if rank:
-        assert ends.text == ""
-    else:
-        assert ends.text == (
-            "zofl_mpi: round 5 takes longer than --round-timeout 5 s; late: rank 1 on b, rank 2 on c, "
-            "or some of them (none of 2 client ranks has said that it waits); "
-            "there is no checkpoint yet: begin again with --out nowhere.h5 --force"
-        )
+    late = {
+        0: "rank 1 on b, rank 2 on c, or some of them (none of 2 client ranks has said that it waits)",
+        1: "rank 0 on a, the server, which does not answer (its process or its node may be held up)",
+    }
+    told = "zofl_mpi: round 5 takes longer than --round-timeout 5 s; late: {}; there is no checkpoint yet: "
+    told += "begin again with --out nowhere.h5 --force"
+    assert ends.text == (told.format(late[rank]) if rank in late else "")
+
+
+@pytest.fixture
+def held() -> Iterator[processes.Process]:
+    """A process that is stopped."""
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+    os.kill(child.pid, signal.SIGSTOP)
+    os.waitpid(child.pid, os.WUNTRACED)
+    yield processes.Process(child.pid, processes._fields(child.pid)[19], "")
+    child.kill()
+    child.wait()
+
+
+@pytest.mark.parametrize(
+    ("rank", "late", "seconds"), [(0, 2, 0.0), (1, 2, watch.NEXT), (1, 0, watch.TURN), (2, 0, 2 * watch.TURN)]
+)
+def test_a_stopped_rank_of_this_node_is_named_and_given_to_be_ended(
+    hands: Hands, held: processes.Process, rank: int, late: int, seconds: float
+) -> None:
+    """Mutations: the server blames who waits for nothing; a client rank waits for a server that is stopped."""
+    ends = Ends()
+    others = {other: processes.Process(1, "never", "") for other in {0, 1, 2} - {rank}} | {late: held}
+    watched = Watch(rank, 3, 5, ends, ["a", "b", "c"], "nowhere.h5", others)
+    watched.begins()
+    hands.now += 5 + watch.GRACE + seconds + 0.1
+    assert ends.called.wait(200)
+    assert f"; late: rank {late} on {'abc'[late]}, stopped by a signal or a debugger; " in ends.text
+    assert ends.stopped == [held]
+    processes.kill(held._replace(started="another"))
+    assert processes.is_stopped(held)
+    processes.kill(held)
+    assert not processes.is_stopped(held)
+
+
+def test_the_time_for_which_a_rank_was_stopped_itself_is_not_the_rounds(
+    hands: Hands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The launcher lets a stopped server go on before it ends it. Mutation: the server then blames its clients."""
+    ends = Ends()
+    watched = Watch(0, 3, 5, ends)
+    monkeypatch.setattr(hands, "process_time", lambda: 0.0, raising=False)
+    watched.begins()
+    hands.now += 100
+    time.sleep(0.2)
+    assert not ends.called.is_set() and not watched.overdue
+    monkeypatch.setattr(hands, "process_time", lambda: hands.now, raising=False)
+    time.sleep(0.2)
+    hands.now += 5 + watch.GRACE + 1
+    assert ends.called.wait(200)
 
 
 def test_a_rank_that_said_so_is_not_late_but_only_of_this_round(tmp_path: Path) -> None:

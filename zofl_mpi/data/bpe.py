@@ -47,7 +47,7 @@ def find(data_dir: Path) -> tuple[Path, ...]:
 @final
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """What the numbers of an encoded text stand for.
+    """Map between texts and the numbers of their tokens.
 
     Attributes:
         files: GPT-2's, as `find` gives them.
@@ -60,7 +60,7 @@ class Vocabulary:
 
     @property
     def size(self) -> int:
-        """How many tokens there are."""
+        """Number of tokens."""
         return SIZE if self.kept is None else len(self.kept)
 
     @property

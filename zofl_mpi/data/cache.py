@@ -10,7 +10,9 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import time
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,6 +30,10 @@ FACTS = ("classes", "official_test", "levels", "channels")
 LATER = ("official_validation",)  # facts that entries have where they say something: those before had not
 UNFINISHED = ".making-"
 DAY = 24 * 3600.0
+CHECKED = ".checked"
+"""Folder of notes: the checksums of files that have not changed since."""
+SETTLED = 1_000_000_000
+"""Nanoseconds after which a further change of a file gets another change time for certain."""
 
 
 @final
@@ -37,7 +43,7 @@ class Sources:
 
     Attributes:
         name: the data set, as the user calls it.
-        key: name of its cache entry, another one for other files, other times of change or other parameters.
+        key: name of its cache entry, another one for files of other content or other parameters.
         read: reads or makes the data set (seconds); raises UserError.
     """
 
@@ -63,22 +69,51 @@ def default_cache_dir() -> Path:
 def identify(
     name: str, read: Callable[[], Raw], files: Sequence[Path] = (), parameters: Mapping[str, float] | None = None
 ) -> Sources:
-    """Sources with a key made of the files' true names, sizes and times of change, or of the parameters.
+    """Sources with a key made of the files' contents, or of the parameters.
 
     Raises:
         UserError: a file is not there.
     """
     facts = [FORMAT, name, [_fingerprint(path) for path in files], dict(parameters or {})]
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-    return Sources(name, f"{re.sub('[^a-z0-9]+', '-', Path(name).stem.lower())}-{digest[:16]}", read)
+    return Sources(name, f"{re.sub('[^a-z0-9]+', '-', Path(name).stem.lower())[:100]}-{digest[:16]}", read)
 
 
-def _fingerprint(path: Path) -> tuple[str, int, int]:
+def _fingerprint(path: Path) -> tuple[int, int]:
+    """Size and CRC-32 of a file, computed when it has changed: its change time moves even where the others are kept."""
     try:
-        status = path.stat()
+        status, true_path = path.stat(), str(path.resolve())
+        facts = [true_path, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+        note = default_cache_dir() / CHECKED / hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
+        with suppress(OSError, ValueError):
+            return status.st_size, int(note.read_text(), 16)
+        checksum = _checksum(path)
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}): check its name and permissions") from error
-    return str(path.resolve()), status.st_size, status.st_mtime_ns
+    if time.time_ns() - status.st_ctime_ns > SETTLED:
+        _keep_note(note, f"{checksum:08x}")
+    return status.st_size, checksum
+
+
+def _checksum(path: Path) -> int:
+    checksum = 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            checksum = zlib.crc32(block, checksum)
+    return checksum
+
+
+def _keep_note(note: Path, text: str) -> None:
+    """Writes a small file in one step, where the cache can be written."""
+    fresh = note.with_name(f"{note.name}.{secrets.token_hex(8)}")
+    with suppress(OSError):
+        note.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with fresh.open("x") as file:
+                file.write(text)
+            os.replace(fresh, note)
+        finally:
+            fresh.unlink(missing_ok=True)
 
 
 def prepare(sources: Sources, cache_dir: Path | None = None) -> None:

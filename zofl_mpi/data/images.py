@@ -16,6 +16,7 @@ from zofl_mpi.data.reading import fetch_again, missing_files, reading_file
 from zofl_mpi.errors import UserError
 
 SIDE = 28  # of MNIST's and Fashion-MNIST's images
+MOST = 1_000_000  # samples of an IDX file, more than any data set in this format has: a packed file may hold any number
 # MNIST and Fashion-MNIST use the same file names; their training labels tell them apart (sha256, unpacked).
 TRAIN_LABELS = {
     "1feba77c54802fa5339a11837ea4b2866434b83314ec45192930f1df69120c13": "mnist",
@@ -87,11 +88,14 @@ def _idx(name: str, path: Path, dimensions: int) -> Array:
     """The array of an IDX file: 0, 0, 8 (bytes), number of dimensions; each length as a big-endian uint32; the data."""
     import gzip  # one rank of a node reads, and only once
 
-    with reading_file(path, fetch_again(name)):
-        data = path.read_bytes()
-        if data[:2] == b"\x1f\x8b":
-            data = gzip.decompress(data)
     right, header = bytes((0, 0, 8, dimensions)), 4 + 4 * dimensions
+    most = header + MOST * SIDE ** (dimensions - 1)
+    with reading_file(path, fetch_again(name)), path.open("rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+        file.seek(0)
+        data = (gzip.GzipFile(fileobj=file) if packed else file).read(most + 1)
+    if len(data) > most:
+        raise UserError(f"{path} holds more than {most} bytes, too many for its format: {fetch_again(name)}")
     if data[:4] != right:
         start = f"starts with {data[:4].hex()} where {right.hex()} is expected" if data else "is empty"
         raise UserError(f"{path} {start}, so it is no IDX file of {dimensions}-dimensional bytes: {fetch_again(name)}")
@@ -142,7 +146,8 @@ def read_cifar(files: Sequence[Path]) -> Raw:
 
 def _loose(files: Sequence[Path]) -> Iterator[tuple[Path, str, bytes]]:
     for path in files:
-        yield path, path.name, path.read_bytes()
+        with path.open("rb") as file:
+            yield path, path.name, file.read(CIFAR_BYTES + 1)
 
 
 def _unpacked(archive: Path) -> Iterator[tuple[Path, str, bytes]]:

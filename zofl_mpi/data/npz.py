@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from zofl_mpi.data import Array, Raw
 from zofl_mpi.data.reading import reading_file
+from zofl_mpi.engine.memory import host_bytes
 from zofl_mpi.errors import UserError
 
 MOST_CLASSES = 65_536  # of a .npz; a label beyond it is a mistake, and the counts are arrays of this length
@@ -43,7 +44,20 @@ def _npz_array(path: Path, field: str) -> NDArray[Any]:
         with stored:
             if field not in stored.files:
                 raise UserError(f"{path} has no array {field} but {', '.join(stored.files) or 'nothing'}: {advice}")
+            _check_size(path, field, stored.zip.getinfo(f"{field}.npy") if stored.zip else None)
             return np.asarray(stored[field])
+
+
+def _check_size(path: Path, field: str, member: Any) -> None:
+    """Refuses an array that no machine of this memory could hold, before anything is unpacked.
+
+    Raises:
+        UserError: it is so large.
+    """
+    known = host_bytes()
+    if known and member and member.file_size > known[1]:
+        size, total = (f"{count / 2**30:.1f} GiB" for count in (member.file_size, known[1]))
+        raise UserError(f"{path}: {field} takes {size} unpacked, this machine has {total}: take fewer samples")
 
 
 def _check_inputs(path: Path, x: Array) -> None:

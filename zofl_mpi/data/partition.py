@@ -136,9 +136,11 @@ def _check_regression(alpha: float, partition: str) -> None:
 
 def _check_enough(samples: int, m: int, min_samples: int) -> None:
     if samples < m * min_samples:
+        fewer = f"at most {samples // min_samples} clients or " if min_samples <= samples else ""
+        smaller = f"at most --min-samples {samples // m}" if m <= samples else "a smaller --min-samples"
         raise UserError(
             f"--m {m}: {samples} samples are left for the clients, too few to give each --min-samples {min_samples}; "
-            f"take at most {samples // min_samples} clients or a smaller --min-samples"
+            f"take {fewer}{smaller}"
         )
 
 

@@ -1,4 +1,4 @@
-"""Encoded texts: a context, its end, what is to be written, its end; and who holds which.
+"""Encoded texts, each a context, an end, a completion and an end; their mini-batches and their division among clients.
 
 As the codes of LoRA and SplitLoRA do it: the tokens of the context and END, then those of a space and the text, and
 END. A model predicts each token from those before it; the loss counts those behind the context, the last END among
@@ -41,7 +41,7 @@ Part = Literal["all", "pretrain", "finetune"]
 
 
 def lengths(data: Dataset, positions: Rows) -> Rows:
-    """(B,) how many tokens the samples at `positions` have in all, both ends among them."""
+    """(B,) numbers of tokens of the samples at `positions`, with both ends."""
     return np.asarray(data.inputs[_rows(data, positions), 1], np.int64)
 
 
@@ -73,10 +73,10 @@ def _rows(data: Dataset, positions: Rows) -> Rows:
 def sources(
     data: str, files: Sequence[Path], vocabulary: Sequence[Path], pipeline: Pipeline, tokens: Tokens
 ) -> Sources:
-    """Where the encoded texts come from.
+    """Files and options that the encoded texts follow from, for the cache.
 
     Args:
-        data: the data set, as the user calls it.
+        data: the data set, by the name that the user gave.
         files: training, validation and test part, CSV files as E2E's.
         vocabulary: GPT-2's files, see `bpe.find`.
         tokens: all of GPT-2's, or only those that occur in the files, and END.
@@ -124,11 +124,11 @@ def check_lengths(raw: Raw, most: int, files: Sequence[Path], pipeline: Pipeline
     """Refuses a data set with a text that is too long for a model.
 
     Args:
-        most: tokens that the model can look at; a text without its last END must not have more.
-        files: which the data set was read from.
+        most: tokens of the model's context; a text without its last END must not have more.
+        files: training, validation and test part.
 
     Raises:
-        UserError: it has one; its line is named.
+        UserError: it has one; the sentence names its line.
     """
     used = raw.inputs[:, 1].astype(np.int64) - 1
     if used.max() <= most:
@@ -143,7 +143,7 @@ def check_lengths(raw: Raw, most: int, files: Sequence[Path], pipeline: Pipeline
     )
 
 
-# Who holds which
+# Division
 
 
 def part_sizes(raw: Raw) -> tuple[int, int, int]:
@@ -155,12 +155,12 @@ def part_sizes(raw: Raw) -> tuple[int, int, int]:
 @final
 @dataclass(frozen=True)
 class Division:
-    """Which training contexts are used. Pretraining and fine-tuning have none in common, whatever the run's seed.
+    """Selection of the training contexts. Pretraining and fine-tuning have none in common, whatever the run's seed.
 
     Attributes:
         part: all training contexts, those to pretrain on, or the others, to fine-tune on.
         share: of the training contexts, that are for pretraining; 0 < share < 1.
-        seed: that they are drawn by.
+        seed: of that draw.
     """
 
     part: Part = "all"
@@ -168,7 +168,7 @@ class Division:
     seed: int = 0
 
     def rows(self, raw: Raw) -> tuple[Rows, str]:
-        """The training rows that are used, ascending, and how many they are, in words.
+        """The selected training rows, ascending, and a description with their number.
 
         Raises:
             UserError: the share leaves nothing for one of the two.
@@ -192,7 +192,7 @@ class Division:
 
 
 def context_numbers(raw: Raw, rows: Rows) -> Rows:
-    """(k,) which context each of the rows has; numbered in the order in which they first come among the rows."""
+    """(k,) number of each row's context, in the order in which contexts first come among the rows."""
     count = raw.inputs[rows, :1]
     tokens = raw.inputs[rows, HEAD : HEAD + int(count.max())]
     numbers: dict[bytes, int] = {}
@@ -213,12 +213,12 @@ def shared_out(
     eval_samples: int = 0,
     validates: bool = True,
 ) -> Federation:
-    """Shares training rows out over m clients; the server has none. Validation and test part are the data set's own.
+    """Divides training rows among m clients; the server has none. Validation and test part are the data set's own.
 
     Args:
         rows: the training rows, ascending.
         alpha, by, min_samples, balance: as in `partition.split`; a class is a type of meaning representation.
-        eval_samples: how many samples of the validation and of the test part are kept, drawn by the seed; 0 for all.
+        eval_samples: samples of the validation and of the test part that are kept, drawn by the seed; 0 for all.
         validates: whether there is a validation part.
 
     Raises:

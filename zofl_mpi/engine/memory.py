@@ -10,9 +10,12 @@ from pathlib import Path
 from resource import RLIM_INFINITY, RLIMIT_AS, getrlimit
 from typing import Any
 
+import numpy as np
+
 from zofl_mpi.engine import device
 from zofl_mpi.engine.fields import is_flag
 from zofl_mpi.engine.roles import program_of
+from zofl_mpi.errors import UserError
 
 GROWS = ("batch", "server_batch")
 """Flags with which the memory of a step grows in every method; a method names others in `grows_with`."""
@@ -57,6 +60,27 @@ def remedy(method: Any, at_server: bool = False) -> str:
         return "smaller batches, or more ranks with fewer clients each, take less"
     smaller = f"a smaller {' or '.join(ways)}" if ways else ""
     return " or ".join(filter(None, [smaller, *further])) + " takes less"
+
+
+def check_batches(method: Any, kernel: str) -> None:
+    """Refuses a mini-batch that this machine cannot hold, before the first round.
+
+    Args:
+        kernel: what computes the steps; a compiled one reads the samples where they lie.
+
+    Raises:
+        UserError: its positions, or the samples at them, take more memory than there is.
+    """
+    known, setting = host_bytes(), method.setting
+    held = setting.server if setting.server is not None else setting.data[0]
+    features = getattr(held, "features", 0) if kernel != "numba" else 0
+    sample = 8 + np.dtype(setting.dtype).itemsize * (features if isinstance(features, int) else 0)
+    for name, value in _flags(method):
+        if known and name in GROWS and isinstance(value, int) and value * sample > known[1]:
+            raise UserError(
+                f"--{name.replace('_', '-')} {value}: the samples of one step take {_gibibytes(value * sample)}, this "
+                f"machine has {_gibibytes(known[1])} in all; take a smaller one"
+            )
 
 
 def _can_shrink(name: str, value: Any) -> bool:

@@ -3,6 +3,10 @@
 A message is a dataclass whose fields are NumPy arrays and scalars, torch tensors, numbers, strings, None, or
 dictionaries of these. Packed it is one block of bytes: the length of the header (8 bytes), the header (JSON: class,
 small fields, shapes), then the arrays, each on a 64-byte boundary. `unpack` gives views of the block, no copies.
+
+Blocks come from two places. Those of this job's own ranks are unpacked by the class's name (`unpack`): whoever can send
+one runs as this user already, and the ranks' questions travel as pickles beside them. Blocks of files are read with the
+classes that the caller allows (`read`): nothing is imported, nothing but one of these is built.
 """
 
 from __future__ import annotations
@@ -12,14 +16,18 @@ import importlib
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from zofl_mpi.errors import UserError
+
 Bytes = NDArray[np.uint8]
+Classes = Mapping[tuple[str, str], type[Any]]
+"""{(module, name): class}: what a block of a file may hold."""
 BOUNDARY = 64
 PLAIN = (bool, int, float, str, type(None))
 """What travels in the header."""
@@ -112,17 +120,45 @@ def prepare(message: Any) -> Prepared:
 
 
 def unpack(block: Any) -> Any:
-    """The message that `pack` made into `block`. Its arrays are views: they live, and are writable, as the block is.
+    """The message that `pack` made into `block`, of a rank of this job; of a file see `read`.
 
-    A torch tensor of a read-only block is a copy (torch has no read-only tensors). A block that is itself a tensor, as
-    on a GPU, holds the message's tensors; its arrays are copies on the host.
+    Its arrays are views: they live, and are writable, as the block is. A torch tensor of a read-only block is a copy
+    (torch has no read-only tensors). A block that is itself a tensor, as on a GPU, holds the message's tensors; its
+    arrays are copies on the host.
     """
+    module, name, values = _opened(block)
+    return _class(module, name)(**values)
+
+
+def read(block: Bytes, classes: Classes) -> Any:
+    """The message in a block of a file; its arrays are views of the block.
+
+    Raises:
+        UserError: it is of none of these classes, or damaged.
+    """
+    try:
+        module, name, values = _opened(block)
+        cls = classes.get((module, name))
+        if cls is None:
+            known = ", ".join(sorted({f"{c.__module__}.{c.__qualname__}" for c in classes.values()})[:8])
+            raise UserError(f"it holds a {module}.{name}, which this method does not keep (it keeps {known}, ...)")
+        return cls(**values)
+    except UserError:
+        raise
+    except Exception as exc:  # numpy, json and the class itself raise a dozen types for a header that was changed
+        raise UserError(f"it is damaged ({type(exc).__name__}: {str(exc).partition(chr(10))[0]})") from exc
+
+
+def _opened(block: Any) -> tuple[str, str, dict[str, Any]]:
+    """Module, name and fields of the message in a block."""
     length = int(on_host(block[:8]).view(np.int64)[0])
     header = json.loads(on_host(block[8 : 8 + length]).tobytes())
     start = _padded(8 + length)
     values = header["values"]
     for path, kind, dtype, shape in header["arrays"]:
         nbytes = math.prod(shape) * np.dtype(dtype).itemsize
+        if nbytes < 0:
+            raise ValueError(f"an array of shape {shape}")
         piece = block[start : start + nbytes]
         if kind in ("torch", "bfloat16") and _is_tensor(piece):
             _place(values, path, piece.view(_torch_dtype(kind, dtype)).view(shape))
@@ -130,7 +166,7 @@ def unpack(block: Any) -> Any:
             array = on_host(piece).view(dtype).reshape(shape)
             _place(values, path, array[()] if kind == "scalar" else _tensor(array, kind) if kind else array)
         start += _padded(nbytes)
-    return _class(header["module"], header["name"])(**values)
+    return header["module"], header["name"], values
 
 
 def copy(message: Any) -> Any:
@@ -297,10 +333,13 @@ def _padded(nbytes: int) -> int:
 
 @lru_cache(maxsize=256)
 def _class(module: str, name: str) -> type[Any]:
-    member: Any = importlib.import_module(MOVED.get(module, {}).get(name, module))
+    """The dataclass of that name, for messages of this job's own ranks only: it imports."""
+    member: Any = importlib.import_module(module)
     for part in name.split("."):
         member = getattr(member, part)
-    return cast("type[Any]", member)
+    if not (isinstance(member, type) and dataclasses.is_dataclass(member)):
+        raise TypeError(f"{module}.{name} is no dataclass, and so no message")
+    return member
 
 
 def _torch() -> Any:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import final
 
 from zofl_mpi.engine.ledger import Clock
+from zofl_mpi.engine.processes import Process, is_stopped
 
 LOOK = 0.2
 """Seconds between two looks at the clock."""
 GRACE = 2.0
 """Seconds in which the ranks that wait say so, once a round takes too long: the others are late."""
-ALONE = 5.0
-"""Seconds more until a rank ends by itself: rank 0, which ends all, may be out of reach."""
+TURN, NEXT, LAST = 1.0, 3.0, 3
+"""Rank 0 then ends the run. Where it is seen to be stopped, the next rank of its node does so TURN seconds later; where
+it cannot be seen, rank 1 after NEXT seconds, rank 2 after one more, and all after LAST more."""
+IDLE = 0.01
+"""Share of the time that a process computes at most while it is stopped."""
 
 
 @final
@@ -26,15 +30,18 @@ class Watch:
     Args:
         rank, size: this one, and how many there are.
         limit: seconds that a round may take; 0 for no limit.
-        halt: prints a text ("" for none) and ends all ranks, or at least this one; callable from any thread.
+        halt: prints a text ("" for none), ends the stopped processes that it is given, then all ranks, or at least this
+            one; callable from any thread.
         hosts: of the ranks, by rank, where they are known.
         result: path of the result file.
+        neighbours: the processes of the other ranks of this node, by rank.
 
     Attributes:
         clock: this rank's, for what it is doing.
         round: the round in progress of this session, from 1; `before`: rounds of the sessions before.
         others: the client ranks that are there.
         longest: seconds of the longest round so far.
+        limit: seconds that a round may take; 0 for no limit.
     """
 
     def __init__(
@@ -42,13 +49,15 @@ class Watch:
         rank: int,
         size: int,
         limit: float,
-        halt: Callable[[str], None],
+        halt: Callable[[str, Sequence[Process]], None],
         hosts: Sequence[str] = (),
         result: str = "",
+        neighbours: Mapping[int, Process] | None = None,
     ) -> None:
         self.clock, self.round, self.before, self.longest = Clock(), 0, 0, 0.0
         self.others = list(range(1, size))
-        self._rank, self._limit, self._halt, self._hosts, self._result = rank, limit, halt, hosts, result
+        self._rank, self.limit, self._halt, self._hosts, self._result = rank, limit, halt, hosts, result
+        self._neighbours = dict(neighbours or {})
         self._since: float | None = None
         self._waiting: set[int] = set()
         self._said = False
@@ -63,7 +72,7 @@ class Watch:
         self._since, self._said = now, False
         self._waiting.clear()
         self.round += int(following)
-        if self._limit:
+        if self.limit:
             self._start()
 
     def ends(self) -> None:
@@ -82,7 +91,7 @@ class Watch:
     @property
     def overdue(self) -> bool:
         """Whether the round takes too long already."""
-        return bool(self._limit) and self._since is not None and time.monotonic() - self._since > self._limit
+        return bool(self.limit) and self._since is not None and time.monotonic() - self._since > self.limit
 
     def waits(self, rank: int, round_: int) -> None:
         """Rank `rank` waits for others in that round: it is not late."""
@@ -102,25 +111,60 @@ class Watch:
             self._thread.start()
 
     def _look(self) -> None:
+        before, used = time.monotonic(), time.process_time()
         while True:
             time.sleep(LOOK)
-            armed, since, now = self._armed, self._since, time.monotonic()
+            armed, since, now, computed = self._armed, self._since, time.monotonic(), time.process_time()
             if armed is not None and now > armed[0]:
                 self._armed = None
                 armed[1]()
-            if not self._limit or since is None or now - since <= self._limit:
-                continue
-            if not self._said:
-                self._say()
-            if now - since > self._limit + GRACE + ALONE * bool(self._rank) and self._since == since:
-                self._since = None
-                self._halt("" if self._rank else f"zofl_mpi: {self.sentence()}")
+            held, before, idle, used = now - before, now, computed - used, computed
+            if (
+                since is not None and held > GRACE and idle < IDLE * held
+            ):  # stopped itself: that is not the others' doing
+                since = self._since = since + held
+            if self.limit and since is not None and now - since > self.limit:
+                self._late(since, now - since - self.limit)
+
+    def _late(self, since: float, seconds: float) -> None:
+        """The round takes so many seconds too long: this rank says what it does, and ends the run if it is its turn."""
+        if not self._said:
+            self._say()
+        if seconds <= GRACE:
+            return
+        stopped = self.stopped()
+        if seconds > GRACE + self._turn(stopped) and self._since == since:
+            self._since = None
+            self._halt(f"zofl_mpi: {self.sentence()}" if self._speaks(stopped) else "", [*stopped.values()])
+
+    def stopped(self) -> dict[int, Process]:
+        """The other ranks of this node that a signal or a debugger holds."""
+        return {rank: process for rank, process in sorted(self._neighbours.items()) if is_stopped(process)}
+
+    def _turn(self, stopped: Mapping[int, Process]) -> float:
+        """Seconds after which this rank ends the run, since the ranks before it have not."""
+        if self._rank == 0:
+            return 0.0
+        if 0 in stopped:
+            return TURN if self._first(stopped) else 2 * TURN
+        return NEXT + min(self._rank - 1, LAST) * TURN
+
+    def _first(self, stopped: Mapping[int, Process]) -> bool:
+        """Whether no rank of this node with a lower number is awake."""
+        return all(rank > self._rank or rank in stopped for rank in self._neighbours)
+
+    def _speaks(self, stopped: Mapping[int, Process]) -> bool:
+        return self._rank <= LAST or self._first(stopped)
 
     def sentence(self) -> str:
-        """Why rank 0 ends the run: which ranks are late, as far as is known."""
+        """Why this rank ends the run: which ranks are late, as far as it knows."""
         late = [self._named(rank) for rank in self.others if rank not in self._waiting]
-        doing = self.clock.doing
-        if not self.others:
+        doing, stopped = self.clock.doing, [self._named(rank) for rank in self.stopped()]
+        if stopped:
+            who = f"late: {', '.join(stopped)}, stopped by a signal or a debugger"
+        elif self._rank:
+            who = f"late: {self._named(0)}, the server, which does not answer (its process or its node may be held up)"
+        elif not self.others:
             who = f"this process is {self._busy()}"
         elif doing is None or doing[1] == "compute":
             who = f"late: {self._named(0)}, the server, which is computing its own part"
@@ -129,7 +173,7 @@ class Watch:
             who = f"late: {shown or 'none any more'} ({len(late)} of {len(self.others)} client ranks; the others wait)"
             if len(late) == len(self.others) > 1:  # this rank may be held inside MPI, where it hears of none
                 who = f"late: {shown}, or some of them (none of {len(self.others)} client ranks has said that it waits)"
-        what = f"round {self.before + self.round} takes longer than --round-timeout {self._limit:g} s"
+        what = f"round {self.before + self.round} takes longer than --round-timeout {self.limit:g} s"
         return f"{what}; {who}; {self.remedy()}"
 
     def _say(self) -> None:

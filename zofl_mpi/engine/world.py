@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, cast, final
 
+from zofl_mpi.engine.processes import Process
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.errors import UserError
 
@@ -61,14 +62,18 @@ class World(Protocol):
     def abort(self, text: str) -> None:
         """Prints the text and ends all ranks at once with a non-zero status."""
 
-    def halt(self, text: str) -> None:
-        """Like `abort`, from any thread; ends this process even if the others cannot be reached."""
+    def halt(self, text: str, stopped: Sequence[Process] = ()) -> None:
+        """Like `abort`, from any thread; ends this process even if the others cannot be reached.
+
+        Args:
+            stopped: processes of this node that cannot end by themselves.
+        """
 
     def survive(self, watch: Watch) -> None:
         """From now on lost client ranks are survived. Only where nothing is `missing`."""
 
-    def leave(self, status: int) -> None:
-        """Ends this process where MPI's own end would hang; else does nothing."""
+    def leave(self, status: int, limit: float = 0.0) -> None:
+        """Ends this process where MPI's own end would hang; else it has `limit` seconds for that, if any are given."""
 
 
 @final
@@ -96,7 +101,7 @@ class SingleProcess:
         sys.stderr.write(text.rstrip() + "\n")
         raise Ended(1)
 
-    def halt(self, text: str) -> None:
+    def halt(self, text: str, stopped: Sequence[Process] = ()) -> None:
         sys.stdout.flush()
         sys.stderr.write(text.rstrip() + "\n")
         sys.stderr.flush()
@@ -105,7 +110,7 @@ class SingleProcess:
     def survive(self, watch: Watch) -> None:
         raise UserError(f"--survive needs {self.missing}")
 
-    def leave(self, status: int) -> None:
+    def leave(self, status: int, limit: float = 0.0) -> None:
         pass
 
 

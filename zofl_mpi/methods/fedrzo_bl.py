@@ -120,7 +120,9 @@ class FedRZOBL(BilevelReports):
 
     def shifted(self, x: Array, r: int) -> Array:
         """(n,) x + eta v."""
-        return np.asarray(x + x.dtype.type(self.local.eta) * self.direction(r))
+        step = x.dtype.type(self.local.eta) * self.direction(r)
+        zo.demand_move(x, step, self.local.eta)
+        return np.asarray(x + step)
 
     def solved(
         self, clients: Clients, x: Array, y: Array, r: int, *, shifted: bool = False, counted: bool = True

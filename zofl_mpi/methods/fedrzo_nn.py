@@ -101,6 +101,8 @@ class FedRZONN(LipschitzReports):
         def estimate(x: Array, k: int) -> Array:
             v = np.stack([zo.direction(generator, len(x), setting.dtype) for _ in range(self.n_p)])
             step = x.dtype.type(eta) * v
+            if k == 0:
+                zo.demand_move(x, step, eta)
             F = self.losses(client, np.concatenate([x + step, x - step if central else x[None]]), batches[k])
             base = F[self.n_p :] if central else F[-1]
             scale = len(x) / ((2 if central else 1) * eta * self.n_p)

@@ -101,6 +101,7 @@ class ZOHFL(Costed):
     def pair(self, x: Array, v: Array) -> Array:
         """(2, n) x + eta v and x - eta v."""
         step = x.dtype.type(self.eta) * v
+        zo.demand_move(x, step, self.eta)
         return np.stack([x + step, x - step])
 
     def values(self, i: int, x: Array, reply: Values | Solutions) -> Values:

@@ -16,6 +16,8 @@ from zofl_mpi.errors import UserError, demand
 
 STEPSIZES = "constant, sqrt, harmonic, harmonic:OFFSET (OFFSET > 0) or power:P (1/2 < P <= 1)"
 LENGTHS = "sqrt or constant"
+MOST_STEPS = 10**9
+"""Local steps of a round that tau may ask for: years of computing, and more samples than any memory can hold."""
 
 
 @final
@@ -149,6 +151,20 @@ def planned_steps(schedule: str, tau: Sequence[float], rounds: int, participants
     """
     each = rounds if schedule == "constant" else 2 / 3 * rounds * math.sqrt(rounds)
     return int(min(participants * each * (sum(tau) / len(tau)), 1e18))
+
+
+def demand_tau(flag: str, taus: Sequence[float]) -> None:
+    """Refuses numbers of local steps that are negative or beyond MOST_STEPS.
+
+    Raises:
+        UserError: one is; names the flag.
+    """
+    demand(
+        all(0 <= t <= MOST_STEPS for t in taus),
+        flag,
+        tuple(taus),
+        "a number of local steps, at least 0 and at most 1e9",
+    )
 
 
 def _number(text: str) -> float:

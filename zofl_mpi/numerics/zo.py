@@ -19,6 +19,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from zofl_mpi.errors import UserError
+
 Array = NDArray[Any]
 Vector = Any  # a NumPy array or a torch tensor, which is not imported here
 Loss = Callable[[Vector], float]
@@ -58,6 +60,23 @@ def estimate(difference: float | Any, v: Vector, span: float, distribution: Dist
     if isinstance(v, np.ndarray):
         return np.multiply(v, float(scale), dtype=np.float64)
     return scale * v
+
+
+def demand_move(x: Array, step: Array, eta: float) -> None:
+    """Refuses a smoothing radius with which x + eta v is x itself in the precision of x: the estimate would be noise.
+
+    Args:
+        step: eta v, of one direction or of several.
+
+    Raises:
+        UserError: no entry of x changes.
+    """
+    if len(x) and bool((x + step == x).all()):
+        most = float(np.max(np.abs(step)))
+        raise UserError(
+            f"--eta {eta:g}: x + eta v = x in {x.dtype} (no entry of eta v is beyond {most:.2g}, those of x go up to "
+            f"{float(np.max(np.abs(x))):.2g}): a larger --eta, or --dtype float64"
+        )
 
 
 def central(F: Loss, x: Vector, v: Vector, mu: float, distribution: Distribution = "sphere") -> Vector:

@@ -14,6 +14,7 @@ zeroth-order estimate must see one function.
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast, final
@@ -25,15 +26,15 @@ from torch.nn.functional import cross_entropy
 from zofl_mpi.errors import UserError, demand
 
 LOGITS = 1 << 22
-"""Logits that are looked at together: 16 MiB in float32, 83 positions of GPT-2."""
+"""Logits that are computed at once: 16 MiB in float32, 83 positions of GPT-2."""
 
 SIZES = {
     "tiny": {"n_layer": 4, "n_embd": 192, "n_head": 6, "n_positions": 256},
     "small": {"n_layer": 12, "n_embd": 768, "n_head": 12, "n_positions": 1024},
     "medium": {"n_layer": 24, "n_embd": 1024, "n_head": 16, "n_positions": 1024},
 }
-"""Of the models with random weights. Small and medium are GPT-2's own; tiny has 1.8 million parameters and 192 more for
-each token of the vocabulary."""
+"""Models with random weights. Small and medium are GPT-2's own; tiny has 1.8 million parameters and 192 more for each
+token of the vocabulary."""
 SAME = {"gelu_new": "gelu_pytorch_tanh"}
 """{an activation of `transformers`: the same one in a single operation}."""
 OFF = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
@@ -61,7 +62,7 @@ class Back(nn.Module):
     """The auxiliary and the server's part: smashed activations (B, T, d) to logits of the next token.
 
     Attributes:
-        pieces: in how many pieces the logits are looked at; 0: as their number asks for.
+        pieces: number of pieces in which the logits are computed; 0: by `pieces_of`.
     """
 
     def __init__(self, blocks: Iterable[nn.Module], norm: nn.Module, unembedding: nn.Module) -> None:
@@ -70,7 +71,7 @@ class Back(nn.Module):
         self.pieces = 0
 
     def forward(self, x: Tensor, at: Tensor) -> Tensor:
-        """(k, V) the logits at the positions `at` (k,), of B T: the matrix of all V tokens meets no others."""
+        """(k, V) the logits at the positions `at` (k,), of B T: the unembedding is multiplied with no others."""
         return self.last.logits(self._before(x, at))
 
     def losses(self, x: Tensor, at: Tensor, targets: Tensor, smoothing: float) -> Tensor:
@@ -81,7 +82,7 @@ class Back(nn.Module):
         return torch.cat([self.last(own, targets, smoothing) for own, targets in pieces])
 
     def pieces_of(self, positions: int) -> int:
-        """In how many pieces so many positions are looked at."""
+        """Number of pieces for so many positions."""
         step = max(1, LOGITS // int(self.last.unembedding.out_features))  # its weight may be released
         return max(1, -(-positions // step))
 
@@ -190,15 +191,15 @@ def stored_model(name: str) -> Any:
     """
     GPT2Config, GPT2LMHeadModel = _transformers()
     place = Path(name).expanduser()
-    folder = place.is_dir()
+    folder = os.path.isdir(place)  # Path.is_dir raises for a name that is too long
     if not folder and (place.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1):
         raise UserError(f"--model {name}: there is no such folder; allowed are {_allowed()}")
     where = str(place) if folder else name
     try:
-        told, _ = GPT2Config.get_config_dict(where, local_files_only=folder)
-        if told.get("model_type", "gpt2") != "gpt2":
-            raise UserError(f"--model {name} is of type {told['model_type']}; it must be gpt2")
-        activation = told.get("activation_function", "gelu_new")
+        config, _ = GPT2Config.get_config_dict(where, local_files_only=folder)
+        if config.get("model_type", "gpt2") != "gpt2":
+            raise UserError(f"--model {name} is of type {config['model_type']}; it must be gpt2")
+        activation = config.get("activation_function", "gelu_new")
         changed = {**dict.fromkeys(OFF, 0.0), "activation_function": SAME.get(activation, activation)}
         model = GPT2LMHeadModel.from_pretrained(where, local_files_only=folder, **changed)
     except UserError:
@@ -257,15 +258,15 @@ def add_lora(model: Any, rank: int, alpha: float) -> None:
     model.requires_grad_(False)
     for block in model.transformer.h:
         block.attn.c_attn = Projections(block.attn.c_attn)
-    told = LoraConfig(
+    config = LoraConfig(
         r=rank,
-        lora_alpha=cast(int, alpha),  # it need not be whole
+        lora_alpha=cast(int, alpha),  # any number will do
         target_modules=["q", "v"],
         lora_dropout=0.0,
         bias="none",
         fan_in_fan_out=True,
     )
-    inject_adapter_in_model(told, model)
+    inject_adapter_in_model(config, model)
 
 
 def _columns(fused: Any, start: int, count: int) -> nn.Module:

@@ -4,7 +4,7 @@
 
 A loss is the mean cross-entropy of the tokens of a batch's completions, each predicted from all before it. Training
 losses have labels smoothed, zeroth-order ones too, since both must descend the same function; those of reports have
-not. Texts are padded on the right to the batch's longest: attention looks back only, so that padding meets no token
+not. Texts are padded on the right to the batch's longest: attention is causal, so that padding reaches no token
 that counts, and needs no mask.
 """
 
@@ -72,7 +72,7 @@ class SplitGPT2(SplitProblem):
         places = self.parts.client.places.num_embeddings
         if self.longest > places:
             raise UserError(
-                f"the longest text has {self.longest} tokens to look at, the model's context is {places}: take a model "
+                f"the longest text has {self.longest} tokens, the model's context is {places}: take a model "
                 "with a longer context, or leave such texts out"
             )
         for part in (self.parts.client, self.parts.auxiliary, self.parts.server):
@@ -122,7 +122,7 @@ class SplitGPT2(SplitProblem):
 
     @property
     def arithmetic(self) -> str:
-        """What decides the bits of random numbers and elementwise steps: a GPU's name, a CPU's vector instructions."""
+        """Decides the bits of random numbers and elementwise steps: a GPU's name, a CPU's vector instructions."""
         return arithmetic_of(self.device)
 
     @cached_property
@@ -157,9 +157,9 @@ class SplitGPT2(SplitProblem):
         if labels.device.type != "cpu":
             return labels
         at, targets = predicted(labels)
-        found = sent(labels, self.device)
-        found.predicted = sent(at, self.device), sent(targets, self.device)  # type: ignore[attr-defined]
-        return found
+        placed = sent(labels, self.device)
+        placed.predicted = sent(at, self.device), sent(targets, self.device)  # type: ignore[attr-defined]
+        return placed
 
     def example(self, count: int) -> tuple[Tensor, Tensor]:
         """Texts (count, T) of token 0, the longest, each with a completion that is the longest."""
@@ -183,7 +183,7 @@ class SplitGPT2(SplitProblem):
     # --- computing
 
     def smash(self, inputs: Tensor) -> Tensor:
-        """(B, T, d_model) what the client's blocks make of the tokens (B, T), within `local.at`."""
+        """(B, T, d_model) output of the client's blocks for the tokens (B, T), within `local.at`."""
         with self._precision():
             smashed: Tensor = self.parts.client(inputs)
         return smashed.bfloat16() if self.bf16 else smashed

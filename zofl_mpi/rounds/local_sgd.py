@@ -19,7 +19,7 @@ from zofl_mpi.engine.fields import at_least, column, finite, part
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import demand
-from zofl_mpi.numerics.schedules import local_steps, parse_decay, planned_steps, stepsizes
+from zofl_mpi.numerics.schedules import demand_tau, local_steps, parse_decay, planned_steps, stepsizes
 from zofl_mpi.problems import Smooth
 from zofl_mpi.rounds.cost import Costed, Effort
 from zofl_mpi.rounds.report import Measured, Model, Report, Reporting
@@ -64,12 +64,13 @@ class LocalSteps:
     """
 
     setting: Setting
-    tau: tuple[float, ...] = at_least(0, (20.0,), "a number of local steps")
+    tau: tuple[float, ...] = (20.0,)
     schedule_h: Literal["sqrt", "constant"] = "sqrt"
     gamma_local: float = at_least(0, 0.1, "a step size")
     schedule_local: str = "harmonic"
 
     def __post_init__(self) -> None:
+        demand_tau("tau", self.tau)
         parse_decay(self.schedule_local, "--schedule-local")
         m = self.setting.m
         demand(len(self.tau) in (1, m), "tau", self.tau, f"one number, or {m}, one for each client (--m)")

@@ -14,7 +14,7 @@ from zofl_mpi.engine.clients import Client
 from zofl_mpi.engine.fields import at_least
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose
-from zofl_mpi.numerics.schedules import local_steps, parse_decay, stepsizes
+from zofl_mpi.numerics.schedules import demand_tau, local_steps, parse_decay, stepsizes
 from zofl_mpi.problems import Smooth
 
 Array = NDArray[Any]
@@ -78,7 +78,7 @@ class FineTuning:
 
     setting: Setting[Smooth]
     personal: bool = False
-    personal_tau: float = at_least(0, 20.0, "a number of local steps")
+    personal_tau: float = 20.0
     personal_schedule_h: Literal["sqrt", "constant"] = "sqrt"
     personal_gamma: float = at_least(0, 0.1, "a step size")
     personal_schedule: str = "harmonic"
@@ -86,6 +86,7 @@ class FineTuning:
     personal_batch: int = at_least(1, 64)
 
     def __post_init__(self) -> None:
+        demand_tau("personal_tau", (self.personal_tau,))
         parse_decay(self.personal_schedule, "--personal-schedule")
 
     def model(self, client: Client, x: Array, r: int) -> Array:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn, final
 
 from zofl_mpi.engine import device, memory
+from zofl_mpi.engine.processes import Process, this_process
 from zofl_mpi.engine.setting import Loads, Method, Setting
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.engine.watch import Watch
@@ -68,13 +69,28 @@ def main(module: str, arguments: Sequence[str] | None = None) -> NoReturn:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python's own last flush would fail, too
         world.abort("zofl_mpi: standard output was closed")
+    except OSError as exc:
+        if not _output_fails():
+            world.abort(_unforeseen(exc, world, job))
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        told = "" if isinstance(job, int) else "; finished rounds are in the result file, which --resume continues"
+        world.abort(f"zofl_mpi: standard output cannot be written ({exc.strerror}): send it elsewhere{told}")
     except KeyboardInterrupt:
         world.abort("zofl_mpi: interrupted; the finished rounds are in the result file")
     except BaseException as exc:  # SystemExit too: the other ranks would wait for this one
         world.abort(_unforeseen(exc, world, job))
     sys.stdout.flush()
-    world.leave(status)
+    world.leave(status, 0.0 if isinstance(job, int) else job.watch.limit)
     sys.exit(status)
+
+
+def _output_fails() -> bool:
+    """Whether standard output takes nothing, as on a disk that is full."""
+    try:
+        print(flush=True)
+    except OSError:
+        return True
+    return False
 
 
 class _Agreed(Exception):
@@ -87,7 +103,7 @@ class _Agreed(Exception):
 def _said(problem: UserError, speaks: bool) -> int:
     if speaks:
         print(f"zofl_mpi: {problem}", file=sys.stderr, flush=True)
-    return 2
+    return problem.status
 
 
 def _unforeseen(exc: BaseException, world: World, job: Job | int) -> str:
@@ -160,6 +176,7 @@ def _prepared(world: World, family: Family, plan: Plan) -> Job | int:
     method, loads = run_or_fail_all(world, lambda: _built(cls, with_kernel(data, kernel), plan))
     other = "the ranks compute by different kernels; give all of them a GPU or none, install numba on all nodes, or say"
     _same(world, method.kernel, f"{other} --kernel numpy")
+    run_or_fail_all(world, lambda: memory.check_batches(method, method.kernel))
     if plan.values["dry_run"]:
         if world.rank == 0:
             print_plan(plan, method)
@@ -227,10 +244,17 @@ def _watch(world: World, plan: Plan, hosts: list[str], opened: Opened | None) ->
     """This rank's deadlines, and with --survive its reaction to lost ranks."""
     limit, survive = plan.values["round_timeout"], plan.values["survive"]
     path = world.bcast(opened and str(opened.recorder.path)) if limit or survive else ""
-    watch = Watch(world.rank, world.size, limit, world.halt, hosts, path)
+    watch = Watch(world.rank, world.size, limit, world.halt, hosts, path, _neighbours(world) if limit else {})
     if survive:
         world.survive(watch)
     return watch
+
+
+def _neighbours(world: World) -> dict[int, Process]:
+    """The processes of the other ranks of this node whose numbers mean the same here."""
+    own = this_process()
+    _, found = world.neighbours((world.rank, own))
+    return {rank: each for rank, each in found if own and each and each.space == own.space and each.pid != own.pid}
 
 
 def _prepare(world: World, method: Method[Any]) -> None:

@@ -15,7 +15,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi.engine import device, memory, messages
+from zofl_mpi.engine import device, memory, messages, registry
 from zofl_mpi.engine.clients import ClientError, Clients
 from zofl_mpi.engine.fields import check_finite, described, numbers, reported, without_warnings
 from zofl_mpi.engine.ledger import Overlap, Row, overlap
@@ -159,7 +159,7 @@ def run(
 
     def begun() -> tuple[int, Any]:
         with without_warnings():
-            done, state = (0, method.start()) if resumed is None else restored(resumed, clients)
+            done, state = (0, method.start()) if resumed is None else put_back(restored(resumed, method), clients)
         clients.account()  # what came before belongs to no round
         return done, state
 
@@ -268,7 +268,7 @@ def save(recorder: records.Recorder, done: int, state: Any, clients: Clients, co
         memories = {f"memory/{i}": _packed(memory) for i, memory in recalled}
     else:
         memories = {"memories": _packed(Memory({str(i): memory.entries for i, memory in recalled if memory.entries}))}
-    attrs = {"run": recorder.run, "round": done, "config": config, "steps": clients.ledger.steps}
+    attrs = {**recorder.origin, "run": recorder.run, "round": done, "config": config, "steps": clients.ledger.steps}
     try:
         recorder.sync()
         records.save_checkpoint(records.checkpoint_path(recorder.path), {"state": _packed(state), **memories}, attrs)
@@ -276,22 +276,54 @@ def save(recorder: records.Recorder, done: int, state: Any, clients: Clients, co
         raise RunError(f"the checkpoint after round {done} failed: {exc}; {_safe(recorder)}") from exc
 
 
-def restored(checkpoint: records.Checkpoint, clients: Clients) -> tuple[int, Any]:
+@final
+@dataclass(frozen=True)
+class Restored:
+    """What a checkpoint holds, read with the classes of its method alone.
+
+    Attributes:
+        round: R, the number of finished rounds.
+        steps: names of the steps so far.
+        memories: {i: what client i remembers}.
+    """
+
+    round: int
+    steps: list[str]
+    state: Any
+    memories: dict[int, Memory]
+
+
+def restored(checkpoint: records.Checkpoint, method: Method[Any]) -> Restored:
+    """Reads a checkpoint of this method.
+
+    Raises:
+        UserError: it is damaged, or holds what this method does not keep.
+    """
+    payload, classes, of_memory = checkpoint.payload, registry.classes_of(method), registry.with_old_names([Memory])
+    try:
+        state = messages.read(payload["state"], classes)
+        each = {name: messages.read(block, of_memory) for name, block in payload.items() if name.startswith("memor")}
+        if "memories" in each:
+            together = each.pop("memories").entries
+            memories = {int(i): Memory(dict(entries)) for i, entries in together.items()}
+        else:
+            memories = {int(name.removeprefix("memory/")): memory for name, memory in each.items() if memory.entries}
+        done, steps = int(checkpoint.attrs["round"]), [str(name) for name in json.loads(checkpoint.attrs["steps"])]
+        if done < 0 or not all(0 <= i < method.setting.m for i in memories):
+            raise ValueError(f"round {done}, memories of clients {sorted(memories)}")
+    except (UserError, KeyError, TypeError, ValueError, AttributeError) as exc:
+        told = str(exc) if isinstance(exc, UserError) else f"it is damaged ({type(exc).__name__}: {exc})"
+        raise UserError(f"the checkpoint cannot be continued from: {told}") from exc
+    return Restored(done, steps, state, memories)
+
+
+def put_back(found: Restored, clients: Clients) -> tuple[int, Any]:
     """Gives the clients their memories back; returns the number of finished rounds and the state."""
-    memories = {
-        int(name.removeprefix("memory/")): messages.unpack(block)
-        for name, block in checkpoint.payload.items()
-        if name.startswith("memory/")
-    }
-    given: dict[int, Memory] = {i: memory for i, memory in memories.items() if memory.entries}
-    if "memories" in checkpoint.payload:
-        together = messages.unpack(checkpoint.payload["memories"]).entries
-        given = {int(i): Memory(entries) for i, entries in together.items()}
-    if given:
-        for _ in clients.ask_each(STEPS["<restore>"], given, counted=False):
+    if found.memories:
+        for _ in clients.ask_each(STEPS["<restore>"], found.memories, counted=False):
             pass
-    clients.ledger.steps[:] = json.loads(checkpoint.attrs["steps"])
-    return int(checkpoint.attrs["round"]), messages.unpack(checkpoint.payload["state"])
+    clients.ledger.steps[:] = found.steps
+    return found.round, found.state
 
 
 def result_of(path: Path) -> Path:

@@ -10,15 +10,15 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
-from pathlib import Path
 from typing import Any, Literal, TypeVar, final, get_type_hints
 
 from zofl_mpi.engine.fields import at_least
 from zofl_mpi.engine.roles import with_base
 from zofl_mpi.engine.setting import Loads, Method, PlansLoads, PlansWork, Work
 from zofl_mpi.errors import UserError
-from zofl_mpi.run import flags
+from zofl_mpi.run import flags, stored
 from zofl_mpi.run.family import Choice, Family
+from zofl_mpi.run.stored import LOCAL
 
 T = TypeVar("T")
 
@@ -65,8 +65,6 @@ class RunFlags:
     verbose: bool = False
 
 
-LOCAL = {"out", "force", "resume", "survive", "round_timeout", "config", "dry_run", "quiet", "verbose"}
-"""Flags of one command, not of a run: the result file does not keep them."""
 CHANGEABLE = LOCAL | {
     "rounds",
     "checkpoint_every",
@@ -111,25 +109,40 @@ class Plan:
 def understand(family: Family, arguments: Sequence[str]) -> Plan:
     """The plan of a command line: first the resumed run's values, then those of --config, then the flags.
 
+    Of the resumed run only what `stored.trusted` lets through: the command names a class or a file of one's own again.
+
     Raises:
         UserError: whatever is wrong with them.
     """
     resume, config = _peek("resume", arguments), _peek("config", arguments)
-    stored = stored_config(resume) if resume else {}
-    table = stored | (flags.read_toml(config) if config else {})
+    given = flags.read_toml(config) if config else {}
+    before = stored.config_of(resume) if resume else {}
+    table = (_trusted(before, given, arguments, resume) if resume else {}) | given
     method = _peek("method", arguments) or str(table.get("method", next(iter(family.METHODS))))
     problem = _peek("problem", arguments) or str(table.get("problem") or _usual_problem(family, method))
     for name, value in (("method", method), ("problem", problem)):
-        if stored and stored[name] != value:
-            raise UserError(f"--resume {resume}: that run has --{name} {stored[name]}, this command {value}")
+        if before and before[name] != value:
+            raise UserError(f"--resume {resume}: that run has --{name} {before[name]}, this command {value}")
     groups = groups_of(family, method, problem)
     words = [*flags.to_arguments(table, flags.flags_of(groups), config or resume), *arguments]
     program = f"python -m {family.__spec__.name}"
     values = flags.parse(groups, words, program, family.__doc__ or "", lambda name: owners_of(family, name))
-    if stored:
-        _check_same(stored, values, resume)
+    if before:
+        _check_same(before, values, resume)
     command = shlex.join(["python", "-m", family.__spec__.name, *arguments])
-    return Plan(values, command, stored_kernel(resume) if resume else "")
+    return Plan(values, command, stored.kernel_of(resume) if resume else "")
+
+
+def _trusted(
+    before: Mapping[str, Any], given: Mapping[str, Any], arguments: Sequence[str], resume: str
+) -> dict[str, Any]:
+    """What this command takes of the configuration of the run that it continues."""
+    named = {}
+    for name in (*stored.CLASSES, *stored.PLACES, *stored.FOLDERS):
+        typed = flags.flag(name)
+        named[name] = _peek(typed, arguments) or given.get(name) or given.get(typed)
+    remedy = "it is used only where the command names it, too; if you trust it, add {flag} {value}"
+    return stored.trusted(before, named, f"--resume {resume}: the run", remedy)
 
 
 def _usual_problem(family: Family, method: str) -> str:
@@ -242,32 +255,6 @@ def _named(table: Mapping[str, T], name: str, flag: str, more: str) -> T:
         hint = f"; did you mean {near[0]}?" if near else ""
         raise UserError(f"{flag} {name}: must be one of {', '.join(table)}{more}{hint}")
     return table[name]
-
-
-def stored_config(path: str) -> dict[str, Any]:
-    """The configuration of the run that --resume names.
-
-    Raises:
-        UserError: there is no checkpoint, or it cannot be read.
-    """
-    from zofl_mpi.run import loop, records
-
-    try:
-        checkpoint = records.load_checkpoint(records.checkpoint_path(loop.result_of(Path(path))))
-    except UserError as exc:
-        raise UserError(f"--resume {path}: {exc}; name the result of a run that has written a checkpoint") from exc
-    return json.loads(checkpoint.attrs["config"])  # type: ignore[no-any-return]
-
-
-def stored_kernel(path: str) -> str:
-    """The kernel of the run that --resume names.
-
-    Raises:
-        UserError: there is no result, or it cannot be read.
-    """
-    from zofl_mpi.run import loop, records
-
-    return str(records.load(loop.result_of(Path(path))).attrs.get("kernel", ""))
 
 
 def _check_same(stored: Mapping[str, Any], values: Mapping[str, Any], path: str) -> None:

@@ -1,31 +1,41 @@
-"""What a result was made with, made again: its data, its problem, its method."""
+"""Builds the data, the problem and the method of a result again, from the configuration in its file."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from zofl_mpi.engine import device
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.world import SingleProcess
 from zofl_mpi.errors import UserError
-from zofl_mpi.run import cli, flags, plan, records
+from zofl_mpi.run import cli, flags, plan, records, stored
 from zofl_mpi.run.family import family_of
 
+OWN = "a class (module:Class), file or folder of your own that a result names; it is used only if it is named here"
+"""Help of a script's flag --own."""
 
-def setting_of(run: records.Run, family: str, where: str = "cpu", **other: Any) -> tuple[Setting[Any], Any]:
+
+def setting_of(
+    run: records.Run, family: str, where: str = "cpu", own: Sequence[str] = (), **other: Any
+) -> tuple[Setting[Any], Any]:
     """The setting of a result, made anew from its configuration in one process, and its method.
 
     Args:
         family: the module that it was run with, such as zofl_mpi.heron_sfl.
         where: the device.
+        own: classes, files and folders of the caller's own; of others a result's are not used.
         other: flags that shall have other values than the run's, where it has them; None leaves a flag as it was.
 
     Raises:
-        UserError: its configuration is not understood, or data or network are no longer those.
+        UserError: its configuration is not understood, it names something of somebody's own that is not in `own`, or
+            data or network are no longer those.
     """
     module = family_of(family)
-    config = run.config | {"device": where}
-    config |= {name: value for name, value in other.items() if value is not None and name in run.config}
+    given = {name: value for name, value in other.items() if value is not None and name in run.config}
+    named = given | {name: run.config[name] for name in run.config if str(run.config[name]) in own}
+    remedy = "it is used only where the command names it, too; if you trust it, add --own {value}"
+    config = stored.trusted(run.config, named, str(run.path), remedy) | {"device": where} | given
     groups = plan.groups_of(module, config["method"], config["problem"])
     words = flags.to_arguments(config, flags.flags_of(groups), str(run.path))
     understood = plan.understand(module, words)

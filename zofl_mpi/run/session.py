@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -104,51 +103,115 @@ def opened(world: World, method: Method[Any], order: Order) -> Opened:
         "seed": flags["seed"],
         "data": method.setting.fingerprint,
     }
+    checkpoint = None
     if flags["resume"]:
-        recorder, checkpoint = continued(world, order, attrs)
-        recorder.places(order.places)
-        return Opened(world, method, order, recorder, checkpoint)
-    recorder = records.Recorder.create(
-        Path(flags["out"]) if flags["out"] else free_name(order.config),
-        attrs=attrs,
-        m=method.setting.m,
-        ranks=world.size,
-        rounds=flags["rounds"],
-        force=flags["force"],
-        columns=COLUMNS,
-    )
+        recorder, checkpoint = continued(world, method, order, attrs)
+    else:
+        path = Path(flags["out"]) if flags["out"] else free_name(order.config)
+        recorder = created(world, method, order, path, attrs)
     recorder.places(order.places)
     if method.setting.counts is not None:
         recorder.partition(method.setting.counts)
-    return Opened(world, method, order, recorder, None)
+    return Opened(world, method, order, recorder, checkpoint)
 
 
-def continued(world: World, order: Order, attrs: Mapping[str, Any]) -> tuple[records.Recorder, records.Checkpoint]:
+def created(
+    world: World, method: Method[Any], order: Order, path: Path, attrs: Mapping[str, Any], start: int = 0
+) -> records.Recorder:
+    """A new result; the rows of its first `start` rounds are missing.
+
+    Raises:
+        UserError: it cannot be made there.
+    """
+    return records.Recorder.create(
+        path,
+        attrs=attrs,
+        m=method.setting.m,
+        ranks=world.size,
+        rounds=order.flags["rounds"],
+        force=order.flags["force"],
+        columns=COLUMNS,
+        start=start,
+    )
+
+
+def continued(
+    world: World, method: Method[Any], order: Order, attrs: Mapping[str, Any]
+) -> tuple[records.Recorder, records.Checkpoint]:
     """The result that --resume names, cut back to its checkpoint; under another name if --out says so.
 
     Raises:
-        UserError: result or checkpoint is missing or damaged, or another file stands at --out.
+        UserError: the checkpoint is missing or damaged, or another file stands at --out.
     """
     flags = order.flags
     source = loop.result_of(Path(flags["resume"]))
     checkpoint = records.load_checkpoint(records.checkpoint_path(source))
-    done = int(checkpoint.attrs["round"])
-    check_same_run(source, records.load(source).attrs, checkpoint.attrs, attrs)
+    if checkpoint.newer:
+        warn(checkpoint.newer)
+    before, lost = attributes_of(source, checkpoint, attrs)
+    check_same_run(source, before, checkpoint.attrs, attrs)
+    try:
+        done = loop.restored(checkpoint, method).round  # refused before a row of the result is cut off
+    except UserError as exc:
+        raise UserError(f"--resume {source}: {exc}; take an earlier copy of the two files, or begin again") from exc
     if done > flags["rounds"]:
         raise UserError(f"--rounds {flags['rounds']}: {done} rounds are done already; ask for more of them")
     target = Path(flags["out"]) if flags["out"] else source
-    if target.resolve() != source.resolve():
-        if target.exists() and not flags["force"]:
-            raise UserError(f"--out {target} exists: choose another name or add --force")
-        records.checkpoint_path(target).unlink(missing_ok=True)  # of the run that is replaced
-        try:
-            shutil.copyfile(source, target)
-        except OSError as exc:
-            raise UserError(f"--out {target}: cannot be written ({exc.strerror})") from exc
+    if target.resolve() == source.resolve():
+        target = source
+    else:
+        records.check_new(target, flags["force"])
+        records.remove(target)
+    if lost:
+        return restarted(world, method, order, target, source, checkpoint, {**attrs, "run": before["run"]}), checkpoint
+    if target != source:
+        records.copy(source, target)
     recorder = records.Recorder.reopen(
         target, done, ranks=world.size, rounds=flags["rounds"], attrs=attrs, columns=COLUMNS
     )
     return recorder, checkpoint
+
+
+def attributes_of(
+    source: Path, checkpoint: records.Checkpoint, now: Mapping[str, Any]
+) -> tuple[Mapping[str, Any], bool]:
+    """The attributes of a result, and whether it is lost; then those that its checkpoint has."""
+    try:
+        return records.load(source).attrs, False
+    except records.LostError as error:
+        done = checkpoint.attrs["round"]
+        warn(
+            f"{error}; the run goes on from its checkpoint into a new file, in which the rows of rounds 1 to {done} "
+            "are missing"
+        )
+    if "data" not in checkpoint.attrs:
+        warn("the checkpoint is of an older version: that data and kernel are those of then cannot be checked")
+    same = {"data": now["data"], "kernel": now["kernel"], "blas": json.dumps(now["blas"])}
+    return {**same, **checkpoint.attrs}, True
+
+
+def restarted(
+    world: World,
+    method: Method[Any],
+    order: Order,
+    target: Path,
+    source: Path,
+    checkpoint: records.Checkpoint,
+    attrs: Mapping[str, Any],
+) -> records.Recorder:
+    """A new file for a run whose result is lost; what is left of that is kept under another name.
+
+    Raises:
+        UserError: it cannot be made there.
+    """
+    if target == source and (kept := records.set_aside(source)):
+        warn(f"the damaged file is {kept} now")
+    return created(world, method, order, target, attrs, int(checkpoint.attrs["round"]))
+
+
+def warn(sentence: str) -> None:
+    """Prints a warning."""
+    print(f"zofl_mpi: warning: {sentence}", file=sys.stderr, flush=True)
 
 
 def check_same_run(
@@ -179,15 +242,18 @@ def check_same_run(
             "other bits: continue with the version of zofl_mpi and in an environment like the first ones (is numba "
             "installed?), or name it by --kernel, or for a network by --convolution"
         )
-    blas = [", ".join(sorted(set(words))) for words in (json.loads(before["blas"]), now["blas"])]
+    try:
+        words = json.loads(before["blas"])
+        blas = [", ".join(sorted(set(each))) for each in (words, now["blas"])]
+    except (KeyError, TypeError, ValueError) as exc:
+        raise UserError(f"--resume {source}: its attribute blas is missing or damaged") from exc
     if blas[0] != blas[1]:
-        both = f"({blas[0]} then, {blas[1]} now)"
-        print(f"zofl_mpi: warning: the run began with another BLAS {both}: bits may differ", file=sys.stderr)
+        warn(f"the run began with another BLAS ({blas[0]} then, {blas[1]} now): bits may differ")
 
 
 def free_name(config: Mapping[str, Any]) -> Path:
     """METHOD-DATA-sSEED.h5 in this folder, numbered if it exists."""
-    data = Path(str(config.get("data", config["problem"]))).stem
+    data = Path(str(config.get("data", config["problem"]))).stem[:100]  # a file system allows some 255 in all
     stem = f"{config['method'].replace(':', '.')}-{data}-s{config['seed']}"
     names = (Path(f"{stem}{'' if k == 1 else f'-{k}'}.h5") for k in range(1, 1_000_000))
     return next(name for name in names if not name.exists())

@@ -17,14 +17,14 @@ from typing import Any
 
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import records
-from zofl_mpi.run.restore import setting_of
+from zofl_mpi.run.restore import OWN, setting_of
 from zofl_mpi.settings.split_gpt2 import TRAINED_ON
 
 FAMILY = "zofl_mpi.heron_sfl"
 
 
-def model_of(result: Path, data_dir: str | None = None) -> tuple[records.Run, Any]:
-    """A finished result, and its last model: the whole network as a GPT2LMHeadModel of transformers, LoRA added in.
+def model_of(result: Path, data_dir: str | None = None, own: Sequence[str] = ()) -> tuple[records.Run, Any]:
+    """A finished result, and its last model: the complete GPT2LMHeadModel of transformers, LoRA added in.
 
     Raises:
         UserError: the result is not finished or of another problem, it has diverged, or its data are no longer those.
@@ -36,7 +36,7 @@ def model_of(result: Path, data_dir: str | None = None) -> tuple[records.Run, An
         raise UserError(f"{result} is no result of --problem split_gpt2")
     if "theta_s" not in run.final:
         raise UserError(f"{result} holds no last model: the run is not finished (--resume {result} continues it)")
-    setting, method = setting_of(run, FAMILY, data_dir=data_dir)
+    setting, method = setting_of(run, FAMILY, own=own, data_dir=data_dir)
     state = method.start()
     theta, theta_s = (torch.from_numpy(run.final[key]).to(state.theta) for key in ("theta", "theta_s"))
     if not (bool(theta.isfinite().all()) and bool(theta_s.isfinite().all())):
@@ -44,7 +44,7 @@ def model_of(result: Path, data_dir: str | None = None) -> tuple[records.Run, An
     return run, setting.problem.joined(theta, theta_s)
 
 
-def export(result: Path, folder: Path, data_dir: str | None = None) -> None:
+def export(result: Path, folder: Path, data_dir: str | None = None, own: Sequence[str] = ()) -> None:
     """Writes the last model of a result into a new folder.
 
     Raises:
@@ -52,7 +52,7 @@ def export(result: Path, folder: Path, data_dir: str | None = None) -> None:
     """
     if folder.exists():
         raise UserError(f"{folder} is there already: name another folder")
-    run, model = model_of(result, data_dir)
+    run, model = model_of(result, data_dir, own)
     model.config.trained_on = {name: run.config[name] for name in TRAINED_ON}
     try:
         model.save_pretrained(folder)
@@ -65,10 +65,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m zofl_mpi.settings.export", description=__doc__.splitlines()[0])
     parser.add_argument("result", type=Path, help="a finished result of --problem split_gpt2")
     parser.add_argument("folder", type=Path, help="a folder that is not there yet")
-    parser.add_argument("--data-dir", help="where the run's data are, if elsewhere by now")
+    parser.add_argument("--data-dir", help="the folder with the data set's files")
+    parser.add_argument("--own", action="append", default=[], metavar="NAME", help=OWN)
     given = parser.parse_args(arguments)
     try:
-        export(given.result, given.folder, given.data_dir)
+        export(given.result, given.folder, given.data_dir, given.own)
     except UserError as error:
         print(f"zofl_mpi: {error}", file=sys.stderr)
         return 2

@@ -60,7 +60,7 @@ class GPT2:
 
     @property
     def random(self) -> str:
-        """Which size has random weights; "" where the model is stored."""
+        """Size of a model with random weights; "" where the model is stored."""
         kind, _, size = self.model.partition(":")
         return size or "?" if kind == "random" else ""
 
@@ -75,7 +75,7 @@ class GPT2:
         return None if self.random else gpt2.stored_model(self.model)
 
     def context(self, stored: Any) -> int:
-        """How many tokens the model can look at.
+        """Number of tokens of the model's context.
 
         Raises:
             UserError: there is no such size of a model with random weights.
@@ -84,12 +84,12 @@ class GPT2:
 
         return int(stored.config.n_positions if stored else gpt2.size_of(self.random)["n_positions"])
 
-    def whole(self, stored: Any, streams: Streams, vocabulary: int, end: int) -> Any:
+    def uncut(self, stored: Any, streams: Streams, vocabulary: int, end: int) -> Any:
         """The model before it is cut, on the CPU in float32, with LoRA where that trains.
 
         Args:
-            stored: from `stored`; it should not be used any more.
-            vocabulary: V, how many tokens the data have.
+            stored: from `stored`; not to be used afterwards.
+            vocabulary: V, number of tokens of the data.
             end: the token that ends a text.
 
         Raises:
@@ -109,7 +109,7 @@ class GPT2:
         return model
 
     def problem(self, model: Any, longest: int, targets: int, dtype: str = "float32", device: str = "cpu") -> SplitGPT2:
-        """The problem of a model that `whole` made, which should not be used any more; see `SplitGPT2`.
+        """The problem of a model that `uncut` made, which is not to be used afterwards; see `SplitGPT2`.
 
         Raises:
             UserError: it has not so many blocks, or too short a context.
@@ -134,28 +134,28 @@ def build(site: Site) -> Setting[Any]:
         run_or_fail_all(site.world, lambda: _check_texts(flags.model, stored.config, texts_of))
     corpus = texts_of.corpus(site.world, site.streams, most)
     vocabulary = corpus.vocabulary
-    model = run_or_fail_all(site.world, lambda: flags.whole(stored, site.streams, vocabulary.size, vocabulary.end))
-    told = f"{corpus.division}, {fingerprint_of(model)}"
+    model = run_or_fail_all(site.world, lambda: flags.uncut(stored, site.streams, vocabulary.size, vocabulary.end))
+    fingerprint = f"{corpus.division}, {fingerprint_of(model)}"
     longest = texts.longest(corpus.federation.test)
     problem = run_or_fail_all(site.world, lambda: flags.problem(model, *longest, site.dtype, site.device))
-    return site.setting(problem, corpus.federation, told)
+    return site.setting(problem, corpus.federation, fingerprint)
 
 
 def _check_texts(name: str, config: Any, own: Texts) -> None:
-    """Refuses texts on some of which the model was trained already, and texts that are written in another way.
+    """Refuses texts that the model was trained on already, and texts written in another way.
 
     Raises:
-        UserError: they are so.
+        UserError: --part has such texts, or another flag of `TRAINED_ON` differs.
     """
     trained: dict[str, Any] = getattr(config, "trained_on", {})
     if trained.get("data") != own.data:
         return
     differing = [key for key in TRAINED_ON if key != "part" and trained[key] != getattr(own, key)]
     if differing:
-        told = ", ".join(f"--{flag(key)} {trained[key]}" for key in differing)
-        raise UserError(f"--model {name} was trained with {told}: take the same")
+        flags = ", ".join(f"--{flag(key)} {trained[key]}" for key in differing)
+        raise UserError(f"--model {name} was trained with {flags}: take the same")
     others = ("finetune",) if trained["part"] == "pretrain" else ()
     if own.part not in (trained["part"], *others):
         advice = ", or finetune, which has none of them" if others else ""
-        told = f"--part {own.part}: --model {name} was trained on --part {trained['part']} of these texts"
-        raise UserError(f"{told}; take this{advice}")
+        fault = f"--part {own.part}: --model {name} was trained on --part {trained['part']} of these texts"
+        raise UserError(f"{fault}; take this{advice}")

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import atexit
+import math
 import os
+import signal
 import subprocess
 import sys
 import threading
 import traceback
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, final
 
-from zofl_mpi.engine.watch import ALONE, Watch
+from zofl_mpi.engine.processes import Process, kill
+from zofl_mpi.engine.watch import Watch
 from zofl_mpi.engine.world import refuse_singletons
 from zofl_mpi.run.mpi.communicator import Communicator, wait, wake_in_time
 from zofl_mpi.run.mpi.survival import Survival, end_all, end_stuck
@@ -21,7 +26,9 @@ FT = "mpirun --with-ft ulfm"
 """How ranks are started that may survive others."""
 FT_ENABLED = "OMPI_MCA_mpi_ft_enable"
 """Set to 1 by it."""
-LAST = 5
+ALONE = 5
+"""Seconds after which a rank that ends the run is ended by the kernel: rank 0, which ends all, may be out of reach."""
+LAST = 3
 """Seconds that a launcher has to end after its ranks, and again after it was told to."""
 
 
@@ -107,26 +114,38 @@ class MPIWorld:
             end_all(alone=self.survival is not None and len(self.survival.alive) == 1)
         self.comm.Abort(1)
 
-    def halt(self, text: str) -> None:
-        """Like `abort`, from any thread; ends this process even if the others cannot be reached."""
-        last = threading.Timer(ALONE, os._exit, (1,))
-        last.daemon = True
-        last.start()
-        if self.faults and text:
+    def halt(self, text: str, stopped: Sequence[Process] = ()) -> None:
+        """Like `abort`, from any thread; ends this process even if the others cannot be reached.
+
+        Args:
+            stopped: processes of this node that cannot end by themselves.
+        """
+        signal.alarm(ALONE)  # by the kernel: an Abort that hangs holds Python's lock
+        if text:
             sys.stderr.write(text.rstrip() + "\n")
-            end_stuck()
+            sys.stderr.flush()
         with suppress(OSError):
             end_launcher()
-        self.abort(text)
+        for process in stopped:
+            kill(process)
+        if self.faults and text:
+            end_stuck()
+        self.abort("")
 
     def survive(self, watch: Watch) -> None:
         """From now on lost client ranks are survived."""
         self.survival = Survival(self.comm, self.faults, watch)
 
-    def leave(self, status: int) -> None:
-        """Ends this process, if ranks may have been lost: MPI's own end hangs after a loss."""
+    def leave(self, status: int, limit: float = 0.0) -> None:
+        """Ends this process, if ranks may have been lost: MPI's own end hangs after a loss.
+
+        Args:
+            limit: seconds that MPI's end, which waits for all ranks, may take; 0 for no limit.
+        """
         if self.survival is not None:
             self.survival.leave(status)
+        if limit:
+            atexit.register(signal.alarm, math.ceil(limit) + ALONE)
 
     def _abort_for_thread(self, args: threading.ExceptHookArgs) -> None:
         trace = "".join(traceback.format_exception(args.exc_type, args.exc_value, args.exc_traceback))

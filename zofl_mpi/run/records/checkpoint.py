@@ -1,11 +1,13 @@
-"""Checkpoints: written in one stroke beside the result, whole or not at all."""
+"""Checkpoints: written in one step beside the result, complete or not at all; the last two are kept."""
 
 from __future__ import annotations
 
+import json
 import os
+import zlib
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -15,6 +17,11 @@ from numpy.typing import NDArray
 
 from zofl_mpi.errors import UserError
 from zofl_mpi.run.records.hdf5 import FAILURES, SCHEMA, WriteError, read_file, reason_of, set_attributes
+from zofl_mpi.run.records.staged import StagedFile, create_exclusively
+
+PREVIOUS, TEMPORARY = ".previous", ".tmp"
+"""Added to a checkpoint's name: of the one before it, and while it is written."""
+CHECKSUMS = "checksums"
 
 
 @final
@@ -25,10 +32,12 @@ class Checkpoint:
     Attributes:
         attrs: round, config (JSON), seed and what else was given.
         payload: name -> (bytes,) uint8, packed messages: the state, and one memory a client.
+        newer: why this one is read in place of a newer one, in a sentence; "" if it is the newest.
     """
 
     attrs: dict[str, Any]
     payload: dict[str, NDArray[np.uint8]]
+    newer: str = ""
 
 
 def checkpoint_path(out: str | os.PathLike[str]) -> Path:
@@ -38,7 +47,7 @@ def checkpoint_path(out: str | os.PathLike[str]) -> Path:
 
 
 def save_checkpoint(path: str | os.PathLike[str], payload: Mapping[str, Any], attrs: Mapping[str, Any]) -> None:
-    """Replaces the checkpoint at `path` in one stroke: whatever happens, the old one or the new one is there, whole.
+    """Makes a checkpoint the newest in one step; the one at `path` becomes run.ckpt.h5.previous.
 
     Args:
         payload: name -> bytes, or anything with a buffer of bytes; a name may have parts ("memory/3").
@@ -48,32 +57,58 @@ def save_checkpoint(path: str | os.PathLike[str], payload: Mapping[str, Any], at
         WriteError: the previous checkpoint, if any, is intact.
     """
     path = Path(path)
-    beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    fresh = path.with_name(path.name + TEMPORARY)
     try:
-        with h5py.File(beside, "w", locking="best-effort") as file:
-            file.create_group("payload")
-            for name, value in payload.items():
-                file[f"payload/{name}"] = np.frombuffer(value, np.uint8) if len(value) else np.zeros(0, np.uint8)
-            set_attributes(file.attrs, {**attrs, "checkpoint": SCHEMA})
-            file.flush()
-            os.fsync(file.id.get_vfd_handle())
-        os.replace(beside, path)
+        fresh.unlink(missing_ok=True)  # left by a process that was killed
+        _write(fresh, payload, attrs)
+        with suppress(FileNotFoundError):
+            os.replace(path, path.with_name(path.name + PREVIOUS))
+        os.replace(fresh, path)
         _sync_folder(path.parent)
     except FAILURES as error:
         raise WriteError(
-            f"cannot write {path}: {reason_of(error)}; the previous checkpoint, if any, is intact"
+            f"cannot write {path}: {reason_of(error, path)}; the previous checkpoint, if any, is intact"
         ) from error
     finally:
-        beside.unlink(missing_ok=True)
+        fresh.unlink(missing_ok=True)
 
 
 def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
-    """The checkpoint at `path`.
+    """The checkpoint at `path`, or the previous one if that is missing or damaged.
 
     Raises:
-        UserError: there is none, or it cannot be read.
+        UserError: there is none, or none can be read.
     """
+    path = Path(path)
+    previous = path.with_name(path.name + PREVIOUS)
+    try:
+        return _load(path)
+    except UserError as error:
+        if not previous.is_file():
+            raise
+        try:
+            return replace(_load(previous), newer=f"{error}; {previous} is read in its place")
+        except UserError as other:
+            raise UserError(f"{error}; {other}") from other
 
+
+def _write(path: Path, payload: Mapping[str, Any], attrs: Mapping[str, Any]) -> None:
+    staged = StagedFile(create_exclusively(path), write=True)
+    try:
+        with h5py.File(staged, "w") as file:
+            file.create_group("payload")
+            blocks = {name: _block(payload[name]) for name in payload}
+            for name, block in blocks.items():
+                file[f"payload/{name}"] = block
+            set_attributes(file.attrs, {**attrs, "checkpoint": SCHEMA, CHECKSUMS: len(blocks) + 1})
+            file[CHECKSUMS] = _checksums(blocks, dict(file.attrs))
+        staged.commit()
+        os.fsync(staged.number)
+    finally:
+        staged.close()
+
+
+def _load(path: Path) -> Checkpoint:
     def read(file: Any) -> Checkpoint:
         if file.attrs.get("checkpoint") != SCHEMA:
             raise UserError(f"{path} is not a checkpoint of this version of zofl_mpi (schema {SCHEMA})")
@@ -81,9 +116,37 @@ def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
         file["payload"].visititems(
             lambda name, data: payload.update({name: data[()]} if isinstance(data, h5py.Dataset) else {})
         )
-        return Checkpoint(dict(file.attrs), payload)
+        attrs = dict(file.attrs)
+        if CHECKSUMS in file or CHECKSUMS in attrs:  # older versions stored none
+            _check(path, payload, attrs, file[CHECKSUMS][()] if CHECKSUMS in file else np.zeros(0, np.uint32))
+        return Checkpoint(attrs, payload)
 
-    return read_file(Path(path), read)
+    return read_file(path, read)
+
+
+def _block(value: Any) -> NDArray[np.uint8]:
+    return np.frombuffer(value, np.uint8) if len(value) else np.zeros(0, np.uint8)
+
+
+def _checksums(blocks: Mapping[str, NDArray[np.uint8]], attrs: Mapping[str, Any]) -> NDArray[np.uint32]:
+    """CRC-32 of each array, in the order of their names, then of the attributes."""
+    facts = json.dumps({name: str(value) for name, value in attrs.items()}, sort_keys=True).encode()
+    return np.array(
+        [*(zlib.crc32(blocks[name].data, zlib.crc32(name.encode())) for name in sorted(blocks)), zlib.crc32(facts)],
+        np.uint32,
+    )
+
+
+def _check(
+    path: Path, payload: Mapping[str, NDArray[np.uint8]], attrs: Mapping[str, Any], stored: NDArray[np.uint32]
+) -> None:
+    found = _checksums(payload, attrs)
+    if found.shape != stored.shape:
+        raise UserError(f"{path} is damaged: it has {len(found)} checksums to check, and {len(stored)} are stored")
+    wrong = np.flatnonzero(found != stored)
+    if len(wrong):
+        name = [*sorted(payload), "the attributes"][wrong[0]]
+        raise UserError(f"{path} is damaged: the checksum of {name} is not the one stored")
 
 
 def _sync_folder(folder: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import resource
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,6 +15,7 @@ from typing import Any, TypeVar
 import h5py
 
 from zofl_mpi.errors import UserError
+from zofl_mpi.run.records.staged import StagedFile
 
 T = TypeVar("T")
 Columns = Mapping[str, tuple[str, str]]
@@ -24,6 +27,12 @@ FAILURES = (OSError, RuntimeError, KeyError, ValueError)
 class WriteError(UserError):
     """A result or checkpoint could not be written; says which, why, and what is safe."""
 
+    status = 1
+
+
+class LostError(UserError):
+    """A file is missing or damaged: no other file lies in its place."""
+
 
 def set_attributes(attrs: Any, values: Mapping[str, Any]) -> None:
     """Sets attributes of an HDF5 object; dicts and lists as JSON, None as an empty string."""
@@ -33,27 +42,39 @@ def set_attributes(attrs: Any, values: Mapping[str, Any]) -> None:
 
 @contextmanager
 def explaining(path: Path, safe: int) -> Iterator[None]:
-    """Turns what h5py raises into one sentence."""
+    """Turns what writing a result raises into one sentence; the first `safe` rounds are in the file."""
     try:
         yield
     except UserError:
         raise
     except FAILURES as error:
-        reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else reason_of(error)
-        raise WriteError(f"cannot write {path}: {reason}; {safe} finished rounds are safe in it") from error
+        raise WriteError(
+            f"round {safe + 1}: cannot write {path}: {reason_of(error, path)}; {safe} finished rounds are safe in it"
+        ) from error
 
 
-def reason_of(error: BaseException) -> str:
-    """The system's own words, which h5py hides in the middle of a sentence of its own."""
-    text = str(error)
-    start = text.find("error message = '")
-    return text[start:].split("'")[1] if start >= 0 else text
+def reason_of(error: BaseException, path: Path) -> str:
+    """The system's own words, and, where these are of space, how much is left."""
+    if not isinstance(error, OSError) or not error.errno:
+        return str(error)
+    words = os.strerror(error.errno)
+    if error.errno == errno.EFBIG:
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+        words += f" (a file may have {limit} bytes: ulimit -f)"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        words += f" ({_free(path)} bytes are free there)"
+    return words
+
+
+def _free(path: Path) -> int:
+    found = os.statvfs(path.parent)
+    return found.f_bavail * found.f_frsize
 
 
 def read_file(path: Path, read: Callable[[Any], T]) -> T:
     """Returns what `read` makes of the open file. One caught in the middle of a flush is read again a moment later."""
     if not path.is_file():
-        raise UserError(f"there is no file {path}")
+        raise LostError(f"there is no file {path}")
     for wait in (0.05, 0.1, 0.2, 0.4, None):
         try:
             with _opened(path) as file:
@@ -62,23 +83,24 @@ def read_file(path: Path, read: Callable[[Any], T]) -> T:
             raise UserError(f"no permission to read {path}") from error
         except FAILURES as error:
             if wait is None:
-                raise UserError(
-                    f"{path} is {'damaged' if _has_signature(path) else 'not an HDF5 file'}: {error}"
-                ) from error
+                kind, what = (LostError, "damaged") if _was_hdf5(path) else (UserError, "not an HDF5 file")
+                raise kind(f"{path} is {what}: {error}") from error
             time.sleep(wait)
     raise AssertionError("unreachable")
 
 
-def _opened(path: Path) -> Any:
-    """Opens without locking, so that the writer does not notice; a file that this process writes has its own way."""
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """Opens without locking, so that the writer does not notice, and with what a killed writer left to be done."""
+    number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return h5py.File(path, "r", locking=False)
-    except OSError as error:
-        if "locking flag" not in str(error):
-            raise
-        return h5py.File(path, "r", locking="best-effort")
+        with h5py.File(StagedFile(number, write=False), "r") as file:
+            yield file
+    finally:
+        os.close(number)
 
 
-def _has_signature(path: Path) -> bool:
+def _was_hdf5(path: Path) -> bool:
+    """Whether a file begins as HDF5 files do, or is empty or begins with zeros, as after a power cut."""
     with path.open("rb") as file:
-        return file.read(8) == b"\x89HDF\r\n\x1a\n"
+        return file.read(8) in (b"\x89HDF\r\n\x1a\n", bytes(8), b"")

@@ -6,7 +6,7 @@ import json
 import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
@@ -15,14 +15,28 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from zofl_mpi.errors import UserError
-from zofl_mpi.run.records.checkpoint import checkpoint_path
-from zofl_mpi.run.records.hdf5 import FAILURES, SCHEMA, Columns, WriteError, explaining, set_attributes
+from zofl_mpi.run.records.hdf5 import SCHEMA, Columns, WriteError, explaining, set_attributes
+from zofl_mpi.run.records.lock import WriterLock
+from zofl_mpi.run.records.opened import OpenResult
+from zofl_mpi.run.records.places import check_new, remove
 from zofl_mpi.run.records.provenance import now
-from zofl_mpi.run.records.result import load
-from zofl_mpi.run.records.rows import CLIENTS, RANKS, Rows, add_places, by_round, growing, lay_out, truncate
+from zofl_mpi.run.records.result import Run, load
+from zofl_mpi.run.records.rows import (
+    CLIENTS,
+    RANKS,
+    Rows,
+    add_missing,
+    add_places,
+    by_round,
+    growing,
+    lay_out,
+    truncate,
+)
 
 Array = NDArray[Any]
 ATTRIBUTE_BYTES = 60_000  # HDF5 allows 64 kB
+ORIGIN = ("data", "kernel", "blas")
+"""Attributes of a result that a continued run must share; its checkpoints have them, too."""
 LOSSES = 500
 """So many losses are named."""
 
@@ -44,12 +58,16 @@ class Recorder:
         rounds: R, rows written and flushed.
         run: random name of the run, kept by its continuations, and in its checkpoints too.
         steps: names of the steps seen so far, in the order of the file's axis.
+        origin: those attributes of the result that a continued run must share.
     """
 
-    def __init__(self, file: Any, path: Path, rounds: int, planned: int, columns: Columns) -> None:
-        self.path, self.rounds, self._file, self._planned, self._columns = path, rounds, file, planned, dict(columns)
+    def __init__(self, opened: OpenResult, rounds: int, planned: int, columns: Columns) -> None:
+        file = opened.file
+        self.path, self.rounds, self._planned, self._columns = opened.path, rounds, planned, dict(columns)
+        self._opened, self._file = opened, file
         self.steps = [str(name) for name in file["clients"].attrs["steps"]]
         self.run = str(file.attrs["run"])
+        self.origin = {name: file.attrs[name] for name in ORIGIN if name in file.attrs}
         self._first = file["clients"].attrs.get("first_clients")
         self._done = h5py.h5a.open(file["rounds"].id, b"done")
         self._failed = False
@@ -68,6 +86,7 @@ class Recorder:
         rounds: int,
         force: bool = False,
         columns: Columns | None = None,
+        start: int = 0,
     ) -> Recorder:
         """Starts a new result.
 
@@ -78,25 +97,32 @@ class Recorder:
             rounds: planned number; more are possible.
             force: replace an existing file, and remove its checkpoint.
             columns: name -> (unit, description) of the columns that `append` may be given.
+            start: finished rounds whose rows are lost: NaN or 0 in this file, named by its attribute missing_rounds.
 
         Raises:
             UserError: the file exists and `force` is not set, or its folder is missing or cannot be written.
             WriteError: the file cannot be written.
         """
-        place = _new_place(Path(path), force)
-        with explaining(place, 0):
-            file = _begun(place)
+        path = Path(path)
+        check_new(path, force)
+        with explaining(path, 0):
+            lock = WriterLock(path)
+            if not start:
+                remove(path)
+            opened = OpenResult(path, lock, new=True)
             try:
-                lay_out(file, m, ranks, rounds)
-                set_attributes(file.attrs, {"run": secrets.token_hex(8), **attrs})
-                set_attributes(file.attrs, {"schema": SCHEMA, "status": "running", "ranks": ranks})
-                set_attributes(file.attrs, {"sessions": [_session(0, ranks, attrs)]})
-                file.flush()
+                lay_out(opened.file, m, ranks, rounds)
+                set_attributes(opened.file.attrs, {"run": secrets.token_hex(8), **attrs})
+                set_attributes(opened.file.attrs, {"schema": SCHEMA, "status": "running", "ranks": ranks})
+                set_attributes(opened.file.attrs, {"sessions": [_session(start, ranks, attrs)]})
+                if start:
+                    add_missing(opened.file, start)
+                opened.commit()
             except BaseException:
-                _abandon(file)
-                place.unlink(missing_ok=True)
+                opened.abandon()
+                path.unlink(missing_ok=True)
                 raise
-        return cls(file, place, 0, rounds, columns or {})
+        return cls(opened, start, rounds, columns or {})
 
     @classmethod
     def reopen(
@@ -120,20 +146,15 @@ class Recorder:
             UserError: the file is no result, or has fewer rounds than `rounds_done`.
             WriteError: the file cannot be written.
         """
-        run = load(path)
-        if run.length < rounds_done:
-            raise UserError(f"{path} holds {run.length} rounds, fewer than the {rounds_done} to continue from")
         with explaining(Path(path), rounds_done):
-            file = h5py.File(path, "r+", locking="best-effort")
-            truncate(file, rounds_done, ranks or int(run.attrs["ranks"]))
-            session = _session(rounds_done, ranks or int(run.attrs["ranks"]), attrs or {})
-            sessions = [*json.loads(run.attrs["sessions"]), session]
-            while len(json.dumps(sessions)) > ATTRIBUTE_BYTES:
-                del sessions[1]
-            config = {"config": attrs["config"]} if attrs and "config" in attrs else {}
-            set_attributes(file.attrs, {**config, "status": "running", "ranks": session["ranks"], "sessions": sessions})
-            file.flush()
-        return cls(file, Path(path), rounds_done, rounds or max(rounds_done, 1), columns or {})
+            opened = OpenResult(Path(path), WriterLock(Path(path)), new=False)
+            try:
+                _cut_back(opened.file, load(path), rounds_done, ranks, attrs or {})
+                opened.commit()
+            except BaseException:
+                opened.abandon()
+                raise
+        return cls(opened, rounds_done, rounds or max(rounds_done, 1), columns or {})
 
     def append(
         self,
@@ -177,9 +198,7 @@ class Recorder:
                 self._rows[f"rounds/{name}"].put_last(np.array(number, np.float64))
             self._put("clients", clients, steps)
             self._put("ranks", {**seconds, "peak_bytes": peak_bytes}, steps)
-            self._file.flush()
-            self._done.write(np.array(self.rounds + 1))  # after the row: a row that is written in part does not count
-            self._file.flush()
+            self._done.write(np.array(self.rounds + 1))
         self.rounds += 1
 
     def begins(self, seconds: float) -> None:
@@ -189,7 +208,6 @@ class Recorder:
             sessions[-1]["seconds_start"] = seconds
             first = {} if "seconds_start" in self._file.attrs else {"seconds_start": seconds}
             set_attributes(self._file.attrs, {**first, "sessions": sessions})
-            self._file.flush()
 
     def survived(self, losses: Sequence[Loss]) -> None:
         """Adds to attributes `lost` (JSON) and `repeated_rounds`: ranks that were lost while the others went on."""
@@ -197,7 +215,6 @@ class Recorder:
             lost = [*json.loads(self._file.attrs.get("lost", "[]")), *(loss._asdict() for loss in losses)]
             repeated = sum(bool(loss["repeated"]) for loss in lost)
             set_attributes(self._file.attrs, {"lost": lost[-LOSSES:], "repeated_rounds": repeated})
-            self._file.flush()
 
     def describe(self, columns: Columns) -> None:
         """Sets unit and description of columns that `append` will be given, and of the fields of the last state."""
@@ -208,19 +225,16 @@ class Recorder:
         with self._writing():
             if "partition" not in self._file:
                 self._file["partition/counts"] = self._summed(np.asarray(counts), axis=0)
-                self._file.flush()
 
     def places(self, places: Sequence[Mapping[str, int | str]]) -> None:
         """Adds this session's rows to /ranks/table: where each rank computes."""
         with self._writing():
             add_places(self._file, self.rounds, places)
-            self._file.flush()
 
     def sync(self) -> None:
         """Forces the rows onto the disk, so that they survive a power cut; for checkpoints: it costs milliseconds."""
         with self._writing():
-            self._file.flush()
-            os.fsync(self._file.id.get_vfd_handle())
+            self._opened.sync()
 
     def finish(self, state: Mapping[str, Any], **attrs: Any) -> None:
         """Writes /final/<field> of the last state, attribute `meaning` as given to `describe`; closes it as "done"."""
@@ -232,40 +246,33 @@ class Recorder:
 
     def close(self, status: str = "interrupted", **attrs: Any) -> None:
         """Ends the file with that status. After a failed write it only lets go of the file, as it is on the disk."""
-        if not self._file:
-            return
-        if self._failed:
+        if not self._file or self._failed:
             self.abandon()
             return
-        with self._writing():
-            set_attributes(self._file.attrs, {"ended": now(), **attrs, "status": status})
-            self.sync()
-            self._file.close()
+        try:
+            with self._writing():
+                set_attributes(self._file.attrs, {"ended": now(), **attrs, "status": status})
+            with self._writing():
+                self._opened.finish()
+        finally:
+            self.abandon()
 
     def abandon(self) -> None:
-        """Lets go of the file as the last flush left it: where the disk is full, even a new status could damage it."""
+        """Lets go of the file as the last commit left it."""
         self._failed = True
-        if self._file:
-            _abandon(self._file)
+        self._opened.abandon()
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
+        """Commits what is written within, or nothing of it."""
         try:
             with explaining(self.path, self.rounds):
-                self._check_place()
+                self._opened.check()
                 yield
+                self._opened.commit()
         except WriteError:
             self._failed = True
             raise
-
-    def _check_place(self) -> None:
-        """Refuses to write to a file that was deleted or replaced: it would be lost."""
-        try:
-            there = os.stat(self.path).st_ino
-        except FileNotFoundError:
-            there = -1
-        if there != os.fstat(self._file.id.get_vfd_handle()).st_ino:
-            raise WriteError(f"{self.path} was deleted or replaced by another run: this run's rounds went with it")
 
     def _name_steps(self, steps: Sequence[str]) -> None:
         new = [name for name in steps if name not in self.steps]
@@ -300,22 +307,6 @@ class Recorder:
         return table if self._first is None or not table.ndim else np.add.reduceat(table, self._first, axis=axis)
 
 
-def _new_place(path: Path, force: bool) -> Path:
-    """`path`, if a result may be made there."""
-    if not path.parent.is_dir():
-        raise UserError(f"--out {path}: there is no folder {path.parent}; make it first")
-    if path.is_dir():
-        raise UserError(f"--out {path} is a folder: name a file in it")
-    if path.exists() and not force:
-        raise UserError(f"--out {path} exists: choose another name or add --force")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise UserError(f"--out {path}: no permission to write there; choose another folder")
-    # A run that still writes the old file goes on in what is then a file without a name: the two do not mix.
-    path.unlink(missing_ok=True)
-    checkpoint_path(path).unlink(missing_ok=True)  # a resume must not meet the one of the run that is replaced
-    return path
-
-
 def _session(start: int, ranks: int, attrs: Mapping[str, Any]) -> dict[str, Any]:
     """A session of a run: what its later rounds were computed with."""
     known = {name: attrs[name] for name in ("command", "git_commit", "git_dirty", "mpi", "kernel") if name in attrs}
@@ -324,25 +315,20 @@ def _session(start: int, ranks: int, attrs: Mapping[str, Any]) -> dict[str, Any]
     return {"from_round": start, "ranks": ranks, "started": now(), **known}
 
 
-def _begun(path: Path) -> Any:
-    """Makes a new HDF5 file, or none at all."""
-    try:
-        return h5py.File(path, "x", locking="best-effort")
-    except FileExistsError:
-        raise
-    except FAILURES:
-        path.unlink(missing_ok=True)
-        raise
+def _cut_back(file: Any, run: Run, rounds: int, ranks: int | None, attrs: Mapping[str, Any]) -> None:
+    """Makes a result ready to go on after `rounds` rounds.
 
-
-def _abandon(file: Any) -> None:
-    """Closes a file whose last write failed, and leave it on the disk as it is.
-
-    Closing writes what is still in memory; on a full disk HDF5 (2.0) fails in that, and then crashes the process with a
-    segmentation fault. So let it write elsewhere.
+    Raises:
+        UserError: it has fewer.
     """
-    with suppress(*FAILURES, AttributeError):  # memfd_create is Linux's; elsewhere the file stays open
-        elsewhere = os.memfd_create("abandoned")
-        os.dup2(elsewhere, file.id.get_vfd_handle())
-        os.close(elsewhere)
-        file.close()
+    if run.length < rounds:
+        raise UserError(f"{run.path} holds {run.length} rounds, fewer than the {rounds} to continue from")
+    ranks = ranks or int(run.attrs["ranks"])
+    truncate(file, rounds, ranks)
+    sessions = [*json.loads(run.attrs["sessions"]), _session(rounds, ranks, attrs)]
+    while len(json.dumps(sessions)) > ATTRIBUTE_BYTES:
+        del sessions[1]
+    config = {"config": attrs["config"]} if "config" in attrs else {}
+    if "missing_rounds" in file.attrs:
+        config["missing_rounds"] = [1, min(rounds, json.loads(file.attrs["missing_rounds"])[1])]
+    set_attributes(file.attrs, {**config, "status": "running", "ranks": ranks, "sessions": sessions})

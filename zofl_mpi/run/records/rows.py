@@ -88,6 +88,15 @@ def lay_out(file: Any, m: int, ranks: int, rounds: int) -> None:
         file["clients"].attrs["first_clients"] = first
 
 
+def add_missing(file: Any, rounds: int) -> None:
+    """Adds rows of fill values for the first `rounds` rounds, which another file had that is lost."""
+    for group in ("clients", "ranks"):
+        for _, data in by_round(file, group):
+            data.resize(rounds, axis=0)
+    file["rounds"].attrs.modify("done", rounds)
+    file.attrs["missing_rounds"] = f"[1, {rounds}]"
+
+
 def by_round(file: Any, group: str) -> list[tuple[str, Any]]:
     """The data sets of a group that have a row a round, with their names."""
     return [(name, data) for name, data in file[group].items() if f"{group}/{name}" != PLACES]

@@ -1,0 +1,199 @@
+"""A result or a checkpoint that somebody else made runs nothing, and writes nowhere, that the command does not name."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from tests.launch import here
+from tests.unit.test_registry import changed
+from zofl_mpi.engine import messages
+from zofl_mpi.errors import UserError
+from zofl_mpi.methods.zo_hfl import State
+from zofl_mpi.run import records, restore
+from zofl_mpi.run.client_memory import Memory
+from zofl_mpi.run.records import checkpoint_path
+
+FAMILY = "zofl_mpi.zo_hfl"
+FLAGS = ["--tau", "3", "--m", "3", "--y0", "last", "--quiet"]
+MARK = """
+from pathlib import Path
+
+Path("imported").touch()
+from zofl_mpi.methods.fedavg import FedAvg as C
+"""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("made") / "run.h5"
+    assert here(FAMILY, *FLAGS, "--rounds", 2, "--out", out) == 0
+    return out
+
+
+@pytest.fixture
+def copy(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A result with its checkpoint, in the current folder, beside a module that leaves a mark where it is imported."""
+    for path in (made, checkpoint_path(made)):
+        shutil.copy(path, tmp_path)
+    (tmp_path / "stranger_mod.py").write_text(MARK)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "stranger_mod", raising=False)
+    return tmp_path / made.name
+
+
+def rewrite(path: Path, **entries: Any) -> None:
+    """Changes entries of the configuration in a result or a checkpoint; None removes one."""
+    with h5py.File(path, "r+") as file:
+        config = json.loads(file.attrs["config"]) | entries
+        file.attrs["config"] = json.dumps({name: value for name, value in config.items() if value is not None})
+
+
+def put(path: Path, name: str, block: messages.Bytes) -> None:
+    """Replaces an array of a checkpoint."""
+    with h5py.File(path, "r+") as file:
+        del file[f"payload/{name}"]
+        file[f"payload/{name}"] = block
+
+
+def resume(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str]:
+    capsys.readouterr()
+    status = here(FAMILY, "--resume", *arguments, "--rounds", 4, "--quiet")
+    told = capsys.readouterr().err
+    assert "Traceback" not in told
+    return status, told
+
+
+@pytest.mark.parametrize("name", ["state", "memory/0"])
+def test_a_checkpoint_that_names_another_class_builds_nothing(
+    copy: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    """Mutations: the class is imported by its name; it is read only after rows were cut off."""
+    message: Any = State(np.zeros(3)) if name == "state" else Memory({})
+    command = {"args": ["touch", "executed"]}
+    block = changed(message, module="subprocess", name="Popen", values=command, arrays=[])
+    put(checkpoint_path(copy), name, block)
+    before = copy.read_bytes()
+    status, told = resume(capsys, copy)
+    assert status == 2 and told.count("\n") == 1
+    assert f"--resume {copy}: the checkpoint cannot be continued from: it holds a subprocess.Popen" in told
+    assert not Path("executed").exists() and copy.read_bytes() == before
+
+
+@pytest.mark.parametrize("flag", ["method", "problem"])
+def test_a_class_of_ones_own_is_imported_only_where_the_command_names_it(
+    copy: Path, capsys: pytest.CaptureFixture[str], flag: str
+) -> None:
+    """Mutation: the checkpoint's name is enough."""
+    rewrite(checkpoint_path(copy), **{flag: "stranger_mod:C"})
+    status, told = resume(capsys, copy)
+    assert status == 2 and told.count("\n") == 1 and not Path("imported").exists()
+    assert f"--{flag} stranger_mod:C, a class of somebody's own" in told
+    assert told.endswith(f"if you trust it, add --{flag} stranger_mod:C\n")
+    resume(capsys, copy, f"--{flag}", "stranger_mod:C")
+    assert Path("imported").exists()
+
+
+def test_a_method_of_ones_own_that_is_named_again_goes_on(
+    copy: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Its state's class is that of the method's base, which the module only imports. Mutation: own modules alone."""
+    out, flags = tmp_path / "own.h5", ["--method", "stranger_mod:C"]
+    assert here(FAMILY, *flags, "--m", "3", "--rounds", 2, "--quiet", "--out", out) == 0
+    assert resume(capsys, out)[0] == 2
+    assert resume(capsys, out, *flags) == (0, "")
+    config = tmp_path / "own.toml"
+    config.write_text('method = "stranger_mod:C"')
+    assert resume(capsys, out, "--config", config) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [{"out": "victim.h5", "force": True}, {"dry_run": True}, {"resume": "victim.h5"}, {"config": "victim.h5"}],
+    ids=["out", "dry-run", "resume", "config"],
+)
+def test_flags_of_one_command_do_not_come_from_a_file(
+    copy: Path, capsys: pytest.CaptureFixture[str], entries: dict[str, Any]
+) -> None:
+    """Mutations: one of them is taken."""
+    victim = Path("victim.h5")
+    victim.write_text("mine")
+    rewrite(checkpoint_path(copy), **entries)
+    assert resume(capsys, copy) == (0, "")
+    assert victim.read_text() == "mine" and records.load(copy).length == 4
+
+
+@pytest.mark.parametrize("value", [["3", "--out", "victim.h5", "--force"], "--force"], ids=["list", "word"])
+def test_a_value_that_the_command_line_would_take_for_a_flag_is_refused(
+    copy: Path, capsys: pytest.CaptureFixture[str], value: Any
+) -> None:
+    victim = Path("victim.h5")
+    victim.write_text("mine")
+    rewrite(checkpoint_path(copy), tau=value)
+    status, told = resume(capsys, copy)
+    assert status == 2 and "its configuration has tau = '--" in told and victim.read_text() == "mine"
+
+
+def test_folders_do_not_come_from_a_file(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Mutation: the data folder of the checkpoint is searched."""
+    rewrite(checkpoint_path(copy), data_dir="/nowhere")
+    status, told = resume(capsys, copy)
+    assert status == 0 and told.count("\n") == 1
+    assert "was made with --data-dir /nowhere; no folder is taken from a file: name it again" in told
+    assert json.loads(h5py.File(checkpoint_path(copy)).attrs["config"])["data_dir"] == ""
+
+
+@pytest.mark.parametrize("value", ["own.npz", "/etc/table", "~/texts"])
+def test_files_do_not_come_from_a_file(copy: Path, capsys: pytest.CaptureFixture[str], value: str) -> None:
+    rewrite(checkpoint_path(copy), data=value)
+    status, told = resume(capsys, copy)
+    assert status == 2 and f"made with --data {value}, a file or folder of somebody's own" in told
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("config", "{"),
+        ("config", "[]"),
+        ("config", "[" * 100_000),
+        ("config", '{"method": 3, "problem": "softmax"}'),
+        ("config", '{"method": "zo_hfl", "problem": "nothing"}'),
+        ("config", '{"method": "zo_hfl", "problem": "softmax", "unknown": 1}'),
+        ("round", -1),
+        ("round", "many"),
+        ("steps", "["),
+        ("steps", "3"),
+    ],
+)
+def test_damaged_attributes_of_a_checkpoint_are_one_sentence(
+    copy: Path, capsys: pytest.CaptureFixture[str], name: str, value: Any
+) -> None:
+    with h5py.File(checkpoint_path(copy), "r+") as file:
+        del file.attrs[name]
+        if len(str(value)) < 60_000:
+            file.attrs[name] = value
+    before = copy.read_bytes()
+    status, told = resume(capsys, copy)
+    assert status == 2 and told.count("\n") == 1 and told.startswith("zofl_mpi: "), told
+    assert copy.read_bytes() == before
+
+
+def test_an_analysis_imports_no_class_that_only_a_result_names(copy: Path) -> None:
+    """Mutation: `setting_of` takes the result's configuration as it stands."""
+    rewrite(copy, method="stranger_mod:C")
+    with pytest.raises(UserError, match=r"a class of somebody's own: .* add --own stranger_mod:C"):
+        restore.setting_of(records.load(copy), FAMILY)
+    assert not Path("imported").exists()
+    rewrite(copy, method="zo_hfl", data="mine.npz")
+    with pytest.raises(UserError, match="a file or folder of somebody's own"):
+        restore.setting_of(records.load(copy), FAMILY)
+    rewrite(copy, data="digits", out="victim.h5", data_dir="/nowhere")
+    setting, method = restore.setting_of(records.load(copy), FAMILY)
+    assert setting.m == 3 and type(method).__name__ == "ZOHFL"

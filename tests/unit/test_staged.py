@@ -1,0 +1,179 @@
+"""A staged file is as of its last commit, whatever ends the writer; results and checkpoints are where they may be."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.unit.test_records import add, started
+from zofl_mpi.errors import UserError
+from zofl_mpi.run import records
+from zofl_mpi.run.records import Recorder, checkpoint_path, staged
+
+
+@pytest.mark.parametrize("how", ["kill", "full"])
+@pytest.mark.parametrize("rounds", [2, 50])
+def test_a_writer_may_end_between_any_two_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rounds: int, how: str
+) -> None:
+    """Mutations: pieces copied to their places before the journal is complete; a journal that is not read, or not
+    applied by the next writer; a row that counts before it is complete; a half-written row in the file."""
+    write, path = staged.write_all, tmp_path / "a.h5"
+    left, killed = 0, b""
+
+    def limited(number: int, block: Any, at: int) -> None:
+        nonlocal left, killed
+        left -= 1
+        if left < 0 and how == "full":
+            raise OSError(errno.ENOSPC, "planted")
+        if left < 0 and not killed:  # what comes later does not count
+            write(number, memoryview(block)[: len(block) // 2], at)
+            killed = path.read_bytes()
+        write(number, block, at)
+
+    for k in range(0, 60, 3):
+        path.unlink(missing_ok=True)
+        recorder = started(path, rounds=rounds)
+        for r in range(2):
+            add(recorder, r, loss=r)
+        left, killed, done = k, b"", 2
+        monkeypatch.setattr(staged, "write_all", limited)
+        with suppress(records.WriteError):
+            while True:  # a new column and step, then new chunks or rows alone
+                add(recorder, done, ("solve", "more"), loss=done, late=done)
+                if killed:
+                    break
+                done += 1
+        recorder.abandon()
+        monkeypatch.setattr(staged, "write_all", write)
+        if how == "kill":
+            path.write_bytes(killed)
+        assert done <= records.load(path).length <= done + 1
+        recorder = Recorder.reopen(path, done)
+        add(recorder, done, loss=done)
+        recorder.close()
+        np.testing.assert_array_equal(records.load(path).rounds["loss"], np.arange(done + 1))
+
+
+def test_a_damaged_journal_is_not_applied(tmp_path: Path) -> None:
+    """Mutations: the checksum of a journal not compared; its length trusted."""
+    path = tmp_path / "a"
+    number = staged.create_exclusively(path)
+    file = staged.StagedFile(number, write=True)
+    file.write(memoryview(b"old" * 100))
+    file.commit()
+    file.seek(0)
+    file.write(memoryview(b"new" * 100))
+    file.commit()
+    size = path.stat().st_size
+    assert staged.journal(number, size)[0] == [(0, b"new" * 100)]
+    for at in range(size - 400, size):
+        byte = os.pread(number, 1, at)
+        os.pwrite(number, bytes([byte[0] ^ 1]), at)
+        pieces, end = staged.journal(number, size)
+        assert (pieces, end) in (([], size), ([(0, b"new" * 100)], 300))
+        os.pwrite(number, byte, at)
+    file.close()
+    assert path.read_bytes() == b"new" * 100
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("folder", "is a folder: name a file in it"),
+        ("pipe", "is a pipe: name a file"),
+        ("link.h5", "is a link: name the file itself"),
+        ("dangling.h5", "is a link: name the file itself"),
+        ("text", "--force replaces results only"),
+        ("q.ckpt.h5", "that is a checkpoint's name"),
+        ("-x.h5", "the name begins with '-'"),
+        ("n" * 240 + ".h5", "bytes too long"),
+        ("shr", "shr.h5 is there, and both would have the checkpoint"),
+    ],
+)
+@pytest.mark.parametrize("force", [False, True])
+def test_a_place_for_no_result_is_refused_and_left_as_it_is(tmp_path: Path, name: str, words: str, force: bool) -> None:
+    """Mutations: each check of `places` left out; --force for what is no result; a link followed."""
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    started(tmp_path / "shr.h5").close()
+    (tmp_path / "link.h5").symlink_to(tmp_path / "shr.h5")
+    (tmp_path / "dangling.h5").symlink_to(tmp_path / "nowhere.h5")
+    (tmp_path / "text").write_text("mine")
+    before = sorted(path.name for path in tmp_path.iterdir())
+    with pytest.raises(UserError, match=words if force or name != "text" else "exists: choose another name"):
+        started(tmp_path / name, force=force)
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+    assert (tmp_path / "text").read_text() == "mine"
+
+
+def test_the_longest_name_has_a_checkpoint_and_a_previous_one(tmp_path: Path) -> None:
+    longest = os.pathconf(tmp_path, "PC_NAME_MAX") - len(".ckpt.h5.previous")
+    path = tmp_path / ("n" * longest + ".h5")
+    started(path).close()
+    for r in range(3):
+        records.save_checkpoint(checkpoint_path(path), {"state": b"one"}, {"round": r})
+    assert records.load_checkpoint(checkpoint_path(path)).attrs["round"] == 2
+    with pytest.raises(UserError, match="1 bytes too long"):
+        started(path.with_name("n" + path.name))
+
+
+def test_no_link_that_stands_where_a_file_is_made_is_followed(tmp_path: Path) -> None:
+    """Mutations: the temporary file of a checkpoint, the lock or the result opened without O_EXCL."""
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    for name in ("a.ckpt.h5.tmp", "a.ckpt.h5", "a.ckpt.h5.previous"):
+        (tmp_path / name).symlink_to(victim)
+    records.save_checkpoint(tmp_path / "a.ckpt.h5", {"state": b"one"}, {"round": 1})
+    (tmp_path / "b.lock").symlink_to(victim)
+    with pytest.raises(UserError, match=r"its lock .* cannot be read"):
+        started(tmp_path / "b.h5")
+    assert victim.read_text() == "mine"
+    assert not (tmp_path / "a.ckpt.h5").is_symlink()
+
+
+def test_a_flipped_bit_of_a_checkpoint_is_found(tmp_path: Path) -> None:
+    """Mutations: an array or the attributes without a checksum; the checksums' own absence taken for an old version."""
+    path, chance = tmp_path / "a.ckpt.h5", random.Random(3)
+    payload = {"state": bytes(range(256)) * 8, "memory/0": b"", "memory/1": b"one"}
+    attrs = {"round": 3, "config": {"m": 2}, "steps": ["a"]}
+    records.save_checkpoint(path, payload, attrs)
+    content, right = path.read_bytes(), records.load_checkpoint(path)
+    found = 0
+    for _ in range(60):
+        bit = chance.randrange(8 * len(content))
+        flipped = bytearray(content)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        try:
+            read = records.load_checkpoint(path)
+        except UserError:
+            found += 1
+            continue
+        assert {k: bytes(v) for k, v in read.payload.items()} == {k: bytes(v) for k, v in right.payload.items()}
+        assert {k: str(v) for k, v in read.attrs.items()} == {k: str(v) for k, v in right.attrs.items()}
+    assert found > 5
+    for at in (content.index(payload["state"]), content.index(b'{"m": 2}') + 6):
+        flipped = bytearray(content)
+        flipped[at] ^= 1
+        path.write_bytes(flipped)
+        with pytest.raises(UserError, match=r"the checksum of .* is not the one stored"):
+            records.load_checkpoint(path)
+
+
+def test_a_damaged_checkpoint_gives_way_to_the_previous_one(tmp_path: Path) -> None:
+    path = tmp_path / "a.ckpt.h5"
+    for r in range(3):
+        records.save_checkpoint(path, {"state": b"%d" % r}, {"round": r})
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["a.ckpt.h5", "a.ckpt.h5.previous"]
+    assert records.load_checkpoint(path).newer == ""
+    path.write_bytes(path.read_bytes()[:1000])
+    found = records.load_checkpoint(path)
+    assert found.attrs["round"] == 1 and "is damaged" in found.newer and "a.ckpt.h5.previous is read" in found.newer

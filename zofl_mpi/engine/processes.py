@@ -1,0 +1,52 @@
+"""Processes of this node, as Linux shows them: whether another rank is stopped, and the end of one that is."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+STOPPED = ("T", "t")
+"""States of a process that a signal (SIGSTOP, SIGTSTP) or a debugger holds."""
+
+
+class Process(NamedTuple):
+    """A process, told apart from a later one of the same number.
+
+    Attributes:
+        started: when it began, in ticks of the kernel.
+        space: in which process numbers mean the same.
+    """
+
+    pid: int
+    started: str
+    space: str
+
+
+def this_process() -> Process | None:
+    """The calling process; None outside of Linux."""
+    with suppress(OSError):
+        return Process(os.getpid(), _fields(os.getpid())[19], os.readlink("/proc/self/ns/pid"))
+    return None
+
+
+def is_stopped(process: Process) -> bool:
+    """Whether it is there and held; False where that cannot be seen."""
+    with suppress(OSError, IndexError):
+        found = _fields(process.pid)
+        return found[0] in STOPPED and found[19] == process.started
+    return False
+
+
+def kill(process: Process) -> None:
+    """Ends a stopped process: it could not do so itself."""
+    if is_stopped(process):
+        with suppress(OSError):
+            os.kill(process.pid, signal.SIGKILL)
+
+
+def _fields(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the state on; the name before it may hold anything."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -1,0 +1,58 @@
+"""The dataclasses that the checkpoint of a method may hold: known from the method, never from the file."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import fields, is_dataclass
+from typing import Any, get_type_hints
+
+from zofl_mpi.engine.fields import is_flag
+from zofl_mpi.engine.messages import MOVED, Classes
+
+
+def classes_of(method: Any) -> Classes:
+    """The dataclasses of the modules of a method and of its parts, and those that `start` and `round` say they return.
+
+    What a module imports by name counts as its own. Classes that moved are found by their old modules, too.
+    """
+    return with_old_names({*_of_modules(method), *_returned(type(method))})
+
+
+def with_old_names(classes: Iterable[type[Any]]) -> Classes:
+    """The classes by module and name, and by the modules that they had in checkpoints of earlier versions."""
+    found = {(cls.__module__, cls.__qualname__): cls for cls in classes}
+    moved = ((old, name, new) for old, names in MOVED.items() for name, new in names.items())
+    return found | {(old, name): found[new, name] for old, name, new in moved if (new, name) in found}
+
+
+def _of_modules(method: Any) -> Iterator[type[Any]]:
+    kin = {cls for part in _parts(method) for cls in type(part).__mro__}
+    for module in {cls.__module__ for cls in kin}:
+        yield from _dataclasses(vars(sys.modules[module]) if module in sys.modules else {})
+
+
+def _parts(method: Any) -> Iterator[Any]:
+    """The method and the dataclasses in its fields, of which it is made up."""
+    yield method
+    for f in fields(method) if is_dataclass(method) else ():
+        if is_flag(f) and is_dataclass(getattr(method, f.name)):
+            yield from _parts(getattr(method, f.name))
+
+
+def _dataclasses(names: Mapping[str, Any], within: str = "") -> Iterator[type[Any]]:
+    """Those of a module or a class, and those that are declared in its classes."""
+    for value in names.values():
+        if isinstance(value, type) and value.__qualname__.startswith(within):
+            if is_dataclass(value):
+                yield value
+            yield from _dataclasses(vars(value), f"{value.__qualname__}.")
+
+
+def _returned(cls: type[Any]) -> Iterator[type[Any]]:
+    for name in ("start", "round"):
+        with suppress(Exception):  # a name that only type checkers import, or no annotation
+            found = get_type_hints(getattr(cls, name))["return"]
+            if isinstance(found, type) and is_dataclass(found):
+                yield found

@@ -1,0 +1,162 @@
+"""One writer a result, even where the file system has no locks: a file beside it names its host and process."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, final
+
+from zofl_mpi.errors import UserError
+from zofl_mpi.run.records.provenance import now
+from zofl_mpi.run.records.staged import create_exclusively, write_all
+
+GLANCES = (0.1, 0.1, 0.1)
+"""Seconds to wait for one that only asks whether a file is locked."""
+
+
+@final
+class WriterLock:
+    """Held by the process that writes a result; the results `run` and `run.h5`, which share a checkpoint, share it.
+
+    Attributes:
+        path: of the lock's file.
+    """
+
+    def __init__(self, result: Path) -> None:
+        """Takes the lock.
+
+        Raises:
+            UserError: another process has it.
+            OSError: its file cannot be written.
+        """
+        self.path, self._number = lock_path(result), -1
+        while self._number < 0:
+            try:
+                self._number = create_exclusively(self.path)
+            except FileExistsError:
+                _remove_stale(self.path, result)
+        self._file = os.fstat(self._number).st_ino
+        try:
+            mine = {**_this_process(), "since": now(), "flock": lock(self._number)}
+            write_all(self._number, json.dumps(mine).encode(), 0)
+        except OSError:
+            self.release()
+            raise
+
+    def is_lost(self) -> bool:
+        """Whether another process has removed the lock and taken it."""
+        with suppress(FileNotFoundError):
+            return os.stat(self.path, follow_symlinks=False).st_ino != self._file
+        return False
+
+    def release(self) -> None:
+        """Gives the lock back; a second time does nothing."""
+        if self._number < 0:
+            return
+        if not self.is_lost():
+            self.path.unlink(missing_ok=True)
+        os.close(self._number)
+        self._number = -1
+
+
+def lock_path(result: Path) -> Path:
+    """Where the lock of the result `run.h5` lies: run.lock beside it."""
+    return result.with_name(result.name.removesuffix(".h5") + ".lock")
+
+
+def lock(number: int) -> bool:
+    """Locks an open file, as HDF5 locks what it writes; whether the file system has locks.
+
+    Raises:
+        BlockingIOError: another has locked it.
+    """
+    for wait in (*GLANCES, None):
+        try:
+            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if wait is None:
+                raise
+            time.sleep(wait)
+        except OSError:  # the file system has no locks
+            return False
+        else:
+            return True
+    raise AssertionError("unreachable")
+
+
+def _remove_stale(path: Path, result: Path) -> None:
+    """Removes the lock of a process that has ended.
+
+    Raises:
+        UserError: that process may still write.
+    """
+    try:
+        number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise UserError(f"{result}: its lock {path} cannot be read ({error.strerror}): remove it") from error
+    try:
+        holder = _holder(number)
+        if _may_write(holder, number):
+            raise UserError(
+                f"{result} is being written by {described(holder)}: let it end, or choose another --out; "
+                f"if it has ended, remove {path}"
+            )
+        if os.stat(path, follow_symlinks=False).st_ino == os.fstat(number).st_ino:
+            path.unlink()
+    except FileNotFoundError:  # its writer, or another that waits for it, has just removed it
+        return
+    finally:
+        os.close(number)
+
+
+def _may_write(holder: dict[str, Any], number: int) -> bool:
+    try:
+        locks = lock(number)
+    except BlockingIOError:
+        return True
+    if holder.get("host") == socket.gethostname():
+        return holder.get("started") == _started(int(holder["process"]))
+    return not (locks and holder.get("flock", True))  # where locks work, that of an ended process is free
+
+
+def _holder(number: int) -> dict[str, Any]:
+    try:
+        found = json.loads(os.pread(number, 4096, 0))
+        return {**found, "process": int(found["process"])}
+    except (ValueError, KeyError, TypeError, OSError):
+        return {}
+
+
+def described(holder: dict[str, Any]) -> str:
+    """A lock's holder in words."""
+    if not holder:
+        return "another process"
+    return f"process {holder['process']} on {holder.get('host')} (since {holder.get('since')})"
+
+
+def _this_process() -> dict[str, Any]:
+    return {"host": socket.gethostname(), "process": os.getpid(), "started": _started(os.getpid())}
+
+
+def _started(process: int) -> str | None:
+    """When a process of this host began, in ticks: process numbers come back. None if it has ended."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        pass
+    if Path("/proc/self/stat").exists():
+        return None
+    try:
+        os.kill(process, 0)  # macOS: no more is known
+    except ProcessLookupError:
+        return None
+    except OSError:
+        pass
+    return "running"

@@ -1,0 +1,121 @@
+"""Where a result may be made: refused before the first round, in a sentence each."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from pathlib import Path
+
+from zofl_mpi.errors import UserError
+from zofl_mpi.run.records.checkpoint import PREVIOUS, TEMPORARY, checkpoint_path
+from zofl_mpi.run.records.hdf5 import reason_of
+from zofl_mpi.run.records.lock import WriterLock
+from zofl_mpi.run.records.result import load
+
+DAMAGED = ".damaged"
+
+KINDS = {
+    stat.S_IFDIR: "a folder: name a file in it",
+    stat.S_IFLNK: "a link: name the file itself",
+    stat.S_IFCHR: "a device: name a file",
+    stat.S_IFBLK: "a device: name a file",
+    stat.S_IFIFO: "a pipe: name a file",
+    stat.S_IFSOCK: "a socket: name a file",
+}
+
+
+def check_new(path: Path, force: bool) -> None:
+    """Refuses a place at which no result may be made.
+
+    Args:
+        force: a result there may be replaced.
+
+    Raises:
+        UserError: the place, and what to do.
+    """
+    _check_name(path)
+    if not path.parent.is_dir():
+        raise UserError(f"--out {path}: there is no folder {path.parent}; make it first")
+    _check_length(path)
+    _check_neighbour(path)
+    if os.path.lexists(path):
+        _check_replaceable(path, force)
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UserError(f"--out {path}: no permission to write there; choose another folder")
+
+
+def remove(path: Path) -> None:
+    """Removes a result, and its checkpoints: a resume must not find those of a run that is replaced."""
+    # A run of an older version that still writes it goes on in what is then a file without a name: they do not mix.
+    newest = checkpoint_path(path)
+    for left in (path, newest, newest.with_name(newest.name + PREVIOUS)):
+        left.unlink(missing_ok=True)
+
+
+def copy(source: Path, path: Path) -> None:
+    """Copies a result to a new place.
+
+    Raises:
+        UserError: it cannot be written; nothing is left there.
+    """
+    try:
+        with source.open("rb") as old, path.open("xb") as new:
+            shutil.copyfileobj(old, new)
+    except OSError as error:
+        if not isinstance(error, FileExistsError):
+            path.unlink(missing_ok=True)
+        raise UserError(f"--out {path}: cannot be written ({reason_of(error, path)})") from error
+
+
+def set_aside(path: Path) -> Path | None:
+    """Renames a damaged result, for another in its place; returns its new name, None if there is no file.
+
+    Raises:
+        UserError: another process writes it.
+    """
+    if not path.is_file():
+        return None
+    lock, aside = WriterLock(path), path.with_name(path.name + DAMAGED)
+    try:
+        os.replace(path, aside)
+    finally:
+        lock.release()
+    return aside
+
+
+def _check_name(path: Path) -> None:
+    if not path.name or path.is_dir():
+        raise UserError(f"--out {path} is a folder: name a file in it")
+    if path.name.startswith("-"):
+        raise UserError(f"--out {path}: the name begins with '-', as flags do; choose another")
+    if path.name.endswith(".ckpt.h5") or path.name == ".h5":
+        raise UserError(f"--out {path}: that is a checkpoint's name; choose one like run.h5")
+
+
+def _check_length(path: Path) -> None:
+    """Refuses a name whose checkpoint's would be longer than the file system allows."""
+    most = os.pathconf(path.parent, "PC_NAME_MAX")
+    longest = max(len(os.fsencode(checkpoint_path(path).name + more)) for more in (PREVIOUS, TEMPORARY))
+    if longest > most:
+        less = longest - most
+        raise UserError(f"--out {path.name}: {less} bytes too long: its checkpoint's name may have {most} bytes")
+
+
+def _check_neighbour(path: Path) -> None:
+    """Refuses `run` beside `run.h5`, and the other way round: they would share a checkpoint."""
+    other = path.with_name(path.name.removesuffix(".h5") if path.name.endswith(".h5") else path.name + ".h5")
+    if other.is_file():
+        raise UserError(f"--out {path}: {other} is there, and both would have the checkpoint {checkpoint_path(path)}")
+
+
+def _check_replaceable(path: Path, force: bool) -> None:
+    kind = stat.S_IFMT(path.lstat().st_mode)
+    if kind in KINDS:
+        raise UserError(f"--out {path} is {KINDS[kind]}")
+    if not force:
+        raise UserError(f"--out {path} exists: choose another name or add --force")
+    try:
+        load(path)
+    except UserError as error:
+        raise UserError(f"--out {path}: --force replaces results only, and {error}; remove it yourself") from error

@@ -1,0 +1,195 @@
+"""A file that HDF5 changes in memory and that changes on the disk by commits: each takes place in full or not at all.
+
+HDF5 sees no failed write: after one it cannot close the file, and ends the process by a segmentation fault.
+A write beyond the committed end of the file goes to the disk at once, since nothing there refers to it yet. A write
+before that end waits for `commit`, which first puts all that wait into a journal behind the end of the file:
+
+    the file as of the last commit | free | pieces: (offset, length, bytes) ... | MAGIC, length, end, CRC-32
+
+A process that is killed while it copies the journal's pieces to their places leaves a journal that `StagedFile` reads.
+HDF5 ignores what lies behind the end. The journal's space is kept until the file is closed: later commits need none.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+import zlib
+from contextlib import suppress
+from pathlib import Path
+from typing import final
+
+MAGIC = b"zofl-jrn"
+PIECE, TRAILER = struct.Struct("<QQ"), struct.Struct("<8sQQI")
+BLOCK = 4096
+"""The journal's space is a multiple of it: rows of nearly equal sizes then need no more."""
+Pieces = list[tuple[int, bytes]]
+
+
+@final
+class StagedFile:
+    """The file object that h5py is given; see the module's first lines.
+
+    Attributes:
+        number: of the open file, as os.fstat takes it.
+    """
+
+    def __init__(self, number: int, *, write: bool) -> None:
+        self.number = number
+        self._size = os.fstat(number).st_size
+        self._waiting, self._end = journal(number, self._size)
+        self._at, self._committed = 0, self._end
+        self._failure: OSError | None = None
+        self._halfway = False
+        if write:
+            self._apply()
+
+    def seek(self, offset: int, origin: int = os.SEEK_SET) -> int:
+        """Moves to an offset from the start or the end."""
+        self._at = offset if origin == os.SEEK_SET else self._end + offset
+        return self._at
+
+    def tell(self) -> int:
+        """Returns the offset of the next read or write."""
+        return self._at
+
+    def readinto(self, block: memoryview) -> int:
+        """Reads what the file will hold after the next commit; zeros beyond its end."""
+        start, view = self._at, memoryview(block).cast("B")
+        self._at += len(view)
+        stored = _read_all(self.number, view, start)
+        view[stored:] = bytes(len(view) - stored)
+        for at, data in self._waiting:
+            low, high = max(at, start), min(at + len(data), self._at)
+            if low < high:
+                view[low - start : high - start] = data[low - at : high - at]
+        return len(view)
+
+    def read(self, count: int) -> bytes:
+        """Reads `count` bytes."""
+        block = bytearray(count)
+        self.readinto(memoryview(block))
+        return bytes(block)
+
+    def write(self, block: memoryview) -> int:
+        """Stages a write; never fails: `commit` does."""
+        view = memoryview(block).cast("B")
+        start, self._at = self._at, self._at + len(view)
+        self._end = max(self._end, self._at)
+        before = len(view) if self._failure else min(max(self._committed - start, 0), len(view))
+        if before:
+            self._waiting.append((start, bytes(view[:before])))
+        if before < len(view):
+            try:
+                write_all(self.number, view[before:], start + before)
+            except OSError as error:
+                self._failure = error
+                self._waiting.append((start + before, bytes(view[before:])))
+        return len(view)
+
+    def truncate(self, size: int) -> None:
+        """Sets the end of the file, for the next commit."""
+        self._end = size
+
+    def flush(self) -> None:
+        """Does nothing: `commit` writes."""
+
+    def commit(self) -> None:
+        """Brings all staged writes to the file, in one step for whoever opens it with `StagedFile`.
+
+        Raises:
+            OSError: the file is as of the last commit, or (an error of the device) its journal completes it.
+        """
+        if self._failure:
+            raise self._failure
+        if not self._waiting and self._end == self._committed:
+            return
+        body = b"".join(part for at, data in self._waiting for part in (PIECE.pack(at, len(data)), data))
+        block = body + TRAILER.pack(MAGIC, len(body), self._end, _checksum(body, self._end))
+        size = max(self._size, -(-(self._end + len(block)) // BLOCK) * BLOCK)
+        try:
+            if size > self._size or self._end > self._committed:
+                _allocate(self.number, self._committed, size - self._committed)
+            write_all(self.number, block, size - len(block))
+        except OSError as error:
+            self._failure = error
+            raise
+        self._size = size
+        self._apply()
+        self._committed = self._end
+
+    def close(self) -> None:
+        """Closes the file as of the last commit, without a journal unless it is needed."""
+        if not self._halfway:
+            with suppress(OSError):
+                os.ftruncate(self.number, self._committed)
+        os.close(self.number)
+
+    def _apply(self) -> None:
+        self._halfway = True
+        try:
+            for at, data in self._waiting:
+                write_all(self.number, data, at)
+        except OSError as error:
+            self._failure = error
+            raise
+        self._waiting.clear()
+        self._halfway = False
+
+
+def journal(number: int, size: int) -> tuple[Pieces, int]:
+    """The pieces of a file's journal and the end of the file without it; none and `size` where there is no journal."""
+    trailer = os.pread(number, TRAILER.size, max(size - TRAILER.size, 0))
+    if len(trailer) < TRAILER.size or not trailer.startswith(MAGIC):
+        return [], size
+    _, length, end, checksum = TRAILER.unpack(trailer)
+    start = size - TRAILER.size - length
+    if not 0 <= end <= start:
+        return [], size
+    body = os.pread(number, length, start)
+    if len(body) < length or _checksum(body, end) != checksum:
+        return [], size
+    pieces, at = [], 0
+    while at < length:
+        offset, count = PIECE.unpack_from(body, at)
+        pieces.append((offset, body[at + PIECE.size : at + PIECE.size + count]))
+        at += PIECE.size + count
+    return pieces, end
+
+
+def _checksum(body: bytes, end: int) -> int:
+    return zlib.crc32(body, zlib.crc32(PIECE.pack(len(body), end)))
+
+
+def create_exclusively(path: Path) -> int:
+    """Makes a new file and opens it; no link is followed, and no file of another writer is opened."""
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+
+
+def write_all(number: int, block: bytes | memoryview, at: int) -> None:
+    """Writes all bytes at an offset: a single call may write less, at most 2 GiB."""
+    view = memoryview(block)
+    while view:
+        written = os.pwrite(number, view, at)
+        view, at = view[written:], at + written
+
+
+def _read_all(number: int, view: memoryview, at: int) -> int:
+    """Fills a buffer from an offset on; returns how many bytes the file has for it."""
+    done = 0
+    while done < len(view) and (count := os.preadv(number, [view[done:]], at + done)):
+        done += count
+    return done
+
+
+def _allocate(number: int, start: int, count: int) -> None:
+    """Takes the space of a range from the file system, so that no later write there finds it full."""
+    try:
+        os.posix_fallocate(number, start, count)
+    except AttributeError:  # macOS
+        os.ftruncate(number, start + count)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+            raise
+        os.ftruncate(number, start + count)

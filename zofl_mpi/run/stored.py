@@ -1,0 +1,109 @@
+"""What a command takes from the file of another run: its configuration, without what a stranger could abuse.
+
+Results and checkpoints are files that people send each other. Their configuration may name a class of somebody's own
+(module:Class), whose import would run the module, and places of the machine that they were made on. Neither is taken
+from a file: it counts only where the command itself names it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from zofl_mpi.errors import UserError
+from zofl_mpi.run import flags
+
+LOCAL = {"out", "force", "resume", "survive", "round_timeout", "config", "dry_run", "quiet", "verbose"}
+"""Flags of one command, not of a run: the result file does not keep them."""
+FOLDERS = ("data_dir",)
+"""Flags that say where a machine keeps its files; a run that is continued has them anew."""
+CLASSES = ("method", "problem")
+"""Flags that may name a class of a user's own."""
+PLACES = ("data", "model")
+"""Flags that may name a file or folder of a user's own."""
+
+
+def config_of(path: str) -> dict[str, Any]:
+    """The configuration of the run that --resume names, as it stands in its checkpoint.
+
+    Raises:
+        UserError: there is no checkpoint, or it cannot be read.
+    """
+    from zofl_mpi.run import loop, records
+
+    try:
+        checkpoint = records.load_checkpoint(records.checkpoint_path(loop.result_of(Path(path))))
+    except UserError as exc:
+        raise UserError(f"--resume {path}: {exc}; name the result of a run that has written a checkpoint") from exc
+    try:
+        config = json.loads(checkpoint.attrs["config"])
+        if not isinstance(config, dict) or not all(isinstance(config.get(name), str) for name in CLASSES):
+            raise ValueError("it names no method and no problem")
+    except (KeyError, TypeError, ValueError, RecursionError) as exc:
+        raise UserError(f"--resume {path}: the checkpoint's configuration is damaged ({exc})") from exc
+    return config
+
+
+def kernel_of(path: str) -> str:
+    """The kernel of the run that --resume names; its checkpoint's if the result is lost.
+
+    Raises:
+        UserError: the files cannot be read.
+    """
+    from zofl_mpi.run import loop, records
+
+    result = loop.result_of(Path(path))
+    try:
+        attrs = records.load(result).attrs
+    except records.LostError:
+        attrs = records.load_checkpoint(records.checkpoint_path(result)).attrs
+    return str(attrs.get("kernel", ""))
+
+
+def trusted(config: Mapping[str, Any], named: Mapping[str, Any], source: str, remedy: str) -> dict[str, Any]:
+    """The part of a file's configuration that may be used: all but flags of one command and folders.
+
+    Args:
+        named: {flag: value} that the command itself gives.
+        remedy: what to do where it does not give one that it must, with {flag} and {value}.
+
+    Raises:
+        UserError: the file names a class, file or folder of somebody's own that the command does not, or a value that
+            would be read as a flag.
+    """
+    spelled = {alias.removeprefix("--"): name for name, alias in flags.ALIASES.items()}
+    names = {key: spelled.get(key, key.replace("-", "_")) for key in config}
+    kept = {key: value for key, value in config.items() if names[key] not in {*LOCAL, *FOLDERS}}
+    for key, value in kept.items():
+        _check_words(key, value, source)
+        name = names[key]
+        own = (name in CLASSES and ":" in str(value)) or (name in PLACES and is_place(name, str(value)))
+        if own and str(named.get(name)) != str(value):
+            kind = "a class of somebody's own" if name in CLASSES else "a file or folder of somebody's own"
+            what = remedy.format(flag=f"--{flags.flag(name)}", value=value)
+            raise UserError(f"{source} was made with --{flags.flag(name)} {value}, {kind}: {what}")
+    _tell_folders(config, named, source)
+    return kept
+
+
+def is_place(name: str, value: str) -> bool:
+    """Whether the value of --data or --model names a file or a folder, not something that zofl_mpi knows by name."""
+    return value.endswith(".npz") or any(c in value for c in "/\\~") or (name == "model" and os.path.isdir(value))
+
+
+def _check_words(key: str, value: Any, source: str) -> None:
+    """Refuses a value that the command line would take for a flag."""
+    for word in value if isinstance(value, list | tuple) else [value]:
+        if isinstance(word, str) and word.startswith("-"):
+            raise UserError(f"{source}: its configuration has {key} = {word!r}, which is no value of a flag")
+
+
+def _tell_folders(config: Mapping[str, Any], named: Mapping[str, Any], source: str) -> None:
+    for name in FOLDERS:
+        if config.get(name) and not named.get(name):
+            told = f"was made with --{flags.flag(name)} {config[name]}; no folder is taken from a file"
+            print(f"zofl_mpi: warning: {source} {told}: name it again to use it", file=sys.stderr)
