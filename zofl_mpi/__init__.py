@@ -6,6 +6,8 @@ What a method, a problem or a script of your own may import from here; everythin
 - `Client`, `Clients`: a client as its steps see it; all clients, as the server asks them.
 - `Purpose`: what random numbers are for; with round, client and step it is their key.
 - `column`, `part`, `given`: fields of states and reports, of groups of flags, and fields that the run gives.
+- `at_least`, `above`, `fraction`: flags with a range, checked by the command line.
+- `finite`: a field of a message whose value must be finite, with the sentence that ends the run otherwise.
 - `Dataset`, `Federation`: samples; who holds which of them.
 - `Loads`: the work that a method plans for each client, by which they are placed on ranks.
 - `UserError`: a mistake of the user, told in one sentence.
@@ -15,7 +17,7 @@ What a method, a problem or a script of your own may import from here; everythin
 from typing import TYPE_CHECKING, Any
 
 from zofl_mpi.engine.clients import Client, Clients
-from zofl_mpi.engine.fields import column, given, part
+from zofl_mpi.engine.fields import above, at_least, column, finite, fraction, given, part
 from zofl_mpi.engine.setting import Loads, Setting
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
@@ -34,7 +36,11 @@ __all__ = [
     "Purpose",
     "Setting",
     "UserError",
+    "above",
+    "at_least",
     "column",
+    "finite",
+    "fraction",
     "given",
     "part",
     "records",

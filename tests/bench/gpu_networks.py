@@ -29,13 +29,14 @@ from zofl_mpi.methods.fedrzo_nn import FedRZONN
 from zofl_mpi.methods.pfedme import PFedMe
 from zofl_mpi.methods.scaffold import Scaffold
 from zofl_mpi.methods.server_sgd import ServerSGD
-from zofl_mpi.methods.zo_hfl import ZOHFL, Model
+from zofl_mpi.methods.zo_hfl import ZOHFL
 from zofl_mpi.problems import device_cache
 from zofl_mpi.problems.kernels import blocks, module_torch
 from zofl_mpi.problems.kernels.module_torch import LossRequest, StepsRequest, equal_bits
 from zofl_mpi.problems.models import CNN, MLP
 from zofl_mpi.problems.network import Network, seeded
 from zofl_mpi.problems.terms import Terms
+from zofl_mpi.rounds.report import Model
 from zofl_mpi.run.flags import built
 from zofl_mpi.run.local import LocalClients
 
@@ -86,7 +87,8 @@ def method(name: str, module: str, kernel: Any, device: str = "cpu", data: Datas
     problem = Network(made, SHAPE, C, np.diff(EDGES)[:m] / 300, Terms(**terms), np.float64, device, kernel)
     counts = np.stack([own.counts() for own in clients])
     own = Setting(problem, STREAMS, tuple(clients), server, test, counts, np.float64)
-    usual = {ServerSGD: {"server_batch": 8}, FedRZONN: {}}.get(cls, USUAL)
+    special: dict[Any, dict[str, Any]] = {ServerSGD: {"server_batch": 8}, FedRZONN: {}}
+    usual = special.get(cls, USUAL)
     return built(cls, own, **{**usual, **flags})
 
 

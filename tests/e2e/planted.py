@@ -22,7 +22,8 @@ import numpy as np
 
 from zofl_mpi.engine.clients import Client
 from zofl_mpi.errors import UserError
-from zofl_mpi.methods.zo_hfl import ZOHFL, Model, Values
+from zofl_mpi.methods.zo_hfl import ZOHFL, Values
+from zofl_mpi.rounds.report import Model
 
 ROUND = 5
 CLIENT = 3

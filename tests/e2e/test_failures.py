@@ -97,7 +97,7 @@ def test_a_failing_client_ends_the_job_and_is_named(run_job: Run, tmp_path: Path
     [
         ("raise", "round 6: client 3 (rank {rank}) failed in step 'solve', item 0: ArithmeticError: planted"),
         ("system_exit", "round 6: client 3 (rank {rank}) failed in step 'solve', item 0: SystemExit: 3"),
-        ("nan", "round 6: client 3: f_2 is not finite"),
+        ("nan", "round 6: client 3 (rank {rank}) failed in step 'solve', item 0: f_2 is not finite; smaller --gamma"),
     ],
 )
 def test_a_failing_client_is_named_once_and_costs_no_finished_round(

@@ -18,10 +18,9 @@ from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.methods.fedavg import FedAvg
 from zofl_mpi.methods.fedrzo_nn import FedRZONN
 from zofl_mpi.methods.heron import HERON
-from zofl_mpi.methods.zo_hfl import ZOHFL, Model
-from zofl_mpi.rounds.report import Model as LocalModel
+from zofl_mpi.methods.zo_hfl import ZOHFL
+from zofl_mpi.rounds.report import Model
 from zofl_mpi.rounds.split.client import drawn
-from zofl_mpi.rounds.zeroth_order import Model as Point
 from zofl_mpi.run.flags import built
 from zofl_mpi.run.local import LocalClients
 
@@ -102,7 +101,7 @@ def repeated_small(bench: Bench) -> None:
     found = []
     for to in ([0, 1, 2], [0, 1, 2], [1]):
         clients = LocalClients(list(method.setting.data), method=method)
-        found.append(dict(clients.ask(method.train, LocalModel(method.start().x, 0), to=to))[1].y)
+        found.append(dict(clients.ask(method.train, Model(method.start().x, 0), to=to))[1].y)
     assert np.array_equal(found[0], found[1]) and np.array_equal(found[0], found[2])
 
 
@@ -114,7 +113,7 @@ def company(bench: Bench) -> None:
     zo_hfl, fedrzo = built(ZOHFL, own, tau=(5.0,), batch=8), built(FedRZONN, own, H=5, batch=8, eta=1e-2)
     asked: tuple[tuple[Any, Any, Any], ...] = (
         (zo_hfl, zo_hfl.solve, Model(zo_hfl.start().x + np.float32(0.01), 0)),
-        (fedrzo, fedrzo.step, Point(fedrzo.start().x, 0)),
+        (fedrzo, fedrzo.step, Model(fedrzo.start().x, 0)),
     )
     for method, step, message in asked:
         found = []

@@ -20,7 +20,8 @@ from zofl_mpi.methods.fedrzo_nn import FedRZONN
 from zofl_mpi.methods.heron import HERON
 from zofl_mpi.methods.splitfed import SFLV1, SFLV2
 from zofl_mpi.methods.splitlora import SplitLoRA
-from zofl_mpi.methods.zo_hfl import ZOHFL, Model
+from zofl_mpi.methods.zo_hfl import ZOHFL
+from zofl_mpi.rounds.report import Model
 from zofl_mpi.rounds.split.measured import peak_bytes
 from zofl_mpi.rounds.split.messages import Model as SplitModel
 from zofl_mpi.run.flags import built

@@ -20,6 +20,7 @@ from zofl_mpi.problems.terms import Terms
 from zofl_mpi.run.client_memory import STEPS, Acknowledged
 from zofl_mpi.run.flags import built
 from zofl_mpi.run.local import LocalClients
+from zofl_mpi.run.loop import finite_round
 
 Array = np.ndarray[Any, Any]
 STREAMS = Streams(7)
@@ -89,7 +90,7 @@ def started(of: Any, x: Array | None = None) -> Any:
 def run(of: Any, rounds: Iterable[int] | int, x: Array | None = None) -> Any:
     state, clients = started(of, point(of.setting) if x is None else x), clients_of(of)
     for r in range(rounds) if isinstance(rounds, int) else rounds:
-        state = of.round(state, r, clients)
+        state = finite_round(of, state, r, clients)
     return state
 
 

@@ -17,7 +17,7 @@ from zofl_mpi.methods.fedrzo_bl import FedRZOBL
 from zofl_mpi.problems import fair, relu_net
 from zofl_mpi.problems.fair import Fair, FairSoftmax
 from zofl_mpi.problems.relu_net import ReLUNet
-from zofl_mpi.rounds.zeroth_order import Model
+from zofl_mpi.rounds.report import Model
 from zofl_mpi.run.flags import built
 from zofl_mpi.run.local import LocalClients
 from zofl_mpi.settings.choice import Site

@@ -105,7 +105,7 @@ def test_every_client_takes_its_own_number_of_steps(schedule_h: str, right: list
     assert state.local_steps == sum(right)
     ends = [walk(setting, i, r, x, 0.1 / np.arange(1, H + 1))[0] for i, H in enumerate(right)]
     close(state.x, SIZE_SHARES @ ends)
-    half = replace(fedavg, local=replace(fedavg.local, beta=0.5))
+    half = replace(fedavg, local=replace(fedavg.local, sampling=replace(fedavg.local.sampling, beta=0.5)))
     asked = half.local.participants(r)
     assert run(half, [r]).local_steps == sum(right[i] for i in asked) < sum(right)
 
@@ -163,7 +163,7 @@ def test_as_many_take_part_as_in_zo_hfl_and_the_same(beta: float, count: int) ->
     setting = toy()
     sets = [built(FedAvg, setting, beta=beta).local.participants(r) for r in range(20)]
     assert {len(set(found)) for found in sets} == {count}
-    assert sets == [ZOHFL(setting, beta=beta).participants(r) for r in range(20)]
+    assert sets == [built(ZOHFL, setting, beta=beta).sampling(r) for r in range(20)]
     assert len({tuple(found) for found in sets}) == math.comb(m, count)
 
 

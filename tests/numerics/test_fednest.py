@@ -14,7 +14,7 @@ from zofl_mpi.engine.fields import reported
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
-from zofl_mpi.methods.fednest import FedNest, Inner, Product
+from zofl_mpi.methods.fednest import FedNest
 from zofl_mpi.problems.analytic.bilevel import BilevelBowls
 from zofl_mpi.problems.analytic.saddle import Saddle
 from zofl_mpi.problems.hyperparameter import Hyperparameter
@@ -244,6 +244,7 @@ def test_bytes_and_gradients_are_those_of_the_plan(series: Any) -> None:
     plan = of.plan(3)
     assert down == m * plan["bytes down, for each client, all rounds"]
     assert up == m * plan["bytes up, for each client, all rounds"]
+    assert plan["exchanges with each client, all rounds"] == sum(2 * 2 + of.products(r) + 4 for r in range(3))
 
 
 def test_the_protocol_asks_for_all_of_a_bilevel_problem() -> None:
@@ -269,7 +270,3 @@ def test_the_protocol_asks_for_all_of_a_bilevel_problem() -> None:
 def test_values_out_of_range_are_refused(flags: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError, match=said):
         built(FedNest, known(BilevelBowls), **flags)
-
-
-def test_messages_of_the_inner_rounds_carry_no_more_than_they_need() -> None:
-    assert Inner(point(), point()[:0], 0).q.size == 0 and Product(point()[:0], point(), 0).y.size == 0

@@ -162,7 +162,7 @@ def test_what_needs_the_servers_samples_is_refused_without_them(make: Make) -> N
     with pytest.raises(UserError, match=sentence + "--method server_sgd$"):
         built(ServerSGD, setting)
     with pytest.raises(UserError, match=sentence + "--method zo_hfl: f_1 is their loss$"):
-        ZOHFL(setting)
+        built(ZOHFL, setting)
 
 
 @pytest.mark.parametrize("cls", EVERY)
@@ -288,7 +288,7 @@ def test_a_cast_to_infinity_is_found_in_its_round() -> None:
 @DIVERGING
 def test_the_control_names_its_step(make: Make) -> None:
     of = built(ServerSGD, make(), gamma=1.7e308)
-    with pytest.raises(UserError, match="x is not finite after the server's step; a smaller --gamma may help"):
+    with pytest.raises(UserError, match="x is not finite after the server's step; smaller --eta-g, --gamma or"):
         one(of, 0, 10 * point(of.setting))
 
 

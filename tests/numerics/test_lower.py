@@ -23,7 +23,7 @@ from zofl_mpi.methods.fedrzo_bl import FedRZOBL
 from zofl_mpi.problems.analytic.bilevel import BilevelBowls, Coupled
 from zofl_mpi.rounds import lower
 from zofl_mpi.rounds.lower import Lower, Schedule, acceleration
-from zofl_mpi.rounds.zeroth_order import Model
+from zofl_mpi.rounds.report import Model
 from zofl_mpi.run.flags import built
 from zofl_mpi.run.local import LocalClients
 
@@ -79,7 +79,8 @@ def line(*parts: Part, curved: tuple[float, float] = (1.0, 4.0), **flags: Any) -
 
 def solver(problem: Any, clients: int, parts: tuple[Part, ...] = (), **flags: Any) -> Lower:
     """The lower solver for so many clients."""
-    return Lower(Setting(problem, STREAMS, parts or (Part(0.0),) * clients, dtype=np.float64), **flags)
+    setting = Setting(problem, STREAMS, parts or (Part(0.0),) * clients, dtype=np.float64)
+    return built(Lower, setting, **flags)
 
 
 def bowls(homogeneous: bool = False, noise: float = 0.0, clients: int = m, **flags: Any) -> FedRZOBL:

@@ -23,6 +23,7 @@ from zofl_mpi.problems.models import CNN, MLP
 from zofl_mpi.problems.network import Network, seeded
 from zofl_mpi.problems.softmax import Softmax
 from zofl_mpi.problems.terms import Terms
+from zofl_mpi.run.flags import built
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 STREAMS = Streams(5)
@@ -371,7 +372,8 @@ def test_the_cnn_runs_in_zo_hfl(shape, n):
     data = Dataset(GENERATOR.integers(0, 256, (20, pixels), dtype=np.uint8), np.full(20, 7), 10, scale=1 / 255)
     ours = Network(seeded(lambda: CNN(shape, 10), STREAMS(Purpose.START)), shape, 10, WEIGHTS, Terms(mu=(1.0,)))
     assert ours.n == n
-    method = ZOHFL(Setting(ours, STREAMS, (data,) * 3, data, data, dtype=np.dtype(np.float32)), tau=(5.0,), batch=8)
+    setting = Setting(ours, STREAMS, (data,) * 3, data, data, dtype=np.dtype(np.float32))
+    method = built(ZOHFL, setting, tau=(5.0,), batch=8)
     x = ours.initial(STREAMS(Purpose.START))
     pair = method.pair(x, method.direction(0, 0))
     y = method.lower(Client(0, data, {}), pair, 0)

@@ -73,7 +73,7 @@ def test_the_personal_models_are_zo_hfls_at_the_same_x(cls: Any) -> None:
     for i, data in enumerate(setting.data):
         client = Client(i, data)
         y = tuning.model(client, x, 3)
-        close(y, built(ZOHFL, setting).lower(client, x[None], 3, Purpose.PERSONAL)[0])
+        close(y, built(ZOHFL, setting).local.solve(client, x[None], 3, Purpose.PERSONAL)[0])
         assert apart(x, y) and not client.memory
 
 
@@ -111,7 +111,7 @@ def test_a_problem_without_classes_has_no_accuracy() -> None:
 )
 def test_values_out_of_range_are_refused(flag: str, value: float) -> None:
     with pytest.raises(UserError, match=f"--{flag.replace('_', '-')} "):
-        FineTuning(toy(), **{flag: value})
+        built(FineTuning, toy(), **{flag: value})
 
 
 # --- Ditto

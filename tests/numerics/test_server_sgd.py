@@ -49,7 +49,7 @@ def test_sgd_on_the_servers_data_is_zo_hfl_without_coupling_to_the_bit(make: Mak
     """And asks nobody. Mutations: samples, step sizes or a start of its own; arithmetic in the model's precision."""
     setting = make()
     own = built(ServerSGD, setting, gamma=0.3, schedule=schedule, server_batch=8)
-    zohfl = ZOHFL(setting, gamma=0.3, schedule=schedule, server_batch=8, tau=(1.0,), batch=4)
+    zohfl = built(ZOHFL, setting, gamma=0.3, schedule=schedule, server_batch=8, tau=(1.0,), batch=4)
     clients, others = clients_of(own), clients_of(zohfl)
     assert own.start().x.tobytes() == zohfl.start().x.tobytes()
     state, other = State(point(setting)), HierarchicalState(point(setting))

@@ -13,8 +13,10 @@ from zofl_mpi.engine.fields import reported
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.methods.fedavg import FedAvg
-from zofl_mpi.methods.zo_hfl import ZOHFL, Model
+from zofl_mpi.methods.zo_hfl import ZOHFL
+from zofl_mpi.rounds.report import Model
 from zofl_mpi.rounds.start import among
+from zofl_mpi.run.flags import built
 
 
 def of(m: int, eval_clients: int, seed: int = 1) -> Setting[Any]:
@@ -60,15 +62,15 @@ def test_the_accuracies_of_a_personal_model_are_its_scores(kernel: str) -> None:
     """One pass for both, from the hits of each class. Mutations: the client's counts unnormalised; hits of all classes
     in one; a class that the test samples lack counted."""
     setting = softmax(kernel=kernel)
-    zohfl = ZOHFL(setting, tau=(3.0,), batch=4)
+    zohfl = built(ZOHFL, setting, tau=(3.0,), batch=4)
     x = 0.1 * setting.streams(5).standard_normal(setting.problem.n)
     without = setting.test.subset(np.flatnonzero(setting.test.take(np.arange(len(setting.test)), np.float64)[1] != 1))
     for test in (setting.test, without):
         own = replace(setting, test=test)
-        zohfl = ZOHFL(own, tau=(3.0,), batch=4)
+        zohfl = built(ZOHFL, own, tau=(3.0,), batch=4)
         for client in clients_of(zohfl)._clients.values():
             found = zohfl.personal(client, Model(x, 2))
-            y = zohfl.lower(client, x[None], 2, 13)[0]  # Purpose.PERSONAL
+            y = zohfl.local.solve(client, x[None], 2, 13)[0]  # Purpose.PERSONAL
             mix = own.counts[client.i] / own.counts[client.i].sum()  # type: ignore[index]
             assert found.accuracies["personal_accuracy"] == pytest.approx(
                 own.problem.score(y, test, mix)["accuracy"], abs=1e-12

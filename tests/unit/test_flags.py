@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 
-from zofl_mpi import heron_sfl, zo_hfl
+from zofl_mpi import above, at_least, finite, fraction, heron_sfl, part, zo_hfl
+from zofl_mpi.engine.fields import check_finite
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import flags
 from zofl_mpi.run.plan import RunFlags, groups_of, understand
@@ -320,8 +322,8 @@ def test_a_method_or_problem_that_does_not_exist_is_named(arguments: Sequence[st
 def test_counts_of_rounds_have_a_least_value(name: str, least: int) -> None:
     value = least - 1
     with pytest.raises(UserError, match=f"--{flags.flag(name)} {value}: must be a whole number, at least {least}"):
-        RunFlags(**{name: value})
-    RunFlags(**{name: least})
+        flags.made(RunFlags, vars(RunFlags()) | {name: value})
+    flags.made(RunFlags, vars(RunFlags()) | {name: least})
 
 
 def test_a_users_own_class_brings_its_own_flags() -> None:
@@ -337,3 +339,71 @@ def test_a_flag_that_was_is_refused_by_name_and_left_out_of_a_stored_run() -> No
     assert flags.readable({"kernel": "torch", "convolution": "auto", "n": 3}, known) == {"n": 3}
     assert flags.readable({"kernel": "auto", "x": 1}, known) == {"kernel": "auto", "x": 1}
     assert flags.readable({"kernel": "auto"}, {}) == {}
+
+
+# --- ranges and finite values, declared on fields
+
+
+@dataclasses.dataclass(frozen=True)
+class Steps:
+    """A part with ranges.
+
+    Attributes:
+        tau: numbers of steps.
+        size: step size.
+    """
+
+    tau: tuple[float, ...] = at_least(0, (1.0,), "a number of steps")
+    size: float = above(0, 0.1, "a step size")
+
+
+@dataclasses.dataclass(frozen=True)
+class Ranged:
+    """A method with ranges.
+
+    Attributes:
+        count: a count.
+        share: a share.
+    """
+
+    setting: Any
+    steps: Steps = part(size=0.5)
+    count: int = at_least(1, 3, remark="(1: no more)")
+    share: float = fraction(1.0)
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"count": 0}, "--count 0: must be a whole number, at least 1 (1: no more)"),
+        ({"share": 0.0}, "--share 0.0: must be a fraction, above 0 and at most 1"),
+        ({"share": 1.1}, "--share 1.1: must be"),
+        ({"share": math.nan}, "--share nan: must be"),
+        ({"size": 0.0}, "--size 0.0: must be a step size above 0"),
+        ({"size": math.inf}, "--size inf: must be"),
+        ({"tau": (1.0, -0.5)}, "--tau 1.0 -0.5: must be a number of steps, at least 0"),
+    ],
+)
+def test_a_value_out_of_its_fields_range_is_refused(values: dict[str, Any], sentence: str) -> None:
+    """Mutations: the bound itself on the wrong side; nan or inf let through; a part's ranges, or all but the first of
+    several values, unchecked.
+    """
+    with pytest.raises(UserError, match=f"^{re.escape(sentence)}"):
+        flags.built(Ranged, None, **values)
+    within = flags.built(Ranged, None, count=1, share=1e-9, tau=(0.0, 2.0))
+    assert (within.count, within.steps.size, within.steps.tau) == (1, 0.5, (0.0, 2.0))
+
+
+@dataclasses.dataclass(frozen=True)
+class Reply:
+    y: Any = finite("y is not finite; take less")
+    z: Any = None
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_value_that_must_be_finite_is_refused_by_its_sentence(bad: float) -> None:
+    """Mutations: fields without a sentence checked too; one entry that is not finite overlooked."""
+    check_finite(Reply(np.zeros(3), bad))
+    for y in (bad, np.array([0.0, bad])):
+        with pytest.raises(UserError, match=r"^y is not finite; take less$"):
+            check_finite(Reply(y))

@@ -105,9 +105,10 @@ def test_first_order_methods_count_samples() -> None:
     assert loads_of(method(FedAvg, softmax(), batch=8, tau=(1.0, 2.5, 0.0, 9.0))) == Loads([8, 24, 0, 72])
     assert loads_of(method(Scaffold, softmax(), batch=8, tau=(2.0,), option="II")) == Loads([16] * m)
     assert loads_of(method(Scaffold, softmax(), batch=8, tau=(2.0,), option="I")) == Loads([16 + s for s in sizes])
-    assert loads_of(built(Scaffnew, softmax(), batch=0)) == Loads(sizes)
-    assert loads_of(built(Scaffnew, softmax(), batch=3)) == Loads([3] * m)
-    assert loads_of(built(ZOHFL, toy(), tau=(1.0, 2.5, 0.0, 9.0))) == Loads([1, 3, 0, 9])
+    steps = built(Scaffnew, softmax()).steps(0)
+    assert loads_of(built(Scaffnew, softmax(), batch=0)) == Loads([steps * size for size in sizes])
+    assert loads_of(built(Scaffnew, softmax(), batch=3)) == Loads([steps * 3] * m)
+    assert loads_of(built(ZOHFL, toy(), batch=4, tau=(1.0, 2.5, 0.0, 9.0))) == Loads([8, 24, 0, 72])
 
 
 def test_split_methods_count_local_steps_that_are_met_in_turn() -> None:

@@ -19,10 +19,11 @@ from zofl_mpi.methods.scaffold import Scaffold
 from zofl_mpi.methods.server_sgd import ServerSGD
 from zofl_mpi.methods.zo_hfl import ZOHFL
 from zofl_mpi.run import records
+from zofl_mpi.run.flags import built
 
 
 def evaluated(cls: Any, setting: Any) -> dict[str, float]:
-    made = ZOHFL(setting, tau=(3.0,), batch=4) if cls is ZOHFL else method(cls, setting)
+    made = built(ZOHFL, setting, tau=(3.0,), batch=4) if cls is ZOHFL else method(cls, setting)
     state = replace(made.start(), x=0.1 * point(setting))
     return reported(made.evaluate(state, 3, clients_of(made)))
 

@@ -62,7 +62,7 @@ class Clients(Protocol):
     Attributes:
         m: number of clients.
         ledger: bytes and messages so far in this round.
-        survives: whether the loss of ranks is survived (--survive), so that a round may be begun again.
+        survives: whether the loss of ranks is survived (--survive), so that a round may be repeated.
         lost: the ranks that were lost, loss by loss.
     """
 
@@ -107,7 +107,7 @@ class Clients(Protocol):
         """
 
     def account(self) -> tuple[Row, bool]:
-        """Ends a round; returns what it cost, and whether some rank was told by a signal to stop."""
+        """Ends a round; returns its costs, and whether a signal asked some rank to stop."""
 
     def steadily(self, work: Callable[[], T]) -> T:
         """The result of `work`, which is done once more from its beginning whenever ranks were lost in it.
@@ -140,7 +140,7 @@ class Failure:
 
 
 def failure(item: int, exc: BaseException) -> Failure:
-    """The exception as one sentence, with its traceback unless the sentence is meant for users, or tells of memory."""
+    """The exception as one sentence, with its traceback unless the sentence is for users or about memory."""
     if isinstance(exc, UserError):
         return Failure(item, str(exc), "")
     sentence = memory.shortage(exc)

@@ -1,30 +1,125 @@
-"""What a dataclass says of its fields: a column of the result, a group of flags, or something that the run gives.
+"""Declarations on the fields of a dataclass: ranges of flags, columns of the result, values that must be finite.
 
-The fields of a method or a problem are command-line flags. `part` and `given` mark those that are not; `column`
-describes a field of a state or a report.
+The fields of a method or a problem are command-line flags. `at_least`, `above` and `fraction` state their range; `part`
+and `given` mark fields that are no flags. `column` describes a field of a state or a report, `finite` a field of a
+message.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+
+from zofl_mpi.errors import UserError, demand
 
 GIVEN_NAMES = ("setting", "federation")
 """Fields of these names are given by the run without being marked: what a method or a problem of a user's own has."""
 
 
-def column(unit: str, meaning: str, default: Any = dataclasses.MISSING) -> Any:
-    """A field of a state or a report, with what the result file says of it.
+def column(unit: str, meaning: str, default: Any = dataclasses.MISSING, *, finite: str = "") -> Any:
+    """A field of a state or a report, with its unit and meaning in the result file.
 
     Args:
         unit: "1" for a bare number, "nat", "s", "B", ...
         meaning: what the number or tensor is.
         default: the field's default; None for a number that some runs do not have.
+        finite: of a state: ends the run with this sentence when the value is not finite after a round.
     """
-    return dataclasses.field(default=default, metadata={"unit": unit, "meaning": meaning})
+    return dataclasses.field(default=default, metadata={"unit": unit, "meaning": meaning, "finite": finite})
+
+
+def finite(sentence: str) -> Any:
+    """A field of a message whose value must be finite; otherwise the run ends with this sentence and the client."""
+    return dataclasses.field(metadata={"finite": sentence})
+
+
+def without_warnings() -> np.errstate:
+    """Context in which NumPy gives no warning of overflow: `check_finite` refuses its results in one sentence."""
+    return np.errstate(over="ignore", invalid="ignore")
+
+
+def check_finite(content: Any) -> None:
+    """Refuses a state or a message with a value that must be finite and is not.
+
+    Raises:
+        UserError: the sentence declared for that field.
+    """
+    for name, sentence in _must_be_finite(type(content)):  # type: ignore[arg-type]
+        value = getattr(content, name)
+        if not (math.isfinite(value) if isinstance(value, float) else np.isfinite(value).all()):
+            raise UserError(sentence)
+
+
+def not_finite(content: Any, path: tuple[str, ...]) -> str:
+    """The sentence declared for a field that is not finite; "" where the class declares none."""
+    return dict(_must_be_finite(type(content))).get(path[0], "")  # type: ignore[arg-type]
+
+
+@functools.lru_cache(maxsize=256)
+def _must_be_finite(cls: type[Any]) -> tuple[tuple[str, str], ...]:
+    marked = ((f.name, f.metadata.get("finite", "")) for f in dataclasses.fields(cls))
+    return tuple((name, sentence) for name, sentence in marked if sentence)
+
+
+class Range(NamedTuple):
+    """The finite values that a flag may have.
+
+    Attributes:
+        allowed: the range in words, to follow "must be".
+    """
+
+    least: float
+    includes_least: bool
+    most: float
+    allowed: str
+
+    def holds(self, value: float) -> bool:
+        """Whether a value is in the range."""
+        above_least = value >= self.least if self.includes_least else value > self.least
+        return above_least and value <= self.most and math.isfinite(value)
+
+
+def at_least(least: float, default: Any, what: str = "", remark: str = "") -> Any:
+    """A flag whose value is `least` or more; of several values, each.
+
+    Args:
+        what: the kind of value, "a step size"; a whole number or a number unless given.
+        remark: to follow the range in an error, as "(0: all samples)".
+    """
+    noun = what or ("a whole number" if isinstance(default, int) else "a number")
+    return _ranged(default, Range(least, True, math.inf, f"{noun}, at least {least:g}{remark and ' ' + remark}"))
+
+
+def above(least: float, default: Any, what: str = "a number") -> Any:
+    """A flag whose value is greater than `least`; `what` is the kind of value, "a smoothing radius"."""
+    return _ranged(default, Range(least, False, math.inf, f"{what} above {least:g}"))
+
+
+def fraction(default: float, what: str = "a fraction") -> Any:
+    """A flag above 0 and at most 1; `what` is the kind of value, "a probability"."""
+    return _ranged(default, Range(0, False, 1, f"{what}, above 0 and at most 1"))
+
+
+def _ranged(default: Any, of: Range) -> Any:
+    return dataclasses.field(default=default, metadata={"range": of})
+
+
+def check_ranges(cls: type[Any], values: Mapping[str, Any]) -> None:
+    """Refuses values of a class's flags that are out of the ranges on its fields.
+
+    Raises:
+        UserError: names the flag, the value and the range.
+    """
+    for f in dataclasses.fields(cls):
+        of, value = f.metadata.get("range"), values.get(f.name)
+        if of is not None and value is not None:
+            each = value if isinstance(value, tuple | list) else (value,)
+            demand(all(of.holds(v) for v in each), f.name, value, of.allowed)
 
 
 def part(**defaults: Any) -> Any:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.engine import messages
+from zofl_mpi.engine.fields import not_finite
 from zofl_mpi.errors import UserError
 
 BLOCK = 1 << 16
@@ -72,7 +73,8 @@ class Contribution:
         for path, x in arrays.items():
             bound = float(np.max(np.abs(x), initial=0.0))
             if not math.isfinite(bound):
-                raise UserError(f"{type(reply).__name__}.{'.'.join(path)} is not finite, so it has no mean")
+                generic = f"{type(reply).__name__}.{'.'.join(path)} is not finite, so it has no mean"
+                raise UserError(not_finite(reply, path) or generic)
             self.bounds[path] = max(self.bounds.get(path, 0.0), bound * share)
         self.fields[i], self.sizes[i] = arrays, messages.size(reply)
         if first:

@@ -92,19 +92,24 @@ class Loads:
 
 
 @runtime_checkable
-class Planned(Protocol):
-    """The work that a method, or a part of it, plans; a method answers before its parts."""
+class PlansWork(Protocol):
+    """A method, or a part of one, that knows its local steps; a method answers before its parts."""
 
     def work(self, rounds: int) -> Work | None:
         """The local steps of a run of so many rounds, from which a problem chooses its kernel; None: not known."""
         return None
+
+
+@runtime_checkable
+class PlansLoads(Protocol):
+    """A method, or a part of one, that knows the work of each client; a method answers before its parts."""
 
     def loads(self) -> Loads | None:
         """The work of each client, a function of the configuration, by which clients are placed; None: i mod P."""
         return None
 
 
-class Method(Planned, ClientProgram, Protocol[S]):
+class Method(PlansWork, PlansLoads, ClientProgram, Protocol[S]):
     """A federated method: a frozen dataclass with a field `setting`, and the paper's parameters, which are flags.
 
     Its state is a frozen dataclass of tensors and numbers. All that a round changes is in the state or in

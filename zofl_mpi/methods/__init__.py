@@ -1,1 +1,1 @@
-"""The methods that the papers' own are compared with: one file an idea, each with its citation."""
+"""The papers' methods and their baselines, one per file."""

@@ -5,26 +5,23 @@ Yuan, Li, "On Convergence of FedProx: Local Dissimilarity Invariant Bounds, Non-
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.engine.clients import Client, Clients
-from zofl_mpi.engine.fields import part
-from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.fields import at_least, part
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import demand
-from zofl_mpi.problems import Smooth
-from zofl_mpi.rounds.local_sgd import LocalSGD, State, Trained, descend, repeated
-from zofl_mpi.rounds.report import Model, Report, Reporting
+from zofl_mpi.rounds.local_sgd import FirstOrder, LocalSGD, State, Trained, repeated
+from zofl_mpi.rounds.report import Model
 
 
 @final
 @dataclass(frozen=True)
-class FedMSPP:
+class FedMSPP(FirstOrder):
     """x <- the mean over S_r of y_i, y_i ~ argmin_y (1/b) sum over B_{i,r} of l(y; z) + (mu/2) |y - x|^2.
 
     B_{i,r} is ONE mini-batch a round, drawn without replacement, and all local steps see it: they are the inner solver
@@ -35,52 +32,32 @@ class FedMSPP:
     another minimise the same sum.
 
     Attributes:
-        setting: problem, data and random numbers.
-        local: the inner steps and the averaging; the steps' size is constant by default.
-        reporting: what an evaluation tells.
+        local: participants, inner steps (of constant size by default) and averaging.
         mu: 1/eta_t of the paper, constant over rounds; 0.01 as FedProx's here, which is a choice.
     """
 
-    needs: ClassVar[type] = Smooth
-    setting: Setting[Smooth]
     local: LocalSGD = part(schedule_local="constant")
-    reporting: Reporting = part()
-    mu: float = 0.01
+    mu: float = at_least(0, 0.01, "a weight")
 
     def __post_init__(self) -> None:
-        demand(0 <= self.mu < math.inf, "mu", self.mu, "a weight, at least 0")
         sizes = [len(data) for data in self.setting.data]
         least, batch = min(sizes), self.local.batch
         allowed = f"at most {least}, all that client {sizes.index(least)} has to draw without replacement; or 0 for all"
         demand(batch <= least, "batch", batch, allowed)
 
-    def start(self) -> State:
-        """x_0."""
-        return self.local.start()
-
     def round(self, state: State, r: int, clients: Clients) -> State:
-        """A pass of the server's loop, the paper's algorithm."""
-        return self.local.average(state.x, r, clients, self.train)
+        """Averages the participants' proximal points."""
+        x, S = state.x, self.local.participants(r)
+        mean = clients.mean(self.train, Model(x, r), to=S, weights=self.local.shares())
+        return self.local.step(x, mean.y, r, S)
 
     def train(self, client: Client, message: Model) -> Trained:
-        """Solves the client's proximal problem inexactly on its mini-batch of this round."""
-        x, r = message.x, message.r
-        gammas = self.local.stepsizes(client.i, r)
-        batches = repeated(self.minibatch(client, r), len(gammas))
-        return Trained(descend(self.setting, client, x, batches, gammas, mu=self.mu))
+        """y <- y - gamma~_t (g_B(y) + mu (y - x)) from y = x, on the client's mini-batch B of this round."""
+        x, gammas = message.x, self.local.stepsizes(client.i, message.r)
+        batches = repeated(self.minibatch(client, message.r), len(gammas))
+        return Trained(self.problem.descend(client.data, x, batches, gammas, mu=self.mu))
 
     def minibatch(self, client: Client, r: int) -> NDArray[np.int64]:
         """(b,) B_{i,r}, ascending: all samples are then in FedProx's order too."""
         drawn = self.setting.streams(Purpose.BATCH, r=r, i=client.i).permutation(len(client.data))
         return np.sort(drawn[: self.local.batch or len(drawn)])
-
-    def evaluate(self, state: State, r: int, clients: Clients) -> Report:
-        return self.reporting.report(state.x, r, clients, self.local.shares())
-
-    @property
-    def kernel(self) -> str:
-        """What computes the local steps."""
-        return self.local.kernel
-
-    def plan(self, rounds: int) -> dict[str, str | float]:
-        return self.local.plan(rounds)

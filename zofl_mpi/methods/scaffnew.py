@@ -14,14 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.engine.clients import Client, Clients
-from zofl_mpi.engine.fields import column, part
-from zofl_mpi.engine.setting import Loads, Setting, Work
+from zofl_mpi.engine.fields import above, at_least, column, fraction, part
+from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose
-from zofl_mpi.errors import UserError, demand
+from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Smooth
-from zofl_mpi.rounds.local_sgd import Trained, cost, demand_batch, descend, kernel, minibatches
+from zofl_mpi.rounds.cost import Costed, Effort
+from zofl_mpi.rounds.local_sgd import Trained, minibatches
 from zofl_mpi.rounds.report import Model, Report, Reporting
-from zofl_mpi.rounds.start import Start, shares, step_samples
+from zofl_mpi.rounds.start import Start, shares
 
 Array = NDArray[Any]
 
@@ -29,16 +30,16 @@ Array = NDArray[Any]
 @final
 @dataclass(frozen=True)
 class State:
-    """What the server carries from round to round."""
+    """State of the server between rounds."""
 
-    x: Array = column("1", "the global model, flat")  # (n,)
+    x: Array = column("1", "the global model, flat")  # (n,) the mean of finite models
     local_steps: int = column("1", "local steps that all participants took in this round", 0)
     iterations: int = column("1", "local steps of each client since the start", 0)  # t of the paper
 
 
 @final
 @dataclass(frozen=True)
-class Scaffnew:
+class Scaffnew(Costed):
     """Steps xt_i <- xt_i - gamma (g_i(xt_i) - h_i), after each of them with probability p the mean of all xt_i.
 
     A round is what lies between two means: one coin is shared by all, so their number of steps is drawn at once, from
@@ -57,26 +58,18 @@ class Scaffnew:
         weights: w_i of the objective: uniform (the paper's) or size (|D_i|).
         server_batch: samples of a step of --x0 pretrained, drawn with replacement.
         first: the first model.
-        reporting: what an evaluation tells.
+        reporting: the report of an evaluation.
     """
 
     needs: ClassVar[type] = Smooth
     setting: Setting[Smooth]
-    p: float = 0.1
-    gamma_local: float = 0.1
-    batch: int = 64
+    p: float = fraction(0.1, "a probability")
+    gamma_local: float = above(0, 0.1, "a step size")
+    batch: int = at_least(0, 64, remark="(0: all samples of the client, in every step)")
     weights: Literal["size", "uniform"] = "uniform"
-    server_batch: int = 256
+    server_batch: int = at_least(1, 256)
     first: Start = part()
     reporting: Reporting = part()
-
-    def __post_init__(self) -> None:
-        demand(0 < self.p <= 1, "p", self.p, "a probability, above 0 and at most 1")
-        demand(0 < self.gamma_local < math.inf, "gamma_local", self.gamma_local, "a step size above 0: h_i has p/gamma")
-        demand_batch(self.batch)
-        demand(self.server_batch >= 1, "server_batch", self.server_batch, "a whole number, at least 1")
-
-    # --- the server
 
     def start(self) -> State:
         """x_0."""
@@ -92,8 +85,6 @@ class Scaffnew:
         """Local steps of each client in round r, the same at all ends: until the coin first says to communicate."""
         return int(self.setting.streams(Purpose.COIN, r=r).geometric(self.p))
 
-    # --- a client
-
     def train(self, client: Client, message: Model) -> Trained:
         """Corrects h_i by the last mean, then takes the steps to the next."""
         x, r, memory = message.x, message.r, client.memory
@@ -102,7 +93,7 @@ class Scaffnew:
         # y - gamma (scale g - h) = y - (gamma scale) (g - h / scale)
         gammas = np.full(steps, self.gamma_local * scale)
         batches = minibatches(self.setting, client, r, steps, self.batch)
-        xt = descend(self.setting, client, x, batches, gammas, shift=(-h / scale).astype(h.dtype))
+        xt = self.setting.problem.descend(client.data, x, batches, gammas, shift=(-h / scale).astype(h.dtype))
         client.memory.update(h=h, xt=xt)
         return Trained(xt)
 
@@ -112,8 +103,7 @@ class Scaffnew:
         Raises:
             UserError: it is not finite.
         """
-        with np.errstate(over="ignore", invalid="ignore"):  # told in a sentence of its own
-            new: Array = (h + self.p / self.gamma_local * (x.astype(np.float64) - xt)).astype(h.dtype)
+        new: Array = (h + self.p / self.gamma_local * (x.astype(np.float64) - xt)).astype(h.dtype)
         if not np.isfinite(new).all():
             raise UserError("h_i is not finite; --gamma-local is too small for a division by it, or too large")
         return new
@@ -125,25 +115,13 @@ class Scaffnew:
         sizes = [len(data) for data in self.setting.data]
         return self.setting.m * sizes[i] / sum(sizes)
 
-    # --- reports
-
     def evaluate(self, state: State, r: int, clients: Clients) -> Report:
+        """Reports on x."""
         return self.reporting.report(state.x, r, clients, shares(self.setting, self.weights))
 
     @property
-    def kernel(self) -> str:
-        """What computes the local steps."""
-        return kernel(self.setting, self.batch)
-
-    def work(self, rounds: int) -> Work:
-        each = self.setting.m * math.ceil(rounds / self.p)  # of the geometric number of steps, its mean
-        return Work(self.batch or max(len(data) for data in self.setting.data), 1, each)
-
-    def loads(self) -> Loads:
-        """All take equally many steps."""
-        return Loads(step_samples(self.setting, self.batch))
-
-    def plan(self, rounds: int) -> dict[str, str | float]:
-        m, each = self.setting.m, [self.steps(r) for r in range(rounds)]
-        told = cost(self.setting, ((i, H) for H in each for i in range(m)), m, self.batch)
-        return {**told, "local steps of each client, all rounds": sum(each)}
+    def effort(self) -> Effort:
+        """The work and the messages of a round, in which all clients take equally many steps."""
+        m, x = self.setting.m, np.zeros(self.setting.problem.n, self.setting.dtype)
+        planned = lambda rounds: m * math.ceil(rounds / self.p)  # noqa: E731  (the mean of the geometric number)
+        return Effort(lambda r: range(m), lambda i, r: self.steps(r), planned, self.batch, Model(x, 0), Trained(x))

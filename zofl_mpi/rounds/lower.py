@@ -3,7 +3,7 @@
 Local SGD (FedAvg): [B] Algorithm 3. FedAC: Yuan, Ma, "Federated Accelerated Stochastic Gradient Descent", NeurIPS 2020.
 LFD, local descent with decreasing steps: Haddadpour, Mahdavi, "On the Convergence of Local Descent Methods in Federated
 Learning", 2019. With more than one local step between two averagings the first two are exact for equal h_i only: else
-each client walks towards its own minimiser, and the mean of these is not y(x).
+each client goes towards its own minimiser, and the mean of these is not y(x).
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.engine.clients import Client, Clients, Step
+from zofl_mpi.engine.fields import at_least, finite
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError, demand
-from zofl_mpi.problems import Bilevel, optional
+from zofl_mpi.problems import Bilevel
 
 Array = NDArray[Any]
 METHODS = ("local_sgd", "fedac1", "fedac2", "lfd", "exact")
@@ -39,9 +40,10 @@ class Iterate:
 @final
 @dataclass(frozen=True)
 class Moved:
-    """Client to server: what came, after the client's local steps."""
+    """Client to server: the iterate after the client's local steps."""
 
-    w: Array  # (s, n_lower)
+    # (s, n_lower)
+    w: Array = finite("the lower level's iterate is not finite; a smaller --gamma-lower or --gamma may help")
 
 
 @final
@@ -100,8 +102,8 @@ class Lower:
     lower: Literal["local_sgd", "fedac1", "fedac2", "lfd", "exact"] = "local_sgd"
     T_lower: str = "auto"
     H_lower: str = "auto"
-    gamma_lower: float = 0.0
-    batch_lower: int = 64
+    gamma_lower: float = at_least(0, 0.0, "a step size")
+    batch_lower: int = at_least(0, 64, remark="(0: all samples)")
     y0: Literal["last", "fixed"] = "last"
     sampling: Literal["all", "size"] = "all"
 
@@ -110,15 +112,13 @@ class Lower:
             text = getattr(self, flag)
             is_number = text.isdecimal() and int(text) >= (flag == "H_lower")
             demand(text in words or is_number, flag, text, f"{', '.join(words)} or a whole number")
-        demand(0 <= self.gamma_lower < math.inf, "gamma_lower", self.gamma_lower, "a step size, at least 0")
         sizes = {len(data) for data in self.setting.data}
         if self.lower == "exact" and self.sampling == "size" and len(sizes) > 1:
             raise UserError("--sampling size: the exact solution counts all h_i alike; take --sampling all")
-        demand(self.batch_lower >= 0, "batch_lower", self.batch_lower, "a whole number, at least 0 (0: all samples)")
 
     @property
     def sequences(self) -> int:
-        """How many vectors travel each way, s."""
+        """Number of vectors that travel each way, s."""
         return 2 if self.lower.startswith("fedac") else 1
 
     def schedule(self, x: Array, r: int) -> Schedule:
@@ -167,7 +167,7 @@ class Lower:
         """H. The paper's: T/m for Local SGD, T/m^(1/3) for FedAC, T^(2/3)/m^(1/3) for LFD."""
         if self.H_lower.isdecimal():
             return int(self.H_lower)
-        if self.H_lower == "auto" and not optional.homogeneous(self.setting.problem):
+        if self.H_lower == "auto" and not self.setting.problem.homogeneous:
             return 1
         m = self.setting.m
         cube = float(m ** (1 / 3))
@@ -187,7 +187,7 @@ class Lower:
         shifted: bool = False,
         counted: bool = True,
     ) -> tuple[Array, Schedule]:
-        """(n_lower,) the approximate y(x), from the start y, and what it took.
+        """(n_lower,) the approximate y(x), from the start y, and the schedule of the call.
 
         Args:
             step: the method's step that calls `local` on each client.
@@ -211,14 +211,14 @@ class Lower:
         Raises:
             UserError: it has none.
         """
-        solve = optional.solution(self.setting.problem)
+        solve = self.setting.problem.solution
         solution = None if solve is None else solve(x, self.setting.data)
         if solution is None:
             raise UserError("--lower exact: this problem has no solution of its own; take local_sgd, fedac1 or lfd")
         return np.asarray(solution, self.setting.dtype)
 
     def weights(self) -> dict[int, float] | None:
-        """{i: weight} of the h_i in what is solved; None: all alike."""
+        """{i: weight} of the h_i in the lower level; None: all alike."""
         if self.lower != "lfd" or self.sampling == "all":
             return None
         return {i: float(len(data)) for i, data in enumerate(self.setting.data)}
@@ -243,15 +243,12 @@ class Lower:
         Args:
             data: the lower part of the client's data.
             x: (n,) the point of this call.
-
-        Raises:
-            UserError: the result is not finite.
         """
         problem = self.setting.problem
         schedule = self.schedule(x, r)
         steps, first = schedule.steps(message.t), message.t * schedule.H
         batches = self._batches(client, len(data), r, message.t, steps)
-        project = optional.project_lower(problem) or (lambda x, y: y)
+        project = problem.project_lower or (lambda x, y: y)
         dtype = message.w.dtype
 
         def gradient(y: Array, k: int) -> Array:
@@ -260,17 +257,12 @@ class Lower:
         def settle(y: Array) -> Array:
             return np.asarray(project(x, y), dtype)
 
-        with np.errstate(over="ignore", invalid="ignore"):  # told in a sentence of its own
-            if schedule.acceleration is None:
-                y = message.w[0]
-                for k in range(steps):
-                    y = settle(y - schedule.stepsize(first + k) * gradient(y, k))
-                w = y[None]
-            else:
-                w = _accelerated(message.w, gradient, settle, steps, schedule.gamma, *schedule.acceleration)
-        if not np.isfinite(w).all():
-            raise UserError("the lower level's iterate is not finite; a smaller --gamma-lower or --gamma may help")
-        return Moved(w)
+        if schedule.acceleration is not None:
+            return Moved(_accelerated(message.w, gradient, settle, steps, schedule.gamma, *schedule.acceleration))
+        y = message.w[0]
+        for k in range(steps):
+            y = settle(y - schedule.stepsize(first + k) * gradient(y, k))
+        return Moved(y[None])
 
     def _batches(self, client: Client, size: int, r: int, t: int, steps: int) -> Any:
         """(steps, B) positions, or None for each step: all. Without the call in the key: both see the same samples."""

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.engine.clients import Client
+from zofl_mpi.engine.fields import at_least
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose
-from zofl_mpi.errors import demand
 from zofl_mpi.numerics.schedules import demand_tau, local_steps, parse_decay, stepsizes
-from zofl_mpi.problems import Smooth, optional
+from zofl_mpi.problems import Smooth
 
 Array = NDArray[Any]
 
@@ -45,7 +45,7 @@ def means(replies: Sequence[Mapping[str, float]]) -> dict[str, float]:
 def _weighted(setting: Setting[Any], i: int, y: Array, held_out: Any) -> tuple[float, float]:
     """The accuracy of y (n,) on samples weighted to client i's own classes, and as they are."""
     problem, counts = setting.problem, setting.counts
-    hits = optional.hits(problem)
+    hits = problem.hits
     if hits is None or counts is None:
         mix = None if counts is None else counts[i] / counts[i].sum()
         of_mix, of_all = (problem.score(y, held_out, m).get("accuracy", math.nan) for m in (mix, None))
@@ -80,17 +80,13 @@ class FineTuning:
     personal: bool = False
     personal_tau: float = 20.0
     personal_schedule_h: Literal["sqrt", "constant"] = "sqrt"
-    personal_gamma: float = 0.1
+    personal_gamma: float = at_least(0, 0.1, "a step size")
     personal_schedule: str = "harmonic"
-    personal_mu: float = 1.0
-    personal_batch: int = 64
+    personal_mu: float = at_least(0, 1.0, "a weight")
+    personal_batch: int = at_least(1, 64)
 
     def __post_init__(self) -> None:
-        tau, gamma, mu = self.personal_tau, self.personal_gamma, self.personal_mu
-        demand_tau("personal_tau", (tau,))
-        demand(0 <= gamma < math.inf, "personal_gamma", gamma, "a step size, at least 0")
-        demand(0 <= mu < math.inf, "personal_mu", mu, "a weight, at least 0")
-        demand(self.personal_batch >= 1, "personal_batch", self.personal_batch, "a whole number, at least 1")
+        demand_tau("personal_tau", (self.personal_tau,))
         parse_decay(self.personal_schedule, "--personal-schedule")
 
     def model(self, client: Client, x: Array, r: int) -> Array:
@@ -99,5 +95,4 @@ class FineTuning:
         generator = self.setting.streams(Purpose.PERSONAL, r=r, i=client.i)
         batches = generator.integers(len(client.data), size=(H, self.personal_batch))
         gammas = stepsizes(self.personal_schedule, self.personal_gamma, H)
-        with np.errstate(over="ignore", invalid="ignore"):  # an accuracy of what is not finite says enough
-            return self.setting.problem.descend(client.data, x, batches, gammas, mu=self.personal_mu)
+        return self.setting.problem.descend(client.data, x, batches, gammas, mu=self.personal_mu)

@@ -1,19 +1,19 @@
-"""What the methods on a `Smooth` problem report: losses and accuracy of the global model."""
+"""Reports of evaluations: scores on held-out samples, and the losses of the global model on a `Smooth` problem."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any, cast, final
 
-import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.engine.clients import Client, Clients, Step
 from zofl_mpi.engine.fields import column, part
 from zofl_mpi.engine.setting import Setting
-from zofl_mpi.problems import Lipschitz, Smooth, optional
+from zofl_mpi.problems import Lipschitz, Smooth
+from zofl_mpi.problems.base import score_of
 from zofl_mpi.rounds import personal
 from zofl_mpi.rounds.personal import FineTuning
 from zofl_mpi.rounds.start import among, has_samples
@@ -41,40 +41,69 @@ class Measured:
     personal: dict[str, float] = field(default_factory=dict)  # accuracies of the client's personal model, by column
 
 
-@final
-@dataclass(frozen=True)
-class Report:
-    """What an evaluation tells; some only where the F_i are smooth twins of nonsmooth losses, or with --validation."""
+LOSS = "mean loss of x on the test samples: cross-entropy; the value of a toy problem"
+TRAIN_LOSS = "the same on all training samples, the server's and the clients'"
+NO_SCORE = {"loss": math.nan, "accuracy": math.nan}
+"""The scores of a problem that has none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOut:
+    """Columns of every report: the model on samples held out from all, and the number of clients asked."""
 
     test_accuracy: float = column("1", "share of test samples that x classifies correctly")
-    test_loss: float = column("nat", "mean loss of x on the test samples: cross-entropy; the value of a toy problem")
-    train_loss: float = column("nat", "the same on all training samples, the server's and the clients'")
+    test_loss: float = column("nat", "mean loss of x on the test samples, in the problem's own unit")
+    clients_asked: int = column("1", "clients that this evaluation asked; means and sums over clients are over these")
+    validation_accuracy: float | None = column("1", "test_accuracy on the validation samples in place of test's", None)
+    validation_loss: float | None = column("nat", "test_loss on the validation samples in place of test's", None)
+
+
+HELD_OUT = frozenset(f.name for f in fields(HeldOut))
+
+
+def held_out(setting: Setting[Any], *point: Array) -> dict[str, float]:
+    """{column of `HeldOut`: score} of a model; see `all_scores`."""
+    return {name: value for name, value in all_scores(setting, *point).items() if name in HELD_OUT}
+
+
+def all_scores(setting: Setting[Any], *point: Array) -> dict[str, float]:
+    """{column: score} of a model on the test samples, and its accuracy and loss on validation samples if there are any.
+
+    Args:
+        point: x (n,), and y (n_lower,) of a bilevel problem.
+    """
+    score = {**NO_SCORE, **score_of(setting.problem, *point, setting.test)}
+    found = {f"test_{name}": value for name, value in score.items()}
+    if setting.validation is not None:
+        score = {**NO_SCORE, **score_of(setting.problem, *point, setting.validation)}
+        found |= {f"validation_{name}": score[name] for name in NO_SCORE}
+    return found
+
+
+def share_weighted(losses: Iterable[tuple[int, float]]) -> float:
+    """The mean of losses, each weighted by its number of samples, (samples, loss)."""
+    pairs = list(losses)
+    return math.fsum(samples * loss for samples, loss in pairs) / sum(samples for samples, _ in pairs)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Report(HeldOut):
+    """Columns of an evaluation; some only where the F_i are smooth twins of nonsmooth losses, or with --personal."""
+
+    test_loss: float = column("nat", LOSS)
+    train_loss: float = column("nat", TRAIN_LOSS)
     f1: float = column("1", "mean loss of x on the server's data; nan if it has none")
     objective: float = column("1", "sum_i w_i F_i(x), what the clients minimise together")
-    clients_asked: int = column("1", "clients that this evaluation asked; means and sums over clients are over these")
     objective_nonsmooth: float | None = column(
         "1", "objective with the nonsmooth losses whose smooth twin the F_i are", None
     )
     test_smooth_loss: float | None = column(
         "nat", "test_loss of the smooth twin; test_loss itself is the nonsmooth one", None
     )
-    validation_accuracy: float | None = column("1", "test_accuracy on the validation samples in place of test's", None)
-    validation_loss: float | None = column("nat", "test_loss on the validation samples in place of test's", None)
     personal_accuracy: float | None = column("1", personal.MEANING["personal_accuracy"], None)
     personal_accuracy_global: float | None = column("1", personal.MEANING["personal_accuracy_global"], None)
     validation_personal_accuracy: float | None = column("1", personal.MEANING["validation_personal_accuracy"], None)
-
-
-def validated(setting: Setting[Any], *point: Array) -> dict[str, float]:
-    """What a model has on the validation samples, by the names of a report's fields; nothing without them.
-
-    Args:
-        point: x (n,), and y (n_lower,) of a bilevel problem.
-    """
-    if setting.validation is None:
-        return {}
-    score = optional.score(setting.problem, *point, setting.validation)
-    return {f"validation_{name}": score.get(name, math.nan) for name in ("accuracy", "loss")}
 
 
 @final
@@ -99,43 +128,40 @@ class Reporting:
             weights: {i: w_i} of the objective.
             measure: what clients are asked for, with `Model`: their `Measured`; `self.measure` unless given.
         """
-        problem, setting = self.setting.problem, self.setting
-        replies = clients.ask(measure or self.measure, Model(x, r), to=setting.eval_participants(r), counted=False)
-        test = problem.score(x, setting.test)  # while the clients compute
-        own = []
-        if has_samples(setting):
-            own = [Measured(problem.loss(x, setting.server), len(setting.server))]
-        measured = dict(replies)
-        every = [*own, *measured.values()]
-        shares = among(weights, measured)
-        twin = {}
-        if optional.smooth_twin(problem):
-            twin["objective_nonsmooth"] = math.fsum(shares[i] * p.nonsmooth for i, p in measured.items())
-            twin["test_smooth_loss"] = test.get("smooth_loss", math.nan)
+        setting = self.setting
+        asked = clients.ask(measure or self.measure, Model(x, r), to=setting.eval_participants(r), counted=False)
+        scores = all_scores(setting, x)  # while the clients compute
+        f1 = setting.problem.loss(x, setting.server) if has_samples(setting) else math.nan
+        replies = dict(asked)
+        shares = among(weights, replies)
+        own = [(len(setting.server), f1)] if has_samples(setting) else []
+        twin = setting.problem.smooth_twin
+        smooth = {"test_smooth_loss": scores.pop("test_smooth_loss", math.nan)} if twin else {}
         return Report(
-            test_accuracy=test.get("accuracy", math.nan),
-            test_loss=test.get("loss", math.nan),
-            train_loss=math.fsum(p.samples * p.loss for p in every) / sum(p.samples for p in every),
-            f1=own[0].loss if own else math.nan,
-            objective=math.fsum(shares[i] * p.loss for i, p in measured.items()),
-            clients_asked=len(measured),
-            **twin,
-            **validated(setting, x),
-            **personal.means([p.personal for p in measured.values()]),
+            train_loss=share_weighted([*own, *((p.samples, p.loss) for p in replies.values())]),
+            f1=f1,
+            objective=math.fsum(shares[i] * p.loss for i, p in replies.items()),
+            objective_nonsmooth=math.fsum(shares[i] * p.nonsmooth for i, p in replies.items()) if twin else None,
+            clients_asked=len(replies),
+            **smooth,
+            **{name: scores[name] for name in scores if name in HELD_OUT},
+            **personal.means([p.personal for p in replies.values()]),
         )
 
     def measure(self, client: Client, message: Model) -> Measured:
         """Measures a client's loss of the model on all of its samples, and its personal model with --personal."""
-        y = self.tuned.model(client, message.x, message.r) if self.tuned.personal else None
-        return self.measured(client, message.x, y)
+        return self.measured(client, message.x, self.fine_tuned(client, message.x, message.r))
+
+    def fine_tuned(self, client: Client, x: Array, r: int) -> Array | None:
+        """(n,) the client's personal model after round r with --personal, else None."""
+        return self.tuned.model(client, x, r) if self.tuned.personal else None
 
     def measured(self, client: Client, x: Array, y: Array | None = None) -> Measured:
-        """What a client sends at an evaluation on the global model x (n,) and its personal one, y (n,)."""
+        """A client's measurements of the global model x (n,) and of its personal one, y (n,)."""
         problem, data = self.setting.problem, client.data
         found = {} if y is None else personal.accuracies(self.setting, client.i, y)
         loss = problem.loss(x, data)
-        if not optional.smooth_twin(problem):
+        if not problem.smooth_twin:
             return Measured(loss, len(data), personal=found)
-        with np.errstate(over="ignore", invalid="ignore"):
-            losses = cast(Lipschitz, problem).losses(client.i, x[None], data)
+        losses = cast(Lipschitz, problem).losses(client.i, x[None], data)
         return Measured(loss, len(data), float(losses[0]), found)

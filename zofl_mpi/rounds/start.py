@@ -1,4 +1,4 @@
-"""Initial model, client sampling, server gradients: what the servers of several methods share."""
+"""Initial model, client sampling and the server's own step, shared by several methods."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from typing import Any, Literal, final
 import numpy as np
 from numpy.typing import NDArray
 
+from zofl_mpi.engine.fields import at_least, fraction, part, without_warnings
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose
-from zofl_mpi.errors import UserError, demand
-from zofl_mpi.problems import optional
+from zofl_mpi.errors import UserError
+from zofl_mpi.numerics.schedules import parse_decay, stepsize
 
 Array = NDArray[Any]
 X0 = Literal["auto", "zero", "random", "pretrained"]
@@ -34,35 +35,92 @@ class Start:
 
     setting: Setting
     x0: X0 = "auto"
-    pretrain_steps: int = 500
-    pretrain_gamma: float = 0.1
+    pretrain_steps: int = at_least(1, 500)
+    pretrain_gamma: float = at_least(0, 0.1, "a step size")
 
     def __post_init__(self) -> None:
-        demand(self.pretrain_steps >= 1, "pretrain_steps", self.pretrain_steps, "a whole number, at least 1")
-        demand(0 <= self.pretrain_gamma < math.inf, "pretrain_gamma", self.pretrain_gamma, "a step size, at least 0")
         if self.x0 == "pretrained":
             demand_samples(self.setting, "--x0 pretrained")
 
     def point(self, server_batch: int) -> Array:
         """(n,) x_0; `server_batch`: samples of a step of the pretraining."""
         setting = self.setting
-        usual = optional.x0(setting.problem)
+        usual = setting.problem.x0
         kind = usual if self.x0 == "auto" else self.x0
         if kind == "random" or (kind == "pretrained" and usual == "random"):
-            x = np.asarray(optional.initial(setting.problem, setting.streams(Purpose.START)), setting.dtype)
+            x = np.asarray(setting.problem.initial(setting.streams(Purpose.START)), setting.dtype)
         else:
             x = np.zeros(setting.problem.n, setting.dtype)
         return self._pretrained(x, server_batch) if kind == "pretrained" else x
 
     def _pretrained(self, x: Array, server_batch: int) -> Array:
         setting, shape = self.setting, (self.pretrain_steps, server_batch)
-        gradient = optional.gradient(setting.problem)
-        with np.errstate(over="ignore", invalid="ignore"):  # told in a sentence of its own
+        gradient = setting.problem.gradient_f1
+        with without_warnings():  # of an overflow, which is refused below
             for batch in setting.streams(Purpose.PRETRAIN).integers(len(setting.server), size=shape):
                 x = (x - self.pretrain_gamma * gradient(x, setting.server, batch)).astype(x.dtype)
         if not np.isfinite(x).all():
             raise UserError("x_0 is not finite after the pretraining; a smaller --pretrain-gamma may help")
         return x
+
+
+@final
+@dataclass(frozen=True)
+class Sampling:
+    """S_r, the clients that take part in round r.
+
+    Attributes:
+        setting: problem, data and random numbers.
+        beta: participating fraction of the clients, 0 < beta <= 1; |S_r| = beta m rounded half up, at least 1.
+    """
+
+    setting: Setting
+    beta: float = fraction(1.0, "a fraction of the clients")
+
+    def __call__(self, r: int) -> list[int]:
+        """S_r, ascending."""
+        return participants(self.setting, self.beta, r)
+
+
+@final
+@dataclass(frozen=True)
+class ServerStep:
+    """The server's step x <- x - gamma_r g, and the model that it starts from.
+
+    Attributes:
+        setting: problem, data and random numbers.
+        gamma: step size gamma of the server on its own data; 0: no such step.
+        schedule: of gamma_r over rounds: sqrt (gamma/sqrt(r+1)), constant, harmonic[:OFFSET] or power:P (1/2 < P <= 1).
+        server_batch: samples of the server's gradient, drawn with replacement.
+        first: the first model.
+    """
+
+    setting: Setting
+    gamma: float = at_least(0, 0.0, "a step size")
+    schedule: str = "sqrt"
+    server_batch: int = at_least(1, 256)
+    first: Start = part()
+
+    def __post_init__(self) -> None:
+        parse_decay(self.schedule, "--schedule")
+
+    def start(self) -> Array:
+        """(n,) x_0."""
+        return self.first.point(self.server_batch)
+
+    def batch(self, r: int) -> NDArray[np.int64]:
+        """(server_batch,) xi_r, positions in the server's data, drawn with replacement; the same for every method."""
+        return self.setting.streams(Purpose.SERVER_BATCH, r=r).integers(
+            len(self.setting.server), size=self.server_batch
+        )
+
+    def gradient(self, x: Array, r: int) -> NDArray[np.float64]:
+        """(n,) the gradient at x of the mean loss on xi_r, for a `Smooth` problem."""
+        return np.asarray(self.setting.problem.gradient(x, self.setting.server, self.batch(r)), np.float64)
+
+    def step(self, x: Array, g: Array, r: int) -> Array:
+        """(n,) x - gamma_r g, in the dtype of the run."""
+        return np.asarray(x - stepsize(self.schedule, self.gamma, r) * g).astype(self.setting.dtype)
 
 
 def has_samples(setting: Setting) -> bool:
@@ -71,7 +129,7 @@ def has_samples(setting: Setting) -> bool:
 
 
 def demand_samples(setting: Setting, flags: str) -> None:
-    """Refuses what the server cannot do without samples of its own: what `flags` ask for."""
+    """Refuses `flags` that need samples at the server where it has none."""
     if not has_samples(setting):
         raise UserError(f"--server-fraction 0: the server has no samples of its own, needed for {flags}")
 
@@ -100,13 +158,3 @@ def among(weights: Mapping[int, float], asked: Collection[int]) -> Mapping[int, 
         return weights
     total = math.fsum(weights[i] for i in asked)
     return {i: weights[i] / total for i in asked}
-
-
-def own_gradient(setting: Setting, x: Array, size: int, r: int) -> NDArray[np.float64]:
-    """(n,) the gradient at x of the mean loss on xi_r, for a `Smooth` problem."""
-    return np.asarray(setting.problem.gradient(x, setting.server, own_batch(setting, size, r)), np.float64)
-
-
-def own_batch(setting: Setting, size: int, r: int) -> NDArray[np.int64]:
-    """(size,) xi_r, positions in the server's data, drawn with replacement; the same for every method."""
-    return setting.streams(Purpose.SERVER_BATCH, r=r).integers(len(setting.server), size=size)

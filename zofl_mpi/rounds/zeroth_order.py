@@ -1,9 +1,9 @@
-"""What [B] Algorithms 1 and 2 share: penalised zeroth-order local steps, their theory's schedules, reports."""
+"""Penalised zeroth-order local steps, shared by [B] Algorithms 1 and 2, and their theory's schedules."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast, final
 
@@ -11,16 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.engine.clients import Client
-from zofl_mpi.engine.fields import column
+from zofl_mpi.engine.fields import above, at_least, finite
 from zofl_mpi.engine.setting import Loads, Setting, Work
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.numerics import sets as convex_sets
-from zofl_mpi.numerics import zo
 from zofl_mpi.numerics.descent import descend
 from zofl_mpi.numerics.schedules import parse_decay, stepsize
-from zofl_mpi.numerics.stationarity import gradient_squared
-from zofl_mpi.problems import Bilevel, Lipschitz, optional
+from zofl_mpi.problems import Bilevel, Lipschitz
 from zofl_mpi.rounds.start import Start, shares, step_samples
 
 Array = NDArray[Any]
@@ -28,55 +26,11 @@ Array = NDArray[Any]
 
 @final
 @dataclass(frozen=True)
-class Model:
-    """Server to client. No direction travels: all ends draw them from (DIRECTION, r, i)."""
-
-    x: Array  # (n,) x_r
-    r: int  # the round
-
-
-@final
-@dataclass(frozen=True)
 class Stepped:
     """Client to server: the local iterate."""
 
-    x: Array  # (n,) x_i after the local steps
-
-
-NO_SCORE = {"loss": math.nan, "accuracy": math.nan}
-"""What is reported where the problem has no score."""
-
-
-@final
-@dataclass(frozen=True)
-class Report:
-    """What an evaluation tells; None where the problem or the method has no such thing."""
-
-    objective: float = column("1", "f(x) = sum_i w_i f_i(x) on all of the clients' samples")
-    test_loss: float = column("nat", "mean loss of x on the test samples, in the problem's own unit")
-    test_accuracy: float = column("1", "share of test samples that x classifies correctly")
-    clients_asked: int = column("1", "clients that this evaluation asked; means and sums over clients are over these")
-    set_distance: float = column("1", "largest distance of x to one of the sets X_i")
-    gradient_squared: float = column(
-        "1", "estimate of |grad f^eta(x) + sum_i w_i (x - P_{X_i}(x))/eta|^2, unbiased, so it may be below 0"
-    )
-    gradient_squared_error: float = column("1", "its standard error")
-    test_smooth_loss: float | None = column(
-        "nat", "test_loss of the smooth twin; test_loss itself is the nonsmooth one", None
-    )
-    test_worst_class_loss: float | None = column(
-        "nat", "largest mean loss of x over the test samples of one class, in the problem's own unit", None
-    )
-    test_worst_class_accuracy: float | None = column(
-        "1", "least share of the test samples of one class that x classifies correctly", None
-    )
-    validation_accuracy: float | None = column("1", "test_accuracy on the validation samples in place of test's", None)
-    validation_loss: float | None = column("nat", "test_loss on the validation samples in place of test's", None)
-    objective_exact: float | None = column("1", "f(x, y(x)) with the exact y(x); nan without --exact", None)
-    lower_error: float | None = column(
-        "1", "|y - y(x)| of the call that an evaluation makes; nan without --exact", None
-    )
-    further: Mapping[str, float] = field(default_factory=dict)  # other scores of a problem of a user's own
+    # (n,) x_i after the local steps
+    x: Array = finite("x_i is not finite after the local steps; a smaller --gamma may help")
 
 
 @final
@@ -100,12 +54,12 @@ class Local:
     """
 
     setting: Setting[Lipschitz] | Setting[Bilevel]
-    H: int = 10
-    K: int = 0
-    gamma: float = 1e-5
+    H: int = at_least(1, 10, "a whole number of local steps")
+    K: int = at_least(0, 0, "a whole number of iterations", "(0: as --H and --gamma say)")
+    gamma: float = at_least(0, 1e-5, "a step size")
     schedule: str = "constant"
-    eta: float = 0.1
-    batch: int = 64
+    eta: float = above(0, 0.1, "a smoothing radius")
+    batch: int = at_least(0, 64, remark="(0: all samples)")
     x_set: tuple[str, ...] = ("problem",)
     weights: Literal["uniform", "size"] = "uniform"
     x0: Literal["auto", "zero", "random"] = "auto"
@@ -113,11 +67,6 @@ class Local:
     sets: Sequence[Any] = field(init=False, repr=False, compare=False)  # X_0, ..., X_{m-1}, each with `project(x)`
 
     def __post_init__(self) -> None:
-        demand(self.H >= 1, "H", self.H, "a whole number of local steps, at least 1")
-        demand(self.K >= 0, "K", self.K, "a whole number of iterations, at least 1, or 0")
-        demand(0 <= self.gamma < math.inf, "gamma", self.gamma, "a step size, at least 0")
-        demand(0 < self.eta < math.inf, "eta", self.eta, "a smoothing radius above 0")
-        demand(self.batch >= 0, "batch", self.batch, "a whole number, at least 0 (0: all samples)")
         demand(self.probe == 0 or self.probe >= 3, "probe", self.probe, "a number of directions, at least 3, or 0")
         parse_decay(self.schedule, "--schedule")
         object.__setattr__(self, "sets", self._sets())
@@ -135,7 +84,7 @@ class Local:
         return Start(self.setting, self.x0).point(1)
 
     def loads(self) -> Loads:
-        """Samples that each client looks at in the local steps."""
+        """Samples of each client's local steps."""
         return Loads([self.steps() * samples for samples in step_samples(self.setting, self.batch)])
 
     def shares(self) -> dict[int, float]:
@@ -149,7 +98,7 @@ class Local:
             UserError: a description of no convex set, or sets without a common point.
         """
         setting, own = self.setting, tuple(self.x_set) == ("problem",)
-        gamma, bounded = self.stepsize(0), not own or optional.constrained(setting.problem)
+        gamma, bounded = self.stepsize(0), not own or setting.problem.constrained
         if bounded and not gamma < 2 * self.eta:
             raise UserError(
                 f"--gamma {gamma:g}: with sets it must be below 2 eta = {2 * self.eta:g}: a step moves x by gamma/eta "
@@ -179,22 +128,17 @@ class Local:
 
         Args:
             estimate: (x, k) -> (n,) the zeroth-order estimate at x in step k.
-
-        Raises:
-            UserError: it is not finite.
         """
         gamma, convex = self.stepsize(r), self.sets[i]
-        with np.errstate(over="ignore", invalid="ignore"):  # told in a sentence of its own
-            y = descend(
+        return np.asarray(
+            descend(
                 x,
                 lambda x, k: estimate(x, k) + self.pull(x, convex),
                 steps=self.steps() if steps is None else steps,
                 stepsize=lambda k: gamma,
                 project=lambda x: x.astype(self.setting.dtype),
             )
-        if not np.isfinite(y).all():
-            raise UserError("x_i is not finite after the local steps; a smaller --gamma may help")
-        return y
+        )
 
     def keeps(self, before: int, r: int) -> int | None:
         """Reservoir sampling: the iterate of this round, 0..H-1, that replaces the kept one; None: that stays.
@@ -206,88 +150,10 @@ class Local:
         place = int(self.setting.streams(Purpose.OUTPUT, r=r).integers(before + H))
         return place if place < H else None
 
-    def directions(self, r: int) -> Array:
-        """(N, n) the directions of the report after round r."""
-        setting, n = self.setting, self.setting.problem.n
-        generator = setting.streams(Purpose.PROBE, r=r)
-        directions = [zo.direction(generator, n, setting.dtype) for _ in range(self.probe)]
-        return np.stack(directions) if directions else np.empty((0, n), setting.dtype)
-
-    def report(
-        self,
-        x: Array,
-        r: int,
-        objective: float,
-        differences: Array,
-        score: Mapping[str, float],
-        asked: int,
-        **further: float,
-    ) -> Report:
-        """The report on the iterate x (n,) after round r.
-
-        Args:
-            differences: (N,) central differences of f along `directions`.
-            score: of x on the test samples, as far as the problem has one.
-            asked: clients that the objective and the differences are means of.
-            further: columns on the validation samples and on the lower level.
-        """
-        shares = self.shares()
-        pull = sum((shares[i] * self.pull(x, own) for i, own in enumerate(self.sets)), np.zeros(len(x)))
-        g = (len(x) / (2 * self.eta) * differences)[:, None] * self.directions(r).astype(np.float64)
-        squared = gradient_squared(g, pull)
-        scores = {f"test_{name}": value for name, value in {**NO_SCORE, **score}.items()}
-        known = {name: scores.pop(name) for name in list(scores) if name in Report.__dataclass_fields__}
-        return Report(
-            objective=objective,
-            clients_asked=asked,
-            set_distance=max(self.eta * float(np.linalg.norm(self.pull(x, own))) for own in self.sets),
-            gradient_squared=squared.value,
-            gradient_squared_error=squared.error,
-            further=scores,
-            **known,
-            **further,
-        )
-
-    def plan(self, theory: str, bounds: Mapping[str, float]) -> dict[str, str | float]:
-        """The lines of --dry-run on the local steps: the schedule, and the bounds that the theory puts on gamma.
-
-        Args:
-            theory: "Proposition 1" or "Theorem 1".
-            bounds: {formula: bound}, as far as the problem knows their constants.
-        """
-        H = self.steps()
-        lines: dict[str, str | float] = {
-            "kernel": self.kernel,
-            "local steps of a round, H": H,
-            "step size of round 0, gamma": self.stepsize(0),
-        }
-        lines |= {f"{theory} asks for gamma at most {formula}": bound for formula, bound in bounds.items()}
-        if self.K:
-            lines["rounds that K takes"] = math.ceil(self.K / H)
-        return lines
-
-    def proposition1(self) -> dict[str, float]:
-        """{formula: bound} on gamma of [B] Proposition 1; B_2 of its third says how the X_i differ (Assumption 1)."""
-        L0, n, H = optional.lipschitz(self.setting.problem), self.setting.problem.n, self.steps()
-        bounds = {"1/(4H)": 1 / (4 * H)}
-        if L0 is not None:
-            bounds["eta/(4 L_0 n)"] = self.eta / (4 * L0 * n)
-            third = self.eta / (12 * math.sqrt(3) * (L0 * n + 1) * H)
-            bounds["eta/(12 sqrt(3) B_2 (L_0 n + 1) H), B_2 = 1"] = third
-        return bounds
-
-    def theorem1(self) -> dict[str, float]:
-        """{formula: bound} on gamma of [B] Theorem 1; its first has a maximum of 2 and constants that nobody knows."""
-        L0, n, H = optional.lipschitz(self.setting.problem), self.setting.problem.n, self.steps()
-        bounds = {"1/(8H)": 1 / (8 * H)}
-        if L0 is not None:
-            bounds["eta/(24 (L_0 n + 1))"] = self.eta / (24 * (L0 * n + 1))
-        return bounds
-
     @property
     def kernel(self) -> str:
-        """What computes the losses; "own" where the problem does not say."""
-        return optional.kernel_name(self.setting.problem, self.size())
+        """Name of the code that computes the losses; "own" where the problem does not say."""
+        return self.setting.problem.kernel_name(self.size())
 
     def work(self, rounds: int) -> Work:
         """The local steps of all rounds: the choice of a kernel depends on them."""
@@ -295,7 +161,7 @@ class Local:
 
     def flops(self) -> float:
         """FLOPs of a mini-batch's loss at one point; nan where the problem does not say."""
-        return optional.flops_evaluation(self.setting.problem, self.size())
+        return self.setting.problem.flops_evaluation(self.size())
 
     def size(self) -> int:
         """Samples of a local step."""
@@ -319,8 +185,8 @@ def theorem1(K: int, m: int) -> tuple[int, float]:
     return max(1, math.ceil((K / m**3) ** 0.25 - 1e-9)), math.sqrt(m / K)
 
 
-def finite(F: NDArray[np.float64], k: int) -> NDArray[np.float64]:
-    """(k,) the values of f_i at k points, if that is what they are.
+def finite_losses(F: NDArray[np.float64], k: int) -> NDArray[np.float64]:
+    """(k,) the values of f_i at k points, checked.
 
     Raises:
         TypeError: another shape.

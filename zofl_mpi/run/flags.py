@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, cast
 
-from zofl_mpi.engine.fields import is_flag
+from zofl_mpi.engine.fields import check_ranges, is_flag
 from zofl_mpi.engine.roles import with_base
 from zofl_mpi.engine.setting import Method
 from zofl_mpi.errors import UserError
@@ -74,6 +74,7 @@ def made(cls: type[Any], values: Mapping[str, Any], **given: Any) -> Any:
     Raises:
         UserError: a value out of range.
     """
+    check_ranges(cls, values)
     hints, parts = typing.get_type_hints(cls), dict(given)
     for f in dataclasses.fields(cls):
         kind = hints[f.name]
@@ -111,7 +112,7 @@ class _Leaf(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What the class's docstring says of it."""
+        """Its text in the class's docstring."""
         return attribute_texts(self.owner).get(self.name, "")  # type: ignore[arg-type]
 
 
@@ -145,7 +146,7 @@ def parse(
     """{field: value} of all flags, given or default.
 
     Args:
-        owners: tells for a flag that is unknown here with which methods or problems it is known.
+        owners: (flag) -> the methods or problems that have it, for a flag that is unknown here.
 
     Raises:
         UserError: an unknown flag (the nearest is named), a value of the wrong kind.
@@ -157,9 +158,9 @@ def parse(
     whole = dataclasses.make_dataclass(
         "Flags", [(t.replace(" ", "_"), f, dataclasses.field(default_factory=f)) for t, f in forms]
     )
-    told = io.StringIO()
+    errors = io.StringIO()
     try:
-        with contextlib.redirect_stderr(told):
+        with contextlib.redirect_stderr(errors):
             flat: Any = cast("Any", tyro.conf.OmitArgPrefixes)[whole]
             parsed, unknown = tyro.cli(
                 flat,
@@ -172,7 +173,7 @@ def parse(
         if exc.code in (0, None):
             raise
         known = {leaf.name: leaf for cls in groups.values() for leaf in leaves(cls)}
-        raise UserError(_mistake(arguments, known) or " ".join(told.getvalue().split())) from None
+        raise UserError(_mistake(arguments, known) or " ".join(errors.getvalue().split())) from None
     if unknown:
         raise UserError(_unknown(unknown[0], flags_of(groups), owners))
     return {name: value for part in vars(parsed).values() for name, value in vars(part).items()}

@@ -1,4 +1,4 @@
-"""Rounds: run, evaluate, record, checkpoint, stop when told to."""
+"""Rounds: run, evaluate, record, checkpoint, stop at a signal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from zofl_mpi.engine import device, memory, messages, registry
 from zofl_mpi.engine.clients import ClientError, Clients
-from zofl_mpi.engine.fields import described, numbers, reported
+from zofl_mpi.engine.fields import check_finite, described, numbers, reported, without_warnings
 from zofl_mpi.engine.ledger import Overlap, Row, overlap
 from zofl_mpi.engine.setting import Method
 from zofl_mpi.errors import UserError
@@ -41,7 +41,7 @@ class Schedule:
 
     Attributes:
         rounds: R, how many rounds the whole run has.
-        eval_every: the first, every so many, and the last round are evaluated.
+        eval_every: rounds between evaluations; the first and the last round are always evaluated.
         checkpoint_every: rounds between checkpoints; 0 for none but the one at a stop.
     """
 
@@ -59,7 +59,7 @@ class Schedule:
 
 
 FAR = 1e3
-"""An objective that is so many times its first value has left its start."""
+"""An objective that exceeds its first value by this factor has diverged."""
 HUGE = 1e9
 """An objective beyond this had left its start before the first evaluation."""
 TOGETHER = 1000
@@ -71,7 +71,7 @@ STILL = 6
 @final
 @dataclass
 class Totals:
-    """What the closing lines report of this session's rounds.
+    """Numbers of this session's rounds for the closing lines.
 
     Attributes:
         seconds: (P + 1, 3) compute, wait, comm of each rank.
@@ -98,7 +98,7 @@ class Totals:
     losses: list[records.Loss] = field(default_factory=list)
 
     def astray(self) -> str:
-        """What is odd about the course of the objective (without one: of the test loss); "" where nothing is."""
+        """A sentence on an objective (without one: a test loss) that diverges or stands still; else ""."""
         name = "objective" if "objective" in self.last else "test_loss"
         values = [value for _, value in self.course]
         if len(values) < 2:
@@ -158,14 +158,15 @@ def run(
     """
 
     def begun() -> tuple[int, Any]:
-        done, state = (0, method.start()) if resumed is None else put_back(restored(resumed, method), clients)
+        with without_warnings():
+            done, state = (0, method.start()) if resumed is None else put_back(restored(resumed, method), clients)
         clients.account()  # what came before belongs to no round
         return done, state
 
     done, state = clients.steadily(begun)
 
     def attempt(state: Any, done: int) -> tuple[tuple[Any, dict[str, float]], tuple[Row, bool]]:
-        if clients.survives:  # a round that is begun again must find its state as it was
+        if clients.survives:  # a repeated round must find its state unchanged
             state = messages.copy(state)
         return one_round(method, state, done, clients, schedule, recorder), clients.account()
 
@@ -206,14 +207,27 @@ def one_round(
     method: Method[Any], state: Any, r: int, clients: Clients, schedule: Schedule, recorder: records.Recorder
 ) -> tuple[Any, dict[str, float]]:
     """Runs round r, and its evaluation if one is due; returns the new state and the columns of its row."""
-    state = method.round(state, r, clients)
+    state = finite_round(method, state, r, clients)
     columns = dict(numbers(state))
     recorder.describe(described(state))
     if schedule.evaluates(r + 1):
-        report = method.evaluate(state, r, clients)
+        with without_warnings():
+            report = method.evaluate(state, r, clients)
         columns |= reported(report)
         recorder.describe(described(report))
     return state, columns
+
+
+def finite_round(method: Method[Any], state: Any, r: int, clients: Clients) -> Any:
+    """The state after round r.
+
+    Raises:
+        UserError: a value of it that must be finite is not.
+    """
+    with without_warnings():
+        state = method.round(state, r, clients)
+    check_finite(state)
+    return state
 
 
 def survived(totals: Totals, clients: Clients, recorder: records.Recorder, repeated: bool) -> None:
@@ -344,7 +358,7 @@ def _packed(message: Any) -> messages.Bytes:
 
 
 def _failed(where: str, exc: BaseException, method: Method[Any], recorder: records.Recorder) -> RunError:
-    """What has become of the server's own work."""
+    """The error of a round in which the server's own work failed."""
     short = memory.shortage(exc)
     if short:
         return RunError(f"{where}: the server is {short}; {memory.remedy(method, at_server=True)}; {_safe(recorder)}")

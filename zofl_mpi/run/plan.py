@@ -12,9 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from typing import Any, Literal, TypeVar, final, get_type_hints
 
+from zofl_mpi.engine.fields import at_least
 from zofl_mpi.engine.roles import with_base
-from zofl_mpi.engine.setting import Loads, Method, Planned, Work
-from zofl_mpi.errors import UserError, demand
+from zofl_mpi.engine.setting import Loads, Method, PlansLoads, PlansWork, Work
+from zofl_mpi.errors import UserError
 from zofl_mpi.run import flags, stored
 from zofl_mpi.run.family import Choice, Family
 from zofl_mpi.run.stored import LOCAL
@@ -46,29 +47,22 @@ class RunFlags:
         verbose: print the table of ranks first: host, device, cores, threads and clients of each.
     """
 
-    rounds: int = 100
+    rounds: int = at_least(1, 100)
     seed: int = 1
     dtype: Literal["float32", "float64"] = "float32"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     out: str = ""
     force: bool = False
-    checkpoint_every: int = 10
+    checkpoint_every: int = at_least(0, 10)
     resume: str = ""
-    eval_every: int = 10
-    eval_clients: int = 100
+    eval_every: int = at_least(1, 10)
+    eval_clients: int = at_least(0, 100)
     survive: bool = False
-    round_timeout: float = 0.0
+    round_timeout: float = at_least(0, 0.0, "seconds", "(more than any round takes; 0: no limit)")
     config: str = ""
     dry_run: bool = False
     quiet: bool = False
     verbose: bool = False
-
-    def __post_init__(self) -> None:
-        for name, least in (("rounds", 1), ("eval_every", 1), ("eval_clients", 0), ("checkpoint_every", 0)):
-            value = getattr(self, name)
-            demand(value >= least, name, value, f"a whole number, at least {least}")
-        limit = self.round_timeout
-        demand(0 <= limit < math.inf, "round_timeout", limit, "seconds, more than any round takes, or 0 for no limit")
 
 
 CHANGEABLE = LOCAL | {
@@ -302,7 +296,8 @@ def print_plan(plan: Plan, method: Method[Any]) -> None:
 
 def work_of(method: Method[Any], rounds: int) -> Work | None:
     """The local steps that the method, or else the first of its parts, plans; None where they are not known."""
-    return next((work for each in _planned(method) if (work := each.work(rounds)) is not None), None)
+    planned = (each.work(rounds) for each in _with_parts(method) if isinstance(each, PlansWork))
+    return next((work for work in planned if work is not None), None)
 
 
 def loads_of(method: Method[Any]) -> Loads | None:
@@ -311,8 +306,8 @@ def loads_of(method: Method[Any]) -> Loads | None:
     Raises:
         UserError: it is not one number, at least 0, of each client.
     """
-    for each in _planned(method):
-        loads = each.loads()
+    for each in _with_parts(method):
+        loads = each.loads() if isinstance(each, PlansLoads) else None
         if loads is None:
             continue
         m = method.setting.m
@@ -324,11 +319,10 @@ def loads_of(method: Method[Any]) -> Loads | None:
     return None
 
 
-def _planned(method: Method[Any]) -> Iterator[Planned]:
-    """The method, then those of its parts that plan work."""
+def _with_parts(method: Method[Any]) -> Iterator[Any]:
+    """The method, then its fields, some of which are parts."""
     yield method
-    values = vars(method)
-    yield from (values[f.name] for f in fields(method) if isinstance(values[f.name], Planned))
+    yield from (vars(method)[f.name] for f in fields(method))
 
 
 def _shown(value: Any) -> str:

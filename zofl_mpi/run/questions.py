@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from zofl_mpi.engine import messages
 from zofl_mpi.engine.batching import abreast
 from zofl_mpi.engine.clients import Client, Failure, Step, failure, name_of, step_of
+from zofl_mpi.engine.fields import check_finite, without_warnings
 from zofl_mpi.engine.ledger import SERVER, Clock, Ledger, Row
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.run.client_memory import STEPS
@@ -46,9 +47,10 @@ def in_turn(
     while live:
         for i in list(live):
             try:
-                with clock.time(name, "compute"):
+                with clock.time(name, "compute"), without_warnings():
                     last, content = next(live[i])
                 messages.size(content)  # refuses what is no message here, where the client is known
+                check_finite(content)
             except KeyboardInterrupt:
                 raise
             except BaseException as exc:  # SystemExit too: the server must hear of it

@@ -12,6 +12,7 @@ import numpy as np
 from zofl_mpi.engine import mean, messages
 from zofl_mpi.engine.batching import abreast, width
 from zofl_mpi.engine.clients import Client, Step, failure, step_of
+from zofl_mpi.engine.fields import without_warnings
 from zofl_mpi.engine.ledger import SERVER, Clock
 from zofl_mpi.engine.setting import Loads
 from zofl_mpi.engine.staging import staging_of
@@ -182,7 +183,7 @@ class ClientRank:
         step = abreast(self._step(question.step), self._clients, inbox, sorted(inbox), self._abreast)
         for i, message in sorted(inbox.items()):
             try:
-                with self._clock.time(question.step, "compute"):
+                with self._clock.time(question.step, "compute"), without_warnings():
                     reply = step(self._clients[i], message)
                 own.add(i, reply, question.extra[i], i == question.to[0])
             except BaseException as exc:  # SystemExit too: the server must hear of it
