@@ -22,6 +22,13 @@ Groups = Mapping[str, type[Any]]
 
 ALIASES = {"lam": "--lambda"}
 """Other spellings of flags."""
+REMOVED = {
+    "passes_abreast": (
+        1,
+        "perturbed passes go one by one, since several as one paid for tiny layers alone; leave it out",
+    )
+}
+"""{flag of earlier versions: (the value with today's behaviour, why it is refused)}."""
 IS_FLAG = re.compile(r"--?[a-z]", re.IGNORECASE).match
 """Whether a word of a command line is a flag, not a (negative) number."""
 
@@ -197,6 +204,8 @@ def to_arguments(values: Mapping[str, Any], known: Mapping[str, Any], source: st
     arguments: list[str] = []
     for key, value in values.items():
         name = spelled.get(key, key.replace("-", "_"))
+        if name in REMOVED and name not in known:
+            raise UserError(f"{source}: {key} = {value} is gone: {REMOVED[name][1]}")
         if name not in known:
             raise UserError(f"{source}: unknown key {key!r}{_nearest(name, known, '')}")
         if isinstance(value, dict):
@@ -206,6 +215,11 @@ def to_arguments(values: Mapping[str, Any], known: Mapping[str, Any], source: st
         elif value != "":
             arguments += [f"--{flag(name)}", *map(str, value if isinstance(value, list | tuple) else [value])]
     return arguments
+
+
+def current(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A stored configuration without the removed flags whose value was today's behaviour."""
+    return {name: value for name, value in config.items() if name not in REMOVED or REMOVED[name][0] != value}
 
 
 def flag(name: str) -> str:
@@ -239,6 +253,8 @@ def _unknown(word: str, known: Mapping[str, Any], owners: Callable[[str], Sequen
     if not word.startswith("-"):
         return f"{word!r} stands where a flag is expected; flags begin with --"
     name = word.split("=")[0].lstrip("-")
+    if name.replace("-", "_") in REMOVED:
+        return f"--{name} is gone: {REMOVED[name.replace('-', '_')][1]}"
     places = owners(name.replace("-", "_"))
     if places:
         return f"--{name} is no flag of this method on this problem; it belongs to {', '.join(places)}"

@@ -254,7 +254,7 @@ def stored_config(path: str) -> dict[str, Any]:
         checkpoint = records.load_checkpoint(records.checkpoint_path(loop.result_of(Path(path))))
     except UserError as exc:
         raise UserError(f"--resume {path}: {exc}; name the result of a run that has written a checkpoint") from exc
-    return json.loads(checkpoint.attrs["config"])  # type: ignore[no-any-return]
+    return flags.current(json.loads(checkpoint.attrs["config"]))
 
 
 def stored_kernel(path: str) -> str:

@@ -24,7 +24,7 @@ def setting_of(run: records.Run, family: str, where: str = "cpu", **other: Any) 
         UserError: its configuration is not understood, or data or network are no longer those.
     """
     module = importlib.import_module(family)
-    config = run.config | {"device": where}
+    config = flags.current(run.config) | {"device": where}
     config |= {name: value for name, value in other.items() if value is not None and name in run.config}
     groups = plan.groups_of(module, config["method"], config["problem"])
     words = flags.to_arguments(config, flags.flags_of(groups), str(run.path))

@@ -45,8 +45,9 @@ def judged(grid: Grid, run: GridRun) -> tuple[str, str]:
     if result.attrs["status"] == "running" and held(run.out):  # HDF5 locks what it writes
         return "running", f"{run.out} is being written"
     planned = resolved(grid.module, run.flags)
-    kept = {k: v for k, v in planned.items() if k in result.config or k in run.flags}
-    if difference := _differing(result.config, kept):
+    before = flags.current(result.config)
+    kept = {k: v for k, v in planned.items() if k in before or k in run.flags}
+    if difference := _differing(before, kept):
         return "other", _other(difference)
     return _how_far(result, planned["rounds"])
 
