@@ -42,7 +42,7 @@ def moved(to: Callable[..., Any], own: nn.Module, *given: Any, **named: Any) -> 
             for held in (module._parameters, module._buffers):
                 for name, value in held.items():
                     if value is not None:
-                        fake = torch.empty_like(value, device=PLACE)
+                        fake: Any = torch.empty_like(value, device=PLACE)
                         held[name] = nn.Parameter(fake, value.requires_grad) if held is module._parameters else fake
     return own
 

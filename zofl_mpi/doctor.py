@@ -1,4 +1,4 @@
-"""What a run would find here: the MPI library, the ranks and where they are, their devices, and one real exchange.
+"""Check of a machine: its MPI library, the ranks' hosts and devices, and the time of real exchanges.
 
 mpirun -n 4 python -m zofl_mpi.doctor
 mpirun -n 4 python -m zofl_mpi.doctor --json exchange.json    # what a question costs, for analysis/scaling_model.py
@@ -52,7 +52,7 @@ class Echo:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Prints what is found; exit status 2 if the ranks cannot work together."""
+    """Prints the findings; exit status 2 if the ranks cannot work together."""
     parser = argparse.ArgumentParser(prog="python -m zofl_mpi.doctor", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--json", type=Path, help="a file for the places of the ranks and what questions cost there")
     try:

@@ -1,4 +1,4 @@
-"""What a user can mend: one sentence, no traceback, exit status 2."""
+"""Errors that a user can mend: one sentence, no traceback, exit status 2."""
 
 from __future__ import annotations
 

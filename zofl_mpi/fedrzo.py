@@ -37,7 +37,12 @@ METHODS = {
 OWN_PROBLEM = partial(own_problem, samples=ClientSamples)
 
 
-if __name__ == "__main__":
-    from zofl_mpi.run.cli import main
+def main() -> None:
+    """Runs the command line; also the console script `fedrzo`."""
+    from zofl_mpi.run.cli import main as run
 
-    main("zofl_mpi.fedrzo")
+    run("zofl_mpi.fedrzo")
+
+
+if __name__ == "__main__":
+    main()

@@ -40,7 +40,12 @@ METHODS = {
 OWN_PROBLEM = own_split
 
 
-if __name__ == "__main__":
-    from zofl_mpi.run.cli import main
+def main() -> None:
+    """Runs the command line; also the console script `heron-sfl`."""
+    from zofl_mpi.run.cli import main as run
 
-    main("zofl_mpi.heron_sfl")
+    run("zofl_mpi.heron_sfl")
+
+
+if __name__ == "__main__":
+    main()

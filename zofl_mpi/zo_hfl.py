@@ -44,7 +44,12 @@ PROBLEMS = {
 OWN_PROBLEM = own_problem
 
 
-if __name__ == "__main__":
-    from zofl_mpi.run.cli import main
+def main() -> None:
+    """Runs the command line; also the console script `zo-hfl`."""
+    from zofl_mpi.run.cli import main as run
 
-    main("zofl_mpi.zo_hfl")
+    run("zofl_mpi.zo_hfl")
+
+
+if __name__ == "__main__":
+    main()

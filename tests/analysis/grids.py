@@ -65,7 +65,7 @@ TUNED = {
     for setting in settings
 }
 DIGITS = {"digits": {"data": "digits"}}
-PRINTED = {"zo_hfl": {"method": "zo_hfl"}, "fedavg": FINE_TUNED, "alone": ALONE}
+PRINTED: dict[str, dict[str, Any]] = {"zo_hfl": {"method": "zo_hfl"}, "fedavg": FINE_TUNED, "alone": ALONE}
 OF_PERSONAL: dict[str, Entries] = {
     "printed": {"seed": SEEDS, "data": DIGITS, "cell": CELLS, "method": PRINTED},
     "tuned": {"seed": SEEDS, "setting": TUNED},
@@ -159,7 +159,7 @@ step = "0.001"
 }
 BILEVEL = {"method": "fedrzo_bl", "data": "digits", "m": 3, "rounds": 3, "eval_every": 2, "batch": 0}
 STEPS_OF_B = {"1": {"H": 1}, "5": {"H": 5}}
-GOALS = {"fair": {"lam": 0.1}, "mean": {"lam": 1000.0, "y_set": "simplex"}}
+GOALS: dict[str, dict[str, Any]] = {"fair": {"lam": 0.1}, "mean": {"lam": 1000.0, "y_set": "simplex"}}
 FEDNEST = """module = "zofl_mpi.fedrzo"
 optional = ["eta", "lower", "T-lower", "T", "N", "x0"]
 [fixed]

@@ -10,7 +10,9 @@ from statistics import median
 
 from tests.analysis.tables import column, number, printed, rows
 
-RESULTS, FRONT, METHODS = "analysis/results/README.md", "README.md", "zofl_mpi/methods/README.md"
+RESULTS, FRONT, METHODS = "analysis/results", "README.md", "zofl_mpi/methods/README.md"
+SUMMARY = "analysis/results/README.md"
+"""The first page of the results; `RESULTS` are all the others."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,7 @@ class Quote:
     Attributes:
         words: as they stand in the text once, but for breaks of lines.
         numbers: what the text must say, to the digits that it gives.
-        text: the file, from the root of the checkout.
+        text: the file, from the root of the checkout; RESULTS: any of its pages.
     """
 
     words: str
@@ -663,6 +665,9 @@ def language() -> Iterator[Quote]:
     yield Quote("through them is worth # (CSE-FSL) and # (SplitLoRA)", gains)
     losses = [of(m, f"local_loss_{when}")[0] for m in ("heron", "cse_fsl") for when in ("first", "last")]
     yield Quote("HERON's local loss goes from # to # nat, CSE-FSL's from # to #", losses)
+    kinds = [f"pretrained-{name}" for name in ("adamw_transformers", "adamw")]
+    ends = [number("c_lm_optimiser", key, start=kind) for kind in kinds for key in both]
+    yield Quote("it ends at # ± #, by torch's (the table's) at # ± #; seed by seed", ends)
     yield from _more_steps()
     start = "random"
     yield Quote("| HERON, random weights | # ± # | |", of("heron", *both, start=start))
@@ -842,8 +847,8 @@ def pays() -> Iterator[Quote]:
     yield Quote("the layers before give # ± #.", ahead_of("ho_sfl-n2-zo"))
     again = [float(v) for k in (0, 1) for v in printed("c_pays", PLACES[k], "CSE-FSL", cells=4)[:2]]
     yield Quote("little (# to # MiB, # to #)", again)
-    cells = {(r["setting"], r["method"]): r["gain_by_seed"] for r in rows("c_pays")}
-    ahead = [[float(v) for v in cells[place, m].split()] for m in BOTH for place in PLACES]
+    by_seed = {(r["setting"], r["method"]): r["gain_by_seed"] for r in rows("c_pays")}
+    ahead = [[float(v) for v in by_seed[place, m].split()] for m in BOTH for place in PLACES]
     yield Quote("ahead by #, #, # and by #, #, # points, seed by seed", [*ahead[0], *ahead[1]])
     yield Quote("CSE-FSL by # to # and # to #. Share", [*ends(ahead[2]), *ends(ahead[3])])
     iid = [float(r["sflv2_more"]) for r in rows("c_pays_search") if "α" not in r["setting"]]

@@ -152,5 +152,5 @@ def test_the_kept_numbers_are_those_that_the_texts_quote(overview: Any) -> None:
         f"{told['server_sgd', 'x']}; the y_i at {told['zo_hfl', 'y_i']}. ZO-HFL's clients receive {down['zo_hfl']} "
         f"and send {up['zo_hfl']}, FedAvg's {down['fedavg']} and {up['fedavg']}."
     )
-    for path in ("README.md", "analysis/results/README.md"):
+    for path in ("README.md", "analysis/results/zo_hfl.md"):
         assert sentence in re.sub(r"\s+", " ", (ROOT / path).read_text()), path

@@ -11,7 +11,10 @@ import pytest
 from tests.analysis.grids import CELLS, METHODS, SEEDS
 from tests.analysis.made import Grids, refused, table_of
 
-PAPER = {("digits", 1000.0, 0.9): {"zo_hfl": 50.0, "fedavg": 60.0}, ("digits", 0.1, 0.5): {"zo_hfl": 70.0}}
+PAPER: dict[tuple[object, ...], dict[str, float]] = {
+    ("digits", 1000.0, 0.9): {"zo_hfl": 50.0, "fedavg": 60.0},
+    ("digits", 0.1, 0.5): {"zo_hfl": 70.0},
+}
 """Stands for the paper's table."""
 
 

@@ -27,8 +27,8 @@ def test_all_runs_at_once_are_algorithm_1(script: Any, name: str) -> None:
     generator = np.random.default_rng(0)
     noise = generator.standard_normal(family.noise.shape)
     family = module.replace(family, noise=noise - noise.mean(axis=1, keepdims=True))
-    make = {"bowls": Bowls.random, "kinks": MaxAffine.random}[name]
-    problem, _, data = make(Streams(1), 2, m)  # type: ignore[operator]
+    make: Any = Bowls.random if name == "bowls" else MaxAffine.random
+    problem, _, data = make(Streams(1), 2, m)
     data = tuple(module.replace(own, noise=family.noise[i]) for i, own in enumerate(data))
     flags = {"K": K, "eta": 0.1, "batch": 1, "x0": "zero"}
 

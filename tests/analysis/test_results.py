@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.analysis.made import group_of
-from tests.analysis.quotes import FRONT, METHODS, QUOTES, RESULTS, Quote
+from tests.analysis.quotes import FRONT, METHODS, QUOTES, RESULTS, SUMMARY, Quote
 from tests.analysis.tables import KEPT, rows
 from tests.conftest import ROOT
 from zofl_mpi.run import grid
@@ -21,8 +21,9 @@ NUMBER = r"([-+]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?)"
 
 @cache
 def text_of(name: str) -> str:
-    """A text on one line, without the marks of bold words."""
-    return re.sub(r"\s+", " ", (ROOT / name).read_text(encoding="utf-8").replace("**", ""))
+    """A text, or the pages of a folder, on one line, without the marks of bold words."""
+    pages = [ROOT / name] if (ROOT / name).is_file() else sorted(set((ROOT / name).glob("*.md")) - {ROOT / SUMMARY})
+    return re.sub(r"\s+", " ", " ".join(page.read_text(encoding="utf-8") for page in pages).replace("**", ""))
 
 
 def pattern(words: str) -> str:
@@ -54,6 +55,14 @@ def test_every_mean_with_a_deviation_is_compared(name: str) -> None:
     looked_at = [m.span() for q in QUOTES if q.text == name for m in re.finditer(pattern(q.words), text)]
     means = list(re.finditer(rf"{NUMBER} ± {NUMBER}", text))
     assert [m[0] for m in means if not any(a <= m.start() and m.end() <= b for a, b in looked_at)] == []
+
+
+def test_the_first_page_repeats_numbers_of_the_others() -> None:
+    """Those that it marks by % or ± stand on a page whose numbers are compared with the tables."""
+    told = re.findall(rf"{NUMBER} ± {NUMBER}|{NUMBER} (?=%)", text_of(SUMMARY))
+    numbers = {number for groups in told for number in groups if number}
+    assert len(numbers) > 15
+    assert {n for n in numbers if not re.search(rf"(?<![\d.]){re.escape(n)}(?![\d.])", text_of(RESULTS))} == set()
 
 
 @pytest.mark.parametrize(
@@ -142,7 +151,7 @@ def test_the_tuned_personal_models_have_the_steps_that_were_chosen(script: Any) 
         tuple(row[axis] for axis in module.PLACE): row["step"] for row in rows("a_personal") if row["best"] == "True"
     }
     assert len(best) == 2 * 3 * 8
-    tried = {}
+    tried: dict[tuple[str, ...], dict[str, Any]] = {}
     for run in grid.read(ROOT / "jobs/a_personal_steps.toml").runs:
         method, *steps = run.coordinates["setting"].split("+")
         tried[run.coordinates["data"], run.coordinates["cell"], method, " ".join(steps)] = run.flags

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
+import sys
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from analysis.shared.spectrum import (
+from tests.conftest import ROOT
+from zofl_mpi.engine.streams import Purpose, Streams
+from zofl_mpi.errors import UserError
+from zofl_mpi.numerics.stationarity import Estimate
+from zofl_mpi.problems.network import seeded
+from zofl_mpi.problems.split import SplitNetwork
+from zofl_mpi.problems.split_resnet import ResNet
+
+sys.path.insert(0, str(ROOT / "analysis"))  # as where Python runs the scripts
+from shared.spectrum import (
     Apply,
     Norm,
     Ritz,
@@ -30,12 +40,8 @@ from analysis.shared.spectrum import (
     spectrum,
     trace,
 )
-from zofl_mpi.engine.streams import Purpose, Streams
-from zofl_mpi.errors import UserError
-from zofl_mpi.numerics.stationarity import Estimate
-from zofl_mpi.problems.network import seeded
-from zofl_mpi.problems.split import SplitNetwork
-from zofl_mpi.problems.split_resnet import ResNet
+
+sys.path.remove(str(ROOT / "analysis"))
 
 STREAMS = Streams(5)
 

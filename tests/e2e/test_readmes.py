@@ -114,6 +114,7 @@ def test_every_command_is_of_a_kind_that_is_tried_here(here: Path, capsys: Any, 
         "zofl_mpi.run.grid": lambda words: lists(words[3:], capsys),
         "zofl_mpi.data.download": lambda words: known(words[3:], ["--data-dir"], published.REMOTES),
         "zofl_mpi.settings.export": lambda words: exported(words[3:]),
+        "zofl_mpi": lambda words: known(words[3:], [], []),
         "zofl_mpi.doctor": lambda words: known(words[3:], [], []),
         "pydoc": lambda words: importable(words[3]),
         "tests.tools.agreement": lambda words: importable("tests.tools.agreement"),
@@ -347,7 +348,8 @@ def test_the_quickstart_prints_what_the_readme_shows(here: Path) -> None:
 
 def test_the_measured_numbers_are_those_of_the_results() -> None:
     """Every number of the table, and in the results' paragraph with what it counts, is in the results."""
-    results = re.sub(r"\s+", " ", (ROOT / "analysis/results/README.md").read_text())
+    pages = sorted((ROOT / "analysis/results").glob("*.md"))
+    results = re.sub(r"\s+", " ", " ".join(page.read_text() for page in pages))
     table = re.findall(r"^\| .* \| (.*) \| `[^|]*` \|$", TEXT["README.md"], re.M)
     (honest,) = re.findall(r"^## Results, honestly\n(.*?)^## ", TEXT["README.md"], re.S | re.M)
     numbers = [n for text in table for n in re.findall(r"\d[\d,]*\.?\d*(?: ± \d+\.\d+)?", text)]

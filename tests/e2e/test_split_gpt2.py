@@ -76,8 +76,8 @@ def results(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Calla
         shutil.copy(path, folder / path.name.replace("half", "begun"))
     runs = [command(name, 2, 3) for name in METHODS]
     runs += [(FAMILY, ["--resume", folder / f"{name}-half.h5", "--rounds", 2, "--quiet"]) for name in METHODS]
-    for one in launch(3, runs):
-        assert one.status == 0, one.stderr
+    for ended in launch(3, runs):
+        assert ended.status == 0, ended.stderr
     return lambda name: folder / f"{name}.h5"
 
 

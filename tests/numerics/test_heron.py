@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, final
 
 import pytest
 import torch
@@ -28,10 +29,13 @@ from tests.numerics.split_methods import (
 )
 from zofl_mpi.methods.cse_fsl import CSEFSL
 from zofl_mpi.methods.heron import HERON
+from zofl_mpi.methods.ho_sfl import HOSFL
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.rounds.split import client as client_steps
-from zofl_mpi.rounds.split.client import LocalSteps
+from zofl_mpi.rounds.split.client import Gradient, Key, LocalSteps, Point
 from zofl_mpi.rounds.split.estimates import TwoPoint
+from zofl_mpi.rounds.split.estimation import Estimation
+from zofl_mpi.rounds.split.rules import Backprop, GradientRule
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -222,3 +226,27 @@ def test_a_radius_that_drowns_in_rounding_is_told_once(
     monkeypatch.setattr(client_steps, "_warned", [])
     run(method(HERON, training(setting(dtype="float64")), mu=1e-17), 1)
     assert "rounding in float64: take a larger --mu\n" in capsys.readouterr().err
+
+
+@final
+@dataclass(frozen=True)
+class Signs(GradientRule):
+    """A rule of one's own: the signs of the gradient."""
+
+    def forward(self, model: LocalSteps, q: int, x: Tensor, labels: Tensor, upload: bool = True) -> Point:
+        return Backprop(self.part).forward(model, q, x, labels, upload)
+
+    def __call__(self, model: LocalSteps, point: Point, target: Tensor, key: Key) -> Gradient:
+        (g,) = Backprop(self.part)(model, point, target, key).parts
+        return Gradient((None if g is None else g.sign(),))
+
+
+@pytest.mark.parametrize("cls", [HERON, HOSFL])
+def test_a_rule_of_ones_own_takes_the_steps_of_both_losses(monkeypatch: pytest.MonkeyPatch, cls: Any) -> None:
+    """Every entry of theta_c moves by the step size, or not at all. Mutation: a method that knows its rules by name."""
+    plan = training(setting(mlp, (0,)), Optimiser("sgd"), h=1, lr_client=0.01)
+    monkeypatch.setattr(Estimation, "rule", lambda self, plan, loss, *_: Signs(slice(0, loss.travels)))
+    of = method(cls, plan)
+    n, start = plan.problem.n_client, of.start().theta
+    moved = (run(of, 1).theta - start)[:n].abs()
+    assert ((moved < 1e-15) | ((moved - 0.01).abs() < 1e-12)).all() and float(moved.mean()) > 0.005

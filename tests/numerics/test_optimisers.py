@@ -1,7 +1,10 @@
-"""SGD, Adam and AdamW on flat tensors against torch's own, bit for bit (its loops over single tensors)."""
+"""SGD, Adam and AdamW on flat tensors against torch's own, bit for bit (its loops over single tensors); transformers'
+AdamW by hand.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -80,6 +83,38 @@ def test_without_a_decay_adamw_is_adam_and_without_a_gradient_it_decays() -> Non
     for _ in range(3):
         Optimiser("adamw", weight_decay=0.5).step(theta, torch.zeros_like(g), memory, 0.1)
     assert torch.equal(theta, start * 0.95 * 0.95 * 0.95)
+
+
+def test_three_steps_of_transformers_adamw_by_hand() -> None:
+    """m_t = 0.9 m + 0.1 g, v_t = 0.999 v + 0.001 g^2; x - lr sqrt(1 - 0.999^t) / (1 - 0.9^t) m_t / (sqrt(v_t) + 1e-6),
+    times 1 - lr wd. Gradients down to 1e-7, beside which its eps is large; the last one is 0.
+
+    Mutations: eps after the correction, of 1e-8, or in the root; no correction of a bias; the decay before the step, or
+    in the gradient.
+    """
+    lr, decay, start = 0.1, 0.5, [1.0, -2.0, 3.0]
+    gradients = [[1.0, -1e-4, 1e-7], [0.5, 2e-4, -3e-7], [0.0, 0.0, 0.0]]
+    theta, memory = torch.tensor(start, dtype=torch.float64), dict[str, Any]()
+    x, m, v = list(start), [0.0] * 3, [0.0] * 3
+    for t, g in enumerate(gradients, 1):
+        Optimiser("adamw_transformers", weight_decay=decay).step(theta, torch.tensor(g).double(), memory, lr)
+        for k, own in enumerate(torch.tensor(g).double().tolist()):
+            m[k], v[k] = 0.9 * m[k] + 0.1 * own, 0.999 * v[k] + 0.001 * own**2
+            size = lr * math.sqrt(1 - 0.999**t) / (1 - 0.9**t)
+            x[k] = (x[k] - size * m[k] / (math.sqrt(v[k]) + 1e-6)) * (1 - lr * decay)
+        assert theta.tolist() == pytest.approx(x, rel=1e-13)
+    assert Optimiser("adamw_transformers").memory_bytes(3, 8) == 2 * 3 * 8 + 8
+
+
+def test_of_large_gradients_transformers_adamw_is_torchs_without_decay() -> None:
+    """eps is then beside the point: 1e-6 and 1e-8 of gradients around 1e6. Mutation: another order of the moments."""
+    ours = {name: drawn(9, dtype=torch.float64) for name in ("adamw", "adamw_transformers")}
+    for name, theta in ours.items():
+        memory = dict[str, Any]()
+        for seed in range(5):
+            g = 1e6 * drawn(9, dtype=torch.float64, seed=seed)
+            Optimiser(name).step(theta, g, memory, 0.1)  # type: ignore[arg-type]
+    assert torch.allclose(*ours.values(), rtol=1e-8, atol=1e-8)
 
 
 @pytest.mark.parametrize("rule", [RULES[2], RULES[4]], ids=["momentum", "adam"])

@@ -133,17 +133,22 @@ def test_dittos_global_model_is_fedavgs_to_the_bit(make: Make, lam_p: float) -> 
 
 
 @BOTH
-def test_dittos_personal_steps_are_their_formula(make: Make) -> None:
-    """Two rounds, so that v_i is not x. Mutations: the pull towards v_i's start alone; x after the round; no memory."""
+@pytest.mark.parametrize("ratio", [0.0, 3.0])
+def test_dittos_personal_steps_are_their_formula(make: Make, ratio: float) -> None:
+    """Two rounds, so that v_i is not x; steps of their own size, or (0) those of x.
+
+    Mutations: the pull towards v_i's start alone; x after the round; no memory; gamma_personal ignored, or for x.
+    """
     setting, lam = make(), 0.7
     of = method(Ditto, setting, lam_p=lam)
+    of = replace(of, gamma_personal=ratio * of.local.gamma_local)
     clients, x, state = clients_of(of), point(setting), None
     v = [x] * len(setting.data)
     state = replace(of.start(), x=x)
     for r in range(2):
         for i, data in enumerate(setting.data):
             for gamma, batch in zip(HARMONIC, personal_batches(setting, i, r, 3), strict=True):
-                v[i] = v[i] - gamma * (gradient(data, v[i], batch) + lam * (v[i] - state.x))
+                v[i] = v[i] - (ratio or 1) * gamma * (gradient(data, v[i], batch) + lam * (v[i] - state.x))
         state = of.round(state, r, clients)
     for i in range(len(v)):
         close(memories(clients)[i]["v"], v[i])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -205,7 +206,8 @@ def test_the_loss_without_a_graph_is_the_loss_with_one() -> None:
 def test_perplexities() -> None:
     """Over tokens, and over batches of 4 texts, the last of 3; shares of three clients. By hand, without smoothing.
 
-    Mutations: smoothing in reports; a mean over texts; batches of other sizes; the validation part scored as the test.
+    Mutations: smoothing in reports; a mean over texts; batches of other sizes; batches of a client's every third text;
+    the validation part scored as the test.
     """
     of = method(HERON, training(setting()))
     own = of.setting.problem
@@ -220,11 +222,32 @@ def test_perplexities() -> None:
         assert getattr(told, f"{name}_loss") == pytest.approx(loss, rel=1e-12)
         assert getattr(told, f"{name}_perplexity") == pytest.approx(math.exp(loss), rel=1e-12)
         assert getattr(told, f"{name}_accuracy") == pytest.approx(right / len(torch.cat(losses)), rel=1e-12)
-        shares = [range(i, len(data), 3) for i in range(3)]
-        batches = [share[k : k + 4] for share in shares for k in range(0, len(share), 4)]
-        means = [float(torch.cat([losses[k] for k in batch]).mean()) for batch in batches]
+        means = [float(torch.cat(losses[k : k + 4]).mean()) for k in range(0, len(data), 4)]
         assert getattr(told, f"{name}_perplexity_batches") == pytest.approx(math.exp(np.mean(means)), rel=1e-12)
     assert told.test_loss != told.validation_loss and len(of.setting.test) == TEST
+
+
+@pytest.mark.parametrize("count", [11, 45])
+def test_a_report_does_not_depend_on_the_number_of_clients(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """One, two and three clients score the same batches of four, in blocks of 16 and logits of 8 texts at once.
+
+    Mutations: batches of each client's own texts; a batch that a block cuts; a last text that nobody scores.
+    """
+    from zofl_mpi.problems import split_gpt2
+    from zofl_mpi.rounds.split import report
+
+    monkeypatch.setattr(report, "BLOCK", 16)
+    monkeypatch.setattr(split_gpt2, "ROWS", 8)
+    found = []
+    for m in (1, 2, 3):
+        of = method(HERON, training(replace(setting(clients=m), test=texts(count, 8))))
+        found.append(of.evaluate(of.start(), 0, LocalClients(list(of.setting.data), method=of)))
+    for other in found[1:]:
+        for part in ("test", "validation"):
+            for name in ("accuracy", "loss", "perplexity", "perplexity_batches"):
+                expected = getattr(found[0], f"{part}_{name}")
+                assert getattr(other, f"{part}_{name}") == pytest.approx(expected, rel=1e-12)
+    assert found[0].test_perplexity != pytest.approx(found[0].test_perplexity_batches, rel=1e-6)
 
 
 def guessed(reference: Lora, data: Any, k: int) -> torch.Tensor:

@@ -15,8 +15,10 @@ import pytest
 
 from tests.threads import run_ranks, serve_or_ask
 from zofl_mpi.engine import coroutines
+from zofl_mpi.engine import setting as engine_setting
 from zofl_mpi.engine.batching import abreast, batched_call, width
 from zofl_mpi.engine.clients import Client, ClientError, Clients
+from zofl_mpi.engine.roles import Backend
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.errors import UserError
@@ -29,7 +31,7 @@ class Number:
 
 
 @dataclass(frozen=True)
-class Doubling:
+class Doubling(Backend):
     """A problem that doubles numbers; `calls` are those that it was asked for at once."""
 
     abreast: int = 1
@@ -48,7 +50,7 @@ class Doubling:
 
 
 @dataclass(frozen=True)
-class Method:
+class Method(engine_setting.Method[Any]):
     """Steps that double what clients hold; `seen` notes who computes when."""
 
     setting: Setting[Doubling]

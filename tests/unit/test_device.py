@@ -69,9 +69,8 @@ def test_hidden_gpus_are_named_as_the_reason(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_cpu_path_does_not_import_torch() -> None:
-    code = (
-        "import sys; from zofl_mpi.run import device; device.NODES = (); device.select('auto'); device.limit_threads(1)"
-    )
+    code = "import sys; from zofl_mpi.engine import device; device.NODES = ()"
+    code += "; device.select('auto'); device.limit_threads(1)"
     subprocess.run([sys.executable, "-c", f"{code}; assert 'torch' not in sys.modules"], check=True, timeout=300)
 
 
@@ -115,7 +114,7 @@ def test_threads_divide_the_cores_by_the_ranks_that_share_them(
 
 def test_limit_threads_reaches_blas_and_what_is_loaded_later() -> None:
     code = (
-        "import os, numpy; from threadpoolctl import threadpool_info; from zofl_mpi.run import device;"
+        "import os, numpy; from threadpoolctl import threadpool_info; from zofl_mpi.engine import device;"
         "device.limit_threads(1); import gc; gc.collect();"
         "assert {i['num_threads'] for i in threadpool_info()} <= {1}; assert os.environ['OMP_NUM_THREADS'] == '1'"
     )
@@ -125,7 +124,7 @@ def test_limit_threads_reaches_blas_and_what_is_loaded_later() -> None:
 def test_numpys_sums_never_depend_on_the_number_of_threads() -> None:
     """Beside a GPU a rank has several. Mutation: NumPy's BLAS has them all, and a long scalar product other bits."""
     code = (
-        "import os, numpy; from threadpoolctl import threadpool_info; from zofl_mpi.run import device;"
+        "import os, numpy; from threadpoolctl import threadpool_info; from zofl_mpi.engine import device;"
         "device.limit_threads(4); assert os.environ['OMP_NUM_THREADS'] == '4';"
         "assert {i['num_threads'] for i in threadpool_info() if i['user_api'] == 'blas'} == {1}"
     )

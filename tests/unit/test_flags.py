@@ -327,3 +327,14 @@ def test_counts_of_rounds_have_a_least_value(name: str, least: int) -> None:
 def test_a_users_own_class_brings_its_own_flags() -> None:
     found = values("--method", f"{zo_hfl.__name__}:ZOHFL", "--eta", "0.5")
     assert found["eta"] == 0.5 and found["method"] == "zofl_mpi.zo_hfl:ZOHFL"
+
+
+def test_a_removed_flag_is_refused_by_name_unless_its_value_is_what_is_done_now() -> None:
+    """Configurations of earlier results stay readable. Mutations: every value dropped; none; the nearest flag named."""
+    assert flags.current({"passes_abreast": 1, "n_p": 2}) == {"n_p": 2}
+    assert flags.current({"passes_abreast": 2}) == {"passes_abreast": 2}
+    with pytest.raises(UserError, match=r"^run.h5: passes_abreast = 2 is gone: perturbed passes go one by one"):
+        flags.to_arguments({"passes_abreast": 2}, {"n_p": int}, "run.h5")
+    groups = groups_of(heron_sfl, "heron", "split_resnet")
+    with pytest.raises(UserError, match=r"^--passes-abreast is gone: perturbed passes go one by one"):
+        flags.parse(groups, ["--passes-abreast", "2"], "program", "")

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import h5py
@@ -422,7 +423,7 @@ def test_what_a_run_says_at_once_is_heard(go: Callable[..., Runner], monkeypatch
             super().__init__(*words, **named)
             time.sleep(0.3)
 
-    monkeypatch.setattr(grid_runner.subprocess, "Popen", Late)
+    monkeypatch.setattr(grid_runner, "subprocess", SimpleNamespace(**vars(subprocess) | {"Popen": Late}))
     assert go('echo "at once"; exit 3').outcomes[0].sentence.startswith("exit status 3: at once (")
 
 
@@ -568,7 +569,7 @@ def test_lines_tell_how_many_failed_and_how_long_it_may_take(
     one: grid.Grid, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter([0.0, 60.0, 60.0, 90.0])
-    monkeypatch.setattr(grid_runner.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(grid_runner, "time", SimpleNamespace(monotonic=lambda: next(clock)))  # this module's alone
     screen, (run,) = Screen(6), one.runs
     outcomes = [Outcome(run, "already"), Outcome(run, "failed", "why", 1), Outcome(run, "done", "it took 0:01:00")]
     screen.ended(outcomes[:1])

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from zofl_mpi.engine import clients, device, memory
+from zofl_mpi.engine import setting as engine_setting
 
 OF_TORCH = (
     "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 139.81 GiB of which 1.19 GiB is "
@@ -82,17 +83,17 @@ class Round:
 
 
 @dataclass(frozen=True)
-class Method:
+class Method(engine_setting.Method[Any]):
     grows_with: ClassVar[tuple[str, ...]] = ("n_p", "probe")
     setting: Any
-    round: Round = field(default_factory=Round)
+    round: Round = field(default_factory=Round)  # type: ignore[assignment]
     n_p: int = 4
     beta: float = 1.0
     server_batch: int = 256
 
 
 def setting(**problem: Any) -> Any:
-    return SimpleNamespace(problem=SimpleNamespace(**problem))
+    return SimpleNamespace(problem=SimpleNamespace(**{"bf16": None} | problem))
 
 
 @pytest.mark.parametrize(
@@ -124,7 +125,7 @@ def test_a_clients_failure_tells_that_it_is_memory() -> None:
 
 def test_nothing_of_it_imports_torch() -> None:
     code = (
-        "import sys; from zofl_mpi.run import memory; assert memory.shortage(MemoryError()); memory.remedy(None);"
+        "import sys; from zofl_mpi.engine import memory; assert memory.shortage(MemoryError()); memory.remedy(None);"
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300)

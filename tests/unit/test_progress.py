@@ -24,7 +24,7 @@ class Hands:
 @pytest.fixture
 def hands(monkeypatch: pytest.MonkeyPatch) -> Hands:
     hands = Hands()
-    monkeypatch.setattr(progress.time, "monotonic", hands.monotonic)
+    monkeypatch.setattr(progress, "time", hands)
     return hands
 
 

@@ -129,7 +129,7 @@ def test_damaged_targets_are_told_and_mended(tmp_path: Path, damage: str) -> Non
 
 def test_other_targets_are_another_entry_and_another_fingerprint(tmp_path: Path) -> None:
     """The files differ in y alone and not in size; the second one is written over the first."""
-    found = []
+    found: list[tuple[Any, Any]] = []
     for y in (V, np.r_[V[:-1], V[-1] + 1e-12]):
         path = table(tmp_path, y)
         os.utime(path, ns=(len(found), len(found)))  # a file system's clock may be too coarse to tell them apart

@@ -350,4 +350,4 @@ def test_e2e_itself(home: Path) -> None:
     assert [len(part) for part in (train, validation, test)] == [4862, 547, 630]
     assert train & validation == train & test == validation & test == set()
     assert len(made.prompts("test")) == 630 and sum(len(each.references) for each in made.prompts("test")) == 4693
-    assert made.vocabulary.size == 3196
+    assert made.vocabulary.size == 3202

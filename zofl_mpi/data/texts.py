@@ -30,7 +30,7 @@ from zofl_mpi.errors import UserError, demand
 NONE = -100
 """The label of a position that predicts nothing: of contexts and padding."""
 HEAD = 2  # columns before the tokens
-ENCODING = 1  # a new number makes all cache entries of texts anew
+ENCODING = 2  # a new number makes all cache entries of texts anew
 
 Rows = NDArray[np.int64]
 Tokens = Literal["gpt2", "e2e"]
@@ -94,7 +94,7 @@ def encoded(files: Sequence[Path], vocabulary: Sequence[Path], pipeline: Pipelin
     Raises:
         UserError: a file is damaged, or has a line without slots or without a text.
     """
-    parts = [e2e.read(path, pipeline) for path in files]
+    parts = [e2e.read(path, pipeline, part) for part, path in enumerate(files)]
     samples = [sample for part in parts for sample in part]
     types = {slots: k for k, slots in enumerate(sorted({sample.slots for sample in samples}))}
     labels = np.array([types[sample.slots] for sample in samples], np.int64)
@@ -136,7 +136,7 @@ def check_lengths(raw: Raw, most: int, files: Sequence[Path], pipeline: Pipeline
     row = int(np.argmax(used > most))
     starts = np.cumsum([0, *part_sizes(raw)])
     part = int(np.searchsorted(starts, row, side="right")) - 1
-    line = e2e.read(files[part], pipeline)[row - starts[part]].line
+    line = e2e.read(files[part], pipeline, part)[row - starts[part]].line
     raise UserError(
         f"{files[part]}, line {line}: context and text have {used[row]} tokens, the model takes {most} at most: "
         "shorten or remove the line, or take a model with a longer context"

@@ -17,6 +17,8 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
+from zofl_mpi.engine.roles import program_of
+
 Request = TypeVar("Request")
 Result = TypeVar("Result")
 Compute = Callable[[list[Request]], list[Result]]
@@ -40,8 +42,8 @@ def batched_call(compute: Compute[Request, Result], request: Request) -> Result:
 
 
 def width(method: Any) -> int:
-    """How many clients' steps of a method run at once: what its problem's `abreast` says, else one."""
-    return int(getattr(getattr(getattr(method, "setting", None), "problem", None), "abreast", 1))
+    """How many clients' steps of a method run at once: as many as its problem computes for at once."""
+    return program_of(method).backend.abreast
 
 
 def abreast(step: Step, clients: Mapping[int, Any], inbox: Mapping[int, Any], order: Iterable[int], most: int) -> Step:

@@ -64,7 +64,7 @@ class Clock:
 @final
 @dataclass(frozen=True)
 class Row:
-    """What one round cost.
+    """Bytes, messages, seconds and memory of one round.
 
     Attributes:
         steps: names of the steps, in the order of their first use in the run.
@@ -108,12 +108,12 @@ class Overlap:
 
     @property
     def share(self) -> Seconds:
-        """What part of the shorter computing time ran beside the longer: 1 all of it, 0 lockstep; NaN of none."""
+        """Share of the shorter computing time that ran beside the longer: 1 all of it, 0 lockstep; NaN if none."""
         shorter = np.minimum(self.clients, self.server)
         return np.divide(self.both, shorter, out=np.full_like(shorter, np.nan), where=shorter > 0)
 
     def total(self) -> Overlap:
-        """The sums over all rounds."""
+        """Sums over all rounds."""
         return Overlap(self.wall.sum(), self.clients.sum(), self.server.sum(), self.both.sum())
 
 
@@ -148,7 +148,7 @@ class Ledger:
     )
 
     def open(self, step: str) -> None:
-        """Makes the step known, so that it has a place in the row even if it moves no bytes."""
+        """Registers the step, so that the row has a place for it even if it moves no bytes."""
         if step not in self.steps:
             self.steps.append(step)
 
@@ -162,11 +162,11 @@ class Ledger:
         self._counts[step, "items"][i] += 1
 
     def forget(self) -> None:
-        """Forgets the round in progress: it is begun again."""
+        """Drops the counts of the round in progress, which is repeated."""
         self._counts.clear()
 
     def row(self, seconds: Seconds, peak_bytes: NDArray[np.int64], staging: Seconds | float = 0.0) -> Row:
-        """The round's row; the next round starts empty."""
+        """Returns the round's row and starts the next one empty."""
         down, up, items = (self._table(what) for what in ("down", "up", "items"))
         self._counts.clear()
         return Row(list(self.steps), down, up, items, seconds, peak_bytes, np.asarray(staging))

@@ -1,4 +1,4 @@
-"""A weighted mean whose bits do not depend on who adds what in which order.
+"""Exact weighted mean: its bits depend neither on the order of the terms nor on which process adds which.
 
 Each contribution w_i x_i is rounded to a whole multiple of one power of two, the quantum, chosen so that m such
 multiples fit into 62 bits; sums of whole numbers are exact and associative. Each w_i x_i is rounded twice: as a float64
@@ -80,12 +80,12 @@ class Contribution:
             self.template = messages.pack(messages.replace_arrays(reply, emptied))[0]
 
     def without_arrays(self) -> Contribution:
-        """A copy without the arrays: what all must know before any of them is sent."""
+        """Copy without the arrays, agreed on before any of them is sent."""
         return replace(self, fields={})
 
 
 def among(replies: Mapping[int, Any], weights: Mapping[int, float] | None) -> Any:
-    """The mean of replies that the server holds itself, field by field: the bits of `Clients.mean`.
+    """Means replies that the server holds, field by field, with the bits of `Clients.mean`.
 
     Raises:
         TypeError: a field without a mean, or replies of different shapes.
@@ -111,7 +111,7 @@ def local_mean(own: Contribution, shares: Mapping[int, float]) -> Any:
 
 
 class Field(NamedTuple):
-    """One field of a mean: what all processes must know to add it up."""
+    """Describes one field of a mean to all processes that add it up."""
 
     path: Path
     shape: tuple[int, ...]
@@ -131,7 +131,7 @@ def exists(contributions: Sequence[Contribution]) -> bool:
 
 
 def fields_of(contributions: Sequence[Contribution]) -> list[Field]:
-    """The fields to average, from the contributions of all processes, none of which failed.
+    """Fields to average, from the contributions of all processes, none of which failed.
 
     Raises:
         TypeError: the replies differ in their shapes.
@@ -174,7 +174,7 @@ def field_mean(
 
 
 def averaged(reply: Any) -> dict[Path, NDArray[Any]]:
-    """{path: array} of what is averaged of a reply: its floating-point tensors, and its numbers as float64.
+    """{path: array} of the averaged parts of a reply: its floating-point tensors, and its numbers as float64.
 
     Raises:
         TypeError: a field that has no mean (a string, a whole-number or bfloat16 tensor), named.

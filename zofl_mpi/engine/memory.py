@@ -12,9 +12,10 @@ from typing import Any
 
 from zofl_mpi.engine import device
 from zofl_mpi.engine.fields import is_flag
+from zofl_mpi.engine.roles import program_of
 
 GROWS = ("batch", "server_batch")
-"""Flags by which the memory of a step grows, whatever the method; a method names others in `grows_with`."""
+"""Flags with which the memory of a step grows in every method; a method names others in `grows_with`."""
 OF_GPU = re.compile(r"CUDA out of memory|CUDA error: out of memory|CU\w+_STATUS_ALLOC_FAILED|HIP out of memory")
 OF_HOST = re.compile(r"DefaultCPUAllocator: (can't|not enough)")
 ASKED = re.compile(r"(?:[Tt]ried|Unable) to allocate ([\d.]+ \w+)")
@@ -22,7 +23,7 @@ FREE = re.compile(r"total capac\w+ of ([\d.]+ \w+) of which ([\d.]+ \w+) is free
 
 
 def shortage(exc: BaseException) -> str:
-    """What memory was asked for and what is free, in words; "" where `exc` says of no memory that it has run out.
+    """Sentence on the memory asked for and the memory free; "" if `exc` does not say that memory ran out.
 
     torch's exceptions are known by their names: where it was not imported, it has raised none.
     """
@@ -37,12 +38,13 @@ def shortage(exc: BaseException) -> str:
 
 
 def remedy(method: Any, at_server: bool = False) -> str:
-    """Which flags of `method` take less memory, and their values; of no method (None) in general.
+    """Names the flags of `method` that take less memory, with their values; general advice for None.
 
     Args:
         at_server: whether it is the server that had too little.
     """
-    names = (*getattr(method, "grows_with", ()), *GROWS)
+    program = program_of(method)
+    names = (*program.grows_with, *GROWS)
     grown = [(name, value) for name, value in _flags(method) if name in names and _can_shrink(name, value)]
     own = [pair for pair in grown if pair[0].startswith("server_")]
     if at_server:
@@ -50,7 +52,7 @@ def remedy(method: Any, at_server: bool = False) -> str:
     else:
         grown = [pair for pair in grown if pair not in own]
     ways = [f"--{name.replace('_', '-')} (now {value}{': all samples' * (value == 0)})" for name, value in grown]
-    further = ["--bf16"] * (getattr(getattr(getattr(method, "setting", None), "problem", None), "bf16", None) is False)
+    further = ["--bf16"] * (program.backend.bf16 is False)
     if not (ways or further):
         return "smaller batches, or more ranks with fewer clients each, take less"
     smaller = f"a smaller {' or '.join(ways)}" if ways else ""
@@ -70,7 +72,7 @@ def _flags(method: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _free(told: str, on_gpu: bool) -> str:
-    """What is free, as torch's message or the system tells it; "" where neither does."""
+    """Free memory as torch's message or the system states it; "" if neither does."""
     found = FREE.search(told)
     if on_gpu and found:
         return f", {found[2]} of {found[1]} are free"
@@ -79,7 +81,7 @@ def _free(told: str, on_gpu: bool) -> str:
 
 
 def host_bytes() -> tuple[int, int] | None:
-    """Bytes that this process may still get from the host, and all that there are for it; None where nobody tells.
+    """Bytes of the host that this process may still allocate, and its limit; None if the system does not say.
 
     The lesser of what the host has and of what the process may have (ulimit -v).
     """
@@ -103,6 +105,6 @@ def _gibibytes(count: int) -> str:
 
 
 def _readable(amount: str) -> str:
-    """An amount with its unit; whole bytes in a unit that one can read."""
+    """Amount with a readable unit."""
     number, unit = amount.split()
     return _gibibytes(int(number)) if unit == "bytes" and number.isdigit() else amount

@@ -1,16 +1,17 @@
-"""What a method is given: the problem, the streams of random numbers, and what the server holds."""
+"""The role of a method, and the setting that it gets: problem, data, random numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, final
+from typing import Any, ClassVar, Generic, Protocol, final, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
 from zofl_mpi.engine.clients import Clients
+from zofl_mpi.engine.roles import Backend, ClientProgram, attribute
 from zofl_mpi.engine.streams import Purpose, Streams
 
 P = TypeVar("P", covariant=True, default=Any)
@@ -20,17 +21,17 @@ S = TypeVar("S")
 @final
 @dataclass(frozen=True)
 class Setting(Generic[P]):
-    """What a method is given, built alike on every rank from the configuration.
+    """Problem, data and random numbers of a run, built alike on every rank from the configuration.
 
     Attributes:
         problem: one of the protocols of `zofl_mpi.problems`.
         streams: the run's random numbers.
-        data: what each client holds, D_0, ..., D_{m-1}.
-        server: what the server holds.
+        data: of each client, D_0, ..., D_{m-1}.
+        server: the server's own data.
         test: held out from all.
         counts: (m, C) realised label counts; None where data have no labels.
         dtype: of all vectors.
-        fingerprint: tells data sets apart; the same on every rank, and in a run and its continuation.
+        fingerprint: of the data; the same on every rank, and in a run and its continuation.
         eval_clients: how many clients an evaluation asks at most; 0: all.
         validation: held out from all besides, to choose by; None if nothing is.
     """
@@ -78,7 +79,7 @@ class Work:
 @final
 @dataclass(frozen=True)
 class Loads:
-    """The work that a method plans for each client, from which follows on which rank it computes (`run.mpi.homes`).
+    """The work that a method plans for each client, from which follows on which rank it computes (`run.mpi.placement`).
 
     Attributes:
         work: (m,) of a round in which the client takes part, in any unit, each at least 0.
@@ -90,23 +91,55 @@ class Loads:
     paced: bool = False
 
 
-class Method(Protocol[S]):
+@runtime_checkable
+class Planned(Protocol):
+    """The work that a method, or a part of it, plans; a method answers before its parts."""
+
+    def work(self, rounds: int) -> Work | None:
+        """The local steps of a run of so many rounds, from which a problem chooses its kernel; None: not known."""
+        return None
+
+    def loads(self) -> Loads | None:
+        """The work of each client, a function of the configuration, by which clients are placed; None: i mod P."""
+        return None
+
+
+class Method(Planned, ClientProgram, Protocol[S]):
     """A federated method: a frozen dataclass with a field `setting`, and the paper's parameters, which are flags.
 
     Its state is a frozen dataclass of tensors and numbers. All that a round changes is in the state or in
     `client.memory`. The state's numbers are recorded after every round, its tensors at the end of the run; units and
-    meanings of both, and of what `evaluate` returns, stand on the fields (`run.fields.column`).
+    meanings of both, and of the report of `evaluate`, stand on the fields (`engine.fields.column`).
 
-    A method may have besides: `kernel`, a property, the name of what computes its steps where several can, which round
-    differently; `work(rounds)`, the `Work` that a problem with the flag --kernel auto asks for, or a part that has it;
-    `loads()`, the `Loads` by which clients are placed on ranks, a function of the configuration, or a part that has it
-    (without: i mod P); `plan(rounds)`, the lines of --dry-run, by description; `costs()`, what a step of a client
-    costs, measured, by description: --dry-run prints it, and the result keeps it in the attribute `costs`; and
-    `grows_with`, the flags by which the memory of a step grows beside `run.memory.GROWS`.
+    A class must have `setting`, `start`, `round` and `evaluate`. The other members have defaults, which a user's class
+    without this base gets where it is named on the command line.
     """
 
-    @property
-    def setting(self) -> Setting[Any]: ...
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+    needs: ClassVar[type[Any] | str | None] = None
+    """The role of a problem that the method runs on, a protocol of `zofl_mpi.problems` or its name; None: any."""
+
+    @attribute
+    def setting(self) -> Setting[Any]:
+        """Problem, data and random numbers."""
+
+    @attribute
+    def backend(self) -> Backend:
+        """Where and how the problem computes."""
+        return self.setting.problem  # type: ignore[no-any-return]
+
+    @attribute
+    def kernel(self) -> str:
+        """Name of the code that computes a step, where there are several: kernels agree to rounding only."""
+        return ""
+
+    def plan(self, rounds: int) -> Mapping[str, str | float]:
+        """The lines of --dry-run, by description."""
+        return {}
+
+    def costs(self) -> Mapping[str, Any]:
+        """Measured costs of a client's step, by description, for --dry-run and the result's attribute `costs`."""
+        return {}
 
     def start(self) -> S:
         """The state before round 0."""
@@ -115,4 +148,4 @@ class Method(Protocol[S]):
         """The state after round r: the server's program."""
 
     def evaluate(self, state: S, r: int, clients: Clients) -> Any:
-        """A dataclass of what is reported after round r; its fields are columns. Asks with counted=False."""
+        """The report after round r, a dataclass whose fields are columns. Asks with counted=False."""

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.engine import device
+from zofl_mpi.engine.roles import program_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,18 +26,18 @@ LEAST = 1 << 16
 
 @final
 class Fetch:
-    """A copy of a GPU's tensors on its way; what it is of must be left alone until it is there."""
+    """A copy of a GPU's tensors in progress; its source must not change until it is complete."""
 
     def __init__(self, sources: Sequence[Tensor], event: Any, staging: Staging) -> None:
         self._sources = [(source, source._version) for source in sources]
         self._event, self._staging = event, staging
 
     def ready(self) -> bool:
-        """Whether it is there."""
+        """Whether the copy is complete."""
         return self._event is None or bool(self._event.query())
 
     def wait(self) -> None:
-        """Waits until it is there.
+        """Waits until the copy is complete.
 
         Raises:
             RuntimeError: somebody has changed in place what it is of.
@@ -76,7 +77,7 @@ class Staging:
         return pinned
 
     def packed(self, message: Prepared) -> NDArray[np.uint8]:
-        """The bytes of a message, all of them there."""
+        """Packed message, copied to the host completely."""
         block, fetched = self.empty(message.size), list[Fetch]()
         message.write(block, lambda tensor, place: fetched.append(self.fetch(tensor, place)))
         for each in fetched:
@@ -114,7 +115,7 @@ class Staging:
 
     @contextmanager
     def beside(self) -> Iterator[None]:
-        """Within it the GPU is asked for what does not wait for its computing."""
+        """Context in which the GPU's work does not wait for its computing stream."""
         if self._on_host:
             yield
         else:
@@ -127,7 +128,7 @@ class Staging:
             device.layer().set_device(self.device)
 
     def fetch(self, source: Tensor, target: NDArray[np.uint8]) -> Fetch:
-        """Begins to copy a tensor to these bytes of the host, once the GPU has done what it was asked for before."""
+        """Begins to copy a tensor to these bytes of the host, once the GPU has finished its earlier work."""
         import torch
 
         host = torch.from_numpy(target).view(source.dtype).view(source.shape)
@@ -142,7 +143,7 @@ class Staging:
         return Fetch([source], stream.record_event(), self)
 
     def bring(self, host: Tensor) -> Tensor:
-        """A tensor of the host on the GPU, which waits for it where it is used; this process does not.
+        """Copies a tensor of the host to the GPU without waiting; the GPU waits where the tensor is used.
 
         It waits only until what it brought last but one is no longer needed: so it does not run ahead of the GPU.
         """
@@ -166,7 +167,7 @@ class Staging:
         return found
 
     def rest(self) -> None:
-        """Lets go of the host's memory, once it is no longer needed."""
+        """Releases the host's memory once it is no longer needed."""
         if self._last is not None:
             device.layer().current_stream(self.device).synchronize()
         self._last = None
@@ -202,6 +203,5 @@ def staging(place: str) -> Staging:
 
 
 def staging_of(method: Any) -> Staging:
-    """The one for the device of a method's problem; the host's where there is none."""
-    problem = getattr(getattr(method, "setting", None), "problem", None)
-    return staging(str(getattr(problem, "device", "cpu")))
+    """The one for the device on which a method's problem computes."""
+    return staging(program_of(method).backend.device)

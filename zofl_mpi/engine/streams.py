@@ -17,7 +17,7 @@ WORDS = 624  # of 32 bits, the state of a Mersenne Twister (MT19937)
 
 
 class Purpose(IntEnum):
-    """What numbers are drawn for. Only ever appended to: a number that changes its meaning changes old results."""
+    """Purpose of random numbers, a part of their key. Append only: a changed number changes old results."""
 
     SPLIT = 1  # training and test part of a data set
     SERVER = 2  # the server's share of the training part

@@ -31,6 +31,7 @@ class World(Protocol):
         library: name and version of the MPI library, "none" in a single process.
         missing: what it takes to survive lost ranks (--survive), if that is not there; else "": calls fail then where a
             rank is lost, and the launcher ends none.
+        faults: exceptions that calls raise where a rank is lost and the others may go on.
     """
 
     @property
@@ -44,6 +45,9 @@ class World(Protocol):
 
     @property
     def missing(self) -> str: ...
+
+    @property
+    def faults(self) -> tuple[type[Exception], ...]: ...
 
     def bcast(self, value: Any) -> Any:
         """Rank 0's `value` on all ranks."""
@@ -76,6 +80,7 @@ class SingleProcess:
     size: int = 1
     library: str = "none"
     missing: str = "clients on ranks of their own, started by mpirun --with-ft ulfm -n RANKS"
+    faults: tuple[type[Exception], ...] = ()
 
     def bcast(self, value: Any) -> Any:
         return value

@@ -37,44 +37,6 @@ if TYPE_CHECKING:
 
 @final
 @dataclass(frozen=True)
-class Missed:
-    """Server to client: the steps of the rounds since it last took part."""
-
-    scalars: NDArray[np.float64]  # (rounds, h, n_p) the means of the rounds from its last one to the one before r
-    buffers: Tensor  # (b_l + b_s,) BatchNorm's running statistics, which no scalars give
-    r: int  # the round
-
-
-@final
-@dataclass(frozen=True)
-class Uploaded:
-    """Client to server."""
-
-    differences: NDArray[np.float64]  # (h, n_p) of the losses of each step's passes
-    buffers: Tensor  # (b_l + b_s,)
-    loss: float  # mean over the local steps of the loss; nan where no step has it
-    arithmetic: str = field(metadata=APART)  # a check, not communication that the method needs
-
-
-@final
-@dataclass(frozen=True)
-class Mean:
-    """The part of `Uploaded` that is averaged."""
-
-    differences: NDArray[np.float64]  # (h, n_p)
-    buffers: Tensor  # (b_l + b_s,)
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class ScalarState(State):
-    """The server's state after a round; its theta_a stays, and its optimiser is every client's."""
-
-    scalars: NDArray[np.float64] = column("nat", "mean differences of losses of each round, local step, direction")
-
-
-@final
-@dataclass(frozen=True)
 class DeComFL(SplitMethod):
     """Algorithms 3 and 4 of the paper (Algorithms 1 and 2 with n_p directions).
 
@@ -106,31 +68,7 @@ class DeComFL(SplitMethod):
     estimate: Literal["one-sided", "central"] = "one-sided"
     draw: Draw = "device"
 
-    def __post_init__(self) -> None:
-        training = self.training
-        demand(training.h >= 1, "h", training.h, "at least 1: the scalars of equally many steps are averaged")
-        demand(training.k == 1, "k", training.k, "1: it has no meaning here")
-        for flag, value, only in (
-            ("freeze", training.freeze, "none"),
-            ("state", training.state, "keep"),
-            ("server_state", training.server_state, "keep"),
-        ):
-            demand(value == only, flag, value, f"{only}: it has no meaning here")
-        super().__post_init__()
-
-    def chosen(self) -> tuple[Loss, TwoPoint]:
-        """The whole network's loss, and the two-point estimate."""
-        check_estimate(self.mu, self.n_p)
-        loss = NetworkLoss(self.setting.problem)
-        central = self.estimate == "central"
-        return loss, TwoPoint(slice(0, loss.flat.n), self.n_p, self.distribution, self.draw, self.mu, central)
-
     # --- the server
-
-    def start(self) -> ScalarState:
-        """The parts as the problem makes them."""
-        scalars = np.zeros((0, self.training.h, self.n_p))
-        return ScalarState(**vars(self.training.start(head=False)), scalars=scalars)
 
     def round(self, state: ScalarState, r: int, clients: Clients) -> ScalarState:
         """Asks the participants for their scalars, and takes the steps of the means."""
@@ -161,6 +99,11 @@ class DeComFL(SplitMethod):
             local_loss=math.fsum(reply.loss for reply in replies.values()) / len(replies),
             scalars=np.concatenate([state.scalars, average.differences[None]]),
         )
+
+    def start(self) -> ScalarState:
+        """The parts as the problem makes them."""
+        scalars = np.zeros((0, self.training.h, self.n_p))
+        return ScalarState(**vars(self.training.start(head=False)), scalars=scalars)
 
     def _check(self, replies: dict[int, Uploaded]) -> None:
         """Refuses clients who draw other directions, and losses that are not finite.
@@ -226,6 +169,27 @@ class DeComFL(SplitMethod):
         """Whether a pass at the model itself moves BatchNorm's running statistics."""
         return self.loss.flat.b > 0 and not self.training.running
 
+    # --- the step, and refusals
+
+    def __post_init__(self) -> None:
+        training = self.training
+        demand(training.h >= 1, "h", training.h, "at least 1: the scalars of equally many steps are averaged")
+        demand(training.k == 1, "k", training.k, "1: it has no meaning here")
+        for flag, value, only in (
+            ("freeze", training.freeze, "none"),
+            ("state", training.state, "keep"),
+            ("server_state", training.server_state, "keep"),
+        ):
+            demand(value == only, flag, value, f"{only}: it has no meaning here")
+        super().__post_init__()
+
+    def chosen(self) -> tuple[Loss, TwoPoint]:
+        """The whole network's loss, and the two-point estimate."""
+        check_estimate(self.mu, self.n_p)
+        loss = NetworkLoss(self.setting.problem)
+        central = self.estimate == "central"
+        return loss, TwoPoint(slice(0, loss.flat.n), self.n_p, self.distribution, self.draw, self.mu, central)
+
     # --- reports
 
     @property
@@ -247,3 +211,44 @@ class DeComFL(SplitMethod):
     def costs(self) -> Lines:
         """The measured costs of a client's step."""
         return unsplit_costs(self.training, self.loss, self.rule, self.passes)
+
+
+# --- messages and state
+
+
+@final
+@dataclass(frozen=True)
+class Missed:
+    """Server to client: the steps of the rounds since it last took part."""
+
+    scalars: NDArray[np.float64]  # (rounds, h, n_p) the means of the rounds from its last one to the one before r
+    buffers: Tensor  # (b_l + b_s,) BatchNorm's running statistics, which no scalars give
+    r: int  # the round
+
+
+@final
+@dataclass(frozen=True)
+class Uploaded:
+    """Client to server."""
+
+    differences: NDArray[np.float64]  # (h, n_p) of the losses of each step's passes
+    buffers: Tensor  # (b_l + b_s,)
+    loss: float  # mean over the local steps of the loss; nan where no step has it
+    arithmetic: str = field(metadata=APART)  # a check, not communication that the method needs
+
+
+@final
+@dataclass(frozen=True)
+class Mean:
+    """The part of `Uploaded` that is averaged."""
+
+    differences: NDArray[np.float64]  # (h, n_p)
+    buffers: Tensor  # (b_l + b_s,)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ScalarState(State):
+    """The server's state after a round; its theta_a stays, and its optimiser is every client's."""
+
+    scalars: NDArray[np.float64] = column("nat", "mean differences of losses of each round, local step, direction")

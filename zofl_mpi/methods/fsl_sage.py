@@ -75,27 +75,7 @@ class FSLSAGE(SplitMethod):
     align_epochs: int = 100
     align_lr: float = 1e-3
 
-    def __post_init__(self) -> None:
-        for flag, value in (("l", self.l), ("buffer", self.buffer)):
-            demand(value >= 1, flag, value, "a whole number, at least 1")
-        demand(self.align_epochs >= 0, "align_epochs", self.align_epochs, "a whole number, at least 0")
-        demand(0 <= self.align_lr < math.inf, "align_lr", self.align_lr, "a step size, at least 0")
-        demand(self.training.freeze == "none", "freeze", self.training.freeze, "none: heads do not train here anyway")
-        first = all(self.training.uploads(i, 0) for i in range(self.setting.m))
-        demand(first, "upload_at", "last", "first: the heads are aligned after it")
-        least = 1 if self.setting.problem.takes_one or self.training.running else 2
-        demand(self.buffer >= least, "buffer", self.buffer, "at least 2: BatchNorm cannot normalise one sample")
-        super().__post_init__()
-
-    def chosen(self) -> tuple[Loss, GradientRule]:
-        """The auxiliary head's loss, by a backward pass; the head itself does not train on it."""
-        return HeadLoss(self.setting.problem, trained=False), Backprop(self.training.trainable(head=False))
-
     # --- the server
-
-    def start(self) -> SageState:
-        """The parts as the problem makes them."""
-        return SageState(**vars(self.training.start(head=False)), heads={}, smashed={}, labels={})
 
     def round(self, state: SageState, r: int, clients: Clients) -> SageState:
         """Algorithm 1 of the paper."""
@@ -128,6 +108,10 @@ class FSLSAGE(SplitMethod):
             **vars(new), heads=memory.heads, smashed=memory.smashed, labels=memory.labels, alignment_loss=error
         )
 
+    def start(self) -> SageState:
+        """The parts as the problem makes them."""
+        return SageState(**vars(self.training.start(head=False)), heads={}, smashed={}, labels={})
+
     def aligned(self, main: Server, memory: _Memory, i: int) -> tuple[Tensor, float]:
         """Client i's head after the alignment, and |estimated - true gradient|^2 summed over the buffer before it."""
         problem = self.setting.problem
@@ -159,7 +143,7 @@ class FSLSAGE(SplitMethod):
     def _rule(self) -> Optimiser:
         """Of the alignment."""
         rule = self.training.rule
-        return rule if rule.optimiser == "adamw" else Optimiser("adam")
+        return rule if rule.optimiser.startswith("adamw") else Optimiser("adam")
 
     def _distance(self, theta: Tensor, leaf: Tensor, labels: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """() |estimated - true gradient|^2 on smashed samples `leaf`, and its gradient (|theta_a|,) in the head."""
@@ -216,6 +200,24 @@ class FSLSAGE(SplitMethod):
             if model.uploads(q) and q >= sent:
                 yield Smashed(cast("Tensor", point.smashed), labels)
             model.step(self.rule(model, point, labels, model.key(q)))
+
+    # --- the step, and refusals
+
+    def __post_init__(self) -> None:
+        for flag, value in (("l", self.l), ("buffer", self.buffer)):
+            demand(value >= 1, flag, value, "a whole number, at least 1")
+        demand(self.align_epochs >= 0, "align_epochs", self.align_epochs, "a whole number, at least 0")
+        demand(0 <= self.align_lr < math.inf, "align_lr", self.align_lr, "a step size, at least 0")
+        demand(self.training.freeze == "none", "freeze", self.training.freeze, "none: heads do not train here anyway")
+        first = all(self.training.uploads(i, 0) for i in range(self.setting.m))
+        demand(first, "upload_at", "last", "first: the heads are aligned after it")
+        least = 1 if self.setting.problem.takes_one or self.training.running else 2
+        demand(self.buffer >= least, "buffer", self.buffer, "at least 2: BatchNorm cannot normalise one sample")
+        super().__post_init__()
+
+    def chosen(self) -> tuple[Loss, GradientRule]:
+        """The auxiliary head's loss, by a backward pass; the head itself does not train on it."""
+        return HeadLoss(self.setting.problem, trained=False), Backprop(self.training.trainable(head=False))
 
     # --- reports
 

@@ -37,7 +37,7 @@ class SplitLoRA(LockstepMethod):
         h=100,
         lr_client=2e-4,
         lr_server=2e-4,
-        optimiser="adamw",
+        optimiser="adamw_transformers",
         weight_decay=0.01,
         warmup=500,
         weights="uniform",

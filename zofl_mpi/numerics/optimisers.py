@@ -1,4 +1,4 @@
-"""SGD, Adam and AdamW on flat tensors, with their state in a dictionary that can travel and be kept."""
+"""SGD, Adam and two kinds of AdamW on flat tensors, with their state in a dictionary that can be sent and stored."""
 
 from __future__ import annotations
 
@@ -16,18 +16,21 @@ Memory = MutableMapping[str, Any]
 @final
 @dataclass(frozen=True)
 class Optimiser:
-    """The update that follows from a gradient; as torch.optim's SGD, Adam and AdamW compute it.
+    """Update of parameters by a gradient, as torch.optim's SGD, Adam and AdamW or transformers' AdamW computes it.
 
     Adam: Kingma, Ba, ICLR 2015. AdamW: Loshchilov, Hutter, ICLR 2019.
 
     Attributes:
-        optimiser: adam (betas 0.9, 0.999, eps 1e-8), adamw (the same, its decay apart from the moments) or sgd.
+        optimiser: adam (betas 0.9, 0.999, eps 1e-8), adamw (the same, its decay apart from the moments),
+            adamw_transformers (the AdamW that transformers had until its version 4, as the codes of LoRA and SplitLoRA
+            use it: eps 1e-6 added to the root of the second moment before its bias is corrected, the decay after the
+            step) or sgd.
         momentum: of sgd.
-        weight_decay: added to the gradient times the parameters; with adamw a step first shrinks these by it times the
-            step size, whatever the gradient is.
+        weight_decay: added to the gradient times the parameters; either adamw instead shrinks the parameters by it
+            times the step size, whatever the gradient is.
     """
 
-    optimiser: Literal["adam", "adamw", "sgd"] = "adam"
+    optimiser: Literal["adam", "adamw", "adamw_transformers", "sgd"] = "adam"
     momentum: float = 0.0
     weight_decay: float = 0.0
 
@@ -57,10 +60,11 @@ class Optimiser:
         Args:
             memory: holds the moments between steps; empty before the first.
         """
-        if self.weight_decay and self.optimiser == "adamw":
-            theta.mul_(1 - lr * self.weight_decay)
-        elif self.weight_decay:
+        shrinking = 1 - lr * self.weight_decay
+        if self.weight_decay and self.optimiser in ("adam", "sgd"):
             g = g.add(theta, alpha=self.weight_decay)
+        elif self.optimiser == "adamw":
+            theta.mul_(shrinking)
         if not memory:
             memory.update(self.memory(g))
         for name in self._vectors:
@@ -69,11 +73,14 @@ class Optimiser:
             theta.sub_(memory["first"].mul_(self.momentum).add_(g) if self.momentum else g, alpha=lr)
             return
         first, second = memory["first"], memory["second"]
-        t = memory["t"] = float(memory["t"]) + 1  # a mean of several clients' counts need not be whole
+        t = memory["t"] = float(memory["t"]) + 1  # a mean of several clients' counts need not be an integer
         first.lerp_(g, 1 - 0.9)
         second.mul_(0.999).addcmul_(g, g, value=1 - 0.999)
-        root = second.sqrt().div_(math.sqrt(1 - 0.999**t)).add_(1e-8)
-        theta.addcdiv_(first, root, value=-lr / (1 - 0.9**t))
+        size, corrected = lr / (1 - 0.9**t), math.sqrt(1 - 0.999**t)
+        if self.optimiser == "adamw_transformers":
+            theta.addcdiv_(first, second.sqrt().add_(1e-6), value=-size * corrected).mul_(shrinking)
+        else:
+            theta.addcdiv_(first, second.sqrt().div_(corrected).add_(1e-8), value=-size)
 
 
 def copied(moments: Mapping[str, Any]) -> dict[str, Any]:

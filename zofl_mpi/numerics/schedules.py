@@ -37,7 +37,7 @@ class Decay:
 @final
 @dataclass(frozen=True)
 class Pace:
-    """How step sizes change with the number t of an optimiser's own steps so far; as the schedules of transformers do.
+    """Factor of the step size after t steps of an optimiser, as in the schedules of transformers.
 
     Attributes:
         schedule: constant, or linear: down to 0 at the step `decay_steps`. Both after the warm-up.

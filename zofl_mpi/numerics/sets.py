@@ -57,7 +57,7 @@ class ConvexSet(Protocol):
         """(n,) the nearest point of the set to x (n,), in its dtype; a point of the set comes back bit for bit."""
 
     def distance(self, x: Array) -> float:
-        """How far x (n,) is from the set, in float64."""
+        """Distance of x (n,) from the set, in float64."""
 
 
 @final
@@ -231,7 +231,7 @@ def common_point(sets: Sequence[ConvexSet], n: int, flag: str = "--x-set") -> fl
 
 
 def _cycle(different: Sequence[ConvexSet], x: Array, sets: Sequence[ConvexSet], flag: str) -> float:
-    """Does the work of `common_point` on at least two sets."""
+    """`common_point` of at least two sets, by cyclic projections."""
     gap = math.inf
     for _ in range(min(CYCLES, max(10, int(WORK / (len(different) * len(x)))))):
         start, squares, gap, size = x, 0.0, 0.0, 0.0

@@ -1,4 +1,4 @@
-"""How far a point is from being stationary, from function values alone."""
+"""Measures of stationarity, estimated from function values alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Vector = NDArray[np.float64]
 
 
 class Estimate(NamedTuple):
-    """A number that was estimated from random directions, and the standard error of the estimate."""
+    """An estimate from random directions, with its standard error."""
 
     value: float
     error: float

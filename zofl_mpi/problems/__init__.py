@@ -1,8 +1,8 @@
-"""What is minimised. Each protocol is what one family of methods asks of a problem; a user's class needs no base class.
+"""The roles of problems: each protocol lists the members that one family of methods needs.
 
 Vectors are flat. On the CPU they are NumPy arrays. A problem holds parameters, never data, state or random numbers:
-data come with each call, and a batch is an array of positions in them. What a problem may have besides its protocol,
-and what stands for it where it has not, are the functions of `problems.optional`.
+data come with each call, and a batch is an array of positions in them. A problem may leave out the members that a
+role inherits from its base class in `problems.base`.
 """
 
 from __future__ import annotations
@@ -14,24 +14,26 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from zofl_mpi.engine.roles import attribute
+from zofl_mpi.problems.base import Array as Array
+from zofl_mpi.problems.base import BilevelProblem, Problem, SplitProblem
+
 if TYPE_CHECKING:
     from torch import Tensor
 
     from zofl_mpi.problems.flat import Flat
 
-Array = NDArray[Any]
 Batch = NDArray[np.int64]
 
 
-class Hierarchical(Protocol):
+class Hierarchical(Problem, Protocol):
     """[A]: min_x f_1(x) + (1/m) sum_i f_{2,i}(x, y_i(x)) with y_i(x) = argmin over Y_i(x) of h_i(x, y).
 
-    `data` is what the server (f_1) or client i (h_i) holds: a `Dataset` for most problems.
+    `data` are those of the server (f_1) or of client i (h_i): a `Dataset` for most problems.
     k points are handled at once as the rows of (k, n) arrays: Algorithm 2 is run for x + eta v and x - eta v together.
-    Used besides: `x0` and `initial(generator)`.
     """
 
-    @property
+    @attribute
     def n(self) -> int:
         """Length of x and of every y_i."""
 
@@ -54,9 +56,6 @@ class Hierarchical(Protocol):
             stepsizes: (H,).
         """
 
-    def kernel_name(self, batch_size: int) -> str:
-        """Name of what computes `lower` on batches of this size, for the record: kernels agree to rounding only."""
-
     def flops(self, batch_size: int) -> float:
         """FLOPs of a step of `lower` at one point; a multiplication and an addition count two."""
 
@@ -74,18 +73,12 @@ class Hierarchical(Protocol):
         """
 
 
-class Smooth(Protocol):
-    """min_x sum_i w_i F_i(x), F_i the mean loss over client i's data: what FedAvg and its kin ask of a problem.
+class Smooth(Problem, Protocol):
+    """min_x sum_i w_i F_i(x), F_i the mean loss over client i's data: the role in first-order methods."""
 
-    Used besides: `x0`; `smooth_twin`, for a problem whose `loss` is a smooth stand-in for its `losses`.
-    """
-
-    @property
+    @attribute
     def n(self) -> int:
         """Length of x."""
-
-    def initial(self, generator: np.random.Generator) -> Array:
-        """(n,) a random start, for --x0 random."""
 
     def loss(self, x: Array, data: Any) -> float:
         """F(x): the mean loss over all of `data`."""
@@ -105,8 +98,8 @@ class Smooth(Protocol):
     ) -> Array:
         """From y_0 = y (n,) take the steps y <- y - stepsizes[t] (gradient(y; batches[t]) + mu (y - y_0) + shift).
 
-        A client's whole round in one call, so that a fast kernel can run it. mu = 0 and shift = None are plain SGD,
-        mu > 0 is FedProx's proximal term, shift (n,) the correction of SCAFFOLD and Scaffnew.
+        All local steps of a client's round in one call, so that a fast kernel can run them. mu = 0 and shift = None are
+        plain SGD, mu > 0 is FedProx's proximal term, shift (n,) the correction of SCAFFOLD and Scaffnew.
 
         Args:
             batches: (H, B) positions in `data`.
@@ -116,9 +109,6 @@ class Smooth(Protocol):
             A new (n,).
         """
 
-    def kernel_name(self, batch_size: int) -> str:
-        """Name of what computes `descend` on batches of this size, for the record: kernels agree to rounding only."""
-
     def flops(self, batch_size: int) -> float:
         """FLOPs of a step; a multiplication and an addition count two."""
 
@@ -126,34 +116,34 @@ class Smooth(Protocol):
         """Quality of the model x on all of `data`; see `Hierarchical.score`."""
 
 
-class Split(Protocol):
+class Split(SplitProblem, Protocol):
     """[C]: a network in three parts, with its loss, its batches and its scores.
 
         smashed = client(inputs),   local loss = loss(auxiliary(smashed)),   server's loss = loss(server(smashed))
 
     `local` and `top` are functions of flat vectors, which the methods hold: theta_l = (theta_c, theta_a) and theta_s.
-    What computes needs these bound: `smash` and `local_loss` within `local.at`, `server_loss` within `top.at`, `score`
-    within both. Samples may differ in length, as texts do; then a batch is as long as its longest sample, and labels
-    have a number that means none. `problems.split.SplitNetwork` makes such a problem of torch modules.
+    Functions that compute need them bound: `smash` and `local_loss` within `local.at`, `server_loss` within `top.at`,
+    `score` within both. Samples may differ in length, as texts do; then a batch is as long as its longest sample, and
+    labels have a number that means none. `problems.split.SplitNetwork` makes such a problem of torch modules.
     """
 
-    @property
+    @attribute
     def local(self) -> Flat:
         """The client's part and its auxiliary head, of theta_l (n_l,) and buffers (b_l,)."""
 
-    @property
+    @attribute
     def top(self) -> Flat:
         """The server's part, of theta_s (n_s,) and buffers (b_s,)."""
 
-    @property
+    @attribute
     def n_client(self) -> int:
         """|theta_c|, how much of theta_l is the client's part; the rest is the auxiliary's."""
 
-    @property
+    @attribute
     def takes_one(self) -> bool:
         """Whether a batch may have one sample, which BatchNorm cannot normalise."""
 
-    @property
+    @attribute
     def smashed_shape(self) -> tuple[int, ...]:
         """Shape of a smashed sample; of the longest where they differ."""
 
@@ -170,9 +160,9 @@ class Split(Protocol):
         """
 
     def example(self, count: int) -> tuple[Tensor, Tensor]:
-        """Inputs and labels of `count` samples, the longest, whose values mean nothing: to count what a step costs."""
+        """Inputs and labels of `count` samples, the longest, whose values mean nothing: to count the cost of a step."""
 
-    @property
+    @attribute
     def alike(self) -> bool:
         """Whether all samples are of one size: the bytes of a batch depend on their number alone."""
 
@@ -184,22 +174,22 @@ class Split(Protocol):
 
     # --- computing
 
-    @property
+    @attribute
     def device(self) -> str:
         """Where it computes, as torch calls it."""
 
-    @property
+    @attribute
     def arithmetic(self) -> str:
-        """What decides the bits of random numbers and elementwise steps: a GPU's name, a CPU's vector instructions."""
+        """Hardware that the bits of random numbers and elementwise steps depend on: a GPU, or vector instructions."""
 
     def kernel_name(self, batch_size: int) -> str:
-        """What computes a step on batches of this size, for the record: kernels agree to rounding only."""
+        """Name of the code that computes a step on batches of this size, for the record."""
 
     def placed(self, value: Tensor) -> Tensor:
         """A tensor that has travelled, on the device."""
 
     def smash(self, inputs: Tensor) -> Tensor:
-        """(B, *smashed_shape) what the client's part makes of the inputs."""
+        """(B, *smashed_shape) the outputs of the client's part on the inputs."""
 
     def local_loss(self, smashed: Tensor, labels: Tensor) -> Tensor:
         """() the mean training loss of the auxiliary head; summed in float64 where no gradient is asked for."""
@@ -213,25 +203,23 @@ class Split(Protocol):
         """Context manager: BatchNorm uses its running statistics, dropout is off, and no graph is kept."""
 
     def score(self, inputs: Tensor, labels: Tensor) -> Mapping[str, float | Tensor]:
-        """Sums over a batch of test samples, by name: what `quality` needs. Numbers, or tensors () in float64, which a
-        GPU need not have computed yet.
+        """Sums over a batch of test samples, by name, the arguments of `quality`: numbers, or tensors () in float64,
+        which a GPU need not have computed yet.
         """
 
     def quality(self, sums: Mapping[str, float]) -> Mapping[str, float]:
-        """Quality of the whole network from the sums of `score` over all test samples: {"accuracy": ..., "loss": ...},
+        """Quality of the network from the sums of `score` over all test samples: {"accuracy": ..., "loss": ...},
         or others that `rounds.split.report.Report` has as test_...
         """
 
 
-class Lipschitz(Protocol):
+class Lipschitz(Problem, Protocol):
     """[B]: min_x (1/m) sum_i f_i(x) over the intersection of sets X_i, f_i the mean of a locally Lipschitz loss.
 
-    No gradient is asked for. These three are all that a problem needs. Used besides: `x0` and `initial(generator)`,
-    `score(x, data)` for reports (see `Hierarchical.score`), `kernel_name(batch_size)`, `flops_evaluation(batch_size)`,
-    `lipschitz`, `constrained`.
+    No gradient is asked for: these three members are all that a problem needs. `score(x, data)` is for reports.
     """
 
-    @property
+    @attribute
     def n(self) -> int:
         """Length of x."""
 
@@ -245,20 +233,18 @@ class Lipschitz(Protocol):
         """(n,) the nearest point of X_i to x (n,); x itself where there is no constraint."""
 
 
-class Bilevel(Protocol):
+class Bilevel(BilevelProblem, Protocol):
     """[B]: min_x (1/m) sum_i f_i(x, y(x)) with y(x) = argmin_y (1/m) sum_i h_i(x, y), strongly convex in y.
 
-    Minimax, min_x max_y (1/m) sum_i f_i(x, y), has h_i = -f_i. These are all that a problem needs. Used besides: what
-    `Lipschitz` names (with `score(x, y, data)`), `parts(data)`, `project_lower(x, y)`, `initial_lower()`,
-    `solution(x, data)` for --lower exact and for reports, `solution_only` where it is all that is known of the lower
-    level, `homogeneous`.
+    Minimax, min_x max_y (1/m) sum_i f_i(x, y), has h_i = -f_i. These members are all that a problem needs;
+    `score(x, y, data)` is for reports.
     """
 
-    @property
+    @attribute
     def n(self) -> int:
         """Length of x."""
 
-    @property
+    @attribute
     def n_lower(self) -> int:
         """Length of y."""
 
@@ -283,7 +269,7 @@ class Bilevel(Protocol):
 
 
 class SecondOrder(Bilevel, Protocol):
-    """A bilevel problem with derivatives, second ones of h_i among them: what hypergradients ask for."""
+    """A bilevel problem with the derivatives that hypergradients need, second ones of h_i among them."""
 
     def gradients_f(self, i: int, x: Array, y: Array, data: Any, batch: Batch | None = None) -> tuple[Array, Array]:
         """(n,) and (n_lower,) the gradients of f_i in x (n,) and in y (n_lower,), over samples of the upper part."""

@@ -36,6 +36,7 @@ from zofl_mpi.engine.fields import given
 from zofl_mpi.errors import demand
 from zofl_mpi.numerics.projections import simplex
 from zofl_mpi.problems import Array, Batch
+from zofl_mpi.problems.base import BilevelProblem
 from zofl_mpi.problems.relu_net import TARGETS, ReLUNet
 from zofl_mpi.problems.sums import BLOCK, QUIET, blocks, demand_floats, positions_of
 from zofl_mpi.problems.terms import check_positions
@@ -49,7 +50,7 @@ Labels = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class ClassWeights(TorchBackend, ABC):
+class ClassWeights(TorchBackend, BilevelProblem, ABC):
     """A model whose classes are weighted by y, as a `Bilevel` problem; n_lower = C.
 
     f_i and h_i see the same samples. A mini-batch estimates the sums over the samples of a class: where a client has
@@ -131,7 +132,7 @@ class ClassWeights(TorchBackend, ABC):
 
     @cached_property
     def shares(self) -> Vector:
-        """(C,) m / N_c, what a sample of class c counts in f_i; of no account for a class that nobody has."""
+        """(C,) m / N_c, the weight of a sample of class c in f_i; not used for a class that nobody has."""
         return np.asarray(len(self.counts) / np.maximum(self.counts.sum(axis=0), 1))
 
     def kernel_name(self, batch_size: int) -> str:
@@ -174,7 +175,7 @@ class ClassWeights(TorchBackend, ABC):
         return self.lam, self.lam
 
     def project(self, i: int, x: Array) -> Array:
-        """x itself: X_i is the whole space."""
+        """x itself: X_i = R^n."""
         return x
 
     def project_lower(self, x: Array, y: Array) -> Array:

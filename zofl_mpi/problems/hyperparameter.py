@@ -26,6 +26,7 @@ from zofl_mpi.data import Dataset
 from zofl_mpi.engine.fields import given
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.problems import Array, Batch
+from zofl_mpi.problems.base import BilevelProblem
 from zofl_mpi.problems.sums import BLOCK, QUIET, blocks, demand_floats, positions_of
 
 Vector = NDArray[np.float64]
@@ -39,7 +40,7 @@ MATRIX_PRODUCTS = 1000  # of the power iteration; pixels in [0, 1] take about 10
 
 @final
 @dataclass(frozen=True)
-class Hyperparameter:
+class Hyperparameter(BilevelProblem):
     """The choice of regularisers as a `Bilevel` problem; n = m, n_lower = p. `of` makes it.
 
     `f` and `gradient_h` are given the part of the data that `parts` cuts out for them. The products with the inputs are
@@ -62,7 +63,6 @@ class Hyperparameter:
 
     x0: ClassVar[str] = "random"  # `initial`: 0 is outside X_i, and there the lower level has no solution
     constrained: ClassVar[bool] = True
-    homogeneous: ClassVar[bool] = False  # each h_i has a regulariser of its own
     features: int = given()
     m: int = given()
     smoothness: float = given()
@@ -90,7 +90,7 @@ class Hyperparameter:
         x_start: float = 0.1,
         dtype: DTypeLike = np.float32,
     ) -> Self:
-        """The problem of these clients, D_0, ..., D_{m-1}. It looks at all inputs about ten times (MNIST: 0.3 s).
+        """The problem of these clients, D_0, ..., D_{m-1}. It reads all inputs about ten times (MNIST: 0.3 s).
 
         Every rank computes the same numbers from the same data, so all have the same `smoothness`.
 
@@ -121,7 +121,7 @@ class Hyperparameter:
         return self.features
 
     def kernel_name(self, batch_size: int) -> str:
-        """The name of what computes, for the record."""
+        """numpy, for the record."""
         return "numpy"
 
     def flops_evaluation(self, batch_size: int) -> float:

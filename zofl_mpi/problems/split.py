@@ -23,6 +23,7 @@ from torch.nn.functional import cross_entropy
 
 from zofl_mpi.data import Dataset
 from zofl_mpi.errors import UserError
+from zofl_mpi.problems.base import SplitProblem
 from zofl_mpi.problems.device_cache import sent, taken
 from zofl_mpi.problems.flat import Flat
 from zofl_mpi.problems.head import head_gradient, linear_of
@@ -32,7 +33,7 @@ NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 @final
 @dataclass(frozen=True)
-class SplitNetwork:
+class SplitNetwork(SplitProblem):
     """A `Split` problem of three torch modules that classify. The methods that train it hold all vectors.
 
     Attributes:
@@ -155,7 +156,7 @@ class SplitNetwork:
 
     @property
     def blocks(self) -> list[nn.Module]:
-        """The modules of a client's part that is a sequence of several; see `optional.blocks`."""
+        """The modules of a client's part that is a sequence of several; see `SplitProblem.blocks`."""
         parts = list(self.client) if isinstance(self.client, nn.Sequential) else []
         return parts if len(parts) > 1 else []
 

@@ -26,6 +26,7 @@ from torch.nn.functional import cross_entropy
 from zofl_mpi.data import Dataset, texts
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.problems import Batch
+from zofl_mpi.problems.base import SplitProblem
 from zofl_mpi.problems.device_cache import sent
 from zofl_mpi.problems.flat import Flat
 from zofl_mpi.problems.gpt2 import Back, Parts, joined
@@ -33,18 +34,17 @@ from zofl_mpi.problems.split import arithmetic_of
 
 NONE = texts.NONE
 """The label of a position that predicts nothing: of contexts and padding."""
-TOGETHER = 4
-"""Texts of a batch of a report, as the validation batches of LoRA's and SplitLoRA's codes have by default."""
-ROWS = 8 * TOGETHER
-"""Texts whose logits are looked at together in a report."""
+ROWS = 32
+"""Texts of a report whose logits are computed at once."""
 
 
 @final
 @dataclass(frozen=True)
-class SplitGPT2:
+class SplitGPT2(SplitProblem):
     """A `Split` problem of GPT-2. The methods that train it hold all vectors; frozen weights are in no vector.
 
     Attributes:
+        report_batch: texts of a batch of a report, as in validation batches of LoRA's and SplitLoRA's codes by default.
         parts: client, auxiliary and server, in `dtype`, on `device`.
         longest: T, input tokens of the longest text.
         targets: completion tokens of the text that has most.
@@ -56,6 +56,7 @@ class SplitGPT2:
 
     takes_one: ClassVar[bool] = True
     alike: ClassVar[bool] = False
+    report_batch: ClassVar[int] = 4
     parts: Parts
     longest: int
     targets: int
@@ -222,7 +223,7 @@ class SplitGPT2:
 
     def score(self, inputs: Tensor, labels: Tensor) -> dict[str, float]:
         """Completion tokens, the sum of their cross-entropies, how many are the likeliest one; then, over batches of
-        `TOGETHER` texts, how many there are and the sum of their means.
+        `report_batch` texts, how many there are and the sum of their means.
         """
         rows = [torch.zeros(3, 0, dtype=torch.float64)]
         for x, y in zip(torch.split(inputs, ROWS), torch.split(labels, ROWS), strict=True):
@@ -230,7 +231,7 @@ class SplitGPT2:
             rows.append(self._rows(x[:, :used], y[:, :used]))
         each = torch.cat(rows, dim=1)
         tokens, nats, hits = each.sum(dim=1).tolist()
-        batches = [part.sum(dim=1).tolist() for part in torch.split(each, TOGETHER, dim=1)]
+        batches = [part.sum(dim=1).tolist() for part in torch.split(each, self.report_batch, dim=1)]
         means = math.fsum(own / count for count, own, _ in batches)
         return {"tokens": tokens, "nats": nats, "hits": hits, "batches": len(batches), "means": means}
 

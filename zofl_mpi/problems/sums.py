@@ -1,4 +1,4 @@
-"""What all problems over samples need: positions, blocks and class weights of sums, and the dtypes they run in."""
+"""Positions, blocks and class weights of sums over samples, and the dtypes of problems over samples."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Batch
 
 QUIET = np.errstate(all="ignore")
-"""Values that are not finite are the caller's to find."""
+"""NumPy gives no warnings; the caller checks that values are finite."""
 Block = tuple[NDArray[Any], NDArray[np.int64]]
 """Inputs (b, p) and labels (b,)."""
 BLOCK = 512
-"""Samples that are looked at together when all data are."""
+"""Samples of a block in a sum over all data."""
 
 
 @final
 class Ready:
-    """The samples of one data set as they are computed with, for the next model that is measured on it.
+    """Cache of one data set's samples in the form that the computation takes, for the next model that is measured.
 
     All personal models of a rank are measured on the test samples, whose gathering and scaling takes longer than the
     product with a small model. Only so much is kept as LIMIT says, so that memory does not grow.
@@ -39,7 +39,7 @@ class Ready:
         """Inputs and labels of all of `data`, in turn.
 
         Args:
-            kind: what else the blocks depend on; with the same data and kind `made` must make the same ones.
+            kind: with the same data and kind, `made` must make the same blocks.
             made: (data, positions) -> the blocks.
         """
         if self._data is data and self._kind == kind:
@@ -54,17 +54,17 @@ class Ready:
 READY = Ready()
 
 
-def demand_floats(dtype: DTypeLike, what: str) -> None:
+def demand_floats(dtype: DTypeLike, which: str) -> None:
     """Refuses a dtype other than float32 and float64.
 
     Args:
-        what: the problem, with its verb: "networks run".
+        which: the problem, with its verb: "networks run".
 
     Raises:
         UserError: in any other dtype.
     """
     if np.dtype(dtype) not in (np.dtype(np.float32), np.dtype(np.float64)):
-        raise UserError(f"dtype {dtype!r}: {what} in float32 or float64")
+        raise UserError(f"dtype {dtype!r}: {which} in float32 or float64")
 
 
 def positions_of(data: Any, batch: Batch | None) -> Batch:

@@ -1,4 +1,4 @@
-"""The terms that [A] section IV adds to a loss, and the hierarchical problem that they make of it."""
+"""The terms that [A] section IV adds to a loss, and the hierarchical problem of a loss with them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from zofl_mpi.data import Dataset
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.numerics.projections import ball
 from zofl_mpi.problems import Array, Batch
+from zofl_mpi.problems.base import Problem
 from zofl_mpi.problems.sums import QUIET
 
 
 @final
 @dataclass(frozen=True)
 class Terms:
-    """What makes a loss a hierarchical problem of [A] section IV.
+    """Parameters of the terms that [A] section IV adds to a loss.
 
     Attributes:
         lam: lambda, weight of the dissimilarity f_2 = (lambda/2) sum_i rho_i |x - y_i|^2.
@@ -52,7 +53,7 @@ def for_client(values: tuple[float, ...], i: int) -> float:
     return float(values[0] if len(values) == 1 else values[i])
 
 
-class Personalised(ABC):
+class Personalised(Problem, ABC):
     """A loss with these terms, as a `Hierarchical` and as a `Smooth` problem.
 
     f_1(x) = F(x; server's data)                                  F: the mean loss over some data
@@ -160,7 +161,7 @@ class Personalised(ABC):
     def project(self, i: int, x: Array, y: Array | None = None) -> Array:
         """(k, n) the rows of y projected onto the balls around the rows of x; y itself where there is no constraint.
 
-        As a `Lipschitz` problem, without y: x, since X_i is the whole space.
+        As a `Lipschitz` problem, without y: x, since X_i = R^n.
         """
         if y is None:
             return x

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from zofl_mpi.engine.batching import MANY
+from zofl_mpi.problems.base import Problem
 
 
-class TorchBackend:
+class TorchBackend(Problem):
     """What such problems have in common.
 
     Attributes:

@@ -1,13 +1,12 @@
-"""The command line of a family of methods: what every rank does from its first line to its exit status.
+"""The command line of a family of methods: every rank from its first line to its exit status.
 
-Rank 0 alone reads the arguments and tells the others what it understood. What every rank does for itself (data above
-all) may fail on one rank only; then all end with that rank's sentence. Once the rounds have begun, whatever goes wrong
-on one rank ends all of them at once.
+Rank 0 alone reads the arguments and broadcasts the plan. Steps that every rank takes for itself, such as reading data,
+may fail on one rank only; then all end with that rank's sentence. Once the rounds have begun, any failure on one rank
+ends all of them at once.
 """
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 import traceback
@@ -24,12 +23,12 @@ from zofl_mpi.engine.world import Ended, World, at_server, run_or_fail_all
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import flags
 from zofl_mpi.run.binding import Place, bind, doubled, listed
+from zofl_mpi.run.family import Family, family_of
 from zofl_mpi.run.launch import connect, speaks_first
 from zofl_mpi.run.plan import (
     Plan,
     RunFlags,
     check_validation,
-    costs_of,
     loads_of,
     method_of,
     print_plan,
@@ -49,7 +48,7 @@ RANKS_LISTED = 512
 def main(module: str, arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs the command line of a family, a module with METHODS, PROBLEMS and a docstring. Never returns.
 
-    Exit status 0: done; 1: failed; 2: a mistake of the user; 75: told to stop, can be resumed.
+    Exit status 0: done; 1: failed; 2: a mistake of the user; 75: stopped by a signal, can be resumed.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  (None if the shell closed it)
@@ -64,7 +63,7 @@ def main(module: str, arguments: Sequence[str] | None = None) -> NoReturn:
         status = job if isinstance(job, int) else job.run()
     except _Agreed as exc:
         status = _said(exc.problem, world.rank == 0)
-    except Ended as exc:  # what failed has been told
+    except Ended as exc:  # the failure has been printed
         status = int(exc.code or 1)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python's own last flush would fail, too
@@ -79,7 +78,7 @@ def main(module: str, arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 class _Agreed(Exception):
-    """A mistake of the user that all ranks know of, so that each may leave by itself."""
+    """A mistake of the user that all ranks know of: each may exit by itself."""
 
     def __init__(self, problem: UserError) -> None:
         self.problem = problem
@@ -92,9 +91,9 @@ def _said(problem: UserError, speaks: bool) -> int:
 
 
 def _unforeseen(exc: BaseException, world: World, job: Job | int) -> str:
-    """What is told where a rank fails: a sentence where it has no memory left or misses another, else its traceback."""
+    """The text of an unforeseen end: a sentence where a rank has no memory left or misses another, else a traceback."""
     rank, short = world.rank, memory.shortage(exc)
-    if isinstance(job, int) and isinstance(exc, getattr(world, "faults", ())):
+    if isinstance(job, int) and isinstance(exc, world.faults):
         return (
             f"zofl_mpi: rank {rank} ends, since another rank is lost and --survive takes losses from the first round "
             "on; start the command again"
@@ -106,13 +105,13 @@ def _unforeseen(exc: BaseException, world: World, job: Job | int) -> str:
 
 
 def prepared(world: World, module: str, arguments: Sequence[str]) -> Job | int:
-    """Does all that comes before the first round; an exit status where there is nothing to run.
+    """Does everything before the first round; an exit status where there is nothing to run.
 
     Raises:
         _Agreed: a mistake of the user, on every rank alike.
     """
     try:
-        family = importlib.import_module(module)
+        family = family_of(module)
         plan = _understood(world, family, arguments)
         return plan if isinstance(plan, int) else _prepared(world, family, plan)
     except UserError as exc:
@@ -125,8 +124,8 @@ class Job:
     """A rank's part of the run, ready for its rounds.
 
     Attributes:
-        watch: ends what takes too long.
-        opened: the result file and what it holds; rank 0's.
+        watch: ends a round that takes too long.
+        opened: the open result file; rank 0's.
         loads: the planned work of each client, the same on all ranks.
     """
 
@@ -148,42 +147,31 @@ class Job:
         return status
 
 
-def _prepared(world: World, family: Any, plan: Plan) -> Job | int:
+def _prepared(world: World, family: Family, plan: Plan) -> Job | int:
     """Builds the data and the method and opens the result file; 0 after --dry-run."""
-    places = bind(world, plan.values["device"], problem_of(family, plan.values["problem"]).gpu)
+    names = plan.values["method"], plan.values["problem"]
+    cls, choice = run_or_fail_all(world, lambda: (method_of(family, names[0]), problem_of(family, names[1])))
+    places = bind(world, plan.values["device"], choice.gpu)
     known = _places(world, places)
-    setting = build_setting(world, family, plan, places[world.rank].device)
-    _same(
-        world,
-        setting.fingerprint,
-        "the ranks hold different data or networks; copy the same files to all nodes, draw in torch only",
-    )
-    method_class = run_or_fail_all(world, lambda: method_of(family, plan.values["method"]))
-    method = run_or_fail_all(world, lambda: flags.made(method_class, plan.values, setting=setting))
-    run_or_fail_all(world, lambda: check_validation(method, plan))
-    named = _one_kernel(world, method, plan)
-    if named is not setting:
-        setting, method = named, run_or_fail_all(world, lambda: flags.made(method_class, plan.values, setting=named))
-    kernel, loads = run_or_fail_all(world, lambda: (str(getattr(method, "kernel", "")), loads_of(method)))
-    told = "the ranks compute by different kernels; give all of them a GPU or none, install numba on all nodes, or say"
-    _same(world, kernel, f"{told} --kernel numpy")
+    data = build_setting(world, family, plan, places[world.rank].device)
+    other = "the ranks hold different data or networks; copy the same files to all nodes, draw in torch only"
+    _same(world, data.fingerprint, other)
+    kernel = _chosen_kernel(world, cls, data, plan)
+    method, loads = run_or_fail_all(world, lambda: _built(cls, with_kernel(data, kernel), plan))
+    other = "the ranks compute by different kernels; give all of them a GPU or none, install numba on all nodes, or say"
+    _same(world, method.kernel, f"{other} --kernel numpy")
     if plan.values["dry_run"]:
         if world.rank == 0:
             print_plan(plan, method)
         return 0
-    _prepare(world, setting, kernel)
+    _check_survival(world, plan)
+    _prepare(world, method)
     device.keep_freed_memory()
     stop = Stop()
     stop.listen()
-    attrs = {"command": plan.command, "mpi": world.library, "kernel": kernel, **known}
-    if plan.values["survive"] and world.missing:
-        raise UserError(
-            f"--survive needs {world.missing}; without it, a lost rank ends the job, and --resume continues"
-        )
-    if not plan.values["survive"] and not world.missing:
-        raise UserError("mpirun --with-ft ulfm, under which no lost rank ends the job, is for --survive: add that flag")
+    attrs = {"command": plan.command, "mpi": world.library, "kernel": method.kernel, **known}
     loads = world.bcast(loads)  # rank 0's: ranks that looked for a client on different ones would hang
-    living = _living(world, setting.m, loads)
+    living = _living(world, data.m, loads)
     rows = [place.row(rank, living[rank]) for rank, place in enumerate(places)]
     if plan.values["verbose"] and world.rank == 0:
         print(listed(rows))
@@ -191,8 +179,52 @@ def _prepared(world: World, family: Any, plan: Plan) -> Job | int:
     return Job(world, method, stop, _watch(world, plan, [place.host for place in places], opened), opened, loads)
 
 
+def _chosen_kernel(world: World, cls: type[Method[Any]], setting: Setting[Any], plan: Plan) -> str:
+    """The kernel that rank 0 chooses for --kernel auto, one for the whole run and all ranks; "" where there is none.
+
+    It depends on the planned steps, of which a method knows that rank 0 alone makes for this from the flags. A run that
+    is continued keeps its kernel, however many rounds it gets.
+    """
+
+    def choose() -> str:
+        if setting.problem.kernel != "auto":
+            return ""
+        work = work_of(flags.made(cls, plan.values, setting=setting), plan.values["rounds"])
+        if work is None:
+            return ""
+        return str(setting.problem.kernel_for(work.batch, work.models, work.steps, plan.kernel_before))
+
+    return str(world.bcast(at_server(world, choose)))
+
+
+def with_kernel(setting: Setting[Any], kernel: str) -> Setting[Any]:
+    """The setting whose problem computes by this kernel; as it is for ""."""
+    return replace(setting, problem=replace(setting.problem, kernel=kernel)) if kernel else setting
+
+
+def _built(cls: type[Method[Any]], setting: Setting[Any], plan: Plan) -> tuple[Method[Any], Loads | None]:
+    """The method, and the work that it plans for each client.
+
+    Raises:
+        UserError: a flag out of range, or one that does not fit the problem or the data.
+    """
+    method: Method[Any] = flags.made(cls, plan.values, setting=setting)
+    check_validation(method, plan)
+    return method, loads_of(method)
+
+
+def _check_survival(world: World, plan: Plan) -> None:
+    """Refuses --survive without an MPI that survives lost ranks, and the other way round."""
+    if plan.values["survive"] and world.missing:
+        raise UserError(
+            f"--survive needs {world.missing}; without it, a lost rank ends the job, and --resume continues"
+        )
+    if not plan.values["survive"] and not world.missing:
+        raise UserError("mpirun --with-ft ulfm, under which no lost rank ends the job, is for --survive: add that flag")
+
+
 def _watch(world: World, plan: Plan, hosts: list[str], opened: Opened | None) -> Watch:
-    """This rank's deadlines; with --survive also what a rank does that finds others lost."""
+    """This rank's deadlines, and with --survive its reaction to lost ranks."""
     limit, survive = plan.values["round_timeout"], plan.values["survive"]
     path = world.bcast(opened and str(opened.recorder.path)) if limit or survive else ""
     watch = Watch(world.rank, world.size, limit, world.halt, hosts, path)
@@ -201,92 +233,76 @@ def _watch(world: World, plan: Plan, hosts: list[str], opened: Opened | None) ->
     return watch
 
 
-def _one_kernel(world: World, method: Any, plan: Plan) -> Setting[Any]:
-    """The setting in which --kernel auto has become the kernel that rank 0 takes: one for the whole run and all ranks.
-
-    A run that is continued keeps its kernel, however many rounds it gets.
-
-    Raises:
-        UserError: on every rank, where one cannot have that kernel.
-    """
-    setting: Setting[Any] = method.setting
-    problem, work = setting.problem, work_of(method, plan.values["rounds"])
-    if work is None or getattr(problem, "kernel", "") != "auto" or not hasattr(problem, "kernel_for"):
-        return setting
-    name = world.bcast(
-        at_server(world, lambda: problem.kernel_for(work.batch, work.models, work.steps, plan.kernel_before))
-    )
-    return replace(setting, problem=run_or_fail_all(world, lambda: replace(problem, kernel=name)))
-
-
-def _prepare(world: World, setting: Setting[Any], kernel: str) -> None:
-    """Makes the kernel ready before the first round, if the problem says how.
+def _prepare(world: World, method: Method[Any]) -> None:
+    """Makes the kernel ready before the first round.
 
     On one rank of each node first: ten would compile it ten times. The other client ranks then load what it compiled.
     """
-    prepare = getattr(setting.problem, "prepare", None)
-    if prepare is None:
-        return
+    setting, kernel = method.setting, method.kernel
     place, ranks = world.neighbours(None)
     last = place == len(ranks) - 1  # a client rank, not the server, which does not need it
-    run_or_fail_all(world, lambda: prepare(kernel, setting.data[0]) if last else None)
-    run_or_fail_all(world, lambda: prepare(kernel, setting.data[0]) if world.rank and not last else None)
+    run_or_fail_all(world, lambda: setting.problem.prepare(kernel, setting.data[0]) if last else None)
+    later = world.rank > 0 and not last
+    run_or_fail_all(world, lambda: setting.problem.prepare(kernel, setting.data[0]) if later else None)
 
 
-def _opened(world: World, method: Any, plan: Plan, attrs: dict[str, Any], rows: list[dict[str, int | str]]) -> Opened:
+def _opened(
+    world: World, method: Method[Any], plan: Plan, attrs: dict[str, Any], rows: list[dict[str, int | str]]
+) -> Opened:
     """Opens the result file; rank 0 only."""
     from zofl_mpi.run import session  # HDF5 is for rank 0 only
 
-    costs = costs_of(method)
+    costs = dict(method.costs())
     order = session.Order(plan.values, plan.config, {**attrs, "costs": costs} if costs else attrs, rows)
     return session.opened(world, method, order)
 
 
-def _understood(world: World, family: Any, arguments: Sequence[str]) -> Plan | int:
-    """Rank 0's reading of the arguments, on all ranks; an exit status if there is nothing to do."""
+def _understood(world: World, family: Family, arguments: Sequence[str]) -> Plan | int:
+    """The plan that rank 0 reads from the arguments, on all ranks; an exit status if there is nothing to do."""
 
     def read() -> Plan | int:
         try:
             plan = understand(family, arguments)
         except SystemExit as exc:  # --help
             return int(exc.code or 0)
-        flags.made(RunFlags, plan.values)  # refuses what is out of range
+        flags.made(RunFlags, plan.values)  # refuses values out of range
         return plan
 
     return world.bcast(at_server(world, read))  # type: ignore[no-any-return]
 
 
 def _places(world: World, places: list[Place]) -> dict[str, list[Any]]:
-    """What every rank got, for the record; warns where that is not as it should be."""
+    """Hosts, devices, threads and libraries of the ranks, for the record; warns of shared cores and mixed libraries."""
     names = {"hosts": "host", "device": "device", "threads": "threads", "blas": "blas"}
     found = {name: [getattr(place, field) for place in places] for name, field in names.items()}
     if world.size > RANKS_LISTED:
         found = {name: sorted(set(values)) for name, values in found.items()}
-    told = doubled(places)
+    warnings = doubled(places)
     if len(set(found["blas"])) > 1:
         libraries = ", ".join(sorted(set(found["blas"])))
-        told.append(f"ranks compute with different libraries ({libraries}): bits may depend on their number")
+        warnings.append(f"ranks compute with different libraries ({libraries}): bits may depend on their number")
     if world.rank == 0:
-        for sentence in told:
+        for sentence in warnings:
             print(f"zofl_mpi: warning: {sentence}", file=sys.stderr)
     return found
 
 
 def _same(world: World, value: Any, sentence: str) -> None:
-    """Refuses ranks that differ in what the numbers depend on."""
+    """Refuses ranks that differ in a value on which the numbers depend."""
     values = world.allgather(value)
     if len(set(values)) > 1:
-        told = "; ".join(f"rank {rank}: {other}" for rank, other in enumerate(values) if other != values[0])
-        raise UserError(f"{sentence} (rank 0: {values[0]}; {told})")
+        others = "; ".join(f"rank {rank}: {other}" for rank, other in enumerate(values) if other != values[0])
+        raise UserError(f"{sentence} (rank 0: {values[0]}; {others})")
 
 
-def build_setting(world: World, family: Any, plan: Plan, chosen: str) -> Setting[Any]:
+def build_setting(world: World, family: Family, plan: Plan, chosen: str) -> Setting[Any]:
     """The setting of a plan, on every rank alike but for the device."""
-    choice = problem_of(family, plan.values["problem"])
-    streams = run_or_fail_all(world, lambda: Streams(plan.values["seed"]))
-    values = run_or_fail_all(world, lambda: plan.of_problem(family))
-    setting = run_or_fail_all(world, lambda: choice.build(values, world, streams, plan.values["dtype"], chosen))
-    return replace(setting, eval_clients=plan.values["eval_clients"])
+    choice, flag = problem_of(family, plan.values["problem"]), plan.values
+
+    def build() -> Setting[Any]:
+        return choice.build(plan.of_problem(family), world, Streams(flag["seed"]), flag["dtype"], chosen)
+
+    return replace(run_or_fail_all(world, build), eval_clients=flag["eval_clients"])
 
 
 def _living(world: World, m: int, loads: Loads | None) -> list[int]:

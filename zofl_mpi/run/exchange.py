@@ -1,4 +1,4 @@
-"""What the engine's questions cost here, without any computing: what a model of a round's time is made of.
+"""Measured costs of the engine's questions without computation, the inputs of a model of a round's time.
 
 Each is measured as a method poses it, packing, threads and accounts included, since on one machine these cost more than
 the messages themselves.
@@ -24,7 +24,7 @@ from zofl_mpi.errors import UserError
 Array = np.ndarray[Any, np.dtype[np.float32]]
 
 LARGE = 4_000_000
-"""Bytes of the vectors that tell a bandwidth."""
+"""Bytes of the vectors from which bandwidths are measured."""
 STREAM = 16
 """Uploads of a client in one question; also the clients of a rank that has several."""
 ALONE = 36_000
@@ -53,7 +53,7 @@ class Upload:
 
 @final
 class Post:
-    """The method of the exchange: clients send what they are told to."""
+    """A method whose clients send as many numbers as they are asked for."""
 
     def reply(self, client: Client, message: Parcel) -> Upload:
         """Step: so many numbers."""
@@ -71,7 +71,7 @@ class Post:
 
 
 def arithmetic() -> Array:
-    """(10,) what some hundredths of a second lead to of softmax regression's steps: gathers, and small products."""
+    """(10,) numbers from some hundredths of a second of softmax regression's steps: gathers and small products."""
     data, w = np.ones((2_000, 784), np.float32), np.full((784, 10), 1e-3, np.float32)
     rows = np.arange(64) * 31
     for k in range(400):
@@ -82,7 +82,7 @@ def arithmetic() -> Array:
 
 
 class Cost(NamedTuple):
-    """What one kind of question costs: `fixed` seconds, and `per_byte` of what is named in `KINDS`."""
+    """Cost of one kind of question: `fixed` seconds, and seconds `per_byte` of the part that `KINDS` names."""
 
     fixed: float
     per_byte: float = 0.0
@@ -100,7 +100,7 @@ KINDS = {
 
 
 def measure(clients: Clients, method: Post, ranks: int) -> dict[str, Cost]:
-    """What each of KINDS costs; rank 0's part.
+    """The cost of each of KINDS; rank 0's part.
 
     Args:
         clients: STREAM on each of the client ranks.
@@ -161,7 +161,7 @@ def place() -> dict[str, Any]:
 
 
 def processor() -> str:
-    """The processor's name, as far as the system tells."""
+    """The processor's name, as far as the system knows it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -171,7 +171,7 @@ def processor() -> str:
 
 
 def exchange(world: World) -> dict[str, Cost]:
-    """What each of KINDS costs between the ranks of a world, at rank 0; empty elsewhere. All ranks call it.
+    """The cost of each of KINDS between the ranks of a world, at rank 0; empty elsewhere. All ranks call it.
 
     Raises:
         UserError: there is one process only.

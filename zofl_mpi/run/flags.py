@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, cast
 
 from zofl_mpi.engine.fields import is_flag
+from zofl_mpi.engine.roles import with_base
+from zofl_mpi.engine.setting import Method
 from zofl_mpi.errors import UserError
 
 T = TypeVar("T")
@@ -98,7 +100,7 @@ def built(cls: type[T], setting: Any, **values: Any) -> T:
     unknown = values.keys() - defaults.keys()
     if unknown:
         raise TypeError(f"{cls.__name__} has no flag {', '.join(sorted(unknown))}")
-    return cast(T, made(cls, {**defaults, **values}, setting=setting))
+    return cast(T, made(with_base(cls, Method), {**defaults, **values}, setting=setting))
 
 
 class _Leaf(NamedTuple):

@@ -9,7 +9,7 @@ from zofl_mpi.engine.world import SingleProcess, World, launched
 
 
 def speaks_first(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether this process should print what concerns all, while MPI is not there to ask."""
+    """Whether this process is the one to print a message before MPI is initialised."""
     ranks = [
         environment[k] for k in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID") if k in environment
     ]

@@ -178,8 +178,9 @@ def run(
         try:
             (state, columns), (row, stop) = clients.steadily(partial(attempt, state, done))
         except (ClientError, UserError) as exc:
-            less = f"; {memory.remedy(method)}" if getattr(exc, "short", False) else ""
-            raise RunError(f"round {done + 1}: {exc}{less}; {_safe(recorder)}", getattr(exc, "trace", "")) from exc
+            short, trace = (exc.short, exc.trace) if isinstance(exc, ClientError) else (False, "")
+            less = f"; {memory.remedy(method)}" if short else ""
+            raise RunError(f"round {done + 1}: {exc}{less}; {_safe(recorder)}", trace) from exc
         except (Exception, SystemExit) as exc:  # a mistake in the method, or too little memory for it
             raise _failed(f"round {done + 1}", exc, method, recorder) from exc
         now = time.perf_counter()

@@ -1,4 +1,4 @@
-"""What a command line asks for: flags, configuration file and resumed run, put together and checked."""
+"""Plan of a run: the command line, the configuration file and the resumed run, combined and checked."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ import math
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from pathlib import Path
-from typing import Any, Literal, cast, final, get_type_hints
+from typing import Any, Literal, TypeVar, final, get_type_hints
 
-from zofl_mpi.engine.setting import Loads, Work
+from zofl_mpi.engine.roles import with_base
+from zofl_mpi.engine.setting import Loads, Method, Planned, Work
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.run import flags
+from zofl_mpi.run.family import Choice, Family
+
+T = TypeVar("T")
 
 
 @final
@@ -26,19 +30,19 @@ class RunFlags:
     Attributes:
         rounds: R, the number of rounds.
         seed: the run's seed; all random numbers follow from it.
-        dtype: of all vectors.
+        dtype: floating-point type of all vectors.
         device: auto (a GPU where there is one and the problem can use it), cpu or cuda.
         out: result file; else METHOD-DATA-sSEED.h5 in this folder, numbered if that exists.
         force: overwrite the result file if it exists.
-        checkpoint_every: rounds between checkpoints; 0 for none but the one when a signal ends the run.
+        checkpoint_every: rounds between checkpoints; 0: only when a signal ends the run.
         resume: a result file or its checkpoint: continue that run, with its configuration.
-        eval_every: rounds between evaluations; the first and the last round are evaluated in any case.
-        eval_clients: an evaluation asks all clients up to so many; of more, so many drawn anew each time; 0: all.
-        survive: go on with the same bits when client ranks are lost; takes mpirun --with-ft ulfm (Open MPI 5).
+        eval_every: rounds between evaluations; the first and the last round are always evaluated.
+        eval_clients: most clients that an evaluation asks, drawn anew each time where there are more; 0: all.
+        survive: continue with the same bits when client ranks are lost; needs mpirun --with-ft ulfm (Open MPI 5).
         round_timeout: seconds; a round that takes longer ends the job and names the late ranks; 0 for no limit.
         config: a TOML file with flags as keys; flags on the command line come first.
         dry_run: print the configuration and the expected cost, and run nothing.
-        quiet: print nothing but the last lines.
+        quiet: print only the last lines.
         verbose: print the table of ranks first: host, device, cores, threads and clients of each.
     """
 
@@ -86,7 +90,7 @@ CHANGEABLE = LOCAL | {
 @final
 @dataclass(frozen=True)
 class Plan:
-    """What rank 0 understood, for all ranks: plain values only.
+    """The values of all flags as rank 0 understood them, for all ranks: plain values only.
 
     Attributes:
         values: {flag: value} of everything, `method` and `problem` among them.
@@ -103,14 +107,14 @@ class Plan:
         """The values that the result file keeps."""
         return {k: v for k, v in self.values.items() if k not in LOCAL}
 
-    def of_problem(self, family: Any) -> dict[str, Any]:
+    def of_problem(self, family: Family) -> dict[str, Any]:
         """The values of the problem's flags, without those of the method."""
         groups = groups_of(family, self.values["method"], self.values["problem"])
         del groups["method"]
         return {name: self.values[name] for name in flags.flags_of(groups)}
 
 
-def understand(family: Any, arguments: Sequence[str]) -> Plan:
+def understand(family: Family, arguments: Sequence[str]) -> Plan:
     """The plan of a command line: first the resumed run's values, then those of --config, then the flags.
 
     Raises:
@@ -134,14 +138,14 @@ def understand(family: Any, arguments: Sequence[str]) -> Plan:
     return Plan(values, command, stored_kernel(resume) if resume else "")
 
 
-def _usual_problem(family: Any, method: str) -> str:
-    """The family's first problem that offers what the method needs; its first one if the method does not say."""
-    needs = getattr(getattr(method_of(family, method), "needs", None), "__name__", None)
-    fitting = (name for name, choice in family.PROBLEMS.items() if needs in (None, *choice.roles))
+def _usual_problem(family: Family, method: str) -> str:
+    """The family's first problem that offers the role that the method needs; its first one if it names none."""
+    role = role_of(method_of(family, method))
+    fitting = (name for name, choice in family.PROBLEMS.items() if role in (None, *choice.roles))
     return str(next(fitting, next(iter(family.PROBLEMS))))
 
 
-def groups_of(family: Any, method: str, problem: str) -> dict[str, type[Any]]:
+def groups_of(family: Family, method: str, problem: str) -> dict[str, type[Any]]:
     """The flags of a method on a problem, by title.
 
     Raises:
@@ -161,7 +165,7 @@ def groups_of(family: Any, method: str, problem: str) -> dict[str, type[Any]]:
     return {**groups, "method": method_class}
 
 
-def owners_of(family: Any, name: str) -> list[str]:
+def owners_of(family: Family, name: str) -> list[str]:
     """The family's methods and problems that have a flag of this name, as they are chosen on the command line."""
     methods = [f"--method {method}" for method, cls in family.METHODS.items() if name in flags.fields_of(cls)]
     groups = {problem: [*choice.groups.values()] for problem, choice in family.PROBLEMS.items()}
@@ -171,42 +175,46 @@ def owners_of(family: Any, name: str) -> list[str]:
     return [*methods, *problems]
 
 
-def _roles(method: str, method_class: Any, problem: str, choice: Any) -> list[Mapping[str, type[Any]]]:
+def role_of(method_class: type[Method[Any]]) -> str | None:
+    """Name of the role that a method needs a problem for; None: any."""
+    needs = method_class.needs
+    return needs if needs is None or isinstance(needs, str) else needs.__name__
+
+
+def _roles(method: str, method_class: type[Method[Any]], problem: str, choice: Choice) -> list[flags.Groups]:
     """The groups of flags of the role that the problem plays in this method; of all roles if the method does not say.
 
     Raises:
-        UserError: the problem does not offer what the method needs.
+        UserError: the problem does not offer that role.
     """
-    needs = getattr(method_class, "needs", None)
-    if needs is None:
+    role = role_of(method_class)
+    if role is None:
         return list(choice.roles.values())
-    role = getattr(needs, "__name__", str(needs))
     if role not in choice.roles:
         offered = ", ".join(choice.roles)
         raise UserError(f"--method {method} needs a {role} problem; --problem {problem} offers {offered}")
     return [choice.roles[role]]
 
 
-def method_of(family: Any, name: str) -> type[Any]:
-    """One of the family's METHODS, or a class of a user's own module.
+def method_of(family: Family, name: str) -> type[Method[Any]]:
+    """One of the family's METHODS, or a class of a user's own module, with the members that it leaves out.
 
     Raises:
         UserError: there is no such method, module or class.
     """
     if ":" not in name:
-        return cast("type[Any]", _named(family.METHODS, name, "--method", ", or module:Class"))
+        return with_base(_named(family.METHODS, name, "--method", ", or module:Class"), Method)
     found = _imported(name, "--method")
-    cls = found.__name__
-    wanted = ("start", "round", "evaluate")
-    missing = [f"the function {part}" for part in wanted if not hasattr(found, part)]
+    members = {name for base in found.__mro__ if base not in Method.__mro__ for name in vars(base)}
+    missing = [f"the function {part}" for part in ("start", "round", "evaluate") if part not in members]
     if not is_dataclass(found) or "setting" not in (f.name for f in fields(found)):
         missing.insert(0, "a field named setting (it must be a dataclass)")
     if missing:
-        raise UserError(f"--method {name}: {cls} is no method, it lacks {', '.join(missing)}")
-    return cast("type[Any]", found)
+        raise UserError(f"--method {name}: {found.__name__} is no method, it lacks {', '.join(missing)}")
+    return with_base(found, Method)
 
 
-def problem_of(family: Any, name: str) -> Any:
+def problem_of(family: Family, name: str) -> Choice:
     """One of the family's PROBLEMS, or a class of a user's own module.
 
     Raises:
@@ -217,7 +225,7 @@ def problem_of(family: Any, name: str) -> Any:
     return family.OWN_PROBLEM(name, _imported(name, "--problem"))
 
 
-def _imported(name: str, flag: str) -> Any:
+def _imported(name: str, flag: str) -> type[Any]:
     """The class that module:Class names."""
     module, _, cls = name.partition(":")
     sys.path.insert(0, os.getcwd())  # as `python -m` would find it
@@ -232,7 +240,7 @@ def _imported(name: str, flag: str) -> Any:
     return found
 
 
-def _named(table: Mapping[str, Any], name: str, flag: str, more: str) -> Any:
+def _named(table: Mapping[str, T], name: str, flag: str, more: str) -> T:
     if name not in table:
         import difflib
 
@@ -276,11 +284,11 @@ def _check_same(stored: Mapping[str, Any], values: Mapping[str, Any], path: str)
         raise UserError(f"--resume {path}: the checkpoint is of another configuration: {listed}")
 
 
-def check_validation(method: Any, plan: Plan) -> None:
+def check_validation(method: Method[Any], plan: Plan) -> None:
     """Refuses a validation part that the method's reports say nothing of.
 
     Raises:
-        UserError: what `evaluate` says that it returns has no field `validation_accuracy`.
+        UserError: the report that `evaluate` declares has no field `validation_accuracy`.
     """
     if method.setting.validation is None:
         return
@@ -288,53 +296,50 @@ def check_validation(method: Any, plan: Plan) -> None:
         report = get_type_hints(type(method).evaluate).get("return")
     except NameError:  # a name that only type checkers import
         report = None
-    if "validation_accuracy" not in getattr(report, "__dataclass_fields__", {}):
+    columns = [f.name for f in fields(report)] if is_dataclass(report) else []
+    if "validation_accuracy" not in columns:
         name, fraction = plan.values["method"], plan.values["validation"]
         raise UserError(f"--validation {fraction}: --method {name} reports no validation_accuracy; leave the flag out")
 
 
-def print_plan(plan: Plan, method: Any) -> None:
-    """--dry-run: the configuration, then what the run will cost, as far as the method tells it."""
+def print_plan(plan: Plan, method: Method[Any]) -> None:
+    """--dry-run: the configuration, then the expected cost of the run, as far as the method knows it."""
     for name, value in plan.config.items():
         print(f"{flags.flag(name):20} {_shown(value)}")
     print()
-    lines = method.plan(plan.values["rounds"]) if hasattr(method, "plan") else {}
-    for name, value in {**lines, **costs_of(method)}.items():
+    for name, value in {**method.plan(plan.values["rounds"]), **method.costs()}.items():
         print(f"{name:46} {value:,}" if isinstance(value, int) else f"{name:46} {value}")
 
 
-def work_of(method: Any, rounds: int) -> Work | None:
-    """The local steps that the method, or a part of it, plans; None where none tells."""
-    told = _telling(method, "work")
-    return None if told is None else cast("Work", told.work(rounds))
+def work_of(method: Method[Any], rounds: int) -> Work | None:
+    """The local steps that the method, or else the first of its parts, plans; None where they are not known."""
+    return next((work for each in _planned(method) if (work := each.work(rounds)) is not None), None)
 
 
-def loads_of(method: Any) -> Loads | None:
-    """The work of each client that the method, or a part of it, plans; None where none tells.
+def loads_of(method: Method[Any]) -> Loads | None:
+    """The work of each client that the method, or else the first of its parts, plans; None where it is not known.
 
     Raises:
         UserError: it is not one number, at least 0, of each client.
     """
-    told = _telling(method, "loads")
-    if told is None:
-        return None
-    loads, m = cast("Loads", told.loads()), method.setting.m
-    if len(loads.work) != m or not all(0 <= each < math.inf for each in loads.work):
-        raise UserError(
-            f"{type(told).__name__}.loads(): work must be {m} finite numbers, one for each client, at least 0"
-        )
-    return loads
+    for each in _planned(method):
+        loads = each.loads()
+        if loads is None:
+            continue
+        m = method.setting.m
+        if len(loads.work) != m or not all(0 <= work < math.inf for work in loads.work):
+            raise UserError(
+                f"{type(each).__name__}.loads(): work must be {m} finite numbers, one for each client, at least 0"
+            )
+        return loads
+    return None
 
 
-def _telling(method: Any, name: str) -> Any:
-    """The method, or else the first of its parts, that has a member of that name; None where none has."""
-    parts = (getattr(method, f.name) for f in fields(method))
-    return next((part for part in (method, *parts) if hasattr(part, name)), None)
-
-
-def costs_of(method: Any) -> dict[str, Any]:
-    """What a step of the method costs, measured; empty where the method does not tell."""
-    return dict(method.costs()) if hasattr(method, "costs") else {}
+def _planned(method: Method[Any]) -> Iterator[Planned]:
+    """The method, then those of its parts that plan work."""
+    yield method
+    values = vars(method)
+    yield from (values[f.name] for f in fields(method) if isinstance(values[f.name], Planned))
 
 
 def _shown(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""What a user sees while a run goes on: a bar on a terminal, else a line every few rounds."""
+"""Progress of a run on the screen: a bar on a terminal, else a line every few rounds."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 from zofl_mpi.engine import device
@@ -10,6 +9,7 @@ from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.world import SingleProcess
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import cli, flags, plan, records
+from zofl_mpi.run.family import family_of
 
 
 def setting_of(run: records.Run, family: str, where: str = "cpu", **other: Any) -> tuple[Setting[Any], Any]:
@@ -23,7 +23,7 @@ def setting_of(run: records.Run, family: str, where: str = "cpu", **other: Any) 
     Raises:
         UserError: its configuration is not understood, or data or network are no longer those.
     """
-    module = importlib.import_module(family)
+    module = family_of(family)
     config = flags.current(run.config) | {"device": where}
     config |= {name: value for name, value in other.items() if value is not None and name in run.config}
     groups = plan.groups_of(module, config["method"], config["problem"])

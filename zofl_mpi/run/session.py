@@ -27,12 +27,12 @@ COLUMNS = {"round": ("1", "finished rounds"), "seconds": ("s", "wall time of the
 @final
 @dataclass(frozen=True)
 class Order:
-    """What the command line asks for.
+    """The run that the command line describes.
 
     Attributes:
         flags: the value of every flag.
         config: those that the result file keeps.
-        attrs: for the root of the result file: the command, and what is known of the ranks.
+        attrs: for the root of the result file: the command, and the ranks' hosts, devices and threads.
         places: the table of ranks, a row a rank.
     """
 
@@ -71,7 +71,7 @@ class Opened:
         except (loop.RunError, UserError) as exc:
             _let_go(recorder, exc)
             watch.ends()
-            self.world.abort(f"{getattr(exc, 'trace', '')}zofl_mpi: {exc}")
+            self.world.abort(f"{exc.trace if isinstance(exc, loop.RunError) else ''}zofl_mpi: {exc}")
             return 1
         status = 0 if done else STATUS
         clients.close(status)
@@ -154,10 +154,10 @@ def continued(world: World, order: Order, attrs: Mapping[str, Any]) -> tuple[rec
 def check_same_run(
     source: Path, before: Mapping[str, Any], checkpoint: Mapping[str, Any], now: Mapping[str, Any]
 ) -> None:
-    """Refuses a continuation that would not be one; warns of what may change bits only.
+    """Refuses to continue another run or with another kernel; warns where only bits may change.
 
     Args:
-        before: the attributes of the result; checkpoint: of its checkpoint; now: what this session would write.
+        before: attributes of the result; checkpoint: of its checkpoint; now: those that this session would write.
 
     Raises:
         UserError: result and checkpoint are of different runs, or the data or the kernel are others.
@@ -165,14 +165,14 @@ def check_same_run(
     if before.get("run") != checkpoint.get("run"):
         raise UserError(f"--resume {source}: its checkpoint is of another run; one of the two files was replaced")
     if before.get("data") != now["data"]:
-        told = f"({before.get('data')} then, {now['data']} now)"
+        both = f"({before.get('data')} then, {now['data']} now)"
         data = [str(attrs.get("data")).split(", network ")[0] for attrs in (before, now)]
         if data[0] == data[1]:  # the network alone is another
-            told += (
+            both += (
                 ": where the module is the same, another version of zofl_mpi or torch began it otherwise; continue "
                 "with those of the result's attributes git_commit and versions"
             )
-        raise UserError(f"--resume {source}: data or network are not those that the run began with {told}")
+        raise UserError(f"--resume {source}: data or network are not those that the run began with {both}")
     if before.get("kernel") != now["kernel"]:
         raise UserError(
             f"--resume {source}: its kernel was {before.get('kernel')}, here it is {now['kernel']}, which gives "
@@ -181,8 +181,8 @@ def check_same_run(
         )
     blas = [", ".join(sorted(set(words))) for words in (json.loads(before["blas"]), now["blas"])]
     if blas[0] != blas[1]:
-        told = f"({blas[0]} then, {blas[1]} now)"
-        print(f"zofl_mpi: warning: the run began with another BLAS {told}: bits may differ", file=sys.stderr)
+        both = f"({blas[0]} then, {blas[1]} now)"
+        print(f"zofl_mpi: warning: the run began with another BLAS {both}: bits may differ", file=sys.stderr)
 
 
 def free_name(config: Mapping[str, Any]) -> Path:
@@ -194,11 +194,11 @@ def free_name(config: Mapping[str, Any]) -> Path:
 
 
 def closing(totals: loop.Totals, path: Path, done: bool, signal: str) -> str:
-    """The last lines: what was reached, how long it took and where, how many bytes went, where the result is."""
+    """The last lines of a run: measures reached, times, bytes sent, and the path of the result."""
     lines = []
     if not done:
-        told = f"told by {signal}" if signal else "told by a signal to another rank"
-        lines.append(f"stopped after round {totals.round} ({told}); continue with --resume {path}")
+        cause = f"told by {signal}" if signal else "told by a signal to another rank"
+        lines.append(f"stopped after round {totals.round} ({cause}); continue with --resume {path}")
     reached = {
         k: v for k, v in totals.last.items() if k in ("test_accuracy", "personal_accuracy", "test_loss", "objective")
     }
@@ -245,5 +245,5 @@ def _let_go(recorder: records.Recorder, exc: Exception) -> None:
     """Closes the result of a run that failed, as far as it can be written."""
     if isinstance(exc.__cause__, records.WriteError):
         recorder.abandon()
-    with suppress(UserError):  # the run fails for a reason of its own, which is told
+    with suppress(UserError):  # the run's own failure is the one to report
         recorder.close("interrupted")

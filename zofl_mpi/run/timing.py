@@ -1,4 +1,4 @@
-"""What a round of a result costs: its seconds, where they went, its bytes; and whether two results have the same bits.
+"""Cost of a round of a result: its seconds by use, and its bytes; comparison of the bits of two results.
 
 python -m zofl_mpi.run.timing RESULT [--same-as OTHER]    # exit status 1 where the bits differ
 """
@@ -86,7 +86,7 @@ class Timing:
 
     @property
     def share(self) -> float:
-        """What part of all computing of a round is the server's."""
+        """The server's share of all computing of a round."""
         return self.server_compute / (self.server_compute + self.compute_all)
 
     def as_dict(self) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def measured(run: records.Run) -> NDArray[np.intp]:
 
 
 def timing(run: records.Run) -> Timing:
-    """What a round of a result costs.
+    """The cost of a round of a result.
 
     Raises:
         UserError: no round can be timed.
@@ -175,9 +175,9 @@ def lines(found: Timing) -> Iterator[str]:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Prints what a round costs; exit status 1 where the bits differ from another result's, 2 for a mistake."""
+    """Prints the cost of a round; exit status 1 where the bits differ from another result's, 2 for a mistake."""
     parser = argparse.ArgumentParser(
-        prog="python -m zofl_mpi.run.timing", description="What a round of a result costs."
+        prog="python -m zofl_mpi.run.timing", description="Prints the cost of a round of a result."
     )
     parser.add_argument("result", help="an HDF5 result")
     parser.add_argument("--same-as", metavar="OTHER", help="another result: do the two have the same bits?")

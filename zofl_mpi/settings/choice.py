@@ -24,7 +24,7 @@ P = TypeVar("P")
 @final
 @dataclass(frozen=True)
 class Site:
-    """What a setting is made from, on one rank.
+    """The inputs from which one rank makes a setting.
 
     Attributes:
         values: {flag: value} of the problem, in the role that it plays.
@@ -52,7 +52,7 @@ class Site:
         """The setting of a problem on these data.
 
         Args:
-            network: tells networks apart, as the data's own fingerprint does data.
+            network: a fingerprint of the network, beside that of the data.
         """
         fingerprint = federation.server.fingerprint()
         return Setting(
@@ -75,8 +75,8 @@ class Choice:
 
     Attributes:
         groups: {title: dataclass of its flags}.
-        make: its setting; on every rank alike but for the device.
-        roles: {protocol of `zofl_mpi.problems` that it offers: further groups of flags for methods that need it}.
+        make: makes its setting, the same on every rank but for the device.
+        roles: {role (`zofl_mpi.problems`) that it offers: further groups of flags for methods that need it}.
         gpu: whether it can run on one.
     """
 

@@ -74,7 +74,7 @@ def _hyperparameter(site: Site, federation: Federation) -> Hyperparameter:
 
 
 def _known(cls: Any) -> Choice:
-    """A class whose `random`(streams, n, m, noise=...) makes a problem, what the server holds and what each client."""
+    """A class whose `random`(streams, n, m, noise=...) makes a problem, the server's data and each client's."""
 
     def setting(site: Site) -> Setting[Any]:
         known = site.group(Known)
@@ -101,7 +101,7 @@ PROBLEMS = {
     "coupled": alike(Pairs, Coupled),
 }
 
-if TYPE_CHECKING:  # mypy: each problem is what it offers
+if TYPE_CHECKING:  # mypy: each problem has its roles
     from zofl_mpi.problems.network import Network
 
     lipschitz: Sequence[type[Lipschitz]] = (ReLUNet, Network, MaxAffine, Bowls)

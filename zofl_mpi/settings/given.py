@@ -1,11 +1,11 @@
 """Problems that are one dataclass, built-in or a user's own: its fields are flags, or given by the run.
 
-What the class offers, and so which methods can run on it, are the protocols whose functions it has.
+A class offers the roles whose members it has, which decides the methods that can run on it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, TypeVar, cast
 
@@ -13,22 +13,26 @@ import numpy as np
 
 from zofl_mpi.data import Federation
 from zofl_mpi.engine.fields import is_flag
+from zofl_mpi.engine.roles import with_base
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.problems import Bilevel, Hierarchical, Lipschitz, SecondOrder, Smooth
+from zofl_mpi.problems.base import BilevelProblem, Problem
 from zofl_mpi.problems.terms import Terms
 from zofl_mpi.run.flags import Groups, made
 from zofl_mpi.settings.choice import Choice, Site
 from zofl_mpi.settings.samples import Samples
 
 P = TypeVar("P")
-PROTOCOLS = (Hierarchical, Smooth, Lipschitz, Bilevel, SecondOrder)
+ROLES = (Hierarchical, Smooth, Lipschitz, Bilevel, SecondOrder)
+"""The roles that a class may have by its members alone; a `Split` problem is made of torch modules."""
+BASES = {base for role in ROLES for base in role.__mro__}
 HIERARCHY: Groups = {"hierarchy": Terms}
-"""Flags that a method needs which takes a loss with `Terms` as a `Hierarchical` problem."""
+"""Flags of a loss with `Terms` in the role `Hierarchical`."""
 Make = Callable[[Site, Federation], Any]
 
 
 def terms_of(site: Site) -> Terms:
-    """[A]'s terms, as the flags have them; the usual ones where the method has no use for them, nor flags."""
+    """[A]'s terms from the flags; the defaults where the method does not use them and has no such flags."""
     return site.group(Terms) if all(f.name in site.values for f in fields(Terms)) else Terms()
 
 
@@ -42,40 +46,46 @@ GIVEN: Mapping[str, Make] = {
     "dtype": lambda site, federation: np.dtype(site.dtype),
     "device": lambda site, federation: site.device,
 }
-"""{field: what the run gives to a problem that has it, and marks it by `zofl_mpi.given()`}."""
+"""{field: its value in a problem that marks it by `zofl_mpi.given()`}."""
 
 
 def given_to(cls: type[Any]) -> list[str]:
-    """Names of the fields that the run gives to a problem of this class."""
+    """Names of the fields that the run sets in a problem of this class."""
     return [f.name for f in fields(cls) if f.init and not is_flag(f)]
 
 
 def problem_on(cls: type[P], site: Site, federation: Federation) -> P:
-    """A problem of this class on these data, from its flags and from what the run gives."""
+    """A problem of this class on these data, from its flags and the fields that the run sets."""
     return cast(P, made(cls, site.values, **{name: GIVEN[name](site, federation) for name in given_to(cls)}))
 
 
 def lacking(cls: type[Any]) -> dict[str, list[str]]:
-    """{protocol: the functions and properties of it that a class has not}."""
-    has = {f.name for f in fields(cls)} | set(dir(cls))
-    return {p.__name__: [name for name in parts_of(p) if name not in has] for p in PROTOCOLS}
+    """{role: the members that it needs and a class has not}; defaults of a base class are no members of its own."""
+    own = [base for base in cls.__mro__ if base not in BASES]
+    has = {f.name for f in fields(cls)}.union(*map(vars, own))
+    return {role.__name__: [name for name in needed(role) if name not in has] for role in ROLES}
 
 
-def parts_of(protocol: type[Any]) -> Sequence[str]:
-    """Names of a protocol's functions and properties, those of a protocol that it extends first."""
-    kin = [cls for cls in reversed(protocol.__mro__) if getattr(cls, "_is_protocol", False)]
-    return [name for cls in kin for name in vars(cls) if not name.startswith("_")]
+def needed(role: type[Any]) -> list[str]:
+    """Names of the members that a role needs, those of a role that it extends first."""
+    kin = [base for base in reversed(role.__mro__) if base in ROLES]
+    return [name for base in kin for name in vars(base) if not name.startswith("_")]
+
+
+def adapted(cls: type[P]) -> type[P]:
+    """A user's class with the members that a problem may leave out; the class itself where it has a base with them."""
+    return with_base(cls, Problem if lacking(cls)["Bilevel"] else BilevelProblem)
 
 
 def roles_of(cls: type[Any]) -> dict[str, Groups]:
-    """{protocol that a class offers: the flags of its role in methods that need it}."""
-    offered = [protocol for protocol, missing in lacking(cls).items() if not missing]
+    """{role that a class offers: the flags of that role in methods that need it}."""
+    offered = [role for role, missing in lacking(cls).items() if not missing]
     has_terms = "terms" in given_to(cls)
-    return {protocol: HIERARCHY if protocol == "Hierarchical" and has_terms else {} for protocol in offered}
+    return {role: HIERARCHY if role == "Hierarchical" and has_terms else {} for role in offered}
 
 
 def alike(group: type[Any], cls: type[Any]) -> Choice:
-    """A problem whose clients are all alike and hold nothing that it looks at, in float64.
+    """A problem whose clients are all the same and hold no data that it uses, in float64.
 
     Args:
         group: dataclass of its flags, with fields `m`, how many clients, and `problem`, of the class `cls`.

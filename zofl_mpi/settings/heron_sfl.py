@@ -34,7 +34,7 @@ class ResNetFlags:
 
     Attributes:
         network: before it is cut.
-        bf16: forward passes in bfloat16; losses and their differences in float32 or better.
+        bf16: compute forward passes in bfloat16; losses and their differences in float32 or better.
     """
 
     network: ResNet = part()
@@ -48,7 +48,7 @@ class ConvNetFlags:
 
     Attributes:
         network: before it is cut.
-        bf16: forward passes in bfloat16; losses and their differences in float32 or better.
+        bf16: compute forward passes in bfloat16; losses and their differences in float32 or better.
     """
 
     network: ConvNet = part()
@@ -56,7 +56,7 @@ class ConvNetFlags:
 
 
 def _split(factory: Factory) -> Callable[[Site], Setting[Any]]:
-    """Builds a problem of what `factory` makes."""
+    """Builds a problem of the three modules that `factory` makes."""
 
     def build(site: Site) -> Setting[Any]:
         from zofl_mpi.problems.network import seeded  # imports torch
@@ -65,11 +65,11 @@ def _split(factory: Factory) -> Callable[[Site], Setting[Any]]:
         federation = site.group(Samples).federation(site.world, site.streams)
         shape, classes = shape_of(federation), federation.test.classes
         parts = seeded(lambda: factory(site, shape, classes), site.streams(Purpose.MODULE))
-        told = ", ".join(fingerprint_of(part) for part in parts)
+        fingerprint = ", ".join(fingerprint_of(part) for part in parts)
         client, auxiliary, server = parts
         bf16 = bool(site.values.get("bf16", False))
         problem: Split = SplitNetwork(client, auxiliary, server, shape, classes, site.dtype, site.device, bf16)
-        return site.setting(problem, federation, told)
+        return site.setting(problem, federation, fingerprint)
 
     return build
 
@@ -86,7 +86,7 @@ def own_split(name: str, cls: type[Any]) -> Choice:
     """A user's own network in parts, --problem module:Class.
 
     The class is called with the shape of an input, (channels, height, width) or (features,), and the number of classes;
-    what it makes has the attributes client, auxiliary and server, three torch modules.
+    its instance has the attributes client, auxiliary and server, three torch modules.
     """
     return Choice({"data": ClientSamples}, _split(partial(_own, name, cls)), {"Split": {}}, gpu=True)
 
@@ -105,18 +105,18 @@ def _own(name: str, cls: type[Any], site: Site, shape: tuple[int, ...], classes:
     return parts["client"], parts["auxiliary"], parts["server"]
 
 
-def _check_module(what: str, module: Any) -> None:
-    """Refuses what is no torch module, or has no sizes yet.
+def _check_module(name: str, module: Any) -> None:
+    """Refuses an object that is no torch module, or a module whose sizes are not known yet.
 
     Raises:
-        UserError: it is so; `what` says what it is.
+        UserError: names it by `name`.
     """
     from torch import nn
 
     if not isinstance(module, nn.Module):
-        raise UserError(f"{what} is a {type(module).__name__}; it must be a torch module")
+        raise UserError(f"{name} is a {type(module).__name__}; it must be a torch module")
     if any(isinstance(p, nn.parameter.UninitializedParameter) for p in module.parameters()):
-        raise UserError(f"{what} has lazy modules: give each its sizes")
+        raise UserError(f"{name} has lazy modules: give each its sizes")
 
 
 PROBLEMS = {

@@ -17,7 +17,7 @@ from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
 from zofl_mpi.run.flags import Groups
 from zofl_mpi.settings.choice import Choice, Site
-from zofl_mpi.settings.given import GIVEN, HIERARCHY, given_to, lacking, on_samples, roles_of, terms_of
+from zofl_mpi.settings.given import GIVEN, HIERARCHY, adapted, given_to, lacking, on_samples, roles_of, terms_of
 from zofl_mpi.settings.samples import Samples
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from zofl_mpi.problems.network import Network
 
 ROLES: Mapping[str, Groups] = {"Hierarchical": HIERARCHY, "Smooth": {}, "Lipschitz": {}}
-"""What `Network` offers; not asked of it, whose file imports torch."""
+"""The roles of `Network`; written out, since its file imports torch."""
 Factory = Callable[[Site, tuple[int, ...], int], "nn.Module"]
 """A torch module from the flags, the shape of an input and the number of classes."""
 
@@ -46,7 +46,7 @@ class Widths:
 @final
 @dataclass(frozen=True)
 class Convolution:
-    """How `Network` computes; its flag stands here, since the file of `Network` imports torch.
+    """The flag of how convolutions are computed; it stands here, since the file of `Network` imports torch.
 
     Attributes:
         convolution: auto (on a CPU by Fourier transforms where that is faster, but for --kernel torch) or direct
@@ -59,10 +59,10 @@ class Convolution:
 @final
 @dataclass(frozen=True)
 class Kernel:
-    """What computes a network's local steps.
+    """The flag of the code that computes a network's local steps.
 
     Attributes:
-        kernel: what computes the local steps: serial (one client after the other), torch (many clients at once, on
+        kernel: code that computes the local steps: serial (one client after the other), torch (many clients at once, on
             --device), auto (torch on a GPU, if the module can be computed so).
     """
 
@@ -138,7 +138,7 @@ def own_problem(name: str, cls: type[Any], samples: type[Any] = Samples) -> Choi
     Either a torch module, which is called with the shape of an input, (channels, height, width) or (features,), and the
     number of classes. Or a dataclass with a field `federation` (`zofl_mpi.data.Federation`: who holds which samples) or
     with fields that are marked as given by the run (`settings.given.GIVEN` has their names); its other fields are
-    flags, its docstring's "Attributes:" their help, and what it offers are the protocols whose functions it has.
+    flags, its docstring's "Attributes:" their help, and it offers the roles whose members it has.
 
     Raises:
         UserError: it is no such class.
@@ -156,9 +156,9 @@ def own_problem(name: str, cls: type[Any], samples: type[Any] = Samples) -> Choi
             f"--problem {name}: the run cannot give {cls.__name__} the field {unknown[0]}; it gives {', '.join(GIVEN)}"
         )
     if not roles_of(cls):
-        told = "; ".join(f"a {role} problem lacks {', '.join(missing)}" for role, missing in lacking(cls).items())
-        raise UserError(f"--problem {name}: {cls.__name__} is no problem: {told}")
-    return on_samples(cls, samples, classifies=False)
+        lists = "; ".join(f"a {role} problem lacks {', '.join(missing)}" for role, missing in lacking(cls).items())
+        raise UserError(f"--problem {name}: {cls.__name__} is no problem: {lists}")
+    return on_samples(adapted(cls), samples, classifies=False)
 
 
 def _own_module(name: str, cls: type[Any], site: Site, shape: tuple[int, ...], classes: int) -> nn.Module:

@@ -1,4 +1,4 @@
-"""`Samples`: the flags of a data set and of who holds which part of it."""
+"""The flags of a data set and of its partition among server and clients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from zofl_mpi.numerics.descent import identity
 @final
 @dataclass(frozen=True)
 class Samples:
-    """A data set and who holds which part of it.
+    """A data set and its partition among server and clients.
 
     Attributes:
         data: digits, mnist, fashion-mnist, cifar10, synthetic, or the path of a .npz file with x and y (integers y are
@@ -30,10 +30,10 @@ class Samples:
         m: number of clients.
         alpha: Dirichlet concentration of the clients' classes, above 0; inf for iid.
         partition: by_class (each class is spread over the clients) or by_client (each draws its classes; equal sizes).
-        balance: by_class: a client that holds its fair share gets nothing of the later classes.
-        min_samples: every client holds at least so many; the partition is redrawn until it is so.
+        balance: --partition by_class: a client that has 1/m of the samples gets none of the later classes.
+        min_samples: least number of samples of a client; the partition is redrawn until every client has so many.
         split: random (10 % of all samples, --test-fraction, are the test set) or official (the data set's own).
-        test_fraction: share of all samples that is held out from all.
+        test_fraction: share of all samples that is the test set.
         server_fraction: share of the training part that is the server's own.
         validation: share of the training part that server and clients do not train on, reported beside the test part
             to choose step sizes by; 0 for none.
@@ -68,10 +68,10 @@ class Samples:
         *,
         classifies: bool = True,
     ) -> Federation:
-        """Who holds which samples: the server, the clients, and nobody (the test part).
+        """The partition of the samples: the server's, each client's, and the test part.
 
         Args:
-            made_of: what is shared out, as a function of the data set, which then lies in the cache already.
+            made_of: maps the data set, which is in the cache by then, to the one that is partitioned.
             classifies: refuse a regression.
 
         Raises:

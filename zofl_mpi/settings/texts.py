@@ -1,4 +1,4 @@
-"""`Texts`: the flags of a data set of texts and of who holds which part of it."""
+"""`Texts`: the flags of a data set of texts and of its division among clients."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Prompt:
     Attributes:
         tokens: of the context and its end.
         context: in words.
-        references: the texts that people wrote for it, in the pipeline that the model is trained on.
+        references: the texts that people wrote for it, by the rules of its part.
     """
 
     tokens: tuple[int, ...]
@@ -38,14 +38,14 @@ class Prompt:
 @final
 @dataclass(frozen=True)
 class Corpus:
-    """Texts that are shared out.
+    """Texts, divided among clients.
 
     Attributes:
-        federation: who holds which; the server has none.
-        vocabulary: how many tokens there are, and what they stand for.
-        division: which training texts the clients share, with counts; for the fingerprint.
+        federation: the texts of each client; the server has none.
+        vocabulary: the number of tokens, and the token of each number.
+        division: the training texts that the clients share, with counts, and how texts are written; for the record.
         files: training, validation and test part.
-        pipeline: how the texts are written.
+        pipeline: official or tokenised.
     """
 
     federation: Federation
@@ -55,16 +55,16 @@ class Corpus:
     pipeline: e2e.Pipeline
 
     def prompts(self, part: Literal["validation", "test"] = "test", most: int = 0) -> list[Prompt]:
-        """The contexts of the whole part in the order of its file, each with all its references.
+        """The contexts of a part in the order of its file, each with all its references.
 
         Args:
-            most: how many of the first ones; 0 for all.
+            most: number of contexts, the first of the file; 0 for all.
 
         Raises:
             UserError: a file has changed or is gone.
         """
-        samples = e2e.read(self.files[1 if part == "validation" else 2], self.pipeline)
-        found = e2e.contexts(samples)[: most or None]
+        number = 1 if part == "validation" else 2
+        found = e2e.contexts(e2e.read(self.files[number], self.pipeline, number))[: most or None]
         tokens = self.vocabulary.encode([each.context for each in found])
         end = self.vocabulary.end
         return [Prompt((*own, end), each.context, each.references) for own, each in zip(tokens, found, strict=True)]
@@ -73,12 +73,13 @@ class Corpus:
 @final
 @dataclass(frozen=True)
 class Texts:
-    """A data set of texts and who holds which part of it. The test part is testset_w_refs.csv.
+    """A data set of texts and its division among clients. The test part is testset_w_refs.csv.
 
     Attributes:
         data: e2e, or a folder with trainset.csv, devset.csv and testset_w_refs.csv as E2E's are (columns mr and ref).
         data_dir: the folder with e2e/ and gpt2-bpe/, or with their files; else $ZOFL_DATA, else the user's cache.
-        text: official (as in the files) or tokenised (as the codes of LoRA and SplitLoRA train on them).
+        text: official (as in the files) or tokenised (as in the codes of LoRA and SplitLoRA: by Moses's rules, the test
+            part by spaCy's).
         vocabulary: gpt2 (all 50,257 tokens), or e2e (only those that occur in the data, renumbered; for tiny models).
         m: number of clients.
         alpha: Dirichlet concentration of the clients' classes, the types of meaning representations, above 0; inf for
@@ -117,7 +118,7 @@ class Texts:
         demand(self.eval_samples >= 0, "eval_samples", self.eval_samples, "a whole number, at least 0 (all)")
 
     def corpus(self, world: World, streams: Streams, most: int | None = None) -> Corpus:
-        """The texts, encoded once on each node, and who holds which.
+        """The texts, encoded once on each node, and their division among clients.
 
         Args:
             most: tokens that the model can look at; texts that are longer are refused.
@@ -152,7 +153,7 @@ class Texts:
             eval_samples=self.eval_samples,
             validates=self.validation == "dev",
         )
-        return Corpus(federation, vocabulary, division, files, self.text)
+        return Corpus(federation, vocabulary, division + e2e.RULES[self.text], files, self.text)
 
     def _files(self) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
         """The three CSV files, and GPT-2's two."""

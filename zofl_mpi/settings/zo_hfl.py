@@ -91,7 +91,7 @@ TOY = Choice({"problem": Toy}, _toy, roles_of(Quadratic))
 CORNER = alike(Corners, Corner)
 CAPS = Choice({"problem": Caps}, _caps, roles_of(Caps))
 
-if TYPE_CHECKING:  # mypy: each problem is what it offers
+if TYPE_CHECKING:  # mypy: each problem has its roles
     from zofl_mpi.problems.network import Network
 
     hierarchical: Sequence[type[Hierarchical]] = (Softmax, Network, Quadratic, Corner, Caps)

@@ -1,1 +1,1 @@
-"""Problems whose solutions are known in closed form, in float64: what the methods are tested and studied on."""
+"""Problems with solutions in closed form, in float64, on which the methods are tested and studied."""

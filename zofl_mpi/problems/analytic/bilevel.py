@@ -13,6 +13,7 @@ from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.problems import Array, Batch
 from zofl_mpi.problems.analytic.quadratic import Bowl, Quadratic
 from zofl_mpi.problems.analytic.samples import bowl_values, mean_over
+from zofl_mpi.problems.base import BilevelProblem
 
 Vector = NDArray[np.float64]
 
@@ -37,7 +38,7 @@ class Follower:
 @final
 @dataclass(frozen=True)
 class Link:
-    """What a client of `BilevelBowls` holds.
+    """Data of a client of `BilevelBowls`.
 
     Attributes:
         upper: f_i is its value at y, with n_lower entries.
@@ -53,7 +54,7 @@ class Link:
 
 @final
 @dataclass(frozen=True)
-class BilevelBowls:
+class BilevelBowls(BilevelProblem):
     """h_i = 1/2 (y - B_i x)' A_i (y - B_i x), f_i = 1/2 (y - c_i)' C_i (y - c_i) + rho/2 |x|^2.
 
     The lower solution is y(x) = P x, P = (sum A_i)^{-1} sum A_i B_i: with unequal A_i not the mean of the clients' own
@@ -145,9 +146,6 @@ class BilevelBowls:
         """Length of y."""
         return int(self.P.shape[0])
 
-    def initial(self, generator: np.random.Generator) -> Array:
-        return 0.01 * generator.standard_normal(self.n)
-
     def parts(self, data: Link) -> tuple[Bowl, Follower]:
         return data.upper, data.lower
 
@@ -203,18 +201,18 @@ class BilevelBowls:
 
 @final
 @dataclass(frozen=True)
-class Coupled:
+class Coupled(BilevelProblem):
     """[B] Remark 1's example: min over x in [-1, 1] of max over y in [-1, 1], x + y <= 0, of x^2 + y; and exchanged.
 
     The protocol's x is the variable of the outer problem, its y that of the inner one. Both live in [-1, 1], and
     Y(x) = [-1, u(x)] with u(x) = -x. Outside X = [-1, 1], where x + v may be, u(x) = clip(-x, -1, 1): Y is never empty.
 
     "min-max": f = x^2 + y, h = -f. The inner solution is y(x) = u(x), so F(x) = x^2 - x on X: the solution is
-    x = 1/2, y = -1/2, F = -1/4. h is linear in y, hence not strongly convex. What the rates of projected steps rest on,
-    h(y) - h(y(x)) >= mu_h/2 |y - y(x)|^2 on Y(x), holds with mu_h = 1, because the left-hand side is |y - y(x)| and
-    that is at most 2; a slope of constant 1 has any L_h. So `curvature` says (1, 1). Projected steps whose lengths add
-    up to 2 end in y(x) exactly, and Algorithm 3's add up to 2 ln(a_r) >= 2 ln 5. A lower solver that does not project
-    does not converge.
+    x = 1/2, y = -1/2, F = -1/4. h is linear in y, hence not strongly convex. The inequality on which
+    the rates of projected steps rest, h(y) - h(y(x)) >= mu_h/2 |y - y(x)|^2 on Y(x), holds with mu_h = 1, because the
+    left-hand side is |y - y(x)| and that is at most 2; a slope of constant 1 has any L_h. So `curvature` says (1, 1).
+    Projected steps whose lengths add up to 2 end in y(x) exactly, and Algorithm 3's add up to 2 ln(a_r) >= 2 ln 5. A
+    lower solver that does not project does not converge.
 
     "max-min": max over y of min over x of the same x^2 + y. The outer variable now is the printed y, the inner one the
     printed x; to be minimised is -max: f(x, y) = -(y^2 + x) and h = -f = y^2 + x in the protocol's letters, 2-strongly
@@ -288,5 +286,5 @@ class Coupled:
         return 2.0
 
     def score(self, x: Array, y: Array, data: object, mix: Vector | None = None) -> dict[str, float]:
-        """f(x, y), what the outer problem minimises."""
+        """f(x, y), the objective of the outer problem."""
         return {"loss": float(self.f(0, x[None], y[None], None)[0])}

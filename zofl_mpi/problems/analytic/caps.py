@@ -11,16 +11,17 @@ from numpy.typing import NDArray
 from zofl_mpi.errors import demand
 from zofl_mpi.numerics.descent import descend
 from zofl_mpi.problems import Array, Batch
+from zofl_mpi.problems.base import Problem
 
 Vector = NDArray[np.float64]
 
 
 @final
 @dataclass(frozen=True)
-class Caps:
+class Caps(Problem):
     """Client i wants t_i and may have at most x: h_i = 1/2 |y - t_i|^2 over Y_i(x) = {y <= x}, y_i(x) = min(t_i, x).
 
-    The server pays for the caps, f_1 = cost/2 |x|^2, and for what clients are short of a common level,
+    The server pays for the caps, f_1 = cost/2 |x|^2, and for the clients' shortfall from a common level,
     f_{2,i} = 1/2 |y - level|^2. The wishes lie evenly between 1 and 2, the same in every entry of x. Entry by entry
     F(x) = cost/2 x^2 + (1/m) sum_i 1/2 (min(t_i, x) - level)^2 is convex, with a kink at each t_i where a client's
     constraint stops to bind, and its minimiser x* > 0 may be such a kink, where F has no gradient.
@@ -105,7 +106,7 @@ class Caps:
         raise AssertionError("cost > 0: beyond the last kink the slope is positive")
 
     def surrogate(self, x: Array) -> Array:
-        """(n,) what implicit differentiation without the constraint takes for the gradient of F: that of f_1 alone."""
+        """(n,) the gradient of F by implicit differentiation without the constraint, a wrong one: that of f_1 alone."""
         return self.gradient_f1(x, None, np.empty(0, np.int64))
 
     def score(self, x: Array, data: object, mix: Vector | None = None) -> dict[str, float]:

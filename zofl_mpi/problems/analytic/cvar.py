@@ -14,6 +14,7 @@ from zofl_mpi.errors import demand
 from zofl_mpi.problems import Array, Batch
 from zofl_mpi.problems.analytic.quadratic import Bowl, Quadratic
 from zofl_mpi.problems.analytic.samples import mean_over
+from zofl_mpi.problems.base import BilevelProblem
 
 Vector = NDArray[np.float64]
 
@@ -24,7 +25,7 @@ USUAL, LARGE = 0.2, 2.0  # |error| of the best predictor: of most samples, and o
 @final
 @dataclass(frozen=True)
 class Book:
-    """What a client of `CVaR` holds.
+    """Data of a client of `CVaR`.
 
     Attributes:
         inputs: (N, p) of the held-out samples.
@@ -42,17 +43,17 @@ class Book:
 
 @final
 @dataclass(frozen=True)
-class CVaR:
+class CVaR(BilevelProblem):
     """The prior of a ridge regression, chosen by the mean of the largest tenth of its absolute errors.
 
     x = (w, t), h_i(x, y) = q_i(y) + mu/2 |y - w|^2, q_i the training loss of client i's `Bowl`
     f_i(x, y) = t + mean_j max(0, |answer(u_j, y) - v_j| - t) / (1 - level) over its held-out samples (u_j, v_j)
 
-    answer(u, y) is <u, y> in whole multiples of `resolution`: nothing else is known of the predictor, and what
-    derivative it has is 0 almost everywhere. So f has kinks and jumps, and no gradient that a method could ask for.
+    answer(u, y) is <u, y> in whole multiples of `resolution`: nothing else is known of the predictor, and its
+    derivative is 0 almost everywhere. So f has kinks and jumps, and no gradient that a method could ask for.
 
     The training samples mislead: y* is not the minimiser of the mean of the q_i. The lower solution is
-    y(x) = (A + mu I)^{-1} (sum_i A_i a_i / m + mu w), A the mean of the A_i. In what `random` makes, each held-out
+    y(x) = (A + mu I)^{-1} (sum_i A_i a_i / m + mu w), A the mean of the A_i. In the problems of `random`, each held-out
     input has two targets, <u, y*> + e and <u, y*> - e, e = 0.2 for 19 inputs of 20 and 2 for one. With exact answers
     F(x) = f(x, y(x)) is convex and even in w around the w* with y(x*) = y*, so w* minimises it at every t; the tenth
     begins among the errors of 0.2, so t* = 0.2 and F* = 1.1, and no other point has it. Whole multiples move F by at
@@ -107,11 +108,8 @@ class CVaR:
         """Length of y, p."""
         return len(self.best)
 
-    def initial(self, generator: np.random.Generator) -> Array:
-        return 0.01 * generator.standard_normal(self.n)
-
     def answer(self, inputs: Vector, y: Array) -> Vector:
-        """(k, B) what the predictor says of inputs (B, p) with the weights y (k, p)."""
+        """(k, B) the predictor's answers to inputs (B, p) with the weights y (k, p)."""
         exact = np.asarray(y @ inputs.T, np.float64)
         return np.rint(exact / self.resolution) * self.resolution if self.resolution else exact
 

@@ -1,7 +1,7 @@
 """Problems of [B] whose solutions are known in closed form, in float64.
 
 All clients hold equally many samples, so that weights by size and equal weights stand for the same problem. Noise adds
-<noise_j, .> to the loss of sample j and sums to 0 over a client's samples in what `random` makes: it is in every
+<noise_j, .> to the loss of sample j and sums to 0 over a client's samples in the problems of `random`: it is in every
 mini-batch and not in the solution, which a problem keeps as parameters.
 """
 
@@ -18,6 +18,7 @@ from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.problems import Array, Batch
 from zofl_mpi.problems.analytic.quadratic import Bowl, Quadratic
 from zofl_mpi.problems.analytic.samples import bowl_values, mean_noise, mean_over
+from zofl_mpi.problems.base import Problem
 
 Vector = NDArray[np.float64]
 
@@ -25,7 +26,7 @@ Vector = NDArray[np.float64]
 @final
 @dataclass(frozen=True)
 class Pieces:
-    """What a client of `MaxAffine` holds: q_j(x) = sum_g max_k (<slopes[g, k], x> + offsets[g, k]) + <noise_j, x>.
+    """Data of a client of `MaxAffine`: q_j(x) = sum_g max_k (<slopes[g, k], x> + offsets[g, k]) + <noise_j, x>.
 
     Attributes:
         slopes: (G, K, n).
@@ -48,7 +49,7 @@ class Pieces:
 
 @final
 @dataclass(frozen=True)
-class MaxAffine:
+class MaxAffine(Problem):
     """f_i of a client's `Pieces`: convex, Lipschitz, with kinks. `random` makes a sharp one with a known minimiser.
 
     There f_i(x) = sum_g c_{i,g} |<q_g, x - a_i>| with an orthonormal basis q_1, ..., q_n that all clients share, and
@@ -98,9 +99,6 @@ class MaxAffine:
         value = float(np.mean(np.sum(c[1:] * np.abs(z - centres[1:]), axis=1)))
         return cls(n, z @ basis, value, float(np.linalg.norm(c[1:], axis=1).max())), server, tuple(clients)
 
-    def initial(self, generator: np.random.Generator) -> Array:
-        return 0.01 * generator.standard_normal(self.n)
-
     def losses(self, i: int, x: Array, data: Pieces, batch: Batch | None = None) -> Vector:
         return data.values(x, batch)
 
@@ -125,14 +123,14 @@ class MaxAffine:
 
 @final
 @dataclass(frozen=True)
-class Bowls:
+class Bowls(Problem):
     """f_i(x) = 1/2 (x - a_i)' A_i (x - a_i), of client i's `Bowl`: `Lipschitz` on every bounded set, and `Smooth`.
 
     For a quadratic every zeroth-order estimate is unbiased whatever the radius, so methods of both kinds have the same
     solution x* = (sum A_i)^{-1} sum A_i a_i.
 
     Attributes:
-        quadratic: does what `Smooth` asks for.
+        quadratic: the members of the role `Smooth`.
         minimiser: (n,) x*.
         value: f(x*).
     """
@@ -167,9 +165,6 @@ class Bowls:
     def n(self) -> int:
         """Length of x."""
         return self.quadratic.n
-
-    def initial(self, generator: np.random.Generator) -> Array:
-        return self.quadratic.initial(generator)
 
     def losses(self, i: int, x: Array, data: Bowl, batch: Batch | None = None) -> Vector:
         return bowl_values(data, x, batch)

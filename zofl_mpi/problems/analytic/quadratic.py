@@ -13,6 +13,7 @@ from zofl_mpi.errors import demand
 from zofl_mpi.numerics.descent import descend
 from zofl_mpi.numerics.projections import ball
 from zofl_mpi.problems import Array, Batch
+from zofl_mpi.problems.base import Problem
 
 Vector = NDArray[np.float64]
 
@@ -20,7 +21,7 @@ Vector = NDArray[np.float64]
 @final
 @dataclass(frozen=True)
 class Bowl:
-    """What a client or the server of `Quadratic` holds: N samples, q_j(y) = 1/2 (y - a)' A (y - a) + <noise_j, y>.
+    """Data of a client or of the server of `Quadratic`: N samples, q_j(y) = 1/2 (y - a)' A (y - a) + <noise_j, y>.
 
     A mini-batch's gradient then is a function of its positions alone: equal for all points that share the batch.
 
@@ -39,7 +40,7 @@ class Bowl:
 
     @property
     def drift(self) -> Vector:
-        """(n,) the mean of the noise: what is left of it on all samples, 0 to rounding for `Quadratic.random`."""
+        """(n,) the mean of the noise over all samples, 0 to rounding for `Quadratic.random`."""
         return np.asarray(self.noise.mean(axis=0))
 
     def gradient(self, y: Vector, batch: Batch) -> Vector:
@@ -53,7 +54,7 @@ class Bowl:
 
 @final
 @dataclass(frozen=True)
-class Quadratic:
+class Quadratic(Problem):
     """f_1 = q of the server's `Bowl`, h_i = q of client i's + mu_i/2 |x - y|^2, f_{2,i} = m rho_i lam/2 |x - y|^2.
 
     Everything is float64. With K_i = (A_i + mu_i I)^{-1} A_i the lower solution is y_i(x) = x - K_i (x - a_i) (without
@@ -97,9 +98,6 @@ class Quadratic:
         mu = generator.uniform(0.5, 2.0, m)
         server, *clients = (_bowl(streams, i, n, spectrum, samples, noise) for i in range(m + 1))
         return cls(n, weights, mu, lam, radius), server, tuple(clients)
-
-    def initial(self, generator: np.random.Generator) -> Array:
-        return 0.01 * generator.standard_normal(self.n)
 
     def loss(self, x: Array, data: Bowl) -> float:
         return data.value(x)
@@ -175,7 +173,7 @@ class Quadratic:
 
 @final
 @dataclass(frozen=True)
-class Corner:
+class Corner(Problem):
     """[A] equation (3): y(x) = max(x, 0), f(x) = 1/2 |x + 1 - y(x)|^2, nonconvex, and nonsmooth where some x_j = 0.
 
     Here f_1 = 0 and h_i = 1/2 |y - x|^2 over y >= 0, the same for all clients. Entry by entry f_j = 1/2 for x_j >= 0,

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.problems import Array, Batch
 from zofl_mpi.problems.analytic.samples import mean_noise, mean_over
+from zofl_mpi.problems.base import BilevelProblem
 
 Vector = NDArray[np.float64]
 
@@ -19,7 +20,7 @@ Vector = NDArray[np.float64]
 @final
 @dataclass(frozen=True)
 class Game:
-    """What a client of `Saddle` holds.
+    """Data of a client of `Saddle`.
 
     Attributes:
         A: (n, n).
@@ -37,7 +38,7 @@ class Game:
 
 @final
 @dataclass(frozen=True)
-class Saddle:
+class Saddle(BilevelProblem):
     """min_x max_y (1/m) sum_i f_i, f_i = -1/2 |y|^2 - b_i'y + y'A_i x + lam/2 |x|^2; h_i = -f_i.
 
     The inner solution is y(x) = A x - b with the means A and b, so F(x) = 1/2 |A x - b|^2 + lam/2 |x|^2: the saddle

@@ -14,6 +14,7 @@ from zofl_mpi.errors import UserError
 from zofl_mpi.numerics.projections import simplex
 from zofl_mpi.problems import Array, Batch
 from zofl_mpi.problems.analytic.samples import mean_over
+from zofl_mpi.problems.base import BilevelProblem
 
 Vector = NDArray[np.float64]
 
@@ -21,7 +22,7 @@ Vector = NDArray[np.float64]
 @final
 @dataclass(frozen=True)
 class Wishes:
-    """What a client of `Shares` holds.
+    """Data of a client of `Shares`.
 
     Attributes:
         points: (N, n) the shares that it wishes, a sample a row.
@@ -35,7 +36,7 @@ class Wishes:
 
 @final
 @dataclass(frozen=True)
-class Shares:
+class Shares(BilevelProblem):
     """Scores x, which a service turns into shares y(x), the nearest point of the simplex {y >= 0, sum y = 1}.
 
     f_i(x, y) = mean_j 1/2 |y - c_ij|^2 + rho/2 |x|^2 over client i's wishes c_ij. Of the lower level there is

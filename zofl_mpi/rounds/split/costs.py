@@ -9,7 +9,7 @@ from typing import NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi.problems import Batch, optional
+from zofl_mpi.problems import Batch
 from zofl_mpi.rounds.split.losses import Loss
 from zofl_mpi.rounds.split.rules import Backprop, GradientRule, Lines, StepCost, Tail
 from zofl_mpi.rounds.split.training import Training
@@ -128,7 +128,7 @@ class Uploads:
                 self._alike[i] = self._asked(r, i)
             return self._alike[i]
         if i not in self._lengths:
-            self._lengths[i] = optional.lengths(problem, data)
+            self._lengths[i] = problem.lengths(data)
             self._goes[i] = np.array([self.training.uploads(i, q) for q in range(self.training.steps(i))])
         lengths = self._lengths[i]
         return self._asked(r, i) if lengths is None else self._looked_up(r, i, lengths)
@@ -166,7 +166,7 @@ class Uploads:
         """{length: a client and the position of a sample of its that has it}."""
         found: dict[int, tuple[int, int]] = {}
         for i, data in enumerate(self.training.setting.data):
-            lengths = optional.lengths(self.training.problem, data)
+            lengths = self.training.problem.lengths(data)
             assert lengths is not None
             different, positions = np.unique(lengths, return_index=True)
             for length, position in zip(different.tolist(), positions.tolist(), strict=True):
@@ -258,7 +258,7 @@ def _backward_costs(loss: Loss, rule: GradientRule, batch: int) -> Lines:
     from zofl_mpi.rounds.split.measured import peak_bytes, step_macs
 
     lines: Lines = {STEP_COUNTED: round(step_macs(loss, rule) * batch)}
-    if optional.blocks(loss.problem):
+    if loss.problem.blocks:
         lines[STEP_COUNTED + AGAIN] = round(step_macs(loss, rule, recompute=True) * batch)
         lines[STEP_BYTES + AGAIN] = peak_bytes(loss, rule, batch, recompute=True)
     return lines

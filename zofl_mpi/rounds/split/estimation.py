@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, final
 
 from zofl_mpi.errors import UserError
-from zofl_mpi.problems import optional
 from zofl_mpi.rounds.split.client import Draw
 from zofl_mpi.rounds.split.estimates import ForwardMode, PerSample, TwoPoint, check_estimate
 from zofl_mpi.rounds.split.losses import CutLoss, HeadLoss
@@ -106,7 +105,7 @@ class Estimation:
 
     def _tail(self, loss: OwnLoss, part: slice) -> Backprop | LinearHead:
         """The exact rule of the last layers, or of a linear head alone."""
-        gradient = optional.head_gradient(loss.problem)
+        gradient = loss.problem.head_gradient
         return Backprop(part, last=True) if self.exact_layers or gradient is None else LinearHead(part, gradient)
 
     def _estimate(self, training: Training, loss: OwnLoss, part: slice) -> GradientRule:
@@ -145,7 +144,7 @@ class Estimation:
     def _check_head(self, training: Training) -> None:
         """Refuses an exact gradient of the head where it has no meaning."""
         flag, freeze = "--head-gradient exact", training.freeze
-        closed = optional.head_gradient(training.problem) is not None or self.exact_layers != 0
+        closed = training.problem.head_gradient is not None or self.exact_layers != 0
         _refuse(
             not closed
             and f"{flag}: this auxiliary head is not a linear layer with nothing to train before it, and so has no "

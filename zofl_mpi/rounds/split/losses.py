@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, final
 
-from zofl_mpi.problems import Split, optional
+from zofl_mpi.problems import Split
 
 if TYPE_CHECKING:
     import torch
@@ -76,7 +76,7 @@ class HeadLoss:
     @property
     def each(self) -> Callable[[Tensor, Tensor], Tensor] | None:
         """(smashed, labels) to (B,) the contribution of each sample; None where the problem does not tell."""
-        return optional.local_losses(self.problem)
+        return self.problem.local_losses
 
 
 @final

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from zofl_mpi.problems import Split, optional
+from zofl_mpi.problems import Split
 from zofl_mpi.problems.counting import Allocations, Products
 from zofl_mpi.rounds.split.losses import HeadLoss, Loss
 from zofl_mpi.rounds.split.rules import Backprop, GradientRule
@@ -65,7 +65,7 @@ def peak_bytes(loss: Loss, rule: GradientRule, batch: int, recompute: bool = Fal
     On a GPU as its allocator counts, else by counting the tensors that torch makes. The tensors made and freed in a
     step on 2 and on 3 samples give it for any number of them, where each tensor's size is so many bytes and so many
     more for every sample; where the two steps do not make the same tensors in the same order, the whole mini-batch is
-    computed. Chunked computation uses the full batch's chunk count (`optional.as_for`); the account may then be too
+    computed. Chunked computation uses the full batch's chunk count (`Split.as_for`); the account may then be too
     large by a part of one chunk.
 
     Args:
@@ -78,7 +78,7 @@ def peak_bytes(loss: Loss, rule: GradientRule, batch: int, recompute: bool = Fal
 
         given = _given(loss, batch)
         return _bytes(given[2]) + int(allocated(problem.device, lambda: _trial(loss, rule, *given, recompute)))
-    with optional.as_for(problem, batch):
+    with problem.as_for(batch):
         two, three = (_allocations(loss, rule, count, recompute) for count in (2, 3))
     peak = None if batch < 2 else _peak(two.events, three.events, batch)
     own = _bytes(_given(loss, 1)[2]) * batch
@@ -121,7 +121,7 @@ def _trial(
     recompute: bool = False,
 ) -> None:
     """A step's passes, as the rule takes them."""
-    with loss.flat.at(theta, buffers), recomputing(optional.blocks(loss.problem) if recompute else ()):
+    with loss.flat.at(theta, buffers), recomputing(loss.problem.blocks if recompute else ()):
         rule.trial(loss, theta, rule.inputs(x), labels)
 
 

@@ -16,7 +16,7 @@ from zofl_mpi.problems import Split
 from zofl_mpi.rounds.split.messages import Network, Scored
 
 BLOCK = 256
-"""Test samples of a forward pass."""
+"""Test samples that are scored at once; a multiple of every problem's `report_batch`."""
 
 
 @final
@@ -67,9 +67,13 @@ def scored(setting: Setting[Split], client: Client, message: Network) -> Scored:
 
 
 def _sums(problem: Split, data: Any, first: int, step: int) -> dict[str, float]:
-    """Sums over every step-th sample of `data` from the first on; nothing where it is None."""
+    """Sums over every step-th batch of consecutive samples of `data`; nothing where it is None.
+
+    Batches begin at multiples of their size, whoever scores them: quality does not depend on the number of clients.
+    """
     sums: dict[str, Any] = {}
-    positions = np.arange(first, 0 if data is None else len(data), step)
+    rows = np.arange(0 if data is None else len(data))
+    positions = rows[rows // problem.report_batch % step == first]
     for start in range(0, len(positions), BLOCK):
         score = problem.score(*problem.samples(data, positions[start : start + BLOCK]))
         sums = {name: sums.get(name, 0.0) + value for name, value in score.items()}

@@ -52,7 +52,7 @@ def _runs(count: int) -> str:
 
 
 def perform(grid: Grid, runs: Mapping[int, GridRun], launcher: Sequence[str], jobs: int) -> Runner:
-    """Runs what is not done; returns the runner, which knows what became of it.
+    """Runs what is not complete; returns the runner with the outcomes.
 
     Raises:
         UserError: there is no such launcher, or no folder for the results.

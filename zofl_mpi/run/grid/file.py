@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import difflib
 import functools
-import importlib
 import itertools
 import json
 import string
@@ -38,6 +37,7 @@ from typing import Any, final
 
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import flags, plan
+from zofl_mpi.run.family import family_of
 
 Flags = dict[str, Any]
 """{field name: value}, as in a file for --config."""
@@ -66,7 +66,7 @@ class GridRun:
 
     @property
     def log(self) -> Path:
-        """What the run prints, all its starts below each other; locked while it is being run."""
+        """Log of all starts of the run; locked while it runs."""
         return self.out.with_suffix(".log")
 
 
@@ -145,7 +145,7 @@ def known_flags(module: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _names(module: str, given: Mapping[str, Any]) -> tuple[str, str]:
     """Method and problem."""
-    family = _family(module)
+    family = family_of(module)
     names = (("method", family.METHODS), ("problem", family.PROBLEMS))
     method, problem = (str(given.get(key, next(iter(table)))) for key, table in names)
     return method, problem
@@ -153,7 +153,7 @@ def _names(module: str, given: Mapping[str, Any]) -> tuple[str, str]:
 
 @functools.cache
 def _flags_of(module: str, method: str, problem: str) -> Mapping[str, Any]:
-    return flags.flags_of(plan.groups_of(_family(module), method, problem))
+    return flags.flags_of(plan.groups_of(family_of(module), method, problem))
 
 
 @functools.cache
@@ -163,19 +163,8 @@ def _read_so_far(module: str, method: str, problem: str) -> tuple[dict[str, Any]
 
 
 def _understood(module: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    config = plan.understand(_family(module), arguments(module, given)).config
+    config = plan.understand(family_of(module), arguments(module, given)).config
     return json.loads(json.dumps(config))  # type: ignore[no-any-return]
-
-
-@functools.cache
-def _family(module: str) -> Any:
-    try:
-        family = importlib.import_module(module)
-    except (ImportError, ValueError, TypeError) as exc:
-        raise UserError(f"module {module!r}: {exc}; name a family of methods, as zofl_mpi.zo_hfl") from exc
-    if not (hasattr(family, "METHODS") and hasattr(family, "PROBLEMS")):
-        raise UserError(f"module {module!r} has no METHODS and PROBLEMS; name a family of methods, as zofl_mpi.zo_hfl")
-    return family
 
 
 # --- the file

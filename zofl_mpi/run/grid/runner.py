@@ -30,7 +30,7 @@ LABELS = {
 
 
 class Outcome(NamedTuple):
-    """What became of a run.
+    """Outcome of a run: how it ended, and its last words.
 
     Attributes:
         word: one of LABELS.
@@ -128,7 +128,7 @@ class Runner:
 
 
 def begin(grid: Grid, run: GridRun, launcher: Sequence[str]) -> Child | Outcome:
-    """Starts a run, or continues it, if there is something to do."""
+    """Starts or continues a run that is not complete."""
     word, sentence = state_of(grid, run)
     if word in IDLE:
         return _idle(run, word, sentence)
@@ -169,7 +169,7 @@ def _started(grid: Grid, run: GridRun, word: str, launcher: Sequence[str], log: 
 
 
 def ended(grid: Grid, child: Child, stopping: bool) -> Outcome:
-    """What became of a run whose process has ended; `stopping`: it was sent a signal."""
+    """Outcome of a run whose process has ended; `stopping`: it was sent a signal."""
     run, status = child.run, child.process.returncode
     status = 128 - status if status < 0 else status
     own, last = _last_words(child)
@@ -268,6 +268,6 @@ def _bar(total: int) -> Any:
 
 
 def say(text: str) -> None:
-    """Prints a line; runs in progress are worth more than a reader who has gone."""
+    """Prints a line; a closed output does not end the runs in progress."""
     with suppress(BrokenPipeError):
         print(text, flush=True)

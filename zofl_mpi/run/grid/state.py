@@ -1,4 +1,4 @@
-"""How far the runs of a grid are, what brings one to its end, and who is at it."""
+"""State of the runs of a grid: how far each is, the command that completes it, whether a process runs it now."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FREE = {"data_dir", "device", "checkpoint_every"}
 
 
 def state_of(grid: Grid, run: GridRun) -> tuple[str, str]:
-    """How far a run is, in a word and in a sentence.
+    """State of a run, as a word and a sentence.
 
     The words: missing; running (by a grid runner); interrupted (it can be resumed); begun (it ended before its first
     checkpoint: it begins anew); finished; broken (cut off while it was written: it begins anew, the file is kept under
@@ -35,7 +35,7 @@ def state_of(grid: Grid, run: GridRun) -> tuple[str, str]:
 
 
 def judged(grid: Grid, run: GridRun) -> tuple[str, str]:
-    """How far a run is, in a word and in a sentence, from its result alone."""
+    """State of a run from its result alone, as a word and a sentence."""
     if not os.path.lexists(run.out):
         return "missing", f"there is no result {run.out}"
     try:
@@ -68,7 +68,7 @@ def _how_far(result: records.Run, rounds: int) -> tuple[str, str]:
 
 
 def _differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """What else than the length differs between two configurations."""
+    """Flags other than the length in which two configurations differ."""
     names = [k for k in {**before, **now} if k not in FREE | {"rounds"} and before.get(k) != now.get(k)]
     return "; ".join(f"--{flags.flag(k)} was {_value(before.get(k))}, is now {_value(now.get(k))}" for k in names)
 
@@ -82,7 +82,7 @@ def _value(value: Any) -> str:
 
 
 def _cut_off(path: Path, problem: UserError) -> bool:
-    """Whether an unreadable file is what remains of an HDF5 file whose writer was killed."""
+    """Whether an unreadable file is an HDF5 file whose writer was killed."""
     if not path.is_file() or problem.__cause__ is None or isinstance(problem.__cause__, PermissionError):
         return False
     with path.open("rb") as file:
@@ -90,7 +90,7 @@ def _cut_off(path: Path, problem: UserError) -> bool:
 
 
 def command(grid: Grid, run: GridRun, word: str, launcher: Sequence[str]) -> list[str]:
-    """What brings a run in that state to its end."""
+    """Command that completes a run in that state."""
     out = str(run.out)
     target = {"interrupted": ["--resume", out], "begun": ["--out", out, "--force"]}.get(word, ["--out", out])
     return [*launcher, sys.executable, "-m", grid.module, *arguments(grid.module, run.flags), *target]
@@ -117,7 +117,7 @@ def held(path: Path) -> bool:
 
 
 def locked(path: Path) -> IO[bytes] | None:
-    """A log, open and locked; None if another has the lock. What inherits the open file holds the lock, too."""
+    """Opens and locks a log; None if another process holds the lock, which children inherit with the file."""
     log = path.open("ab")
     for wait in (0.1, 0.1, 0.1, None):
         try:

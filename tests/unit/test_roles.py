@@ -1,0 +1,261 @@
+"""Defaults of problems and methods: from a base class, or by the adapter for a plain class of a user's own."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import pytest
+
+from tests.conftest import ROOT
+from zofl_mpi import fedrzo, zo_hfl
+from zofl_mpi.engine.batching import width
+from zofl_mpi.engine.roles import HOST, Backend, attribute, program_of, with_base
+from zofl_mpi.engine.setting import Method, Setting
+from zofl_mpi.engine.streams import Streams
+from zofl_mpi.problems import Bilevel, Smooth
+from zofl_mpi.problems.base import BilevelProblem, Problem, score_of
+from zofl_mpi.run.plan import loads_of, method_of, problem_of, role_of, work_of
+from zofl_mpi.settings.given import adapted, lacking, roles_of
+
+PACKAGE = ROOT / "zofl_mpi"
+
+
+class Base(Protocol):
+    """A role with one member that has a default."""
+
+    @attribute
+    def colour(self) -> str:
+        """What it looks like."""
+        return f"that of {type(self).__name__}"
+
+    def size(self, n: int) -> int:
+        return n
+
+
+@dataclass(frozen=True)
+class WithField(Base):
+    colour: str
+    n: int
+
+
+class WithMember(Base):
+    colour = "red"
+
+
+class WithProperty(Base):
+    @property
+    def colour(self) -> str:
+        return "blue"
+
+
+def test_a_field_a_member_and_a_property_replace_a_default() -> None:
+    """Mutations: a plain property, which refuses the field's value; one that a dataclass takes for its default."""
+    assert (WithField("green", 2).colour, WithMember().colour, WithProperty().colour) == ("green", "red", "blue")
+    assert replace(WithField("green", 2), n=3).colour == "green"
+    with pytest.raises(TypeError, match="colour"):
+        WithField(n=2)  # type: ignore[call-arg]
+
+
+class Plain(ABC):
+    """A class of a user's own."""
+
+    @abstractmethod
+    def f(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Own(Plain):
+    """A class of a user's own, with a field.
+
+    Attributes:
+        colour: a flag.
+    """
+
+    colour: str = "grey"
+
+    def f(self) -> int:
+        return 3
+
+
+def test_a_plain_class_gets_what_it_leaves_out_and_stays_as_it_is() -> None:
+    """Mutations: the base before the class; another name, module or docstring; a class that has the base made anew."""
+    found = with_base(Own, Base)
+    assert (found().colour, found("black").size(7), found().f()) == ("grey", 7, 3)
+    assert (found.__name__, found.__module__, found.__doc__) == ("Own", Own.__module__, Own.__doc__)
+    assert [f.name for f in fields(found)] == ["colour"] and issubclass(found, Own)
+    assert with_base(found, Base) is found and with_base(WithMember, Base) is WithMember
+
+
+@dataclass(frozen=True)
+class Least:
+    """The members that a `Lipschitz` problem needs, and no more."""
+
+    n: int = 2
+
+    def losses(self, i: int, x: Any, data: Any, batch: Any = None) -> Any:
+        return np.zeros(len(x))
+
+    def project(self, i: int, x: Any) -> Any:
+        return x
+
+
+@dataclass(frozen=True)
+class LeastBilevel(Least):
+    """The members that a `Bilevel` problem needs."""
+
+    n_lower: int = 3
+    f = gradient_h = curvature = None
+
+
+def test_what_a_problem_leaves_out_has_a_default() -> None:
+    problem = adapted(Least)()
+    assert (problem.kernel_name(8), problem.x0, problem.constrained, problem.lipschitz) == ("own", "zero", False, None)
+    assert (problem.device, problem.abreast, problem.smooth_twin, problem.hits) == ("cpu", 1, False, None)
+    assert np.isnan(problem.flops_evaluation(8)) and problem.score(np.zeros(2), [1]) == {}
+    drawn = np.random.default_rng(1).standard_normal(2)
+    np.testing.assert_array_equal(problem.initial(np.random.default_rng(1)), 0.01 * drawn)
+    assert BilevelProblem not in type(problem).__mro__
+
+
+def test_a_bilevel_problem_has_the_defaults_of_its_lower_level() -> None:
+    """Mutations: the base of other problems; one sample part for both levels."""
+    problem = adapted(LeastBilevel)()
+    assert (problem.solution, problem.project_lower, problem.solution_only) == (None, None, False)
+    assert problem.initial_lower().tolist() == [0.0] * 3 and problem.parts("all") == ("all", "all")
+
+
+def test_defaults_and_stubs_of_a_base_are_no_members_of_a_class() -> None:
+    """Mutation: a class that inherits a role is taken to have all of its functions."""
+
+    @dataclass(frozen=True)
+    class Half(Smooth):
+        def loss(self, x: Any, data: Any) -> float:
+            return 0.0
+
+    assert lacking(Half)["Smooth"] == ["n", "gradient", "descend", "flops", "score"]
+    assert lacking(Least)["Lipschitz"] == [] and lacking(LeastBilevel)["Bilevel"] == []
+    assert list(roles_of(LeastBilevel)) == ["Lipschitz", "Bilevel"]
+
+
+def test_no_score_is_asked_for_without_data() -> None:
+    class Scored(Problem):
+        n = 1
+
+        def score(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+            return {"loss": float(len(args))}
+
+    assert score_of(Scored(), 1, [2]) == {"loss": 2.0}
+    assert score_of(Scored(), 1, []) == score_of(Scored(), 1, None) == {}
+
+
+# --- methods
+
+
+@pytest.fixture
+def importable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], None]]:
+    """importable(name, source): a module of that name in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    names: list[str] = []
+
+    def write(name: str, source: str) -> None:
+        (tmp_path / f"{name}.py").write_text(source)
+        names.append(name)
+
+    yield write
+    for name in names:
+        sys.modules.pop(name, None)
+
+
+def shown(file: str, pattern: str) -> str:
+    """The Python block of a README that has this text in it."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / file).read_text(), re.S)
+    return next(block for block in blocks if pattern in block)
+
+
+def test_the_readmes_method_has_the_defaults(importable: Callable[[str, str], None]) -> None:
+    """FedSGD as the README shows it, without a base. Mutation: `method_of` returns the class as it is."""
+    importable("fedsgd", shown("README.md", "class FedSGD"))
+    cls = method_of(zo_hfl, "fedsgd:FedSGD")
+    of = cls(Setting(adapted(Least)(), Streams(1), ([1, 2],)), gamma=0.25)
+    assert (of.kernel, of.grows_with, of.plan(3), of.costs(), of.needs, role_of(cls)) == ("", (), {}, {}, None, None)
+    assert (work_of(of, 3), loads_of(of), width(of), of.gamma) == (None, None, 1, 0.25)
+    assert of.start().x.shape == (2,)
+
+
+def test_the_readmes_problem_has_the_defaults(importable: Callable[[str, str], None]) -> None:
+    """CVaR as the problems' README shows it, without a base. Mutation: `own_problem` takes the class as it is."""
+    importable("risk", shown("zofl_mpi/problems/README.md", "class CVaR"))
+    choice = problem_of(fedrzo, "risk:CVaR")
+    assert list(choice.roles) == ["Lipschitz"]
+    (cls,) = (cls for cls in choice.groups.values() if cls.__name__ == "CVaR")
+    assert Problem in cls.__mro__ and cls(None).kernel_name(64) == "own"
+
+
+def test_a_method_says_where_it_computes_by_its_problem() -> None:
+    @dataclass(frozen=True)
+    class Many(Backend):
+        abreast: int = 5
+        device: str = "cuda:1"
+
+    @dataclass(frozen=True)
+    class Steps(Method[Any]):
+        setting: Setting[Any]
+
+    of = Steps(Setting(Many(), Streams(1), ()))
+    assert (width(of), program_of(of).backend.device) == (5, "cuda:1")
+    assert (width(None), width(object()), program_of(object()).backend) == (1, 1, HOST)
+
+
+@pytest.mark.parametrize(("needs", "role"), [(Bilevel, "Bilevel"), ("Bilevel", "Bilevel"), (None, None)])
+def test_a_method_names_the_role_that_it_needs(needs: Any, role: str | None) -> None:
+    class Needy(Method[Any]):
+        needs: ClassVar[Any]
+
+    Needy.needs = needs
+    assert role_of(Needy) == role
+
+
+# --- no lookups by name
+
+ALLOWED = {
+    "engine/batching.py": {"ask"},  # thread-local
+    "engine/device.py": {"sched_getaffinity", "mallopt"},  # of this system
+    "engine/messages.py": {"__spec__", "_initializing"},  # of torch while it is imported
+    "numerics/optimisers.py": {"clone"},  # tensors and arrays
+    "problems/gpt2.py": {"get_delta_weight"},  # peft's layers
+    "problems/split_gpt2.py": {"predicted"},  # a note on a tensor
+    "problems/stacked.py": {"pattern"},  # a filter of warnings
+    "rounds/split/server.py": {"double"},  # tensors and numbers
+    "run/mpi/cuda_aware.py": {"MPIX_Query_cuda_support", "MPIX_GPU_query_support"},  # of this MPI
+    "run/mpi/survival.py": {"rank", "size", "Test"},  # communicators and requests
+    "run/questions.py": {"__self__"},  # the object of a bound method
+    "settings/split_gpt2.py": {"trained_on"},  # a model's configuration, maybe of others
+}
+"""Names that are looked up on objects of Python, of libraries or of the system; none on a problem or a method."""
+
+
+def looked_up(source: str) -> set[str]:
+    """The names, written out, that `getattr` and `hasattr` are called with."""
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call) and len(node.args) > 1]
+    named = [call.args[1] for call in calls if isinstance(call.func, ast.Name) and call.func.id in LOOKUPS]
+    return {name.value for name in named if isinstance(name, ast.Constant)}
+
+
+LOOKUPS = ("getattr", "hasattr")
+
+
+@pytest.mark.parametrize("file", sorted(PACKAGE.rglob("*.py")), ids=lambda file: str(file.relative_to(PACKAGE)))
+def test_no_capability_is_looked_up_by_name(file: Path) -> None:
+    assert looked_up(file.read_text()) <= ALLOWED.get(file.relative_to(PACKAGE).as_posix(), set())
+
+
+def test_a_lookup_is_found() -> None:
+    assert looked_up("if hasattr(problem, 'abreast'):\n    getattr(method, 'plan', None)") == {"abreast", "plan"}

@@ -1,0 +1,126 @@
+"""Two rules that set the words and punctuation marks of an English text apart by spaces: Moses's and spaCy's.
+
+The rules of the files in the LoRA code's example are not published. These were found by comparison with the files,
+whose parts were made by two tokenisers: `isn 't` is in the training and the development part, `is n't` in the test
+part. Both functions hold what E2E's texts need of a tokeniser, not all of it.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+# --- Moses
+
+KEPT = re.compile(r"[A-Z]|Dr|Mr|Mrs|Ms|St")
+"""Words that keep their full stop: initials, and the abbreviations before names, `St. John's`."""
+NUMBER = re.compile(r"-?[.,]?\d[\d,.-]*\.")
+"""A number with a full stop. A word in lower case behind it goes on with the sentence, as in `3 out of 5. in the`."""
+RULES = tuple(
+    (re.compile(pattern), written)
+    for pattern, written in (
+        (r"[^\w\s.'`,-]|_", r" \g<0> "),  # marks other than these
+        (r"([^\W_])-(?=[^\W_])", r"\1 - "),  # a hyphen between two letters or digits, not one beside a space
+        (r"\.{2,}", r" \g<0> "),
+        (r"(?<=\D),|,(?=\D)", " , "),  # not within 5,300
+        (r"(?<![^\W_])'|'(?![^\W\d_])", " ' "),  # quotes
+        (r"(?<=[^\W\d_])'(?=[^\W\d_])|(?<=\d)'(?=s)", " '"),  # it 's, isn 't, 1990 's
+    )
+)
+
+
+def moses(text: str) -> str:
+    """The words and punctuation marks of a text with one space between them, by the rules of the Moses tokeniser.
+
+    The rules are those for English with aggressive hyphens (P. Koehn and others): a contraction is cut before its
+    apostrophe (`isn 't`), a hyphen stands apart between letters or digits only (`20- £ 25`), several full stops stay
+    together, and the full stop of a word goes apart unless a word of the same sentence in lower case follows. The
+    sentences were made before by a rule like that of NLTK's Punkt: a full stop before white space ends one, except
+    after a number and an abbreviation. So the last exception is for numbers alone.
+    """
+    words: list[str] = []
+    chunks = text.split()
+    for k, chunk in enumerate(chunks):
+        parts = _moses_parts(chunk)
+        goes_on = NUMBER.fullmatch(chunk) and k + 1 < len(chunks) and chunks[k + 1][0].islower()
+        for last, part in enumerate(parts, 1 - len(parts)):
+            words += [part] if goes_on and last == 0 else _full_stop(part)
+    return " ".join(words)
+
+
+@cache
+def _moses_parts(chunk: str) -> tuple[str, ...]:
+    """The parts of what stands between white space; a full stop at its end is still on its word."""
+    spaced = f" {chunk} "
+    for pattern, written in RULES:
+        spaced = pattern.sub(written, spaced)
+    return tuple(spaced.split())
+
+
+def _full_stop(word: str) -> list[str]:
+    bare = word[:-1]
+    apart = word.endswith(".") and bare.strip(".") and not KEPT.fullmatch(bare)
+    return [bare, "."] if apart and not ("." in bare and re.search(r"[^\W\d_]", bare)) else [word]
+
+
+# --- spaCy
+
+LETTER = r"[^\W\d_]"
+CURRENCY = "$£€¥"
+MARKS = "…,:;!?¿¡()[]{}<>_#*&'\"”“`‘´’‚„»«"
+_marks = re.escape(MARKS)
+PREFIX = re.compile(rf"[§%=—–{_marks}{CURRENCY}]|\+(?!\d)|\.{{2,}}")
+SUFFIX = re.compile(
+    rf"(?:['’][sS]|[—–{_marks}]|\.{{2,}}|(?<=\d)(?:[+%{CURRENCY}]|km|lb|m)"
+    rf"|(?<=[\d%²+\-{_marks}])\.|(?<=[a-zà-öø-ÿ])\.|(?<=[A-Z][A-Z])\.)$"
+)
+INFIX = re.compile(
+    rf"(\.{{2,}}|…|(?<=\d)[+\-*^](?=[\d-])|(?<=[a-zà-öø-ÿ'\"’”])\.(?=[A-Z'\"‘“])|(?<={LETTER}),(?={LETTER})"
+    rf"|(?<={LETTER})(?:---?|[-–—~])(?={LETTER})|(?<=[^\W_])[:<>=/](?={LETTER}))"
+)
+WHOLE = re.compile(r"(?:[ap]\.m|Dr|Mr|Mrs|Ms|St|vs|e\.g|i\.e|[a-z])\.|were|Were|well|Well")
+"""Chunks that stay as they are: abbreviations, and words that a contraction without its apostrophe would be."""
+CONTRACTIONS = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"((?i:ai|are|ca|could|did|do|does|had|has|have|is|might|must|need|should|was|were|wo|would))(n[’']?t)",
+        r"((?i:i|you|he|she|it|we|they|who|what|when|where|why|how|there|that|this))([’'](?:ll|d|ve|re|m|s))",
+        r"((?i:you|we|they|who|what|when|where|why|how|there|that))(re|ve|ll|s)",
+        r"([cC]an)(not)",
+        r"(\d+)([ap]m)",
+    )
+)
+
+
+def spacy(text: str) -> str:
+    """The words and punctuation marks of a text with one space between them, by the rules of spaCy for English.
+
+    Those of its versions before 3.3 (M. Honnibal and others): marks leave the two ends of a chunk between white space
+    one by one until it is an exception or none is left; what remains is cut at hyphens between letters (not `5-star`),
+    between digits (`20 - 25`), and at some other marks between letters. A contraction is cut before its `n't`.
+    """
+    return " ".join(part for chunk in text.split() for part in _spacy_parts(chunk))
+
+
+@cache
+def _spacy_parts(chunk: str) -> tuple[str, ...]:
+    before, after = list[str](), list[str]()
+    while chunk and not (found := _exception(chunk)):
+        prefix, suffix = PREFIX.match(chunk), SUFFIX.search(chunk)
+        if prefix:
+            before.append(prefix[0])
+            chunk = chunk[prefix.end() :]
+        elif suffix:
+            after.append(suffix[0])
+            chunk = chunk[: suffix.start()]
+        else:
+            found = tuple(filter(None, INFIX.split(chunk)))
+            break
+    return (*before, *(found if chunk else ()), *reversed(after))
+
+
+def _exception(chunk: str) -> tuple[str, ...]:
+    """The words of a chunk that the general rules do not hold for; none where they do."""
+    if WHOLE.fullmatch(chunk):
+        return (chunk,)
+    return next((match.groups() for each in CONTRACTIONS if (match := each.fullmatch(chunk))), ())

@@ -1,0 +1,101 @@
+"""Base classes of methods and problems for the engine, and the adapter that gives plain classes their defaults.
+
+A user's class needs none of these bases: where it is named on the command line, `with_base` makes a subclass of it
+that has the missing members. Beyond that point no code asks whether a member exists.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+T = TypeVar("T")
+
+if TYPE_CHECKING:
+    attribute = property
+else:
+
+    class attribute:
+        """A property that a field, an attribute or a method of the same name in a subclass replaces.
+
+        `property` would refuse the values of fields, and a dataclass would take it for a field's default value.
+        """
+
+        def __init__(self, value):
+            self._value, self.__doc__ = value, value.__doc__
+
+        def __get__(self, instance, owner=None):
+            if instance is None:
+                raise AttributeError("known of an instance only")
+            return self._value(instance)
+
+
+def with_base(cls: type[T], base: type[Any]) -> type[T]:
+    """The class with the members of `base` that it lacks: itself where it has that base, else a subclass of it."""
+    if base in cls.__mro__:
+        return cls
+    names = ("__module__", "__qualname__", "__doc__")
+    own = {name: value for name, value in vars(cls).items() if name in names} | {"__qualname__": cls.__qualname__}
+    return types.new_class(cls.__name__, (cls, base), exec_body=lambda namespace: namespace.update(own))
+
+
+class Backend(Protocol):
+    """Where and how a problem computes."""
+
+    @attribute
+    def device(self) -> str:
+        """Where it computes, as torch calls it."""
+        return "cpu"
+
+    @attribute
+    def abreast(self) -> int:
+        """For how many clients it computes at once; see `engine.batching`."""
+        return 1
+
+    @attribute
+    def kernel(self) -> str:
+        """Code that computes where there are several, as --kernel names it; auto: the run chooses by `kernel_for`."""
+        return ""
+
+    def kernel_for(self, batch_size: int, models: int, steps: int, before: str = "") -> str:
+        """The kernel that auto stands for in a run."""
+        return self.kernel
+
+    def prepare(self, kernel: str, data: Any) -> None:
+        """Makes a kernel ready before the first round, as by compiling it."""
+        return
+
+    @attribute
+    def bf16(self) -> bool | None:
+        """Whether forward passes run in bfloat16; None where they cannot."""
+        return None
+
+
+class _Host(Backend):
+    """The CPU, one client after the other."""
+
+
+HOST = _Host()
+
+
+class ClientProgram(Protocol):
+    """The steps that clients are asked for, and how the engine runs them."""
+
+    @attribute
+    def backend(self) -> Backend:
+        """Where and how the steps compute."""
+        return HOST
+
+    @attribute
+    def grows_with(self) -> tuple[str, ...]:
+        """Flags with which the memory of a step grows, beside `memory.GROWS`."""
+        return ()
+
+
+class _Plain(ClientProgram):
+    """Steps of a class without that base."""
+
+
+def program_of(method: Any) -> ClientProgram:
+    """The method as the engine runs it: itself where it has the base `ClientProgram`, else the defaults of that."""
+    return method if ClientProgram in type(method).__mro__ else _Plain()

@@ -1,0 +1,161 @@
+"""Base classes of problems: the members that a problem may leave out, with their defaults.
+
+A class of a user's own needs no base: `settings.given.adapted` gives it these members where it enters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zofl_mpi.engine.roles import Backend, attribute
+from zofl_mpi.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Array = NDArray[Any]
+
+
+class Problem(Backend, Protocol):
+    """Members that any problem may leave out, with their defaults."""
+
+    @attribute
+    def n(self) -> int:
+        """Length of x."""
+
+    @attribute
+    def x0(self) -> str:
+        """The start that --x0 auto stands for, zero or random."""
+        return "zero"
+
+    def initial(self, generator: np.random.Generator) -> Array:
+        """(n,) a random start, for --x0 random: standard normal entries times 0.01."""
+        return np.asarray(0.01 * generator.standard_normal(self.n))
+
+    def gradient(self, x: Array, data: Any, batch: Any = None) -> Array:
+        """(n,) the gradient at x of the mean loss over `data`; refused by default."""
+        raise UserError("this problem has no gradient, which --x0 pretrained needs; take zero or random")
+
+    def gradient_f1(self, x: Array, data: Any, batch: Any) -> Array:
+        """(n,) the gradient at x of the loss on the server's data: that of `gradient` by default."""
+        return self.gradient(x, data, batch)
+
+    def kernel_name(self, batch_size: int) -> str:
+        """Name of the code that computes on batches of this size, for the record: kernels agree to rounding only."""
+        return "own"
+
+    def score(self, *args: Any, **kwargs: Any) -> Mapping[str, Any]:
+        """Quality of a model on data, by name; see the `score` of each role. None is reported by default."""
+        return {}
+
+    @attribute
+    def hits(self) -> Callable[..., Any] | None:
+        """hits(x, data): (C,) how many samples of each class the model x (n,) classifies correctly.
+
+        With it both accuracies of a personal model take one pass, without losses.
+        """
+        return None
+
+    @attribute
+    def smooth_twin(self) -> bool:
+        """Whether `loss` and `gradient` are those of a smooth stand-in for the problem's `losses`."""
+        return False
+
+    @attribute
+    def constrained(self) -> bool:
+        """Whether some X_i is a proper subset of R^n."""
+        return False
+
+    @attribute
+    def lipschitz(self) -> float | None:
+        """L_0, a Lipschitz constant of all f_i, where it is known."""
+        return None
+
+    def flops_evaluation(self, batch_size: int) -> float:
+        """FLOPs of a mini-batch's loss at one point; nan where it is not known."""
+        return math.nan
+
+
+class BilevelProblem(Problem, Protocol):
+    """Members that a bilevel problem may leave out, with their defaults."""
+
+    @attribute
+    def n_lower(self) -> int:
+        """Length of y."""
+
+    def parts(self, data: Any) -> tuple[Any, Any]:
+        """(upper, lower), the samples of a client that f_i and h_i see: by default both see all."""
+        return data, data
+
+    def initial_lower(self) -> Array:
+        """(n_lower,) where the first lower solve starts."""
+        return np.zeros(self.n_lower)
+
+    @attribute
+    def project_lower(self) -> Callable[[Array, Array], Array] | None:
+        """project_lower(x, y): (n_lower,) the nearest point of Y(x) to y; None where Y(x) is everything."""
+        return None
+
+    @attribute
+    def solution(self) -> Callable[[Array, Sequence[Any]], Array | None] | None:
+        """solution(x, data): (n_lower,) the exact y(x), from the data of all clients; None where it is not known."""
+        return None
+
+    @attribute
+    def solution_only(self) -> bool:
+        """Whether `solution` is all that is known of the lower level, without gradients and curvature."""
+        return False
+
+    @attribute
+    def homogeneous(self) -> bool:
+        """Whether the mean of the clients' own minimisers is y(x), as for h_i equal in distribution."""
+        return False
+
+
+class SplitProblem(Backend, Protocol):
+    """Members that a split network may leave out, with their defaults."""
+
+    def as_for(self, batch: int) -> AbstractContextManager[None]:
+        """Context manager in which a smaller batch is computed in as many pieces as one of `batch` samples."""
+        return nullcontext()
+
+    @attribute
+    def blocks(self) -> Sequence[nn.Module]:
+        """Modules of client and auxiliary, one behind the other, each of which a client that is short of memory may
+        compute anew in a backward pass.
+        """
+        return ()
+
+    @attribute
+    def report_batch(self) -> int:
+        """Consecutive samples of a report that one client scores together."""
+        return 1
+
+    def lengths(self, data: Any) -> NDArray[np.int64] | None:
+        """(N,) how long each sample is, where the bytes of a mini-batch depend on their number and on the longest of
+        them alone; else None.
+        """
+        return None
+
+    @attribute
+    def local_losses(self) -> Callable[[Any, Any], Any] | None:
+        """local_losses(smashed, labels): (B,) what each sample adds to the local loss; None where it is not known."""
+        return None
+
+    @attribute
+    def head_gradient(self) -> Callable[[Any, Any], tuple[Any, Any]] | None:
+        """head_gradient(smashed, labels): the local loss () and its gradient (n_a,) in theta_a by forward passes; None
+        where these do not give it.
+        """
+        return None
+
+
+def score_of(problem: Problem, *arguments: Any) -> Mapping[str, float]:
+    """`score` of these arguments, of which the last are the data; nothing where there are no data."""
+    return problem.score(*arguments) if arguments[-1] else {}
