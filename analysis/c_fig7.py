@@ -7,7 +7,7 @@ local loss: heron, cse_fsl. Its data and network are made again from its configu
 from its seed; each such beginning is shown once. The Hessian is that of the mean local loss on --samples samples, drawn
 once without replacement from all that the clients hold, with BatchNorm's running statistics (at the beginning: mean 0,
 variance 1). Density by stochastic Lanczos quadrature, trace by Hutchinson, |H|_2 by the Lanczos method: see
-`zofl_mpi/numerics/spectrum.py`.
+`analysis/shared/spectrum.py`.
 
 Prints the table and what was done, writes NAME.txt, NAME.csv, NAME_density.csv, NAME.pdf and NAME.png. Costs
 models x (probes x steps + trace-probes) Hessian products; one took 0.4 to 0.6 s with 64 samples of CIFAR-10 and a
@@ -87,7 +87,7 @@ class Found:
     @property
     def rank(self) -> Estimate:
         """tr(H)/|H|_2."""
-        from zofl_mpi.numerics.spectrum import effective_rank
+        from shared.spectrum import effective_rank
 
         return effective_rank(self.trace, self.spectrum.norm)
 
@@ -194,8 +194,7 @@ def same_beginning(one: Model, other: Model) -> bool:
 
 def look_at(model: Model, given: argparse.Namespace) -> Found:
     """Computes the spectrum of a model's local loss; says on stderr how long that will take."""
-    from zofl_mpi.numerics.spectrum import spectrum, trace
-    from zofl_mpi.rounds.split.hessian import local_hessian
+    from shared.spectrum import local_hessian, spectrum, trace
 
     problem, n, streams = model.setting.problem, len(model.theta), Streams(given.seed)
     x, labels = samples(model.setting, given.samples, streams)
@@ -216,7 +215,7 @@ def samples(setting: Setting, count: int, streams: Streams) -> tuple[Any, Any]:
     Raises:
         UserError: they hold fewer.
     """
-    from zofl_mpi.numerics.spectrum import SAMPLES
+    from shared.spectrum import SAMPLES
 
     whole = together(setting.data)
     demand(count <= len(whole), "samples", count, f"at most {len(whole)}, what the clients hold")

@@ -208,8 +208,8 @@ def printed() -> str:
     header = ("method", "rounds", "GiB: [C]", "ours", "with heads", "peak: [C]", "ours", "G MAC: [C]", "ours")
     rows = []
     for method, paper in PAPER.items():
-        kind = STEPS[method]
-        ours = counted(SETTING, kind, 2 if kind == "forward" else 3)
+        loss, rule = STEPS[method]
+        ours = counted(SETTING, loss, rule, 2 if method == "heron" else 3)
         gib = (f"{paper.gib:.2f}", *(f"{size:.3f}" for size in formula(method, paper.rounds)))
         peak, macs = f"{ours.peak / MIB:.2f}", f"{ours.macs / 1e9:.3f}"
         rows.append([NAMES[method], str(paper.rounds), *gib, f"{paper.peak_mib:.2f}", peak, f"{paper.gmac:.2f}", macs])

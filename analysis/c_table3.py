@@ -22,13 +22,20 @@ from shared.heron import NAMES
 
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.problems.split_gpt2 import SplitGPT2
+from zofl_mpi.rounds.split.estimates import TwoPoint
+from zofl_mpi.rounds.split.losses import CutLoss, HeadLoss, NetworkLoss
 from zofl_mpi.rounds.split.measured import macs, peak_bytes, step_macs
-from zofl_mpi.rounds.split.unsplit import whole
+from zofl_mpi.rounds.split.rules import Backprop
 from zofl_mpi.settings.split_gpt2 import GPT2
 
 VOCABULARY = 50257
-STEPS = {"splitlora": "cut", "cse_fsl": "auxiliary", "heron": "forward", "decomfl": "forward"}
-"""What a client's step is, as `measured.peak_bytes` calls it; FSL-SAGE's is CSE-FSL's."""
+STEPS = {
+    "splitlora": (CutLoss, Backprop),
+    "cse_fsl": (HeadLoss, Backprop),
+    "heron": (HeadLoss, TwoPoint),
+    "decomfl": (NetworkLoss, TwoPoint),
+}
+"""The loss and the gradient rule of a client's step; FSL-SAGE's are CSE-FSL's."""
 PAPER = {"splitlora": (4.59, 5.68), "cse_fsl": (9.09, 9.48), "heron": (4.03, 5.26)}
 """Table III, GPT-2 medium: peak in GB, 10^12 operations."""
 GIB = 2**30
@@ -90,10 +97,10 @@ def rows_of(size: str, settings: Sequence[Setting]) -> Iterator[dict[str, Any]]:
     for setting in settings:
         for blocks in setting.heads:
             problem = problem_of(size, blocks, setting)
-            for method, kind in STEPS.items():
+            for method, (_, rule) in STEPS.items():
                 if blocks != setting.heads[0] and method in ("splitlora", "decomfl"):  # these have no head
                     continue
-                for again in (False, True) if kind != "forward" else (False,):
+                for again in (False, True) if rule is Backprop else (False,):
                     yield row(size, setting, blocks, problem, method, again)
 
 
@@ -106,11 +113,13 @@ def problem_of(size: str, blocks: int, setting: Setting) -> SplitGPT2:
 
 def row(size: str, setting: Setting, blocks: int, problem: SplitGPT2, method: str, again: bool) -> dict[str, Any]:
     """A row of the CSV."""
-    kind, own = STEPS[method], whole(problem) if method == "decomfl" else problem
+    loss = STEPS[method][0](problem)
+    rule = STEPS[method][1](slice(0, loss.flat.n))
+    forward = isinstance(rule, TwoPoint)
     client, head, server = macs(problem)
     each = {"splitlora": client, "decomfl": client + server}.get(method, client + head)
-    passes = 2 if kind == "forward" else 3
-    computed = passes * each if kind == "forward" else step_macs(problem, kind, again)
+    passes = 2 if forward else 3
+    computed = passes * each if forward else step_macs(loss, rule, again)
     reading = size == "medium" and setting.name == "paper" and not again
     paper = PAPER.get(method, (None, None)) if reading else (None, None)
     return {
@@ -122,7 +131,7 @@ def row(size: str, setting: Setting, blocks: int, problem: SplitGPT2, method: st
         "method": method,
         "head_blocks": "" if method in ("splitlora", "decomfl") else blocks,
         "recomputes": again,
-        "step_bytes": peak_bytes(own, setting.texts, kind, again),
+        "step_bytes": peak_bytes(loss, rule, setting.texts, again),
         "weight_bytes": weight_bytes(problem, method),
         "operations_3f": 2.0 * passes * each * setting.texts,
         "operations_computed": 2.0 * computed * setting.texts,

@@ -19,12 +19,21 @@ from zofl_mpi.problems.network import seeded
 from zofl_mpi.problems.split import SplitNetwork
 from zofl_mpi.problems.split_resnet import ResNet
 from zofl_mpi.rounds.split.costs import STEP_BYTES, STEP_MACS
+from zofl_mpi.rounds.split.estimates import TwoPoint
+from zofl_mpi.rounds.split.losses import CutLoss, HeadLoss
 from zofl_mpi.rounds.split.measured import macs, peak_bytes
+from zofl_mpi.rounds.split.rules import Backprop
 from zofl_mpi.run import records
 
 SHAPES = {"cifar10": (3, 32, 32), "mnist": (1, 28, 28), "fashion-mnist": (1, 28, 28), "digits": (1, 8, 8)}
-STEPS = {"heron": "forward", "cse_fsl": "auxiliary", "fsl_sage": "auxiliary", "sflv1": "cut", "sflv2": "cut"}
-"""What a client's step is, as `measured.peak_bytes` calls it."""
+STEPS = {
+    "heron": (HeadLoss, TwoPoint),
+    "cse_fsl": (HeadLoss, Backprop),
+    "fsl_sage": (HeadLoss, Backprop),
+    "sflv1": (CutLoss, Backprop),
+    "sflv2": (CutLoss, Backprop),
+}
+"""The loss and the gradient rule of a client's step."""
 
 # --- bytes
 
@@ -88,17 +97,17 @@ def _counted(config: Mapping[str, Any], path: Path) -> Step:
     method, estimate = str(config["method"]), config.get("estimate")
     if estimate == "central" or method not in STEPS:
         raise UserError(f"{path} does not tell what a client's step costs, and its steps are not all alike")
-    kind = "auxiliary" if estimate == "exact" else STEPS[method]
-    passes = 1 + int(config["n_p"]) if kind == "forward" else 3
-    return counted(config, kind, passes)
+    loss, rule = (HeadLoss, Backprop) if estimate == "exact" else STEPS[method]
+    return counted(config, loss, rule, 1 + int(config["n_p"]) if rule is TwoPoint else 3)
 
 
-def counted(config: Mapping[str, Any], kind: str, passes: int) -> Step:
+def counted(config: Mapping[str, Any], loss: type[Any], rule: type[Any], passes: int) -> Step:
     """Cost of a local step, counted on this machine as --dry-run counts it."""
     problem, batch = network(config), int(config["batch"])
     client, head, _ = macs(problem)
-    each = client if kind == "cut" else client + head
-    return Step(passes * each * batch, float(peak_bytes(problem, batch, kind)), False)
+    own = loss(problem)
+    each = client if own.answered else client + head
+    return Step(passes * each * batch, float(peak_bytes(own, rule(slice(0, own.travels)), batch)), False)
 
 
 def network(config: Mapping[str, Any]) -> SplitNetwork:

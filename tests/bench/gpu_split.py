@@ -29,8 +29,7 @@ from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.problems.device_cache import gather
 from zofl_mpi.problems.split_resnet import ResNet
 from zofl_mpi.rounds.split.client import drawn
-from zofl_mpi.rounds.split.client_part import own_part
-from zofl_mpi.rounds.split.lockstep import Cut
+from zofl_mpi.rounds.split.lockstep import Cut, LockstepMethod
 from zofl_mpi.rounds.split.messages import Model, Smashed
 from zofl_mpi.rounds.split.server import Server
 
@@ -63,16 +62,12 @@ VARIANTS: dict[str, tuple[Any, Make, dict[str, Any]]] = {
     "HERON exact layers": (HERON, mlp, {"head_gradient": "exact", "exact_layers": 1}),
     "HOSFL exact layers": (HOSFL, mlp, {"exact_layers": 1}),
     "DeComFL": (DeComFL, small, {}),
-    "HERON abreast": (HERON, resnet, {"n_p": 5, "passes_abreast": 2}),
-    "HOSFL abreast": (HOSFL, grouped, {"estimate": "central", "passes_abreast": 2}),
-    "DeComFL abreast": (DeComFL, small, {"n_p": 2, "passes_abreast": 2}),
 }
 
 
 TEXTS: dict[str, tuple[Any, None, dict[str, Any]]] = {
     "HERON, texts": (HERON, None, {}),
     "SplitLoRA, texts": (SplitLoRA, None, {}),
-    "HERON, texts, abreast": (HERON, None, {"n_p": 2, "passes_abreast": 2}),
 }
 
 
@@ -101,16 +96,15 @@ def nothing_waits(device: str) -> Iterator[None]:
 
 def steps_of(of: Any) -> Iterator[None]:
     """Takes a client's local steps, each with the server's on its upload, and yields after each."""
-    state, client, problem = of.start(), Client(0, of.setting.data[0]), of.setting.problem
+    state, client = of.start(), Client(0, of.setting.data[0])
     server = Server.of(of.training, state, 0)
-    if hasattr(of, "lockstep"):
-        own = of if hasattr(of, "begin") else of.lockstep
-        item = own.begin(client, own_part(problem, state, 0))
+    if isinstance(of, LockstepMethod):
+        item = of.begin(client, of.training.client_part(state, 0))
         while isinstance(item, Smashed):
-            item = own.proceed(client, Cut(server.exchange(item)))
+            item = of.proceed(client, Cut(server.exchange(item)))
             yield
         return
-    message = own_part(problem, state, 0) if isinstance(of, FSLSAGE) else Model(state.theta, state.buffers, 0)
+    message = of.training.client_part(state, 0) if isinstance(of, FSLSAGE) else Model(state.theta, state.buffers, 0)
     for item in of.train(client, message):
         server.step(item)
         yield
@@ -147,21 +141,6 @@ def five_rounds(device: str) -> None:
     """Five rounds of each split method in float64 agree with the CPU's to 1e-10 of the norms."""
     for which in VARIANTS:
         agrees(which, device, vectors(run(made(which), 5)))
-
-
-def passes_abreast(device: str) -> None:
-    """Five rounds whose perturbed passes are computed as one agree with one pass after the other to 1e-10 of the norms.
-
-    With statistics of the batch, with groups, with the whole network at a client, and of texts.
-    """
-    for which, (cls, make, flags) in {**VARIANTS, **TEXTS}.items():
-        if "passes_abreast" in flags:
-            plan = training(on(device, make), SGD, h=3, lr_client=0.005)
-            together, alone = (
-                vectors(run(method(cls, plan, **own), 5)) for own in (flags, {**flags, "passes_abreast": 1})
-            )
-            for name, vector in alone.items():
-                assert float((together[name] - vector).norm()) <= 1e-10 * float(vector.norm()), (which, name)
 
 
 def no_step_waits(device: str) -> None:
@@ -263,7 +242,6 @@ def channels_last(device: str) -> None:
 
 CALLS: tuple[Callable[[str], None], ...] = (
     five_rounds,
-    passes_abreast,
     no_step_waits,
     beside_the_computing,
     brought_ahead,

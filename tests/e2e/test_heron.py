@@ -22,7 +22,6 @@ from zofl_mpi.run.records import checkpoint_path
 FAMILY = "zofl_mpi.heron_sfl"
 METHODS = {
     "heron": ["--k", "2", "--n-p", "2", "--mu", "0.01"],
-    "heron+abreast": ["--k", "2", "--n-p", "3", "--mu", "0.01", "--passes-abreast", "2"],
     "heron+seeds": ["--k", "2", "--n-p", "2", "--mu", "0.01", "--uplink", "seeds"],
     "heron+average": ["--state", "average", "--server-state", "per_batch_reset", "--k", "2", "--freeze", "auxiliary"],
     "heron+adamw": ["--optimiser", "adamw", "--weight-decay", "0.1", "--uplink", "seeds"],
@@ -40,7 +39,7 @@ METHODS = {
 }
 METHODS["heron+adamw"] += ["--schedule", "linear", "--warmup", "3", "--decay-steps", "14", "--decay-steps-server", "40"]
 CONTINUED = ["heron", "heron+seeds", "heron+average", "heron+adamw", "sflv1", "fsl_sage", "splitlora", "decomfl"]
-CONTINUED += ["ho_sfl+exact", "heron+head", "heron+signs", "ho_sfl", "ho_sfl+seeds", "heron+abreast"]
+CONTINUED += ["ho_sfl+exact", "heron+head", "heron+signs", "ho_sfl", "ho_sfl+seeds"]
 RETURNING = ("sflv1", "sflv2", "splitlora", "ho_sfl", "ho_sfl+seeds", "ho_sfl+exact")
 """Methods whose server returns a gradient for every mini-batch."""
 USUAL = ["--data", "digits", "--m", "5", "--alpha", "1", "--width", "2", "--stages", "1", "1", "--batch", "16"]
@@ -357,10 +356,9 @@ def test_an_own_split_that_does_not_do_is_told_in_a_sentence(
         ("--mu 0", "--mu 0.0: must be a smoothing radius above 0"),
         ("--n-p 0", "--n-p 0: must be a whole number of directions, at least 1"),
         (
-            "--n-p 2 --passes-abreast 3",
-            "--passes-abreast 3: must be from 1 to 2, the perturbed passes of a local step (--n-p 2)",
+            "--passes-abreast 2",
+            "--passes-abreast is no longer a flag: perturbed passes go one by one",
         ),
-        ("--passes-abreast -1", "--passes-abreast -1: must be from 1 to 1, the perturbed passes of a local step"),
         ("--k 0", "--k 0: must be a whole number, at least 1"),
         ("--h -1", "--h -1: must be a whole number, at least 0"),
         ("--beta 0", "--beta 0.0: must be a fraction"),

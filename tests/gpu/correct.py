@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,6 @@ from zofl_mpi.methods.fedrzo_nn import FedRZONN
 from zofl_mpi.methods.heron import HERON
 from zofl_mpi.methods.splitfed import SFLV2
 from zofl_mpi.methods.zo_hfl import ZOHFL
-from zofl_mpi.rounds.split.client import LocalSteps, drawn
 from zofl_mpi.rounds.split.messages import Model
 from zofl_mpi.run.flags import built
 from zofl_mpi.run.local import LocalClients
@@ -134,24 +134,25 @@ def split_steps(bench: Bench, name: str, make: Callable[[str, str], Setting[Any]
         f"{name}, client and server step with an auxiliary head",
         lambda device, dtype: one_step(built(HERON, make(device, dtype), estimate="exact", **flags)),
     )
-    estimated(bench, name, lambda device, dtype: built(HERON, make(device, dtype), n_p=2, mu=1e-2, **flags))
+    estimated(
+        bench, name, lambda device, dtype: built(HERON, make(device, dtype), n_p=2, mu=1e-2, draw="host", **flags)
+    )
 
 
 def estimated(bench: Bench, name: str, make: Callable[[str, str], HERON]) -> None:
     """HERON's estimate along directions that both ends are given; each device draws others."""
-    import torch
 
     def estimate(device: str, dtype: str) -> tuple[Vector, float]:
         """(d,) the estimate, and the largest share of a loss over a difference of two."""
         method = make(device, dtype)
         state, own = method.start(), method.setting
-        local = LocalSteps(method.training, Client(0, own.data[0]), Model(state.theta, state.buffers, 0))
-        like = torch.zeros(local.theta[local.part].numel())
-        us = drawn(made.STREAMS(Purpose.DIRECTION), like, method.estimation.n_p, method.estimation.distribution)
-        _, x, labels = next(iter(local))
-        _, base = local.forward(x, labels)
-        g, differences = method._estimate.of(local, [u.to(local.theta) for u in us], x, labels, base)
-        return double(g), float(base) / min(abs(float(each)) for each in differences)
+        local = method.steps(Client(0, own.data[0]), Model(state.theta, state.buffers, 0))
+        q, x, labels = next(iter(local))
+        point = method.rule.forward(local, q, x, labels)
+        found = method.rule(local, point, labels, partial(made.STREAMS, i=0))
+        g, base = found.parts[0], point.loss
+        assert g is not None and base is not None
+        return double(g), float(base) / min(abs(float(each)) for each in found.differences)
 
     exact, share = estimate("cpu", "float64")
     own = distance(estimate("cpu", "float32")[0], exact)

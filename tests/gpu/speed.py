@@ -22,8 +22,11 @@ from zofl_mpi.methods.splitfed import SFLV1, SFLV2
 from zofl_mpi.methods.splitlora import SplitLoRA
 from zofl_mpi.methods.zo_hfl import ZOHFL
 from zofl_mpi.rounds.report import Model
+from zofl_mpi.rounds.split.estimates import TwoPoint
+from zofl_mpi.rounds.split.losses import CutLoss, HeadLoss
 from zofl_mpi.rounds.split.measured import peak_bytes
 from zofl_mpi.rounds.split.messages import Model as SplitModel
+from zofl_mpi.rounds.split.rules import Backprop
 from zofl_mpi.run.flags import built
 from zofl_mpi.run.local import LocalClients
 
@@ -187,7 +190,6 @@ def split(bench: Bench) -> None:
     bench.figure(
         "ResNet-18, TF32: plain training", plain(bench, sizes, False, True) if bench.on_gpu else None, "samples/s"
     )
-    abreast(bench, own)
     memory_ratio(bench, sizes)
     predicted(bench, rates, forward(bench, sizes))
 
@@ -215,29 +217,12 @@ def forward_rate(bench: Bench, kind: str, method: HERON, data: Any) -> None:
     bench.demand(f"ResNet-18, {kind}: HERON's client step, share of its forward rate", least / own, "at least", 0.85)
 
 
-def abreast(bench: Bench, own: Any) -> None:
-    """HERON's client step of four directions in bfloat16, its perturbed passes one after the other and as one."""
-    client, seconds = Client(0, own.data[0]), dict[int, float]()
-    for count in (1, 4):
-        method = built(HERON, own, batch=sizes_of(bench).images, n_p=4, passes_abreast=count)
-        message = SplitModel(method.start().theta, method.start().buffers, 0)
-
-        def steps(method: HERON = method, message: SplitModel = message) -> None:
-            for _ in method.train(client, message):
-                pass
-
-        name = f"ResNet-18, bfloat16: HERON's client step, n_p = 4, {count} abreast"
-        seconds[count] = timed(bench, steps, 0.1)
-        bench.figure(name, seconds[count] / method.training.steps(0), "s")
-        held(bench, name, steps)
-    bench.figure("ResNet-18, bfloat16: one pass after the other over four as one", seconds[1] / seconds[4], "1")
-
-
 def memory_ratio(bench: Bench, sizes: made.Sizes) -> None:
     """A client's step without a backward pass beside those with one, beyond the model: [C] Table II."""
     problem = made.resnet(sizes, bench.device)
-    steps = {"HERON": "forward", "SFLV2": "cut", "CSE-FSL": "auxiliary"}
-    peaks = {name: peak_bytes(problem, sizes.images, step) for name, step in steps.items()}
+    head, cut = HeadLoss(problem), CutLoss(problem)
+    steps = {"HERON": (head, TwoPoint), "SFLV2": (cut, Backprop), "CSE-FSL": (head, Backprop)}
+    peaks = {name: peak_bytes(loss, rule(slice(0, loss.travels)), sizes.images) for name, (loss, rule) in steps.items()}
     for name, count in peaks.items():
         bench.figure(f"ResNet-18, float32: memory of a client's step, {name}", count / MIB, "MiB")
     for name, share in SHARES.items():

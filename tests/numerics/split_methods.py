@@ -31,8 +31,8 @@ from zofl_mpi.problems.split import SplitNetwork
 from zofl_mpi.problems.split_resnet import ResNet
 from zofl_mpi.rounds.split.client import LocalSteps
 from zofl_mpi.rounds.split.estimation import Estimation
-from zofl_mpi.rounds.split.lockstep import Lockstep
 from zofl_mpi.rounds.split.messages import Model
+from zofl_mpi.rounds.split.rules import Backprop
 from zofl_mpi.rounds.split.training import Training
 from zofl_mpi.run.local import LocalClients
 
@@ -118,8 +118,6 @@ def method(cls: Any, plan: Training, **flags: Any) -> Any:
     if "estimation" in names:
         own = {field.name for field in fields(Estimation)}
         flags["estimation"] = Estimation(**{name: flags.pop(name) for name in own & flags.keys()})
-    if "lockstep" in names:
-        return cls(plan.setting, lockstep=Lockstep(plan.setting, training=plan), **flags)
     return cls(plan.setting, training=plan, **flags)
 
 
@@ -236,4 +234,25 @@ def seeded_flat(make: Make) -> Tensor:
 
 def local_of(of: Any, i: int = 0, r: int = 0) -> LocalSteps:
     start = of.start()
-    return LocalSteps(of.training, Client(i, of.setting.data[i]), Model(start.theta, start.buffers, r))
+    return of.steps(Client(i, of.setting.data[i]), Model(start.theta, start.buffers, r))
+
+
+def forward(local: LocalSteps, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """The smashed samples and () the loss at the model itself."""
+    point = local.forward(0, x, labels)
+    assert point.smashed is not None and point.loss is not None
+    return point.smashed, point.loss
+
+
+def gradient(local: LocalSteps, x: Tensor, labels: Tensor) -> Tensor:
+    """(n_l,) the gradient of the local loss, by backpropagation."""
+    found = Backprop(slice(0, local.problem.local.n)).forward(local, 0, x, labels).gradient
+    assert found is not None
+    return found
+
+
+def estimate_of(rule: Any, local: LocalSteps, q: int, x: Tensor, labels: Tensor) -> Tensor:
+    """(d,) a rule's direction of step q, its first part's."""
+    found = rule(local, rule.forward(local, q, x, labels), labels, local.key(q)).parts[0]
+    assert found is not None
+    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -15,11 +16,31 @@ from zofl_mpi.problems.counting import Allocations, Products
 from zofl_mpi.problems.split import SplitNetwork
 from zofl_mpi.problems.split_resnet import ResNet
 from zofl_mpi.rounds.split import measured
+from zofl_mpi.rounds.split.estimates import TwoPoint
+from zofl_mpi.rounds.split.losses import CutLoss, HeadLoss
 from zofl_mpi.rounds.split.measured import macs, peak_bytes
+from zofl_mpi.rounds.split.rules import Backprop
 
 BATCH = 8
+STEPS: dict[str, tuple[Any, Any]] = {
+    "forward": (HeadLoss, TwoPoint),
+    "slope": (CutLoss, TwoPoint),
+    "auxiliary": (HeadLoss, Backprop),
+    "cut": (CutLoss, Backprop),
+}
+"""Loss and rule of HERON, HO-SFL, CSE-FSL, SFLV2."""
 MAP = BATCH * 64 * 32 * 32 * 4
 """Bytes of one feature map of the client's part."""
+
+
+def step_of(problem: SplitNetwork, step: str) -> tuple[Any, Any]:
+    """The loss and the rule of a step."""
+    loss = STEPS[step][0](problem)
+    return loss, STEPS[step][1](slice(0, loss.travels))
+
+
+def peak(problem: SplitNetwork, batch: int, step: str, recompute: bool = False) -> int:
+    return peak_bytes(*step_of(problem, step), batch, recompute)
 
 
 @pytest.fixture(scope="module")
@@ -40,20 +61,20 @@ def test_the_macs_are_those_of_the_papers_table(resnet: SplitNetwork) -> None:
 def test_a_forward_pass_holds_three_maps(resnet: SplitNetwork) -> None:
     """The block's input, a convolution's result and its normalised copy; the activations work in place."""
     inputs = BATCH * 3 * 32 * 32 * 4
-    peak = peak_bytes(resnet, BATCH, "forward")
-    assert 3 * MAP + inputs <= peak < 3.1 * MAP + inputs
+    found = peak(resnet, BATCH, "forward")
+    assert 3 * MAP + inputs <= found < 3.1 * MAP + inputs
 
 
 def test_a_client_of_forward_passes_needs_at_most_two_fifths_of_split_learnings_memory(resnet: SplitNetwork) -> None:
     """[C]: 259.44 of 709.93 MB, 0.365. Mutation: a graph kept in the forward pass."""
-    assert peak_bytes(resnet, BATCH, "forward") / peak_bytes(resnet, BATCH, "cut") < 0.40
-    assert peak_bytes(resnet, BATCH, "forward") / peak_bytes(resnet, BATCH, "auxiliary") < 0.40
+    assert peak(resnet, BATCH, "forward") / peak(resnet, BATCH, "cut") < 0.40
+    assert peak(resnet, BATCH, "forward") / peak(resnet, BATCH, "auxiliary") < 0.40
 
 
 def test_a_client_along_what_the_server_returned_holds_that_too(resnet: SplitNetwork) -> None:
     """A fourth map: lambda, as large as a feature map here. Mutations: lambda forgotten; the smashed samples kept."""
     inputs = BATCH * 3 * 32 * 32 * 4
-    assert 4 * MAP + inputs <= peak_bytes(resnet, BATCH, "slope") < 4.1 * MAP + inputs
+    assert 4 * MAP + inputs <= peak(resnet, BATCH, "slope") < 4.1 * MAP + inputs
 
 
 def test_allocations_are_counted_once_and_given_back() -> None:
@@ -91,11 +112,12 @@ def test_two_small_steps_tell_the_memory_of_a_large_one(
     problem = SplitNetwork(*parts, (3, 32, 32), 10, dtype, bf16=bf16)
     for batch in (2, 5, 33):
         with Allocations() as counted:
-            measured._pass(problem, *measured._given(problem, batch), step, recompute)
+            loss, rule = step_of(problem, step)
+            measured._trial(loss, rule, *measured._given(loss, batch), recompute)
         inputs = batch * 3 * 32 * 32 * (8 if dtype == "float64" else 4)
         # the inputs are made within the block here, and are no part of what peak_bytes adds them to
         own = inputs + 8 * batch + sum(t.numel() * t.element_size() for t in problem.local.initial())
-        assert peak_bytes(problem, batch, step, recompute) == counted.peak - own + inputs
+        assert peak(problem, batch, step, recompute) == counted.peak - own + inputs
 
 
 class Halves(nn.Module):
@@ -110,9 +132,9 @@ class Halves(nn.Module):
 def test_where_small_steps_differ_the_whole_mini_batch_is_computed() -> None:
     """9 samples of 6 numbers: inputs, x + 1, (x + 1) + 0. Mutation: the events matched by their number alone."""
     problem = SplitNetwork(Halves(), nn.Linear(6, 3), nn.Linear(6, 3), (6,), 3)
-    two, three = (measured._allocations(problem, n, "forward").events for n in (2, 3))
+    two, three = (measured._allocations(*step_of(problem, "forward"), n).events for n in (2, 3))
     assert measured._peak(two, three, 9) is None
-    assert peak_bytes(problem, 9, "forward") >= 3 * 9 * 6 * 4
+    assert peak(problem, 9, "forward") >= 3 * 9 * 6 * 4
     assert measured._peak([(0, 4), (0, -4), (1, 8)], [(0, 4), (1, 8), (0, -4)], 9) is None
 
 
@@ -148,7 +170,9 @@ def test_counting_does_not_load_torch_s_compiler() -> None:
         "from zofl_mpi.problems.split import SplitNetwork\n"
         "from zofl_mpi.problems.split_resnet import ResNet\n"
         "p = SplitNetwork(*ResNet(2, (1, 1)).parts((1, 8, 8), 10), (1, 8, 8), 10)\n"
-        "costs.macs(p), costs.peak_bytes(p, 64, 'forward'), costs.peak_bytes(p, 64, 'auxiliary')\n"
+        "from zofl_mpi.rounds.split.estimates import TwoPoint\nfrom zofl_mpi.rounds.split.losses import HeadLoss\n"
+        "from zofl_mpi.rounds.split.rules import Backprop\n"
+        "costs.macs(p)\nfor r in (TwoPoint, Backprop): costs.peak_bytes(HeadLoss(p), r(slice(0, p.local.n)), 64)\n"
         "print([name for name in ('torch._dynamo', 'sympy') if name in sys.modules])\n"
     )
     told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=300)

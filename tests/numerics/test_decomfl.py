@@ -31,8 +31,9 @@ from tests.numerics.split_methods import (
     whole_of,
 )
 from zofl_mpi.engine.clients import Client
+from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
-from zofl_mpi.methods.decomfl import DeComFL, Missed, Told
+from zofl_mpi.methods.decomfl import DeComFL, Missed, Uploaded
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.numerics.schedules import Pace
 from zofl_mpi.rounds.split.client import drawn
@@ -64,7 +65,7 @@ def joined(method: DeComFL, state: Any) -> Tensor:
 
 def directions(method: DeComFL, r: int, q: int = 0) -> list[Tensor]:
     like = joined(method, method.start())
-    return list(drawn(method.seed(r, q), like, method.n_p, method.distribution))
+    return list(drawn(method.key(r, q)(Purpose.DIRECTION), like, method.n_p, method.distribution))
 
 
 @pytest.mark.parametrize("estimate", ["one-sided", "central"])
@@ -211,9 +212,11 @@ def test_the_passes_of_a_step_are_those_that_are_told(
     start = scalar.start()
     buffers = torch.cat([start.buffers, start.buffers_s])
     told = scalar.train(Client(1, own.data[1]), Missed(start.scalars, buffers, 0))
-    assert seen == [False] * (2 * int(scalar.local_step.forwards))
-    assert scalar.local_step.forwards == {"one-sided": 4, "central": 6 + (make is resnet)}[estimate]
-    assert not scalar.local_step.backwards and told.differences.shape == (2, 3)
+    assert seen == [False] * (2 * scalar.passes)
+    assert scalar.passes == {"one-sided": 4, "central": 6 + (make is resnet)}[estimate]
+    lines = scalar.plan(1)
+    assert lines["forward passes of a local step"] == scalar.passes and lines["backward passes of a local step"] == 0
+    assert told.differences.shape == (2, 3)
     if make is resnet:
         assert apart(told.buffers, buffers)
 
@@ -264,6 +267,6 @@ def test_what_cannot_be_is_refused() -> None:
         with pytest.raises(UserError, match=words):
             run(of(planned(own, wild, lr_client=1e300, h=h)), 1)
     other = of(planned(own))
-    told = Told(np.zeros((2, 1)), torch.zeros(0), 0.0, "another processor")
+    told = Uploaded(np.zeros((2, 1)), torch.zeros(0), 0.0, "another processor")
     with pytest.raises(UserError, match="--method decomfl: client 1 computes on another processor, the server on cpu"):
         other._check({1: told})

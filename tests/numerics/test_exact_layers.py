@@ -59,7 +59,7 @@ def test_the_last_layers_step_along_the_gradient_and_the_rest_as_told(cls: Any, 
     start, n = method(cls, plan).start().theta, plan.problem.n_client
     own = {"exact_layers": count, "mu": 1e-3, **EXACT[cls]}
     frozen, estimated = (run(method(cls, plan, rest=rest, **own), 1).theta for rest in ("frozen", "estimated"))
-    split = method(cls, plan, **own)._exact.start
+    split = method(cls, plan, **own).rule.parts[1].start
     assert 0 < split < n
     assert torch.equal(frozen[:split], start[:split])
     for found in (frozen, estimated):
@@ -75,7 +75,7 @@ def test_the_rests_estimate_has_its_gradient_as_its_mean(cls: Any) -> None:
     first = run(method(CSEFSL if cls is HERON else SFLV2, plan), 1).theta
     start = method(cls, plan).start().theta
     of = method(cls, plan, exact_layers=3, n_p=4000, mu=1e-4, distribution="gaussian", **EXACT[cls])
-    split = of._exact.start
+    split = of.rule.parts[1].start
     g, found = (start - first)[:split], (start - run(of, 1).theta)[:split]
     assert float((found - g).norm()) < 5 * float(g.norm()) * ((split + 1) / 4000) ** 0.5 < 3 * float(g.norm())
 
@@ -96,7 +96,7 @@ def test_it_goes_with_every_estimate(cls: Any, more: dict[str, Any]) -> None:
     """The last layers are the same after one step. Mutation: signs or tangents of the exact layers."""
     plan = training(setting(groups, (0,)), PLAIN, h=1)
     one, other = (run(method(cls, plan, exact_layers=2, **own, **EXACT[cls]), 1).theta for own in ({}, more))
-    split = method(cls, plan, exact_layers=2, **EXACT[cls])._exact.start
+    split = method(cls, plan, exact_layers=2, **EXACT[cls]).rule.parts[1].start
     close(one[split:], other[split:], 1e-11)
     assert apart(one[:split], other[:split])
 
@@ -135,10 +135,9 @@ def test_a_backward_pass_ends_where_the_exact_layers_begin(monkeypatch: pytest.M
         return grad(output, inputs, *more, **flags)
 
     local = local_of(of)
-    local.exact = of._exact
-    _, x, labels = next(iter(local))
+    q, x, labels = next(iter(local))
     monkeypatch.setattr(torch.autograd, "grad", watched)
-    local.backward_exact(x, labels)
+    of.rule.forward(local, q, x, labels)
     (asked,) = seen
     assert asked == [False] * 5 + [True] * 3
     assert all(p.requires_grad for p in of.setting.problem.local.parameters)

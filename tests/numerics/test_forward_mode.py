@@ -17,6 +17,8 @@ from tests.numerics.split_methods import (
     Parts,
     apart,
     close,
+    estimate_of,
+    gradient,
     local_of,
     method,
     resnet,
@@ -31,7 +33,7 @@ from zofl_mpi.errors import UserError
 from zofl_mpi.methods.heron import HERON
 from zofl_mpi.methods.ho_sfl import HOSFL
 from zofl_mpi.numerics.optimisers import Optimiser
-from zofl_mpi.rounds.split.estimate import Estimate
+from zofl_mpi.rounds.split.estimates import ForwardMode
 
 JVP: dict[str, Any] = {"estimate": "jvp"}
 
@@ -40,29 +42,31 @@ JVP: dict[str, Any] = {"estimate": "jvp"}
 @pytest.mark.parametrize("make", [resnet, groups, convolutions, tokens])
 def test_the_derivative_is_that_of_the_gradient(make: Make, freeze: str) -> None:
     """<g, u>; statistics, parameters and graph as before. Mutations: tangents of another part; parameters left dual."""
-    local = local_of(method(HERON, training(setting(make), freeze=freeze), **JVP))
+    of = method(HERON, training(setting(make), freeze=freeze), distribution="gaussian", **JVP)
+    local = local_of(of)
     modules = [m for own in local.problem.local.modules for m in own.modules()]
     held = [list(m._parameters.items()) for m in modules]
     for q, x, labels in local:
         before, theta = local.buffers.clone(), local.theta.clone()
-        (u,) = local.directions(1, q, "gaussian")
-        found = local.derivative(x, labels, u)
+        rule = of.rule
+        (u,) = rule.directions(local.theta[rule.part], local.key(q))
+        found = rule.derivative(local, x, labels, u)
         assert torch.equal(local.buffers, before) and torch.equal(local.theta, theta) and not found.requires_grad
-        _, g = local.gradient(x, labels)
-        close(found, g @ u, 1e-10)
+        close(found, gradient(local, x, labels)[rule.part] @ u, 1e-10)
         assert abs(float(found)) > 1e-6
     for module, parameters in zip(modules, held, strict=True):
         assert all(module._parameters[name] is p for name, p in parameters)
 
 
-def test_the_mean_over_a_frame_is_the_gradient_to_rounding() -> None:
+def test_the_mean_over_a_frame_is_the_gradient_to_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutations: mu or 2 in the scale; n_p or d missing."""
     of = method(HERON, training(setting(small)), mu=0.5, **JVP)
     local, d = local_of(of), of.setting.problem.local.n
     _, x, labels = next(iter(local))
     frame = torch.linalg.qr(torch.randn(d, d, generator=torch.Generator().manual_seed(1), dtype=torch.float64))[0]
-    estimate = Estimate.named(0.5, d, "sphere", "jvp")
-    close(estimate.of(local, frame.T, x, labels, None)[0], local.gradient(x, labels)[1], 1e-11)
+    monkeypatch.setattr(ForwardMode, "directions", lambda *_: iter(frame.T))
+    rule = ForwardMode(slice(0, d), d, "sphere")
+    close(estimate_of(rule, local, 0, x, labels), gradient(local, x, labels), 1e-11)
 
 
 @pytest.mark.parametrize("cls", [HERON, HOSFL])

@@ -38,6 +38,7 @@ from zofl_mpi.methods.splitfed import SFLV2
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.rounds.split.client import LocalSteps
 from zofl_mpi.rounds.split.messages import Model
+from zofl_mpi.rounds.split.rules import Backprop
 from zofl_mpi.rounds.split.server import Server
 from zofl_mpi.rounds.split.training import Training
 from zofl_mpi.run.client_memory import STEPS, Acknowledged
@@ -180,7 +181,7 @@ def test_sage_aligns_with_the_server_after_the_first_uploads(monkeypatch: pytest
     n = of.setting.problem.n_client
     of.first(client, Model(start.theta[:n], start.buffers, 0))
     head = torch.full((len(start.theta) - n,), 0.5, dtype=torch.float64)
-    local = client.scratch["local"]
+    local = client.scratch["model"]
     uploads = list(of.rest(client, Head(head)))
     assert len(uploads) == STEPS_OF[0] - 1
     assert torch.equal(local.theta[n:], head) and torch.equal(client.memory["head"], head)
@@ -197,19 +198,20 @@ def test_the_first_upload_of_an_aligning_round_leaves_no_second_trace() -> None:
 def test_sage_whose_head_is_copied_from_the_server_is_sflv2(monkeypatch: pytest.MonkeyPatch, rule: Optimiser) -> None:
     """One client, BatchNorm: theta_s before each batch. Mutation: the copy after the server's step."""
     servers: list[Server] = []
-    made, moved = Server.__init__, FSLSAGE._moved
+    made, forward = Server.__init__, Backprop.forward
 
     def make(self: Server, *given: Any) -> None:
         made(self, *given)
         servers.append(self)
 
-    def copied(self: FSLSAGE, local: LocalSteps, *given: Any) -> Any:
-        local.theta[local.problem.n_client :] = servers[-1].theta
-        return moved(self, local, *given)
+    def copied(self: Backprop, local: LocalSteps, *given: Any) -> Any:
+        if not local.loss.answered:
+            local.theta[local.problem.n_client :] = servers[-1].theta
+        return forward(self, local, *given)
 
     sfl = run(method(SFLV2, training(setting(twins, (2,)), rule)), 2, start=1)
     monkeypatch.setattr(Server, "__init__", make)
-    monkeypatch.setattr(FSLSAGE, "_moved", copied)
+    monkeypatch.setattr(Backprop, "forward", copied)
     found = run(method(FSLSAGE, training(setting(twins, (2,)), rule), l=100), 2, start=1)
     n = setting(twins).problem.n_client
     close(found.theta[:n], sfl.theta[:n])

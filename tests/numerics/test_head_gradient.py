@@ -17,6 +17,9 @@ from tests.numerics.split_methods import (
     Parts,
     apart,
     close,
+    estimate_of,
+    forward,
+    gradient,
     local_of,
     method,
     mlp,
@@ -31,7 +34,6 @@ from tests.numerics.split_methods import (
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.heron import HERON
 from zofl_mpi.numerics.optimisers import Optimiser
-from zofl_mpi.rounds.split.estimate import Estimate
 
 EXACT: dict[str, Any] = {"head_gradient": "exact"}
 PLAIN = Optimiser("sgd")
@@ -46,17 +48,17 @@ def nested() -> Parts:
 @pytest.mark.parametrize("make", [resnet, small, nested])
 def test_the_closed_form_is_autograds_gradient(make: Make) -> None:
     """Mutations: y left out; a sum for the mean; s^T (softmax - y) untransposed; no biases; another loss."""
-    local = local_of(method(HERON, training(setting(make)), **EXACT))
+    of = method(HERON, training(setting(make)), **EXACT)
+    local = local_of(of)
     n = local.problem.n_client
     for _, x, labels in local:
         before = local.buffers.clone()
-        _, loss, head = local.forward_head(x, labels)
+        point = of.rule.forward(local, 0, x, labels)
         local.buffers.copy_(before)
-        expected, g = local.gradient(x, labels)[1], head
-        close(g, expected[n:])
-        assert float(g.norm()) > 1e-2 and not loss.requires_grad
+        close(point.gradient, gradient(local, x, labels)[n:])
+        assert float(point.gradient.norm()) > 1e-2 and not point.loss.requires_grad
         local.buffers.copy_(before)
-        assert torch.equal(local.forward(x, labels)[1], loss)
+        assert torch.equal(forward(local, x, labels)[1], point.loss)
 
 
 def test_a_step_moves_the_head_exactly_and_estimates_for_the_rest_alone() -> None:
@@ -65,13 +67,10 @@ def test_a_step_moves_the_head_exactly_and_estimates_for_the_rest_alone() -> Non
     local, n = local_of(of), of.setting.problem.n_client
     ((q, x, labels),) = local
     theta, lr = local.theta.clone(), of.training.lr_client
-    _, g = local.gradient(x, labels)
-    estimate, directions = Estimate(0.01, 3, "sqrt_d_sphere", False), list(local.directions(3, q, "sqrt_d_sphere"))
-    _, base = local.forward(x, labels)
-    assert len(g) == len(theta) == len(directions[0])
+    g = gradient(local, x, labels)
+    assert len(g) == len(theta)
     own = method(HERON, training(setting(small), PLAIN, h=1, freeze="auxiliary"), n_p=3, mu=0.01)
-    frozen = local_of(own)
-    expected, _ = estimate.of(frozen, frozen.directions(3, q, "sqrt_d_sphere"), x, labels, base)
+    expected = estimate_of(own.rule, local_of(own), q, x, labels)
     assert len(expected) == n
     found = run(method(HERON, training(setting(small, (0,)), PLAIN, h=1), n_p=3, mu=0.01, **EXACT), 1).theta
     close(found[:n], theta[:n] - lr * expected)

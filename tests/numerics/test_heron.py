@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, final
 
 import pytest
 import torch
@@ -15,6 +16,8 @@ from tests.numerics.split_methods import (
     apart,
     close,
     deep,
+    estimate_of,
+    gradient,
     local_of,
     method,
     mlp,
@@ -26,9 +29,13 @@ from tests.numerics.split_methods import (
 )
 from zofl_mpi.methods.cse_fsl import CSEFSL
 from zofl_mpi.methods.heron import HERON
+from zofl_mpi.methods.ho_sfl import HOSFL
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.rounds.split import client as client_steps
-from zofl_mpi.rounds.split.client import LocalSteps
+from zofl_mpi.rounds.split.client import Gradient, Key, LocalSteps, Point
+from zofl_mpi.rounds.split.estimates import TwoPoint
+from zofl_mpi.rounds.split.estimation import Estimation
+from zofl_mpi.rounds.split.rules import Backprop, GradientRule
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -47,12 +54,11 @@ def errors(monkeypatch: pytest.MonkeyPatch, frame: Tensor, n_p: int, **flags: An
     of = method(HERON, training(setting(small)), n_p=n_p, **flags)
     local = local_of(of)
     q, x, labels = next(iter(local))
-    _, g = local.gradient(x, labels)
-    _, base = local.forward(x, labels)
+    g = gradient(local, x, labels)
     norm = math.sqrt(len(frame)) if flags["distribution"] == "sqrt_d_sphere" else 1.0
-    monkeypatch.setattr(LocalSteps, "directions", lambda *_: iter(norm * frame.T))
+    monkeypatch.setattr(TwoPoint, "directions", lambda *_: iter(norm * frame.T))
     assert float(g.norm()) > 0.1
-    return float((of.estimated(local, q, x, labels, base)[0] - g).norm())
+    return float((estimate_of(of.rule, local, q, x, labels) - g).norm())
 
 
 @pytest.mark.parametrize("distribution", ["sphere", "sqrt_d_sphere"])
@@ -79,9 +85,8 @@ def test_the_mean_gaussian_estimate_is_the_gradient() -> None:
     of = method(HERON, training(setting(small)), n_p=1000, mu=1e-4, distribution="gaussian")
     local = local_of(of)
     q, x, labels = next(iter(local))
-    _, g = local.gradient(x, labels)
-    _, base = local.forward(x, labels)
-    d, found = len(g), of.estimated(local, q, x, labels, base)[0]
+    g = gradient(local, x, labels)
+    d, found = len(g), estimate_of(of.rule, local, q, x, labels)
     assert float((found - g).norm()) < 5 * float(g.norm()) * math.sqrt((d + 1) / 1000)
 
 
@@ -109,14 +114,19 @@ def test_directions_have_their_norms_and_their_own_stream() -> None:
     seen, d = [], of.setting.problem.local.n
     for i, r, q in ((0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)):
         local = local_of(of, i, r)
-        found = list(local.directions(3, q, "sqrt_d_sphere"))
+
+        def directions(distribution: str, local: LocalSteps = local, q: int = q) -> list[Tensor]:
+            rule = TwoPoint(slice(0, d), 3, distribution)
+            return list(rule.directions(local.theta, local.key(q)))
+
+        found = directions("sqrt_d_sphere")
         assert all(abs(float(u.norm()) - math.sqrt(d)) < 1e-9 for u in found)
-        for u, v in zip(found, local.directions(3, q, "sphere"), strict=True):
+        for u, v in zip(found, directions("sphere"), strict=True):
             close(u, math.sqrt(d) * v)
-        for u, z in zip(found, local.directions(3, q, "gaussian"), strict=True):
+        for u, z in zip(found, directions("gaussian"), strict=True):
             close(u / math.sqrt(d), z / z.norm())
             assert 0.8 < float(z.norm()) / math.sqrt(d) < 1.2 and abs(float(z.norm()) - math.sqrt(d)) > 1e-6
-        assert all(torch.equal(a, b) for a, b in zip(found, local.directions(3, q, "sqrt_d_sphere"), strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(found, directions("sqrt_d_sphere"), strict=True))
         seen += found
     cosines = torch.stack(seen) @ torch.stack(seen).T / d - torch.eye(len(seen))
     assert float(cosines.abs().max()) < 0.5
@@ -216,3 +226,27 @@ def test_a_radius_that_drowns_in_rounding_is_told_once(
     monkeypatch.setattr(client_steps, "_warned", [])
     run(method(HERON, training(setting(dtype="float64")), mu=1e-17), 1)
     assert "rounding in float64: take a larger --mu\n" in capsys.readouterr().err
+
+
+@final
+@dataclass(frozen=True)
+class Signs(GradientRule):
+    """A rule of one's own: the signs of the gradient."""
+
+    def forward(self, model: LocalSteps, q: int, x: Tensor, labels: Tensor, upload: bool = True) -> Point:
+        return Backprop(self.part).forward(model, q, x, labels, upload)
+
+    def __call__(self, model: LocalSteps, point: Point, target: Tensor, key: Key) -> Gradient:
+        (g,) = Backprop(self.part)(model, point, target, key).parts
+        return Gradient((None if g is None else g.sign(),))
+
+
+@pytest.mark.parametrize("cls", [HERON, HOSFL])
+def test_a_rule_of_ones_own_takes_the_steps_of_both_losses(monkeypatch: pytest.MonkeyPatch, cls: Any) -> None:
+    """Every entry of theta_c moves by the step size, or not at all. Mutation: a method that knows its rules by name."""
+    plan = training(setting(mlp, (0,)), Optimiser("sgd"), h=1, lr_client=0.01)
+    monkeypatch.setattr(Estimation, "rule", lambda self, plan, loss, *_: Signs(slice(0, loss.travels)))
+    of = method(cls, plan)
+    n, start = plan.problem.n_client, of.start().theta
+    moved = (run(of, 1).theta - start)[:n].abs()
+    assert ((moved < 1e-15) | ((moved - 0.01).abs() < 1e-12)).all() and float(moved.mean()) > 0.005

@@ -14,8 +14,7 @@ from zofl_mpi.engine.clients import Client
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.heron import HERON
 from zofl_mpi.numerics.optimisers import Optimiser
-from zofl_mpi.rounds.split.messages import Model
-from zofl_mpi.rounds.split.seeds import Scalars
+from zofl_mpi.rounds.split.messages import Model, Scalars
 from zofl_mpi.rounds.split.server import Server
 from zofl_mpi.run.client_memory import Acknowledged, recall
 from zofl_mpi.run.local import LocalClients
@@ -95,7 +94,7 @@ def test_a_replay_on_another_kind_of_processor_is_refused() -> None:
     of = method(HERON, training(setting()), uplink="seeds")
     told = Scalars(np.zeros((2, 1)), of.start().buffers, torch.zeros(0), "cpu with other instructions")
     with pytest.raises(UserError, match="client 1 computes on cpu with other instructions, the server on cpu with "):
-        of.seeds.replay(of.start(), 0, 1, told)
+        of.replay.model(of.start(), 0, 1, told)
     with pytest.raises(UserError, match="--uplink seeds: --estimate exact"):
         method(HERON, training(setting()), uplink="seeds", estimate="exact")
 

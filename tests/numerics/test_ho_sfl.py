@@ -35,8 +35,9 @@ from zofl_mpi.methods.ho_sfl import HOSFL
 from zofl_mpi.methods.splitfed import SFLV2
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.rounds.split.client import LocalSteps
-from zofl_mpi.rounds.split.cut import inner
+from zofl_mpi.rounds.split.estimates import TwoPoint
 from zofl_mpi.rounds.split.lockstep import Cut
+from zofl_mpi.rounds.split.losses import inner
 from zofl_mpi.rounds.split.messages import Model, Smashed
 from zofl_mpi.rounds.split.server import Server
 
@@ -69,8 +70,8 @@ def errors(monkeypatch: pytest.MonkeyPatch, frame: Tensor, n_p: int, **flags: An
     cross_entropy(net(x), labels).backward()
     exact = torch.cat([p.grad.reshape(-1) for p in net[0].parameters() if p.grad is not None])
     client, start, steps = Client(1, of.setting.data[1]), of.start(), list[Tensor]()
-    monkeypatch.setattr(LocalSteps, "directions", lambda *_: iter(frame.T))
-    monkeypatch.setattr(LocalSteps, "step", lambda _, g, exact: steps.append(g))
+    monkeypatch.setattr(TwoPoint, "directions", lambda *_: iter(frame.T))
+    monkeypatch.setattr(LocalSteps, "step", lambda _, found: steps.append(found.parts[0]))
     upload = of.begin(client, Model(start.theta[: of.setting.problem.n_client], start.buffers, 0))
     assert isinstance(upload, Smashed)
     of.proceed(client, Cut(Server.of(of.training, start, 0).exchange(upload)))

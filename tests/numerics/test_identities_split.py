@@ -26,6 +26,7 @@ from tests.numerics.split_methods import (
     vectors,
     whole_of,
 )
+from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.methods.decomfl import DeComFL
 from zofl_mpi.methods.heron import HERON
 from zofl_mpi.methods.ho_sfl import HOSFL
@@ -155,7 +156,7 @@ def test_several_local_steps_of_decomfl_are_two_loops(rule: Optimiser) -> None:
         y, copy = x.clone(), {k: v.clone() if isinstance(v, Tensor) else v for k, v in memory.items()}
         steps = []
         for q, (inputs, labels) in enumerate(batches(plan, 0, r)):
-            us = list(drawn(of.seed(r, q), x, 2, of.distribution))
+            us = list(drawn(of.key(r, q)(Purpose.DIRECTION), x, 2, of.distribution))
             seen += [u.numpy().tobytes() for u in us]
             g = sum((loss(y + 1e-3 * u, inputs, labels) - loss(y, inputs, labels)) / 2e-3 * u for u in us)
             steps.append(torch.as_tensor(g))

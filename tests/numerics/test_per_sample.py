@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +18,9 @@ from tests.numerics.split_methods import (
     Make,
     Parts,
     apart,
+    estimate_of,
+    forward,
+    gradient,
     local_of,
     method,
     resnet,
@@ -26,13 +30,16 @@ from tests.numerics.split_methods import (
     training,
 )
 from tests.numerics.test_split_texts import setting as texts
+from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.heron import HERON
 from zofl_mpi.methods.ho_sfl import HOSFL
 from zofl_mpi.problems.signs import SignedLayers, Signs
 from zofl_mpi.problems.split_resnet import ResNet
-from zofl_mpi.rounds.split.client import LocalSteps
-from zofl_mpi.rounds.split.estimate import Estimate
+from zofl_mpi.rounds.split import estimates
+from zofl_mpi.rounds.split.client import LocalSteps, generator_of
+from zofl_mpi.rounds.split.estimates import PerSample, TwoPoint
+from zofl_mpi.rounds.split.rules import Tail
 
 EACH: dict[str, Any] = {"directions": "per-sample"}
 
@@ -67,15 +74,17 @@ def groups() -> Parts:
     return ResNet(2, (1, 1), 1, "pooled", "group").parts((1, SIDE, SIDE), C)
 
 
-def started(make: Make, cls: Any = HERON, **flags: Any) -> tuple[LocalSteps, SignedLayers, Tensor, Tensor]:
+def started(make: Make, cls: Any = HERON, **flags: Any) -> tuple[LocalSteps, PerSample, Tensor, Tensor]:
+    """A client's model, its rule, inputs and labels."""
     own = {name: flags.pop(name) for name in ("batchnorm", "freeze") if name in flags}
     of = method(cls, training(setting(make), **own), **EACH, **flags)
     local = local_of(of)
     _, x, labels = next(iter(local))
     moved = torch.randn(len(local.theta), generator=torch.Generator().manual_seed(5), dtype=torch.float64)
     local.theta.add_(moved, alpha=0.1)  # norms whose scales are not all 1
-    assert of._layers is not None
-    return local, of._layers, x, labels
+    rule = of.rule.rest if isinstance(of.rule, Tail) else of.rule
+    assert isinstance(rule, PerSample)
+    return local, rule, x, labels
 
 
 @pytest.mark.parametrize(
@@ -98,15 +107,16 @@ def test_each_sample_goes_through_at_its_own_point(make: Make, flags: dict[str, 
     those of outputs; a neighbour's signs; a bias without its sign; groups that mix; strides, dilations or eps left out;
     scale or shift of a norm left out; the perturbation of a layer that does not train.
     """
-    local, layers, x, labels = started(make, **flags)
-    if "head_gradient" in flags:
-        local.part = slice(0, local.problem.n_client)
+    local, rule, x, labels = started(make, **flags)
+    layers, problem = rule.layers, local.problem
+    assert rule.part.stop == (problem.n_client if "head_gradient" in flags else rule.part.stop)
     generator = torch.Generator().manual_seed(1)
     u = torch.randn(layers.d, generator=generator, dtype=torch.float64)
-    assert layers.d == local.part.stop - local.part.start
+    assert layers.d == rule.part.stop - rule.part.start
     signs, mu, count = layers.draw(generator, len(x), u), 0.3, len(x)
-    found = local.perturbed_each(x, labels, layers.perturbed(u, signs, mu))
-    base, points = local.each(local.forward(x, labels)[0], labels), []
+    found = rule._each(local, lambda: problem.smash(x), labels, layers.perturbed(u, signs, mu))
+    smashed, points = forward(local, x, labels)[0], []
+    base = rule._each(local, lambda: smashed, labels)
     for j in range(count):
         v = layers.weighted(u, signs, torch.eye(count, dtype=torch.float64)[j])
         assert torch.equal(v.abs(), u.abs())
@@ -137,49 +147,54 @@ def test_its_mean_over_all_signs_is_that_of_the_global_estimate(monkeypatch: pyt
 
     Mutations: the mean over samples for their sum; mu, n_p or 2 missing; the estimate of a neighbour's signs.
     """
-    local, layers, x, labels = started(tiny, freeze="auxiliary")
-    x, labels = x[:2], labels[:2]
+    local, rule, x, labels = started(tiny, freeze="auxiliary")
+    x, labels, layers = x[:2], labels[:2], rule.layers
     u = torch.randn(layers.d, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    smashed, base = local.forward(x, labels)
-    each = local.each(smashed, labels)
-    estimate = Estimate(0.5, 1, "sqrt_d_sphere", central)
+    rule = replace(rule, mu=0.5, central=central)
     turned = [layers.weighted(u, [pattern(k, 1)], torch.ones(1)) for k in range(16)]
-    expected = sum(estimate.of(local, [v], x, labels, base)[0] for v in turned) / 16
+    one = TwoPoint(rule.part, 1, "sqrt_d_sphere", mu=0.5, central=central)
+    expected = sum(along(monkeypatch, one, v, local, x, labels) for v in turned) / 16
     total = torch.zeros_like(u)
     for a, b in itertools.product(range(16), repeat=2):
         both = [Signs(*(torch.stack([p[0], q[0]]) for p, q in zip(pattern(a, 1), pattern(b, 1), strict=True)))]
         monkeypatch.setattr(SignedLayers, "draw", lambda *_, both=both: both)
-        total += estimate.of_each(local, [u], layers, torch.Generator(), x, labels, each) / 256
+        total += along(monkeypatch, rule, u, local, x, labels) / 256
     assert float((total - expected).norm()) < 1e-12 < 1e-3 < float(expected.norm())
     assert float((turned[0] - turned[1]).norm()) > 0.1
 
 
+def along(monkeypatch: pytest.MonkeyPatch, rule: TwoPoint, u: Tensor, *given: Any) -> Tensor:
+    """(d,) the rule's estimate from one direction u."""
+    monkeypatch.setattr(TwoPoint, "directions", lambda *_: iter([u]))
+    local, x, labels = given
+    return estimate_of(rule, local, 0, x, labels)
+
+
 def gradients(local: LocalSteps, x: Tensor, labels: Tensor) -> Tensor:
     """(B, d) of each sample's loss, without the mean's 1/B."""
-    return torch.stack([local.gradient(x[j : j + 1], labels[j : j + 1])[1] for j in range(len(x))])
+    return torch.stack([gradient(local, x[j : j + 1], labels[j : j + 1]) for j in range(len(x))])
 
 
 @pytest.mark.slow
-def test_its_mean_is_the_gradient_and_its_variance_that_of_the_formula() -> None:
+def test_its_mean_is_the_gradient_and_its_variance_that_of_the_formula(monkeypatch: pytest.MonkeyPatch) -> None:
     """4000 gaussian directions at a small radius; errors of five standard errors, and of a tenth.
 
     With g_j the gradient of sample j, g their mean and d entries, the mean squared error is (d - 1)/B^2 sum |g_j|^2 +
     2 |g|^2, where one direction for all has (d + 1) |g|^2. Mutations: signs that samples share; a sign for each entry
     of x instead of each sample's; a scale of sqrt(B).
     """
-    local, layers, x, labels = started(small)
+    local, rule, x, labels = started(small, mu=1e-4, distribution="gaussian")
     g_j, n_p = gradients(local, x, labels), 4000
-    g, d, b = g_j.mean(dim=0), layers.d, len(x)
-    smashed, base = local.forward(x, labels)
-    each = local.each(smashed, labels)
-    one, signs = Estimate(1e-4, 1, "gaussian", False), local.signs(0)
+    g, d, b = g_j.mean(dim=0), rule.layers.d, len(x)
+    one, signs = TwoPoint(rule.part, 1, "gaussian", mu=1e-4), generator_of(local.key(0)(Purpose.SIGNS), g, "device")
+    monkeypatch.setattr(estimates, "generator_of", lambda *_: signs)
     squares: dict[str, float] = {"global": 0.0, "per-sample": 0.0}
     mean = torch.zeros_like(g)
-    for u in local.directions(n_p, 0, "gaussian"):
-        own = one.of_each(local, [u], layers, signs, x, labels, each)
+    for u in list(replace(one, n_p=n_p).directions(g, local.key(0))):
+        own = along(monkeypatch, rule, u, local, x, labels)
         mean += own / n_p
         squares["per-sample"] += float((own - g).square().sum()) / n_p
-        squares["global"] += float((one.of(local, [u], x, labels, base)[0] - g).square().sum()) / n_p
+        squares["global"] += float((along(monkeypatch, one, u, local, x, labels) - g).square().sum()) / n_p
     expected = {
         "global": (d + 1) * float(g.square().sum()),
         "per-sample": (d - 1) / b**2 * float(g_j.square().sum()) + 2 * float(g.square().sum()),
@@ -215,7 +230,8 @@ def test_each_step_draws_signs_of_its_own() -> None:
     of, seen = method(HERON, training(setting(small)), **EACH), []
     for i, r, q in ((0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)):
         local = local_of(of, i, r)
-        (signs, _), twice = (of._layers.draw(local.signs(q), 50, local.theta) for _ in range(2))
+        generators = (generator_of(local.key(q)(Purpose.SIGNS), local.theta, "device") for _ in range(2))
+        (signs, _), twice = (of.rule.layers.draw(generator, 50, local.theta) for generator in generators)
         assert torch.equal(signs.r, twice[0].r) and set(signs.r.unique().tolist()) == {-1.0, 1.0}
         seen.append(signs.r)
     assert all(abs(float((a * b).mean())) < 0.5 for a, b in itertools.combinations(seen, 2))

@@ -9,6 +9,8 @@ import pytest
 
 from tests.numerics.split_methods import (
     close,
+    forward,
+    gradient,
     local_of,
     method,
     resnet,
@@ -22,9 +24,8 @@ from tests.numerics.test_per_sample import groups
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.heron import HERON
 from zofl_mpi.methods.ho_sfl import HOSFL
-from zofl_mpi.rounds.split.messages import Smashed, Whole
-from zofl_mpi.rounds.split.probe import slope_at_cut
-from zofl_mpi.rounds.split.server import Server
+from zofl_mpi.rounds.split.messages import Network, Smashed
+from zofl_mpi.rounds.split.server import Server, slope_at_cut
 from zofl_mpi.run.local import LocalClients
 
 BOTH = pytest.mark.parametrize("cls", [HERON, HOSFL])
@@ -55,7 +56,7 @@ def test_the_heads_share_is_that_of_the_local_gradient() -> None:
     for i in range(3):
         local = local_of(of, i)
         _, x, labels = next(iter(local))
-        _, g = local.gradient(x, labels)
+        g = gradient(local, x, labels)
         ratios.append(float(g[n:].norm() / g[:n].norm()))
     assert report(of).head_over_client == pytest.approx(sum(ratios) / 3, rel=1e-12)
 
@@ -111,9 +112,9 @@ def test_the_slope_is_what_the_server_returns() -> None:
     of = method(HOSFL, training(setting(resnet)))
     state, local = of.start(), local_of(method(HERON, of.training), 1)
     x, labels = next((x, labels) for _, x, labels in local)
-    smashed, _ = local.forward(x, labels)
-    whole = Whole(state.theta, state.buffers, state.theta_s, state.buffers_s, 0)
-    found = slope_at_cut(of.training, whole)(x, labels)
+    smashed, _ = forward(local, x, labels)
+    network = Network(state.theta, state.buffers, state.theta_s, state.buffers_s, 0)
+    found = slope_at_cut(of.training, network)(x, labels)
     close(found, Server.of(of.training, state, 0).exchange(Smashed(smashed, labels)))
     assert float(found.norm()) > 1e-3
 

@@ -28,6 +28,7 @@ from tests.numerics.gpt2_toy import (
     whole,
 )
 from tests.numerics.split_methods import close, method, run, same, seeded, training
+from tests.numerics.test_costs import step_of
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.cse_fsl import CSEFSL
 from zofl_mpi.methods.heron import HERON
@@ -282,15 +283,16 @@ def test_a_client_that_computes_its_blocks_again_needs_less_memory_and_more_prod
     Mutations: nothing recomputed; the blocks alone; a backward pass that counts as two forward ones.
     """
     own = problem(2, 2)
-    plain, again = (peak_bytes(own, 8, "auxiliary", recompute) for recompute in (False, True))
-    assert peak_bytes(own, 8, "forward") < again < 0.6 * plain
+    forward, backward = step_of(own, "forward"), step_of(own, "auxiliary")
+    plain, again = (peak_bytes(*backward, 8, recompute) for recompute in (False, True))
+    assert peak_bytes(*forward, 8) < again < 0.6 * plain
     client, head, _ = macs(own)
     unembedding = 9 * WIDTH * VOCABULARY
     blocks = client + head - unembedding
-    again_macs = step_macs(own, "auxiliary", True) - step_macs(own, "auxiliary")
+    again_macs = step_macs(*backward, True) - step_macs(*backward)
     assert again_macs == blocks - 4 * (CONTEXT - 2) * 4 * WIDTH**2 + unembedding
-    assert 2 * (client + head) - 0.3 * blocks < step_macs(own, "auxiliary") < 2.7 * (client + head)
-    assert step_macs(own, "forward") == client + head
+    assert 2 * (client + head) - 0.3 * blocks < step_macs(*backward) < 2.7 * (client + head)
+    assert step_macs(*forward) == client + head
 
 
 def test_logits_are_looked_at_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,9 +320,9 @@ def test_the_account_of_many_texts_is_that_of_computing_them(step: str, monkeypa
     """From two and three texts, in pieces of the logits as for all. Mutations: pieces of the few; one piece."""
     monkeypatch.setattr(gpt2, "LOGITS", 16 * VOCABULARY)
     own = problem()
-    computed = _allocations(own, 16, step).peak + 16 * (CONTEXT - 2) * 8
+    computed = _allocations(*step_of(own, step), 16).peak + 16 * (CONTEXT - 2) * 8
     assert own.targets * 16 % 16 == 0  # a piece is a whole number of positions of each text
-    assert peak_bytes(own, 16, step) == computed
+    assert peak_bytes(*step_of(own, step), 16) == computed
     assert own.parts.auxiliary.pieces == own.parts.server.pieces == 0
 
 

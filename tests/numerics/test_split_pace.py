@@ -17,6 +17,7 @@ from tests.numerics.split_methods import (
     batches,
     close,
     flat,
+    gradient,
     method,
     mlp,
     run,
@@ -31,8 +32,8 @@ from zofl_mpi.methods.heron import HERON
 from zofl_mpi.methods.splitfed import SFLV1, SFLV2
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.numerics.schedules import Pace
-from zofl_mpi.rounds.split.client import LocalSteps
-from zofl_mpi.rounds.split.estimate import Estimate
+from zofl_mpi.rounds.split.client import Gradient, LocalSteps, Point
+from zofl_mpi.rounds.split.estimates import TwoPoint
 from zofl_mpi.rounds.split.training import Training
 
 ADAMW = Optimiser("adamw", weight_decay=0.1)
@@ -139,15 +140,15 @@ def test_a_zeroth_order_step_decays_as_a_first_order_step_does(monkeypatch: pyte
     Mutations: no decay; the decay as a part of the gradient that is estimated, or of the moments.
     """
 
-    def gradient(self: HERON, local: LocalSteps, q: int, x: Tensor, labels: Tensor, base: Any) -> Any:
-        loss, count = local.loss, local.count
-        g = local.gradient(x, labels)[1]
-        local.loss, local.count = loss, count
-        return g, []
+    def exact(self: TwoPoint, local: LocalSteps, point: Point, labels: Tensor, key: Any) -> Gradient:
+        total, count = local.total, local.count
+        g = gradient(local, point.x, labels)
+        local.total, local.count = total, count
+        return Gradient((g,))
 
     plan = training(setting(mlp), ADAMW, pace=LINEAR)
     cse = run(method(CSEFSL, plan), 3)
-    monkeypatch.setattr(HERON, "estimated", gradient)
+    monkeypatch.setattr(TwoPoint, "__call__", exact)
     assert same(run(method(HERON, plan), 3), cse)
     assert apart(cse.theta, run(method(CSEFSL, training(setting(mlp), Optimiser("adamw"), pace=LINEAR)), 3).theta)
 
@@ -157,7 +158,7 @@ def test_equal_losses_leave_a_decay_and_nothing_else(monkeypatch: pytest.MonkeyP
     """One client, two steps in a round; what does not train does not decay. Mutation: no step where no loss differs."""
     plan = training(setting(mlp, clients=(0,)), ADAMW, freeze="auxiliary")
     n = plan.problem.n_client
-    monkeypatch.setattr(Estimate, "term", lambda self, difference, u: 0 * u)
+    monkeypatch.setattr(TwoPoint, "term", lambda self, difference, u: 0 * u)
     of = method(HERON, plan, uplink=uplink)
     start, found = of.start().theta, run(of, 1).theta
     shrunk = 1 - 0.05 * 0.1

@@ -119,6 +119,11 @@ heron_sfl sflv2* {C} --method sflv2 --order client_major
 heron_sfl cse_fsl* {C} --method cse_fsl --k 3 --upload-at last
 heron_sfl ho_sfl* {C} --method ho_sfl --n-p 2 --mu 0.013 --augment crop-flip
 heron_sfl ho_sfl-seeds* {C} --method ho_sfl --estimate central --mu 0.013 --uplink seeds
+heron_sfl ho_sfl-signs* {C} --method ho_sfl --n-p 2 --mu 0.013 --directions per-sample --norm group --probe-gradient
+heron_sfl ho_sfl-seeds-exact* {C} --method ho_sfl --exact-layers 1 --mu 0.013 --uplink seeds
+heron_sfl decomfl* {C} --method decomfl --n-p 2 --mu 0.013 --augment crop-flip
+heron_sfl decomfl-central* {C} --method decomfl --estimate central --batchnorm running --optimiser sgd --momentum 0.5
+heron_sfl splitlora* {C} --method splitlora --warmup 2
 heron_sfl fsl_sage* {C} --method fsl_sage --k 2 --l 2 --align-epochs 2 --buffer 40
 """
 """Family, name (with a star: BEFORE also stops it, and AFTER continues it), flags."""

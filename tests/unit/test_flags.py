@@ -407,3 +407,14 @@ def test_a_value_that_must_be_finite_is_refused_by_its_sentence(bad: float) -> N
     for y in (bad, np.array([0.0, bad])):
         with pytest.raises(UserError, match=r"^y is not finite; take less$"):
             check_finite(Reply(y))
+
+
+def test_a_removed_flag_of_a_stored_run_is_dropped_only_at_the_value_that_is_done_now() -> None:
+    """Mutations: every value dropped; none; the nearest flag named."""
+    assert flags.readable({"passes_abreast": 1, "n_p": 2}, {"n_p": int}) == {"n_p": 2}
+    assert flags.readable({"passes_abreast": 2}, {}) == {"passes_abreast": 2}
+    with pytest.raises(UserError, match=r"^run.h5: passes_abreast = 2 is no longer a flag: perturbed passes go one by"):
+        flags.to_arguments({"passes_abreast": 2}, {"n_p": int}, "run.h5")
+    groups = groups_of(heron_sfl, "heron", "split_resnet")
+    with pytest.raises(UserError, match=r"^--passes-abreast is no longer a flag: perturbed passes go one by one"):
+        flags.parse(groups, ["--passes-abreast", "2"], "program", "")

@@ -58,11 +58,8 @@ TORCH_AT_TOP = (
     "problems/signs.py",
     "problems/split.py",
     "problems/split_gpt2.py",
-    "problems/stacked.py",
     "problems/tail.py",
     "problems/tangents.py",
-    "numerics/spectrum.py",
-    "rounds/split/hessian.py",
     "rounds/split/measured.py",
 )
 """Files that are about torch modules. Elsewhere it is imported where it is needed: that costs each rank a second."""

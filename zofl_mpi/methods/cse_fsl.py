@@ -7,70 +7,45 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import TYPE_CHECKING, cast, final
 
 from zofl_mpi.engine.clients import Client, Clients
-from zofl_mpi.engine.fields import part
-from zofl_mpi.engine.setting import Setting
-from zofl_mpi.problems import Split
-from zofl_mpi.rounds.split.client import LocalSteps
-from zofl_mpi.rounds.split.costs import LocalStep, Traffic, costs_of, plan_of
+from zofl_mpi.rounds.split.losses import HeadLoss, Loss
 from zofl_mpi.rounds.split.messages import Model, Smashed, State, Trained
-from zofl_mpi.rounds.split.report import Report
-from zofl_mpi.rounds.split.server import averaged_round
-from zofl_mpi.rounds.split.training import Training
+from zofl_mpi.rounds.split.method import SplitMethod
+from zofl_mpi.rounds.split.rules import Backprop, GradientRule
+from zofl_mpi.rounds.split.server import train_server
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @final
 @dataclass(frozen=True)
-class CSEFSL:
-    """Clients step along the gradient of their auxiliary loss; the server trains on what they upload.
+class CSEFSL(SplitMethod):
+    """Clients step along the gradient of their auxiliary loss; the server trains on their uploads.
 
     Attributes:
         setting: problem, data and random numbers.
         training: the round.
     """
 
-    needs: ClassVar[type] = Split
-    setting: Setting[Split]
-    training: Training = part()
-
-    def __post_init__(self) -> None:
+    def chosen(self) -> tuple[Loss, GradientRule]:
+        """The auxiliary head's loss, by a backward pass through the head and the client's own layers."""
         self.training.check_local()
-
-    def start(self) -> State:
-        """The parts as the problem makes them."""
-        return self.training.start()
+        return HeadLoss(self.setting.problem), Backprop(self.training.trainable())
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Algorithm 1 of the paper."""
-        return averaged_round(self.training, state, r, clients, self.train, self.training.mean)
+        main, local_loss = train_server(self.training, state, r, clients, self.train)
+        return main.state(self.training.mean(clients, self.training.participants(r)), local_loss)
 
     def train(self, client: Client, message: Model) -> Generator[Smashed, None, Trained]:
-        """Takes the local steps, each with a backward pass through the auxiliary head and its own layers."""
-        local = LocalSteps(self.training, client, message)
-        for q, x, labels in local:
-            smashed, g = local.gradient(x, labels)
-            if local.uploads(q):
-                yield Smashed(smashed, labels)
-            local.step(g)
-        return local.done()
-
-    # --- reports
-
-    def evaluate(self, state: State, r: int, clients: Clients) -> Report:
-        """The test samples scored by all clients."""
-        return self.training.evaluate(state, r, clients)
-
-    @property
-    def kernel(self) -> str:
-        """What computes a step, for the record."""
-        return self.training.kernel
-
-    def plan(self, rounds: int) -> dict[str, str | float]:
-        """The lines of --dry-run."""
-        return plan_of(Traffic(self.training), rounds, LocalStep("auxiliary"))
-
-    def costs(self) -> dict[str, str | float]:
-        """What a client's step and the server's cost."""
-        return costs_of(self.training, LocalStep("auxiliary"))
+        """Takes the local steps, and uploads."""
+        model = self.steps(client, message)
+        for q, x, labels in model:
+            point = self.rule.forward(model, q, x, labels)
+            if model.uploads(q):
+                yield Smashed(cast("Tensor", point.smashed), labels)
+            model.step(self.rule(model, point, labels, model.key(q)))
+        return model.done()

@@ -10,23 +10,21 @@ import math
 from collections.abc import Generator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import TYPE_CHECKING, Any, cast, final
 
 import numpy as np
 
 from zofl_mpi.engine.clients import Client, Clients
-from zofl_mpi.engine.fields import column, part
-from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.fields import column
 from zofl_mpi.errors import demand
 from zofl_mpi.numerics.optimisers import Optimiser
-from zofl_mpi.problems import Split
 from zofl_mpi.rounds.split.client import LocalSteps
-from zofl_mpi.rounds.split.client_part import own_part, with_head
-from zofl_mpi.rounds.split.costs import LocalStep, Traffic, costs_of, plan_of
+from zofl_mpi.rounds.split.costs import Traffic
+from zofl_mpi.rounds.split.losses import HeadLoss, Loss
 from zofl_mpi.rounds.split.messages import Model, Smashed, State, Trained
-from zofl_mpi.rounds.split.report import Report
+from zofl_mpi.rounds.split.method import SplitMethod
+from zofl_mpi.rounds.split.rules import Backprop, GradientRule, Lines
 from zofl_mpi.rounds.split.server import Server
-from zofl_mpi.rounds.split.training import Training
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,7 +41,7 @@ class Head:
 @final
 @dataclass(frozen=True, kw_only=True)
 class SageState(State):
-    """What the server carries from round to round: theta_a in `theta` is the first head; and what alignment needs."""
+    """The server's state after a round: theta_a in `theta` is the first head; and the uploads that alignment needs."""
 
     heads: dict[str, Tensor] = column("1", "the aligned auxiliary heads")  # {i: (|theta_a|,)} as last aligned
     smashed: dict[str, Any] = column("1", "the clients' last uploads")  # {i: (N, *smashed_shape)}; see `_Memory`
@@ -55,7 +53,7 @@ class SageState(State):
 
 @final
 @dataclass(frozen=True)
-class FSLSAGE:
+class FSLSAGE(SplitMethod):
     """Clients step along the gradient that their head estimates; every l-th round the server aligns the heads.
 
     A head is aligned once in such a round, after the client's first upload, on the client's last uploads: so that the
@@ -72,36 +70,18 @@ class FSLSAGE:
         align_lr: their size (Adam; AdamW with its decay where the clients take that).
     """
 
-    needs: ClassVar[type] = Split
-    setting: Setting[Split]
-    training: Training = part()
     l: int = 10  # noqa: E741  (the paper's symbol)
     buffer: int = 1000
     align_epochs: int = 100
     align_lr: float = 1e-3
 
-    def __post_init__(self) -> None:
-        for flag in ("l", "buffer"):
-            demand(getattr(self, flag) >= 1, flag, getattr(self, flag), "a whole number, at least 1")
-        demand(self.align_epochs >= 0, "align_epochs", self.align_epochs, "a whole number, at least 0")
-        demand(0 <= self.align_lr < math.inf, "align_lr", self.align_lr, "a step size, at least 0")
-        demand(self.training.freeze == "none", "freeze", self.training.freeze, "none: heads do not train here anyway")
-        first = all(self.training.uploads(i, 0) for i in range(self.setting.m))
-        demand(first, "upload_at", "last", "first: the heads are aligned after it")
-        least = 1 if self.setting.problem.takes_one or self.training.running else 2
-        demand(self.buffer >= least, "buffer", self.buffer, "at least 2: BatchNorm cannot normalise one sample")
-
     # --- the server
-
-    def start(self) -> SageState:
-        """The parts as the problem makes them."""
-        return SageState(**vars(self.training.start(head=False)), heads={}, smashed={}, labels={})
 
     def round(self, state: SageState, r: int, clients: Clients) -> SageState:
         """Algorithm 1 of the paper."""
         training, problem, to = self.training, self.setting.problem, self.training.participants(r)
         main, memory = Server.of(training, state, r), _Memory(state, self.buffer, problem.alike)
-        message, losses, errors = own_part(problem, state, r), {}, []
+        message, losses, errors = training.client_part(state, r), {}, []
         for group in training.groups(r):
             if r % self.l == 0:
                 for i, item in clients.ask(self.first, message, to=group):
@@ -121,12 +101,16 @@ class FSLSAGE:
                         memory.add(i, item)
                     case Trained():
                         losses[i] = item.loss
-        mean = with_head(problem, state, training.mean(clients, to))
+        mean = training.with_head(state, training.mean(clients, to))
         new = main.state(mean, math.fsum(losses.values()) / len(to))
         error = math.fsum(errors) / len(errors) if errors else math.nan
         return SageState(
             **vars(new), heads=memory.heads, smashed=memory.smashed, labels=memory.labels, alignment_loss=error
         )
+
+    def start(self) -> SageState:
+        """The parts as the problem makes them."""
+        return SageState(**vars(self.training.start(head=False)), heads={}, smashed={}, labels={})
 
     def aligned(self, main: Server, memory: _Memory, i: int) -> tuple[Tensor, float]:
         """Client i's head after the alignment, and |estimated - true gradient|^2 summed over the buffer before it."""
@@ -177,30 +161,27 @@ class FSLSAGE:
 
     def train(self, client: Client, message: Model) -> Generator[Smashed, None, Trained]:
         """Takes the local steps of a round without alignment, and uploads."""
-        local = self.begun(client, message)
-        for q, x, labels in local:
-            yield from self._moved(local, q, x, labels)
-        return local.done()
+        model = self.begun(client, message)
+        yield from self._steps(model)
+        return model.done()
 
     def first(self, client: Client, message: Model) -> Smashed:
         """The first upload of a round with alignment; the head that the step needs is still to come."""
-        local = client.scratch["local"] = self.begun(client, message)
-        _, x, labels = next(iter(local))
-        kept = local.buffers.clone()
-        smashed, _ = local.forward(x, labels)
-        local.buffers.copy_(kept)  # the same pass comes once more, with a graph
-        local.reset()
-        return Smashed(smashed, labels)
+        model = client.scratch["model"] = self.begun(client, message)
+        q, x, labels = next(iter(model))
+        kept = model.buffers.clone()
+        smashed = model.forward(q, x, labels).smashed
+        model.buffers.copy_(kept)  # the same pass comes once more, with a graph
+        model.reset()
+        return Smashed(cast("Tensor", smashed), labels)
 
     def rest(self, client: Client, message: Head) -> Generator[Smashed, None, Trained]:
         """Takes all local steps, with the aligned head; the first upload has been sent."""
-        local: LocalSteps = client.scratch.pop("local")
-        head = local.problem.placed(message.theta)
-        local.theta[local.problem.n_client :] = head
+        model: LocalSteps = client.scratch.pop("model")
+        model.theta[model.problem.n_client :] = model.problem.placed(message.theta)
         client.memory["head"] = message.theta.clone()
-        for q, x, labels in local:
-            yield from self._moved(local, q, x, labels, sent=q == 0)
-        return local.done()
+        yield from self._steps(model, sent=1)
+        return model.done()
 
     def begun(self, client: Client, message: Model) -> LocalSteps:
         """A round's local steps, from theta_c and the client's own head."""
@@ -210,38 +191,46 @@ class FSLSAGE:
         head = client.memory.get("head")
         head = problem.local.initial()[0][problem.n_client :] if head is None else head
         theta = torch.cat([problem.placed(message.theta), problem.placed(head)])
-        whole = replace(message, theta=theta)
-        return LocalSteps(self.training, client, whole, head=False)
+        return self.steps(client, replace(message, theta=theta))
 
-    def _moved(
-        self, local: LocalSteps, q: int, x: Tensor, labels: Tensor, sent: bool = False
-    ) -> Generator[Smashed, None, None]:
-        smashed, g = local.gradient(x, labels)
-        if local.uploads(q) and not sent:
-            yield Smashed(smashed, labels)
-        local.step(g)
+    def _steps(self, model: LocalSteps, sent: int = 0) -> Generator[Smashed, None, None]:
+        """Takes the local steps; `sent` of them have been uploaded."""
+        for q, x, labels in model:
+            point = self.rule.forward(model, q, x, labels)
+            if model.uploads(q) and q >= sent:
+                yield Smashed(cast("Tensor", point.smashed), labels)
+            model.step(self.rule(model, point, labels, model.key(q)))
+
+    # --- the step, and refusals
+
+    def __post_init__(self) -> None:
+        for flag, value in (("l", self.l), ("buffer", self.buffer)):
+            demand(value >= 1, flag, value, "a whole number, at least 1")
+        demand(self.align_epochs >= 0, "align_epochs", self.align_epochs, "a whole number, at least 0")
+        demand(0 <= self.align_lr < math.inf, "align_lr", self.align_lr, "a step size, at least 0")
+        demand(self.training.freeze == "none", "freeze", self.training.freeze, "none: heads do not train here anyway")
+        first = all(self.training.uploads(i, 0) for i in range(self.setting.m))
+        demand(first, "upload_at", "last", "first: the heads are aligned after it")
+        least = 1 if self.setting.problem.takes_one or self.training.running else 2
+        demand(self.buffer >= least, "buffer", self.buffer, "at least 2: BatchNorm cannot normalise one sample")
+        super().__post_init__()
+
+    def chosen(self) -> tuple[Loss, GradientRule]:
+        """The auxiliary head's loss, by a backward pass; the head itself does not train on it."""
+        return HeadLoss(self.setting.problem, trained=False), Backprop(self.training.trainable(head=False))
 
     # --- reports
 
-    def evaluate(self, state: SageState, r: int, clients: Clients) -> Report:
-        """The test samples scored by all clients."""
-        return self.training.evaluate(state, r, clients)
-
     @property
-    def kernel(self) -> str:
-        """What computes a step, for the record."""
-        return self.training.kernel
+    def traffic(self) -> Traffic:
+        """The clients' parts both ways, smashed samples up, heads down where they are aligned."""
+        return Traffic(self.training, head=False, aligned=self.l)
 
-    def plan(self, rounds: int) -> dict[str, str | float]:
+    def plan(self, rounds: int) -> Lines:
         """The lines of --dry-run."""
-        lines = plan_of(Traffic(self.training, head=False, aligned=self.l), rounds, LocalStep("auxiliary"))
         problem = self.setting.problem
         head = (problem.local.n - problem.n_client) * np.dtype(self.setting.dtype).itemsize
-        return {**lines, f"further bytes down, each client, every {self.l} rounds": head}
-
-    def costs(self) -> dict[str, str | float]:
-        """What a client's step and the server's cost."""
-        return costs_of(self.training, LocalStep("auxiliary"))
+        return super().plan(rounds) | {f"further bytes down, each client, every {self.l} rounds": head}
 
 
 def _slope(loss: Tensor, leaf: Tensor, create_graph: bool) -> Tensor:

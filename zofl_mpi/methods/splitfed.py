@@ -22,7 +22,7 @@ class SFLV2(LockstepMethod):
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Algorithm 2 of the paper, with one server part (its section on SFLV2)."""
-        return self.lockstep.one_server(state, r, clients)
+        return self.one_server(state, r, clients)
 
 
 @final
@@ -35,12 +35,11 @@ class SFLV1(LockstepMethod):
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Algorithm 1 of the paper."""
-        training = self.training
-        replicas = {
-            i: Server(training, state.theta_s, state.buffers_s, self._moments(state, i), training.met(r, [i]))
-            for i in training.participants(r)
-        }
-        mean = self.lockstep.round(state, r, clients, replicas)
+        training, replicas = self.training, dict[int, Server]()
+        for i in training.participants(r):
+            moments, before = self._moments(state, i), training.uploads_before(r, [i])
+            replicas[i] = Server(training, state.theta_s, state.buffers_s, moments, before)
+        mean = self.exchanged(state, r, clients, replicas)
         main = Server.mean_of(replicas, training.shares())
         main.moments = {**state.optimiser, **main.moments}  # those of the clients that rest stay
         return main.state(mean, math.nan)

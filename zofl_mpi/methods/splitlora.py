@@ -11,8 +11,9 @@ from typing import final
 
 from zofl_mpi.engine.clients import Clients
 from zofl_mpi.engine.fields import part
-from zofl_mpi.rounds.split.lockstep import Lockstep, LockstepMethod
+from zofl_mpi.rounds.split.lockstep import LockstepMethod
 from zofl_mpi.rounds.split.messages import State
+from zofl_mpi.rounds.split.training import Training
 
 
 @final
@@ -31,7 +32,7 @@ class SplitLoRA(LockstepMethod):
     their turns in an order drawn anew each round.
     """
 
-    lockstep: Lockstep = part(
+    training: Training = part(
         batch=8,
         h=100,
         lr_client=2e-4,
@@ -44,4 +45,4 @@ class SplitLoRA(LockstepMethod):
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Fine-tuning and aggregation stage of the paper."""
-        return self.lockstep.one_server(state, r, clients)
+        return self.one_server(state, r, clients)

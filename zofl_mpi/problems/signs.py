@@ -1,4 +1,4 @@
-"""One direction a sample, of the same passes: one perturbation of each layer, and signs of each sample around it.
+"""A direction for each sample in one pass: one perturbation of each layer, turned by random signs of each sample.
 
 Flipout (Wen, Vicol, Ba, Tran, Grosse, ICLR 2018, arXiv:1803.04386), for zeroth order GRZO (arXiv:2606.02857). With a
 layer's perturbation U and signs r_j, s_j of sample j, one for each of its outputs and inputs,
@@ -87,7 +87,7 @@ class SignedLayers:
         for name, module in ((name, m) for own in modules for name, m in own.named_modules()):
             if isinstance(module, BATCHED) and not (running and module.track_running_stats):
                 raise UserError(
-                    f"--directions per-sample: {_told(name, module)} normalises by the statistics of the batch, so a "
+                    f"--directions per-sample: {_shown(name, module)} normalises by the statistics of the batch, so a "
                     "sample's loss depends on the others' directions; take GroupNorm, --batchnorm running, or global"
                 )
             held = {key: p for key, p in module.named_parameters(recurse=False) if id(p) in places}
@@ -97,7 +97,7 @@ class SignedLayers:
                 continue
             if not _known(module) or any(id(p) in seen for p in held.values()):
                 raise UserError(
-                    f"--directions per-sample: {_told(name, module)} is no layer whose perturbation takes signs: "
+                    f"--directions per-sample: {_shown(name, module)} is no layer whose perturbation takes signs: "
                     "Linear, Conv2d (padded by zeros), GroupNorm, LayerNorm or BatchNorm with running statistics, each "
                     "with parameters of its own; take --directions global"
                 )
@@ -127,16 +127,6 @@ class SignedLayers:
                 stack.callback(handle.remove)
             yield calls
 
-    def inputs(self, x: Tensor) -> Tensor:
-        """The inputs of such passes: as they are."""
-        return x
-
-    def trial(self, theta: Tensor, count: int, loss: Callable[[], Tensor]) -> None:
-        """A pass of `count` samples with a direction each, to count what it holds."""
-        u = theta[: self.d]
-        with self.perturbed(u, self.draw(torch.Generator(theta.device), count, u), 1.0):
-            loss()
-
     def weighted(self, u: Tensor, signs: Sequence[Signs], weights: Tensor) -> Tensor:
         """(d,) sum_j weights_j sigma_j u, for weights (B,) and u (d,)."""
         found = torch.zeros_like(u)
@@ -160,12 +150,12 @@ class SignedLayers:
         for layer, count in zip(self._layers, calls, strict=True):
             if count == 0:
                 raise UserError(
-                    f"--directions per-sample: {_told(layer.name, layer.module)} is not called in a forward pass, so "
+                    f"--directions per-sample: {_shown(layer.name, layer.module)} is not called in a forward pass, so "
                     "its perturbation would have no effect; take --directions global"
                 )
 
 
-def _told(name: str, module: nn.Module) -> str:
+def _shown(name: str, module: nn.Module) -> str:
     return f"{type(module).__name__} ({name or 'the whole part'})"
 
 
@@ -203,7 +193,7 @@ def _hook(
         x: Tensor = given[0]
         if len(x) != len(signs.r):
             raise UserError(
-                f"--directions per-sample: {_told(layer.name, module)} takes {len(x)} rows of a batch of "
+                f"--directions per-sample: {_shown(layer.name, module)} takes {len(x)} rows of a batch of "
                 f"{len(signs.r)} samples; each sample must stay a row; take --directions global"
             )
         return output + mu * _along(module, x, output, weight, bias, signs).to(output.dtype)
@@ -214,7 +204,7 @@ def _hook(
 def _along(
     module: nn.Module, x: Tensor, output: Tensor, weight: Tensor | None, bias: Tensor | None, signs: Signs
 ) -> Tensor:
-    """What the perturbation adds to the output, over mu."""
+    """The perturbation's effect on the output, over mu."""
     if isinstance(module, nn.LayerNorm):
         shape = [len(x), *[1] * (x.dim() - 1 - len(module.normalized_shape)), *module.normalized_shape]
         normed = functional.layer_norm(x, module.normalized_shape, eps=module.eps)

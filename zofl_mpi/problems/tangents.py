@@ -6,9 +6,8 @@ Baydin, Pearlmutter, Syme, Wood, Torr, "Gradients without Backpropagation", arXi
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import final
 
 import torch
 from torch import Tensor
@@ -49,20 +48,3 @@ def tangent_of(loss: Tensor) -> Tensor:
     """() the derivative of a loss along what the parameters carry, within `tangents`; 0 where it depends on none."""
     found = forward_ad.unpack_dual(loss).tangent  # type: ignore[no-untyped-call]
     return torch.zeros_like(loss) if found is None else found
-
-
-@final
-class Tangents:
-    """Passes that carry tangents, to count what they hold."""
-
-    def __init__(self, flat: Flat, part: slice) -> None:
-        self._flat, self._part = flat, part
-
-    def inputs(self, x: Tensor) -> Tensor:
-        """The inputs of such passes."""
-        return channels_first(x)
-
-    def trial(self, theta: Tensor, count: int, loss: Callable[[], Tensor]) -> None:
-        """A pass of `count` samples along some direction, within `Flat.at` theta."""
-        with tangents(self._flat, self._part, theta[self._part]):
-            loss()

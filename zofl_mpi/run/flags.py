@@ -24,11 +24,27 @@ Groups = Mapping[str, type[Any]]
 
 ALIASES = {"lam": "--lambda"}
 """Other spellings of flags."""
+
+
+class Removed(NamedTuple):
+    """A flag of earlier versions.
+
+    Attributes:
+        instead: advice for whoever gives it.
+        today: the value whose behaviour is today's; None where a stored value does not matter, since the result names
+            the kernel that it led to.
+    """
+
+    instead: str
+    today: Any = None
+
+
 REMOVED = {
-    "convolution": "torch computes all convolutions, leave the flag out",
-    "kernel": "this problem is computed by NumPy alone, leave the flag out",
+    "convolution": Removed("torch computes all convolutions, leave the flag out"),
+    "kernel": Removed("this problem is computed by NumPy alone, leave the flag out"),
+    "passes_abreast": Removed("perturbed passes go one by one, leave the flag out", today=1),
 }
-"""Flags that were, everywhere or for some problems, and what to do instead."""
+"""Flags of earlier versions that are gone, everywhere or for some problems."""
 IS_FLAG = re.compile(r"--?[a-z]", re.IGNORECASE).match
 """Whether a word of a command line is a flag, not a (negative) number."""
 
@@ -205,6 +221,8 @@ def to_arguments(values: Mapping[str, Any], known: Mapping[str, Any], source: st
     arguments: list[str] = []
     for key, value in values.items():
         name = spelled.get(key, key.replace("-", "_"))
+        if name in REMOVED and name not in known:
+            raise UserError(f"{source}: {key} = {value} is no longer a flag: {REMOVED[name].instead}")
         if name not in known:
             raise UserError(f"{source}: unknown key {key!r}{_nearest(name, known, '')}")
         if isinstance(value, dict):
@@ -217,12 +235,14 @@ def to_arguments(values: Mapping[str, Any], known: Mapping[str, Any], source: st
 
 
 def readable(stored: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
-    """The stored values of a run without those of REMOVED flags that are none any more, or have other values."""
-    return {
-        name: value
-        for name, value in stored.items()
-        if name not in REMOVED or (name in known and _fits(known[name], [str(value)]))
-    }
+    """The stored values of a run without those of removed flags, as far as today's runs do the same."""
+
+    def gone(name: str, value: Any) -> bool:
+        if name not in REMOVED or (name in known and _fits(known[name], [str(value)])):
+            return False
+        return REMOVED[name].today in (None, value)
+
+    return {name: value for name, value in stored.items() if not gone(name, value)}
 
 
 def flag(name: str) -> str:
@@ -258,7 +278,7 @@ def _unknown(word: str, known: Mapping[str, Any], owners: Callable[[str], Sequen
     name = word.split("=")[0].lstrip("-")
     places, removed = owners(name.replace("-", "_")), REMOVED.get(name.replace("-", "_"))
     if removed and not places:
-        return f"--{name} is no longer a flag: {removed}"
+        return f"--{name} is no longer a flag: {removed.instead}"
     if places:
         return f"--{name} is no flag of this method on this problem; it belongs to {', '.join(places)}"
     return f"unknown flag --{name}{_nearest(name.replace('-', '_'), known, '--')}; --help lists all"

@@ -37,7 +37,8 @@ def setting_of(
     remedy = "it is used only where the command names it, too; if you trust it, add --own {value}"
     config = stored.trusted(run.config, named, str(run.path), remedy) | {"device": where} | given
     groups = plan.groups_of(module, config["method"], config["problem"])
-    words = flags.to_arguments(config, flags.flags_of(groups), str(run.path))
+    known = flags.flags_of(groups)
+    words = flags.to_arguments(flags.readable(config, known), known, str(run.path))
     understood = plan.understand(module, words)
     setting = cli.build_setting(SingleProcess(), module, understood, device.select(where))
     if setting.fingerprint != run.attrs.get("data"):

@@ -1,4 +1,4 @@
-"""A client of the split methods: its local steps, with or without backward passes, and the directions of these."""
+"""`LocalSteps`: a client's model during its local steps of a round, and the directions along which it is perturbed."""
 
 from __future__ import annotations
 
@@ -6,61 +6,97 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, cast, final
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.engine.clients import Client
 from zofl_mpi.engine.streams import Purpose, seed_torch
-from zofl_mpi.problems import optional
+from zofl_mpi.rounds.split.losses import Loss
 from zofl_mpi.rounds.split.messages import Model, Trained
 from zofl_mpi.rounds.split.training import Training
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor, nn
-
-    from zofl_mpi.problems.stacked import Stacked
+    from torch import Tensor
 
 Draw = Literal["device", "host"]
 """Where directions are drawn."""
-HeadGradient = Callable[[Any, Any], tuple[Any, Any]]
+Key = Callable[[Purpose], np.random.Generator]
+"""The random numbers of one local step, by purpose."""
 _warned: list[bool] = []
 
 
 @final
+@dataclass
+class Point:
+    """A local step's forward pass at the model itself, or as much of it as the step's rule needs.
+
+    Attributes:
+        q: the local step.
+        x: its inputs.
+        smashed: its smashed samples; with a graph where a backward pass is to come.
+        loss: () its loss, where the target was known.
+        gradient: where the pass gave it too, that of an exact rule's part.
+    """
+
+    q: int
+    x: Tensor
+    smashed: Tensor | None = None
+    loss: Tensor | None = None
+    gradient: Tensor | None = None
+
+
+class Gradient(NamedTuple):
+    """A local step's direction, and the scalars that the server can replay it from."""
+
+    parts: tuple[Tensor | None, ...]
+    """(d_j,) along each part of theta that the rule has; None leaves that part as it is."""
+    differences: Sequence[Tensor] = ()
+    """() of the losses, one a direction."""
+
+
+@final
 class LocalSteps:
-    """A client's local steps of a round, one after the other; its model moves in place.
+    """A client's model during its local steps of a round; it moves in place.
 
     Nothing of it lies in the modules between two calls, so that clients of one process may take turns. Losses stay
     where they are computed until the round ends: a GPU that had to tell the host each one would stand still meanwhile.
     """
 
     def __init__(
-        self, training: Training, client: Client, message: Model, head: bool = True, exact: slice | None = None
+        self,
+        training: Training,
+        client: Client,
+        message: Model,
+        loss: Loss,
+        parts: Sequence[slice],
+        scalars: int | None = None,
     ) -> None:
         """
         Args:
-            head: whether the method trains the auxiliary head, which then travels.
-            exact: what of theta_l, the last of what trains, steps along a gradient of its own, with moments of its own.
+            message: its theta may be the first entries of the loss's; no step depends on the others then.
+            parts: of theta, each of which steps with moments of its own.
+            scalars: of each step, that go up in place of the model; None where the model does.
         """
         import torch
 
-        self.training, self.client, self.r, self.head = training, client, message.r, head
-        self.problem = training.problem
-        self.theta, self.buffers = (self.problem.placed(t).clone() for t in (message.theta, message.buffers))
+        self.training, self.client, self.r, self.loss = training, client, message.r, loss
+        self.problem, self.parts, self.scalars = loss.problem, parts, scalars
+        theta, self.buffers = self.problem.placed(message.theta), self.problem.placed(message.buffers).clone()
+        self.theta = theta.new_zeros(loss.flat.n)
+        self.theta[: len(theta)] = theta
         self.scratch = self.buffers.clone()
         self.point = torch.empty_like(self.theta)
-        self.part = training.trainable(head)
-        self.moments = training.moments(client, message)
-        self.exact = exact or slice(self.part.stop, self.part.stop)
-        if exact is not None:
-            self.part = slice(self.part.start, exact.start)
-            self.exact_moments = training.moments(client, message, "exact_moments")
+        self.moments = [
+            training.moments(client, message, name) for name in ("moments", "exact_moments")[: len(self.parts)]
+        ]
         self.reset()
         self.moved = 0
+        self.differences: list[Tensor] = []
         self.compared = 0
         self.vague = self.theta.new_zeros((), dtype=torch.int64)
 
@@ -69,162 +105,57 @@ class LocalSteps:
         for q, positions in enumerate(self.training.batches(self.client.i, self.r)):
             yield q, *self.training.inputs(self.client, positions, self.r, q)
 
-    def reset(self) -> None:
-        """Resets the running mean loss."""
-        import torch
-
-        self.loss, self.count = self.theta.new_zeros((), dtype=torch.float64), 0
-
-    def at(self, buffers: Tensor) -> AbstractContextManager[list[nn.Parameter]]:
-        """Context manager: binds the local part to this client's theta_l, with these buffers (b_l,)."""
-        return self.problem.local.at(self.theta, buffers, self.training.running)
+    def key(self, q: int) -> Key:
+        """The random numbers of step q."""
+        return partial(self.training.setting.streams, r=self.r, i=self.client.i, t=q)
 
     def uploads(self, q: int) -> bool:
         """Whether local step q goes up."""
         return self.training.uploads(self.client.i, q)
 
-    def host(self, values: Sequence[Tensor]) -> NDArray[np.float64]:
-        """(len(values),) the numbers () on the host."""
-        import torch
+    # --- passes
 
-        found = torch.stack(list(values)) if values else self.theta.new_zeros(0)
-        return np.asarray(found.double().cpu().numpy())
+    def at(self, buffers: Tensor) -> AbstractContextManager[list[Any]]:
+        """Context manager: binds the modules to this client's theta, with these buffers (b,)."""
+        return self.loss.flat.at(self.theta, buffers, self.training.running)
 
-    def zeros(self) -> Tensor:
-        """(d,) zeros in the shape of what trains of theta_l."""
-        return self.theta[self.part].new_zeros(self.part.stop - self.part.start)
+    def unmoved(self) -> Tensor:
+        """The buffers (b,) of further passes: a copy, unless these may move the statistics or move none."""
+        return self.scratch.copy_(self.buffers) if self.training.batchnorm == "batch" else self.buffers
 
-    def forward(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """The smashed activations and () the local loss at the model itself; moves BatchNorm's running statistics."""
-        import torch
-
-        with torch.no_grad(), self.at(self.buffers):
-            smashed = self.problem.smash(x)
-            loss = self.problem.local_loss(smashed, labels)
-        self.loss, self.count = self.loss + loss, self.count + 1
-        return smashed, loss
-
-    def forward_head(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """As `forward`, and (n_a,) the gradient of the local loss in theta_a, by the same forward pass."""
+    def forward(self, q: int, x: Tensor, labels: Tensor) -> Point:
+        """The pass at the model itself, without a graph; moves BatchNorm's running statistics."""
         import torch
 
         with torch.no_grad(), self.at(self.buffers):
             smashed = self.problem.smash(x)
-            loss, g = cast("HeadGradient", optional.head_gradient(self.problem))(smashed, labels)
-        self.loss, self.count = self.loss + loss, self.count + 1
-        return smashed, loss, g
+            loss = None if self.loss.answered else self.loss(smashed, labels)
+        self.record(loss)
+        return Point(q, x, smashed, loss)
 
-    def backward_exact(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """As `forward`, and the gradient of the local loss in what is exact, by a backward pass through that alone."""
+    def perturbed(self, x: Tensor, target: Tensor, u: Tensor, mu: float) -> Tensor:
+        """() the loss at theta + mu u, u of the first part; a point that has memory of its own: the model stays."""
         import torch
 
-        from zofl_mpi.problems.tail import only, slope_of
-
-        with self.at(self.buffers), only(self.problem.local, self.exact) as parameters:
-            smashed = self.problem.smash(x)
-            loss = self.problem.local_loss(smashed, labels)
-            g = slope_of(loss, parameters)
-        self.loss, self.count = self.loss + loss.detach(), self.count + 1
-        smashed = smashed.detach()
-        with torch.no_grad(), self.at(self.scratch.copy_(self.buffers)):  # in the precision of the perturbed ones
-            base = self.problem.local_loss(smashed, labels)
-        return smashed, base, g
-
-    def smash_exact(self, x: Tensor) -> Tensor:
-        """The smashed activations, with a graph of what is exact alone."""
-        from zofl_mpi.problems.tail import only
-
-        with self.at(self.buffers), only(self.problem.local, self.exact):
-            return self.problem.smash(x)
-
-    def continued(self, smashed: Tensor, slope: Tensor) -> Tensor:
-        """The gradient in what is exact that continues `slope`, the one at the smashed activations of `smash_exact`."""
-        from zofl_mpi.problems.tail import only, slope_of
-
-        with self.at(self.buffers), only(self.problem.local, self.exact) as parameters:
-            return slope_of(smashed, parameters, slope)
-
-    def perturbed(self, x: Tensor, labels: Tensor, u: Tensor, mu: float) -> Tensor:
-        """() the local loss at theta_l + mu u, a point that has memory of its own: the model stays as it is."""
-        import torch
-
-        buffers = self.buffers
-        if self.training.batchnorm == "batch":
-            buffers = self.scratch.copy_(self.buffers)
         if len(u) == len(self.theta):
             torch.add(self.theta, u, alpha=mu, out=self.point)
         else:
-            self.point.copy_(self.theta)[self.part].add_(u, alpha=mu)
-        with torch.no_grad(), self.problem.local.at(self.point, buffers, self.training.running):
-            return self.problem.local_loss(self.problem.smash(x), labels)
+            self.point.copy_(self.theta)[self.parts[0]].add_(u, alpha=mu)
+        with torch.no_grad(), self.loss.flat.at(self.point, self.unmoved(), self.training.running):
+            return self.loss(self.problem.smash(x), target)
 
-    def abreast(self, x: Tensor, labels: Tensor, moves: Sequence[tuple[Tensor, float]]) -> Tensor:
-        """(k,) the local losses at theta_l + mu u for each (u, mu) of `moves`, all by one forward pass."""
+    # --- losses and steps
+
+    def reset(self) -> None:
+        """Resets the running mean loss."""
         import torch
 
-        own = self.theta[self.part]
-        points = own.new_empty(len(moves), len(own))
-        for point, (u, mu) in zip(points, moves, strict=True):
-            torch.add(own, u, alpha=mu, out=point)
-        x = self._stacked.inputs(x)
-        with torch.no_grad(), self.at(self.buffers):
-            return self._stacked.losses(points, lambda: self.problem.local_loss(self.problem.smash(x), labels))
+        self.total, self.count = self.theta.new_zeros((), dtype=torch.float64), 0
 
-    @cached_property
-    def _stacked(self) -> Stacked:
-        from zofl_mpi.problems.stacked import Stacked
-
-        return Stacked(self.problem.local, self.part)
-
-    def derivative(self, x: Tensor, labels: Tensor, u: Tensor) -> Tensor:
-        """() the derivative of the local loss along u, without a graph; statistics stay as in `perturbed`."""
-        import torch
-
-        from zofl_mpi.problems.tangents import channels_first, tangent_of, tangents
-
-        buffers = self.buffers
-        if self.training.batchnorm == "batch":
-            buffers = self.scratch.copy_(self.buffers)
-        x = channels_first(x)
-        with torch.no_grad(), self.at(buffers), tangents(self.problem.local, self.part, u):
-            return tangent_of(self.problem.local_loss(self.problem.smash(x), labels))
-
-    def each(self, smashed: Tensor, labels: Tensor) -> Tensor:
-        """(B,) what each sample adds to the local loss at the model itself."""
-        import torch
-
-        with torch.no_grad(), self.at(self.buffers):
-            return self._losses(smashed, labels)
-
-    def perturbed_each(self, x: Tensor, labels: Tensor, along: AbstractContextManager[Any]) -> Tensor:
-        """(B,) what each sample adds to the local loss at a point of its own, within `along`."""
-        import torch
-
-        with torch.no_grad(), self.at(self.buffers), along:
-            return self._losses(self.problem.smash(x), labels)
-
-    @property
-    def _losses(self) -> Callable[[Tensor, Tensor], Tensor]:
-        return cast("Callable[[Tensor, Tensor], Tensor]", optional.local_losses(self.problem))
-
-    def gradient(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """The smashed activations and (d,) the gradient of the local loss."""
-        with self.at(self.buffers):
-            smashed = self.problem.smash(x)
-            loss = self.problem.local_loss(smashed, labels)
-            g = self.problem.local.gradient(loss)
-        self.loss, self.count = self.loss + loss.detach(), self.count + 1
-        return smashed.detach(), g[self.part]
-
-    def directions(self, count: int, q: int, distribution: str, draw: Draw = "device") -> Iterator[Tensor]:
-        """u_1, ..., u_count (d,) of step q, where the model is; see `drawn`."""
-        seed = self.training.setting.streams(Purpose.DIRECTION, r=self.r, i=self.client.i, t=q)
-        return drawn(seed, self.theta[self.part], count, distribution, draw)
-
-    def signs(self, q: int, draw: Draw = "device") -> torch.Generator:
-        """Draws the signs of step q, where the model is or on the host; see `problems.signs`."""
-        seed = self.training.setting.streams(Purpose.SIGNS, r=self.r, i=self.client.i, t=q)
-        return generator_of(seed, self.theta, draw)
+    def record(self, loss: Tensor | None) -> None:
+        """Adds a step's loss () to the running mean."""
+        if loss is not None:
+            self.total, self.count = self.total + loss, self.count + 1
 
     def compare(self, plus: Tensor, other: Tensor) -> None:
         """Counts the pairs of losses that differ by too little to mean anything in their precision.
@@ -233,6 +164,32 @@ class LocalSteps:
         """
         self.compared += plus.numel()
         self.vague += ((plus - other).abs() <= self._rounding() * plus.abs().maximum(other.abs())).sum()
+
+    def step(self, gradient: Gradient) -> None:
+        """Moves each part of the model by the optimiser's step along its gradient."""
+        size = self.training.client_size(self.r, self.client.i, self.moved)
+        for part, g, moments in zip(self.parts, gradient.parts, self.moments, strict=True):
+            if g is not None:
+                self.training.rule.step(self.theta[part], g, moments, size)
+        self.differences += gradient.differences
+        self.moved += 1
+
+    def done(self) -> Trained:
+        """Ends the round: what travels of the model stays in the client's memory until it is asked for."""
+        self._warn()
+        n, memory = self.loss.travels, self.client.memory
+        memory["theta"] = self.theta if n == len(self.theta) else self.theta[:n].clone()
+        memory["buffers"] = self.buffers
+        if self.scalars is not None:
+            memory["differences"] = self.uploaded(self.scalars)
+        return Trained(float(self.total) / self.count if self.count else math.nan)
+
+    def uploaded(self, n_p: int) -> NDArray[np.float64]:
+        """(h, n_p) the differences of losses behind the steps, on the host."""
+        import torch
+
+        found = torch.stack(self.differences) if self.differences else self.theta.new_zeros(0)
+        return np.asarray(found.double().cpu().numpy()).reshape(-1, n_p)
 
     def _rounding(self) -> float:
         """Relative rounding error of a loss."""
@@ -253,26 +210,6 @@ class LocalSteps:
             f"larger --mu{', or --dtype float64' if dtype == np.float32 else ''}",
             file=sys.stderr,
         )
-
-    def step(self, g: Tensor | None, exact: Tensor | None = None) -> None:
-        """Moves the model by the optimiser's step along g (d,), and what has a gradient of its own along `exact`.
-
-        Args:
-            g: None leaves what it is of as it is.
-        """
-        size = self.training.client_size(self.r, self.client.i, self.moved)
-        if g is not None:
-            self.training.rule.step(self.theta[self.part], g, self.moments, size)
-        if exact is not None:
-            self.training.rule.step(self.theta[self.exact], exact, self.exact_moments, size)
-        self.moved += 1
-
-    def done(self) -> Trained:
-        """Ends the round: the model stays in the client's memory until it is asked for, without a head that stays."""
-        self._warn()
-        theta = self.theta if self.head else self.theta[: self.problem.n_client].clone()
-        self.client.memory["theta"], self.client.memory["buffers"] = theta, self.buffers
-        return Trained(float(self.loss) / self.count if self.count else math.nan)
 
 
 def drawn(

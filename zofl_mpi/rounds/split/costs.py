@@ -1,53 +1,27 @@
-"""What the split methods cost: the lines of --dry-run, and those that the result keeps too."""
+"""The costs of split methods: bytes that travel, passes, products, memory. --dry-run prints them, results keep some."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, NamedTuple, final
+from typing import NamedTuple, final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from zofl_mpi.problems import Split, optional
+from zofl_mpi.problems import Batch
+from zofl_mpi.rounds.split.losses import Loss
+from zofl_mpi.rounds.split.rules import Backprop, GradientRule, Lines, StepCost, Tail
 from zofl_mpi.rounds.split.training import Training
-from zofl_mpi.rounds.split.uploads import Uploads
 
 STEP_MACS = "multiply-accumulates of a client's step"
 STEP_BYTES = "peak bytes of a client's step, beyond its model"
 STEP_COUNTED = STEP_MACS + ", its backward pass as computed"
 AGAIN = ", if it computes its blocks again"
-"""That is, if it keeps of its blocks what goes in alone, and computes each anew in the backward pass."""
+"""Gradient checkpointing: it keeps the inputs of its blocks alone, and computes each anew in the backward pass."""
 PARTS, HEADS, SMASHED = "the clients' parts", "auxiliary heads", "smashed samples"
 GRADIENTS, LABELS, NUMBERS = "gradients at the cut", "labels", "rounds and losses"
 """Kinds of bytes that sums name; `Traffic.of` names the others."""
-if TYPE_CHECKING:
-    from zofl_mpi.rounds.split.measured import Around
-
-Lines = dict[str, str | float]
-"""Numbers, or words, by what they are."""
-
-
-class LocalStep(NamedTuple):
-    """A client's local step."""
-
-    kind: Literal["forward", "head", "slope", "auxiliary", "cut"]
-    """What it computes, as `measured.peak_bytes` calls it: no backward pass (from the auxiliary loss, with the head's
-    gradient or without, or along what the server returned), one from the auxiliary loss, or one from the cut."""
-    forwards: int | str = 1
-    """Its forward passes; in words where steps differ."""
-    signed: int = 0
-    """Those of them that take each layer's products twice: with its parameters, and with a direction."""
-    heads: int = 0
-    """Further products that cost what the head's do in a forward pass."""
-    layers: int = 0
-    """How many of the client's last layers have a backward pass; with "head" the head too."""
-    abreast: int = 1
-    """Perturbed passes that are computed as one."""
-
-    @property
-    def backwards(self) -> int:
-        """Its backward passes, each of which costs as much as two forward passes."""
-        return int(self.kind in ("auxiliary", "cut"))
 
 
 @final
@@ -60,7 +34,7 @@ class Traffic:
         head: whether the auxiliary head trains, and travels with the client's part.
         returned: whether the server sends a gradient back for each upload.
         scalars: numbers of each local step that go up in place of the model; None where the model itself does.
-        whole: whether clients hold the whole network: nothing but scalars travels, down those of each round since a
+        unsplit: whether clients hold the whole network: nothing but scalars travels, down those of each round since a
             participant's last one, and BatchNorm's statistics.
         exact: numbers of theta_l, the last of those that travel, that come up as they are beside scalars.
         aligned: rounds from one in which each participant gets a new head to the next; 0: it never does.
@@ -72,7 +46,7 @@ class Traffic:
     scalars: int | None = None
     exact: int = 0
     aligned: int = 0
-    whole: bool = False
+    unsplit: bool = False
 
     def of(self, r: int, i: int) -> dict[str, tuple[int, int]]:
         """{kind: bytes (down, up)} of participant i in round r."""
@@ -82,8 +56,8 @@ class Traffic:
         exact = self.exact * int(np.dtype(self.training.setting.dtype).itemsize)
         last = min(exact, head) if self.head else 0
         own = exact - last
-        smashed, labels = (0, 0) if self.whole else self._uploads.of(r, i)
-        missed = r - self.training.latest(r).get(i, 0) if self.whole else 0
+        smashed, labels = (0, 0) if self.unsplit else self._uploads.of(r, i)
+        missed = r - self.training.latest(r).get(i, 0) if self.unsplit else 0
         return {
             PARTS: (client, client if dense else own),
             HEADS: ((self.head or aligns) * head, self.head * (head if dense else last)),
@@ -111,7 +85,7 @@ class Traffic:
         travel where they do."""
         training, problem = self.training, self.training.problem
         itemsize, client = int(np.dtype(training.setting.dtype).itemsize), problem.n_client
-        if self.whole:
+        if self.unsplit:
             return 0, 0, (problem.local.b + problem.top.b) * itemsize, 0
         part, moments = training.trainable(self.head), 0
         if training.state == "average":
@@ -123,14 +97,97 @@ class Traffic:
         return Uploads(self.training)
 
 
-def plan_of(traffic: Traffic, rounds: int, step: LocalStep) -> Lines:
+class Sizes(NamedTuple):
+    """Bytes of uploads."""
+
+    smashed: int
+    labels: int
+
+
+@final
+class Uploads:
+    """The bytes of smashed samples and labels that the clients of a round send, without computing any.
+
+    A client whose samples are alike sends the same in each round. Else the bytes of a mini-batch depend on how many
+    samples it has and on the longest of them: where the problem has the lengths of samples, each such pair is computed
+    once, since of mini-batches there may be millions.
+    """
+
+    def __init__(self, training: Training) -> None:
+        self.training = training
+        self._alike: dict[int, Sizes] = {}
+        self._lengths: dict[int, NDArray[np.int64] | None] = {}
+        self._goes: dict[int, NDArray[np.bool_]] = {}
+        self._tables: dict[int, NDArray[np.int64]] = {}
+
+    def of(self, r: int, i: int) -> Sizes:
+        """What client i sends in round r."""
+        problem, data = self.training.problem, self.training.setting.data[i]
+        if problem.alike:
+            if i not in self._alike:
+                self._alike[i] = self._asked(r, i)
+            return self._alike[i]
+        if i not in self._lengths:
+            self._lengths[i] = problem.lengths(data)
+            self._goes[i] = np.array([self.training.uploads(i, q) for q in range(self.training.steps(i))])
+        lengths = self._lengths[i]
+        return self._asked(r, i) if lengths is None else self._looked_up(r, i, lengths)
+
+    def _asked(self, r: int, i: int) -> Sizes:
+        """The sum over all mini-batches that go up."""
+        sent = [batch for q, batch in enumerate(self.training.batches(i, r)) if self.training.uploads(i, q)]
+        each = [self._bytes(i, batch) for batch in sent]
+        return Sizes(sum(sizes.smashed for sizes in each), sum(sizes.labels for sizes in each))
+
+    def _looked_up(self, r: int, i: int, lengths: NDArray[np.int64]) -> Sizes:
+        """The same from tables; `lengths` (N,) of the client's samples."""
+        total, q, batch = np.zeros(2, np.int64), 0, self.training.batch
+        for order in self.training.passes(i, r):
+            starts = np.arange(0, len(order), batch)
+            longest = np.maximum.reduceat(lengths[order], starts)
+            goes = self._goes[i][q : q + len(starts)]
+            q, full = q + len(starts), len(order) // batch
+            total += self._table(batch)[longest[:full][goes[:full]]].sum(axis=0)
+            if full < len(starts) and goes[full]:  # the rest of a pass
+                total += self._table(len(order) - full * batch)[longest[full]]
+        return Sizes(int(total[0]), int(total[1]))
+
+    def _table(self, samples: int) -> NDArray[np.int64]:
+        """(longest of all clients + 1, 2) bytes of a mini-batch of so many samples; 0 for lengths that do not occur."""
+        if samples not in self._tables:
+            table = np.zeros((max(self._examples) + 1, 2), np.int64)
+            for length, (i, position) in self._examples.items():
+                table[length] = self._bytes(i, np.full(samples, position))
+            self._tables[samples] = table
+        return self._tables[samples]
+
+    @cached_property
+    def _examples(self) -> dict[int, tuple[int, int]]:
+        """{length: a client and the position of a sample of its that has it}."""
+        found: dict[int, tuple[int, int]] = {}
+        for i, data in enumerate(self.training.setting.data):
+            lengths = self.training.problem.lengths(data)
+            assert lengths is not None
+            different, positions = np.unique(lengths, return_index=True)
+            for length, position in zip(different.tolist(), positions.tolist(), strict=True):
+                found.setdefault(length, (i, position))
+        return found
+
+    def _bytes(self, i: int, batch: Batch) -> Sizes:
+        problem, data = self.training.problem, self.training.setting.data[i]
+        return Sizes(problem.upload_bytes(data, batch), problem.label_bytes(data, batch))
+
+
+# --- lines
+
+
+def plan_of(traffic: Traffic, rounds: int, step: StepCost) -> Lines:
     """The lines of --dry-run: sizes, bytes of the first round and of all, passes of a local step."""
     training, problem = traffic.training, traffic.training.problem
     to, usual = training.participants(0), replace(traffic, aligned=0)
     down, up = (sum(ways[k] for kind, ways in usual.of(0, 0).items() if kind != LABELS) for k in (0, 1))
     first = usual.total(1)
     signed = {"of these, with twice the products": step.signed} if step.signed else {}
-    abreast = {"perturbed passes that are computed as one": step.abreast} if step.abreast > 1 else {}
     layers = {"the client's layers with a backward pass": step.layers} if step.layers else {}
     return {
         "kernel": training.kernel,
@@ -145,7 +202,6 @@ def plan_of(traffic: Traffic, rounds: int, step: LocalStep) -> Lines:
         **_gibibytes(traffic, rounds),
         "forward passes of a local step": step.forwards,
         **signed,
-        **abreast,
         "backward passes of a local step": step.backwards,
         **layers,
     }
@@ -167,64 +223,54 @@ def _gibibytes(traffic: Traffic, rounds: int) -> Lines:
     }
 
 
-def costs_of(training: Training, step: LocalStep, around: Around | None = None, exact: slice | None = None) -> Lines:
-    """What a step costs, measured: multiply-accumulates, and bytes live at once. Kept in the result, and in --dry-run.
+def costs_of(training: Training, loss: Loss, rule: GradientRule) -> Lines:
+    """Measured costs of a step: multiply-accumulates, and bytes live at once. Kept in the result, and in --dry-run.
 
     A backward pass counts as two forward passes, but where a line says that it is counted as it is computed.
-
-    Args:
-        around: what the passes of an estimate do besides: signs, tangents, or several points at once.
-        exact: what of theta_l has a backward pass of its own.
     """
     from zofl_mpi.rounds.split.measured import backward_macs, macs, peak_bytes
 
+    step, batch = rule.cost(loss), training.batch
     client, auxiliary, server_part = macs(training.problem)
-    head = step.heads * auxiliary * training.batch
-    if exact is not None:
-        head += backward_macs(training.problem, step.kind, exact) * training.batch
-    each = (client if step.kind in ("slope", "cut") else client + auxiliary) * training.batch
-    what, passes = "multiply-accumulates of each of a client's forward passes", 1.0
+    head = step.heads * auxiliary * batch
+    if isinstance(rule, Tail) and isinstance(rule.exact, Backprop):
+        head += backward_macs(loss, rule.exact) * batch
+    each = (client if loss.answered else client + auxiliary) * batch
+    label, passes = "multiply-accumulates of each of a client's forward passes", 1.0
     if not isinstance(step.forwards, str):
-        what, passes = STEP_MACS, step.forwards + step.signed + 2 * step.backwards
+        label, passes = STEP_MACS, step.forwards + step.signed + 2 * step.backwards
     return {
         "multiply-accumulates of a sample at the client": round(client),
         "multiply-accumulates of a sample in the head": round(auxiliary),
         "multiply-accumulates of a sample at the server": round(server_part),
-        what: round(passes * each + head),
-        "multiply-accumulates of the server's step": round(3 * server_part * training.batch),
-        STEP_BYTES: peak_bytes(training.problem, training.batch, step.kind, around=around, exact=exact),
-        **(_backward_costs(training, step.kind) if step.backwards else {}),
+        label: round(passes * each + head),
+        "multiply-accumulates of the server's step": round(3 * server_part * batch),
+        STEP_BYTES: peak_bytes(loss, rule, batch),
+        **(_backward_costs(loss, rule, batch) if step.backwards else {}),
     }
 
 
-def _backward_costs(training: Training, kind: str) -> Lines:
-    """What a step with a backward pass costs as torch computes it, and with less memory: if it computes blocks again.
+def _backward_costs(loss: Loss, rule: GradientRule, batch: int) -> Lines:
+    """Costs of a step with a backward pass as torch computes it, and with less memory: if it computes blocks again.
 
     Beside clients without a backward pass stands this one, not the plain one, where memory is short.
     """
     from zofl_mpi.rounds.split.measured import peak_bytes, step_macs
 
-    problem, batch = training.problem, training.batch
-    lines: Lines = {STEP_COUNTED: round(step_macs(problem, kind) * batch)}
-    if optional.blocks(problem):
-        lines[STEP_COUNTED + AGAIN] = round(step_macs(problem, kind, recompute=True) * batch)
-        lines[STEP_BYTES + AGAIN] = peak_bytes(problem, batch, kind, recompute=True)
+    lines: Lines = {STEP_COUNTED: round(step_macs(loss, rule) * batch)}
+    if loss.problem.blocks:
+        lines[STEP_COUNTED + AGAIN] = round(step_macs(loss, rule, recompute=True) * batch)
+        lines[STEP_BYTES + AGAIN] = peak_bytes(loss, rule, batch, recompute=True)
     return lines
 
 
-def whole_costs(training: Training, problem: Split, step: LocalStep, around: Around | None = None) -> Lines:
-    """The same for a client that holds the whole network.
-
-    Args:
-        problem: that of `training` as one part; see `whole.whole`.
-        step: without a backward pass.
-        around: see `costs_of`.
-    """
+def unsplit_costs(training: Training, loss: Loss, rule: GradientRule, passes: int) -> Lines:
+    """The same for a client that holds the whole network and takes so many forward passes a step."""
     from zofl_mpi.rounds.split.measured import macs, peak_bytes
 
     client, _, server_part = macs(training.problem)
     return {
         "multiply-accumulates of a sample at the client": round(client + server_part),
-        STEP_MACS: round(float(step.forwards) * (client + server_part) * training.batch),
-        STEP_BYTES: peak_bytes(problem, training.batch, step.kind, around=around),
+        STEP_MACS: round(passes * (client + server_part) * training.batch),
+        STEP_BYTES: peak_bytes(loss, rule, training.batch),
     }

@@ -1,23 +1,22 @@
-"""`Estimation`: the flags of clients that estimate gradients by forward passes, and what follows from them."""
+"""`Estimation`: the flags of clients that estimate gradients by forward passes, and the rule that they choose."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, final
 
+from zofl_mpi.errors import UserError
 from zofl_mpi.rounds.split.client import Draw
-from zofl_mpi.rounds.split.estimate import Estimate
-from zofl_mpi.rounds.split.exact_layers import check_exact_layers
-from zofl_mpi.rounds.split.forward_mode import check_forward_mode
-from zofl_mpi.rounds.split.passes import check_abreast, stacked
-from zofl_mpi.rounds.split.per_sample import check_directions, signed_layers
-from zofl_mpi.rounds.split.probe import check_probe
-from zofl_mpi.rounds.split.seeds import check_seeds
+from zofl_mpi.rounds.split.estimates import ForwardMode, PerSample, TwoPoint, check_estimate
+from zofl_mpi.rounds.split.losses import CutLoss, HeadLoss
+from zofl_mpi.rounds.split.rules import Backprop, Frozen, GradientRule, LinearHead, Tail
 from zofl_mpi.rounds.split.training import Training
 
 if TYPE_CHECKING:
     from zofl_mpi.problems.signs import SignedLayers
-    from zofl_mpi.rounds.split.measured import Around
+
+OwnLoss = HeadLoss | CutLoss
+"""The losses of clients that hold the first layers alone."""
 
 
 @final
@@ -40,15 +39,12 @@ class Estimation:
             that of the local loss, with the head, which is exact too; HO-SFL's along the one that continues lambda.
             N = all layers is CSE-FSL or SFLV2 to the bit. A client then keeps the graph of so many layers.
         rest: what becomes of the layers before these: estimated, or frozen.
-        probe_gradient: whether an evaluation also tells how far the clients' steps point along their gradients, which
-            it computes by backpropagation, outside the ledger.
+        probe_gradient: evaluations also report the cosine of the clients' estimates with their gradients, which they
+            compute by backpropagation, outside the ledger.
         uplink: how a client's model comes back: dense, or seeds: as the n_p differences of losses of each local step,
-            from which the server takes the same steps again, to the same bits where it has the same kind of processor.
+            from which the server replays the steps, to the same bits where it has the same kind of processor.
         draw: where directions are drawn: device (where the model is: a GPU draws others than a CPU), or host (the same
             ones for any device; a GPU then waits for the host, about 10 ns an entry).
-        passes_abreast: perturbed passes that are computed as one, at most those of a step: n_p, or 2 n_p (central). A
-            client then holds as many copies of what it perturbs, and of the activations. For a GPU that one pass leaves
-            idle; the numbers are those of one pass after the other but for rounding.
     """
 
     mu: float = 1e-3
@@ -61,69 +57,169 @@ class Estimation:
     probe_gradient: bool = False
     uplink: Literal["dense", "seeds"] = "dense"
     draw: Draw = "device"
-    passes_abreast: int = 1
-
-    def __post_init__(self) -> None:
-        _ = self.estimator  # refuses what cannot be
-        check_seeds(self.uplink, self.estimate)
-        check_probe(self.probe_gradient, self.estimate)
-        check_directions(self.directions, self.estimate, self.uplink)
-
-    @property
-    def estimator(self) -> Estimate:
-        """The mean of the estimates along the directions of a step."""
-        return Estimate.named(self.mu, self.n_p, self.distribution, self.estimate, self.draw, self.passes_abreast)
-
-    @property
-    def exact(self) -> bool:
-        """Whether nothing is estimated: gradients by backpropagation alone."""
-        return self.estimate == "exact"
 
     @property
     def scalars(self) -> int | None:
         """Numbers of each local step that go up in place of the model; None where the model itself does."""
         return self.n_p if self.uplink == "seeds" else None
 
-    def check(self, training: Training, part: slice, estimates: bool) -> None:
-        """Refuses what has no meaning in this round.
+    def kernel(self, training: Training) -> str:
+        """The name of what computes a step, and how directions are drawn, for the record."""
+        return training.kernel + ("" if self.estimate == "exact" else ", directions from whole states")
+
+    # --- the rule
+
+    def rule(self, training: Training, loss: OwnLoss, exact_head: bool = False) -> GradientRule:
+        """The gradient rule of a client's local steps, after passes that try it.
 
         Args:
-            part: of theta_l, what directions are of.
-            estimates: whether anything is estimated.
+            exact_head: whether the auxiliary head steps along its gradient.
 
         Raises:
-            UserError: there is something.
+            UserError: flags that contradict each other, or a network that the rule cannot be computed on.
         """
-        check_exact_layers(self.exact_layers, self.rest, self.uplink, self.estimate, training, part)
-        check_abreast(self.passes_abreast, self.estimate, self.directions, estimates, training)
+        self._check()
+        part = training.trainable(head=not loss.answered)
+        if exact_head:
+            self._check_head(training)
+        if not (exact_head or self.exact_layers):
+            self._check_layers(training, part)
+            return Backprop(part) if self.estimate == "exact" else self._estimate(training, loss, part)
+        exact, rest = self._parts(training, part)
+        self._check_layers(training, rest)
+        if not (exact_head or loss.answered):
+            raise UserError(
+                f"--exact-layers {self.exact_layers}: a backward pass to them has the head's gradient too; give "
+                "--head-gradient exact"
+            )
+        frozen = rest.start == rest.stop or self.rest == "frozen"
+        before = Frozen(rest) if frozen else self._estimate(training, loss, rest)
+        return Tail(part, before, self._tail(loss, exact), self.exact_layers)
 
-    def layers(self, training: Training, part: slice, head: bool) -> SignedLayers | None:
-        """What takes signs, where each sample has a direction.
+    def _parts(self, training: Training, part: slice) -> tuple[slice, slice]:
+        """Of what trains: the part with an exact gradient, and the rest."""
+        from zofl_mpi.problems.tail import last_layers
 
-        Args:
-            training: of the problem whose local loss is estimated.
-            part: of theta_l, what directions are of; something is estimated.
-            head: whether the loss depends on the auxiliary head; else the labels are the gradient at the cut.
-        """
-        return None if self.directions == "global" else signed_layers(training, part, head)
+        start = last_layers(training.problem.local, self.exact_layers).start
+        return slice(start, part.stop), slice(part.start, start)
 
-    def around(self, training: Training, part: slice, head: bool, layers: SignedLayers | None) -> Around | None:
-        """What passes do besides; see `layers`, of which this has found `layers`."""
+    def _tail(self, loss: OwnLoss, part: slice) -> Backprop | LinearHead:
+        """The exact rule of the last layers, or of a linear head alone."""
+        gradient = loss.problem.head_gradient
+        return Backprop(part, last=True) if self.exact_layers or gradient is None else LinearHead(part, gradient)
+
+    def _estimate(self, training: Training, loss: OwnLoss, part: slice) -> GradientRule:
+        """The rule by forward passes, after a pass that tries it."""
+        own = (part, self.n_p, self.distribution, self.draw)
+        central = self.estimate == "central"
         if self.estimate == "jvp":
-            return check_forward_mode(training, part, head)
-        if self.passes_abreast > 1:
-            return stacked(training, part, head, self.passes_abreast, self.estimator.central)
-        return layers
+            return _forward_mode(training, loss, ForwardMode(*own))
+        if self.directions == "global":
+            return TwoPoint(*own, self.mu, central)
+        if loss.each is None:
+            raise UserError(
+                "--directions per-sample: this problem does not tell what each sample adds to the loss (local_losses); "
+                "take --directions global"
+            )
+        return PerSample(*own, self.mu, central, layers=_signed(training, loss, part), losses=loss.each)
 
-    @property
-    def twice(self) -> bool:
-        """Whether the passes along directions take each layer's products twice."""
-        return self.estimate == "jvp" or self.directions != "global"
+    # --- refusals
 
-    def kernel(self, training: Training) -> str:
-        """What computes a step, and how directions are drawn, for the record."""
-        return training.kernel + ("" if self.exact else ", directions from whole states")
+    def _check(self) -> None:
+        """Refuses flags that contradict each other."""
+        check_estimate(self.mu, self.n_p)
+        exact, signs = self.estimate == "exact", self.directions == "per-sample"
+        _refuse(
+            (self.uplink == "seeds" and exact)
+            and "--uplink seeds: --estimate exact has no differences of losses; take one-sided or central",
+            (self.probe_gradient and exact)
+            and "--probe-gradient: --estimate exact has the gradient itself; leave one of them out",
+            (signs and self.estimate in ("exact", "jvp"))
+            and f"--directions per-sample: --estimate {self.estimate} has no differences; take one-sided or central",
+            (signs and self.uplink == "seeds")
+            and "--directions per-sample: --uplink seeds sends a number a step and direction, not a number a sample; "
+            "take --uplink dense, or --directions global",
+        )
 
-    def told(self, d: int) -> dict[str, str | float]:
-        """A line of --dry-run, where there is an estimate with one direction for all samples; see `Estimate.told`."""
-        return {} if self.exact or self.directions != "global" else self.estimator.told(d)
+    def _check_head(self, training: Training) -> None:
+        """Refuses an exact gradient of the head where it has no meaning."""
+        flag, freeze = "--head-gradient exact", training.freeze
+        closed = training.problem.head_gradient is not None or self.exact_layers != 0
+        _refuse(
+            not closed
+            and f"{flag}: this auxiliary head is not a linear layer with nothing to train before it, and so has no "
+            "gradient in closed form; take --head-gradient estimated",
+            self.estimate == "exact" and f"{flag}: --estimate exact has it already; take one-sided or central",
+            freeze != "none" and f"{flag}: --freeze {freeze} leaves no client or no head to train; take none",
+            training.state == "average"
+            and f"{flag}: --state average has one optimiser for client and head; take keep or reset",
+        )
+
+    def _check_layers(self, training: Training, rest: slice) -> None:
+        """Refuses exact layers where they have no meaning, and `rest` without them."""
+        flag, freeze = f"--exact-layers {self.exact_layers}", training.freeze
+        nothing = self.rest == "frozen" or rest.start == rest.stop
+        if not self.exact_layers:
+            _refuse(
+                self.rest == "frozen"
+                and "--rest frozen: with --exact-layers 0 nothing of the client would train; --freeze client does so"
+            )
+            return
+        _refuse(
+            self.estimate == "exact"
+            and f"{flag}: --estimate exact has them all already; take one-sided, central or jvp",
+            freeze != "none" and f"{flag}: --freeze {freeze} and --rest contradict each other; take --freeze none",
+            training.state == "average"
+            and f"{flag}: --state average has one optimiser for all layers; take keep or reset",
+            (self.uplink == "seeds" and nothing)
+            and f"{flag}: --uplink seeds sends scalars of an estimate, and nothing is estimated; take dense",
+        )
+
+
+def _refuse(*sentences: str | Literal[False]) -> None:
+    """Raises the first sentence; False stands for one that does not apply."""
+    for sentence in filter(None, sentences):
+        raise UserError(sentence)
+
+
+def _forward_mode(training: Training, loss: OwnLoss, rule: ForwardMode) -> ForwardMode:
+    """The rule, after a step of it.
+
+    Raises:
+        UserError: some operation has no forward-mode derivative.
+    """
+    problem = loss.problem
+    theta, buffers = (problem.placed(t) for t in problem.local.initial())
+    x, labels = problem.example(2)
+    try:
+        with problem.local.at(theta, buffers, training.running):
+            rule.trial(loss, theta, rule.inputs(x), labels)
+    except (NotImplementedError, RuntimeError) as exc:
+        raise UserError(
+            f"--estimate jvp: this network has no forward-mode derivative ({str(exc).splitlines()[0]}); take "
+            "one-sided or central"
+        ) from exc
+    return rule
+
+
+def _signed(training: Training, loss: OwnLoss, part: slice) -> SignedLayers:
+    """The layers that are perturbed, after a forward pass that tries their signs.
+
+    Raises:
+        UserError: a layer takes no signs.
+    """
+    import torch
+
+    from zofl_mpi.problems.signs import SignedLayers
+
+    problem, flat = loss.problem, loss.problem.local
+    layers = SignedLayers(flat, flat.modules[:1] if loss.answered else flat.modules, part, training.running)
+    theta, buffers = (problem.placed(t) for t in flat.initial())
+    x, labels = problem.example(2)
+    u = theta.new_zeros(part.stop - part.start)
+    signs = layers.draw(torch.Generator(theta.device), 2, u)
+    with torch.no_grad(), flat.at(theta, buffers, training.running), layers.perturbed(u, signs, 0.0) as calls:
+        smashed = problem.smash(x)
+        loss(smashed, smashed if loss.answered else labels)
+    layers.check(calls)
+    return layers

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol, cast, final
+from typing import TYPE_CHECKING, cast, final
 
-from zofl_mpi.engine.clients import Client, Clients, Step
-from zofl_mpi.engine.fields import part
-from zofl_mpi.engine.setting import Loads, Setting
+from zofl_mpi.engine.clients import Client, Clients
 from zofl_mpi.errors import demand
-from zofl_mpi.problems import Split
-from zofl_mpi.rounds.split.client import LocalSteps
-from zofl_mpi.rounds.split.client_part import own_part, padded, with_head
-from zofl_mpi.rounds.split.costs import LocalStep, Traffic, costs_of, plan_of
+from zofl_mpi.rounds.split.client import LocalSteps, Point
+from zofl_mpi.rounds.split.costs import Traffic
+from zofl_mpi.rounds.split.losses import CutLoss, Loss
 from zofl_mpi.rounds.split.messages import Model, Smashed, State, Trained, Update
-from zofl_mpi.rounds.split.report import Report
+from zofl_mpi.rounds.split.method import SplitMethod
+from zofl_mpi.rounds.split.rules import Backprop, GradientRule
 from zofl_mpi.rounds.split.server import Server
-from zofl_mpi.rounds.split.training import Training
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,182 +29,94 @@ class Cut:
     slope: Tensor  # (B, *smashed_shape)
 
 
-class Exchange(Protocol):
-    """A client's round in progress, in the client's scratch."""
-
-    def forward(self) -> Smashed | None:
-        """The next mini-batch up to the cut; None after the last."""
-
-    def backward(self, slope: Tensor) -> None:
-        """Takes the local step along what came back from the cut, `slope` (B, *smashed_shape)."""
-
-    def done(self) -> Trained:
-        """Ends the round."""
-
-
 @final
-class Batches:
-    """A client's round in progress: forward to the cut, wait, backward from the cut, step.
+class Exchange:
+    """A client's round in progress: forward to the cut, wait for the server's answer, step.
 
-    Between two questions it holds an autograd graph, which cannot travel.
+    Between two questions it may hold an autograd graph, which cannot travel.
     """
 
-    def __init__(self, training: Training, client: Client, message: Model) -> None:
-        self.local = LocalSteps(training, client, message, head=False)
-        self.left: Iterator[tuple[int, Tensor, Tensor]] = iter(self.local)
-        self.smashed: Tensor | None = None
+    def __init__(self, local: LocalSteps, rule: GradientRule) -> None:
+        self.local, self.rule, self.left = local, rule, iter(local)
+        self.point: Point | None = None
 
-    def forward(self) -> Smashed | None:
-        """The next mini-batch up to the cut; None after the last."""
+    def proceed(self, slope: Tensor | None = None) -> Smashed | Trained:
+        """The next mini-batch up to the cut, after the step along the server's answer to the last one, `slope`."""
+        if slope is not None:
+            self._step(self.local.problem.placed(slope))
         following = next(self.left, None)
-        if following is None:
-            return None
-        _, x, labels = following
-        with self.local.at(self.local.buffers):
-            self.smashed = self.local.problem.smash(x)
-        return Smashed(self.smashed.detach(), labels)
+        return self.local.done() if following is None else self._forward(*following)
 
-    def backward(self, slope: Tensor) -> None:
-        """Takes the local step along the gradient that continues `slope`, the one at the cut."""
-        problem, local = self.local.problem, self.local
-        with local.at(local.buffers):
-            g = problem.local.gradient(cast("Tensor", self.smashed), problem.placed(slope))
-        self.smashed = None
-        local.step(g[local.part])
+    def _forward(self, q: int, x: Tensor, labels: Tensor) -> Smashed:
+        self.point = self.rule.forward(self.local, q, x, labels)
+        smashed = cast("Tensor", self.point.smashed)
+        if not self.rule.needs_point:
+            self.point.smashed = None
+        return Smashed(smashed.detach(), labels)  # which whoever gets it may ask for a gradient
 
-    def done(self) -> Trained:
-        """Ends the round."""
-        return self.local.done()
+    def _step(self, slope: Tensor) -> None:
+        point, self.point = cast(Point, self.point), None
+        self.local.step(self.rule(self.local, point, slope, self.local.key(point.q)))
 
 
-def begun(client: Client, exchange: Exchange) -> Smashed | Trained:
-    """The first mini-batch up to the cut."""
-    client.scratch["batches"] = exchange
-    return following(client)
-
-
-def following(client: Client, slope: Tensor | None = None) -> Smashed | Trained:
-    """The next mini-batch up to the cut, after the step along what came back from the last one, `slope`."""
-    exchange: Exchange = client.scratch["batches"]
-    if slope is not None:
-        exchange.backward(slope)
-    upload = exchange.forward()
-    if upload is None:
-        del client.scratch["batches"]
-        return exchange.done()
-    return upload
-
-
-@final
 @dataclass(frozen=True)
-class Lockstep:
-    """A round in which the server answers every mini-batch; what SplitFed and SplitLoRA share.
-
-    Attributes:
-        setting: problem, data and random numbers.
-        training: the round; every step goes up, so k must be 1. The auxiliary head plays no part.
-    """
-
-    setting: Setting[Split]
-    training: Training = part()
+class LockstepMethod(SplitMethod):
+    """A method whose server answers every mini-batch, so that k must be 1; the auxiliary head plays no part."""
 
     def __post_init__(self) -> None:
         demand(self.training.k == 1, "k", self.training.k, "1: the server answers every mini-batch")
+        super().__post_init__()
 
-    def start(self) -> State:
-        """The parts as the problem makes them."""
-        return self.training.start(head=False)
+    def chosen(self) -> tuple[Loss, GradientRule]:
+        """The gradient that continues the server's answer, by a backward pass."""
+        return CutLoss(self.setting.problem), Backprop(self.training.trainable(head=False))
 
-    def round(self, state: State, r: int, clients: Clients, servers: Mapping[int, Server]) -> Update:
+    @property
+    def traffic(self) -> Traffic:
+        """Smashed samples up, their gradients down, the clients' parts both ways."""
+        return Traffic(self.training, head=False, returned=True)
+
+    # --- the server
+
+    def exchanged(self, state: State, r: int, clients: Clients, servers: Mapping[int, Server]) -> Update:
         """Exchanges mini-batch after mini-batch with each participant; the mean of theta_l, the head as it was.
 
         Args:
             servers: {i: the server part that client i's mini-batches meet} of all participants.
         """
-        self.exchange(state, r, clients, servers, self.begin, self.proceed)
-        mean = self.training.mean(clients, self.training.participants(r))
-        return with_head(self.setting.problem, state, mean)
+        self.exchange(state, r, clients, servers)
+        return self.training.with_head(state, self.training.mean(clients, self.training.participants(r)))
 
-    def exchange(
-        self, state: State, r: int, clients: Clients, servers: Mapping[int, Server], begin: Step, proceed: Step
-    ) -> None:
+    def exchange(self, state: State, r: int, clients: Clients, servers: Mapping[int, Server]) -> None:
         """Exchanges mini-batch after mini-batch with each participant, whose models then wait to be asked for.
 
         Args:
-            servers: see `round`.
-            begin, proceed: the steps that clients are asked for: for the first upload, and to answer each `Cut`.
+            servers: see `exchanged`.
         """
         for group in self.training.groups(r):
-            replies = clients.ask(begin, own_part(self.setting.problem, state, r), to=group)
+            replies = clients.ask(self.begin, self.training.client_part(state, r), to=group)
             while cuts := {i: Cut(servers[i].exchange(item)) for i, item in replies if isinstance(item, Smashed)}:
-                replies = clients.ask_each(proceed, cuts)
+                replies = clients.ask_each(self.proceed, cuts)
 
     def one_server(self, state: State, r: int, clients: Clients) -> State:
         """A round whose mini-batches all meet one server part; only the clients' parts are averaged."""
         main = Server.of(self.training, state, r)
-        mean = self.round(state, r, clients, dict.fromkeys(self.training.participants(r), main))
+        mean = self.exchanged(state, r, clients, dict.fromkeys(self.training.participants(r), main))
         return main.state(mean, math.nan)
 
     # --- a client
 
     def begin(self, client: Client, message: Model) -> Smashed | Trained:
         """The first mini-batch up to the cut."""
-        return begun(client, Batches(self.training, client, padded(self.setting.problem, message)))
+        client.scratch["exchange"] = Exchange(self.steps(client, message), self.rule)
+        return self._next(client)
 
     def proceed(self, client: Client, message: Cut) -> Smashed | Trained:
-        """Takes the step along what came back from the cut; the next mini-batch up to the cut."""
-        return following(client, message.slope)
+        """Takes the step along the server's answer; the next mini-batch up to the cut."""
+        return self._next(client, message.slope)
 
-    # --- reports
-
-    def loads(self) -> Loads:
-        """The local steps of each client, one after the other with the server's."""
-        return self.training.loads()
-
-    def plan(self, rounds: int) -> dict[str, str | float]:
-        """The lines of --dry-run."""
-        return plan_of(Traffic(self.training, head=False, returned=True), rounds, LocalStep("cut"))
-
-    def costs(self) -> dict[str, str | float]:
-        """What a client's step and the server's cost."""
-        return costs_of(self.training, LocalStep("cut"))
-
-
-@dataclass(frozen=True)
-class LockstepMethod:
-    """A method in lockstep: all but its round.
-
-    Attributes:
-        setting: problem, data and random numbers.
-        lockstep: the round.
-    """
-
-    needs: ClassVar[type] = Split
-    setting: Setting[Split]
-    lockstep: Lockstep = part()
-
-    @property
-    def training(self) -> Training:
-        """The flags of the round."""
-        return self.lockstep.training
-
-    def start(self) -> State:
-        """The parts as the problem makes them."""
-        return self.lockstep.start()
-
-    def evaluate(self, state: State, r: int, clients: Clients) -> Report:
-        """The test samples scored by all clients."""
-        return self.training.evaluate(state, r, clients)
-
-    @property
-    def kernel(self) -> str:
-        """What computes a step, for the record."""
-        return self.training.kernel
-
-    def plan(self, rounds: int) -> dict[str, str | float]:
-        """The lines of --dry-run."""
-        return self.lockstep.plan(rounds)
-
-    def costs(self) -> dict[str, str | float]:
-        """What a client's step and the server's cost."""
-        return self.lockstep.costs()
+    def _next(self, client: Client, slope: Tensor | None = None) -> Smashed | Trained:
+        reply: Smashed | Trained = client.scratch["exchange"].proceed(slope)
+        if isinstance(reply, Trained):
+            del client.scratch["exchange"]
+        return reply

@@ -1,10 +1,13 @@
-"""What travels in split training, and what its server keeps from round to round."""
+"""The messages of split training, and the state of its server."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from zofl_mpi.engine.fields import column
 from zofl_mpi.engine.messages import APART
@@ -59,7 +62,18 @@ class Update:
 
 @final
 @dataclass(frozen=True)
-class Whole:
+class Scalars:
+    """Client to server, with --uplink seeds: a model as the steps that lead to it."""
+
+    differences: NDArray[np.float64]  # (h, n_p) of the losses of each step's perturbed passes
+    buffers: Tensor  # (b_l,) these are statistics of the data: no seed gives them
+    exact: Tensor  # what of theta_l steps along gradients that no seed gives; empty where nothing does
+    arithmetic: str = field(metadata=APART)  # a check, not communication that the method needs
+
+
+@final
+@dataclass(frozen=True)
+class Network:
     """Server to client at an evaluation: all parts."""
 
     theta: Tensor
@@ -80,7 +94,7 @@ class Scored:
 
 @dataclass(frozen=True)
 class State:
-    """What the server carries from round to round."""
+    """The server's state after a round."""
 
     theta: Tensor = column("1", "theta_c and theta_a, flat")  # (n_l,)
     buffers: Tensor = column("1", "BatchNorm's running statistics of the client's part")  # (b_l,)

@@ -1,10 +1,10 @@
-"""What split training reports: the test samples, scored by all clients together."""
+"""Reports of split training: the test samples, scored by all clients together, and the cosines of their directions."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
@@ -12,8 +12,8 @@ import numpy as np
 from zofl_mpi.engine.clients import Client
 from zofl_mpi.engine.fields import column
 from zofl_mpi.engine.setting import Setting
-from zofl_mpi.problems import Split, optional
-from zofl_mpi.rounds.split.messages import Scored, Whole
+from zofl_mpi.problems import Split
+from zofl_mpi.rounds.split.messages import Network, Scored
 
 BLOCK = 256
 """Test samples that are scored at once; a multiple of every problem's `report_batch`."""
@@ -22,8 +22,8 @@ BLOCK = 256
 @final
 @dataclass(frozen=True)
 class Report:
-    """Quality of the whole network on the test samples, and on the validation samples where there are any: what
-    `problems.Split.quality` tells of it. What a problem does not have is None.
+    """Quality of the network on the test samples, and on the validation samples where there are any, by
+    `problems.Split.quality`; None where a problem does not have it.
     """
 
     test_accuracy: float | None = column(
@@ -52,10 +52,8 @@ class Report:
     )
 
 
-def scored(setting: Setting[Split], client: Client, message: Whole) -> Scored:
-    """Sums over the test samples of a client, and over its validation samples: all clients that are asked share them
-    out.
-    """
+def scored(setting: Setting[Split], client: Client, message: Network) -> Scored:
+    """Sums over a client's share of the test samples, and of the validation samples."""
     problem = setting.problem
     theta, buffers, theta_s, buffers_s = (
         problem.placed(t).clone() for t in (message.theta, message.buffers, message.theta_s, message.buffers_s)
@@ -75,7 +73,7 @@ def _sums(problem: Split, data: Any, first: int, step: int) -> dict[str, float]:
     """
     sums: dict[str, Any] = {}
     rows = np.arange(0 if data is None else len(data))
-    positions = rows[rows // optional.report_batch(problem) % step == first]
+    positions = rows[rows // problem.report_batch % step == first]
     for start in range(0, len(positions), BLOCK):
         score = problem.score(*problem.samples(data, positions[start : start + BLOCK]))
         sums = {name: sums.get(name, 0.0) + value for name, value in score.items()}
@@ -89,7 +87,26 @@ def report_of(problem: Split, replies: Sequence[Scored]) -> Report:
 
 
 def _quality(problem: Split, parts: Sequence[Mapping[str, float]], name: str) -> dict[str, float]:
-    """{name_...: what `quality` tells}; nothing where there are no samples."""
+    """{name_...: quality}; nothing where there are no samples."""
     kinds = {kind for sums in parts for kind in sums}
     sums = {kind: math.fsum(part.get(kind, 0.0) for part in parts) for kind in kinds}
     return {f"{name}_{kind}": value for kind, value in problem.quality(sums).items()} if sums else {}
+
+
+# --- cosines
+
+
+@final
+@dataclass(frozen=True)
+class Compared:
+    """Client to server at an evaluation, with --probe-gradient."""
+
+    cosine: float  # of the step's direction with the gradient, in what trains of theta_c
+    head: float  # |g_a| / |g_c|; nan without a head
+
+
+def with_cosines(report: Report, replies: Iterable[tuple[int, Compared]]) -> Report:
+    """The report with the means over the clients that compared."""
+    each = [reply for _, reply in replies]
+    cosine, head = (math.fsum(values) / len(each) for values in ([c.cosine for c in each], [c.head for c in each]))
+    return replace(report, estimate_cosine=cosine, head_over_client=None if math.isnan(head) else head)

@@ -1,45 +1,38 @@
-"""The server's part of split training: a step for each upload, and a round that ends in an average."""
+"""The server of split training: a step for each upload, and the clients' local steps replayed from scalars."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
-from zofl_mpi.engine.clients import Clients, Step
+from zofl_mpi.engine import mean
+from zofl_mpi.engine.clients import Client, Clients, Step
 from zofl_mpi.engine.staging import staging
 from zofl_mpi.errors import UserError
 from zofl_mpi.numerics.optimisers import copied
-from zofl_mpi.rounds.split.messages import Model, Smashed, State, Trained, Update
+from zofl_mpi.rounds.split.losses import Loss
+from zofl_mpi.rounds.split.messages import Ask, Model, Network, Scalars, Smashed, State, Trained, Update
+from zofl_mpi.rounds.split.rules import GradientRule
 from zofl_mpi.rounds.split.training import Training
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-def averaged_round(
-    training: Training,
-    state: State,
-    r: int,
-    clients: Clients,
-    train: Step,
-    average: Callable[[Clients, list[int]], Update],
-) -> State:
-    """A round in which the server trains on the uploads of `train`, and then the clients' models are averaged.
-
-    Args:
-        average: asks the participants for their models; their mean.
-    """
-    main, losses = Server.of(training, state, r), {}
+def train_server(training: Training, state: State, r: int, clients: Clients, train: Step) -> tuple[Server, float]:
+    """The server's part after a step on each upload of `train`, and the mean of the clients' mean losses."""
+    main, losses = Server.of(training, state, r), []
     for group in training.groups(r):
-        for i, item in clients.ask(train, Model(state.theta, state.buffers, r, state.moments), to=group):
+        for _, item in clients.ask(train, Model(state.theta, state.buffers, r, state.moments), to=group):
             match item:
                 case Smashed():
                     main.step(item)
                 case Trained():
-                    losses[i] = item.loss
-    mean = average(clients, training.participants(r))
-    return main.state(mean, math.fsum(losses.values()) / len(losses))
+                    losses.append(item.loss)
+    return main, math.fsum(losses) / len(losses)
 
 
 @final
@@ -68,7 +61,7 @@ class Server:
     @classmethod
     def of(cls, training: Training, state: State, r: int) -> Server:
         """The server's part, which meets the uploads of all clients, at the beginning of round r."""
-        before = training.met(r, range(training.setting.m))
+        before = training.uploads_before(r, range(training.setting.m))
         return cls(training, state.theta_s, state.buffers_s, state.optimiser, before)
 
     @classmethod
@@ -135,21 +128,21 @@ class Server:
         self.losses = self.losses + loss
         self.label_bytes += item.labels.numel() * item.labels.element_size()
 
-    def state(self, mean: Update, local_loss: float) -> State:
+    def state(self, average: Update, local_loss: float) -> State:
         """The state after the round.
 
         Args:
-            mean: of the clients' models, theta_l whole.
+            average: of the clients' models, all of theta_l.
 
         Raises:
             UserError: something is not finite.
         """
         self.staging.rest()
-        if not (bool(self.theta.isfinite().all()) and bool(mean.theta.isfinite().all())):
+        if not (bool(self.theta.isfinite().all()) and bool(average.theta.isfinite().all())):
             raise UserError("the model is not finite after the round; smaller --lr-client or --lr-server may help")
         return State(
-            mean.theta,
-            mean.buffers,
+            average.theta,
+            average.buffers,
             self.theta,
             self.buffers,
             self.moments,
@@ -157,13 +150,102 @@ class Server:
             float(self.losses) / self.steps if self.steps else math.nan,
             local_loss,
             self.label_bytes,
-            mean.moments,
+            average.moments,
         )
 
 
 def _weighted(shares: Mapping[int, float], values: Mapping[int, Any]) -> Any:
     """The weighted sum of tensors (in their own precision) or of numbers, formed in float64."""
-    if not hasattr(next(iter(values.values())), "double"):
+    first = next(iter(values.values()))
+    if isinstance(first, int | float):
         return math.fsum(shares[i] * value for i, value in values.items())
     total = sum(shares[i] * value.double() for i, value in values.items())
-    return total.to(next(iter(values.values())).dtype)
+    return total.to(first.dtype)
+
+
+def slope_at_cut(training: Training, message: Network) -> Callable[[Tensor, Tensor], Tensor]:
+    """(inputs, labels) to the gradient of the server's loss at the smashed samples, as the server would return it."""
+    import torch
+
+    problem = training.problem
+    theta, buffers, theta_s, buffers_s = (
+        problem.placed(t).clone() for t in (message.theta, message.buffers, message.theta_s, message.buffers_s)
+    )
+
+    def slope(x: Tensor, labels: Tensor) -> Tensor:
+        with problem.local.at(theta, buffers, training.running), torch.no_grad():
+            smashed = problem.smash(x)
+        smashed = smashed.detach().requires_grad_()
+        with problem.top.at(theta_s, buffers_s, training.running):
+            (found,) = torch.autograd.grad(problem.server_loss(smashed, labels), [smashed])
+        return found
+
+    return slope
+
+
+@final
+@dataclass(frozen=True)
+class Replay:
+    """The clients' local steps, replayed at the server from the differences of losses behind them (--uplink seeds).
+
+    Attributes:
+        training: the round.
+        loss: of the steps.
+        rule: of the steps.
+    """
+
+    training: Training
+    loss: Loss
+    rule: GradientRule
+
+    def scalars(self, client: Client, message: Ask) -> Scalars:
+        """The scalars of a client's steps, which `LocalSteps.done` left in its memory."""
+        differences = client.memory.pop("differences")
+        update = self.training.update(client, message)
+        exact = update.theta[self._exact].clone()
+        return Scalars(differences, update.buffers, exact, self.training.problem.arithmetic)
+
+    def mean(self, state: State, r: int, clients: Clients, scalars: Step) -> tuple[Update, dict[str, Any]]:
+        """The mean of the participants' models, and {i: moments of client i's optimiser} where these are kept.
+
+        Args:
+            scalars: the step that clients are asked for, which is `scalars`.
+        """
+        training, models, replayed = self.training, {}, dict(state.replayed)
+        for i, reply in clients.ask(scalars, Ask(), to=training.participants(r)):
+            theta, moments = self.model(state, r, i, reply)
+            models[i] = Update(theta, reply.buffers, moments if training.state == "average" else {})
+            if training.state == "keep":
+                replayed[str(i)] = moments
+        return mean.among(models, training.shares()), replayed
+
+    def model(self, state: State, r: int, i: int, reply: Scalars) -> tuple[Tensor, dict[str, Any]]:
+        """What travels of client i's model after its local steps of round r, and its optimiser's moments.
+
+        Raises:
+            UserError: the client has another kind of processor, whose directions are others.
+        """
+        training, problem = self.training, self.training.problem
+        if reply.arithmetic != problem.arithmetic:
+            raise UserError(
+                f"--uplink seeds: client {i} computes on {reply.arithmetic}, the server on {problem.arithmetic}, which "
+                "draws other directions from the same seeds; take processors of one kind, --device cpu, or "
+                "--uplink dense"
+            )
+        theta, n = problem.placed(state.theta).clone(), self.loss.travels
+        moving = theta[self.rule.parts[0]]
+        theta[self._exact] = problem.placed(reply.exact)
+        before = {"keep": state.replayed.get(str(i), {}), "reset": {}, "average": state.moments}
+        moments = copied(before[training.state])
+        self.rule.replay(
+            moving,
+            reply.differences,
+            lambda q: partial(training.setting.streams, r=r, i=i, t=q),
+            lambda q, g: training.rule.step(moving, g, moments, training.client_size(r, i, q)),
+        )
+        return theta if n == len(theta) else theta[:n].clone(), moments
+
+    @property
+    def _exact(self) -> slice:
+        """The part of theta_l that steps along a gradient which no scalars give."""
+        return self.rule.parts[1] if len(self.rule.parts) > 1 else slice(0)

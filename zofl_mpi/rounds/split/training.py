@@ -1,10 +1,10 @@
-"""`Training`: the flags of a round of split training, and what all split methods do alike with them."""
+"""`Training`: the flags of a round of split training, and the steps that follow from them in all split methods."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, final
 
@@ -18,7 +18,7 @@ from zofl_mpi.errors import UserError, demand
 from zofl_mpi.numerics.optimisers import Optimiser, copied
 from zofl_mpi.numerics.schedules import Pace
 from zofl_mpi.problems import Batch, Split
-from zofl_mpi.rounds.split.messages import Ask, Model, Scored, State, Update, Whole
+from zofl_mpi.rounds.split.messages import Ask, Model, Network, Scored, State, Update
 from zofl_mpi.rounds.split.report import Report, report_of, scored
 from zofl_mpi.rounds.start import participants, shares
 
@@ -78,8 +78,7 @@ class Training:
         demand(self.h >= 0, "h", self.h, "a whole number, at least 0 (0: one pass over the data)")
         demand(self.k >= 1, "k", self.k, "a whole number, at least 1")
         demand(0 < self.beta <= 1, "beta", self.beta, "a fraction of the clients, above 0 and at most 1")
-        for flag in ("lr_client", "lr_server"):
-            value = getattr(self, flag)
+        for flag, value in (("lr_client", self.lr_client), ("lr_server", self.lr_server)):
             demand(0 <= value < math.inf, flag, value, "a step size, at least 0")
         if self.augment != "none":
             self.problem.augmentation(self.augment)
@@ -161,7 +160,7 @@ class Training:
         return -(-self.steps(i) // self.k)
 
     def loads(self) -> Loads:
-        """The local steps of each client; their uploads are met in turn."""
+        """The local steps of each client, whose uploads the server takes in turn."""
         return Loads([self.steps(i) for i in range(self.setting.m)], paced=True)
 
     def client_size(self, r: int, i: int, q: int) -> float:
@@ -170,8 +169,8 @@ class Training:
             return self.lr_client
         return self.pace.client(self.lr_client, self._rounds(r).get(i, 0) * self.steps(i) + q)
 
-    def met(self, r: int, clients: Iterable[int]) -> int:
-        """How many uploads of these clients the server has met before round r; 0 where no step size depends on it."""
+    def uploads_before(self, r: int, clients: Iterable[int]) -> int:
+        """Uploads of these clients before round r; 0 where no step size depends on their number."""
         if self.pace.still:
             return 0
         rounds = self._rounds(r)
@@ -198,7 +197,7 @@ class Training:
 
     @cached_property
     def _known(self) -> dict[str, tuple[int, dict[int, int], dict[int, int]]]:
-        """What `_past` has found last, and for which r."""
+        """The last result of `_past`, and its r."""
         return {}
 
     def inputs(self, client: Client, positions: Batch, r: int, q: int) -> tuple[Tensor, Tensor]:
@@ -227,11 +226,11 @@ class Training:
         return client.memory[name]  # type: ignore[no-any-return]
 
     def update(self, client: Client, message: Ask) -> Update:
-        """The model after the local steps, which `LocalSteps.done` left; it need not be kept any longer."""
+        """The model after the local steps, which `LocalSteps.done` left; it need not be kept."""
         moments = client.memory.pop("moments") if self.state == "average" else {}
         return Update(client.memory.pop("theta"), client.memory.pop("buffers"), moments)
 
-    def score(self, client: Client, message: Whole) -> Scored:
+    def score(self, client: Client, message: Network) -> Scored:
         """Sums over the client's share of the test samples, at an evaluation."""
         return scored(self.setting, client, message)
 
@@ -247,6 +246,16 @@ class Training:
         theta_s, buffers_s = self.problem.top.initial()
         moments = self.rule.memory(theta[self.trainable(head)]) if self.state == "average" else {}
         return State(theta, buffers, theta_s, buffers_s, {}, moments=moments)
+
+    def client_part(self, state: State, r: int) -> Model:
+        """The message that begins a round: theta_c alone."""
+        return Model(state.theta[: self.problem.n_client], state.buffers, r, state.moments)
+
+    def with_head(self, state: State, mean: Update) -> Update:
+        """The mean of the clients' parts, with the head as it was."""
+        theta = state.theta.clone()
+        theta[: self.problem.n_client] = mean.theta
+        return replace(mean, theta=theta)
 
     def participants(self, r: int) -> list[int]:
         """S_r, ascending."""
@@ -269,6 +278,6 @@ class Training:
 
     def evaluate(self, state: State, r: int, clients: Clients) -> Report:
         """The report after round r: the test samples, scored by the clients that an evaluation asks."""
-        whole = Whole(state.theta, state.buffers, state.theta_s, state.buffers_s, r)
-        replies = clients.ask(self.score, whole, to=self.setting.eval_participants(r), counted=False)
+        network = Network(state.theta, state.buffers, state.theta_s, state.buffers_s, r)
+        replies = clients.ask(self.score, network, to=self.setting.eval_participants(r), counted=False)
         return report_of(self.problem, [reply for _, reply in replies])

@@ -308,6 +308,8 @@ def _fitted(module: str, given: Flags, optional: Sequence[str]) -> Flags:
     known = known_flags(module, given)
     kept = {name: value for name, value in given.items() if name in known or name not in optional}
     for name in kept:
+        if name in flags.REMOVED and name not in known:
+            raise UserError(f"--{flags.flag(name)} is no longer a flag: {flags.REMOVED[name].instead}")
         if name not in known:
             unknown = f"unknown flag --{flags.flag(name)}{nearest(name, known, '--')}"
             raise UserError(f"{unknown}; correct it, or list it in optional if only some methods have it")

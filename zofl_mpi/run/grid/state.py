@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import flags, records
-from zofl_mpi.run.grid.file import Grid, GridRun, arguments, resolved
+from zofl_mpi.run.grid.file import Grid, GridRun, arguments, known_flags, resolved
 
 FREE = {"data_dir", "device", "checkpoint_every"}
 """Flags that a finished result may have otherwise: neither an iterate nor a column depends on them."""
@@ -45,8 +45,9 @@ def judged(grid: Grid, run: GridRun) -> tuple[str, str]:
     if result.attrs["status"] == "running" and held(run.out):  # HDF5 locks what it writes
         return "running", f"{run.out} is being written"
     planned = resolved(grid.module, run.flags)
-    kept = {k: v for k, v in planned.items() if k in result.config or k in run.flags}
-    if difference := _differing(result.config, kept):
+    before = flags.readable(result.config, known_flags(grid.module, run.flags))
+    kept = {k: v for k, v in planned.items() if k in before or k in run.flags}
+    if difference := _differing(before, kept):
         return "other", _other(difference)
     return _how_far(result, planned["rounds"])
 

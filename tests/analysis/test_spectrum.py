@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
+import sys
 from typing import Any
 
 import numpy as np
@@ -17,14 +18,30 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from tests.conftest import ROOT
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
-from zofl_mpi.numerics.spectrum import Apply, Norm, Ritz, Spectrum, effective_rank, lanczos, mean, spectrum, trace
 from zofl_mpi.numerics.stationarity import Estimate
 from zofl_mpi.problems.network import seeded
 from zofl_mpi.problems.split import SplitNetwork
 from zofl_mpi.problems.split_resnet import ResNet
-from zofl_mpi.rounds.split.hessian import hessian_product, local_hessian
+
+sys.path.insert(0, str(ROOT / "analysis"))  # as where Python runs the scripts
+from shared.spectrum import (
+    Apply,
+    Norm,
+    Ritz,
+    Spectrum,
+    effective_rank,
+    hessian_product,
+    lanczos,
+    local_hessian,
+    mean,
+    spectrum,
+    trace,
+)
+
+sys.path.remove(str(ROOT / "analysis"))
 
 STREAMS = Streams(5)
 

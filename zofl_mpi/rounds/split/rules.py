@@ -1,0 +1,343 @@
+"""`GradientRule`: how a client's local step gets its direction; chosen once, from the flags (`Estimation.rule`).
+
+With a loss (`losses`) a rule makes a client of [C]'s family:
+
+                 loss of the auxiliary head   <lambda, s> at the cut     the whole network's loss
+    Backprop     CSE-FSL, FSL-SAGE            SFLV1, SFLV2, SplitLoRA    (FedAvg of networks)
+    TwoPoint     HERON                        HO-SFL                     DeComFL
+    ForwardMode, PerSample: as TwoPoint, by derivatives along the directions, or by a direction for each sample
+    Tail         the last layers by an exact rule (Backprop, LinearHead), the rest by another one, or Frozen
+
+A local step q on a mini-batch has two halves, between which the upload leaves:
+
+    point = rule.forward(model, q, x, labels, upload)    the pass at the model itself, as far as it is needed
+    gradient = rule(model, point, target, key)           the target: the labels, or lambda
+    model.step(gradient)
+
+A `Gradient` has a direction for each of the rule's `parts` of theta, and the scalars from which `replay` forms the same
+direction at the server (--uplink seeds). `cost` says which passes a step takes (--dry-run), `trial` computes them for
+whoever counts products and memory (`measured`), and `compare` sets it beside the gradient (--probe-gradient).
+
+A rule of your own is a frozen dataclass that extends `GradientRule`; a flag chooses it in `Estimation.rule`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, cast, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zofl_mpi.rounds.split.client import Gradient, Key, LocalSteps, Point
+from zofl_mpi.rounds.split.losses import Loss
+from zofl_mpi.rounds.split.report import Compared
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Lines = dict[str, str | float]
+"""Maps a label of --dry-run to its value."""
+
+
+class StepCost(NamedTuple):
+    """The passes of a local step."""
+
+    forwards: int | str = 1
+    """Forward passes; in words where steps differ."""
+    signed: int = 0
+    """Those of them that take each layer's products twice: with its parameters, and with a direction."""
+    heads: int = 0
+    """Further products that cost what the head's do in a forward pass."""
+    layers: int = 0
+    """How many of the client's last layers have a backward pass of their own."""
+    backwards: int = 0
+    """Backward passes through all layers, each of which costs as much as two forward passes."""
+
+
+@dataclass(frozen=True)
+class GradientRule:
+    """How a client's local step gets its direction; see the module's docstring.
+
+    Attributes:
+        part: of theta, what the direction is of.
+    """
+
+    part: slice
+
+    @property
+    def parts(self) -> tuple[slice, ...]:
+        """The parts of theta that have a direction, each with its optimiser; what is estimated comes first."""
+        return (self.part,)
+
+    @property
+    def passes(self) -> int:
+        """Forward passes of a step besides the one at the model itself."""
+        return 0
+
+    @property
+    def needs_point(self) -> bool:
+        """Whether a step needs the pass at the model itself even where nothing is uploaded."""
+        return True
+
+    def forward(self, model: LocalSteps, q: int, x: Tensor, labels: Tensor, upload: bool = True) -> Point:
+        """The pass at the model itself, with its smashed samples; nothing where neither step nor upload needs it."""
+        return model.forward(q, x, labels) if upload or self.needs_point else Point(q, x)
+
+    def __call__(self, model: LocalSteps, point: Point, target: Tensor, key: Key) -> Gradient:
+        """The direction of a step.
+
+        Args:
+            target: the labels, or lambda where the loss is `answered`.
+            key: the step's random numbers.
+        """
+        raise NotImplementedError
+
+    def replay(
+        self,
+        moving: Tensor,
+        differences: NDArray[np.float64],
+        key: Callable[[int], Key],
+        step: Callable[[int, Tensor], Any],
+    ) -> None:
+        """Calls step(q, g) for each local step q, g (d,) the first part's direction from `differences` (h, n_p).
+
+        Args:
+            moving: (d,) what moves, of whose kind the directions are.
+            key: the random numbers of step q.
+        """
+        raise NotImplementedError
+
+    def cost(self, loss: Loss) -> StepCost:
+        """The passes of a step."""
+        if self.needs_point or loss.answered:
+            return StepCost(1 + self.passes)
+        return StepCost(f"{self.passes}, and 1 more where it is uploaded")
+
+    def lines(self) -> Lines:
+        """Lines of --dry-run besides the cost."""
+        return {}
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """The inputs (B, ...) as the rule's passes take them."""
+        return x
+
+    def trial(self, loss: Loss, theta: Tensor, x: Tensor, labels: Tensor) -> None:
+        """Computes a step's passes, one of each kind, within `loss.flat.at(theta)`: to count products and memory."""
+        import torch
+
+        with torch.no_grad():
+            if loss.answered:
+                smashed = loss.problem.smash(x)
+                labels = torch.zeros_like(smashed)
+                loss(smashed, labels)
+                del smashed
+            with self.along(loss, theta, len(x)):
+                loss(loss.problem.smash(x), labels)
+
+    def along(self, loss: Loss, theta: Tensor, count: int) -> AbstractContextManager[Any]:
+        """Context manager of `trial`: a pass of `count` samples along some direction."""
+        return nullcontext()
+
+
+@final
+@dataclass(frozen=True)
+class Backprop(GradientRule):
+    """The gradient, by a backward pass.
+
+    Attributes:
+        part: of theta, what trains.
+        last: whether what lies before the part keeps no graph.
+    """
+
+    last: bool = False
+
+    def forward(self, model: LocalSteps, q: int, x: Tensor, labels: Tensor, upload: bool = True) -> Point:
+        """A pass with a graph; the backward pass at once, but for a loss that the server still has to answer."""
+        with model.at(model.buffers), self._graph(model.loss):
+            smashed = model.problem.smash(x)
+            if model.loss.answered:
+                return Point(q, x, smashed)
+            loss = model.loss(smashed, labels)
+            g = self._gradient(model.loss, loss)
+        loss, smashed = loss.detach(), smashed.detach()
+        model.record(loss)
+        return Point(q, x, smashed, self._summed(model, smashed, labels) if self.last else loss, g)
+
+    def _summed(self, model: LocalSteps, smashed: Tensor, labels: Tensor) -> Tensor:
+        """() the loss once more, without a graph: in float64, as perturbed passes sum it."""
+        import torch
+
+        with torch.no_grad(), model.at(model.scratch.copy_(model.buffers)):
+            return model.loss(smashed, labels)
+
+    def __call__(self, model: LocalSteps, point: Point, target: Tensor, key: Key) -> Gradient:
+        """The gradient that the pass gave, or that continues the server's answer."""
+        g, smashed = point.gradient, point.smashed
+        if g is None:
+            with model.at(model.buffers), self._graph(model.loss):
+                g = self._gradient(model.loss, cast("Tensor", smashed), target)
+        return Gradient((g,))
+
+    def _graph(self, loss: Loss) -> AbstractContextManager[Any]:
+        """Context manager: the parameters that ask for a gradient."""
+        from zofl_mpi.problems.tail import only
+
+        return only(loss.problem.local, self.part) if self.last else nullcontext()
+
+    def _gradient(self, loss: Loss, output: Tensor, slope: Tensor | None = None) -> Tensor:
+        """(d,) the gradient of `output`, or of <slope, output>, within `_graph`."""
+        from zofl_mpi.problems.tail import slope_of
+
+        flat = loss.problem.local
+        if not self.last:
+            return flat.gradient(output, slope)[self.part]
+        return slope_of(output, [p for p in flat.parameters if p.requires_grad], slope)
+
+    def cost(self, loss: Loss) -> StepCost:
+        """A forward and a backward pass."""
+        return StepCost(backwards=1)
+
+    def trial(self, loss: Loss, theta: Tensor, x: Tensor, labels: Tensor) -> None:
+        """A forward and a backward pass."""
+        import torch
+
+        with self._graph(loss):
+            smashed = loss.problem.smash(x)
+            if loss.answered:
+                self._gradient(loss, smashed, torch.zeros_like(smashed))
+            else:
+                self._gradient(loss, loss(smashed, labels))
+
+
+@final
+@dataclass(frozen=True)
+class LinearHead(GradientRule):
+    """The gradient in a linear auxiliary head, in closed form from the pass at the model itself; see `problems.head`.
+
+    Attributes:
+        part: the head's, of theta_l.
+        gradient: (smashed, labels) to the loss () and its gradient (n_a,) in theta_a.
+    """
+
+    gradient: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+    def forward(self, model: LocalSteps, q: int, x: Tensor, labels: Tensor, upload: bool = True) -> Point:
+        """The pass, with the head's gradient."""
+        import torch
+
+        with torch.no_grad(), model.at(model.buffers):
+            smashed = model.problem.smash(x)
+            loss, g = self.gradient(smashed, labels)
+        model.record(loss)
+        return Point(q, x, smashed, loss, g)
+
+    def __call__(self, model: LocalSteps, point: Point, target: Tensor, key: Key) -> Gradient:
+        """The gradient that the pass gave."""
+        return Gradient((point.gradient,))
+
+    def trial(self, loss: Loss, theta: Tensor, x: Tensor, labels: Tensor) -> None:
+        """The pass."""
+        import torch
+
+        with torch.no_grad():
+            self.gradient(loss.problem.smash(x), labels)
+
+
+@final
+@dataclass(frozen=True)
+class Frozen(GradientRule):
+    """No direction: the part stays as it is."""
+
+    def __call__(self, model: LocalSteps, point: Point, target: Tensor, key: Key) -> Gradient:
+        """None."""
+        return Gradient((None,))
+
+
+@final
+@dataclass(frozen=True)
+class Tail(GradientRule):
+    """The last layers by an exact rule, the rest by another rule.
+
+    Attributes:
+        part: both rules' parts together.
+        rest: of what comes before.
+        exact: of the last layers, or of a linear head alone.
+        layers: how many of the client's layers `exact` has.
+    """
+
+    rest: GradientRule
+    exact: Backprop | LinearHead
+    layers: int = 0
+
+    @property
+    def parts(self) -> tuple[slice, ...]:
+        """The rest, then the last layers."""
+        return self.rest.part, self.exact.part
+
+    def forward(self, model: LocalSteps, q: int, x: Tensor, labels: Tensor, upload: bool = True) -> Point:
+        """The exact rule's."""
+        return self.exact.forward(model, q, x, labels, upload)
+
+    def __call__(self, model: LocalSteps, point: Point, target: Tensor, key: Key) -> Gradient:
+        """Both rules' directions."""
+        exact = self.exact(model, point, target, key)
+        point.smashed = None if point.smashed is None else point.smashed.detach()
+        rest = self.rest(model, point, target, key)
+        return Gradient((*rest.parts, *exact.parts), rest.differences)
+
+    def replay(
+        self,
+        moving: Tensor,
+        differences: NDArray[np.float64],
+        key: Callable[[int], Key],
+        step: Callable[[int, Tensor], Any],
+    ) -> None:
+        """The rest's: the last layers travel as they are."""
+        self.rest.replay(moving, differences, key, step)
+
+    def cost(self, loss: Loss) -> StepCost:
+        """The rest's passes, and the head's products once more: for its gradient ((softmax - y)^T s costs as much as
+        s W), or for the loss at the model itself.
+        """
+        own = self.rest.cost(loss)
+        heads = own.heads + (not loss.answered)
+        return own._replace(forwards=1 + self.rest.passes, heads=heads, layers=self.layers)
+
+    def lines(self) -> Lines:
+        """The rest's."""
+        return self.rest.lines()
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """The rest's."""
+        return self.rest.inputs(x)
+
+    def trial(self, loss: Loss, theta: Tensor, x: Tensor, labels: Tensor) -> None:
+        """The exact rule's passes, then the rest's."""
+        self.exact.trial(loss, theta, x, labels)
+        self.rest.trial(loss, theta, x, labels)
+
+
+def compare(local: LocalSteps, rule: GradientRule, slope: Callable[[Tensor, Tensor], Tensor] | None = None) -> Compared:
+    """A step's direction beside the gradient, at the first mini-batch of the client's round.
+
+    Args:
+        slope: (inputs, labels) to the gradient at the cut, where the loss is `answered`.
+    """
+    q, x, labels = next(iter(local))
+    target = labels if slope is None else slope(x, labels)
+    with local.at(local.scratch):
+        g = local.problem.local.gradient(local.loss(local.problem.smash(x), target))
+    gradient = rule(local, rule.forward(local, q, x, labels), target, local.key(q))
+    direction = g.new_zeros(g.shape)
+    for part, estimate in zip(rule.parts, gradient.parts, strict=True):
+        if estimate is not None:
+            direction[part] = estimate
+    n = local.problem.n_client
+    own = slice(rule.parts[0].start, n)
+    size = float(g[own].norm())
+    cosine = float(direction[own] @ g[own]) / (float(direction[own].norm()) * size or math.nan)
+    return Compared(cosine, float(g[n:].norm()) / (size or math.nan) if slope is None else math.nan)
