@@ -1,11 +1,12 @@
-"""What of torch modules abreast a GPU alone can show; and of data sets that are too large to lie there.
+"""Calls for batched torch modules that only a GPU can check; and for data sets that are too large to lie there.
 
 Each of CALLS takes a device, asserts what its docstring says, and runs on the CPU too, where less of it can fail.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -16,11 +17,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from tests.bench import gpu_small
-from tests.bench.gpu_small import ROUNDS, STREAMS, USUAL, ZEROTH, Array, compared, local, nothing_waits, same_on_ranks
+from tests.threads import run_ranks, serve_or_ask
 from zofl_mpi.data import Dataset
+from zofl_mpi.engine import device as place
+from zofl_mpi.engine.clients import Clients
 from zofl_mpi.engine.setting import Setting
-from zofl_mpi.engine.streams import Purpose
+from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.methods.ditto import Ditto
 from zofl_mpi.methods.fedavg import FedAvg, FedProx
 from zofl_mpi.methods.fedrzo_nn import FedRZONN
@@ -30,7 +32,7 @@ from zofl_mpi.methods.server_sgd import ServerSGD
 from zofl_mpi.methods.zo_hfl import ZOHFL
 from zofl_mpi.problems import device_cache
 from zofl_mpi.problems.kernels import blocks, module_torch
-from zofl_mpi.problems.kernels.module_torch import Walk
+from zofl_mpi.problems.kernels.module_torch import LossRequest, StepsRequest, equal_bits
 from zofl_mpi.problems.models import CNN, MLP
 from zofl_mpi.problems.network import Network, seeded
 from zofl_mpi.problems.terms import Terms
@@ -38,7 +40,9 @@ from zofl_mpi.rounds.report import Model
 from zofl_mpi.run.flags import built
 from zofl_mpi.run.local import LocalClients
 
-SHAPE, C, m = (1, 8, 8), 4, 5
+Array = np.ndarray[Any, Any]
+STREAMS = Streams(5)
+SHAPE, C, m, ROUNDS = (1, 8, 8), 4, 5, 5
 p = 64
 GENERATOR = STREAMS(Purpose.SYNTHETIC, t=7)
 PIXELS, LABELS = GENERATOR.integers(0, 256, (400, p), dtype=np.uint8), GENERATOR.integers(0, C, 400)
@@ -49,6 +53,8 @@ SCALED = {
 }
 EDGES = (0, 30, 70, 100, 180, 240, 300, 400)  # five clients, the server, the test
 MODULES: dict[str, Callable[[], nn.Module]] = {"mlp": lambda: MLP(p, C, (7,)), "cnn": lambda: CNN(SHAPE, C, (2, 3))}
+USUAL = {"tau": (18.0,), "schedule_h": "constant", "batch": 8, "server_batch": 8}
+ZEROTH = {"H": 4, "gamma": 0.01, "eta": 0.05, "batch": 8, "n_p": 2, "probe": 3}
 METHODS: dict[str, tuple[type[Any], dict[str, Any], dict[str, Any]]] = {
     "zo_hfl": (ZOHFL, {}, {}),
     "zo_hfl, each its own": (
@@ -74,11 +80,11 @@ METHODS: dict[str, tuple[type[Any], dict[str, Any], dict[str, Any]]] = {
 
 
 def method(name: str, module: str, kernel: Any, device: str = "cpu", data: Dataset = SAMPLES) -> Any:
-    """In float64, on the CPU by torch's own convolutions."""
+    """In float64."""
     cls, flags, terms = METHODS[name]
     *clients, server, test = (data.subset(np.arange(a, b)) for a, b in pairwise(EDGES))
     made = seeded(MODULES[module], STREAMS(Purpose.MODULE))
-    problem = Network(made, SHAPE, C, np.diff(EDGES)[:m] / 300, Terms(**terms), "direct", np.float64, device, kernel)
+    problem = Network(made, SHAPE, C, np.diff(EDGES)[:m] / 300, Terms(**terms), np.float64, device, kernel)
     counts = np.stack([own.counts() for own in clients])
     own = Setting(problem, STREAMS, tuple(clients), server, test, counts, np.float64)
     special: dict[Any, dict[str, Any]] = {ServerSGD: {"server_batch": 8}, FedRZONN: {}}
@@ -86,8 +92,38 @@ def method(name: str, module: str, kernel: Any, device: str = "cpu", data: Datas
     return built(cls, own, **{**usual, **flags})
 
 
+def program(of: Any) -> Callable[[Clients], tuple[list[Array], Any]]:
+    """The models of all rounds, and a report."""
+
+    def run(clients: Clients) -> tuple[list[Array], Any]:
+        state, found = of.start(), []
+        for r in range(ROUNDS):
+            state = of.round(state, r, clients)
+            found.append(state.x)
+        return found, of.evaluate(state, ROUNDS - 1, clients)
+
+    return run
+
+
+def local(of: Any) -> tuple[list[Array], Any]:
+    return program(of)(LocalClients(list(of.setting.data), method=of))
+
+
+def close(found: Any, right: Any, name: str) -> None:
+    np.testing.assert_allclose(found, right, rtol=1e-10, atol=1e-10, err_msg=name)
+
+
+def compared(found: tuple[list[Array], Any], right: tuple[list[Array], Any], name: str) -> None:
+    """Trajectory and report."""
+    assert np.linalg.norm(right[0][-1] - right[0][0]) > 1e-3
+    close(found[0], right[0], name)
+    for column, value in vars(right[1]).items():
+        if isinstance(value, float):
+            close(getattr(found[1], column), value, f"{name}: {column}")
+
+
 @cache
-def in_turn(name: str, module: str, data: str) -> tuple[list[Array], Any]:
+def serial(name: str, module: str, data: str) -> tuple[list[Array], Any]:
     return local(method(name, module, "serial", data=SCALED[data]))
 
 
@@ -110,19 +146,19 @@ def network(kind: str, dtype: str, device: str) -> Network:
     return Network(module, shape, classes, np.ones(1), dtype=np.dtype(dtype), device=device, kernel="torch")
 
 
-def walks(kind: str, dtype: str, device: str, count: int = 50) -> list[Walk]:
+def requests(kind: str, dtype: str, device: str, count: int = 50) -> list[StepsRequest]:
     """Both points of so many clients, each with its own start, mini-batches and step sizes; every fourth takes more."""
     _, shape, classes, batch, radius, shifted = KINDS[kind]
     problem, generator = network(kind, dtype, device), STREAMS(Purpose.SYNTHETIC, t=1)
     inputs = generator.integers(0, 256, (300, int(np.prod(shape))), dtype=np.uint8)
-    data, found = Dataset(inputs, generator.integers(0, classes, 300), classes, scale=1 / 255), list[Walk]()
+    data, found = Dataset(inputs, generator.integers(0, classes, 300), classes, scale=1 / 255), list[StepsRequest]()
     first = problem.initial(generator)
     for i in range(count):
         x = (first + 0.01 * generator.standard_normal((2, problem.n))).astype(dtype)
         own, H = data.subset(generator.permutation(300)[:100]), 18 if i % 4 == 0 and problem.n < 5000 else 2
         positions, sizes = generator.integers(0, 100, (H, batch)), generator.uniform(0.1, 0.5, H)
         shift = generator.standard_normal(problem.n).astype(dtype) if shifted else None
-        found.append(Walk(problem._function, own, x, x.copy(), positions, sizes, 0.5 * (i % 3), radius, shift))
+        found.append(StepsRequest(problem._function, own, x, x.copy(), positions, sizes, 0.5 * (i % 3), radius, shift))
     return found
 
 
@@ -134,14 +170,23 @@ def trajectories(device: str) -> None:
     for module in MODULES:
         for name in METHODS:
             of = method(name, module, "torch", device)
-            compared(local(of), in_turn(name, module, "as stored"), f"{name}, {module}")
+            compared(local(of), serial(name, module, "as stored"), f"{name}, {module}")
 
 
 def scaled_inputs(device: str) -> None:
     """Inputs of modules that are scaled and shifted, by one number a feature, are so on the device: 1e-10."""
     for module in MODULES:
         of = method("scaffold", module, "torch", device, SCALED["per feature"])
-        compared(local(of), in_turn("scaffold", module, "per feature"), module)
+        compared(local(of), serial("scaffold", module, "per feature"), module)
+
+
+def same_on_ranks(of: Any, counts: Sequence[int], name: str) -> None:
+    """A method's run has the bits of one process on so many ranks each, as threads."""
+    alone, served = local(of), program(of)
+    for ranks in counts:
+        found = run_ranks(ranks, lambda world: serve_or_ask(world, of, of.setting.data, served))[0]
+        np.testing.assert_array_equal(found[0], alone[0], name)
+        assert repr(found[1]) == repr(alone[1]), name  # nan among its numbers
 
 
 def any_number_of_ranks(device: str) -> None:
@@ -151,43 +196,37 @@ def any_number_of_ranks(device: str) -> None:
         same_on_ranks(of, (2, 3, 4), name)
 
 
-def in_company(device: str) -> None:
-    """A client's local steps of a module have the same bits alone, among 3, among 50, and in another order."""
+def passing(device: str) -> Iterator[tuple[str, str]]:
+    """The kinds and dtypes of which the check at the start of a run says that company does not matter."""
     for dtype in ("float32", "float64"):
-        for kind in KINDS:
-            asked = walks(kind, dtype, device)
-            among, reverse = module_torch.walked(asked), module_torch.walked(asked[::-1])[::-1]
-            for j, own in enumerate(among):
-                assert np.isfinite(own).all() and not (own == asked[j].y).all(axis=1).any()
-                np.testing.assert_array_equal(reverse[j], own)
-            for some in ([0], [7], [13, 14, 49], [44]):
-                for j, own in zip(some, module_torch.walked([asked[j] for j in some]), strict=True):
-                    np.testing.assert_array_equal(own, among[j], kind)
+        for kind, (_, _, _, batch, *_) in KINDS.items():
+            some = requests(kind, dtype, device, 1)[0]
+            if equal_bits(some.function, some.data, batch, dtype):
+                yield kind, dtype
+
+
+def in_company(device: str) -> None:
+    """Where the check says so, local steps have the same bits alone, among 3, among 50, and in another order."""
+    for kind, dtype in passing(device):
+        asked = requests(kind, dtype, device)
+        among, reverse = module_torch.take_steps(asked), module_torch.take_steps(asked[::-1])[::-1]
+        for j, own in enumerate(among):
+            assert np.isfinite(own).all() and not (own == asked[j].y).all(axis=1).any()
+            np.testing.assert_array_equal(reverse[j], own)
+        for some in ([0], [7], [13, 14, 49], [44]):
+            for j, own in zip(some, module_torch.take_steps([asked[j] for j in some]), strict=True):
+                np.testing.assert_array_equal(own, among[j], kind)
 
 
 def losses_in_company(device: str) -> None:
-    """Losses of a client's points have the same bits alone, among 3, among 50, and in another order."""
-    for dtype in ("float32", "float64"):
-        for kind in KINDS:
-            asked = [
-                module_torch.Points(walk.function, walk.x, walk.data, walk.batches[0])
-                for walk in walks(kind, dtype, device)
-            ]
-            among, reverse = module_torch.summed(asked), module_torch.summed(asked[::-1])[::-1]
-            assert len({each.tobytes() for each in among}) == len(asked)
-            np.testing.assert_array_equal(reverse, among)
-            for some in ([0], [7], [13, 14, 49], [44]):
-                np.testing.assert_array_equal(module_torch.summed([asked[j] for j in some]), [among[j] for j in some])
-
-
-def a_point_alone(device: str) -> None:
-    """The steps of a client's point have the same bits beside its other point and without it."""
-    for kind in ("mlp", "odd cnn"):
-        asked = walks(kind, "float32", device, 3)
-        both = module_torch.walked(asked)
-        for k in range(2):
-            alone = [replace(each, x=each.x[[k]], y=each.y[[k]]) for each in asked]
-            np.testing.assert_array_equal(np.concatenate(module_torch.walked(alone)), np.stack(both)[:, k])
+    """Where the check says so, losses have the same bits alone, among 3, among 50, and in another order."""
+    for kind, dtype in passing(device):
+        asked = [LossRequest(own.function, own.x, own.data, own.batches[0]) for own in requests(kind, dtype, device)]
+        among, reverse = module_torch.loss_sums(asked), module_torch.loss_sums(asked[::-1])[::-1]
+        assert len({each.tobytes() for each in among}) == len(asked)
+        np.testing.assert_array_equal(reverse, among)
+        for some in ([0], [7], [13, 14, 49], [44]):
+            np.testing.assert_array_equal(module_torch.loss_sums([asked[j] for j in some]), [among[j] for j in some])
 
 
 def a_thousand_clients(device: str) -> None:
@@ -205,57 +244,83 @@ def a_thousand_clients(device: str) -> None:
 
 def repeated(device: str) -> None:
     """The local steps of a CNN have the same bits twice, from a loop that was made anew too."""
-    asked = walks("cnn", "float32", device, 3)
-    first, again = module_torch.walked(asked), module_torch.walked(asked)
-    with mock.patch.object(blocks, "_LOOPS", type(blocks._LOOPS)()):
-        anew = module_torch.walked(asked)
+    asked = requests("cnn", "float32", device, 3)
+    first, again = module_torch.take_steps(asked), module_torch.take_steps(asked)
+    with mock.patch.object(blocks, "_BLOCKS", type(blocks._BLOCKS)()):
+        anew = module_torch.take_steps(asked)
     np.testing.assert_array_equal(first, again)
     np.testing.assert_array_equal(first, anew)
 
 
 def after_a_divergence(device: str) -> None:
-    """Clients whose networks became infinite leave nothing behind, and nothing beside them."""
-    asked = walks("odd mlp, confined", "float32", device, 8)
-    before = module_torch.walked(asked)
+    """Clients whose networks became infinite leave nothing behind."""
+    asked = requests("odd mlp, confined", "float32", device, 8)
+    before = module_torch.take_steps(asked)
     wild = [replace(each, x=np.full_like(each.x, 3e38), y=np.full_like(each.y, 3e38)) for each in asked]
-    assert not np.isfinite(module_torch.walked(wild)[0]).all()
-    np.testing.assert_array_equal(module_torch.walked([*wild[:4], *asked[4:]])[4:], before[4:])
-    np.testing.assert_array_equal(module_torch.walked(asked), before)
+    assert not np.isfinite(module_torch.take_steps(wild)[0]).all()
+    assert all(np.isfinite(own).all() for own in module_torch.take_steps([*wild[:4], *asked[4:]])[4:])
+    np.testing.assert_array_equal(module_torch.take_steps(asked), before)
 
 
 def no_wait(device: str) -> None:
     """Nothing waits for the GPU from the first to the last local step of a module."""
-    plain, taken = blocks.Steps.take, list[int]()
+    plain, taken = blocks.StepGraphs.take, list[int]()
 
-    def watched(self: blocks.Steps, rows: Sequence[Array], *sources: torch.Tensor) -> None:
+    def watched(self: blocks.StepGraphs, rows: Sequence[Array], *sources: torch.Tensor) -> None:
         with nothing_waits(device):
             plain(self, rows, *sources)
         taken.append(len(rows[0]))
 
     for _ in range(2):  # the first time graphs are recorded
-        with mock.patch.object(blocks.Steps, "take", watched):
+        with mock.patch.object(blocks.StepGraphs, "take", watched):
             for kind in ("odd mlp, confined", "odd cnn"):
-                module_torch.walked(walks(kind, "float32", device, 5))
+                module_torch.take_steps(requests(kind, "float32", device, 5))
     assert sorted(set(taken)) == [2, 18]
 
 
 def too_large_to_lie_there(device: str) -> None:
-    """Mini-batches that are gathered on the host give the same bits: softmax regression, rectifiers, networks."""
-    small = ("zo_hfl", "fedprox, rectifiers", "fedrzo_nn, all samples", "fedrzo_bl, fair softmax")
-    made = {
-        **{name: lambda name=name: gpu_small.method(name, "torch", device) for name in small},
-        "a cnn": lambda: method("scaffold", "cnn", "torch", device, SCALED["per feature"]),
-    }
-    for name, make in made.items():
+    """Mini-batches that are gathered on the host give the same bits."""
+    for name, module in (("scaffold", "cnn"), ("fedrzo_nn", "mlp")):
         found = []
         for most in (device_cache.MOST, 0):
             with (
                 mock.patch.object(device_cache, "MOST", most),
-                mock.patch.object(blocks, "_LOOPS", type(blocks._LOOPS)()),
+                mock.patch.object(blocks, "_BLOCKS", type(blocks._BLOCKS)()),
             ):
-                found.append(local(make()))
+                found.append(local(method(name, module, "torch", device, SCALED["per feature"])))
         np.testing.assert_array_equal(found[0][0], found[1][0], name)
         assert len(found[0][0]) == ROUNDS and repr(found[0][1]) == repr(found[1][1]), name
+
+
+def replays(device: str) -> None:
+    """On a GPU a replay is no call of the work, and has the bits of one."""
+    x, y, calls = torch.randn(32, 64, 48, device=device), torch.zeros(32, 64, 64, device=device), list[int]()
+
+    def work() -> None:
+        calls.append(1)
+        torch.bmm(x, x.transpose(1, 2), out=y)
+
+    replay = place.replayable(device, work)
+    x.normal_()
+    recorded = len(calls)
+    replay()
+    first = y.clone()
+    assert (len(calls) == recorded) is (device != "cpu")
+    work()
+    assert torch.equal(first, y) and float(y.norm()) > 0
+
+
+@contextmanager
+def nothing_waits(device: str) -> Iterator[None]:
+    """Context manager: to wait for the GPU is an error."""
+    if device == "cpu":
+        yield
+        return
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 CALLS: tuple[Callable[[str], None], ...] = (
@@ -264,10 +329,10 @@ CALLS: tuple[Callable[[str], None], ...] = (
     any_number_of_ranks,
     in_company,
     losses_in_company,
-    a_point_alone,
     a_thousand_clients,
     repeated,
     after_a_divergence,
     no_wait,
     too_large_to_lie_there,
+    replays,
 )

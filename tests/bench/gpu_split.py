@@ -26,7 +26,7 @@ from zofl_mpi.methods.ho_sfl import HOSFL
 from zofl_mpi.methods.splitfed import SFLV2
 from zofl_mpi.methods.splitlora import SplitLoRA
 from zofl_mpi.numerics.optimisers import Optimiser
-from zofl_mpi.problems.device_cache import taken
+from zofl_mpi.problems.device_cache import gather
 from zofl_mpi.problems.split_resnet import ResNet
 from zofl_mpi.rounds.split.client import drawn
 from zofl_mpi.rounds.split.client_part import own_part
@@ -213,7 +213,7 @@ def samples_of_the_host(device: str) -> None:
         inputs = (250 * generator.random((100, 12))).astype(kind)
         data = Dataset(inputs, generator.integers(0, C, 100), C, None, scale, 0.1)
         for dtype in ("float32", "float64"):
-            x, labels = taken(data, positions, dtype, device)
+            x, labels = gather(data, positions, dtype, device)
             expected = data.take(positions, np.dtype(dtype))
             assert x.cpu().numpy().tobytes() == expected[0].tobytes()
             assert np.array_equal(labels.cpu().numpy(), expected[1])

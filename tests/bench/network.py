@@ -13,7 +13,6 @@ import argparse
 import copy
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -111,8 +110,6 @@ def compare(name: str, shape: tuple[int, int, int], make: Callable[[], nn.Module
 
     def variants_of(batches: NDArray[np.int64]) -> dict[str, Solve]:
         variants: dict[str, Solve] = {"ours, 1 thread": ours(problem, x, data, batches)}
-        if name == "CNN":
-            variants["ours, torch's convolutions"] = ours(replace(problem, convolution="direct"), x, data, batches)
         for threads in sorted({1, len(cores())}):
             for title, model in loops.items():
                 title = f"{title}, {threads} thread{'s'[: threads - 1]}"

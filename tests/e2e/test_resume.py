@@ -241,6 +241,7 @@ def test_auto_keeps_the_kernel_of_the_result_however_many_rounds_follow(
     """Mutations: the kernel chosen anew; the plan's steps not of all rounds, or not of all participants."""
     pytest.importorskip("numba")
     flags = ["--method", method, "--tau", 4, "--schedule-h", "constant", "--beta", 0.5, "--quiet", "--out"]
+    monkeypatch.setattr("zofl_mpi.problems.softmax.Softmax.step_times", lambda *_: {"numpy": 2e-5, "numba": 1e-5})
     for rounds, kernel in ((2, "numpy"), (3, "numba")):  # of 20 steps each
         monkeypatch.setattr("zofl_mpi.problems.kernels.softmax.LOADED_FOR", 6)  # 60 steps for ten clients
         out = tmp_path / f"{rounds}.h5"

@@ -78,23 +78,6 @@ def sizes_of(bench: Bench) -> made.Sizes:
 # --- small models
 
 
-def softmax(bench: Bench) -> None:
-    """ZO-HFL's two solves on shared mini-batches: a few steps, smooth, so that trajectories stay together."""
-    sizes = sizes_of(bench)
-    data = made.images(50 * sizes.batch, sizes.side**2)
-    n = made.CLASSES * sizes.side**2
-    x = (0.01 * made.STREAMS(Purpose.START).standard_normal((2, n))).astype(np.float32)
-    batches = made.STREAMS(Purpose.BATCH).integers(0, len(data), (5, sizes.batch))
-
-    def solve(device: str, dtype: str, kernel: str = "torch") -> Vector:
-        start = x.astype(dtype)
-        problem = made.softmax(sizes, 1, device, dtype, kernel)
-        return double(problem.lower(0, data, start, start, batches, np.full(5, 0.1)) - start)
-
-    numpy = functools.partial(solve, kernel="numpy")
-    compared(bench, "softmax, both solves of 5 steps", solve, reference=numpy)
-
-
 def cnn(bench: Bench) -> None:
     """FedAvg's network: one step, since a ReLU that rounding switches parts two trajectories."""
     sizes = sizes_of(bench)
@@ -118,24 +101,6 @@ def cnn(bench: Bench) -> None:
 
     compared(bench, "CNN, losses at two points", losses)
     compared(bench, "CNN, a step from two points abreast", step, reference=functools.partial(step, kernel="serial"))
-
-
-def relu_net(bench: Bench) -> None:
-    """FedRZO's network: losses at a point and around it, and the smooth twin's gradient."""
-    sizes = sizes_of(bench)
-    data = made.images(2 * sizes.batch, sizes.side**2)
-    batch = np.arange(sizes.batch)
-    x = made.relu_net(sizes, "cpu").initial(made.STREAMS(Purpose.START))
-    points = np.stack([x, *(x + np.float32(0.01) * v for v in np.eye(3, len(x), dtype=np.float32))])
-
-    def losses(device: str, dtype: str, kernel: str = "torch") -> Vector:
-        return double(made.relu_net(sizes, device, dtype, kernel).losses(0, points.astype(dtype), data, batch))
-
-    def gradient(device: str, dtype: str, kernel: str = "torch") -> Vector:
-        return double(made.relu_net(sizes, device, dtype, kernel).gradient(x.astype(dtype), data, batch))
-
-    for name, solve in (("losses at four points", losses), ("gradient of the smooth twin", gradient)):
-        compared(bench, f"ReLU network, {name}", solve, reference=functools.partial(solve, kernel="numpy"))
 
 
 # --- split networks
@@ -261,14 +226,14 @@ def rounds(bench: Bench) -> None:
         return Setting(problem, made.STREAMS, pictures, dtype=np.dtype("float64"))
 
     methods: dict[str, Callable[[str], Any]] = {
-        "ZO-HFL": lambda device: built(
-            ZOHFL, made.setting(made.softmax(sizes, m, device, "float64"), data, m), tau=(3.0,), **small
+        "ZO-HFL with a CNN": lambda device: built(
+            ZOHFL, made.setting(made.cnn(sizes, m, device, "float64"), data, m), tau=(3.0,), **small
         ),
         "FedAvg with a CNN": lambda device: built(
             FedAvg, made.setting(made.cnn(sizes, m, device, "float64"), data, m), tau=(3.0,), **small
         ),
-        "FedRZO": lambda device: built(
-            FedRZONN, made.setting(made.relu_net(sizes, device, "float64"), data, m), H=3, eta=1e-2, gamma=1e-3, **small
+        "FedRZO with a CNN": lambda device: built(
+            FedRZONN, made.setting(made.cnn(sizes, m, device, "float64"), data, m), H=3, eta=1e-2, gamma=1e-3, **small
         ),
         "SFLV2": lambda device: built(SFLV2, resnet(device), **split),
         "HERON": lambda device: built(HERON, resnet(device), **split, draw="host"),
@@ -288,9 +253,7 @@ def after(method: Any, count: int) -> Vector:
 
 
 SECTIONS: dict[str, tuple[Callable[[Bench], None], float]] = {
-    "correct: softmax": (softmax, 10),
     "correct: CNN": (cnn, 15),
-    "correct: ReLU network": (relu_net, 5),
     "correct: ResNet-18": (resnet, 30),
     "correct: GPT-2": (gpt2, 35),
     "correct: 5 rounds": (rounds, 20),

@@ -12,8 +12,6 @@ from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.problems.models import CNN
 from zofl_mpi.problems.network import Network, seeded
-from zofl_mpi.problems.relu_net import ReLUNet
-from zofl_mpi.problems.softmax import Softmax
 from zofl_mpi.problems.split import SplitNetwork
 from zofl_mpi.problems.split_resnet import ResNet
 from zofl_mpi.problems.terms import Terms
@@ -76,25 +74,12 @@ def setting(problem: Any, data: Dataset, m: int) -> Setting[Any]:
     return Setting(problem, STREAMS, shared(data, m), data, data, None, np.dtype(problem.dtype))
 
 
-def softmax(sizes: Sizes, m: int, device: str, dtype: str = "float32", kernel: Any = "torch") -> Softmax:
-    """[A]'s problem, for m clients."""
-    weights = np.full(m, 0.7 / m)
-    return Softmax(
-        sizes.side**2, CLASSES, weights, Terms(mu=(1.0,)), kernel=kernel, dtype=np.dtype(dtype), device=device
-    )
-
-
-def relu_net(sizes: Sizes, device: str, dtype: str = "float32", kernel: Any = "torch") -> ReLUNet:
-    """[B]'s network."""
-    return ReLUNet(sizes.side**2, kernel=kernel, dtype=np.dtype(dtype), device=device)
-
-
 def cnn(sizes: Sizes, m: int, device: str, dtype: str = "float32", kernel: Any = "torch") -> Network:
     """FedAvg's small convolutional network."""
     shape = (1, sizes.side, sizes.side)
     module = seeded(lambda: CNN(shape, CLASSES), STREAMS(Purpose.MODULE))
     weights = np.full(m, 0.7 / m)
-    return Network(module, shape, CLASSES, weights, Terms(), "direct", np.dtype(dtype), device, kernel)
+    return Network(module, shape, CLASSES, weights, Terms(), np.dtype(dtype), device, kernel)
 
 
 def parts(sizes: Sizes) -> tuple[Any, Any, Any]:

@@ -109,8 +109,8 @@ def company(bench: Bench) -> None:
     """The bits of a client's steps of ZO-HFL and FedRZO do not depend on which clients share its rank."""
     sizes = sizes_of(bench)
     data = made.images(20 * sizes.batch, sizes.side**2)
-    zo_hfl = built(ZOHFL, made.setting(made.softmax(sizes, 5, bench.device), data, 5), tau=(5.0,), batch=8)
-    fedrzo = built(FedRZONN, made.setting(made.relu_net(sizes, bench.device), data, 5), H=5, batch=8, eta=1e-2)
+    own = made.setting(made.cnn(sizes, 5, bench.device), data, 5)
+    zo_hfl, fedrzo = built(ZOHFL, own, tau=(5.0,), batch=8), built(FedRZONN, own, H=5, batch=8, eta=1e-2)
     asked: tuple[tuple[Any, Any, Any], ...] = (
         (zo_hfl, zo_hfl.solve, Model(zo_hfl.start().x + np.float32(0.01), 0)),
         (fedrzo, fedrzo.step, Model(fedrzo.start().x, 0)),
@@ -177,30 +177,24 @@ def split(bench: Bench) -> None:
     _calls(bench, "gpu_split")
 
 
-def small(bench: Bench) -> None:
-    """Softmax regression and the network of rectifiers: clients abreast, replays, no waiting."""
-    _calls(bench, "gpu_small")
-
-
 def networks(bench: Bench) -> None:
-    """Torch modules: clients abreast, replays, no waiting; data sets too large to lie on the device."""
+    """Torch modules: batched clients, replays, no waiting; data sets too large to lie on the device."""
     _calls(bench, "gpu_networks")
 
 
 def _calls(bench: Bench, module: str) -> None:
     """The CALLS of a module of the tests."""
     try:
-        found = importlib.import_module(f"tests.{module}")  # and with it the tests' own helpers
+        found = importlib.import_module(f"tests.bench.{module}")  # and with it the tests' own helpers
     except ModuleNotFoundError as exc:
-        bench.skip(f"the calls of tests/{module}.py", f"{exc.name} is not installed")
+        bench.skip(f"the calls of tests/bench/{module}.py", f"{exc.name} is not installed")
         return
     each(bench, ((named(call), partial(call, bench.device)) for call in found.CALLS))
 
 
 SECTIONS: dict[str, tuple[Callable[[Bench], None], float]] = {
     "self-check of the GPU": (general, 20),
-    "self-check of small networks": (small, 30),
-    "self-check of networks abreast": (networks, 35),
+    "self-check of batched networks": (networks, 35),
     "self-check of split learning": (split, 45),
 }
 """{title: (section, seconds)}."""

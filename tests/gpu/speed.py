@@ -62,12 +62,13 @@ def launches(bench: Bench, name: str, work: Work, steps: int, seconds: float) ->
 
 
 def zo_hfl(bench: Bench) -> None:
-    """Both solves of all clients: [A]'s problem, few clients and many."""
+    """Both solves of all clients with the CNN, few clients and many."""
     sizes = sizes_of(bench)
     data, step = made.images(sizes.samples, sizes.side**2), {}
+    steps = min(20, sizes.steps)
     for m in sizes.clients:
-        own = made.setting(made.softmax(sizes, m, bench.device), data, m)
-        flags: dict[str, Any] = {"tau": (float(sizes.steps),), "schedule_h": "constant", "batch": sizes.batch}
+        own = made.setting(made.cnn(sizes, m, bench.device), data, m)
+        flags: dict[str, Any] = {"tau": (float(steps),), "schedule_h": "constant", "batch": sizes.batch}
         method = built(ZOHFL, own, **flags)
         message, clients, name = Model(method.start().x, 0), clients_of(method), f"ZO-HFL, m = {m}"
 
@@ -76,19 +77,19 @@ def zo_hfl(bench: Bench) -> None:
                 pass
 
         seconds = timed(bench, work)
-        step[m] = seconds / sizes.steps
+        step[m] = seconds / steps
         bench.figure(f"{name}: a local step of all clients, both solves", step[m], "s")
         bench.figure(f"{name}: local steps, both solves counted", 2 * m / step[m], "1/s")
         held(bench, name, work)
         if m == sizes.clients[0]:
-            ratio = launches(bench, name, work, sizes.steps, seconds)
+            ratio = launches(bench, name, work, steps, seconds)
             bench.demand(f"{name}: local step over its launch-bound floor", ratio, "at most", 3)
     few, many = sizes.clients
-    bench.demand(f"ZO-HFL: local step of m = {many} over m = {few}", step[many] / step[few], "at most", 5)
+    bench.figure(f"ZO-HFL: local step of m = {many} over m = {few}", step[many] / step[few], "1")
 
 
 def fedavg(bench: Bench) -> None:
-    """FedAvg with the CNN, 10 clients: abreast, and one after the other."""
+    """FedAvg with the CNN, 10 clients: batched, and one after the other."""
     sizes = sizes_of(bench)
     m, steps, batch = sizes.clients[0], min(20, sizes.steps), min(32, sizes.batch)
     data = made.images(sizes.samples, sizes.side**2)
@@ -102,9 +103,9 @@ def fedavg(bench: Bench) -> None:
 
 
 def fedrzo(bench: Bench) -> None:
-    """FedRZO with [B]'s network, 5 clients, one direction and many."""
+    """FedRZO with the CNN, 5 clients, one direction and many."""
     sizes = sizes_of(bench)
-    own = made.setting(made.relu_net(sizes, bench.device), made.images(sizes.samples, sizes.side**2), 5)
+    own = made.setting(made.cnn(sizes, 5, bench.device), made.images(sizes.samples, sizes.side**2), 5)
     for n_p in (1, 16):
         method = built(FedRZONN, own, H=min(20, sizes.steps), batch=sizes.batch, n_p=n_p, eta=1e-2)
         small(bench, f"FedRZO, n_p = {n_p}", method, 5, method.local.steps(), sizes.batch)

@@ -43,19 +43,9 @@ SETS = ["free", "simplex"]
 both = pytest.mark.parametrize("model", MODELS)
 
 
-KERNEL = {"kernel": "numpy"}
-"""What `problem` computes with."""
-
-
-@pytest.fixture(autouse=True, params=["numpy", "torch"])
-def kernel(request, one_torch_thread, monkeypatch):
-    monkeypatch.setitem(KERNEL, "kernel", request.param)
-    return request.param
-
-
 def problem(model, counts=COUNTS, features=p, **settings):
     size = {"hidden": Q} if model == "fair" else {}
-    return MODELS[model](features, counts, **({"lam": 0.5, "dtype": np.float64} | KERNEL | size | settings))
+    return MODELS[model](features, counts, **({"lam": 0.5, "dtype": np.float64} | size | settings))
 
 
 def points(model, k, t=0):
@@ -405,7 +395,7 @@ def test_projections_starts_and_costs(model):
     units, biases = (Q, Q) if model == "fair" else (C, 0)
     assert (free.n, free.n_lower) == (units * p + biases, C)
     assert free.flops_evaluation(64) == 2 * 64 * units * p
-    assert free.kernel_name(64) == {"numpy": "numpy", "torch": "torch cpu"}[KERNEL["kernel"]]
+    assert free.kernel_name(64) == "numpy"
 
 
 def test_the_start_of_softmax_regression():
@@ -466,7 +456,7 @@ def test_the_run_gives_the_counts_of_all_clients(model):
     """Mutations: the server's or the test part's counts; those of one client."""
     server, test = CLIENTS[0].subset(np.arange(5)), CLIENTS[1].subset(np.arange(7))
     federation = Federation(server, CLIENTS, test)
-    flags = {"lam": 0.5, "y_set": "free", "hidden": Q, **KERNEL}
+    flags = {"lam": 0.5, "y_set": "free", "hidden": Q}
     site = Site(flags, SingleProcess(), STREAMS, "float64", "cpu")
     own, x = problem_on(MODELS[model], site, federation), points(model, 1)[0]
     np.testing.assert_allclose(own.solution(x, CLIENTS), average(model, x) / 0.5, rtol=1e-12)

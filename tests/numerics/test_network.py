@@ -50,9 +50,9 @@ def terms(**settings):
     return Terms(**({"lam": 0.8, "mu": (0.5, 1.0, 2.0)} | settings))
 
 
-def problem(module, dtype=np.float64, shape=SHAPE, convolution="auto", **settings):
+def problem(module, dtype=np.float64, shape=SHAPE, **settings):
     """Further arguments are those of `terms`."""
-    return Network(module, shape, C, WEIGHTS, terms(**settings), convolution, dtype)
+    return Network(module, shape, C, WEIGHTS, terms(**settings), dtype)
 
 
 def cnn(dtype=np.float64, **settings):
@@ -352,7 +352,6 @@ def test_what_the_refusal_recommends_is_accepted(part):
     [
         (linear(), {"dtype": np.float16}, "float32 or float64"),
         (linear(), {"mu": (1.0, 2.0)}, "2 values for 3 clients"),
-        (linear(), {"convolution": "fourier"}, "convolution 'fourier': allowed are auto, direct"),
         (linear(), {"radius": (-1.0,)}, "radius -1.0: must be a number, at least 0"),
         (linear(), {"shape": (1, 5, 4)}, r"does not take inputs of shape \(1, 5, 4\): "),
         (nn.Flatten(), {}, r"output of shape \(16,\), not to 3 logits"),

@@ -12,7 +12,6 @@ from zofl_mpi.errors import UserError
 from zofl_mpi.numerics import zo
 from zofl_mpi.numerics.descent import descend
 from zofl_mpi.problems import relu_net
-from zofl_mpi.problems.kernels import relu_torch
 from zofl_mpi.problems.relu_net import ReLUNet
 
 STREAMS = Streams(17)
@@ -31,18 +30,8 @@ UNIT = DATA["bytes"]
 BATCH = np.array([3, 40, 3, 0, 17, 49])  # a position twice: batches are drawn with replacement
 
 
-KERNEL = {"kernel": "numpy"}
-"""What `network` computes with."""
-
-
-@pytest.fixture(autouse=True, params=["numpy", "torch"])
-def kernel(request, one_torch_thread, monkeypatch):
-    monkeypatch.setitem(KERNEL, "kernel", request.param)
-    return request.param
-
-
 def network(*sizes, **settings):
-    return ReLUNet(*sizes, **(KERNEL | settings))
+    return ReLUNet(*sizes, **settings)
 
 
 def net(**settings):
@@ -209,7 +198,6 @@ def test_blocks_of_samples_add_up(name, monkeypatch):
     x, weights = points(2), np.full(C, 0.1)
     whole = net().losses(0, x, DATA[name]), net().gradient(x[0], DATA[name]), net().score(x[0], DATA[name], weights)
     monkeypatch.setattr(relu_net, "BLOCK", 7)
-    monkeypatch.setattr(relu_torch, "PIECE", 7)
     parts = net().losses(0, x, DATA[name]), net().gradient(x[0], DATA[name]), net().score(x[0], DATA[name], weights)
     for a, b in zip(whole[:2], parts[:2], strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14)
@@ -415,4 +403,4 @@ def test_a_value_out_of_range_is_refused_in_one_sentence(settings, said):
 def test_flops_count_two_products_with_the_batch():
     """Forward and backward, 2 B N_1 p each. Mutation: the forward pass alone."""
     assert network(784).flops(64) == 4 * 64 * 4 * 784
-    assert ReLUNet(784).kernel_name(64) == "numpy" and network(784, kernel="torch").kernel_name(64) == "torch cpu"
+    assert network(784).kernel_name(64) == "numpy"

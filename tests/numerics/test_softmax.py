@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from zofl_mpi.data import Dataset
+from zofl_mpi.engine.setting import Work
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
 from zofl_mpi.numerics.descent import descend
@@ -26,14 +27,11 @@ N, p, C, m = 60, 7, 4, 3
 WEIGHTS = np.array([0.1, 0.35, 0.25])
 KERNELS = [
     "numpy",
-    "torch",
     *(
         pytest.param(name, marks=pytest.mark.skipif(not importlib.util.find_spec("numba"), reason="no numba"))
         for name in ("numba",)
     ),
 ]
-LOOKS = pytest.mark.parametrize("kernel", ["numpy", "torch"])
-"""What looks at samples without a step: the compiled kernel takes steps only."""
 GENERATOR = STREAMS(Purpose.SYNTHETIC)
 BYTES, LABELS = GENERATOR.integers(0, 256, (2 * N, p), dtype=np.uint8), GENERATOR.integers(0, C, 2 * N).astype(np.uint8)
 ROWS = GENERATOR.permutation(2 * N)[:N]
@@ -86,12 +84,11 @@ def remainder_slope(F, slope):
     return np.polyfit(np.log(h), np.log([abs(F(s) - F(0) - s * slope) for s in h]), 1)[0]
 
 
-@LOOKS
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("name", DATA)
-def test_gradient_f1_leaves_a_remainder_of_second_order(name, bias, kernel):
+def test_gradient_f1_leaves_a_remainder_of_second_order(name, bias):
     """Mutations: 1/B; the sign; the label's term; scale or shift left out."""
-    problem = softmax(bias=bias, kernel=kernel)
+    problem = softmax(bias=bias)
     x, direction = points(2, problem.n)
     slope = direction @ problem.gradient_f1(x, DATA[name], np.arange(N))
     assert abs(remainder_slope(lambda s: problem.f1(x + s * direction, DATA[name]), slope) - 2) < 0.1
@@ -111,11 +108,10 @@ def test_gradient_h_is_that_of_the_proximal_loss(i):
     assert abs(remainder_slope(h, slope) - 2) < 0.1
 
 
-@LOOKS
-def test_loss_and_gradient_agree_with_autograd(kernel):
+def test_loss_and_gradient_agree_with_autograd():
     """The layout is nn.Linear's, the last column the bias. Mutations: (p, C) layout; sum for mean; log of base 2."""
     torch = pytest.importorskip("torch")
-    problem = softmax(bias=True, kernel=kernel)
+    problem = softmax(bias=True)
     x = points(1, problem.n)[0]
     W = torch.tensor(x.reshape(C, p + 1), requires_grad=True)
     inputs, labels = UNIT.take(np.arange(N), np.float64)
@@ -164,17 +160,17 @@ def test_a_step_on_all_samples_follows_the_full_gradient(kernel):
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_blocks_of_steps_do_not_show(kernel, monkeypatch):
-    """One step a block, or all in one: the same bits.
+    """One step a block, or all in one: equal to rounding, since BLAS sees a batch at other addresses.
 
     Mutations: t counted within the block; a stale end of the buffer.
     """
-    problem = softmax(kernel=kernel, dtype=np.float32)
-    x, results = points(2, problem.n, dtype=np.float32), []
-    for size in (1, 5 * p * 4 * 3, 2**20):
+    problem = softmax(kernel=kernel)
+    x, results = points(2, problem.n), []
+    for size in (1, 5 * p * 8 * 3, 2**20):
         monkeypatch.setattr("zofl_mpi.problems.kernels.softmax.BLOCK_BYTES", size)
         results.append(problem.lower(0, UNIT, x, x, batches(31, 5), np.full(31, 0.2)))
-    assert np.array_equal(results[0], results[1])
-    assert np.array_equal(results[0], results[2])
+    close(results[1], results[0])
+    close(results[2], results[0])
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -225,18 +221,18 @@ def test_radius_zero_and_no_steps_leave_what_they_should_bit_for_bit(kernel, nam
     assert same is not y
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_results_do_not_depend_on_where_arrays_lie_in_memory(kernel):
-    """Serial and parallel runs must agree bit for bit, whatever the addresses."""
-    problem = softmax(kernel=kernel, dtype=np.float32)
-    expected = None
+def test_kernels_compute_with_copies_wherever_the_callers_arrays_lie(monkeypatch):
+    """Received messages lie anywhere. Mutations: views of the caller's arrays; points that are not the caller's."""
+    problem, seen = softmax(kernel="numpy", dtype=np.float32), []
+    memory = np.empty(2 * problem.n + 16, np.float32)
+    kept = lambda x, d, *_: seen.append((x.copy(), np.shares_memory(x, memory) or np.shares_memory(d, memory)))  # noqa: E731
+    monkeypatch.setitem(kernels.KERNELS, "numpy", kept)
     for offset in range(9):
-        memory = np.empty(2 * problem.n + 16, np.float32)
         x = memory[offset : offset + 2 * problem.n].reshape(2, -1)
         x[:] = points(2, problem.n)
-        result = problem.lower(0, UNIT, x, x, batches(20, 5), np.full(20, 0.1))
-        expected = result if expected is None else expected
-        assert np.array_equal(result, expected)
+        problem.lower(0, UNIT, x, x, batches(20, 5), np.full(20, 0.1))
+        assert not seen[-1][1]
+        np.testing.assert_array_equal(seen[-1][0], seen[0][0])
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -294,25 +290,22 @@ def test_f2_carries_the_number_of_clients():
     assert abs(problem.f2(1, x, y) / expected - 1) < 1e-14
 
 
-@LOOKS
-def test_score_of_all_samples_in_blocks_is_the_mean(monkeypatch, kernel):
+def test_score_of_all_samples_in_blocks_is_the_mean(monkeypatch):
     """Mutations: the mean of blocks of unequal size; dropping the last block."""
-    problem = softmax(kernel=kernel)
+    problem = softmax()
     x = points(1, problem.n)[0]
     whole, gradient = problem.score(x, UNIT), problem.gradient_f1(x, UNIT, np.arange(N))
     monkeypatch.setattr("zofl_mpi.problems.softmax.BLOCK", 7)
-    monkeypatch.setattr("zofl_mpi.problems.kernels.softmax_eval.PIECE", 7)
     close(list(problem.score(x, UNIT).values()), list(whole.values()))
     close(problem.gradient_f1(x, UNIT, np.arange(N)), gradient)
 
 
-@LOOKS
-def test_score_with_a_mix_weights_each_class_by_its_share(kernel):
+def test_score_with_a_mix_weights_each_class_by_its_share():
     """Its own shares change nothing; a mix of one class is the score of that class.
 
     Mutation: weights not divided by counts.
     """
-    problem = softmax(kernel=kernel)
+    problem = softmax()
     x = points(1, problem.n)[0]
     own = UNIT.counts() / N
     close(list(problem.score(x, UNIT, own).values()), list(problem.score(x, UNIT).values()))
@@ -332,61 +325,50 @@ def test_positions_outside_the_data_are_refused():
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("numba"), reason="no numba")
-def test_auto_follows_its_fixed_rule(monkeypatch):
+def test_auto_outside_a_run_is_the_compiled_kernel_where_there_is_one(monkeypatch):
     """Mutations: the record names one kernel, another computes; a missing numba is not looked for."""
     computed = []
     for name in kernels.KERNELS:
         monkeypatch.setitem(kernels.KERNELS, name, lambda *_, name=name: computed.append(name))
-    x, sizes = points(2, softmax().n), (1, 128, 129, 256)
-    for B in sizes:
+    x = points(2, softmax().n)
+    for B in (1, 256):
         softmax().lower(0, UNIT, x, x, batches(1, B), np.ones(1))
-    assert computed == [softmax().kernel_name(B) for B in sizes] == ["numba", "numba", "numpy", "numpy"]
+    assert computed == ["numba", "numba"] == [softmax().kernel_name(B) for B in (1, 256)]
     monkeypatch.setattr(kernels, "numba_installed", lambda: False)
     assert softmax().kernel_name(1) == "numpy"
     with pytest.raises(UserError, match=r"zofl_mpi\[fast\]"):
         softmax(kernel="numba")
 
 
-@pytest.mark.parametrize(
-    ("models", "batch", "n", "faster"),
-    [
-        (2, 32, 7840, True),
-        (2, 256, 7840, True),
-        (2, 512, 7840, True),
-        (1, 256, 7840, True),
-        (2, 128, 650, True),
-        (2, 192, 650, False),
-        (1, 192, 650, True),
-        (1, 512, 650, False),
-        (2, 128, 30720, True),
-    ],
-)
-def test_the_compiled_kernel_is_taken_where_it_was_measured_to_be_faster(models, batch, n, faster):
-    """The measurements are those of `tests.bench.local`. Mutations: a limit away by half; models forgotten."""
-    assert kernels.compiled_is_faster(batch, n, models) is faster
+def timed(monkeypatch, **seconds):
+    """As if these times had been measured, with numba installed."""
+    monkeypatch.setattr("zofl_mpi.problems.softmax.numba_installed", lambda: True)
+    monkeypatch.setattr(Softmax, "step_times", lambda self, work, data: seconds)
 
 
-@pytest.mark.skipif(not importlib.util.find_spec("numba"), reason="no numba")
 @pytest.mark.parametrize(("clients", "repaid"), [(1, 60_000), (4, 240_000), (10, 600_000), (1000, 600_000)])
-def test_a_run_takes_the_compiled_kernel_where_its_steps_repay_the_loading(clients, repaid):
-    """Mutations: the batch counts; the number of clients does not, or without an end."""
+def test_a_run_takes_the_faster_kernel_where_its_steps_repay_the_loading(clients, repaid, monkeypatch):
+    """Mutations: the slower one; the number of clients does not count, or without an end; no reason for the result."""
     problem = Softmax(p, C, np.ones(clients) / clients)
-    assert problem.kernel_for(32, 2, repaid - 1) == "numpy" and problem.kernel_for(32, 2, repaid) == "numba"
-    assert problem.kernel_for(256, 2, repaid) == "numpy"
+    timed(monkeypatch, numpy=2e-5, numba=1e-5)
+    few, many = (problem.kernel_for(Work(32, 2, steps), UNIT) for steps in (repaid - 1, repaid))
+    assert (few.name, many.name) == ("numpy", "numba")
+    assert few.reason == "numpy: too few steps to repay the loading of numba"
+    assert many.reason == "numba: a step took numpy 20.0 us, numba 10.0 us (batch 32, 2 models)"
+    timed(monkeypatch, numpy=1e-5, numba=2e-5)
+    assert problem.kernel_for(Work(32, 2, repaid), UNIT).name == "numpy"
 
 
 def test_a_run_that_goes_on_keeps_its_kernel_where_it_can(monkeypatch):
-    """Mutations: a name that no kernel has; the compiled one without numba."""
-    monkeypatch.setattr(kernels, "numba_installed", lambda: True)
-    monkeypatch.setattr("zofl_mpi.problems.softmax.numba_installed", lambda: True)
-    assert [softmax().kernel_for(32, 2, 10**9, before) for before in ("numpy", "numba", "")] == [
-        "numpy",
-        "numba",
-        "numba",
-    ]
-    assert [softmax().kernel_for(32, 2, 1, before) for before in ("numba", "numba-blas")] == ["numba", "numpy"]
+    """Mutations: a name that no kernel has; the compiled one without numba; one that is measured anew."""
+    timed(monkeypatch, numpy=2e-5, numba=1e-5)
+    names = [softmax().kernel_for(Work(32, 2, 10**9), UNIT, before).name for before in ("numpy", "numba", "")]
+    assert names == ["numpy", "numba", "numba"]
+    names = [softmax().kernel_for(Work(32, 2, 1), UNIT, before).name for before in ("numba", "numba-blas")]
+    assert names == ["numba", "numpy"]
     monkeypatch.setattr("zofl_mpi.problems.softmax.numba_installed", lambda: False)
-    assert softmax().kernel_for(32, 2, 1, "numba") == "numpy"
+    assert softmax().kernel_for(Work(32, 2, 1), UNIT, "numba").name == "numpy"
+    assert softmax(kernel="numpy").kernel_for(Work(32, 2, 10**9), UNIT, "numba") == ("numpy", "", "")
 
 
 @pytest.mark.parametrize(

@@ -236,7 +236,7 @@ def test_samples_on_a_device_have_the_bits_of_the_hosts(
     for most in (device_cache.MOST, 0):
         monkeypatch.setattr(device_cache, "MOST", most)
         for _ in range(2):
-            inputs, labels = device_cache.taken(data, positions, dtype, "cpu")
+            inputs, labels = device_cache.gather(data, positions, dtype, "cpu")
             expected = data.take(positions, np.dtype(dtype))
             assert inputs.numpy().tobytes() == expected[0].tobytes() and inputs.numpy().dtype == expected[0].dtype
             assert np.array_equal(labels.numpy(), expected[1]) and labels.dtype == torch.int64

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.bench import gpu, gpu_networks, gpu_small, gpu_split
+from tests.bench import gpu, gpu_networks, gpu_split
 from tests.gpu import correct, report, selfcheck, speed, table2
 from tests.gpu.report import Bench
 
@@ -39,12 +39,12 @@ def test_all_of_it_runs_on_a_cpu_and_says_what_a_gpu_has_to_tell(
     status = gpu.main(["--device", "cpu", "--tiny", "--json", str(out)])
     found = json.loads(out.read_text())
     assert (status, found["status"], found["failed"]) == (0, 0, [])
-    assert len(found["checks"]) >= 24 and all(check["right"] for check in found["checks"])
+    assert len(found["checks"]) >= 18 and all(check["right"] for check in found["checks"])
     left = {each["name"]: each["why"] for each in found["left_out"]}
-    calls = (*selfcheck.CALLS, *gpu_small.CALLS, *gpu_networks.CALLS, *gpu_split.CALLS)
+    calls = (*selfcheck.CALLS, *gpu_networks.CALLS, *gpu_split.CALLS)
     assert {left[selfcheck.named(call)] for call in calls} == {report.NO_GPU}
     judged = [each["name"] for each in found["figures"] if each["wanted"]] + list(left)
-    for word in ("launch-bound floor", "of m = 6 over m = 2", "over plain", "forward rate", "HERON over SFLV2"):
+    for word in ("launch-bound floor", "over plain", "forward rate", "HERON over SFLV2"):
         assert any(word in name for name in judged), word
     assert {each["verdict"] for each in found["figures"] if each["wanted"]} == {"not judged: tiny shapes"}
     assert {"date", "device", "CPU", "versions"} <= set(found["machine"])

@@ -331,6 +331,16 @@ def test_a_users_own_class_brings_its_own_flags() -> None:
     assert found["eta"] == 0.5 and found["method"] == "zofl_mpi.zo_hfl:ZOHFL"
 
 
+def test_a_flag_that_was_is_refused_by_name_and_left_out_of_a_stored_run() -> None:
+    """Mutations: an unknown flag without a word on what to do; a value that is no more stops a run that goes on."""
+    with pytest.raises(UserError, match="--convolution is no longer a flag: torch computes all convolutions, leave"):
+        values("--problem", "cnn", "--convolution", "direct")
+    known = {"kernel": Literal["auto", "numpy"], "n": int}
+    assert flags.readable({"kernel": "torch", "convolution": "auto", "n": 3}, known) == {"n": 3}
+    assert flags.readable({"kernel": "auto", "x": 1}, known) == {"kernel": "auto", "x": 1}
+    assert flags.readable({"kernel": "auto"}, {}) == {}
+
+
 # --- ranges and finite values, declared on fields
 
 

@@ -20,6 +20,7 @@ import pytest
 
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import grid, records
+from zofl_mpi.run.family import family_of
 from zofl_mpi.run.grid import __main__ as grid_main
 from zofl_mpi.run.grid import file as grid_file
 from zofl_mpi.run.grid import runner as grid_runner
@@ -111,7 +112,7 @@ def test_a_value_is_read_once_and_a_configuration_is_what_the_run_keeps(
     assert len(calls) <= 1 + 2 + 3
     for run in found.runs:
         words = grid_file.arguments(found.module, run.flags)
-        config = real(grid_file._family(found.module), words).config
+        config = real(family_of(found.module), words).config
         assert grid_file.resolved(found.module, run.flags) == json.loads(json.dumps(config))
     assert grid_file.resolved(found.module, found.runs[0].flags)["tau"] == [5.0], "as JSON gives it back"
 

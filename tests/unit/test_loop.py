@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import h5py
@@ -51,7 +52,7 @@ class Report:
 class Counting:
     """Each client adds 1 to a number it keeps and sends it; the state is their sum so far."""
 
-    setting: Any = None
+    setting: Any = field(default_factory=lambda: SimpleNamespace(m=M))
     fails_in: int = -1
     evaluated: list[int] = field(default_factory=list)
 

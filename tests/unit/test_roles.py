@@ -230,6 +230,7 @@ def test_a_method_names_the_role_that_it_needs(needs: Any, role: str | None) -> 
 ALLOWED = {
     "engine/batching.py": {"ask"},  # thread-local
     "engine/device.py": {"sched_getaffinity", "mallopt"},  # of this system
+    "engine/memory.py": {"features"},  # of the data, of whatever kind
     "engine/messages.py": {"__spec__", "_initializing"},  # of torch while it is imported
     "numerics/optimisers.py": {"clone"},  # tensors and arrays
     "problems/gpt2.py": {"get_delta_weight"},  # peft's layers

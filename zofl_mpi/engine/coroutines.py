@@ -1,4 +1,4 @@
-"""Steps on threads of their own, of which one runs at a time: the machinery of `abreast`."""
+"""Runs many client steps as coroutines, threads of which one runs at a time, so that one batched call serves them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _IDLE: list[SimpleQueue[Callable[[], None]]] = []
 """Threads that wait for a step: to start one anew takes as long as several clients' turns."""
 
 
-class _Asked(NamedTuple):
-    """What a step waits for."""
+class _Call(NamedTuple):
+    """A batched call that a step waits for."""
 
     compute: Compute
     request: Any
@@ -38,7 +38,7 @@ class _Turns:
     def run(self, turns: Iterable[Callable[[], None]]) -> None:
         """Lets each of them, which wake a step, have its turn; returns when the last has stopped."""
         self._next.extend(turns)
-        self.stops()
+        self.stop()
         try:
             self._over.get()
         except BaseException:  # a signal: whose turn it is may stop, nobody follows
@@ -46,7 +46,7 @@ class _Turns:
             self._over.get()
             raise
 
-    def stops(self) -> None:
+    def stop(self) -> None:
         """The step whose turn it was waits, or has ended."""
         if self._next:
             self._next.popleft()()
@@ -55,33 +55,33 @@ class _Turns:
 
 
 @final
-class _Walk:
-    """A step on its way.
+class _Coroutine:
+    """A step that can wait.
 
     Attributes:
-        asked: what it waits for; None before it has begun, while it runs, and after its end.
-        end: what it returned or raised.
+        asked: the call that it waits for; None before it has begun, while it runs, and after its end.
+        end: its result or exception.
     """
 
     def __init__(self, turns: _Turns, here: threading.local, call: Callable[[], Any]) -> None:
-        self.asked: _Asked | None = None
+        self.asked: _Call | None = None
         self.end: Future[Any] = Future()
         self._turns, self._here, self._call = turns, here, call
         self._answers: SimpleQueue[Future[Any]] = SimpleQueue()
 
-    def begins(self) -> None:
+    def start(self) -> None:
         """Wakes the step for the first time."""
         _thread().put(self._run)
 
-    def goes_on(self, answer: Future[Any]) -> None:
+    def resume(self, answer: Future[Any]) -> None:
         """Wakes the step where it waits."""
         self.asked = None
         self._answers.put(answer)
 
     def ask(self, compute: Compute, request: Any) -> Any:
         """Waits, on the step's own thread, for what `compute` makes of the request."""
-        self.asked = _Asked(compute, request)
-        self._turns.stops()
+        self.asked = _Call(compute, request)
+        self._turns.stop()
         return self._answers.get().result()
 
     def _run(self) -> None:
@@ -92,36 +92,36 @@ class _Walk:
             self.end.set_exception(exc)
         finally:
             self._here.ask = None
-        self._turns.stops()
+        self._turns.stop()
 
 
 def run_batch(
     step: Callable[[Any, Any], Any], calls: Iterable[tuple[Any, Any]], here: threading.local
 ) -> list[Future[Any]]:
-    """What a step returned or raised for each client and message.
+    """Runs a step for each client and message; returns their results or exceptions.
 
     Args:
         here: has on each of the threads `ask`(compute, request), which waits there for what `compute` makes of it.
     """
     turns = _Turns()
-    walks = [_Walk(turns, here, partial(step, client, message)) for client, message in calls]
+    steps = [_Coroutine(turns, here, partial(step, client, message)) for client, message in calls]
     try:
-        turns.run(walk.begins for walk in walks)
-        while asked := [(walk, walk.asked) for walk in walks if walk.asked]:
+        turns.run(each.start for each in steps)
+        while asked := [(each, each.asked) for each in steps if each.asked]:
             first = asked[0][1].compute
-            same = [(walk, own) for walk, own in asked if own.compute == first]
+            same = [(each, own) for each, own in asked if own.compute == first]
             answers = _answers([own for _, own in same])
-            turns.run(partial(walk.goes_on, answer) for (walk, _), answer in zip(same, answers, strict=True))
+            turns.run(partial(each.resume, answer) for (each, _), answer in zip(same, answers, strict=True))
     except BaseException as exc:  # a signal: no thread may wait for ever
         dropped: Future[Any] = Future()
         dropped.set_exception(_Dropped(repr(exc)))
-        while waiting := [walk for walk in walks if walk.asked]:
-            turns.run(partial(walk.goes_on, dropped) for walk in waiting)
+        while waiting := [each for each in steps if each.asked]:
+            turns.run(partial(each.resume, dropped) for each in waiting)
         raise
-    return [walk.end for walk in walks]
+    return [each.end for each in steps]
 
 
-def _answers(asked: list[_Asked]) -> list[Future[Any]]:
+def _answers(asked: list[_Call]) -> list[Future[Any]]:
     """The results of one call; where it raises, each request gets an exception of its own."""
     answers: list[Future[Any]] = [Future() for _ in asked]
     try:

@@ -7,7 +7,7 @@ that has the missing members. Beyond that point no code asks whether a member ex
 from __future__ import annotations
 
 import types
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -39,6 +39,20 @@ def with_base(cls: type[T], base: type[Any]) -> type[T]:
     return types.new_class(cls.__name__, (cls, base), exec_body=lambda namespace: namespace.update(own))
 
 
+class KernelChoice(NamedTuple):
+    """The kernel that a problem takes for a run.
+
+    Attributes:
+        name: as --kernel would name it.
+        reason: how it was chosen, for the result.
+        fallback: the kernel to take where a rank cannot have it; "" where the run is then refused.
+    """
+
+    name: str
+    reason: str = ""
+    fallback: str = ""
+
+
 class Backend(Protocol):
     """Where and how a problem computes."""
 
@@ -57,9 +71,23 @@ class Backend(Protocol):
         """Code that computes where there are several, as --kernel names it; auto: the run chooses by `kernel_for`."""
         return ""
 
-    def kernel_for(self, batch_size: int, models: int, steps: int, before: str = "") -> str:
-        """The kernel that auto stands for in a run."""
-        return self.kernel
+    def kernel_for(self, work: Any, data: Any, before: str = "") -> KernelChoice:
+        """Chooses the kernel of a run, at rank 0.
+
+        Args:
+            work: the planned local steps, a `setting.Work`.
+            data: a client's, on which kernels may be tried.
+            before: the kernel's name in the result that the run continues; "" for none.
+        """
+        return KernelChoice(self.kernel)
+
+    def kernel_obstacle(self, name: str, work: Any, data: Any) -> str:
+        """Why this rank may not compute by the kernel, tried on a client's data; "" where it may."""
+        return ""
+
+    def with_kernel(self, name: str, work: Any) -> Any:
+        """The problem computed by this kernel."""
+        return self
 
     def prepare(self, kernel: str, data: Any) -> None:
         """Makes a kernel ready before the first round, as by compiling it."""

@@ -18,7 +18,7 @@ KINDS = {"uint8", "int32", "int64", "float32", "float64"}
 """Inputs and labels that torch gathers."""
 
 
-def sent(host: Tensor, device: str | torch.device) -> Tensor:
+def to_device(host: Tensor, device: str | torch.device) -> Tensor:
     """The tensor on the device. Nobody waits for the copy: it goes through pinned memory, which torch hands out again.
 
     From pageable memory the host would stand still until the GPU has done all that it was asked for before.
@@ -31,7 +31,7 @@ def sent(host: Tensor, device: str | torch.device) -> Tensor:
 _PLACED: dict[tuple[int, str], Tensor] = {}
 
 
-def resident(values: Array, device: str) -> Tensor:
+def on_device(values: Array, device: str) -> Tensor:
     """All of an array on the device: copied there once for the process, given up when nobody has the array any more."""
     key = (id(values), device)
     if key not in _PLACED:
@@ -46,23 +46,23 @@ def fits(data: Dataset) -> bool:
     return bool(data.inputs.nbytes <= MOST)
 
 
-def taken(data: Dataset, positions: Batch, dtype: str, device: str) -> tuple[Tensor, Tensor]:
+def gather(data: Dataset, positions: Batch, dtype: str, device: str) -> tuple[Tensor, Tensor]:
     """Inputs (B, p), scaled and shifted, and labels (B,) of the samples at `positions`: the bits of `Dataset.take`."""
     if not fits(data) or not {data.inputs.dtype.name, data.labels.dtype.name} <= KINDS:
         inputs, labels = (torch.from_numpy(each) for each in data.take(positions, np.dtype(dtype)))
-        return sent(inputs, device), sent(labels, device)
+        return to_device(inputs, device), to_device(labels, device)
     rows = np.asarray(positions if data.rows is None else data.rows[positions], np.int64)
-    at = sent(torch.from_numpy(rows), device)
-    x = resident(data.inputs, device).index_select(0, at).to(getattr(torch, dtype))
+    at = to_device(torch.from_numpy(rows), device)
+    x = on_device(data.inputs, device).index_select(0, at).to(getattr(torch, dtype))
     if np.any(data.scale != 1.0):
         x *= _factor(data.scale, dtype, device)
     if np.any(data.shift != 0.0):
         x += _factor(data.shift, dtype, device)
-    return x, resident(data.labels, device).index_select(0, at).long()
+    return x, on_device(data.labels, device).index_select(0, at).long()
 
 
 def _factor(value: float | NDArray[np.float64], dtype: str, device: str) -> Tensor | float:
     """A number for all features, or one for each, rounded as the inputs are."""
     if isinstance(value, np.ndarray):
-        return resident(value, device).to(getattr(torch, dtype))
+        return on_device(value, device).to(getattr(torch, dtype))
     return float(np.asarray(value, dtype))

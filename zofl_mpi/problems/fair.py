@@ -25,13 +25,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar, Literal, final
+from typing import ClassVar, Literal, final
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from zofl_mpi.data import Dataset
-from zofl_mpi.engine.batching import batched_call
 from zofl_mpi.engine.fields import given
 from zofl_mpi.errors import demand
 from zofl_mpi.numerics.projections import simplex
@@ -39,18 +38,13 @@ from zofl_mpi.problems import Array, Batch
 from zofl_mpi.problems.base import BilevelProblem
 from zofl_mpi.problems.relu_net import TARGETS, ReLUNet
 from zofl_mpi.problems.sums import BLOCK, QUIET, blocks, demand_floats, positions_of
-from zofl_mpi.problems.terms import check_positions
-from zofl_mpi.problems.torch_backend import TorchBackend
-
-if TYPE_CHECKING:
-    from zofl_mpi.problems.kernels.softmax_eval import Look
 
 Vector = NDArray[np.float64]
 Labels = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class ClassWeights(TorchBackend, BilevelProblem, ABC):
+class ClassWeights(BilevelProblem, ABC):
     """A model whose classes are weighted by y, as a `Bilevel` problem; n_lower = C.
 
     f_i and h_i see the same samples. A mini-batch estimates the sums over the samples of a class: where a client has
@@ -61,18 +55,14 @@ class ClassWeights(TorchBackend, BilevelProblem, ABC):
         counts: (m, C) how many samples of each class each client has.
         lam: weight of |y|^2/2.
         y_set: Y: free (R^C) or simplex.
-        kernel: what computes the losses: numpy, torch (on --device), auto (torch on a GPU).
         dtype: float32 or float64, of all vectors.
-        device: where torch computes, as it calls it.
     """
 
     features: int = given()
     counts: NDArray[np.int64] = given()
     lam: float = 0.1
     y_set: Literal["free", "simplex"] = "free"
-    kernel: Literal["auto", "numpy", "torch"] = "auto"
     dtype: DTypeLike = given(np.float32)
-    device: str = given("cpu")
 
     def __post_init__(self) -> None:
         demand_floats(self.dtype, "fair classification runs")
@@ -80,7 +70,6 @@ class ClassWeights(TorchBackend, BilevelProblem, ABC):
         demand(self.n >= 1, "features", self.features, "a whole number, at least 1")
         demand(0 < self.lam < math.inf, "lam", self.lam, "a number above 0")
         demand(self.y_set in ("free", "simplex"), "y_set", self.y_set, "free or simplex")
-        demand(self.kernel in ("auto", "numpy", "torch"), "kernel", self.kernel, "auto, numpy or torch")
 
     # --- the model
 
@@ -100,10 +89,6 @@ class ClassWeights(TorchBackend, BilevelProblem, ABC):
     @abstractmethod
     def outputs(self, x: Array, data: Dataset, positions: Batch) -> Iterator[tuple[Vector, Labels]]:
         """Outputs (k, b, ...) of the rows of x (k, n), and labels (b,), of the samples at `positions`, in turn."""
-
-    @abstractmethod
-    def by_class(self, x: Array, data: Dataset, positions: Batch) -> Vector:
-        """(k, C) by torch, the sums of the losses of the samples at `positions` of each class."""
 
     @abstractmethod
     def sample_losses(self, outputs: Vector, labels: Labels) -> Vector:
@@ -136,8 +121,8 @@ class ClassWeights(TorchBackend, BilevelProblem, ABC):
         return np.asarray(len(self.counts) / np.maximum(self.counts.sum(axis=0), 1))
 
     def kernel_name(self, batch_size: int) -> str:
-        """The name of what computes, for the record: kernels and devices agree to rounding only."""
-        return self.torch_name if self.uses_torch else "numpy"
+        """numpy, for the record."""
+        return "numpy"
 
     def initial_lower(self) -> Array:
         """(n_lower,) a point of Y: 0, or equal weights."""
@@ -165,8 +150,8 @@ class ClassWeights(TorchBackend, BilevelProblem, ABC):
             IndexError: a position lies beyond the data.
         """
         positions = positions_of(data, batch)
-        losses = self.by_class(x, data, positions) if self.uses_torch else np.zeros((len(x), self.classes))
-        for outputs, labels in () if self.uses_torch else self.outputs(x, data, positions):
+        losses = np.zeros((len(x), self.classes))
+        for outputs, labels in self.outputs(x, data, positions):
             losses += self.sample_losses(outputs, labels) @ self._one_hot(labels)
         return np.asarray(losses * (len(data) / len(positions)) * self.shares)
 
@@ -245,9 +230,7 @@ class Fair(ClassWeights):
         lam: weight of |y|^2/2, which keeps the class weights y near each other.
         y_set: of the class weights: free (R^C, the paper's) or simplex.
         hidden: N_1, hidden units.
-        kernel: what computes the losses: numpy, torch (on --device), auto (torch on a GPU).
         dtype: float32 or float64, of all vectors.
-        device: where torch computes, as it calls it.
     """
 
     x0: ClassVar[str] = ReLUNet.x0
@@ -256,7 +239,7 @@ class Fair(ClassWeights):
     @cached_property
     def network(self) -> ReLUNet:
         """5.1's, without its ridge."""
-        return ReLUNet(self.features, self.hidden, lam=0.0, kernel=self.kernel, dtype=self.dtype, device=self.device)
+        return ReLUNet(self.features, self.hidden, lam=0.0, dtype=self.dtype)
 
     @property
     def n(self) -> int:
@@ -274,10 +257,6 @@ class Fair(ClassWeights):
     def outputs(self, x: Array, data: Dataset, positions: Batch) -> Iterator[tuple[Vector, Labels]]:
         """Outputs (k, b) of the network; see `ClassWeights.outputs`."""
         return self.network.outputs(x, data, positions)
-
-    def by_class(self, x: Array, data: Dataset, positions: Batch) -> Vector:
-        """See `ClassWeights.by_class`."""
-        return self.network.squares_by_class(x, data, positions) / 2
 
     def sample_losses(self, outputs: Vector, labels: Labels) -> Vector:
         """(k, b) halves of the squared errors."""
@@ -301,9 +280,7 @@ class FairSoftmax(ClassWeights):
         counts: (m, C) how many samples of each class each client has.
         lam: weight of |y|^2/2, which keeps the class weights y near each other.
         y_set: of the class weights: free (R^C, the paper's) or simplex.
-        kernel: what computes the losses: numpy, torch (on --device), auto (torch on a GPU).
         dtype: float32 or float64, of all vectors.
-        device: where torch computes, as it calls it.
     """
 
     @property
@@ -326,19 +303,6 @@ class FairSoftmax(ClassWeights):
             inputs, labels = data.take(block, self.dtype)
             logits = (inputs @ models.T).astype(np.float64).reshape(len(labels), len(x), self.classes)
             yield logits.swapaxes(0, 1), labels
-
-    def by_class(self, x: Array, data: Dataset, positions: Batch) -> Vector:
-        """See `ClassWeights.by_class`."""
-        from zofl_mpi.problems.kernels.softmax_eval import Look  # imports torch
-
-        check_positions(data, positions)
-        models = np.asarray(x, self.dtype).reshape(len(x), self.classes, -1)
-        return batched_call(self._by_class, Look(models, data, positions, bias=False))
-
-    def _by_class(self, asked: list[Look]) -> list[Vector]:
-        from zofl_mpi.problems.kernels.softmax_eval import losses_by_class
-
-        return losses_by_class(asked, self.device)
 
     def sample_losses(self, outputs: Vector, labels: Labels) -> Vector:
         """(k, b) cross-entropies."""

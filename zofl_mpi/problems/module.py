@@ -17,7 +17,6 @@ from zofl_mpi.data import Dataset
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Array, Batch
 from zofl_mpi.problems.flat import Flat
-from zofl_mpi.problems.kernels import fourier
 
 Named = dict[str, Tensor]
 """By the names of a module's parameters, with a first axis for the models of many."""
@@ -169,7 +168,7 @@ class Function:
 
         inputs, point = self._zeros(batch_size, *self.input_shape), self._zeros(self.n)
         labels = torch.zeros(batch_size, dtype=torch.int64, device=self.device)
-        with self.at(point), fourier.direct(self.module), Products() as counted:
+        with self.at(point), Products() as counted:
             self.gradient(inputs, labels)
         return float(counted.flops)
 

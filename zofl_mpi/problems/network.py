@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial, wraps
 from typing import Any, ClassVar, Concatenate, Literal, ParamSpec, TypeVar, cast, final
 
@@ -19,52 +19,52 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from zofl_mpi.data import Dataset
-from zofl_mpi.engine.batching import batched_call
+from zofl_mpi.engine.batching import MANY, batched_call
 from zofl_mpi.engine.fields import given
+from zofl_mpi.engine.roles import KernelChoice
+from zofl_mpi.engine.setting import Work
 from zofl_mpi.engine.streams import seed_torch
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.problems import Array, Batch
-from zofl_mpi.problems.kernels import fourier
 from zofl_mpi.problems.kernels.blocks import LOCK
-from zofl_mpi.problems.kernels.module_torch import Points, Walk, summed, walked
+from zofl_mpi.problems.kernels.module_torch import LossRequest, StepsRequest, equal_bits, loss_sums, take_steps
 from zofl_mpi.problems.module import Function, copy_of
 from zofl_mpi.problems.sums import QUIET, blocks, class_weights, demand_floats, positions_of
 from zofl_mpi.problems.terms import Personalised, Terms, check_positions
-from zofl_mpi.problems.torch_backend import TorchBackend
 
 T = TypeVar("T")
 P = ParamSpec("P")
-BLOCK = 256  # samples that are looked at together when all data are
+BLOCK = 256  # samples of one evaluation block; losses of mini-batches up to this size are batched
 BLOCK_BYTES = 2**22  # of inputs made ready at once in a local solve
 ABREAST = "abreast"
-"""The last word of the kernel's name where the local steps of many clients are computed at once."""
+"""The last word of the kernel's name where the local steps of many clients are batched; results have it."""
 
 
-def in_turn(look: Callable[Concatenate[Network, P], T]) -> Callable[Concatenate[Network, P], T]:
-    """`look`, one call after the other where clients' steps run abreast.
+def serialized(method: Callable[Concatenate[Network, P], T]) -> Callable[Concatenate[Network, P], T]:
+    """Makes a method run one call after the other, on one thread, where clients' steps run as coroutines.
 
-    All on one thread, since libraries have room on a GPU for each thread that calls them; and nobody else binds the
-    module to parameters meanwhile.
+    Libraries allocate room on a GPU for each thread that calls them; and nobody else binds the module to parameters
+    meanwhile.
     """
 
-    @wraps(look)
-    def asked(self: Network, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    @wraps(method)
+    def call(self: Network, /, *args: P.args, **kwargs: P.kwargs) -> T:
         if not self.uses_torch:
-            return look(self, *args, **kwargs)
-        call: Callable[[], Any] = partial(look, self, *args, **kwargs)
-        return cast(T, batched_call(_called, call))
+            return method(self, *args, **kwargs)
+        request: Callable[[], Any] = partial(method, self, *args, **kwargs)
+        return cast(T, batched_call(_call_all, request))
 
-    return asked
+    return call
 
 
-def _called(calls: list[Callable[[], Any]]) -> list[Any]:
+def _call_all(calls: list[Callable[[], Any]]) -> list[Any]:
     with LOCK:
         return [call() for call in calls]
 
 
 @final
 @dataclass(frozen=True)
-class Network(TorchBackend, Personalised):
+class Network(Personalised):
     """A torch module as a `Hierarchical`, a `Smooth` and a `Lipschitz` problem.
 
     x (n,) holds the parameters with requires_grad, flattened one after the other in the module's order; it is a NumPy
@@ -78,12 +78,14 @@ class Network(TorchBackend, Personalised):
         classes: C.
         weights: (m,) rho_i = N_i / N_tr.
         terms: lam, mu and radius of the clients' problems.
-        convolution: auto (on a CPU by Fourier transforms where that is faster) or direct (always torch's own).
         dtype: float32 or float64, of all vectors and of the module.
         device: where the module computes, as torch calls it.
         kernel: what computes the local steps, and losses on mini-batches: serial (one client after the other), torch
             (many clients at once), auto (torch on a GPU, if the module can be computed so; else serial).
-        obstacle: why it cannot, in torch's words; "" where it can, or where nobody asked.
+        batched_sizes: mini-batches for which all ranks have found equal bits in any company; those of other sizes are
+            computed one client after the other. None: this process finds out when it meets a size.
+        obstacle: why the module cannot be computed for many clients at once, in torch's words; "" where it can, or
+            where nobody asked.
     """
 
     x0: ClassVar[str] = "random"  # at 0 most gradients of a network vanish
@@ -92,22 +94,19 @@ class Network(TorchBackend, Personalised):
     classes: int = given()
     weights: NDArray[np.float64] = given()
     terms: Terms = given(Terms())
-    convolution: Literal["auto", "direct"] = "auto"
     dtype: DTypeLike = given(np.float32)
     device: str = given("cpu")
     kernel: Literal["auto", "serial", "torch"] = "auto"
+    batched_sizes: tuple[int, ...] | None = given(None)
     obstacle: str = field(default="", init=False, repr=False, compare=False)
     _function: Function = field(init=False, repr=False, compare=False)
+    _verdicts: dict[int, bool] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         demand_floats(self.dtype, "networks run")
         self.terms.fit(self.m)
-        if self.convolution not in ("auto", "direct"):
-            raise UserError(f"convolution {self.convolution!r}: allowed are auto, direct")
         demand(self.kernel in ("auto", "serial", "torch"), "kernel", self.kernel, "auto, serial or torch")
         module = copy_of(self.module)
-        if self.convolution == "auto" and torch.device(self.device).type == "cpu" and not self.uses_torch:
-            fourier.quicken(module)
         function = Function(module, self.input_shape, self.classes, np.dtype(self.dtype), self.device, self.uses_torch)
         if function.obstacle and self.kernel == "torch":
             raise UserError(
@@ -122,25 +121,49 @@ class Network(TorchBackend, Personalised):
         """Length of x."""
         return self._function.n
 
-    def kernel_name(self, batch_size: int) -> str:
-        """torch, the kind of device, fourier where convolutions are computed by spectra, abreast where the steps of
-        many clients are computed at once: all round differently.
-        """
-        if self.uses_torch:
-            return f"{self.torch_name} {ABREAST}"
-        spectral = fourier.spectral(self._function.module, batch_size)
-        return f"{self.torch_name}{' fourier' if spectral else ''}"
+    @property
+    def uses_torch(self) -> bool:
+        """Whether many clients are computed at once: where it is asked for, and by "auto" on a GPU."""
+        return self.kernel == "torch" or (self.kernel == "auto" and self.device != "cpu" and not self.obstacle)
 
-    def kernel_for(self, batch_size: int, models: int, steps: int, before: str = "") -> str:
-        """The kernel that "auto" stands for in a run: torch on a GPU.
+    @property
+    def abreast(self) -> int:
+        """How many clients' steps run as coroutines; see `engine.batching`."""
+        return MANY if self.uses_torch else 1
+
+    def kernel_name(self, batch_size: int) -> str:
+        """torch, the kind of device, and "abreast" where many clients are computed at once: all round differently."""
+        return f"torch {self.device.partition(':')[0]}{f' {ABREAST}' * self.uses_torch}"
+
+    def kernel_for(self, work: Work, data: Dataset, before: str = "") -> KernelChoice:
+        """Chooses the kernel of a run: "auto" stands for torch on a GPU, or for that of the run that is continued."""
+        if self.kernel == "auto" and before:
+            return KernelChoice("torch" if before.endswith(ABREAST) else "serial", fallback="serial")
+        return KernelChoice("torch" if self.uses_torch else "serial", fallback="serial" * (self.kernel == "auto"))
+
+    def with_kernel(self, name: str, work: Work) -> Network:
+        """The problem computed by this kernel, as `kernel_obstacle` allowed it on every rank."""
+        return replace(self, kernel=cast(Any, name), batched_sizes=(work.batch,) if name == "torch" else None)
+
+    def kernel_obstacle(self, name: str, work: Work, data: Dataset) -> str:
+        """Why a run may not take this kernel on this machine; "" where it may.
 
         Args:
-            batch_size, models, steps: see `run.setting.Work`; it does not depend on them.
-            before: the kernel of the result that the run continues, which it keeps; "" for none.
+            data: a client's samples, with which it is tried.
         """
-        if before:
-            return "torch" if before.endswith(ABREAST) else "serial"
-        return "torch" if self.uses_torch else "serial"
+        own = self if name == self.kernel else replace(self, kernel=cast(Any, name))
+        if name == "serial" or own.batches(data, work.batch):
+            return ""
+        found = "on this machine a client's bits depend on which clients are computed with it"
+        return f"{found} (mini-batches of {work.batch})"
+
+    def batches(self, data: Dataset, size: int) -> bool:
+        """Whether mini-batches of this size are computed for many clients at once: bits may not depend on which."""
+        if not self.uses_torch or self.batched_sizes is not None:
+            return self.uses_torch and size in (self.batched_sizes or ())
+        if size not in self._verdicts:
+            self._verdicts[size] = equal_bits(self._function, data, size, np.dtype(self.dtype).name)
+        return self._verdicts[size]
 
     def flops(self, batch_size: int) -> float:
         """FLOPs of a forward and a backward pass, as torch counts them: products and convolutions, these tap by tap."""
@@ -150,7 +173,7 @@ class Network(TorchBackend, Personalised):
         """(n,) the parameters that the module came with: its own initialisation (drawn under `seeded`), or trained."""
         return self._function.initial()
 
-    @in_turn
+    @serialized
     def gradient(self, x: Array, data: Dataset, batch: Batch | None = None) -> Array:
         """(n,) the gradient of the mean cross-entropy at x over the samples at positions `batch` (B,), or over all."""
         positions = positions_of(data, batch)
@@ -173,14 +196,27 @@ class Network(TorchBackend, Personalised):
         radius: float = math.inf,
         shift: Array | None = None,
     ) -> Array:
-        """See `Personalised.moved`; the k points go in turn, or beside each other."""
+        """See `Personalised.moved`; the k points go one after the other, or beside each other."""
+        gammas = np.minimum(stepsizes, np.finfo(self.dtype).max)  # torch takes no larger one: let it diverge
+        if not self.batches(data, batches.shape[1]):
+            return self._moved(data, x, y, batches, gammas.tolist(), mu, radius, shift)
+        a, b = (np.asarray(each, self.dtype) for each in (x, y))
+        push = None if shift is None else np.asarray(shift, self.dtype)
+        return batched_call(take_steps, StepsRequest(self._function, data, a, b, batches, gammas, mu, radius, push))
+
+    @serialized
+    def _moved(
+        self,
+        data: Dataset,
+        x: Array,
+        y: Array,
+        batches: Batch,
+        gammas: list[float],
+        mu: float,
+        radius: float,
+        shift: Array | None,
+    ) -> Array:
         function = self._function
-        sizes = np.minimum(stepsizes, np.finfo(self.dtype).max)  # torch takes no larger one: let it diverge
-        if self.uses_torch:
-            a, b = (np.asarray(each, self.dtype) for each in (x, y))
-            push = None if shift is None else np.asarray(shift, self.dtype)
-            return batched_call(walked, Walk(function, data, a, b, batches, sizes, mu, radius, push))
-        gammas = sizes.tolist()
         centres, points = [function.vector(row) for row in x], [function.vector(row) for row in y]
         against = None if shift is None else function.vector(shift)
         for t, inputs, labels in self._minibatches(data, batches):
@@ -204,13 +240,13 @@ class Network(TorchBackend, Personalised):
         Raises:
             IndexError: a position is not in 0..len(data) - 1.
         """
-        if self.uses_torch and batch is not None and len(batch) <= BLOCK:
+        if self.uses_torch and batch is not None and len(batch) <= BLOCK and self.batches(data, len(batch)):
             check_positions(data, batch)
-            points = Points(self._function, np.asarray(x, self.dtype), data, batch)
-            return batched_call(summed, points) / len(batch)
+            request = LossRequest(self._function, np.asarray(x, self.dtype), data, batch)
+            return batched_call(loss_sums, request) / len(batch)
         return self._losses(x, data, batch)
 
-    @in_turn
+    @serialized
     def _losses(self, x: Array, data: Dataset, batch: Batch | None) -> NDArray[np.float64]:
         positions = positions_of(data, batch)
         function, sums = self._function, np.zeros(len(x))
@@ -221,7 +257,7 @@ class Network(TorchBackend, Personalised):
                     sums[k] += float(cross_entropy(function.logits(inputs), labels, reduction="sum"))
         return sums / len(positions)
 
-    @in_turn
+    @serialized
     @QUIET
     def score(self, x: Array, data: Dataset, mix: NDArray[np.float64] | None = None) -> dict[str, float]:
         """Mean cross-entropy ("loss") and fraction classified correctly ("accuracy") of x (n,) on all of `data`.
@@ -244,7 +280,7 @@ class Network(TorchBackend, Personalised):
                 sums += rows @ each[labels.cpu().numpy()]
         return {"loss": float(sums[1] / sums[0]), "accuracy": float(sums[2] / sums[0])}
 
-    @in_turn
+    @serialized
     def hits(self, x: Array, data: Dataset) -> NDArray[np.int64]:
         """(C,) how many samples of each class in `data` the model x (n,) classifies correctly."""
         found = np.zeros(self.classes, np.int64)

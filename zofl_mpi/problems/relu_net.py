@@ -15,23 +15,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, final
+from typing import ClassVar, Literal, final
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from zofl_mpi.data import Dataset
-from zofl_mpi.engine.batching import batched_call
 from zofl_mpi.engine.fields import given
 from zofl_mpi.errors import demand
 from zofl_mpi.numerics.descent import descend
 from zofl_mpi.problems import Array, Batch
+from zofl_mpi.problems.base import Problem
 from zofl_mpi.problems.sums import BLOCK, QUIET, blocks, class_weights, demand_floats, positions_of
-from zofl_mpi.problems.terms import check_positions
-from zofl_mpi.problems.torch_backend import TorchBackend
-
-if TYPE_CHECKING:
-    from zofl_mpi.problems.kernels.relu_torch import Points, Walk
 
 Vector = NDArray[np.float64]
 Rectifier = Callable[[Array], Vector]
@@ -41,7 +36,7 @@ TARGETS = np.array([1.0, -1.0])  # of even and odd labels
 
 @final
 @dataclass(frozen=True)
-class ReLUNet(TorchBackend):
+class ReLUNet(Problem):
     """The network as a `Lipschitz` problem; its smooth twin as a `Smooth` one.
 
     Inputs are used as `Dataset` scales them, targets are the parities of the labels. The products with the inputs are
@@ -59,9 +54,7 @@ class ReLUNet(TorchBackend):
         lam: weight of the ridge (lam/2) |x|^2; the paper's 0.01.
         rectifier: sharpness of the smooth twin's rectifier log(1 + exp(rectifier t))/rectifier.
         loss_scale: mean over samples, or sum, as the paper prints (its gamma = 1e-5 then diverges).
-        kernel: what computes losses and steps: numpy, torch (many clients at once, on --device), auto (torch on a GPU).
         dtype: float32 or float64, of all vectors.
-        device: where torch computes, as it calls it.
     """
 
     x0: ClassVar[str] = "random"  # 0 is stationary: the output is of second order in x there
@@ -71,9 +64,7 @@ class ReLUNet(TorchBackend):
     lam: float = 0.01
     rectifier: float = 10.0
     loss_scale: Literal["mean", "sum"] = "mean"
-    kernel: Literal["auto", "numpy", "torch"] = "auto"
     dtype: DTypeLike = given(np.float32)
-    device: str = given("cpu")
 
     def __post_init__(self) -> None:
         demand_floats(self.dtype, "the network runs")
@@ -82,7 +73,6 @@ class ReLUNet(TorchBackend):
         demand(0 <= self.lam < math.inf, "lam", self.lam, "a number, at least 0")
         demand(0 < self.rectifier < math.inf, "rectifier", self.rectifier, "a number above 0")
         demand(self.loss_scale in ("mean", "sum"), "loss_scale", self.loss_scale, "mean or sum")
-        demand(self.kernel in ("auto", "numpy", "torch"), "kernel", self.kernel, "auto, numpy or torch")
 
     @property
     def n(self) -> int:
@@ -90,8 +80,8 @@ class ReLUNet(TorchBackend):
         return self.hidden * (self.features + 1)
 
     def kernel_name(self, batch_size: int) -> str:
-        """The name of what computes, for the record: kernels and devices agree to rounding only."""
-        return self.torch_name if self.uses_torch else "numpy"
+        """numpy, for the record."""
+        return "numpy"
 
     def flops(self, batch_size: int) -> float:
         """FLOPs of a gradient step: the two products with the batch."""
@@ -134,9 +124,6 @@ class ReLUNet(TorchBackend):
         gradient is r a_q in w_q and r w_q s_q U in Z_q.
         """
         positions = positions_of(data, batch)
-        if self.uses_torch:
-            total = batched_call(self._slopes, self._points(x[None], data, positions, smooth=True))
-            return np.asarray(self._weight(data, positions) * total + self.lam * x, self.dtype)
         factor = data.factor
         Z, w = self._split(x[None], factor)
         by_Z, by_w = np.zeros(Z.shape), np.zeros(self.hidden)
@@ -168,10 +155,6 @@ class ReLUNet(TorchBackend):
         """
         start = np.array(y, self.dtype)
         against = None if shift is None else np.asarray(shift, self.dtype)
-        if self.uses_torch and len(stepsizes):
-            points = self._points(start[None], data, batches, smooth=True)
-            push, weight = np.zeros_like(start) if against is None else against, float(self._weight(data, batches[0]))
-            return batched_call(self._walked, _kernel().Walk(points, push, stepsizes, weight, self.lam, mu))
 
         def direction(z: Array, t: int) -> Array:
             g = self.gradient(z, data, batches[t])
@@ -220,40 +203,12 @@ class ReLUNet(TorchBackend):
     def _objective(self, x: Array, data: Dataset, batch: Batch | None, smooth: bool) -> Vector:
         """(k,) f_i at the rows of x (k, n), with the true rectifier or the smooth twin's."""
         positions = positions_of(data, batch)
-        if self.uses_torch:
-            total = batched_call(self._squares, self._points(x, data, positions, smooth))
-            return self._weight(data, positions) / 2 * total + self._ridge(x)
         rectify = self._softplus if smooth else _relu
         total = np.zeros(len(x))
         for outputs, labels in self.outputs(x, data, positions, rectify):
             residuals = outputs - TARGETS[labels % 2]
             total += np.vecdot(residuals, residuals)
         return self._weight(data, positions) / 2 * total + self._ridge(x)
-
-    # --- by torch, for many clients at once
-
-    @QUIET
-    def squares_by_class(self, x: Array, data: Dataset, positions: Batch) -> Vector:
-        """(k, C) sums of (output - v)^2 over the samples at `positions` of each class, at the rows of x (k, n)."""
-        return batched_call(self._squares_by_class, self._points(x, data, positions, smooth=False))
-
-    def _points(self, x: Array, data: Dataset, positions: Batch, smooth: bool) -> Points:
-        check_positions(data, positions)
-        torch = _kernel()
-        network = torch.Network(self.hidden, self.rectifier if smooth else 0.0, self.device, data.classes)
-        return cast("Points", torch.Points(network, np.asarray(x, self.dtype), data, positions))
-
-    def _squares(self, asked: list[Points]) -> list[Vector]:
-        return cast(list[Vector], _kernel().squares(asked))
-
-    def _squares_by_class(self, asked: list[Points]) -> list[Vector]:
-        return cast(list[Vector], _kernel().squares_by_class(asked))
-
-    def _slopes(self, asked: list[Points]) -> list[Vector]:
-        return cast(list[Vector], _kernel().slopes(asked))
-
-    def _walked(self, walks: list[Walk]) -> list[Array]:
-        return cast(list[Array], _kernel().walked(walks))
 
     def _weight(self, data: Dataset, positions: Batch) -> np.float64:
         """The factor of a sample's loss: 1/B, or |D_i|/B for the sum."""
@@ -282,10 +237,3 @@ class ReLUNet(TorchBackend):
 
 def _relu(t: Array) -> Vector:
     return np.maximum(t, 0).astype(np.float64)
-
-
-def _kernel() -> Any:
-    """The kernels by torch, which is imported with them."""
-    from zofl_mpi.problems.kernels import relu_torch
-
-    return relu_torch

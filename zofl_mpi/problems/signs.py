@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from zofl_mpi.errors import UserError
-from zofl_mpi.problems.device_cache import sent
+from zofl_mpi.problems.device_cache import to_device
 from zofl_mpi.problems.flat import Flat
 
 CHANNELWISE = (nn.GroupNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -109,7 +109,7 @@ class SignedLayers:
 
         def signs(n: int) -> Tensor:
             found = torch.randint(0, 2, (count, n), generator=generator, device=generator.device)
-            return sent(found, like.device).to(like.dtype).mul_(2).sub_(1)
+            return to_device(found, like.device).to(like.dtype).mul_(2).sub_(1)
 
         return [Signs(*map(signs, layer.sizes)) for layer in self._layers]
 

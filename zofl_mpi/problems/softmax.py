@@ -5,29 +5,27 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, cast, final
+from functools import partial
+from typing import Any, Literal, cast, final
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from zofl_mpi.data import Dataset
-from zofl_mpi.engine.batching import batched_call
 from zofl_mpi.engine.fields import given
+from zofl_mpi.engine.roles import KernelChoice
+from zofl_mpi.engine.setting import Work
+from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Array, Batch
-from zofl_mpi.problems.kernels.softmax import KERNELS, NAMES, Minibatches, choose, numba_installed, planned
+from zofl_mpi.problems.kernels.softmax import KERNELS, Minibatches, choose, numba_installed, repays_loading
 from zofl_mpi.problems.sums import BLOCK, QUIET, READY, blocks, class_weights, demand_floats, positions_of
-from zofl_mpi.problems.terms import Personalised, Terms, check_positions, for_client
-from zofl_mpi.problems.torch_backend import TorchBackend
-
-if TYPE_CHECKING:
-    from zofl_mpi.problems.kernels.softmax_eval import Look
-    from zofl_mpi.problems.kernels.softmax_torch import Solve
+from zofl_mpi.problems.terms import Personalised, Terms, for_client
 
 
 @final
 @dataclass(frozen=True)
-class Softmax(TorchBackend, Personalised):
+class Softmax(Personalised):
     """Softmax regression as a `Hierarchical` and as a `Smooth` problem.
 
     A model x (n,) is the matrix W (C, p) row by row, as in torch's nn.Linear; with a bias W is (C, p + 1), b last.
@@ -38,10 +36,9 @@ class Softmax(TorchBackend, Personalised):
         weights: (m,) rho_i = N_i / N_tr.
         terms: lam, mu and radius of the clients' problems.
         bias: whether the model has a bias; [A]'s has none.
-        kernel: what computes the local steps: numpy, numba (compiled), torch (many clients at once, on --device), auto
-            (torch on a GPU; numba if installed, where it is faster and the run long enough to repay its loading).
+        kernel: what computes the local steps: numpy, numba (compiled), auto (the faster one, measured on this
+            machine; numpy if numba is not installed or the run too short to repay its loading).
         dtype: float32 or float64, of all vectors.
-        device: where torch computes, as it calls it.
     """
 
     features: int = given()
@@ -49,16 +46,15 @@ class Softmax(TorchBackend, Personalised):
     weights: NDArray[np.float64] = given()
     terms: Terms = given(Terms())
     bias: bool = False
-    kernel: Literal["auto", "numpy", "numba", "torch"] = "auto"
+    kernel: Literal["auto", "numpy", "numba"] = "auto"
     dtype: DTypeLike = given(np.float32)
-    device: str = given("cpu")
 
     def __post_init__(self) -> None:
         demand_floats(self.dtype, "softmax regression runs")
-        if self.kernel != "auto" and self.kernel not in NAMES:
-            raise UserError(f"kernel {self.kernel!r}: allowed are auto, {', '.join(NAMES)}")
+        if self.kernel != "auto" and self.kernel not in KERNELS:
+            raise UserError(f"kernel {self.kernel!r}: allowed are auto, {', '.join(KERNELS)}")
         self.terms.fit(self.m)
-        choose(self.kernel, 1, self.n)
+        choose(self.kernel)
 
     @property
     def n(self) -> int:
@@ -66,28 +62,51 @@ class Softmax(TorchBackend, Personalised):
         return self.classes * (self.features + self.bias)
 
     def kernel_name(self, batch_size: int) -> str:
-        """The kernel of `lower` and `descend`, for the record: kernels agree to rounding only, and devices do."""
-        if self.uses_torch:
-            return self.torch_name
-        return choose(self.kernel, batch_size, self.n)
+        """The kernel of `lower` and `descend`, for the record: kernels agree to rounding only."""
+        return choose(self.kernel)
 
-    def kernel_for(self, batch_size: int, models: int, steps: int, before: str = "") -> str:
-        """The kernel that "auto" stands for in a run, by size and by its number of local steps: see `planned`.
+    def kernel_for(self, work: Work, data: Dataset, before: str = "") -> KernelChoice:
+        """Chooses the kernel of a run: for "auto" that of the run that is continued, else the faster one as measured.
 
-        Args:
-            batch_size, models, steps: see `run.setting.Work`.
-            before: the kernel of the result that the run continues, which stays where it can be had; "" for none.
+        In a run of few steps it is NumPy's, which needs no loading.
         """
+        if self.kernel != "auto":
+            return KernelChoice(self.kernel)
         if before == "numpy" or (before == "numba" and numba_installed()):
-            return before
-        if before.startswith("torch") or self.device != "cpu":
-            return "torch"
-        return planned(batch_size, self.n, models, steps, self.m)
+            return KernelChoice(before, f"{before}, as the run began")
+        if not numba_installed() or not repays_loading(work.steps, self.m):
+            reason = "too few steps to repay the loading of numba" if numba_installed() else "numba is not installed"
+            return KernelChoice("numpy", f"numpy: {reason}")
+        times = self.step_times(work, data)
+        name = min(times, key=lambda own: times[own])
+        measured = ", ".join(f"{own} {seconds * 1e6:.1f} us" for own, seconds in times.items())
+        return KernelChoice(name, f"{name}: a step took {measured} (batch {work.batch}, {work.models} models)")
+
+    def step_times(self, work: Work, data: Dataset) -> dict[str, float]:
+        """{kernel: seconds of a local step of `work.models` models} on this machine; see `kernels.calibration`."""
+        from zofl_mpi.problems.kernels.calibration import step_times  # few runs are so long
+
+        x = np.zeros((work.models, self.n), self.dtype)
+        generator = Streams(0)(Purpose.BATCH)
+
+        def steps(kernel: Softmax, count: int) -> None:
+            batches = generator.integers(0, len(data), (count, work.batch))
+            kernel.moved(data, x, x, batches, np.full(count, 0.1), 1.0)
+
+        types = {"dtype": np.dtype(self.dtype).name, "inputs": data.inputs.dtype.name}
+        scaled = {"rescale": int(_common_factor(data, self.bias) is None), "bias": int(self.bias)}
+        size = {"batch": work.batch, "models": work.models, "classes": self.classes, "features": self.features}
+        kernels = {name: partial(steps, replace(self, kernel=cast(Any, name))) for name in KERNELS}
+        return step_times({**size, **types, **scaled}, kernels)
+
+    def with_kernel(self, name: str, work: Work) -> Softmax:
+        """The problem computed by this kernel."""
+        return replace(self, kernel=cast(Any, name))
 
     def prepare(self, kernel: str, data: Dataset) -> None:
-        """Makes a kernel ready: a compiled one is compiled at first (seconds) and kept on the disk; torch is loaded."""
-        if kernel == "numba" or kernel.startswith("torch"):
-            own = replace(self, kernel="numba" if kernel == "numba" else "torch")
+        """Makes a kernel ready: a compiled one is compiled at first (seconds) and kept on the disk."""
+        if kernel == "numba":
+            own = replace(self, kernel="numba")
             own.descend(data, np.zeros(self.n, self.dtype), np.zeros((1, 1), np.int64), np.zeros(1))
 
     def flops(self, batch_size: int) -> float:
@@ -131,10 +150,7 @@ class Softmax(TorchBackend, Personalised):
         d = np.ascontiguousarray((y - x) * s, self.dtype).reshape(shape)
         centre = np.ascontiguousarray(x * s).reshape(shape)
         against = None if shift is None else np.ascontiguousarray(shift, self.dtype).reshape(shape)
-        if self.uses_torch:
-            batched_call(self._solved, _torch().Solve(centre, d, minibatches, radius * s, against))
-        else:
-            KERNELS[self.kernel_name(minibatches.size)](centre, d, minibatches, radius * s, against)
+        KERNELS[self.kernel_name(minibatches.size)](centre, d, minibatches, radius * s, against)
         return x + d.reshape(x.shape) / s
 
     @QUIET
@@ -148,9 +164,6 @@ class Softmax(TorchBackend, Personalised):
             Not-a-number for both where no sample counts.
         """
         each = class_weights(data, mix)
-        if self.uses_torch:
-            sums = batched_call(self._sums, self._look(x[None], data, weights=each))
-            return {"loss": float(sums[1] / sums[0]), "accuracy": float(sums[2] / sums[0])}
         sums = np.zeros(3)  # of the weights, the losses, the hits
         for inputs, labels in self._blocks(data, np.arange(len(data))):
             logits = (inputs @ x.reshape(self.classes, -1).T).astype(np.float64)
@@ -162,8 +175,6 @@ class Softmax(TorchBackend, Personalised):
     @QUIET
     def hits(self, x: Array, data: Dataset) -> NDArray[np.int64]:
         """(C,) how many samples of each class in `data` the model x (n,) classifies correctly."""
-        if self.uses_torch:
-            return batched_call(self._hits, self._look(x[None], data))
         found = np.zeros(self.classes, np.int64)
         for inputs, labels in READY.blocks(data, np.dtype(self.dtype).str + "b" * self.bias, self._blocks):
             logits = inputs @ x.reshape(self.classes, -1).T
@@ -173,9 +184,6 @@ class Softmax(TorchBackend, Personalised):
     @QUIET
     def _gradient(self, y: Array, data: Dataset, batch: Batch) -> Array:
         """(k, n) mean gradients of the cross-entropy, summed over blocks of samples in float64."""
-        if self.uses_torch:
-            total = batched_call(self._gradients, self._look(y, data, batch))
-            return (total / len(batch)).reshape(y.shape).astype(self.dtype)
         total = np.zeros((len(y), self.classes, self.n // self.classes))
         for inputs, labels in self._blocks(data, batch):
             logits = inputs @ y.reshape(len(y), self.classes, -1).transpose(0, 2, 1)
@@ -204,43 +212,6 @@ class Softmax(TorchBackend, Personalised):
             bias=self.bias,
             dtype=np.dtype(self.dtype),
         )
-
-    # --- by torch, with what the other clients' steps have to compute
-
-    def _solved(self, solves: list[Solve]) -> list[None]:
-        _torch().solve_torch(solves, self.device)
-        return [None] * len(solves)
-
-    def _look(
-        self, y: Array, data: Dataset, batch: Batch | None = None, weights: NDArray[np.float64] | None = None
-    ) -> Look:
-        if batch is not None:
-            check_positions(data, batch)
-        models = np.asarray(y, self.dtype).reshape(len(y), self.classes, -1)
-        return cast("Look", _looks().Look(models, data, batch, self.bias, weights))
-
-    def _sums(self, asked: list[Look]) -> list[NDArray[np.float64]]:
-        return cast(list[NDArray[np.float64]], _looks().sums(asked, self.device))
-
-    def _hits(self, asked: list[Look]) -> list[NDArray[np.int64]]:
-        return cast(list[NDArray[np.int64]], _looks().hits(asked, self.device))
-
-    def _gradients(self, asked: list[Look]) -> list[Array]:
-        return cast(list[Array], _looks().gradients(asked, self.device))
-
-
-def _torch() -> Any:
-    """The local steps by torch, which is imported with them."""
-    from zofl_mpi.problems.kernels import softmax_torch
-
-    return softmax_torch
-
-
-def _looks() -> Any:
-    """Gradients and scores by torch, which is imported with them."""
-    from zofl_mpi.problems.kernels import softmax_eval
-
-    return softmax_eval
 
 
 def _common_factor(data: Dataset, bias: bool) -> float | None:

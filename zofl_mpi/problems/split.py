@@ -24,7 +24,7 @@ from torch.nn.functional import cross_entropy
 from zofl_mpi.data import Dataset
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems.base import SplitProblem
-from zofl_mpi.problems.device_cache import sent, taken
+from zofl_mpi.problems.device_cache import gather, to_device
 from zofl_mpi.problems.flat import Flat
 from zofl_mpi.problems.head import head_gradient, linear_of
 
@@ -189,7 +189,7 @@ class SplitNetwork(SplitProblem):
         if self._on_host:
             inputs, labels = (torch.from_numpy(each) for each in data.take(positions, np.dtype(self.dtype)))
         else:
-            inputs, labels = taken(data, positions, self.dtype, self.device)
+            inputs, labels = gather(data, positions, self.dtype, self.device)
         return _channels_last(inputs.reshape(-1, *self.input_shape)), labels
 
     @property
@@ -213,7 +213,7 @@ class SplitNetwork(SplitProblem):
 
     def placed(self, value: Tensor) -> Tensor:
         """A tensor that has travelled, on the device; on a GPU with the channels last, as they were before."""
-        return value.to(self.device) if self._on_host else _channels_last(sent(value, self.device))
+        return value.to(self.device) if self._on_host else _channels_last(to_device(value, self.device))
 
     # --- computing
 
@@ -310,7 +310,7 @@ def crop_flip(x: Tensor, generator: np.random.Generator) -> Tensor:
     """Images (B, channels, height, width), padded by 4 zeros, cropped back at random, mirrored with probability 1/2."""
     count, _, height, width = x.shape
     places, mirrored = generator.integers(0, 9, (2, count)), generator.random(count) < 0.5
-    up, left, flip = sent(torch.from_numpy(np.stack([*places, mirrored])), x.device)
+    up, left, flip = to_device(torch.from_numpy(np.stack([*places, mirrored])), x.device)
     padded = nn.functional.pad(x, (4, 4, 4, 4))
     rows = up[:, None] + torch.arange(height, device=x.device)
     columns = torch.arange(width, device=x.device).expand(count, width)

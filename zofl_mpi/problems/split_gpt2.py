@@ -27,7 +27,7 @@ from zofl_mpi.data import Dataset, texts
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.problems import Batch
 from zofl_mpi.problems.base import SplitProblem
-from zofl_mpi.problems.device_cache import sent
+from zofl_mpi.problems.device_cache import to_device
 from zofl_mpi.problems.flat import Flat
 from zofl_mpi.problems.gpt2 import Back, Parts, joined
 from zofl_mpi.problems.split import arithmetic_of
@@ -150,15 +150,15 @@ class SplitGPT2(SplitProblem):
     def samples(self, data: Dataset, positions: Batch) -> tuple[Tensor, Tensor]:
         """Tokens (B, T) and labels (B, T), `NONE` where nothing is predicted, on the device."""
         tokens, labels = texts.batch(data, positions)
-        return sent(torch.from_numpy(tokens), self.device), self._noted(torch.from_numpy(labels))
+        return to_device(torch.from_numpy(tokens), self.device), self._noted(torch.from_numpy(labels))
 
     def _noted(self, labels: Tensor) -> Tensor:
         """The labels on the device, with a note of what they predict: a GPU would have to tell the host how many."""
         if labels.device.type != "cpu":
             return labels
         at, targets = predicted(labels)
-        placed = sent(labels, self.device)
-        placed.predicted = sent(at, self.device), sent(targets, self.device)  # type: ignore[attr-defined]
+        placed = to_device(labels, self.device)
+        placed.predicted = to_device(at, self.device), to_device(targets, self.device)  # type: ignore[attr-defined]
         return placed
 
     def example(self, count: int) -> tuple[Tensor, Tensor]:
@@ -178,7 +178,7 @@ class SplitGPT2(SplitProblem):
 
     def placed(self, value: Tensor) -> Tensor:
         """A tensor that has travelled, on the device; whole numbers are labels."""
-        return sent(value, self.device) if value.is_floating_point() else self._noted(value)
+        return to_device(value, self.device) if value.is_floating_point() else self._noted(value)
 
     # --- computing
 

@@ -20,7 +20,7 @@ SLOWLY = "There is a performance drop .+ the batching rule for aten::_scaled_dot
 """What torch says of attention, which on a CPU it computes at one point after the other."""
 
 
-class Points(Protocol):
+class FlatModules(Protocol):
     """Modules as a function of theta, as `Flat` is one."""
 
     @property
@@ -41,7 +41,7 @@ class Stacked:
         count: points of a pass, and `directions` that they lie along, where a pass is tried to count what it holds.
     """
 
-    def __init__(self, flat: Points, part: slice, count: int = 1, directions: int = 1) -> None:
+    def __init__(self, flat: FlatModules, part: slice, count: int = 1, directions: int = 1) -> None:
         self._part, self._count, self._directions = part, count, directions
         self._whole = _Whole(flat.modules)
         _hush()

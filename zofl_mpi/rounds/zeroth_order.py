@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from zofl_mpi.engine.clients import Client
 from zofl_mpi.engine.fields import above, at_least, finite
-from zofl_mpi.engine.setting import Loads, Setting
+from zofl_mpi.engine.setting import Loads, Setting, Work
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.numerics import sets as convex_sets
@@ -154,6 +154,10 @@ class Local:
     def kernel(self) -> str:
         """Name of the code that computes the losses; "own" where the problem does not say."""
         return self.setting.problem.kernel_name(self.size())
+
+    def work(self, rounds: int) -> Work:
+        """The local steps of all rounds: the choice of a kernel depends on them."""
+        return Work(self.size(), 1, rounds * self.steps() * self.setting.m)
 
     def flops(self) -> float:
         """FLOPs of a mini-batch's loss at one point; nan where the problem does not say."""

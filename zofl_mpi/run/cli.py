@@ -172,8 +172,8 @@ def _prepared(world: World, family: Family, plan: Plan) -> Job | int:
     data = build_setting(world, family, plan, places[world.rank].device)
     other = "the ranks hold different data or networks; copy the same files to all nodes, draw in torch only"
     _same(world, data.fingerprint, other)
-    kernel = _chosen_kernel(world, cls, data, plan)
-    method, loads = run_or_fail_all(world, lambda: _built(cls, with_kernel(data, kernel), plan))
+    setting, reason = _with_kernel(world, cls, data, plan)
+    method, loads = run_or_fail_all(world, lambda: _built(cls, setting, plan))
     other = "the ranks compute by different kernels; give all of them a GPU or none, install numba on all nodes, or say"
     _same(world, run_or_fail_all(world, lambda: method.kernel), f"{other} --kernel numpy")
     run_or_fail_all(world, lambda: memory.check_batches(method, method.kernel))
@@ -187,6 +187,7 @@ def _prepared(world: World, family: Family, plan: Plan) -> Job | int:
     stop = Stop()
     stop.listen()
     attrs = {"command": plan.command, "mpi": world.library, "kernel": method.kernel, **known}
+    attrs |= {"kernel_choice": reason} if reason else {}
     loads = world.bcast(loads)  # rank 0's: ranks that looked for a client on different ones would hang
     living = _living(world, data.m, loads)
     rows = [place.row(rank, living[rank]) for rank, place in enumerate(places)]
@@ -196,27 +197,35 @@ def _prepared(world: World, family: Family, plan: Plan) -> Job | int:
     return Job(world, method, stop, _watch(world, plan, [place.host for place in places], opened), opened, loads)
 
 
-def _chosen_kernel(world: World, cls: type[Method[Any]], setting: Setting[Any], plan: Plan) -> str:
-    """The kernel that rank 0 chooses for --kernel auto, one for the whole run and all ranks; "" where there is none.
+def _with_kernel(world: World, cls: type[Method[Any]], setting: Setting[Any], plan: Plan) -> tuple[Setting[Any], str]:
+    """The setting with the kernel that rank 0 chose and every rank has tried, and the reason; one for the whole run.
 
     It depends on the planned steps, of which a method knows that rank 0 alone makes for this from the flags. A run that
     is continued keeps its kernel, however many rounds it gets.
+
+    Raises:
+        UserError: on every rank, where one cannot have that kernel and nothing else may be taken.
     """
+    problem = setting.problem
+    if not problem.kernel:
+        return setting, ""
+    samples = max(setting.data, key=len)
 
-    def choose() -> str:
-        if setting.problem.kernel != "auto":
-            return ""
+    def choose() -> tuple[Any, Any]:
         work = work_of(flags.made(cls, plan.values, setting=setting), plan.values["rounds"])
-        if work is None:
-            return ""
-        return str(setting.problem.kernel_for(work.batch, work.models, work.steps, plan.kernel_before))
+        return work, work and problem.kernel_for(work, samples, plan.kernel_before)
 
-    return str(world.bcast(at_server(world, choose)))
-
-
-def with_kernel(setting: Setting[Any], kernel: str) -> Setting[Any]:
-    """The setting whose problem computes by this kernel; as it is for ""."""
-    return replace(setting, problem=replace(setting.problem, kernel=kernel)) if kernel else setting
+    work, choice = world.bcast(at_server(world, choose))
+    if work is None:
+        return setting, ""
+    name, reason, fallback = choice
+    obstacles = world.allgather(run_or_fail_all(world, lambda: problem.kernel_obstacle(name, work, samples)))
+    rank, obstacle = next(((rank, each) for rank, each in enumerate(obstacles) if each), (0, ""))
+    if obstacle and not fallback:
+        raise UserError(f"--kernel {name}: {obstacle}, found on rank {rank}; take --kernel auto")
+    if obstacle:
+        name, reason = fallback, f"{fallback}, not {name}: {obstacle}, found on rank {rank}"
+    return replace(setting, problem=run_or_fail_all(world, lambda: problem.with_kernel(name, work))), reason
 
 
 def _built(cls: type[Method[Any]], setting: Setting[Any], plan: Plan) -> tuple[Method[Any], Loads | None]:

@@ -24,6 +24,11 @@ Groups = Mapping[str, type[Any]]
 
 ALIASES = {"lam": "--lambda"}
 """Other spellings of flags."""
+REMOVED = {
+    "convolution": "torch computes all convolutions, leave the flag out",
+    "kernel": "this problem is computed by NumPy alone, leave the flag out",
+}
+"""Flags that were, everywhere or for some problems, and what to do instead."""
 IS_FLAG = re.compile(r"--?[a-z]", re.IGNORECASE).match
 """Whether a word of a command line is a flag, not a (negative) number."""
 
@@ -211,6 +216,15 @@ def to_arguments(values: Mapping[str, Any], known: Mapping[str, Any], source: st
     return arguments
 
 
+def readable(stored: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    """The stored values of a run without those of REMOVED flags that are none any more, or have other values."""
+    return {
+        name: value
+        for name, value in stored.items()
+        if name not in REMOVED or (name in known and _fits(known[name], [str(value)]))
+    }
+
+
 def flag(name: str) -> str:
     """A field's name as it is typed."""
     return name.replace("_", "-")
@@ -242,7 +256,9 @@ def _unknown(word: str, known: Mapping[str, Any], owners: Callable[[str], Sequen
     if not word.startswith("-"):
         return f"{word!r} stands where a flag is expected; flags begin with --"
     name = word.split("=")[0].lstrip("-")
-    places = owners(name.replace("-", "_"))
+    places, removed = owners(name.replace("-", "_")), REMOVED.get(name.replace("-", "_"))
+    if removed and not places:
+        return f"--{name} is no longer a flag: {removed}"
     if places:
         return f"--{name} is no flag of this method on this problem; it belongs to {', '.join(places)}"
     return f"unknown flag --{name}{_nearest(name.replace('-', '_'), known, '--')}; --help lists all"

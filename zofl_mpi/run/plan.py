@@ -73,10 +73,9 @@ CHANGEABLE = LOCAL | {
     "data_dir",
     "device",
     "kernel",
-    "convolution",
 }
-"""What may differ between a run and its continuation: nothing that an iterate depends on (whatever --kernel and
---convolution say must come to the kernel that the result names)."""
+"""What may differ between a run and its continuation: nothing that an iterate depends on (whatever --kernel says must
+come to the kernel that the result names)."""
 
 
 @final
@@ -117,14 +116,17 @@ def understand(family: Family, arguments: Sequence[str]) -> Plan:
     resume, config = _peek("resume", arguments), _peek("config", arguments)
     given = flags.read_toml(config) if config else {}
     before = stored.config_of(resume) if resume else {}
-    table = (_trusted(before, given, arguments, resume) if resume else {}) | given
+    kept = _trusted(before, given, arguments, resume) if resume else {}
+    table = kept | given
     method = _peek("method", arguments) or str(table.get("method", next(iter(family.METHODS))))
     problem = _peek("problem", arguments) or str(table.get("problem") or _usual_problem(family, method))
     for name, value in (("method", method), ("problem", problem)):
         if before and before[name] != value:
             raise UserError(f"--resume {resume}: that run has --{name} {before[name]}, this command {value}")
     groups = groups_of(family, method, problem)
-    words = [*flags.to_arguments(table, flags.flags_of(groups), config or resume), *arguments]
+    known = flags.flags_of(groups)
+    before, table = flags.readable(before, known), flags.readable(kept, known) | given
+    words = [*flags.to_arguments(table, known, config or resume), *arguments]
     program = f"python -m {family.__spec__.name}"
     values = flags.parse(groups, words, program, family.__doc__ or "", lambda name: owners_of(family, name))
     if before:

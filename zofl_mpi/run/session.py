@@ -240,7 +240,7 @@ def check_same_run(
         raise UserError(
             f"--resume {source}: its kernel was {before.get('kernel')}, here it is {now['kernel']}, which gives "
             "other bits: continue with the version of zofl_mpi and in an environment like the first ones (is numba "
-            "installed?), or name it by --kernel, or for a network by --convolution"
+            "installed?), or name it by --kernel"
         )
     try:
         words = json.loads(before["blas"])

@@ -45,19 +45,6 @@ class Widths:
 
 @final
 @dataclass(frozen=True)
-class Convolution:
-    """The flag of how convolutions are computed; it stands here, since the file of `Network` imports torch.
-
-    Attributes:
-        convolution: auto (on a CPU by Fourier transforms where that is faster, but for --kernel torch) or direct
-            (always torch's own).
-    """
-
-    convolution: Literal["auto", "direct"] = "auto"
-
-
-@final
-@dataclass(frozen=True)
 class Kernel:
     """The flag of the code that computes a network's local steps.
 
@@ -69,17 +56,16 @@ class Kernel:
     kernel: Literal["auto", "serial", "torch"] = "auto"
 
 
-def classifier(factory: Factory, flags: type[Any], samples: type[Any] = Samples) -> Choice:
+def classifier(factory: Factory, flags: type[Any] | None = None, samples: type[Any] = Samples) -> Choice:
     """A torch module that classifies, as a problem.
 
     Args:
         factory: makes the module.
-        flags: of the module, or of how it is computed.
+        flags: of the module, if it has any.
         samples: the flags of the data set, with a family's defaults.
     """
-    return Choice(
-        {"data": samples, "problem": flags, "local steps": Kernel}, partial(_setting, factory), ROLES, gpu=True
-    )
+    own = {"problem": flags} if flags else {}
+    return Choice({"data": samples, **own, "local steps": Kernel}, partial(_setting, factory), ROLES, gpu=True)
 
 
 def _setting(factory: Factory, site: Site) -> Setting[Network]:
@@ -94,7 +80,6 @@ def _setting(factory: Factory, site: Site) -> Setting[Network]:
         classes,
         federation.weights,
         terms_of(site),
-        site.values.get("convolution", "auto"),
         np.dtype(site.dtype),
         site.device,
         site.group(Kernel).kernel,
@@ -144,7 +129,7 @@ def own_problem(name: str, cls: type[Any], samples: type[Any] = Samples) -> Choi
         UserError: it is no such class.
     """
     if any(base.__name__ == "Module" and base.__module__.startswith("torch.nn") for base in cls.__mro__):
-        return classifier(partial(_own_module, name, cls), Convolution, samples)
+        return classifier(partial(_own_module, name, cls), samples=samples)
     if not is_dataclass(cls) or not given_to(cls):
         raise UserError(
             f"--problem {name}: {cls.__name__} must be a torch module, or a dataclass with a field named federation "
@@ -171,4 +156,4 @@ def _own_module(name: str, cls: type[Any], site: Site, shape: tuple[int, ...], c
 
 
 MLP = classifier(_mlp, Widths)
-CNN = classifier(_cnn, Convolution)
+CNN = classifier(_cnn)

@@ -2,15 +2,19 @@
 
 A row is a model: its parameters, its centre, its mini-batches and step sizes lie beside those of the other rows of a
 block, and one computation takes a step of them all, whatever the module's layers are (`Function.slopes`). A client's
-points, such as the pair of a zeroth-order estimate, are rows of their own. Why a row's bits do not depend on the
-others, and what is replayed: see `blocks`.
+points, such as the pair of a zeroth-order estimate, are rows of their own.
+
+Whether a row's bits depend on the other rows is up to the libraries, the processor and the shapes (grouped convolutions
+of oneDNN do on some): `equal_bits` tries it, and a `Network` computes batched only what has passed. What is replayed:
+see `blocks`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, TypeVar, final
 
 import numpy as np
@@ -20,25 +24,37 @@ from torch import Tensor
 
 from zofl_mpi.data import Dataset
 from zofl_mpi.engine import device as place
+from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.problems import Batch
-from zofl_mpi.problems.kernels.blocks import CHUNK, LOCK, Batches, Room, Steps, block_of, identity, kept, row_of
+from zofl_mpi.problems.kernels.blocks import (
+    CHUNK,
+    LOCK,
+    BatchGatherer,
+    StagingBuffer,
+    StepGraphs,
+    block_of,
+    cached,
+    dataset_key,
+    row_of,
+)
 from zofl_mpi.problems.module import Function, Named
 
 Array = NDArray[Any]
 Key = TypeVar("Key")
+Request = TypeVar("Request")
 
 STEP_BYTES = 2**28
-"""Of what the steps of a block take at once, about; where those of its rows are larger it has fewer rows."""
+"""Bytes that the steps of a block take at once, about; where those of its rows are larger it has fewer rows."""
 CPU_ROWS = 8
 """Rows of a block on a CPU, at most: it is no faster at more of them, and those that hold nothing take as long."""
 
 
-class Kind(NamedTuple):
-    """What rows have in common that are computed together; it does not depend on whose they are.
+class BlockKey(NamedTuple):
+    """Properties that rows must share to be computed in one block; they do not depend on which clients these are.
 
     Attributes:
-        function: which module.
-        samples: where the mini-batches come from, see `identity`.
+        function: the module.
+        samples: the stored samples, see `dataset_key`.
         batch: B.
         dtype: of the models.
         pulled, confined, shifted: whether there is a mu, a ball to project onto, something to add to the gradients.
@@ -55,11 +71,11 @@ class Kind(NamedTuple):
 
 @final
 @dataclass(frozen=True)
-class Walk:
+class StepsRequest:
     """A client's local steps y <- P(y - stepsizes[t] (slope(y; batches[t]) + mu (y - x) + shift)) from the rows of y.
 
     Attributes:
-        function: of which the slopes are.
+        function: the module whose slopes they follow.
         data: the client's.
         x, y: (k, n).
         batches: (H, B) positions in `data`, H >= 1, all valid.
@@ -79,13 +95,13 @@ class Walk:
     shift: Array | None
 
     @property
-    def kind(self) -> Kind:
-        """With what it can be computed together."""
-        own = identity(self.data), self.batches.shape[1], np.dtype(self.y.dtype).name
-        return Kind(self.function, *own, self.mu > 0, self.radius < np.inf, self.shift is not None)
+    def key(self) -> BlockKey:
+        """The block that can compute it."""
+        own = dataset_key(self.data), self.batches.shape[1], np.dtype(self.y.dtype).name
+        return BlockKey(self.function, *own, self.mu > 0, self.radius < np.inf, self.shift is not None)
 
 
-class Points(NamedTuple):
+class LossRequest(NamedTuple):
     """Points x (k, n) of a client, and the samples at `positions` (B,) in its data, all valid."""
 
     function: Function
@@ -94,45 +110,84 @@ class Points(NamedTuple):
     positions: Batch
 
     @property
-    def kind(self) -> Kind:
-        """With what they can be computed together."""
-        return Kind(self.function, identity(self.data), len(self.positions), np.dtype(self.x.dtype).name)
+    def key(self) -> BlockKey:
+        """The block that can compute it."""
+        return BlockKey(self.function, dataset_key(self.data), len(self.positions), np.dtype(self.x.dtype).name)
 
 
 Rows = list[tuple[int, int]]
-"""Which point of which request each row is."""
+"""The request and the point in it of each row."""
 
 
-def walked(walks: list[Walk]) -> list[Array]:
-    """(k, n) where the steps of each client end."""
-    found = [np.empty_like(walk.y) for walk in walks]
-    members = {(j, k): (walk.kind, len(walk.stepsizes)) for j, walk in enumerate(walks) for k in range(len(walk.y))}
+def take_steps(requests: list[StepsRequest]) -> list[Array]:
+    """(k, n) where the steps of each request end."""
+    ends = [np.empty_like(request.y) for request in requests]
+    rows = {(j, k): (own.key, len(own.stepsizes)) for j, own in enumerate(requests) for k in range(len(own.y))}
     with LOCK, torch.no_grad():
-        for (kind, _), rows in _groups(members):
-            loop: _Loop = kept(("steps", kind), lambda: _Loop(kind, walks[rows[0][0]].data))  # noqa: B023
-            for part in _parts(rows, loop.block.size):
-                for (j, k), end in zip(part, loop.run([(walks[j], k) for j, k in part]), strict=True):
-                    found[j][k] = end
-    return found
+        for (key, _), members in _grouped(rows):
+            block = cached(("steps", key), partial(_StepBlock, key, requests[members[0][0]].data))
+            for part in _parts(members, block.rows.size):
+                for (j, k), end in zip(part, block.run([(requests[j], k) for j, k in part]), strict=True):
+                    ends[j][k] = end
+    return ends
 
 
-def summed(asked: list[Points]) -> list[NDArray[np.float64]]:
-    """For each (k,), the sums over its samples of the cross-entropies: logits in the models' dtype, then float64."""
-    found = [np.empty(len(points.x)) for points in asked]
-    members = {(j, k): points.kind for j, points in enumerate(asked) for k in range(len(points.x))}
+def loss_sums(requests: list[LossRequest]) -> list[NDArray[np.float64]]:
+    """(k,) the sums of the cross-entropies of each request: logits in the models' dtype, then float64."""
+    sums = [np.empty(len(request.x)) for request in requests]
+    rows = {(j, k): own.key for j, own in enumerate(requests) for k in range(len(own.x))}
     with LOCK, torch.no_grad():
-        for kind, rows in _groups(members):
-            look: _Look = kept(("sums", kind), lambda: _Look(kind, asked[rows[0][0]].data))  # noqa: B023
-            for part in _parts(rows, look.block.size):
-                for (j, k), value in zip(part, look.run([(asked[j], k) for j, k in part]), strict=True):
-                    found[j][k] = value
-    return found
+        for key, members in _grouped(rows):
+            block = cached(("losses", key), partial(_LossBlock, key, requests[members[0][0]].data))
+            for part in _parts(members, block.rows.size):
+                for (j, k), value in zip(part, block.run([(requests[j], k) for j, k in part]), strict=True):
+                    sums[j][k] = value
+    return sums
 
 
-def _groups(members: dict[tuple[int, int], Key]) -> list[tuple[Key, Rows]]:
+def equal_bits(function: Function, data: Dataset, batch: int, dtype: str) -> bool:
+    """Whether local steps and losses on mini-batches of this size have the same bits in any company, on this device.
+
+    The rows of a full block are computed together, each one place further, in the opposite order, and three of them
+    alone. So every place of a block is compared with the next one, and other rows with rows of zeros.
+
+    Args:
+        data: a client's, of which samples are taken.
+    """
+    with LOCK:
+        steps = _trial_steps(function, data, batch, dtype)
+        losses = [LossRequest(function, own.y, data, own.batches[0]) for own in steps]
+        return _independent(take_steps, steps) and _independent(loss_sums, losses)
+
+
+def _trial_steps(function: Function, data: Dataset, batch: int, dtype: str) -> list[StepsRequest]:
+    """A step of each row of a block, with all that a step may have, from models and samples of its own.
+
+    It is so long that the slopes are not rounded away in the sum: where two of them differ, their ends do.
+    """
+    generator, first = Streams(0)(Purpose.SYNTHETIC), function.initial().astype(dtype)
+    steps = []
+    for _ in range(_Rows(BlockKey(function, dataset_key(data), batch, dtype), data, 1).size):
+        noise, near, shift = generator.standard_normal((3, 1, len(first))).astype(dtype)
+        x, positions = first + noise / 100, generator.integers(0, len(data), (1, batch))
+        y = x + near / 10**6
+        steps.append(StepsRequest(function, data, x, y, positions, np.array([1e4]), 0.5, 100.0, shift[0] / 10**6))
+    return steps
+
+
+def _independent(compute: Callable[[list[Request]], list[Any]], requests: list[Request]) -> bool:
+    """Whether each request has the same result whatever it is computed with."""
+    together, last = compute(requests), len(requests) - 1
+    reverse, further = compute(requests[::-1])[::-1], compute(requests[-1:] + requests[:-1])
+    alone = [(j, compute([requests[j]])[0]) for j in {0, last // 2, last}]
+    pairs = [*enumerate(reverse), *enumerate(further[1:] + further[:1]), *alone]
+    return all(together[j].tobytes() == other.tobytes() for j, other in pairs)
+
+
+def _grouped(rows: dict[tuple[int, int], Key]) -> list[tuple[Key, Rows]]:
     """The rows of each key."""
     groups: dict[Key, Rows] = {}
-    for row, key in members.items():
+    for row, key in rows.items():
         groups.setdefault(key, []).append(row)
     return list(groups.items())
 
@@ -151,7 +206,7 @@ class Part(NamedTuple):
 
 
 @final
-class _Block:
+class _Rows:
     """Rows side by side: how parameters lie in them, and their mini-batches.
 
     Attributes:
@@ -159,39 +214,36 @@ class _Block:
         batches: theirs.
     """
 
-    def __init__(self, kind: Kind, data: Dataset, steps: int) -> None:
-        self._kind, function = kind, kind.function
+    def __init__(self, key: BlockKey, data: Dataset, steps: int) -> None:
+        self._key, function = key, key.function
         self.device = str(function.device)
-        rows = block_of(function.step_bytes(kind.batch), STEP_BYTES)
-        self.size = min(rows, CPU_ROWS) if self.device == "cpu" else rows
-        rescale = bool(np.any(data.scale != 1.0) or np.any(data.shift != 0.0))
-        self._features, where = data.features, (kind.dtype, self.device)
-        self.batches = Batches(
-            data, self.size, kind.batch, *where, width=data.features, steps=steps, rescale=rescale, bias=False
-        )
+        size = block_of(function.step_bytes(key.batch), STEP_BYTES)
+        self.size = min(size, CPU_ROWS) if self.device == "cpu" else size
+        self._features = data.features
+        self.batches = BatchGatherer(data, self.size, key.batch, key.dtype, self.device, steps)
         self._classes = torch.arange(function.classes, device=self.device)
         self._parts, self._width = list[Part](), 0
         for name, flat, shape in function.places():  # each from the beginning of a line on: they lie alike in all rows
             size = flat.stop - flat.start
             self._parts.append(Part(name, shape, flat, slice(self._width, self._width + size)))
-            self._width += row_of(size, kind.dtype)
+            self._width += row_of(size, key.dtype)
 
     def zeros(self, *shape: int) -> Tensor:
-        """(*shape) numbers of the rows' kind; without a shape, (R, row) the rows themselves."""
+        """(*shape) zeros of the rows' dtype; without a shape, (R, width) as many as the rows hold."""
         own = shape or (self.size, self._width)
-        return torch.zeros(own, dtype=getattr(torch, self._kind.dtype), device=self.device)
+        return torch.zeros(own, dtype=getattr(torch, self._key.dtype), device=self.device)
 
-    def room(self) -> Room:
-        """For what goes to the rows."""
-        return Room(self._kind.dtype, self.device)
+    def buffer(self) -> StagingBuffer:
+        """Memory through which vectors go to the rows."""
+        return StagingBuffer(self._key.dtype, self.device)
 
     def bound(self) -> AbstractContextManager[Any]:
         """Context manager: on a GPU the same bits each time; the module holds parameters, whose place others take."""
-        return self._kind.function.at(self.zeros(self._kind.function.n))
+        return self._key.function.at(self.zeros(self._key.function.n))
 
-    def fill(self, target: Tensor, room: Room, vectors: Sequence[Array]) -> None:
+    def fill(self, target: Tensor, buffer: StagingBuffer, vectors: Sequence[Array]) -> None:
         """Copies the (n,) of each row; the other rows have zeros."""
-        there = room.sent(vectors)
+        there = buffer.send(vectors)
         for part in self._parts:
             target[: len(vectors), part.row].copy_(there[:, part.flat])
         target[len(vectors) :].zero_()
@@ -207,81 +259,83 @@ class _Block:
     def inputs(self, t: int) -> Tensor:
         """(R, B, *input_shape) of step t."""
         inputs = self.batches.gather(t)[:, :, : self._features]
-        return inputs.reshape(self.size, self._kind.batch, *self._kind.function.input_shape)
+        return inputs.reshape(self.size, self._key.batch, *self._key.function.input_shape)
 
     def labels(self, steps: int) -> Tensor:
         """(steps, R, B, C) of the first steps: 1 for the true class, else 0."""
         labels = self.batches.labels(0, steps)[..., None] == self._classes
-        return labels.to(getattr(torch, self._kind.dtype))
+        return labels.to(getattr(torch, self._key.dtype))
 
 
 @final
-class _Look:
-    """The sums of the cross-entropies of one block of rows at a time, in tensors that stay where they are."""
+class _LossBlock:
+    """Sums of the cross-entropies of one block of rows at a time, in tensors that stay where they are."""
 
-    def __init__(self, kind: Kind, data: Dataset) -> None:
-        self.block = _Block(kind, data, 1)
-        self._x, self._room = self.block.zeros(), self.block.room()
-        self._sums = torch.zeros(self.block.size, dtype=torch.float64, device=self.block.device)
-        costs, at = kind.function.costs(), self.block.views(self._x)
+    def __init__(self, key: BlockKey, data: Dataset) -> None:
+        self.rows = _Rows(key, data, 1)
+        self._x, self._buffer = self.rows.zeros(), self.rows.buffer()
+        self._sums = torch.zeros(self.rows.size, dtype=torch.float64, device=self.rows.device)
+        costs, at = key.function.costs(), self.rows.views(self._x)
 
         def work() -> None:
-            self._sums.copy_(costs(at, self.block.inputs(0), self.block.labels(1)[0]))
+            self._sums.copy_(costs(at, self.rows.inputs(0), self.rows.labels(1)[0]))
 
-        with self.block.bound():
-            self._replay = place.replayable(self.block.device, work)
+        with self.rows.bound():
+            self._replay = place.replayable(self.rows.device, work)
 
-    def run(self, rows: Sequence[tuple[Points, int]]) -> Array:
-        """(r,) of these rows, at most R, which are points of requests."""
-        with self.block.bound():
-            self.block.fill(self._x, self._room, [points.x[k] for points, k in rows])
-            self.block.batches.fill([points.data.rows_of(points.positions) for points, _ in rows])
+    def run(self, rows: Sequence[tuple[LossRequest, int]]) -> Array:
+        """(r,) the sums of these points of requests, at most R."""
+        with self.rows.bound():
+            self.rows.fill(self._x, self._buffer, [request.x[k] for request, k in rows])
+            self.rows.batches.fill([request.data.rows_of(request.positions) for request, _ in rows])
             self._replay()
         return self._sums[: len(rows)].cpu().numpy().copy()
 
 
 @final
-class _Loop:
-    """The steps of one block of rows at a time, in tensors that stay where they are."""
+class _StepBlock:
+    """Local steps of one block of rows at a time, in tensors that stay where they are."""
 
-    def __init__(self, kind: Kind, data: Dataset) -> None:
-        self._kind, self.block = kind, _Block(kind, data, CHUNK)
-        size, device = self.block.size, self.block.device
-        self._x, self._y, self._slope = (self.block.zeros() for _ in range(3))
-        self._shift = torch.zeros_like(self._x) if kind.shifted else None
-        self._gammas, self._mu = self.block.zeros(CHUNK, size, 1), self.block.zeros(size, 1)
+    def __init__(self, key: BlockKey, data: Dataset) -> None:
+        self._key, self.rows = key, _Rows(key, data, CHUNK)
+        size, device = self.rows.size, self.rows.device
+        self._x, self._y, self._slope = (self.rows.zeros() for _ in range(3))
+        self._shift = torch.zeros_like(self._x) if key.shifted else None
+        self._gammas, self._mu = self.rows.zeros(CHUNK, size, 1), self.rows.zeros(size, 1)
         self._radius = torch.zeros((size, 1), dtype=torch.float64, device=device)
-        self._rooms = {name: self.block.room() for name in ("x", "y", "shift", "gammas")}
-        self._slopes = kind.function.slopes()
-        self._steps = Steps(device, self.block.batches, self._gammas)
+        self._buffers = {name: self.rows.buffer() for name in ("x", "y", "shift", "gammas")}
+        self._slopes = key.function.slopes()
+        self._steps = StepGraphs(device, self.rows.batches, self._gammas)
 
-    def run(self, rows: Sequence[tuple[Walk, int]]) -> Array:
-        """(r, n) where the steps of these rows end, at most R, which are points of walks; they have equally many."""
-        walks, rooms = [walk for walk, _ in rows], self._rooms
-        with self.block.bound():
-            self._steps.ready(len(walks[0].stepsizes), self._take)
-            self.block.fill(self._x, rooms["x"], [walk.x[k] for walk, k in rows])
-            self.block.fill(self._y, rooms["y"], [walk.y[k] for walk, k in rows])
+    def run(self, rows: Sequence[tuple[StepsRequest, int]]) -> Array:
+        """(r, n) where the steps of these points of requests end, at most R; all have equally many."""
+        requests, buffers = [request for request, _ in rows], self._buffers
+        with self.rows.bound():
+            self._steps.capture(len(requests[0].stepsizes), self._take)
+            self.rows.fill(self._x, buffers["x"], [request.x[k] for request, k in rows])
+            self.rows.fill(self._y, buffers["y"], [request.y[k] for request, k in rows])
             if self._shift is not None:
-                self.block.fill(self._shift, rooms["shift"], [walk.shift for walk in walks if walk.shift is not None])
-            for target, values in ((self._mu, [w.mu for w in walks]), (self._radius, [w.radius for w in walks])):
-                target[: len(rows), 0] = torch.tensor(values, dtype=target.dtype, device=self.block.device)
-            gammas = rooms["gammas"].sent([walk.stepsizes[:, None] for walk in walks])
-            self._steps.take([walk.data.rows_of(walk.batches) for walk in walks], gammas)
-        return self.block.flat(self._y[: len(rows)]).cpu().numpy()
+                shifts = [request.shift for request in requests if request.shift is not None]
+                self.rows.fill(self._shift, buffers["shift"], shifts)
+            mus, radii = zip(*((own.mu, own.radius) for own in requests), strict=True)
+            for target, values in ((self._mu, mus), (self._radius, radii)):
+                target[: len(rows), 0] = torch.tensor(values, dtype=target.dtype, device=self.rows.device)
+            gammas = buffers["gammas"].send([request.stepsizes[:, None] for request in requests])
+            self._steps.take([request.data.rows_of(request.batches) for request in requests], gammas)
+        return self.rows.flat(self._y[: len(rows)]).cpu().numpy()
 
     def _take(self, steps: int) -> None:
         """Takes the first steps of the mini-batches and `_gammas`."""
-        labels = self.block.labels(steps)
-        at, slopes = self.block.views(self._y), self.block.views(self._slope)
+        labels = self.rows.labels(steps)
+        at, slopes = self.rows.views(self._y), self.rows.views(self._slope)
         for t in range(steps):
-            for name, slope in self._slopes(at, self.block.inputs(t), labels[t]).items():
+            for name, slope in self._slopes(at, self.rows.inputs(t), labels[t]).items():
                 slopes[name].copy_(slope)
             direction = self._slope if self._shift is None else self._slope + self._shift
-            if self._kind.pulled:
+            if self._key.pulled:
                 direction = direction + self._mu * (self._y - self._x)
             self._y.sub_(self._gammas[t] * direction)
-            if self._kind.confined:
+            if self._key.confined:
                 self._confine()
 
     def _confine(self) -> None:

@@ -1,9 +1,9 @@
 """Algorithm 2 of [A] for softmax regression: k models on the same mini-batches.
 
-A kernel is a function (x, d, minibatches, radius, shift) that moves the displacements d = y - x in place; torch's takes
-those of many clients at once (`softmax_torch`). Models are (k, C, p): all rows together are the matrix of ONE wide
-product with a batch (B, p), so that a batch is read once for all k models. The state is d and not y since the proximal
-term then only shrinks it, d <- (1 - gamma mu) d - gamma grad CE(x + d): one pass fewer, and y = x exactly where d = 0.
+A kernel is a function (x, d, minibatches, radius, shift) that moves the displacements d = y - x in place. Models are
+(k, C, p): all rows together are the matrix of ONE wide product with a batch (B, p), so that a batch is read once for
+all k models. The state is d and not y since the proximal term then only shrinks it, d <- (1 - gamma mu) d - gamma grad
+CE(x + d): one pass fewer, and y = x exactly where d = 0.
 """
 
 from __future__ import annotations
@@ -189,19 +189,10 @@ LOADING = 10
 """Processes that are taken to share a run's clients: one for each client up to so many."""
 
 
-NAMES = (*KERNELS, "torch")
-"""What --kernel may name; torch computes wherever --device says (`softmax_torch`)."""
+def choose(kernel: str) -> str:
+    """The name in KERNELS that computes: `kernel` itself; for "auto" the compiled one if numba is installed.
 
-
-def choose(kernel: str, batch: int, n: int, models: int = 2) -> str:
-    """The name in NAMES that runs on a CPU: `kernel` itself; for "auto" the faster one at this size.
-
-    It depends on the size, never on a measurement while it runs: the kernel decides bits.
-
-    Args:
-        batch: samples of a local step.
-        n: length of a model.
-        models: that take a step together.
+    A run that says "auto" measures which is faster, see `Softmax.kernel_for`.
 
     Raises:
         UserError: the compiled kernel is asked for and numba is not installed.
@@ -212,25 +203,12 @@ def choose(kernel: str, batch: int, n: int, models: int = 2) -> str:
         )
     if kernel != "auto":
         return kernel
-    return "numba" if numba_installed() and compiled_is_faster(batch, n, models) else "numpy"
+    return "numba" if numba_installed() else "numpy"
 
 
-def compiled_is_faster(batch: int, n: int, models: int) -> bool:
-    """Whether the compiled kernel takes less time a step, its loading aside.
+def repays_loading(steps: int, clients: int) -> bool:
+    """Whether a run whose clients take so many `steps` in all repays that each process loads the compiled kernel.
 
-    `python -m tests.bench.local` measured both for batches of 8 to 512 samples, 1 and 2 models, n = 650, 7840 and
-    30720, with AVX-512 and with AVX2. NumPy pays 10 us of calls a step, so the compiled loop leads at small batches;
-    where both are busy with products it leads too, as a step goes through its memory fewer times. Small models spend
-    their time on exp, where NumPy leads; the limit lies where the two are within about a tenth of each other.
+    How many processes there will be must not count, for bits do not depend on it.
     """
-    return n >= 2000 or models * batch <= 256
-
-
-def planned(batch: int, n: int, models: int, steps: int, clients: int) -> str:
-    """The kernel of a whole run whose clients take so many `steps` in all: see `choose`; numpy for few steps.
-
-    Each process loads the compiled kernel anew, so few steps do not repay it. How many processes there will be must not
-    count, for bits do not depend on it.
-    """
-    repaid = steps >= LOADED_FOR * min(clients, LOADING)
-    return choose("auto", batch, n, models) if repaid else "numpy"
+    return steps >= LOADED_FOR * min(clients, LOADING)
