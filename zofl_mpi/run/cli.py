@@ -175,7 +175,7 @@ def _prepared(world: World, family: Family, plan: Plan) -> Job | int:
     setting, reason = _with_kernel(world, cls, data, plan)
     method, loads = run_or_fail_all(world, lambda: _built(cls, setting, plan))
     other = "the ranks compute by different kernels; give all of them a GPU or none, install numba on all nodes, or say"
-    _same(world, method.kernel, f"{other} --kernel numpy")
+    _same(world, run_or_fail_all(world, lambda: method.kernel), f"{other} --kernel numpy")
     run_or_fail_all(world, lambda: memory.check_batches(method, method.kernel))
     if plan.values["dry_run"]:
         if world.rank == 0:
