@@ -28,7 +28,7 @@ from zofl_mpi.run.plan import groups_of, understand
 
 FILES = [
     "README.md",
-    *(f"{room}/README.md" for room in ("zofl_mpi/methods", "zofl_mpi/problems", "zofl_mpi/run", "jobs")),
+    *(f"{room}/README.md" for room in ("zofl_mpi", "zofl_mpi/methods", "zofl_mpi/problems", "zofl_mpi/run", "jobs")),
 ]
 TEXT = {name: (ROOT / name).read_text() for name in FILES}
 ALL = "\n".join(TEXT.values())
@@ -118,6 +118,7 @@ def test_every_command_is_of_a_kind_that_is_tried_here(here: Path, capsys: Any, 
         "zofl_mpi.doctor": lambda words: known(words[3:], [], []),
         "pydoc": lambda words: importable(words[3]),
         "tests.tools.agreement": lambda words: importable("tests.tools.agreement"),
+        "tests.tools.revisions": lambda words: known(words[3:], [], ["main"]),
         "tests.tools.survive": lambda words: known(words[3:], ["--runs", "--server"], ["40", "10"]),
         "export": lambda words: launchers(words[1:]),
         "zofl_mpi.run.timing": lambda words: known(words[3:], ["--same-as"], ["RESULT.h5"]),

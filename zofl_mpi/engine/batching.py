@@ -32,7 +32,7 @@ _HERE = threading.local()
 
 
 def batched_call(compute: Compute[Request, Result], request: Request) -> Result:
-    """What `compute` makes of the request: alone, or among steps that run abreast in one call with what they ask of it.
+    """Result of the request: computed alone, or, among steps that run at the same time, in one call with theirs.
 
     Args:
         compute: results of requests, in their order; bound methods of one object are one and the same.

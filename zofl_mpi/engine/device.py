@@ -160,7 +160,7 @@ def _why_no_gpu() -> str:
 
 
 def replayable(device: str, work: Callable[[], None]) -> Callable[[], None]:
-    """What does `work` in one launch: its kernels as a CUDA graph, which a GPU replays; on the CPU `work` itself.
+    """Captures `work` as a CUDA graph, which a GPU replays in one launch; on the CPU returns `work` itself.
 
     `work` must do the same each time, with tensors that stay where they are, and wait for nothing. Where a graph is
     made of it, it is called some times; what is in its tensors afterwards means nothing.
@@ -297,7 +297,7 @@ def keep_freed_memory() -> None:
 
 
 def blas() -> str:
-    """What computes NumPy's matrix products, such as "openblas 0.3.31 SkylakeX": another core type, other bits."""
+    """Name of NumPy's BLAS with its core type, such as "openblas 0.3.31 SkylakeX": another core type, other bits."""
     import numpy as np
     from threadpoolctl import threadpool_info
 

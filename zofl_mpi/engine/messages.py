@@ -1,4 +1,4 @@
-"""What travels between server and clients, and what a checkpoint keeps: frozen dataclasses as bytes.
+"""Messages between server and clients, and contents of checkpoints: frozen dataclasses as bytes.
 
 A message is a dataclass whose fields are NumPy arrays and scalars, torch tensors, numbers, strings, None, or
 dictionaries of these. Packed it is one block of bytes: the length of the header (8 bytes), the header (JSON: class,
@@ -30,7 +30,7 @@ Classes = Mapping[tuple[str, str], type[Any]]
 """{(module, name): class}: what a block of a file may hold."""
 BOUNDARY = 64
 PLAIN = (bool, int, float, str, type(None))
-"""What travels in the header."""
+"""Types that travel in the header."""
 
 
 APART = {"apart": True}
@@ -110,7 +110,7 @@ class Prepared(NamedTuple):
 
 
 def prepare(message: Any) -> Prepared:
-    """What `pack` will write, and how many bytes that takes. The message's arrays are read when it is written.
+    """Plans `pack`: the header, the arrays and the size. The message's arrays are read when it is written.
 
     Raises:
         TypeError: see `pack`.

@@ -85,7 +85,7 @@ class Watch:
         self._start()
 
     def disarm(self) -> None:
-        """What was to end has ended."""
+        """Notes that the watched work has ended."""
         self._armed = None
 
     @property
@@ -99,7 +99,7 @@ class Watch:
             self._waiting.add(rank)
 
     def remedy(self) -> str:
-        """What to do after a run that ended before its time."""
+        """Advice after a run that ended before its time."""
         path = self._result
         if path and not Path(path.removesuffix(".h5") + ".ckpt.h5").exists():
             return f"there is no checkpoint yet: begin again with --out {path} --force"

@@ -21,11 +21,11 @@ SIGNS = ("PMIX_RANK", "PALS_RANKID", "FLUX_TASK_RANK")
 
 
 class Ended(SystemExit):
-    """What `SingleProcess.abort` raises to end the process."""
+    """Raised by `SingleProcess.abort` to end the process."""
 
 
 class World(Protocol):
-    """What the command line and the loop need of the processes.
+    """Processes of a run, as the command line and the loop use them.
 
     Attributes:
         rank, size: this process and how many there are; rank 0 is the server.

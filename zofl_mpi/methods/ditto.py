@@ -74,5 +74,5 @@ class Ditto(FirstOrder):
 
     @property
     def effort(self) -> Effort:
-        """That of FedAvg with two gradients in a local step."""
+        """Effort of FedAvg with two gradients in a local step."""
         return replace(super().effort, gradients=2)

@@ -65,5 +65,5 @@ class PFedMe(FirstOrder):
 
     @property
     def effort(self) -> Effort:
-        """That of FedAvg with K gradients in a local step."""
+        """Effort of FedAvg with K gradients in a local step."""
         return replace(super().effort, gradients=self.K)

@@ -105,7 +105,7 @@ class Scaffold(FirstOrder):
 
     @property
     def effort(self) -> Effort:
-        """That of local SGD with two vectors each way, and option I's gradient."""
+        """Effort of local SGD with two vectors each way, and option I's gradient."""
         x = np.zeros(self.problem.n, self.setting.dtype)
         full_pass = self.option == "I"
         return replace(super().effort, down=Controlled(x, x, 0), up=Update(x, x), full_pass=full_pass)

@@ -304,7 +304,7 @@ class Network(Personalised):
 
 
 def seeded(factory: Callable[[], T], generator: np.random.Generator) -> T:
-    """What `factory` returns, where torch's random numbers on the CPU follow from `generator`: equal on every rank.
+    """Calls `factory` with torch's random numbers on the CPU drawn from `generator`: equal on every rank.
 
     torch's own generator is left as it was.
     """

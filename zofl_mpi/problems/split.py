@@ -179,7 +179,7 @@ class SplitNetwork(SplitProblem):
 
     @property
     def arithmetic(self) -> str:
-        """What decides the bits of random numbers and elementwise steps: a GPU's name, a CPU's vector instructions."""
+        """Hardware that decides the bits of draws and elementwise steps: a GPU's name, a CPU's instructions."""
         return arithmetic_of(self.device)
 
     # --- batches
@@ -292,7 +292,7 @@ class SplitNetwork(SplitProblem):
 
 
 def arithmetic_of(device: str) -> str:
-    """What decides the bits of random numbers and elementwise steps: a GPU's name, a CPU's vector instructions."""
+    """Hardware that decides the bits of draws and elementwise steps: a GPU's name, a CPU's instructions."""
     place = torch.device(device)
     if place.type == "cpu":
         return f"cpu with {torch.backends.cpu.get_cpu_capability()}"

@@ -17,7 +17,7 @@ from zofl_mpi.errors import UserError
 @final
 @dataclass(frozen=True)
 class Place:
-    """What one rank got.
+    """Device and cores of one rank.
 
     Attributes:
         host: name of its node.

@@ -279,7 +279,7 @@ def save(recorder: records.Recorder, done: int, state: Any, clients: Clients, co
 @final
 @dataclass(frozen=True)
 class Restored:
-    """What a checkpoint holds, read with the classes of its method alone.
+    """Contents of a checkpoint, read into the classes of its method alone.
 
     Attributes:
         round: R, the number of finished rounds.

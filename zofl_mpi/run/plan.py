@@ -74,8 +74,8 @@ CHANGEABLE = LOCAL | {
     "device",
     "kernel",
 }
-"""What may differ between a run and its continuation: nothing that an iterate depends on (whatever --kernel says must
-come to the kernel that the result names)."""
+"""Flags that may differ between a run and its continuation: no iterate depends on them (--kernel must lead to the kernel
+that the result names)."""
 
 
 @final
@@ -138,7 +138,7 @@ def understand(family: Family, arguments: Sequence[str]) -> Plan:
 def _trusted(
     before: Mapping[str, Any], given: Mapping[str, Any], arguments: Sequence[str], resume: str
 ) -> dict[str, Any]:
-    """What this command takes of the configuration of the run that it continues."""
+    """Configuration that this command takes from the run that it continues."""
     named = {}
     for name in (*stored.CLASSES, *stored.PLACES, *stored.FOLDERS):
         typed = flags.flag(name)

@@ -1,4 +1,4 @@
-"""What every implementation of `Clients` shares: the order of items, one question at a time."""
+"""Shared parts of every implementation of `Clients`: the order of items, one question at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command takes from the file of another run: its configuration, without what a stranger could abuse.
+"""Configuration from the file of another run, without anything that a stranger could abuse.
 
 Results and checkpoints are files that people send each other. Their configuration may name a class of somebody's own
 (module:Class), whose import would run the module, and places of the machine that they were made on. Neither is taken

@@ -1,1 +1,1 @@
-"""What computes the inner loops of a problem, where plain NumPy or torch is not the fastest."""
+"""Kernels: inner loops of problems, where plain NumPy or torch is not the fastest."""

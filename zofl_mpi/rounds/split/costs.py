@@ -27,7 +27,7 @@ GRADIENTS, LABELS, NUMBERS = "gradients at the cut", "labels", "rounds and losse
 @final
 @dataclass(frozen=True)
 class Traffic:
-    """What travels between the server and the clients of a method.
+    """Messages between the server and the clients of a method.
 
     Attributes:
         training: the round.
@@ -121,7 +121,7 @@ class Uploads:
         self._tables: dict[int, NDArray[np.int64]] = {}
 
     def of(self, r: int, i: int) -> Sizes:
-        """What client i sends in round r."""
+        """Bytes that client i sends in round r."""
         problem, data = self.training.problem, self.training.setting.data[i]
         if problem.alike:
             if i not in self._alike:

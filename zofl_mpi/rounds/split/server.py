@@ -113,7 +113,7 @@ class Server:
         return slope
 
     def _placed(self, item: Smashed) -> tuple[Tensor, Tensor]:
-        """What it computes with; it is on its way to the GPU while that is still busy with the upload before."""
+        """Upload as tensors of the device, copied while the GPU still computes on the upload before."""
         return self.problem.placed(self.staging.bring(item.s)), self.problem.placed(item.labels)
 
     def _move(self, g: Tensor) -> None:
@@ -220,7 +220,7 @@ class Replay:
         return mean.among(models, training.shares()), replayed
 
     def model(self, state: State, r: int, i: int, reply: Scalars) -> tuple[Tensor, dict[str, Any]]:
-        """What travels of client i's model after its local steps of round r, and its optimiser's moments.
+        """Client i's model as it travels after its local steps of round r, with its optimiser's moments.
 
         Raises:
             UserError: the client has another kind of processor, whose directions are others.

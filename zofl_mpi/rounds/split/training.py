@@ -117,7 +117,7 @@ class Training:
 
     @property
     def kernel(self) -> str:
-        """What computes a step, for the record."""
+        """Name of the code that computes a step, for the record."""
         return self.problem.kernel_name(self.batch)
 
     @property
@@ -209,7 +209,7 @@ class Training:
         return self.problem.augmentation(self.augment)(x, generator), labels
 
     def trainable(self, head: bool = True) -> slice:
-        """What of theta_l moves; the auxiliary head only where the method trains it, `head`."""
+        """Trained part of theta_l, with the auxiliary head if the method trains it (`head`)."""
         start, stop = 0, self.problem.local.n
         if self.freeze == "client":
             start = self.problem.n_client

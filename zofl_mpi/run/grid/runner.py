@@ -26,7 +26,7 @@ LABELS = {
     "stopped": "stopped",
     "left": "not begun",
 }
-"""What may become of a run: {word: as a user reads it}."""
+"""Outcomes of a run: {word: as a user reads it}."""
 
 
 class Outcome(NamedTuple):
@@ -147,7 +147,7 @@ def begin(grid: Grid, run: GridRun, launcher: Sequence[str]) -> Child | Outcome:
 
 
 IDLE = {"finished": "already", "running": "elsewhere", "other": "failed"}
-"""What becomes of runs in states in which there is nothing to do."""
+"""Outcomes of runs in states in which there is nothing to do."""
 
 
 def _idle(run: GridRun, word: str, sentence: str) -> Outcome:

@@ -34,7 +34,7 @@ def direct(place: str, environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def aware(mpi: Any, environment: Mapping[str, str] = os.environ) -> bool:
-    """What the library says of itself: Open MPI's question, MPICH's, or the variables of Cray's and MVAPICH's.
+    """Answer of the library about itself: Open MPI's question, MPICH's, or the variables of Cray's and MVAPICH's.
 
     Args:
         mpi: the loaded library, by ctypes; None where it is not found.

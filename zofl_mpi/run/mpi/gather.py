@@ -20,7 +20,7 @@ from zofl_mpi.engine.staging import Fetch, Staging
 from zofl_mpi.run.mpi.placement import ClientPlacement
 
 UPLOAD, REPLY, FAILED = range(3)
-"""What an item is; the last two end their client's stream."""
+"""Kinds of an item; the last two end their client's stream."""
 EARLY, WELCOME, DUE = range(3)
 """May a rank send in a wave? No, the server still holds items of its; if some are ready; at least one, it is next."""
 BOUND = 1 << 16
@@ -157,7 +157,7 @@ class Outbox:
     # --- the communication thread
 
     def take(self, wish: int) -> Sent:
-        """What goes with the next wave: nothing, what is ready, or, where an item is due, at least that.
+        """Items of the next wave: none, those that are ready, or at least the one that is due.
 
         Its bytes are untouched until the next call.
         """

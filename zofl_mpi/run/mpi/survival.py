@@ -70,7 +70,7 @@ class _Guarded:
 
 @final
 class Survival:
-    """What is left of the ranks.
+    """Ranks that are left.
 
     Args:
         comm: all ranks.
@@ -239,7 +239,7 @@ def connected(world: Connected, watch: Watch | None, loads: Loads | None, stagin
 
 
 def reporting(watch: Watch, rank: int) -> Callable[[Communicator], None]:
-    """What a rank does that waits long: tells rank 0 that it is not the one that is late; rank 0 listens."""
+    """Tells rank 0, from a rank that waits long, that it is not the late one; rank 0 listens."""
     told = 0
 
     def report(comm: Communicator) -> None:

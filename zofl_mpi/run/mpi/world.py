@@ -168,7 +168,7 @@ def end_launcher() -> None:
 
 
 def _missing(library: str, comm: Any) -> str:
-    """What it takes to survive lost ranks, if it is not there."""
+    """Requirements for surviving lost ranks that are missing here."""
     if not library.startswith("Open MPI"):
         return f"Open MPI 5 started by {FT} (this is {library})"
     try:

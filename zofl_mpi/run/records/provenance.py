@@ -15,7 +15,7 @@ PACKAGES = ("zofl_mpi", "numpy", "mpi4py", "torch", "h5py", "scikit-learn", "num
 
 
 def provenance() -> dict[str, Any]:
-    """What is known without MPI: command, git_commit ("" if unknown), git_dirty, versions, started."""
+    """Provenance known without MPI: command, git_commit ("" if unknown), git_dirty, versions, started."""
     commit, dirty = _git(Path(__file__).resolve().parents[3])
     return {
         "command": shlex.join(sys.orig_argv),
