@@ -74,8 +74,8 @@ CHANGEABLE = LOCAL | {
     "device",
     "kernel",
 }
-"""Flags that may differ between a run and its continuation: no iterate depends on them (--kernel must lead to the kernel
-that the result names)."""
+"""Flags that may differ between a run and its continuation: no iterate depends on them (--kernel must lead to the
+result's kernel)."""
 
 
 @final
