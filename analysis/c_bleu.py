@@ -22,6 +22,7 @@ from shared import command, files, wording
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.engine.world import SingleProcess
 from zofl_mpi.errors import UserError, demand
+from zofl_mpi.run.restore import OWN
 from zofl_mpi.settings.export import model_of
 from zofl_mpi.settings.texts import Corpus, Prompt, Texts
 
@@ -72,13 +73,14 @@ def parser() -> Any:
     made.add_argument("--part", choices=("test", "validation"), default="test", help="(default: test)")
     made.add_argument("--beams", type=int, default=10, help="(default: 10)")
     made.add_argument("--data-dir", help="where the runs' data are, if elsewhere by now")
+    made.add_argument("--own", action="append", default=[], metavar="NAME", help=OWN)
     command.add_out(made, "c_bleu")
     return made
 
 
 def scored(path: Path, flags: Any) -> tuple[dict[str, Any], list[Prompt], Written]:
     """The row of a result; the contexts, and what its model wrote to them."""
-    run, model = model_of(path, flags.data_dir)
+    run, model = model_of(path, flags.data_dir, flags.own)
     corpus = corpus_of(run.config, flags.data_dir)
     prompts = corpus.prompts(flags.part, flags.contexts)
     written = write(model, corpus, prompts, flags.beams)

@@ -1,15 +1,14 @@
-"""Runs on disks that fill up, and kills at random moments, counted by kind: python -m tests.adversary.disk
+"""Runs on disks that fill up, and kills at random moments.
 
 A trial gives a run so many free bytes (tmpfs, ext4 on a loop device: needs root) or files of so many bytes (ulimit -f),
 or kills it at a random moment. It holds if the run ends with status 1 and one sentence that names the file, the space
 left and the round (a kill needs no sentence), if all rounds that it names are in the result with the bits of the
 undisturbed run, and if the run goes on with the same bits once there is space. Runs are forks of this process, of one
-process or on ranks that are threads; --mpirun takes real ranks. The exit status is 1 if any trial failed.
+process or on ranks that are threads.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import re
@@ -19,14 +18,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from tests.conftest import environment
+from tests.adversary.frame import Trials
 from tests.threads import run_module
 from tests.tools.agreement import differences
 from zofl_mpi.run import records
@@ -34,7 +33,6 @@ from zofl_mpi.run import records
 FAMILY, ROUNDS = "zofl_mpi.zo_hfl", 24
 FLAGS = ["--m", "8", "--tau", "2", "--y0", "last", "--rounds", str(ROUNDS), "--checkpoint-every", "6"]
 FLAGS += ["--eval-every", "8", "--quiet"]
-LAUNCHER = str(Path(sys.executable).parent / "mpirun")
 SPACE = 16 << 20
 """Bytes of the file systems."""
 
@@ -60,14 +58,6 @@ def forked(ranks: int, words: Sequence[object], limit: int | None = None, kill: 
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         log.seek(0)
         return status, log.read().decode()
-
-
-def launched(ranks: int, words: Sequence[object], limit: int | None = None) -> tuple[int, str]:
-    """The same under mpirun."""
-    command = [LAUNCHER, "-n", str(ranks), sys.executable, "-m", FAMILY, *map(str, words)]
-    limited = None if limit is None else lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300, preexec_fn=limited)
-    return done.returncode, "\n".join(line for line in done.stderr.splitlines() if line.startswith("zofl_mpi"))
 
 
 @contextmanager
@@ -131,22 +121,22 @@ def continued(out: Path, whole: Path) -> str:
     return f"afterwards other bits: {found}" if (found := differences(whole, out)) else ""
 
 
-def trial(kind: str, size: int, ranks: int, whole: Path, place: Path, run: Callable[..., tuple[int, str]]) -> str:
-    """What is wrong with one trial: "" for nothing; "enough" where nothing ran full."""
+def trial(kind: str, size: int, ranks: int, whole: Path, place: Path) -> str:
+    """What is wrong with one trial: "" for nothing, also where nothing ran full."""
     words = [*FLAGS, "--out"]
     if kind == "limit":
         out = place / f"run{size}-{ranks}.h5"
-        status, text = run(ranks, [*words, out], limit=size)
-        problem = "enough" if not status else judged(out, whole, status, text) or continued(out, whole)
-        return f"{problem} | {text}" if problem not in ("", "enough") else problem
+        status, text = forked(ranks, [*words, out], limit=size)
+        problem = status and (judged(out, whole, status, text) or continued(out, whole))
+        return f"{problem} | {text}" if problem else ""
     with mounted(kind, place) as disk:
         out, filler = disk / "run.h5", fill(disk, size)
-        status, text = run(ranks, [*words, out])
-        problem = "enough" if not status else judged(out, whole, status, text)
-        if not problem:
+        status, text = forked(ranks, [*words, out])
+        problem = status and judged(out, whole, status, text)
+        if status and not problem:
             filler.unlink()
             problem = continued(out, whole)
-    return f"{problem} | {text}" if problem not in ("", "enough") else problem
+    return f"{problem} | {text}" if problem else ""
 
 
 def kill(seconds: float, ranks: int, whole: Path, place: Path) -> str:
@@ -154,41 +144,22 @@ def kill(seconds: float, ranks: int, whole: Path, place: Path) -> str:
     out = place / f"killed{time.monotonic_ns()}.h5"
     status, text = forked(ranks, [*FLAGS, "--out", out], kill=seconds)
     if status == 0:
-        return "enough"
+        return ""
     return (judged(out, whole, status, text, said=False) if out.exists() else "") or continued(out, whole)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kinds", nargs="+", default=["tmpfs", "ext4", "limit", "kill"])
-    parser.add_argument("--sizes", type=int, default=20, help="trials of each kind and number of ranks")
-    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 3])
-    parser.add_argument("--mpirun", action="store_true", help="ranks are processes under mpirun, not threads")
-    parser.add_argument("--seed", type=int, default=1)
-    asked = parser.parse_args()
-    found, chance = Counter[str](), random.Random(asked.seed)
-    with tempfile.TemporaryDirectory() as folder:
-        place, whole = Path(folder), Path(folder) / "whole.h5"
-        began = time.monotonic()
-        assert forked(1, [*FLAGS, "--out", whole])[0] == 0
-        taken = time.monotonic() - began
-        files = [whole.stat().st_size, *(path.stat().st_size for path in place.glob("whole.ckpt.h5*"))]
-        for kind in asked.kinds:
-            most = max(files) if kind == "limit" else files[0] + 3 * max(files[1:])
-            for ranks in asked.ranks:
-                run = launched if asked.mpirun and ranks > 1 else forked
-                for size in np.linspace(2000, 1.05 * most, asked.sizes).astype(int).tolist():
-                    if kind == "kill":
-                        problem = kill(chance.uniform(0.0, taken), ranks, whole, place)
-                    else:
-                        problem = trial(kind, size, ranks, whole, place, run)
-                    word = problem if problem in ("", "enough") else "failed"
-                    found[f"{kind}, {ranks} ranks: {word or 'held'}"] += 1
-                    if word == "failed":
-                        print(f"{kind} {size} on {ranks} ranks: {problem}", flush=True)
-    print("\n".join(f"{count:4d} {name}" for name, count in sorted(found.items())))
-    return int(any("failed" in name for name in found))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def trials(folder: Path, sizes: int = 20, ranks: Sequence[int] = (1, 3), seed: int = 1) -> Trials:
+    """Yields (name, trial) of every kind: `sizes` of each, for each number of ranks."""
+    whole, chance, since = folder / "whole.h5", random.Random(seed), time.monotonic()
+    assert forked(1, [*FLAGS, "--out", whole])[0] == 0
+    taken = time.monotonic() - since
+    files = [whole.stat().st_size, *(path.stat().st_size for path in folder.glob("whole.ckpt.h5*"))]
+    for kind in ("tmpfs", "ext4", "limit", "kill"):
+        most = max(files) if kind == "limit" else files[0] + 3 * max(files[1:])
+        for count in ranks:
+            for size in np.linspace(2000, 1.05 * most, sizes).astype(int).tolist():
+                if kind == "kill":
+                    seconds = chance.uniform(0.0, taken)
+                    yield f"kill after {seconds:.3f} s, {count} ranks", partial(kill, seconds, count, whole, folder)
+                else:
+                    yield f"{kind} {size}, {count} ranks", partial(trial, kind, size, count, whole, folder)

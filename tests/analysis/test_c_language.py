@@ -137,8 +137,9 @@ def test_bleu_of_what_a_model_writes(
 ) -> None:
     """All references of a context count. Mutations: the first alone; the context within the text."""
     module = script("c_bleu")
-    paths = [str(run.out) for run in made("c_lm").runs(start="pretrained", seed="1")[:2]]
-    words = ["--contexts", "2", "--samples", "1", "--beams", "2"]
+    runs = made("c_lm").runs(start="pretrained", seed="1")[:2]
+    paths = [str(run.out) for run in runs]
+    words = ["--contexts", "2", "--samples", "1", "--beams", "2", "--own", str(runs[0].flags["data"])]
     module.main([*paths, *words, "--out", str(tmp_path / "b")])
     told = capsys.readouterr().out
     rows = table_of(tmp_path / "b.csv")

@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ def results(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Calla
     for path in folder.glob("*-half*"):
         shutil.copy(path, folder / path.name.replace("half", "begun"))
     runs = [command(name, 2, 3) for name in METHODS]
-    runs += [(FAMILY, ["--resume", folder / f"{name}-half.h5", "--rounds", 2, "--quiet"]) for name in METHODS]
+    runs += [(FAMILY, ["--resume", folder / f"{name}-half.h5", "--rounds", 2, "--quiet", *texts]) for name in METHODS]
     for ended in launch(3, runs):
         assert ended.status == 0, ended.stderr
     return lambda name: folder / f"{name}.h5"
@@ -115,14 +116,16 @@ def test_a_pretrained_model_is_kept_and_tuned(texts: list[str], capsys: pytest.C
     assert (
         here(FAMILY, *texts, *PRETRAINING, *RANDOM[:2], "--rounds", 3, "--out", "pre.h5", "--auxiliary-blocks", 0) == 0
     )
-    assert export.main(["pre.h5", "tiny"]) == 0
+    (own,) = {word for flag, word in pairwise(texts) if flag == "--data"}
+    assert export.main(["pre.h5", "tiny"]) == 2 and "--own" in capsys.readouterr().err
+    assert export.main(["pre.h5", "tiny", "--own", own]) == 0
     assert not json.loads(Path("tiny/config.json").read_text())["tie_word_embeddings"]
     tuning = [*texts, "--model", "tiny", "--rounds", "1", "--eval-samples", "0", "--method", "sflv2"]
     still = ["--lr-client", "0", "--lr-server", "0", "--out", "still.h5"]
     assert here(FAMILY, *tuning, "--part", "finetune", *still) == 0
     found = records.load("still.h5").rounds["test_loss"][-1]
     run = records.load("pre.h5")
-    setting, method = setting_of(run, FAMILY, eval_samples=0)
+    setting, method = setting_of(run, FAMILY, own=[own], eval_samples=0)
     state = method.start()
     theta, theta_s = (torch.from_numpy(run.final[key]) for key in ("theta", "theta_s"))
     assert not torch.equal(theta, state.theta)
@@ -139,7 +142,7 @@ def test_a_pretrained_model_is_kept_and_tuned(texts: list[str], capsys: pytest.C
     told = refused("--part", "all")
     assert "--part all: --model tiny was trained on --part pretrain of these texts; take this, or finetune" in told
     assert "--model tiny was trained with --vocabulary e2e: take the same" in refused("--vocabulary", "gpt2")
-    assert "tiny is there already" in (export.main(["pre.h5", "tiny"]), capsys.readouterr().err)[1]
+    assert "tiny is there already" in (export.main(["pre.h5", "tiny", "--own", own]), capsys.readouterr().err)[1]
     config = json.loads(Path("tiny/config.json").read_text())
     del config["trained_on"]
     Path("tiny/config.json").write_text(json.dumps(config))

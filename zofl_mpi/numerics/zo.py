@@ -62,6 +62,10 @@ def estimate(difference: float | Any, v: Vector, span: float, distribution: Dist
     return scale * v
 
 
+ORDINARY = 1e4
+"""Entries of x up to which a smoothing radius without effect is a mistake, not a sign of divergence."""
+
+
 def demand_move(x: Array, step: Array, eta: float) -> None:
     """Refuses a smoothing radius with which x + eta v is x itself in the precision of x: the estimate would be noise.
 
@@ -69,9 +73,9 @@ def demand_move(x: Array, step: Array, eta: float) -> None:
         step: eta v, of one direction or of several.
 
     Raises:
-        UserError: no entry of x changes.
+        UserError: no entry of x changes, and x is of ordinary size: where x has diverged, eta is not to blame.
     """
-    if len(x) and bool((x + step == x).all()):
+    if len(x) and bool((x + step == x).all()) and float(np.max(np.abs(x))) <= ORDINARY:
         most = float(np.max(np.abs(step)))
         raise UserError(
             f"--eta {eta:g}: x + eta v = x in {x.dtype} (no entry of eta v is beyond {most:.2g}, those of x go up to "
