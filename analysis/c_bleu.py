@@ -103,9 +103,9 @@ def corpus_of(config: dict[str, Any], data_dir: str | None) -> Corpus:
     Raises:
         UserError: they are not where they were.
     """
-    told = {field.name: config[field.name] for field in fields(Texts)}
-    own = Texts(**told | ({"data_dir": data_dir} if data_dir else {}))
-    return own.corpus(SingleProcess(), Streams(int(config["seed"])))
+    flags = {field.name: config[field.name] for field in fields(Texts) if field.name != "data_dir"}
+    texts = Texts(**flags, **({"data_dir": data_dir} if data_dir else {}))
+    return texts.corpus(SingleProcess(), Streams(int(config["seed"])))
 
 
 # --- writing

@@ -140,6 +140,7 @@ def test_bleu_of_what_a_model_writes(
     runs = made("c_lm").runs(start="pretrained", seed="1")[:2]
     paths = [str(run.out) for run in runs]
     words = ["--contexts", "2", "--samples", "1", "--beams", "2", "--own", str(runs[0].flags["data"])]
+    words += ["--data-dir", str(runs[0].flags["data_dir"])]
     module.main([*paths, *words, "--out", str(tmp_path / "b")])
     told = capsys.readouterr().out
     rows = table_of(tmp_path / "b.csv")
