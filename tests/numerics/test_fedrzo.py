@@ -24,6 +24,7 @@ from zofl_mpi.methods.fedrzo_nn import FedRZONN
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems.analytic.bilevel import BilevelBowls, Coupled
 from zofl_mpi.problems.analytic.nonsmooth import Bowls, MaxAffine
+from zofl_mpi.problems.base import Problem
 from zofl_mpi.rounds.lower import Lower
 from zofl_mpi.rounds.zeroth_order import Local
 from zofl_mpi.rounds.zeroth_order_report import Report
@@ -276,9 +277,9 @@ def test_every_iterate_is_drawn_alike() -> None:
 
     Mutations: the last round's iterates more often (probability H/m); place H or 0 never; K counted in rounds.
     """
-    counts = np.zeros((2, 12))
+    problem, counts = bowls().problem, np.zeros((2, 12))
     for seed in range(3000):
-        local, kept = Local(Setting(None, Streams(seed), (None,) * m), H=3), -1
+        local, kept = Local(Setting(problem, Streams(seed), (None,) * m), H=3), -1
         for r in range(4):
             place = local.keeps(3 * r, r)
             kept = kept if place is None else 3 * r + place
@@ -417,7 +418,7 @@ def links(
 
 
 @dataclass(frozen=True)
-class Implicit:
+class Implicit(Problem):
     """F of a `BilevelBowls` as a `Lipschitz` problem of one client."""
 
     problem: Any

@@ -21,6 +21,7 @@ from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.fedrzo_bl import FedRZOBL
 from zofl_mpi.problems.analytic.bilevel import BilevelBowls, Coupled
+from zofl_mpi.problems.base import BilevelProblem
 from zofl_mpi.rounds import lower
 from zofl_mpi.rounds.lower import Lower, Schedule, acceleration
 from zofl_mpi.rounds.report import Model
@@ -46,7 +47,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Line:
+class Line(BilevelProblem):
     """`Bilevel` in one dimension; it keeps the mini-batches that it was asked for."""
 
     curved: tuple[float, float] = (1.0, 4.0)

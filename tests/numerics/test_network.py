@@ -376,7 +376,7 @@ def test_the_cnn_runs_in_zo_hfl(shape, n):
     method = built(ZOHFL, setting, tau=(5.0,), batch=8)
     x = ours.initial(STREAMS(Purpose.START))
     pair = method.pair(x, method.direction(0, 0))
-    y = method.lower(Client(0, data, {}), pair, 0)
+    y = method.local.solve(Client(0, data, {}), pair, 0)
     assert y.shape == (2, n)
     assert ours.loss(y[0], data) < ours.loss(pair[0], data)
     assert np.linalg.norm(y[0] - y[1]) == pytest.approx(0.2, rel=0.5)  # eta apart on both sides of x

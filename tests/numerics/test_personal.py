@@ -141,7 +141,7 @@ def test_dittos_personal_steps_are_their_formula(make: Make, ratio: float) -> No
     """
     setting, lam = make(), 0.7
     of = method(Ditto, setting, lam_p=lam)
-    of = replace(of, gamma_personal=ratio * of.local.gamma_local)
+    of = replace(of, gamma_personal=ratio * of.local.steps.gamma_local)
     clients, x, state = clients_of(of), point(setting), None
     v = [x] * len(setting.data)
     state = replace(of.start(), x=x)

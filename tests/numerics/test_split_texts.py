@@ -1,6 +1,6 @@
 """The split methods on a problem that is no image: texts of differing length, a loss and a score for each token.
 
-The problem is written against the protocol `Split` alone, as one of a user's own would be.
+The problem is written against the protocol `Split` and its base class alone, as one of a user's own would be.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from zofl_mpi.methods.fsl_sage import FSLSAGE, _in_turn, _Memory
 from zofl_mpi.methods.heron import HERON
 from zofl_mpi.methods.splitfed import SFLV1, SFLV2
 from zofl_mpi.problems import Split
+from zofl_mpi.problems.base import SplitProblem
 from zofl_mpi.problems.flat import Flat
 from zofl_mpi.rounds.split.messages import Smashed
 from zofl_mpi.rounds.split.server import Server
@@ -45,7 +46,7 @@ class Texts:
         return len(self.tokens)
 
 
-class Words:
+class Words(SplitProblem):
     """Predicts each token from the one before it. Batches are padded to their longest text."""
 
     takes_one, alike, smashed_shape, device, arithmetic = True, False, (LONGEST - 1, WIDTH), "cpu", "cpu"
