@@ -18,6 +18,7 @@ raises `Vanished` is gone, and the others go on: what waits for it raises `RankL
 
 from __future__ import annotations
 
+import gc
 import pickle
 import sys
 import threading
@@ -577,6 +578,8 @@ def run_ranks(
         deadline = time.monotonic() + GRACE
         while time.monotonic() < deadline and (ranks.failure or ranks.lost) and _working(before):
             time.sleep(0.002)
+    if ranks.lost:
+        gc.collect()  # a process that has ended has no file open, nor the lock of one
     if ranks.failure is not None:
         raise ranks.failure
     if not ranks.lost:
