@@ -18,6 +18,7 @@ raises `Vanished` is gone, and the others go on: what waits for it raises `RankL
 
 from __future__ import annotations
 
+import gc
 import pickle
 import sys
 import threading
@@ -39,6 +40,7 @@ from zofl_mpi.run.mpi.client import ClientRank
 from zofl_mpi.run.mpi.placement import ClientPlacement
 from zofl_mpi.run.mpi.server import MPIClients
 from zofl_mpi.run.mpi.world import MPIWorld
+from zofl_mpi.run.records.opened import OpenResult
 from zofl_mpi.run.signals import Stop
 
 PATIENCE = 60.0
@@ -577,6 +579,8 @@ def run_ranks(
         deadline = time.monotonic() + GRACE
         while time.monotonic() < deadline and (ranks.failure or ranks.lost) and _working(before):
             time.sleep(0.002)
+    if ranks.failure is not None or 0 in ranks.lost:
+        _close_results()
     if ranks.failure is not None:
         raise ranks.failure
     if not ranks.lost:
@@ -585,6 +589,13 @@ def run_ranks(
                 missing, place = sorted(set(range(size)) - call.left), f"collective {k} of {group.name}"
                 raise Mismatch(f"the end: ranks {missing} have not completed {call.name}, {place}")
     return results
+
+
+def _close_results() -> None:
+    """Closes the result of a rank 0 that has ended, as its process would: its thread may wait in a queue for ever."""
+    for found in gc.get_objects():
+        if type(found) is OpenResult:
+            found.abandon()
 
 
 def _working(before: set[threading.Thread]) -> bool:

@@ -274,14 +274,23 @@ def test_a_missing_config_file_is_named(refused: Callable[..., str], path: str) 
 # --- the result
 
 
-def test_an_existing_result_is_not_overwritten_unless_forced(refused: Callable[..., str], here: Path) -> None:
+def test_an_existing_result_is_not_overwritten_unless_forced(
+    refused: Callable[..., str], here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = here / "run.h5"
     out.write_text("mine")
     assert refused("--out", out) == f"--out {out} exists: choose another name or add --force"
-    assert out.read_text() == "mine"
-    with pytest.raises(SystemExit) as caught:
-        cli.main(FAMILY, [*TINY, "--out", str(out), "--force"])
-    assert not caught.value.code and records.load(out).length == 1
+    told = refused("--out", out, "--force")
+    assert told.startswith(f"--out {out}: --force replaces results only, and {out} is not an HDF5 file")
+    assert told.endswith("; remove it yourself") and out.read_text() == "mine"
+    out.unlink()
+    for flags, rounds in (([], 2), (["--force"], 1)):
+        with pytest.raises(SystemExit) as caught:
+            cli.main(FAMILY, [*TINY, "--rounds", str(rounds), "--out", str(out), *flags])
+        assert not caught.value.code and records.load(out).length == rounds
+    before, _ = out.read_bytes(), capsys.readouterr()
+    assert refused("--out", out) == f"--out {out} exists: choose another name or add --force"
+    assert out.read_bytes() == before
 
 
 def test_a_result_in_a_missing_folder_is_refused(refused: Callable[..., str], here: Path) -> None:

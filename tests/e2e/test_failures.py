@@ -21,7 +21,9 @@ from zofl_mpi.run import records
 
 HERE = Path(__file__).parent
 FAMILY = "zofl_mpi.zo_hfl"
-RUN = ["--method", "planted:Planted", "--rounds", "8", "--checkpoint-every", "2", "--eval-every", "3"]
+OWN = ["--method", "planted:Planted"]
+"""Named again where a run goes on: a class of one's own is not taken from a file."""
+RUN = [*OWN, "--rounds", "8", "--checkpoint-every", "2", "--eval-every", "3"]
 RUN += ["--y0", "last", "--tau", "3"]
 """With y0 = last the clients' memories must come back too."""
 LAUNCHER = str(Path(sys.executable).parent / "mpirun")
@@ -74,7 +76,7 @@ def resumes(run_here: Run, undisturbed: Path) -> Callable[..., bool]:
     """resumes(out): to the same bits as the undisturbed run, on another number of ranks."""
 
     def check(out: Path, ranks: int = 4) -> bool:
-        again = run_here(ranks, "--resume", out)
+        again = run_here(ranks, "--resume", out, *OWN)
         assert again.returncode == 0, again.stderr
         assert differences(undisturbed, out) == []
         return True

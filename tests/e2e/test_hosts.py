@@ -62,7 +62,8 @@ def test_a_host_that_is_cut_off_ends_the_run_with_a_sentence_and_the_run_resumes
     if mpi not in pythons():
         pytest.skip(f"needs the {mpi} wheel in this environment" + ", or TEST_MPICH" * (mpi == "mpich"))
     out, alone, told = three.folder / f"cut-{mpi}.h5", tmp_path / "alone.h5", tmp_path / "told.txt"
-    words = [*RUN, "--method", "planted:Planted", "--rounds", "40", "--checkpoint-every", "5"]
+    own = ["--method", "planted:Planted"]
+    words = [*RUN, *own, "--rounds", "40", "--checkpoint-every", "5"]
     variables = {**three.variables(mpi), "PLANT": "slow", "PYTHONPATH": f"{ROOT}{os.pathsep}{Path(__file__).parent}"}
     launch = three.command(
         mpi, pythons()[mpi], 6, "-m", FAMILY, *words, "--round-timeout", "8", "--quiet", "--out", out
@@ -80,7 +81,7 @@ def test_a_host_that_is_cut_off_ends_the_run_with_a_sentence_and_the_run_resumes
     late = r"late: (rank [123] on h[12], )*rank 4 on h3, rank 5 on h3( \([2-4] of 5|, or some of them)"
     assert re.search(f"takes longer than --round-timeout 8 s; {late}", told.read_text()), told.read_text()
     monkeypatch.syspath_prepend(Path(__file__).parent)
-    assert here(FAMILY, "--resume", out, "--quiet") == 0
+    assert here(FAMILY, "--resume", out, *own, "--quiet") == 0
     assert here(FAMILY, *words, "--quiet", "--out", alone) == 0
     assert differences(alone, out) == []
 

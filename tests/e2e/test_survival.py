@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Completed, environment, run_process
-from tests.e2e.test_failures import FAMILY, HERE, LAUNCHER, RUN, planted
+from tests.e2e.test_failures import FAMILY, HERE, LAUNCHER, OWN, RUN, planted
 from tests.threads import Death, Fate, run_module
 from tests.tools.agreement import differences
 from zofl_mpi.engine import watch
@@ -221,5 +221,5 @@ def test_a_killed_server_ends_the_job_with_the_way_to_go_on(
     assert done.returncode != 0
     assert f"rank 0, which leads the run, is lost; continue with --resume {out}" in done.stderr
     monkeypatch.syspath_prepend(str(HERE))
-    assert run_module(3, FAMILY, "--resume", out) == 0
+    assert run_module(3, FAMILY, "--resume", out, *OWN) == 0
     assert same(whole, out)

@@ -135,11 +135,14 @@ def test_a_bad_idx_file_is_named_with_its_fault_and_remedy(tmp_path, case):
 
 
 def test_a_file_that_may_not_be_read_is_named(tmp_path, monkeypatch):
-    def refuse(path: Path) -> bytes:
-        raise PermissionError(13, "Permission denied", str(path))
+    def refuse(path: Path, *arguments, **options):
+        if tmp_path in path.parents:
+            raise PermissionError(13, "Permission denied", str(path))
+        return opened(path, *arguments, **options)
 
+    opened = Path.open
     written(tmp_path / "mnist", contents())
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(Path, "open", refuse)
     said = complaint(load, "mnist", tmp_path)
     assert "Permission denied" in said and TRAIN_IMAGES in said
 

@@ -252,13 +252,16 @@ def test_a_problem_of_one_kind_starts_at_random_or_pretrained(
         assert (x == 0.5).all()
 
 
-def test_a_run_on_a_users_problem_goes_on(here: Path, written: Written) -> None:
-    """--resume finds the module again, and refuses another value of its flags."""
-    own = ["--method", "scaffold", "--problem", f"{written(KINDS['smooth'])}:Squares", "--ridge", "0.5"]
+def test_a_run_on_a_users_problem_goes_on(here: Path, written: Written, capsys: pytest.CaptureFixture[str]) -> None:
+    """--resume takes the module that is named again, and refuses another value of its flags."""
+    problem = ["--problem", f"{written(KINDS['smooth'])}:Squares"]
+    own = ["--method", "scaffold", *problem, "--ridge", "0.5"]
     assert done_here(*RUN, *own, "--eval-every", 3, "--out", "part.h5") == 0
     assert done_here(*RUN, *own, "--eval-every", 3, "--rounds", 6, "--out", "whole.h5") == 0
-    assert done_here("--resume", "part.h5", "--ridge", "0.1", "--rounds", 6, "--quiet") == 2
-    assert done_here("--resume", "part.h5", "--rounds", 6, "--quiet") == 0
+    capsys.readouterr()
+    assert done_here("--resume", "part.h5", *problem, "--ridge", "0.1", "--rounds", 6, "--quiet") == 2
+    assert "--ridge" in capsys.readouterr().err
+    assert done_here("--resume", "part.h5", *problem, "--rounds", 6, "--quiet") == 0
     assert differences("whole.h5", "part.h5") == []
 
 

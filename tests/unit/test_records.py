@@ -277,11 +277,15 @@ def test_the_second_writer_of_a_result_is_refused(
 
 @pytest.mark.parametrize("locks", ["with", "without"])
 def test_the_lock_of_a_killed_process_is_stale(tmp_path: Path, locks: str) -> None:
-    """Mutations: a lock that outlives its process; one that a later process of the same number seems to hold."""
-    path = tmp_path / "a.h5"
+    """Mutations: a lock that outlives its process; one that a later process of the same number seems to hold; a process
+    that its parent has not waited for yet (a zombie) taken for one that still writes.
+    """
+    path, lock = tmp_path / "a.h5", tmp_path / "a.lock"
     started(path).close()
+    with subprocess.Popen([sys.executable, "-c", SECOND, str(path), "reopen", locks, "killed"]) as zombie:
+        os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
+        assert lock.exists() and second_writer(path, "reopen", locks).returncode == 0
     assert second_writer(path, "reopen", locks, "killed").returncode == 7
-    lock = tmp_path / "a.lock"
     holder = json.loads(lock.read_text())
     lock.write_text(json.dumps({**holder, "process": os.getpid()}))
     assert second_writer(path, "reopen", locks).returncode == 0

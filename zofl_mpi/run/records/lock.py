@@ -121,9 +121,9 @@ def _may_write(holder: dict[str, Any], number: int) -> bool:
         locks = lock(number)
     except BlockingIOError:
         return True
-    if holder.get("host") == socket.gethostname():
-        return holder.get("started") == _started(int(holder["process"]))
-    return not (locks and holder.get("flock", True))  # where locks work, that of an ended process is free
+    if locks and holder.get("flock", True):  # an ended process holds none
+        return False
+    return holder.get("host") != socket.gethostname() or holder.get("started") == _started(int(holder["process"]))
 
 
 def _holder(number: int) -> dict[str, Any]:
@@ -148,7 +148,8 @@ def _this_process() -> dict[str, Any]:
 def _started(process: int) -> str | None:
     """When a process of this host began, in ticks: process numbers come back. None if it has ended."""
     try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        return None if state[0] in "ZX" else state[19]  # one that its parent has not waited for yet has ended, too
     except OSError:
         pass
     if Path("/proc/self/stat").exists():
