@@ -104,7 +104,7 @@ def corpus_of(config: dict[str, Any], data_dir: str | None) -> Corpus:
         UserError: they are not where they were.
     """
     flags = {field.name: config[field.name] for field in fields(Texts) if field.name != "data_dir"}
-    texts = Texts(**flags, **({"data_dir": data_dir} if data_dir else {}))
+    texts = Texts(**flags | ({"data_dir": data_dir} if data_dir else {}))
     return texts.corpus(SingleProcess(), Streams(int(config["seed"])))
 
 
