@@ -116,16 +116,16 @@ def test_a_pretrained_model_is_kept_and_tuned(texts: list[str], capsys: pytest.C
     assert (
         here(FAMILY, *texts, *PRETRAINING, *RANDOM[:2], "--rounds", 3, "--out", "pre.h5", "--auxiliary-blocks", 0) == 0
     )
-    (own,) = {word for flag, word in pairwise(texts) if flag == "--data"}
+    own, data_dir = (next(word for flag, word in pairwise(texts) if flag == name) for name in ("--data", "--data-dir"))
     assert export.main(["pre.h5", "tiny"]) == 2 and "--own" in capsys.readouterr().err
-    assert export.main(["pre.h5", "tiny", "--own", own]) == 0
+    assert export.main(["pre.h5", "tiny", "--own", own, "--data-dir", data_dir]) == 0
     assert not json.loads(Path("tiny/config.json").read_text())["tie_word_embeddings"]
     tuning = [*texts, "--model", "tiny", "--rounds", "1", "--eval-samples", "0", "--method", "sflv2"]
     still = ["--lr-client", "0", "--lr-server", "0", "--out", "still.h5"]
     assert here(FAMILY, *tuning, "--part", "finetune", *still) == 0
     found = records.load("still.h5").rounds["test_loss"][-1]
     run = records.load("pre.h5")
-    setting, method = setting_of(run, FAMILY, own=[own], eval_samples=0)
+    setting, method = setting_of(run, FAMILY, own=[own], data_dir=data_dir, eval_samples=0)
     state = method.start()
     theta, theta_s = (torch.from_numpy(run.final[key]) for key in ("theta", "theta_s"))
     assert not torch.equal(theta, state.theta)
@@ -142,7 +142,10 @@ def test_a_pretrained_model_is_kept_and_tuned(texts: list[str], capsys: pytest.C
     told = refused("--part", "all")
     assert "--part all: --model tiny was trained on --part pretrain of these texts; take this, or finetune" in told
     assert "--model tiny was trained with --vocabulary e2e: take the same" in refused("--vocabulary", "gpt2")
-    assert "tiny is there already" in (export.main(["pre.h5", "tiny", "--own", own]), capsys.readouterr().err)[1]
+    assert (
+        "tiny is there already"
+        in (export.main(["pre.h5", "tiny", "--own", own, "--data-dir", data_dir]), capsys.readouterr().err)[1]
+    )
     config = json.loads(Path("tiny/config.json").read_text())
     del config["trained_on"]
     Path("tiny/config.json").write_text(json.dumps(config))
