@@ -13,9 +13,9 @@ from zofl_mpi.engine.messages import MOVED, Classes
 
 
 def classes_of(method: Any) -> Classes:
-    """The dataclasses of the modules of a method and of its parts, and those that `start` and `round` say they return.
+    """The dataclasses of the modules of a method and of its parts, and those that `start` and `round` return.
 
-    What a module imports by name counts as its own. Classes that moved are found by their old modules, too.
+    Names that a module imports count as its own. Classes that moved are found by their old modules, too.
     """
     return with_old_names({*_of_modules(method), *_returned(type(method))})
 
