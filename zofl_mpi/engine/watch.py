@@ -22,7 +22,7 @@ IDLE = 0.01  # share of the time below which a process that computes was stopped
 
 @final
 class Watch:
-    """One rank's deadlines, kept by a thread of its own.
+    """One rank's deadlines, kept by a thread of its own; by default there are none.
 
     Args:
         limit: seconds that a round may take; 0 for no limit.
@@ -41,10 +41,10 @@ class Watch:
 
     def __init__(
         self,
-        rank: int,
-        size: int,
-        limit: float,
-        halt: Callable[[str, Sequence[Process]], None],
+        rank: int = 0,
+        size: int = 1,
+        limit: float = 0.0,
+        halt: Callable[[str, Sequence[Process]], None] = lambda text, stopped: None,
         hosts: Sequence[str] = (),
         result: str = "",
         neighbours: Mapping[int, Process] | None = None,

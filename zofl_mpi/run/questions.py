@@ -88,10 +88,9 @@ class Questions:
     """
 
     def __init__(self, m: int, stop: Callable[[], bool], method: Any = None, watch: Watch | None = None) -> None:
-        self.m, self.stop, self._method, self._watch = m, stop, method, watch
+        self.m, self.stop, self._method, self._watch = m, stop, method, watch or Watch()
         self.ledger, self.clock = Ledger(m), Clock()
-        if watch is not None:
-            watch.clock = self.clock
+        self._watch.clock = self.clock
         self.question: str | None = None
         self._since = time.perf_counter()
 
@@ -145,16 +144,14 @@ class Questions:
 
     def row(self, tables: NDArray[np.float64]) -> tuple[Row, bool]:
         """Ends a round, given the tables of all ranks; see `Clients.account`."""
-        if self._watch is not None:
-            self._watch.begins()
+        self._watch.begins()
         return self.ledger.row(tables[:, :-1]), bool(tables[:, -1].any())
 
     def restart(self) -> None:
         """The round in progress is begun again."""
         self.question = None
         self.ledger.forget()
-        if self._watch is not None:
-            self._watch.begins(following=False)
+        self._watch.begins(following=False)
 
 
 def account_of(seconds: NDArray[np.float64], stop: bool) -> NDArray[np.float64]:

@@ -49,14 +49,12 @@ class ClientRank:
         loads: Loads | None = None,
     ) -> None:
         self._method, self._abreast, self._staging = method, width(method), staging_of(method)
-        self._wire = connected(world, watch, loads, self._staging)
+        self._stop, self._watch, self._every = stop, watch or Watch(), every
+        self._wire = connected(world, self._watch, loads, self._staging)
         self._clients = {i: Client(i, d) for i, d in data.items()}
-        self._clock = Clock()
-        self._stop, self._watch, self._every = stop, watch, every
+        self._clock = self._watch.clock = Clock()
         self._survival: Survival | None = world.survival
         self._changes = Changes()
-        if watch is not None:
-            watch.clock = self._clock
 
     def serve(self) -> int:
         """Serves the server's questions until it ends the run; returns the exit status that it gave."""
@@ -96,8 +94,7 @@ class ClientRank:
         self._wire.gather_tables(account_of(self._clock.take(steps), self._stop()))
         if self._survival is not None:
             self._survival.agree()
-        if self._watch is not None:
-            self._watch.begins()
+        self._watch.begins()
 
     def _recover(self, survival: Survival) -> None:
         """Comes together with the ranks that are left; has then other clients, whose memories the server knows."""
@@ -106,8 +103,7 @@ class ClientRank:
         own = self._wire.placement.of(self._wire.rank, len(self._every))
         self._clients = {i: Client(i, self._every[i]) for i in own}
         self._changes = Changes()
-        if self._watch is not None:
-            self._watch.begins(following=False)
+        self._watch.begins(following=False)
 
     def _step(self, name: str) -> Step:
         step = STEPS.get(name) or step_of(self._method, name)

@@ -46,12 +46,12 @@ class MPIClients:
         loads: Loads | None = None,
     ) -> None:
         self.m, self.lost, self._ranks = m, list[list[int]](), world.comm.size
-        self._questions = Questions(m, stop, method, watch)
+        self._watch, self._staging = watch or Watch(), staging_of(method)
+        self._questions = Questions(m, stop, method, self._watch)
         self.ledger = self._questions.ledger
         self._survival: Survival | None = world.survival
-        self.survives, self._watch = self._survival is not None, watch
-        self._staging = staging_of(method)
-        self._wire = connected(world, watch, loads, self._staging)
+        self.survives = self._survival is not None
+        self._wire = connected(world, self._watch, loads, self._staging)
         self._touched: set[int] = set()
         self._kept: dict[int, Bytes] = {}
 
@@ -175,7 +175,7 @@ class MPIClients:
             self.lost.append(survival.recover())
             left = survival.comm.size - 1
             if not left:
-                raise UserError(f"all client ranks are lost; {self._watch.remedy() if self._watch else ''}")
+                raise UserError(f"all client ranks are lost; {self._watch.remedy()}")
             if self.lost[-ONLY_ERRORS:] == [[]] * ONLY_ERRORS:
                 raise UserError("MPI fails again and again, although no rank is lost")
             names = ", ".join(f"rank {rank}" for rank in self.lost[-1]) or "no rank"

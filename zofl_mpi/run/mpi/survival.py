@@ -220,10 +220,10 @@ def _exit(status: int) -> NoReturn:
     os._exit(status)
 
 
-def connected(world: Connected, watch: Watch | None, loads: Loads | None, staging: Staging) -> Wire:
+def connected(world: Connected, watch: Watch, loads: Loads | None, staging: Staging) -> Wire:
     """The wire of a rank at the start."""
     comm = world.comm if world.survival is None else world.survival.guarded()
-    return Wire(comm, None if watch is None else reporting(watch, comm.rank), loads, staging)
+    return Wire(comm, reporting(watch, comm.rank), loads, staging)
 
 
 def reporting(watch: Watch, rank: int) -> Callable[[Communicator], None]:

@@ -86,14 +86,9 @@ class Wire:
     """
 
     def __init__(
-        self,
-        comm: Communicator,
-        meanwhile: Callable[[Communicator], None] | None = None,
-        loads: Loads | None = None,
-        staging: Staging | None = None,
+        self, comm: Communicator, meanwhile: Callable[[Communicator], None], loads: Loads | None, staging: Staging
     ) -> None:
-        self.comm, self.meanwhile, self._loads = comm, meanwhile, loads
-        self._staging = staging or Staging()
+        self.comm, self.meanwhile, self._loads, self._staging = comm, meanwhile, loads, staging
         self.rank, self.ranks = comm.rank, comm.size - 1
         self.placement = ClientPlacement(self.ranks, loads)
 
@@ -214,4 +209,4 @@ class Wire:
             yield low, (b - a).tolist(), (a - low).tolist(), own
 
     def _wait(self, request: Request) -> None:
-        wait(request, None if self.meanwhile is None else partial(self.meanwhile, self.comm))
+        wait(request, partial(self.meanwhile, self.comm))
