@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, Protocol, TypeVar, cast, final
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar, final
 
 from zofl_mpi.engine import memory
-from zofl_mpi.engine.fields import is_flag
+from zofl_mpi.engine.fields import parts_of
 from zofl_mpi.engine.ledger import Ledger, Row
 from zofl_mpi.errors import UserError
 
@@ -107,20 +107,13 @@ class Clients(Protocol):
         """Ends a round; returns its costs, and whether a signal asked some rank to stop."""
 
     def steadily(self, work: Callable[[], T]) -> T:
-        """The result of `work`, which is repeated whenever ranks were lost in it.
+        """The result of `work`, which is repeated whenever ranks were lost in it; UserError if none is left.
 
         The clients' memories are then as at the last `account`, and the ledger is empty.
-
-        Raises:
-            UserError: there are no client ranks any more.
         """
 
     def close(self, status: int = 0) -> None:
-        """Ends all client ranks normally; they exit with `status`.
-
-        Raises:
-            RuntimeError: a question is open.
-        """
+        """Ends all client ranks normally, with this exit status; raises RuntimeError while a question is open."""
 
 
 @final
@@ -150,10 +143,6 @@ def name_of(step: Step) -> str:
 
 
 def step_of(method: Any, name: str) -> Step | None:
-    """The step of that name: of the method, else of its first part (a field of flags) that has it; else None."""
-    own = getattr(method, name, None)
-    if callable(own):
-        return cast(Step, own)
-    parts = (getattr(method, f.name) for f in fields(method) if is_flag(f)) if is_dataclass(method) else ()
-    steps = (step_of(part, name) for part in parts if is_dataclass(part))
-    return next((step for step in steps if step is not None), None)
+    """The step of that name: of the method, else of its first part that has it; else None."""
+    steps = (getattr(part, name, None) for part in parts_of(method))
+    return next((step for step in steps if callable(step)), None)

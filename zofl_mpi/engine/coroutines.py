@@ -85,8 +85,7 @@ def run_batch(
 ) -> list[Future[Any]]:
     """Runs a step for each client and message; returns their results or exceptions.
 
-    Args:
-        here: gets, on each of the threads, `ask`(compute, request), which waits there for the request's result.
+    On each step's thread `here` gets `ask`(compute, request), which waits there for the request's result.
     """
     steps = [_Coroutine(step, client, message, here) for client, message in calls]
     try:

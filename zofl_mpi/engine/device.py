@@ -60,9 +60,6 @@ def visible(requested: str) -> tuple[str, ...]:
 def select(requested: str, view: View | None = None, me: int = 0) -> str:
     """Makes a device the current one of this process, and returns its name: "cpu" or "cuda:k".
 
-    Args:
-        view: of the ranks of the node, of which this one is `me`; None for a process alone.
-
     Raises:
         UserError: "cuda" without a visible GPU, or an unknown word.
     """
@@ -96,11 +93,7 @@ def reproducible() -> None:
 
 
 def proof(device: str) -> str:
-    """The uuid of the GPU on which an allocation of this process lands; "" on the CPU.
-
-    Raises:
-        UserError: nothing can be allocated there.
-    """
+    """The uuid of the GPU on which an allocation lands, "" on the CPU; UserError where nothing can be allocated."""
     if device == "cpu":
         return ""
     import torch
@@ -231,11 +224,8 @@ def cores() -> frozenset[int]:
 def threads(masks: Sequence[Collection[int]], me: int = 0, cpus_per_task: int | None = None) -> int:
     """Threads for rank `me` of a node: its cores divided by the ranks that may run on them, at least 1.
 
-    More threads than cores cost much: 11 ranks of two threads each took 100 times as long on two cores.
-
-    Args:
-        masks: the cores of each rank of the node.
-        cpus_per_task: as Slurm grants them, or None.
+    More threads than cores cost much: 11 ranks of two threads each took 100 times as long on two cores. `masks` are the
+    cores of each rank, `cpus_per_task` those that Slurm grants, if it does.
     """
     mine = set(masks[me])
     sharing = sum(1 for mask in masks if mine & set(mask))

@@ -45,11 +45,7 @@ def without_warnings() -> np.errstate:
 
 
 def check_finite(content: Any) -> None:
-    """Refuses a state or a message with a value that must be finite and is not.
-
-    Raises:
-        UserError: the sentence declared for that field.
-    """
+    """Refuses a state or a message with a value that must be finite and is not, with the field's sentence."""
     for name, sentence in _must_be_finite(type(content)):  # type: ignore[arg-type]
         value = getattr(content, name)
         if not (math.isfinite(value) if isinstance(value, float) else np.isfinite(value).all()):
@@ -101,11 +97,7 @@ def _ranged(default: Any, of: Range) -> Any:
 
 
 def check_ranges(cls: type[Any], values: Mapping[str, Any]) -> None:
-    """Refuses values of a class's flags that are out of the ranges on its fields.
-
-    Raises:
-        UserError: names the flag, the value and the range.
-    """
+    """Refuses values of a class's flags that are out of their ranges; names flag, value and range."""
     for f in dataclasses.fields(cls):
         of, value = f.metadata.get("range"), values.get(f.name)
         if of is not None and value is not None:
@@ -126,6 +118,14 @@ def given(default: Any = dataclasses.MISSING) -> Any:
 def is_flag(f: dataclasses.Field[Any]) -> bool:
     """Whether a field, or what is in it, is set by the command line."""
     return f.init and f.name not in GIVEN_NAMES and not f.metadata.get("given")
+
+
+def parts_of(method: Any) -> Iterator[Any]:
+    """A method, or a part of one, and the dataclasses of flags in its fields, each before its own parts."""
+    yield method
+    for f in dataclasses.fields(method) if dataclasses.is_dataclass(method) else ():
+        if is_flag(f) and dataclasses.is_dataclass(getattr(method, f.name)):
+            yield from parts_of(getattr(method, f.name))
 
 
 def described(state: Any) -> Mapping[str, tuple[str, str]]:

@@ -119,11 +119,7 @@ def overlap(steps: Sequence[str], compute: Seconds, wall: Seconds) -> Overlap:
 @final
 @dataclass
 class Ledger:
-    """Bytes and items of each of m clients, by step, as the server counts them.
-
-    Attributes:
-        steps: names of all steps so far.
-    """
+    """Bytes and items of each of m clients, by step, as the server counts them; `steps` are those so far."""
 
     m: int
     steps: list[str] = field(default_factory=lambda: [SERVER])
@@ -150,11 +146,7 @@ class Ledger:
         self._counts.clear()
 
     def row(self, tables: NDArray[np.float64]) -> Row:
-        """Returns the round's row and starts the next one empty.
-
-        Args:
-            tables: (P + 1, steps, 5) of each rank seconds by KINDS, and peak bytes.
-        """
+        """Returns the row of a round and starts the next; tables (P + 1, steps, 5): seconds by KINDS, peak bytes."""
         down, up, items = (self._table(what) for what in ("down", "up", "items"))
         self._counts.clear()
         by_step = tables.transpose(1, 0, 2)

@@ -26,11 +26,7 @@ Sum = Callable[[NDArray[np.int64]], NDArray[np.int64]]  # the sum of the process
 
 
 def normalised(to: Sequence[int], weights: Mapping[int, float] | None) -> dict[int, float]:
-    """Each participant's share, summing to 1.
-
-    Raises:
-        ValueError: a negative or missing weight, or a sum that is not positive.
-    """
+    """Each participant's share, summing to 1; ValueError for a negative weight or a sum that is not positive."""
     raw = {i: 1.0 if weights is None else float(weights[i]) for i in to}
     total = math.fsum(raw.values())
     if min(raw.values(), default=0.0) < 0 or not 0 < total < math.inf:
@@ -168,11 +164,7 @@ def field_mean(target: Field, own: Contribution, shares: Mapping[int, float], ad
 
 
 def averaged(reply: Any) -> dict[Path, NDArray[Any]]:
-    """{path: array} of the averaged parts of a reply: its floating-point tensors, and its numbers as float64.
-
-    Raises:
-        TypeError: a field that has no mean (a string, a whole-number or bfloat16 tensor), named.
-    """
+    """{path: array} of a reply's floating-point tensors, and its numbers as float64; TypeError for other fields."""
     arrays: dict[Path, NDArray[Any]] = {}
     for path, value in messages.leaves(reply):
         array = messages.as_array(value)

@@ -41,11 +41,7 @@ def shortage(exc: BaseException) -> str:
 
 
 def remedy(method: Any, at_server: bool = False) -> str:
-    """Names the flags of `method` that take less memory, with their values; general advice for None.
-
-    Args:
-        at_server: whether the server, not a client, had too little.
-    """
+    """Names the flags of `method` with which clients, or the server, take less memory; general advice for None."""
     program = program_of(method)
     names = (*program.grows_with, *GROWS)
     grown = {name: value for name, value in _flags(method) if name in names and _can_shrink(name, value)}
@@ -61,11 +57,7 @@ def remedy(method: Any, at_server: bool = False) -> str:
 def check_batches(method: Any, kernel: str) -> None:
     """Refuses a mini-batch whose positions or samples take more memory than this machine has.
 
-    Args:
-        kernel: of the steps; a compiled one reads the samples where they lie.
-
-    Raises:
-        UserError: names the flag and both sizes.
+    A compiled kernel takes no copy of the samples.
     """
     known, setting = host_bytes(), method.setting
     held = setting.server if setting.server is not None else setting.data[0]

@@ -50,11 +50,7 @@ def size(message: Any) -> int:
 
 
 def pack(message: Any) -> Bytes:
-    """The message as bytes.
-
-    Raises:
-        TypeError: not a dataclass, or a field that cannot travel; names the field.
-    """
+    """The message as bytes; TypeError for no dataclass, or a field that cannot travel, which it names."""
     return prepare(message).packed()
 
 
@@ -77,11 +73,7 @@ class Prepared(NamedTuple):
         return block
 
     def write(self, block: Bytes, fetch: Callable[[Any, Bytes], Any] | None = None) -> None:
-        """Packs it into a block of `size` bytes.
-
-        Args:
-            fetch: (tensor, bytes) -> copies a GPU's tensor into bytes of the host, maybe later; None: at once.
-        """
+        """Packs it into a block of `size` bytes; `fetch` may copy a GPU's tensor into bytes of the host later."""
         start = 8 + len(self.header)
         block[:start] = np.frombuffer(np.int64(len(self.header)).tobytes() + self.header, np.uint8)
         for array in self.arrays:
@@ -132,11 +124,7 @@ def unpack(block: Bytes) -> Any:
 
 
 def read(block: Bytes, classes: Classes) -> Any:
-    """The message in a block of a file; its arrays are views of the block.
-
-    Raises:
-        UserError: it is of none of these classes, or damaged.
-    """
+    """The message in a block of a file, views of the block; UserError if of no such class, or damaged."""
     try:
         module, name, values = _opened(block)
         cls = classes.get((module, name))
@@ -215,10 +203,9 @@ def is_remote(value: Any) -> bool:
 
 
 def leaves(message: Any) -> Iterator[tuple[list[str], Any]]:
-    """(path, value) of each tensor, number, string or None in a message; in a dictionary a path has a name a level.
+    """(path, value) of each tensor, number, string or None in a message; TypeError for anything else, named.
 
-    Raises:
-        TypeError: not a dataclass, or something else in it; named.
+    A path has the field's name, and a name for each level of dictionaries.
     """
     if not dataclasses.is_dataclass(message) or isinstance(message, type):
         raise TypeError(f"a message is an instance of a dataclass, not {type(message).__name__}")

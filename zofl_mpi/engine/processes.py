@@ -12,11 +12,7 @@ STOPPED = ("T", "t")  # states of a process that a signal (SIGSTOP, SIGTSTP) or 
 
 
 class Process(NamedTuple):
-    """A process, distinct from a later one of the same number by its start (ticks of the kernel).
-
-    Attributes:
-        space: the namespace of the number.
-    """
+    """A process, by its number, its start (ticks of the kernel), and the namespace of the number."""
 
     pid: int
     started: str

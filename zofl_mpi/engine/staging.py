@@ -35,11 +35,7 @@ class Fetch:
         return self._event is None or bool(self._event.query())
 
     def wait(self) -> None:
-        """Waits until the copy is complete.
-
-        Raises:
-            RuntimeError: somebody has changed the tensor in place.
-        """
+        """Waits until the copy is complete; RuntimeError where the tensor was changed in place meanwhile."""
         if self._event is not None:
             with self._staging.timed():
                 self._event.synchronize()
@@ -49,11 +45,7 @@ class Fetch:
 
 @final
 class Staging:
-    """Copies on a stream of their own, through pinned memory, which torch hands out again; plain ones on the CPU.
-
-    Args:
-        device: "cpu" or "cuda:k".
-    """
+    """Copies on a stream of their own, through pinned memory, which torch hands out again; plain ones on the CPU."""
 
     def __init__(self, device: str = "cpu") -> None:
         self.device, self._on_host = device, not device.startswith("cuda")

@@ -56,9 +56,6 @@ class Streams:
 
     Counter-based (Philox4x64): the key is (seed, purpose), the counter starts at (0, t, i, r), so each
     generator has 2^64 blocks of four numbers to itself.
-
-    Attributes:
-        seed: 0 <= seed < 2^63, the run's seed.
     """
 
     seed: int

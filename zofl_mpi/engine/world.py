@@ -57,11 +57,7 @@ class World(Protocol):
         """Prints the text and ends all ranks at once, with a non-zero status that the launcher chooses."""
 
     def halt(self, text: str, stopped: Sequence[Process] = ()) -> None:
-        """Like `abort`, from any thread; ends this process even if the others cannot be reached.
-
-        Args:
-            stopped: processes of this node that cannot end by themselves.
-        """
+        """Like `abort`, from any thread; ends this process even if the others cannot be reached, and stopped ones."""
 
     def survive(self, watch: Watch) -> None:
         """Lets the run survive lost client ranks, where nothing is `missing`."""

@@ -142,11 +142,7 @@ class MPIClients:
         return chosen
 
     def _changed(self) -> dict[int, Bytes]:
-        """The memories that changed since the last account, if lost ranks are to be survived.
-
-        Raises:
-            ClientError: a memory cannot travel.
-        """
+        """The memories that changed since the last account; none where lost ranks end the run."""
         if self._survival is None:
             return {}
         with self._questions.clock.time(SERVER, "comm"):
@@ -166,11 +162,7 @@ class MPIClients:
         return Memory({}) if kept is None else messages.unpack(kept)
 
     def _recover(self, survival: Survival) -> None:
-        """Comes together with the ranks that are left, and gives the clients, on their new ranks, their memories.
-
-        Raises:
-            UserError: no client rank is left.
-        """
+        """Comes together with the ranks that are left, and gives the clients, on their new ranks, their memories."""
         while True:
             self.lost.append(survival.recover())
             left = survival.comm.size - 1

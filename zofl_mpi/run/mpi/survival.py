@@ -88,11 +88,7 @@ class Survival:
         return cast(Communicator, _Guarded(self.comm, self.faults))
 
     def recover(self) -> list[int]:
-        """Comes together with the ranks that are left; returns which are lost.
-
-        Raises:
-            Ended: rank 0 is lost, as a sentence on stderr says.
-        """
+        """Comes together with the ranks that are left; returns which are lost. Raises Ended if rank 0 is."""
         self._watch.arm(TIMEOUT + self._watch.longest, self._give_up)
         comm, before = self.comm, self.alive
         with suppress(*self.faults):
@@ -126,11 +122,7 @@ class Survival:
         return [rank for rank in before if rank not in self.alive]
 
     def agree(self) -> None:
-        """Returns on all ranks, if none of them has been lost, or else on none.
-
-        Raises:
-            RanksLost: some have been lost.
-        """
+        """Returns on all ranks, if none of them has been lost, or else raises RanksLost on all."""
         with suppress(*self.faults):
             if self.comm.Agree(1):
                 return

@@ -30,10 +30,7 @@ LAST = 3  # seconds that a launcher has to end after its ranks, and again after 
 
 @final
 class MPIWorld:
-    """All ranks of a communicator, which nobody else may use: see `engine.world.World`.
-
-    Args:
-        node: the ranks of this rank's node.
+    """All ranks of a communicator, which nobody else may use, and the ranks of this rank's node; see `World`.
 
     Attributes:
         survival: survives lost ranks; None where they end the run.
