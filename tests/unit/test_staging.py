@@ -216,6 +216,15 @@ def test_the_main_thread_goes_on_while_an_upload_is_on_its_way(gpu: Fake) -> Non
     assert outbox.take(WELCOME).items == 1
 
 
+def test_memory_of_items_that_are_not_sent_is_free_after_their_copies(gpu: Fake) -> None:
+    """Mutations: no wait; a change of what nobody sends ends the rank."""
+    outbox, values = Outbox(Staging("cuda:1")), torch.zeros(8)
+    outbox.add(UPLOAD, messages.prepare(Item(values)))
+    values.add_(1)
+    outbox.drop()
+    assert gpu.calls[-1] == "host waits for 1"
+
+
 def test_a_size_is_told_without_a_copy(gpu: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutation: the bytes of an array on the host."""
     monkeypatch.setattr(torch.Tensor, "cpu", lambda self: pytest.fail("a copy") if len(self) else self)

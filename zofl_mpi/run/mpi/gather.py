@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple, final
 
 import numpy as np
@@ -158,6 +159,12 @@ class Outbox:
         with self._changed:
             self._finished = True
             self._changed.notify_all()
+
+    def drop(self) -> None:
+        """Waits for copies from a GPU into items that nobody sends any more: their memory is used again."""
+        for fetch in (each for item in self._items for each in item.fetched):
+            with suppress(RuntimeError):  # changed meanwhile
+                fetch.wait()
 
     # --- the communication thread
 
