@@ -201,10 +201,12 @@ def test_one_process_has_one_of_each_device() -> None:
 def test_the_main_thread_goes_on_while_an_upload_is_on_its_way(gpu: Fake) -> None:
     """The communication thread waits for it where it is due, and leaves it where it is not and has not arrived.
 
-    Mutations: `add` waits; bytes that are sent before they are there; a wave that is held up by a rank that is not due.
+    Mutations: `add` waits; a small item in memory that is not pinned, for whose copy it would wait; bytes that are sent
+    before they are there; a wave that is held up by a rank that is not due.
     """
     outbox = Outbox(Staging("cuda:1"))
     outbox.add(UPLOAD, messages.prepare(Item(torch.full((8,), 3.0))))
+    assert f"{staging_module.LEAST} bytes, pinned" in gpu.calls
     assert not [call for call in gpu.calls if "host waits" in call]
     assert outbox.take(WELCOME) is gather.SILENT
     sent = outbox.take(DUE)

@@ -15,8 +15,9 @@ from typing import NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
+from zofl_mpi.engine import messages
 from zofl_mpi.engine.messages import Bytes, Prepared
-from zofl_mpi.engine.staging import Fetch, Staging
+from zofl_mpi.engine.staging import LEAST, Fetch, Staging
 from zofl_mpi.run.mpi.placement import ClientPlacement
 
 UPLOAD, REPLY, FAILED = range(3)
@@ -148,7 +149,9 @@ class Outbox:
 
     def add(self, kind: int, message: Prepared) -> None:
         """Packs an item, for which there is room."""
-        block = self._staging.empty(message.size)
+        # for a copy from a GPU into memory that is not pinned the main thread would wait
+        least = LEAST if any(map(messages.is_remote, message.arrays)) else 0
+        block = self._staging.empty(max(message.size, least))[: message.size]
         item = Item(kind, block, self._staging.write(message, block))
         with self._changed:
             self._items.append(item)
