@@ -48,11 +48,20 @@ MOVED = {
 """{module: {class: its module today}} of the states in checkpoints that were written before these classes moved."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Compact:
+    """Base of a message that stands for a smaller one, whose bytes it states; they must be the same for all clients."""
+
+    communicated: int
+
+
 def size(message: Any) -> int:
     """Communicated bytes of a message: those of its tensors, 8 for each number, a string's own length.
 
-    Fields with the metadata APART are left out.
+    Fields with the metadata APART are left out; a `Compact` message states its bytes.
     """
+    if isinstance(message, Compact):
+        return message.communicated
     apart = _apart(type(message))  # type: ignore[arg-type]
     return sum(_weight(value) for path, value in leaves(message) if path[0] not in apart)
 

@@ -47,6 +47,7 @@ class Purpose(IntEnum):
     CONTEXTS = 26  # contexts of texts that a model is pretrained on
     NEUMANN = 27  # how many products a hypergradient's series takes
     SIGNS = 28  # of each sample's direction, where a mini-batch has one a sample
+    COMPRESSION = 29  # random rounding of a quantised upload
 
 
 @final
