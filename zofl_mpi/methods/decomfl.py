@@ -20,6 +20,7 @@ from zofl_mpi.engine import mean
 from zofl_mpi.engine.clients import Client, Clients
 from zofl_mpi.engine.fields import column, part
 from zofl_mpi.engine.messages import APART
+from zofl_mpi.engine.setting import Directions
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.numerics.optimisers import copied
 from zofl_mpi.rounds.split.client import Draw, Key, LocalSteps
@@ -207,6 +208,10 @@ class DeComFL(SplitMethod):
         lines = plan_of(Traffic(self.training, scalars=self.n_p, unsplit=True), rounds, StepCost(self.passes))
         each = 8 * self.training.h * self.n_p
         return {**lines, "further bytes down, a client, for each round since its last": each}
+
+    def directions(self, rounds: int) -> Directions:
+        """Those of a client's local steps, which all clients share."""
+        return Directions(rounds * self.training.h * self.n_p, self.loss.flat.n)
 
     def costs(self) -> Lines:
         """The measured costs of a client's step."""

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from zofl_mpi.engine.clients import Client, Clients
 from zofl_mpi.engine.fields import column
+from zofl_mpi.engine.setting import Directions
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.numerics import zo
@@ -169,6 +170,10 @@ class FedRZOBL(BilevelReports):
         """(n,) x_r + eta v if `shifted`, else x_r."""
         x: Array = client.memory["x"]
         return self.shifted(x, client.memory["r"]) if shifted else x
+
+    def directions(self, rounds: int) -> Directions:
+        """One a round."""
+        return Directions(rounds, self.problem.n)
 
     # --- what the flags allow together
 

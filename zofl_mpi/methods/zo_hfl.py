@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from zofl_mpi.engine.clients import Client, Clients
 from zofl_mpi.engine.fields import above, column, finite, part
-from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.setting import Directions, Setting
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems import Hierarchical
@@ -127,6 +127,10 @@ class ZOHFL(Costed):
     def start(self) -> State:
         """x_0."""
         return State(self.server.start())
+
+    def directions(self, rounds: int) -> Directions:
+        """One of each participant and round."""
+        return Directions(rounds * len(self.sampling(0)), self.problem.n)
 
     def evaluate(self, state: State, r: int, clients: Clients) -> Report:
         """Reports on x and on the clients' personal models."""

@@ -98,7 +98,7 @@ def quantised(a: NDArray[np.float64], bits: int, generator: np.random.Generator)
     if scale == 0:
         return a
     level = np.floor(levels * np.abs(a) / scale + generator.random(len(a)))
-    return scale * np.sign(a) * np.minimum(level, levels) / levels
+    return np.asarray(scale * np.sign(a) * np.minimum(level, levels) / levels)
 
 
 def _parsed(compress: str) -> tuple[str, float]:

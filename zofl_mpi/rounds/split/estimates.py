@@ -49,6 +49,10 @@ class _Estimate(GradientRule):
         """The distance between the two points of a difference, in units of a direction."""
         return 1.0
 
+    def count(self, batch: int) -> int:
+        """n_p, for the mini-batch as a whole."""
+        return self.n_p
+
     def directions(self, like: Tensor, key: Key) -> Iterator[Tensor]:
         """u_1, ..., u_{n_p} (d,) of a step, of the kind of `like` (d,)."""
         return drawn(key(Purpose.DIRECTION), like, self.n_p, self.distribution, self.draw)
@@ -207,6 +211,10 @@ class PerSample(TwoPoint):
             scale = (len(u) if self.distribution == "sphere" else 1) / (self.span * self.n_p)
             g += self.layers.weighted(u, own, scale * (losses - other))
         return Gradient((g,))
+
+    def count(self, batch: int) -> int:
+        """n_p of each sample."""
+        return self.n_p * batch
 
     def _each(
         self,

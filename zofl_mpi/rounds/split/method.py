@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from zofl_mpi.engine.clients import Client, Clients
 from zofl_mpi.engine.fields import part
-from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.setting import Directions, Setting
 from zofl_mpi.problems import Split
 from zofl_mpi.rounds.split.client import LocalSteps
 from zofl_mpi.rounds.split.costs import Traffic, costs_of, plan_of
@@ -77,6 +78,14 @@ class SplitMethod:
     def plan(self, rounds: int) -> Lines:
         """The lines of --dry-run."""
         return plan_of(self.traffic, rounds, self.rule.cost(self.loss)) | self.rule.lines()
+
+    def directions(self, rounds: int) -> Directions | None:
+        """Those of all participants' local steps, each client's own."""
+        training, part = self.training, self.rule.parts[0]
+        taken = Counter(i for r in range(rounds) for i in training.participants(r))
+        steps = ((taken[i], training.samples(i, q)) for i in taken for q in range(training.steps(i)))
+        drawn = sum(times * self.rule.count(samples) for times, samples in steps)
+        return Directions(drawn, part.stop - part.start) if drawn else None
 
     def costs(self) -> Lines:
         """The measured costs of a client's step and the server's."""
