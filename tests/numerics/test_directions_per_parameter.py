@@ -30,7 +30,7 @@ ROUNDS = 3
 def test_the_number_is_of_the_directions_that_a_run_draws(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Mutations: n_p, H, h, rounds or participants left out; shared ones counted for each client; the head's numbers."""
+    """Mutations: n_p, H, h, rounds or participants left out; shared ones counted a client; the head's numbers."""
     met: set[bytes] = set()
     lengths: set[int] = set()
 
