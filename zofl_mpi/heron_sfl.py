@@ -22,8 +22,7 @@ from zofl_mpi.methods.decomfl import DeComFL
 from zofl_mpi.methods.fsl_sage import FSLSAGE
 from zofl_mpi.methods.heron import HERON
 from zofl_mpi.methods.ho_sfl import HOSFL
-from zofl_mpi.methods.splitfed import SFLV1, SFLV2
-from zofl_mpi.methods.splitlora import SplitLoRA
+from zofl_mpi.methods.splitfed import SFLV1, SFLV2, SplitLoRA
 from zofl_mpi.settings.heron_sfl import PROBLEMS as PROBLEMS
 from zofl_mpi.settings.heron_sfl import own_split
 

@@ -21,7 +21,7 @@ from zofl_mpi.problems.split_resnet import ResNet
 from zofl_mpi.rounds.split.costs import STEP_BYTES, STEP_MACS
 from zofl_mpi.rounds.split.estimates import TwoPoint
 from zofl_mpi.rounds.split.losses import CutLoss, HeadLoss
-from zofl_mpi.rounds.split.measured import macs, peak_bytes
+from zofl_mpi.rounds.split.costs import macs, peak_bytes
 from zofl_mpi.rounds.split.rules import Backprop
 from zofl_mpi.run import records
 

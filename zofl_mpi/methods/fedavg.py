@@ -24,14 +24,14 @@ class FedAvg(FirstOrder):
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Averages the participants' local models."""
-        x, S = state.x, self.local.participants(r)
+        x, S = state.x, self.local.sampling(r)
         mean = clients.mean(self.train, Model(x, r), to=S, weights=self.local.shares())
         return self.local.step(x, mean.y, r, S)
 
     def train(self, client: Client, message: Model) -> Trained:
         """y <- y - gamma~_t (g_i(y) + mu (y - x)) from y = x, t = 0, ..., H_{i,r} - 1, g_i on mini-batch t."""
         x, r = message.x, message.r
-        batches, gammas = self.local.batches(client, r), self.local.stepsizes(client.i, r)
+        batches, gammas = self.local.batches(client, r), self.local.steps.sizes(client.i, r)
         return Trained(self.problem.descend(client.data, x, batches, gammas, mu=self.mu))
 
 
