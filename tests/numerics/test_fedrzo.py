@@ -544,10 +544,10 @@ def test_the_residual_is_the_gradient_on_all_samples(noise: float) -> None:
     A = np.mean([link.lower.bowl.A for link in of.setting.data], axis=0)
     P = of.problem.P  # type: ignore[attr-defined]
     assert state.lower_residual == pytest.approx(np.linalg.norm(A @ (state.y - P @ x)), rel=1e-10)
-    yv, _ = of.solved(clients, of.shifted(x, 0), np.zeros(n), 0, shifted=True)
+    yv, _ = of.solver.solve(clients, of.lower, of.shifted(x, 0), np.zeros(n), 0, shifted=True)
     assert state.lower_residual_shifted == pytest.approx(np.linalg.norm(A @ (yv - P @ of.shifted(x, 0))), rel=1e-10)
     told = reported(of.evaluate(state, 0, clients))
-    y, _ = of.solved(clients, state.x, state.y, 1)
+    y, _ = of.solver.solve(clients, of.lower, state.x, state.y, 1)
     assert told["lower_error"] == pytest.approx(np.linalg.norm(y - P @ state.x), rel=1e-10)
     assert told["objective_exact"] == pytest.approx(of.problem.implicit(state.x), rel=1e-10)  # type: ignore[attr-defined]
     assert set(told) <= set(described(Report))

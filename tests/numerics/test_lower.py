@@ -104,7 +104,7 @@ def solve(
     for _ in clients.ask(of.place, Model(x, r)):
         pass
     at = of.shifted(x, r) if shifted else x
-    found, schedule = of.solved(clients, at, of.first_lower() if y is None else y, r, shifted=shifted)
+    found, schedule = of.solver.solve(clients, of.lower, at, of.first_lower() if y is None else y, r, shifted=shifted)
     return found, schedule, clients
 
 

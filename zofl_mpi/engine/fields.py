@@ -14,9 +14,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from zofl_mpi.errors import UserError, demand
 
+Array = NDArray[Any]
 GIVEN_NAMES = ("setting", "federation")
 """Fields of these names are given by the run without being marked: what a method or a problem of a user's own has."""
 
@@ -51,7 +53,8 @@ def check_finite(content: Any) -> None:
     """
     for name, sentence in _must_be_finite(type(content)):  # type: ignore[arg-type]
         value = getattr(content, name)
-        if not (math.isfinite(value) if isinstance(value, float) else np.isfinite(value).all()):
+        of_numpy = isinstance(value, int | float | np.generic | np.ndarray)
+        if not bool((np.isfinite(value) if of_numpy else value.isfinite()).all()):  # else a tensor, maybe of a GPU
             raise UserError(sentence)
 
 

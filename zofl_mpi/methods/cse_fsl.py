@@ -7,28 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast, final
+from typing import cast, final
 
 from zofl_mpi.engine.clients import Client, Clients
+from zofl_mpi.engine.lazy import Tensor
 from zofl_mpi.rounds.split.losses import HeadLoss, Loss
 from zofl_mpi.rounds.split.messages import Model, Smashed, State, Trained
 from zofl_mpi.rounds.split.method import SplitMethod
 from zofl_mpi.rounds.split.rules import Backprop, GradientRule
 from zofl_mpi.rounds.split.server import train_server
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 @final
 @dataclass(frozen=True)
 class CSEFSL(SplitMethod):
-    """Clients step along the gradient of their auxiliary loss; the server trains on their uploads.
-
-    Attributes:
-        setting: problem, data and random numbers.
-        training: the round.
-    """
+    """Clients step along the gradient of their auxiliary loss; the server trains on their uploads."""
 
     def chosen(self) -> tuple[Loss, GradientRule]:
         """The auxiliary head's loss, by a backward pass through the head and the client's own layers."""

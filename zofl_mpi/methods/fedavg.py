@@ -16,7 +16,7 @@ from zofl_mpi.engine.clients import Client, Clients
 from zofl_mpi.engine.fields import at_least, given, part
 from zofl_mpi.rounds.compression import Compression, Restored
 from zofl_mpi.rounds.cost import Effort
-from zofl_mpi.rounds.local_sgd import FirstOrder, State, Trained
+from zofl_mpi.rounds.local_sgd import FirstOrder, State
 from zofl_mpi.rounds.report import Model
 
 
@@ -29,22 +29,21 @@ class FedAvg(FirstOrder):
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Averages the participants' local models."""
-        x, S = state.x, self.local.participants(r)
+        x, S = state.x, self.local.sampling(r)
         mean = clients.mean(self.train, Model(x, r), to=S, weights=self.local.shares())
         return self.local.step(x, mean.y, r, S)
 
-    def train(self, client: Client, message: Model) -> Trained | Restored:
+    def train(self, client: Client, message: Model) -> Restored:
         """y <- y - gamma~_t (g_i(y) + mu (y - x)) from y = x, t = 0, ..., H_{i,r} - 1, g_i on mini-batch t."""
         x, r = message.x, message.r
-        batches, gammas = self.local.batches(client, r), self.local.stepsizes(client.i, r)
+        batches, gammas = self.local.batches(client, r), self.local.steps.sizes(client.i, r)
         y = self.problem.descend(client.data, x, batches, gammas, mu=self.mu)
-        return self.compression.upload(client, x, y, r) if self.compression.on else Trained(y)
+        return self.compression.upload(client, x, y, r)
 
     @property
     def effort(self) -> Effort:
-        """Effort of local SGD whose uploads may be compressed."""
-        usual, x = super().effort, np.zeros(self.problem.n, self.setting.dtype)
-        return replace(usual, up=Restored(self.compression.bytes_up(x), x)) if self.compression.on else usual
+        x = np.zeros(self.problem.n, self.setting.dtype)
+        return replace(super().effort, up=Restored(self.compression.bytes_up(x), x))
 
 
 @final

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast, final
+from typing import Any, cast, final
 
 import numpy as np
 
 from zofl_mpi.engine.clients import Client, Clients
-from zofl_mpi.engine.fields import column
+from zofl_mpi.engine.fields import at_least, column
+from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.errors import demand
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.rounds.split.client import LocalSteps
@@ -25,9 +25,6 @@ from zofl_mpi.rounds.split.messages import Model, Smashed, State, Trained
 from zofl_mpi.rounds.split.method import SplitMethod
 from zofl_mpi.rounds.split.rules import Backprop, GradientRule, Lines
 from zofl_mpi.rounds.split.server import Server
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @final
@@ -56,13 +53,10 @@ class SageState(State):
 class FSLSAGE(SplitMethod):
     """Clients step along the gradient that their head estimates; every l-th round the server aligns the heads.
 
-    A head is aligned once in such a round, after the client's first upload, on the client's last uploads: so that the
-    gradient of its loss at the smashed samples is near the server's. It does not train on the local loss, and it is not
-    averaged.
+    In such a round the server aligns a client's head after its first upload, on its last uploads: the gradient of the
+    head's loss at the smashed samples approaches the server's. A head neither trains on the local loss nor is averaged.
 
     Attributes:
-        setting: problem, data and random numbers.
-        training: the round.
         l: the heads are aligned in the rounds 0, l, 2l, ...
         buffer: samples of each client that the server keeps for it.
         align_epochs: steps of the alignment, each on the whole buffer. Samples of one size are one mini-batch in it;
@@ -70,10 +64,10 @@ class FSLSAGE(SplitMethod):
         align_lr: their size (Adam; AdamW with its decay where the clients take that).
     """
 
-    l: int = 10  # noqa: E741  (the paper's symbol)
-    buffer: int = 1000
-    align_epochs: int = 100
-    align_lr: float = 1e-3
+    l: int = at_least(1, 10)  # noqa: E741  (the paper's symbol)
+    buffer: int = at_least(1, 1000)
+    align_epochs: int = at_least(0, 100)
+    align_lr: float = at_least(0, 1e-3, "a step size")
 
     # --- the server
 
@@ -109,7 +103,6 @@ class FSLSAGE(SplitMethod):
         )
 
     def start(self) -> SageState:
-        """The parts as the problem makes them."""
         return SageState(**vars(self.training.start(head=False)), heads={}, smashed={}, labels={})
 
     def aligned(self, main: Server, memory: _Memory, i: int) -> tuple[Tensor, float]:
@@ -120,13 +113,15 @@ class FSLSAGE(SplitMethod):
         for s, y in memory.uploads(i):
             leaf, labels = problem.placed(s).detach().requires_grad_(), problem.placed(y)
             with problem.top.at(main.theta, main.buffers.clone(), running):  # its running statistics stay as they are
-                targets.append(_slope(problem.server_loss(leaf, labels), leaf, create_graph=False))
+                targets.append(torch.autograd.grad(problem.server_loss(leaf, labels), leaf)[0])
             uploads.append((leaf, labels))
         theta = problem.placed(problem.local.initial()[0])
         head = theta[problem.n_client :]
         if str(i) in memory.heads:
             head.copy_(memory.heads[str(i)])
-        rule, moments, first = self._rule, dict[str, Any](), math.nan
+        rule, moments, first = self.training.rule, dict[str, Any](), math.nan
+        if not rule.optimiser.startswith("adamw"):
+            rule = Optimiser("adam")
         for epoch in range(max(1, self.align_epochs)):
             distances, g = [], head.new_zeros(head.shape)
             for (leaf, labels), target in zip(uploads, targets, strict=True):
@@ -139,20 +134,15 @@ class FSLSAGE(SplitMethod):
         memory.heads[str(i)] = head.clone()
         return memory.heads[str(i)], first
 
-    @property
-    def _rule(self) -> Optimiser:
-        """Of the alignment."""
-        rule = self.training.rule
-        return rule if rule.optimiser.startswith("adamw") else Optimiser("adam")
-
     def _distance(self, theta: Tensor, leaf: Tensor, labels: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """() |estimated - true gradient|^2 on smashed samples `leaf`, and its gradient (|theta_a|,) in the head."""
-        import torch
+        from torch.nn.attention import SDPBackend, sdpa_kernel
 
         problem = self.setting.problem
-        buffers = problem.placed(problem.local.initial()[1])
-        with problem.local.at(theta, buffers, self.training.running) as parameters, _twice_differentiable():
-            estimated = _slope(problem.local_loss(leaf, labels), leaf, create_graph=True)
+        buffers, math_alone = problem.placed(problem.local.initial()[1]), sdpa_kernel(SDPBackend.MATH)
+        # attention by products, since its fused kernels have one derivative only
+        with problem.local.at(theta, buffers, self.training.running) as parameters, math_alone:
+            (estimated,) = torch.autograd.grad(problem.local_loss(leaf, labels), leaf, create_graph=True)
             distance = (estimated - target).square().sum()
             parts = torch.autograd.grad(distance, parameters, materialize_grads=True)
         return distance.detach(), torch.cat([part.reshape(-1) for part in parts])[problem.n_client :]
@@ -185,8 +175,6 @@ class FSLSAGE(SplitMethod):
 
     def begun(self, client: Client, message: Model) -> LocalSteps:
         """A round's local steps, from theta_c and the client's own head."""
-        import torch
-
         problem = self.setting.problem
         head = client.memory.get("head")
         head = problem.local.initial()[0][problem.n_client :] if head is None else head
@@ -204,10 +192,6 @@ class FSLSAGE(SplitMethod):
     # --- the step, and refusals
 
     def __post_init__(self) -> None:
-        for flag, value in (("l", self.l), ("buffer", self.buffer)):
-            demand(value >= 1, flag, value, "a whole number, at least 1")
-        demand(self.align_epochs >= 0, "align_epochs", self.align_epochs, "a whole number, at least 0")
-        demand(0 <= self.align_lr < math.inf, "align_lr", self.align_lr, "a step size, at least 0")
         demand(self.training.freeze == "none", "freeze", self.training.freeze, "none: heads do not train here anyway")
         first = all(self.training.uploads(i, 0) for i in range(self.setting.m))
         demand(first, "upload_at", "last", "first: the heads are aligned after it")
@@ -227,33 +211,18 @@ class FSLSAGE(SplitMethod):
         return Traffic(self.training, head=False, aligned=self.l)
 
     def plan(self, rounds: int) -> Lines:
-        """The lines of --dry-run."""
         problem = self.setting.problem
         head = (problem.local.n - problem.n_client) * np.dtype(self.setting.dtype).itemsize
         return super().plan(rounds) | {f"further bytes down, each client, every {self.l} rounds": head}
 
 
-def _slope(loss: Tensor, leaf: Tensor, create_graph: bool) -> Tensor:
-    """The gradient of a loss at smashed samples, in their shape."""
-    import torch
-
-    return torch.autograd.grad(loss, leaf, create_graph=create_graph)[0]
-
-
-def _twice_differentiable() -> AbstractContextManager[None]:
-    """Context manager: attention is computed by products, since its fused kernels have one derivative only."""
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    return sdpa_kernel(SDPBackend.MATH)
-
-
 @final
 class _Memory:
-    """The uploads that alignment looks at, and the heads; copies of the state's dictionaries.
+    """The uploads on which heads are aligned, and the heads; copies of the state's dictionaries.
 
-    They stay where they came: beside other ranks on the host, in one process where the network computes. Samples of one
-    size are joined, {i: (N, *smashed_shape)}. Others are as long as the longest of their mini-batch,
-    whose padding no method knows: these stay apart, {i: {number: (B, ...)}}, the oldest first.
+    They stay where they came: beside other ranks on the host, in one process where the network computes. Samples that
+    are alike are joined, {i: (N, *smashed_shape)}. Others are padded to the longest of their mini-batch, by how much no
+    method knows, so mini-batches stay apart, {i: {number: (B, ...)}}, the oldest first.
     """
 
     def __init__(self, state: SageState, size: int, alike: bool = True) -> None:
@@ -262,19 +231,16 @@ class _Memory:
 
     def add(self, i: int, item: Smashed) -> None:
         """Appends an upload of client i, and forgets the oldest samples beyond the size."""
-        import torch
-
         for kept, given in ((self.smashed, item.s), (self.labels, item.labels)):
-            old, new = kept.get(str(i)), given.detach()
+            uploads = [*_in_turn(kept.get(str(i), {})), given.detach().clone()]
             if self.alike:
-                kept[str(i)] = (new.clone() if old is None else torch.cat([old.to(new.device), new]))[-self.size :]
+                kept[str(i)] = torch.cat([upload.to(given.device) for upload in uploads])[-self.size :]
             else:
-                kept[str(i)] = self._newest([*_in_turn(old or {}), new.clone()])
+                kept[str(i)] = self._newest(uploads)
 
     def uploads(self, i: int) -> list[tuple[Tensor, Tensor]]:
         """Smashed samples and labels of client i, in the mini-batches in which the alignment takes them."""
-        smashed, labels = self.smashed[str(i)], self.labels[str(i)]
-        return [(smashed, labels)] if self.alike else list(zip(_in_turn(smashed), _in_turn(labels), strict=True))
+        return list(zip(_in_turn(self.smashed[str(i)]), _in_turn(self.labels[str(i)]), strict=True))
 
     def _newest(self, uploads: list[Tensor]) -> dict[str, Tensor]:
         """The newest samples of some uploads, as many as there is room for."""
@@ -287,6 +253,6 @@ class _Memory:
         return {str(number): upload for number, upload in enumerate(reversed(found))}
 
 
-def _in_turn(uploads: Mapping[str, Tensor]) -> list[Tensor]:
+def _in_turn(uploads: Tensor | Mapping[str, Tensor]) -> list[Tensor]:
     """The uploads in the order of their numbers: a checkpoint keeps them in that of their names."""
-    return [uploads[number] for number in sorted(uploads, key=int)]
+    return [uploads[n] for n in sorted(uploads, key=int)] if isinstance(uploads, Mapping) else [uploads]

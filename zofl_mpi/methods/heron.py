@@ -7,17 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, cast, final
+from typing import Literal, cast, final
 
 from zofl_mpi.engine.clients import Client, Clients
+from zofl_mpi.engine.lazy import Tensor
 from zofl_mpi.rounds.split.losses import HeadLoss, Loss
 from zofl_mpi.rounds.split.messages import Model, Smashed, State, Trained
 from zofl_mpi.rounds.split.method import EstimatingMethod
 from zofl_mpi.rounds.split.rules import GradientRule
 from zofl_mpi.rounds.split.server import train_server
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @final
@@ -26,8 +24,6 @@ class HERON(EstimatingMethod):
     """[C] equations (2) and (6) to (8).
 
     Attributes:
-        setting: problem, data and random numbers.
-        training: the round.
         estimation: how a client estimates.
         head_gradient: of the auxiliary head: estimated, [C]'s, or exact: for a linear head, in closed form, by the
             forward pass at the point itself. The head is then excluded from the perturbation, and uploaded densely

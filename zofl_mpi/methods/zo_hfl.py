@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, final
+from typing import ClassVar, Literal, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from zofl_mpi.engine.clients import Client, Clients
-from zofl_mpi.engine.fields import above, column, finite, part
-from zofl_mpi.engine.setting import Directions, Setting
+from zofl_mpi.engine.fields import Array, above, column, finite, part
+from zofl_mpi.engine.setting import Directions
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems import Hierarchical
@@ -26,7 +25,6 @@ from zofl_mpi.rounds.hierarchical import LocalSolve, Personal, Report
 from zofl_mpi.rounds.report import Model
 from zofl_mpi.rounds.start import Sampling, ServerStep, demand_samples
 
-Array = NDArray[Any]
 X = "x is not finite after the server's step; smaller --gamma, --lam or --gamma-local may help"
 
 
@@ -45,11 +43,10 @@ class State:
 
 @final
 @dataclass(frozen=True)
-class ZOHFL(Costed):
+class ZOHFL(Costed[Hierarchical]):
     """[A] Algorithm 1 (`round`) and Algorithm 2 (`solve`).
 
     Attributes:
-        setting: problem, data and random numbers.
         sampling: S_r.
         server: x_0 and gamma_r.
         local: Algorithm 2.
@@ -59,7 +56,6 @@ class ZOHFL(Costed):
     """
 
     needs: ClassVar[type] = Hierarchical
-    setting: Setting[Hierarchical]
     sampling: Sampling = part()
     server: ServerStep = part(gamma=0.01)
     local: LocalSolve = part()
@@ -119,13 +115,7 @@ class ZOHFL(Costed):
     def __post_init__(self) -> None:
         demand_samples(self.setting, "--method zo_hfl: f_1 is their loss")
 
-    @property
-    def problem(self) -> Hierarchical:
-        """f_1, f_{2,i} and h_i."""
-        return self.setting.problem
-
     def start(self) -> State:
-        """x_0."""
         return State(self.server.start())
 
     def directions(self, rounds: int) -> Directions:
@@ -143,7 +133,6 @@ class ZOHFL(Costed):
 
     @property
     def effort(self) -> Effort:
-        """The work and the messages of a round."""
         x, count = np.zeros(self.problem.n, self.setting.dtype), len(self.sampling(0))
         return Effort(
             participants=self.sampling,

@@ -55,26 +55,21 @@ class Compression:
     def __post_init__(self) -> None:
         _parsed(self.compress)
 
-    @property
-    def on(self) -> bool:
-        """Whether uploads are compressed."""
-        return self.compress != NONE
-
     def upload(self, client: Client, x: Array, y: Array, r: int) -> Restored:
         """The local model y (n,) of round r as the server, which has x (n,), restores it."""
         kind, amount = _parsed(self.compress)
+        if kind == NONE or not np.isfinite(y).all():  # which is refused
+            return Restored(self.bytes_up(x), y)
         target = y + client.memory.get("e", np.zeros_like(y))
-        restored = y
-        if np.isfinite(target).all():  # else the upload is refused
-            if kind == TOPK:
-                restored = x.copy()
-                kept = largest(np.abs(target - x), math.ceil(amount * len(x)))
-                restored[kept] = target[kept]
-            elif kind == QUANTISE:
-                generator = self.setting.streams(Purpose.COMPRESSION, r=r, i=client.i)
-                q = quantised(np.subtract(target, x, dtype=np.float64), int(amount), generator)
-                restored = (x + q).astype(x.dtype)
-            client.memory["e"] = target - restored
+        if kind == TOPK:
+            restored = x.copy()
+            kept = largest(np.abs(target - x), math.ceil(amount * len(x)))
+            restored[kept] = target[kept]
+        else:
+            generator = self.setting.streams(Purpose.COMPRESSION, r=r, i=client.i)
+            q = quantised(np.subtract(target, x, dtype=np.float64), int(amount), generator)
+            restored = (x + q).astype(x.dtype)
+        client.memory["e"] = target - restored
         return Restored(self.bytes_up(x), restored)
 
     def bytes_up(self, x: Array) -> int:

@@ -14,17 +14,13 @@ from dataclasses import dataclass
 from typing import Any, Literal, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from zofl_mpi.engine.clients import Client, Clients, Step
-from zofl_mpi.engine.fields import at_least, finite
+from zofl_mpi.engine.fields import Array, at_least, finite
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.problems import Bilevel
-
-Array = NDArray[Any]
-METHODS = ("local_sgd", "fedac1", "fedac2", "lfd", "exact")
 
 
 @final
@@ -85,7 +81,6 @@ class Lower:
     """How y(x) is approximated.
 
     Attributes:
-        setting: problem, data and random numbers.
         lower: local_sgd ([B] Algorithm 3), fedac1, fedac2 (FedAC-I, II), lfd, or exact (the problem's own solution).
         T_lower: local steps of a call: auto, alg3 (2 a ln a, a = max(m, 4 L_h/mu_h, r) + 1), thm1 (the one that [B]'s
             order for lfd needs), or a whole number.
@@ -177,15 +172,7 @@ class Lower:
     # --- the server
 
     def solve(
-        self,
-        clients: Clients,
-        step: Step,
-        x: Array,
-        y: Array,
-        r: int,
-        *,
-        shifted: bool = False,
-        counted: bool = True,
+        self, clients: Clients, step: Step, x: Array, y: Array, r: int, *, shifted: bool = False, counted: bool = True
     ) -> tuple[Array, Schedule]:
         """(n_lower,) the approximate y(x), from the start y, and the schedule of the call.
 
@@ -258,7 +245,7 @@ class Lower:
             return np.asarray(project(x, y), dtype)
 
         if schedule.acceleration is not None:
-            return Moved(_accelerated(message.w, gradient, settle, steps, schedule.gamma, *schedule.acceleration))
+            return Moved(_accelerated(message.w, gradient, settle, steps, (schedule.gamma, *schedule.acceleration)))
         y = message.w[0]
         for k in range(steps):
             y = settle(y - schedule.stepsize(first + k) * gradient(y, k))
@@ -301,13 +288,10 @@ def _accelerated(
     gradient: Callable[[Array, int], Array],
     project: Callable[[Array], Array],
     steps: int,
-    gamma: float,
-    alpha: float,
-    beta: float,
-    gamma_l: float,
+    sizes: tuple[float, ...],
 ) -> Array:
     """(2, n_lower) FedAC's w and w_ag after the steps. Where Y(x) is a set both are projected: our addition."""
-    y, aggregate = w
+    (y, aggregate), (gamma, alpha, beta, gamma_l) = w, sizes
     for k in range(steps):
         middle = y / beta + (1 - 1 / beta) * aggregate
         g = gradient(middle, k)

@@ -5,23 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast, final
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, Literal, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.engine.clients import Client
-from zofl_mpi.engine.fields import above, at_least, finite
-from zofl_mpi.engine.setting import Loads, Setting, Work
+from zofl_mpi.engine.fields import Array, above, at_least, finite
+from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.numerics import sets as convex_sets
 from zofl_mpi.numerics.descent import descend
 from zofl_mpi.numerics.schedules import parse_decay, stepsize
 from zofl_mpi.problems import Bilevel, Lipschitz
-from zofl_mpi.rounds.start import Start, shares, step_samples
-
-Array = NDArray[Any]
+from zofl_mpi.rounds.cost import Effort
+from zofl_mpi.rounds.report import Model
+from zofl_mpi.rounds.start import Start, shares
 
 
 @final
@@ -39,7 +41,6 @@ class Local:
     """Local steps x_i <- x_i - gamma (g_i + (x_i - P_{X_i}(x_i))/eta), then the mean of the x_i.
 
     Attributes:
-        setting: problem, data and random numbers.
         H: local steps of a round.
         K: local iterations in all, of which Theorem 1 makes gamma = sqrt(m/K) and H = ceil((K/m^3)^(1/4)); 0: as given.
         gamma: step size.
@@ -81,11 +82,7 @@ class Local:
 
     def start(self) -> Array:
         """(n,) x_0."""
-        return Start(self.setting, self.x0).point(1)
-
-    def loads(self) -> Loads:
-        """Samples of each client's local steps."""
-        return Loads([self.steps() * samples for samples in step_samples(self.setting, self.batch)])
+        return Start(self.setting, self.x0).point()
 
     def shares(self) -> dict[int, float]:
         """{i: w_i} of all clients, summing to 1."""
@@ -105,7 +102,7 @@ class Local:
                 "times its distance to X_i; a larger --eta or a smaller --gamma"
             )
         if own:
-            return [_Own(setting.problem, i) for i in range(setting.m)]
+            return [SimpleNamespace(project=partial(setting.problem.project, i)) for i in range(setting.m)]
         found = convex_sets.parse_all(self.x_set, setting.problem.n, setting.m, "--x-set")
         convex_sets.common_point(found, setting.problem.n)
         return found
@@ -150,34 +147,11 @@ class Local:
         place = int(self.setting.streams(Purpose.OUTPUT, r=r).integers(before + H))
         return place if place < H else None
 
-    @property
-    def kernel(self) -> str:
-        """Name of the code that computes the losses; "own" where the problem does not say."""
-        return self.setting.problem.kernel_name(self.size())
-
-    def work(self, rounds: int) -> Work:
-        """The local steps of all rounds: the choice of a kernel depends on them."""
-        return Work(self.size(), 1, rounds * self.steps() * self.setting.m)
-
-    def flops(self) -> float:
-        """FLOPs of a mini-batch's loss at one point; nan where the problem does not say."""
-        return self.setting.problem.flops_evaluation(self.size())
-
-    def size(self) -> int:
-        """Samples of a local step."""
-        return self.batch or max(len(data) for data in self.setting.data)
-
-
-@final
-@dataclass(frozen=True)
-class _Own:
-    """X_i as the problem has it."""
-
-    problem: Any
-    i: int
-
-    def project(self, x: Array) -> Array:
-        return cast(Array, self.problem.project(self.i, x))
+    def effort(self, participants: Callable[[int], Sequence[int]], points: int) -> Effort:
+        """The work and the messages of the local steps, each of which evaluates the loss at so many points."""
+        x, H = np.zeros(self.setting.problem.n, self.setting.dtype), self.steps()
+        planned = lambda rounds: rounds * H * self.setting.m  # noqa: E731
+        return Effort(participants, lambda i, r: H, planned, self.batch, Model(x, 0), Stepped(x), points=points)
 
 
 def theorem1(K: int, m: int) -> tuple[int, float]:

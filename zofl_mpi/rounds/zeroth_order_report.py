@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from zofl_mpi.engine import messages
 from zofl_mpi.engine.clients import Client, Clients
-from zofl_mpi.engine.fields import column, part
-from zofl_mpi.engine.setting import Loads, Setting
+from zofl_mpi.engine.fields import Array, column, part
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.numerics import zo
 from zofl_mpi.numerics.stationarity import gradient_squared
 from zofl_mpi.problems import Lipschitz
+from zofl_mpi.rounds.cost import Costed
 from zofl_mpi.rounds.report import HeldOut, Model, all_scores
 from zofl_mpi.rounds.start import Sampling, among
-from zofl_mpi.rounds.zeroth_order import Local, Stepped
-
-Array = NDArray[Any]
+from zofl_mpi.rounds.zeroth_order import Local
 
 
 @final
@@ -73,14 +68,7 @@ def directions(local: Local, r: int) -> Array:
     return np.stack(drawn) if drawn else np.empty((0, n), setting.dtype)
 
 
-def report(
-    local: Local,
-    x: Array,
-    r: int,
-    differences: Array,
-    scores: Mapping[str, float],
-    **values: Any,
-) -> Report:
+def report(local: Local, x: Array, r: int, differences: Array, scores: Mapping[str, float], **values: Any) -> Report:
     """The report on the iterate x (n,) after round r.
 
     Args:
@@ -111,11 +99,7 @@ def schedule_lines(local: Local, theory: str, bounds: Mapping[str, float]) -> di
         bounds: {formula: bound}, as far as the problem knows their constants.
     """
     H = local.steps()
-    lines: dict[str, str | float] = {
-        "kernel": local.kernel,
-        "local steps of a round, H": H,
-        "step size of round 0, gamma": local.stepsize(0),
-    }
+    lines: dict[str, str | float] = {"local steps of a round, H": H, "step size of round 0, gamma": local.stepsize(0)}
     lines |= {f"{theory} asks for gamma at most {formula}": bound for formula, bound in bounds.items()}
     if local.K:
         lines["rounds that K takes"] = math.ceil(local.K / H)
@@ -143,28 +127,17 @@ def theorem1(local: Local) -> dict[str, float]:
 
 
 @dataclass(frozen=True)
-class LipschitzReports(ABC):
+class LipschitzReports(Costed[Lipschitz]):
     """Base of Algorithm 1: its report and --dry-run.
 
     Attributes:
-        setting: problem, data and random numbers.
         local: the local steps.
         sampling: the participants; the paper's are all clients.
     """
 
     needs: ClassVar[type] = Lipschitz
-    setting: Setting[Lipschitz]
     local: Local = part()
     sampling: Sampling = part()
-
-    @property
-    def problem(self) -> Lipschitz:
-        """The losses f_i and the sets X_i."""
-        return self.setting.problem
-
-    @abstractmethod
-    def points(self) -> int:
-        """Points at which a local step evaluates the loss of its mini-batch."""
 
     def evaluate(self, state: Any, r: int, clients: Clients) -> Report:
         """Reports on x, from all samples of the clients."""
@@ -181,32 +154,9 @@ class LipschitzReports(ABC):
         """Measures f_i on all samples, at x and at both ends of each direction."""
         x, v = message.x, directions(self.local, message.r)
         step = x.dtype.type(self.local.eta) * v
-        F = self.problem.losses(client.i, np.concatenate([x[None], x + step, x - step]), client.data)
+        points = np.concatenate([x[None], x + step, x - step])
+        F = self.problem.losses(client.i, points, client.data)
         return Probe(float(F[0]), np.asarray(F[1 : 1 + len(v)] - F[1 + len(v) :], np.float64))
 
-    def loads(self) -> Loads:
-        """Samples of each client's local steps."""
-        return self.local.loads()
-
-    @property
-    def kernel(self) -> str:
-        """Name of the code that computes the losses."""
-        return self.local.kernel
-
     def plan(self, rounds: int) -> dict[str, str | float]:
-        """The lines of --dry-run."""
-        setting, local, x = self.setting, self.local, np.zeros(self.problem.n, self.setting.dtype)
-        down, up = messages.size(Model(x, 0)), messages.size(Stepped(x))
-        asked = sum(len(self.sampling(r)) for r in range(rounds))
-        steps, points = asked * local.steps(), self.points()
-        return {
-            "length of x, n": len(x),
-            "clients, participants in a round": f"{setting.m}, {len(self.sampling(0))}",
-            **schedule_lines(local, "Proposition 1", proposition1(local)),
-            "bytes down, for each participant and round": down,
-            "bytes up, for each participant and round": up,
-            "bytes down and up, all rounds": asked * (down + up),
-            "local steps of all clients, all rounds": steps,
-            "evaluations of a mini-batch's loss, all rounds": steps * points,
-            "FLOPs of all clients, all rounds": f"{steps * points * local.flops():.3g}",
-        }
+        return super().plan(rounds) | schedule_lines(self.local, "Proposition 1", proposition1(self.local))

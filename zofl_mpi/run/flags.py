@@ -42,9 +42,12 @@ class Removed(NamedTuple):
 REMOVED = {
     "convolution": Removed("torch computes all convolutions, leave the flag out"),
     "kernel": Removed("this problem is computed by NumPy alone, leave the flag out"),
+    "pretrain_gamma": Removed("x_0 is zero or random, see --x0"),
+    "pretrain_steps": Removed("x_0 is zero or random, see --x0"),
+    "server_batch": Removed("this method takes no steps at the server, leave the flag out"),
     "passes_abreast": Removed("perturbed passes go one by one, leave the flag out", today=1),
 }
-"""Flags of earlier versions that are gone, everywhere or for some problems."""
+"""Flags of earlier versions that are gone, everywhere or for some methods or problems."""
 IS_FLAG = re.compile(r"--?[a-z]", re.IGNORECASE).match
 """Whether a word of a command line is a flag, not a (negative) number."""
 

@@ -8,20 +8,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, final
+from typing import Any, Literal, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.engine.clients import Client
+from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.engine.streams import Purpose, seed_torch
 from zofl_mpi.rounds.split.losses import Loss
 from zofl_mpi.rounds.split.messages import Model, Trained
 from zofl_mpi.rounds.split.training import Training
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
 
 Draw = Literal["device", "host"]
 """Where directions are drawn."""
@@ -82,8 +79,6 @@ class LocalSteps:
             parts: of theta, each of which steps with moments of its own.
             scalars: of each step, that go up in place of the model; None where the model does.
         """
-        import torch
-
         self.training, self.client, self.r, self.loss = training, client, message.r, loss
         self.problem, self.parts, self.scalars = loss.problem, parts, scalars
         theta, self.buffers = self.problem.placed(message.theta), self.problem.placed(message.buffers).clone()
@@ -125,8 +120,6 @@ class LocalSteps:
 
     def forward(self, q: int, x: Tensor, labels: Tensor) -> Point:
         """The pass at the model itself, without a graph; moves BatchNorm's running statistics."""
-        import torch
-
         with torch.no_grad(), self.at(self.buffers):
             smashed = self.problem.smash(x)
             loss = None if self.loss.answered else self.loss(smashed, labels)
@@ -135,8 +128,6 @@ class LocalSteps:
 
     def perturbed(self, x: Tensor, target: Tensor, u: Tensor, mu: float) -> Tensor:
         """() the loss at theta + mu u, u of the first part; a point that has memory of its own: the model stays."""
-        import torch
-
         if len(u) == len(self.theta):
             torch.add(self.theta, u, alpha=mu, out=self.point)
         else:
@@ -148,8 +139,6 @@ class LocalSteps:
 
     def reset(self) -> None:
         """Resets the running mean loss."""
-        import torch
-
         self.total, self.count = self.theta.new_zeros((), dtype=torch.float64), 0
 
     def record(self, loss: Tensor | None) -> None:
@@ -186,15 +175,11 @@ class LocalSteps:
 
     def uploaded(self, n_p: int) -> NDArray[np.float64]:
         """(h, n_p) the differences of losses behind the steps, on the host."""
-        import torch
-
         found = torch.stack(self.differences) if self.differences else self.theta.new_zeros(0)
         return np.asarray(found.double().cpu().numpy()).reshape(-1, n_p)
 
     def _rounding(self) -> float:
         """Relative rounding error of a loss."""
-        import torch
-
         return 8 * float(torch.finfo(self.theta.dtype).eps)
 
     def _warn(self) -> None:
@@ -223,8 +208,6 @@ def drawn(
         draw: by a generator of that device, or of the host. From the host they come through pinned memory, which torch
             hands out again; nobody waits: while a GPU takes one step, the host draws for the next.
     """
-    import torch
-
     generator = generator_of(seed, like, draw)
     d, place = like.numel(), generator.device
     pinned = place != like.device
@@ -238,6 +221,4 @@ def drawn(
 
 def generator_of(seed: np.random.Generator, like: Tensor, draw: Draw) -> torch.Generator:
     """torch's generator of the device of `like`, or of the host."""
-    import torch
-
     return seed_torch(torch.Generator(like.device if draw == "device" else "cpu"), seed)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.engine.fields import column
+from zofl_mpi.engine.lazy import Tensor
 from zofl_mpi.engine.messages import APART
 
-if TYPE_CHECKING:
-    from torch import Tensor
+DIVERGED = "the model is not finite after the round; smaller --lr-client or --lr-server, or a larger --mu, may help"
 
 
 @final
@@ -96,9 +96,9 @@ class Scored:
 class State:
     """The server's state after a round."""
 
-    theta: Tensor = column("1", "theta_c and theta_a, flat")  # (n_l,)
+    theta: Tensor = column("1", "theta_c and theta_a, flat", finite=DIVERGED)  # (n_l,)
     buffers: Tensor = column("1", "BatchNorm's running statistics of the client's part")  # (b_l,)
-    theta_s: Tensor = column("1", "the server's part, flat")  # (n_s,)
+    theta_s: Tensor = column("1", "the server's part, flat", finite=DIVERGED)  # (n_s,)
     buffers_s: Tensor = column("1", "BatchNorm's running statistics of the server's part")  # (b_s,)
     optimiser: dict[str, Any] = column("1", "the server's moments")
     server_steps: int = column("1", "the server's steps in this round", 0)
@@ -109,3 +109,7 @@ class State:
     label_bytes: int = column("B", "labels that went up in this round; no part of bytes_up", 0)
     moments: dict[str, Any] = field(default_factory=dict)  # the clients', with --state average
     replayed: dict[str, Any] = field(default_factory=dict)  # {i: moments of client i}, where the server replays steps
+
+    def network(self, r: int) -> Network:
+        """What clients score after round r."""
+        return Network(self.theta, self.buffers, self.theta_s, self.buffers_s, r)

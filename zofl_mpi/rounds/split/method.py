@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
+from zofl_mpi.engine import mean
 from zofl_mpi.engine.clients import Client, Clients
 from zofl_mpi.engine.fields import part
+from zofl_mpi.engine.lazy import Tensor
 from zofl_mpi.engine.setting import Directions, Setting
+from zofl_mpi.errors import UserError
+from zofl_mpi.numerics.optimisers import copied
 from zofl_mpi.problems import Split
 from zofl_mpi.rounds.split.client import LocalSteps
 from zofl_mpi.rounds.split.costs import Traffic, costs_of, plan_of
@@ -17,7 +22,7 @@ from zofl_mpi.rounds.split.losses import Loss
 from zofl_mpi.rounds.split.messages import Ask, Model, Network, Scalars, State, Update
 from zofl_mpi.rounds.split.report import Compared, Report, with_cosines
 from zofl_mpi.rounds.split.rules import GradientRule, Lines, compare
-from zofl_mpi.rounds.split.server import Replay, slope_at_cut
+from zofl_mpi.rounds.split.server import slope_at_cut
 from zofl_mpi.rounds.split.training import Training
 
 
@@ -26,8 +31,6 @@ class SplitMethod:
     """A method of split training: all but its round.
 
     Attributes:
-        setting: problem, data and random numbers.
-        training: the flags of the round.
         loss: the loss that a client's step descends.
         rule: how the step gets its direction.
     """
@@ -52,12 +55,11 @@ class SplitMethod:
         raise NotImplementedError
 
     def start(self) -> State:
-        """The parts as the problem makes them."""
         return self.training.start(head=self.loss.travels > self.setting.problem.n_client)
 
     def steps(self, client: Client, message: Model) -> LocalSteps:
         """The client's model, for its local steps of a round."""
-        return LocalSteps(self.training, client, message, self.loss, self.rule.parts)
+        return LocalSteps(self.training, client, message, self.loss, self.rule.parts, self.scalars_each)
 
     # --- reports
 
@@ -71,12 +73,17 @@ class SplitMethod:
         return self.training.kernel
 
     @property
+    def scalars_each(self) -> int | None:
+        """Numbers of each local step that go up in place of the model; None where the model itself does."""
+        return None
+
+    @property
     def traffic(self) -> Traffic:
         """The bytes that travel."""
-        return Traffic(self.training)
+        exact = sum(own.stop - own.start for own in self.rule.parts[1:])
+        return Traffic(self.training, scalars=self.scalars_each, exact=exact)
 
     def plan(self, rounds: int) -> Lines:
-        """The lines of --dry-run."""
         return plan_of(self.traffic, rounds, self.rule.cost(self.loss)) | self.rule.lines()
 
     def directions(self, rounds: int) -> Directions | None:
@@ -92,36 +99,66 @@ class SplitMethod:
         return costs_of(self.training, self.loss, self.rule)
 
 
+def check_arithmetic(problem: Split, i: int, arithmetic: str, flags: str, remedy: str) -> None:
+    """Refuses client i where it draws other directions than the server from the same seeds."""
+    if arithmetic != problem.arithmetic:
+        raise UserError(
+            f"{flags}: client {i} computes on {arithmetic}, the server on {problem.arithmetic}, which draws other "
+            f"directions from the same seeds; take {remedy}"
+        )
+
+
 @dataclass(frozen=True)
 class EstimatingMethod(SplitMethod):
     """A method whose clients estimate gradients by forward passes.
 
     Attributes:
-        setting: problem, data and random numbers.
-        training: the flags of the round.
         estimation: how a client estimates; its flags choose the rule.
     """
 
     estimation: Estimation = field(default_factory=Estimation)
 
-    def steps(self, client: Client, message: Model) -> LocalSteps:
-        """The client's model, for its local steps of a round."""
-        return LocalSteps(self.training, client, message, self.loss, self.rule.parts, self.estimation.scalars)
-
     def average(self, state: State, r: int, clients: Clients) -> tuple[Update, dict[str, Any]]:
         """The mean of the clients' models, and {i: moments of client i} where the server replays its steps."""
+        training, models, replayed = self.training, dict[int, Update](), dict(state.replayed)
         if self.estimation.uplink == "dense":
-            return self.training.mean(clients, self.training.participants(r)), {}
-        return self.replay.mean(state, r, clients, self.scalars)
-
-    @property
-    def replay(self) -> Replay:
-        """The clients' local steps, at the server."""
-        return Replay(self.training, self.loss, self.rule)
+            return training.mean(clients, training.participants(r)), {}
+        for i, reply in clients.ask(self.scalars, Ask(), to=training.participants(r)):
+            theta, moments = self.replay(state, r, i, reply)
+            models[i] = Update(theta, reply.buffers, moments if training.state == "average" else {})
+            if training.state == "keep":
+                replayed[str(i)] = moments
+        return mean.among(models, training.shares()), replayed
 
     def scalars(self, client: Client, message: Ask) -> Scalars:
         """With --uplink seeds: the scalars from which the server replays the local steps."""
-        return self.replay.scalars(client, message)
+        differences, update = client.memory.pop("differences"), self.training.update(client, message)
+        exact = update.theta[self._exact].clone()
+        return Scalars(differences, update.buffers, exact, self.setting.problem.arithmetic)
+
+    def replay(self, state: State, r: int, i: int, reply: Scalars) -> tuple[Tensor, dict[str, Any]]:
+        """Client i's model as it travels after its local steps of round r, with its optimiser's moments.
+
+        Raises:
+            UserError: the client has another kind of processor, whose directions are others.
+        """
+        training, problem = self.training, self.setting.problem
+        remedy = "processors of one kind, --device cpu, or --uplink dense"
+        check_arithmetic(problem, i, reply.arithmetic, "--uplink seeds", remedy)
+        theta = problem.placed(state.theta).clone()
+        moving = theta[self.rule.parts[0]]
+        theta[self._exact] = problem.placed(reply.exact)
+        before = {"keep": state.replayed.get(str(i), {}), "reset": {}, "average": state.moments}
+        moments = copied(before[training.state])
+        for q, differences in enumerate(reply.differences.tolist()):
+            g = self.rule.replay(moving, differences, partial(self.setting.streams, r=r, i=i, t=q))
+            training.rule.step(moving, g, moments, training.client_size(r, i, q))
+        return theta[: self.loss.travels], moments
+
+    @property
+    def _exact(self) -> slice:
+        """The part of theta_l that steps along a gradient which no scalars give."""
+        return self.rule.parts[1] if len(self.rule.parts) > 1 else slice(0)
 
     # --- reports
 
@@ -130,9 +167,8 @@ class EstimatingMethod(SplitMethod):
         report = self.training.evaluate(state, r, clients)
         if not self.estimation.probe_gradient:
             return report
-        network = Network(state.theta, state.buffers, state.theta_s, state.buffers_s, r)
         to = self.setting.eval_participants(r)
-        return with_cosines(report, clients.ask(self.probe, network, to=to, counted=False))
+        return with_cosines(report, clients.ask(self.probe, state.network(r), to=to, counted=False))
 
     def probe(self, client: Client, message: Network) -> Compared:
         """A step's direction beside the gradient; moves nothing."""
@@ -142,11 +178,8 @@ class EstimatingMethod(SplitMethod):
 
     @property
     def kernel(self) -> str:
-        """The name of what computes a step, and how directions are drawn, for the record."""
-        return self.estimation.kernel(self.training)
+        return self.training.kernel + ("" if self.estimation.estimate == "exact" else ", directions from whole states")
 
     @property
-    def traffic(self) -> Traffic:
-        """The bytes that travel."""
-        exact = sum(own.stop - own.start for own in self.rule.parts[1:])
-        return replace(super().traffic, scalars=self.estimation.scalars, exact=exact)
+    def scalars_each(self) -> int | None:
+        return self.estimation.n_p if self.estimation.uplink == "seeds" else None

@@ -24,20 +24,15 @@ A rule of your own is a frozen dataclass that extends `GradientRule`; a flag cho
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, cast, final
+from typing import Any, NamedTuple, cast, final
 
-import numpy as np
-from numpy.typing import NDArray
-
+from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.rounds.split.client import Gradient, Key, LocalSteps, Point
 from zofl_mpi.rounds.split.losses import Loss
 from zofl_mpi.rounds.split.report import Compared
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Lines = dict[str, str | float]
 """Maps a label of --dry-run to its value."""
@@ -100,19 +95,8 @@ class GradientRule:
         """
         raise NotImplementedError
 
-    def replay(
-        self,
-        moving: Tensor,
-        differences: NDArray[np.float64],
-        key: Callable[[int], Key],
-        step: Callable[[int, Tensor], Any],
-    ) -> None:
-        """Calls step(q, g) for each local step q, g (d,) the first part's direction from `differences` (h, n_p).
-
-        Args:
-            moving: (d,) what moves, of whose kind the directions are.
-            key: the random numbers of step q.
-        """
+    def replay(self, moving: Tensor, differences: Sequence[float], key: Key) -> Tensor:
+        """(d,) the first part's direction of a step, from its differences of losses; `moving` (d,) is what it moves."""
         raise NotImplementedError
 
     def cost(self, loss: Loss) -> StepCost:
@@ -131,8 +115,6 @@ class GradientRule:
 
     def trial(self, loss: Loss, theta: Tensor, x: Tensor, labels: Tensor) -> None:
         """Computes a step's passes, one of each kind, within `loss.flat.at(theta)`: to count products and memory."""
-        import torch
-
         with torch.no_grad():
             if loss.answered:
                 smashed = loss.problem.smash(x)
@@ -173,8 +155,6 @@ class Backprop(GradientRule):
 
     def _summed(self, model: LocalSteps, smashed: Tensor, labels: Tensor) -> Tensor:
         """() the loss once more, without a graph: in float64, as perturbed passes sum it."""
-        import torch
-
         with torch.no_grad(), model.at(model.scratch.copy_(model.buffers)):
             return model.loss(smashed, labels)
 
@@ -202,13 +182,9 @@ class Backprop(GradientRule):
         return slope_of(output, [p for p in flat.parameters if p.requires_grad], slope)
 
     def cost(self, loss: Loss) -> StepCost:
-        """A forward and a backward pass."""
         return StepCost(backwards=1)
 
     def trial(self, loss: Loss, theta: Tensor, x: Tensor, labels: Tensor) -> None:
-        """A forward and a backward pass."""
-        import torch
-
         with self._graph(loss):
             smashed = loss.problem.smash(x)
             if loss.answered:
@@ -231,8 +207,6 @@ class LinearHead(GradientRule):
 
     def forward(self, model: LocalSteps, q: int, x: Tensor, labels: Tensor, upload: bool = True) -> Point:
         """The pass, with the head's gradient."""
-        import torch
-
         with torch.no_grad(), model.at(model.buffers):
             smashed = model.problem.smash(x)
             loss, g = self.gradient(smashed, labels)
@@ -240,13 +214,9 @@ class LinearHead(GradientRule):
         return Point(q, x, smashed, loss, g)
 
     def __call__(self, model: LocalSteps, point: Point, target: Tensor, key: Key) -> Gradient:
-        """The gradient that the pass gave."""
         return Gradient((point.gradient,))
 
     def trial(self, loss: Loss, theta: Tensor, x: Tensor, labels: Tensor) -> None:
-        """The pass."""
-        import torch
-
         with torch.no_grad():
             self.gradient(loss.problem.smash(x), labels)
 
@@ -257,7 +227,6 @@ class Frozen(GradientRule):
     """No direction: the part stays as it is."""
 
     def __call__(self, model: LocalSteps, point: Point, target: Tensor, key: Key) -> Gradient:
-        """None."""
         return Gradient((None,))
 
 
@@ -287,25 +256,17 @@ class Tail(GradientRule):
         return self.rest.count(batch)
 
     def forward(self, model: LocalSteps, q: int, x: Tensor, labels: Tensor, upload: bool = True) -> Point:
-        """The exact rule's."""
         return self.exact.forward(model, q, x, labels, upload)
 
     def __call__(self, model: LocalSteps, point: Point, target: Tensor, key: Key) -> Gradient:
-        """Both rules' directions."""
         exact = self.exact(model, point, target, key)
         point.smashed = None if point.smashed is None else point.smashed.detach()
         rest = self.rest(model, point, target, key)
         return Gradient((*rest.parts, *exact.parts), rest.differences)
 
-    def replay(
-        self,
-        moving: Tensor,
-        differences: NDArray[np.float64],
-        key: Callable[[int], Key],
-        step: Callable[[int, Tensor], Any],
-    ) -> None:
+    def replay(self, moving: Tensor, differences: Sequence[float], key: Key) -> Tensor:
         """The rest's: the last layers travel as they are."""
-        self.rest.replay(moving, differences, key, step)
+        return self.rest.replay(moving, differences, key)
 
     def cost(self, loss: Loss) -> StepCost:
         """The rest's passes, and the head's products once more: for its gradient ((softmax - y)^T s costs as much as
@@ -316,15 +277,12 @@ class Tail(GradientRule):
         return own._replace(forwards=1 + self.rest.passes, heads=heads, layers=self.layers)
 
     def lines(self) -> Lines:
-        """The rest's."""
         return self.rest.lines()
 
     def inputs(self, x: Tensor) -> Tensor:
-        """The rest's."""
         return self.rest.inputs(x)
 
     def trial(self, loss: Loss, theta: Tensor, x: Tensor, labels: Tensor) -> None:
-        """The exact rule's passes, then the rest's."""
         self.exact.trial(loss, theta, x, labels)
         self.rest.trial(loss, theta, x, labels)
 
