@@ -261,10 +261,9 @@ def _named(table: Mapping[str, T], name: str, flag: str, more: str) -> T:
 
 def _check_same(stored: Mapping[str, Any], values: Mapping[str, Any], path: str) -> None:
     now = json.loads(json.dumps(dict(values)))
-    differing = [k for k in stored if k not in CHANGEABLE and now.get(k) != stored[k]]
-    if differing:
-        listed = "; ".join(f"--{flags.flag(k)} was {_shown(stored[k])}, is now {_shown(now.get(k))}" for k in differing)
-        raise UserError(f"--resume {path}: the checkpoint is of another configuration: {listed}")
+    if differing := [k for k in stored if k not in CHANGEABLE and now.get(k) != stored[k]]:
+        changes = flags.changes(differing, stored, now)
+        raise UserError(f"--resume {path}: the checkpoint is of another configuration: {changes}")
 
 
 def check_validation(method: Method[Any], plan: Plan) -> None:
@@ -288,7 +287,7 @@ def check_validation(method: Method[Any], plan: Plan) -> None:
 def print_plan(plan: Plan, method: Method[Any]) -> None:
     """--dry-run: the configuration, then the expected cost of the run, as far as the method knows it."""
     for name, value in plan.config.items():
-        print(f"{flags.flag(name):20} {_shown(value)}")
+        print(f"{flags.flag(name):20} {flags.shown(value)}")
     print()
     for name, value in {**method.plan(plan.values["rounds"]), **method.costs()}.items():
         print(f"{name:46} {value:,}" if isinstance(value, int) else f"{name:46} {value}")
@@ -325,16 +324,6 @@ def _with_parts(method: Method[Any]) -> Iterator[Any]:
     yield from (vars(method)[f.name] for f in fields(method))
 
 
-def _shown(value: Any) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value) or '""'
-
-
 def _peek(name: str, arguments: Sequence[str]) -> str:
     """The last value of a flag, before all flags are known."""
-    found = ""
-    for k, word in enumerate(arguments):
-        if word == f"--{name}" and k + 1 < len(arguments):
-            found = arguments[k + 1]
-        elif word.startswith(f"--{name}="):
-            found = word.split("=", 1)[1]
-    return found
+    return {typed: " ".join(words) for typed, words in flags.split(arguments)}.get(f"--{name}", "")

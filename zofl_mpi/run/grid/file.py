@@ -23,7 +23,6 @@ seed = [2, 3]
 
 from __future__ import annotations
 
-import difflib
 import functools
 import itertools
 import json
@@ -121,50 +120,23 @@ def arguments(module: str, given: Mapping[str, Any]) -> list[str]:
 def resolved(module: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration that a run with these flags keeps in its result, as JSON gives it back.
 
-    A command line takes some 50 ms to read: it is not read for values of which each was read before.
-
     Raises:
         UserError: a value is of the wrong kind.
     """
-    try:
-        usual, known = _read_so_far(module, *_names(module, given))
-    except UserError:  # a flag without a default: there are no defaults of all
-        return _understood(module, given)
-    words = {name: repr(value) for name, value in given.items()}
-    plain = {"seed"} if type(given.get("seed")) is int else set()
-    if any((name, word) not in known for name, word in words.items() if name not in plain):
-        config = _understood(module, given)
-        known |= {(name, word): config.get(name) for name, word in words.items()}
-    return usual | {name: known.get((name, word), given[name]) for name, word in words.items() if name in usual}
+    config = plan.understand(family_of(module), arguments(module, given)).config
+    return json.loads(json.dumps(config))  # type: ignore[no-any-return]
 
 
 def known_flags(module: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
     """{field name: kind} of all flags of the given method and problem."""
-    return _flags_of(module, *_names(module, given))
-
-
-def _names(module: str, given: Mapping[str, Any]) -> tuple[str, str]:
-    """Method and problem."""
     family = family_of(module)
     names = (("method", family.METHODS), ("problem", family.PROBLEMS))
-    method, problem = (str(given.get(key, next(iter(table)))) for key, table in names)
-    return method, problem
+    return _flags_of(module, *(str(given.get(key, next(iter(table)))) for key, table in names))
 
 
 @functools.cache
 def _flags_of(module: str, method: str, problem: str) -> Mapping[str, Any]:
     return flags.flags_of(plan.groups_of(family_of(module), method, problem))
-
-
-@functools.cache
-def _read_so_far(module: str, method: str, problem: str) -> tuple[dict[str, Any], dict[tuple[str, str], Any]]:
-    """The defaults; and {(flag, its value in the file): the value that the run keeps}, which grows."""
-    return _understood(module, {"method": method, "problem": problem}), {}
-
-
-def _understood(module: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    config = plan.understand(family_of(module), arguments(module, given)).config
-    return json.loads(json.dumps(config))  # type: ignore[no-any-return]
 
 
 # --- the file
@@ -236,18 +208,13 @@ def _own(values: Any, where: str) -> Flags:
         raise UserError(f"{where} is {values!r}: must be a table of flags, as {{ alpha = 0.1 }}")
     own: Flags = {}
     for key, value in values.items():
-        name = _field(key)
+        name = flags.field_of(key)
         if name in OURS:
             raise UserError(f"{where} sets --{flags.flag(name)}, which the grid runner sets itself; remove it")
         if name in own:
             raise UserError(f"{where} sets --{flags.flag(name)} twice; remove one")
         own[name] = value
     return own
-
-
-def _field(key: str) -> str:
-    spelled = {alias.removeprefix("--"): name for name, alias in flags.ALIASES.items()}
-    return spelled.get(key, key.replace("-", "_"))
 
 
 # --- the runs
@@ -258,7 +225,7 @@ Axes = Mapping[str, Mapping[str, Flags]]
 
 def _runs(module: str, folder: Path, table: Mapping[str, Any], axes: Axes) -> Iterator[GridRun]:
     fixed = _own(table.get("fixed", {}), "fixed")
-    optional = [_field(str(key)) for key in _value(table, "optional", list, [])]
+    optional = [flags.field_of(str(key)) for key in _value(table, "optional", list, [])]
     skips = [_skip(skip, axes) for skip in _value(table, "skip", list, [])]
     used: set[str] = set()
     for entries in itertools.product(*axes.values()):
@@ -308,11 +275,10 @@ def _fitted(module: str, given: Flags, optional: Sequence[str]) -> Flags:
     known = known_flags(module, given)
     kept = {name: value for name, value in given.items() if name in known or name not in optional}
     for name in kept:
-        if name in flags.REMOVED and name not in known:
-            raise UserError(f"--{flags.flag(name)} is no longer a flag: {flags.REMOVED[name].instead}")
         if name not in known:
-            unknown = f"unknown flag --{flags.flag(name)}{nearest(name, known, '--')}"
-            raise UserError(f"{unknown}; correct it, or list it in optional if only some methods have it")
+            flags.refuse_removed(name, f"--{flags.flag(name)}")
+            remedy = "correct it, or list it in optional if only some methods have it"
+            raise UserError(f"{flags.unknown(name, known)}; {remedy}")
     resolved(module, kept)
     return kept
 
@@ -348,10 +314,4 @@ def check_one_of(allowed: Iterable[str], word: str, what: str, where: str = "") 
     """
     allowed = list(allowed)
     if word not in allowed:
-        raise UserError(f"{where}unknown {what} {word!r}{nearest(word, allowed)}; there are {', '.join(allowed)}")
-
-
-def nearest(word: str, allowed: Iterable[str], prefix: str = "") -> str:
-    """`; the nearest is ...`, if one is near."""
-    near = difflib.get_close_matches(word, allowed, 1, 0.5)
-    return f"; the nearest is {prefix}{flags.flag(near[0]) if prefix else near[0]}" if near else ""
+        raise UserError(f"{where}unknown {what} {word!r}{flags.nearest(word, allowed)}; there are {', '.join(allowed)}")

@@ -7,10 +7,10 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import flags, records
@@ -47,8 +47,9 @@ def judged(grid: Grid, run: GridRun) -> tuple[str, str]:
     planned = resolved(grid.module, run.flags)
     before = flags.readable(result.config, known_flags(grid.module, run.flags))
     kept = {k: v for k, v in planned.items() if k in before or k in run.flags}
-    if difference := _differing(before, kept):
-        return "other", _other(difference)
+    names = [k for k in {**before, **kept} if k not in FREE | {"rounds"} and before.get(k) != kept.get(k)]
+    if names:
+        return "other", _other(flags.changes(names, before, kept))
     return _how_far(result, planned["rounds"])
 
 
@@ -67,18 +68,8 @@ def _how_far(result: records.Run, rounds: int) -> tuple[str, str]:
     return "begun", f"ended after {result.length} of {rounds} rounds, before its first checkpoint"
 
 
-def _differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Flags other than the length in which two configurations differ."""
-    names = [k for k in {**before, **now} if k not in FREE | {"rounds"} and before.get(k) != now.get(k)]
-    return "; ".join(f"--{flags.flag(k)} was {_value(before.get(k))}, is now {_value(now.get(k))}" for k in names)
-
-
 def _other(difference: str) -> str:
     return f"result of another configuration: {difference}; remove it or give another --results"
-
-
-def _value(value: Any) -> str:
-    return "not there" if value is None else " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _cut_off(path: Path, problem: UserError) -> bool:
