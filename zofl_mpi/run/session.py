@@ -67,7 +67,7 @@ class Opened:
         try:
             with progress(flags["rounds"], start, flags["quiet"]) as bar:
                 totals, done = loop.run(self.method, clients, schedule, recorder, bar, resumed, self.order.config)
-        except (loop.RunError, UserError) as exc:
+        except UserError as exc:
             _let_go(recorder, exc)
             watch.ends()
             self.world.abort(f"{exc.trace if isinstance(exc, loop.RunError) else ''}zofl_mpi: {exc}")
@@ -309,7 +309,7 @@ def _bytes(count: int) -> str:
 
 def _let_go(recorder: records.Recorder, exc: Exception) -> None:
     """Closes the result of a run that failed, as far as it can be written."""
-    if isinstance(exc.__cause__, records.WriteError):
+    if isinstance(exc, records.WriteError) or isinstance(exc.__cause__, records.WriteError):
         recorder.abandon()
     with suppress(UserError):  # the run's own failure is the one to report
         recorder.close("interrupted")
