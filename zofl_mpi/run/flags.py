@@ -44,8 +44,7 @@ REMOVED = {
 IS_FLAG = re.compile(r"--?[a-z]", re.IGNORECASE).match
 """Whether a word of a command line is a flag, not a (negative) number."""
 
-
-_hints = functools.cache(typing.get_type_hints)
+_cached_hints = functools.cache(typing.get_type_hints)
 
 
 def flags_of(groups: Groups) -> dict[str, Any]:
@@ -144,6 +143,10 @@ def leaves(cls: type[Any], default: Any = dataclasses.MISSING) -> Iterator[_Leaf
                 yield leaf._replace(default=other.get(leaf.name, leaf.default))
         else:
             yield _Leaf(f.name, hints[f.name], value, cls)
+
+
+def _hints(cls: type[Any]) -> dict[str, Any]:
+    return _cached_hints(cls)  # type: ignore[arg-type]
 
 
 def _default(f: dataclasses.Field[Any]) -> Any:
