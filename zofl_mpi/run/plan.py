@@ -212,7 +212,7 @@ def method_of(family: Family, name: str) -> type[Method[Any]]:
         UserError: there is no such method, module or class.
     """
     if ":" not in name:
-        return with_base(_named(family.METHODS, name, "--method", ", or module:Class"), Method)
+        return with_base(_named(family.METHODS, name, "--method"), Method)
     found = _imported(name, "--method")
     members = {name for base in found.__mro__ if base not in Method.__mro__ for name in vars(base)}
     missing = [f"the function {part}" for part in ("start", "round", "evaluate") if part not in members]
@@ -230,7 +230,7 @@ def problem_of(family: Family, name: str) -> Choice:
         UserError: there is no such problem, module or class.
     """
     if ":" not in name:
-        return _named(family.PROBLEMS, name, "--problem", ", or module:Class")
+        return _named(family.PROBLEMS, name, "--problem")
     return family.OWN_PROBLEM(name, _imported(name, "--problem"))
 
 
@@ -249,13 +249,10 @@ def _imported(name: str, flag: str) -> type[Any]:
     return found
 
 
-def _named(table: Mapping[str, T], name: str, flag: str, more: str) -> T:
+def _named(table: Mapping[str, T], name: str, flag: str) -> T:
     if name not in table:
-        import difflib
-
-        near = difflib.get_close_matches(name, table, 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise UserError(f"{flag} {name}: must be one of {', '.join(table)}{more}{hint}")
+        one_of = f"must be one of {', '.join(table)}, or module:Class"
+        raise UserError(f"{flag} {name}: {one_of}{flags.nearest(name, table)}")
     return table[name]
 
 

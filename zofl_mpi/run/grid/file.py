@@ -54,7 +54,6 @@ class GridRun:
     Attributes:
         name: unique in the grid; the result's name without suffix.
         coordinates: {axis: entry}.
-        flags: {field name: value} of all flags that the grid sets.
         out: the result.
     """
 
@@ -72,14 +71,11 @@ class GridRun:
 @final
 @dataclass(frozen=True)
 class Grid:
-    """Runs that belong together.
+    """Runs that belong together: the product of the axes without what is skipped; the last axis changes fastest.
 
     Attributes:
-        module: the family of methods.
         ranks: processes of a run; 1 is without mpirun.
-        folder: where the results are.
         axes: {axis: names of its entries}.
-        runs: the product of the axes without what is skipped; the last axis changes fastest.
     """
 
     module: str
@@ -103,9 +99,6 @@ def read(path: str | Path, results: str | Path | None = None) -> Grid:
         return _grid(_table(path), path.stem, results)
     except UserError as exc:
         raise UserError(f"{path}: {exc}") from exc
-
-
-# --- what a run is started with
 
 
 def arguments(module: str, given: Mapping[str, Any]) -> list[str]:
@@ -137,9 +130,6 @@ def known_flags(module: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
 @functools.cache
 def _flags_of(module: str, method: str, problem: str) -> Mapping[str, Any]:
     return flags.flags_of(plan.groups_of(family_of(module), method, problem))
-
-
-# --- the file
 
 
 def _table(path: Path) -> dict[str, Any]:
@@ -185,14 +175,12 @@ def _axis(axis: str, given: Any) -> dict[str, Flags]:
         raise UserError(f"axis {axis} = {given!r}: must be a list of values of --{axis}, or a table of entries")
     if not entries:
         raise UserError(f"axis {axis} has no entries; give it at least one, or remove it")
-    return {entry: _own(values, f"axis {axis}, entry {entry!r}") for entry, values in _each_once(axis, entries)}
-
-
-def _each_once(axis: str, entries: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    twice = [entry for entry, count in Counter(entry for entry, _ in entries).items() if count > 1]
-    if twice:
-        raise UserError(f"axis {axis} has the entry {twice[0]} twice; remove one")
-    return entries
+    found: dict[str, Flags] = {}
+    for entry, values in entries:
+        if entry in found:
+            raise UserError(f"axis {axis} has the entry {entry} twice; remove one")
+        found[entry] = _own(values, f"axis {axis}, entry {entry!r}")
+    return found
 
 
 def _entry(value: Any) -> str:
@@ -260,14 +248,15 @@ def _name(table: Mapping[str, Any], where: Mapping[str, str]) -> str:
 
 def _chosen(axes: Axes, where: Mapping[str, str]) -> Flags:
     """The flags of one entry on each axis."""
+    chosen: Flags = {}
     source: dict[str, str] = {}
     for axis, entry in where.items():
-        for name in axes[axis][entry]:
-            if name in source:
-                both = f"axis {source[name]} and axis {axis} both set --{flags.flag(name)}"
-                raise UserError(f"{both}; leave it to one of them, or [[skip]] their combination")
-            source[name] = axis
-    return {name: axes[axis][where[axis]][name] for name, axis in source.items()}
+        for name in axes[axis][entry].keys() & source.keys():
+            both = f"axis {source[name]} and axis {axis} both set --{flags.flag(name)}"
+            raise UserError(f"{both}; leave it to one of them, or [[skip]] their combination")
+        chosen |= axes[axis][entry]
+        source |= dict.fromkeys(axes[axis][entry], axis)
+    return chosen
 
 
 def _fitted(module: str, given: Flags, optional: Sequence[str]) -> Flags:
