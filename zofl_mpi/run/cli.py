@@ -208,9 +208,6 @@ def _with_kernel(world: World, cls: type[Method[Any]], setting: Setting[Any], pl
 
     It depends on the planned steps, of which a method knows that rank 0 alone makes for this from the flags. A run that
     is continued keeps its kernel, however many rounds it gets.
-
-    Raises:
-        UserError: on every rank, where one cannot have that kernel and nothing else may be taken.
     """
     problem = setting.problem
     if not problem.kernel:
@@ -235,11 +232,7 @@ def _with_kernel(world: World, cls: type[Method[Any]], setting: Setting[Any], pl
 
 
 def _built(cls: type[Method[Any]], setting: Setting[Any], plan: Plan) -> tuple[Method[Any], Loads | None]:
-    """The method, and the work that it plans for each client.
-
-    Raises:
-        UserError: a flag out of range, or one that does not fit the problem or the data.
-    """
+    """The method, and the work that it plans for each client."""
     method: Method[Any] = flags.made(cls, plan.values, setting=setting)
     check_validation(method, plan)
     return method, loads_of(method)

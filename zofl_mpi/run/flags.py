@@ -201,11 +201,7 @@ def split(arguments: Iterable[str]) -> list[tuple[str, list[str]]]:
 
 
 def _value(kind: Any, typed: str, words: Sequence[str]) -> Any:
-    """The value of the words after a flag.
-
-    Raises:
-        UserError: they are no value of its kind.
-    """
+    """The value of the words after a flag."""
     try:
         return _read(kind, words)
     except (KeyError, TypeError, ValueError):
@@ -353,11 +349,7 @@ def field_of(typed: str) -> str:
 
 
 def refuse_removed(name: str, shown: str) -> None:
-    """Refuses a flag of earlier versions.
-
-    Raises:
-        UserError: the flag as `shown`, and what to do.
-    """
+    """Refuses a flag of earlier versions."""
     if name in REMOVED:
         raise UserError(f"{shown} is no longer a flag: {REMOVED[name].instead}")
 

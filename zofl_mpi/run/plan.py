@@ -191,11 +191,7 @@ def role_of(method_class: type[Method[Any]]) -> str | None:
 
 
 def _roles(method: str, method_class: type[Method[Any]], problem: str, choice: Choice) -> list[flags.Groups]:
-    """The groups of flags of the role that the problem plays in this method; of all roles if the method does not say.
-
-    Raises:
-        UserError: the problem does not offer that role.
-    """
+    """The groups of flags of the role that the problem plays in this method; of all roles if the method does not say."""
     role = role_of(method_class)
     if role is None:
         return list(choice.roles.values())
@@ -264,11 +260,7 @@ def _check_same(stored: Mapping[str, Any], values: Mapping[str, Any], path: str)
 
 
 def check_validation(method: Method[Any], plan: Plan) -> None:
-    """Refuses a validation part that the method's reports say nothing of.
-
-    Raises:
-        UserError: the report that `evaluate` declares has no field `validation_accuracy`.
-    """
+    """Refuses a validation part that the method's reports say nothing of."""
     if method.setting.validation is None:
         return
     try:

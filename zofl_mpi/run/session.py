@@ -199,9 +199,6 @@ def check_same_run(
 
     Args:
         before, checkpoint, now: attributes of the result, of its checkpoint, and those that this session would write.
-
-    Raises:
-        UserError: result and checkpoint are of different runs, or the data or the kernel are others.
     """
     if before.get("run") != checkpoint.get("run"):
         raise UserError(f"--resume {source}: its checkpoint is of another run; one of the two files was replaced")

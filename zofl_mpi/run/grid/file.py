@@ -296,11 +296,7 @@ def _check_names(runs: Sequence[GridRun]) -> None:
 
 
 def check_one_of(allowed: Iterable[str], word: str, what: str, where: str = "") -> None:
-    """Refuses a word that is none of those allowed.
-
-    Raises:
-        UserError: names the nearest, and all.
-    """
+    """Refuses a word that is none of those allowed."""
     allowed = list(allowed)
     if word not in allowed:
         raise UserError(f"{where}unknown {what} {word!r}{flags.nearest(word, allowed)}; there are {', '.join(allowed)}")

@@ -41,15 +41,9 @@ class WriterLock:
             except FileExistsError:
                 _remove_stale(self.path, result)
         self._file = os.fstat(self._number).st_ino
-        process = os.getpid()
-        mine: dict[str, Any] = {
-            "host": socket.gethostname(),
-            "process": process,
-            "started": _started(process),
-            "since": now(),
-        }
+        mine: dict[str, Any] = {"host": socket.gethostname(), "process": os.getpid(), "since": now()}
         try:
-            mine["flock"] = lock(self._number)
+            mine |= {"started": _started(os.getpid()), "flock": lock(self._number)}
             write_all(self._number, json.dumps(mine).encode(), 0)
         except OSError:
             self.release()
@@ -92,11 +86,7 @@ def lock(number: int) -> bool:
 
 
 def _remove_stale(path: Path, result: Path) -> None:
-    """Removes the lock of a process that has ended.
-
-    Raises:
-        UserError: that process may still write.
-    """
+    """Removes the lock of a process that has ended."""
     try:
         number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -298,11 +298,7 @@ def _session(start: int, ranks: int, attrs: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _cut_back(file: Any, run: Run, rounds: int, ranks: int | None, attrs: Mapping[str, Any]) -> None:
-    """Makes a result ready to go on after `rounds` rounds.
-
-    Raises:
-        UserError: it has fewer.
-    """
+    """Makes a result ready to go on after `rounds` rounds."""
     if run.length < rounds:
         raise UserError(f"{run.path} holds {run.length} rounds, fewer than the {rounds} to continue from")
     ranks = ranks or int(run.attrs["ranks"])
