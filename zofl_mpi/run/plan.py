@@ -191,7 +191,7 @@ def role_of(method_class: type[Method[Any]]) -> str | None:
 
 
 def _roles(method: str, method_class: type[Method[Any]], problem: str, choice: Choice) -> list[flags.Groups]:
-    """The groups of flags of the role that the problem plays in this method; of all roles if the method does not say."""
+    """The groups of flags of the role that the problem plays in this method; of all roles if it does not say."""
     role = role_of(method_class)
     if role is None:
         return list(choice.roles.values())
