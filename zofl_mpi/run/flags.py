@@ -279,7 +279,7 @@ def attribute_texts(cls: type[Any]) -> dict[str, str]:
 # --- values from files
 
 
-def read_toml(path: str) -> dict[str, Any]:
+def read_toml(path: str | Path, called: str = "--config ") -> dict[str, Any]:
     """The table of a TOML file; its keys are flags.
 
     Raises:
@@ -288,11 +288,11 @@ def read_toml(path: str) -> dict[str, Any]:
     import tomllib  # this and difflib: rank 0 alone reads, and few commands have a mistake
 
     try:
-        return tomllib.loads(Path(path).read_text())
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as exc:
-        raise UserError(f"--config {path}: cannot be read ({exc.strerror}); give the path of a TOML file") from exc
+        raise UserError(f"{called}{path}: cannot be read ({exc.strerror}); give the path of a TOML file") from exc
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
-        raise UserError(f"--config {path}: is not TOML ({exc})") from exc
+        raise UserError(f"{called}{path}: is not TOML ({exc})") from exc
 
 
 def to_arguments(values: Mapping[str, Any], known: Mapping[str, Any], source: str) -> list[str]:

@@ -177,10 +177,11 @@ def groups_of(family: Family, method: str, problem: str) -> dict[str, type[Any]]
 def owners_of(family: Family, name: str) -> list[str]:
     """The family's methods and problems that have a flag of this name, as they are chosen on the command line."""
     methods = [f"--method {method}" for method, cls in family.METHODS.items() if name in flags.fields_of(cls)]
-    groups = {problem: [*choice.groups.values()] for problem, choice in family.PROBLEMS.items()}
+    problems = []
     for problem, choice in family.PROBLEMS.items():
-        groups[problem] += [cls for role in choice.roles.values() for cls in role.values()]
-    problems = [f"--problem {p}" for p, parts in groups.items() if any(name in flags.fields_of(cls) for cls in parts)]
+        groups = [choice.groups, *choice.roles.values()]
+        if any(name in flags.fields_of(cls) for group in groups for cls in group.values()):
+            problems.append(f"--problem {problem}")
     return [*methods, *problems]
 
 

@@ -27,7 +27,6 @@ import functools
 import itertools
 import json
 import string
-import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -94,9 +93,9 @@ def read(path: str | Path, results: str | Path | None = None) -> Grid:
     Raises:
         UserError: whatever is wrong with the file; it is named.
     """
-    path = Path(path)
+    path, table = Path(path), flags.read_toml(path, "")
     try:
-        return _grid(_table(path), path.stem, results)
+        return _grid(table, path.stem, results)
     except UserError as exc:
         raise UserError(f"{path}: {exc}") from exc
 
@@ -130,15 +129,6 @@ def known_flags(module: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
 @functools.cache
 def _flags_of(module: str, method: str, problem: str) -> Mapping[str, Any]:
     return flags.flags_of(plan.groups_of(family_of(module), method, problem))
-
-
-def _table(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as exc:
-        raise UserError(f"cannot be read ({exc.strerror}); give the path of a grid's TOML file") from exc
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
-        raise UserError(f"is not TOML ({exc})") from exc
 
 
 def _grid(table: Mapping[str, Any], stem: str, results: str | Path | None) -> Grid:
