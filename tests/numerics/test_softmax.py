@@ -20,7 +20,7 @@ from zofl_mpi.errors import UserError
 from zofl_mpi.numerics.descent import descend
 from zofl_mpi.problems.kernels import softmax as kernels
 from zofl_mpi.problems.softmax import Softmax
-from zofl_mpi.problems.terms import Terms
+from zofl_mpi.problems.terms import LocalSteps, Terms
 
 STREAMS = Streams(11)
 N, p, C, m = 60, 7, 4, 3
@@ -84,11 +84,10 @@ def remainder_slope(F, slope):
     return np.polyfit(np.log(h), np.log([abs(F(s) - F(0) - s * slope) for s in h]), 1)[0]
 
 
-@pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("name", DATA)
-def test_gradient_f1_leaves_a_remainder_of_second_order(name, bias):
+def test_gradient_f1_leaves_a_remainder_of_second_order(name):
     """Mutations: 1/B; the sign; the label's term; scale or shift left out."""
-    problem = softmax(bias=bias)
+    problem = softmax()
     x, direction = points(2, problem.n)
     slope = direction @ problem.gradient_f1(x, DATA[name], np.arange(N))
     assert abs(remainder_slope(lambda s: problem.f1(x + s * direction, DATA[name]), slope) - 2) < 0.1
@@ -109,13 +108,13 @@ def test_gradient_h_is_that_of_the_proximal_loss(i):
 
 
 def test_loss_and_gradient_agree_with_autograd():
-    """The layout is nn.Linear's, the last column the bias. Mutations: (p, C) layout; sum for mean; log of base 2."""
+    """The layout is nn.Linear's. Mutations: (p, C) layout; sum for mean; log of base 2."""
     torch = pytest.importorskip("torch")
-    problem = softmax(bias=True)
+    problem = softmax()
     x = points(1, problem.n)[0]
-    W = torch.tensor(x.reshape(C, p + 1), requires_grad=True)
+    W = torch.tensor(x.reshape(C, p), requires_grad=True)
     inputs, labels = UNIT.take(np.arange(N), np.float64)
-    logits = torch.nn.functional.linear(torch.tensor(inputs), W[:, :p], W[:, p])
+    logits = torch.nn.functional.linear(torch.tensor(inputs), W)
     loss = torch.nn.functional.cross_entropy(logits, torch.tensor(labels))
     loss.backward()
     close(problem.f1(x, UNIT), loss.item())
@@ -126,7 +125,7 @@ def test_loss_and_gradient_agree_with_autograd():
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-12), (np.float32, 1e-4)])
 @pytest.mark.parametrize("B", [1, 2, 5, 33])
-@pytest.mark.parametrize("settings", [{}, {"bias": True}, {"radius": (0.3, 0.2, np.inf)}, {"mu": (0.0,)}], ids=str)
+@pytest.mark.parametrize("settings", [{}, {"radius": (0.3, 0.2, np.inf)}, {"mu": (0.0,)}], ids=str)
 @pytest.mark.parametrize("name", DATA)
 def test_lower_is_the_generic_loop(kernel, dtype, tolerance, B, settings, name):
     """Mutations: s for s^2; keep without mu; 1/B; another client's mu, radius; radius not scaled; order of steps."""
@@ -411,7 +410,7 @@ def test_the_compiled_kernels_tiles_are_the_steps_of_numpys(features, classes, m
     steps, sizes = generator.integers(0, 80, (4, size)), np.full(4, 0.2)
     numpy, compiled = (
         Softmax(features, classes, np.ones(1), kernel=kernel, dtype=np.float64).moved(
-            data, x, y, steps, sizes, 0.7, radius, shift if bounds == "shifted" else None
+            x, y, LocalSteps(data, steps, sizes, 0.7, radius, shift if bounds == "shifted" else None)
         )
         for kernel in ("numpy", "numba")
     )

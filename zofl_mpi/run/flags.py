@@ -40,6 +40,7 @@ class Removed(NamedTuple):
 
 
 REMOVED = {
+    "bias": Removed("the models have no bias, leave the flag out; a torch module may have one", today=False),
     "convolution": Removed("torch computes all convolutions, leave the flag out"),
     "kernel": Removed("this problem is computed by NumPy alone, leave the flag out"),
     "passes_abreast": Removed("perturbed passes go one by one, leave the flag out", today=1),
