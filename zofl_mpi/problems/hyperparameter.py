@@ -8,7 +8,7 @@ U (p,) is an input, v = +1 or -1 its target, y (p,) one linear classifier for al
 
 [B] prints sums over the samples and is silent on the targets, on mu and on which samples are held out: means, even
 labels +1 and odd ones -1, 0.01, and every fifth sample are choices. (1/m) sum_i h_i depends on x through its mean only,
-and f_i on y only: y(x) is the same wherever mean(x) is, and all components of the implicit gradient are equal.
+and f_i on y only: all components of the implicit gradient are equal.
 """
 
 from __future__ import annotations
@@ -40,8 +40,7 @@ MATRIX_PRODUCTS = 1000  # of the power iteration; pixels in [0, 1] take about 10
 class Hyperparameter(BilevelProblem):
     """The choice of regularisers as a `Bilevel` problem; n = m, n_lower = p. `of` makes it.
 
-    `f` and `gradient_h` are given the part of the data that `parts` cuts out for them. The products with the inputs are
-    computed in `dtype`, everything after them (one number per sample) in float64.
+    The products with the inputs are computed in `dtype`, everything after them (one number per sample) in float64.
 
     Iterates may leave X_i, which [B] only penalises; eta < mu keeps x + v positive.
 
@@ -128,11 +127,7 @@ class Hyperparameter(BilevelProblem):
 
     @QUIET
     def f(self, i: int, x: Array, y: Array, data: Dataset, batch: Batch | None = None) -> Vector:
-        """(k,) f_i at the rows of y (k, n_lower); x plays no part in it. See `Bilevel.f`.
-
-        Raises:
-            IndexError: a position lies beyond the data.
-        """
+        """(k,) f_i at the rows of y (k, n_lower); x plays no part in it. See `Bilevel.f`."""
         positions = positions_of(data, batch)
         models = np.multiply(y, np.asarray(data.factor, self.dtype), dtype=self.dtype)
         total = np.zeros(len(y))
@@ -142,11 +137,7 @@ class Hyperparameter(BilevelProblem):
 
     @QUIET
     def gradient_h(self, i: int, x: Array, y: Array, data: Dataset, batch: Batch | None = None) -> Array:
-        """(n_lower,) the gradient in y of h_i at x (n,), y (n_lower,); see `Bilevel.gradient_h`.
-
-        Raises:
-            IndexError: a position lies beyond the data.
-        """
+        """(n_lower,) the gradient in y of h_i at x (n,), y (n_lower,); see `Bilevel.gradient_h`."""
         positions = positions_of(data, batch)
         return np.asarray(_slope(y, data, positions, self.dtype) + float(x[i]) * y, self.dtype)
 

@@ -17,6 +17,7 @@ from zofl_mpi.data import Dataset
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Array, Batch
 from zofl_mpi.problems.flat import Flat
+from zofl_mpi.problems.terms import check_positions
 
 Named = dict[str, Tensor]
 """By the names of a module's parameters, with a first axis for the models of many."""
@@ -24,7 +25,7 @@ Named = dict[str, Tensor]
 
 @final
 class Function:
-    """A module that classifies, as a function of a flat vector on a device, and the samples that it is given.
+    """A module that classifies, as a function of a flat vector on a device, and its samples there.
 
     Attributes:
         module: maps inputs (B, *input_shape) to logits (B, classes). Its buffers are constants.
@@ -104,10 +105,7 @@ class Function:
         return [(name, *known[id(p)]) for name, p in self.module.named_parameters() if p.requires_grad]
 
     def step_bytes(self, batch_size: int) -> int:
-        """About how much memory a step on a batch of this size takes; it follows from the shapes alone.
-
-        The point, its gradient and the step; inputs; twice what the backward pass has to remember.
-        """
+        """Memory of a step, about: the point, its gradient, the step, the inputs, twice what a backward pass keeps."""
         kept = 0
 
         def noted(tensor: Tensor) -> Tensor:
@@ -128,14 +126,9 @@ class Function:
         return logits.double()
 
     def samples(self, data: Dataset, positions: Batch) -> tuple[Tensor, Tensor]:
-        """Inputs (..., *input_shape) and labels (...) of the samples at `positions` (...), on the device.
-
-        Raises:
-            IndexError: a position is not in 0..len(data) - 1.
-        """
-        if positions.size and (positions.min() < 0 or positions.max() >= len(data)):
-            raise IndexError(f"a batch has a position outside 0..{len(data) - 1}")
-        rows = (positions if data.rows is None else data.rows[positions]).ravel()
+        """Inputs (..., *input_shape) and labels (...) of the samples at `positions` (...), on the device."""
+        check_positions(data, positions)
+        rows = data.rows_of(positions).ravel()
         stored = np.asarray(data.inputs)  # a memory map's own indexing is several times slower
         raw = torch.empty((len(rows), *self.input_shape), dtype=torch.from_numpy(stored[:0].copy()).dtype)
         np.take(stored, rows, axis=0, out=raw.numpy().reshape(len(rows), -1), mode="clip")  # "raise" would copy again
@@ -189,7 +182,7 @@ class Function:
         return ""
 
     def _try(self) -> None:
-        """Refuses what is no function of the parameters and the inputs, by one forward pass of two inputs on the CPU.
+        """Refuses a module that is no function of parameters and inputs, by a forward pass of two inputs on the CPU.
 
         Raises:
             UserError: the module takes no such inputs, returns no logits, changes its buffers or draws random numbers.

@@ -66,14 +66,13 @@ def _call_all(calls: list[Callable[[], Any]]) -> list[Any]:
 class Network(Personalised):
     """A torch module as a `Hierarchical`, a `Smooth` and a `Lipschitz` problem.
 
-    x (n,) holds the parameters with requires_grad, flattened one after the other in the module's order; it is a NumPy
-    array, on a GPU too. Parameters without requires_grad and all buffers are constants: they must be equal on all ranks
-    (`seeded`) and no forward pass may change them. The module runs in the mode it comes in: after `.eval()` a BatchNorm
-    is a constant scaling and a dropout idle; in training mode both are refused.
+    x (n,) holds the parameters with requires_grad, one after the other in the module's order, as a NumPy array.
+    Parameters without requires_grad and all buffers are constants: they must be equal on all ranks (`seeded`), and no
+    forward pass may change them. The module runs in the mode it comes in: BatchNorm and dropout need `.eval()`.
 
     Attributes:
         module: maps inputs (B, *input_shape) to logits (B, classes). A copy is computed with.
-        input_shape: what an input (p,) is reshaped to, such as (1, 28, 28).
+        input_shape: shape that an input (p,) is given, such as (1, 28, 28).
         classes: C.
         weights: (m,) rho_i = N_i / N_tr.
         terms: lam, mu and radius of the clients' problems.
@@ -238,13 +237,13 @@ class Network(Personalised):
     @serialized
     def evaluated(self, x: Array, data: Dataset) -> list[tuple[Labels, Vector, NDArray[np.bool]]]:
         """Logits in `dtype`, losses in float64; see `Personalised.evaluated`."""
-        found, function = [], self._function
+        found, function = list[Any](), self._function
         with function.at(function.vector(x)):
             for inputs, labels in self._blocks(data, np.arange(len(data))):
                 logits = function.logits(inputs)
                 values = labels, cross_entropy(logits, labels, reduction="none"), logits.argmax(dim=1) == labels
                 found.append(tuple(value.cpu().numpy() for value in values))
-        return cast(Any, found)
+        return found
 
     def hits(self, x: Array, data: Dataset) -> Labels:
         """(C,) how many samples of each class in `data` the model x (n,) classifies correctly."""

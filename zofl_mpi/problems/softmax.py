@@ -19,7 +19,7 @@ from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Array, Batch, Vector
 from zofl_mpi.problems.kernels.softmax import KERNELS, Minibatches, choose, numba_installed, repays_loading
 from zofl_mpi.problems.sums import BLOCK, QUIET, READY, blocks, demand_floats, positions_of
-from zofl_mpi.problems.terms import LocalSteps, Personalised, Terms, for_client
+from zofl_mpi.problems.terms import LocalSteps, Personalised, Terms
 
 Labels = NDArray[np.int64]
 
@@ -115,13 +115,16 @@ class Softmax(Personalised):
         """(n,) standard normal entries times 0.01."""
         return np.asarray(super().initial(generator), self.dtype)
 
+    @QUIET
     def gradient(self, x: Array, data: Dataset, batch: Batch | None = None) -> Array:
         """(n,) the gradient of the mean cross-entropy at x over the samples at positions `batch` (B,), or over all."""
-        return np.asarray(self._gradient(x[None], data, positions_of(data, batch))[0])
-
-    def gradient_h(self, i: int, data: Dataset, x: Array, y: Array, batch: Batch) -> Array:
-        """(k, n) the gradients of h_i(x, .) at the rows of y on one mini-batch: plain, for tests of `lower`."""
-        return np.asarray(self._gradient(y, data, batch) + for_client(self.terms.mu, i) * (y - x), self.dtype)
+        positions, W = positions_of(data, batch), x.reshape(self.classes, -1)
+        total = np.zeros(W.shape)
+        for inputs, labels in self._blocks(data, positions):
+            residual = np.exp(_log_softmax((inputs @ W.T).astype(np.float64)))
+            residual[np.arange(len(labels)), labels] -= 1
+            total += residual.astype(self.dtype).T @ inputs
+        return (total / len(positions)).reshape(-1).astype(self.dtype)
 
     @QUIET
     def moved(self, x: Array, y: Array, steps: LocalSteps) -> Array:
@@ -164,17 +167,6 @@ class Softmax(Personalised):
             logits = inputs @ x.reshape(self.classes, -1).T
             found += np.bincount(labels[logits.argmax(axis=1) == labels], minlength=self.classes)
         return found
-
-    @QUIET
-    def _gradient(self, y: Array, data: Dataset, batch: Batch) -> Array:
-        """(k, n) mean gradients of the cross-entropy, summed over blocks of samples in float64."""
-        total = np.zeros((len(y), self.classes, self.features))
-        for inputs, labels in self._blocks(data, batch):
-            logits = inputs @ y.reshape(len(y), self.classes, -1).transpose(0, 2, 1)
-            residual = np.exp(_log_softmax(logits.astype(np.float64)))
-            residual[:, np.arange(len(labels)), labels] -= 1
-            total += residual.astype(self.dtype).transpose(0, 2, 1) @ inputs
-        return (total / len(batch)).reshape(y.shape).astype(self.dtype)
 
     def _blocks(self, data: Dataset, positions: Batch) -> Iterator[tuple[Array, Labels]]:
         """Inputs (b, p) and labels (b,) of the samples at `positions`, in turn."""

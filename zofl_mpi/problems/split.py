@@ -2,8 +2,7 @@
 
     smashed = client(inputs),   local logits = auxiliary(smashed),   logits = server(smashed)
 
-All losses are mean cross-entropies over a batch. A client's trainable numbers are theta_l = (theta_c, theta_a), flat.
-Images may be augmented: padded by 4, cropped back, mirrored.
+All losses are mean cross-entropies over a batch. Images may be augmented: padded by 4, cropped back, mirrored.
 """
 
 from __future__ import annotations
@@ -112,11 +111,7 @@ class SplitNetwork(TorchSplit):
         object.__setattr__(self, "top", Flat([self.server]))
 
     def _check(self) -> None:
-        """Refuses parts whose values are no function of theta, the buffers and the inputs.
-
-        Raises:
-            UserError: parts that share parameters, have nothing to train, or depend on a count of batches.
-        """
+        """Refuses parts that share parameters, have nothing to train, or depend on a count of batches."""
         held = [id(value) for part in self._parts() for value in (*part.parameters(), *part.buffers())]
         if len(set(held)) < len(held):
             raise UserError("the client, auxiliary and server parts share parameters; give each its own")
@@ -127,10 +122,10 @@ class SplitNetwork(TorchSplit):
             raise UserError("a BatchNorm with momentum=None depends on a count of batches; give it a number")
 
     def _tried(self) -> Tensor:
-        """Two smashed samples, which have been through all parts, on the CPU; leaves no trace in these.
+        """Passes two samples through all parts on the CPU, and returns them smashed; the parts stay as they were.
 
         Raises:
-            UserError: a part does not fit what it gets, or draws random numbers.
+            UserError: a part does not fit its inputs, or draws random numbers.
         """
         buffers = [b for part in self._parts() for b in part.buffers()]
         kept = [b.clone() for b in buffers]
@@ -234,7 +229,7 @@ class SplitNetwork(TorchSplit):
     # --- computing
 
     def smash(self, inputs: Tensor) -> Tensor:
-        """(B, *smashed_shape) what the client's part makes of the inputs, within `local.at`."""
+        """(B, *smashed_shape) outputs of the client's part, within `local.at`."""
         with self.precision():
             return self.client(inputs)  # type: ignore[no-any-return]
 
@@ -271,7 +266,7 @@ class SplitNetwork(TorchSplit):
         return loss_of(logits, labels)
 
     def logits(self, inputs: Tensor) -> Tensor:
-        """(B, classes) what the whole network makes of the inputs, within `local.at` and `top.at`."""
+        """(B, classes) logits of the server's part on the inputs, within `local.at` and `top.at`."""
         with self.precision():
             return self.server(self.client(inputs))  # type: ignore[no-any-return]
 

@@ -3,9 +3,8 @@
     smashed = client(tokens),   local logits = auxiliary(smashed),   logits = server(smashed)
 
 A loss is the mean cross-entropy of the tokens of a batch's completions, each predicted from all before it. Training
-losses have labels smoothed, zeroth-order ones too, since both must descend the same function; those of reports have
-not. Texts are padded on the right to the batch's longest: attention is causal, so that padding reaches no token
-that counts, and needs no mask.
+losses have labels smoothed, zeroth-order ones too; those of reports have not. Texts are padded on the right to the
+batch's longest: attention is causal, so that padding reaches no token that counts, and needs no mask.
 """
 
 from __future__ import annotations
@@ -131,7 +130,7 @@ class SplitGPT2(TorchSplit):
         return to_device(torch.from_numpy(tokens), self.device), self._noted(torch.from_numpy(labels))
 
     def _noted(self, labels: Tensor) -> Tensor:
-        """The labels on the device, with a note of what they predict: a GPU would have to tell the host how many."""
+        """The labels on the device, with a note of what `predicted` finds: else the host would wait for the GPU."""
         if labels.device.type != "cpu":
             return labels
         at, targets = predicted(labels)

@@ -105,25 +105,25 @@ class LossRequest(NamedTuple):
 def take_steps(requests: list[StepsRequest]) -> list[Array]:
     """(k, n) where the steps of each request end."""
     ends = [np.empty_like(request.y) for request in requests]
-    _run_blocks(_StepBlock, requests, [(own.key, len(own.steps.stepsizes)) for own in requests], ends)
+    _run_blocks(_StepBlock, requests, [len(request.steps.stepsizes) for request in requests], ends)
     return ends
 
 
 def loss_sums(requests: list[LossRequest]) -> list[Vector]:
     """(k,) the sums of the cross-entropies of each request: logits in the models' dtype, then float64."""
     sums = [np.empty(len(request.x)) for request in requests]
-    _run_blocks(_LossBlock, requests, [(own.key, 1) for own in requests], sums)
+    _run_blocks(_LossBlock, requests, [1] * len(requests), sums)
     return sums
 
 
-def _run_blocks(kind: type[Any], requests: Sequence[Any], keys: Sequence[tuple[BlockKey, int]], out: Any) -> None:
-    """Computes the rows of all requests, those of equal keys and numbers of steps in common blocks, into `out`."""
+def _run_blocks(make: Callable[..., Any], requests: Sequence[Any], steps: Sequence[int], out: list[Array]) -> None:
+    """Computes the points of all requests into `out`, those of equal keys and numbers of steps in common blocks."""
     groups: dict[tuple[BlockKey, int], list[tuple[int, int]]] = {}
-    for j, own in enumerate(keys):
-        groups.setdefault(own, []).extend((j, k) for k in range(len(requests[j].x)))
+    for j, request in enumerate(requests):
+        groups.setdefault((request.key, steps[j]), []).extend((j, k) for k in range(len(request.x)))
     with LOCK, torch.no_grad():
         for (key, _), rows in groups.items():
-            block = cached((kind, key), partial(kind, key, requests[rows[0][0]].data))
+            block = cached((make, key), partial(make, key, requests[rows[0][0]].data))
             for part in in_blocks(rows, block.rows.size):
                 for (j, k), value in zip(part, block.run([(requests[j], k) for j, k in part]), strict=True):
                     out[j][k] = value

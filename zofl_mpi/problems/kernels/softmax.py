@@ -1,9 +1,8 @@
 """Algorithm 2 of [A] for softmax regression: k models on the same mini-batches.
 
 A kernel is a function (x, d, minibatches, radius, shift) that moves the displacements d = y - x in place. Models are
-(k, C, p): all rows together are the matrix of ONE wide product with a batch (B, p), so that a batch is read once for
-all k models. The state is d and not y since the proximal term then only shrinks it, d <- (1 - gamma mu) d - gamma grad
-CE(x + d): one pass fewer, and y = x exactly where d = 0.
+(k, C, p): all rows together are the matrix of one product with a batch (B, p), which is read once for all k models. The
+proximal term only shrinks d, d <- (1 - gamma mu) d - gamma grad CE(x + d): one pass fewer than with y.
 """
 
 from __future__ import annotations
@@ -147,7 +146,7 @@ def _pieces(length: int, each: int) -> list[slice]:
     """0..length - 1 in at most PIECES pieces of SMALL_PRODUCT / each or fewer; in one where more would be needed.
 
     A product of 20 x 784 by 784 x 64 is just above that size: with AVX-512 its two halves take 11 us, the whole 29 us;
-    without, 25 us and 23 us. Large products have fast kernels of their own.
+    without, 25 us and 23 us.
     """
     count = -(-length // max(1, SMALL_PRODUCT // each))
     size = length if count > PIECES else -(-length // count)
