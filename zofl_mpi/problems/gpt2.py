@@ -120,10 +120,7 @@ class Projections(nn.Module):
     """c_attn of a block as three layers: LoRA on q and v."""
 
     def __init__(self, fused: Any) -> None:
-        """
-        Args:
-            fused: a Conv1D of `transformers`, whose weight is (d, 3 d).
-        """
+        """`fused` is a Conv1D of `transformers`, whose weight is (d, 3 d)."""
         super().__init__()
         d = fused.weight.shape[0]
         self.q, self.k, self.v = (_columns(fused, start, d) for start in (0, d, 2 * d))
@@ -160,10 +157,9 @@ def size_of(name: str) -> dict[str, int]:
 
 
 def random_model(size: str, vocabulary: int, end: int) -> Any:
-    """A GPT2LMHeadModel with random weights, drawn by torch's generator.
+    """A GPT2LMHeadModel of one of `SIZES` with random weights, drawn by torch's generator.
 
     Args:
-        size: one of `SIZES`.
         vocabulary: V, its number of tokens.
         end: the token that ends a text.
 
@@ -215,11 +211,7 @@ def _allowed() -> str:
 
 
 def _transformers() -> tuple[Any, Any]:
-    """GPT-2's configuration and model; their import takes seconds, so it waits until they are asked for.
-
-    Raises:
-        UserError: they are not installed.
-    """
+    """GPT-2's configuration and model, whose import takes seconds; a UserError where they are not installed."""
     try:
         from huggingface_hub.utils import logging as of_hub
         from transformers.models.gpt2.configuration_gpt2 import GPT2Config
@@ -241,11 +233,7 @@ def _missing(exc: ModuleNotFoundError) -> UserError:
 
 
 def add_lora(model: Any, rank: int, alpha: float) -> None:
-    """Freezes the model and adds LoRA to q and v of every block, whose A is drawn by torch's generator.
-
-    Raises:
-        UserError: peft is not installed.
-    """
+    """Freezes the model and adds LoRA to q and v of every block, whose A is drawn by torch's generator."""
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ModuleNotFoundError as exc:
@@ -284,9 +272,8 @@ def _conv1d(kind: Any, weight: Tensor, bias: Tensor) -> nn.Module:
 def cut_model(model: Any, cut: int, auxiliary_blocks: int, train: Train) -> Parts:
     """The model in three parts; it should not be used any more.
 
-    The auxiliary part is a copy of the server's first blocks, of its last norm and of the unembedding. What is frozen
-    is no copy but the same tensors in all parts that have it. Where all parameters train, embedding and unembedding
-    are two matrices, which begin as one if they are tied: one is the client's, the other the server's.
+    The auxiliary part is a copy of the server's first blocks, of its last norm and of the unembedding; frozen tensors
+    are shared. Where all parameters train, embedding (the client's) and unembedding (the server's) are two matrices.
 
     Args:
         cut: blocks of the client's part.

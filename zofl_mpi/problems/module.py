@@ -214,11 +214,7 @@ class Function:
 
 
 def copy_of(module: nn.Module) -> nn.Module:
-    """A copy on the CPU that nobody else computes with.
-
-    Raises:
-        UserError: the module has no sizes yet, or cannot be copied.
-    """
+    """A copy on the CPU, or a UserError where the module has no sizes yet or cannot be copied."""
     if any(isinstance(p, nn.parameter.UninitializedParameter) for p in module.parameters()):
         raise UserError(
             f"{type(module).__name__} has lazy modules: give each its sizes, x has one length from the start"

@@ -73,9 +73,8 @@ class SignedLayers:
     def __init__(self, flat: Flat, modules: Sequence[nn.Module], part: slice, running: bool) -> None:
         """
         Args:
-            flat: all modules, as a function of theta.
-            modules: those of them that the loss depends on.
-            part: of theta, what is perturbed.
+            modules: those of `flat` that the loss depends on.
+            part: of theta that is perturbed.
             running: whether BatchNorm uses its running statistics.
 
         Raises:
@@ -141,11 +140,7 @@ class SignedLayers:
         return found
 
     def check(self, calls: Sequence[int]) -> None:
-        """Refuses layers that a pass did not call: something uses their parameters without them.
-
-        Raises:
-            UserError: there is one.
-        """
+        """Refuses layers that a pass did not call: something uses their parameters without them."""
         for layer, count in zip(self._layers, calls, strict=True):
             if count == 0:
                 raise UserError(

@@ -141,11 +141,7 @@ class Personalised(Problem, ABC):
         return float(self.m * self.weights[i] * self.terms.lam / 2 * (difference @ difference))
 
     def lower(self, i: int, data: Dataset, x: Array, y: Array, batches: Batch, stepsizes: Vector) -> Array:
-        """[A] Algorithm 2 from y (k, n), k points on the same mini-batches; see `Hierarchical.lower`.
-
-        Raises:
-            IndexError: a position is not in 0..len(data) - 1.
-        """
+        """[A] Algorithm 2 from y (k, n), on valid positions; see `Hierarchical.lower`."""
         if len(stepsizes) == 0:
             return y.copy()
         check_positions(data, batches, f"client {i}: ")
@@ -155,11 +151,7 @@ class Personalised(Problem, ABC):
     def descend(
         self, data: Dataset, y: Array, batches: Batch, stepsizes: Vector, *, mu: float = 0.0, shift: Array | None = None
     ) -> Array:
-        """See `Smooth.descend`; `terms` play no part in it.
-
-        Raises:
-            IndexError: a position is not in 0..len(data) - 1.
-        """
+        """See `Smooth.descend`; `terms` play no part in it, positions must be valid."""
         if len(stepsizes) == 0:
             return y.copy()
         check_positions(data, batches)

@@ -160,10 +160,9 @@ class BatchGatherer:
 
 @final
 class StepGraphs:
-    """Local steps that are replayed, several at a time.
+    """Local steps on the mini-batches of `batches`, replayed several at a time.
 
     Args:
-        batches: whose `steps` a replay takes.
         targets: (steps, R, ...) further values that change from step to step, such as step sizes.
     """
 
