@@ -36,6 +36,7 @@ class Removed(NamedTuple):
 
 
 REMOVED = {
+    "bias": Removed("the models have no bias, leave the flag out; a torch module may have one", today=False),
     "convolution": Removed("torch computes all convolutions, leave the flag out"),
     "kernel": Removed("this problem is computed by NumPy alone, leave the flag out"),
     "pretrain_gamma": Removed("x_0 is zero or random, see --x0"),
