@@ -7,21 +7,18 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from zofl_mpi.engine.fields import at_least
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.problems import Array, Batch
+from zofl_mpi.problems.analytic.known import SolvedBilevel, Vector
 from zofl_mpi.problems.analytic.quadratic import Bowl, Quadratic
-from zofl_mpi.problems.analytic.samples import bowl_values, mean_over
-from zofl_mpi.problems.base import BilevelProblem
-
-Vector = NDArray[np.float64]
 
 
 @final
 @dataclass(frozen=True)
 class Follower:
-    """The lower part of a client of `BilevelBowls`: h_j(x, y) = q_j(y - B x), q_j of the bowl.
+    """Lower part of a client of `BilevelBowls`: h_j(x, y) = q_j(y - B x), q_j of the bowl.
 
     Attributes:
         B: (n_lower, n).
@@ -54,7 +51,7 @@ class Link:
 
 @final
 @dataclass(frozen=True)
-class BilevelBowls(BilevelProblem):
+class BilevelBowls(SolvedBilevel):
     """h_i = 1/2 (y - B_i x)' A_i (y - B_i x), f_i = 1/2 (y - c_i)' C_i (y - c_i) + rho/2 |x|^2.
 
     The lower solution is y(x) = P x, P = (sum A_i)^{-1} sum A_i B_i: with unequal A_i not the mean of the clients' own
@@ -150,14 +147,13 @@ class BilevelBowls(BilevelProblem):
         return data.upper, data.lower
 
     def f(self, i: int, x: Array, y: Array, data: Bowl, batch: Batch | None = None) -> Vector:
-        return np.asarray(bowl_values(data, y, batch) + self.rho / 2 * np.einsum("kn,kn->k", x, x))
+        return np.asarray(data.values(y, batch) + self.rho / 2 * np.einsum("kn,kn->k", x, x))
 
     def gradient_h(self, i: int, x: Array, y: Array, data: Follower, batch: Batch | None = None) -> Array:
-        samples = np.arange(len(data)) if batch is None else batch
-        return data.bowl.gradient(y - data.B @ x, samples)
+        return data.bowl.gradient(y - data.B @ x, batch)
 
     def gradients_f(self, i: int, x: Array, y: Array, data: Bowl, batch: Batch | None = None) -> tuple[Array, Array]:
-        return self.rho * x, data.gradient(y, np.arange(len(data)) if batch is None else batch)
+        return self.rho * x, data.gradient(y, batch)
 
     def hessian_h(self, i: int, x: Array, y: Array, u: Array, data: Follower, batch: Batch | None = None) -> Array:
         return np.asarray(data.bowl.A @ u)
@@ -167,9 +163,6 @@ class BilevelBowls(BilevelProblem):
 
     def curvature(self, x: Array) -> tuple[float, float]:
         return self.spectrum
-
-    def project(self, i: int, x: Array) -> Array:
-        return x
 
     def solution(self, x: Array, data: Sequence[Link]) -> Array:
         """P x."""
@@ -184,24 +177,13 @@ class BilevelBowls(BilevelProblem):
         """(n,) the gradient of F."""
         return self.hessian @ (x - self.minimiser)
 
-    def truth(self) -> tuple[Vector, float]:
-        """x*, F(x*)."""
-        return self.minimiser, self.value
-
-    def kernel_name(self, batch_size: int) -> str:
-        return "numpy"
-
     def flops_evaluation(self, batch_size: int) -> float:
         return 2.0 * self.n_lower**2 + 2.0 * self.n
-
-    def score(self, x: Array, y: Array, data: Link | Sequence[Link], mix: Vector | None = None) -> dict[str, float]:
-        """f(x, y) where `data` are those of all clients, f_i(x, y) where they are one's; `mix` has no meaning."""
-        return {"loss": mean_over(data, Link, lambda one: float(self.f(0, x[None], y[None], one.upper)[0]))}
 
 
 @final
 @dataclass(frozen=True)
-class Coupled(BilevelProblem):
+class Coupled(SolvedBilevel):
     """[B] Remark 1's example: min over x in [-1, 1] of max over y in [-1, 1], x + y <= 0, of x^2 + y; and exchanged.
 
     The protocol's x is the variable of the outer problem, its y that of the inner one. Both live in [-1, 1], and
@@ -221,29 +203,19 @@ class Coupled(BilevelProblem):
     x = 1, y = -1, F = -2, in the printed letters (x, y) = (-1, 1). It lies on the boundary of X, so with the penalty
     dist^2 / (2 eta) in place of X the limit is not x = 1 but, F being -(1 + x) beyond, x = 1 + eta.
 
-    All clients are alike and all data ignored; range(1) may stand for them.
+    All clients are alike and all data ignored.
 
     Attributes:
         order: min-max, with the solution (0.5, -0.5), or max-min: (-1, 1).
+        m: number of clients.
     """
 
     constrained: ClassVar[bool] = True
+    homogeneous: ClassVar[bool] = True
+    n: ClassVar[int] = 1
+    n_lower: ClassVar[int] = 1
     order: Literal["min-max", "max-min"] = "min-max"
-
-    @property
-    def n(self) -> int:
-        """Length of x."""
-        return 1
-
-    @property
-    def n_lower(self) -> int:
-        """Length of y."""
-        return 1
-
-    @property
-    def homogeneous(self) -> bool:
-        """True: all h_i are the same."""
-        return True
+    m: int = at_least(1, 5)
 
     def initial(self, generator: np.random.Generator) -> Array:
         return generator.uniform(-1, 1, 1)
@@ -278,9 +250,6 @@ class Coupled(BilevelProblem):
     def printed(self, x: Array, y: Array) -> tuple[float, float]:
         """The pair (x, y) in the letters of the printed problem."""
         return (float(x[0]), float(y[0])) if self.order == "min-max" else (float(y[0]), float(x[0]))
-
-    def kernel_name(self, batch_size: int) -> str:
-        return "numpy"
 
     def flops_evaluation(self, batch_size: int) -> float:
         return 2.0

@@ -7,16 +7,12 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import demand
 from zofl_mpi.problems import Array, Batch
+from zofl_mpi.problems.analytic.known import SolvedBilevel, Vector
 from zofl_mpi.problems.analytic.quadratic import Bowl, Quadratic
-from zofl_mpi.problems.analytic.samples import mean_over
-from zofl_mpi.problems.base import BilevelProblem
-
-Vector = NDArray[np.float64]
 
 PAIRS, OUTLIERS = 20, 1  # of a client's held-out samples; two targets for each input
 USUAL, LARGE = 0.2, 2.0  # |error| of the best predictor: of most samples, and of the outliers
@@ -43,7 +39,7 @@ class Book:
 
 @final
 @dataclass(frozen=True)
-class CVaR(BilevelProblem):
+class CVaR(SolvedBilevel):
     """The prior of a ridge regression, chosen by the mean of the largest tenth of its absolute errors.
 
     x = (w, t), h_i(x, y) = q_i(y) + mu/2 |y - w|^2, q_i the training loss of client i's `Bowl`
@@ -120,15 +116,11 @@ class CVaR(BilevelProblem):
         return np.asarray(t[:, 0] + np.maximum(0, errors - t).mean(axis=1) / (1 - self.level))
 
     def gradient_h(self, i: int, x: Array, y: Array, data: Book, batch: Batch | None = None) -> Array:
-        samples = np.arange(len(data)) if batch is None else batch
-        return np.asarray(data.training.gradient(y, samples) + self.mu * (y - x[:-1]))
+        return np.asarray(data.training.gradient(y, batch) + self.mu * (y - x[:-1]))
 
     def curvature(self, x: Array) -> tuple[float, float]:
         eigenvalues = np.linalg.eigvalsh(self.A)
         return float(eigenvalues[0]) + self.mu, float(eigenvalues[-1]) + self.mu
-
-    def project(self, i: int, x: Array) -> Array:
-        return x
 
     def solution(self, x: Array, data: Sequence[Book]) -> Array:
         """y(x)."""
@@ -140,12 +132,5 @@ class CVaR(BilevelProblem):
         beyond = (LARGE - USUAL) * OUTLIERS / PAIRS
         return np.append(prior, USUAL), USUAL + beyond / (1 - self.level)
 
-    def kernel_name(self, batch_size: int) -> str:
-        return "numpy"
-
     def flops_evaluation(self, batch_size: int) -> float:
         return 2.0 * batch_size * self.n_lower
-
-    def score(self, x: Array, y: Array, data: Book | Sequence[Book], mix: Vector | None = None) -> dict[str, float]:
-        """f(x, y) where `data` are those of all clients, f_i(x, y) where they are one's; `mix` has no meaning."""
-        return {"loss": mean_over(data, Book, lambda one: float(self.f(0, x[None], y[None], one)[0]))}
