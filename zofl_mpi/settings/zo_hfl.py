@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
 from zofl_mpi.data import features
-from zofl_mpi.data.features import Filters
 from zofl_mpi.engine.fields import at_least
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.errors import demand
@@ -42,15 +41,15 @@ class Toy:
 
 
 def _features(site: Site) -> Setting[Softmax]:
-    samples, filters = site.group(Samples), site.group(Filters)
+    samples = site.group(Samples)
     demand(samples.pixels == "unit", "pixels", samples.pixels, "unit: the features are made of [0, 1] and standardised")
-    images = samples.federation(site.world, site.streams, lambda stored: features.sources(stored, filters))
+    images = samples.federation(site.world, site.streams, features.sources)
     federation = features.standardised(images)
     return site.setting(problem_on(Softmax, site, federation), federation)
 
 
 SOFTMAX = on_samples(Softmax)
-FEATURES = Choice({**SOFTMAX.groups, "features": Filters}, _features, SOFTMAX.roles, SOFTMAX.gpu)
+FEATURES = Choice(SOFTMAX.groups, _features, SOFTMAX.roles, SOFTMAX.gpu)
 TOY = random_problem(Toy, Quadratic, tested_on_clients=False)
 CORNER = without_data(Corner)
 CAPS = without_data(Caps)

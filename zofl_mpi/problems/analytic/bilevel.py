@@ -11,7 +11,7 @@ import numpy as np
 from zofl_mpi.engine.fields import at_least
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.problems import Array, Batch
-from zofl_mpi.problems.analytic.known import SolvedBilevel, Vector
+from zofl_mpi.problems.analytic.known import KnownBilevel, Solved, Vector
 from zofl_mpi.problems.analytic.quadratic import Bowl, Quadratic
 
 
@@ -51,13 +51,12 @@ class Link:
 
 @final
 @dataclass(frozen=True)
-class BilevelBowls(SolvedBilevel):
+class BilevelBowls(KnownBilevel, Solved):
     """h_i = 1/2 (y - B_i x)' A_i (y - B_i x), f_i = 1/2 (y - c_i)' C_i (y - c_i) + rho/2 |x|^2.
 
-    The lower solution is y(x) = P x, P = (sum A_i)^{-1} sum A_i B_i: with unequal A_i not the mean of the clients' own
-    B_i x, which is where local steps without correction lead. The implicit function F(x) = (1/m) sum_i f_i(x, P x)
-    is the quadratic F(x*) + 1/2 (x - x*)' M (x - x*), M = P' C P + rho I, C the mean of the C_i, and
-    M x* = P' (1/m) sum_i C_i c_i.
+    y(x) = P x, P = (sum A_i)^{-1} sum A_i B_i: with unequal A_i not the mean of the clients' own B_i x, where local
+    steps without correction lead. F(x) = (1/m) sum_i f_i(x, P x) = F(x*) + 1/2 (x - x*)' M (x - x*) with
+    M = P' C P + rho I, C the mean of the C_i, and M x* = P' (1/m) sum_i C_i c_i.
 
     Attributes:
         rho: weight of |x|^2, > 0.
@@ -183,25 +182,21 @@ class BilevelBowls(SolvedBilevel):
 
 @final
 @dataclass(frozen=True)
-class Coupled(SolvedBilevel):
+class Coupled(KnownBilevel):
     """[B] Remark 1's example: min over x in [-1, 1] of max over y in [-1, 1], x + y <= 0, of x^2 + y; and exchanged.
 
     The protocol's x is the variable of the outer problem, its y that of the inner one. Both live in [-1, 1], and
     Y(x) = [-1, u(x)] with u(x) = -x. Outside X = [-1, 1], where x + v may be, u(x) = clip(-x, -1, 1): Y is never empty.
 
-    "min-max": f = x^2 + y, h = -f. The inner solution is y(x) = u(x), so F(x) = x^2 - x on X: the solution is
-    x = 1/2, y = -1/2, F = -1/4. h is linear in y, hence not strongly convex. The inequality on which
-    the rates of projected steps rest, h(y) - h(y(x)) >= mu_h/2 |y - y(x)|^2 on Y(x), holds with mu_h = 1, because the
-    left-hand side is |y - y(x)| and that is at most 2; a slope of constant 1 has any L_h. So `curvature` says (1, 1).
-    Projected steps whose lengths add up to 2 end in y(x) exactly, and Algorithm 3's add up to 2 ln(a_r) >= 2 ln 5. A
-    lower solver that does not project does not converge.
+    "min-max": f = x^2 + y, h = -f. y(x) = u(x), so F(x) = x^2 - x on X: the solution is x = 1/2, y = -1/2, F = -1/4.
+    h is linear in y, not strongly convex. The inequality on which the rates of projected steps rest,
+    h(y) - h(y(x)) >= mu_h/2 |y - y(x)|^2 on Y(x), holds with mu_h = 1, since |y - y(x)| <= 2; L_h may be anything.
+    Projected steps whose lengths add up to 2 end in y(x) exactly, and Algorithm 3's add up to 2 ln(a_r) >= 2 ln 5.
 
-    "max-min": max over y of min over x of the same x^2 + y. The outer variable now is the printed y, the inner one the
-    printed x; to be minimised is -max: f(x, y) = -(y^2 + x) and h = -f = y^2 + x in the protocol's letters, 2-strongly
-    convex. The inner solution is the point of [-1, u(x)] nearest to 0, y(x) = min(0, u(x)), so F(x) = -x for x <= 0,
-    where the constraint does not bind, and F(x) = -(x^2 + x) for x >= 0. F falls over all of [-1, 1]: the solution is
-    x = 1, y = -1, F = -2, in the printed letters (x, y) = (-1, 1). It lies on the boundary of X, so with the penalty
-    dist^2 / (2 eta) in place of X the limit is not x = 1 but, F being -(1 + x) beyond, x = 1 + eta.
+    "max-min": max over y of min over x of x^2 + y. In the protocol's letters f(x, y) = -(y^2 + x) and h = -f,
+    2-strongly convex. y(x) = min(0, u(x)), the point of [-1, u(x)] nearest to 0, so F(x) = -x for x <= 0, where the
+    constraint does not bind, and F(x) = -(x^2 + x) for x >= 0: the solution is x = 1, y = -1, F = -2. It lies on the
+    boundary of X, so with the penalty dist^2 / (2 eta) in place of X the limit is x = 1 + eta (F is -(1 + x) beyond).
 
     All clients are alike and all data ignored.
 

@@ -22,10 +22,9 @@ class Caps(KnownHierarchical):
     F(x) = cost/2 x^2 + (1/m) sum_i 1/2 (min(t_i, x) - level)^2 is convex, with a kink at each t_i where a client's
     constraint stops to bind, and its minimiser x* > 0 may be such a kink, where F has no gradient.
 
-    h_i does not contain x but in its constraint: the implicit function theorem on grad_y h_i(x, y) = 0 gives
-    dy_i/dx = 0, and descent along grad f_1 + (dy/dx)' grad_y f_2 = cost x ends at x = 0, where F has the slope
-    -level < 0 in every entry (all constraints bind): no stationary point. Proximal lower levels (pFedMe) do not apply
-    either. All data are ignored.
+    x is in the constraint of h_i alone: the implicit function theorem on grad_y h_i(x, y) = 0 gives dy_i/dx = 0, and
+    descent along grad f_1 + (dy/dx)' grad_y f_2 = cost x ends at x = 0, where F has the slope -level < 0 in every entry
+    (all constraints bind): no stationary point. All data are ignored.
 
     Attributes:
         m: number of clients, which differ in t_i.

@@ -11,7 +11,7 @@ import numpy as np
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import demand
 from zofl_mpi.problems import Array, Batch
-from zofl_mpi.problems.analytic.known import SolvedBilevel, Vector
+from zofl_mpi.problems.analytic.known import KnownBilevel, Vector
 from zofl_mpi.problems.analytic.quadratic import Bowl, Quadratic
 
 PAIRS, OUTLIERS = 20, 1  # of a client's held-out samples; two targets for each input
@@ -39,14 +39,13 @@ class Book:
 
 @final
 @dataclass(frozen=True)
-class CVaR(SolvedBilevel):
+class CVaR(KnownBilevel):
     """The prior of a ridge regression, chosen by the mean of the largest tenth of its absolute errors.
 
     x = (w, t), h_i(x, y) = q_i(y) + mu/2 |y - w|^2, q_i the training loss of client i's `Bowl`
     f_i(x, y) = t + mean_j max(0, |answer(u_j, y) - v_j| - t) / (1 - level) over its held-out samples (u_j, v_j)
 
-    answer(u, y) is <u, y> in whole multiples of `resolution`: nothing else is known of the predictor, and its
-    derivative is 0 almost everywhere. So f has kinks and jumps, and no gradient that a method could ask for.
+    answer(u, y) is <u, y> in whole multiples of `resolution`: f has kinks and jumps, and no gradient.
 
     The training samples mislead: y* is not the minimiser of the mean of the q_i. The lower solution is
     y(x) = (A + mu I)^{-1} (sum_i A_i a_i / m + mu w), A the mean of the A_i. In the problems of `random`, each held-out

@@ -42,8 +42,8 @@ class KnownHierarchical(Known, Protocol):
         )
 
 
-class Solved(Known, Protocol):
-    """A problem without constraints that holds its solution."""
+class Solved(Protocol):
+    """A problem that holds its solution."""
 
     @attribute
     def minimiser(self) -> Vector:
@@ -53,16 +53,20 @@ class Solved(Known, Protocol):
     def value(self) -> float:
         """The least value of the objective."""
 
-    def project(self, i: int, x: Array) -> Array:
-        return x
-
     def truth(self) -> tuple[Vector, float]:
         """x* and the objective there."""
         return self.minimiser, self.value
 
 
-class SolvedBilevel(Solved, BilevelProblem, Protocol):
-    """A bilevel problem without constraints on x whose solution is known."""
+class Unconstrained(Known, Protocol):
+    """All X_i are R^n."""
+
+    def project(self, i: int, x: Array) -> Array:
+        return x
+
+
+class KnownBilevel(Unconstrained, BilevelProblem, Protocol):
+    """A bilevel problem without constraints on x whose score is its objective."""
 
     def f(self, i: int, x: Array, y: Array, data: Any, batch: Batch | None = None) -> Vector:
         """See `Bilevel.f`."""

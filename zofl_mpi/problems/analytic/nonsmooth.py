@@ -1,8 +1,7 @@
 """Problems of [B] whose solutions are known in closed form, in float64.
 
-All clients hold equally many samples, so that weights by size and equal weights stand for the same problem. Noise adds
-<noise_j, .> to the loss of sample j and sums to 0 over a client's samples in the problems of `random`: it is in every
-mini-batch and not in the solution, which a problem keeps as parameters.
+All clients hold equally many samples: weights by size and equal weights stand for the same problem. In problems of
+`random` the noise <noise_j, .> of sample j sums to 0 over a client's samples: in mini-batches, not in the solution.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import numpy as np
 
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.problems import Array, Batch
-from zofl_mpi.problems.analytic.known import Solved, Vector, mean_noise, mean_over
+from zofl_mpi.problems.analytic.known import Solved, Unconstrained, Vector, mean_noise, mean_over
 from zofl_mpi.problems.analytic.quadratic import Bowl, Quadratic, SmoothBowls
 
 
@@ -45,16 +44,13 @@ class Pieces:
 
 @final
 @dataclass(frozen=True)
-class MaxAffine(Solved):
+class MaxAffine(Unconstrained, Solved):
     """f_i of a client's `Pieces`: convex, Lipschitz, with kinks. `random` makes a sharp one with a known minimiser.
 
     There f_i(x) = sum_g c_{i,g} |<q_g, x - a_i>| with an orthonormal basis q_1, ..., q_n that all clients share, and
     with weights c_i and centres a_i of their own. In the coordinates <q_g, x> the mean of the f_i is a sum of functions
-    of one variable each, so its minimiser has the c-weighted median of the centres in every coordinate: a centre of
-    some client, where the mean has a kink. No client's own minimiser a_i is the solution for n > 1, nor is their mean.
-
-    An average of central differences with radius eta over the directions q_g is, without sampling,
-    sum_g c_{i,g} clip(<q_g, x - a_i> / eta, -1, 1) q_g; in one dimension that is the gradient of the ball-smoothed f_i.
+    of one variable each: its minimiser is the c-weighted median of the centres in every coordinate, where the mean has
+    a kink. For n > 1 it is no client's own minimiser a_i, nor their mean.
 
     Attributes:
         n: length of x.
@@ -109,7 +105,7 @@ class MaxAffine(Solved):
 
 @final
 @dataclass(frozen=True)
-class Bowls(SmoothBowls, Solved):
+class Bowls(SmoothBowls, Unconstrained, Solved):
     """f_i(x) = 1/2 (x - a_i)' A_i (x - a_i), of client i's `Bowl`: `Lipschitz` on every bounded set, and `Smooth`.
 
     For a quadratic every zeroth-order estimate is unbiased whatever the radius, so methods of both kinds have the same

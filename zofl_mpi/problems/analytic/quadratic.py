@@ -62,14 +62,7 @@ class SmoothBowls(Known, Protocol):
         return data.gradient(x, batch)
 
     def descend(
-        self,
-        data: Bowl,
-        y: Array,
-        batches: Batch,
-        stepsizes: Vector,
-        *,
-        mu: float = 0.0,
-        shift: Array | None = None,
+        self, data: Bowl, y: Array, batches: Batch, stepsizes: Vector, *, mu: float = 0.0, shift: Array | None = None
     ) -> Array:
         """See `Smooth.descend`."""
 

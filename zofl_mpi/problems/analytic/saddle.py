@@ -10,7 +10,7 @@ import numpy as np
 
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.problems import Array, Batch
-from zofl_mpi.problems.analytic.known import SolvedBilevel, Vector, mean_noise
+from zofl_mpi.problems.analytic.known import KnownBilevel, Solved, Vector, mean_noise
 
 
 @final
@@ -34,7 +34,7 @@ class Game:
 
 @final
 @dataclass(frozen=True)
-class Saddle(SolvedBilevel):
+class Saddle(KnownBilevel, Solved):
     """min_x max_y (1/m) sum_i f_i, f_i = -1/2 |y|^2 - b_i'y + y'A_i x + lam/2 |x|^2; h_i = -f_i.
 
     The inner solution is y(x) = A x - b with the means A and b, so F(x) = 1/2 |A x - b|^2 + lam/2 |x|^2: the saddle

@@ -12,7 +12,7 @@ from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
 from zofl_mpi.numerics.projections import simplex
 from zofl_mpi.problems import Array, Batch
-from zofl_mpi.problems.analytic.known import SolvedBilevel, Vector
+from zofl_mpi.problems.analytic.known import KnownBilevel, Vector
 
 UNKNOWN = "this problem's lower level only returns its solution, neither gradients nor curvature; take --lower exact"
 
@@ -34,11 +34,11 @@ class Wishes:
 
 @final
 @dataclass(frozen=True)
-class Shares(SolvedBilevel):
+class Shares(KnownBilevel):
     """Scores x, which a service turns into shares y(x), the nearest point of the simplex {y >= 0, sum y = 1}.
 
-    f_i(x, y) = mean_j 1/2 |y - c_ij|^2 + rho/2 |x|^2 over client i's wishes c_ij. Of the lower level there is
-    `solution` alone, as of a program that is run and not written down: `--lower exact` asks for it.
+    f_i(x, y) = mean_j 1/2 |y - c_ij|^2 + rho/2 |x|^2 over client i's wishes c_ij. The lower level is a black box with
+    `solution` alone, for `--lower exact`.
 
     Scores have the shares y if, for some number s, they are y + s where y > 0 and at most s elsewhere; the shortest of
     them are y - 1/n, with |y|^2 - 1/n for |x|^2. So F(x) = f(x, y(x)) is least where y minimises
