@@ -187,7 +187,6 @@ class DeComFL(SplitMethod):
 # --- messages and state
 
 
-@final
 @dataclass(frozen=True)
 class Missed:
     """Server to client: the steps of the rounds since it last took part."""
@@ -197,7 +196,6 @@ class Missed:
     r: int  # the round
 
 
-@final
 @dataclass(frozen=True)
 class Uploaded:
     """Client to server."""
@@ -209,7 +207,6 @@ class Uploaded:
     differences: NDArray[np.float64] = finite("a loss is not finite; a smaller --lr-client or a larger --mu may help")
 
 
-@final
 @dataclass(frozen=True)
 class Mean:
     """The part of `Uploaded` that is averaged."""
@@ -218,7 +215,6 @@ class Mean:
     buffers: Tensor  # (b_l + b_s,)
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class ScalarState(State):
     """The server's state after a round; its theta_a stays, and its optimiser is every client's."""

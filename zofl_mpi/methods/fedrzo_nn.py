@@ -25,7 +25,6 @@ from zofl_mpi.rounds.zeroth_order import Stepped, finite_losses
 from zofl_mpi.rounds.zeroth_order_report import LipschitzReports
 
 
-@final
 @dataclass(frozen=True)
 class Partial:
     """Server to client, outside the algorithm: asks for the iterate in the middle of a round."""
@@ -35,7 +34,6 @@ class Partial:
     steps: int  # how many local steps to take
 
 
-@final
 @dataclass(frozen=True)
 class State:
     """State of Algorithm 1's server between rounds."""

@@ -23,7 +23,6 @@ from zofl_mpi.rounds.report import Model, Report, Reporting
 from zofl_mpi.rounds.start import Start, shares
 
 
-@final
 @dataclass(frozen=True)
 class State:
     """State of the server between rounds."""

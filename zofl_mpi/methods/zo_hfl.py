@@ -27,7 +27,6 @@ from zofl_mpi.rounds.start import Sampling, ServerStep, demand_samples
 X = "x is not finite after the server's step; smaller --gamma, --lam or --gamma-local may help"
 
 
-@final
 @dataclass(frozen=True)
 class State:
     """State of the server between rounds."""
@@ -147,7 +146,6 @@ F2 = "f_2 is not finite; smaller --gamma, --lam, --gamma-local or --mu, or --pix
 LOCAL = "the local solution is not finite; smaller --gamma-local or --mu, or --pixels unit, may help"
 
 
-@final
 @dataclass(frozen=True)
 class Values:
     """Client to server, --exchange scalars: all that the estimate needs of the two solutions."""
@@ -156,7 +154,6 @@ class Values:
     minus: float = finite(F2)  # f_{2,i}(x - eta v, y-)
 
 
-@final
 @dataclass(frozen=True)
 class Solutions:
     """Client to server, --exchange solutions, as the paper sends them."""

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar, final
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -28,13 +28,11 @@ from zofl_mpi.rounds.zeroth_order_report import Report, directions, report, sche
 B = TypeVar("B", bound=Bilevel)
 
 
-@final
 @dataclass(frozen=True)
 class Placed:
     """Client to server: an empty acknowledgement."""
 
 
-@final
 @dataclass(frozen=True)
 class EvalPoints:
     """Server to client at an evaluation: asks for f_i."""
@@ -43,7 +41,6 @@ class EvalPoints:
     y: Array  # (k, n_lower) a lower solution at each of them
 
 
-@final
 @dataclass(frozen=True)
 class EvalValues:
     """Client to server at an evaluation."""
@@ -51,7 +48,6 @@ class EvalValues:
     f: Array  # (k,) f_i on all samples
 
 
-@final
 @dataclass(frozen=True)
 class LowerPoint:
     """Server to client, outside the algorithm: asks for the lower level's gradient."""
@@ -60,7 +56,6 @@ class LowerPoint:
     shifted: int  # 1: at x + eta v; 0: at x
 
 
-@final
 @dataclass(frozen=True)
 class LowerGradient:
     """Client to server, outside the algorithm: the lower level's gradient on all of its samples."""
@@ -233,7 +228,6 @@ class BilevelReports(Costed[Bilevel], TwoLevels[Bilevel]):
         }
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class HypergradientReport(HeldOut):
     """Columns of an evaluation; None where the problem has no such thing."""

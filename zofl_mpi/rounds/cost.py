@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, cast, final
+from typing import Any, Generic, cast
 
 from zofl_mpi.engine import messages
 from zofl_mpi.engine.setting import Loads, P, Setting, Work
@@ -15,7 +15,6 @@ PROBE = 64
 """Samples that a plan counts the operations of where a batch is all of a client's, maybe too many to compute with."""
 
 
-@final
 @dataclass(frozen=True)
 class Effort:
     """The work and the messages of a method's rounds.

@@ -23,7 +23,6 @@ from zofl_mpi.errors import UserError, demand
 from zofl_mpi.problems import Bilevel
 
 
-@final
 @dataclass(frozen=True)
 class Iterate:
     """Server to client, once a communication round of the lower level."""
@@ -33,7 +32,6 @@ class Iterate:
     t: int  # the communication round within the call
 
 
-@final
 @dataclass(frozen=True)
 class Moved:
     """Client to server: the iterate after the client's local steps."""

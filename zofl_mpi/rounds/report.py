@@ -19,7 +19,6 @@ from zofl_mpi.problems.base import score_of
 from zofl_mpi.rounds.start import among, has_samples
 
 
-@final
 @dataclass(frozen=True)
 class Model:
     """Server to client: the global model."""
@@ -28,7 +27,6 @@ class Model:
     r: int  # the round
 
 
-@final
 @dataclass(frozen=True)
 class Measured:
     """Client to server at an evaluation: the loss of the global model."""

@@ -26,7 +26,6 @@ from zofl_mpi.rounds.report import Model
 from zofl_mpi.rounds.start import Start, shares
 
 
-@final
 @dataclass(frozen=True)
 class Stepped:
     """Client to server: the local iterate."""

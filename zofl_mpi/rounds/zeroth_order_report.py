@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from zofl_mpi.rounds.start import Sampling, among
 from zofl_mpi.rounds.zeroth_order import Local
 
 
-@final
 @dataclass(frozen=True)
 class Probe:
     """Client to server at an evaluation: the loss, and its differences along the directions of the report."""
@@ -30,7 +29,6 @@ class Probe:
     differences: Array  # (N,) f_i(x + eta v_j) - f_i(x - eta v_j), all samples
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Report(HeldOut):
     """Columns of an evaluation; None where the problem or the method has no such thing."""

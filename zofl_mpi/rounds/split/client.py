@@ -21,39 +21,26 @@ from zofl_mpi.rounds.split.messages import Model, Trained
 from zofl_mpi.rounds.split.training import Training
 
 Draw = Literal["device", "host"]
-"""Where directions are drawn."""
-Key = Callable[[Purpose], np.random.Generator]
-"""The random numbers of one local step, by purpose."""
+Key = Callable[[Purpose], np.random.Generator]  # the random numbers of one local step, by purpose
 _warned: list[bool] = []
 
 
-@final
 @dataclass
 class Point:
-    """A local step's forward pass at the model itself, or as much of it as the step's rule needs.
-
-    Attributes:
-        q: the local step.
-        x: its inputs.
-        smashed: its smashed samples; with a graph where a backward pass is to come.
-        loss: () its loss, where the target was known.
-        gradient: where the pass gave it too, that of an exact rule's part.
-    """
+    """A local step's forward pass at the model itself, or as much of it as the step's rule needs."""
 
     q: int
-    x: Tensor
-    smashed: Tensor | None = None
-    loss: Tensor | None = None
-    gradient: Tensor | None = None
+    x: Tensor  # its inputs
+    smashed: Tensor | None = None  # with a graph where a backward pass is to come
+    loss: Tensor | None = None  # () where the target is known
+    gradient: Tensor | None = None  # of an exact rule's part, where the pass gives it too
 
 
 class Gradient(NamedTuple):
     """A local step's direction, and the scalars that the server can replay it from."""
 
-    parts: tuple[Tensor | None, ...]
-    """(d_j,) along each part of theta that the rule has; None leaves that part as it is."""
-    differences: Sequence[Tensor] = ()
-    """() of the losses, one a direction."""
+    parts: tuple[Tensor | None, ...]  # (d_j,) along each of the rule's parts of theta; None leaves that part as it is
+    differences: Sequence[Tensor] = ()  # () of the losses, one a direction
 
 
 @final

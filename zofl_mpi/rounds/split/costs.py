@@ -24,11 +24,9 @@ if TYPE_CHECKING:
 STEP_MACS = "multiply-accumulates of a client's step"
 STEP_BYTES = "peak bytes of a client's step, beyond its model"
 STEP_COUNTED = STEP_MACS + ", its backward pass as computed"
-AGAIN = ", if it computes its blocks again"
-"""Gradient checkpointing: it keeps the inputs of its blocks alone, and computes each anew in the backward pass."""
+AGAIN = ", if it computes its blocks again"  # gradient checkpointing
 PARTS, HEADS, SMASHED = "the clients' parts", "auxiliary heads", "smashed samples"
 GRADIENTS, LABELS, NUMBERS = "gradients at the cut", "labels", "rounds and losses"
-"""Kinds of bytes that sums name; `Traffic.of` names the others."""
 
 
 @final
@@ -354,7 +352,7 @@ def _trial(
 ) -> None:
     """A step's passes, as the rule takes them."""
     with loss.flat.at(theta, buffers), recomputing(loss.problem.blocks if recompute else ()):
-        rule.trial(loss, theta, rule.inputs(x), labels)
+        rule.trial(loss, theta, x, labels)
 
 
 @contextmanager

@@ -131,9 +131,9 @@ class ForwardMode(_Estimate):
 
     def derivative(self, model: LocalSteps, x: Tensor, target: Tensor, u: Tensor) -> Tensor:
         """() the derivative of the loss along u, without a graph."""
-        from zofl_mpi.problems.tangents import tangent_of, tangents
+        from zofl_mpi.problems.tangents import channels_first, tangent_of, tangents
 
-        x = self.inputs(x)
+        x = channels_first(x)
         with torch.no_grad(), model.at(model.unmoved()), tangents(model.problem.local, self.part, u):
             return tangent_of(model.loss(model.problem.smash(x), target))
 
@@ -141,10 +141,10 @@ class ForwardMode(_Estimate):
         """Passes that take each layer's products twice."""
         return super().cost(loss)._replace(signed=self.passes)
 
-    def inputs(self, x: Tensor) -> Tensor:
+    def trial(self, loss: Loss, theta: Tensor, x: Tensor, labels: Tensor) -> None:
         from zofl_mpi.problems.tangents import channels_first
 
-        return channels_first(x)
+        super().trial(loss, theta, channels_first(x), labels)
 
     def along(self, loss: Loss, theta: Tensor, count: int) -> AbstractContextManager[Any]:
         from zofl_mpi.problems.tangents import tangents

@@ -180,7 +180,7 @@ def _forward_mode(training: Training, loss: OwnLoss, rule: ForwardMode) -> Forwa
     x, labels = problem.example(2)
     try:
         with problem.local.at(theta, buffers, training.running):
-            rule.trial(loss, theta, rule.inputs(x), labels)
+            rule.trial(loss, theta, x, labels)
     except (NotImplementedError, RuntimeError) as exc:
         raise UserError(
             f"--estimate jvp: this network has no forward-mode derivative ({str(exc).splitlines()[0]}); take "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
-from typing import cast, final
+from typing import cast
 
 from zofl_mpi.engine.clients import Client, Clients
 from zofl_mpi.engine.lazy import Tensor
@@ -18,7 +18,6 @@ from zofl_mpi.rounds.split.rules import Backprop, GradientRule
 from zofl_mpi.rounds.split.server import Server
 
 
-@final
 @dataclass(frozen=True)
 class Cut:
     """Server to client: the gradient at its smashed samples."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +19,6 @@ BLOCK = 256
 """Test samples that are scored at once; a multiple of every problem's `report_batch`."""
 
 
-@final
 @dataclass(frozen=True)
 class Report:
     """Quality of the network on the test samples, and on the validation samples where there are any, by
@@ -96,7 +95,6 @@ def _quality(problem: Split, parts: Sequence[Mapping[str, float]], name: str) ->
 # --- cosines
 
 
-@final
 @dataclass(frozen=True)
 class Compared:
     """Client to server at an evaluation, with --probe-gradient."""

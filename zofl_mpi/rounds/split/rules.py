@@ -14,11 +14,9 @@ A local step q on a mini-batch has two halves, between which the upload leaves:
     gradient = rule(model, point, target, key)           the target: the labels, or lambda
     model.step(gradient)
 
-A `Gradient` has a direction for each of the rule's `parts` of theta, and the scalars from which `replay` forms the same
-direction at the server (--uplink seeds). `cost` says which passes a step takes (--dry-run), `trial` computes them for
-whoever counts products and memory (`measured`), and `compare` sets it beside the gradient (--probe-gradient).
-
-A rule of your own is a frozen dataclass that extends `GradientRule`; a flag chooses it in `Estimation.rule`.
+`replay` forms the first part's direction from a step's scalars (--uplink seeds), `cost` names a step's passes, and
+`trial` computes them to count products and memory. A rule of your own is a frozen dataclass that extends
+`GradientRule`; a flag chooses it in `Estimation.rule`.
 """
 
 from __future__ import annotations
@@ -41,16 +39,11 @@ Lines = dict[str, str | float]
 class StepCost(NamedTuple):
     """The passes of a local step."""
 
-    forwards: int | str = 1
-    """Forward passes; in words where steps differ."""
-    signed: int = 0
-    """Those of them that take each layer's products twice: with its parameters, and with a direction."""
-    heads: int = 0
-    """Further products that cost what the head's do in a forward pass."""
-    layers: int = 0
-    """How many of the client's last layers have a backward pass of their own."""
-    backwards: int = 0
-    """Backward passes through all layers, each of which costs as much as two forward passes."""
+    forwards: int | str = 1  # in words where steps differ
+    signed: int = 0  # of these, passes that take each layer's products twice: with its parameters, and a direction
+    heads: int = 0  # further products that cost as much as the head's in a forward pass
+    layers: int = 0  # the client's last layers that have a backward pass of their own
+    backwards: int = 0  # backward passes through all layers, each at the cost of two forward passes
 
 
 @dataclass(frozen=True)
@@ -104,10 +97,6 @@ class GradientRule:
     def lines(self) -> Lines:
         """Lines of --dry-run besides the cost."""
         return {}
-
-    def inputs(self, x: Tensor) -> Tensor:
-        """The inputs (B, ...) as the rule's passes take them."""
-        return x
 
     def trial(self, loss: Loss, theta: Tensor, x: Tensor, labels: Tensor) -> None:
         """Computes a step's passes, one of each kind, within `loss.flat.at(theta)`: to count products and memory."""
@@ -270,9 +259,6 @@ class Tail(GradientRule):
 
     def lines(self) -> Lines:
         return self.rest.lines()
-
-    def inputs(self, x: Tensor) -> Tensor:
-        return self.rest.inputs(x)
 
     def trial(self, loss: Loss, theta: Tensor, x: Tensor, labels: Tensor) -> None:
         self.exact.trial(loss, theta, x, labels)
