@@ -26,8 +26,7 @@ from zofl_mpi.problems.analytic.bilevel import BilevelBowls, Coupled
 from zofl_mpi.problems.analytic.nonsmooth import Bowls, MaxAffine
 from zofl_mpi.problems.base import Problem
 from zofl_mpi.rounds.lower import Lower
-from zofl_mpi.rounds.zeroth_order import Local
-from zofl_mpi.rounds.zeroth_order_report import Report
+from zofl_mpi.rounds.zeroth_order import Local, Report
 from zofl_mpi.run.flags import built
 from zofl_mpi.run.local import LocalClients
 

@@ -21,8 +21,7 @@ from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.numerics import zo
 from zofl_mpi.rounds.cost import Effort
 from zofl_mpi.rounds.report import Model
-from zofl_mpi.rounds.zeroth_order import Stepped, finite_losses
-from zofl_mpi.rounds.zeroth_order_report import LipschitzReports
+from zofl_mpi.rounds.zeroth_order import LipschitzReports, Stepped, finite_losses
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from zofl_mpi.problems import Smooth
 from zofl_mpi.rounds.cost import Costed, Effort
 from zofl_mpi.rounds.local_sgd import Trained, minibatches
 from zofl_mpi.rounds.report import Model, Report, Reporting
-from zofl_mpi.rounds.start import Start, shares
+from zofl_mpi.rounds.start import X0, first_point, shares
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Scaffnew(Costed[Smooth]):
         gamma_local: step size gamma of the local steps, constant.
         batch: samples of a local step, drawn with replacement; 0 for all of the client's, in every step.
         weights: w_i of the objective: uniform (the paper's) or size (|D_i|).
-        first: the first model.
+        x0: first model: zero, random or auto (zero; a network: random).
     """
 
     needs: ClassVar[type] = Smooth
@@ -57,11 +57,11 @@ class Scaffnew(Costed[Smooth]):
     gamma_local: float = above(0, 0.1, "a step size")
     batch: int = at_least(0, 64, remark="(0: all samples of the client, in every step)")
     weights: Literal["size", "uniform"] = "uniform"
-    first: Start = part()
+    x0: X0 = "auto"
     reporting: Reporting = part()
 
     def start(self) -> State:
-        return State(self.first.point())
+        return State(first_point(self.setting, self.x0))
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Goes from one communication to the next: Algorithm 2 of the paper."""

@@ -14,8 +14,8 @@ from typing import Any, final
 
 from zofl_mpi.engine.clients import Clients
 from zofl_mpi.engine.fields import part
-from zofl_mpi.rounds.split.lockstep import LockstepMethod
 from zofl_mpi.rounds.split.messages import State
+from zofl_mpi.rounds.split.method import LockstepMethod
 from zofl_mpi.rounds.split.server import Server
 from zofl_mpi.rounds.split.training import Training
 

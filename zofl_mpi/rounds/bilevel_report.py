@@ -22,8 +22,7 @@ from zofl_mpi.rounds.cost import Costed, Effort, OnProblem
 from zofl_mpi.rounds.lower import Iterate, Lower, Moved, Schedule
 from zofl_mpi.rounds.report import HeldOut, Model, all_scores, held_out
 from zofl_mpi.rounds.start import among, step_samples
-from zofl_mpi.rounds.zeroth_order import Local, Stepped
-from zofl_mpi.rounds.zeroth_order_report import Report, directions, report, schedule_lines, theorem1
+from zofl_mpi.rounds.zeroth_order import Local, Report, Stepped, directions, report, schedule_lines, theorem1_bounds
 
 B = TypeVar("B", bound=Bilevel)
 
@@ -216,7 +215,7 @@ class BilevelReports(Costed[Bilevel], TwoLevels[Bilevel]):
             "length of y": problem.n_lower,
             "clients, all of which take part": self.setting.m,
             "kernel": self.kernel,
-            **schedule_lines(self.local, "Theorem 1", theorem1(self.local)),
+            **schedule_lines(self.local, "Theorem 1", theorem1_bounds(self.local)),
             "upper level, bytes down, for each client and round": messages.size(Model(x, 0)) + 2 * y.nbytes,
             "upper level, bytes up, for each client and round": messages.size(Stepped(x)),
             "lower level, calls in a round": 2,
