@@ -86,11 +86,7 @@ class Scaffnew(Costed[Smooth]):
         return Trained(xt)
 
     def corrected(self, h: Array, x: Array, xt: Array) -> Array:
-        """(n,) h_i + (p/gamma) (x - xt_i), x the mean of the xt_i.
-
-        Raises:
-            UserError: it is not finite.
-        """
+        """(n,) h_i + (p/gamma) (x - xt_i), x the mean of the xt_i; refused where it is not finite."""
         new: Array = (h + self.p / self.gamma_local * (x.astype(np.float64) - xt)).astype(h.dtype)
         if not np.isfinite(new).all():
             raise UserError("h_i is not finite; --gamma-local is too small for a division by it, or too large")

@@ -86,10 +86,7 @@ class ZOHFL(Costed[Hierarchical]):
         return solutions if self.exchange == "solutions" else self.values(client.i, x, solutions)
 
     def direction(self, i: int, r: int) -> Array:
-        """v_{i,r}, uniform on the unit sphere, as in Algorithm 1; the text's eta S would make n/(2 eta) wrong.
-
-        It does not travel: the server and client i both draw it.
-        """
+        """v_{i,r}, uniform on the unit sphere (the text's eta S would make n/(2 eta) wrong); both ends draw it."""
         return zo.direction(self.setting.streams(Purpose.DIRECTION, r=r, i=i), self.problem.n, self.setting.dtype)
 
     def pair(self, x: Array, v: Array) -> Array:

@@ -137,10 +137,7 @@ class BilevelReports(Costed[Bilevel], TwoLevels[Bilevel]):
     def residual(self, clients: Clients, x: Array, y: Array, *, shifted: bool) -> float:
         """|y - P(y - g)|, g the mean of grad_y h_i on all samples by the solver's weights, P the projection onto Y(x).
 
-        nan where the lower level gives its solution alone.
-
-        Args:
-            x: (n,) the point of the call: x + eta v if `shifted`.
+        At x, the point of the call (x + eta v if `shifted`); nan where the lower level gives its solution alone.
         """
         if self.problem.solution_only:
             return math.nan

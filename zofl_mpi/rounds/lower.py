@@ -115,11 +115,7 @@ class Lower:
         return 2 if self.lower.startswith("fedac") else 1
 
     def schedule(self, x: Array, r: int) -> Schedule:
-        """Schedule of one lower-level solve at x (n,) in round r.
-
-        Raises:
-            UserError: the lower level is not strongly convex at this x, or FedAC's conditions do not hold.
-        """
+        """Schedule of a solve at x (n,) in round r; refuses an h that is not strongly convex there, as FedAC may."""
         m = self.setting.m
         mu, L = (float(value) for value in self.setting.problem.curvature(x))
         if not 0 < mu <= L < math.inf:
@@ -172,14 +168,10 @@ class Lower:
     def solve(
         self, clients: Clients, step: Step, x: Array, y: Array, r: int, *, shifted: bool = False, counted: bool = True
     ) -> tuple[Array, Schedule]:
-        """(n_lower,) the approximate y(x), from the start y, and the schedule of the call.
+        """(n_lower,) about y(x), from the start y, and the schedule of the call.
 
         Args:
-            step: the method's step that calls `local` on each client.
-            x: (n,) the point of this call, which the clients know.
-
-        Raises:
-            UserError: the solution is not finite, or --lower exact where the problem has none.
+            step: the method's step that calls `local` on each client, which knows x (n,).
         """
         if self.lower == "exact":
             return self.exact(x), Schedule(0, 1, 0.0)
@@ -191,11 +183,7 @@ class Lower:
         return w[-1], schedule
 
     def exact(self, x: Array) -> Array:
-        """(n_lower,) the problem's own y(x), from the data of all clients at once.
-
-        Raises:
-            UserError: it has none.
-        """
+        """(n_lower,) the problem's own y(x), from the data of all clients at once; refused where it has none."""
         solve = self.setting.problem.solution
         solution = None if solve is None else solve(x, self.setting.data)
         if solution is None:
@@ -223,12 +211,7 @@ class Lower:
     # --- a client
 
     def local(self, client: Client, data: Any, x: Array, r: int, message: Iterate) -> Moved:
-        """A client's local steps between two averagings.
-
-        Args:
-            data: the lower part of the client's data.
-            x: (n,) the point of this call.
-        """
+        """A client's local steps between two averagings at x (n,), on `data`, the lower part of its own."""
         problem = self.setting.problem
         schedule = self.schedule(x, r)
         steps, first = schedule.steps(message.t), message.t * schedule.H
@@ -260,10 +243,7 @@ class Lower:
 def acceleration(which: str, gamma: float, mu: float, L: float, H: int) -> tuple[float, float, float]:
     """FedAC's (alpha, beta, gamma_l) for its step size eta_l = gamma and H local steps between averagings.
 
-    The authors' code has 2 alpha^2 / (alpha - 1) as beta of FedAC-II; this is the paper's.
-
-    Raises:
-        UserError: gamma is above 1/L, or gamma_l mu_h is too large for the method.
+    beta of FedAC-II is the paper's, (2 alpha^2 - 1)/(alpha - 1); the authors' code has 2 alpha^2 / (alpha - 1).
     """
     if not gamma <= 1 / L * (1 + 1e-12):
         raise UserError(f"--gamma-lower {gamma:g}: FedAC needs at most 1/L_h = {1 / L:g}")

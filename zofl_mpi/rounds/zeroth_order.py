@@ -90,11 +90,7 @@ class Local:
         return shares(self.setting, self.weights)
 
     def _sets(self) -> Sequence[Any]:
-        """X_0, ..., X_{m-1}, each with `project(x)`.
-
-        Raises:
-            UserError: a description of no convex set, or sets without a common point.
-        """
+        """X_0, ..., X_{m-1}, each with `project(x)`; refuses sets without a common point."""
         setting, own = self.setting, tuple(self.x_set) == ("problem",)
         gamma, bounded = self.stepsize(0), not own or setting.problem.constrained
         if bounded and not gamma < 2 * self.eta:
@@ -122,11 +118,7 @@ class Local:
     def descend(
         self, x: Array, r: int, i: int, estimate: Callable[[Array, int], Array], steps: int | None = None
     ) -> Array:
-        """(n,) x_i after client i's local steps (`steps` of them, else all) from x.
-
-        Args:
-            estimate: (x, k) -> (n,) the zeroth-order estimate at x in step k.
-        """
+        """(n,) x_i after client i's local steps (`steps` of them, else all) from x, along estimate(x, k) in step k."""
         gamma, convex = self.stepsize(r), self.sets[i]
         return np.asarray(
             descend(
@@ -141,8 +133,7 @@ class Local:
     def keeps(self, before: int, r: int) -> int | None:
         """Reservoir sampling: the iterate of this round, 0..H-1, that replaces the kept one; None: that stays.
 
-        It is replaced with probability H/(steps so far and now), so each iterate of the run so far is the one with the
-        same probability, whenever the run ends.
+        Replaced with probability H/(steps so far and now): each iterate so far is kept with the same probability.
         """
         H = self.steps()
         place = int(self.setting.streams(Purpose.OUTPUT, r=r).integers(before + H))
@@ -161,12 +152,7 @@ def theorem1(K: int, m: int) -> tuple[int, float]:
 
 
 def finite_losses(F: NDArray[np.float64], k: int) -> NDArray[np.float64]:
-    """(k,) the values of f_i at k points, checked.
-
-    Raises:
-        TypeError: another shape.
-        UserError: not all are finite.
-    """
+    """(k,) the values of f_i at k points, refused in another shape or where one is not finite."""
     if F.shape != (k,):
         raise TypeError(f"the problem's losses at {k} points have the shape {F.shape}; it must be ({k},)")
     if not np.isfinite(F).all():
@@ -243,12 +229,7 @@ def report(local: Local, x: Array, r: int, differences: Array, scores: Mapping[s
 
 
 def schedule_lines(local: Local, theory: str, bounds: Mapping[str, float]) -> dict[str, str | float]:
-    """The lines of --dry-run on the local steps: the schedule, and the bounds that the theory puts on gamma.
-
-    Args:
-        theory: "Proposition 1" or "Theorem 1".
-        bounds: {formula: bound}, as far as the problem knows their constants.
-    """
+    """The lines of --dry-run on the local steps: the schedule, and {formula: bound} that the theory puts on gamma."""
     H = local.steps()
     lines: dict[str, str | float] = {"local steps of a round, H": H, "step size of round 0, gamma": local.stepsize(0)}
     lines |= {f"{theory} asks for gamma at most {formula}": bound for formula, bound in bounds.items()}

@@ -47,8 +47,8 @@ class Gradient(NamedTuple):
 class LocalSteps:
     """A client's model during its local steps of a round; it moves in place.
 
-    Nothing of it lies in the modules between two calls, so that clients of one process may take turns. Losses stay
-    where they are computed until the round ends: a GPU that had to tell the host each one would stand still meanwhile.
+    The modules keep nothing of it between two calls: clients of one process take turns. Losses stay on their device
+    until the round ends: a GPU that sent each one to the host would idle meanwhile.
     """
 
     def __init__(
@@ -134,10 +134,7 @@ class LocalSteps:
             self.total, self.count = self.total + loss, self.count + 1
 
     def compare(self, plus: Tensor, other: Tensor) -> None:
-        """Counts the pairs of losses that differ by too little to mean anything in their precision.
-
-        A direction that is nearly orthogonal to the gradient gives such a pair at any radius; `done` warns of many.
-        """
+        """Counts the pairs of losses whose difference is rounding (a few are, at any radius); `done` warns of many."""
         self.compared += plus.numel()
         self.vague += ((plus - other).abs() <= self._rounding() * plus.abs().maximum(other.abs())).sum()
 
@@ -187,13 +184,9 @@ class LocalSteps:
 def drawn(
     seed: np.random.Generator, like: Tensor, count: int, distribution: str, draw: Draw = "device"
 ) -> Iterator[Tensor]:
-    """Yields `count` directions u (d,) of the dtype of `like` (d,), on its device.
+    """Yields `count` directions u (d,) of the dtype of `like` (d,), on its device; see `estimation.Estimation`.
 
-    Args:
-        seed: the whole state of the generator that draws them follows from it.
-        distribution: see `estimation.Estimation`.
-        draw: by a generator of that device, or of the host. From the host they come through pinned memory, which torch
-            hands out again; nobody waits: while a GPU takes one step, the host draws for the next.
+    From the host they come through pinned memory: while a GPU takes one step, the host draws for the next.
     """
     generator = generator_of(seed, like, draw)
     d, place = like.numel(), generator.device

@@ -196,10 +196,7 @@ def _gibibytes(traffic: Traffic, rounds: int) -> Lines:
 
 
 def costs_of(training: Training, loss: Loss, rule: GradientRule) -> Lines:
-    """Measured costs of a step: multiply-accumulates, and bytes live at once. Kept in the result, and in --dry-run.
-
-    A backward pass counts as two forward passes, but where a line says that it is counted as it is computed.
-    """
+    """Measured costs of a step: multiply-accumulates (a backward pass as two forward ones), and bytes live at once."""
     step, batch = rule.cost(loss), training.batch
     client, auxiliary, server_part = macs(training.problem)
     head = step.heads * auxiliary * batch
@@ -221,10 +218,7 @@ def costs_of(training: Training, loss: Loss, rule: GradientRule) -> Lines:
 
 
 def _backward_costs(loss: Loss, rule: GradientRule, batch: int) -> Lines:
-    """Costs of a step with a backward pass as torch computes it, and with less memory: if it computes blocks again.
-
-    Beside clients without a backward pass stands this one, not the plain one, where memory is short.
-    """
+    """Costs of a step with a backward pass as torch computes it, and of one that recomputes blocks for less memory."""
     lines: Lines = {STEP_COUNTED: round(step_macs(loss, rule) * batch)}
     if loss.problem.blocks:
         lines[STEP_COUNTED + AGAIN] = round(step_macs(loss, rule, recompute=True) * batch)
@@ -246,10 +240,7 @@ def unsplit_costs(training: Training, loss: Loss, rule: GradientRule, passes: in
 
 
 def macs(problem: Split) -> tuple[float, float, float]:
-    """Multiply-accumulates of a forward pass of one sample: client, auxiliary, server. [C]'s "FLOPs" are these.
-
-    Products and convolutions, by torch's own formulas: half of its FLOPs.
-    """
+    """Multiply-accumulates of a forward pass of one sample, [C]'s "FLOPs": client, auxiliary, server."""
     from zofl_mpi.problems.counting import Products
 
     theta, buffers, x, labels = _given(HeadLoss(problem), 2)
@@ -277,13 +268,9 @@ def backward_macs(loss: Loss, exact: Backprop) -> float:
 
 
 def step_macs(loss: Loss, rule: GradientRule, recompute: bool = False) -> float:
-    """Multiply-accumulates of a client's step on one sample, of which the backward pass is counted as it is computed.
+    """Multiply-accumulates of a client's step on one sample, the backward pass as computed; `recompute`: see below.
 
-    It computes no gradient that nothing asks for: where weights are frozen, as with LoRA, it has about as many as the
-    forward pass, not twice as many.
-
-    Args:
-        recompute: see `peak_bytes`.
+    With frozen weights, as with LoRA, a backward pass has about as many as the forward pass, not twice as many.
     """
     from zofl_mpi.problems.counting import Products
 
@@ -296,11 +283,10 @@ def step_macs(loss: Loss, rule: GradientRule, recompute: bool = False) -> float:
 def peak_bytes(loss: Loss, rule: GradientRule, batch: int, recompute: bool = False) -> int:
     """Bytes live at once in a client's step on a mini-batch, beyond its model: inputs, activations, gradients.
 
-    On a GPU as its allocator counts, else by counting the tensors that torch makes. The tensors made and freed in a
-    step on 2 and on 3 samples give it for any number of them, where each tensor's size is so many bytes and so many
-    more for every sample; where the two steps do not make the same tensors in the same order, the whole mini-batch is
-    computed. Chunked computation uses the full batch's chunk count (`Split.as_for`); the account may then be too
-    large by a part of one chunk.
+    On a GPU as its allocator counts, else by the tensors that torch makes: those of steps on 2 and on 3 samples give
+    it for any number, each tensor's size being linear in it; where the two steps do not make the same tensors in the
+    same order, the whole mini-batch is computed. Chunked computation uses the full batch's chunk count
+    (`Split.as_for`); the account may then be too large by a part of one chunk.
 
     Args:
         recompute: keep the inputs of the problem's `blocks` alone, and compute each anew in the backward pass (gradient

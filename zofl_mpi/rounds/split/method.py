@@ -47,11 +47,7 @@ class SplitMethod:
         object.__setattr__(self, "rule", rule)
 
     def chosen(self) -> tuple[Loss, GradientRule]:
-        """The loss and the rule of a client's step.
-
-        Raises:
-            UserError: flags that contradict each other.
-        """
+        """The loss and the rule of a client's step; refuses flags that contradict each other."""
         raise NotImplementedError
 
     def start(self) -> State:
@@ -129,11 +125,7 @@ class EstimatingMethod(SplitMethod):
         return Scalars(differences, update.buffers, exact, self.setting.problem.arithmetic)
 
     def replay(self, state: State, r: int, i: int, reply: Scalars) -> tuple[Tensor, dict[str, Any]]:
-        """Client i's model as it travels after its local steps of round r, with its optimiser's moments.
-
-        Raises:
-            UserError: the client has another kind of processor, whose directions are others.
-        """
+        """Client i's model as it travels after its local steps of round r, with its optimiser's moments."""
         training, problem = self.training, self.setting.problem
         remedy = "processors of one kind, --device cpu, or --uplink dense"
         check_arithmetic(problem, i, reply.arithmetic, "--uplink seeds", remedy)
@@ -204,11 +196,7 @@ class LockstepMethod(SplitMethod):
     # --- the server
 
     def exchange(self, state: State, r: int, clients: Clients, servers: Mapping[int, Server]) -> None:
-        """Exchanges mini-batch after mini-batch with each participant, whose models then wait to be asked for.
-
-        Args:
-            servers: {i: the server part that client i's mini-batches meet} of all participants.
-        """
+        """Exchanges all mini-batches with {i: client i's server part}; the clients' models then wait."""
         for group in self.training.groups(r):
             replies = clients.ask(self.begin, self.training.client_part(state, r), to=group)
             while cuts := {i: Cut(servers[i].exchange(item)) for i, item in replies if isinstance(item, Smashed)}:

@@ -66,10 +66,7 @@ def scored(setting: Setting[Split], client: Client, message: Network) -> Scored:
 
 
 def _sums(problem: Split, data: Any, first: int, step: int) -> dict[str, float]:
-    """Sums over every step-th batch of consecutive samples of `data`; nothing where it is None.
-
-    Batches begin at multiples of their size, whoever scores them: quality does not depend on the number of clients.
-    """
+    """Sums over every step-th batch of consecutive samples; batches do not depend on the number of clients."""
     sums: dict[str, Any] = {}
     rows = np.arange(0 if data is None else len(data))
     positions = rows[rows // problem.report_batch % step == first]

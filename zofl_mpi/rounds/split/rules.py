@@ -76,12 +76,7 @@ class GradientRule:
         return model.forward(q, x, labels) if upload or self.needs_point else Point(q, x)
 
     def __call__(self, model: LocalSteps, point: Point, target: Tensor, key: Key) -> Gradient:
-        """The direction of a step.
-
-        Args:
-            target: the labels, or lambda where the loss is `answered`.
-            key: the step's random numbers.
-        """
+        """The direction of a step; `target`: the labels, or lambda where the loss is `answered`."""
         raise NotImplementedError
 
     def replay(self, moving: Tensor, differences: Sequence[float], key: Key) -> Tensor:
@@ -266,11 +261,7 @@ class Tail(GradientRule):
 
 
 def compare(local: LocalSteps, rule: GradientRule, slope: Callable[[Tensor, Tensor], Tensor] | None = None) -> Compared:
-    """A step's direction beside the gradient, at the first mini-batch of the client's round.
-
-    Args:
-        slope: (inputs, labels) to the gradient at the cut, where the loss is `answered`.
-    """
+    """A step's direction beside the gradient, at a round's first mini-batch; `slope` answers as the server."""
     q, x, labels = next(iter(local))
     target = labels if slope is None else slope(x, labels)
     with local.at(local.scratch):

@@ -56,12 +56,9 @@ class Server:
 
     @classmethod
     def mean_of(cls, replicas: Mapping[int, Server], shares: Mapping[int, float]) -> Server:
-        """The weighted mean of replicas, with the steps of all of them.
+        """The mean of replicas, weighted by their `shares`, with the steps of all of them.
 
         With --state average its moments are the mean of theirs, else {i: those of replica i}.
-
-        Args:
-            shares: weights of the replicas, and maybe of others that count nothing.
         """
         total = math.fsum(shares[i] for i in replicas)
         weights = {i: shares[i] / total for i in replicas}
@@ -112,11 +109,7 @@ class Server:
         self.label_bytes += item.labels.numel() * item.labels.element_size()
 
     def state(self, average: Update, local_loss: float) -> State:
-        """The state after the round.
-
-        Args:
-            average: of the clients' models, all of theta_l.
-        """
+        """The state after the round; `average` of the clients' models has all of theta_l."""
         self.staging.rest()
         return State(
             average.theta,
