@@ -26,7 +26,7 @@ class CSEFSL(SplitMethod):
     def chosen(self) -> tuple[Loss, GradientRule]:
         """The auxiliary head's loss, by a backward pass through the head and the client's own layers."""
         self.training.check_local()
-        return HeadLoss(self.setting.problem), Backprop(self.training.trainable())
+        return HeadLoss(self.problem), Backprop(self.training.trainable())
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Algorithm 1 of the paper."""

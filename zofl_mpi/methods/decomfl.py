@@ -68,7 +68,7 @@ class DeComFL(SplitMethod):
 
     def round(self, state: ScalarState, r: int, clients: Clients) -> ScalarState:
         """Asks the participants for their scalars, and takes the steps of the means."""
-        training, problem = self.training, self.setting.problem
+        training, problem = self.training, self.problem
         to, latest = training.participants(r), training.latest(r)
         buffers = torch.cat([state.buffers, state.buffers_s])
         since = {i: latest.get(i, 0) for i in to}
@@ -119,14 +119,14 @@ class DeComFL(SplitMethod):
             point = self.rule.forward(local, q, inputs, labels, self._moves_statistics)
             local.step(self.rule(local, point, labels, self.key(local.r, q)))
         differences, loss = local.uploaded(self.n_p), local.done().loss
-        reply = Uploaded(local.buffers, loss, self.setting.problem.arithmetic, differences)
+        reply = Uploaded(local.buffers, loss, self.problem.arithmetic, differences)
         for name in ("theta", "buffers", "moments"):  # of the copy
             client.memory.pop(name)
         return reply
 
     def caught_up(self, client: Client, message: Missed) -> tuple[Tensor, dict[str, Any]]:
         """(n_c + n_s,) the model before round r, and the optimiser's moments, both in the client's memory."""
-        problem, memory = self.setting.problem, client.memory
+        problem, memory = self.problem, client.memory
         x = problem.placed(memory["x"] if "x" in memory else self.loss.flat.initial()[0]).clone()
         moments = copied(memory.get("own", {}))
         for r, differences in enumerate(message.scalars, start=message.r - len(message.scalars)):
@@ -160,7 +160,7 @@ class DeComFL(SplitMethod):
 
     def chosen(self) -> tuple[Loss, TwoPoint]:
         """The whole network's loss, and the two-point estimate."""
-        loss = NetworkLoss(self.setting.problem)
+        loss = NetworkLoss(self.problem)
         central = self.estimate == "central"
         return loss, TwoPoint(slice(0, loss.flat.n), self.n_p, self.distribution, self.draw, self.mu, central)
 

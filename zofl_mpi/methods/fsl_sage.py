@@ -74,7 +74,7 @@ class FSLSAGE(SplitMethod):
         """Algorithm 1 of the paper."""
         training, to = self.training, self.training.participants(r)
         main, heads = Server.of(training, state, r), dict(state.heads)
-        recent = RecentUploads(state.smashed, state.labels, self.buffer, self.setting.problem.alike)
+        recent = RecentUploads(state.smashed, state.labels, self.buffer, self.problem.alike)
         message, losses, errors = training.client_part(state, r), {}, []
         for group in training.groups(r):
             if r % self.l == 0:
@@ -102,7 +102,7 @@ class FSLSAGE(SplitMethod):
 
     def align(self, main: Server, recent: RecentUploads, heads: dict[str, Tensor], i: int) -> float:
         """Aligns client i's head; |estimated - true gradient|^2 summed over its recent uploads before that."""
-        problem = self.setting.problem
+        problem = self.problem
         running = self.training.running
         uploads, targets = [], []
         for s, y in recent.uploads(i):
@@ -133,7 +133,7 @@ class FSLSAGE(SplitMethod):
         """() |estimated - true gradient|^2 on smashed samples `leaf`, and its gradient (|theta_a|,) in the head."""
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
-        problem = self.setting.problem
+        problem = self.problem
         buffers, math_alone = problem.placed(problem.local.initial()[1]), sdpa_kernel(SDPBackend.MATH)
         # attention by products, since its fused kernels have one derivative only
         with problem.local.at(theta, buffers, self.training.running) as parameters, math_alone:
@@ -170,7 +170,7 @@ class FSLSAGE(SplitMethod):
 
     def begun(self, client: Client, message: Model) -> LocalSteps:
         """A round's local steps, from theta_c and the client's own head."""
-        problem = self.setting.problem
+        problem = self.problem
         head = client.memory.get("head")
         head = problem.local.initial()[0][problem.n_client :] if head is None else head
         theta = torch.cat([problem.placed(message.theta), problem.placed(head)])
@@ -190,13 +190,13 @@ class FSLSAGE(SplitMethod):
         demand(self.training.freeze == "none", "freeze", self.training.freeze, "none: heads do not train here anyway")
         first = all(self.training.uploads(i, 0) for i in range(self.setting.m))
         demand(first, "upload_at", "last", "first: the heads are aligned after it")
-        least = 1 if self.setting.problem.takes_one or self.training.running else 2
+        least = 1 if self.problem.takes_one or self.training.running else 2
         demand(self.buffer >= least, "buffer", self.buffer, "at least 2: BatchNorm cannot normalise one sample")
         super().__post_init__()
 
     def chosen(self) -> tuple[Loss, GradientRule]:
         """The auxiliary head's loss, by a backward pass; the head itself does not train on it."""
-        return HeadLoss(self.setting.problem, trained=False), Backprop(self.training.trainable(head=False))
+        return HeadLoss(self.problem, trained=False), Backprop(self.training.trainable(head=False))
 
     # --- reports
 
@@ -206,6 +206,6 @@ class FSLSAGE(SplitMethod):
         return Traffic(self.training, head=False, aligned=self.l)
 
     def plan(self, rounds: int) -> Lines:
-        problem = self.setting.problem
+        problem = self.problem
         head = (problem.local.n - problem.n_client) * np.dtype(self.setting.dtype).itemsize
         return super().plan(rounds) | {f"further bytes down, each client, every {self.l} rounds": head}

@@ -35,7 +35,7 @@ class HERON(EstimatingMethod):
     def chosen(self) -> tuple[Loss, GradientRule]:
         """The auxiliary head's loss, and the rule of the flags."""
         self.training.check_local()
-        loss = HeadLoss(self.setting.problem)
+        loss = HeadLoss(self.problem)
         return loss, self.estimation.rule(self.training, loss, self.head_gradient == "exact")
 
     # --- the two servers

@@ -43,7 +43,7 @@ class HOSFL(EstimatingMethod, LockstepMethod):
 
     def chosen(self) -> tuple[Loss, GradientRule]:
         """<lambda, s> at the cut, and the rule of the flags."""
-        loss = CutLoss(self.setting.problem)
+        loss = CutLoss(self.problem)
         return loss, self.estimation.rule(self.training, loss)
 
     def round(self, state: State, r: int, clients: Clients) -> State:

@@ -43,21 +43,13 @@ class Moved:
 @final
 @dataclass(frozen=True)
 class Schedule:
-    """How one call goes; a function of x and r, so every rank knows it.
+    """The steps of one call; a function of x and r, so every rank knows it."""
 
-    Attributes:
-        T: local steps in all.
-        H: local steps between two averagings; the last ones may be fewer.
-        gamma: step size (LFD: c of c / (t + offset)).
-        offset: LFD's.
-        acceleration: FedAC's (alpha, beta, gamma_l); None for the others.
-    """
-
-    T: int
-    H: int
-    gamma: float
-    offset: float = 0.0
-    acceleration: tuple[float, float, float] | None = None
+    T: int  # local steps in all
+    H: int  # local steps between two averagings; the last ones may be fewer
+    gamma: float  # step size (LFD: c of c / (t + offset))
+    offset: float = 0.0  # LFD's
+    acceleration: tuple[float, float, float] | None = None  # FedAC's (alpha, beta, gamma_l)
 
     @property
     def rounds(self) -> int:

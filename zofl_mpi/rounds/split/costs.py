@@ -32,25 +32,15 @@ GRADIENTS, LABELS, NUMBERS = "gradients at the cut", "labels", "rounds and losse
 @final
 @dataclass(frozen=True)
 class Traffic:
-    """Messages between the server and the clients of a method.
-
-    Attributes:
-        head: whether the auxiliary head trains, and travels with the client's part.
-        returned: whether the server sends a gradient back for each upload.
-        scalars: numbers of each local step that go up in place of the model; None where the model itself does.
-        unsplit: whether clients hold the whole network: nothing but scalars travels, down those of each round since a
-            participant's last one, and BatchNorm's statistics.
-        exact: numbers of theta_l, the last of those that travel, that come up as they are beside scalars.
-        aligned: rounds from one in which each participant gets a new head to the next; 0: it never does.
-    """
+    """Messages between the server and the clients of a method."""
 
     training: Training
-    head: bool = True
-    returned: bool = False
-    scalars: int | None = None
-    exact: int = 0
-    aligned: int = 0
-    unsplit: bool = False
+    head: bool = True  # whether the auxiliary head trains, and travels with the client's part
+    returned: bool = False  # whether the server sends a gradient back for each upload
+    scalars: int | None = None  # numbers of each local step that go up in place of the model; None: the model does
+    exact: int = 0  # numbers of theta_l, the last of those that travel, that go up as they are beside scalars
+    aligned: int = 0  # every so many rounds each participant gets a new head; 0: never
+    unsplit: bool = False  # clients hold the whole network: scalars travel, down all since a client's last round
 
     def of(self, r: int, i: int) -> dict[str, tuple[int, int]]:
         """{kind: bytes (down, up)} of participant i in round r."""

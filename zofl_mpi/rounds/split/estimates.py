@@ -21,13 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Estimate(GradientRule):
-    """The mean of the estimates from n_p directions.
-
-    Attributes:
-        n_p: directions of a step.
-        distribution: of the directions: sqrt_d_sphere, sphere or gaussian; see `estimation.Estimation`.
-        draw: where the directions are drawn; see `estimation.Estimation`.
-    """
+    """The mean of the estimates from n_p directions; see `estimation.Estimation`."""
 
     n_p: int = 1
     distribution: str = "sqrt_d_sphere"
@@ -66,15 +60,10 @@ class _Estimate(GradientRule):
 
 @dataclass(frozen=True)
 class TwoPoint(_Estimate):
-    """The two-point estimate, [C] (2); see `numerics.zo`.
+    """The two-point estimate, [C] (2); see `numerics.zo`."""
 
-    Attributes:
-        mu: smoothing radius, in the unit of the distribution.
-        central: both sides of the point, else one side and the point itself.
-    """
-
-    mu: float = 1e-3
-    central: bool = False
+    mu: float = 1e-3  # in the unit of the distribution
+    central: bool = False  # both sides of the point, else one side and the point itself
 
     @property
     def needs_point(self) -> bool:
@@ -155,15 +144,10 @@ class ForwardMode(_Estimate):
 @final
 @dataclass(frozen=True, kw_only=True)
 class PerSample(TwoPoint):
-    """The two-point estimate with a direction of its own for each sample, by random signs; see `problems.signs`.
-
-    Attributes:
-        layers: those that take signs.
-        losses: (smashed, target) to (B,) the contribution of each sample to the loss.
-    """
+    """The two-point estimate with a direction of its own for each sample, by random signs; see `problems.signs`."""
 
     layers: SignedLayers
-    losses: Callable[[Tensor, Tensor], Tensor]
+    losses: Callable[[Tensor, Tensor], Tensor]  # (smashed, target) to (B,) each sample's contribution to the loss
 
     def __call__(self, model: LocalSteps, point: Point, target: Tensor, key: Key) -> Gradient:
         """The mean over the directions u of the samples' estimates, each along sigma_j u."""

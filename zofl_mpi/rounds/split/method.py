@@ -11,10 +11,10 @@ from zofl_mpi.engine import mean
 from zofl_mpi.engine.clients import Client, Clients
 from zofl_mpi.engine.fields import part
 from zofl_mpi.engine.lazy import Tensor
-from zofl_mpi.engine.setting import Setting
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.numerics.optimisers import copied
 from zofl_mpi.problems import Split
+from zofl_mpi.rounds.cost import OnProblem
 from zofl_mpi.rounds.split.client import LocalSteps, Point
 from zofl_mpi.rounds.split.costs import Traffic, costs_of, plan_of
 from zofl_mpi.rounds.split.estimation import Estimation
@@ -27,16 +27,10 @@ from zofl_mpi.rounds.split.training import Training
 
 
 @dataclass(frozen=True)
-class SplitMethod:
-    """A method of split training: all but its round.
-
-    Attributes:
-        loss: the loss that a client's step descends.
-        rule: how the step gets its direction.
-    """
+class SplitMethod(OnProblem[Split]):
+    """A method of split training: all but its round."""
 
     needs: ClassVar[type] = Split
-    setting: Setting[Split]
     training: Training = part()
     loss: Loss = field(init=False, repr=False, compare=False)
     rule: GradientRule = field(init=False, repr=False, compare=False)
@@ -51,7 +45,7 @@ class SplitMethod:
         raise NotImplementedError
 
     def start(self) -> State:
-        return self.training.start(head=self.loss.travels > self.setting.problem.n_client)
+        return self.training.start(head=self.loss.travels > self.problem.n_client)
 
     def steps(self, client: Client, message: Model) -> LocalSteps:
         """The client's model, for its local steps of a round."""
@@ -98,11 +92,7 @@ def check_arithmetic(problem: Split, i: int, arithmetic: str, flags: str, remedy
 
 @dataclass(frozen=True)
 class EstimatingMethod(SplitMethod):
-    """A method whose clients estimate gradients by forward passes.
-
-    Attributes:
-        estimation: how a client estimates; its flags choose the rule.
-    """
+    """A method whose clients estimate gradients by forward passes; the flags of `estimation` choose the rule."""
 
     estimation: Estimation = field(default_factory=Estimation)
 
@@ -122,11 +112,11 @@ class EstimatingMethod(SplitMethod):
         """With --uplink seeds: the scalars from which the server replays the local steps."""
         differences, update = client.memory.pop("differences"), self.training.update(client, message)
         exact = update.theta[self._exact].clone()
-        return Scalars(differences, update.buffers, exact, self.setting.problem.arithmetic)
+        return Scalars(differences, update.buffers, exact, self.problem.arithmetic)
 
     def replay(self, state: State, r: int, i: int, reply: Scalars) -> tuple[Tensor, dict[str, Any]]:
         """Client i's model as it travels after its local steps of round r, with its optimiser's moments."""
-        training, problem = self.training, self.setting.problem
+        training, problem = self.training, self.problem
         remedy = "processors of one kind, --device cpu, or --uplink dense"
         check_arithmetic(problem, i, reply.arithmetic, "--uplink seeds", remedy)
         theta = problem.placed(state.theta).clone()
@@ -186,7 +176,7 @@ class LockstepMethod(SplitMethod):
 
     def chosen(self) -> tuple[Loss, GradientRule]:
         """The gradient that continues the server's answer, by a backward pass."""
-        return CutLoss(self.setting.problem), Backprop(self.training.trainable(head=False))
+        return CutLoss(self.problem), Backprop(self.training.trainable(head=False))
 
     @property
     def traffic(self) -> Traffic:

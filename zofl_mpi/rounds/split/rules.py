@@ -48,13 +48,9 @@ class StepCost(NamedTuple):
 
 @dataclass(frozen=True)
 class GradientRule:
-    """How a client's local step gets its direction; see the module's docstring.
+    """How a client's local step gets its direction; see the module's docstring."""
 
-    Attributes:
-        part: of theta, what the direction is of.
-    """
-
-    part: slice
+    part: slice  # of theta, what the direction is of
 
     @property
     def parts(self) -> tuple[slice, ...]:
@@ -112,14 +108,9 @@ class GradientRule:
 @final
 @dataclass(frozen=True)
 class Backprop(GradientRule):
-    """The gradient, by a backward pass.
+    """The gradient, by a backward pass."""
 
-    Attributes:
-        part: of theta, what trains.
-        last: whether what lies before the part keeps no graph.
-    """
-
-    last: bool = False
+    last: bool = False  # whether what lies before the part keeps no graph
 
     def forward(self, model: LocalSteps, q: int, x: Tensor, labels: Tensor, upload: bool = True) -> Point:
         """A pass with a graph; the backward pass at once, but for a loss that the server still has to answer."""
@@ -176,14 +167,9 @@ class Backprop(GradientRule):
 @final
 @dataclass(frozen=True)
 class LinearHead(GradientRule):
-    """The gradient in a linear auxiliary head, in closed form from the pass at the model itself; see `problems.head`.
+    """The gradient in a linear auxiliary head, in closed form from the model's own pass; see `problems.head`."""
 
-    Attributes:
-        part: the head's, of theta_l.
-        gradient: (smashed, labels) to the loss () and its gradient (n_a,) in theta_a.
-    """
-
-    gradient: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+    gradient: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # (smashed, labels) to loss () and gradient (n_a,)
 
     def forward(self, model: LocalSteps, q: int, x: Tensor, labels: Tensor, upload: bool = True) -> Point:
         """The pass, with the head's gradient."""
@@ -213,18 +199,11 @@ class Frozen(GradientRule):
 @final
 @dataclass(frozen=True)
 class Tail(GradientRule):
-    """The last layers by an exact rule, the rest by another rule.
+    """The last layers by an exact rule, the rest by another rule; the part is both rules' together."""
 
-    Attributes:
-        part: both rules' parts together.
-        rest: of what comes before.
-        exact: of the last layers, or of a linear head alone.
-        layers: how many of the client's layers `exact` has.
-    """
-
-    rest: GradientRule
-    exact: Backprop | LinearHead
-    layers: int = 0
+    rest: GradientRule  # of what comes before
+    exact: Backprop | LinearHead  # of the last layers, or of a linear head alone
+    layers: int = 0  # of the client's, that `exact` has
 
     @property
     def parts(self) -> tuple[slice, ...]:

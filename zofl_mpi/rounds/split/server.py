@@ -29,13 +29,9 @@ def train_server(training: Training, state: State, r: int, clients: Clients, tra
 
 @final
 class Server:
-    """The server's part while a round goes on: it takes a step for each upload.
+    """The server's part, theta (n_s,) and buffers (b_s,), while a round goes on: it takes a step for each upload.
 
-    Attributes:
-        theta, buffers: (n_s,) and (b_s,), on the device.
-        moments: the optimiser's.
-        before: its steps in the rounds before this one, on which their size may depend.
-        steps, losses, label_bytes: number of steps, sum of the losses before each, bytes of the labels.
+    `before` is its number of steps in the rounds before this one, on which their size may depend.
     """
 
     def __init__(
