@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator
 from dataclasses import dataclass, replace
-from typing import Any, cast, final
+from typing import Any, final
 
 import numpy as np
 
@@ -155,10 +155,10 @@ class FSLSAGE(SplitMethod):
         model = client.scratch["model"] = self.begun(client, message)
         q, x, labels = next(iter(model))
         kept = model.buffers.clone()
-        smashed = model.forward(q, x, labels).smashed
+        upload = model.forward(q, x, labels).upload(labels)
         model.buffers.copy_(kept)  # the same pass comes once more, with a graph
         model.reset()
-        return Smashed(cast("Tensor", smashed), labels)
+        return upload
 
     def rest(self, client: Client, message: Head) -> Generator[Smashed, None, Trained]:
         """Takes all local steps, with the aligned head; the first upload has been sent."""
@@ -181,7 +181,7 @@ class FSLSAGE(SplitMethod):
         for q, x, labels in model:
             point = self.rule.forward(model, q, x, labels)
             if model.uploads(q) and q >= sent:
-                yield Smashed(cast("Tensor", point.smashed), labels)
+                yield point.upload(labels)
             model.step(self.rule(model, point, labels, model.key(q)))
 
     # --- the step, and refusals

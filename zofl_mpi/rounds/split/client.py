@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple, final
+from typing import Any, Literal, NamedTuple, cast, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from zofl_mpi.engine.clients import Client
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.engine.streams import Purpose, seed_torch
 from zofl_mpi.rounds.split.losses import Loss
-from zofl_mpi.rounds.split.messages import Model, Trained
+from zofl_mpi.rounds.split.messages import Model, Smashed, Trained
 from zofl_mpi.rounds.split.training import Training
 
 Draw = Literal["device", "host"]
@@ -34,6 +34,10 @@ class Point:
     smashed: Tensor | None = None  # with a graph where a backward pass is to come
     loss: Tensor | None = None  # () where the target is known
     gradient: Tensor | None = None  # of an exact rule's part, where the pass gives it too
+
+    def upload(self, labels: Tensor) -> Smashed:
+        """The message to the server, without the graph."""
+        return Smashed(cast("Tensor", self.smashed).detach(), labels)
 
 
 class Gradient(NamedTuple):

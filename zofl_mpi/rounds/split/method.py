@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 from zofl_mpi.engine import mean
 from zofl_mpi.engine.clients import Client, Clients
@@ -199,16 +199,16 @@ class LockstepMethod(SplitMethod):
         model = self.steps(client, message)
         for q, x, labels in model:
             point = self.rule.forward(model, q, x, labels)
-            lam = yield Smashed(self._uploaded(point), labels)
+            lam = yield self._upload(point, labels)
             model.step(self.rule(model, point, model.problem.placed(lam), model.key(q)))
         return model.done()
 
-    def _uploaded(self, point: Point) -> Tensor:
-        """(B, *smashed_shape) without the graph; the client keeps them only where its step needs them again."""
-        smashed = cast("Tensor", point.smashed)
+    def _upload(self, point: Point, labels: Tensor) -> Smashed:
+        """The message of a pass, whose smashed samples stay only where the step needs them again."""
+        upload = point.upload(labels)
         if not self.rule.needs_point:
             point.smashed = None
-        return smashed.detach()
+        return upload
 
     def begin(self, client: Client, message: Model) -> Smashed:
         """Begins `train`, up to its first upload."""
