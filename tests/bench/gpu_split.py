@@ -28,8 +28,8 @@ from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.problems.device_cache import gather
 from zofl_mpi.problems.split_resnet import ResNet
 from zofl_mpi.rounds.split.client import drawn
-from zofl_mpi.rounds.split.lockstep import Cut, LockstepMethod
 from zofl_mpi.rounds.split.messages import Model, Smashed
+from zofl_mpi.rounds.split.method import Cut, LockstepMethod
 from zofl_mpi.rounds.split.server import Server
 
 STEPS = 6

@@ -43,8 +43,8 @@ def test_components_are_those_of_the_training_part(monkeypatch: pytest.MonkeyPat
     expected = (x - mean) @ axes.T
     expected *= np.sign(axes[np.arange(3), np.abs(axes).argmax(axis=1)])  # the largest entry of an axis is positive
     found = made.server.inputs
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
-    assert found.dtype == np.float32 and made.server.features == 3
+    np.testing.assert_allclose(found, np.pad(expected, ((0, 0), (0, 1)), constant_values=1), rtol=1e-4, atol=1e-4)
+    assert found.dtype == np.float32 and made.server.features == 4
     for before, after in zip([federation().test, *federation().clients], [made.test, *made.clients], strict=True):
         np.testing.assert_array_equal(before.rows, after.rows)
         np.testing.assert_array_equal(after.take(np.arange(2), np.float32)[0], found[before.rows[:2]])  # type: ignore[index]

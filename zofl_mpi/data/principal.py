@@ -31,7 +31,7 @@ def parsed(features: str) -> int:
 
 
 def projected(world: World, federation: Federation, K: int) -> Federation:
-    """The samples' first K principal components (float32), centred; rank 0 computes them for all ranks.
+    """The samples' first K principal components, centred, and a constant 1; rank 0 computes them for all ranks.
 
     Raises:
         UserError: an input has fewer than K numbers.
@@ -50,7 +50,7 @@ def projected(world: World, federation: Federation, K: int) -> Federation:
 
 
 def _components(federation: Federation, K: int) -> Array:
-    """(N, K) of all N samples. On one thread, so that the bits do not depend on how many a rank has."""
+    """(N, K + 1) float32 of all N samples. On one thread, so that bits do not depend on how many a rank has."""
     parts = (federation.server, *federation.clients)
     rows = np.sort(np.concatenate([np.arange(len(part)) if part.rows is None else part.rows for part in parts]))
     whole = replace(federation.server, rows=None)
@@ -65,4 +65,4 @@ def _components(federation: Federation, K: int) -> Array:
         axes = np.linalg.eigh(covariance)[1][:, ::-1][:, :K]
         axes *= np.sign(axes[np.abs(axes).argmax(axis=0), np.arange(K)])  # an eigenvector has no sign of its own
         every = [(chunk - mean) @ axes for chunk in chunks(np.arange(len(whole.labels)))]
-    return np.concatenate(every).astype(np.float32)
+    return np.pad(np.concatenate(every), ((0, 0), (0, 1)), constant_values=1).astype(np.float32)

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import cast, final
+from typing import final
 
 from zofl_mpi.engine.clients import Client, Clients
-from zofl_mpi.engine.lazy import Tensor
 from zofl_mpi.rounds.split.losses import HeadLoss, Loss
 from zofl_mpi.rounds.split.messages import Model, Smashed, State, Trained
 from zofl_mpi.rounds.split.method import SplitMethod
@@ -26,7 +25,7 @@ class CSEFSL(SplitMethod):
     def chosen(self) -> tuple[Loss, GradientRule]:
         """The auxiliary head's loss, by a backward pass through the head and the client's own layers."""
         self.training.check_local()
-        return HeadLoss(self.setting.problem), Backprop(self.training.trainable())
+        return HeadLoss(self.problem), Backprop(self.training.trainable())
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Algorithm 1 of the paper."""
@@ -39,6 +38,6 @@ class CSEFSL(SplitMethod):
         for q, x, labels in model:
             point = self.rule.forward(model, q, x, labels)
             if model.uploads(q):
-                yield Smashed(cast("Tensor", point.smashed), labels)
+                yield point.upload(labels)
             model.step(self.rule(model, point, labels, model.key(q)))
         return model.done()

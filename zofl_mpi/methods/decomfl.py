@@ -11,7 +11,7 @@ import math
 from collections.abc import MutableMapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, Literal, final
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,7 +68,7 @@ class DeComFL(SplitMethod):
 
     def round(self, state: ScalarState, r: int, clients: Clients) -> ScalarState:
         """Asks the participants for their scalars, and takes the steps of the means."""
-        training, problem = self.training, self.setting.problem
+        training, problem = self.training, self.problem
         to, latest = training.participants(r), training.latest(r)
         buffers = torch.cat([state.buffers, state.buffers_s])
         since = {i: latest.get(i, 0) for i in to}
@@ -135,14 +135,14 @@ class DeComFL(SplitMethod):
             point = rule.forward(local, q, inputs, labels, self._moves_statistics)
             local.step(rule(local, point, labels, self.key(local.r, q)))
         differences, loss = local.uploaded(self.n_p), local.done().loss
-        reply = Uploaded(local.buffers, loss, self.setting.problem.arithmetic, differences)
+        reply = Uploaded(local.buffers, loss, self.problem.arithmetic, differences)
         for name in ("theta", "buffers", "moments"):  # of the copy
             client.memory.pop(name)
         return reply
 
     def caught_up(self, client: Client, message: Missed) -> tuple[Tensor, dict[str, Any]]:
         """(n_c + n_s,) the model before round r, and the optimiser's moments, both in the client's memory."""
-        problem, memory = self.setting.problem, client.memory
+        problem, memory = self.problem, client.memory
         x = problem.placed(memory["x"] if "x" in memory else self.loss.flat.initial()[0]).clone()
         moments = copied(memory["own"] if "own" in memory else self.first_moments(x))
         for r, differences in enumerate(message.scalars, start=message.r - len(message.scalars)):
@@ -176,7 +176,7 @@ class DeComFL(SplitMethod):
 
     def chosen(self) -> tuple[Loss, TwoPoint]:
         """The whole network's loss, and the two-point estimate."""
-        loss = NetworkLoss(self.setting.problem)
+        loss = NetworkLoss(self.problem)
         central = self.estimate == "central"
         return loss, TwoPoint(slice(0, loss.flat.n), self.n_p, self.distribution, self.draw, self.mu, central)
 
@@ -207,7 +207,6 @@ class DeComFL(SplitMethod):
 # --- messages and state
 
 
-@final
 @dataclass(frozen=True)
 class Missed:
     """Server to client: the steps of the rounds since it last took part."""
@@ -217,7 +216,6 @@ class Missed:
     r: int  # the round
 
 
-@final
 @dataclass(frozen=True)
 class Uploaded:
     """Client to server."""
@@ -229,7 +227,6 @@ class Uploaded:
     differences: NDArray[np.float64] = finite("a loss is not finite; a smaller --lr-client or a larger --mu may help")
 
 
-@final
 @dataclass(frozen=True)
 class Mean:
     """The part of `Uploaded` that is averaged."""
@@ -238,7 +235,6 @@ class Mean:
     buffers: Tensor  # (b_l + b_s,)
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class ScalarState(State):
     """The server's state after a round; its theta_a stays, and its optimiser is every client's."""

@@ -49,11 +49,7 @@ class Ditto(FirstOrder):
         return Trained(self.problem.descend(client.data, x, batches, gammas))
 
     def drawn_to(self, x: Array, v: Array, client: Client, r: int) -> Array:
-        """(n,) v_i after v <- v - gamma~_t (g_i(v) + lam_p (v - x)).
-
-        Raises:
-            UserError: it is not finite.
-        """
+        """(n,) v_i after v <- v - gamma~_t (g_i(v) + lam_p (v - x)), refused where it is not finite."""
         gammas = self.local.steps.sizes(client.i, r, self.gamma_personal or None)
         size = (len(gammas), self.local.batch or len(client.data))
         batches = self.setting.streams(Purpose.PERSONAL, r=r, i=client.i).integers(len(client.data), size=size)

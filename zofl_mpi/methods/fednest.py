@@ -23,7 +23,6 @@ from zofl_mpi.rounds.report import Model
 DIVERGED = "x or y is not finite after the round; smaller --gamma or --gamma-lower may help"
 
 
-@final
 @dataclass(frozen=True)
 class State:
     """State of the server between rounds."""
@@ -175,7 +174,6 @@ class FedNest(SecondOrderReports):
 # What travels
 
 
-@final
 @dataclass(frozen=True)
 class Point:
     """Server to client: asks for a gradient in y; that of h_i in inner round t, or of f_i before the series."""
@@ -184,7 +182,6 @@ class Point:
     t: int
 
 
-@final
 @dataclass(frozen=True)
 class Correction:
     """Server to client: asks for the local steps of inner round t, corrected by the mean gradient q at y."""
@@ -194,7 +191,6 @@ class Correction:
     t: int
 
 
-@final
 @dataclass(frozen=True)
 class Term:
     """Server to client: asks for a product of p with second derivatives, in term t of the series."""
@@ -203,7 +199,6 @@ class Term:
     t: int
 
 
-@final
 @dataclass(frozen=True)
 class Vector:
     """Client to server, and back: (n_lower,) or (n,)."""

@@ -26,7 +26,6 @@ from zofl_mpi.rounds.zeroth_order import Stepped, finite_losses
 RESIDUAL = "|(1/m) sum_i grad_y h_i(x, y)| on all samples, y returned by the call at x; with Y(x), |y - P(y - grad)|"
 
 
-@final
 @dataclass(frozen=True)
 class Solutions:
     """Server to client, Algorithm 2, line 7: the two inexact lower solutions; x_r and v the client has."""
@@ -35,7 +34,6 @@ class Solutions:
     yv: Array  # (n_lower,) at x_r + eta v
 
 
-@final
 @dataclass(frozen=True)
 class Halfway:
     """Server to client, outside the algorithm: asks for the iterate in the middle of a round."""
@@ -45,7 +43,6 @@ class Halfway:
     steps: int
 
 
-@final
 @dataclass(frozen=True)
 class BilevelState:
     """State of Algorithm 2's server between rounds."""

@@ -22,11 +22,9 @@ from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.numerics import zo
 from zofl_mpi.rounds.cost import Effort
 from zofl_mpi.rounds.report import Model
-from zofl_mpi.rounds.zeroth_order import Stepped, finite_losses
-from zofl_mpi.rounds.zeroth_order_report import LipschitzReports
+from zofl_mpi.rounds.zeroth_order import LipschitzReports, Stepped, finite_losses
 
 
-@final
 @dataclass(frozen=True)
 class Partial:
     """Server to client, outside the algorithm: asks for the iterate in the middle of a round."""
@@ -36,7 +34,6 @@ class Partial:
     steps: int  # how many local steps to take
 
 
-@final
 @dataclass(frozen=True)
 class State:
     """State of Algorithm 1's server between rounds."""

@@ -7,9 +7,9 @@ ICML 2025.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from dataclasses import dataclass, replace
-from typing import Any, cast, final
+from typing import Any, final
 
 import numpy as np
 
@@ -23,11 +23,11 @@ from zofl_mpi.rounds.split.costs import Traffic
 from zofl_mpi.rounds.split.losses import HeadLoss, Loss
 from zofl_mpi.rounds.split.messages import Model, Smashed, State, Trained
 from zofl_mpi.rounds.split.method import SplitMethod
+from zofl_mpi.rounds.split.recent import RecentUploads
 from zofl_mpi.rounds.split.rules import Backprop, GradientRule, Lines
 from zofl_mpi.rounds.split.server import Server
 
 
-@final
 @dataclass(frozen=True)
 class Head:
     """Server to client: its aligned auxiliary head."""
@@ -35,13 +35,12 @@ class Head:
     theta: Tensor  # (|theta_a|,)
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class SageState(State):
     """The server's state after a round: theta_a in `theta` is the first head; and the uploads that alignment needs."""
 
     heads: dict[str, Tensor] = column("1", "the aligned auxiliary heads")  # {i: (|theta_a|,)} as last aligned
-    smashed: dict[str, Any] = column("1", "the clients' last uploads")  # {i: (N, *smashed_shape)}; see `_Memory`
+    smashed: dict[str, Any] = column("1", "the clients' last uploads")  # {i: (N, *smashed_shape)}; see `RecentUploads`
     labels: dict[str, Any] = column("1", "their labels")  # {i: (N,)}
     alignment_loss: float = column(
         "1", "mean over clients of |estimated - true cut gradient|^2, before the alignment", math.nan
@@ -73,52 +72,48 @@ class FSLSAGE(SplitMethod):
 
     def round(self, state: SageState, r: int, clients: Clients) -> SageState:
         """Algorithm 1 of the paper."""
-        training, problem, to = self.training, self.setting.problem, self.training.participants(r)
-        main, memory = Server.of(training, state, r), _Memory(state, self.buffer, problem.alike)
+        training, to = self.training, self.training.participants(r)
+        main, heads = Server.of(training, state, r), dict(state.heads)
+        recent = RecentUploads(state.smashed, state.labels, self.buffer, self.problem.alike)
         message, losses, errors = training.client_part(state, r), {}, []
         for group in training.groups(r):
             if r % self.l == 0:
                 for i, item in clients.ask(self.first, message, to=group):
                     main.step(item)
-                    memory.add(i, item)
-                heads = {}
-                for i in group:
-                    heads[i], error = self.aligned(main, memory, i)
-                    errors.append(error)
-                uploads = clients.ask_each(self.rest, {i: Head(head) for i, head in heads.items()})
+                    recent.add(i, item)
+                errors += [self.align(main, recent, heads, i) for i in group]
+                uploads = clients.ask_each(self.rest, {i: Head(heads[str(i)]) for i in group})
             else:
                 uploads = clients.ask(self.train, message, to=group)
             for i, item in uploads:
                 match item:
                     case Smashed():
                         main.step(item)
-                        memory.add(i, item)
+                        recent.add(i, item)
                     case Trained():
                         losses[i] = item.loss
         mean = training.with_head(state, training.mean(clients, to))
         new = main.state(mean, math.fsum(losses.values()) / len(to))
         error = math.fsum(errors) / len(errors) if errors else math.nan
-        return SageState(
-            **vars(new), heads=memory.heads, smashed=memory.smashed, labels=memory.labels, alignment_loss=error
-        )
+        return SageState(**vars(new), heads=heads, smashed=recent.smashed, labels=recent.labels, alignment_loss=error)
 
     def start(self) -> SageState:
         return SageState(**vars(self.training.start(head=False)), heads={}, smashed={}, labels={})
 
-    def aligned(self, main: Server, memory: _Memory, i: int) -> tuple[Tensor, float]:
-        """Client i's head after the alignment, and |estimated - true gradient|^2 summed over the buffer before it."""
-        problem = self.setting.problem
+    def align(self, main: Server, recent: RecentUploads, heads: dict[str, Tensor], i: int) -> float:
+        """Aligns client i's head; |estimated - true gradient|^2 summed over its recent uploads before that."""
+        problem = self.problem
         running = self.training.running
         uploads, targets = [], []
-        for s, y in memory.uploads(i):
+        for s, y in recent.uploads(i):
             leaf, labels = problem.placed(s).detach().requires_grad_(), problem.placed(y)
             with problem.top.at(main.theta, main.buffers.clone(), running):  # its running statistics stay as they are
                 targets.append(torch.autograd.grad(problem.server_loss(leaf, labels), leaf)[0])
             uploads.append((leaf, labels))
         theta = problem.placed(problem.local.initial()[0])
         head = theta[problem.n_client :]
-        if str(i) in memory.heads:
-            head.copy_(memory.heads[str(i)])
+        if str(i) in heads:
+            head.copy_(heads[str(i)])
         rule, moments, first = self.training.rule, dict[str, Any](), math.nan
         if not rule.optimiser.startswith("adamw"):
             rule = Optimiser("adam")
@@ -131,14 +126,14 @@ class FSLSAGE(SplitMethod):
             first = math.fsum(map(float, distances)) if epoch == 0 else first
             if self.align_epochs:
                 rule.step(head, g, moments, self.align_lr)
-        memory.heads[str(i)] = head.clone()
-        return memory.heads[str(i)], first
+        heads[str(i)] = head.clone()
+        return first
 
     def _distance(self, theta: Tensor, leaf: Tensor, labels: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """() |estimated - true gradient|^2 on smashed samples `leaf`, and its gradient (|theta_a|,) in the head."""
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
-        problem = self.setting.problem
+        problem = self.problem
         buffers, math_alone = problem.placed(problem.local.initial()[1]), sdpa_kernel(SDPBackend.MATH)
         # attention by products, since its fused kernels have one derivative only
         with problem.local.at(theta, buffers, self.training.running) as parameters, math_alone:
@@ -160,10 +155,10 @@ class FSLSAGE(SplitMethod):
         model = client.scratch["model"] = self.begun(client, message)
         q, x, labels = next(iter(model))
         kept = model.buffers.clone()
-        smashed = model.forward(q, x, labels).smashed
+        upload = model.forward(q, x, labels).upload(labels)
         model.buffers.copy_(kept)  # the same pass comes once more, with a graph
         model.reset()
-        return Smashed(cast("Tensor", smashed), labels)
+        return upload
 
     def rest(self, client: Client, message: Head) -> Generator[Smashed, None, Trained]:
         """Takes all local steps, with the aligned head; the first upload has been sent."""
@@ -175,7 +170,7 @@ class FSLSAGE(SplitMethod):
 
     def begun(self, client: Client, message: Model) -> LocalSteps:
         """A round's local steps, from theta_c and the client's own head."""
-        problem = self.setting.problem
+        problem = self.problem
         head = client.memory.get("head")
         head = problem.local.initial()[0][problem.n_client :] if head is None else head
         theta = torch.cat([problem.placed(message.theta), problem.placed(head)])
@@ -186,7 +181,7 @@ class FSLSAGE(SplitMethod):
         for q, x, labels in model:
             point = self.rule.forward(model, q, x, labels)
             if model.uploads(q) and q >= sent:
-                yield Smashed(cast("Tensor", point.smashed), labels)
+                yield point.upload(labels)
             model.step(self.rule(model, point, labels, model.key(q)))
 
     # --- the step, and refusals
@@ -195,13 +190,13 @@ class FSLSAGE(SplitMethod):
         demand(self.training.freeze == "none", "freeze", self.training.freeze, "none: heads do not train here anyway")
         first = all(self.training.uploads(i, 0) for i in range(self.setting.m))
         demand(first, "upload_at", "last", "first: the heads are aligned after it")
-        least = 1 if self.setting.problem.takes_one or self.training.running else 2
+        least = 1 if self.problem.takes_one or self.training.running else 2
         demand(self.buffer >= least, "buffer", self.buffer, "at least 2: BatchNorm cannot normalise one sample")
         super().__post_init__()
 
     def chosen(self) -> tuple[Loss, GradientRule]:
         """The auxiliary head's loss, by a backward pass; the head itself does not train on it."""
-        return HeadLoss(self.setting.problem, trained=False), Backprop(self.training.trainable(head=False))
+        return HeadLoss(self.problem, trained=False), Backprop(self.training.trainable(head=False))
 
     # --- reports
 
@@ -211,48 +206,6 @@ class FSLSAGE(SplitMethod):
         return Traffic(self.training, head=False, aligned=self.l)
 
     def plan(self, rounds: int) -> Lines:
-        problem = self.setting.problem
+        problem = self.problem
         head = (problem.local.n - problem.n_client) * np.dtype(self.setting.dtype).itemsize
         return super().plan(rounds) | {f"further bytes down, each client, every {self.l} rounds": head}
-
-
-@final
-class _Memory:
-    """The uploads on which heads are aligned, and the heads; copies of the state's dictionaries.
-
-    They stay where they came: beside other ranks on the host, in one process where the network computes. Samples that
-    are alike are joined, {i: (N, *smashed_shape)}. Others are padded to the longest of their mini-batch, by how much no
-    method knows, so mini-batches stay apart, {i: {number: (B, ...)}}, the oldest first.
-    """
-
-    def __init__(self, state: SageState, size: int, alike: bool = True) -> None:
-        self.heads, self.smashed, self.labels = dict(state.heads), dict(state.smashed), dict(state.labels)
-        self.size, self.alike = size, alike
-
-    def add(self, i: int, item: Smashed) -> None:
-        """Appends an upload of client i, and forgets the oldest samples beyond the size."""
-        for kept, given in ((self.smashed, item.s), (self.labels, item.labels)):
-            uploads = [*_in_turn(kept.get(str(i), {})), given.detach().clone()]
-            if self.alike:
-                kept[str(i)] = torch.cat([upload.to(given.device) for upload in uploads])[-self.size :]
-            else:
-                kept[str(i)] = self._newest(uploads)
-
-    def uploads(self, i: int) -> list[tuple[Tensor, Tensor]]:
-        """Smashed samples and labels of client i, in the mini-batches in which the alignment takes them."""
-        return list(zip(_in_turn(self.smashed[str(i)]), _in_turn(self.labels[str(i)]), strict=True))
-
-    def _newest(self, uploads: list[Tensor]) -> dict[str, Tensor]:
-        """The newest samples of some uploads, as many as there is room for."""
-        left = self.size
-        found: list[Tensor] = []
-        for upload in reversed(uploads):
-            if left > 0:
-                found.append(upload[-left:])
-                left -= len(found[-1])
-        return {str(number): upload for number, upload in enumerate(reversed(found))}
-
-
-def _in_turn(uploads: Tensor | Mapping[str, Tensor]) -> list[Tensor]:
-    """The uploads in the order of their numbers: a checkpoint keeps them in that of their names."""
-    return [uploads[n] for n in sorted(uploads, key=int)] if isinstance(uploads, Mapping) else [uploads]

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass, replace
-from typing import Literal, cast, final
+from typing import Literal, final
 
 from zofl_mpi.engine.clients import Client, Clients
-from zofl_mpi.engine.lazy import Tensor
 from zofl_mpi.rounds.split.losses import HeadLoss, Loss
 from zofl_mpi.rounds.split.messages import Model, Smashed, State, Trained
 from zofl_mpi.rounds.split.method import EstimatingMethod
@@ -35,7 +34,7 @@ class HERON(EstimatingMethod):
     def chosen(self) -> tuple[Loss, GradientRule]:
         """The auxiliary head's loss, and the rule of the flags."""
         self.training.check_local()
-        loss = HeadLoss(self.setting.problem)
+        loss = HeadLoss(self.problem)
         return loss, self.estimation.rule(self.training, loss, self.head_gradient == "exact")
 
     # --- the two servers
@@ -55,6 +54,6 @@ class HERON(EstimatingMethod):
             uploads = model.uploads(q)
             point = self.rule.forward(model, q, x, labels, uploads)  # s = theta_c(x), F(theta_l)
             if uploads:
-                yield Smashed(cast("Tensor", point.smashed), labels)  # it leaves while the perturbed passes go on
+                yield point.upload(labels)  # it leaves while the perturbed passes go on
             model.step(self.rule(model, point, labels, model.key(q)))  # (2)
         return model.done()

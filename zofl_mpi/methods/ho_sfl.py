@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 from typing import final
 
 from zofl_mpi.engine.clients import Clients
-from zofl_mpi.rounds.split.lockstep import LockstepMethod
 from zofl_mpi.rounds.split.losses import CutLoss, Loss
 from zofl_mpi.rounds.split.messages import State
-from zofl_mpi.rounds.split.method import EstimatingMethod
+from zofl_mpi.rounds.split.method import EstimatingMethod, LockstepMethod
 from zofl_mpi.rounds.split.rules import GradientRule
 from zofl_mpi.rounds.split.server import Server
 
@@ -44,7 +43,7 @@ class HOSFL(EstimatingMethod, LockstepMethod):
 
     def chosen(self) -> tuple[Loss, GradientRule]:
         """<lambda, s> at the cut, and the rule of the flags."""
-        loss = CutLoss(self.setting.problem)
+        loss = CutLoss(self.problem)
         return loss, self.estimation.rule(self.training, loss)
 
     def round(self, state: State, r: int, clients: Clients) -> State:

@@ -20,10 +20,9 @@ from zofl_mpi.problems import Smooth
 from zofl_mpi.rounds.cost import Costed, Effort
 from zofl_mpi.rounds.local_sgd import Trained, minibatches
 from zofl_mpi.rounds.report import Model, Report, Reporting
-from zofl_mpi.rounds.start import Start, shares
+from zofl_mpi.rounds.start import X0, first_point, shares
 
 
-@final
 @dataclass(frozen=True)
 class State:
     """State of the server between rounds."""
@@ -50,7 +49,7 @@ class Scaffnew(Costed[Smooth]):
         gamma_local: step size gamma of the local steps, constant.
         batch: samples of a local step, drawn with replacement; 0 for all of the client's, in every step.
         weights: w_i of the objective: uniform (the paper's) or size (|D_i|).
-        first: the first model.
+        x0: first model: zero, random or auto (zero; a network: random).
     """
 
     needs: ClassVar[type] = Smooth
@@ -58,11 +57,11 @@ class Scaffnew(Costed[Smooth]):
     gamma_local: float = above(0, 0.1, "a step size")
     batch: int = at_least(0, 64, remark="(0: all samples of the client, in every step)")
     weights: Literal["size", "uniform"] = "uniform"
-    first: Start = part()
+    x0: X0 = "auto"
     reporting: Reporting = part()
 
     def start(self) -> State:
-        return State(self.first.point())
+        return State(first_point(self.setting, self.x0))
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Goes from one communication to the next: Algorithm 2 of the paper."""
@@ -87,11 +86,7 @@ class Scaffnew(Costed[Smooth]):
         return Trained(xt)
 
     def corrected(self, h: Array, x: Array, xt: Array) -> Array:
-        """(n,) h_i + (p/gamma) (x - xt_i), x the mean of the xt_i.
-
-        Raises:
-            UserError: it is not finite.
-        """
+        """(n,) h_i + (p/gamma) (x - xt_i), x the mean of the xt_i; refused where it is not finite."""
         new: Array = (h + self.p / self.gamma_local * (x.astype(np.float64) - xt)).astype(h.dtype)
         if not np.isfinite(new).all():
             raise UserError("h_i is not finite; --gamma-local is too small for a division by it, or too large")

@@ -19,7 +19,6 @@ from zofl_mpi.rounds.cost import Effort
 from zofl_mpi.rounds.local_sgd import FirstOrder
 
 
-@final
 @dataclass(frozen=True)
 class Controlled:
     """Server to client: the model and the control variate."""
@@ -29,7 +28,6 @@ class Controlled:
     r: int  # the round
 
 
-@final
 @dataclass(frozen=True)
 class Update:
     """Client to server: changes of the local model and of the client's control variate."""
@@ -40,7 +38,6 @@ class Update:
     dc: Array = finite("c_i is not finite; a larger --gamma-local, by which it is divided, may help")
 
 
-@final
 @dataclass(frozen=True)
 class State:
     """State of the server between rounds."""

@@ -14,8 +14,8 @@ from typing import Any, final
 
 from zofl_mpi.engine.clients import Clients
 from zofl_mpi.engine.fields import part
-from zofl_mpi.rounds.split.lockstep import LockstepMethod
 from zofl_mpi.rounds.split.messages import State
+from zofl_mpi.rounds.split.method import LockstepMethod
 from zofl_mpi.rounds.split.server import Server
 from zofl_mpi.rounds.split.training import Training
 
@@ -34,10 +34,7 @@ class SFLV2(LockstepMethod):
 @final
 @dataclass(frozen=True)
 class SFLV1(LockstepMethod):
-    """A replica of the server's part for each client; at the end of a round both parts are averaged.
-
-    With any cut it is FedAvg on the whole network: the same mini-batches, the same optimiser state policy.
-    """
+    """A replica of the server's part for each client; both parts are averaged: FedAvg on the whole network."""
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Algorithm 1 of the paper."""

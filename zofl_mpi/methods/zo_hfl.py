@@ -28,7 +28,6 @@ from zofl_mpi.rounds.start import Sampling, ServerStep, demand_samples
 X = "x is not finite after the server's step; smaller --gamma, --lam or --gamma-local may help"
 
 
-@final
 @dataclass(frozen=True)
 class State:
     """State of the server between rounds."""
@@ -88,10 +87,7 @@ class ZOHFL(Costed[Hierarchical]):
         return solutions if self.exchange == "solutions" else self.values(client.i, x, solutions)
 
     def direction(self, i: int, r: int) -> Array:
-        """v_{i,r}, uniform on the unit sphere, as in Algorithm 1; the text's eta S would make n/(2 eta) wrong.
-
-        It does not travel: the server and client i both draw it.
-        """
+        """v_{i,r}, uniform on the unit sphere (the text's eta S would make n/(2 eta) wrong); both ends draw it."""
         return zo.direction(self.setting.streams(Purpose.DIRECTION, r=r, i=i), self.problem.n, self.setting.dtype)
 
     def pair(self, x: Array, v: Array) -> Array:
@@ -152,7 +148,6 @@ F2 = "f_2 is not finite; smaller --gamma, --lam, --gamma-local or --mu, or --pix
 LOCAL = "the local solution is not finite; smaller --gamma-local or --mu, or --pixels unit, may help"
 
 
-@final
 @dataclass(frozen=True)
 class Values:
     """Client to server, --exchange scalars: all that the estimate needs of the two solutions."""
@@ -161,7 +156,6 @@ class Values:
     minus: float = finite(F2)  # f_{2,i}(x - eta v, y-)
 
 
-@final
 @dataclass(frozen=True)
 class Solutions:
     """Client to server, --exchange solutions, as the paper sends them."""

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar, final
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -22,19 +22,16 @@ from zofl_mpi.rounds.cost import Costed, Effort, OnProblem
 from zofl_mpi.rounds.lower import Iterate, Lower, Moved, Schedule
 from zofl_mpi.rounds.report import HeldOut, Model, all_scores, held_out
 from zofl_mpi.rounds.start import among, step_samples
-from zofl_mpi.rounds.zeroth_order import Local, Stepped
-from zofl_mpi.rounds.zeroth_order_report import Report, directions, report, schedule_lines, theorem1
+from zofl_mpi.rounds.zeroth_order import Local, Report, Stepped, directions, report, schedule_lines, theorem1_bounds
 
 B = TypeVar("B", bound=Bilevel)
 
 
-@final
 @dataclass(frozen=True)
 class Placed:
     """Client to server: an empty acknowledgement."""
 
 
-@final
 @dataclass(frozen=True)
 class EvalPoints:
     """Server to client at an evaluation: asks for f_i."""
@@ -43,7 +40,6 @@ class EvalPoints:
     y: Array  # (k, n_lower) a lower solution at each of them
 
 
-@final
 @dataclass(frozen=True)
 class EvalValues:
     """Client to server at an evaluation."""
@@ -51,7 +47,6 @@ class EvalValues:
     f: Array  # (k,) f_i on all samples
 
 
-@final
 @dataclass(frozen=True)
 class LowerPoint:
     """Server to client, outside the algorithm: asks for the lower level's gradient."""
@@ -60,7 +55,6 @@ class LowerPoint:
     shifted: int  # 1: at x + eta v; 0: at x
 
 
-@final
 @dataclass(frozen=True)
 class LowerGradient:
     """Client to server, outside the algorithm: the lower level's gradient on all of its samples."""
@@ -143,10 +137,7 @@ class BilevelReports(Costed[Bilevel], TwoLevels[Bilevel]):
     def residual(self, clients: Clients, x: Array, y: Array, *, shifted: bool) -> float:
         """|y - P(y - g)|, g the mean of grad_y h_i on all samples by the solver's weights, P the projection onto Y(x).
 
-        nan where the lower level gives its solution alone.
-
-        Args:
-            x: (n,) the point of the call: x + eta v if `shifted`.
+        At x, the point of the call (x + eta v if `shifted`); nan where the lower level gives its solution alone.
         """
         if self.problem.solution_only:
             return math.nan
@@ -221,7 +212,7 @@ class BilevelReports(Costed[Bilevel], TwoLevels[Bilevel]):
             "length of y": problem.n_lower,
             "clients, all of which take part": self.setting.m,
             "kernel": self.kernel,
-            **schedule_lines(self.local, "Theorem 1", theorem1(self.local)),
+            **schedule_lines(self.local, "Theorem 1", theorem1_bounds(self.local)),
             "upper level, bytes down, for each client and round": messages.size(Model(x, 0)) + 2 * y.nbytes,
             "upper level, bytes up, for each client and round": messages.size(Stepped(x)),
             "lower level, calls in a round": 2,
@@ -233,7 +224,6 @@ class BilevelReports(Costed[Bilevel], TwoLevels[Bilevel]):
         }
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class HypergradientReport(HeldOut):
     """Columns of an evaluation; None where the problem has no such thing."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, cast, final
+from typing import Any, Generic, cast
 
 from zofl_mpi.engine import messages
 from zofl_mpi.engine.setting import Loads, P, Setting, Work
@@ -15,36 +15,21 @@ PROBE = 64
 """Samples that a plan counts the operations of where a batch is all of a client's, maybe too many to compute with."""
 
 
-@final
 @dataclass(frozen=True)
 class Effort:
-    """The work and the messages of a method's rounds.
+    """The work and the messages of a method's rounds."""
 
-    Attributes:
-        participants: (r) -> the clients that take part in round r.
-        steps: (i, r) -> local steps of client i in round r.
-        planned: (rounds) -> about the local steps of all clients in all rounds, without a loop over rounds.
-        batch: samples of a local step; 0: all of the client's.
-        down: an example of the message to a participant; None: none.
-        up: an example of its reply.
-        models: that take a local step on the same samples at once.
-        gradients: mini-batch gradients of a local step.
-        points: at which a local step evaluates the loss of its mini-batch, in place of gradients.
-        full_pass: whether a participant also takes one gradient on all of its samples.
-        server_batch: samples of the server's own step in a round; 0: it takes none.
-    """
-
-    participants: Callable[[int], Sequence[int]]
-    steps: Callable[[int, int], int]
-    planned: Callable[[int], int]
-    batch: int
-    down: Any
-    up: Any
-    models: int = 1
-    gradients: int = 1
-    points: int = 0
-    full_pass: bool = False
-    server_batch: int = 0
+    participants: Callable[[int], Sequence[int]]  # (r) -> S_r
+    steps: Callable[[int, int], int]  # (i, r) -> local steps of client i in round r
+    planned: Callable[[int], int]  # (rounds) -> about the local steps of all clients in all rounds, without a loop
+    batch: int  # samples of a local step; 0: all of the client's
+    down: Any  # an example of the message to a participant; None: none
+    up: Any  # an example of its reply
+    models: int = 1  # that take a local step on the same samples at once
+    gradients: int = 1  # mini-batch gradients of a local step
+    points: int = 0  # at which a local step evaluates the loss of its mini-batch, in place of gradients
+    full_pass: bool = False  # whether a participant also takes one gradient on all of its samples
+    server_batch: int = 0  # samples of the server's own step in a round; 0: it takes none
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,6 @@ class LocalSolve:
         return self.setting.problem.lower(client.i, client.data, x, y, batches, gammas)
 
 
-@final
 @dataclass(frozen=True)
 class Personal:
     """Client to server at an evaluation: the personal model y_i = LOCAL(x), measured."""
@@ -73,7 +72,6 @@ class Personal:
     error: float  # |y_i - y_i(x)|; nan where there is no closed form
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Report(SmoothReport):
     """Columns of an evaluation."""

@@ -25,7 +25,6 @@ from zofl_mpi.rounds.report import Measured, Model, Report, Reporting
 from zofl_mpi.rounds.start import Sampling, ServerStep, demand_samples, shares
 
 
-@final
 @dataclass(frozen=True)
 class Trained:
     """Client to server: the local model."""
@@ -34,7 +33,6 @@ class Trained:
     y: Array = finite("the local model is not finite; smaller --gamma-local, or --pixels unit, may help")
 
 
-@final
 @dataclass(frozen=True)
 class State:
     """State of the server between rounds."""

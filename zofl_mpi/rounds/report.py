@@ -19,7 +19,6 @@ from zofl_mpi.problems.base import score_of
 from zofl_mpi.rounds.start import among, has_samples
 
 
-@final
 @dataclass(frozen=True)
 class Model:
     """Server to client: the global model."""
@@ -28,7 +27,6 @@ class Model:
     r: int  # the round
 
 
-@final
 @dataclass(frozen=True)
 class Measured:
     """Client to server at an evaluation: the loss of the global model."""
@@ -65,11 +63,7 @@ def held_out(setting: Setting[Any], *point: Array) -> dict[str, float]:
 
 
 def all_scores(setting: Setting[Any], *point: Array) -> dict[str, float]:
-    """{column: score} of a model on the test samples, and its accuracy and loss on validation samples if there are any.
-
-    Args:
-        point: x (n,), and y (n_lower,) of a bilevel problem.
-    """
+    """{column: score} of x (n,), and y (n_lower,), on the test samples; accuracy and loss on the validation samples."""
     score = {**NO_SCORE, **score_of(setting.problem, *point, setting.test)}
     found = {f"test_{name}": value for name, value in score.items()}
     if setting.validation is not None:

@@ -11,31 +11,20 @@ from typing import Any, Literal, final
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi.engine.fields import Array, at_least, fraction, part
+from zofl_mpi.engine.fields import Array, at_least, fraction
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
 from zofl_mpi.numerics.schedules import parse_decay, stepsize
 
+X0 = Literal["auto", "zero", "random"]
 
-@final
-@dataclass(frozen=True)
-class Start:
-    """How x_0 is made.
 
-    Attributes:
-        x0: first model: zero, random or auto (zero; a network: random).
-    """
-
-    setting: Setting
-    x0: Literal["auto", "zero", "random"] = "auto"
-
-    def point(self) -> Array:
-        """(n,) x_0."""
-        setting = self.setting
-        if (setting.problem.x0 if self.x0 == "auto" else self.x0) == "random":
-            return np.asarray(setting.problem.initial(setting.streams(Purpose.START)), setting.dtype)
-        return np.zeros(setting.problem.n, setting.dtype)
+def first_point(setting: Setting, x0: X0) -> Array:
+    """(n,) x_0."""
+    if (setting.problem.x0 if x0 == "auto" else x0) == "random":
+        return np.asarray(setting.problem.initial(setting.streams(Purpose.START)), setting.dtype)
+    return np.zeros(setting.problem.n, setting.dtype)
 
 
 @final
@@ -64,21 +53,21 @@ class ServerStep:
         gamma: step size gamma of the server on its own data; 0: no such step.
         schedule: of gamma_r over rounds: sqrt (gamma/sqrt(r+1)), constant, harmonic[:OFFSET] or power:P (1/2 < P <= 1).
         server_batch: samples of the server's gradient, drawn with replacement.
-        first: the first model.
+        x0: first model: zero, random or auto (zero; a network: random).
     """
 
     setting: Setting
     gamma: float = at_least(0, 0.0, "a step size")
     schedule: str = "sqrt"
     server_batch: int = at_least(1, 256)
-    first: Start = part()
+    x0: X0 = "auto"
 
     def __post_init__(self) -> None:
         parse_decay(self.schedule, "--schedule")
 
     def start(self) -> Array:
         """(n,) x_0."""
-        return self.first.point()
+        return first_point(self.setting, self.x0)
 
     def batch(self, r: int) -> NDArray[np.int64]:
         """(server_batch,) xi_r, positions in the server's data, drawn with replacement; the same for every method."""

@@ -29,7 +29,7 @@ class Samples:
         data_dir: the folder with the data set's files; else $ZOFL_DATA, else the user's cache.
         pixels: unit ([0, 1]), raw (as stored) or standardize (mean 0, variance 1 over the training part).
         features: all, or pca:K: the first K principal components of the inputs, fitted on the training part (server and
-            clients).
+            clients), and a constant 1.
         m: number of clients.
         alpha: Dirichlet concentration of the clients' classes, above 0; inf for iid.
         partition: by_class (each class is spread over the clients) or by_client (each draws its classes; equal sizes).

@@ -24,35 +24,23 @@ if TYPE_CHECKING:
 STEP_MACS = "multiply-accumulates of a client's step"
 STEP_BYTES = "peak bytes of a client's step, beyond its model"
 STEP_COUNTED = STEP_MACS + ", its backward pass as computed"
-AGAIN = ", if it computes its blocks again"
-"""Gradient checkpointing: it keeps the inputs of its blocks alone, and computes each anew in the backward pass."""
+AGAIN = ", if it computes its blocks again"  # gradient checkpointing
 PARTS, HEADS, SMASHED = "the clients' parts", "auxiliary heads", "smashed samples"
 GRADIENTS, LABELS, NUMBERS = "gradients at the cut", "labels", "rounds and losses"
-"""Kinds of bytes that sums name; `Traffic.of` names the others."""
 
 
 @final
 @dataclass(frozen=True)
 class Traffic:
-    """Messages between the server and the clients of a method.
-
-    Attributes:
-        head: whether the auxiliary head trains, and travels with the client's part.
-        returned: whether the server sends a gradient back for each upload.
-        scalars: numbers of each local step that go up in place of the model; None where the model itself does.
-        unsplit: whether clients hold the whole network: nothing but scalars travels, down those of each round since a
-            participant's last one, and BatchNorm's statistics.
-        exact: numbers of theta_l, the last of those that travel, that come up as they are beside scalars.
-        aligned: rounds from one in which each participant gets a new head to the next; 0: it never does.
-    """
+    """Messages between the server and the clients of a method."""
 
     training: Training
-    head: bool = True
-    returned: bool = False
-    scalars: int | None = None
-    exact: int = 0
-    aligned: int = 0
-    unsplit: bool = False
+    head: bool = True  # whether the auxiliary head trains, and travels with the client's part
+    returned: bool = False  # whether the server sends a gradient back for each upload
+    scalars: int | None = None  # numbers of each local step that go up in place of the model; None: the model does
+    exact: int = 0  # numbers of theta_l, the last of those that travel, that go up as they are beside scalars
+    aligned: int = 0  # every so many rounds each participant gets a new head; 0: never
+    unsplit: bool = False  # clients hold the whole network: scalars travel, down all since a client's last round
 
     def of(self, r: int, i: int) -> dict[str, tuple[int, int]]:
         """{kind: bytes (down, up)} of participant i in round r."""
@@ -198,10 +186,7 @@ def _gibibytes(traffic: Traffic, rounds: int) -> Lines:
 
 
 def costs_of(training: Training, loss: Loss, rule: GradientRule) -> Lines:
-    """Measured costs of a step: multiply-accumulates, and bytes live at once. Kept in the result, and in --dry-run.
-
-    A backward pass counts as two forward passes, but where a line says that it is counted as it is computed.
-    """
+    """Measured costs of a step: multiply-accumulates (a backward pass as two forward ones), and bytes live at once."""
     step, batch = rule.cost(loss), training.batch
     client, auxiliary, server_part = macs(training.problem)
     head = step.heads * auxiliary * batch
@@ -223,10 +208,7 @@ def costs_of(training: Training, loss: Loss, rule: GradientRule) -> Lines:
 
 
 def _backward_costs(loss: Loss, rule: GradientRule, batch: int) -> Lines:
-    """Costs of a step with a backward pass as torch computes it, and with less memory: if it computes blocks again.
-
-    Beside clients without a backward pass stands this one, not the plain one, where memory is short.
-    """
+    """Costs of a step with a backward pass as torch computes it, and of one that recomputes blocks for less memory."""
     lines: Lines = {STEP_COUNTED: round(step_macs(loss, rule) * batch)}
     if loss.problem.blocks:
         lines[STEP_COUNTED + AGAIN] = round(step_macs(loss, rule, recompute=True) * batch)
@@ -248,10 +230,7 @@ def unsplit_costs(training: Training, loss: Loss, rule: GradientRule, passes: in
 
 
 def macs(problem: Split) -> tuple[float, float, float]:
-    """Multiply-accumulates of a forward pass of one sample: client, auxiliary, server. [C]'s "FLOPs" are these.
-
-    Products and convolutions, by torch's own formulas: half of its FLOPs.
-    """
+    """Multiply-accumulates of a forward pass of one sample, [C]'s "FLOPs": client, auxiliary, server."""
     from zofl_mpi.problems.counting import Products
 
     theta, buffers, x, labels = _given(HeadLoss(problem), 2)
@@ -279,13 +258,9 @@ def backward_macs(loss: Loss, exact: Backprop) -> float:
 
 
 def step_macs(loss: Loss, rule: GradientRule, recompute: bool = False) -> float:
-    """Multiply-accumulates of a client's step on one sample, of which the backward pass is counted as it is computed.
+    """Multiply-accumulates of a client's step on one sample, the backward pass as computed; `recompute`: see below.
 
-    It computes no gradient that nothing asks for: where weights are frozen, as with LoRA, it has about as many as the
-    forward pass, not twice as many.
-
-    Args:
-        recompute: see `peak_bytes`.
+    With frozen weights, as with LoRA, a backward pass has about as many as the forward pass, not twice as many.
     """
     from zofl_mpi.problems.counting import Products
 
@@ -298,11 +273,10 @@ def step_macs(loss: Loss, rule: GradientRule, recompute: bool = False) -> float:
 def peak_bytes(loss: Loss, rule: GradientRule, batch: int, recompute: bool = False) -> int:
     """Bytes live at once in a client's step on a mini-batch, beyond its model: inputs, activations, gradients.
 
-    On a GPU as its allocator counts, else by counting the tensors that torch makes. The tensors made and freed in a
-    step on 2 and on 3 samples give it for any number of them, where each tensor's size is so many bytes and so many
-    more for every sample; where the two steps do not make the same tensors in the same order, the whole mini-batch is
-    computed. Chunked computation uses the full batch's chunk count (`Split.as_for`); the account may then be too
-    large by a part of one chunk.
+    On a GPU as its allocator counts, else by the tensors that torch makes: those of steps on 2 and on 3 samples give
+    it for any number, each tensor's size being linear in it; where the two steps do not make the same tensors in the
+    same order, the whole mini-batch is computed. Chunked computation uses the full batch's chunk count
+    (`Split.as_for`); the account may then be too large by a part of one chunk.
 
     Args:
         recompute: keep the inputs of the problem's `blocks` alone, and compute each anew in the backward pass (gradient
@@ -354,7 +328,7 @@ def _trial(
 ) -> None:
     """A step's passes, as the rule takes them."""
     with loss.flat.at(theta, buffers), recomputing(loss.problem.blocks if recompute else ()):
-        rule.trial(loss, theta, rule.inputs(x), labels)
+        rule.trial(loss, theta, x, labels)
 
 
 @contextmanager

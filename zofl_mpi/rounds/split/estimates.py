@@ -21,13 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Estimate(GradientRule):
-    """The mean of the estimates from n_p directions.
-
-    Attributes:
-        n_p: directions of a step.
-        distribution: of the directions: sqrt_d_sphere, sphere or gaussian; see `estimation.Estimation`.
-        draw: where the directions are drawn; see `estimation.Estimation`.
-    """
+    """The mean of the estimates from n_p directions; see `estimation.Estimation`."""
 
     n_p: int = 1
     distribution: str = "sqrt_d_sphere"
@@ -70,17 +64,11 @@ class _Estimate(GradientRule):
 
 @dataclass(frozen=True)
 class TwoPoint(_Estimate):
-    """The two-point estimate, [C] (2); see `numerics.zo`.
+    """The two-point estimate, [C] (2); see `numerics.zo`."""
 
-    Attributes:
-        mu: smoothing radius, in the unit of the distribution.
-        central: both sides of the point, else one side and the point itself.
-        scale: (d,) by which directions are multiplied; None: as they are drawn.
-    """
-
-    mu: float = 1e-3
-    central: bool = False
-    scale: Tensor | None = field(default=None, compare=False)
+    mu: float = 1e-3  # in the unit of the distribution
+    central: bool = False  # both sides of the point, else one side and the point itself
+    scale: Tensor | None = field(default=None, compare=False)  # (d,) factor of the directions; None: 1
 
     @property
     def needs_point(self) -> bool:
@@ -141,9 +129,9 @@ class ForwardMode(_Estimate):
 
     def derivative(self, model: LocalSteps, x: Tensor, target: Tensor, u: Tensor) -> Tensor:
         """() the derivative of the loss along u, without a graph."""
-        from zofl_mpi.problems.tangents import tangent_of, tangents
+        from zofl_mpi.problems.tangents import channels_first, tangent_of, tangents
 
-        x = self.inputs(x)
+        x = channels_first(x)
         with torch.no_grad(), model.at(model.unmoved()), tangents(model.problem.local, self.part, u):
             return tangent_of(model.loss(model.problem.smash(x), target))
 
@@ -151,10 +139,10 @@ class ForwardMode(_Estimate):
         """Passes that take each layer's products twice."""
         return super().cost(loss)._replace(signed=self.passes)
 
-    def inputs(self, x: Tensor) -> Tensor:
+    def trial(self, loss: Loss, theta: Tensor, x: Tensor, labels: Tensor) -> None:
         from zofl_mpi.problems.tangents import channels_first
 
-        return channels_first(x)
+        super().trial(loss, theta, channels_first(x), labels)
 
     def along(self, loss: Loss, theta: Tensor, count: int) -> AbstractContextManager[Any]:
         from zofl_mpi.problems.tangents import tangents
@@ -165,15 +153,10 @@ class ForwardMode(_Estimate):
 @final
 @dataclass(frozen=True, kw_only=True)
 class PerSample(TwoPoint):
-    """The two-point estimate with a direction of its own for each sample, by random signs; see `problems.signs`.
-
-    Attributes:
-        layers: those that take signs.
-        losses: (smashed, target) to (B,) the contribution of each sample to the loss.
-    """
+    """The two-point estimate with a direction of its own for each sample, by random signs; see `problems.signs`."""
 
     layers: SignedLayers
-    losses: Callable[[Tensor, Tensor], Tensor]
+    losses: Callable[[Tensor, Tensor], Tensor]  # (smashed, target) to (B,) each sample's contribution to the loss
 
     def __call__(self, model: LocalSteps, point: Point, target: Tensor, key: Key) -> Gradient:
         """The mean over the directions u of the samples' estimates, each along sigma_j u."""

@@ -61,13 +61,10 @@ class Estimation:
     draw: Draw = "device"
 
     def rule(self, training: Training, loss: OwnLoss, exact_head: bool = False) -> GradientRule:
-        """The gradient rule of a client's local steps, after passes that try it.
+        """The gradient rule of a client's local steps, after passes that try it; refuses flags that contradict it.
 
         Args:
             exact_head: whether the auxiliary head steps along its gradient.
-
-        Raises:
-            UserError: flags that contradict each other, or a network that the rule cannot be computed on.
         """
         self._check()
         part, gradient = training.trainable(head=not loss.answered), training.problem.head_gradient
@@ -170,17 +167,13 @@ def _refuse(*sentences: str | Literal[False]) -> None:
 
 
 def _forward_mode(training: Training, loss: OwnLoss, rule: ForwardMode) -> ForwardMode:
-    """The rule, after a step of it.
-
-    Raises:
-        UserError: some operation has no forward-mode derivative.
-    """
+    """The rule, after a step of it; refused where some operation has no forward-mode derivative."""
     problem = loss.problem
     theta, buffers = (problem.placed(t) for t in problem.local.initial())
     x, labels = problem.example(2)
     try:
         with problem.local.at(theta, buffers, training.running):
-            rule.trial(loss, theta, rule.inputs(x), labels)
+            rule.trial(loss, theta, x, labels)
     except (NotImplementedError, RuntimeError) as exc:
         raise UserError(
             f"--estimate jvp: this network has no forward-mode derivative ({str(exc).splitlines()[0]}); take "
@@ -190,11 +183,7 @@ def _forward_mode(training: Training, loss: OwnLoss, rule: ForwardMode) -> Forwa
 
 
 def _signed(training: Training, loss: OwnLoss, part: slice) -> SignedLayers:
-    """The layers that are perturbed, after a forward pass that tries their signs.
-
-    Raises:
-        UserError: a layer takes no signs.
-    """
+    """The layers that are perturbed, after a forward pass that tries their signs; refused where one takes none."""
     from zofl_mpi.problems.signs import SignedLayers
 
     problem, flat = loss.problem, loss.problem.local

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,6 @@ from zofl_mpi.engine.messages import APART
 DIVERGED = "the model is not finite after the round; smaller --lr-client or --lr-server, or a larger --mu, may help"
 
 
-@final
 @dataclass(frozen=True)
 class Model:
     """Server to client."""
@@ -27,7 +26,6 @@ class Model:
     moments: dict[str, Any] = field(default_factory=dict)  # of the optimiser, with --state average
 
 
-@final
 @dataclass(frozen=True)
 class Smashed:
     """Client to server, an upload."""
@@ -36,7 +34,6 @@ class Smashed:
     labels: Tensor = field(metadata=APART)  # (B,)
 
 
-@final
 @dataclass(frozen=True)
 class Trained:
     """Client to server: the local steps are done; the model stays until it is asked for."""
@@ -44,13 +41,11 @@ class Trained:
     loss: float  # mean over the local steps of the local loss
 
 
-@final
 @dataclass(frozen=True)
 class Ask:
     """Server to client: send the model."""
 
 
-@final
 @dataclass(frozen=True)
 class Update:
     """Client to server."""
@@ -60,7 +55,6 @@ class Update:
     moments: dict[str, Any] = field(default_factory=dict)  # of the optimiser, with --state average
 
 
-@final
 @dataclass(frozen=True)
 class Scalars:
     """Client to server, with --uplink seeds: a model as the steps that lead to it."""
@@ -71,7 +65,6 @@ class Scalars:
     arithmetic: str = field(metadata=APART)  # a check, not communication that the method needs
 
 
-@final
 @dataclass(frozen=True)
 class Network:
     """Server to client at an evaluation: all parts."""
@@ -83,7 +76,6 @@ class Network:
     r: int  # the round
 
 
-@final
 @dataclass(frozen=True)
 class Scored:
     """Client to server at an evaluation."""

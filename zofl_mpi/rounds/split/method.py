@@ -1,9 +1,10 @@
-"""`SplitMethod`, `EstimatingMethod`: what the methods of split training share beside their rounds."""
+"""Bases of the methods of split training: all but their rounds."""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -11,32 +12,27 @@ from zofl_mpi.engine import mean
 from zofl_mpi.engine.clients import Client, Clients
 from zofl_mpi.engine.fields import part
 from zofl_mpi.engine.lazy import Tensor
-from zofl_mpi.engine.setting import Directions, Setting
-from zofl_mpi.errors import UserError
+from zofl_mpi.engine.setting import Directions
+from zofl_mpi.errors import UserError, demand
 from zofl_mpi.numerics.optimisers import copied
 from zofl_mpi.problems import Split
-from zofl_mpi.rounds.split.client import LocalSteps
+from zofl_mpi.rounds.cost import OnProblem
+from zofl_mpi.rounds.split.client import LocalSteps, Point
 from zofl_mpi.rounds.split.costs import Traffic, costs_of, plan_of
 from zofl_mpi.rounds.split.estimation import Estimation
-from zofl_mpi.rounds.split.losses import Loss
-from zofl_mpi.rounds.split.messages import Ask, Model, Network, Scalars, State, Update
+from zofl_mpi.rounds.split.losses import CutLoss, Loss
+from zofl_mpi.rounds.split.messages import Ask, Model, Network, Scalars, Smashed, State, Trained, Update
 from zofl_mpi.rounds.split.report import Compared, Report, with_cosines
-from zofl_mpi.rounds.split.rules import GradientRule, Lines, compare
-from zofl_mpi.rounds.split.server import slope_at_cut
+from zofl_mpi.rounds.split.rules import Backprop, GradientRule, Lines, compare
+from zofl_mpi.rounds.split.server import Server, slope_at_cut
 from zofl_mpi.rounds.split.training import Training
 
 
 @dataclass(frozen=True)
-class SplitMethod:
-    """A method of split training: all but its round.
-
-    Attributes:
-        loss: the loss that a client's step descends.
-        rule: how the step gets its direction.
-    """
+class SplitMethod(OnProblem[Split]):
+    """A method of split training: all but its round."""
 
     needs: ClassVar[type] = Split
-    setting: Setting[Split]
     training: Training = part()
     loss: Loss = field(init=False, repr=False, compare=False)
     rule: GradientRule = field(init=False, repr=False, compare=False)
@@ -47,15 +43,11 @@ class SplitMethod:
         object.__setattr__(self, "rule", rule)
 
     def chosen(self) -> tuple[Loss, GradientRule]:
-        """The loss and the rule of a client's step.
-
-        Raises:
-            UserError: flags that contradict each other.
-        """
+        """The loss and the rule of a client's step; refuses flags that contradict each other."""
         raise NotImplementedError
 
     def start(self) -> State:
-        return self.training.start(head=self.loss.travels > self.setting.problem.n_client)
+        return self.training.start(head=self.loss.travels > self.problem.n_client)
 
     def steps(self, client: Client, message: Model) -> LocalSteps:
         """The client's model, for its local steps of a round."""
@@ -110,11 +102,7 @@ def check_arithmetic(problem: Split, i: int, arithmetic: str, flags: str, remedy
 
 @dataclass(frozen=True)
 class EstimatingMethod(SplitMethod):
-    """A method whose clients estimate gradients by forward passes.
-
-    Attributes:
-        estimation: how a client estimates; its flags choose the rule.
-    """
+    """A method whose clients estimate gradients by forward passes; the flags of `estimation` choose the rule."""
 
     estimation: Estimation = field(default_factory=Estimation)
 
@@ -134,15 +122,11 @@ class EstimatingMethod(SplitMethod):
         """With --uplink seeds: the scalars from which the server replays the local steps."""
         differences, update = client.memory.pop("differences"), self.training.update(client, message)
         exact = update.theta[self._exact].clone()
-        return Scalars(differences, update.buffers, exact, self.setting.problem.arithmetic)
+        return Scalars(differences, update.buffers, exact, self.problem.arithmetic)
 
     def replay(self, state: State, r: int, i: int, reply: Scalars) -> tuple[Tensor, dict[str, Any]]:
-        """Client i's model as it travels after its local steps of round r, with its optimiser's moments.
-
-        Raises:
-            UserError: the client has another kind of processor, whose directions are others.
-        """
-        training, problem = self.training, self.setting.problem
+        """Client i's model as it travels after its local steps of round r, with its optimiser's moments."""
+        training, problem = self.training, self.problem
         remedy = "processors of one kind, --device cpu, or --uplink dense"
         check_arithmetic(problem, i, reply.arithmetic, "--uplink seeds", remedy)
         theta = problem.placed(state.theta).clone()
@@ -183,3 +167,68 @@ class EstimatingMethod(SplitMethod):
     @property
     def scalars_each(self) -> int | None:
         return self.estimation.n_p if self.estimation.uplink == "seeds" else None
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Server to client: the gradient at its smashed samples."""
+
+    slope: Tensor  # (B, *smashed_shape)
+
+
+@dataclass(frozen=True)
+class LockstepMethod(SplitMethod):
+    """A method whose server answers every mini-batch, so that k must be 1; the auxiliary head plays no part."""
+
+    def __post_init__(self) -> None:
+        demand(self.training.k == 1, "k", self.training.k, "1: the server answers every mini-batch")
+        super().__post_init__()
+
+    def chosen(self) -> tuple[Loss, GradientRule]:
+        """The gradient that continues the server's answer, by a backward pass."""
+        return CutLoss(self.problem), Backprop(self.training.trainable(head=False))
+
+    @property
+    def traffic(self) -> Traffic:
+        """Smashed samples up, their gradients down, the clients' parts both ways."""
+        return replace(super().traffic, head=False, returned=True)
+
+    # --- the server
+
+    def exchange(self, state: State, r: int, clients: Clients, servers: Mapping[int, Server]) -> None:
+        """Exchanges all mini-batches with {i: client i's server part}; the clients' models then wait."""
+        for group in self.training.groups(r):
+            replies = clients.ask(self.begin, self.training.client_part(state, r), to=group)
+            while cuts := {i: Cut(servers[i].exchange(item)) for i, item in replies if isinstance(item, Smashed)}:
+                replies = clients.ask_each(self.proceed, cuts)
+
+    # --- a client
+
+    def train(self, client: Client, message: Model) -> Generator[Smashed, Tensor, Trained]:
+        """Takes the local steps: each uploads a mini-batch at the cut and steps along lambda, the server's answer."""
+        model = self.steps(client, message)
+        for q, x, labels in model:
+            point = self.rule.forward(model, q, x, labels)
+            lam = yield self._upload(point, labels)
+            model.step(self.rule(model, point, model.problem.placed(lam), model.key(q)))
+        return model.done()
+
+    def _upload(self, point: Point, labels: Tensor) -> Smashed:
+        """The message of a pass, whose smashed samples stay only where the step needs them again."""
+        upload = point.upload(labels)
+        if not self.rule.needs_point:
+            point.smashed = None
+        return upload
+
+    def begin(self, client: Client, message: Model) -> Smashed:
+        """Begins `train`, up to its first upload."""
+        steps = client.scratch["steps"] = self.train(client, message)
+        return next(steps)
+
+    def proceed(self, client: Client, message: Cut) -> Smashed | Trained:
+        """Goes on with `train`, up to its next upload or its end."""
+        try:
+            return client.scratch["steps"].send(message.slope)  # type: ignore[no-any-return]
+        except StopIteration as done:
+            del client.scratch["steps"]
+            return done.value  # type: ignore[no-any-return]

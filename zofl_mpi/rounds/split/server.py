@@ -29,13 +29,9 @@ def train_server(training: Training, state: State, r: int, clients: Clients, tra
 
 @final
 class Server:
-    """The server's part while a round goes on: it takes a step for each upload.
+    """The server's part, theta (n_s,) and buffers (b_s,), while a round goes on: it takes a step for each upload.
 
-    Attributes:
-        theta, buffers: (n_s,) and (b_s,), on the device.
-        moments: the optimiser's.
-        before: its steps in the rounds before this one, on which their size may depend.
-        steps, losses, label_bytes: number of steps, sum of the losses before each, bytes of the labels.
+    `before` is its number of steps in the rounds before this one, on which their size may depend.
     """
 
     def __init__(
@@ -56,12 +52,9 @@ class Server:
 
     @classmethod
     def mean_of(cls, replicas: Mapping[int, Server], shares: Mapping[int, float]) -> Server:
-        """The weighted mean of replicas, with the steps of all of them.
+        """The mean of replicas, weighted by their `shares`, with the steps of all of them.
 
         With --state average its moments are the mean of theirs, else {i: those of replica i}.
-
-        Args:
-            shares: weights of the replicas, and maybe of others that count nothing.
         """
         total = math.fsum(shares[i] for i in replicas)
         weights = {i: shares[i] / total for i in replicas}
@@ -112,11 +105,7 @@ class Server:
         self.label_bytes += item.labels.numel() * item.labels.element_size()
 
     def state(self, average: Update, local_loss: float) -> State:
-        """The state after the round.
-
-        Args:
-            average: of the clients' models, all of theta_l.
-        """
+        """The state after the round; `average` of the clients' models has all of theta_l."""
         self.staging.rest()
         return State(
             average.theta,

@@ -79,11 +79,7 @@ class Training:
             self._check_batches()
 
     def _check_batches(self) -> None:
-        """Refuses batches of one sample, which BatchNorm cannot take.
-
-        Raises:
-            UserError: some client has one.
-        """
+        """Refuses batches of one sample, which BatchNorm cannot take."""
         for i in range(self.setting.m):
             if any(self.samples(i, q) == 1 for q in range(self.steps(i))):
                 who = "every batch" if self.batch == 1 else f"the last batch of client {i}"
@@ -92,11 +88,7 @@ class Training:
                 )
 
     def check_local(self) -> None:
-        """Refuses a local part of which nothing trains; for methods that train the auxiliary head.
-
-        Raises:
-            UserError: it is so.
-        """
+        """Refuses a local part of which nothing trains; for methods that train the auxiliary head."""
         part = self.trainable()
         if part.start == part.stop:
             raise UserError(f"--freeze {self.freeze}: nothing of the local part is left to train")
@@ -224,11 +216,7 @@ class Training:
     # --- the server
 
     def start(self, head: bool = True) -> State:
-        """The parts as the problem makes them.
-
-        Args:
-            head: whether the method trains the auxiliary head.
-        """
+        """The parts as the problem makes them; `head`: whether the method trains the auxiliary head."""
         theta, buffers = self.problem.local.initial()
         theta_s, buffers_s = self.problem.top.initial()
         moments = self.rule.memory(theta[self.trainable(head)]) if self.state == "average" else {}
