@@ -15,9 +15,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from zofl_mpi.errors import UserError, demand
 
+Array = NDArray[Any]
 GIVEN_NAMES = ("setting", "federation")
 """Fields of these names, as a user's own methods and problems have, are given by the run without being marked."""
 LARGEST = sys.float_info.max
@@ -48,7 +50,8 @@ def check_finite(content: Any) -> None:
     """Refuses a state or a message with a value that must be finite and is not, with the field's sentence."""
     for name, sentence in _must_be_finite(type(content)):  # type: ignore[arg-type]
         value = getattr(content, name)
-        if not (math.isfinite(value) if isinstance(value, float) else np.isfinite(value).all()):
+        of_numpy = isinstance(value, int | float | np.generic | np.ndarray)
+        if not bool((np.isfinite(value) if of_numpy else value.isfinite()).all()):  # else a tensor, maybe of a GPU
             raise UserError(sentence)
 
 

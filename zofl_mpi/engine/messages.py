@@ -43,8 +43,20 @@ MOVED = {
 """{module: {class: its module today}} of states in older checkpoints."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Compact:
+    """Base of a message that stands for a smaller one, whose bytes it states; they must be the same for all clients."""
+
+    communicated: int
+
+
 def size(message: Any) -> int:
-    """Communicated bytes of a message but for fields marked APART: of tensors, 8 for each number, a string's length."""
+    """Communicated bytes of a message but for fields marked APART: of tensors, 8 for each number, a string's length.
+
+    A `Compact` message states its bytes.
+    """
+    if isinstance(message, Compact):
+        return message.communicated
     apart = _apart(type(message))  # type: ignore[arg-type]
     return sum(_weight(value) for path, value in leaves(message) if path[0] not in apart)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Protocol, final, runtime_checkable
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, final, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,6 +88,23 @@ class Loads:
     paced: bool = False
 
 
+class Directions(NamedTuple):
+    """Directions of a zeroth-order method's estimates in a run.
+
+    Attributes:
+        drawn: how many different ones; clients that share one count once.
+        numbers: that they perturb.
+    """
+
+    drawn: int
+    numbers: int
+
+    @property
+    def per_parameter(self) -> float:
+        """Directions per parameter: below about 1 an estimate has seen few of the ways in which a loss can fall."""
+        return self.drawn / self.numbers
+
+
 @runtime_checkable
 class PlansWork(Protocol):
     """A method, or a part of one, that knows its local steps; a method answers before its parts."""
@@ -141,6 +158,10 @@ class Method(PlansWork, PlansLoads, ClientProgram, Protocol[S]):
     def costs(self) -> Mapping[str, Any]:
         """Measured costs of a client's step, by description, for --dry-run and the result's attribute `costs`."""
         return {}
+
+    def directions(self, rounds: int) -> Directions | None:
+        """Directions of the estimates in so many rounds; None where nothing is estimated."""
+        return None
 
     def start(self) -> S:
         """The state before round 0."""

@@ -24,7 +24,7 @@ class Purpose(IntEnum):
     PARTITION = 3  # the clients' shares of the rest
     SYNTHETIC = 4  # made-up data sets and problems
     START = 5  # x_0
-    PRETRAIN = 6  # mini-batches of the pretraining of x_0
+    PRETRAIN = 6  # of earlier versions
     PARTICIPANTS = 7  # S_r
     DIRECTION = 8  # v_{i,r}
     BATCH = 9  # mini-batches of a client's local steps
@@ -47,6 +47,7 @@ class Purpose(IntEnum):
     CONTEXTS = 26  # contexts of texts that a model is pretrained on
     NEUMANN = 27  # how many products a hypergradient's series takes
     SIGNS = 28  # of each sample's direction, where a mini-batch has one a sample
+    COMPRESSION = 29  # random rounding of a quantised upload
 
 
 @final

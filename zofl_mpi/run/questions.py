@@ -173,11 +173,7 @@ def participants(to: Iterable[int] | None, m: int) -> list[int]:
 
 
 def refuse_stream(step: Step) -> None:
-    """Refuses a step that streams: which of its items would `mean` average?
-
-    Raises:
-        TypeError: a generator step.
-    """
+    """Refuses a step that streams: which of its items would `mean` average?"""
     if inspect.isgeneratorfunction(step):
         raise TypeError(
             f"mean needs a step that returns its reply, {name_of(step)!r} streams: "
