@@ -209,15 +209,27 @@ def _value(kind: Any, typed: str, words: Sequence[str]) -> Any:
 
 
 def _read(kind: Any, words: Sequence[str]) -> Any:
-    if kind is bool and not words:
-        return True
     if get_origin(kind) is tuple and words:
         return tuple(_read(get_args(kind)[0], [word]) for word in words)
-    if kind is bool or len(words) != 1:
-        raise ValueError("too few words or too many")
+    if kind is bool:
+        value, further = True, words
+    elif words:
+        value, further = _read_one(kind, words[0]), words[1:]
+    else:
+        raise ValueError("a value is missing")
+    if further:
+        raise UserError(_misplaced(further[0]))
+    return value
+
+
+def _read_one(kind: Any, word: str) -> Any:
     if get_origin(kind) is Literal:
-        return {str(choice): choice for choice in get_args(kind)}[words[0]]
-    return kind(words[0])
+        return {str(choice): choice for choice in get_args(kind)}[word]
+    return kind(word)
+
+
+def _misplaced(word: str) -> str:
+    return f"{word!r} stands where a flag is expected; flags begin with --"
 
 
 def _allowed(kind: Any) -> str:
@@ -370,7 +382,7 @@ def unknown(name: str, known: Iterable[str]) -> str:
 def _refuse(typed: str, known: Iterable[str], owners: Callable[[str], Sequence[str]]) -> NoReturn:
     """Refuses a word of the command line that is none of its flags."""
     if not typed.startswith("-"):
-        raise UserError(f"{typed!r} stands where a flag is expected; flags begin with --")
+        raise UserError(_misplaced(typed))
     name = field_of(typed.lstrip("-"))
     if places := owners(name):
         belongs = f"it belongs to {', '.join(places)}"
