@@ -60,7 +60,6 @@ TORCH_AT_TOP = (
     "problems/split_gpt2.py",
     "problems/tail.py",
     "problems/tangents.py",
-    "rounds/split/measured.py",
 )
 """Files that are about torch modules. Elsewhere it is imported where it is needed: that costs each rank a second."""
 

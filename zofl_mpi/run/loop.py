@@ -241,13 +241,17 @@ def save(recorder: records.Recorder, done: int, state: Any, clients: Clients, co
     """Writes a checkpoint: the state, all memories, the number of finished rounds. There is no random state."""
     recalled = clients.ask(STEPS["<recall>"], Acknowledged(), counted=False)
     if clients.m <= TOGETHER:
-        memories = {f"memory/{i}": _packed(memory) for i, memory in recalled}
+        memories = {f"memory/{i}": messages.pack(memory) for i, memory in recalled}
     else:
-        memories = {"memories": _packed(Memory({str(i): memory.entries for i, memory in recalled if memory.entries}))}
+        memories = {
+            "memories": messages.pack(Memory({str(i): memory.entries for i, memory in recalled if memory.entries}))
+        }
     attrs = {**recorder.origin, "run": recorder.run, "round": done, "config": config, "steps": clients.ledger.steps}
     try:
         recorder.sync()
-        records.save_checkpoint(records.checkpoint_path(recorder.path), {"state": _packed(state), **memories}, attrs)
+        records.save_checkpoint(
+            records.checkpoint_path(recorder.path), {"state": messages.pack(state), **memories}, attrs
+        )
     except UserError as exc:
         raise RunError(f"the checkpoint after round {done} failed: {exc}; {_safe(recorder)}") from exc
 
@@ -326,11 +330,6 @@ def note(last: Mapping[str, float]) -> str:
 def short(value: float) -> str:
     """A number for the screen: four decimals, or four digits where it is large."""
     return f"{value:.4f}" if abs(value) < 1e6 else f"{value:.4g}"
-
-
-def _packed(message: Any) -> messages.Bytes:
-    block, used = messages.pack(message)
-    return block[:used]
 
 
 def _failed(where: str, exc: BaseException, method: Method[Any], recorder: records.Recorder) -> RunError:
