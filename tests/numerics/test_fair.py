@@ -270,7 +270,7 @@ def solved(own, x, data, **flags):
     clients = LocalClients(list(data), method=method)
     for _ in clients.ask(method.place, Model(x, 0)):
         pass
-    return method.solved(clients, x, method.first_lower(), 0)[0]
+    return method.solver.solve(clients, method.lower, x, method.first_lower(), 0)[0]
 
 
 @both

@@ -5,7 +5,8 @@ block (see `blocks`), and one computation takes a step of them all. A client's p
 zeroth-order estimate, are rows of their own.
 
 Whether a row's bits depend on the other rows is up to the libraries, the processor and the shapes (grouped convolutions
-of oneDNN do on some): `equal_bits` tries it, and a `Network` computes batched only what has passed.
+of oneDNN do on some): `equal_bits` tries it, and a `Network` computes batched only what has passed. Local steps become
+CUDA graphs (`blocks`), losses do not: each new batch size would cost a capture.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ import torch
 from torch import Tensor
 
 from zofl_mpi.data import Dataset
-from zofl_mpi.engine import device as place
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.problems import Array, Batch, Vector
 from zofl_mpi.problems.kernels.blocks import (
@@ -243,22 +243,15 @@ class _LossBlock:
     def __init__(self, key: BlockKey, data: Dataset) -> None:
         self.rows = _Rows(key, data, 1)
         self._x, self._buffer = self.rows.zeros(), self.rows.buffer()
-        self._sums = torch.zeros(self.rows.size, dtype=torch.float64, device=self.rows.device)
-        costs, at = key.function.costs(), self.rows.views(self._x)
-
-        def work() -> None:
-            self._sums.copy_(costs(at, self.rows.inputs(0), self.rows.labels(1)[0]))
-
-        with self.rows.bound():
-            self._replay = place.replayable(self.rows.device, work)
+        self._costs, self._at = key.function.costs(), self.rows.views(self._x)
 
     def run(self, rows: Sequence[tuple[LossRequest, int]]) -> Array:
         """(r,) the sums of these points of requests, at most R."""
         with self.rows.bound():
             self.rows.fill(self._x, self._buffer, [request.x[k] for request, k in rows])
             self.rows.batches.fill([request.data.rows_of(request.positions) for request, _ in rows])
-            self._replay()
-        return self._sums[: len(rows)].cpu().numpy().copy()
+            sums = self._costs(self._at, self.rows.inputs(0), self.rows.labels(1)[0])
+        return sums[: len(rows)].cpu().numpy()
 
 
 @final
