@@ -35,7 +35,7 @@ class Minibatches:
     Attributes:
         rows: (H, B) rows of `data.inputs`, which may be a map of a file.
         pull: (H,) stepsize / B, the factor of the summed cross-entropy gradient.
-        keep: (H,) 1 - stepsize * mu, what the proximal term leaves of y - x.
+        keep: (H,) 1 - stepsize * mu, the factor of y - x by the proximal term.
         push: (H,) the factor of `shift`, which is added to every gradient.
         rescale: whether the inputs are to be scaled and shifted, or come as they are stored.
         dtype: of the models and of the inputs that a kernel sees.
