@@ -88,7 +88,7 @@ def _fingerprint(path: Path) -> tuple[int, int]:
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}): check its name and permissions") from error
     if time.time_ns() - status.st_ctime_ns > SETTLED:
-        _keep_note(note, f"{checksum:08x}")
+        keep_note(note, f"{checksum:08x}")
     return status.st_size, checksum
 
 
@@ -100,7 +100,7 @@ def _checksum(path: Path) -> int:
     return checksum
 
 
-def _keep_note(note: Path, text: str) -> None:
+def keep_note(note: Path, text: str) -> None:
     """Writes a small file in one step, where the cache can be written."""
     fresh = note.with_name(f"{note.name}.{secrets.token_hex(8)}")
     with suppress(OSError):
