@@ -99,11 +99,7 @@ class Dataset:
         return inputs, self.labels[rows].astype(np.int64)
 
     def target(self, positions: NDArray[np.int64], dtype: Any) -> Array:
-        """(B,) the targets in `dtype` of the samples at `positions`.
-
-        Raises:
-            UserError: the data set is no regression.
-        """
+        """(B,) the targets in `dtype` of the samples at `positions` (UserError: the data set is no regression)."""
         if self.targets is None:
             raise UserError("these data have classes, not targets: --data must be a .npz file whose y are floats")
         return self.targets[self.rows_of(positions)].astype(dtype)
