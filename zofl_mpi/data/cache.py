@@ -110,7 +110,7 @@ def _keep_note(note: Path, text: str) -> None:
 
 
 def prepare(sources: Sources, cache_dir: Path | None = None) -> None:
-    """Makes the cache entry unless an intact one is there. For one rank of each node; others may race, all end well.
+    """Makes the cache entry unless an intact one is there; several ranks may try at the same time.
 
     Raises:
         UserError: the data set cannot be read, or the cache folder cannot be written.
@@ -151,7 +151,7 @@ def _store(raw: Raw, folder: Path, key: str) -> None:
 
 
 def _forget_unfinished(folder: Path) -> None:
-    """Removes what killed writers left; a day is longer than any writer takes."""
+    """Removes the folders of killed writers, older than a day."""
     import shutil
 
     for left in folder.glob(f"{UNFINISHED}*"):

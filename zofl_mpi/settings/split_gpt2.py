@@ -75,8 +75,7 @@ class GPT2:
 
         Args:
             stored: from `stored`; not to be used afterwards.
-            vocabulary: V, number of tokens of the data.
-            end: the token that ends a text.
+            vocabulary: V, number of tokens of the data, of which `end` ends a text.
 
         Raises:
             UserError: the model has another vocabulary; peft is not installed.
