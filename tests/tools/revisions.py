@@ -59,8 +59,8 @@ C = f"{DATA} --width 2 --stages 1 1 --batch 16 --h 3 --beta 0.6 --lr-client 0.02
 RUNS = f"""
 zo_hfl zo_hfl {ZO} {DATA}
 zo_hfl zo_hfl-last* {ZO} {DATA} --y0 last
-zo_hfl zo_hfl-solutions {ZO} {DATA} --exchange solutions --x0 pretrained --pretrain-steps 5
-zo_hfl zo_hfl-options {ZO} {DATA} --bias --samples separate --radius 0.1 9 9 9 9 --divide participants --mu 1 2 3 4 5
+zo_hfl zo_hfl-solutions {ZO} {DATA} --exchange solutions
+zo_hfl zo_hfl-options {ZO} {DATA} --samples separate --radius 0.1 9 9 9 9 --divide participants --mu 1 2 3 4 5
 zo_hfl zo_hfl-data {ZO} {DATA} --pixels standardize --partition by_client --schedule harmonic:3 --schedule-local sqrt
 zo_hfl zo_hfl-synthetic {ZO} --data synthetic --synthetic-samples 600 --kernel numpy
 zo_hfl zo_hfl-features {ZO} {DATA} --problem features

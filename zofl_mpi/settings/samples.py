@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, final
 
-from zofl_mpi.data import Federation, Raw, cache, partition, sources
+from zofl_mpi.data import Federation, Raw, cache, partition, principal, sources
 from zofl_mpi.data.cache import Sources
 from zofl_mpi.data.synthetic import Synthetic
 from zofl_mpi.engine.fields import at_least
@@ -28,6 +28,8 @@ class Samples:
             classes, floats the targets of a regression).
         data_dir: the folder with the data set's files; else $ZOFL_DATA, else the user's cache.
         pixels: unit ([0, 1]), raw (as stored) or standardize (mean 0, variance 1 over the training part).
+        features: all, or pca:K: the first K principal components of the inputs, fitted on the training part (server and
+            clients), and a constant 1.
         m: number of clients.
         alpha: Dirichlet concentration of the clients' classes, above 0; inf for iid.
         partition: by_class (each class is spread over the clients) or by_client (each draws its classes; equal sizes).
@@ -45,6 +47,7 @@ class Samples:
     data: str = "digits"
     data_dir: str = ""
     pixels: Literal["unit", "raw", "standardize"] = "unit"
+    features: str = "all"
     m: int = 10
     alpha: float = math.inf
     partition: Literal["by_class", "by_client"] = "by_class"
@@ -74,6 +77,7 @@ class Samples:
         Raises:
             UserError: on every rank, if a file is missing or damaged on one, or a flag is out of range.
         """
+        K = run_or_fail_all(world, lambda: principal.parsed(self.features))
         data_dir = Path(self.data_dir).expanduser() if self.data_dir else None
         synthetic = Synthetic(self.synthetic_samples, self.synthetic_features, self.synthetic_classes)
         stored = run_or_fail_all(world, lambda: sources.find(self.data, data_dir, streams, synthetic))
@@ -83,7 +87,7 @@ class Samples:
         if made is not stored:
             cached(world, made)
             raw = run_or_fail_all(world, lambda: cache.open(made))
-        return run_or_fail_all(
+        federation = run_or_fail_all(
             world,
             lambda: partition.split(
                 raw,
@@ -99,6 +103,7 @@ class Samples:
                 pixels=self.pixels,
             ),
         )
+        return principal.projected(world, federation, K) if K else federation
 
     def _opened(self, stored: Sources, classifies: bool) -> Raw:
         raw = cache.open(stored)
