@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -156,6 +157,17 @@ class Federation:
         sizes = np.array([len(d) for d in self.clients], np.float64)
         total: float = sizes.sum() + len(self.server)
         return sizes / total
+
+    def training_rows(self) -> NDArray[np.int64]:
+        """The rows of server and clients, ascending."""
+        parts = (self.server, *self.clients)
+        return np.sort(np.concatenate([part.rows_of(np.arange(len(part))) for part in parts]))
+
+    def seen_as(self, change: Callable[[Dataset], Dataset]) -> Federation:
+        """The same parts with other inputs, in one channel."""
+        validation = None if self.validation is None else change(self.validation)
+        clients = tuple(map(change, self.clients))
+        return Federation(change(self.server), clients, change(self.test), validation=validation)
 
     @property
     def counts(self) -> NDArray[np.int64]:
