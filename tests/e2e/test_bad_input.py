@@ -184,8 +184,8 @@ def test_a_smoothing_radius_that_moves_nothing_is_refused(
         ("--exchange all", "--exchange all: must be one of scalars, solutions"),
         ("--pixels big", "--pixels big: must be one of unit, raw, standardize"),
         ("--split official", "this data set has no official test part"),
-        ("--problem features --features-seed -1", "--features-seed -1: must be a whole number from 0"),
-        ("--problem features --filter-size 9", "--filter-size 9: such filters have 0 positions along images of 8 x 8"),
+        ("--problem features --filters 512", "--filters is no longer a flag: there are 256 filters"),
+        ("--balance", "--balance is no longer a flag: clients get their Dirichlet shares"),
         ("--problem features --pixels raw", "--pixels raw: must be unit"),
         ("--problem mlp --hidden 5 0", "--hidden 5 0: each width must be at least 1"),
         ("--method fedavgg", "--method fedavgg: must be one of zo_hfl, fedavg, fedprox, scaffold"),
@@ -201,8 +201,8 @@ def test_a_smoothing_radius_that_moves_nothing_is_refused(
             "--lam is no flag of this method on this problem; it belongs to --problem softmax",
         ),
         ("--data digit", "digit"),
-        ("--data synthetic --synthetic-samples 0", "--data synthetic"),
-        ("--data synthetic --synthetic-noise 2", "--data synthetic"),
+        ("--data synthetic --synthetic-samples 0", "--synthetic-samples 0: must be a whole number, at least 1"),
+        ("--data synthetic --synthetic-classes 1", "--synthetic-classes 1: must be a whole number, at least 2"),
     ],
 )
 def test_a_wrong_flag_or_value_is_told_with_what_is_allowed(

@@ -49,7 +49,7 @@ def bowls(clients: int = m, size: int = n, noise: float = 1.0, streams: Streams 
     """Clients of unequal sizes, whose noise does not sum to 0."""
     _, server, found = Bowls.random(streams, size, clients, samples=SAMPLES, noise=noise)
     data = tuple(replace(bowl, noise=bowl.noise[:count]) for bowl, count in zip(found, SIZES, strict=False))
-    return Setting(Bowls.of(_.quadratic, data), streams, data, server, data, None, np.float64)
+    return Setting(Bowls.of(data), streams, data, server, data, None, np.float64)
 
 
 def nn(setting: Setting, n_p: int = 1, estimate: Any = "one-sided", beta: float = 1.0, **flags: Any) -> FedRZONN:

@@ -29,7 +29,7 @@ from zofl_mpi.run import loop, records
 from zofl_mpi.run.client_memory import STEPS, Acknowledged
 from zofl_mpi.run.flags import built
 from zofl_mpi.run.local import LocalClients
-from zofl_mpi.run.progress import Silence
+from zofl_mpi.run.progress import Progress
 from zofl_mpi.settings.samples import Samples
 from zofl_mpi.settings.zo_hfl import SOFTMAX
 
@@ -608,7 +608,7 @@ def test_a_model_that_is_not_finite_names_the_round_once_as_users_count_them(tmp
     recorder = records.Recorder.create(tmp_path / "a.h5", attrs={}, m=m, ranks=1, rounds=5)
     words = "x is not finite after the server's step"
     with pytest.raises(loop.RunError, match=words) as caught:
-        loop.run(zohfl, clients_of(zohfl), loop.Schedule(5, 10, 0), recorder, Silence(), None, {})
+        loop.run(zohfl, clients_of(zohfl), loop.Schedule(5, 10, 0), recorder, Progress(), None, {})
     assert re.findall(r"round (\d+)", str(caught.value)) == ["1"]
 
 

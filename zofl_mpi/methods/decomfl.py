@@ -11,7 +11,7 @@ import math
 from collections.abc import MutableMapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, Literal, final
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from zofl_mpi.engine.clients import Client, Clients
 from zofl_mpi.engine.fields import above, at_least, column, finite, part
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.engine.messages import APART
+from zofl_mpi.engine.setting import Directions
 from zofl_mpi.errors import demand
 from zofl_mpi.numerics.optimisers import copied
 from zofl_mpi.rounds.split.client import Draw, Key, LocalSteps
@@ -33,7 +34,6 @@ from zofl_mpi.rounds.split.rules import Lines, StepCost
 from zofl_mpi.rounds.split.training import Training
 
 
-@final
 @dataclass(frozen=True)
 class DeComFL(SplitMethod):
     """Algorithms 3 and 4 of the paper (Algorithms 1 and 2 with n_p directions).
@@ -94,15 +94,30 @@ class DeComFL(SplitMethod):
         )
 
     def start(self) -> ScalarState:
+        first = self.training.start(head=False)
+        x = torch.cat([first.theta[: self.setting.problem.n_client], first.theta_s])
         scalars = np.zeros((0, self.training.h, self.n_p))
-        return ScalarState(**vars(self.training.start(head=False)), scalars=scalars)
+        return ScalarState(**{**vars(first), "optimiser": self.first_moments(x)}, scalars=scalars)
 
-    def replay(self, x: Tensor, moments: MutableMapping[str, Any], r: int, differences: NDArray[np.float64]) -> None:
-        """Moves x (n_c + n_s,), and the optimiser's moments, by round r, whose mean differences are (h, n_p)."""
-        training = self.training
+    def replay(self, x: Tensor, moments: MutableMapping[str, Any], r: int, differences: NDArray[np.float64]) -> Tensor:
+        """Moves x (d,), and the optimiser's moments, by round r, whose mean differences are (h, n_p).
+
+        Returns:
+            (d,) the estimate of the last local step.
+        """
+        training, rule = self.training, self.estimate_with(moments)
         for q, row in enumerate(differences.tolist()):
-            size = training.pace.client(training.lr_client, r * training.h + q)
-            training.rule.step(x, self.rule.replay(x, row, self.key(r, q)), moments, size)
+            g = rule.replay(x, row, self.key(r, q))
+            training.rule.step(x, g, moments, training.pace.client(training.lr_client, r * training.h + q))
+        return g
+
+    def first_moments(self, x: Tensor) -> dict[str, Any]:
+        """The optimiser's moments before round 0, at x (d,)."""
+        return {}
+
+    def estimate_with(self, moments: MutableMapping[str, Any]) -> TwoPoint:
+        """The estimate of the local steps of a round that begins with these moments."""
+        return self.rule
 
     def key(self, r: int, q: int) -> Key:
         """The random numbers of local step q in round r: the same for all clients."""
@@ -115,9 +130,10 @@ class DeComFL(SplitMethod):
         x, moments = self.caught_up(client, message)
         model = Model(x, message.buffers, message.r, moments)
         local = LocalSteps(self._given_moments, client, model, self.loss, self.rule.parts)
+        rule = self.estimate_with(moments)
         for q, inputs, labels in local:
-            point = self.rule.forward(local, q, inputs, labels, self._moves_statistics)
-            local.step(self.rule(local, point, labels, self.key(local.r, q)))
+            point = rule.forward(local, q, inputs, labels, self._moves_statistics)
+            local.step(rule(local, point, labels, self.key(local.r, q)))
         differences, loss = local.uploaded(self.n_p), local.done().loss
         reply = Uploaded(local.buffers, loss, self.problem.arithmetic, differences)
         for name in ("theta", "buffers", "moments"):  # of the copy
@@ -128,7 +144,7 @@ class DeComFL(SplitMethod):
         """(n_c + n_s,) the model before round r, and the optimiser's moments, both in the client's memory."""
         problem, memory = self.problem, client.memory
         x = problem.placed(memory["x"] if "x" in memory else self.loss.flat.initial()[0]).clone()
-        moments = copied(memory.get("own", {}))
+        moments = copied(memory["own"] if "own" in memory else self.first_moments(x))
         for r, differences in enumerate(message.scalars, start=message.r - len(message.scalars)):
             self.replay(x, moments, r, differences)
         memory["x"], memory["own"] = x, moments
@@ -179,6 +195,10 @@ class DeComFL(SplitMethod):
         lines = plan_of(Traffic(self.training, scalars=self.n_p, unsplit=True), rounds, StepCost(self.passes))
         each = 8 * self.training.h * self.n_p
         return {**lines, "further bytes down, a client, for each round since its last": each}
+
+    def directions(self, rounds: int) -> Directions:
+        """Those of a client's local steps, which all clients share."""
+        return Directions(rounds * self.training.h * self.n_p, self.loss.flat.n)
 
     def costs(self) -> Lines:
         return unsplit_costs(self.training, self.loss, self.rule, self.passes)

@@ -16,6 +16,7 @@ import numpy as np
 
 from zofl_mpi.engine.clients import Client, Clients
 from zofl_mpi.engine.fields import Array, column
+from zofl_mpi.engine.setting import Directions
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.numerics import zo
 from zofl_mpi.rounds.bilevel_report import BilevelReports
@@ -117,6 +118,10 @@ class FedRZOBL(BilevelReports):
             return np.asarray(zo.estimate(float(F[0] - F[1]), v, eta))
 
         return self.local.descend(x, r, client.i, estimate, steps)
+
+    def directions(self, rounds: int) -> Directions:
+        """One a round."""
+        return Directions(rounds, self.problem.n)
 
     # --- what the flags allow together
 

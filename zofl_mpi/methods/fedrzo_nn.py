@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from zofl_mpi.engine.clients import Client, Clients
 from zofl_mpi.engine.fields import Array, at_least, column
+from zofl_mpi.engine.setting import Directions
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.numerics import zo
 from zofl_mpi.rounds.cost import Effort
@@ -108,6 +109,10 @@ class FedRZONN(LipschitzReports):
     def losses(self, client: Client, x: Array, batch: Any) -> NDArray[np.float64]:
         """(k,) f_i at the rows of x."""
         return finite_losses(np.asarray(self.problem.losses(client.i, x, client.data, batch), np.float64), len(x))
+
+    def directions(self, rounds: int) -> Directions:
+        """n_p of each participant and local step."""
+        return Directions(rounds * len(self.sampling(0)) * self.local.steps() * self.n_p, self.problem.n)
 
     @property
     def effort(self) -> Effort:

@@ -15,6 +15,7 @@ import numpy as np
 
 from zofl_mpi.engine.clients import Client, Clients
 from zofl_mpi.engine.fields import Array, above, column, finite, part
+from zofl_mpi.engine.setting import Directions
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems import Hierarchical
@@ -112,6 +113,10 @@ class ZOHFL(Costed[Hierarchical]):
 
     def start(self) -> State:
         return State(self.server.start())
+
+    def directions(self, rounds: int) -> Directions:
+        """One of each participant and round."""
+        return Directions(rounds * len(self.sampling(0)), self.problem.n)
 
     def evaluate(self, state: State, r: int, clients: Clients) -> Report:
         """Reports on x and on the clients' personal models."""

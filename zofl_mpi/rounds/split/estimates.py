@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast, final
 
 from zofl_mpi.engine.lazy import Tensor, torch
@@ -31,6 +31,10 @@ class _Estimate(GradientRule):
     def span(self) -> float:
         """The distance between the two points of a difference, in units of a direction."""
         return 1.0
+
+    def count(self, batch: int) -> int:
+        """n_p, for the mini-batch as a whole."""
+        return self.n_p
 
     def directions(self, like: Tensor, key: Key) -> Iterator[Tensor]:
         """u_1, ..., u_{n_p} (d,) of a step, of the kind of `like` (d,)."""
@@ -64,6 +68,7 @@ class TwoPoint(_Estimate):
 
     mu: float = 1e-3  # in the unit of the distribution
     central: bool = False  # both sides of the point, else one side and the point itself
+    scale: Tensor | None = field(default=None, compare=False)  # (d,) factor of the directions; None: 1
 
     @property
     def needs_point(self) -> bool:
@@ -76,6 +81,10 @@ class TwoPoint(_Estimate):
     @property
     def span(self) -> float:
         return 2 * self.mu if self.central else self.mu
+
+    def directions(self, like: Tensor, key: Key) -> Iterator[Tensor]:
+        for u in super().directions(like, key):
+            yield u if self.scale is None else u * self.scale.to(u.device)
 
     def __call__(self, model: LocalSteps, point: Point, target: Tensor, key: Key) -> Gradient:
         """d/mu (F(theta + mu u) - F(theta)) u, or d/(2 mu) (F(theta + mu u) - F(theta - mu u)) u, averaged over u."""
@@ -163,6 +172,10 @@ class PerSample(TwoPoint):
             scale = (len(u) if self.distribution == "sphere" else 1) / (self.span * self.n_p)
             g += self.layers.weighted(u, own, scale * (losses - other))
         return Gradient((g,))
+
+    def count(self, batch: int) -> int:
+        """n_p of each sample."""
+        return self.n_p * batch
 
     def _each(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -11,6 +12,7 @@ from zofl_mpi.engine import mean
 from zofl_mpi.engine.clients import Client, Clients
 from zofl_mpi.engine.fields import part
 from zofl_mpi.engine.lazy import Tensor
+from zofl_mpi.engine.setting import Directions
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.numerics.optimisers import copied
 from zofl_mpi.problems import Split
@@ -75,6 +77,14 @@ class SplitMethod(OnProblem[Split]):
 
     def plan(self, rounds: int) -> Lines:
         return plan_of(self.traffic, rounds, self.rule.cost(self.loss)) | self.rule.lines()
+
+    def directions(self, rounds: int) -> Directions | None:
+        """Those of all participants' local steps, each client's own."""
+        training, part = self.training, self.rule.parts[0]
+        taken = Counter(i for r in range(rounds) for i in training.participants(r))
+        steps = ((taken[i], training.samples(i, q)) for i in taken for q in range(training.steps(i)))
+        drawn = sum(times * self.rule.count(samples) for times, samples in steps)
+        return Directions(drawn, part.stop - part.start) if drawn else None
 
     def costs(self) -> Lines:
         """The measured costs of a client's step and the server's."""

@@ -62,6 +62,10 @@ class GradientRule:
         """Forward passes of a step besides the one at the model itself."""
         return 0
 
+    def count(self, batch: int) -> int:
+        """Directions of a step on a mini-batch of so many samples, all along the first part."""
+        return 0
+
     @property
     def needs_point(self) -> bool:
         """Whether a step needs the pass at the model itself even where nothing is uploaded."""
@@ -209,6 +213,10 @@ class Tail(GradientRule):
     def parts(self) -> tuple[slice, ...]:
         """The rest, then the last layers."""
         return self.rest.part, self.exact.part
+
+    def count(self, batch: int) -> int:
+        """The rest's."""
+        return self.rest.count(batch)
 
     def forward(self, model: LocalSteps, q: int, x: Tensor, labels: Tensor, upload: bool = True) -> Point:
         return self.exact.forward(model, q, x, labels, upload)
