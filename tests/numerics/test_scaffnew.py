@@ -57,7 +57,7 @@ Array = np.ndarray[Any, Any]
 
 
 def made(setting: Setting, **flags: Any) -> Scaffnew:
-    return built(Scaffnew, setting, **{"p": 0.3, "gamma_local": 0.1, "batch": 4, "server_batch": 8, **flags})
+    return built(Scaffnew, setting, **{"p": 0.3, "gamma_local": 0.1, "batch": 4, **flags})
 
 
 def corrections(of: Scaffnew, clients: LocalClients, x: Array) -> Array:
