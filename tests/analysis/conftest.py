@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.analysis.grids import GRIDS
-from tests.analysis.made import Made, once
+from tests.analysis.made import PAPER, Made, grid_files, once
 from tests.conftest import ROOT
 from tests.launch import undisturbed
 
@@ -52,8 +51,8 @@ def listed(tmp_path: Path) -> Callable[[str], Made]:
     def written(name: str) -> Made:
         folder = tmp_path / "listed" / name
         folder.mkdir(parents=True, exist_ok=True)
-        for stem, text in GRIDS[name].items():
-            (folder / f"{stem}.toml").write_text(text)
+        for path in grid_files(name):
+            shutil.copy(path, folder)
         return Made(folder)
 
     return written
@@ -64,6 +63,12 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
     """The module of a script in analysis/, imported as Python runs it: from its own folder."""
     monkeypatch.syspath_prepend(str(ROOT / "analysis"))
     return importlib.import_module
+
+
+@pytest.fixture
+def stand_in_paper(script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PAPER in the place of the paper's table."""
+    monkeypatch.setattr(script("shared.paper"), "TABLE_1", PAPER)
 
 
 @pytest.fixture(autouse=True)

@@ -9,8 +9,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from tests.analysis.grids import CELLS
-from tests.analysis.made import Grids, check_figure, refused
+from tests.analysis.made import CELLS, Grids, check_figure, refused
 from zofl_mpi.run import records
 
 

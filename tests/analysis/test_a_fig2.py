@@ -10,8 +10,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from tests.analysis.grids import CELLS
-from tests.analysis.made import Grids, check_figure
+from tests.analysis.made import CELLS, Grids, check_figure
 
 
 def test_the_axis_of_figure_2_is_logarithmic_on_demand(made: Grids, script: Any) -> None:

@@ -8,20 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.analysis.grids import CELLS, READINGS
-from tests.analysis.made import Grids, table_of
+from tests.analysis.made import CELLS, PAPER, READINGS, Grids, table_of
 
-PAPER: dict[tuple[object, ...], dict[str, float]] = {
-    ("digits", 1000.0, 0.9): {"zo_hfl": 50.0, "fedavg": 60.0},
-    ("digits", 0.1, 0.5): {"zo_hfl": 70.0},
-}
-"""Stands for the paper's table."""
-
-
-@pytest.fixture
-def script(script: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(script("shared.paper"), "TABLE_1", PAPER)
-    return script
+pytestmark = pytest.mark.usefixtures("stand_in_paper")
 
 
 def test_the_readings_are_compared_with_the_paper(
@@ -33,7 +22,7 @@ def test_the_readings_are_compared_with_the_paper(
     for row in table_of(tmp_path / "r.csv"):
         where = {axis: row[axis] for axis in ("cell", "reading", "method")}
         mean = statistics.mean(made("a_readings").lasts(**where))
-        paper = PAPER[("digits", *CELLS[row["cell"]].values())].get(row["method"])
+        paper = PAPER[("digits", *CELLS[row["cell"]])].get(row["method"])
         assert float(row["accuracy_mean_percent"]) == pytest.approx(mean, rel=1e-14)
         if paper is None:
             assert row["difference_percent"] == ""

@@ -8,20 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.analysis.grids import CELLS, METHODS, SEEDS
-from tests.analysis.made import Grids, refused, table_of
+from tests.analysis.made import CELLS, METHODS, PAPER, SEEDS, Grids, refused, table_of
 
-PAPER: dict[tuple[object, ...], dict[str, float]] = {
-    ("digits", 1000.0, 0.9): {"zo_hfl": 50.0, "fedavg": 60.0},
-    ("digits", 0.1, 0.5): {"zo_hfl": 70.0},
-}
-"""Stands for the paper's table."""
-
-
-@pytest.fixture
-def script(script: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(script("shared.paper"), "TABLE_1", PAPER)
-    return script
+pytestmark = pytest.mark.usefixtures("stand_in_paper")
 
 
 def test_table_1_has_mean_and_deviation_beside_the_papers_number(
@@ -36,7 +25,7 @@ def test_table_1_has_mean_and_deviation_beside_the_papers_number(
     for row in rows:
         values = made("a_table").lasts(cell=row["cell"], method=row["method"])
         mean, sd = statistics.mean(values), statistics.stdev(values)
-        paper = PAPER[("digits", *CELLS[row["cell"]].values())].get(row["method"])
+        paper = PAPER[("digits", *CELLS[row["cell"]])].get(row["method"])
         assert float(row["accuracy_mean_percent"]) == pytest.approx(mean, rel=1e-14)
         assert float(row["accuracy_sd_percent"]) == pytest.approx(sd, rel=1e-12)
         assert row["paper_percent"] == ("" if paper is None else str(paper))

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.analysis.grids import CELLS, METHODS
-from tests.analysis.made import Grids, group_of, table_of
+from tests.analysis.made import CELLS, METHODS, Grids, group_of, table_of
 
 
 def test_the_best_step_is_that_of_the_highest_mean(
