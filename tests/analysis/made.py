@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import fcntl
 import importlib
@@ -208,6 +209,22 @@ def refused(main: Any, arguments: list[str], capsys: pytest.CaptureFixture[str])
     told = capsys.readouterr()
     assert caught.value.code == 2 and told.out == "" and "Traceback" not in told.err
     return told.err.strip().split("\n")
+
+
+def explicit_hessian(problem: Any, theta: Any, buffers: Any, x: Any, labels: Any) -> Any:
+    """(n, n) of the local loss, by torch.autograd.functional, of copies of the modules in eval mode."""
+    import torch
+
+    with problem.local.at(theta.clone(), buffers.clone()):
+        model = copy.deepcopy(torch.nn.Sequential(problem.client, problem.auxiliary)).eval()
+    names = [(name, p.shape) for name, p in model.named_parameters()]
+
+    def loss(flat: Any) -> Any:
+        pieces = flat.split([shape.numel() for _, shape in names])
+        values = {name: piece.view(shape) for (name, shape), piece in zip(names, pieces, strict=True)}
+        return torch.nn.functional.cross_entropy(torch.func.functional_call(model, values, (x,)), labels)
+
+    return torch.autograd.functional.hessian(loss, theta.clone(), vectorize=True)
 
 
 N_CLIENT, N_HEAD, N_BUFFERS, Q_S = 102, 1290, 12, 128
