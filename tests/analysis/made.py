@@ -175,6 +175,22 @@ def _run(column: list[float], name: str, **config: Any) -> records.Run:
 # --- what the scripts wrote and said
 
 
+@dataclass(frozen=True)
+class Wrote:
+    """What a script wrote and printed; `stem` is its --out."""
+
+    stem: Path
+    out: str
+    err: str
+
+    def path(self, end: str) -> Path:
+        return self.stem.with_name(self.stem.name + end)
+
+    @property
+    def rows(self) -> list[dict[str, str]]:
+        return table_of(self.path(".csv"))
+
+
 def table_of(path: Path) -> list[dict[str, str]]:
     """The rows of a CSV file."""
     with path.open(newline="") as table:
