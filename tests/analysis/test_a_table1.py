@@ -78,11 +78,12 @@ def test_a_cell_without_any_seed_stays_in_the_table(place: Grids, wrote: Any) ->
 
 def test_a_mistake_in_a_grid_is_one_sentence(place: Grids, refuses: Any) -> None:
     path = place("a_table").path()
+    words = ["--grid", str(path), "--results", str(place("a_table").results)]
     good = path.read_text()
     for text in (good.replace("eval_every", "eval_evry"), good + "[colour]\nx = 1\n", good.replace("[", "[[", 1)):
         path.write_text(text)
-        (line,) = refuses("a_table1", place("a_table"))
+        (line,) = refuses("a_table1", words)
         assert line.startswith("a_table1: ") and "table.toml" in line
     path.unlink()
-    (line,) = refuses("a_table1", place("a_table"))
+    (line,) = refuses("a_table1", words)
     assert "table.toml" in line

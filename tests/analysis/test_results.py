@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from functools import cache
 from typing import Any
 
@@ -11,7 +12,6 @@ import pytest
 from tests.analysis.made import group_of, table_of
 from tests.analysis.quotes import KEPT, NUMBER, QUOTES, Quote, compared, is_table, numbers, rounds_to, rows_of, spelled
 from tests.conftest import ROOT
-from zofl_mpi.run import grid
 
 SUMMARY = "analysis/results/README.md"
 PAGES = [str(path.relative_to(ROOT)) for path in KEPT.glob("*.md") if path != ROOT / SUMMARY]
@@ -106,7 +106,7 @@ def test_the_kept_tuned_steps_are_those_that_the_script_prints(name: str, script
 
 @pytest.mark.parametrize("name", ["a_tuned", "a_tuned_iid"])
 def test_the_kept_edges_are_those_of_the_kept_steps(name: str, script: Any) -> None:
-    axes = grid.read(ROOT / f"jobs/{name}.toml").axes
+    axes = tomllib.loads((ROOT / f"jobs/{name}.toml").read_text(encoding="utf-8"))["axes"]
     steps = {axis: list(axes[axis]) for axis in ("local", "server")}
     groups: dict[str, list[tuple[dict[str, str], Any]]] = {}
     for row in table_of(KEPT / f"{name}.csv"):
@@ -148,14 +148,13 @@ def test_the_tuned_personal_models_have_the_steps_that_were_chosen(script: Any) 
         if row["best"] == "True"
     }
     assert len(best) == 2 * 3 * 8
-    tried: dict[tuple[str, ...], dict[str, Any]] = {}
-    for run in grid.read(ROOT / "jobs/a_personal_steps.toml").runs:
-        method, *steps = run.coordinates["setting"].split("+")
-        tried[run.coordinates["data"], run.coordinates["cell"], method, " ".join(steps)] = run.flags
-    tuned = grid.read(ROOT / "jobs/a_personal_tuned.toml").runs
-    assert len(tuned) == 3 * len(best)
-    flags = (*module.FLAGS, "data", "alpha", "beta", "method", "tau", "rounds", "validation")
-    for run in tuned:
-        place = tuple(run.coordinates["setting"].split("+"))
-        chosen = tried[*place, best[place]]
-        assert {flag: run.flags.get(flag) for flag in flags} == {flag: chosen.get(flag) for flag in flags}
+    tried, tuned = (
+        tomllib.loads((ROOT / f"jobs/a_personal_{name}.toml").read_text(encoding="utf-8"))
+        for name in ("steps", "tuned")
+    )
+    assert tuned["fixed"] == tried["fixed"] and len(tuned["axes"]["seed"]) == 3
+    cells, settings = tried["axes"]["cell"], tried["axes"]["setting"]
+    assert tuned["axes"]["setting"] == {
+        f"{data}+{cell}+{method}": {"data": data} | cells[cell] | settings["+".join([method, *step.split()])]
+        for (data, cell, method), step in best.items()
+    }
