@@ -121,7 +121,6 @@ def test_every_command_is_of_a_kind_that_is_tried_here(here: Path, capsys: Any, 
         "tests.tools.revisions": lambda words: known(words[3:], [], ["main"]),
         "tests.tools.survive": lambda words: known(words[3:], ["--runs", "--server"], ["40", "10"]),
         "export": lambda words: launchers(words[1:]),
-        "zofl_mpi.run.timing": lambda words: known(words[3:], ["--same-as"], ["RESULT.h5"]),
         "reframe": lambda words: listable(words),
         "sbatch": lambda words: submitted(words[1:], capsys),
         "bash": lambda words: is_script(words[1]),
@@ -201,7 +200,8 @@ def drawn(script: str, words: Sequence[str], capsys: Any) -> None:
     assert (ROOT / script).is_file(), script
     with contextlib.suppress(SystemExit):
         importlib.import_module(Path(script).stem).main(["--help"])
-    known(words, re.findall(r"--[\w-]+", capsys.readouterr().out), ["mnist.h5", "results/scaling/local.json"])
+    results = ["mnist.h5", "RESULT.h5", "results/scaling/local.json"]
+    known(words, re.findall(r"--[\w-]+", capsys.readouterr().out), results)
 
 
 @pytest.fixture

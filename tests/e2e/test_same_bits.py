@@ -15,7 +15,7 @@ from zofl_mpi.run import records
 FAMILY = "zofl_mpi.zo_hfl"
 USUAL = ["--rounds", 4, "--eval-every", 2, "--seed", 1, "--alpha", 0.5, "--beta", 0.5]
 TOY = ["--rounds", 4, "--x0", "random", "--problem"]
-FLOAT64 = ["--dtype", "float64", "--bias", "--samples", "separate", "--radius", 0.1, "--x0", "random"]
+FLOAT64 = ["--dtype", "float64", "--samples", "separate", "--radius", 0.1, "--x0", "random"]
 NETWORK = ["--method", "fedavg", "--problem", "cnn", "--batch", 32, "--tau", 2, "--m", 3, "--data"]
 MNIST = ["--alpha", 0.1, "--data", "mnist", "--data-dir"]
 RUNS: dict[str, tuple[list[int], list[Any]]] = {
@@ -92,7 +92,7 @@ def test_idle_ranks_and_ranks_with_many_clients_change_no_bit(results: Runs) -> 
     agree(results, "many", [3])
 
 
-def test_float64_a_bias_and_other_options_have_the_same_bits(results: Runs) -> None:
+def test_float64_and_other_options_have_the_same_bits(results: Runs) -> None:
     agree(results, "float64", [3])
 
 

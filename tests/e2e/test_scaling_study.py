@@ -90,16 +90,16 @@ def test_other_bits_or_few_rounds_are_no_success(tmp_path: Path) -> None:
     assert re.search(pattern, f"seconds 1 s\n{same}\n", re.M) and not re.search(pattern, f"x\n{differ}\n", re.M)
 
 
-def test_the_doctor_keeps_what_the_model_reads(mpirun: object, tmp_path: Path) -> None:
+def test_the_script_keeps_what_the_model_reads(mpirun: object, tmp_path: Path) -> None:
     """Mutations: a rank's place left out; the file of another rank than the server."""
     assert callable(mpirun)
-    done: Completed = mpirun(3, "-m", "zofl_mpi.doctor", "--json", str(tmp_path / "e.json"))
+    done: Completed = mpirun(3, "analysis/exchange.py", str(tmp_path / "e.json"))
     assert done.returncode == 0, done.stderr
     kept = json.loads((tmp_path / "e.json").read_text())
     assert len(kept["ranks"]) == 3 and all(place["cores"] >= 1 for place in kept["ranks"])
     assert set(kept["exchange"]) == {"ask", "reply", "upload", "mean", "account", "alone", "together"}
     assert kept["exchange"]["ask"]["fixed"] > 0
-    nowhere = mpirun(2, "-m", "zofl_mpi.doctor", "--json", str(tmp_path / "none/e.json"))
+    nowhere = mpirun(2, "analysis/exchange.py", str(tmp_path / "none/e.json"))
     assert nowhere.returncode == 2 and "cannot be written (No such file or directory)" in nowhere.stderr
 
 

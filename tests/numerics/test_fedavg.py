@@ -34,7 +34,7 @@ def test_a_round_is_its_formula(make: Make, cls: Any, own: dict[str, float], wei
     x, H = point(setting), (4, 10, 1, 6)
     flags = {"tau": (2.0, 5.0, 0.25, 3.0), "schedule_h": "sqrt", "beta": 0.5, "weights": weights, **own}
     of = method(cls, setting, **flags)
-    asked, clients = of.local.participants(r), clients_of(of)
+    asked, clients = of.local.sampling(r), clients_of(of)
     state = of.round(State(x), r, clients)
     assert len(asked) == 2 and state.local_steps == sum(H[i] for i in asked)
     assert clients.account()[0].messages[1].tolist() == [int(i in asked) for i in range(m)]
@@ -48,7 +48,7 @@ def test_a_round_is_its_formula(make: Make, cls: Any, own: dict[str, float], wei
 @pytest.mark.parametrize(("beta", "count"), [(0.01, 1), (0.3, 1), (0.375, 2), (0.625, 3), (0.9, 4), (1.0, 4)])
 def test_as_many_take_part_as_in_zo_hfl_and_the_same(beta: float, count: int) -> None:
     setting = toy()
-    sets = [built(FedAvg, setting, beta=beta).local.participants(r) for r in range(20)]
+    sets = [built(FedAvg, setting, beta=beta).local.sampling(r) for r in range(20)]
     assert {len(set(found)) for found in sets} == {count}
     assert sets == [built(ZOHFL, setting, beta=beta).sampling(r) for r in range(20)]
     assert len({tuple(found) for found in sets}) == math.comb(m, count)
@@ -93,7 +93,7 @@ def test_a_plan_of_full_gradients_counts_each_clients_samples() -> None:
     H = (2, 5, 1, 3)
     flags = {"batch": 0, "tau": tuple(map(float, H)), "beta": 0.5}
     fedavg = method(FedAvg, softmax(kernel="auto"), **flags)
-    asked = [i for r in range(6) for i in fedavg.local.participants(r)]
+    asked = [i for r in range(6) for i in fedavg.local.sampling(r)]
     plan = fedavg.plan(6)
     assert plan["FLOPs of all clients, all rounds"] == f"{sum(H[i] * SIZES[i] for i in asked) * 4 * C * p:.3g}"
     assert plan["local steps of all clients, all rounds"] == sum(H[i] for i in asked)
@@ -161,16 +161,10 @@ def test_the_servers_own_step_is_subtracted_from_the_average(make: Make, cls: An
     close(constant, without - own_step(setting, x, r, 0.4))
 
 
-def test_the_run_starts_at_zero_at_random_or_pretrained() -> None:
+def test_the_run_starts_at_zero_or_at_random() -> None:
     for setting in (toy(noise=1.0), softmax(np.float32)):
         for cls in (FedAvg, FedProx, Scaffold):
-            for x0 in ("auto", "zero", "random", "pretrained"):
-                first = {"x0": x0, "pretrain_steps": 20}
-                x = method(cls, setting, **first).start().x
-                assert x.tobytes() == built(ServerSGD, setting, **first, server_batch=8).start().x.tobytes()
-                assert x.dtype == setting.dtype and x.any() == (x0 in ("random", "pretrained"))
-    pretrained: dict[str, Any] = {"x0": "pretrained", "pretrain_steps": 20, "pretrain_gamma": 0.2}
-    expected, setting = np.zeros(n), toy(noise=1.0)
-    for batch in STREAMS(Purpose.PRETRAIN).integers(40, size=(20, 8)):
-        expected = expected - 0.2 * gradient(setting.server, expected, batch)
-    close(method(FedAvg, setting, **pretrained).start().x, expected)
+            for x0 in ("auto", "zero", "random"):
+                x = method(cls, setting, x0=x0).start().x
+                assert x.tobytes() == built(ServerSGD, setting, x0=x0, server_batch=8).start().x.tobytes()
+                assert x.dtype == setting.dtype and x.any() == (x0 == "random")

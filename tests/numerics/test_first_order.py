@@ -13,7 +13,6 @@ from tests.numerics.first_order import *
 from zofl_mpi.engine.clients import ClientError
 from zofl_mpi.engine.fields import reported
 from zofl_mpi.engine.setting import Setting
-from zofl_mpi.engine.streams import Streams
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.fedavg import FedAvg, FedProx
 from zofl_mpi.methods.fedmspp import FedMSPP
@@ -21,9 +20,7 @@ from zofl_mpi.methods.scaffnew import Scaffnew
 from zofl_mpi.methods.scaffold import Scaffold
 from zofl_mpi.methods.server_sgd import ServerSGD
 from zofl_mpi.methods.zo_hfl import ZOHFL
-from zofl_mpi.problems.analytic.quadratic import Quadratic
 from zofl_mpi.problems.softmax import Softmax
-from zofl_mpi.rounds.start import Start
 from zofl_mpi.run.flags import built
 
 # --- what travels
@@ -43,7 +40,7 @@ def test_bytes_are_those_of_the_formulas(cls: Any, vectors: int, dtype: Any, ite
         state = of.round(state, r, clients)
         of.evaluate(state, r, clients)
         row, _ = clients.account()
-        asked = np.isin(np.arange(m), of.local.participants(r))
+        asked = np.isin(np.arange(m), of.local.sampling(r))
         assert asked.sum() == 2
         assert row.steps == ["server", "train", "measure"]
         assert row.bytes_down.tolist() == [[0] * m, (asked * (up + 8)).tolist(), [0] * m]
@@ -112,10 +109,6 @@ def test_what_needs_the_servers_samples_is_refused_without_them(make: Make) -> N
     for cls in (FedAvg, FedProx, Scaffold):
         with pytest.raises(UserError, match=sentence + "--gamma$"):
             method(cls, setting, gamma=0.1)
-        with pytest.raises(UserError, match=sentence + "--x0 pretrained$"):
-            method(cls, setting, x0="pretrained")
-    with pytest.raises(UserError, match=sentence + "--x0 pretrained$"):
-        Start(setting, "pretrained")
     with pytest.raises(UserError, match=sentence + "--method server_sgd$"):
         built(ServerSGD, setting)
     with pytest.raises(UserError, match=sentence + "--method zo_hfl: f_1 is their loss$"):
@@ -203,7 +196,7 @@ LOCAL = [FedAvg, FedProx, Scaffold, FedMSPP]
 @pytest.mark.parametrize("cls", LOCAL)
 def test_a_local_model_that_is_not_finite_names_the_client(cls: Any, make: Make) -> None:
     of = method(cls, make(), schedule_local="constant", gamma_local=1e200, beta=0.25)
-    (i,) = of.local.participants(0)
+    (i,) = of.local.sampling(0)
     words = rf"client {i} .*failed in step 'train', item 0: the local model is not finite; smaller --gamma-local"
     with pytest.raises(ClientError, match=words):
         one(of)
@@ -224,11 +217,3 @@ def test_a_cast_to_infinity_is_found_in_its_round() -> None:
     of = method(FedAvg, softmax(np.float32), eta_g=1e200)
     with np.errstate(all="ignore"), pytest.raises(UserError, match="x is not finite after the server's step"):
         one(of)
-
-
-def test_a_pretraining_that_diverges_is_told() -> None:
-    """Mutation: x_0 is not looked at, and a client is blamed for it."""
-    problem, server, clients = Quadratic.random(Streams(1), 3, 2)
-    setting = Setting(problem, Streams(1), clients, server, server, None, np.float64)
-    with pytest.raises(UserError, match="x_0 is not finite after the pretraining"):
-        Start(setting, "pretrained", pretrain_gamma=1e300).point(4)

@@ -108,13 +108,13 @@ def test_sage_aligns_with_the_server_after_the_first_uploads(monkeypatch: pytest
     server's step; the old head for the first local step."""
     of = sage(training(setting(mlp), order=order))
     seen: list[tuple[int, int]] = []
-    kept = FSLSAGE.aligned
+    kept = FSLSAGE.align
 
-    def watched(self: FSLSAGE, main: Server, memory: Any, i: int) -> Any:
+    def watched(self: FSLSAGE, main: Server, recent: Any, heads: Any, i: int) -> float:
         seen.append((i, main.steps))
-        return kept(self, main, memory, i)
+        return kept(self, main, recent, heads, i)
 
-    monkeypatch.setattr(FSLSAGE, "aligned", watched)
+    monkeypatch.setattr(FSLSAGE, "align", watched)
     run(of, 1)
     turn = [i for i, _ in interleaved(0)[:3]]
     assert seen == ([(i, 3) for i in turn] if order == "interleave" else [(0, 1), (1, 3), (2, 6)])

@@ -103,7 +103,7 @@ def solve(
     for _ in clients.ask(of.place, Model(x, r)):
         pass
     at = of.shifted(x, r) if shifted else x
-    found, schedule = of.solved(clients, at, of.first_lower() if y is None else y, r, shifted=shifted)
+    found, schedule = of.solver.solve(clients, of.lower, at, of.first_lower() if y is None else y, r, shifted=shifted)
     return found, schedule, clients
 
 
@@ -113,7 +113,7 @@ def solve(
 def steps_of(c: float, start: tuple[float, float], count: int, gamma: float, *rest: float) -> Array:
     """FedAC's recursion on c/2 y^2."""
     w = np.array(start)[:, None]
-    return lower._accelerated(w, lambda y, k: c * y, lambda y: y, count, gamma, *rest)[:, 0]
+    return lower._accelerated(w, lambda y, k: c * y, lambda y: y, count, (gamma, *rest))[:, 0]
 
 
 def test_three_steps_by_hand() -> None:

@@ -21,7 +21,7 @@ from zofl_mpi.methods.pfedme import PFedMe
 from zofl_mpi.methods.scaffold import Scaffold
 from zofl_mpi.methods.server_sgd import ServerSGD
 from zofl_mpi.methods.zo_hfl import ZOHFL
-from zofl_mpi.rounds.personal import FineTuning, accuracies
+from zofl_mpi.rounds.report import Reporting, accuracies
 from zofl_mpi.run.flags import built
 
 NAMES = {"personal_accuracy", "personal_accuracy_global", "validation_personal_accuracy"}
@@ -48,7 +48,7 @@ def test_the_personal_models_are_zo_hfls_at_the_same_x(cls: Any) -> None:
     zohfl = report(built(ZOHFL, setting), x)
     found = report(built(cls, setting, personal=True), x)
     assert {name: found[name] for name in NAMES} == {name: zohfl[name] for name in NAMES}
-    tuning = FineTuning(setting, personal=True)
+    tuning = Reporting(setting, personal=True)
     for i, data in enumerate(setting.data):
         client = Client(i, data)
         y = tuning.model(client, x, 3)
@@ -74,7 +74,7 @@ def test_a_mean_is_over_clients_by_their_own_classes() -> None:
 
 
 def test_personal_columns_are_there_only_where_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FineTuning, "model", None)
+    monkeypatch.setattr(Reporting, "model", None)
     setting = validated(softmax())
     assert not NAMES & set(report(built(FedAvg, setting), point(setting)))
     setting = toy()
@@ -124,7 +124,7 @@ def test_a_client_that_did_not_take_part_keeps_its_model_and_at_first_has_x() ->
     of = method(Ditto, setting, beta=0.5)
     clients = clients_of(of)
     state = of.round(replace(of.start(), x=point(setting)), 0, clients)
-    to = of.local.participants(0)
+    to = of.local.sampling(0)
     kept = {i: dict(memory) for i, memory in memories(clients).items() if memory}
     assert sorted(kept) == to and len(to) == 2
     found = of.evaluate(state, 0, clients)
@@ -161,10 +161,10 @@ def test_pfedmes_local_steps_are_their_formula(make: Make) -> None:
 @pytest.mark.parametrize(
     ("cls", "flag", "value"),
     [
-        (FineTuning, "personal_tau", -1.0),
-        (FineTuning, "personal_gamma", math.nan),
-        (FineTuning, "personal_mu", -0.1),
-        (FineTuning, "personal_batch", 0),
+        (Reporting, "personal_tau", -1.0),
+        (Reporting, "personal_gamma", math.nan),
+        (Reporting, "personal_mu", -0.1),
+        (Reporting, "personal_batch", 0),
         (Ditto, "lam_p", -1.0),
         (Ditto, "gamma_personal", math.inf),
         (PFedMe, "lam_p", 0.0),

@@ -40,7 +40,7 @@ def test_a_round_of_scaffold_is_its_formula(make: Make, option: str, weights: st
     c, own = corrections[m], corrections[:m]
     flags = {"option": option, "weights": weights, "beta": 0.5, "eta_g": 0.7, "tau": tuple(map(float, H))}
     scaffold = method(Scaffold, setting, **flags)
-    asked, clients = scaffold.local.participants(r), clients_of(scaffold)
+    asked, clients = scaffold.local.sampling(r), clients_of(scaffold)
     dy, dc = np.zeros((m, size)), np.zeros((m, size))
     list(clients.ask_each(STEPS["<restore>"], {i: Memory({"c_i": own[i]}) for i in range(m)}, counted=False))
     for i in range(m):
@@ -127,7 +127,7 @@ def test_a_batch_is_drawn_without_replacement_anew_for_every_round_and_client() 
 def test_the_paper_keeps_its_inner_step_size() -> None:
     problem, server, clients = Quadratic.random(STREAMS, n, m, samples=64)
     fedmspp = built(FedMSPP, Setting(problem, STREAMS, clients, server, server, None, np.float64))
-    assert np.array_equal(fedmspp.local.stepsizes(0, 0), np.full(20, 0.1))
+    assert np.array_equal(fedmspp.local.steps.sizes(0, 0), np.full(20, 0.1))
 
 
 # --- Scaffnew
@@ -209,7 +209,6 @@ def test_clients_of_one_size_have_equal_weights_to_the_bit() -> None:
         ({"p": 1.5}, "--p 1.5"),
         ({"gamma_local": 0.0}, "--gamma-local 0.0: must be a step size above 0"),
         ({"batch": -1}, "--batch -1: must be a whole number, at least 0"),
-        ({"server_batch": 0}, "--server-batch 0: must be a whole number, at least 1"),
     ],
 )
 def test_parameters_out_of_range_are_refused_by_flag(flags: dict[str, Any], words: str) -> None:

@@ -40,11 +40,6 @@ def test_ranks_without_a_gpu_are_on_the_cpu() -> None:
     assert devices([(SERVER, ()), (CLIENT, (A,)), (CLIENT, ())]) == ["cpu", "cuda:0", "cpu"]
 
 
-def test_crowd_is_the_most_ranks_on_one_gpu() -> None:
-    assert device.crowd([(CLIENT, (A, B))] * 5) == 3
-    assert device.crowd([(CLIENT, ())] * 5) == 0
-
-
 @given(st.lists(st.tuples(st.booleans(), st.permutations([A, B, C])), min_size=1, max_size=12))
 def test_ranks_that_see_everything_spread_evenly_whatever_their_numbering(view: list[tuple[bool, list[str]]]) -> None:
     chosen = [view[me][1][int(name.removeprefix("cuda:"))] for me, name in enumerate(devices(view))]

@@ -39,7 +39,7 @@ WITHIN = {
         ("records", "binding", "questions", "flags", "family"),
         ("local", "mpi"),
         ("launch", "plan", "loop", "stored"),
-        ("session", "cli", "grid", "restore", "timing", "exchange"),
+        ("session", "cli", "grid", "restore"),
     ),
 }
 """The rooms and files of `engine` and `run`, likewise; those of one floor may import each other, but in no circle."""
@@ -60,7 +60,6 @@ TORCH_AT_TOP = (
     "problems/split_gpt2.py",
     "problems/tail.py",
     "problems/tangents.py",
-    "rounds/split/measured.py",
 )
 """Files that are about torch modules. Elsewhere it is imported where it is needed: that costs each rank a second."""
 

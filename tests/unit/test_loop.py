@@ -182,7 +182,7 @@ def test_totals_are_the_sums_of_the_rows(tmp_path: Path) -> None:
 def test_totals_add_up_over_ranks_and_keep_the_last_number() -> None:
     totals = Totals(7)
     zeros, ones = np.zeros((2, 3), np.int64), np.ones((2, 3), np.int64)
-    row = Row(["server", "solve"], ones, 2 * ones, zeros, np.ones((2, 4, 3)), zeros)
+    row = Row(["server", "solve"], ones, 2 * ones, zeros, np.ones((2, 4, 3)), zeros, zeros)
     totals.add(row, 0.5, {"a": 1.0, "b": 2.0})
     totals.add(row, 0.25, {"a": math.nan, "b": 3.0})
     assert (totals.round, totals.rounds, totals.wall) == (9, 2, 0.75)
@@ -197,7 +197,7 @@ def test_totals_overlap_as_the_result_does_though_steps_come_later(tmp_path: Pat
     for steps, wall in ((["server", "a"], 3.0), (["server", "a", "b"], 3.5)):
         seconds = np.zeros((len(steps), 3, 3))
         seconds[:, 1:, 0], seconds[0, 1:, 0], seconds[0, 0, 0] = [1, 2], 0, 1.5
-        totals.add(Row(steps, zeros, zeros, zeros, seconds, zeros), wall, {})
+        totals.add(Row(steps, zeros, zeros, zeros, seconds, zeros, zeros), wall, {})
     found = totals.overlap()
     assert (found.wall, found.clients, found.server, found.both) == (
         6.5,

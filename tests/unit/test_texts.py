@@ -13,7 +13,7 @@ import pytest
 
 from tests.threads import run_ranks
 from zofl_mpi.data import Dataset, Raw, bpe, cache, texts
-from zofl_mpi.data.texts import NONE, Division
+from zofl_mpi.data.texts import NONE, training_rows
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.engine.world import SingleProcess, World
 from zofl_mpi.errors import UserError
@@ -100,21 +100,21 @@ def test_pretraining_and_fine_tuning_have_no_context_in_common() -> None:
     """And leave none out. Mutations: rows drawn, not contexts; a context taken for another that begins alike; the two
     parts drawn apart; validation or test rows among them."""
     raw = many(12, 5)
-    (pretrain, told), (finetune, rest) = (Division(part, 0.25).rows(raw) for part in ("pretrain", "finetune"))
+    (pretrain, told), (finetune, rest) = (training_rows(raw, part) for part in ("pretrain", "finetune"))
     assert contexts_of(raw, pretrain) & contexts_of(raw, finetune) == set()
     assert sorted([*pretrain, *finetune]) == list(range(60))
     assert (np.diff(pretrain) > 0).all() and (np.diff(finetune) > 0).all()
-    assert told == "pretrain: 15 of 60 training texts, 3 of 12 contexts"
-    assert rest == "finetune: 45 of 60 training texts, 9 of 12 contexts"
-    whole, all_of_them = Division().rows(raw)
+    assert told == "pretrain: 30 of 60 training texts, 6 of 12 contexts"
+    assert rest == "finetune: 30 of 60 training texts, 6 of 12 contexts"
+    whole, all_of_them = training_rows(raw, "all")
     assert (whole.tolist(), all_of_them) == (list(range(60)), "all 60 training texts")
 
 
-def test_contexts_are_drawn_by_a_seed_of_their_own() -> None:
+def test_contexts_are_drawn_in_the_same_way_each_time() -> None:
     """So that models can be pretrained once and fine-tuned with several seeds. Mutation: always the first contexts."""
     raw = many(12, 5)
-    drawn = [contexts_of(raw, Division("pretrain", 0.5, seed).rows(raw)[0]) for seed in (0, 0, 1)]
-    assert drawn[0] == drawn[1] != drawn[2]
+    drawn = [training_rows(raw, "pretrain")[0] for _ in range(2)]
+    assert drawn[0].tolist() == drawn[1].tolist() != list(range(30))
 
 
 def test_contexts_are_numbered_as_they_come() -> None:
@@ -125,10 +125,9 @@ def test_contexts_are_numbered_as_they_come() -> None:
     assert texts.context_numbers(raw, np.array([3, 4])).tolist() == [0, 1]
 
 
-@pytest.mark.parametrize("share", [0.04, 0.96])
-def test_a_share_that_leaves_nothing_is_refused(share: float) -> None:
-    with pytest.raises(UserError, match=rf"--pretrain-share {share:g}: (0|12) of 12 contexts would be for pretraining"):
-        Division("finetune", share).rows(many(12, 5))
+def test_one_context_cannot_be_halved() -> None:
+    with pytest.raises(UserError, match=r"^--part finetune: there must be two contexts or more to divide, not 1; "):
+        training_rows(many(1, 5), "finetune")
 
 
 # --- who holds which
@@ -302,7 +301,7 @@ def test_texts_are_encoded_once_a_node(folder: Path, home: Path, monkeypatch: py
         for flags in ({}, {"text": "official"}, {"vocabulary": "e2e"}, {"text": "official", "vocabulary": "e2e"}) * 2
     }
     assert len(calls) == len(fingerprints) == 4
-    assert {"text", "vocabulary", "part", "pretrain_share", "contexts_seed"} <= set(flags_of({"data": Texts}))
+    assert {"text", "vocabulary", "part"} <= set(flags_of({"data": Texts}))
 
 
 @pytest.mark.parametrize("lacks", ["gpt2-bpe", "e2e", "own"])
@@ -332,11 +331,8 @@ def test_files_that_one_rank_lacks_end_all_ranks_with_a_sentence(
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        ({"pretrain_share": 1.0}, "--pretrain-share 1.0: must be between 0 and 1, both excluded"),
-        ({"contexts_seed": -1}, "--contexts-seed -1: must be a whole number from 0"),
         ({"alpha": 0.0}, "--alpha 0.0: the Dirichlet concentration must be greater than 0"),
         ({"m": 7}, "--m 7: 6 samples are left for the clients, too few"),
-        ({"part": "pretrain", "pretrain_share": 0.1}, "--pretrain-share 0.1: 0 of 3 contexts would be for pretraining"),
     ],
 )
 def test_flags_out_of_range_are_refused(folder: Path, home: Path, flags: Any, sentence: str) -> None:
