@@ -18,10 +18,9 @@ the whole network and exchange scalars alone (decomfl).
 from __future__ import annotations
 
 from zofl_mpi.methods.cse_fsl import CSEFSL
-from zofl_mpi.methods.decomfl import DeComFL
+from zofl_mpi.methods.decomfl import DeComFL, HiSo
 from zofl_mpi.methods.fsl_sage import FSLSAGE
 from zofl_mpi.methods.heron import HERON
-from zofl_mpi.methods.hiso import HiSo
 from zofl_mpi.methods.ho_sfl import HOSFL
 from zofl_mpi.methods.splitfed import SFLV1, SFLV2, SplitLoRA
 from zofl_mpi.settings.heron_sfl import PROBLEMS as PROBLEMS

@@ -12,8 +12,7 @@ from torch.nn.functional import cross_entropy
 from tests.numerics.split_methods import SGD, apart, batches, close, flat, method, mlp, put, run, setting, whole_of
 from tests.numerics.test_decomfl import PLAIN, directions, joined, of, planned
 from zofl_mpi.engine.clients import Client
-from zofl_mpi.methods.decomfl import Missed
-from zofl_mpi.methods.hiso import HiSo
+from zofl_mpi.methods.decomfl import HiSo, Missed
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.run.client_memory import Acknowledged, recall
 from zofl_mpi.run.local import LocalClients

@@ -1,8 +1,9 @@
-"""DeComFL: clients train the whole network by forward passes, and nothing but scalars travels.
+"""DeComFL and HiSo: clients train the whole network by forward passes, and nothing but scalars travels.
 
 Li, Ying, Liu, Dong, Yang, "Achieving Dimension-Free Communication in Federated Learning via Zeroth-Order Optimization",
 ICLR 2025. With one client and h = 1 it is MeZO: Malladi et al., "Fine-Tuning Language Models with Just Forward Passes",
-NeurIPS 2023.
+NeurIPS 2023. HiSo: Li, Ying, Liu, Dong, Yang, "Converge Faster, Talk Less: Hessian-Informed Federated Zeroth-Order
+Optimization", ICLR 2026, arXiv:2506.02370.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ import math
 from collections.abc import MutableMapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.engine import mean
 from zofl_mpi.engine.clients import Client, Clients
-from zofl_mpi.engine.fields import above, at_least, column, finite, part
+from zofl_mpi.engine.fields import above, at_least, column, finite, fraction, part
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.engine.messages import APART
 from zofl_mpi.engine.setting import Directions
@@ -32,6 +33,9 @@ from zofl_mpi.rounds.split.messages import Model, State
 from zofl_mpi.rounds.split.method import SplitMethod, check_arithmetic
 from zofl_mpi.rounds.split.rules import Lines, StepCost
 from zofl_mpi.rounds.split.training import Training
+
+K = "second_moment"
+"""Name of K among the moments, which the server and every client hold."""
 
 
 @dataclass(frozen=True)
@@ -204,6 +208,44 @@ class DeComFL(SplitMethod):
         return unsplit_costs(self.training, self.loss, self.rule, self.passes)
 
 
+@final
+@dataclass(frozen=True)
+class HiSo(DeComFL):
+    """DeComFL along z = u / sqrt(K), entry by entry, u the directions of DeComFL; K (d,) begins at 1.
+
+    After a round K <- nu K + (1 - nu) G^2, at least --floor, with G = (1/P) sum_p g_p z_p the step of its last local
+    step, g_p the mean scalars of the participants. A client that was away takes the steps and the updates of K of the
+    rounds that it missed, in order, and so has the server's x and K to the bit. nu = 1 is DeComFL.
+
+    Attributes:
+        nu: weight of the old K; the code of the paper has 0.95.
+        floor: least entry of K. 0, as in the code of the paper: an entry that nothing moves goes to 0, and its
+            directions grow.
+    """
+
+    nu: float = fraction(0.95)
+    floor: float = at_least(0, 0.0)
+
+    def round(self, state: ScalarState, r: int, clients: Clients) -> HiSoState:
+        """The round of DeComFL, and the smallest entry of the new K."""
+        new = super().round(state, r, clients)
+        return HiSoState(**{**vars(new), "least_second_moment": float(new.optimiser[K].min())})
+
+    def replay(self, x: Tensor, moments: MutableMapping[str, Any], r: int, differences: NDArray[np.float64]) -> Tensor:
+        """Moves x, the optimiser's moments and K by round r; returns G."""
+        G = super().replay(x, moments, r, differences)
+        moments[K] = moments[K].to(G.device).mul_(self.nu).addcmul_(G, G, value=1 - self.nu).clamp_(min=self.floor)
+        return G
+
+    def first_moments(self, x: Tensor) -> dict[str, Any]:
+        """The optimiser's moments, and K = 1."""
+        return {**self.training.rule.memory(x), K: x.new_ones(x.shape)}
+
+    def estimate_with(self, moments: MutableMapping[str, Any]) -> TwoPoint:
+        """The estimate along u / sqrt(K)."""
+        return replace(super().estimate_with(moments), scale=moments[K].rsqrt())
+
+
 # --- messages and state
 
 
@@ -240,3 +282,11 @@ class ScalarState(State):
     """The server's state after a round; its theta_a stays, and its optimiser is every client's."""
 
     scalars: NDArray[np.float64] = column("nat", "mean differences of losses of each round, local step, direction")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class HiSoState(ScalarState):
+    """The server's state after a round."""
+
+    least_second_moment: float = column("1", "smallest entry of K, by whose root directions are divided", 1.0)
