@@ -180,7 +180,7 @@ def test_a_smoothing_radius_that_moves_nothing_is_refused(
         ("--schedule fast", "--schedule 'fast': allowed are constant, sqrt, harmonic"),
         ("--schedule-local power:0.5", "--schedule-local 'power:0.5': allowed are"),
         ("--schedule-h harmonic", "--schedule-h harmonic: must be one of sqrt, constant"),
-        ("--x0 one", "--x0 one: must be one of auto, zero, random, pretrained"),
+        ("--x0 one", "--x0 one: must be one of auto, zero, random"),
         ("--exchange all", "--exchange all: must be one of scalars, solutions"),
         ("--pixels big", "--pixels big: must be one of unit, raw, standardize"),
         ("--split official", "this data set has no official test part"),

@@ -20,6 +20,7 @@ from torch.nn.functional import cross_entropy
 
 from zofl_mpi.data import Dataset
 from zofl_mpi.engine.clients import Client
+from zofl_mpi.engine.fields import check_ranges
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.methods.cse_fsl import CSEFSL
@@ -140,7 +141,9 @@ def named() -> Setting:
 
 
 def training(own: Setting, rule: Optimiser = SGD, **flags: Any) -> Training:
-    return Training(own, **{"batch": 4, "lr_client": 0.05, "lr_server": 0.05, "rule": rule, **flags})
+    values = {"batch": 4, "lr_client": 0.05, "lr_server": 0.05, "rule": rule, **flags}
+    check_ranges(Training, values)
+    return Training(own, **values)
 
 
 def method(cls: Any, plan: Training, **flags: Any) -> Any:
@@ -148,7 +151,10 @@ def method(cls: Any, plan: Training, **flags: Any) -> Any:
     names = {field.name for field in fields(cls)}
     if "estimation" in names:
         own = {field.name for field in fields(Estimation)}
-        flags["estimation"] = Estimation(**{name: flags.pop(name) for name in own & flags.keys()})
+        values = {name: flags.pop(name) for name in own & flags.keys()}
+        check_ranges(Estimation, values)
+        flags["estimation"] = Estimation(**values)
+    check_ranges(cls, flags)
     return cls(plan.setting, training=plan, **flags)
 
 
