@@ -93,7 +93,8 @@ def test_figure_2_of_one_problem_has_one_panel(made: Grids, script: Any) -> None
 
 
 def test_figure_2_refuses_a_grid_without_local_steps(made: Grids, tmp_path: Path, refuses: Any) -> None:
-    text = made("b_levels").path("hyper").read_text().replace("[axes.H.", "[axes.steps.").replace("{H}", "{steps}")
+    text = made("b_levels").path("hyper").read_text().replace("{H}", "{steps}")
+    text = text.replace("H = [1, 5]", "steps = { 1 = { H = 1 }, 5 = { H = 5 } }")
     (tmp_path / "other.toml").write_text(text)
     assert "has the axis steps" in refuses("b_fig2", ["--grid", str(tmp_path / "other.toml")])[0]
 

@@ -193,8 +193,9 @@ def test_the_grids_of_the_repository_are_those_of_the_scripts(script: Any) -> No
 def test_the_search_is_told_setting_by_setting(made: Grids, tmp_path: Path, wrote: Any) -> None:
     """Mutations: the test part's accuracies; CSE-FSL told as SFLV2."""
     where = {"heron-frozen": "local-none", "cse_fsl": "local-1e-2", "sflv2": "local-1e-2"}
-    head, _, _ = made("c_pays").path().read_text().partition("[axes.method]")
-    head = head.replace("[fixed]", 'name = "{setting}-{method}-s{seed}"\n[fixed]\nlr-server = 3e-2')
+    text = made("c_pays").path().read_text()
+    head = 'module = "zofl_mpi.heron_sfl"\nname = "{setting}-{method}-s{seed}"\n[fixed]\nlr-server = 3e-2'
+    head += text[text.index("[fixed]") + len("[fixed]") : text.index("[axes.method]")]
     entries = 'heron-frozen = { method = "heron", freeze = "client" }\n' + "".join(
         f'{m} = {{ method = "{m}", lr-client = 1e-2 }}\n' for m in ("cse_fsl", "sflv2")
     )
