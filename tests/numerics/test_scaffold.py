@@ -134,7 +134,7 @@ def test_the_paper_keeps_its_inner_step_size() -> None:
 
 
 def made(setting: Setting, **flags: Any) -> Scaffnew:
-    return built(Scaffnew, setting, **{"p": 0.3, "gamma_local": 0.1, "batch": 4, "server_batch": 8, **flags})
+    return built(Scaffnew, setting, **{"p": 0.3, "gamma_local": 0.1, "batch": 4, **flags})
 
 
 def corrections(of: Scaffnew, clients: LocalClients, x: Array) -> Array:
