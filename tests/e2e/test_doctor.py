@@ -20,3 +20,9 @@ def test_singletons_are_refused_with_the_remedy(mpirun: Callable[..., Completed]
     assert done.returncode == 2
     assert "started as 4 separate processes" in done.stderr
     assert "srun --mpi=pmi2" in done.stderr
+
+
+def test_the_flag_that_moved_to_a_script_is_refused_by_name(mpirun: Callable[..., Completed]) -> None:
+    done = mpirun(0, "-m", "zofl_mpi.doctor", "--json", "costs.json")
+    assert done.returncode == 2 and not done.stdout
+    assert done.stderr.startswith("zofl_mpi: --json is no longer a flag: python analysis/exchange.py FILE")

@@ -29,8 +29,7 @@ from zofl_mpi.problems import Split
 from zofl_mpi.problems.base import SplitProblem
 from zofl_mpi.problems.flat import Flat
 from zofl_mpi.rounds.split.messages import Smashed
-from zofl_mpi.rounds.split.recent import RecentUploads, in_order
-from zofl_mpi.rounds.split.server import Server
+from zofl_mpi.rounds.split.server import RecentUploads, Server, in_order
 from zofl_mpi.run.local import LocalClients
 
 WORDS, WIDTH, LONGEST, NONE = 11, 4, 9, -100

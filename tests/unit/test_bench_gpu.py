@@ -16,11 +16,6 @@ from tests.gpu.report import Bench
 
 
 @pytest.fixture
-def bench() -> Bench:
-    return Bench("cpu", tiny=True)
-
-
-@pytest.fixture
 def on_gpu() -> Bench:
     """As if its device were a GPU; nothing is computed there."""
     return Bench("cuda:0", tiny=False)
@@ -96,8 +91,3 @@ def test_the_arithmetic_of_table_2s_grid_is_as_its_head_says() -> None:
     client = local - 655_360 * batch
     flop = 2 * (2 * local + 3 * (network - client))
     assert f"They are {flop / 1e9:.0f} GFLOP" in head and f"{flop * pair / 3600 / 1e12:.1f} TFLOP/s" in head
-
-
-@pytest.mark.parametrize("call", [selfcheck.repeated_split, selfcheck.repeated_small, selfcheck.company])
-def test_a_call_that_a_cpu_can_make_holds_there(bench: Bench, call: Any) -> None:
-    call(bench)
