@@ -18,7 +18,7 @@ from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.rounds.split.client import LocalSteps
 from zofl_mpi.rounds.split.messages import Model
 from zofl_mpi.rounds.split.rules import Backprop
-from zofl_mpi.rounds.split.server import RecentUploads, Server
+from zofl_mpi.rounds.split.server import Server
 from zofl_mpi.rounds.split.training import Training
 from zofl_mpi.run.local import LocalClients
 
