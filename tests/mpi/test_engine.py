@@ -111,7 +111,7 @@ def books(clients: Any) -> list[Any]:
 def test_random_streams_have_one_order_one_set_of_bits_and_one_ledger(both: Both) -> None:
     def program(clients: Any) -> list[Any]:
         seen: list[Any] = []
-        for k in range(20):
+        for k in range(11):
             g = rng(1000, k)
             to = g.permutation(clients.m)[: g.integers(1, clients.m + 1)].tolist()
             try:

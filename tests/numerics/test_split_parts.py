@@ -190,13 +190,13 @@ def test_trying_the_parts_leaves_no_trace() -> None:
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
-SHAPE, C = (3, 9, 9), 4
+SHAPE, CLASSES = (3, 9, 9), 4
 CONVOLUTIONS, NORMS = (3 * 16 * 9, 16 * 32 * 9, 32 * 32 * 9, 32 * 64 * 9), (32, 64, 64, 128)
 
 
 def parts(cut: int = 3, **flags: object) -> tuple[nn.Module, nn.Module, nn.Module]:
     torch.manual_seed(1)
-    return ConvNet(cut=cut, **flags).parts(SHAPE, C)  # type: ignore[arg-type]
+    return ConvNet(cut=cut, **flags).parts(SHAPE, CLASSES)  # type: ignore[arg-type]
 
 
 def count(module: nn.Module) -> int:
@@ -210,11 +210,11 @@ def test_the_cut_moves_stages_from_the_server_to_the_client(cut: int, head: str)
     client, auxiliary, server = parts(cut, head=head)
     own = [a + b for a, b in zip(CONVOLUTIONS, NORMS, strict=True)]
     assert count(client) == sum(own[:cut])
-    assert count(server) == sum(own[cut:]) + 64 * C + C
+    assert count(server) == sum(own[cut:]) + 64 * CLASSES + CLASSES
     side, channels = (5, 3, 3, 2)[cut - 1], (16, 32, 32, 64)[cut - 1]
-    problem = SplitNetwork(client, auxiliary, server, SHAPE, C)
+    problem = SplitNetwork(client, auxiliary, server, SHAPE, CLASSES)
     assert problem.smashed_shape == (channels, side, side) and len(problem.blocks) == (cut if cut > 1 else 0)
-    assert problem.local.sizes()[1] == (channels * (side * side if head == "linear" else 1) + 1) * C
+    assert problem.local.sizes()[1] == (channels * (side * side if head == "linear" else 1) + 1) * CLASSES
 
 
 def test_the_network_is_the_same_for_every_cut() -> None:
@@ -257,4 +257,4 @@ def test_a_network_that_cannot_be_is_refused_in_one_sentence(flags: dict[str, ob
 
 def test_inputs_that_are_no_images_are_refused() -> None:
     with pytest.raises(UserError, match="inputs of 64 numbers are no square images"):
-        ConvNet().parts((64,), C)
+        ConvNet().parts((64,), CLASSES)
