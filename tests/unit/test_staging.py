@@ -10,12 +10,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from tests.conftest import Capsys, Patch
 from tests.numerics.split_methods import method, setting, training
 from tests.threads import run_ranks, serve_or_ask
 from zofl_mpi.engine import device, messages
@@ -65,7 +67,7 @@ class Stream:
 class Fake:
     """torch.cuda."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: Patch) -> None:
         self.calls: list[str] = []
         self.events, self.done = 0, set[int]()
         self.computing = self.now = Stream(self, "computing")
@@ -107,7 +109,7 @@ class Fake:
 
 
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Fake:
+def gpu(monkeypatch: Patch) -> Fake:
     return Fake(monkeypatch)
 
 
@@ -123,6 +125,7 @@ def test_on_the_cpu_a_copy_is_made_at_once() -> None:
     assert own.bring(host) is host
     own.rest()
     assert own.taken() == 0.0
+    assert staging("cpu") is staging("cpu") and staging("cuda:0") is not staging("cpu"), "one of each device"
 
 
 def test_an_upload_leaves_on_a_stream_of_its_own_once_it_is_computed(gpu: Fake) -> None:
@@ -138,11 +141,6 @@ def test_an_upload_leaves_on_a_stream_of_its_own_once_it_is_computed(gpu: Fake) 
     assert gpu.calls[4:] == ["host waits for 1"] and fetch.ready()
     assert own.taken() > 0 and before > 0 and own.taken() == 0
     assert np.array_equal(target.view(np.float32), values.numpy())
-
-
-def test_an_upload_that_is_changed_on_its_way_is_found(gpu: Fake) -> None:
-    """Mutation: no look at the tensor's version."""
-    own, values = Staging("cuda:1"), torch.zeros(4)
     fetch = own.fetch(values, own.empty(16))
     values.add_(1)
     with pytest.raises(RuntimeError, match=r"^a client changed an upload in place while it was on its way"):
@@ -150,12 +148,18 @@ def test_an_upload_that_is_changed_on_its_way_is_found(gpu: Fake) -> None:
 
 
 def test_memory_is_pinned_where_it_pays(gpu: Fake) -> None:
-    """Mutations: pageable memory; small blocks pinned, too; pinned memory without a GPU."""
-    assert [Staging(place).empty(size).nbytes for place in ("cpu", "cuda:1") for size in (100, 1 << 20)] == [
-        100,
-        1 << 20,
-    ] * 2
-    assert gpu.calls == ["1048576 bytes, pinned"]
+    """Also for messages down. Mutations: pageable memory; small blocks pinned, too; pinned memory without a GPU; bytes
+    that are sent before they are there; the bytes of an array on the host."""
+    sizes = [Staging(place).empty(size).nbytes for place in ("cpu", "cuda:1") for size in (100, 1 << 20)]
+    assert sizes == [100, 1 << 20] * 2 and gpu.calls == ["1048576 bytes, pinned"]
+    item = Item(torch.full((1 << 15,), 2.0))
+    block = Staging("cuda:1").packed(messages.prepare(item))
+    assert "pinned" in gpu.calls[2] and gpu.calls[-1] == "host waits for 1"
+    assert torch.equal(messages.unpack(block).a, item.a)
+    assert torch.equal(messages.unpack(Staging().packed(messages.prepare(item))).a, item.a)
+    with mock.patch.object(torch.Tensor, "cpu", lambda self: pytest.fail("a copy") if len(self) else self):
+        item = Item(torch.zeros(5, 2, dtype=torch.bfloat16))
+        assert messages.size(item) == 20 and messages.prepare(item).size % 64 == 0
 
 
 def test_what_is_brought_is_waited_for_by_the_gpu_and_the_host_is_two_ahead_at_most(gpu: Fake) -> None:
@@ -184,25 +188,10 @@ def noting(call: Any, name: str, calls: list[str]) -> Any:
     return noted
 
 
-def test_a_message_down_leaves_through_pinned_memory(gpu: Fake) -> None:
-    """Mutations: pageable memory; bytes that are sent before they are there."""
-    item = Item(torch.full((1 << 15,), 2.0))
-    block = Staging("cuda:1").packed(messages.prepare(item))
-    assert "pinned" in gpu.calls[1] and gpu.calls[-1] == "host waits for 1"
-    assert torch.equal(messages.unpack(block).a, item.a)
-    assert torch.equal(messages.unpack(Staging().packed(messages.prepare(item))).a, item.a)
-
-
-def test_one_process_has_one_of_each_device() -> None:
-    """Mutation: a new one, with its own stream, for each that asks."""
-    assert staging("cpu") is staging("cpu") and staging("cuda:0") is not staging("cpu")
-
-
 def test_the_main_thread_goes_on_while_an_upload_is_on_its_way(gpu: Fake) -> None:
     """The communication thread waits for it where it is due, and leaves it where it is not and has not arrived.
-
-    Mutations: `add` waits; bytes that are sent before they are there; a wave that is held up by a rank that is not due.
-    """
+    Mutations: `add` waits; bytes that are sent before they are there; a wave that is held up by a rank that is not
+    due."""
     outbox = Outbox(Staging("cuda:1"))
     outbox.add(UPLOAD, messages.prepare(Item(torch.full((8,), 3.0))))
     assert not [call for call in gpu.calls if "host waits" in call]
@@ -216,16 +205,7 @@ def test_the_main_thread_goes_on_while_an_upload_is_on_its_way(gpu: Fake) -> Non
     assert outbox.take(WELCOME).items == 1
 
 
-def test_a_size_is_told_without_a_copy(gpu: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mutation: the bytes of an array on the host."""
-    monkeypatch.setattr(torch.Tensor, "cpu", lambda self: pytest.fail("a copy") if len(self) else self)
-    item = Item(torch.zeros(5, 2, dtype=torch.bfloat16))
-    assert messages.size(item) == 20
-    assert messages.prepare(item).size % 64 == 0
-    assert gpu.calls == ["0 bytes"]
-
-
-def test_in_one_process_what_is_on_a_gpu_stays_there_and_keeps_its_notes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_one_process_what_is_on_a_gpu_stays_there_and_keeps_its_notes(monkeypatch: Patch) -> None:
     """Mutations: the sender's own tensor; a way through the host; notes that are lost."""
     monkeypatch.setattr(messages, "is_remote", messages._is_tensor)
     monkeypatch.setattr(torch.Tensor, "cpu", lambda self: pytest.fail("a copy"))
@@ -237,12 +217,10 @@ def test_in_one_process_what_is_on_a_gpu_stays_there_and_keeps_its_notes(monkeyp
 
 
 @pytest.mark.parametrize("straight", [False, True], ids=["staged", "direct"])
-def test_a_run_whose_uploads_leave_a_gpu_has_the_same_bits(straight: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_whose_uploads_leave_a_gpu_has_the_same_bits(straight: bool, monkeypatch: Patch) -> None:
     """HERON on three ranks, all tensors as if they were on a GPU: through memory of the host, or from GPU to GPU.
-
     Mutations: another place in a block; a shape or a dtype of a message that is not the tensor's; sizes of items that
-    are not behind them; the direct way taken unasked, or never.
-    """
+    are not behind them; the direct way taken unasked, or never."""
     own = [method(HERON, training(setting())) for _ in range(3)]  # a module serves one thread at a time
     alone = LocalClients(list(own[0].setting.data), method=own[0])
     (plain,) = run_ranks(1, lambda world: own[0].round(own[0].start(), 0, alone))  # threads have torch's own number
@@ -275,7 +253,7 @@ class Echo:
         return message
 
 
-def test_each_ranks_seconds_of_staging_are_in_the_rounds_account(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_ranks_seconds_of_staging_are_in_the_rounds_account(monkeypatch: Patch) -> None:
     """Mutations: another rank's or another step's; none of the server's or of the clients'."""
     for module, seconds in ((server, 0.5), (client, 0.25)):
         own = Staging()
@@ -317,22 +295,21 @@ def told(kind: int, found: Any) -> int:
         (None, {"MV2_USE_CUDA": "1"}, True),
     ],
 )
-def test_a_library_says_whether_it_takes_a_gpus_memory(mpi: Any, environment: dict[str, str], yes: bool) -> None:
-    """Mutations: a question that is not asked; an answer that is not read; the variable of another library."""
-    assert cuda_aware.aware(mpi, environment) is yes
-
-
-def test_the_way_from_gpu_to_gpu_must_be_asked_for(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_library_says_whether_it_takes_a_gpus_memory(
+    mpi: Any, environment: dict[str, str], yes: bool, monkeypatch: Patch, capsys: Capsys
 ) -> None:
-    """Mutations: taken unasked, without a GPU, or although the library says no; no word of that."""
-    monkeypatch.setattr(cuda_aware, "library", lambda: Library(MPIX_Query_cuda_support=lambda: 1))
-    assert cuda_aware.direct("cuda:0", {cuda_aware.FLAG: "1"})
-    assert not cuda_aware.direct("cuda:0", {}) and not cuda_aware.direct("cpu", {cuda_aware.FLAG: "1"})
+    """And must be asked to do so. Mutations: a question that is not asked; an answer that is not read; the variable of
+    another library; taken unasked, without a GPU, or although the library says no; no word of that."""
+    assert cuda_aware.aware(mpi, environment) is yes
+    monkeypatch.setattr(cuda_aware, "library", lambda: mpi)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    own = {cuda_aware.FLAG: "1", **environment}
+    assert not cuda_aware.direct("cuda:0", environment) and not cuda_aware.direct("cpu", own)
     assert not capsys.readouterr().err
-    monkeypatch.setattr(cuda_aware, "library", lambda: None)
-    assert not cuda_aware.direct("cuda:0", {cuda_aware.FLAG: "1"})
-    assert capsys.readouterr().err.startswith("zofl_mpi: warning: ZOFL_GPU_MPI=1, but this MPI library")
+    assert cuda_aware.direct("cuda:0", own) is yes
+    warning = "zofl_mpi: warning: ZOFL_GPU_MPI=1, but this MPI library"
+    assert capsys.readouterr().err.startswith(warning) is not yes
 
 
 def test_from_gpu_to_gpu_the_small_parts_go_before_what_is_computed(gpu: Fake) -> None:
