@@ -122,12 +122,9 @@ def test_every_command_names_what_is_there(here: Path, capsys: Any) -> None:
 
 
 def flags_of_parser(source: str) -> set[str]:
-    """The flags that a script's parser declares, or that it takes from another's."""
-    found = set(re.findall(r'"(--[\w-]+)"', source))
-    for name in re.findall(r"^from analysis(?:\.| import )(\w+)|^import (\w+)$", source, re.M):
-        shared = ROOT / "analysis" / f"{''.join(name)}.py"
-        found |= set(re.findall(r'"(--[\w-]+)"', shared.read_text())) if shared.is_file() else set()
-    return found
+    """The flags that a script's parser declares, also by what the scripts of analysis/ share."""
+    shared = [path.read_text() for path in (ROOT / "analysis/shared").glob("*.py")] if "from shared" in source else []
+    return set(re.findall(r'"(--[\w-]+)"', "\n".join([source, *shared])))
 
 
 def is_script(name: str) -> None:
