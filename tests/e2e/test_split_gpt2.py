@@ -199,12 +199,3 @@ def test_a_step_that_is_too_large_ends_in_a_sentence(texts: list[str], capsys: C
     assert here(FAMILY, *texts, "--model", "random:tiny", *words) != 0
     told = capsys.readouterr().err
     assert "is not finite" in told and "Traceback" not in told
-
-
-def test_a_loss_that_does_not_move_is_told(texts: list[str], capsys: Capsys, monkeypatch: Patch) -> None:
-    """LoRA by which the model does not change. The run goes on, and says so."""
-    monkeypatch.setattr("zofl_mpi.rounds.split.client._warned", [])
-    assert here(FAMILY, *texts, *RANDOM, "--lora-alpha", "0", "--rounds", 1) == 0
-    assert (
-        "3 of 3 losses of a perturbed pass differ from the other loss of their step by less" in capsys.readouterr().err
-    )

@@ -138,7 +138,7 @@ def sized(numbers: int) -> messages.Prepared:
     return messages.prepare(Numbers(np.zeros(numbers)))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(plans=st.lists(PLANS, min_size=1, max_size=12), ranks=st.integers(1, 4), loads=LOADS, data=st.data())
 def test_no_wave_is_empty_and_what_comes_before_its_turn_is_bounded(
     plans: list[Plan], ranks: int, loads: Loads, data: st.DataObject

@@ -71,7 +71,7 @@ def test_an_entry_with_classes_is_what_it_was_before_there_were_targets(tmp_path
     load(table(tmp_path, np.arange(40) % 3), tmp_path)
     (entry,) = (tmp_path / "cache").iterdir()
     assert sorted(path.name for path in entry.iterdir()) == ["facts.json", "inputs.npy", "labels.npy"]
-    facts = {"classes": 3, "official_test": 0, "levels": None, "channels": 1}
+    facts: dict[str, Any] = {"classes": 3, "official_test": 0, "levels": None, "channels": 1}
     facts["bytes"] = {"inputs": 128 + 640, "labels": 128 + 320}
     assert json.loads((entry / "facts.json").read_text()) == facts
     assert cache.FORMAT == 1
