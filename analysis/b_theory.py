@@ -184,9 +184,9 @@ def bowls(m: int) -> Family:
 
 def alike(m: int) -> Family:
     """m clients with the same quadratic and the same samples, whose mini-batches and directions are their own."""
-    form, _, (bowl,) = Quadratic.random(Streams(1), 2, 1, noise=NOISE)
+    _, _, (bowl,) = Quadratic.random(Streams(1), 2, 1, noise=NOISE)
     own = replace(bowl, noise=bowl.noise - bowl.drift)
-    return quadratic(Bowls.of(form, [own] * m), [own] * m)
+    return quadratic(Bowls.of([own] * m), [own] * m)
 
 
 def quadratic(problem: Bowls, data: Sequence[Bowl]) -> Family:

@@ -24,7 +24,7 @@ KEPT = command.ANALYSIS / "results/scaling"
 FAR, MANY = (16, 128, 1024), (1_000, 100_000)
 """Client ranks and clients that the model is drawn to."""
 NOTE = (
-    "Predicted from runs of one process and from the doctor's exchange on the same ranks. packed: a wave carries up to "
+    "Predicted from runs of one process and from the measured exchange on the same ranks. packed: a wave carries up to "
     "60 items or 64 KiB of each rank, as they do; one by one: a single item, what the runs would take without that. "
     "error: predicted / measured - 1. limit: what takes longest of clients, server, waves, cores (fewer than ranks), "
     "questions and bytes."

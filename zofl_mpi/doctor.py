@@ -1,13 +1,11 @@
 """Check of a machine: its MPI library, the ranks' hosts and devices, and the time of real exchanges.
 
 mpirun -n 4 python -m zofl_mpi.doctor
-mpirun -n 4 python -m zofl_mpi.doctor --json exchange.json    # what a question costs, for analysis/scaling_model.py
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import shutil
@@ -16,7 +14,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
-from pathlib import Path
 from typing import Any, final
 
 import numpy as np
@@ -27,7 +24,6 @@ from zofl_mpi.engine.world import World
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import binding
 from zofl_mpi.run.binding import Place
-from zofl_mpi.run.exchange import KINDS, LARGE, exchange, place
 from zofl_mpi.run.launch import connect, speaks_first
 
 SIZES = (1, 7_840, 1_000_000)
@@ -54,9 +50,10 @@ class Echo:
 def main(words: list[str] | None = None) -> int:
     """Prints the findings; exit status 2 if the ranks cannot work together."""
     parser = argparse.ArgumentParser(prog="python -m zofl_mpi.doctor", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--json", type=Path, help="a file for the places of the ranks and what questions cost there")
+    parser.add_argument("--json", help=argparse.SUPPRESS)  # of earlier versions
     try:
-        flags = parser.parse_args(words)
+        if parser.parse_args(words).json:
+            raise UserError("--json is no longer a flag: python analysis/exchange.py FILE measures what questions cost")
         world = connect()
         places = binding.bind(world, "auto", gpu=True)
     except UserError as exc:
@@ -76,7 +73,6 @@ def main(words: list[str] | None = None) -> int:
             print("one process: no exchange to try; start it with mpirun -n 4")
     if world.size > 1:
         _exchange(world)
-        return _costs(world, flags.json)
     return 0
 
 
@@ -138,24 +134,6 @@ def _exchange(world: World) -> None:
                 raise UserError("what came back is not what was sent")
         print(f"{size * 4:>9,} B to {m} clients and back: {best * 1e3:8.2f} ms")
     clients.close()
-
-
-def _costs(world: World, path: Path | None) -> int:
-    """Prints what each kind of question costs, and keeps it at `path`; returns the exit status."""
-    places, costs = world.allgather(place()), exchange(world)
-    if world.rank:
-        return 0
-    for kind, cost in costs.items():
-        rate = f", {1 / cost.per_byte / 1e6:8.0f} MB/s in {LARGE / 1e6:.0f} MB" if cost.per_byte else ""
-        print(f"{kind:8} {cost.fixed * 1e3:8.3f} ms{rate}   {KINDS[kind]}")
-    if path:
-        kept = {kind: cost._asdict() for kind, cost in costs.items()}
-        try:
-            path.write_text(json.dumps({"mpi": world.library, "ranks": places, "exchange": kept}, indent=1) + "\n")
-        except OSError as exc:
-            print(f"zofl_mpi: --json {path}: cannot be written ({exc.strerror})", file=sys.stderr)
-            return 2
-    return 0
 
 
 if __name__ == "__main__":

@@ -13,14 +13,11 @@ class UserError(Exception):
 
 
 def demand(holds: bool, flag: str, value: object, allowed: str) -> None:
-    """Refuses a value of a flag.
+    """Refuses a value of a flag unless `holds`.
 
     Args:
         flag: as typed, or a field's name.
         allowed: what the value must be, to follow "must be".
-
-    Raises:
-        UserError: unless `holds`.
     """
     if not holds:
         name = flag if flag.startswith("--") else "--" + flag.replace("_", "-")

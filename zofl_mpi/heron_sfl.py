@@ -21,9 +21,9 @@ from zofl_mpi.methods.cse_fsl import CSEFSL
 from zofl_mpi.methods.decomfl import DeComFL
 from zofl_mpi.methods.fsl_sage import FSLSAGE
 from zofl_mpi.methods.heron import HERON
+from zofl_mpi.methods.hiso import HiSo
 from zofl_mpi.methods.ho_sfl import HOSFL
-from zofl_mpi.methods.splitfed import SFLV1, SFLV2
-from zofl_mpi.methods.splitlora import SplitLoRA
+from zofl_mpi.methods.splitfed import SFLV1, SFLV2, SplitLoRA
 from zofl_mpi.settings.heron_sfl import PROBLEMS as PROBLEMS
 from zofl_mpi.settings.heron_sfl import own_split
 
@@ -35,6 +35,7 @@ METHODS = {
     "fsl_sage": FSLSAGE,
     "splitlora": SplitLoRA,
     "decomfl": DeComFL,
+    "hiso": HiSo,
     "ho_sfl": HOSFL,
 }
 OWN_PROBLEM = own_split

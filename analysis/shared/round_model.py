@@ -1,11 +1,11 @@
-"""A model of a round's time: what is computed, by the rates of one process, and what questions cost, by the doctor.
+"""A model of a round's time: what is computed, by the rates of one process, and what questions cost, by exchange.py.
 
 A round of m clients on P client ranks is the sum of its account, its questions, and the server's work that none hides:
 
     ask    q + B d + max(n c + P s,  max(c, f) + I s,  c + W w + U u,  (m c + f + I s) / K)
     mean   a + B d + n c + B' r
 
-q, a, w: a question, a mean, and a wave more; d, u, r: a byte down, up and averaged; all from the doctor's exchange. c:
+q, a, w: a question, a mean, and a wave more; d, u, r: a byte down, up and averaged; all from the measured exchange. c:
 seconds of a client; n: turns, ceil(m / P) where each rank has a core, a turn of p ranks being p / K of one where all
 together are worth K < p cores. s: the server's seconds for each of I items; f: what it computes while the clients do.
 W: waves after the first; B, U, B': bytes down, up, of a reply. The terms of the maximum are the clients, the server,
@@ -23,8 +23,8 @@ import numpy as np
 from scipy.optimize import nnls
 
 from shared.scaling import Case, Exchange
+from shared.timing import StepTiming
 from zofl_mpi.errors import UserError
-from zofl_mpi.run.timing import StepTiming
 
 Form = Literal["one", "packed"]
 """How replies travel: a wave holds one item a rank, or up to PACKED items or PACKED_BYTES of each."""

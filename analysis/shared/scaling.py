@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, final
 
+from shared.exchange import Cost
+from shared.timing import Timing, timing
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import records
-from zofl_mpi.run.exchange import Cost
-from zofl_mpi.run.timing import Timing, timing
 
 
 @final
@@ -52,11 +52,11 @@ class Case:
 @final
 @dataclass(frozen=True)
 class Exchange:
-    """What questions cost between the ranks of a system, as `python -m zofl_mpi.doctor --json` tells it.
+    """What questions cost between the ranks of a system, as `analysis/exchange.py` keeps it.
 
     Attributes:
         ranks: the server's among them; nodes: their different hosts.
-        costs: by `zofl_mpi.run.exchange.KINDS`.
+        costs: by `shared.exchange.KINDS`.
     """
 
     system: str
@@ -101,7 +101,7 @@ class Measured:
 
 
 def read(paths: Sequence[Path]) -> Measured:
-    """What the files hold together: HDF5 results, ReFrame's reports, what the doctor kept, what `Measured.text` gave.
+    """What the files hold together: HDF5 results, ReFrame's reports, what exchange.py kept, what `Measured.text` gave.
 
     Raises:
         UserError: a file is none of these, or a result in it is missing or cannot be timed; or nothing is there.
@@ -125,7 +125,7 @@ def _read(path: Path) -> Measured:
         if "runs" in told:
             exchanges = (_exchange(values) for values in told["exchanges"])
             return Measured(tuple(map(_kept, told["runs"])), tuple(exchanges), told["when"])
-        return Measured((), (_of_doctor(told, ""),))
+        return Measured((), (_of_exchange(told, ""),))
     except FileNotFoundError as error:
         raise UserError(f"there is no file {path}") from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -146,7 +146,7 @@ def _of_report(report: dict[str, Any]) -> Measured:
             cases.append(_case(folder / "result.h5", test))
         else:
             kept = json.loads((folder / "exchange.json").read_text(encoding="utf-8"))
-            exchanges.append(_of_doctor(kept, test["system"]))
+            exchanges.append(_of_exchange(kept, test["system"]))
     day = datetime.fromtimestamp(report["session_info"]["time_start_unix"], UTC).date().isoformat()
     return Measured(tuple(cases), tuple(exchanges), day)
 
@@ -169,7 +169,7 @@ def _exchange(values: dict[str, Any]) -> Exchange:
     return Exchange(**{**values, "costs": {kind: Cost(**cost) for kind, cost in values["costs"].items()}})
 
 
-def _of_doctor(told: dict[str, Any], system: str) -> Exchange:
+def _of_exchange(told: dict[str, Any], system: str) -> Exchange:
     places, costs = told["ranks"], {kind: Cost(**cost) for kind, cost in told["exchange"].items()}
     hosts = {place["host"] for place in places}
     return Exchange(system, len(places), len(hosts), places[0]["processor"], told["mpi"], costs)

@@ -60,7 +60,7 @@ NUMBERS = {
     "bytes_up": "B",
     "server_share": "1",
 }
-"""What `python -m zofl_mpi.run.timing` prints and a report keeps."""
+"""What `analysis/timing.py` prints and a report keeps."""
 
 
 def clients(study, ranks):
@@ -96,7 +96,7 @@ class Command(rfm.RunOnlyRegressionTest):
 
 
 class Round(Command):
-    """A run of some rounds, and what `zofl_mpi.run.timing` tells of them."""
+    """A run of some rounds, and what `analysis/timing.py` prints of them."""
 
     method = parameter(sorted(METHODS))
     share = parameter(SIZES["shares"])
@@ -137,7 +137,7 @@ class OneRank(Round):
         self.place(1)
         self.job.launcher = getlauncher("local")()
         self.within()
-        self.postrun_cmds = ["python -m zofl_mpi.run.timing result.h5"]
+        self.postrun_cmds = [f"python {ROOT}/analysis/timing.py result.h5"]
 
     @sanity_function
     def is_timed(self):
@@ -173,7 +173,7 @@ class Scaling(Round):
         self.place(self.ranks)
         self.within()
         other = os.path.join(self.getdep(self.one_rank).stagedir, "result.h5")
-        self.postrun_cmds = [f"python -m zofl_mpi.run.timing result.h5 --same-as {other}"]
+        self.postrun_cmds = [f"python {ROOT}/analysis/timing.py result.h5 --same-as {other}"]
 
     @sanity_function
     def has_the_bits_of_one_rank(self):
@@ -189,7 +189,7 @@ class Exchange(Command):
     ranks = parameter(SIZES["ranks"])
     tags = {"exchange", *METHODS, *SIZES["shares"], *SIZES["studies"]}
     keep_files = ["exchange.json"]
-    executable_opts = ["-m zofl_mpi.doctor --json exchange.json"]
+    executable_opts = [f"{ROOT}/analysis/exchange.py exchange.json"]
 
     @run_after("setup")
     def prepared(self):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +14,13 @@ import pytest
 
 from tests.analysis.made import check_figure, refused, table_of
 from tests.analysis.scaling_made import doctor, report, result
-from zofl_mpi.run.exchange import Cost
-from zofl_mpi.run.timing import StepTiming, Timing
+from tests.conftest import ROOT
+
+sys.path.insert(0, str(ROOT / "analysis"))  # as where Python runs the scripts
+from shared.exchange import Cost
+from shared.timing import StepTiming, Timing
+
+sys.path.remove(str(ROOT / "analysis"))
 
 Script = Callable[[str], Any]
 

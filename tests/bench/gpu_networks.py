@@ -35,7 +35,7 @@ from zofl_mpi.problems.kernels import blocks, module_torch
 from zofl_mpi.problems.kernels.module_torch import LossRequest, StepsRequest, equal_bits
 from zofl_mpi.problems.models import CNN, MLP
 from zofl_mpi.problems.network import Network, seeded
-from zofl_mpi.problems.terms import Terms
+from zofl_mpi.problems.terms import LocalSteps, Terms
 from zofl_mpi.rounds.report import Model
 from zofl_mpi.run.flags import built
 from zofl_mpi.run.local import LocalClients
@@ -158,7 +158,8 @@ def requests(kind: str, dtype: str, device: str, count: int = 50) -> list[StepsR
         own, H = data.subset(generator.permutation(300)[:100]), 18 if i % 4 == 0 and problem.n < 5000 else 2
         positions, sizes = generator.integers(0, 100, (H, batch)), generator.uniform(0.1, 0.5, H)
         shift = generator.standard_normal(problem.n).astype(dtype) if shifted else None
-        found.append(StepsRequest(problem._function, own, x, x.copy(), positions, sizes, 0.5 * (i % 3), radius, shift))
+        steps = LocalSteps(own, positions, sizes, 0.5 * (i % 3), radius, shift)
+        found.append(StepsRequest(problem._function, x, x.copy(), steps))
     return found
 
 
@@ -221,7 +222,8 @@ def in_company(device: str) -> None:
 def losses_in_company(device: str) -> None:
     """Where the check says so, losses have the same bits alone, among 3, among 50, and in another order."""
     for kind, dtype in passing(device):
-        asked = [LossRequest(own.function, own.x, own.data, own.batches[0]) for own in requests(kind, dtype, device)]
+        steps = requests(kind, dtype, device)
+        asked = [LossRequest(own.function, own.x, own.data, own.steps.batches[0]) for own in steps]
         among, reverse = module_torch.loss_sums(asked), module_torch.loss_sums(asked[::-1])[::-1]
         assert len({each.tobytes() for each in among}) == len(asked)
         np.testing.assert_array_equal(reverse, among)

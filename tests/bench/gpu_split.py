@@ -23,14 +23,13 @@ from zofl_mpi.methods.decomfl import DeComFL
 from zofl_mpi.methods.fsl_sage import FSLSAGE
 from zofl_mpi.methods.heron import HERON
 from zofl_mpi.methods.ho_sfl import HOSFL
-from zofl_mpi.methods.splitfed import SFLV2
-from zofl_mpi.methods.splitlora import SplitLoRA
+from zofl_mpi.methods.splitfed import SFLV2, SplitLoRA
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.problems.device_cache import gather
 from zofl_mpi.problems.split_resnet import ResNet
 from zofl_mpi.rounds.split.client import drawn
-from zofl_mpi.rounds.split.lockstep import Cut, LockstepMethod
 from zofl_mpi.rounds.split.messages import Model, Smashed
+from zofl_mpi.rounds.split.method import Cut, LockstepMethod
 from zofl_mpi.rounds.split.server import Server
 
 STEPS = 6

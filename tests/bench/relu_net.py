@@ -21,7 +21,8 @@ from tests.bench.local import CLASSES, FEATURES, SAMPLES, STREAMS, best, dataset
 from zofl_mpi.data import Dataset
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.numerics import zo
-from zofl_mpi.problems.relu_net import TARGETS, ReLUNet
+from zofl_mpi.problems.relu_net import ReLUNet
+from zofl_mpi.problems.sums import TARGETS
 
 NET = ReLUNet(FEATURES)
 ETA = 1e-3

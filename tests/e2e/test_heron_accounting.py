@@ -109,7 +109,7 @@ def test_only_rank_0_counts(mpirun: Any) -> None:
     script = (
         "import sys\nfrom zofl_mpi.run import cli\n"
         "try:\n    cli.main('zofl_mpi.heron_sfl', sys.argv[1:])\n"
-        "finally:\n    counted = 'zofl_mpi.rounds.split.measured' in sys.modules\n"
+        "finally:\n    counted = 'zofl_mpi.problems.counting' in sys.modules\n"
         "    print('counted' if counted else 'did not count', file=sys.stderr)\n"
     )
     ended: Completed = mpirun(2, "-c", script, *command("heron", 1, Path("a.h5").absolute()))

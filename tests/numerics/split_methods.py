@@ -35,6 +35,7 @@ from zofl_mpi.rounds.split.messages import Model
 from zofl_mpi.rounds.split.rules import Backprop
 from zofl_mpi.rounds.split.training import Training
 from zofl_mpi.run.local import LocalClients
+from zofl_mpi.run.loop import finite_round
 
 STREAMS = Streams(7)
 SIDE, C = 8, 3
@@ -125,7 +126,7 @@ def run(of: Any, rounds: int, start: int = 0, clients: LocalClients | None = Non
     clients = clients or LocalClients(list(of.setting.data), method=of)
     state = state or of.start()
     for r in range(start, start + rounds):
-        state = of.round(state, r, clients)
+        state = finite_round(of, state, r, clients)
     return state
 
 

@@ -224,6 +224,15 @@ def test_steps_are_replayed_in_chunks_and_one_by_one(monkeypatch: pytest.MonkeyP
     assert len(recorded) == 2
 
 
+def test_losses_are_not_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutation: a CUDA graph for each size of a mini-batch, of which clients with unequal data have many."""
+    recorded, _ = replays(monkeypatch)
+    some = requests("one sample", "float32", "cpu", 1)[0]
+    for size in (1, 2, 3):
+        module_torch.loss_sums([module_torch.LossRequest(some.function, some.x, some.data, np.arange(size))])
+    assert not recorded
+
+
 @pytest.mark.parametrize(
     ("each", "rows"), [(64 * 784 * 4, 32), (2**21, 32), (2**21 + 1, 16), (2**25, 2), (2**26, 1), (2**30, 1)]
 )

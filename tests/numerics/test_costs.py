@@ -15,10 +15,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from zofl_mpi.problems.counting import Allocations, Products
 from zofl_mpi.problems.split import SplitNetwork
 from zofl_mpi.problems.split_resnet import ResNet
-from zofl_mpi.rounds.split import measured
+from zofl_mpi.rounds.split import costs
+from zofl_mpi.rounds.split.costs import macs, peak_bytes
 from zofl_mpi.rounds.split.estimates import TwoPoint
 from zofl_mpi.rounds.split.losses import CutLoss, HeadLoss
-from zofl_mpi.rounds.split.measured import macs, peak_bytes
 from zofl_mpi.rounds.split.rules import Backprop
 
 BATCH = 8
@@ -113,7 +113,7 @@ def test_two_small_steps_tell_the_memory_of_a_large_one(
     for batch in (2, 5, 33):
         with Allocations() as counted:
             loss, rule = step_of(problem, step)
-            measured._trial(loss, rule, *measured._given(loss, batch), recompute)
+            costs._trial(loss, rule, *costs._given(loss, batch), recompute)
         inputs = batch * 3 * 32 * 32 * (8 if dtype == "float64" else 4)
         # the inputs are made within the block here, and are no part of what peak_bytes adds them to
         own = inputs + 8 * batch + sum(t.numel() * t.element_size() for t in problem.local.initial())
@@ -132,17 +132,17 @@ class Halves(nn.Module):
 def test_where_small_steps_differ_the_whole_mini_batch_is_computed() -> None:
     """9 samples of 6 numbers: inputs, x + 1, (x + 1) + 0. Mutation: the events matched by their number alone."""
     problem = SplitNetwork(Halves(), nn.Linear(6, 3), nn.Linear(6, 3), (6,), 3)
-    two, three = (measured._allocations(*step_of(problem, "forward"), n).events for n in (2, 3))
-    assert measured._peak(two, three, 9) is None
+    two, three = (costs._allocations(*step_of(problem, "forward"), n).events for n in (2, 3))
+    assert costs._peak(two, three, 9) is None
     assert peak(problem, 9, "forward") >= 3 * 9 * 6 * 4
-    assert measured._peak([(0, 4), (0, -4), (1, 8)], [(0, 4), (1, 8), (0, -4)], 9) is None
+    assert costs._peak([(0, 4), (0, -4), (1, 8)], [(0, 4), (1, 8), (0, -4)], 9) is None
 
 
 def test_a_peak_is_found_where_it_is_for_so_many_samples() -> None:
     """A tensor of 100 bytes, or one of 10 for each sample: the peak moves. Mutation: the events' sums extrapolated."""
     two, three = ([(0, 100), (0, -100), (1, 10 * n), (1, -10 * n)] for n in (2, 3))
-    assert [measured._peak(two, three, n) for n in (2, 10, 11, 40)] == [100, 100, 110, 400]
-    assert measured._peak([], [], 7) == 0
+    assert [costs._peak(two, three, n) for n in (2, 10, 11, 40)] == [100, 100, 110, 400]
+    assert costs._peak([], [], 7) == 0
 
 
 def test_products_are_counted_as_torch_counts_them() -> None:
@@ -166,7 +166,7 @@ def test_products_are_counted_as_torch_counts_them() -> None:
 def test_counting_does_not_load_torch_s_compiler() -> None:
     """Which would take seconds at the start of every run. Mutation: torch's own counter."""
     script = (
-        "import sys\nfrom zofl_mpi.rounds.split import measured as costs\n"
+        "import sys\nfrom zofl_mpi.rounds.split import costs\n"
         "from zofl_mpi.problems.split import SplitNetwork\n"
         "from zofl_mpi.problems.split_resnet import ResNet\n"
         "p = SplitNetwork(*ResNet(2, (1, 1)).parts((1, 8, 8), 10), (1, 8, 8), 10)\n"

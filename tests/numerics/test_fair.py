@@ -14,7 +14,8 @@ from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.engine.world import SingleProcess
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.fedrzo_bl import FedRZOBL
-from zofl_mpi.problems import fair, relu_net
+from zofl_mpi.problems import fair
+from zofl_mpi.problems import sums as blocks
 from zofl_mpi.problems.fair import Fair, FairSoftmax
 from zofl_mpi.problems.relu_net import ReLUNet
 from zofl_mpi.rounds.report import Model
@@ -224,7 +225,7 @@ def test_blocks_change_nothing(model, monkeypatch):
     """Mutation: the last block counted as a whole one."""
     own, x, y = problem(model), points(model, 1), weights(1)
     before = own.f(0, x, y, CLIENTS[0]), own.score(x[0], y[0], CLIENTS[0])
-    for module in (fair, relu_net):
+    for module in (fair, blocks):
         monkeypatch.setattr(module, "BLOCK", 7)
     assert own.f(0, x, y, CLIENTS[0]) == pytest.approx(before[0], rel=1e-12)
     assert own.score(x[0], y[0], CLIENTS[0]) == pytest.approx(before[1], rel=1e-12)
@@ -269,7 +270,7 @@ def solved(own, x, data, **flags):
     clients = LocalClients(list(data), method=method)
     for _ in clients.ask(method.place, Model(x, 0)):
         pass
-    return method.solved(clients, x, method.first_lower(), 0)[0]
+    return method.solver.solve(clients, method.lower, x, method.first_lower(), 0)[0]
 
 
 @both

@@ -106,7 +106,7 @@ def test_every_client_takes_its_own_number_of_steps(schedule_h: str, right: list
     ends = [walk(setting, i, r, x, 0.1 / np.arange(1, H + 1))[0] for i, H in enumerate(right)]
     close(state.x, SIZE_SHARES @ ends)
     half = replace(fedavg, local=replace(fedavg.local, sampling=replace(fedavg.local.sampling, beta=0.5)))
-    asked = half.local.participants(r)
+    asked = half.local.sampling(r)
     assert run(half, [r]).local_steps == sum(right[i] for i in asked) < sum(right)
 
 
@@ -150,7 +150,7 @@ def test_the_average_is_over_the_participants_only(cls: Any, weights: str) -> No
     setting, r = toy(noise=1.0), 1
     x, w = point(setting), shares(weights)
     of = method(cls, setting, beta=0.5, weights=weights, **({"mu": 0.0} if cls is FedProx else {}))
-    asked, clients = of.local.participants(r), clients_of(of)
+    asked, clients = of.local.sampling(r), clients_of(of)
     state = of.round(State(x), r, clients)
     assert len(asked) == 2
     assert clients.account()[0].messages[1].tolist() == [int(i in asked) for i in range(m)]
@@ -161,7 +161,7 @@ def test_the_average_is_over_the_participants_only(cls: Any, weights: str) -> No
 @pytest.mark.parametrize(("beta", "count"), [(0.01, 1), (0.3, 1), (0.375, 2), (0.625, 3), (0.9, 4), (1.0, 4)])
 def test_as_many_take_part_as_in_zo_hfl_and_the_same(beta: float, count: int) -> None:
     setting = toy()
-    sets = [built(FedAvg, setting, beta=beta).local.participants(r) for r in range(20)]
+    sets = [built(FedAvg, setting, beta=beta).local.sampling(r) for r in range(20)]
     assert {len(set(found)) for found in sets} == {count}
     assert sets == [built(ZOHFL, setting, beta=beta).sampling(r) for r in range(20)]
     assert len({tuple(found) for found in sets}) == math.comb(m, count)
@@ -227,7 +227,7 @@ def test_a_plan_of_full_gradients_counts_each_clients_samples() -> None:
     H = (2, 5, 1, 3)
     flags = {"batch": 0, "tau": tuple(map(float, H)), "beta": 0.5}
     fedavg = method(FedAvg, softmax(kernel="auto"), **flags)
-    asked = [i for r in range(6) for i in fedavg.local.participants(r)]
+    asked = [i for r in range(6) for i in fedavg.local.sampling(r)]
     plan = fedavg.plan(6)
     assert plan["FLOPs of all clients, all rounds"] == f"{sum(H[i] * SIZES[i] for i in asked) * 4 * C * p:.3g}"
     assert plan["local steps of all clients, all rounds"] == sum(H[i] for i in asked)

@@ -216,7 +216,7 @@ def test_reports_are_right_and_leave_no_trace(make: Make, weights: str) -> None:
 def test_the_paper_keeps_its_inner_step_size() -> None:
     problem, server, clients = Quadratic.random(STREAMS, n, m, samples=64)
     fedmspp = built(FedMSPP, Setting(problem, STREAMS, clients, server, server, None, np.float64))
-    assert np.array_equal(fedmspp.local.stepsizes(0, 0), np.full(20, 0.1))
+    assert np.array_equal(fedmspp.local.steps.sizes(0, 0), np.full(20, 0.1))
 
 
 @pytest.mark.parametrize(

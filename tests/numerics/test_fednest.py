@@ -34,7 +34,7 @@ def known(cls: Any, noise: float = 0.0, clients: int = m, **more: Any) -> Settin
 
 
 def logistic() -> Setting[Any]:
-    raw = make(Synthetic(90, n, 3, 0.1), STREAMS)
+    raw = make(Synthetic(90, n, 3), STREAMS)
     data = as_dataset(raw, "unit", np.arange(90))
     parts = tuple(data.subset(np.arange(k, 90, m)) for k in range(m))
     problem = Hyperparameter.of(parts, dtype=np.float64)

@@ -37,15 +37,12 @@ from tests.numerics.first_order import (
 from zofl_mpi.engine.clients import ClientError
 from zofl_mpi.engine.fields import described, numbers, reported
 from zofl_mpi.engine.setting import Setting
-from zofl_mpi.engine.streams import Streams
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.fedavg import FedAvg, FedProx
 from zofl_mpi.methods.scaffold import Scaffold
 from zofl_mpi.methods.server_sgd import ServerSGD
 from zofl_mpi.methods.zo_hfl import ZOHFL
-from zofl_mpi.problems.analytic.quadratic import Quadratic
 from zofl_mpi.problems.softmax import Softmax
-from zofl_mpi.rounds.start import Start
 from zofl_mpi.run.flags import built
 
 # --- what travels
@@ -65,7 +62,7 @@ def test_bytes_are_those_of_the_formulas(cls: Any, vectors: int, dtype: Any, ite
         state = of.round(state, r, clients)
         of.evaluate(state, r, clients)
         row, _ = clients.account()
-        asked = np.isin(np.arange(m), of.local.participants(r))
+        asked = np.isin(np.arange(m), of.local.sampling(r))
         assert asked.sum() == 2
         assert row.steps == ["server", "train", "measure"]
         assert row.bytes_down.tolist() == [[0] * m, (asked * (up + 8)).tolist(), [0] * m]
@@ -86,7 +83,7 @@ def test_bytes_are_those_of_the_formulas(cls: Any, vectors: int, dtype: Any, ite
 def test_a_plan_counts_the_full_passes_of_option_1() -> None:
     """|D_i| samples more for each participant and round."""
     scaffold = method(Scaffold, softmax(), option="I", beta=0.5)
-    asked = [i for r in range(5) for i in scaffold.local.participants(r)]
+    asked = [i for r in range(5) for i in scaffold.local.sampling(r)]
     samples = len(asked) * 3 * 4 + sum(SIZES[i] for i in asked)
     assert scaffold.plan(5)["FLOPs of all clients, all rounds"] == f"{samples * 4 * C * p:.3g}"
 
@@ -155,10 +152,6 @@ def test_what_needs_the_servers_samples_is_refused_without_them(make: Make) -> N
     for cls in (FedAvg, FedProx, Scaffold):
         with pytest.raises(UserError, match=sentence + "--gamma$"):
             method(cls, setting, gamma=0.1)
-        with pytest.raises(UserError, match=sentence + "--x0 pretrained$"):
-            method(cls, setting, x0="pretrained")
-    with pytest.raises(UserError, match=sentence + "--x0 pretrained$"):
-        Start(setting, "pretrained")
     with pytest.raises(UserError, match=sentence + "--method server_sgd$"):
         built(ServerSGD, setting)
     with pytest.raises(UserError, match=sentence + "--method zo_hfl: f_1 is their loss$"):
@@ -262,7 +255,7 @@ LOCAL = [FedAvg, FedProx, Scaffold]
 @pytest.mark.parametrize("cls", LOCAL)
 def test_a_local_model_that_is_not_finite_names_the_client(cls: Any, make: Make) -> None:
     of = method(cls, make(), schedule_local="constant", gamma_local=1e200, beta=0.25)
-    (i,) = of.local.participants(0)
+    (i,) = of.local.sampling(0)
     words = rf"client {i} .*failed in step 'train', item 0: the local model is not finite; smaller --gamma-local"
     with pytest.raises(ClientError, match=words):
         one(of)
@@ -290,11 +283,3 @@ def test_the_control_names_its_step(make: Make) -> None:
     of = built(ServerSGD, make(), gamma=1.7e308)
     with pytest.raises(UserError, match="x is not finite after the server's step; smaller --eta-g, --gamma or"):
         one(of, 0, 10 * point(of.setting))
-
-
-def test_a_pretraining_that_diverges_is_told() -> None:
-    """Mutation: x_0 is not looked at, and a client is blamed for it."""
-    problem, server, clients = Quadratic.random(Streams(1), 3, 2)
-    setting = Setting(problem, Streams(1), clients, server, server, None, np.float64)
-    with pytest.raises(UserError, match="x_0 is not finite after the pretraining"):
-        Start(setting, "pretrained", pretrain_gamma=1e300).point(4)

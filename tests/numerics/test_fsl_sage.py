@@ -33,11 +33,12 @@ from tests.numerics.split_methods import (
     twins,
 )
 from zofl_mpi.engine.clients import Client
-from zofl_mpi.methods.fsl_sage import FSLSAGE, Head, _Memory
+from zofl_mpi.methods.fsl_sage import FSLSAGE, Head
 from zofl_mpi.methods.splitfed import SFLV2
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.rounds.split.client import LocalSteps
 from zofl_mpi.rounds.split.messages import Model
+from zofl_mpi.rounds.split.recent import RecentUploads
 from zofl_mpi.rounds.split.rules import Backprop
 from zofl_mpi.rounds.split.server import Server
 from zofl_mpi.rounds.split.training import Training
@@ -68,9 +69,9 @@ def test_alignment_brings_the_estimate_near_the_servers_gradient() -> None:
     state = run(of, 1, clients=clients)
     assert state.alignment_loss > 0
     losses = []
-    memory = _Memory(state, of.buffer)
+    heads, recent = dict(state.heads), RecentUploads(state.smashed, state.labels, of.buffer)
     for _ in range(3):
-        losses.append(of.aligned(Server.of(of.training, state, 1), memory, 2)[1])
+        losses.append(of.align(Server.of(of.training, state, 1), recent, heads, 2))
     assert max(losses[1:]) < 0.1 * losses[0]
 
 
@@ -166,13 +167,13 @@ def test_sage_aligns_with_the_server_after_the_first_uploads(monkeypatch: pytest
     """
     of = sage(training(setting(mlp), order=order))
     seen: list[tuple[int, int]] = []
-    kept = FSLSAGE.aligned
+    kept = FSLSAGE.align
 
-    def watched(self: FSLSAGE, main: Server, memory: Any, i: int) -> Any:
+    def watched(self: FSLSAGE, main: Server, recent: Any, heads: Any, i: int) -> float:
         seen.append((i, main.steps))
-        return kept(self, main, memory, i)
+        return kept(self, main, recent, heads, i)
 
-    monkeypatch.setattr(FSLSAGE, "aligned", watched)
+    monkeypatch.setattr(FSLSAGE, "align", watched)
     run(of, 1)
     turn = [i for i, _ in interleaved(0)[:3]]
     assert seen == ([(i, 3) for i in turn] if order == "interleave" else [(0, 1), (1, 3), (2, 6)])

@@ -94,7 +94,7 @@ def test_a_replay_on_another_kind_of_processor_is_refused() -> None:
     of = method(HERON, training(setting()), uplink="seeds")
     told = Scalars(np.zeros((2, 1)), of.start().buffers, torch.zeros(0), "cpu with other instructions")
     with pytest.raises(UserError, match="client 1 computes on cpu with other instructions, the server on cpu with "):
-        of.replay.model(of.start(), 0, 1, told)
+        of.replay(of.start(), 0, 1, told)
     with pytest.raises(UserError, match="--uplink seeds: --estimate exact"):
         method(HERON, training(setting()), uplink="seeds", estimate="exact")
 

@@ -36,9 +36,9 @@ from zofl_mpi.methods.splitfed import SFLV2
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.rounds.split.client import LocalSteps
 from zofl_mpi.rounds.split.estimates import TwoPoint
-from zofl_mpi.rounds.split.lockstep import Cut
 from zofl_mpi.rounds.split.losses import inner
 from zofl_mpi.rounds.split.messages import Model, Smashed
+from zofl_mpi.rounds.split.method import Cut
 from zofl_mpi.rounds.split.server import Server
 
 

@@ -9,7 +9,7 @@ import pytest
 from zofl_mpi.data import Dataset
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
-from zofl_mpi.problems import hyperparameter
+from zofl_mpi.problems import hyperparameter, sums
 from zofl_mpi.problems.hyperparameter import Hyperparameter
 
 STREAMS = Streams(23)
@@ -151,7 +151,7 @@ def test_blocks_change_nothing(monkeypatch):
     """Mutations: the last block counted as a whole one; the mean of the blocks' means; Hessians of one block."""
     own, y = problem(), points(2)
     before = own.f(2, X[None], y, CLIENTS[2]), own.gradient_h(2, X, y[0], CLIENTS[2]), own.solution(X, CLIENTS)
-    monkeypatch.setattr(hyperparameter, "BLOCK", 10)
+    monkeypatch.setattr(sums, "BLOCK", 10)
     monkeypatch.setattr(hyperparameter, "HESSIAN_BLOCK", 7)
     after = own.f(2, X[None], y, CLIENTS[2]), own.gradient_h(2, X, y[0], CLIENTS[2]), own.solution(X, CLIENTS)
     for a, b in zip(before, after, strict=True):

@@ -15,7 +15,7 @@ from zofl_mpi.numerics import zo
 from zofl_mpi.numerics.descent import descend
 from zofl_mpi.problems.analytic.bilevel import BilevelBowls, Coupled
 from zofl_mpi.problems.analytic.nonsmooth import Bowls, MaxAffine, Pieces
-from zofl_mpi.problems.analytic.quadratic import Bowl, Quadratic
+from zofl_mpi.problems.analytic.quadratic import Bowl
 
 STREAMS = Streams(11)
 n, m, eta, N = 5, 4, 0.3, 32
@@ -206,7 +206,7 @@ def test_the_mean_of_the_bowls_is_flat_at_the_truth():
     """Also where the noise does not sum to 0. Mutations: mean of the a_i, the drift's sign, a value without 1/m."""
     problem, _, clients = Bowls.random(STREAMS, n, m, noise=1.0)
     tilted = [replace(data, noise=data.noise + point(i)) for i, data in enumerate(clients)]
-    for one, data in ((problem, clients), (Bowls.of(problem.quadratic, tilted), tilted)):
+    for one, data in ((problem, clients), (Bowls.of(tilted), tilted)):
         x, value = one.truth()
         close(np.mean([one.gradient(x, bowl) for bowl in data], axis=0), 0 * x)
         close(mean_loss(one, data)(x), value)
@@ -463,5 +463,5 @@ def test_the_penalty_in_place_of_the_set_moves_the_solution_by_eta():
 
 def test_a_bowl_alone_counts_as_one_client():
     data = Bowl(np.eye(2), np.ones(2), np.zeros((1, 2)))
-    problem = Bowls.of(Quadratic(2, np.ones(1), np.ones(1)), [data])
+    problem = Bowls.of([data])
     assert problem.score(np.zeros(2), data) == problem.score(np.zeros(2), [data, data]) == {"loss": 1.0}

@@ -104,7 +104,7 @@ def solve(
     for _ in clients.ask(of.place, Model(x, r)):
         pass
     at = of.shifted(x, r) if shifted else x
-    found, schedule = of.solved(clients, at, of.first_lower() if y is None else y, r, shifted=shifted)
+    found, schedule = of.solver.solve(clients, of.lower, at, of.first_lower() if y is None else y, r, shifted=shifted)
     return found, schedule, clients
 
 
@@ -123,14 +123,14 @@ def error(of: FedRZOBL, r: int = 0, x: Array | None = None) -> float:
 def steps_of(c: float, start: tuple[float, float], count: int, gamma: float, *rest: float) -> Array:
     """FedAC's recursion on c/2 y^2."""
     w = np.array(start)[:, None]
-    return lower._accelerated(w, lambda y, k: c * y, lambda y: y, count, gamma, *rest)[:, 0]
+    return lower._accelerated(w, lambda y, k: c * y, lambda y: y, count, (gamma, *rest))[:, 0]
 
 
 def test_without_acceleration_it_is_gradient_descent() -> None:
     """alpha = beta = 1, gamma_l = eta_l. Mutations: w_ag in place of w in the middle; w from the aggregate."""
     A, b = np.diag([0.5, 1.0, 2.0]), point(0, 3)
     found = lower._accelerated(
-        np.stack([b, point(1, 3)]), lambda y, k: A @ y - b / (k + 1), lambda y: y, 5, 0.3, 1.0, 1.0, 0.3
+        np.stack([b, point(1, 3)]), lambda y, k: A @ y - b / (k + 1), lambda y: y, 5, (0.3, 1.0, 1.0, 0.3)
     )
     y = b
     for k in range(5):

@@ -42,7 +42,7 @@ from zofl_mpi.methods.scaffold import Scaffold
 from zofl_mpi.methods.server_sgd import ServerSGD
 from zofl_mpi.methods.zo_hfl import ZOHFL
 from zofl_mpi.rounds.local_sgd import Model
-from zofl_mpi.rounds.personal import FineTuning, accuracies
+from zofl_mpi.rounds.report import Reporting, accuracies
 from zofl_mpi.run.flags import built
 
 NAMES = {"personal_accuracy", "personal_accuracy_global", "validation_personal_accuracy"}
@@ -69,7 +69,7 @@ def test_the_personal_models_are_zo_hfls_at_the_same_x(cls: Any) -> None:
     zohfl = report(built(ZOHFL, setting), x)
     found = report(built(cls, setting, personal=True), x)
     assert {name: found[name] for name in NAMES} == {name: zohfl[name] for name in NAMES}
-    tuning = FineTuning(setting, personal=True)
+    tuning = Reporting(setting, personal=True)
     for i, data in enumerate(setting.data):
         client = Client(i, data)
         y = tuning.model(client, x, 3)
@@ -95,7 +95,7 @@ def test_a_mean_is_over_clients_by_their_own_classes() -> None:
 
 
 def test_without_the_flag_nothing_is_computed_and_no_column_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FineTuning, "model", None)
+    monkeypatch.setattr(Reporting, "model", None)
     setting = validated(softmax())
     assert not NAMES & set(report(built(FedAvg, setting), point(setting)))
 
@@ -111,7 +111,7 @@ def test_a_problem_without_classes_has_no_accuracy() -> None:
 )
 def test_values_out_of_range_are_refused(flag: str, value: float) -> None:
     with pytest.raises(UserError, match=f"--{flag.replace('_', '-')} "):
-        built(FineTuning, toy(), **{flag: value})
+        built(Reporting, toy(), **{flag: value})
 
 
 # --- Ditto
@@ -171,7 +171,7 @@ def test_a_client_that_did_not_take_part_keeps_its_model_and_at_first_has_x() ->
     of = method(Ditto, setting, beta=0.5)
     clients = clients_of(of)
     state = of.round(replace(of.start(), x=point(setting)), 0, clients)
-    to = of.local.participants(0)
+    to = of.local.sampling(0)
     kept = {i: dict(memory) for i, memory in memories(clients).items() if memory}
     assert sorted(kept) == to and len(to) == 2
     found = of.evaluate(state, 0, clients)

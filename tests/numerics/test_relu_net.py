@@ -11,7 +11,7 @@ from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
 from zofl_mpi.numerics import zo
 from zofl_mpi.numerics.descent import descend
-from zofl_mpi.problems import relu_net
+from zofl_mpi.problems import sums
 from zofl_mpi.problems.relu_net import ReLUNet
 
 STREAMS = Streams(17)
@@ -197,7 +197,7 @@ def test_blocks_of_samples_add_up(name, monkeypatch):
     """Blocks of 7 leave a last one of 1. Mutations: the last block lost; a mean of blocks' means."""
     x, weights = points(2), np.full(C, 0.1)
     whole = net().losses(0, x, DATA[name]), net().gradient(x[0], DATA[name]), net().score(x[0], DATA[name], weights)
-    monkeypatch.setattr(relu_net, "BLOCK", 7)
+    monkeypatch.setattr(sums, "BLOCK", 7)
     parts = net().losses(0, x, DATA[name]), net().gradient(x[0], DATA[name]), net().score(x[0], DATA[name], weights)
     for a, b in zip(whole[:2], parts[:2], strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14)

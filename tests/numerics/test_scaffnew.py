@@ -291,9 +291,9 @@ def test_reports_are_right_and_leave_no_trace(make: Make, weights: str) -> None:
     assert state.x.tobytes() == run(of, 3).x.tobytes()
 
 
-def test_the_run_starts_at_zero_at_random_or_pretrained() -> None:
-    for x0 in ("auto", "zero", "random", "pretrained"):
-        first = {"x0": x0, "pretrain_steps": 20}
+def test_the_run_starts_at_zero_or_at_random() -> None:
+    for x0 in ("auto", "zero", "random"):
+        first = {"x0": x0}
         setting = softmax(np.float32)
         x = made(setting, **first).start()
         assert x.x.tobytes() == method(FedAvg, setting, **first).start().x.tobytes()
@@ -312,7 +312,6 @@ def test_the_run_starts_at_zero_at_random_or_pretrained() -> None:
         ({"gamma_local": 0.0}, "--gamma-local 0.0: must be a step size above 0"),
         ({"gamma_local": math.inf}, "--gamma-local inf"),
         ({"batch": -1}, "--batch -1: must be a whole number, at least 0"),
-        ({"server_batch": 0}, "--server-batch 0: must be a whole number, at least 1"),
     ],
 )
 def test_parameters_out_of_range_are_refused_by_flag(flags: dict[str, Any], words: str) -> None:

@@ -80,7 +80,7 @@ def test_the_servers_c_is_the_weighted_sum_of_the_clients(make: Make, beta: floa
         after = memory_of(scaffold, clients)
         close(state.c, shares(weights) @ after)
         moved = np.abs(after - before).max(axis=1) > 1e-6
-        assert np.flatnonzero(moved).tolist() == scaffold.local.participants(r)
+        assert np.flatnonzero(moved).tolist() == scaffold.local.sampling(r)
 
 
 @pytest.mark.parametrize("schedule_local", ["harmonic", "constant"])
@@ -131,7 +131,7 @@ def test_a_round_of_scaffold_is_its_formula(make: Make, option: str, weights: st
     corrections = STREAMS(Purpose.START, t=3).standard_normal((m + 1, size))
     c, own = corrections[m], corrections[:m]
     scaffold = method(Scaffold, setting, option=option, weights=weights, beta=0.5, eta_g=0.7)
-    asked, clients = scaffold.local.participants(r), clients_of(scaffold)
+    asked, clients = scaffold.local.sampling(r), clients_of(scaffold)
     dy, dc = np.zeros((m, size)), np.zeros((m, size))
     list(clients.ask_each(STEPS["<restore>"], {i: Memory({"c_i": own[i]}) for i in range(m)}, counted=False))
     for i in range(m):

@@ -53,17 +53,16 @@ def plainly(problem: Any, data: Any, y: Array, batches: Array, gammas: Array, mu
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-12), (np.float32, 1e-5)])
-@pytest.mark.parametrize("bias", [False, True], ids=["", "bias"])
 @pytest.mark.parametrize(("mu", "shifted"), [PLAIN, PROX, SHIFT, EVERYTHING], ids=["plain", "mu", "shift", "both"])
 @pytest.mark.parametrize("kind", PIXEL_KINDS)
 def test_softmax_descends_as_a_plain_loop(
-    kernel: str, dtype: Any, tolerance: float, bias: bool, mu: float, shifted: bool, kind: str
+    kernel: str, dtype: Any, tolerance: float, mu: float, shifted: bool, kind: str
 ) -> None:
     """Mutations: the shift with the inputs' factor s wrong, or its square; shift not shaped as the model; the
     hierarchical mu or radius; mu of the start in place of the displacement; a step too many.
     """
     data = PIXEL_KINDS[kind]
-    problem = Softmax(p, C, np.ones(m) / m, Terms(1.0, (2.0,), (0.01,)), bias, kernel, dtype)
+    problem = Softmax(p, C, np.ones(m) / m, Terms(1.0, (2.0,), (0.01,)), kernel, dtype)
     y, shift = (STREAMS(Purpose.START, t=t).standard_normal(problem.n).astype(dtype) for t in (1, 2))
     kept = y.copy()
     for B in (1, 5):
@@ -105,12 +104,11 @@ def test_positions_outside_the_data_are_refused(kernel: str, position: int) -> N
         setting.problem.descend(setting.data[1], point(setting), np.array([[0, position]]), np.ones(1))
 
 
-@pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("kind", PIXEL_KINDS)
-def test_the_gradient_of_all_samples_is_the_mean_over_them(kind: str, bias: bool) -> None:
+def test_the_gradient_of_all_samples_is_the_mean_over_them(kind: str) -> None:
     """Also over more samples than a block holds. It is the slope of `loss`. Mutation: the first block only."""
     data = PIXEL_KINDS[kind]
-    problem = Softmax(p, C, np.ones(m) / m, bias=bias, dtype=np.float64)
+    problem = Softmax(p, C, np.ones(m) / m, dtype=np.float64)
     x, v = (STREAMS(Purpose.START, t=t).standard_normal(problem.n) for t in (1, 2))
     many = data.subset(STREAMS(Purpose.BATCH).integers(len(data), size=1300))
     close(problem.gradient(x, data), np.mean([problem.gradient(x, data, [j]) for j in range(len(data))], axis=0))

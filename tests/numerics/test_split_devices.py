@@ -38,7 +38,7 @@ from zofl_mpi.engine import messages
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.methods.decomfl import DeComFL
 from zofl_mpi.methods.heron import HERON
-from zofl_mpi.methods.splitlora import SplitLoRA
+from zofl_mpi.methods.splitfed import SplitLoRA
 from zofl_mpi.problems import device_cache, flat, head, split_gpt2
 from zofl_mpi.problems.split import SplitNetwork
 from zofl_mpi.rounds.split.client import drawn

@@ -36,7 +36,7 @@ from zofl_mpi.methods.splitfed import SFLV2
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.problems import gpt2
 from zofl_mpi.problems.split_gpt2 import SplitGPT2
-from zofl_mpi.rounds.split.measured import _allocations, macs, peak_bytes, step_macs
+from zofl_mpi.rounds.split.costs import _allocations, macs, peak_bytes, step_macs
 from zofl_mpi.run.local import LocalClients
 
 BLOCK = 4 * RANK * WIDTH

@@ -88,7 +88,7 @@ def test_the_plan_announces_the_bytes_that_are_counted(cls: Any, kind: str) -> N
     start = next(r for r in range(start, 50) if of.training.participants(r) == to and (r % 10 or cls is not FSLSAGE))
     clients = LocalClients(list(own.data), method=of)
     state = run(of, 1, start, clients)
-    row, plan = clients.ledger.row(np.zeros((0, 1)), np.zeros((0, 1), np.int64)), of.plan(1)
+    row, plan = clients.ledger.row(np.zeros((1, 0, 5))), of.plan(1)
     assert plan["bytes down and up, all clients, a round"] == row.bytes_down.sum() + row.bytes_up.sum()
     assert plan["bytes of labels, all clients, a round"] == state.label_bytes
     if 0 in to:
@@ -101,7 +101,7 @@ def test_the_plan_announces_the_bytes_that_are_counted(cls: Any, kind: str) -> N
     if cls is FSLSAGE:
         clients = LocalClients(list(own.data), method=of)
         run(of, 1, 0, clients)
-        aligned = clients.ledger.row(np.zeros((0, 1)), np.zeros((0, 1), np.int64)).bytes_down.sum()
+        aligned = clients.ledger.row(np.zeros((1, 0, 5))).bytes_down.sum()
         further = (aligned - row.bytes_down.sum()) / len(to)
         assert plan["further bytes down, each client, every 10 rounds"] == further
 

@@ -178,7 +178,7 @@ def test_participants_are_averaged_by_their_weights_and_the_others_do_nothing(cl
     of = method(cls, plan)
     clients = LocalClients(list(own.data), method=of)
     found = run(of, 1, r, clients)
-    assert clients.ledger.row(np.zeros((0, 1)), np.zeros((0, 1), np.int64)).messages.sum(axis=0)[1] == 0
+    assert clients.ledger.row(np.zeros((1, 0, 5))).messages.sum(axis=0)[1] == 0
     share = {"size": 6 / 21, "uniform": 0.5}[weights]
     start, alone = of.start(), LocalClients(list(own.data), method=of)
     parts = {}

@@ -22,13 +22,14 @@ from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.cse_fsl import CSEFSL
-from zofl_mpi.methods.fsl_sage import FSLSAGE, _in_turn, _Memory
+from zofl_mpi.methods.fsl_sage import FSLSAGE
 from zofl_mpi.methods.heron import HERON
 from zofl_mpi.methods.splitfed import SFLV1, SFLV2
 from zofl_mpi.problems import Split
 from zofl_mpi.problems.base import SplitProblem
 from zofl_mpi.problems.flat import Flat
 from zofl_mpi.rounds.split.messages import Smashed
+from zofl_mpi.rounds.split.recent import RecentUploads, in_order
 from zofl_mpi.rounds.split.server import Server
 from zofl_mpi.run.local import LocalClients
 
@@ -229,7 +230,7 @@ def test_sage_keeps_the_newest_texts_in_the_mini_batches_in_which_they_came(buff
     state = run(of, 2, clients=clients)
     for i, data in enumerate(of.setting.data):
         sent = [of.setting.problem.samples(data, b)[1] for r in range(2) for b in plan.batches(i, r)]
-        labels, smashed = (_in_turn(kept[str(i)]) for kept in (state.labels, state.smashed))
+        labels, smashed = (in_order(kept[str(i)]) for kept in (state.labels, state.smashed))
         assert sum(map(len, labels)) == min(buffer, 2 * len(data))
         newest = sent[-len(labels) :]
         newest[0] = newest[0][-len(labels[0]) :]
@@ -252,7 +253,7 @@ def test_sage_aligns_on_every_mini_batch_of_its_texts() -> None:
         _, head, server = (part.double() for part in seeded(parts))
         put(head, state.heads[str(i)], state.buffers)
         put(server, state.theta_s, state.buffers_s)
-        uploads = list(zip(_in_turn(state.smashed[str(i)]), _in_turn(state.labels[str(i)]), strict=True))
+        uploads = list(zip(in_order(state.smashed[str(i)]), in_order(state.labels[str(i)]), strict=True))
         total = 0.0
         for s, y in uploads:
             leaf, here = s.clone().requires_grad_(), y != NONE
@@ -262,15 +263,15 @@ def test_sage_aligns_on_every_mini_batch_of_its_texts() -> None:
     for kept in (state.labels, state.smashed):
         kept.update({i: dict(sorted(uploads.items())) for i, uploads in kept.items()})
     numbered = [state.labels["2"][str(number)] for number in range(len(state.labels["2"]))]
-    small = _Memory(state, 3 + sum(map(len, numbered[-2:])), alike=False)
+    small = RecentUploads(state.smashed, state.labels, 3 + sum(map(len, numbered[-2:])), alike=False)
     small.add(2, Smashed(torch.zeros(3, 4, WIDTH), torch.zeros(3, 4, dtype=torch.int64)))
     *kept, _ = (labels for _, labels in small.uploads(2))
     assert len(kept) == 2 and all(torch.equal(a, b) for a, b in zip(kept, numbered[-2:], strict=True))
-    memory = _Memory(state, of.buffer, alike=False)
+    heads, recent = dict(state.heads), RecentUploads(state.smashed, state.labels, of.buffer, alike=False)
     main = Server.of(of.training, state, 4)
-    before = [of.aligned(main, memory, i)[1] for i in range(3)]
+    before = [of.align(main, recent, heads, i) for i in range(3)]
     assert before == pytest.approx(expected, rel=1e-9)
-    assert max(of.aligned(main, memory, i)[1] / before[i] for i in range(3)) < 0.5
+    assert max(of.align(main, recent, heads, i) / before[i] for i in range(3)) < 0.5
 
 
 class Attention(nn.Module):

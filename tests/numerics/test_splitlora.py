@@ -26,8 +26,7 @@ from tests.numerics.split_methods import (
     setting,
     training,
 )
-from zofl_mpi.methods.splitfed import SFLV2
-from zofl_mpi.methods.splitlora import SplitLoRA
+from zofl_mpi.methods.splitfed import SFLV2, SplitLoRA
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.numerics.schedules import Pace
 from zofl_mpi.rounds.split.training import Training

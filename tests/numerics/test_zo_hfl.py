@@ -29,7 +29,7 @@ from zofl_mpi.run import loop, records
 from zofl_mpi.run.client_memory import STEPS, Acknowledged
 from zofl_mpi.run.flags import built
 from zofl_mpi.run.local import LocalClients
-from zofl_mpi.run.progress import Silence
+from zofl_mpi.run.progress import Progress
 from zofl_mpi.settings.samples import Samples
 from zofl_mpi.settings.zo_hfl import SOFTMAX
 
@@ -410,17 +410,11 @@ def test_the_servers_step_of_round_3_is_that_of_r_plus_1_at_4(schedule: str, exp
 # --- the start
 
 
-def test_the_run_starts_at_zero_at_random_or_pretrained() -> None:
+def test_the_run_starts_at_zero_or_at_random() -> None:
     setting = toy(server=None, noise=1.0)
     assert np.array_equal(method(setting).start().x, np.zeros(n))
     random = method(setting, x0="random").start().x
     assert 0 < np.abs(random).max() < 0.06 and random.dtype == np.float64
-    steps = {"x0": "pretrained", "pretrain_steps": 300, "pretrain_gamma": 0.1, "server_batch": 3}
-    x = method(setting, **steps).start().x
-    expected, server = np.zeros(n), setting.server
-    for batch in STREAMS(Purpose.PRETRAIN).integers(32, size=(300, 3)):
-        expected = expected - 0.1 * ((expected - server.a) @ server.A + server.noise[batch].mean(axis=0))
-    assert np.array_equal(x, expected)
 
 
 # --- what travels
@@ -614,7 +608,7 @@ def test_a_model_that_is_not_finite_names_the_round_once_as_users_count_them(tmp
     recorder = records.Recorder.create(tmp_path / "a.h5", attrs={}, m=m, ranks=1, rounds=5)
     words = "x is not finite after the server's step"
     with pytest.raises(loop.RunError, match=words) as caught:
-        loop.run(zohfl, clients_of(zohfl), loop.Schedule(5, 10, 0), recorder, Silence(), None, {})
+        loop.run(zohfl, clients_of(zohfl), loop.Schedule(5, 10, 0), recorder, Progress(), None, {})
     assert re.findall(r"round (\d+)", str(caught.value)) == ["1"]
 
 

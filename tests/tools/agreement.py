@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from zofl_mpi.run.records import differences
-from zofl_mpi.run.records.agreement import bits
+from zofl_mpi.run.records.result import bits
 
 __all__ = ["bits", "differences"]
 

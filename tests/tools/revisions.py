@@ -59,17 +59,17 @@ C = f"{DATA} --width 2 --stages 1 1 --batch 16 --h 3 --beta 0.6 --lr-client 0.02
 RUNS = f"""
 zo_hfl zo_hfl {ZO} {DATA}
 zo_hfl zo_hfl-last* {ZO} {DATA} --y0 last
-zo_hfl zo_hfl-solutions {ZO} {DATA} --exchange solutions --x0 pretrained --pretrain-steps 5
-zo_hfl zo_hfl-options {ZO} {DATA} --bias --samples separate --radius 0.1 9 9 9 9 --divide participants --mu 1 2 3 4 5
+zo_hfl zo_hfl-solutions {ZO} {DATA} --exchange solutions
+zo_hfl zo_hfl-options {ZO} {DATA} --samples separate --radius 0.1 9 9 9 9 --divide participants --mu 1 2 3 4 5
 zo_hfl zo_hfl-data {ZO} {DATA} --pixels standardize --partition by_client --schedule harmonic:3 --schedule-local sqrt
-zo_hfl zo_hfl-synthetic {ZO} --data synthetic --synthetic-samples 600 --synthetic-noise 0.1 --kernel numpy
-zo_hfl zo_hfl-features {ZO} {DATA} --problem features --filters 8 --filter-size 3
+zo_hfl zo_hfl-synthetic {ZO} --data synthetic --synthetic-samples 600 --kernel numpy
+zo_hfl zo_hfl-features {ZO} {DATA} --problem features
 zo_hfl zo_hfl-mlp {ZO} {DATA} --problem mlp --hidden 8
 zo_hfl zo_hfl-cnn {ZO} --problem cnn {IMAGES} --gamma 0.1
 zo_hfl zo_hfl-toy {ZO} --problem toy {KNOWN}
 zo_hfl zo_hfl-corner {ZO} --problem corner --m 5
 zo_hfl fedavg --method fedavg {A} {DATA} --eta-g 0.9 --weights uniform
-zo_hfl fedavg-features --method fedavg {A} {DATA} --problem features --filters 8 --filter-size 3
+zo_hfl fedavg-features --method fedavg {A} {DATA} --problem features
 zo_hfl fedavg-cnn --method fedavg {A} --problem cnn {IMAGES}
 zo_hfl fedavg-toy --method fedavg {A} --problem toy {KNOWN} --gamma 0.1
 zo_hfl fedprox --method fedprox {A} {DATA}

@@ -89,7 +89,8 @@ def test_a_cache_that_cannot_be_used_does_no_harm(
     if obstacle == "a file in its place":
         (tmp_path / "new").write_text("")
     else:
-        monkeypatch.setattr(calibration.tempfile, "mkstemp", lambda **_: (_ for _ in ()).throw(PermissionError("no")))
+        refused = lambda *_, **__: (_ for _ in ()).throw(PermissionError("no"))  # noqa: E731
+        monkeypatch.setattr(calibration.tempfile, "NamedTemporaryFile", refused)
     kernels = Kernels(monkeypatch, numpy=3e-5, numba=2e-5)
     assert calibration.step_times(SIZE, kernels()) == pytest.approx({"numpy": 3e-5, "numba": 2e-5})
 

@@ -1,75 +1,86 @@
 """Random convolutional features: what they are, when they are made anew, and whose statistics scale them."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from zofl_mpi.data import Raw, cache, features, partition
-from zofl_mpi.data.features import Filters, image_shape, random_features, standardised
+from zofl_mpi.data import Raw, cache, features, partition, sources
+from zofl_mpi.data.features import image_shape, random_features, standardised
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
+from zofl_mpi.problems.softmax import Softmax
 
 STREAMS = Streams(3)
 GENERATOR = STREAMS(Purpose.SYNTHETIC)
-SMALL = Filters(4, 3, pool=2)
-PIXELS = GENERATOR.integers(0, 256, (40, 2 * 6 * 6), dtype=np.uint8)
-IMAGES = Raw(PIXELS, np.arange(40) % 3, 3, official_test=9, levels=255, channels=2)
+IMAGES = Raw(
+    GENERATOR.integers(0, 256, (40, 2 * 6 * 6), dtype=np.uint8),
+    np.arange(40) % 3,
+    3,
+    official_test=9,
+    levels=255,
+    channels=2,
+)
 
 
-def plain(raw: Raw, filters: Filters) -> np.ndarray:
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """Four filters of 3 x 3 pixels."""
+    monkeypatch.setattr(features, "FILTERS", 4)
+    monkeypatch.setattr(features, "SIZE", 3)
+
+
+def plain(raw: Raw) -> np.ndarray:
     """The definition, for an even number of positions."""
     shape = image_shape(raw.inputs.shape[1], raw.channels)
     x = (raw.inputs / raw.levels).reshape(-1, *shape)
-    windows = np.lib.stride_tricks.sliding_window_view(x, (filters.filter_size, filters.filter_size), axis=(2, 3))
-    responses = np.maximum(np.einsum("bcijuv,kcuv->bkij", windows, filters.draw(raw.channels).astype(float)), 0)
+    windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), axis=(2, 3))
+    responses = np.maximum(np.einsum("bcijuv,kcuv->bkij", windows, features.filters(raw.channels).astype(float)), 0)
     B, k, side, _ = responses.shape
-    cells = responses.reshape(B, k, filters.pool, side // filters.pool, filters.pool, side // filters.pool)
+    cells = responses.reshape(B, k, 2, side // 2, 2, side // 2)
     return cells.mean(axis=(3, 5)).reshape(B, -1)
 
 
 def test_features_are_pooled_positive_correlations(monkeypatch):
     """Mutations: colours interleaved; a convolution that flips; pooling before the ReLU; a block's end left out."""
     monkeypatch.setattr(features, "BLOCK", 7)
-    made = random_features(IMAGES, SMALL)
-    np.testing.assert_allclose(made.inputs, plain(IMAGES, SMALL), rtol=1e-5, atol=1e-6)
+    made = random_features(IMAGES)
+    np.testing.assert_allclose(made.inputs, plain(IMAGES), rtol=1e-5, atol=1e-6)
     assert (made.inputs.dtype, made.levels, made.channels) == (np.float32, None, 1)
     assert (made.classes, made.official_test) == (3, 9)
     assert np.array_equal(made.labels, IMAGES.labels)
-    floats = replace(IMAGES, inputs=(IMAGES.inputs / 255).astype(np.float32), levels=None)
-    np.testing.assert_allclose(random_features(floats, SMALL).inputs, made.inputs, rtol=1e-5, atol=1e-6)
 
 
-def test_filters_have_mean_zero_and_norm_one_and_depend_on_their_seed_alone():
-    drawn = Filters(8, 5, features_seed=2).draw(3)
-    assert drawn.shape == (8, 3, 5, 5)
+def test_floats_are_filtered_as_they_are():
+    stored = replace(IMAGES, inputs=(IMAGES.inputs / 255).astype(np.float32), levels=None)
+    np.testing.assert_allclose(random_features(stored).inputs, random_features(IMAGES).inputs, rtol=1e-5)
+
+
+def test_filters_have_mean_zero_and_norm_one_and_are_the_same_each_time():
+    drawn = features.filters(5)
+    assert drawn.shape == (4, 5, 3, 3)
     np.testing.assert_allclose(drawn.sum(axis=(1, 2, 3)), 0, atol=1e-5)
     np.testing.assert_allclose(np.square(drawn).sum(axis=(1, 2, 3)), 1, rtol=1e-5)
-    assert np.array_equal(Filters(8, 5, pool=3, features_seed=2).draw(3), drawn)
-    assert not np.isclose(Filters(8, 5, features_seed=1).draw(3), drawn).any()
-    assert np.array_equal(np.abs(Filters(8, 1).draw(1)), np.ones((8, 1, 1, 1)))
+    assert np.array_equal(features.filters(5), drawn)
 
 
-def test_the_cache_keeps_one_entry_for_each_set_of_images_and_parameters(tmp_path, monkeypatch):
-    """Mutations: a parameter, or the images' own key, left out of the key."""
+def test_the_cache_keeps_one_entry_for_each_set_of_images(tmp_path, monkeypatch):
+    """Mutation: the images' own key left out of the key."""
     base = cache.identify("squares", lambda: IMAGES)
     other = cache.identify("others", lambda: IMAGES)
     cache.prepare(base, tmp_path)
-    changes = ({}, {"filters": 5}, {"filter_size": 2}, {"pool": 1}, {"features_seed": 1})
-    keys = [features.sources(base, replace(SMALL, **change)).key for change in changes]
-    keys += [features.sources(other, SMALL).key, base.key]
-    assert len(set(keys)) == len(keys)
-    found = features.sources(base, SMALL, tmp_path)
-    assert found.key == keys[0]
+    found = features.sources(base, tmp_path)
+    assert len({found.key, features.sources(other).key, base.key}) == 3
     cache.prepare(found, tmp_path)
     monkeypatch.setattr(features, "random_features", lambda *_: pytest.fail("made anew"))
-    cache.prepare(features.sources(base, SMALL, tmp_path), tmp_path)
-    np.testing.assert_allclose(cache.open(found, tmp_path).inputs, plain(IMAGES, SMALL), rtol=1e-5, atol=1e-6)
+    cache.prepare(features.sources(base, tmp_path), tmp_path)
+    np.testing.assert_allclose(cache.open(found, tmp_path).inputs, plain(IMAGES), rtol=1e-5, atol=1e-6)
 
 
 def test_the_training_part_alone_sets_the_scale():
     """Mutations: statistics of all samples, or of the server's; the factor left out; shift before scale."""
-    raw = random_features(IMAGES, SMALL)
+    raw = random_features(IMAGES)
     raw.inputs[:, 3] = 7.0  # a feature that does not vary
     federation = partition.split(raw, STREAMS, m=2, alpha=np.inf, pixels="raw", official_split=True, min_samples=1)
     raw.inputs[-9:] += 1000.0  # the test part
@@ -88,7 +99,7 @@ def test_the_training_part_alone_sets_the_scale():
 
 def test_a_validation_part_is_seen_on_the_scale_of_those_who_train():
     """Mutations: left out; on the scale of the images; with a share of its own in mean and variance."""
-    raw = random_features(IMAGES, SMALL)
+    raw = random_features(IMAGES)
     options = {"m": 2, "alpha": np.inf, "official_split": True, "min_samples": 1}
     with_part = partition.split(raw, STREAMS, validation=0.2, **options)
     seen = standardised(with_part)
@@ -108,24 +119,44 @@ def test_moments_of_rows_in_chunks_are_those_of_all(monkeypatch):
         np.testing.assert_allclose(ours, theirs, rtol=1e-9)
 
 
-def test_images_are_square():
-    assert image_shape(784, 1) == (1, 28, 28) and image_shape(3072, 3) == (3, 32, 32)
-    for count, channels in ((65, 1), (3072, 1), (64, 3)):
-        with pytest.raises(UserError, match=rf"{count} numbers.* no square image"):
-            image_shape(count, channels)
+@pytest.mark.parametrize(("features_", "channels", "shape"), [(784, 1, (1, 28, 28)), (3072, 3, (3, 32, 32))])
+def test_images_are_square(features_, channels, shape):
+    assert image_shape(features_, channels) == shape
+
+
+@pytest.mark.parametrize(("features_", "channels"), [(65, 1), (3072, 1), (64, 3)])
+def test_what_is_no_square_image_is_refused(features_, channels):
+    with pytest.raises(UserError, match=rf"{features_} numbers.* no square image"):
+        image_shape(features_, channels)
 
 
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"filters": 0}, "--filters 0: must be"),
-        ({"filter_size": 0}, "--filter-size 0: must be"),
-        ({"pool": 0}, "--pool 0: must be"),
-        ({"filter_size": 7}, "--filter-size 7: .* 0 positions along images of 6 x 6"),
-        ({"filters": 10**12}, "--filters 1000000000000: .* GiB, this machine has"),
-        ({"filter_size": 5, "pool": 3}, "--filter-size 5: .* 2 positions along images of 6 x 6, --pool 3"),
+        ({"FILTERS": 10**12}, "4000000000000 features of 40 images take .* GiB, this machine has"),
+        ({"SIZE": 6}, "takes images of 7 x 7 pixels or more, not 6 x 6"),
     ],
 )
-def test_parameters_that_cannot_be_are_named(change, text):
+def test_images_too_small_and_features_beyond_memory_are_refused(monkeypatch, change, text):
+    monkeypatch.setattr(features, *next(iter(change.items())))
     with pytest.raises(UserError, match=text):
-        random_features(IMAGES, replace(SMALL, **change))
+        random_features(IMAGES)
+
+
+def test_a_linear_model_learns_the_digits_better_on_features_than_on_pixels(tmp_path: Path, monkeypatch):
+    """98 % against 93 % of the test samples after three passes over the training part at the papers' step."""
+    monkeypatch.setattr(features, "FILTERS", 64)
+    base = sources.find("digits", None, STREAMS)
+    cache.prepare(base, tmp_path)
+    pixels = cache.open(base, tmp_path)
+    accuracies = []
+    for raw, scale in ((pixels, lambda parts: parts), (random_features(pixels), standardised)):
+        parts = scale(partition.split(raw, STREAMS, m=1, alpha=np.inf, pixels="unit"))
+        problem = Softmax(parts.server.features, 10, np.ones(1), kernel="numpy")  # nothing to compile
+        data = parts.clients[0]
+        batches = STREAMS(Purpose.BATCH).permutation(len(data))[: len(data) // 16 * 16].reshape(-1, 16)
+        x = np.zeros(problem.n, np.float32)
+        for _ in range(3):
+            x = problem.descend(data, x, batches, np.full(len(batches), 0.1))
+        accuracies.append(problem.score(x, parts.test)["accuracy"])
+    assert accuracies[1] > max(0.95, accuracies[0])

@@ -162,12 +162,12 @@ def test_a_flag_of_another_method_or_problem_is_told_with_its_owners() -> None:
         match=r"--uplink is no flag of this method on this problem; it belongs to --method heron, --method ho_sfl$",
     ):
         understand(heron_sfl, ["--method", "sflv2", "--uplink", "seeds"])
-    with pytest.raises(UserError, match=r"--filters is no flag .*; it belongs to --problem features$"):
-        understand(zo_hfl, ["--filters", "3"])
+    with pytest.raises(UserError, match=r"--hidden is no flag .*; it belongs to --problem mlp$"):
+        understand(zo_hfl, ["--hidden", "3"])
     with pytest.raises(UserError, match=r"--lam is no flag .*; it belongs to --problem softmax, --problem features, "):
         understand(zo_hfl, ["--method", "fedavg", "--lam", "3"])
-    with pytest.raises(UserError, match="unknown flag --filtres; the nearest is "):
-        understand(zo_hfl, ["--filtres", "3"])
+    with pytest.raises(UserError, match="unknown flag --lamda; the nearest is "):
+        understand(zo_hfl, ["--lamda", "3"])
 
 
 def values(*arguments: str) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """Waves: whatever is packed into them, the server meets the same items in the same order, in bounded memory."""
 
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -128,7 +127,7 @@ class Rank:
 
     def make(self, count: int) -> None:
         """Packs so many items, or as many as there is room for; those sent before have been gathered."""
-        while count and self._items and self.outbox._filling.fits(sized(self._items[0][1]).size):
+        while count and self._items and self.outbox.fits(sized(self._items[0][1]).size):
             kind, size = self._items.pop(0)
             self.outbox.add(kind, sized(size))
             count -= 1
@@ -226,12 +225,11 @@ def test_many_small_items_take_few_waves(monkeypatch: pytest.MonkeyPatch) -> Non
     for first, *further in sent.values():
         full, rest = divmod(300 - first, 60)
         assert further == [60] * full + [rest] * (rest > 0)
-    packed = messages.prepare(each[0]).size
-    assert len(scattered) == -(-300 // (gather.BOUND // packed)) < 4
+    assert len(scattered) == 1
 
 
 def test_a_rank_that_is_not_due_neither_waits_nor_sends_a_large_item() -> None:
-    """Mutations: it blocks; it sends an item above the bound; it waits for the main thread, which packs."""
+    """Mutations: it blocks; it sends an item above the bound."""
     outbox = Outbox()
     assert outbox.take(WELCOME) is SILENT and outbox.take(EARLY) is SILENT
     outbox.add(UPLOAD, sized(10))
@@ -240,13 +238,6 @@ def test_a_rank_that_is_not_due_neither_waits_nor_sends_a_large_item() -> None:
     outbox.add(UPLOAD, sized(gather.BOUND))
     assert outbox.take(WELCOME) is SILENT
     assert outbox.take(DUE).items == 1
-    outbox.add(UPLOAD, sized(1))
-    with outbox._changed:  # the main thread packs
-        found: list[Sent] = []
-        thread = threading.Thread(target=lambda: found.append(outbox.take(WELCOME)), daemon=True)
-        thread.start()
-        thread.join(60)
-        assert found == [SILENT]
 
 
 def test_what_was_taken_is_untouched_until_the_next_time() -> None:
@@ -262,19 +253,3 @@ def test_what_was_taken_is_untouched_until_the_next_time() -> None:
         outbox.add(REPLY, sized(size))
         block = outbox.take(DUE).block
         assert [np.shares_memory(piece, block) for piece in gather.pieces(block, 1)] == [not copied]
-
-
-@given(sizes=st.lists(st.integers(1, 3 * BOUND), min_size=1, max_size=40), ranks=st.integers(1, 5), data=st.data())
-def test_messages_down_go_in_parcels_within_the_bound(sizes: list[int], ranks: int, data: st.DataObject) -> None:
-    """Mutations: an order other than the question's; a parcel above the bound with two messages; one message each."""
-    placement = ClientPlacement(ranks, Loads([*sizes[1:], 1]))
-    to = data.draw(st.permutations(range(len(sizes))))
-    with mock.patch.object(gather, "BOUND", BOUND):
-        cut = gather.parcels(to, dict(enumerate(sizes)), placement)
-    for rank in range(1, ranks + 1):
-        own = [wave[rank] for wave in cut if rank in wave]
-        assert [i for parcel in own for i in parcel] == [i for i in to if placement[i] == rank]
-        totals = [sum(sizes[i] for i in parcel) for parcel in own]
-        assert all(total <= BOUND or len(parcel) == 1 for total, parcel in zip(totals, own, strict=True))
-        assert all(one + sizes[after[0]] > BOUND for one, after in zip(totals, own[1:], strict=False))
-        assert all(rank in wave for wave in cut[: len(own)])

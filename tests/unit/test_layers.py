@@ -34,7 +34,7 @@ WITHIN = {
         ("records", "binding", "questions", "flags", "family"),
         ("local", "mpi"),
         ("launch", "plan", "loop", "stored"),
-        ("session", "cli", "grid", "restore", "timing", "exchange"),
+        ("session", "cli", "grid", "restore"),
     ),
 }
 """The rooms and files of `engine` and `run`, likewise; those of one floor may import each other, but in no circle."""
@@ -42,7 +42,7 @@ LONGEST = 400
 TORCH_AT_TOP = (
     *(f"problems/{name}.py" for name in ("counting", "flat", "gpt2", "head", "models", "module", "network", "signs")),
     *(f"problems/{name}.py" for name in ("device_cache", "split", "split_gpt2", "tail", "tangents")),
-    *("problems/kernels/blocks.py", "problems/kernels/module_torch.py", "rounds/split/measured.py"),
+    *("problems/kernels/blocks.py", "problems/kernels/module_torch.py"),
 )
 """Files that are about torch modules. Elsewhere it is imported where it is needed: that costs each rank a second."""
 

@@ -17,11 +17,8 @@ def hands(monkeypatch: pytest.MonkeyPatch) -> Hands:
     return made
 
 
-NONE = (np.zeros((1, 1, 3)), np.zeros((1, 1), np.int64))
-
-
 def row(ledger: Ledger) -> Row:
-    return ledger.row(*NONE)
+    return ledger.row(np.zeros((1, 1, 5)))
 
 
 def test_bytes_and_items_are_added_up_by_step_and_client() -> None:
@@ -56,20 +53,25 @@ def test_a_clock_books_the_time_under_step_and_kind(hands: Hands) -> None:
     assert clock.doing is None
     with clock.time("solve", "comm"):
         hands.now += 0.5
-    assert clock.take([SERVER, "solve"]).tolist() == [[0, 0, 0], [4, 0, 0.5]]
-    assert clock.take([SERVER, "solve"]).sum() == 0 and clock.take([]).shape == (0, 3)
+    assert clock.take([SERVER, "solve"]).tolist() == [[0, 0, 0, 0], [4, 0, 0.5, 0]]
+    assert clock.take([SERVER, "solve"]).sum() == 0 and clock.take([]).shape == (0, 4)
 
 
 def test_seconds_of_staging_are_apart_from_the_others() -> None:
     """Mutations: part of what a rank computes, waits or sends; another step's; kept for the next round."""
     clock = Clock()
-    clock.staging["solve"] += 0.25
+    clock.seconds["solve", "staging"] += 0.25
+    assert clock.take([SERVER, "solve"]).tolist() == [[0, 0, 0, 0], [0, 0, 0, 0.25]]
     assert clock.take([SERVER, "solve"]).sum() == 0
-    assert clock.take_staging([SERVER, "solve"]).tolist() == [0, 0.25]
-    assert clock.take_staging([SERVER, "solve"]).tolist() == [0, 0]
-    seconds, peaks = NONE
-    found = Ledger(2).row(seconds, peaks, np.array([[0.5]]))
-    assert found.staging.tolist() == [[0.5]] and row(Ledger(2)).staging.shape == ()
+
+
+def test_a_row_has_each_ranks_seconds_and_memory_by_step() -> None:
+    """Mutations: ranks and steps exchanged; another column."""
+    tables = np.arange(30.0).reshape(3, 2, 5)
+    found = Ledger(2).row(tables)
+    assert found.seconds.tolist() == [[[0, 1, 2], [10, 11, 12], [20, 21, 22]], [[5, 6, 7], [15, 16, 17], [25, 26, 27]]]
+    assert found.staging.tolist() == [[3, 13, 23], [8, 18, 28]]
+    assert found.peak_bytes.tolist() == [[4, 14, 24], [9, 19, 29]] and found.peak_bytes.dtype == np.int64
 
 
 def test_overlap_is_what_both_times_exceed_the_clock_by() -> None:

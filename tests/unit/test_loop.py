@@ -180,7 +180,7 @@ def test_totals_overlap_as_the_result_does_though_steps_come_later(tmp_path: Pat
     for steps, wall in ((["server", "a"], 3.0), (["server", "a", "b"], 3.5)):
         seconds = np.zeros((len(steps), 3, 3))
         seconds[:, 1:, 0], seconds[0, 1:, 0], seconds[0, 0, 0] = [1, 2], 0, 1.5
-        totals.add(Row(steps, zeros, zeros, zeros, seconds, zeros), wall, {})
+        totals.add(Row(steps, zeros, zeros, zeros, seconds, zeros, zeros), wall, {})
     found = totals.overlap()
     # 2 + 1.5 - 3, and 1.5 of 4 + 1.5 - 3.5
     assert (found.wall, found.clients, found.server, found.both) == (6.5, 6, 3, 2)

@@ -47,14 +47,11 @@ POOL = raw(5000)
     scheme=st.sampled_from(["by_class", "by_client"]),
     test=st.floats(0.05, 0.4),
     server=st.floats(0.05, 0.5),
-    balance=st.booleans(),
     seed=st.integers(0, 2**63 - 1),
 )
-def test_every_sample_belongs_to_one_part_and_sizes_are_as_asked(
-    n, classes, m, alpha, scheme, test, server, balance, seed
-):
+def test_every_sample_belongs_to_one_part_and_sizes_are_as_asked(n, classes, m, alpha, scheme, test, server, seed):
     pool = raw(n, classes)
-    options = {"test_fraction": test, "server_fraction": server, "balance": balance, "min_samples": 2}
+    options = {"test_fraction": test, "server_fraction": server, "min_samples": 2}
     federation = split(pool, seed, m=m, alpha=alpha, partition=scheme, **options)
     parts = rows(federation)
     held = np.concatenate(parts)
@@ -196,17 +193,6 @@ def test_by_class_draws_until_every_client_has_the_least():
     kept = [min(map(len, split(pool, seed, alpha=0.3, min_samples=least).clients)) for seed in range(3)]
     assert min(free) < least
     assert min(kept) >= least
-
-
-def test_balance_gives_nothing_more_to_a_client_that_has_its_share():
-    plain, balanced = (split(POOL, alpha=0.5, min_samples=1, balance=balance).counts for balance in (False, True))
-
-    def is_respected(counts: np.ndarray) -> bool:
-        before = np.cumsum(counts, axis=1) - counts
-        return not counts[before * len(counts) >= counts.sum()].any()
-
-    assert is_respected(balanced)
-    assert not is_respected(plain)
 
 
 def test_by_client_uses_classes_up_and_no_sample_twice():

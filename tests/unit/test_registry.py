@@ -34,12 +34,12 @@ class Own:
 
 def changed(message: Any, **entries: Any) -> messages.Bytes:
     """The message as bytes, with other entries in its header."""
-    block, used = messages.pack(message)
+    block = messages.pack(message)
     length = int(block[:8].view(np.int64)[0])
     header = json.loads(block[8 : 8 + length].tobytes()) | entries
     body = json.dumps(header).encode()
     padding = bytes(-(8 + len(body)) % messages.BOUNDARY)
-    arrays = block[messages._padded(8 + length) : used].tobytes()
+    arrays = block[messages._padded(8 + length) :].tobytes()
     return np.frombuffer(np.int64(len(body)).tobytes() + body + padding + arrays, np.uint8)
 
 

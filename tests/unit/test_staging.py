@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.conftest import Capsys, Patch
+from tests.conftest import Patch
 from tests.numerics.split_methods import method, setting, training
 from tests.threads import run_ranks, serve_or_ask
 from zofl_mpi.engine import device, messages
@@ -25,7 +25,7 @@ from zofl_mpi.engine import staging as staging_module
 from zofl_mpi.engine.staging import Staging, staging
 from zofl_mpi.methods.heron import HERON
 from zofl_mpi.run.local import LocalClients
-from zofl_mpi.run.mpi import client, cuda_aware, gather, server
+from zofl_mpi.run.mpi import client, gather, server
 from zofl_mpi.run.mpi.gather import DUE, UPLOAD, WELCOME, Outbox
 
 
@@ -153,10 +153,10 @@ def test_memory_is_pinned_where_it_pays(gpu: Fake) -> None:
     sizes = [Staging(place).empty(size).nbytes for place in ("cpu", "cuda:1") for size in (100, 1 << 20)]
     assert sizes == [100, 1 << 20] * 2 and gpu.calls == ["1048576 bytes, pinned"]
     item = Item(torch.full((1 << 15,), 2.0))
-    block = Staging("cuda:1").packed(messages.prepare(item))
+    block = Staging("cuda:1").packed([messages.prepare(item)])
     assert "pinned" in gpu.calls[2] and gpu.calls[-1] == "host waits for 1"
     assert torch.equal(messages.unpack(block).a, item.a)
-    assert torch.equal(messages.unpack(Staging().packed(messages.prepare(item))).a, item.a)
+    assert torch.equal(messages.unpack(Staging().packed([messages.prepare(item)])).a, item.a)
     with mock.patch.object(torch.Tensor, "cpu", lambda self: pytest.fail("a copy") if len(self) else self):
         item = Item(torch.zeros(5, 2, dtype=torch.bfloat16))
         assert messages.size(item) == 20 and messages.prepare(item).size % 64 == 0
@@ -216,31 +216,28 @@ def test_in_one_process_what_is_on_a_gpu_stays_there_and_keeps_its_notes(monkeyp
     assert found.tolist() == [[0.0, 0.0]] * 3 and found.stride() == own.stride() and found.predicted == "note"
 
 
-@pytest.mark.parametrize("straight", [False, True], ids=["staged", "direct"])
-def test_a_run_whose_uploads_leave_a_gpu_has_the_same_bits(straight: bool, monkeypatch: Patch) -> None:
-    """HERON on three ranks, all tensors as if they were on a GPU: through memory of the host, or from GPU to GPU.
+def test_a_run_whose_uploads_leave_a_gpu_has_the_same_bits(monkeypatch: Patch) -> None:
+    """HERON on three ranks, all tensors as if they were on a GPU.
+
     Mutations: another place in a block; a shape or a dtype of a message that is not the tensor's; sizes of items that
-    are not behind them; the direct way taken unasked, or never."""
+    are not behind them.
+    """
     own = [method(HERON, training(setting())) for _ in range(3)]  # a module serves one thread at a time
     alone = LocalClients(list(own[0].setting.data), method=own[0])
     (plain,) = run_ranks(1, lambda world: own[0].round(own[0].start(), 0, alone))  # threads have torch's own number
     calls: list[str] = []
-    for name in ("fetch", "place"):
-        monkeypatch.setattr(Staging, name, noting(getattr(Staging, name), name, calls))
+    monkeypatch.setattr(Staging, "fetch", noting(Staging.fetch, "fetch", calls))
     monkeypatch.setattr(messages, "is_remote", messages._is_tensor)
     monkeypatch.setattr(gather, "BOUND", 2000)  # smaller than an upload
     monkeypatch.setattr(staging_module, "LEAST", 2000)
-    for module in (server, client):
-        monkeypatch.setattr(module, "direct", lambda place: straight)
 
     def program(world: Any) -> Any:
         mine = own[world.rank]
         return serve_or_ask(world, mine, list(mine.setting.data), lambda clients: mine.round(mine.start(), 0, clients))
 
     found = run_ranks(3, program)[0]
-    staging("cpu").direct = False
     steps = int(found.server_steps)
-    assert calls == (["place"] * steps if straight else ["fetch"] * 2 * steps)
+    assert calls == ["fetch"] * 2 * steps
     for name in ("theta", "buffers", "theta_s", "buffers_s"):
         assert torch.equal(getattr(found, name), getattr(plain, name))
     assert found.local_loss == plain.local_loss
@@ -267,61 +264,3 @@ def test_each_ranks_seconds_of_staging_are_in_the_rounds_account(monkeypatch: Pa
 
     row = run_ranks(3, lambda world: serve_or_ask(world, echo, [None] * 4, program))[0]
     assert row.steps == ["server", "reply"] and row.staging.tolist() == [[0, 0, 0], [0.5, 0.25, 0.25]]
-
-
-class Library:
-    """An MPI library that says so much of itself."""
-
-    def __init__(self, **said: Any) -> None:
-        self.__dict__.update(said)
-
-
-def told(kind: int, found: Any) -> int:
-    found._obj.value = kind == cuda_aware.CUDA
-    return 0
-
-
-@pytest.mark.parametrize(
-    ("mpi", "environment", "yes"),
-    [
-        (None, {}, False),
-        (Library(), {}, False),
-        (Library(MPIX_Query_cuda_support=lambda: 0), {}, False),
-        (Library(MPIX_Query_cuda_support=lambda: 1), {}, True),
-        (Library(MPIX_GPU_query_support=told), {}, True),
-        (Library(MPIX_GPU_query_support=lambda kind, found: 1), {}, False),
-        (None, {"MPICH_GPU_SUPPORT_ENABLED": "1"}, True),
-        (None, {"MPICH_GPU_SUPPORT_ENABLED": "0"}, False),
-        (None, {"MV2_USE_CUDA": "1"}, True),
-    ],
-)
-def test_a_library_says_whether_it_takes_a_gpus_memory(
-    mpi: Any, environment: dict[str, str], yes: bool, monkeypatch: Patch, capsys: Capsys
-) -> None:
-    """And must be asked to do so. Mutations: a question that is not asked; an answer that is not read; the variable of
-    another library; taken unasked, without a GPU, or although the library says no; no word of that."""
-    assert cuda_aware.aware(mpi, environment) is yes
-    monkeypatch.setattr(cuda_aware, "library", lambda: mpi)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    own = {cuda_aware.FLAG: "1", **environment}
-    assert not cuda_aware.direct("cuda:0", environment) and not cuda_aware.direct("cpu", own)
-    assert not capsys.readouterr().err
-    assert cuda_aware.direct("cuda:0", own) is yes
-    warning = "zofl_mpi: warning: ZOFL_GPU_MPI=1, but this MPI library"
-    assert capsys.readouterr().err.startswith(warning) is not yes
-
-
-def test_from_gpu_to_gpu_the_small_parts_go_before_what_is_computed(gpu: Fake) -> None:
-    """Mutations: numbers of the host that wait for the computing; tensors that do not; memory of another stream."""
-    own, values = Staging("cuda:1"), torch.arange(4.0)
-    own.direct = True
-    block = torch.zeros(40, dtype=torch.uint8)
-    fetch = own.place([(0, np.array([7], np.int64)), (8, values), (24, np.array([3.5, 4.5]))], block)
-    copied = "side copies, and the host waits"
-    assert gpu.calls == [copied, copied, "side waits for computing", copied, "kept for side", "side records 1"]
-    assert block[:8].view(torch.int64).tolist() == [7] and block[8:24].view(torch.float32).tolist() == [0, 1, 2, 3]
-    assert block[24:].view(torch.float64).tolist() == [3.5, 4.5]
-    values.add_(1)
-    with pytest.raises(RuntimeError, match="changed an upload"):
-        fetch.wait()

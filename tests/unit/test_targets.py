@@ -25,7 +25,9 @@ def table(folder: Path, y: Any, name: str = "table.npz") -> str:
 
 
 def load(path: str, folder: Path) -> Raw:
-    return sources.load(path, None, folder / "cache", Streams(1))
+    stored = sources.find(path, None, Streams(1))
+    cache.prepare(stored, folder / "cache")
+    return cache.open(stored, folder / "cache")
 
 
 def shared(raw: Raw, **options: Any) -> Federation:

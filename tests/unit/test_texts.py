@@ -10,11 +10,12 @@ import pytest
 
 from tests.threads import run_ranks
 from zofl_mpi.data import Dataset, Raw, bpe, texts
-from zofl_mpi.data.texts import NONE, Division
+from zofl_mpi.data.texts import NONE, training_rows
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.engine.world import SingleProcess, World
 from zofl_mpi.errors import UserError
 from zofl_mpi.run.flags import flags_of
+from zofl_mpi.run.flags import made as made_of
 from zofl_mpi.settings.texts import Corpus, Texts
 
 END = 9
@@ -76,19 +77,18 @@ def test_pretraining_and_fine_tuning_have_no_context_in_common() -> None:
     """And leave none out. Mutations: rows drawn, not contexts; a context taken for another that begins alike; the two
     parts drawn apart; validation or test rows among them."""
     raw = many(12, 5)
-    (pretrain, told), (finetune, rest) = (Division(part, 0.25).rows(raw) for part in ("pretrain", "finetune"))
+    (pretrain, told), (finetune, rest) = (training_rows(raw, part) for part in ("pretrain", "finetune"))
     assert contexts_of(raw, pretrain) & contexts_of(raw, finetune) == set()
     assert sorted([*pretrain, *finetune]) == list(range(60))
     assert (np.diff(pretrain) > 0).all() and (np.diff(finetune) > 0).all()
-    assert told == "pretrain: 15 of 60 training texts, 3 of 12 contexts"
-    assert rest == "finetune: 45 of 60 training texts, 9 of 12 contexts"
-    whole, all_of_them = Division().rows(raw)
+    assert told == "pretrain: 30 of 60 training texts, 6 of 12 contexts"
+    assert rest == "finetune: 30 of 60 training texts, 6 of 12 contexts"
+    whole, all_of_them = training_rows(raw, "all")
     assert (whole.tolist(), all_of_them) == (list(range(60)), "all 60 training texts")
-    drawn = [contexts_of(raw, Division("pretrain", 0.5, seed).rows(raw)[0]) for seed in (0, 0, 1)]
-    assert drawn[0] == drawn[1] != drawn[2], "by a seed of their own"
-    for share in (0.04, 0.96):
-        with pytest.raises(UserError, match=rf"--pretrain-share {share:g}: (0|12) of 12 contexts would be"):
-            Division("finetune", share).rows(raw)
+    drawn = [training_rows(raw, "pretrain")[0] for _ in range(2)]
+    assert drawn[0].tolist() == drawn[1].tolist() != list(range(30)), "in the same way each time"
+    with pytest.raises(UserError, match=r"^--part finetune: there must be two contexts or more to divide, not 1; "):
+        training_rows(many(1, 5), "finetune")
 
 
 def test_contexts_are_numbered_as_they_come() -> None:
@@ -129,7 +129,7 @@ def test_reports_can_be_made_on_fewer_texts() -> None:
     assert 200 < some.test.rows.max() < 300 and (np.diff(some.test.rows) > 0).all()
     assert some.test.rows.tolist() != others.test.rows.tolist()
     with pytest.raises(UserError, match="--eval-samples -1: must be a whole number, at least 0"):
-        Texts(eval_samples=-1)
+        made_of(Texts, vars(Texts()) | {"eval_samples": -1})
 
 
 @pytest.fixture
@@ -257,7 +257,7 @@ def test_texts_are_encoded_once_a_node(folder: Path, home: Path, monkeypatch: py
         for flags in ({}, {"text": "official"}, {"vocabulary": "e2e"}, {"text": "official", "vocabulary": "e2e"}) * 2
     }
     assert len(calls) == len(fingerprints) == 4
-    assert {"text", "vocabulary", "part", "pretrain_share", "contexts_seed"} <= set(flags_of({"data": Texts}))
+    assert {"text", "vocabulary", "part"} <= set(flags_of({"data": Texts}))
 
 
 @pytest.mark.parametrize("lacks", ["gpt2-bpe", "e2e", "own"])
@@ -287,11 +287,8 @@ def test_files_that_one_rank_lacks_end_all_ranks_with_a_sentence(
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        ({"pretrain_share": 1.0}, "--pretrain-share 1.0: must be between 0 and 1, both excluded"),
-        ({"contexts_seed": -1}, "--contexts-seed -1: must be a whole number from 0"),
         ({"alpha": 0.0}, "--alpha 0.0: the Dirichlet concentration must be greater than 0"),
         ({"m": 7}, "--m 7: 6 samples are left for the clients, too few"),
-        ({"part": "pretrain", "pretrain_share": 0.1}, "--pretrain-share 0.1: 0 of 3 contexts would be for pretraining"),
     ],
 )
 def test_flags_out_of_range_are_refused(folder: Path, home: Path, flags: Any, sentence: str) -> None:

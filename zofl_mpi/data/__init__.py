@@ -1,4 +1,4 @@
-"""Data sets, their readers, their splits over server and clients."""
+"""Data sets, their readers, their division among server and clients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Array = NDArray[Any]
 @final
 @dataclass(frozen=True)
 class Raw:
-    """A data set as it is stored, before anything is scaled or shared out. Its arrays may be read-only maps of files.
+    """A data set as it is stored, before it is scaled or divided. Its arrays may be read-only maps of files.
 
     Attributes:
         inputs: (N, p) bytes, float32 or float64; of encoded texts uint16.
@@ -45,10 +45,7 @@ class Raw:
 @final
 @dataclass(frozen=True)
 class Dataset:
-    """Labelled samples, or some rows of them.
-
-    The inputs may be a read-only map of a file that all ranks of a node share; then only `rows` is this rank's own.
-    A computation sees `inputs * scale + shift`, in its own dtype.
+    """Labelled samples, or some rows of them. A computation sees `inputs * scale + shift`, in its own dtype.
 
     Attributes:
         inputs: (N, p) bytes or floats.
@@ -115,8 +112,7 @@ class Dataset:
     def factor(self) -> float | NDArray[np.float64]:
         """Factor of a linear model that stands for the scale of every input that `unscaled` gives.
 
-        1 where there is a shift, which `unscaled` then applies with the scale: a product with inputs that are still to
-        be shifted would cancel in float32.
+        1 where there is a shift, which `unscaled` then applies with the scale: products would cancel in float32.
         """
         return 1.0 if self._shifted else self.scale
 

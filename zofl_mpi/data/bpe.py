@@ -5,7 +5,6 @@ A. Radford and others, Language models are unsupervised multitask learners (2019
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.data.published import remedy
-from zofl_mpi.data.reading import fetch_again, missing_files, reading_file
+from zofl_mpi.data.reading import fetch_again, find_files, missing_files, reading_file
 from zofl_mpi.errors import UserError
 
 if TYPE_CHECKING:
@@ -36,12 +35,11 @@ def find(data_dir: Path) -> tuple[Path, ...]:
     Raises:
         UserError: they are not there.
     """
-    for folder in (data_dir / FOLDER, data_dir):
-        paths = tuple(folder / file for file in FILES)
-        if all(map(os.path.isfile, paths)):
-            return paths
-    what = f"GPT-2's vocabulary, {' and '.join(FILES)}, is not"
-    raise UserError(missing_files(FOLDER, what, data_dir, asked="--vocabulary"))
+    paths, lacking = find_files(FILES, (data_dir / FOLDER, data_dir))
+    if lacking:
+        what = f"GPT-2's vocabulary, {' and '.join(FILES)}, is not"
+        raise UserError(missing_files(FOLDER, what, data_dir, asked="--vocabulary"))
+    return paths
 
 
 @final
@@ -75,11 +73,9 @@ class Vocabulary:
             UserError: a token is not among those that are kept; the files are damaged; `tokenizers` is not installed.
         """
         found = [encoding.ids for encoding in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)]
-        return (
-            found
-            if self.kept is None
-            else [self._renumbered(text, ids) for text, ids in zip(texts, found, strict=True)]
-        )
+        if self.kept is None:
+            return found
+        return [self._renumbered(self.kept, text, ids) for text, ids in zip(texts, found, strict=True)]
 
     def decode(self, tokens: Iterable[int]) -> str:
         """The text of some tokens, without the ends of texts among them.
@@ -91,12 +87,11 @@ class Vocabulary:
         own = numbers if self.kept is None else self.kept[numbers]
         return self._tokenizer.decode(own[own != END].tolist(), skip_special_tokens=False)
 
-    def _renumbered(self, text: str, ids: list[int]) -> list[int]:
-        assert self.kept is not None
-        numbers = np.searchsorted(self.kept, ids)
-        if not np.array_equal(self.kept[np.minimum(numbers, len(self.kept) - 1)], ids):
+    @staticmethod
+    def _renumbered(kept: NDArray[np.int64], text: str, ids: list[int]) -> list[int]:
+        if not np.isin(ids, kept).all():
             raise UserError(f"--vocabulary e2e: it has not all tokens of {text[:60]!r}; take --vocabulary gpt2")
-        return [int(number) for number in numbers]
+        return np.searchsorted(kept, ids).tolist()
 
     @cached_property
     def _tokenizer(self) -> Tokenizer:

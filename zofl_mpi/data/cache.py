@@ -1,7 +1,7 @@
 """One copy of a data set per node: plain .npy files that all ranks of the node map read-only.
 
-The order of events in a parallel run: every rank asks for the sources (a rank that lacks a file says so), one rank
-of each node prepares, all wait for it, every rank opens. Entries may be deleted at any time between runs.
+Every rank asks for the sources (a rank that lacks a file says so), one rank of each node prepares, all wait for it,
+every rank opens. Entries may be deleted at any time between runs.
 """
 
 from __future__ import annotations
@@ -25,9 +25,6 @@ from zofl_mpi.data import Array, Raw
 from zofl_mpi.errors import UserError
 
 FORMAT = 1  # of the entries and of what the readers return; a new number makes all entries anew
-ARRAYS = ("inputs", "labels", "targets", "tokens")  # those that a data set has
-FACTS = ("classes", "official_test", "levels", "channels")
-LATER = ("official_validation",)  # facts that entries have where they say something: those before had not
 UNFINISHED = ".making-"
 DAY = 24 * 3600.0
 CHECKED = ".checked"
@@ -39,7 +36,7 @@ SETTLED = 1_000_000_000
 @final
 @dataclass(frozen=True)
 class Sources:
-    """Where a data set comes from: what it is read or made from.
+    """Origin of a data set.
 
     Attributes:
         name: the data set, as the user calls it.
@@ -80,7 +77,7 @@ def identify(
 
 
 def _fingerprint(path: Path) -> tuple[int, int]:
-    """Size and CRC-32 of a file, computed when it has changed: its change time moves even where the others are kept."""
+    """Size and CRC-32 of a file, computed anew when its change time has moved."""
     try:
         status, true_path = path.stat(), str(path.resolve())
         facts = [true_path, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
@@ -172,20 +169,19 @@ def _forget_unfinished(folder: Path) -> None:
 
 
 def _write(raw: Raw, fresh: Path) -> None:
-    arrays = {array: getattr(raw, array) for array in ARRAYS if getattr(raw, array) is not None}
-    for array, values in arrays.items():
-        np.save(fresh / f"{array}.npy", values, allow_pickle=False)
-    facts = {fact: getattr(raw, fact) for fact in FACTS}
-    facts |= {fact: getattr(raw, fact) for fact in LATER if getattr(raw, fact)}
-    facts["bytes"] = {array: (fresh / f"{array}.npy").stat().st_size for array in arrays}
-    (fresh / "facts.json").write_text(json.dumps(facts))
+    arrays = {name: value for name, value in vars(raw).items() if isinstance(value, np.ndarray)}
+    for name, values in arrays.items():
+        np.save(fresh / f"{name}.npy", values, allow_pickle=False)
+    facts = {name: int(value) for name, value in vars(raw).items() if isinstance(value, int | np.integer)}
+    sizes = {name: (fresh / f"{name}.npy").stat().st_size for name in arrays}
+    (fresh / "facts.json").write_text(json.dumps({**facts, "bytes": sizes}))
 
 
 def _place(fresh: Path, entry: Path) -> None:
     """Puts the entry under its name in one step, unless another writer was first.
 
-    A folder's rename refuses to replace a full folder. So files that others have mapped are never unlinked: on a
-    network file system that would kill their readers on other nodes.
+    A folder's rename refuses to replace a full folder: files that others have mapped are never unlinked, which on a
+    network file system would kill their readers on other nodes.
     """
     for attempt in range(5):
         try:
@@ -210,9 +206,7 @@ def _is_intact(entry: Path) -> bool:
 
 def _map(entry: Path) -> Raw:
     facts = json.loads((entry / "facts.json").read_text())
-    arrays: dict[str, Any] = {
-        array: _map_array(entry / f"{array}.npy", size) for array, size in facts.pop("bytes").items()
-    }
+    arrays: dict[str, Any] = {name: _map_array(entry / f"{name}.npy", n) for name, n in facts.pop("bytes").items()}
     return Raw(**arrays, **facts)
 
 

@@ -1,19 +1,14 @@
-"""E2E: descriptions of restaurants in words, each for a meaning representation; and two ways to write both as texts.
+"""E2E: descriptions of restaurants, each for a meaning representation; and two ways to write both as texts.
 
 J. Novikova, O. Dusek, V. Rieser, The E2E dataset: new challenges for end-to-end generation (SIGDIAL 2017); v1.0.0, CSV
-files with the columns mr and ref. A meaning representation (mr) is a list of slots, `name[The Mill], area[riverside]`;
-a reference (ref) is one of several descriptions of it. The first is the context that a model is given, the second what
-it is to write.
+files with the columns mr and ref. A meaning representation (mr), the context that a model is given, is a list of slots,
+`name[The Mill], area[riverside]`; a reference (ref) is one of several descriptions of it.
 
-- `official`: both as they stand in the files, without white space around them.
-- `tokenised`: as the example of the LoRA code (microsoft/LoRA, examples/NLG/data/e2e), which SplitLoRA's takes over,
-  trains on them: `name : The Mill | area : riverside`, and words and punctuation marks apart, `family - friendly`.
-  Training and validation part follow the rules of the Moses tokeniser, the test part those of spaCy, as that code's
-  files do (see `tokenisers`): all 4,672 lines of the validation part are equal to ours. Of the test part, whose file is
-  not at hand in the tests, ours has the 4,693 lines and 1,346,527 characters of the original, and its contractions.
-
-Two of the rules for the training part rest on little: that a number keeps its full stop before a word in lower case is
-seen in one line (it concerns 32 texts of the training part), and which abbreviations keep theirs in none (11 texts).
+- `official`: both as in the files, without white space around them.
+- `tokenised`: as in the LoRA code's example (microsoft/LoRA, examples/NLG/data/e2e): `name : The Mill | area :
+  riverside`, words and punctuation marks apart, `family - friendly`; see `tokenisers`. All 4,672 lines of its
+  validation part are equal to ours, and our test part has its 4,693 lines, 1,346,527 characters and contractions. Two
+  rules for the training part rest on little: numbers that keep their full stop (32 texts), and abbreviations (11).
 """
 
 from __future__ import annotations
@@ -41,8 +36,6 @@ COLUMNS = ("mr", "ref")
 SLOT = re.compile(r"\s*([^\[\],]+?)\s*\[([^\]]*)\]\s*")
 RENAMED = {"eatType": "Type", "priceRange": "price", "familyFriendly": "family friendly"}
 """Names of slots in the tokenised texts; the others keep theirs."""
-LINE = "{context}||{text} \n"
-"""A line of the LoRA code's files."""
 
 
 @final
@@ -61,15 +54,6 @@ class Sample:
     line: int
 
 
-@final
-@dataclass(frozen=True)
-class Context:
-    """A context with all its references, in the order of the file."""
-
-    context: str
-    references: tuple[str, ...]
-
-
 def read(path: Path, pipeline: Pipeline, part: int) -> list[Sample]:
     """The samples of a CSV file, in its order.
 
@@ -82,12 +66,12 @@ def read(path: Path, pipeline: Pipeline, part: int) -> list[Sample]:
     return list(_samples(path, TOKENISERS[part] if pipeline == "tokenised" else None))
 
 
-def contexts(samples: Sequence[Sample]) -> list[Context]:
-    """The contexts in the order in which they first come, each once, with the texts that belong to it."""
+def contexts(samples: Sequence[Sample]) -> dict[str, list[str]]:
+    """{context: its references}, both in the order of the file."""
     texts: dict[str, list[str]] = {}
     for sample in samples:
         texts.setdefault(sample.context, []).append(sample.text)
-    return [Context(context, tuple(references)) for context, references in texts.items()]
+    return texts
 
 
 def _samples(path: Path, tokenise: Tokeniser | None) -> Iterator[Sample]:

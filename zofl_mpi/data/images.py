@@ -12,7 +12,7 @@ import numpy as np
 
 from zofl_mpi.data import Array, Raw
 from zofl_mpi.data.published import IDX_FILES, remedy
-from zofl_mpi.data.reading import fetch_again, missing_files, reading_file
+from zofl_mpi.data.reading import fetch_again, find_files, missing_files, reading_file
 from zofl_mpi.errors import UserError
 
 SIDE = 28  # of MNIST's and Fashion-MNIST's images
@@ -42,20 +42,10 @@ def find_idx(name: str, data_dir: Path) -> tuple[Path, ...]:
     Raises:
         UserError: not all are there.
     """
-    lacking: list[str] = []
-    for folder in (data_dir / name, data_dir):
-        paths = {file: path for file in IDX_FILES if (path := _plain_or_gz(folder / file))}
-        if len(paths) == len(IDX_FILES):
-            return tuple(paths[file] for file in IDX_FILES)
-        lacking = min(lacking or list(IDX_FILES), [file for file in IDX_FILES if file not in paths], key=len)
-    raise UserError(missing_files(name, f"no {', '.join(lacking)} (or the same with .gz)", data_dir))
-
-
-def _plain_or_gz(path: Path) -> Path | None:
-    for candidate in (path, path.with_name(f"{path.name}.gz")):
-        if os.path.isfile(candidate):
-            return candidate
-    return None
+    paths, lacking = find_files(IDX_FILES, (data_dir / name, data_dir), ("", ".gz"))
+    if lacking:
+        raise UserError(missing_files(name, f"no {', '.join(lacking)} (or the same with .gz)", data_dir))
+    return paths
 
 
 def read_idx(name: str, files: Sequence[Path]) -> Raw:
@@ -117,12 +107,10 @@ def _check_owner(name: str, path: Path, labels: Array) -> None:
 def find_cifar(data_dir: Path) -> tuple[Path, ...]:
     """Paths of the six .bin files, or else of one archive that may hold them; () if there is neither."""
     for folder in (data_dir / "cifar10", data_dir):
-        files = tuple(folder / CIFAR_FOLDER / file for file in CIFAR_MD5)
-        if all(map(os.path.isfile, files)):
+        if files := find_files(tuple(CIFAR_MD5), [folder / CIFAR_FOLDER])[0]:
             return files
-        for archive in CIFAR_ARCHIVES:
-            if os.path.isfile(folder / archive):
-                return (folder / archive,)
+        if archive := next(filter(os.path.isfile, (folder / name for name in CIFAR_ARCHIVES)), None):
+            return (archive,)
     return ()
 
 

@@ -1,7 +1,7 @@
-"""Who holds which samples: test part, server and clients, and the scale that all of them see the inputs on.
+"""Division of samples among test part, server and clients, and the scale of the inputs.
 
-Every draw depends on the seed alone, so each rank makes the same federation by itself. All parts list their rows in
-increasing order: a method draws from a part at random anyway, and maps are read forwards.
+Every draw depends on the seed alone: each rank makes the same federation by itself. All parts list their rows in
+increasing order, so that maps are read forwards.
 """
 
 from __future__ import annotations
@@ -38,27 +38,20 @@ def split(
     validation: float = 0.0,
     official_split: bool = False,
     min_samples: int = 10,
-    balance: bool = False,
     pixels: str = "unit",
 ) -> Federation:
-    """Shares a data set out over a server, m clients and a test part.
-
-    The test part is drawn uniformly from the whole pool, then a validation part from what is left, the training part,
-    where one is asked for; then the server's; the clients get the rest.
+    """Divides a data set: a test part, of the rest a validation part, of the rest the server's; m clients get the rest.
 
     Args:
-        m: number of clients.
-        alpha: Dirichlet concentration > 0; `inf` deals the rest out uniformly, in sizes that differ by one at most,
+        alpha: Dirichlet concentration > 0; `inf` deals samples out uniformly, in sizes that differ by one at most,
             whatever the partition. A regression takes no other.
         partition: `by_class` draws for each class how it spreads over the clients (sizes differ too); `by_client`
             draws for each client its mix of classes, all clients of equal size (fewer than m samples are left over).
-        test_fraction: of the pool; 0 < fraction < 1.
+        test_fraction: of all samples; 0 < fraction < 1.
         server_fraction: of the training part; 0 <= fraction < 1; with 0 the server holds nothing.
-        validation: of the training part; 0 <= fraction < 1; with 0 there is no validation part, else the training part
-            is what it leaves.
+        validation: of all but the test part; 0 <= fraction < 1; with 0 there is no validation part.
         official_split: take the data set's own test part instead of a random one.
         min_samples: the least any client holds; `by_class` draws until it is so.
-        balance: `by_class` only: a client that already holds its fair share gets nothing of the later classes.
         pixels: see `as_dataset`; the mean and variance are those of server and clients together.
 
     Raises:
@@ -71,11 +64,10 @@ def split(
     held_out = train[:0]
     if validation != 0:
         train, held_out = _cut(train, validation, streams, Purpose.VALIDATION, "--validation", "or 0 for no part")
-    if server_fraction == 0:
-        rest, server = train, train[:0]
-    else:
+    rest, server = train, train[:0]
+    if server_fraction != 0:
         rest, server = _cut(train, server_fraction, streams, Purpose.SERVER, "--server-fraction", "or 0 for no part")
-    parts = shares(raw, rest, streams, m=m, alpha=alpha, partition=partition, min_samples=min_samples, balance=balance)
+    parts = shares(raw, rest, streams, m=m, alpha=alpha, partition=partition, min_samples=min_samples)
     data = as_dataset(raw, pixels, train)
     clients = tuple(map(data.subset, parts))
     chosen_by = data.subset(held_out) if len(held_out) else None
@@ -83,17 +75,9 @@ def split(
 
 
 def shares(
-    raw: Raw,
-    rest: Rows,
-    streams: Streams,
-    *,
-    m: int,
-    alpha: float,
-    partition: str = "by_class",
-    min_samples: int = 10,
-    balance: bool = False,
+    raw: Raw, rest: Rows, streams: Streams, *, m: int, alpha: float, partition: str = "by_class", min_samples: int = 10
 ) -> list[Rows]:
-    """Shares some rows of a data set out over m clients; for the arguments see `split`.
+    """Divides some rows of a data set among m clients; for the arguments see `split`.
 
     Args:
         rest: (k,) the rows, ascending.
@@ -108,7 +92,7 @@ def shares(
         return [rest[share] for share in _deal_uniformly(len(rest), m, streams)]
     pool = np.bincount(labels, minlength=raw.classes)
     if partition == "by_class":
-        counts = _counts_by_class(pool, streams, m, alpha, min_samples, balance)
+        counts = _counts_by_class(pool, streams, m, alpha, min_samples)
     else:
         counts = _counts_by_client(pool, streams, m, alpha)
     return [rest[share] for share in _deal(labels, counts, streams)]
@@ -144,9 +128,6 @@ def _check_enough(samples: int, m: int, min_samples: int) -> None:
         )
 
 
-# Test part and server
-
-
 def _train_test(raw: Raw, streams: Streams, fraction: float, official: bool) -> tuple[Rows, Rows]:
     pool = np.arange(len(raw.labels))
     if not official:
@@ -174,9 +155,6 @@ def _cut(
     return rows[np.sort(order[taken:])], rows[np.sort(order[:taken])]
 
 
-# Clients: how many samples of each class, then which
-
-
 def _deal_uniformly(samples: int, m: int, streams: Streams) -> Iterator[Rows]:
     return (np.sort(share) for share in np.array_split(streams(Purpose.PARTITION).permutation(samples), m))
 
@@ -190,44 +168,25 @@ def _deal(labels: NDArray[np.int64], counts: Rows, streams: Streams) -> Iterator
     return (np.sort(np.concatenate(share)) for share in zip(*parts, strict=True))
 
 
-def _counts_by_class(pool: Rows, streams: Streams, m: int, alpha: float, min_samples: int, balance: bool) -> Rows:
-    """(m, C) of a Dirichlet(alpha) over the clients for each class, drawn anew until every client has enough.
-
-    The acceptance looks at counts only, so the classes need to be shuffled but once, after it.
-    """
-    cut = _cut_balanced if balance else _cut_classes
+def _counts_by_class(pool: Rows, streams: Streams, m: int, alpha: float, min_samples: int) -> Rows:
+    """(m, C) of a Dirichlet(alpha) over the clients for each class, drawn anew until every client has enough."""
     for attempt in range(REDRAWS):
         logs = _log_gammas(streams(Purpose.PARTITION, t=attempt), alpha, (len(pool), m))
-        counts = cut(logs, alpha, pool)
+        cuts = _cumulative(logs, alpha, np.ones(m, bool)) * pool[:, None]
+        counts = np.diff(cuts.astype(np.int64), axis=1, prepend=0).T
         if counts.sum(axis=1).min() >= min_samples:
-            return counts
+            return np.asarray(counts, np.int64)
     raise UserError(
         f"--alpha {alpha:g}: in {REDRAWS} draws some of {m} clients always had fewer than {min_samples} samples; take "
         "fewer clients (--m), a larger --alpha or a smaller --min-samples"
     )
 
 
-def _cut_classes(logs: NDArray[np.float64], alpha: float, pool: Rows, is_open: NDArray[np.bool_] | None = None) -> Rows:
-    """(m, C) the classes cut at their cumulative proportions, rounded down; a client that is not open gets none."""
-    cuts = _cumulative(logs, alpha, np.ones(logs.shape[1], bool) if is_open is None else is_open) * pool[:, None]
-    return np.asarray(np.diff(cuts.astype(np.int64), axis=1, prepend=0).T, np.int64)
-
-
-def _cut_balanced(logs: NDArray[np.float64], alpha: float, pool: Rows) -> Rows:
-    """(m, C) as `_cut_classes`, one class after the other, closed to the clients that hold their fair share by then."""
-    counts = np.zeros((logs.shape[1], len(pool)), np.int64)
-    for label in range(len(pool)):
-        is_open = counts.sum(axis=1) * len(counts) < pool.sum()
-        counts[:, [label]] = _cut_classes(logs[[label]], alpha, pool[[label]], is_open)
-    return counts
-
-
 def _counts_by_client(pool: Rows, streams: Streams, m: int, alpha: float) -> Rows:
     """(m, C) of a Dirichlet(alpha) over the classes for each client; every client gets floor(samples / m).
 
     The clients take turns, one sample at a time. A class that runs out is struck from every client's mix and the mix
-    scaled up again, so late samples follow a client's mix only as far as what is left allows; taking turns spreads
-    that evenly over the clients.
+    scaled up again; taking turns spreads that evenly over the clients.
     """
     chance = streams(Purpose.PARTITION)
     logs = _log_gammas(chance, alpha, (m, len(pool)))
@@ -249,14 +208,11 @@ def _mixes(logs: NDArray[np.float64], alpha: float, left: list[int]) -> list[lis
     return mixes
 
 
-# Dirichlet draws that survive every alpha > 0
-
-
 def _log_gammas(chance: np.random.Generator, alpha: float, shape: tuple[int, int]) -> NDArray[np.float64]:
     """min(alpha, 1) * log of Gamma(alpha) variables; normalised, they are Dirichlet(alpha).
 
-    For small alpha the variables themselves underflow to 0 and the normalised ones are NaN. Gamma(alpha) is
-    Gamma(alpha + 1) * U^(1/alpha); multiplied by min(alpha, 1), its logarithm is finite for every alpha.
+    Gamma(alpha) is Gamma(alpha + 1) * U^(1/alpha): for small alpha it underflows to 0, while its logarithm times
+    min(alpha, 1) is finite for every alpha.
     """
     larger = np.log(chance.standard_gamma(alpha + 1, shape))
     power = np.log1p(-chance.random(shape))
@@ -271,15 +227,9 @@ def _cumulative(logs: NDArray[np.float64], alpha: float, is_open: NDArray[np.boo
     return np.asarray(total / total[:, -1:], np.float64)
 
 
-# The scale that the inputs are seen on
-
-
 def as_dataset(raw: Raw, pixels: str, train_rows: NDArray[np.int64]) -> Dataset:
-    """All samples of `raw`, seen through a scale: `unit` (bytes in [0, 1], floats as they are), `raw` (as stored) or
-    `standardize` (mean 0 and variance 1 in each channel, over the training rows; a constant channel becomes 0).
-
-    Args:
-        train_rows: (k,) the rows that the mean and variance are taken over, k >= 1.
+    """All samples on a scale: `unit` (bytes in [0, 1], floats as they are), `raw` (as stored) or `standardize` (mean 0
+    and variance 1 in each channel over the rows `train_rows` (k,), k >= 1; a constant channel becomes 0).
 
     Raises:
         UserError: no such scale, or values whose variance overflows.
@@ -318,8 +268,8 @@ def _channels(raw: Raw, rows: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[
 def _byte_moments(raw: Raw, rows: NDArray[np.int64]) -> list[tuple[float, float]]:
     """Mean and variance of each channel from whole numbers: exact, so no machine's order of summation shows.
 
-    The sums of one chunk stay below 2^53, where float64 is exact too; those of all are Python's integers. No BLAS
-    (`@`) here: the threads of all ranks would fight over the cores, which made it ten times slower.
+    The sums of one chunk stay below 2^53, where float64 is exact too. No BLAS (`@`) here: the threads of all ranks
+    would fight over the cores, ten times slower.
     """
     first, second = [0] * raw.channels, [0] * raw.channels
     for channel, values in _channels(raw, rows):

@@ -24,12 +24,7 @@ class Remote:
     files: Mapping[str, str]
 
 
-IDX_FILES = (
-    "train-images-idx3-ubyte",
-    "train-labels-idx1-ubyte",
-    "t10k-images-idx3-ubyte",
-    "t10k-labels-idx1-ubyte",
-)
+IDX_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 MNIST = (
     "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
     "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
@@ -55,12 +50,12 @@ GPT2_BPE = {
 }
 
 
-def _gzipped(sha256s: Sequence[str]) -> dict[str, str]:
-    return {f"{file}.gz": f"sha256:{value}" for file, value in zip(IDX_FILES, sha256s, strict=True)}
-
-
 def _sha256(values: Mapping[str, str]) -> dict[str, str]:
     return {file: f"sha256:{value}" for file, value in values.items()}
+
+
+def _gzipped(values: Sequence[str]) -> dict[str, str]:
+    return _sha256({f"{file}.gz": value for file, value in zip(IDX_FILES, values, strict=True)})
 
 
 REMOTES: dict[str, Remote] = {

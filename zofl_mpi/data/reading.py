@@ -1,8 +1,9 @@
-"""Sentences on files that are missing or damaged, the same for all readers."""
+"""Files of a data set: where they are, and sentences on those that are missing or damaged, the same for all readers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -10,11 +11,31 @@ from zofl_mpi.data.published import remedy
 from zofl_mpi.errors import UserError
 
 
-def missing_files(name: str, what: str, data_dir: Path, asked: str = "") -> str:
-    """Sentence on a data set without its files: what is missing, where it was looked for, how to get it.
+def find_files(
+    files: Sequence[str], folders: Sequence[Path], packings: Sequence[str] = ("",)
+) -> tuple[tuple[Path, ...], list[str]]:
+    """Paths of the files in the first folder that has all; else none, and the names that the fullest folder lacks.
 
     Args:
-        what: what is missing, with its verb, to be followed by "in ...".
+        packings: what may follow a file's name.
+    """
+    absent = list(files)
+    for folder in folders:
+        candidates = {file: [folder / f"{file}{packing}" for packing in packings] for file in files}
+        # unlike Path.is_file it answers where a folder may not be searched
+        paths = {file: next(filter(os.path.isfile, found), None) for file, found in candidates.items()}
+        lacking = [file for file, path in paths.items() if path is None]
+        if not lacking:
+            return tuple(path for path in paths.values() if path), []
+        absent = min(absent, lacking, key=len)
+    return (), absent
+
+
+def missing_files(name: str, what: str, data_dir: Path, asked: str = "") -> str:
+    """Sentence on a data set without its files: what is missing, where, how to get it.
+
+    Args:
+        what: the missing files with a verb, to be followed by "in ...".
         asked: the flag that asked for it; --data NAME where it is left out.
     """
     return (
@@ -25,10 +46,9 @@ def missing_files(name: str, what: str, data_dir: Path, asked: str = "") -> str:
 
 @contextmanager
 def reading_file(path: Path, advice: str) -> Iterator[None]:
-    """Context manager: turns whatever the decoders raise for a bad file into one sentence.
+    """Context manager: turns any error of the decoders into one sentence.
 
-    Between them gzip, lzma, zipfile, tarfile and numpy raise a dozen types, some undocumented (a damaged .npy header
-    can end in a TokenError or a MemoryError): hence Exception, around nothing but the decoding.
+    gzip, lzma, zipfile, tarfile and numpy raise a dozen types for a bad file, some undocumented: hence Exception.
     """
     try:
         yield

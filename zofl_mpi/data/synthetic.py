@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,36 +11,19 @@ from zofl_mpi.data import Raw
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
 
-INPUTS, TEACHER, NOISE = range(3)  # the streams of a synthetic data set
+INPUTS, TEACHER = range(2)  # the streams of a synthetic data set
 
 
-@final
-@dataclass(frozen=True)
-class Synthetic:
-    """Size and difficulty of a synthetic data set.
-
-    Attributes:
-        samples: N.
-        features: p.
-        classes: C.
-        label_noise: probability that a label is drawn uniformly from all classes instead.
-    """
+class Synthetic(NamedTuple):
+    """Size of a synthetic data set: N, p, C."""
 
     samples: int = 10_000
     features: int = 64
     classes: int = 10
-    label_noise: float = 0.0
-
-    def __post_init__(self) -> None:
-        for field, least in (("samples", 1), ("features", 1), ("classes", 2)):
-            if (value := getattr(self, field)) < least:
-                raise UserError(f"--data synthetic: {field} is {value}, it must be at least {least}")
-        if not 0 <= self.label_noise <= 1:
-            raise UserError(f"--data synthetic: label_noise is {self.label_noise}, it must lie between 0 and 1")
 
 
 def make(size: Synthetic, streams: Streams) -> Raw:
-    """Inputs (N, p) standard normal float32; labels the largest of C random linear scores, then the label noise.
+    """Inputs (N, p) standard normal float32; labels (N,) the largest of C random linear scores.
 
     Raises:
         UserError: it does not fit into memory.
@@ -49,7 +31,7 @@ def make(size: Synthetic, streams: Streams) -> Raw:
     try:
         inputs = streams(Purpose.SYNTHETIC, i=INPUTS).standard_normal((size.samples, size.features), np.float32)
         teacher = streams(Purpose.SYNTHETIC, i=TEACHER).standard_normal((size.features, size.classes))
-        labels = _disturbed(_scores(inputs, teacher).argmax(axis=1), size, streams)
+        labels = _scores(inputs, teacher).argmax(axis=1).astype(np.int64)
     except MemoryError as error:
         raise UserError(
             f"--data synthetic: {size.samples} samples of {size.features} features do not fit into memory: ask for less"
@@ -63,12 +45,6 @@ def _scores(inputs: NDArray[np.float32], teacher: NDArray[np.float64]) -> NDArra
     for feature, weights in zip(inputs.T, teacher, strict=True):
         scores += np.multiply.outer(feature.astype(np.float64), weights)
     return scores
-
-
-def _disturbed(labels: NDArray[np.int64], size: Synthetic, streams: Streams) -> NDArray[np.int64]:
-    noise = streams(Purpose.SYNTHETIC, i=NOISE)
-    is_drawn = noise.random(size.samples) < size.label_noise
-    return np.where(is_drawn, noise.integers(size.classes, size=size.samples), labels).astype(np.int64)
 
 
 def digits() -> Raw:

@@ -1,8 +1,8 @@
 """Encoded texts, each a context, an end, a completion and an end; their mini-batches and their division among clients.
 
-As the codes of LoRA and SplitLoRA do it: the tokens of the context and END, then those of a space and the text, and
-END. A model predicts each token from those before it; the loss counts those behind the context, the last END among
-them. Unlike theirs, a batch is as long as its longest text, not 512.
+As in the codes of LoRA and SplitLoRA: the tokens of the context and END, then those of a space and the text, and END.
+The loss counts the tokens behind the context, the last END among them. Unlike theirs, a batch is as long as its longest
+text, not 512.
 
 A data set of texts is a `Raw` or a `Dataset` whose inputs (N, 2 + L) uint16 hold, in a row: how many tokens the context
 has with its end; how many tokens there are in all; the tokens; zeros. A label is the type of the meaning
@@ -12,10 +12,9 @@ representation, the set of its slots.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal, final
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +24,7 @@ from zofl_mpi.data.bpe import Vocabulary
 from zofl_mpi.data.cache import Sources
 from zofl_mpi.data.e2e import Pipeline, Sample
 from zofl_mpi.engine.streams import Purpose, Streams
-from zofl_mpi.errors import UserError, demand
+from zofl_mpi.errors import UserError
 
 NONE = -100
 """The label of a position that predicts nothing: of contexts and padding."""
@@ -37,12 +36,9 @@ Tokens = Literal["gpt2", "e2e"]
 Part = Literal["all", "pretrain", "finetune"]
 
 
-# Batches
-
-
 def lengths(data: Dataset, positions: Rows) -> Rows:
     """(B,) numbers of tokens of the samples at `positions`, with both ends."""
-    return np.asarray(data.inputs[_rows(data, positions), 1], np.int64)
+    return np.asarray(data.inputs[data.rows_of(positions), 1], np.int64)
 
 
 def batch(data: Dataset, positions: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -50,7 +46,7 @@ def batch(data: Dataset, positions: Rows) -> tuple[NDArray[np.int64], NDArray[np
 
     The label of a token is the next one, NONE where that belongs to the context or to the padding (token 0).
     """
-    stored = data.inputs[_rows(data, positions)].astype(np.int64)
+    stored = data.inputs[data.rows_of(positions)].astype(np.int64)
     context, length = stored[:, :1], stored[:, 1:2]
     longest = int(length.max())
     tokens, at = stored[:, HEAD : HEAD + longest], np.arange(1, longest)
@@ -61,13 +57,6 @@ def longest(data: Dataset | Raw) -> tuple[int, int]:
     """T of the longest text of all N, training, validation and test, and most labels that one has besides NONE."""
     context, length = (np.asarray(data.inputs[:, k], np.int64) for k in range(HEAD))
     return int(length.max()) - 1, int((length - context).max())
-
-
-def _rows(data: Dataset, positions: Rows) -> Rows:
-    return positions if data.rows is None else data.rows[positions]
-
-
-# Encoding, once a node
 
 
 def sources(
@@ -143,52 +132,32 @@ def check_lengths(raw: Raw, most: int, files: Sequence[Path], pipeline: Pipeline
     )
 
 
-# Division
-
-
 def part_sizes(raw: Raw) -> tuple[int, int, int]:
     """Numbers of samples of the training, validation and test part."""
     held = raw.official_validation, raw.official_test
     return len(raw.labels) - sum(held), *held
 
 
-@final
-@dataclass(frozen=True)
-class Division:
-    """Selection of the training contexts. Pretraining and fine-tuning have none in common, whatever the run's seed.
+def training_rows(raw: Raw, part: Part) -> tuple[Rows, str]:
+    """Training rows of all contexts, of the half to pretrain on or of the other to fine-tune on, ascending; in words.
 
-    Attributes:
-        part: all training contexts, those to pretrain on, or the others, to fine-tune on.
-        share: of the training contexts, that are for pretraining; 0 < share < 1.
-        seed: of that draw.
+    Raises:
+        UserError: there is nothing to halve.
     """
-
-    part: Part = "all"
-    share: float = 0.5
-    seed: int = 0
-
-    def rows(self, raw: Raw) -> tuple[Rows, str]:
-        """The selected training rows, ascending, and a description with their number.
-
-        Raises:
-            UserError: the share leaves nothing for one of the two.
-        """
-        rows = np.arange(part_sizes(raw)[0])
-        if self.part == "all":
-            return rows, f"all {len(rows)} training texts"
-        numbers = context_numbers(raw, rows)
-        contexts = int(numbers.max()) + 1
-        taken = round(self.share * contexts)
-        if not 0 < taken < contexts:
-            raise UserError(
-                f"--pretrain-share {self.share:g}: {taken} of {contexts} contexts would be for pretraining; change it, "
-                "so that some are and some are not"
-            )
-        is_pretraining = np.zeros(contexts, bool)
-        is_pretraining[Streams(self.seed)(Purpose.CONTEXTS).permutation(contexts)[:taken]] = True
-        used = rows[is_pretraining[numbers] == (self.part == "pretrain")]
-        count = taken if self.part == "pretrain" else contexts - taken
-        return used, f"{self.part}: {len(used)} of {len(rows)} training texts, {count} of {contexts} contexts"
+    rows = np.arange(part_sizes(raw)[0])
+    if part == "all":
+        return rows, f"all {len(rows)} training texts"
+    numbers = context_numbers(raw, rows)
+    contexts = int(numbers.max()) + 1
+    taken = round(contexts / 2)
+    if not 0 < taken < contexts:
+        raise UserError(f"--part {part}: there must be two contexts or more to divide, not {contexts}; take --part all")
+    is_pretraining = np.zeros(contexts, bool)
+    # by a seed of their own: runs with several seeds can begin from one model
+    is_pretraining[Streams(0)(Purpose.CONTEXTS).permutation(contexts)[:taken]] = True
+    used = rows[is_pretraining[numbers] == (part == "pretrain")]
+    count = taken if part == "pretrain" else contexts - taken
+    return used, f"{part}: {len(used)} of {len(rows)} training texts, {count} of {contexts} contexts"
 
 
 def context_numbers(raw: Raw, rows: Rows) -> Rows:
@@ -209,7 +178,6 @@ def shared_out(
     alpha: float,
     by: str = "by_class",
     min_samples: int = 10,
-    balance: bool = False,
     eval_samples: int = 0,
     validates: bool = True,
 ) -> Federation:
@@ -217,17 +185,14 @@ def shared_out(
 
     Args:
         rows: the training rows, ascending.
-        alpha, by, min_samples, balance: as in `partition.split`; a class is a type of meaning representation.
+        alpha, by, min_samples: as in `partition.split`; a class is a type of meaning representation.
         eval_samples: samples of the validation and of the test part that are kept, drawn by the seed; 0 for all.
         validates: whether there is a validation part.
 
     Raises:
         UserError: an argument out of range, or too few samples.
     """
-    demand(eval_samples >= 0, "eval_samples", eval_samples, "a whole number, at least 0 (all)")
-    shares = partition.shares(
-        raw, rows, streams, m=m, alpha=alpha, partition=by, min_samples=min_samples, balance=balance
-    )
+    shares = partition.shares(raw, rows, streams, m=m, alpha=alpha, partition=by, min_samples=min_samples)
     data = Dataset(raw.inputs, raw.labels, raw.classes)
     train, validation, _ = part_sizes(raw)
     held = np.split(np.arange(train, len(raw.labels)), [validation])

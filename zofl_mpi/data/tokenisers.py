@@ -1,8 +1,7 @@
-"""Two rules that set the words and punctuation marks of an English text apart by spaces: Moses's and spaCy's.
+"""Two tokenisers of English texts, as far as E2E's need them: Moses's and spaCy's.
 
-The rules of the files in the LoRA code's example are not published. These were found by comparison with the files,
-whose parts were made by two tokenisers: `isn 't` is in the training and the development part, `is n't` in the test
-part. Both functions hold what E2E's texts need of a tokeniser, not all of it.
+The rules behind the files in the LoRA code's example are not published. These were found by comparison with the files:
+`isn 't` is in the training and the development part, `is n't` in the test part.
 """
 
 from __future__ import annotations
@@ -34,9 +33,7 @@ def moses(text: str) -> str:
 
     The rules are those for English with aggressive hyphens (P. Koehn and others): a contraction is cut before its
     apostrophe (`isn 't`), a hyphen stands apart between letters or digits only (`20- £ 25`), several full stops stay
-    together, and the full stop of a word goes apart unless a word of the same sentence in lower case follows. The
-    sentences were made before by a rule like that of NLTK's Punkt: a full stop before white space ends one, except
-    after a number and an abbreviation. So the last exception is for numbers alone.
+    together, and the full stop of a word goes apart, except of a number before a word in lower case.
     """
     words: list[str] = []
     chunks = text.split()

@@ -1,10 +1,9 @@
-"""Steps of several clients abreast: what each of them has to compute is computed for all of them in one call.
+"""Batched steps: the requests of several clients' steps are computed in one call.
 
 A step is plain code, called for one client. Where a problem computes for many clients in about the time of one (on a
-GPU) its `abreast` says for how many, and a rank then runs the steps of so many clients at once: each on a thread of its
-own, but never two at the same time. A step runs until it calls `batched_call`, where it waits; when all of them wait or
-have ended, their requests are computed in one call, and each goes on with its own result. Neither a method nor its
-steps know of it, and two lines of two steps never run at the same time.
+GPU) its `abreast` says for how many, and a rank runs the steps of so many clients as coroutines. A step runs until it
+calls `batched_call`; when all of them wait there or have ended, their requests are computed in one call, and each goes
+on with its own result. Methods and steps need not know; two lines of two steps never run at the same time.
 
 Bits must not depend on which clients share a rank: the result of a request must be the same, to the last bit, whatever
 the other requests are.
@@ -27,12 +26,11 @@ Step = Callable[[Any, Any], Any]
 MANY = 64
 """Clients, where a problem knows no better number: of more, a step's data are out of the caches when its turn comes."""
 
-_HERE = threading.local()
-"""`ask`: what a step asks that runs on this thread, if any."""
+_HERE = threading.local()  # `ask` on a thread that runs a step as a coroutine
 
 
 def batched_call(compute: Compute[Request, Result], request: Request) -> Result:
-    """Result of the request: computed alone, or, among steps that run at the same time, in one call with theirs.
+    """Result of the request: computed alone, or, among steps that run as coroutines, in one call with theirs.
 
     Args:
         compute: results of requests, in their order; bound methods of one object are one and the same.
@@ -47,12 +45,12 @@ def width(method: Any) -> int:
 
 
 def abreast(step: Step, clients: Mapping[int, Any], inbox: Mapping[int, Any], order: Iterable[int], most: int) -> Step:
-    """A step that replies as `step` does; with the first of `most` clients in turn it runs the steps of all of them.
+    """A step that replies as `step` does; called for the first of `most` clients it runs the steps of all of them.
 
     A step that streams remains as it is, and so does every step where `most` is 1.
 
     Args:
-        clients: by their numbers i; inbox: what each is asked.
+        clients, inbox: the clients and their messages, by i.
         order: in which the step will be called for the clients of `inbox`.
     """
     if most < 2 or len(inbox) < 2 or inspect.isgeneratorfunction(step):

@@ -1,21 +1,21 @@
 """Asking clients: the one interface that a method sees.
 
 A method's server program asks: `clients.ask(self.solve, message, to=S)` runs the method's own function
-`solve(client, message) -> reply` for each client of S and yields `(i, reply)` in client order. A step that is a
-generator streams: each `yield` is one upload, its `return` the reply. The server meets the items in the order (q, i):
-the q-th item of every client that has not yet returned, by i, then q + 1. That order, and hence every bit of the
-result, is the same for any number of processes.
+`solve(client, message) -> reply` for each client of S and yields `(i, reply)` in the order of S. A step that is a
+generator streams: each `yield` is one upload, its `return` the reply. The server reads the items in the order (q, i):
+the q-th item of every client that has not yet returned, then q + 1. That order, and hence every bit of the result, is
+the same for any number of processes.
 """
 
 from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, Protocol, TypeVar, cast, final
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar, final
 
 from zofl_mpi.engine import memory
-from zofl_mpi.engine.fields import is_flag
+from zofl_mpi.engine.fields import parts_of
 from zofl_mpi.engine.ledger import Ledger, Row
 from zofl_mpi.errors import UserError
 
@@ -32,9 +32,9 @@ class Client:
 
     Attributes:
         i: 0..m-1, the only identity a client has; ranks are invisible.
-        data: what it holds, fixed for the run.
-        memory: what it keeps between questions: arrays, tensors, numbers, strings by name; checkpointed.
-        scratch: what cannot travel and need not outlive a round (a graph, a generator); not checkpointed.
+        data: its own, fixed for the run.
+        memory: arrays, tensors, numbers, strings by name, kept between questions; checkpointed.
+        scratch: objects that cannot travel and need not outlive a round (a graph, a generator); not checkpointed.
     """
 
     i: int
@@ -47,7 +47,7 @@ class ClientError(Exception):
     """A client's step failed. The run cannot go on: other clients may have run ahead, their memories are undefined.
 
     Attributes:
-        trace: the client's traceback, or "" where the sentence alone says it (a UserError in the step, no memory).
+        trace: the client's traceback, or "" where the sentence suffices (a UserError in the step, no memory).
         short: whether the client ran out of memory.
     """
 
@@ -57,10 +57,9 @@ class ClientError(Exception):
 
 
 class Clients(Protocol):
-    """The clients of a run, wherever they are.
+    """The m clients of a run, wherever they are.
 
     Attributes:
-        m: number of clients.
         ledger: bytes and messages so far in this round.
         survives: whether the loss of ranks is survived (--survive), so that a round may be repeated.
         lost: the ranks that were lost, loss by loss.
@@ -76,11 +75,9 @@ class Clients(Protocol):
     ) -> Iterator[tuple[int, Any]]:
         """Sends one message to the clients `to` (None: all) at once; yields (i, item) as read.
 
-        The order is that of the items' numbers q, and of the clients in `to` among items of one number. A rank with
-        several clients computes them in the order of `to` as well, so any but the ascending one may let ranks wait.
-
-        What the server computes before it reads overlaps with the clients. The question is open until the
-        iterator is exhausted. With counted=False the bytes do not enter the ledger (evaluation).
+        A rank with several clients computes them in the order of `to`, so any but the ascending one may let ranks wait.
+        The server's computing before it reads overlaps with the clients'. The question is open until the iterator is
+        exhausted. With counted=False the bytes do not enter the ledger (evaluation).
 
         Raises:
             ClientError: in place of the item of the client whose step failed.
@@ -99,7 +96,7 @@ class Clients(Protocol):
         weights: Mapping[int, float] | None = None,
         counted: bool = True,
     ) -> Any:
-        """The weighted mean of the participants' replies, field by field, exact in any order (`run.mean`).
+        """The weighted mean of the participants' replies, field by field, exact in any order (`engine.mean`).
 
         Raises:
             TypeError: a step that streams, or a reply with a field that has no mean.
@@ -110,28 +107,19 @@ class Clients(Protocol):
         """Ends a round; returns its costs, and whether a signal asked some rank to stop."""
 
     def steadily(self, work: Callable[[], T]) -> T:
-        """The result of `work`, which is done once more from its beginning whenever ranks were lost in it.
+        """The result of `work`, which is repeated whenever ranks were lost in it; UserError if none is left.
 
         The clients' memories are then as at the last `account`, and the ledger is empty.
-
-        Raises:
-            UserError: there are no client ranks any more.
         """
 
     def close(self, status: int = 0) -> None:
-        """Ends all client ranks normally; they exit with `status`.
-
-        Raises:
-            RuntimeError: a question is open.
-        """
+        """Ends all client ranks normally, with this exit status; raises RuntimeError while a question is open."""
 
 
 @final
 @dataclass(frozen=True)
 class Failure:
-    """An exception of a step on its way to the server: the item it takes the place of, what happened, the traceback;
-    and whether it is that memory ran out.
-    """
+    """An exception of a step on its way to the server, in place of an item; `short`: memory ran out."""
 
     item: int
     sentence: str
@@ -140,7 +128,7 @@ class Failure:
 
 
 def failure(item: int, exc: BaseException) -> Failure:
-    """The exception as one sentence, with its traceback unless the sentence is for users or about memory."""
+    """The exception as a sentence, with its traceback unless the sentence is for users or about memory."""
     if isinstance(exc, UserError):
         return Failure(item, str(exc), "")
     sentence = memory.shortage(exc)
@@ -155,10 +143,6 @@ def name_of(step: Step) -> str:
 
 
 def step_of(method: Any, name: str) -> Step | None:
-    """The step of that name: of the method, else of its first part (a field of flags) that has it; else None."""
-    own = getattr(method, name, None)
-    if callable(own):
-        return cast(Step, own)
-    parts = (getattr(method, f.name) for f in fields(method) if is_flag(f)) if is_dataclass(method) else ()
-    steps = (step_of(part, name) for part in parts if is_dataclass(part))
-    return next((step for step in steps if step is not None), None)
+    """The step of that name: of the method, else of its first part that has it; else None."""
+    steps = (getattr(part, name, None) for part in parts_of(method))
+    return next((step for step in steps if callable(step)), None)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from functools import partial
 from queue import SimpleQueue
 from typing import Any, NamedTuple, final
 
 Compute = Callable[[list[Any]], list[Any]]
+Answer = tuple[Any, BaseException | None]  # a request's result, or an exception
 
 _IDLE: list[SimpleQueue[Callable[[], None]]] = []
 """Threads that wait for a step: to start one anew takes as long as several clients' turns."""
@@ -28,71 +27,57 @@ class _Dropped(BaseException):
 
 
 @final
-class _Turns:
-    """Steps that run one after the other: each wakes the next, the last one the thread that set them going."""
-
-    def __init__(self) -> None:
-        self._next: deque[Callable[[], None]] = deque()
-        self._over: SimpleQueue[None] = SimpleQueue()
-
-    def run(self, turns: Iterable[Callable[[], None]]) -> None:
-        """Lets each of them, which wake a step, have its turn; returns when the last has stopped."""
-        self._next.extend(turns)
-        self.stop()
-        try:
-            self._over.get()
-        except BaseException:  # a signal: whose turn it is may stop, nobody follows
-            self._next.clear()
-            self._over.get()
-            raise
-
-    def stop(self) -> None:
-        """The step whose turn it was waits, or has ended."""
-        if self._next:
-            self._next.popleft()()
-        else:
-            self._over.put(None)
-
-
-@final
 class _Coroutine:
-    """A step that can wait.
+    """A step on a thread of its own, which runs only while `start` or `resume` waits for it.
 
     Attributes:
         asked: the call that it waits for; None before it has begun, while it runs, and after its end.
         end: its result or exception.
     """
 
-    def __init__(self, turns: _Turns, here: threading.local, call: Callable[[], Any]) -> None:
+    def __init__(self, step: Callable[[Any, Any], Any], client: Any, message: Any, here: threading.local) -> None:
         self.asked: _Call | None = None
         self.end: Future[Any] = Future()
-        self._turns, self._here, self._call = turns, here, call
-        self._answers: SimpleQueue[Future[Any]] = SimpleQueue()
+        self._step, self._client, self._message, self._here = step, client, message, here
+        self._answers: SimpleQueue[Answer] = SimpleQueue()
+        self._stopped: SimpleQueue[None] = SimpleQueue()
 
     def start(self) -> None:
-        """Wakes the step for the first time."""
+        """Runs the step until it asks for the first time, or ends."""
         _thread().put(self._run)
+        self._wait()
 
-    def resume(self, answer: Future[Any]) -> None:
-        """Wakes the step where it waits."""
+    def resume(self, answer: Answer) -> None:
+        """Runs the step on from where it waits, until it asks again or ends."""
         self.asked = None
         self._answers.put(answer)
+        self._wait()
 
-    def ask(self, compute: Compute, request: Any) -> Any:
-        """Waits, on the step's own thread, for what `compute` makes of the request."""
+    def _wait(self) -> None:
+        try:
+            self._stopped.get()
+        except BaseException:  # a signal: the step goes on until it stops
+            self._stopped.get()
+            raise
+
+    def _ask(self, compute: Compute, request: Any) -> Any:
+        """Waits, on the step's own thread, for the result of its request."""
         self.asked = _Call(compute, request)
-        self._turns.stop()
-        return self._answers.get().result()
+        self._stopped.put(None)
+        result, exc = self._answers.get()
+        if exc is not None:
+            raise exc
+        return result
 
     def _run(self) -> None:
-        self._here.ask = self.ask
+        self._here.ask = self._ask
         try:
-            self.end.set_result(self._call())
+            self.end.set_result(self._step(self._client, self._message))
         except BaseException as exc:  # SystemExit too: it is raised again where the reply is met
             self.end.set_exception(exc)
         finally:
             self._here.ask = None
-        self._turns.stop()
+            self._stopped.put(None)
 
 
 def run_batch(
@@ -100,43 +85,36 @@ def run_batch(
 ) -> list[Future[Any]]:
     """Runs a step for each client and message; returns their results or exceptions.
 
-    Args:
-        here: has on each of the threads `ask`(compute, request), which waits there for what `compute` makes of it.
+    On each step's thread `here` gets `ask`(compute, request), which waits there for the request's result.
     """
-    turns = _Turns()
-    steps = [_Coroutine(turns, here, partial(step, client, message)) for client, message in calls]
+    steps = [_Coroutine(step, client, message, here) for client, message in calls]
     try:
-        turns.run(each.start for each in steps)
+        for each in steps:
+            each.start()
         while asked := [(each, each.asked) for each in steps if each.asked]:
-            first = asked[0][1].compute
-            same = [(each, own) for each, own in asked if own.compute == first]
-            answers = _answers([own for _, own in same])
-            turns.run(partial(each.resume, answer) for (each, _), answer in zip(same, answers, strict=True))
+            compute = asked[0][1].compute
+            same = [(each, call.request) for each, call in asked if call.compute == compute]
+            answers = _answers(compute, [request for _, request in same])
+            for (each, _), answer in zip(same, answers, strict=True):
+                each.resume(answer)
     except BaseException as exc:  # a signal: no thread may wait for ever
-        dropped: Future[Any] = Future()
-        dropped.set_exception(_Dropped(repr(exc)))
         while waiting := [each for each in steps if each.asked]:
-            turns.run(partial(each.resume, dropped) for each in waiting)
+            for each in waiting:
+                each.resume((None, _Dropped(repr(exc))))
         raise
     return [each.end for each in steps]
 
 
-def _answers(asked: list[_Call]) -> list[Future[Any]]:
-    """The results of one call; where it raises, each request gets an exception of its own."""
-    answers: list[Future[Any]] = [Future() for _ in asked]
+def _answers(compute: Compute, requests: list[Any]) -> list[Answer]:
+    """The results of one call; where it raises, each request gets its exception."""
     try:
-        results = asked[0].compute([each.request for each in asked])
+        return [(result, None) for result in compute(requests)]
     except Exception as exc:
-        for answer in answers:
-            answer.set_exception(exc)
-        return answers
-    for answer, result in zip(answers, results, strict=True):
-        answer.set_result(result)
-    return answers
+        return [(None, exc)] * len(requests)
 
 
 def _thread() -> SimpleQueue[Callable[[], None]]:
-    """The queue of a thread that has nothing to do."""
+    """The queue of an idle thread."""
     try:
         return _IDLE.pop()
     except IndexError:

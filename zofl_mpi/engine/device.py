@@ -24,39 +24,27 @@ NODES = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg", "/dev/kfd"
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 KEPT = 2**30  # bytes of freed memory that a process may keep, and the largest block that comes from it
 IMPORTED = time.monotonic()
-WARM_UP = 3  # calls before a CUDA graph is recorded, as torch advises
+WARM_UP = 3  # calls before a CUDA graph is captured, as torch advises
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 # --- which device
 
 
-def placement(view: View) -> list[str | None]:
-    """The uuid of the GPU of each rank of a node, None for a rank that sees none.
+def pick_device(view: View, me: int) -> str:
+    """ "cuda:k", in the numbering of rank `me` of a node, or "cpu" where it sees no GPU.
 
-    Each takes the GPU with the least load among those it sees: clients before the server (which computes least while
-    they compute most), ranks with fewer choices before those with more (a rank that Slurm confined to one GPU gets it
-    to itself), then by rank. Where all clients see all GPUs that is the round robin.
+    Each rank takes the GPU with the least load among those it sees: clients before the server, ranks with fewer choices
+    (by Slurm, say) before those with more, then by rank. Where all clients see all GPUs that is the round robin.
     """
     order = sorted(range(len(view)), key=lambda rank: (not view[rank][0], len(view[rank][1]), rank))
     load: Counter[str] = Counter()
-    chosen: list[str | None] = [None] * len(view)
+    chosen: dict[int, str] = {}
     for rank in order:
         if view[rank][1]:
             chosen[rank] = min(view[rank][1], key=lambda uuid: load[uuid])
-            load[str(chosen[rank])] += 1
-    return chosen
-
-
-def pick_device(view: View, me: int) -> str:
-    """ "cuda:k" (k in the numbering of rank `me` of the node) or "cpu"."""
-    uuid = placement(view)[me]
-    return "cpu" if uuid is None else f"cuda:{list(view[me][1]).index(uuid)}"
-
-
-def crowd(view: View) -> int:
-    """The most ranks that share one GPU; 0 without a GPU. Above 1, NVIDIA's MPS lets them compute at once."""
-    return max(Counter(uuid for uuid in placement(view) if uuid is not None).values(), default=0)
+            load[chosen[rank]] += 1
+    return f"cuda:{list(view[me][1]).index(chosen[me])}" if me in chosen else "cpu"
 
 
 def visible(requested: str) -> tuple[str, ...]:
@@ -70,17 +58,13 @@ def visible(requested: str) -> tuple[str, ...]:
 
 
 def select(requested: str, view: View | None = None, me: int = 0) -> str:
-    """The device of this process, made the current one: "cpu" or "cuda:k".
-
-    Args:
-        requested: "auto", "cpu" or "cuda".
-        view: of the ranks of the node; None for a process alone.
-        me: this rank's place in `view`.
+    """Makes a device the current one of this process, and returns its name: "cpu" or "cuda:k".
 
     Raises:
         UserError: "cuda" without a visible GPU, or an unknown word.
     """
-    _check_word(requested)
+    if requested not in ("auto", "cpu", "cuda"):
+        raise UserError(f"--device {requested}: choose auto, cpu or cuda")
     if requested == "cpu":
         return "cpu"
     device = pick_device([(True, visible(requested))] if view is None else view, me)
@@ -94,9 +78,9 @@ def select(requested: str, view: View | None = None, me: int = 0) -> str:
 
 
 def reproducible() -> None:
-    """From now on a GPU gives the same bits each time, else torch warns; and float32 has all its bits (TF32 keeps 10).
+    """Makes a GPU give the same bits each time, else torch warns, and keeps all bits of float32 (TF32 keeps 10).
 
-    Before the first product: cuBLAS reads once how much room it has, on which its order of additions depends.
+    To be called before the first product: cuBLAS reads once how much room it has, on which its order of sums depends.
     """
     import torch
 
@@ -108,17 +92,8 @@ def reproducible() -> None:
     torch.set_float32_matmul_precision("highest")
 
 
-def _check_word(requested: str) -> None:
-    if requested not in ("auto", "cpu", "cuda"):
-        raise UserError(f"--device {requested}: choose auto, cpu or cuda")
-
-
 def proof(device: str) -> str:
-    """The uuid of the GPU on which an allocation of this process lands; "" on the CPU.
-
-    Raises:
-        UserError: nothing can be allocated there.
-    """
+    """The uuid of the GPU on which an allocation lands, "" on the CPU; UserError where nothing can be allocated."""
     if device == "cpu":
         return ""
     import torch
@@ -156,14 +131,14 @@ def _why_no_gpu() -> str:
     return "torch sees no GPU (a build of torch for the CPU, or a driver older than it needs)"
 
 
-# --- work on a GPU --------------------------------------------------------------------------------------------------
+# --- work on a GPU
 
 
 def replayable(device: str, work: Callable[[], None]) -> Callable[[], None]:
-    """Captures `work` as a CUDA graph, which a GPU replays in one launch; on the CPU returns `work` itself.
+    """Captures local steps as a CUDA graph, which a GPU replays in one launch; on the CPU returns `work` itself.
 
-    `work` must do the same each time, with tensors that stay where they are, and wait for nothing. Where a graph is
-    made of it, it is called some times; what is in its tensors afterwards means nothing.
+    `work` must do the same each time, with tensors that stay where they are, and wait for nothing. Capture calls it
+    some times; its tensors are undefined afterwards.
     """
     if device == "cpu":
         return work
@@ -183,13 +158,13 @@ def replayable(device: str, work: Callable[[], None]) -> Callable[[], None]:
 
 
 def layer() -> Any:
-    """torch's streams and events of a GPU: the module torch.cuda."""
+    """The module torch.cuda, for streams and events."""
     import torch
 
     return torch.cuda
 
 
-# --- time -----------------------------------------------------------------------------------------------------------
+# --- time
 
 
 def age() -> float:
@@ -201,31 +176,27 @@ def age() -> float:
         return time.monotonic() - IMPORTED
 
 
-# --- memory ---------------------------------------------------------------------------------------------------------
+# --- memory
 
 
 def peak_bytes() -> int:
-    """Most memory that this process has used so far: of the host, plus, once it uses a GPU, of torch's tensors there.
-
-    Each of the two is the largest so far; they may have been at different times.
-    """
-    host = getrusage(RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
-        return host
-    return host + int(torch.cuda.max_memory_allocated())
+    """Most memory of the host that this process has used so far, plus the most that torch's tensors had on a GPU."""
+    host, cuda = getrusage(RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024), _cuda_in_use()
+    return host if cuda is None else host + int(cuda.max_memory_allocated())
 
 
 def free_bytes() -> tuple[int, int] | None:
-    """Free and all bytes of the GPU that this process computes on; None where it uses none, or that cannot be told."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
-        return None
+    """Free and all bytes of the GPU that this process computes on; None without one, or where the driver fails."""
+    cuda = _cuda_in_use()
     try:
-        free, total = torch.cuda.mem_get_info()
+        return None if cuda is None else cuda.mem_get_info()
     except RuntimeError:
         return None
-    return int(free), int(total)
+
+
+def _cuda_in_use() -> Any:
+    torch = sys.modules.get("torch")
+    return torch.cuda if torch is not None and torch.cuda.is_initialized() else None
 
 
 def allocated(device: str, work: Callable[[], None]) -> int:
@@ -240,7 +211,7 @@ def allocated(device: str, work: Callable[[], None]) -> int:
     return int(torch.cuda.max_memory_allocated(device)) - before
 
 
-# --- threads --------------------------------------------------------------------------------------------------------
+# --- threads
 
 
 def cores() -> frozenset[int]:
@@ -253,11 +224,8 @@ def cores() -> frozenset[int]:
 def threads(masks: Sequence[Collection[int]], me: int = 0, cpus_per_task: int | None = None) -> int:
     """Threads for rank `me` of a node: its cores divided by the ranks that may run on them, at least 1.
 
-    More threads than cores is no matter of taste: 11 ranks of two threads each took 100 times as long on two cores.
-
-    Args:
-        masks: the cores of each rank of the node.
-        cpus_per_task: what Slurm grants (SLURM_CPUS_PER_TASK), or None.
+    More threads than cores cost much: 11 ranks of two threads each took 100 times as long on two cores. `masks` are the
+    cores of each rank, `cpus_per_task` those that Slurm grants, if it does.
     """
     mine = set(masks[me])
     sharing = sum(1 for mask in masks if mine & set(mask))
@@ -271,8 +239,9 @@ def cpus_per_task() -> int | None:
 
 
 def limit_threads(n: int) -> None:
-    """Gives OpenMP and torch n threads and NumPy's BLAS one, for the life of the process: those that are loaded, and by
-    the environment those that will be. What NumPy sums, beside a GPU too, must not depend on how many ranks there are.
+    """Gives OpenMP and torch n threads and NumPy's BLAS one, for good: loaded ones, and those loaded later.
+
+    NumPy's sums, beside a GPU too, must not depend on the number of ranks.
     """
     from threadpoolctl import threadpool_limits
 
@@ -283,10 +252,10 @@ def limit_threads(n: int) -> None:
 
 
 def keep_freed_memory() -> None:
-    """Lets the C library hand freed blocks out again instead of returning them to the system, where torch is in use.
+    """Lets glibc hand freed blocks out again instead of returning them to the system, where torch is in use.
 
     Each step of a network frees its activations and asks for them anew; as fresh pages they cost 500 page faults and a
-    tenth of the CPU time of a step of `CNN`. Only glibc has these settings; elsewhere nothing happens.
+    tenth of the CPU time of a step of `CNN`.
     """
     if "torch" not in sys.modules or not sys.platform.startswith("linux"):
         return
@@ -297,7 +266,7 @@ def keep_freed_memory() -> None:
 
 
 def blas() -> str:
-    """Name of NumPy's BLAS with its core type, such as "openblas 0.3.31 SkylakeX": another core type, other bits."""
+    """Name of NumPy's BLAS with its core type, on which bits depend, such as "openblas 0.3.31 SkylakeX"."""
     import numpy as np
     from threadpoolctl import threadpool_info
 

@@ -10,15 +10,19 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from zofl_mpi.errors import UserError, demand
 
+Array = NDArray[Any]
 GIVEN_NAMES = ("setting", "federation")
-"""Fields of these names are given by the run without being marked: what a method or a problem of a user's own has."""
+"""Fields of these names, as a user's own methods and problems have, are given by the run without being marked."""
+LARGEST = sys.float_info.max
 
 
 def column(unit: str, meaning: str, default: Any = dataclasses.MISSING, *, finite: str = "") -> Any:
@@ -26,7 +30,6 @@ def column(unit: str, meaning: str, default: Any = dataclasses.MISSING, *, finit
 
     Args:
         unit: "1" for a bare number, "nat", "s", "B", ...
-        meaning: what the number or tensor is.
         default: the field's default; None for a number that some runs do not have.
         finite: of a state: ends the run with this sentence when the value is not finite after a round.
     """
@@ -39,19 +42,16 @@ def finite(sentence: str) -> Any:
 
 
 def without_warnings() -> np.errstate:
-    """Context in which NumPy gives no warning of overflow: `check_finite` refuses its results in one sentence."""
+    """Context in which NumPy does not warn of overflow: `check_finite` refuses its results in a sentence."""
     return np.errstate(over="ignore", invalid="ignore")
 
 
 def check_finite(content: Any) -> None:
-    """Refuses a state or a message with a value that must be finite and is not.
-
-    Raises:
-        UserError: the sentence declared for that field.
-    """
+    """Refuses a state or a message with a value that must be finite and is not, with the field's sentence."""
     for name, sentence in _must_be_finite(type(content)):  # type: ignore[arg-type]
         value = getattr(content, name)
-        if not (math.isfinite(value) if isinstance(value, float) else np.isfinite(value).all()):
+        of_numpy = isinstance(value, int | float | np.generic | np.ndarray)
+        if not bool((np.isfinite(value) if of_numpy else value.isfinite()).all()):  # else a tensor, maybe of a GPU
             raise UserError(sentence)
 
 
@@ -67,42 +67,32 @@ def _must_be_finite(cls: type[Any]) -> tuple[tuple[str, str], ...]:
 
 
 class Range(NamedTuple):
-    """The finite values that a flag may have.
-
-    Attributes:
-        allowed: the range in words, to follow "must be".
-    """
+    """The values that a flag may have, both ends included; `allowed` follows "must be" in an error."""
 
     least: float
-    includes_least: bool
     most: float
     allowed: str
-
-    def holds(self, value: float) -> bool:
-        """Whether a value is in the range."""
-        above_least = value >= self.least if self.includes_least else value > self.least
-        return above_least and value <= self.most and math.isfinite(value)
 
 
 def at_least(least: float, default: Any, what: str = "", remark: str = "") -> Any:
     """A flag whose value is `least` or more; of several values, each.
 
     Args:
-        what: the kind of value, "a step size"; a whole number or a number unless given.
-        remark: to follow the range in an error, as "(0: all samples)".
+        what: the kind of value, "a step size"; by default "a whole number" or "a number".
+        remark: follows the range in an error, as "(0: all samples)".
     """
     noun = what or ("a whole number" if isinstance(default, int) else "a number")
-    return _ranged(default, Range(least, True, math.inf, f"{noun}, at least {least:g}{remark and ' ' + remark}"))
+    return _ranged(default, Range(least, LARGEST, f"{noun}, at least {least:g}{remark and ' ' + remark}"))
 
 
 def above(least: float, default: Any, what: str = "a number") -> Any:
     """A flag whose value is greater than `least`; `what` is the kind of value, "a smoothing radius"."""
-    return _ranged(default, Range(least, False, math.inf, f"{what} above {least:g}"))
+    return _ranged(default, Range(math.nextafter(least, math.inf), LARGEST, f"{what} above {least:g}"))
 
 
 def fraction(default: float, what: str = "a fraction") -> Any:
     """A flag above 0 and at most 1; `what` is the kind of value, "a probability"."""
-    return _ranged(default, Range(0, False, 1, f"{what}, above 0 and at most 1"))
+    return _ranged(default, Range(math.nextafter(0, 1), 1, f"{what}, above 0 and at most 1"))
 
 
 def _ranged(default: Any, of: Range) -> Any:
@@ -110,24 +100,16 @@ def _ranged(default: Any, of: Range) -> Any:
 
 
 def check_ranges(cls: type[Any], values: Mapping[str, Any]) -> None:
-    """Refuses values of a class's flags that are out of the ranges on its fields.
-
-    Raises:
-        UserError: names the flag, the value and the range.
-    """
+    """Refuses values of a class's flags that are out of their ranges; names flag, value and range."""
     for f in dataclasses.fields(cls):
         of, value = f.metadata.get("range"), values.get(f.name)
         if of is not None and value is not None:
             each = value if isinstance(value, tuple | list) else (value,)
-            demand(all(of.holds(v) for v in each), f.name, value, of.allowed)
+            demand(all(of.least <= v <= of.most for v in each), f.name, value, of.allowed)
 
 
 def part(**defaults: Any) -> Any:
-    """A field that is a dataclass of flags of its own; bound to the method's `setting` where it has such a field.
-
-    Args:
-        defaults: of the part's flags, where they differ from its own.
-    """
+    """A field that is a dataclass of flags, with other defaults where given; it gets the method's `setting`."""
     return dataclasses.field(kw_only=True, metadata={"defaults": defaults})
 
 
@@ -139,6 +121,14 @@ def given(default: Any = dataclasses.MISSING) -> Any:
 def is_flag(f: dataclasses.Field[Any]) -> bool:
     """Whether a field, or what is in it, is set by the command line."""
     return f.init and f.name not in GIVEN_NAMES and not f.metadata.get("given")
+
+
+def parts_of(method: Any) -> Iterator[Any]:
+    """A method, or a part of one, and the dataclasses of flags in its fields, each before its own parts."""
+    yield method
+    for f in dataclasses.fields(method) if dataclasses.is_dataclass(method) else ():
+        if is_flag(f) and dataclasses.is_dataclass(getattr(method, f.name)):
+            yield from parts_of(getattr(method, f.name))
 
 
 def described(state: Any) -> Mapping[str, tuple[str, str]]:
@@ -155,7 +145,7 @@ def numbers(state: Any) -> Iterator[tuple[str, float]]:
 
 
 def reported(report: Any) -> dict[str, float]:
-    """{column: number} of what `evaluate` returned; a field that is None is no column, a dictionary has one an entry.
+    """{column: number} of an evaluation's report; None is no column, a dictionary has one an entry.
 
     Raises:
         TypeError: no dataclass, or something else in it; names the field.

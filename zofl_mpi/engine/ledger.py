@@ -15,31 +15,30 @@ from numpy.typing import NDArray
 Seconds = NDArray[np.float64]
 
 SERVER = "server"
-"""The pseudo step under which rank 0's own computing is counted: whatever is not waiting and not communicating."""
+"""The pseudo step under which rank 0's own computing is counted: all its time but waiting and communicating."""
+KINDS = ("compute", "wait", "comm", "staging")
 
 
 @final
 @dataclass
 class Clock:
-    """Seconds of one rank, by step.
+    """Seconds of one rank, by step and kind.
 
-    `compute` is time inside a method's functions; `comm` is packing, copying and MPI calls of the main thread (the
-    transfers of the communication thread overlap with computing and are not seen here); `wait` is having nothing to
-    do: no question, no free buffer, no item to read, or other ranks' items still on their way.
+    `compute` is time inside a method's functions; `comm` is packing, copying and MPI calls of the main thread (not the
+    transfers of the communication thread, which overlap with computing); `wait` is having nothing to do: no question,
+    no free buffer, no item to read, or other ranks' items still on their way. `staging` is copies between a GPU and the
+    host of all threads; those of the main thread are in `comm` or `compute` too.
 
     Attributes:
-        staging: seconds of copies between a GPU and the host, by step, of all threads; those of the main thread are in
-            `comm` or `compute` too.
-        doing: the step and what is timed just now, and since when; None for nothing.
+        doing: the step and the kind that are timed now, and since when; None for nothing.
     """
 
     seconds: defaultdict[tuple[str, str], float] = field(default_factory=lambda: defaultdict(float))
-    staging: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     doing: tuple[str, str, float] | None = None
 
     @contextmanager
     def time(self, step: str, what: str) -> Iterator[None]:
-        """Adds the time of a `with` block to `step`; `what` is compute, wait or comm."""
+        """Adds the time of a `with` block to a step; `what` is compute, wait or comm."""
         start = time.perf_counter()
         self.doing = (step, what, start)
         try:
@@ -49,16 +48,10 @@ class Clock:
             self.seconds[step, what] += time.perf_counter() - start
 
     def take(self, steps: list[str]) -> NDArray[np.float64]:
-        """(steps, 3) seconds (compute, wait, comm) since the last call, which starts a new round."""
-        taken = np.array([[self.seconds[s, w] for w in ("compute", "wait", "comm")] for s in steps], np.float64)
+        """(steps, 4) seconds by KINDS since the last call; starts a new round."""
+        taken = np.array([[self.seconds[step, kind] for kind in KINDS] for step in steps], np.float64)
         self.seconds.clear()
-        return taken.reshape(len(steps), 3)
-
-    def take_staging(self, steps: list[str]) -> NDArray[np.float64]:
-        """(steps,) seconds of staging since the last call."""
-        taken = np.array([self.staging[step] for step in steps], np.float64)
-        self.staging.clear()
-        return taken
+        return taken.reshape(len(steps), len(KINDS))
 
 
 @final
@@ -72,7 +65,7 @@ class Row:
         messages: (steps, m) items that a client sent.
         seconds: (steps, P + 1, 3) compute, wait, comm of each rank.
         peak_bytes: (steps, P + 1) most memory a rank has used so far, of host and GPU together; the same for all steps.
-        staging: (steps, P + 1) seconds of each rank's copies between GPU and host; () 0 where there are none.
+        staging: (steps, P + 1) seconds of each rank's copies between GPU and host.
     """
 
     steps: list[str]
@@ -81,7 +74,7 @@ class Row:
     messages: NDArray[np.int64]
     seconds: NDArray[np.float64]
     peak_bytes: NDArray[np.int64]
-    staging: Seconds = field(default_factory=lambda: np.zeros(()))
+    staging: Seconds
 
 
 @final
@@ -90,9 +83,7 @@ class Overlap:
     """How long clients and server computed, and how long both at once: of R rounds, (R,), or of all together.
 
     A question ends with its slowest rank, so the clients' time is, step by step, that of the rank that computed
-    longest. Both computed at once for what the two times together exceed the clock by; this is a lower bound, since
-    time in which neither computed (sending, say) comes off it. All are seconds of wall time: where processes share a
-    core, what they compute takes longer, and so does the round.
+    longest. `both` is a lower bound: time in which neither computed (sending, say) comes off it.
 
     Attributes:
         wall: seconds of the rounds.
@@ -118,13 +109,7 @@ class Overlap:
 
 
 def overlap(steps: Sequence[str], compute: Seconds, wall: Seconds) -> Overlap:
-    """Overlap of client and server compute, per round.
-
-    Args:
-        steps: names of the steps.
-        compute: (R, steps, ranks).
-        wall: (R,).
-    """
+    """Overlap of client and server computing in each round, from seconds (R, steps, ranks) and wall times (R,)."""
     own = np.array([name == SERVER for name in steps], bool)
     server = compute[:, own].sum(axis=(1, 2))
     clients = compute[:, ~own].max(axis=2).sum(axis=1)
@@ -134,12 +119,7 @@ def overlap(steps: Sequence[str], compute: Seconds, wall: Seconds) -> Overlap:
 @final
 @dataclass
 class Ledger:
-    """Bytes and items of each client, by step, as the server counts them.
-
-    Attributes:
-        m: number of clients.
-        steps: names of all steps seen so far.
-    """
+    """Bytes and items of each of m clients, by step, as the server counts them; `steps` are those so far."""
 
     m: int
     steps: list[str] = field(default_factory=lambda: [SERVER])
@@ -165,11 +145,13 @@ class Ledger:
         """Drops the counts of the round in progress, which is repeated."""
         self._counts.clear()
 
-    def row(self, seconds: Seconds, peak_bytes: NDArray[np.int64], staging: Seconds | float = 0.0) -> Row:
-        """Returns the round's row and starts the next one empty."""
+    def row(self, tables: NDArray[np.float64]) -> Row:
+        """Returns the row of a round and starts the next; tables (P + 1, steps, 5): seconds by KINDS, peak bytes."""
         down, up, items = (self._table(what) for what in ("down", "up", "items"))
         self._counts.clear()
-        return Row(list(self.steps), down, up, items, seconds, peak_bytes, np.asarray(staging))
+        by_step = tables.transpose(1, 0, 2)
+        peak = by_step[:, :, 4].astype(np.int64)
+        return Row(list(self.steps), down, up, items, by_step[:, :, :3], peak, by_step[:, :, 3])
 
     def _table(self, what: str) -> NDArray[np.int64]:
         table = np.zeros((len(self.steps), self.m), np.int64)

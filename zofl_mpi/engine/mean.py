@@ -1,8 +1,8 @@
 """Exact weighted mean: its bits depend neither on the order of the terms nor on which process adds which.
 
-Each contribution w_i x_i is rounded to a whole multiple of one power of two, the quantum, chosen so that m such
-multiples fit into 62 bits; sums of whole numbers are exact and associative. Each w_i x_i is rounded twice: as a float64
-product, and by at most half a quantum, which is below m 2^-61 times the largest contribution.
+Each w_i x_i is rounded to a whole multiple of one power of two, the quantum, so that m such multiples fit into 62 bits;
+sums of whole numbers are exact and associative. Each w_i x_i is rounded twice: as a float64 product, and by at most
+half a quantum, which is below m 2^-61 times the largest contribution.
 """
 
 from __future__ import annotations
@@ -19,18 +19,14 @@ from zofl_mpi.engine import messages
 from zofl_mpi.engine.fields import not_finite
 from zofl_mpi.errors import UserError
 
-BLOCK = 1 << 16
-"""Entries that are rounded and added at once: 512 kB of int64 stay in cache."""
+BLOCK = 1 << 16  # entries that are rounded and added at once: 512 kB of int64 stay in cache
 
 Path = tuple[str, ...]
+Sum = Callable[[NDArray[np.int64]], NDArray[np.int64]]  # the sum of the processes' whole numbers, at the server
 
 
 def normalised(to: Sequence[int], weights: Mapping[int, float] | None) -> dict[int, float]:
-    """Each participant's share, summing to 1.
-
-    Raises:
-        ValueError: a negative or missing weight, or a sum that is not positive.
-    """
+    """Each participant's share, summing to 1; ValueError for a negative weight or a sum that is not positive."""
     raw = {i: 1.0 if weights is None else float(weights[i]) for i in to}
     total = math.fsum(raw.values())
     if min(raw.values(), default=0.0) < 0 or not 0 < total < math.inf:
@@ -43,10 +39,10 @@ class Contribution:
     """One process's part of a mean.
 
     Attributes:
-        fields: {i: {path: array}} what is averaged, of its clients.
+        fields: {i: {path: array}} of its clients' replies.
         sizes: {i: communicated bytes of the reply}.
         bounds: {path: the largest |w_i x_i|}.
-        shapes: of the fields of its clients' replies.
+        shapes: {path: (shape, dtype)} of each reply.
         template: one packed reply, its arrays empty, from the process that has the first participant.
         failed: (i, rank, failure) of the clients whose step failed.
     """
@@ -79,7 +75,7 @@ class Contribution:
         self.fields[i], self.sizes[i] = arrays, messages.size(reply)
         if first:
             emptied = {path: x.reshape(-1)[:0] for path, x in arrays.items() if x.ndim}
-            self.template = messages.pack(messages.replace_arrays(reply, emptied))[0]
+            self.template = messages.pack(messages.replace_arrays(reply, emptied))
 
     def without_arrays(self) -> Contribution:
         """Copy without the arrays, agreed on before any of them is sent."""
@@ -103,13 +99,14 @@ def among(replies: Mapping[int, Any], weights: Mapping[int, float] | None) -> An
 
 
 def local_mean(own: Contribution, shares: Mapping[int, float]) -> Any:
-    """The mean where one process has all replies.
+    """The mean where one process has all replies; raises TypeError where their shapes differ."""
+    return combined([own], own, shares, lambda total: total)
 
-    Raises:
-        TypeError: replies of different shapes.
-    """
-    means = {each.path: field_mean(each, own, shares, lambda total: total) for each in fields_of([own])}
-    return messages.replace_arrays(result_template([own]), means)
+
+def combined(contributions: Sequence[Contribution], own: Contribution, shares: Mapping[int, float], add: Sum) -> Any:
+    """The mean at the server, whose own part is `own`; raises TypeError where shapes differ."""
+    means = {each.path: field_mean(each, own, shares, add) for each in fields_of(contributions)}
+    return messages.replace_arrays(result_template(contributions), means)
 
 
 class Field(NamedTuple):
@@ -133,11 +130,7 @@ def exists(contributions: Sequence[Contribution]) -> bool:
 
 
 def fields_of(contributions: Sequence[Contribution]) -> list[Field]:
-    """Fields to average, from the contributions of all processes, none of which failed.
-
-    Raises:
-        TypeError: the replies differ in their shapes.
-    """
+    """Fields to average, from the contributions of all processes; raises TypeError where shapes differ."""
     if not exists(contributions):
         raise TypeError("replies of different shapes have no mean")
     count = sum(len(c.sizes) for c in contributions)
@@ -153,13 +146,8 @@ def result_template(contributions: Sequence[Contribution]) -> Any:
     return messages.unpack(next(c.template for c in contributions if c.template is not None))
 
 
-def field_mean(
-    target: Field,
-    own: Contribution,
-    shares: Mapping[int, float],
-    reduce_sum: Callable[[NDArray[np.int64]], NDArray[np.int64]],
-) -> NDArray[Any]:
-    """The mean of one field, where `reduce_sum` gives the sum of the processes' whole numbers (at the server)."""
+def field_mean(target: Field, own: Contribution, shares: Mapping[int, float], add: Sum) -> NDArray[Any]:
+    """The mean of one field, right at the server; every process calls it with its own contribution."""
     result = np.empty(math.prod(target.shape), target.dtype)
     product, whole = np.empty(min(BLOCK, result.size)), np.empty(min(BLOCK, result.size), np.int64)
     for low in range(0, result.size, BLOCK):
@@ -171,16 +159,12 @@ def field_mean(
             np.multiply(x, shares[i] / target.quantum, out=scaled, dtype=np.float64)
             np.copyto(rounded, np.rint(scaled, out=scaled), casting="unsafe")
             total += rounded
-        result[block] = reduce_sum(total) * target.quantum
+        result[block] = add(total) * target.quantum
     return result.reshape(target.shape)
 
 
 def averaged(reply: Any) -> dict[Path, NDArray[Any]]:
-    """{path: array} of the averaged parts of a reply: its floating-point tensors, and its numbers as float64.
-
-    Raises:
-        TypeError: a field that has no mean (a string, a whole-number or bfloat16 tensor), named.
-    """
+    """{path: array} of a reply's floating-point tensors, and its numbers as float64; TypeError for other fields."""
     arrays: dict[Path, NDArray[Any]] = {}
     for path, value in messages.leaves(reply):
         array = messages.as_array(value)

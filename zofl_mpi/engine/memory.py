@@ -1,4 +1,4 @@
-"""Memory that runs out: a sentence with what was asked for, what is free, and which flags take less."""
+"""Memory that runs out: a sentence that says how much was asked for and is free, and which flags take less."""
 
 from __future__ import annotations
 
@@ -28,48 +28,36 @@ FREE = re.compile(r"total capac\w+ of ([\d.]+ \w+) of which ([\d.]+ \w+) is free
 def shortage(exc: BaseException) -> str:
     """Sentence on the memory asked for and the memory free; "" if `exc` does not say that memory ran out.
 
-    torch's exceptions are known by their names: where it was not imported, it has raised none.
+    Knows torch's exceptions by their names, so that torch need not be imported.
     """
-    told, on_gpu = str(exc), any(cls.__name__ == "OutOfMemoryError" for cls in type(exc).__mro__)
-    if not on_gpu and isinstance(exc, RuntimeError):
-        on_gpu = OF_GPU.search(told) is not None
-    if not (on_gpu or isinstance(exc, MemoryError) or (isinstance(exc, RuntimeError) and OF_HOST.search(told))):
+    text, at_run_time = str(exc), isinstance(exc, RuntimeError)
+    on_gpu = any(cls.__name__ == "OutOfMemoryError" for cls in type(exc).__mro__)
+    on_gpu = on_gpu or (at_run_time and OF_GPU.search(text) is not None)
+    if not (on_gpu or isinstance(exc, MemoryError) or (at_run_time and OF_HOST.search(text))):
         return ""
-    asked, where = ASKED.search(told), "the GPU" if on_gpu else "the host"
+    asked, where = ASKED.search(text), "the GPU" if on_gpu else "the host"
     wish = f"{_readable(asked[1])} more were asked for" if asked else "more was asked for"
-    return f"out of memory on {where}: {wish}{_free(told, on_gpu)}"
+    return f"out of memory on {where}: {wish}{_free(text, on_gpu)}"
 
 
 def remedy(method: Any, at_server: bool = False) -> str:
-    """Names the flags of `method` that take less memory, with their values; general advice for None.
-
-    Args:
-        at_server: whether it is the server that had too little.
-    """
+    """Names the flags of `method` with which clients, or the server, take less memory; general advice for None."""
     program = program_of(method)
     names = (*program.grows_with, *GROWS)
-    grown = [(name, value) for name, value in _flags(method) if name in names and _can_shrink(name, value)]
-    own = [pair for pair in grown if pair[0].startswith("server_")]
-    if at_server:
-        grown = own or grown
-    else:
-        grown = [pair for pair in grown if pair not in own]
-    ways = [f"--{name.replace('_', '-')} (now {value}{': all samples' * (value == 0)})" for name, value in grown]
-    further = ["--bf16"] * (program.backend.bf16 is False)
-    if not (ways or further):
+    grown = {name: value for name, value in _flags(method) if name in names and _can_shrink(name, value)}
+    own = {name: value for name, value in grown.items() if name.startswith("server_")}
+    shown = (own or grown) if at_server else {name: grown[name] for name in grown if name not in own}
+    ways = [f"--{name.replace('_', '-')} (now {value or '0: all samples'})" for name, value in shown.items()]
+    options = [f"a smaller {' or '.join(ways)}"] * bool(ways) + ["--bf16"] * (program.backend.bf16 is False)
+    if not options:
         return "smaller batches, or more ranks with fewer clients each, take less"
-    smaller = f"a smaller {' or '.join(ways)}" if ways else ""
-    return " or ".join(filter(None, [smaller, *further])) + " takes less"
+    return f"{' or '.join(options)} takes less"
 
 
 def check_batches(method: Any, kernel: str) -> None:
-    """Refuses a mini-batch that this machine cannot hold, before the first round.
+    """Refuses a mini-batch whose positions or samples take more memory than this machine has.
 
-    Args:
-        kernel: what computes the steps; a compiled one reads the samples where they lie.
-
-    Raises:
-        UserError: its positions, or the samples at them, take more memory than there is.
+    A compiled kernel takes no copy of the samples.
     """
     known, setting = host_bytes(), method.setting
     held = setting.server if setting.server is not None else setting.data[0]
@@ -95,9 +83,9 @@ def _flags(method: Any) -> Iterator[tuple[str, Any]]:
             yield from _flags(value) if is_dataclass(value) else [(f.name, value)]
 
 
-def _free(told: str, on_gpu: bool) -> str:
+def _free(text: str, on_gpu: bool) -> str:
     """Free memory as torch's message or the system states it; "" if neither does."""
-    found = FREE.search(told)
+    found = FREE.search(text)
     if on_gpu and found:
         return f", {found[2]} of {found[1]} are free"
     known = device.free_bytes() if on_gpu else host_bytes()
@@ -105,23 +93,16 @@ def _free(told: str, on_gpu: bool) -> str:
 
 
 def host_bytes() -> tuple[int, int] | None:
-    """Bytes of the host that this process may still allocate, and its limit; None if the system does not say.
-
-    The lesser of what the host has and of what the process may have (ulimit -v).
-    """
+    """Bytes that this process may still allocate, and all, by the host and `ulimit -v`; None if unknown."""
     try:
-        text = Path("/proc/meminfo").read_text()
-        total, free = (int(line.split()[1]) * 1024 for line in (_line(text, "MemTotal"), _line(text, "MemAvailable")))
+        lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        total, free = (int(lines[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
         limit, own = getrlimit(RLIMIT_AS)[0], int(Path("/proc/self/statm").read_text().split()[0])
-    except (OSError, StopIteration):
+    except (OSError, KeyError, ValueError):
         return None
     if limit == RLIM_INFINITY:
         return free, total
     return min(free, max(0, limit - own * os.sysconf("SC_PAGE_SIZE"))), min(total, limit)
-
-
-def _line(text: str, name: str) -> str:
-    return next(line for line in text.splitlines() if line.startswith(f"{name}:"))
 
 
 def _gibibytes(count: int) -> str:

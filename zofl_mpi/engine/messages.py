@@ -4,9 +4,9 @@ A message is a dataclass whose fields are NumPy arrays and scalars, torch tensor
 dictionaries of these. Packed it is one block of bytes: the length of the header (8 bytes), the header (JSON: class,
 small fields, shapes), then the arrays, each on a 64-byte boundary. `unpack` gives views of the block, no copies.
 
-Blocks come from two places. Those of this job's own ranks are unpacked by the class's name (`unpack`): whoever can send
-one runs as this user already, and the ranks' questions travel as pickles beside them. Blocks of files are read with the
-classes that the caller allows (`read`): nothing is imported, nothing but one of these is built.
+Blocks of this job's own ranks are unpacked by the class's name (`unpack`): whoever can send one runs as this user
+already, and the ranks' questions travel as pickles beside them. Blocks of files are read with the classes that the
+caller allows (`read`): nothing is imported, nothing but one of these is built.
 """
 
 from __future__ import annotations
@@ -26,15 +26,10 @@ from numpy.typing import NDArray
 from zofl_mpi.errors import UserError
 
 Bytes = NDArray[np.uint8]
-Classes = Mapping[tuple[str, str], type[Any]]
-"""{(module, name): class}: what a block of a file may hold."""
+Classes = Mapping[tuple[str, str], type[Any]]  # {(module, name): class}: what a block of a file may hold
 BOUNDARY = 64
-PLAIN = (bool, int, float, str, type(None))
-"""Types that travel in the header."""
-
-
-APART = {"apart": True}
-"""Metadata of a dataclass field that is counted apart: labels, which the tables of [C] leave out."""
+PLAIN = (bool, int, float, str, type(None))  # types that travel in the header
+APART = {"apart": True}  # metadata of a dataclass field that is not counted: labels, which the tables of [C] leave out
 MOVED = {
     "zofl_mpi.zo_hfl": {"State": "zofl_mpi.methods.zo_hfl"},
     "zofl_mpi.fedrzo": {"State": "zofl_mpi.methods.fedrzo_nn", "BilevelState": "zofl_mpi.methods.fedrzo_bl"},
@@ -45,32 +40,30 @@ MOVED = {
     "zofl_mpi.split_training": {"State": "zofl_mpi.rounds.split.messages"},
     "zofl_mpi.run.desk": {"Memory": "zofl_mpi.run.client_memory"},
 }
-"""{module: {class: its module today}} of the states in checkpoints that were written before these classes moved."""
+"""{module: {class: its module today}} of states in older checkpoints."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Compact:
+    """Base of a message that stands for a smaller one, whose bytes it states; they must be the same for all clients."""
+
+    communicated: int
 
 
 def size(message: Any) -> int:
-    """Communicated bytes of a message: those of its tensors, 8 for each number, a string's own length.
+    """Communicated bytes of a message but for fields marked APART: of tensors, 8 for each number, a string's length.
 
-    Fields with the metadata APART are left out.
+    A `Compact` message states its bytes.
     """
+    if isinstance(message, Compact):
+        return message.communicated
     apart = _apart(type(message))  # type: ignore[arg-type]
     return sum(_weight(value) for path, value in leaves(message) if path[0] not in apart)
 
 
-def pack(message: Any, slot: Bytes | None = None) -> tuple[Bytes, int]:
-    """The message as bytes, in `slot` if that is large enough, else in a new buffer.
-
-    Returns:
-        The buffer and how many bytes of it are used.
-
-    Raises:
-        TypeError: not a dataclass, or a field that cannot travel; names the field.
-    """
-    prepared = prepare(message)
-    if slot is None or slot.size < prepared.size:
-        slot = np.empty(prepared.size, np.uint8)
-    prepared.write(slot)
-    return slot, prepared.size
+def pack(message: Any) -> Bytes:
+    """The message as bytes; TypeError for no dataclass, or a field that cannot travel, which it names."""
+    return prepare(message).packed()
 
 
 class Prepared(NamedTuple):
@@ -85,14 +78,20 @@ class Prepared(NamedTuple):
     arrays: list[Any]
     size: int
 
-    def write(self, slot: Bytes, fetch: Callable[[Any, Bytes], Any] | None = None) -> None:
-        """Packs it into the first `size` bytes of `slot`.
+    def packed(self) -> Bytes:
+        """The message as bytes; what is between its parts is undefined."""
+        block = np.empty(self.size, np.uint8)
+        self.write(block)
+        return block
 
-        Args:
-            fetch: (tensor, bytes) -> copies a GPU's tensor into bytes of the host, maybe later; None: at once.
-        """
-        for start, array in self.parts():
-            place = slot[start : start + array.nbytes]
+    def write(self, block: Bytes, fetch: Callable[[Any, Bytes], Any] | None = None) -> None:
+        """Packs it into a block of `size` bytes; `fetch` may copy a GPU's tensor into bytes of the host later."""
+        start = 8 + len(self.header)
+        block[:start] = np.frombuffer(np.int64(len(self.header)).tobytes() + self.header, np.uint8)
+        for array in self.arrays:
+            start = _padded(start)
+            place = block[start : start + array.nbytes]
+            start += array.nbytes
             if fetch is not None and is_remote(array):
                 fetch(array, place)
             else:
@@ -100,42 +99,44 @@ class Prepared(NamedTuple):
                 assert host is not None
                 place.view(host.dtype).reshape(host.shape)[...] = host
 
-    def parts(self) -> Iterator[tuple[int, Any]]:
-        """(start, array or tensor) of each part of the packed message, the header first."""
-        yield 0, np.frombuffer(np.int64(len(self.header)).tobytes() + self.header, np.uint8)
-        start = _padded(8 + len(self.header))
-        for array in self.arrays:
-            yield start, array
-            start += _padded(array.nbytes)
-
 
 def prepare(message: Any) -> Prepared:
-    """Plans `pack`: the header, the arrays and the size. The message's arrays are read when it is written.
-
-    Raises:
-        TypeError: see `pack`.
-    """
-    header, arrays = _flatten(message)
+    """Plans `pack`: the header, the arrays and the size. The message's arrays are read when it is written."""
+    cls, entries = type(message), list(leaves(message))  # refuses what is no message
+    if "<" in cls.__qualname__:
+        raise TypeError(f"message class {cls.__qualname__} is local to a function; declare it at the top of its module")
+    places: list[tuple[list[str], str, str, tuple[int, ...]]] = []
+    arrays: list[Any] = []
+    values: dict[str, Any] = {f.name: _dictionaries(getattr(message, f.name)) for f in dataclasses.fields(message)}
+    for path, value in entries:
+        array = value.detach() if is_remote(value) else as_array(value)  # a GPU's bytes stay there until written
+        if array is None:
+            _place(values, path, value)
+            continue
+        dtype = array.dtype if isinstance(array, np.ndarray) else _host_dtype(array)
+        if dtype.hasobject:
+            raise TypeError(
+                f"{cls.__name__}.{'.'.join(path)} is an array of Python objects; a message holds numbers only"
+            )
+        places.append((path, _kind(value), dtype.str, tuple(array.shape)))
+        arrays.append(array)
+    fields = {"module": cls.__module__, "name": cls.__qualname__, "values": values, "arrays": places}
+    header = json.dumps(fields, separators=(",", ":")).encode()
     return Prepared(header, arrays, _padded(8 + len(header)) + sum(_padded(a.nbytes) for a in arrays))
 
 
-def unpack(block: Any) -> Any:
+def unpack(block: Bytes) -> Any:
     """The message that `pack` made into `block`, of a rank of this job; of a file see `read`.
 
     Its arrays are views: they live, and are writable, as the block is. A torch tensor of a read-only block is a copy
-    (torch has no read-only tensors). A block that is itself a tensor, as on a GPU, holds the message's tensors; its
-    arrays are copies on the host.
+    (torch has no read-only tensors).
     """
     module, name, values = _opened(block)
     return _class(module, name)(**values)
 
 
 def read(block: Bytes, classes: Classes) -> Any:
-    """The message in a block of a file; its arrays are views of the block.
-
-    Raises:
-        UserError: it is of none of these classes, or damaged.
-    """
+    """The message in a block of a file, views of the block; UserError if of no such class, or damaged."""
     try:
         module, name, values = _opened(block)
         cls = classes.get((module, name))
@@ -149,32 +150,58 @@ def read(block: Bytes, classes: Classes) -> Any:
         raise UserError(f"it is damaged ({type(exc).__name__}: {str(exc).partition(chr(10))[0]})") from exc
 
 
-def _opened(block: Any) -> tuple[str, str, dict[str, Any]]:
+def _opened(block: Bytes) -> tuple[str, str, dict[str, Any]]:
     """Module, name and fields of the message in a block."""
-    length = int(on_host(block[:8]).view(np.int64)[0])
-    header = json.loads(on_host(block[8 : 8 + length]).tobytes())
-    start = _padded(8 + length)
+    start = 8 + int(block[:8].view(np.int64)[0])
+    header = json.loads(block[8:start].tobytes())
     values = header["values"]
     for path, kind, dtype, shape in header["arrays"]:
+        start = _padded(start)
         nbytes = math.prod(shape) * np.dtype(dtype).itemsize
         if nbytes < 0:
             raise ValueError(f"an array of shape {shape}")
-        piece = block[start : start + nbytes]
-        if kind in ("torch", "bfloat16") and _is_tensor(piece):
-            _place(values, path, piece.view(_torch_dtype(kind, dtype)).view(shape))
-        else:
-            array = on_host(piece).view(dtype).reshape(shape)
-            _place(values, path, array[()] if kind == "scalar" else _tensor(array, kind) if kind else array)
-        start += _padded(nbytes)
+        array = block[start : start + nbytes].view(dtype).reshape(shape)
+        _place(values, path, array[()] if kind == "scalar" else _tensor(array, kind) if kind else array)
+        start += nbytes
     return header["module"], header["name"], values
 
 
 def copy(message: Any) -> Any:
     """An independent copy, as the receiving end would see it; of tensors on a GPU one that stays there."""
     if has_remote(message):
-        return _rebuilt(message, lambda value: value if isinstance(value, PLAIN) else _duplicate(value))
-    block, used = pack(message)
-    return unpack(block[:used])
+        return _rebuilt(message, lambda _, value: value if isinstance(value, PLAIN) else _duplicate(value))
+    return unpack(pack(message))
+
+
+def replace_arrays(message: Any, arrays: dict[tuple[str, ...], NDArray[Any]]) -> Any:
+    """A copy of the message with the values at the given paths replaced; torch tensors stay torch tensors."""
+
+    def replaced(path: list[str], value: Any) -> Any:
+        new = arrays.get(tuple(path))
+        if new is None:
+            return value
+        if _is_tensor(value):
+            return _tensor(new, _kind(value))
+        return new if isinstance(value, np.ndarray) else new.item()
+
+    return _rebuilt(message, replaced)
+
+
+def _rebuilt(message: Any, change: Callable[[list[str], Any], Any]) -> Any:
+    """The message with each of its leaves changed, given its path."""
+    values = {f.name: _dictionaries(getattr(message, f.name)) for f in dataclasses.fields(message)}
+    for path, value in leaves(message):
+        _place(values, path, change(path, value))
+    return type(message)(**values)
+
+
+def _duplicate(value: Any) -> Any:
+    """A copy of an array or a tensor, with the attributes that a tensor was given."""
+    if not _is_tensor(value):
+        return value.copy()
+    found = value.detach().clone()
+    found.__dict__.update(value.__dict__)
+    return found
 
 
 def has_remote(message: Any) -> bool:
@@ -187,28 +214,10 @@ def is_remote(value: Any) -> bool:
     return _is_tensor(value) and value.device.type != "cpu"
 
 
-def _duplicate(value: Any) -> Any:
-    """A copy of an array or a tensor, with the notes that somebody has made on a tensor (its attributes)."""
-    if not _is_tensor(value):
-        return value.copy()
-    found = value.detach().clone()
-    found.__dict__.update(value.__dict__)
-    return found
-
-
-def _rebuilt(message: Any, change: Callable[[Any], Any]) -> Any:
-    """The message with each of its leaves changed."""
-    values = {f.name: _dictionaries(getattr(message, f.name)) for f in dataclasses.fields(message)}
-    for path, value in leaves(message):
-        _place(values, path, change(value))
-    return type(message)(**values)
-
-
 def leaves(message: Any) -> Iterator[tuple[list[str], Any]]:
-    """(path, value) of each tensor, number, string or None in a message; in a dictionary a path has a name a level.
+    """(path, value) of each tensor, number, string or None in a message; TypeError for anything else, named.
 
-    Raises:
-        TypeError: not a dataclass, or something else in it; named.
+    A path has the field's name, and a name for each level of dictionaries.
     """
     if not dataclasses.is_dataclass(message) or isinstance(message, type):
         raise TypeError(f"a message is an instance of a dataclass, not {type(message).__name__}")
@@ -248,48 +257,6 @@ def as_array(value: Any) -> NDArray[Any] | None:
     return cast("NDArray[Any]", host.view(_torch().int16).numpy() if host.dtype == _torch().bfloat16 else host.numpy())
 
 
-def replace_arrays(message: Any, arrays: dict[tuple[str, ...], NDArray[Any]]) -> Any:
-    """A copy of the message with the values at the given paths replaced; torch tensors stay torch tensors."""
-    values: dict[str, Any] = {}
-    for path, value in leaves(message):
-        new = arrays.get(tuple(path))
-        if new is None:
-            new = value
-        elif _is_tensor(value):
-            new = _tensor(new, "bfloat16" if value.dtype == _torch().bfloat16 else "torch")
-        elif not isinstance(value, np.ndarray):
-            new = new.item()
-        _place(values, path, new)
-    return type(message)(**values)
-
-
-def _flatten(message: Any) -> tuple[bytes, list[Any]]:
-    cls = type(message)
-    places: list[tuple[list[str], str, str, tuple[int, ...]]] = []
-    arrays: list[Any] = []
-    entries = list(leaves(message))  # refuses what is no message
-    values: dict[str, Any] = {f.name: _dictionaries(getattr(message, f.name)) for f in dataclasses.fields(message)}
-    for path, value in entries:
-        if is_remote(value):  # its bytes stay there until they are written
-            places.append((path, _kind(value), _dtype_of(value), tuple(value.shape)))
-            arrays.append(value.detach())
-            continue
-        array = as_array(value)
-        if array is None:
-            _place(values, path, value)
-            continue
-        if array.dtype.hasobject:
-            raise TypeError(
-                f"{cls.__name__}.{'.'.join(path)} is an array of Python objects; a message holds numbers only"
-            )
-        places.append((path, _kind(value), array.dtype.str, array.shape))
-        arrays.append(array)
-    if "<" in cls.__qualname__:
-        raise TypeError(f"message class {cls.__qualname__} is local to a function; declare it at the top of its module")
-    header = {"module": cls.__module__, "name": cls.__qualname__, "values": values, "arrays": places}
-    return json.dumps(header, separators=(",", ":")).encode(), arrays
-
-
 def _dictionaries(value: Any) -> Any:
     """The dictionaries of a field, empty ones too, without what else is in them."""
     return {k: _dictionaries(v) for k, v in value.items() if isinstance(v, dict)} if isinstance(value, dict) else None
@@ -301,21 +268,11 @@ def _place(values: dict[str, Any], path: list[str], value: Any) -> None:
     values[path[-1]] = value
 
 
-def on_host(block: Any) -> Bytes:
-    """Bytes that are a tensor, maybe on a GPU, as an array; an array itself."""
-    return cast("Bytes", block.cpu().numpy()) if _is_tensor(block) else block
-
-
-def _torch_dtype(kind: str, dtype: str) -> Any:
-    torch = _torch()
-    return torch.bfloat16 if kind == "bfloat16" else torch.from_numpy(np.empty(0, dtype)).dtype
-
-
-def _dtype_of(tensor: Any) -> str:
-    """The dtype that its array on the host has."""
+def _host_dtype(tensor: Any) -> np.dtype[Any]:
+    """The dtype that a tensor's array on the host has."""
     array = as_array(_torch().empty(0, dtype=tensor.dtype))
     assert array is not None
-    return array.dtype.str
+    return array.dtype
 
 
 def _weight(value: Any) -> int:
@@ -343,7 +300,7 @@ def _class(module: str, name: str) -> type[Any]:
 
 
 def _torch() -> Any:
-    """torch, if something has imported it, all of it: whoever holds a tensor has; another thread may be at it."""
+    """torch, if it is imported completely: another thread may be importing it."""
     torch = sys.modules.get("torch")
     return None if getattr(getattr(torch, "__spec__", None), "_initializing", False) else torch
 

@@ -8,17 +8,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-STOPPED = ("T", "t")
-"""States of a process that a signal (SIGSTOP, SIGTSTP) or a debugger holds."""
+STOPPED = ("T", "t")  # states of a process that a signal (SIGSTOP, SIGTSTP) or a debugger holds
 
 
 class Process(NamedTuple):
-    """A process, told apart from a later one of the same number.
-
-    Attributes:
-        started: when it began, in ticks of the kernel.
-        space: in which process numbers mean the same.
-    """
+    """A process, by its number, its start (ticks of the kernel), and the namespace of the number."""
 
     pid: int
     started: str
@@ -33,7 +27,7 @@ def this_process() -> Process | None:
 
 
 def is_stopped(process: Process) -> bool:
-    """Whether it is there and held; False where that cannot be seen."""
+    """Whether it exists and is stopped; False where that cannot be seen."""
     with suppress(OSError, IndexError):
         found = _fields(process.pid)
         return found[0] in STOPPED and found[19] == process.started
@@ -41,7 +35,7 @@ def is_stopped(process: Process) -> bool:
 
 
 def kill(process: Process) -> None:
-    """Ends a stopped process: it could not do so itself."""
+    """Ends a stopped process."""
     if is_stopped(process):
         with suppress(OSError):
             os.kill(process.pid, signal.SIGKILL)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from typing import Any, get_type_hints
 
-from zofl_mpi.engine.fields import is_flag
+from zofl_mpi.engine.fields import parts_of
 from zofl_mpi.engine.messages import MOVED, Classes
 
 
 def classes_of(method: Any) -> Classes:
-    """The dataclasses of the modules of a method and of its parts, and those that `start` and `round` say they return.
+    """The dataclasses of the modules of a method and of its parts, and those that `start` and `round` return.
 
-    What a module imports by name counts as its own. Classes that moved are found by their old modules, too.
+    Names that a module imports count as its own. Classes that moved are found by their old modules, too.
     """
     return with_old_names({*_of_modules(method), *_returned(type(method))})
 
@@ -28,17 +28,9 @@ def with_old_names(classes: Iterable[type[Any]]) -> Classes:
 
 
 def _of_modules(method: Any) -> Iterator[type[Any]]:
-    kin = {cls for part in _parts(method) for cls in type(part).__mro__}
+    kin = {cls for part in parts_of(method) for cls in type(part).__mro__}
     for module in {cls.__module__ for cls in kin}:
         yield from _dataclasses(vars(sys.modules[module]) if module in sys.modules else {})
-
-
-def _parts(method: Any) -> Iterator[Any]:
-    """The method and the dataclasses in its fields, of which it is made up."""
-    yield method
-    for f in fields(method) if is_dataclass(method) else ():
-        if is_flag(f) and is_dataclass(getattr(method, f.name)):
-            yield from _parts(getattr(method, f.name))
 
 
 def _dataclasses(names: Mapping[str, Any], within: str = "") -> Iterator[type[Any]]:

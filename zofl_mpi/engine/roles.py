@@ -31,11 +31,10 @@ else:
 
 
 def with_base(cls: type[T], base: type[Any]) -> type[T]:
-    """The class with the members of `base` that it lacks: itself where it has that base, else a subclass of it."""
+    """The class itself where it has this base, else a subclass of both."""
     if base in cls.__mro__:
         return cls
-    names = ("__module__", "__qualname__", "__doc__")
-    own = {name: value for name, value in vars(cls).items() if name in names} | {"__qualname__": cls.__qualname__}
+    own = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
     return types.new_class(cls.__name__, (cls, base), exec_body=lambda namespace: namespace.update(own))
 
 
@@ -68,7 +67,7 @@ class Backend(Protocol):
 
     @attribute
     def kernel(self) -> str:
-        """Code that computes where there are several, as --kernel names it; auto: the run chooses by `kernel_for`."""
+        """The kernel as --kernel names it, where there are several; auto: the run chooses by `kernel_for`."""
         return ""
 
     def kernel_for(self, work: Any, data: Any, before: str = "") -> KernelChoice:
@@ -76,13 +75,13 @@ class Backend(Protocol):
 
         Args:
             work: the planned local steps, a `setting.Work`.
-            data: a client's, on which kernels may be tried.
+            data: a client's, to try kernels on.
             before: the kernel's name in the result that the run continues; "" for none.
         """
         return KernelChoice(self.kernel)
 
     def kernel_obstacle(self, name: str, work: Any, data: Any) -> str:
-        """Why this rank may not compute by the kernel, tried on a client's data; "" where it may."""
+        """Why this rank may not compute by the kernel, by a trial on a client's data; "" where it may."""
         return ""
 
     def with_kernel(self, name: str, work: Any) -> Any:

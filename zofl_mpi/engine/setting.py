@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Protocol, final, runtime_checkable
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, final, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,16 +24,13 @@ class Setting(Generic[P]):
     """Problem, data and random numbers of a run, built alike on every rank from the configuration.
 
     Attributes:
-        problem: one of the protocols of `zofl_mpi.problems`.
-        streams: the run's random numbers.
-        data: of each client, D_0, ..., D_{m-1}.
-        server: the server's own data.
-        test: held out from all.
+        problem: has one of the roles of `zofl_mpi.problems`.
+        data: of each client, D_0, ..., D_{m-1}; `server`: the server's own.
+        test, validation: held out from all; by the second, parameters are chosen.
         counts: (m, C) realised label counts; None where data have no labels.
         dtype: of all vectors.
         fingerprint: of the data; the same on every rank, and in a run and its continuation.
         eval_clients: how many clients an evaluation asks at most; 0: all.
-        validation: held out from all besides, to choose by; None if nothing is.
     """
 
     problem: P
@@ -79,16 +76,33 @@ class Work:
 @final
 @dataclass(frozen=True)
 class Loads:
-    """The work that a method plans for each client, from which follows on which rank it computes (`run.mpi.placement`).
+    """The work that a method plans for each client, by which clients are placed on ranks (`run.mpi.placement`).
 
     Attributes:
         work: (m,) of a round in which the client takes part, in any unit, each at least 0.
-        paced: whether the work goes up in items that the server meets in turn, the next ones of all clients before the
-            second next of any: then ranks get equally many clients at any item, else as equal sums as can be.
+        paced: whether the server meets uploads in turn, one of each client at a time: then ranks get equally many
+            clients with uploads left, else sums of work as equal as can be.
     """
 
     work: Sequence[float]
     paced: bool = False
+
+
+class Directions(NamedTuple):
+    """Directions of a zeroth-order method's estimates in a run.
+
+    Attributes:
+        drawn: how many different ones; clients that share one count once.
+        numbers: that they perturb.
+    """
+
+    drawn: int
+    numbers: int
+
+    @property
+    def per_parameter(self) -> float:
+        """Directions per parameter: below about 1 an estimate has seen few of the ways in which a loss can fall."""
+        return self.drawn / self.numbers
 
 
 @runtime_checkable
@@ -112,12 +126,11 @@ class PlansLoads(Protocol):
 class Method(PlansWork, PlansLoads, ClientProgram, Protocol[S]):
     """A federated method: a frozen dataclass with a field `setting`, and the paper's parameters, which are flags.
 
-    Its state is a frozen dataclass of tensors and numbers. All that a round changes is in the state or in
-    `client.memory`. The state's numbers are recorded after every round, its tensors at the end of the run; units and
-    meanings of both, and of the report of `evaluate`, stand on the fields (`engine.fields.column`).
+    Its state is a frozen dataclass of tensors and numbers; a round changes nothing but the state and `client.memory`.
+    The state's numbers are recorded after every round, its tensors at the end of the run; units and meanings of both,
+    and of the report of `evaluate`, stand on the fields (`engine.fields.column`).
 
-    A class must have `setting`, `start`, `round` and `evaluate`. The other members have defaults, which a user's class
-    without this base gets where it is named on the command line.
+    A class must have `setting`, `start`, `round` and `evaluate`; the other members have defaults (`roles.with_base`).
     """
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
@@ -145,6 +158,10 @@ class Method(PlansWork, PlansLoads, ClientProgram, Protocol[S]):
     def costs(self) -> Mapping[str, Any]:
         """Measured costs of a client's step, by description, for --dry-run and the result's attribute `costs`."""
         return {}
+
+    def directions(self, rounds: int) -> Directions | None:
+        """Directions of the estimates in so many rounds; None where nothing is estimated."""
+        return None
 
     def start(self) -> S:
         """The state before round 0."""

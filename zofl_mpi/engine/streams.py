@@ -24,7 +24,7 @@ class Purpose(IntEnum):
     PARTITION = 3  # the clients' shares of the rest
     SYNTHETIC = 4  # made-up data sets and problems
     START = 5  # x_0
-    PRETRAIN = 6  # mini-batches of the pretraining of x_0
+    PRETRAIN = 6  # of earlier versions
     PARTICIPANTS = 7  # S_r
     DIRECTION = 8  # v_{i,r}
     BATCH = 9  # mini-batches of a client's local steps
@@ -47,6 +47,7 @@ class Purpose(IntEnum):
     CONTEXTS = 26  # contexts of texts that a model is pretrained on
     NEUMANN = 27  # how many products a hypergradient's series takes
     SIGNS = 28  # of each sample's direction, where a mini-batch has one a sample
+    COMPRESSION = 29  # random rounding of a quantised upload
 
 
 @final
@@ -56,9 +57,6 @@ class Streams:
 
     Counter-based (Philox4x64): the key is (seed, purpose), the counter starts at (0, t, i, r), so each
     generator has 2^64 blocks of four numbers to itself.
-
-    Attributes:
-        seed: 0 <= seed < 2^63, the run's seed.
     """
 
     seed: int
@@ -68,15 +66,15 @@ class Streams:
             raise UserError(f"--seed {self.seed}: the seed must be a whole number from 0 to 2^63 - 1")
 
     def __call__(self, purpose: Purpose, r: int = 0, i: int = 0, t: int = 0) -> np.random.Generator:
-        """The generator for `purpose` in round `r`, for client `i`, at step `t`. Making one costs about 20 us."""
+        """The generator for `purpose` in round `r`, for client `i`, at step `t`; it takes about 20 us to make."""
         return np.random.Generator(np.random.Philox(key=[self.seed, int(purpose)], counter=[0, t, i, r]))
 
 
 def seed_torch(own: torch.Generator, generator: np.random.Generator) -> torch.Generator:
-    """`own`, torch's, whose next numbers follow from `generator` alone: its whole state is drawn anew.
+    """Sets the whole state of torch's generator `own` from `generator`.
 
-    Not by `manual_seed`, which keeps 32 bits of a seed on a CPU: among 200,000 seeds some five pairs give the same
-    numbers. A GPU's generator is counter-based, and its seed of 64 bits is its whole state.
+    On a CPU not by `manual_seed`, which keeps 32 bits: among 200,000 seeds some five pairs give the same numbers. The
+    state of a GPU's generator, which is counter-based, is its seed of 64 bits.
     """
     import torch
 

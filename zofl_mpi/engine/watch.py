@@ -12,23 +12,19 @@ from typing import final
 from zofl_mpi.engine.ledger import Clock
 from zofl_mpi.engine.processes import Process, is_stopped
 
-LOOK = 0.2
-"""Seconds between two looks at the clock."""
-GRACE = 2.0
-"""Seconds in which the ranks that wait say so, once a round takes too long: the others are late."""
+LOOK = 0.2  # seconds between two readings of the clock
+GRACE = 2.0  # seconds in which waiting ranks report, once a round takes too long: the others are late
 TURN, NEXT, LAST = 1.0, 3.0, 3
 """Rank 0 then ends the run. Where it is seen to be stopped, the next rank of its node does so TURN seconds later; where
 it cannot be seen, rank 1 after NEXT seconds, rank 2 after one more, and all after LAST more."""
-IDLE = 0.01
-"""Share of the time that a process computes at most while it is stopped."""
+IDLE = 0.01  # share of the time below which a process that computes was stopped meanwhile
 
 
 @final
 class Watch:
-    """One rank's deadlines, kept by a thread of its own.
+    """One rank's deadlines, kept by a thread of its own; by default there are none.
 
     Args:
-        rank, size: this one, and how many there are.
         limit: seconds that a round may take; 0 for no limit.
         halt: prints a text ("" for none), ends the stopped processes that it is given, then all ranks, or at least this
             one; callable from any thread.
@@ -37,19 +33,18 @@ class Watch:
         neighbours: the processes of the other ranks of this node, by rank.
 
     Attributes:
-        clock: this rank's, for what it is doing.
+        clock: this rank's, for its present step.
         round: the round in progress of this session, from 1; `before`: rounds of the sessions before.
-        others: the client ranks that are there.
+        others: the client ranks that are left.
         longest: seconds of the longest round so far.
-        limit: seconds that a round may take; 0 for no limit.
     """
 
     def __init__(
         self,
-        rank: int,
-        size: int,
-        limit: float,
-        halt: Callable[[str, Sequence[Process]], None],
+        rank: int = 0,
+        size: int = 1,
+        limit: float = 0.0,
+        halt: Callable[[str, Sequence[Process]], None] = lambda text, stopped: None,
         hosts: Sequence[str] = (),
         result: str = "",
         neighbours: Mapping[int, Process] | None = None,
@@ -85,12 +80,12 @@ class Watch:
         self._start()
 
     def disarm(self) -> None:
-        """Notes that the watched work has ended."""
+        """The armed work has ended."""
         self._armed = None
 
     @property
     def overdue(self) -> bool:
-        """Whether the round takes too long already."""
+        """Whether the round already takes too long."""
         return bool(self.limit) and self._since is not None and time.monotonic() - self._since > self.limit
 
     def waits(self, rank: int, round_: int) -> None:
@@ -119,23 +114,24 @@ class Watch:
                 self._armed = None
                 armed[1]()
             held, before, idle, used = now - before, now, computed - used, computed
-            if (
-                since is not None and held > GRACE and idle < IDLE * held
-            ):  # stopped itself: that is not the others' doing
+            if since is not None and held > GRACE and idle < IDLE * held:  # this process itself was stopped
                 since = self._since = since + held
             if self.limit and since is not None and now - since > self.limit:
                 self._late(since, now - since - self.limit)
 
     def _late(self, since: float, seconds: float) -> None:
-        """The round takes so many seconds too long: this rank says what it does, and ends the run if it is its turn."""
-        if not self._said:
-            self._say()
+        """The round takes so many seconds too long: this rank reports its step, and ends the run if it is its turn."""
+        doing = self.clock.doing
+        if not self._said and self._rank and doing is not None and doing[1] == "compute":
+            print(f"zofl_mpi: {self._named(self._rank)} is late: {self._busy()}", file=sys.stderr, flush=True)
+        self._said = True
         if seconds <= GRACE:
             return
         stopped = self.stopped()
         if seconds > GRACE + self._turn(stopped) and self._since == since:
             self._since = None
-            self._halt(f"zofl_mpi: {self.sentence()}" if self._speaks(stopped) else "", [*stopped.values()])
+            speaks = self._rank <= LAST or self._first(stopped)
+            self._halt(f"zofl_mpi: {self.sentence()}" if speaks else "", [*stopped.values()])
 
     def stopped(self) -> dict[int, Process]:
         """The other ranks of this node that a signal or a debugger holds."""
@@ -152,9 +148,6 @@ class Watch:
     def _first(self, stopped: Mapping[int, Process]) -> bool:
         """Whether no rank of this node with a lower number is awake."""
         return all(rank > self._rank or rank in stopped for rank in self._neighbours)
-
-    def _speaks(self, stopped: Mapping[int, Process]) -> bool:
-        return self._rank <= LAST or self._first(stopped)
 
     def sentence(self) -> str:
         """Why this rank ends the run: which ranks are late, as far as it knows."""
@@ -175,14 +168,6 @@ class Watch:
                 who = f"late: {shown}, or some of them (none of {len(self.others)} client ranks has said that it waits)"
         what = f"round {self.before + self.round} takes longer than --round-timeout {self.limit:g} s"
         return f"{what}; {who}; {self.remedy()}"
-
-    def _say(self) -> None:
-        """A late rank says what it is doing, once."""
-        self._said = True
-        doing = self.clock.doing
-        if self._rank and doing is not None and doing[1] == "compute":
-            sys.stderr.write(f"zofl_mpi: {self._named(self._rank)} is late: {self._busy()}\n")
-            sys.stderr.flush()
 
     def _busy(self) -> str:
         doing = self.clock.doing

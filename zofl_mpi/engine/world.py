@@ -16,8 +16,7 @@ from zofl_mpi.errors import UserError
 T = TypeVar("T")
 SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 """Variables in which launchers say how many processes they started."""
-SIGNS = ("PMIX_RANK", "PALS_RANKID", "FLUX_TASK_RANK")
-"""Variables of launchers that do not say how many."""
+SIGNS = ("PMIX_RANK", "PALS_RANKID", "FLUX_TASK_RANK")  # variables of launchers that do not say how many
 
 
 class Ended(SystemExit):
@@ -30,23 +29,18 @@ class World(Protocol):
     Attributes:
         rank, size: this process and how many there are; rank 0 is the server.
         library: name and version of the MPI library, "none" in a single process.
-        missing: what it takes to survive lost ranks (--survive), if that is not there; else "": calls fail then where a
-            rank is lost, and the launcher ends none.
+        missing: requirements of --survive that are missing; "" where ranks may be lost.
         faults: exceptions that calls raise where a rank is lost and the others may go on.
     """
 
     @property
     def rank(self) -> int: ...
-
     @property
     def size(self) -> int: ...
-
     @property
     def library(self) -> str: ...
-
     @property
     def missing(self) -> str: ...
-
     @property
     def faults(self) -> tuple[type[Exception], ...]: ...
 
@@ -60,20 +54,16 @@ class World(Protocol):
         """This process's place on its node, and the values of the ranks there."""
 
     def abort(self, text: str) -> None:
-        """Prints the text and ends all ranks at once with a non-zero status."""
+        """Prints the text and ends all ranks at once, with a non-zero status that the launcher chooses."""
 
     def halt(self, text: str, stopped: Sequence[Process] = ()) -> None:
-        """Like `abort`, from any thread; ends this process even if the others cannot be reached.
-
-        Args:
-            stopped: processes of this node that cannot end by themselves.
-        """
+        """Like `abort`, from any thread; ends this process even if the others cannot be reached, and stopped ones."""
 
     def survive(self, watch: Watch) -> None:
-        """From now on lost client ranks are survived. Only where nothing is `missing`."""
+        """Lets the run survive lost client ranks, where nothing is `missing`."""
 
     def leave(self, status: int, limit: float = 0.0) -> None:
-        """Ends this process where MPI's own end would hang; else it has `limit` seconds for that, if any are given."""
+        """Ends this process where MPI's own end would hang; else limits that end to `limit` seconds (0: no limit)."""
 
 
 @final
@@ -98,13 +88,12 @@ class SingleProcess:
 
     def abort(self, text: str) -> None:
         sys.stdout.flush()
-        sys.stderr.write(text.rstrip() + "\n")
+        print(text.rstrip(), file=sys.stderr)
         raise Ended(1)
 
     def halt(self, text: str, stopped: Sequence[Process] = ()) -> None:
         sys.stdout.flush()
-        sys.stderr.write(text.rstrip() + "\n")
-        sys.stderr.flush()
+        print(text.rstrip(), file=sys.stderr, flush=True)
         os._exit(1)
 
     def survive(self, watch: Watch) -> None:
@@ -123,11 +112,7 @@ def launched(environment: Mapping[str, str]) -> int:
 
 
 def refuse_singletons(size: int, environment: Mapping[str, str]) -> None:
-    """Refuses N separate runs in place of one on N ranks: they would all write the same result file.
-
-    Raises:
-        UserError: this process is alone, although a launcher started several.
-    """
+    """Refuses N separate runs in place of one on N ranks: they would all write the same result file."""
     started = launched(environment)
     if size == 1 and started > 1:
         raise UserError(
@@ -137,11 +122,7 @@ def refuse_singletons(size: int, environment: Mapping[str, str]) -> None:
 
 
 def agree(world: World, problem: UserError | None) -> None:
-    """Lets all ranks go on, or none: after work that every rank did for itself and that may have failed on one only.
-
-    Raises:
-        UserError: on every rank, with the first rank's sentence, its rank and its host.
-    """
+    """Raises one rank's problem on every rank, with its rank and its host; returns if there is none."""
     place = f"rank {world.rank} on {platform.node()}"
     problems = [each for each in world.allgather(None if problem is None else (place, str(problem))) if each]
     if not problems:
@@ -153,11 +134,7 @@ def agree(world: World, problem: UserError | None) -> None:
 
 
 def run_or_fail_all(world: World, work: Callable[[], T]) -> T:
-    """Returns the result of `work`, which every rank does for itself.
-
-    Raises:
-        UserError: on every rank, if `work` raised one on some rank.
-    """
+    """Returns the result of `work`, which every rank does; its UserError on some rank is raised on all."""
     result: T | None = None
     try:
         result, problem = work(), None
@@ -168,11 +145,7 @@ def run_or_fail_all(world: World, work: Callable[[], T]) -> T:
 
 
 def at_server(world: World, work: Callable[[], T]) -> T | None:
-    """Returns the result of `work`, which rank 0 alone does; None on the other ranks.
-
-    Raises:
-        UserError: on every rank, if `work` raised one.
-    """
+    """Returns the result of `work`, which rank 0 alone does, None on the others; its UserError is raised on all."""
     result: T | None = None
     problem: UserError | None = None
     if world.rank == 0:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast, final
+from typing import final
 
 from zofl_mpi.engine.clients import Client, Clients
 from zofl_mpi.rounds.split.losses import HeadLoss, Loss
@@ -16,24 +16,16 @@ from zofl_mpi.rounds.split.method import SplitMethod
 from zofl_mpi.rounds.split.rules import Backprop, GradientRule
 from zofl_mpi.rounds.split.server import train_server
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 @final
 @dataclass(frozen=True)
 class CSEFSL(SplitMethod):
-    """Clients step along the gradient of their auxiliary loss; the server trains on their uploads.
-
-    Attributes:
-        setting: problem, data and random numbers.
-        training: the round.
-    """
+    """Clients step along the gradient of their auxiliary loss; the server trains on their uploads."""
 
     def chosen(self) -> tuple[Loss, GradientRule]:
         """The auxiliary head's loss, by a backward pass through the head and the client's own layers."""
         self.training.check_local()
-        return HeadLoss(self.setting.problem), Backprop(self.training.trainable())
+        return HeadLoss(self.problem), Backprop(self.training.trainable())
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Algorithm 1 of the paper."""
@@ -46,6 +38,6 @@ class CSEFSL(SplitMethod):
         for q, x, labels in model:
             point = self.rule.forward(model, q, x, labels)
             if model.uploads(q):
-                yield Smashed(cast("Tensor", point.smashed), labels)
+                yield point.upload(labels)
             model.step(self.rule(model, point, labels, model.key(q)))
         return model.done()

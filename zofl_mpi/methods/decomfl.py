@@ -11,48 +11,44 @@ import math
 from collections.abc import MutableMapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Literal, final
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.engine import mean
 from zofl_mpi.engine.clients import Client, Clients
-from zofl_mpi.engine.fields import column, part
+from zofl_mpi.engine.fields import above, at_least, column, finite, part
+from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.engine.messages import APART
-from zofl_mpi.errors import UserError, demand
+from zofl_mpi.engine.setting import Directions
+from zofl_mpi.errors import demand
 from zofl_mpi.numerics.optimisers import copied
 from zofl_mpi.rounds.split.client import Draw, Key, LocalSteps
 from zofl_mpi.rounds.split.costs import Traffic, plan_of, unsplit_costs
-from zofl_mpi.rounds.split.estimates import TwoPoint, check_estimate
+from zofl_mpi.rounds.split.estimates import TwoPoint
 from zofl_mpi.rounds.split.losses import Loss, NetworkLoss
 from zofl_mpi.rounds.split.messages import Model, State
-from zofl_mpi.rounds.split.method import SplitMethod
+from zofl_mpi.rounds.split.method import SplitMethod, check_arithmetic
 from zofl_mpi.rounds.split.rules import Lines, StepCost
 from zofl_mpi.rounds.split.training import Training
 
-if TYPE_CHECKING:
-    from torch import Tensor
 
-
-@final
 @dataclass(frozen=True)
 class DeComFL(SplitMethod):
     """Algorithms 3 and 4 of the paper (Algorithms 1 and 2 with n_p directions).
 
-    All that trains, theta_c and theta_s, is at each client: there is no cut, and the auxiliary head plays no part. The
-    directions of local step q of round r are the same for all clients, who draw them from the seed; so the means of the
-    clients' differences of losses make the round's step at the server, and at each client as soon as it has them. A
-    client that takes part first brings its model up to date, with the means of all rounds since it last did so, takes
-    local steps of its own, and goes back.
+    Each client holds theta_c and theta_s: there is no cut, and the auxiliary head plays no part. All clients draw the
+    same directions for local step q of round r from the seed, so the means of their differences of losses make the
+    round's step at the server, and at each client as soon as it has them. A participant first brings its model up to
+    date with the means of all rounds since its last one, takes local steps of its own, and goes back.
 
-    An optimiser other than SGD, of which the paper speaks, takes these same steps; its moments are those of the means,
-    as in the code of the paper, and local steps go on from them and leave them.
+    An optimiser other than the paper's SGD takes these same steps; its moments are those of the means, as in the code
+    of the paper, and local steps go on from them and leave them.
 
     Attributes:
-        setting: problem, data and random numbers.
-        training: the round; its lr_client is the one step size. Of its flags lr_server, k, upload_at, order, state,
-            server_state and freeze have no meaning here. Step sizes change with r h + q.
+        training: the round; its lr_client is the one step size, which changes with r h + q. Its lr_server, k,
+            upload_at, order, state, server_state and freeze have no meaning here.
         mu: smoothing radius, in the unit of the distribution.
         distribution: of the directions; see --method heron.
         n_p: directions of a local step, whose estimates are averaged.
@@ -62,9 +58,9 @@ class DeComFL(SplitMethod):
     """
 
     training: Training = part(batch=8, h=1, optimiser="sgd", weights="uniform")
-    mu: float = 1e-3
+    mu: float = above(0, 1e-3, "a smoothing radius")
     distribution: Literal["gaussian", "sqrt_d_sphere", "sphere"] = "gaussian"
-    n_p: int = 1
+    n_p: int = at_least(1, 1, "a whole number of directions")
     estimate: Literal["one-sided", "central"] = "one-sided"
     draw: Draw = "device"
 
@@ -72,24 +68,21 @@ class DeComFL(SplitMethod):
 
     def round(self, state: ScalarState, r: int, clients: Clients) -> ScalarState:
         """Asks the participants for their scalars, and takes the steps of the means."""
-        import torch
-
-        training, problem = self.training, self.setting.problem
+        training, problem = self.training, self.problem
         to, latest = training.participants(r), training.latest(r)
         buffers = torch.cat([state.buffers, state.buffers_s])
         since = {i: latest.get(i, 0) for i in to}
         different = {t: Missed(state.scalars[t:], buffers, r) for t in set(since.values())}
         replies = dict(clients.ask_each(self.train, {i: different[t] for i, t in since.items()}))
-        self._check(replies)
+        for i, reply in replies.items():
+            remedy = "processors of one kind, or --device cpu"
+            check_arithmetic(problem, i, reply.arithmetic, "--method decomfl", remedy)
         average = mean.among({i: Mean(u.differences, u.buffers) for i, u in replies.items()}, training.shares())
         theta, theta_s = problem.placed(state.theta).clone(), problem.placed(state.theta_s)
-        n, moments = problem.n_client, copied(state.optimiser)
+        n, b, moments = problem.n_client, problem.local.b, copied(state.optimiser)
         x = torch.cat([theta[:n], theta_s])
         self.replay(x, moments, r, average.differences)
-        if not bool(x.isfinite().all()):
-            raise UserError("the model is not finite after the round; a smaller --lr-client or a larger --mu may help")
         theta[:n] = x[:n]
-        b = problem.local.b
         return ScalarState(
             theta=theta,
             buffers=average.buffers[:b].clone(),
@@ -101,34 +94,30 @@ class DeComFL(SplitMethod):
         )
 
     def start(self) -> ScalarState:
-        """The parts as the problem makes them."""
+        first = self.training.start(head=False)
+        x = torch.cat([first.theta[: self.setting.problem.n_client], first.theta_s])
         scalars = np.zeros((0, self.training.h, self.n_p))
-        return ScalarState(**vars(self.training.start(head=False)), scalars=scalars)
+        return ScalarState(**{**vars(first), "optimiser": self.first_moments(x)}, scalars=scalars)
 
-    def _check(self, replies: dict[int, Uploaded]) -> None:
-        """Refuses clients who draw other directions, and losses that are not finite.
+    def replay(self, x: Tensor, moments: MutableMapping[str, Any], r: int, differences: NDArray[np.float64]) -> Tensor:
+        """Moves x (d,), and the optimiser's moments, by round r, whose mean differences are (h, n_p).
 
-        Raises:
-            UserError: there is one.
+        Returns:
+            (d,) the estimate of the last local step.
         """
-        own = self.setting.problem.arithmetic
-        for i, reply in replies.items():
-            if reply.arithmetic != own:
-                raise UserError(
-                    f"--method decomfl: client {i} computes on {reply.arithmetic}, the server on {own}, which draws "
-                    "other directions from the same seeds; take processors of one kind, or --device cpu"
-                )
-            if not np.isfinite(reply.differences).all():
-                raise UserError(f"a loss of client {i} is not finite; a smaller --lr-client or a larger --mu may help")
-
-    def replay(self, x: Tensor, moments: MutableMapping[str, Any], r: int, differences: NDArray[np.float64]) -> None:
-        """Moves x (n_c + n_s,), and the optimiser's moments, by round r, whose mean differences are (h, n_p)."""
-        training = self.training
-
-        def step(q: int, g: Tensor) -> None:
+        training, rule = self.training, self.estimate_with(moments)
+        for q, row in enumerate(differences.tolist()):
+            g = rule.replay(x, row, self.key(r, q))
             training.rule.step(x, g, moments, training.pace.client(training.lr_client, r * training.h + q))
+        return g
 
-        self.rule.replay(x, differences, lambda q: self.key(r, q), step)
+    def first_moments(self, x: Tensor) -> dict[str, Any]:
+        """The optimiser's moments before round 0, at x (d,)."""
+        return {}
+
+    def estimate_with(self, moments: MutableMapping[str, Any]) -> TwoPoint:
+        """The estimate of the local steps of a round that begins with these moments."""
+        return self.rule
 
     def key(self, r: int, q: int) -> Key:
         """The random numbers of local step q in round r: the same for all clients."""
@@ -141,19 +130,21 @@ class DeComFL(SplitMethod):
         x, moments = self.caught_up(client, message)
         model = Model(x, message.buffers, message.r, moments)
         local = LocalSteps(self._given_moments, client, model, self.loss, self.rule.parts)
+        rule = self.estimate_with(moments)
         for q, inputs, labels in local:
-            point = self.rule.forward(local, q, inputs, labels, self._moves_statistics)
-            local.step(self.rule(local, point, labels, self.key(local.r, q)))
-        reply = Uploaded(local.uploaded(self.n_p), local.buffers, local.done().loss, self.setting.problem.arithmetic)
+            point = rule.forward(local, q, inputs, labels, self._moves_statistics)
+            local.step(rule(local, point, labels, self.key(local.r, q)))
+        differences, loss = local.uploaded(self.n_p), local.done().loss
+        reply = Uploaded(local.buffers, loss, self.problem.arithmetic, differences)
         for name in ("theta", "buffers", "moments"):  # of the copy
             client.memory.pop(name)
         return reply
 
     def caught_up(self, client: Client, message: Missed) -> tuple[Tensor, dict[str, Any]]:
         """(n_c + n_s,) the model before round r, and the optimiser's moments, both in the client's memory."""
-        problem, memory = self.setting.problem, client.memory
+        problem, memory = self.problem, client.memory
         x = problem.placed(memory["x"] if "x" in memory else self.loss.flat.initial()[0]).clone()
-        moments = copied(memory.get("own", {}))
+        moments = copied(memory["own"] if "own" in memory else self.first_moments(x))
         for r, differences in enumerate(message.scalars, start=message.r - len(message.scalars)):
             self.replay(x, moments, r, differences)
         memory["x"], memory["own"] = x, moments
@@ -185,8 +176,7 @@ class DeComFL(SplitMethod):
 
     def chosen(self) -> tuple[Loss, TwoPoint]:
         """The whole network's loss, and the two-point estimate."""
-        check_estimate(self.mu, self.n_p)
-        loss = NetworkLoss(self.setting.problem)
+        loss = NetworkLoss(self.problem)
         central = self.estimate == "central"
         return loss, TwoPoint(slice(0, loss.flat.n), self.n_p, self.distribution, self.draw, self.mu, central)
 
@@ -194,7 +184,6 @@ class DeComFL(SplitMethod):
 
     @property
     def kernel(self) -> str:
-        """The name of what computes a step, and how directions are drawn, for the record."""
         return self.training.kernel + ", directions from whole states"
 
     @property
@@ -203,20 +192,21 @@ class DeComFL(SplitMethod):
         return self.rule.passes + (self.rule.needs_point or self._moves_statistics)
 
     def plan(self, rounds: int) -> Lines:
-        """The lines of --dry-run."""
         lines = plan_of(Traffic(self.training, scalars=self.n_p, unsplit=True), rounds, StepCost(self.passes))
         each = 8 * self.training.h * self.n_p
         return {**lines, "further bytes down, a client, for each round since its last": each}
 
+    def directions(self, rounds: int) -> Directions:
+        """Those of a client's local steps, which all clients share."""
+        return Directions(rounds * self.training.h * self.n_p, self.loss.flat.n)
+
     def costs(self) -> Lines:
-        """The measured costs of a client's step."""
         return unsplit_costs(self.training, self.loss, self.rule, self.passes)
 
 
 # --- messages and state
 
 
-@final
 @dataclass(frozen=True)
 class Missed:
     """Server to client: the steps of the rounds since it last took part."""
@@ -226,18 +216,17 @@ class Missed:
     r: int  # the round
 
 
-@final
 @dataclass(frozen=True)
 class Uploaded:
     """Client to server."""
 
-    differences: NDArray[np.float64]  # (h, n_p) of the losses of each step's passes
     buffers: Tensor  # (b_l + b_s,)
     loss: float  # mean over the local steps of the loss; nan where no step has it
     arithmetic: str = field(metadata=APART)  # a check, not communication that the method needs
+    # (h, n_p) of the losses of each step's passes
+    differences: NDArray[np.float64] = finite("a loss is not finite; a smaller --lr-client or a larger --mu may help")
 
 
-@final
 @dataclass(frozen=True)
 class Mean:
     """The part of `Uploaded` that is averaged."""
@@ -246,7 +235,6 @@ class Mean:
     buffers: Tensor  # (b_l + b_s,)
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class ScalarState(State):
     """The server's state after a round; its theta_a stays, and its optimiser is every client's."""

@@ -6,20 +6,17 @@ Li, Hu, Beirami, Smith, "Ditto: Fair and Robust Federated Learning Through Perso
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from zofl_mpi.engine.clients import Client, Clients
-from zofl_mpi.engine.fields import at_least
+from zofl_mpi.engine.fields import Array, at_least
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
 from zofl_mpi.rounds.cost import Effort
 from zofl_mpi.rounds.local_sgd import FirstOrder, State, Trained
 from zofl_mpi.rounds.report import Model
-
-Array = NDArray[Any]
 
 
 @final
@@ -27,9 +24,8 @@ Array = NDArray[Any]
 class Ditto(FirstOrder):
     """FedAvg's x, to the bit, and v_i <- v_i - gamma~_t (g_i(v_i) + lam_p (v_i - x)) at each participant.
 
-    v_i is the client's own: it stays there, begins at the first x that the client gets, takes as many steps as the
-    local model of FedAvg, of the same sizes, on mini-batches of its own. At an evaluation y_i = v_i; a client that has
-    not taken part yet has x. Nothing travels but what FedAvg sends.
+    v_i stays at the client, begins at the first x that it gets, and takes as many steps as FedAvg's local model, of the
+    same sizes, on mini-batches of its own. y_i is v_i, or x before the client takes part. FedAvg's messages travel.
 
     Attributes:
         lam_p: lambda of the paper, the pull towards x; 0: clients learn alone.
@@ -41,7 +37,7 @@ class Ditto(FirstOrder):
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Averages the participants' local models: lines 3, 4, 7 and 8."""
-        x, S = state.x, self.local.participants(r)
+        x, S = state.x, self.local.sampling(r)
         mean = clients.mean(self.train, Model(x, r), to=S, weights=self.local.shares())
         return self.local.step(x, mean.y, r, S)
 
@@ -49,15 +45,11 @@ class Ditto(FirstOrder):
         """Takes FedAvg's local steps from x and as many on v_i: lines 5 and 6."""
         x, r, i = message.x, message.r, client.i
         client.memory["v"] = self.drawn_to(x, client.memory.get("v", x), client, r)
-        batches, gammas = self.local.batches(client, r), self.local.stepsizes(i, r)
+        batches, gammas = self.local.batches(client, r), self.local.steps.sizes(i, r)
         return Trained(self.problem.descend(client.data, x, batches, gammas))
 
     def drawn_to(self, x: Array, v: Array, client: Client, r: int) -> Array:
-        """(n,) v_i after v <- v - gamma~_t (g_i(v) + lam_p (v - x)).
-
-        Raises:
-            UserError: it is not finite.
-        """
+        """(n,) v_i after v <- v - gamma~_t (g_i(v) + lam_p (v - x)), refused where it is not finite."""
         gammas = self.local.steps.sizes(client.i, r, self.gamma_personal or None)
         size = (len(gammas), self.local.batch or len(client.data))
         batches = self.setting.streams(Purpose.PERSONAL, r=r, i=client.i).integers(len(client.data), size=size)

@@ -7,12 +7,16 @@ Networks", MLSys 2020, Algorithm 2.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
+import numpy as np
+
 from zofl_mpi.engine.clients import Client, Clients
-from zofl_mpi.engine.fields import at_least, given
-from zofl_mpi.rounds.local_sgd import FirstOrder, State, Trained
+from zofl_mpi.engine.fields import at_least, given, part
+from zofl_mpi.rounds.compression import Compression, Restored
+from zofl_mpi.rounds.cost import Effort
+from zofl_mpi.rounds.local_sgd import FirstOrder, State
 from zofl_mpi.rounds.report import Model
 
 
@@ -21,18 +25,25 @@ class FedAvg(FirstOrder):
     """x <- x + eta_g sum over S_r of w_i (y_i - x), y_i after H_{i,r} SGD steps on F_i from x."""
 
     mu: float = given(default=0.0)  # FedProx's flag
+    compression: Compression = part()
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Averages the participants' local models."""
-        x, S = state.x, self.local.participants(r)
+        x, S = state.x, self.local.sampling(r)
         mean = clients.mean(self.train, Model(x, r), to=S, weights=self.local.shares())
         return self.local.step(x, mean.y, r, S)
 
-    def train(self, client: Client, message: Model) -> Trained:
+    def train(self, client: Client, message: Model) -> Restored:
         """y <- y - gamma~_t (g_i(y) + mu (y - x)) from y = x, t = 0, ..., H_{i,r} - 1, g_i on mini-batch t."""
         x, r = message.x, message.r
-        batches, gammas = self.local.batches(client, r), self.local.stepsizes(client.i, r)
-        return Trained(self.problem.descend(client.data, x, batches, gammas, mu=self.mu))
+        batches, gammas = self.local.batches(client, r), self.local.steps.sizes(client.i, r)
+        y = self.problem.descend(client.data, x, batches, gammas, mu=self.mu)
+        return self.compression.upload(client, x, y, r)
+
+    @property
+    def effort(self) -> Effort:
+        x = np.zeros(self.problem.n, self.setting.dtype)
+        return replace(super().effort, up=Restored(self.compression.bytes_up(x), x))
 
 
 @final

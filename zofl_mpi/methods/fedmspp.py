@@ -24,16 +24,12 @@ from zofl_mpi.rounds.report import Model
 class FedMSPP(FirstOrder):
     """x <- the mean over S_r of y_i, y_i ~ argmin_y (1/b) sum over B_{i,r} of l(y; z) + (mu/2) |y - x|^2.
 
-    B_{i,r} is ONE mini-batch a round, drawn without replacement, and all local steps see it: they are the inner solver
-    (a choice; the paper asks for any that reaches its accuracy), so --tau is how exactly it is solved. With all of a
-    client's samples (--batch 0) this is FedProx with full gradients, to the bit.
-
-    In the paper the mean is uniform, --weights uniform; the default is the family's, so that methods compared with one
-    another minimise the same sum.
+    B_{i,r} is ONE mini-batch a round, drawn without replacement. All local steps see it: they are the inner solver (our
+    choice), and --tau says how exactly it solves. With --batch 0 this is FedProx with full gradients, to the bit. The
+    paper's mean is --weights uniform; the default is the family's, so that all methods minimise the same sum.
 
     Attributes:
-        local: participants, inner steps (of constant size by default) and averaging.
-        mu: 1/eta_t of the paper, constant over rounds; 0.01 as FedProx's here, which is a choice.
+        mu: 1/eta_t of the paper, constant over rounds; 0.01 as FedProx's here, our choice.
     """
 
     local: LocalSGD = part(schedule_local="constant")
@@ -47,13 +43,13 @@ class FedMSPP(FirstOrder):
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Averages the participants' proximal points."""
-        x, S = state.x, self.local.participants(r)
+        x, S = state.x, self.local.sampling(r)
         mean = clients.mean(self.train, Model(x, r), to=S, weights=self.local.shares())
         return self.local.step(x, mean.y, r, S)
 
     def train(self, client: Client, message: Model) -> Trained:
         """y <- y - gamma~_t (g_B(y) + mu (y - x)) from y = x, on the client's mini-batch B of this round."""
-        x, gammas = message.x, self.local.stepsizes(client.i, message.r)
+        x, gammas = message.x, self.local.steps.sizes(client.i, message.r)
         batches = repeated(self.minibatch(client, message.r), len(gammas))
         return Trained(self.problem.descend(client.data, x, batches, gammas, mu=self.mu))
 

@@ -12,20 +12,17 @@ from dataclasses import dataclass
 from typing import Any, Literal, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from zofl_mpi.engine.clients import Client, Clients
-from zofl_mpi.engine.fields import at_least, column, finite
+from zofl_mpi.engine.fields import Array, at_least, column, finite
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.numerics.descent import descend
+from zofl_mpi.rounds.bilevel_report import Placed, SecondOrderReports
 from zofl_mpi.rounds.report import Model
-from zofl_mpi.rounds.second_order_report import SecondOrderReports
 
-Array = NDArray[Any]
 DIVERGED = "x or y is not finite after the round; smaller --gamma or --gamma-lower may help"
 
 
-@final
 @dataclass(frozen=True)
 class State:
     """State of the server between rounds."""
@@ -44,9 +41,8 @@ class State:
 class FedNest(SecondOrderReports):
     """Each round T inner rounds (FedInn), a Neumann series (FedIHGP), and an outer one (FedOut).
 
-    The local steps are corrected as in SVRG: q_i(y') - q_i(y) + mean of the q_j(y), and likewise outside, where the
-    indirect part of the hypergradient is kept as it was at x (the paper's FedOut). Constraints on x are ours: the mean
-    is projected where the problem has sets X_i that are all alike.
+    Local steps are corrected as in SVRG, q_i(y') - q_i(y) + mean of the q_j(y); likewise outside, where the indirect
+    part of the hypergradient stays that at x (the paper's FedOut). Ours: the mean is projected where all X_i are alike.
 
     Attributes:
         gamma: alpha of the paper, outer step size; each of H local steps is gamma/H.
@@ -102,14 +98,9 @@ class FedNest(SecondOrderReports):
         """x_0, and the first point of the lower level."""
         dtype = self.setting.dtype
         x = np.asarray(self.problem.initial(self.setting.streams(Purpose.START)), dtype)
-        return State(x, np.asarray(self.problem.initial_lower(), dtype))
+        return State(x, self.first_lower())
 
     # --- a client
-
-    def place(self, client: Client, message: Model) -> Placed:
-        """Keeps x_r for the rest of the round."""
-        client.memory["x"], client.memory["r"] = message.x, message.r
-        return Placed()
 
     def inner_slope(self, client: Client, message: Point) -> Vector:
         """The gradient of h_i in y, line 3 of FedInn, on the mini-batch of the first local step."""
@@ -170,7 +161,6 @@ class FedNest(SecondOrderReports):
     # --- costs
 
     def exchanges(self, r: int) -> list[tuple[Any, Any]]:
-        """(message, reply) of each exchange with a client in round r, by example."""
         dtype = self.setting.dtype
         x, y = np.zeros(self.problem.n, dtype), np.zeros(self.problem.n_lower, dtype)
         inner = [(Point(y, 0), Vector(y)), (Correction(y, y, 0), Vector(y))]
@@ -178,14 +168,12 @@ class FedNest(SecondOrderReports):
         return [(Model(x, r), Placed()), *(inner * self.T), *series, (Term(y, 0), Vector(x)), (Vector(x), Vector(x))]
 
     def derivatives(self) -> tuple[int, int]:
-        """Derivatives of f_i and of h_i, each on a mini-batch, of a client in a round with all terms."""
         return 2 + 2 * self.H, self.T * (1 + 2 * self.H_lower) + self.N
 
 
 # What travels
 
 
-@final
 @dataclass(frozen=True)
 class Point:
     """Server to client: asks for a gradient in y; that of h_i in inner round t, or of f_i before the series."""
@@ -194,7 +182,6 @@ class Point:
     t: int
 
 
-@final
 @dataclass(frozen=True)
 class Correction:
     """Server to client: asks for the local steps of inner round t, corrected by the mean gradient q at y."""
@@ -204,7 +191,6 @@ class Correction:
     t: int
 
 
-@final
 @dataclass(frozen=True)
 class Term:
     """Server to client: asks for a product of p with second derivatives, in term t of the series."""
@@ -213,15 +199,8 @@ class Term:
     t: int
 
 
-@final
 @dataclass(frozen=True)
 class Vector:
     """Client to server, and back: (n_lower,) or (n,)."""
 
     v: Array = finite("a derivative or a local iterate is not finite; smaller --gamma or --gamma-lower may help")
-
-
-@final
-@dataclass(frozen=True)
-class Placed:
-    """Client to server: an empty acknowledgement."""

@@ -10,26 +10,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from zofl_mpi.engine.clients import Client, Clients
-from zofl_mpi.engine.fields import column
-from zofl_mpi.engine.streams import Purpose
+from zofl_mpi.engine.fields import Array, column
+from zofl_mpi.engine.setting import Directions
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.numerics import zo
 from zofl_mpi.rounds.bilevel_report import BilevelReports
-from zofl_mpi.rounds.lower import Iterate, Moved, Schedule
 from zofl_mpi.rounds.report import Model
 from zofl_mpi.rounds.zeroth_order import Stepped, finite_losses
 
-Array = NDArray[Any]
 RESIDUAL = "|(1/m) sum_i grad_y h_i(x, y)| on all samples, y returned by the call at x; with Y(x), |y - P(y - grad)|"
 
 
-@final
 @dataclass(frozen=True)
 class Solutions:
     """Server to client, Algorithm 2, line 7: the two inexact lower solutions; x_r and v the client has."""
@@ -38,7 +34,6 @@ class Solutions:
     yv: Array  # (n_lower,) at x_r + eta v
 
 
-@final
 @dataclass(frozen=True)
 class Halfway:
     """Server to client, outside the algorithm: asks for the iterate in the middle of a round."""
@@ -48,13 +43,6 @@ class Halfway:
     steps: int
 
 
-@final
-@dataclass(frozen=True)
-class Placed:
-    """Client to server: an empty acknowledgement."""
-
-
-@final
 @dataclass(frozen=True)
 class BilevelState:
     """State of Algorithm 2's server between rounds."""
@@ -82,8 +70,8 @@ class FedRZOBL(BilevelReports):
         x, xv, y, shares = state.x, self.shifted(state.x, r), self.lower_start(state), self.local.shares()
         for _ in clients.ask(self.place, Model(x, r)):
             pass
-        yv, calls = self.solved(clients, xv, y, r, shifted=True)
-        y0, more = self.solved(clients, x, y, r)
+        yv, calls = self.solver.solve(clients, self.lower, xv, y, r, shifted=True)
+        y0, more = self.solver.solve(clients, self.lower, x, y, r)
         new = clients.mean(self.step, Solutions(y0, yv), weights=shares).x
 
         drawn, kept = state.drawn, self.local.keeps(state.steps, r)
@@ -106,41 +94,7 @@ class FedRZOBL(BilevelReports):
         x = self.local.start()
         return BilevelState(x, x, self.first_lower())
 
-    def first_lower(self) -> Array:
-        """(n_lower,) where the first lower solve starts."""
-        return np.asarray(self.problem.initial_lower(), self.setting.dtype)
-
-    def lower_start(self, state: BilevelState) -> Array:
-        """(n_lower,) where the lower solves of the next round start."""
-        return state.y if self.solver.y0 == "last" else self.first_lower()
-
-    def direction(self, r: int) -> Array:
-        """(n,) v of round r, one for all clients and local steps, of norm 1."""
-        return zo.direction(self.setting.streams(Purpose.DIRECTION, r=r), self.problem.n, self.setting.dtype)
-
-    def shifted(self, x: Array, r: int) -> Array:
-        """(n,) x + eta v."""
-        step = x.dtype.type(self.local.eta) * self.direction(r)
-        zo.demand_move(x, step, self.local.eta)
-        return np.asarray(x + step)
-
-    def solved(
-        self, clients: Clients, x: Array, y: Array, r: int, *, shifted: bool = False, counted: bool = True
-    ) -> tuple[Array, Schedule]:
-        """Calls the lower solver, from y, at x or (`shifted`) at x + eta v; returns the solution and its schedule."""
-        return self.solver.solve(clients, self.lower, x, y, r, shifted=shifted, counted=counted)
-
     # --- a client
-
-    def place(self, client: Client, message: Model) -> Placed:
-        """Keeps x_r for the rest of the round."""
-        client.memory["x"], client.memory["r"] = message.x, message.r
-        return Placed()
-
-    def lower(self, client: Client, message: Iterate) -> Moved:
-        """Takes a client's part of one communication round of Algorithm 3."""
-        _, data = self.parts(client)
-        return self.solver.local(client, data, self.point(client, message.shifted), client.memory["r"], message)
 
     def step(self, client: Client, message: Solutions) -> Stepped:
         """Takes the H local steps of Algorithm 2."""
@@ -165,10 +119,9 @@ class FedRZOBL(BilevelReports):
 
         return self.local.descend(x, r, client.i, estimate, steps)
 
-    def point(self, client: Client, shifted: int) -> Array:
-        """(n,) x_r + eta v if `shifted`, else x_r."""
-        x: Array = client.memory["x"]
-        return self.shifted(x, client.memory["r"]) if shifted else x
+    def directions(self, rounds: int) -> Directions:
+        """One a round."""
+        return Directions(rounds, self.problem.n)
 
     # --- what the flags allow together
 

@@ -16,17 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.engine.clients import Client, Clients
-from zofl_mpi.engine.fields import at_least, column
+from zofl_mpi.engine.fields import Array, at_least, column
+from zofl_mpi.engine.setting import Directions
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.numerics import zo
+from zofl_mpi.rounds.cost import Effort
 from zofl_mpi.rounds.report import Model
-from zofl_mpi.rounds.zeroth_order import Stepped, finite_losses
-from zofl_mpi.rounds.zeroth_order_report import LipschitzReports
-
-Array = NDArray[Any]
+from zofl_mpi.rounds.zeroth_order import LipschitzReports, Stepped, finite_losses
 
 
-@final
 @dataclass(frozen=True)
 class Partial:
     """Server to client, outside the algorithm: asks for the iterate in the middle of a round."""
@@ -36,7 +34,6 @@ class Partial:
     steps: int  # how many local steps to take
 
 
-@final
 @dataclass(frozen=True)
 class State:
     """State of Algorithm 1's server between rounds."""
@@ -67,7 +64,6 @@ class FedRZONN(LipschitzReports):
     estimate: Literal["one-sided", "central"] = "one-sided"
 
     def start(self) -> State:
-        """x_0."""
         x = self.local.start()
         return State(x, x)
 
@@ -114,6 +110,10 @@ class FedRZONN(LipschitzReports):
         """(k,) f_i at the rows of x."""
         return finite_losses(np.asarray(self.problem.losses(client.i, x, client.data, batch), np.float64), len(x))
 
-    def points(self) -> int:
-        """Points at which a local step evaluates the loss of its mini-batch."""
-        return 2 * self.n_p if self.estimate == "central" else self.n_p + 1
+    def directions(self, rounds: int) -> Directions:
+        """n_p of each participant and local step."""
+        return Directions(rounds * len(self.sampling(0)) * self.local.steps() * self.n_p, self.problem.n)
+
+    @property
+    def effort(self) -> Effort:
+        return self.local.effort(self.sampling, 2 * self.n_p if self.estimate == "central" else self.n_p + 1)

@@ -7,15 +7,15 @@ ICML 2025.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Generator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast, final
+from typing import Any, final
 
 import numpy as np
 
 from zofl_mpi.engine.clients import Client, Clients
-from zofl_mpi.engine.fields import column
+from zofl_mpi.engine.fields import at_least, column
+from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.errors import demand
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.rounds.split.client import LocalSteps
@@ -23,14 +23,11 @@ from zofl_mpi.rounds.split.costs import Traffic
 from zofl_mpi.rounds.split.losses import HeadLoss, Loss
 from zofl_mpi.rounds.split.messages import Model, Smashed, State, Trained
 from zofl_mpi.rounds.split.method import SplitMethod
+from zofl_mpi.rounds.split.recent import RecentUploads
 from zofl_mpi.rounds.split.rules import Backprop, GradientRule, Lines
 from zofl_mpi.rounds.split.server import Server
 
-if TYPE_CHECKING:
-    from torch import Tensor
 
-
-@final
 @dataclass(frozen=True)
 class Head:
     """Server to client: its aligned auxiliary head."""
@@ -38,13 +35,12 @@ class Head:
     theta: Tensor  # (|theta_a|,)
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class SageState(State):
     """The server's state after a round: theta_a in `theta` is the first head; and the uploads that alignment needs."""
 
     heads: dict[str, Tensor] = column("1", "the aligned auxiliary heads")  # {i: (|theta_a|,)} as last aligned
-    smashed: dict[str, Any] = column("1", "the clients' last uploads")  # {i: (N, *smashed_shape)}; see `_Memory`
+    smashed: dict[str, Any] = column("1", "the clients' last uploads")  # {i: (N, *smashed_shape)}; see `RecentUploads`
     labels: dict[str, Any] = column("1", "their labels")  # {i: (N,)}
     alignment_loss: float = column(
         "1", "mean over clients of |estimated - true cut gradient|^2, before the alignment", math.nan
@@ -56,13 +52,10 @@ class SageState(State):
 class FSLSAGE(SplitMethod):
     """Clients step along the gradient that their head estimates; every l-th round the server aligns the heads.
 
-    A head is aligned once in such a round, after the client's first upload, on the client's last uploads: so that the
-    gradient of its loss at the smashed samples is near the server's. It does not train on the local loss, and it is not
-    averaged.
+    In such a round the server aligns a client's head after its first upload, on its last uploads: the gradient of the
+    head's loss at the smashed samples approaches the server's. A head neither trains on the local loss nor is averaged.
 
     Attributes:
-        setting: problem, data and random numbers.
-        training: the round.
         l: the heads are aligned in the rounds 0, l, 2l, ...
         buffer: samples of each client that the server keeps for it.
         align_epochs: steps of the alignment, each on the whole buffer. Samples of one size are one mini-batch in it;
@@ -70,63 +63,60 @@ class FSLSAGE(SplitMethod):
         align_lr: their size (Adam; AdamW with its decay where the clients take that).
     """
 
-    l: int = 10  # noqa: E741  (the paper's symbol)
-    buffer: int = 1000
-    align_epochs: int = 100
-    align_lr: float = 1e-3
+    l: int = at_least(1, 10)  # noqa: E741  (the paper's symbol)
+    buffer: int = at_least(1, 1000)
+    align_epochs: int = at_least(0, 100)
+    align_lr: float = at_least(0, 1e-3, "a step size")
 
     # --- the server
 
     def round(self, state: SageState, r: int, clients: Clients) -> SageState:
         """Algorithm 1 of the paper."""
-        training, problem, to = self.training, self.setting.problem, self.training.participants(r)
-        main, memory = Server.of(training, state, r), _Memory(state, self.buffer, problem.alike)
+        training, to = self.training, self.training.participants(r)
+        main, heads = Server.of(training, state, r), dict(state.heads)
+        recent = RecentUploads(state.smashed, state.labels, self.buffer, self.problem.alike)
         message, losses, errors = training.client_part(state, r), {}, []
         for group in training.groups(r):
             if r % self.l == 0:
                 for i, item in clients.ask(self.first, message, to=group):
                     main.step(item)
-                    memory.add(i, item)
-                heads = {}
-                for i in group:
-                    heads[i], error = self.aligned(main, memory, i)
-                    errors.append(error)
-                uploads = clients.ask_each(self.rest, {i: Head(head) for i, head in heads.items()})
+                    recent.add(i, item)
+                errors += [self.align(main, recent, heads, i) for i in group]
+                uploads = clients.ask_each(self.rest, {i: Head(heads[str(i)]) for i in group})
             else:
                 uploads = clients.ask(self.train, message, to=group)
             for i, item in uploads:
                 match item:
                     case Smashed():
                         main.step(item)
-                        memory.add(i, item)
+                        recent.add(i, item)
                     case Trained():
                         losses[i] = item.loss
         mean = training.with_head(state, training.mean(clients, to))
         new = main.state(mean, math.fsum(losses.values()) / len(to))
         error = math.fsum(errors) / len(errors) if errors else math.nan
-        return SageState(
-            **vars(new), heads=memory.heads, smashed=memory.smashed, labels=memory.labels, alignment_loss=error
-        )
+        return SageState(**vars(new), heads=heads, smashed=recent.smashed, labels=recent.labels, alignment_loss=error)
 
     def start(self) -> SageState:
-        """The parts as the problem makes them."""
         return SageState(**vars(self.training.start(head=False)), heads={}, smashed={}, labels={})
 
-    def aligned(self, main: Server, memory: _Memory, i: int) -> tuple[Tensor, float]:
-        """Client i's head after the alignment, and |estimated - true gradient|^2 summed over the buffer before it."""
-        problem = self.setting.problem
+    def align(self, main: Server, recent: RecentUploads, heads: dict[str, Tensor], i: int) -> float:
+        """Aligns client i's head; |estimated - true gradient|^2 summed over its recent uploads before that."""
+        problem = self.problem
         running = self.training.running
         uploads, targets = [], []
-        for s, y in memory.uploads(i):
+        for s, y in recent.uploads(i):
             leaf, labels = problem.placed(s).detach().requires_grad_(), problem.placed(y)
             with problem.top.at(main.theta, main.buffers.clone(), running):  # its running statistics stay as they are
-                targets.append(_slope(problem.server_loss(leaf, labels), leaf, create_graph=False))
+                targets.append(torch.autograd.grad(problem.server_loss(leaf, labels), leaf)[0])
             uploads.append((leaf, labels))
         theta = problem.placed(problem.local.initial()[0])
         head = theta[problem.n_client :]
-        if str(i) in memory.heads:
-            head.copy_(memory.heads[str(i)])
-        rule, moments, first = self._rule, dict[str, Any](), math.nan
+        if str(i) in heads:
+            head.copy_(heads[str(i)])
+        rule, moments, first = self.training.rule, dict[str, Any](), math.nan
+        if not rule.optimiser.startswith("adamw"):
+            rule = Optimiser("adam")
         for epoch in range(max(1, self.align_epochs)):
             distances, g = [], head.new_zeros(head.shape)
             for (leaf, labels), target in zip(uploads, targets, strict=True):
@@ -136,23 +126,18 @@ class FSLSAGE(SplitMethod):
             first = math.fsum(map(float, distances)) if epoch == 0 else first
             if self.align_epochs:
                 rule.step(head, g, moments, self.align_lr)
-        memory.heads[str(i)] = head.clone()
-        return memory.heads[str(i)], first
-
-    @property
-    def _rule(self) -> Optimiser:
-        """Of the alignment."""
-        rule = self.training.rule
-        return rule if rule.optimiser.startswith("adamw") else Optimiser("adam")
+        heads[str(i)] = head.clone()
+        return first
 
     def _distance(self, theta: Tensor, leaf: Tensor, labels: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """() |estimated - true gradient|^2 on smashed samples `leaf`, and its gradient (|theta_a|,) in the head."""
-        import torch
+        from torch.nn.attention import SDPBackend, sdpa_kernel
 
-        problem = self.setting.problem
-        buffers = problem.placed(problem.local.initial()[1])
-        with problem.local.at(theta, buffers, self.training.running) as parameters, _twice_differentiable():
-            estimated = _slope(problem.local_loss(leaf, labels), leaf, create_graph=True)
+        problem = self.problem
+        buffers, math_alone = problem.placed(problem.local.initial()[1]), sdpa_kernel(SDPBackend.MATH)
+        # attention by products, since its fused kernels have one derivative only
+        with problem.local.at(theta, buffers, self.training.running) as parameters, math_alone:
+            (estimated,) = torch.autograd.grad(problem.local_loss(leaf, labels), leaf, create_graph=True)
             distance = (estimated - target).square().sum()
             parts = torch.autograd.grad(distance, parameters, materialize_grads=True)
         return distance.detach(), torch.cat([part.reshape(-1) for part in parts])[problem.n_client :]
@@ -170,10 +155,10 @@ class FSLSAGE(SplitMethod):
         model = client.scratch["model"] = self.begun(client, message)
         q, x, labels = next(iter(model))
         kept = model.buffers.clone()
-        smashed = model.forward(q, x, labels).smashed
+        upload = model.forward(q, x, labels).upload(labels)
         model.buffers.copy_(kept)  # the same pass comes once more, with a graph
         model.reset()
-        return Smashed(cast("Tensor", smashed), labels)
+        return upload
 
     def rest(self, client: Client, message: Head) -> Generator[Smashed, None, Trained]:
         """Takes all local steps, with the aligned head; the first upload has been sent."""
@@ -185,9 +170,7 @@ class FSLSAGE(SplitMethod):
 
     def begun(self, client: Client, message: Model) -> LocalSteps:
         """A round's local steps, from theta_c and the client's own head."""
-        import torch
-
-        problem = self.setting.problem
+        problem = self.problem
         head = client.memory.get("head")
         head = problem.local.initial()[0][problem.n_client :] if head is None else head
         theta = torch.cat([problem.placed(message.theta), problem.placed(head)])
@@ -198,26 +181,22 @@ class FSLSAGE(SplitMethod):
         for q, x, labels in model:
             point = self.rule.forward(model, q, x, labels)
             if model.uploads(q) and q >= sent:
-                yield Smashed(cast("Tensor", point.smashed), labels)
+                yield point.upload(labels)
             model.step(self.rule(model, point, labels, model.key(q)))
 
     # --- the step, and refusals
 
     def __post_init__(self) -> None:
-        for flag, value in (("l", self.l), ("buffer", self.buffer)):
-            demand(value >= 1, flag, value, "a whole number, at least 1")
-        demand(self.align_epochs >= 0, "align_epochs", self.align_epochs, "a whole number, at least 0")
-        demand(0 <= self.align_lr < math.inf, "align_lr", self.align_lr, "a step size, at least 0")
         demand(self.training.freeze == "none", "freeze", self.training.freeze, "none: heads do not train here anyway")
         first = all(self.training.uploads(i, 0) for i in range(self.setting.m))
         demand(first, "upload_at", "last", "first: the heads are aligned after it")
-        least = 1 if self.setting.problem.takes_one or self.training.running else 2
+        least = 1 if self.problem.takes_one or self.training.running else 2
         demand(self.buffer >= least, "buffer", self.buffer, "at least 2: BatchNorm cannot normalise one sample")
         super().__post_init__()
 
     def chosen(self) -> tuple[Loss, GradientRule]:
         """The auxiliary head's loss, by a backward pass; the head itself does not train on it."""
-        return HeadLoss(self.setting.problem, trained=False), Backprop(self.training.trainable(head=False))
+        return HeadLoss(self.problem, trained=False), Backprop(self.training.trainable(head=False))
 
     # --- reports
 
@@ -227,66 +206,6 @@ class FSLSAGE(SplitMethod):
         return Traffic(self.training, head=False, aligned=self.l)
 
     def plan(self, rounds: int) -> Lines:
-        """The lines of --dry-run."""
-        problem = self.setting.problem
+        problem = self.problem
         head = (problem.local.n - problem.n_client) * np.dtype(self.setting.dtype).itemsize
         return super().plan(rounds) | {f"further bytes down, each client, every {self.l} rounds": head}
-
-
-def _slope(loss: Tensor, leaf: Tensor, create_graph: bool) -> Tensor:
-    """The gradient of a loss at smashed samples, in their shape."""
-    import torch
-
-    return torch.autograd.grad(loss, leaf, create_graph=create_graph)[0]
-
-
-def _twice_differentiable() -> AbstractContextManager[None]:
-    """Context manager: attention is computed by products, since its fused kernels have one derivative only."""
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    return sdpa_kernel(SDPBackend.MATH)
-
-
-@final
-class _Memory:
-    """The uploads that alignment looks at, and the heads; copies of the state's dictionaries.
-
-    They stay where they came: beside other ranks on the host, in one process where the network computes. Samples of one
-    size are joined, {i: (N, *smashed_shape)}. Others are as long as the longest of their mini-batch,
-    whose padding no method knows: these stay apart, {i: {number: (B, ...)}}, the oldest first.
-    """
-
-    def __init__(self, state: SageState, size: int, alike: bool = True) -> None:
-        self.heads, self.smashed, self.labels = dict(state.heads), dict(state.smashed), dict(state.labels)
-        self.size, self.alike = size, alike
-
-    def add(self, i: int, item: Smashed) -> None:
-        """Appends an upload of client i, and forgets the oldest samples beyond the size."""
-        import torch
-
-        for kept, given in ((self.smashed, item.s), (self.labels, item.labels)):
-            old, new = kept.get(str(i)), given.detach()
-            if self.alike:
-                kept[str(i)] = (new.clone() if old is None else torch.cat([old.to(new.device), new]))[-self.size :]
-            else:
-                kept[str(i)] = self._newest([*_in_turn(old or {}), new.clone()])
-
-    def uploads(self, i: int) -> list[tuple[Tensor, Tensor]]:
-        """Smashed samples and labels of client i, in the mini-batches in which the alignment takes them."""
-        smashed, labels = self.smashed[str(i)], self.labels[str(i)]
-        return [(smashed, labels)] if self.alike else list(zip(_in_turn(smashed), _in_turn(labels), strict=True))
-
-    def _newest(self, uploads: list[Tensor]) -> dict[str, Tensor]:
-        """The newest samples of some uploads, as many as there is room for."""
-        left = self.size
-        found: list[Tensor] = []
-        for upload in reversed(uploads):
-            if left > 0:
-                found.append(upload[-left:])
-                left -= len(found[-1])
-        return {str(number): upload for number, upload in enumerate(reversed(found))}
-
-
-def _in_turn(uploads: Mapping[str, Tensor]) -> list[Tensor]:
-    """The uploads in the order of their numbers: a checkpoint keeps them in that of their names."""
-    return [uploads[number] for number in sorted(uploads, key=int)]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, cast, final
+from typing import Literal, final
 
 from zofl_mpi.engine.clients import Client, Clients
 from zofl_mpi.rounds.split.losses import HeadLoss, Loss
@@ -16,9 +16,6 @@ from zofl_mpi.rounds.split.method import EstimatingMethod
 from zofl_mpi.rounds.split.rules import GradientRule
 from zofl_mpi.rounds.split.server import train_server
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 @final
 @dataclass(frozen=True)
@@ -26,8 +23,6 @@ class HERON(EstimatingMethod):
     """[C] equations (2) and (6) to (8).
 
     Attributes:
-        setting: problem, data and random numbers.
-        training: the round.
         estimation: how a client estimates.
         head_gradient: of the auxiliary head: estimated, [C]'s, or exact: for a linear head, in closed form, by the
             forward pass at the point itself. The head is then excluded from the perturbation, and uploaded densely
@@ -39,7 +34,7 @@ class HERON(EstimatingMethod):
     def chosen(self) -> tuple[Loss, GradientRule]:
         """The auxiliary head's loss, and the rule of the flags."""
         self.training.check_local()
-        loss = HeadLoss(self.setting.problem)
+        loss = HeadLoss(self.problem)
         return loss, self.estimation.rule(self.training, loss, self.head_gradient == "exact")
 
     # --- the two servers
@@ -59,6 +54,6 @@ class HERON(EstimatingMethod):
             uploads = model.uploads(q)
             point = self.rule.forward(model, q, x, labels, uploads)  # s = theta_c(x), F(theta_l)
             if uploads:
-                yield Smashed(cast("Tensor", point.smashed), labels)  # it leaves while the perturbed passes go on
+                yield point.upload(labels)  # it leaves while the perturbed passes go on
             model.step(self.rule(model, point, labels, model.key(q)))  # (2)
         return model.done()

@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 from typing import final
 
 from zofl_mpi.engine.clients import Clients
-from zofl_mpi.rounds.split.lockstep import LockstepMethod
 from zofl_mpi.rounds.split.losses import CutLoss, Loss
 from zofl_mpi.rounds.split.messages import State
-from zofl_mpi.rounds.split.method import EstimatingMethod
+from zofl_mpi.rounds.split.method import EstimatingMethod, LockstepMethod
 from zofl_mpi.rounds.split.rules import GradientRule
 from zofl_mpi.rounds.split.server import Server
 
@@ -31,23 +30,20 @@ class HOSFL(EstimatingMethod, LockstepMethod):
 
     and it steps along its zeroth-order estimate, with the same mini-batch. No auxiliary head trains or travels.
 
-    From the paper (by its abstract; its code is not public) are first order above the cut and zeroth below it, held
-    together by a multiplier lambda, and models that come back as a few scalars and are made again from shared seeds
-    (--uplink seeds). Our reading are: lambda is the gradient that SFLV2 returns; one local step for each; the server's
-    step at once, with one server part for all clients in turns; directions of each client's own, so that the model
-    travels down at the beginning of a round; and the default --uplink dense. HOSL (Lnu et al., arXiv:2601.10940), also
-    by its abstract, is of the same kind without federation.
+    The paper's (by its abstract; its code is not public): first order above the cut and zeroth below it, a multiplier
+    lambda between them, models that come back as a few scalars and are replayed from shared seeds (--uplink seeds). Our
+    reading: lambda is the gradient that SFLV2 returns; one local step for each; the server steps at once, one server
+    part for all clients in turn; directions are each client's own, so the model travels down each round; the default
+    --uplink dense. HOSL (Lnu et al., arXiv:2601.10940), by its abstract, is the same without federation.
 
     Attributes:
-        setting: problem, data and random numbers.
-        training: the round.
         estimation: how a client estimates: along the gradient that the server returned, 1 + n_p forward passes of a
             step, or 1 + 2 n_p, one of them the upload's.
     """
 
     def chosen(self) -> tuple[Loss, GradientRule]:
         """<lambda, s> at the cut, and the rule of the flags."""
-        loss = CutLoss(self.setting.problem)
+        loss = CutLoss(self.problem)
         return loss, self.estimation.rule(self.training, loss)
 
     def round(self, state: State, r: int, clients: Clients) -> State:

@@ -6,18 +6,15 @@ Dinh, Tran, Nguyen, "Personalized Federated Learning with Moreau Envelopes", Neu
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from zofl_mpi.engine.clients import Client, Clients
-from zofl_mpi.engine.fields import above, at_least
+from zofl_mpi.engine.fields import Array, above, at_least
 from zofl_mpi.rounds.cost import Effort
 from zofl_mpi.rounds.local_sgd import FirstOrder, State, Trained, repeated
 from zofl_mpi.rounds.report import Model
-
-Array = NDArray[Any]
 
 
 @final
@@ -25,11 +22,9 @@ Array = NDArray[Any]
 class PFedMe(FirstOrder):
     """min_x sum_i w_i min_y F_i(y) + (lam_p/2) |y - x|^2, the lower level that ZO-HFL solves too, by first order.
 
-    Local step t of client i: y nearly minimises the loss on one mini-batch plus (lam_p/2) |y - w|^2, by K gradient
-    steps of size gamma~_t from y = w (the published code goes on from the last y); then w <- w - alpha lam_p (w - y).
-    The server averages the w: x <- x + eta_g (mean - x), eta_g the paper's beta; --tau is the paper's R, --gamma-local
-    the step size of the inner steps. At an evaluation y_i is the client's last y; a client that has not taken part yet
-    has x.
+    Local step t of client i: K gradient steps of size gamma~_t from y = w (the published code goes on from the last y)
+    on one mini-batch's loss plus (lam_p/2) |y - w|^2; then w <- w - alpha lam_p (w - y). --tau is the paper's R,
+    --eta-g its beta, --gamma-local the size of the inner steps. y_i is the client's last y, or x before it takes part.
 
     Attributes:
         lam_p: lambda of the paper, weight of the proximal term; the paper's experiments have 15.
@@ -43,14 +38,14 @@ class PFedMe(FirstOrder):
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Averages the participants' w: lines 2, 3, 10 and 11, with the participants alone taking local steps."""
-        x, S = state.x, self.local.participants(r)
+        x, S = state.x, self.local.sampling(r)
         mean = clients.mean(self.train, Model(x, r), to=S, weights=self.local.shares())
         return self.local.step(x, mean.y, r, S)
 
     def train(self, client: Client, message: Model) -> Trained:
         """Takes the local steps: lines 4 to 9."""
         w = y = message.x
-        gammas = self.local.stepsizes(client.i, message.r)
+        gammas = self.local.steps.sizes(client.i, message.r)
         for gamma, batch in zip(gammas, self.local.batches(client, message.r), strict=True):
             sizes = np.full(self.K, gamma)
             y = self.problem.descend(client.data, w, repeated(batch, self.K), sizes, mu=self.lam_p)

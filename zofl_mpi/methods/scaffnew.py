@@ -8,26 +8,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, final
+from typing import ClassVar, Literal, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from zofl_mpi.engine.clients import Client, Clients
-from zofl_mpi.engine.fields import above, at_least, column, fraction, part
-from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.fields import Array, above, at_least, column, fraction, part
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Smooth
 from zofl_mpi.rounds.cost import Costed, Effort
 from zofl_mpi.rounds.local_sgd import Trained, minibatches
 from zofl_mpi.rounds.report import Model, Report, Reporting
-from zofl_mpi.rounds.start import Start, shares
-
-Array = NDArray[Any]
+from zofl_mpi.rounds.start import X0, first_point, shares
 
 
-@final
 @dataclass(frozen=True)
 class State:
     """State of the server between rounds."""
@@ -39,41 +34,34 @@ class State:
 
 @final
 @dataclass(frozen=True)
-class Scaffnew(Costed):
+class Scaffnew(Costed[Smooth]):
     """Steps xt_i <- xt_i - gamma (g_i(xt_i) - h_i), after each of them with probability p the mean of all xt_i.
 
-    A round is what lies between two means: one coin is shared by all, so their number of steps is drawn at once, from
-    the geometric distribution. The mean x then moves h_i <- h_i + (p/gamma) (x - xt_i), which the client does when x
-    arrives, at the start of the next round: no control variate travels. The h_i begin at 0 and their sum stays 0. All
-    clients take part in all rounds.
+    A round lies between two means: all share one coin, so the number of steps is drawn at once, geometric. When x
+    arrives, at the start of the next round, a client takes h_i <- h_i + (p/gamma) (x - xt_i): no control variate
+    travels. The h_i begin at 0 and their sum stays 0. All clients take part in all rounds.
 
-    With --weights size f_i := m w_i F_i stands for F_i (theory: gamma_local <= 1/L with L of the f_i, of which the
-    largest has the weight m max w_i); the mean over clients stays uniform.
+    With --weights size f_i := m w_i F_i stands for F_i (theory: gamma_local <= 1/L, L the largest of the f_i); the mean
+    over clients stays uniform.
 
     Attributes:
-        setting: problem, data and random numbers.
         p: probability of a mean after a step; theory: sqrt(mu/L), the root of the reciprocal condition number.
         gamma_local: step size gamma of the local steps, constant.
         batch: samples of a local step, drawn with replacement; 0 for all of the client's, in every step.
         weights: w_i of the objective: uniform (the paper's) or size (|D_i|).
-        server_batch: samples of a step of --x0 pretrained, drawn with replacement.
-        first: the first model.
-        reporting: the report of an evaluation.
+        x0: first model: zero, random or auto (zero; a network: random).
     """
 
     needs: ClassVar[type] = Smooth
-    setting: Setting[Smooth]
     p: float = fraction(0.1, "a probability")
     gamma_local: float = above(0, 0.1, "a step size")
     batch: int = at_least(0, 64, remark="(0: all samples of the client, in every step)")
     weights: Literal["size", "uniform"] = "uniform"
-    server_batch: int = at_least(1, 256)
-    first: Start = part()
+    x0: X0 = "auto"
     reporting: Reporting = part()
 
     def start(self) -> State:
-        """x_0."""
-        return State(self.first.point(self.server_batch))
+        return State(first_point(self.setting, self.x0))
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Goes from one communication to the next: Algorithm 2 of the paper."""
@@ -93,16 +81,12 @@ class Scaffnew(Costed):
         # y - gamma (scale g - h) = y - (gamma scale) (g - h / scale)
         gammas = np.full(steps, self.gamma_local * scale)
         batches = minibatches(self.setting, client, r, steps, self.batch)
-        xt = self.setting.problem.descend(client.data, x, batches, gammas, shift=(-h / scale).astype(h.dtype))
+        xt = self.problem.descend(client.data, x, batches, gammas, shift=(-h / scale).astype(h.dtype))
         client.memory.update(h=h, xt=xt)
         return Trained(xt)
 
     def corrected(self, h: Array, x: Array, xt: Array) -> Array:
-        """(n,) h_i + (p/gamma) (x - xt_i), x the mean of the xt_i.
-
-        Raises:
-            UserError: it is not finite.
-        """
+        """(n,) h_i + (p/gamma) (x - xt_i), x the mean of the xt_i; refused where it is not finite."""
         new: Array = (h + self.p / self.gamma_local * (x.astype(np.float64) - xt)).astype(h.dtype)
         if not np.isfinite(new).all():
             raise UserError("h_i is not finite; --gamma-local is too small for a division by it, or too large")
@@ -116,12 +100,11 @@ class Scaffnew(Costed):
         return self.setting.m * sizes[i] / sum(sizes)
 
     def evaluate(self, state: State, r: int, clients: Clients) -> Report:
-        """Reports on x."""
         return self.reporting.report(state.x, r, clients, shares(self.setting, self.weights))
 
     @property
     def effort(self) -> Effort:
         """The work and the messages of a round, in which all clients take equally many steps."""
-        m, x = self.setting.m, np.zeros(self.setting.problem.n, self.setting.dtype)
+        m, x = self.setting.m, np.zeros(self.problem.n, self.setting.dtype)
         planned = lambda rounds: m * math.ceil(rounds / self.p)  # noqa: E731  (the mean of the geometric number)
         return Effort(lambda r: range(m), lambda i, r: self.steps(r), planned, self.batch, Model(x, 0), Trained(x))

@@ -8,21 +8,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Literal, final
+from typing import Literal, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from zofl_mpi.engine.clients import Client, Clients
-from zofl_mpi.engine.fields import column, finite
+from zofl_mpi.engine.fields import Array, column, finite
 from zofl_mpi.errors import demand
 from zofl_mpi.rounds.cost import Effort
 from zofl_mpi.rounds.local_sgd import FirstOrder
 
-Array = NDArray[Any]
 
-
-@final
 @dataclass(frozen=True)
 class Controlled:
     """Server to client: the model and the control variate."""
@@ -32,7 +28,6 @@ class Controlled:
     r: int  # the round
 
 
-@final
 @dataclass(frozen=True)
 class Update:
     """Client to server: changes of the local model and of the client's control variate."""
@@ -43,7 +38,6 @@ class Update:
     dc: Array = finite("c_i is not finite; a larger --gamma-local, by which it is divided, may help")
 
 
-@final
 @dataclass(frozen=True)
 class State:
     """State of the server between rounds."""
@@ -63,8 +57,8 @@ class Scaffold(FirstOrder):
     """Local steps y <- y - gamma~_t (g_i(y) - c_i + c), then the averages of the changes.
 
     x <- x + eta_g sum_S w_i dy_i / sum_S w_i and c <- c + sum_S w_i dc_i, where the w_i of all clients sum to 1; c and
-    all c_i begin at 0. With --weights uniform that is the paper's Algorithm 1 (w_i = 1/m). With sizes c is weighted as
-    x is: else the fixed point would be that of the uniform objective.
+    all c_i begin at 0. The paper's Algorithm 1 is --weights uniform. With sizes c is weighted as x is: else the fixed
+    point would be that of the uniform objective.
 
     Attributes:
         option: of c_i+: I (the gradient of F_i at x on all data of the client) or II (the mean of the gradients used).
@@ -84,7 +78,7 @@ class Scaffold(FirstOrder):
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Samples clients and adds up their changes: Algorithm 1, lines 3, 4, 15 to 17."""
-        S, shares = self.local.participants(r), self.local.shares()
+        S, shares = self.local.sampling(r), self.local.shares()
         mean = clients.mean(self.train, Controlled(state.x, state.c, r), to=S, weights=shares)
         moved = self.local.step(state.x, state.x + mean.dy, r, S)
         c = state.c + math.fsum(shares[i] for i in S) * mean.dc.astype(np.float64)
@@ -94,7 +88,7 @@ class Scaffold(FirstOrder):
         """Takes the local steps and renews c_i: Algorithm 1, lines 7 to 13."""
         x, c, r = message.x, message.c, message.r
         c_i = client.memory.get("c_i", np.zeros_like(c))
-        batches, gammas = self.local.batches(client, r), self.local.stepsizes(client.i, r)
+        batches, gammas = self.local.batches(client, r), self.local.steps.sizes(client.i, r)
         y = self.problem.descend(client.data, x, batches, gammas, shift=c - c_i)
         if self.option == "I":
             new = self.problem.gradient(x, client.data)

@@ -10,7 +10,6 @@ from typing import ClassVar, final
 
 from zofl_mpi.engine.clients import Clients
 from zofl_mpi.engine.fields import part
-from zofl_mpi.engine.setting import Setting
 from zofl_mpi.problems import Smooth
 from zofl_mpi.rounds.cost import Costed, Effort
 from zofl_mpi.rounds.local_sgd import State
@@ -20,17 +19,14 @@ from zofl_mpi.rounds.start import ServerStep, demand_samples, shares
 
 @final
 @dataclass(frozen=True)
-class ServerSGD(Costed):
+class ServerSGD(Costed[Smooth]):
     """x <- x - gamma_r grad f_1(x; xi_r), f_1 the mean loss on the server's data; the clients are measured, never used.
 
     Attributes:
-        setting: problem, data and random numbers.
         server: the first model, gamma_r and xi_r.
-        reporting: the report of an evaluation.
     """
 
     needs: ClassVar[type] = Smooth
-    setting: Setting[Smooth]
     server: ServerStep = part(gamma=0.01)
     reporting: Reporting = part()
 
@@ -38,7 +34,6 @@ class ServerSGD(Costed):
         demand_samples(self.setting, "--method server_sgd")
 
     def start(self) -> State:
-        """x_0."""
         return State(self.server.start())
 
     def round(self, state: State, r: int, clients: Clients) -> State:
@@ -46,7 +41,6 @@ class ServerSGD(Costed):
         return State(self.server.step(state.x, self.server.gradient(state.x, r), r))
 
     def evaluate(self, state: State, r: int, clients: Clients) -> Report:
-        """Reports on x."""
         return self.reporting.report(state.x, r, clients, shares(self.setting, "size"))
 
     @property

@@ -1,6 +1,9 @@
-"""SplitFed: split learning in which the server returns the gradient of every mini-batch. SFLV1 and SFLV2.
+"""SplitFed, SFLV1 and SFLV2: the server returns the gradient of every mini-batch. SplitLoRA: SFLV2 on adapters.
 
 Thapa, Arachchige, Camtepe, Sun, "SplitFed: When Federated Learning Meets Split Learning", AAAI 2022.
+
+Lin, Hu, Zhang, Chen, Fang, Chen, Li, Vepakomma, Gao, "SplitLoRA: A Split Parameter-Efficient Fine-Tuning Framework for
+Large Language Models", arXiv:2407.00952.
 """
 
 from __future__ import annotations
@@ -10,28 +13,28 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from zofl_mpi.engine.clients import Clients
-from zofl_mpi.rounds.split.lockstep import LockstepMethod
+from zofl_mpi.engine.fields import part
 from zofl_mpi.rounds.split.messages import State
+from zofl_mpi.rounds.split.method import LockstepMethod
 from zofl_mpi.rounds.split.server import Server
+from zofl_mpi.rounds.split.training import Training
 
 
-@final
 @dataclass(frozen=True)
 class SFLV2(LockstepMethod):
     """One server part, stepped after every mini-batch of every client; only the clients' parts are averaged."""
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Algorithm 2 of the paper, with one server part (its section on SFLV2)."""
-        return self.one_server(state, r, clients)
+        main, to = Server.of(self.training, state, r), self.training.participants(r)
+        self.exchange(state, r, clients, dict.fromkeys(to, main))
+        return main.state(self.training.with_head(state, self.training.mean(clients, to)), math.nan)
 
 
 @final
 @dataclass(frozen=True)
 class SFLV1(LockstepMethod):
-    """A replica of the server's part for each client; at the end of a round both parts are averaged.
-
-    With any cut it is FedAvg on the whole network: the same mini-batches, the same optimiser state policy.
-    """
+    """A replica of the server's part for each client; both parts are averaged: FedAvg on the whole network."""
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Algorithm 1 of the paper."""
@@ -39,7 +42,8 @@ class SFLV1(LockstepMethod):
         for i in training.participants(r):
             moments, before = self._moments(state, i), training.uploads_before(r, [i])
             replicas[i] = Server(training, state.theta_s, state.buffers_s, moments, before)
-        mean = self.exchanged(state, r, clients, replicas)
+        self.exchange(state, r, clients, replicas)
+        mean = training.with_head(state, training.mean(clients, list(replicas)))
         main = Server.mean_of(replicas, training.shares())
         main.moments = {**state.optimiser, **main.moments}  # those of the clients that rest stay
         return main.state(mean, math.nan)
@@ -48,3 +52,28 @@ class SFLV1(LockstepMethod):
         """Optimiser state of client i's replica before a round."""
         kept: dict[str, Any] = state.optimiser.get(str(i), {})
         return {"keep": kept, "reset": {}, "average": state.optimiser}[self.training.state]
+
+
+@final
+@dataclass(frozen=True)
+class SplitLoRA(SFLV2):
+    """SFLV2 with the defaults of SplitLoRA's code; what trains and travels is what the problem leaves to train.
+
+    With adapters, W x + (alpha/r) B A x, theta_c and theta_s are the entries of A and B alone. As in the code, the
+    clients' A are averaged, and their B, not the products B A.
+
+    The code averages every 100 steps, uniformly, a snapshot taken before the step: its newest step is lost; here h =
+    100 local steps end first. Its step sizes fall linearly after the warm-up (--schedule linear, --decay-steps); here
+    only if asked for. Optimisers are kept on both sides. The order of the clients is drawn anew each round.
+    """
+
+    training: Training = part(
+        batch=8,
+        h=100,
+        lr_client=2e-4,
+        lr_server=2e-4,
+        optimiser="adamw_transformers",
+        weight_decay=0.01,
+        warmup=500,
+        weights="uniform",
+    )

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, final
+from typing import ClassVar, Literal, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from zofl_mpi.engine.clients import Client, Clients
-from zofl_mpi.engine.fields import above, column, finite, part
-from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.fields import Array, above, column, finite, part
+from zofl_mpi.engine.setting import Directions
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems import Hierarchical
@@ -26,11 +25,9 @@ from zofl_mpi.rounds.hierarchical import LocalSolve, Personal, Report
 from zofl_mpi.rounds.report import Model
 from zofl_mpi.rounds.start import Sampling, ServerStep, demand_samples
 
-Array = NDArray[Any]
 X = "x is not finite after the server's step; smaller --gamma, --lam or --gamma-local may help"
 
 
-@final
 @dataclass(frozen=True)
 class State:
     """State of the server between rounds."""
@@ -45,11 +42,10 @@ class State:
 
 @final
 @dataclass(frozen=True)
-class ZOHFL(Costed):
+class ZOHFL(Costed[Hierarchical]):
     """[A] Algorithm 1 (`round`) and Algorithm 2 (`solve`).
 
     Attributes:
-        setting: problem, data and random numbers.
         sampling: S_r.
         server: x_0 and gamma_r.
         local: Algorithm 2.
@@ -59,7 +55,6 @@ class ZOHFL(Costed):
     """
 
     needs: ClassVar[type] = Hierarchical
-    setting: Setting[Hierarchical]
     sampling: Sampling = part()
     server: ServerStep = part(gamma=0.01)
     local: LocalSolve = part()
@@ -92,10 +87,7 @@ class ZOHFL(Costed):
         return solutions if self.exchange == "solutions" else self.values(client.i, x, solutions)
 
     def direction(self, i: int, r: int) -> Array:
-        """v_{i,r}, uniform on the unit sphere, as in Algorithm 1; the text's eta S would make n/(2 eta) wrong.
-
-        It does not travel: the server and client i both draw it.
-        """
+        """v_{i,r}, uniform on the unit sphere (the text's eta S would make n/(2 eta) wrong); both ends draw it."""
         return zo.direction(self.setting.streams(Purpose.DIRECTION, r=r, i=i), self.problem.n, self.setting.dtype)
 
     def pair(self, x: Array, v: Array) -> Array:
@@ -119,14 +111,12 @@ class ZOHFL(Costed):
     def __post_init__(self) -> None:
         demand_samples(self.setting, "--method zo_hfl: f_1 is their loss")
 
-    @property
-    def problem(self) -> Hierarchical:
-        """f_1, f_{2,i} and h_i."""
-        return self.setting.problem
-
     def start(self) -> State:
-        """x_0."""
         return State(self.server.start())
+
+    def directions(self, rounds: int) -> Directions:
+        """One of each participant and round."""
+        return Directions(rounds * len(self.sampling(0)), self.problem.n)
 
     def evaluate(self, state: State, r: int, clients: Clients) -> Report:
         """Reports on x and on the clients' personal models."""
@@ -139,7 +129,6 @@ class ZOHFL(Costed):
 
     @property
     def effort(self) -> Effort:
-        """The work and the messages of a round."""
         x, count = np.zeros(self.problem.n, self.setting.dtype), len(self.sampling(0))
         return Effort(
             participants=self.sampling,
@@ -159,7 +148,6 @@ F2 = "f_2 is not finite; smaller --gamma, --lam, --gamma-local or --mu, or --pix
 LOCAL = "the local solution is not finite; smaller --gamma-local or --mu, or --pixels unit, may help"
 
 
-@final
 @dataclass(frozen=True)
 class Values:
     """Client to server, --exchange scalars: all that the estimate needs of the two solutions."""
@@ -168,7 +156,6 @@ class Values:
     minus: float = finite(F2)  # f_{2,i}(x - eta v, y-)
 
 
-@final
 @dataclass(frozen=True)
 class Solutions:
     """Client to server, --exchange solutions, as the paper sends them."""

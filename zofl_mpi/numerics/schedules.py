@@ -25,7 +25,7 @@ MOST_STEPS = 10**9
 class Decay:
     """Step sizes c / (t + offset)^power, t = 0, 1, ...
 
-    power 1/2 is [A]'s gamma_r, power 1 its local steps, a power in (1/2, 1] the setting of [A] Theorem 2.
+    Power 1/2 is [A]'s gamma_r, 1 its local steps, one in (1/2, 1] the setting of [A] Theorem 2.
     """
 
     power: float
@@ -39,14 +39,13 @@ class Decay:
 @final
 @dataclass(frozen=True)
 class Pace:
-    """Factor of the step size after t steps of an optimiser, as in the schedules of transformers.
+    """Step sizes of an optimiser, as in the schedules of transformers.
 
     Attributes:
         schedule: constant, or linear: down to 0 at the step `decay_steps`. Both after the warm-up.
         warmup: steps in which the size rises from 0 to the full one, t/warmup of it at step t; 0: none. The first of
             them has the size 0.
-        decay_steps: of linear, the steps of a client until its size is 0, warm-up among them. A number of steps, not of
-            rounds: a run that is made longer has the same bits as far as it went.
+        decay_steps: of linear, the steps of a client until its size is 0, warm-up among them.
         decay_steps_server: the same at the server, which takes a step for each upload of each client; 0: decay_steps.
     """
 

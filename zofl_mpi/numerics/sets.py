@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import difflib
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,9 @@ from zofl_mpi.numerics import projections
 Array = NDArray[Any]
 
 QUIET = np.errstate(all="ignore")  # values that are not finite are the caller's to find
+TOLERANCE = 1e-12  # sets that are so near, relative to the points, have a common point
+FAR = 1e6  # no common point within so many times the points' norm: there is none
+CYCLES, WORK = 2000, 2e7  # at most so many rounds through the sets, and entries projected
 
 KINDS = {
     "all": "all",
@@ -37,33 +41,39 @@ KINDS = {
 COUNTS = {"all": (0,), "box": (2,), "ball": (1, 2), "half-space": (1, 2), "simplex": (0, 1)}
 NOT_CONVEX = {
     "sphere": ("a sphere", "ball"),
-    "circle": ("a circle", "ball"),
     "annulus": ("an annulus", "ball"),
-    "ring": ("a ring", "ball"),
-    "shell": ("a shell", "ball"),
-    "torus": ("a torus", "ball"),
     "integers": ("the set of integer points", "box"),
-    "lattice": ("a lattice", "box"),
-    "grid": ("a grid", "box"),
-    "binary": ("the set of binary points", "box"),
     "sparse": ("the set of sparse points", "ball"),
 }
 
 
-class ConvexSet(Protocol):
+class ConvexSet(ABC):
     """A closed convex set that is not empty."""
 
+    @abstractmethod
+    def nearest(self, x: Array) -> Array:
+        """(n,) the nearest point of the set to x (n,) float64."""
+
+    @QUIET
     def project(self, x: Array) -> Array:
         """(n,) the nearest point of the set to x (n,), in its dtype; a point of the set comes back bit for bit."""
+        z = self.nearest(x.astype(np.float64, copy=False))
+        moved, size = np.linalg.norm(x - z), np.linalg.norm(z)
+        return x if moved <= 8 * np.finfo(x.dtype).eps * size else z.astype(x.dtype, copy=False)
 
     def distance(self, x: Array) -> float:
         """Distance of x (n,) from the set, in float64."""
+        y = x.astype(np.float64, copy=False)
+        return float(np.linalg.norm(y - self.project(y)))
 
 
 @final
 @dataclass(frozen=True)
-class All:
+class All(ConvexSet):
     """R^n."""
+
+    def nearest(self, x: Array) -> Array:
+        return x
 
     def project(self, x: Array) -> Array:
         return x
@@ -74,7 +84,7 @@ class All:
 
 @final
 @dataclass(frozen=True)
-class Box:
+class Box(ConvexSet):
     """low <= x <= high, entry by entry; in float32 the bounds are rounded, too.
 
     Attributes:
@@ -85,18 +95,19 @@ class Box:
     low: float | Array
     high: float | Array
 
+    def nearest(self, x: Array) -> Array:
+        low, high = (np.asarray(bound).astype(x.dtype, copy=False) for bound in (self.low, self.high))
+        return projections.box(x, low, high)
+
     @QUIET
     def project(self, x: Array) -> Array:
-        z = projections.box(x, _in(x, self.low), _in(x, self.high))
+        z = self.nearest(x)  # in the dtype of x
         return x if np.array_equal(z, x) else z
-
-    def distance(self, x: Array) -> float:
-        return _distance(self, x)
 
 
 @final
 @dataclass(frozen=True)
-class Ball:
+class Ball(ConvexSet):
     """|x - centre| <= radius.
 
     Attributes:
@@ -107,83 +118,72 @@ class Ball:
     radius: float
     centre: Array
 
-    @QUIET
-    def project(self, x: Array) -> Array:
-        return _rounded(x, projections.ball(_row(x), self.centre, self.radius)[0])
-
-    def distance(self, x: Array) -> float:
-        return _distance(self, x)
+    def nearest(self, x: Array) -> Array:
+        return projections.ball(x[None], self.centre, self.radius)[0]  # type: ignore[no-any-return]
 
 
 @final
 @dataclass(frozen=True)
-class HalfSpace:
-    """<normal, x> <= offset.
-
-    Attributes:
-        offset: a number.
-        normal: (n,) float64, not 0.
-    """
+class HalfSpace(ConvexSet):
+    """<normal, x> <= offset, normal (n,) float64 not 0."""
 
     offset: float
     normal: Array
 
-    @QUIET
-    def project(self, x: Array) -> Array:
-        return _rounded(x, projections.half_space(_row(x), self.normal, self.offset)[0])
-
-    def distance(self, x: Array) -> float:
-        return _distance(self, x)
+    def nearest(self, x: Array) -> Array:
+        return projections.half_space(x[None], self.normal, self.offset)[0]  # type: ignore[no-any-return]
 
 
 @final
 @dataclass(frozen=True)
-class Simplex:
-    """x >= 0, sum x = total.
-
-    Attributes:
-        total: above 0.
-    """
+class Simplex(ConvexSet):
+    """x >= 0, sum x = total, above 0."""
 
     total: float
 
-    @QUIET
-    def project(self, x: Array) -> Array:
+    def nearest(self, x: Array) -> Array:
         # The same number subtracted from all entries leaves the projection as it is, and what decides is then of the
         # size of `total`: no digits are lost to entries that are all large.
-        row = _row(x)
-        return _rounded(x, projections.simplex(row - row.max(), self.total)[0])
+        return projections.simplex(x[None] - x.max(), self.total)[0]  # type: ignore[no-any-return]
 
-    def distance(self, x: Array) -> float:
-        return _distance(self, x)
+
+class _Description(NamedTuple):
+    """A set in R^n as typed, and the flag that gives it."""
+
+    text: str
+    n: int
+    flag: str
+
+    def demand(self, holds: Any, allowed: str) -> None:
+        demand(bool(holds), self.flag, _short(self.text), allowed)
+
+    def numbers(self, word: str, what: str, counts: tuple[int, ...]) -> float | Array:
+        """A number, or an (n,) array of several; `counts`: how many there may be."""
+        try:
+            values = np.array([float(part) for part in word.split(",")])
+        except ValueError:
+            values = np.array([math.nan])
+        allowed = " or ".join(map(str, dict.fromkeys(counts)))
+        self.demand(not np.isnan(values).any(), f"made of numbers, which {what} = {_short(word)} is not")
+        wanted = f"given {allowed} numbers as {what} where n is {max(counts)}, not {len(values)}"
+        self.demand(len(values) in counts, wanted)
+        return float(values[0]) if len(values) == 1 else values
+
+    def number(self, word: str, what: str) -> float:
+        return float(np.asarray(self.numbers(word, what, (1,))))
 
 
 def parse(text: str, n: int, flag: str) -> ConvexSet:
     """The set in R^n that `text` describes: see the module's docstring.
 
-    Args:
-        flag: for the refusal, as typed or a field's name.
-
     Raises:
-        UserError: it describes no set, one that is not convex, an empty one, or one for another n.
+        UserError: it describes no set, one that is not convex, an empty one, or one for another n; names the flag.
     """
+    described = _Description(text, n, flag)
     name, *words = (word.strip() for word in text.split(":"))
-    _demand_kind(name, words, text, flag)
-    if name == "box":
-        return _box(words, text, n, flag)
-    if name == "ball":
-        radius = _number(words[0], "RADIUS", text, flag)
-        demand(radius >= 0, flag, _short(text), "a ball with RADIUS >= 0: this one is empty")
-        centre = np.asarray(_numbers(words[1], "CENTRE", (1, n), text, flag) if words[1:] else 0.0)
-        demand(bool(np.isfinite(centre).all()), flag, _short(text), "a ball with a finite CENTRE")
-        return All() if radius == math.inf else Ball(radius, centre)
-    if name == "half-space":
-        return _half_space(words, text, n, flag)
-    if name == "simplex":
-        total = _number(words[0], "TOTAL", text, flag) if words else 1.0
-        demand(0 < total < math.inf, flag, _short(text), "a simplex with a finite TOTAL above 0")
-        return Simplex(total)
-    return All()
+    _demand_kind(name, words, described)
+    makers = {"box": _box, "ball": _ball, "half-space": _half_space, "simplex": _simplex}
+    return makers[name](words, described) if name in makers else All()
 
 
 def parse_all(texts: Sequence[str], n: int, m: int, flag: str) -> list[ConvexSet]:
@@ -194,13 +194,8 @@ def parse_all(texts: Sequence[str], n: int, m: int, flag: str) -> list[ConvexSet
     """
     shown = _short(" ".join(texts))
     demand(len(texts) in (1, m), flag, shown, f"one set for all, or one for each of the {m} clients, not {len(texts)}")
-    made: dict[str, ConvexSet] = {text: parse(text, n, flag) for text in dict.fromkeys(texts)}
+    made = {text: parse(text, n, flag) for text in dict.fromkeys(texts)}
     return [made[text] for text in (texts if len(texts) == m else m * list(texts))]
-
-
-TOLERANCE = 1e-12  # sets that are so near, relative to the points, have a common point
-FAR = 1e6  # no common point within so many times the points' norm: there is none
-CYCLES, WORK = 2000, 2e7  # at most so many rounds through the sets, and entries projected
 
 
 def common_point(sets: Sequence[ConvexSet], n: int, flag: str = "--x-set") -> float:
@@ -254,81 +249,50 @@ def _refuse(gap: float, sets: Sequence[ConvexSet], flag: str) -> None:
     )
 
 
-def _demand_kind(name: str, words: list[str], text: str, flag: str) -> None:
+def _demand_kind(name: str, words: list[str], described: _Description) -> None:
     """Refuses a name that is none, or the wrong number of parts."""
     if name in NOT_CONVEX:
         what, instead = NOT_CONVEX[name]
         same = instead == "ball" and len(words) in COUNTS["ball"]
         remedy = _short(":".join([instead, *words])) if same else KINDS[instead]
-        demand(False, flag, _short(text), f"convex, and {what} is not; take {remedy}")
+        described.demand(False, f"convex, and {what} is not; take {remedy}")
     near = difflib.get_close_matches(name.lower().replace("_", "-"), KINDS, 1)
     hint = f"; did you mean {near[0]}?" if near else ""
-    allowed = ", ".join(KINDS.values())
-    demand(name in KINDS, flag, _short(text), f"one of {allowed}{hint}")
-    demand(len(words) in COUNTS[name], flag, _short(text), f"of the form {KINDS[name]}")
+    described.demand(name in KINDS, f"one of {', '.join(KINDS.values())}{hint}")
+    described.demand(len(words) in COUNTS[name], f"of the form {KINDS[name]}")
 
 
-def _box(words: list[str], text: str, n: int, flag: str) -> ConvexSet:
-    low, high = (_numbers(word, what, (1, n), text, flag) for word, what in zip(words, ("LOW", "HIGH"), strict=True))
+def _box(words: list[str], described: _Description) -> ConvexSet:
+    low, high = (described.numbers(w, what, (1, described.n)) for w, what in zip(words, ("LOW", "HIGH"), strict=True))
     # low = high = inf is empty, too: no point of R^n has an infinite entry.
     there = np.less_equal(low, high) & np.less(low, math.inf) & np.greater(high, -math.inf)
-    demand(bool(np.all(there)), flag, _short(text), "a box with LOW <= HIGH everywhere: this one is empty")
+    described.demand(np.all(there), "a box with LOW <= HIGH everywhere: this one is empty")
     return Box(low, high)
 
 
-def _half_space(words: list[str], text: str, n: int, flag: str) -> ConvexSet:
-    offset = _number(words[0], "OFFSET", text, flag)
-    normal = np.atleast_1d(_numbers(words[1], "NORMAL", (n,), text, flag)) if words[1:] else np.ones(n)
-    demand(bool(np.isfinite(normal).all()), flag, _short(text), "a half-space with a finite NORMAL")
-    demand(offset > -math.inf, flag, _short(text), "a half-space with OFFSET above -inf: this one is empty")
-    if not normal.any():
-        demand(offset >= 0, flag, _short(text), "a half-space with NORMAL not 0, or OFFSET >= 0: this one is empty")
-        return All()
-    return All() if offset == math.inf else HalfSpace(offset, normal)
+def _ball(words: list[str], described: _Description) -> ConvexSet:
+    radius = described.number(words[0], "RADIUS")
+    described.demand(radius >= 0, "a ball with RADIUS >= 0: this one is empty")
+    centre = np.asarray(described.numbers(words[1], "CENTRE", (1, described.n)) if words[1:] else 0.0)
+    described.demand(np.isfinite(centre).all(), "a ball with a finite CENTRE")
+    return All() if radius == math.inf else Ball(radius, centre)
 
 
-def _numbers(word: str, what: str, counts: tuple[int, ...], text: str, flag: str) -> float | Array:
-    """A number, or an (n,) array of several.
-
-    Args:
-        counts: how many there may be.
-    """
-    try:
-        values = np.array([float(part) for part in word.split(",")])
-    except ValueError:
-        values = np.array([math.nan])
-    shown, allowed = _short(text), " or ".join(map(str, dict.fromkeys(counts)))
-    demand(not np.isnan(values).any(), flag, shown, f"made of numbers, which {what} = {_short(word)} is not")
-    wanted = f"given {allowed} numbers as {what} where n is {max(counts)}, not {len(values)}"
-    demand(len(values) in counts, flag, shown, wanted)
-    return float(values[0]) if len(values) == 1 else values
+def _half_space(words: list[str], described: _Description) -> ConvexSet:
+    n, offset = described.n, described.number(words[0], "OFFSET")
+    normal = np.atleast_1d(described.numbers(words[1], "NORMAL", (n,))) if words[1:] else np.ones(n)
+    described.demand(np.isfinite(normal).all(), "a half-space with a finite NORMAL")
+    described.demand(offset > -math.inf, "a half-space with OFFSET above -inf: this one is empty")
+    described.demand(normal.any() or offset >= 0, "a half-space with NORMAL not 0, or OFFSET >= 0: this one is empty")
+    return HalfSpace(offset, normal) if normal.any() and offset < math.inf else All()
 
 
-def _number(word: str, what: str, text: str, flag: str) -> float:
-    return float(np.asarray(_numbers(word, what, (1,), text, flag)))
+def _simplex(words: list[str], described: _Description) -> ConvexSet:
+    total = described.number(words[0], "TOTAL") if words else 1.0
+    described.demand(0 < total < math.inf, "a simplex with a finite TOTAL above 0")
+    return Simplex(total)
 
 
 def _short(text: str) -> str:
     """At most 60 characters of a text, for a sentence: n numbers may be thousands."""
     return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _in(x: Array, bound: float | Array) -> Array:
-    """A bound in the dtype of x, so that the result keeps it."""
-    return np.asarray(bound).astype(x.dtype, copy=False)
-
-
-def _row(x: Array) -> Array:
-    """(1, n) float64."""
-    return x.astype(np.float64, copy=False)[None]
-
-
-def _rounded(x: Array, z: Array) -> Array:
-    """z (n,) in the dtype of x; x itself where they agree to rounding, so that projecting twice is projecting once."""
-    moved, size = np.linalg.norm(x - z), np.linalg.norm(z)
-    return x if moved <= 8 * np.finfo(x.dtype).eps * size else z.astype(x.dtype, copy=False)
-
-
-def _distance(convex: ConvexSet, x: Array) -> float:
-    y = x.astype(np.float64, copy=False)
-    return float(np.linalg.norm(y - convex.project(y)))

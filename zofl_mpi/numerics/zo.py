@@ -7,8 +7,7 @@ For a unit vector v and a loss F, evaluated with one fixed mini-batch, the estim
 
 Both have the gradient of the smoothed loss F_mu(x) = E F(x + mu w), w uniform in the unit BALL, as their mean:
 exactly the gradient of F where F is quadratic. With standard normal v the factor n is absent, and the smoothing is
-Gaussian. A normal radius mu moves x by about mu sqrt(n): the two conventions are never converted into each other
-here.
+Gaussian; such a radius mu moves x by about mu sqrt(n), and is never converted here.
 """
 
 from __future__ import annotations

@@ -12,18 +12,17 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from zofl_mpi.engine.roles import attribute
 from zofl_mpi.problems.base import Array as Array
+from zofl_mpi.problems.base import Batch as Batch
 from zofl_mpi.problems.base import BilevelProblem, Problem, SplitProblem
+from zofl_mpi.problems.base import Vector as Vector
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from zofl_mpi.problems.flat import Flat
-
-Batch = NDArray[np.int64]
 
 
 class Hierarchical(Problem, Protocol):
@@ -46,7 +45,7 @@ class Hierarchical(Problem, Protocol):
     def f2(self, i: int, x: Array, y: Array) -> float:
         """f_{2,i}(x, y), formed in float64, for one x (n,) and one y (n,)."""
 
-    def lower(self, i: int, data: Any, x: Array, y: Array, batches: Batch, stepsizes: NDArray[np.float64]) -> Array:
+    def lower(self, i: int, data: Any, x: Array, y: Array, batches: Batch, stepsizes: Vector) -> Array:
         """Algorithm 2 on k points at once: from y (k, n) take the steps
         y <- project(i, x, y - stepsizes[t] * grad_y h_i(x, y; batches[t])), t = 0..H-1; returns a new (k, n).
 
@@ -65,7 +64,7 @@ class Hierarchical(Problem, Protocol):
     def solution(self, i: int, data: Any, x: Array) -> Array | None:
         """(n,) the exact y_i(x) where there is a closed form, else None."""
 
-    def score(self, x: Array, data: Any, mix: NDArray[np.float64] | None = None) -> Mapping[str, float]:
+    def score(self, x: Array, data: Any, mix: Vector | None = None) -> Mapping[str, float]:
         """Quality of the model x on all of `data`: {"loss": ..., "accuracy": ...}, or fewer where they have no meaning.
 
         Args:
@@ -87,19 +86,12 @@ class Smooth(Problem, Protocol):
         """(n,) the gradient at x of the mean loss over the samples at positions `batch` (B,); None: over all data."""
 
     def descend(
-        self,
-        data: Any,
-        y: Array,
-        batches: Batch,
-        stepsizes: NDArray[np.float64],
-        *,
-        mu: float = 0.0,
-        shift: Array | None = None,
+        self, data: Any, y: Array, batches: Batch, stepsizes: Vector, *, mu: float = 0.0, shift: Array | None = None
     ) -> Array:
         """From y_0 = y (n,) take the steps y <- y - stepsizes[t] (gradient(y; batches[t]) + mu (y - y_0) + shift).
 
-        All local steps of a client's round in one call, so that a fast kernel can run them. mu = 0 and shift = None are
-        plain SGD, mu > 0 is FedProx's proximal term, shift (n,) the correction of SCAFFOLD and Scaffnew.
+        All local steps of a client's round in one call, so that a fast kernel can run them; mu > 0 is FedProx's
+        proximal term, shift (n,) the correction of SCAFFOLD and Scaffnew.
 
         Args:
             batches: (H, B) positions in `data`.
@@ -112,7 +104,7 @@ class Smooth(Problem, Protocol):
     def flops(self, batch_size: int) -> float:
         """FLOPs of a step; a multiplication and an addition count two."""
 
-    def score(self, x: Array, data: Any, mix: NDArray[np.float64] | None = None) -> Mapping[str, float]:
+    def score(self, x: Array, data: Any, mix: Vector | None = None) -> Mapping[str, float]:
         """Quality of the model x on all of `data`; see `Hierarchical.score`."""
 
 
@@ -121,10 +113,9 @@ class Split(SplitProblem, Protocol):
 
         smashed = client(inputs),   local loss = loss(auxiliary(smashed)),   server's loss = loss(server(smashed))
 
-    `local` and `top` are functions of flat vectors, which the methods hold: theta_l = (theta_c, theta_a) and theta_s.
-    Functions that compute need them bound: `smash` and `local_loss` within `local.at`, `server_loss` within `top.at`,
-    `score` within both. Samples may differ in length, as texts do; then a batch is as long as its longest sample, and
-    labels have a number that means none. `problems.split.SplitNetwork` makes such a problem of torch modules.
+    The methods hold the flat vectors theta_l = (theta_c, theta_a) and theta_s, for which `local` and `top` stand.
+    `smash` and `local_loss` compute within `local.at`, `server_loss` within `top.at`, `score` within both. Samples may
+    differ in length, as texts do: a batch is as long as its longest sample.
     """
 
     @attribute
@@ -153,14 +144,14 @@ class Split(SplitProblem, Protocol):
         """Inputs (B, ...) and labels (B, ...) of the samples of `data` at `positions` (B,), on the device."""
 
     def augmentation(self, kind: str) -> Callable[[Tensor, np.random.Generator], Tensor]:
-        """Maps inputs (B, ...) to as many of the same shape, by random numbers of the generator.
+        """Function of inputs (B, ...) and a generator that gives as many inputs of the same shape.
 
         Raises:
             UserError: these inputs cannot be augmented so.
         """
 
     def example(self, count: int) -> tuple[Tensor, Tensor]:
-        """Inputs and labels of `count` samples, the longest, whose values mean nothing: to count the cost of a step."""
+        """Inputs and labels of `count` samples as large as any, of no meaning: to count the cost of a step."""
 
     @attribute
     def alike(self) -> bool:
@@ -180,7 +171,7 @@ class Split(SplitProblem, Protocol):
 
     @attribute
     def arithmetic(self) -> str:
-        """Hardware that the bits of random numbers and elementwise steps depend on: a GPU, or vector instructions."""
+        """Hardware that decides the bits of draws and elementwise steps: a GPU's name, a CPU's instructions."""
 
     def kernel_name(self, batch_size: int) -> str:
         """Name of the code that computes a step on batches of this size, for the record."""
@@ -189,7 +180,7 @@ class Split(SplitProblem, Protocol):
         """A tensor that has travelled, on the device."""
 
     def smash(self, inputs: Tensor) -> Tensor:
-        """(B, *smashed_shape) the outputs of the client's part on the inputs."""
+        """(B, *smashed_shape) outputs of the client's part."""
 
     def local_loss(self, smashed: Tensor, labels: Tensor) -> Tensor:
         """() the mean training loss of the auxiliary head; summed in float64 where no gradient is asked for."""
@@ -203,27 +194,23 @@ class Split(SplitProblem, Protocol):
         """Context manager: BatchNorm uses its running statistics, dropout is off, and no graph is kept."""
 
     def score(self, inputs: Tensor, labels: Tensor) -> Mapping[str, float | Tensor]:
-        """Sums over a batch of test samples, by name, the arguments of `quality`: numbers, or tensors () in float64,
-        which a GPU need not have computed yet.
-        """
+        """Sums over a batch of test samples, by name: numbers, or tensors () in float64 on the device."""
 
     def quality(self, sums: Mapping[str, float]) -> Mapping[str, float]:
-        """Quality of the network from the sums of `score` over all test samples: {"accuracy": ..., "loss": ...},
-        or others that `rounds.split.report.Report` has as test_...
-        """
+        """Quality from the sums of `score` over all test samples, by the names of `rounds.split.report.Report`."""
 
 
 class Lipschitz(Problem, Protocol):
     """[B]: min_x (1/m) sum_i f_i(x) over the intersection of sets X_i, f_i the mean of a locally Lipschitz loss.
 
-    No gradient is asked for: these three members are all that a problem needs. `score(x, data)` is for reports.
+    No gradient is asked for. `score(x, data)` is for reports.
     """
 
     @attribute
     def n(self) -> int:
         """Length of x."""
 
-    def losses(self, i: int, x: Array, data: Any, batch: Batch | None = None) -> NDArray[np.float64]:
+    def losses(self, i: int, x: Array, data: Any, batch: Batch | None = None) -> Vector:
         """(k,) f_i at the rows of x (k, n), each on the same samples: those at positions `batch` (B,), or all.
 
         The differences of these numbers are divided by a small radius: sum over samples in float64.
@@ -236,8 +223,7 @@ class Lipschitz(Problem, Protocol):
 class Bilevel(BilevelProblem, Protocol):
     """[B]: min_x (1/m) sum_i f_i(x, y(x)) with y(x) = argmin_y (1/m) sum_i h_i(x, y), strongly convex in y.
 
-    Minimax, min_x max_y (1/m) sum_i f_i(x, y), has h_i = -f_i. These members are all that a problem needs;
-    `score(x, y, data)` is for reports.
+    Minimax, min_x max_y (1/m) sum_i f_i(x, y), has h_i = -f_i. `score(x, y, data)` is for reports.
     """
 
     @attribute
@@ -248,7 +234,7 @@ class Bilevel(BilevelProblem, Protocol):
     def n_lower(self) -> int:
         """Length of y."""
 
-    def f(self, i: int, x: Array, y: Array, data: Any, batch: Batch | None = None) -> NDArray[np.float64]:
+    def f(self, i: int, x: Array, y: Array, data: Any, batch: Batch | None = None) -> Vector:
         """(k,) f_i at the pairs of rows of x (k, n) and y (k, n_lower), each on the same samples of the upper part.
 
         Differences of these numbers are divided by a small radius: sum over samples in float64.
@@ -269,7 +255,7 @@ class Bilevel(BilevelProblem, Protocol):
 
 
 class SecondOrder(Bilevel, Protocol):
-    """A bilevel problem with the derivatives that hypergradients need, second ones of h_i among them."""
+    """A bilevel problem with the derivatives that hypergradients need."""
 
     def gradients_f(self, i: int, x: Array, y: Array, data: Any, batch: Batch | None = None) -> tuple[Array, Array]:
         """(n,) and (n_lower,) the gradients of f_i in x (n,) and in y (n_lower,), over samples of the upper part."""

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 Array = NDArray[Any]
+Vector = NDArray[np.float64]
+Batch = NDArray[np.int64]
 
 
 class Problem(Backend, Protocol):
@@ -127,9 +129,7 @@ class SplitProblem(Backend, Protocol):
 
     @attribute
     def blocks(self) -> Sequence[nn.Module]:
-        """Modules of client and auxiliary, one behind the other, each of which a client that is short of memory may
-        compute anew in a backward pass.
-        """
+        """Modules of client and auxiliary, in order, that a backward pass may compute anew to save memory."""
         return ()
 
     @attribute
@@ -138,9 +138,7 @@ class SplitProblem(Backend, Protocol):
         return 1
 
     def lengths(self, data: Any) -> NDArray[np.int64] | None:
-        """(N,) how long each sample is, where the bytes of a mini-batch depend on their number and on the longest of
-        them alone; else None.
-        """
+        """(N,) how long each sample is, where the longest decides the bytes of a mini-batch; else None."""
         return None
 
     @attribute
@@ -150,12 +148,10 @@ class SplitProblem(Backend, Protocol):
 
     @attribute
     def head_gradient(self) -> Callable[[Any, Any], tuple[Any, Any]] | None:
-        """head_gradient(smashed, labels): the local loss () and its gradient (n_a,) in theta_a by forward passes; None
-        where these do not give it.
-        """
+        """head_gradient(smashed, labels): local loss () and its gradient (n_a,) in theta_a, forward only; or None."""
         return None
 
 
 def score_of(problem: Problem, *arguments: Any) -> Mapping[str, float]:
-    """`score` of these arguments, of which the last are the data; nothing where there are no data."""
+    """`score` of these arguments, the data last; {} where there are no data."""
     return problem.score(*arguments) if arguments[-1] else {}

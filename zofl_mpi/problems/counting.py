@@ -1,4 +1,4 @@
-"""Counts of what torch does: multiplications, and bytes of the tensors that it makes."""
+"""Counts of torch's operations: FLOPs, and bytes of the tensors that it makes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
+aten = torch.ops.aten
 FORMULAS = {
     **flop_registry,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: flop_registry[
-        torch.ops.aten._scaled_dot_product_flash_attention
-    ],
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: flop_registry[
-        torch.ops.aten._scaled_dot_product_flash_attention_backward
+    aten._scaled_dot_product_flash_attention_for_cpu: flop_registry[aten._scaled_dot_product_flash_attention],
+    aten._scaled_dot_product_flash_attention_for_cpu_backward: flop_registry[
+        aten._scaled_dot_product_flash_attention_backward
     ],
 }
 """{operation: its FLOPs}: torch's own, and the same for attention on a CPU, which torch leaves out."""

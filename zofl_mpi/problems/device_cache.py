@@ -19,10 +19,7 @@ KINDS = {"uint8", "int32", "int64", "float32", "float64"}
 
 
 def to_device(host: Tensor, device: str | torch.device) -> Tensor:
-    """The tensor on the device. Nobody waits for the copy: it goes through pinned memory, which torch hands out again.
-
-    From pageable memory the host would stand still until the GPU has done all that it was asked for before.
-    """
+    """The tensor on the device, copied through pinned memory: from pageable memory the host would wait for the GPU."""
     if torch.device(device).type != "cuda" or host.device.type != "cpu":
         return host.to(device)
     return host.pin_memory().to(device, non_blocking=True)
@@ -35,8 +32,8 @@ def on_device(values: Array, device: str) -> Tensor:
     """All of an array on the device: copied there once for the process, given up when nobody has the array any more."""
     key = (id(values), device)
     if key not in _PLACED:
-        whole = values if values.dtype.name in KINDS else values.astype(np.int64)
-        _PLACED[key] = torch.tensor(np.asarray(whole), device=device)  # a copy, on the CPU too: it keeps no array
+        stored = values if values.dtype.name in KINDS else values.astype(np.int64)
+        _PLACED[key] = torch.tensor(np.asarray(stored), device=device)  # a copy, on the CPU too: it keeps no array
         weakref.finalize(values, _PLACED.pop, key, None)
     return _PLACED[key]
 

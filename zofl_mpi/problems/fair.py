@@ -3,15 +3,10 @@
 f_i(x, y) = sum_c y_c L_{i,c}(x) - lam / 2 |y|^2       L_{i,c}(x) = m / N_c sum over l in D_{i,c} of loss_l(x)
 h_i = -f_i                                             over Y, all of R^C or the simplex
 
-D_{i,c} are client i's samples of class c, N_c the number that all m clients have. L = (1/m) sum_i L_i are then the
-classes' mean losses over all clients' samples, whoever holds them; a class that a client lacks adds nothing to its L_i,
-and is no loss of 0 in a mean. y (C,) are the weights of the classes. The maximiser is y(x) = L(x)/lam on R^C, so that
-|L(x)|^2/(2 lam) is minimised, and the projection of L(x)/lam on the simplex: for lam -> 0 all weight is on the worst
-class, for lam -> infinity all are equal.
-
-`Fair` is the paper's: loss_l is that of 5.1, the squared loss of a network with one hidden layer of rectifiers, so f is
-neither smooth nor convex in x, and strongly concave in y. `FairSoftmax` is the same with softmax regression, whose
-|L(x)|^2/(2 lam) is smooth and convex.
+D_{i,c} are client i's samples of class c, N_c the number that all m clients have, y (C,) the weights of the classes.
+L = (1/m) sum_i L_i are the classes' mean losses over all clients' samples; a class that a client lacks adds nothing to
+its L_i. The maximiser y(x) is L(x)/lam on R^C, so that |L(x)|^2/(2 lam) is minimised, and the projection of L(x)/lam on
+the simplex: for lam -> 0 all weight is on the worst class, for lam -> infinity all are equal.
 
 Choices: the objective as it is printed has no y in its loss; we take that of Nouiehed et al., which must be meant. It
 sums over D_{i,c}; we divide by N_c. 5.1's factor 1/2 is missing there, which on R^C is another lam; 5.1's ridge is
@@ -34,12 +29,11 @@ from zofl_mpi.data import Dataset
 from zofl_mpi.engine.fields import given
 from zofl_mpi.errors import demand
 from zofl_mpi.numerics.projections import simplex
-from zofl_mpi.problems import Array, Batch
+from zofl_mpi.problems import Array, Batch, Vector
 from zofl_mpi.problems.base import BilevelProblem
-from zofl_mpi.problems.relu_net import TARGETS, ReLUNet
-from zofl_mpi.problems.sums import BLOCK, QUIET, blocks, demand_floats, positions_of
+from zofl_mpi.problems.relu_net import ReLUNet
+from zofl_mpi.problems.sums import BLOCK, QUIET, TARGETS, blocks, demand_floats, positions_of
 
-Vector = NDArray[np.float64]
 Labels = NDArray[np.int64]
 
 
@@ -47,14 +41,12 @@ Labels = NDArray[np.int64]
 class ClassWeights(BilevelProblem, ABC):
     """A model whose classes are weighted by y, as a `Bilevel` problem; n_lower = C.
 
-    f_i and h_i see the same samples. A mini-batch estimates the sums over the samples of a class: where a client has
-    many samples, and most samples of a rare class are its own, one of them weighs much.
+    A mini-batch estimates the sums over the samples of a class: where a client has many samples, and most samples of a
+    rare class are its own, one of them weighs much.
 
     Attributes:
         features: p, the length of one input.
         counts: (m, C) how many samples of each class each client has.
-        lam: weight of |y|^2/2.
-        y_set: Y: free (R^C) or simplex.
         dtype: float32 or float64, of all vectors.
     """
 
@@ -77,14 +69,6 @@ class ClassWeights(BilevelProblem, ABC):
     @abstractmethod
     def n(self) -> int:
         """Length of x."""
-
-    @abstractmethod
-    def flops_evaluation(self, batch_size: int) -> float:
-        """FLOPs of f or `gradient_h` at one point."""
-
-    @abstractmethod
-    def initial(self, generator: np.random.Generator) -> Array:
-        """(n,) a random start."""
 
     @abstractmethod
     def outputs(self, x: Array, data: Dataset, positions: Batch) -> Iterator[tuple[Vector, Labels]]:
@@ -117,7 +101,7 @@ class ClassWeights(BilevelProblem, ABC):
 
     @cached_property
     def shares(self) -> Vector:
-        """(C,) m / N_c, the weight of a sample of class c in f_i; not used for a class that nobody has."""
+        """(C,) m / N_c, the weight of a sample of class c in f_i."""
         return np.asarray(len(self.counts) / np.maximum(self.counts.sum(axis=0), 1))
 
     def kernel_name(self, batch_size: int) -> str:
@@ -168,19 +152,11 @@ class ClassWeights(BilevelProblem, ABC):
         return simplex(y) if self.y_set == "simplex" else y
 
     def solution(self, x: Array, data: Sequence[Dataset]) -> Vector:
-        """(n_lower,) y(x) of x (n,): L(x)/lam, or its projection on the simplex.
-
-        Args:
-            data: of the clients, D_0, ..., D_{m-1}.
-        """
+        """(n_lower,) y(x) of x (n,): L(x)/lam, or its projection on the simplex, on the clients' data."""
         return np.asarray(self.project_lower(x, self._mean_losses(x, data) / self.lam))
 
     def implicit(self, x: Array, data: Sequence[Dataset]) -> float:
-        """(1/m) sum_i f_i(x, y(x)), the objective of x (n,) alone: |L(x)|^2/(2 lam) on R^C.
-
-        Args:
-            data: of the clients, D_0, ..., D_{m-1}.
-        """
+        """(1/m) sum_i f_i(x, y(x)), the objective of x (n,) alone, on the clients' data."""
         losses = self._mean_losses(x, data)
         y = np.asarray(self.project_lower(x, losses / self.lam))
         return float(y @ (losses - self.lam / 2 * y))
@@ -224,13 +200,12 @@ class Fair(ClassWeights):
 
     v is +1 for even labels and -1 for odd ones; a sample is classified correctly where the output has the sign of v.
 
+    f is neither smooth nor convex in x, and strongly concave in y.
+
     Attributes:
-        features: p, the length of one input.
-        counts: (m, C) how many samples of each class each client has.
         lam: weight of |y|^2/2, which keeps the class weights y near each other.
         y_set: of the class weights: free (R^C, the paper's) or simplex.
         hidden: N_1, hidden units.
-        dtype: float32 or float64, of all vectors.
     """
 
     x0: ClassVar[str] = ReLUNet.x0
@@ -270,17 +245,14 @@ class Fair(ClassWeights):
 @final
 @dataclass(frozen=True)
 class FairSoftmax(ClassWeights):
-    """Softmax regression without bias under cross-entropy in place of the network: smooth, unlike [B]'s problems.
+    """Softmax regression without bias under cross-entropy in place of the network: |L(x)|^2/(2 lam) is smooth, convex.
 
     A model x (n,), n = C p, is the matrix W (C, p) row by row, as in torch's nn.Linear. Logits are computed in `dtype`,
-    all that follows in float64.
+    losses in float64.
 
     Attributes:
-        features: p, the length of one input.
-        counts: (m, C) how many samples of each class each client has.
         lam: weight of |y|^2/2, which keeps the class weights y near each other.
         y_set: of the class weights: free (R^C, the paper's) or simplex.
-        dtype: float32 or float64, of all vectors.
     """
 
     @property
@@ -294,7 +266,7 @@ class FairSoftmax(ClassWeights):
 
     def initial(self, generator: np.random.Generator) -> Array:
         """(n,) standard normal entries times 0.01."""
-        return np.asarray(0.01 * generator.standard_normal(self.n), self.dtype)
+        return np.asarray(super().initial(generator), self.dtype)
 
     def outputs(self, x: Array, data: Dataset, positions: Batch) -> Iterator[tuple[Vector, Labels]]:
         """Logits (k, b, C); see `ClassWeights.outputs`."""

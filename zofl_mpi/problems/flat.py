@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, NamedTuple, final
+from contextlib import contextmanager, nullcontext
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +19,7 @@ class Flat:
     theta holds their parameters with requires_grad in the modules' own order, buffers their floating-point buffers
     (running means and variances). Within `at` both are views of the caller's vectors: a step in place on theta moves
     the modules, a forward pass in training mode moves buffers. Between two `at` the modules hold nothing of theta, so
-    that several clients may share them. Whole-number buffers (BatchNorm's count of batches) are no part of it: with the
-    usual momentum nothing depends on them.
+    that several clients may share them.
 
     Vectors must lie in memory that torch allocated: a matrix product may round differently at an address that is not a
     multiple of 64, and NumPy's arrays start anywhere.
@@ -35,8 +34,8 @@ class Flat:
     def __init__(self, modules: Sequence[nn.Module], strict: bool = False) -> None:
         """
         Args:
-            strict: on a GPU torch refuses, in place of a warning, what it cannot compute to the same bits each time. It
-                must be so for attention, one of whose kernels has such a variant for this case alone.
+            strict: on a GPU torch refuses, rather than warns of, operations without the same bits each time; attention
+                has a kernel with these bits for this case alone.
         """
         self.modules, self._strict = list(modules), strict
         self.parameters = [p for m in self.modules for p in m.parameters() if p.requires_grad]
@@ -48,13 +47,13 @@ class Flat:
         self._release()
 
     def initial(self) -> tuple[Tensor, Tensor]:
-        """(n,) and (b,) what the modules came with."""
+        """(n,) and (b,) the values that the modules came with."""
         return self._first[0].clone(), self._first[1].clone()
 
     def sizes(self) -> list[int]:
         """Number of parameters of each module."""
-        known = {id(p): size for p, size in zip(self.parameters, self._layout.sizes, strict=True)}
-        return [sum(known.get(id(p), 0) for p in m.parameters()) for m in self.modules]
+        sizes = dict(zip(map(id, self.parameters), self._layout.sizes, strict=True))
+        return [sum(sizes.get(id(p), 0) for p in m.parameters()) for m in self.modules]
 
     def places(self) -> dict[int, tuple[slice, torch.Size]]:
         """{id of a parameter: where it lies in theta, and its shape}."""
@@ -78,7 +77,7 @@ class Flat:
             for m in self.modules:
                 m.eval()
         try:
-            with _deterministic(theta, self._strict):
+            with _same_bits(self._strict) if theta.is_cuda else nullcontext():
                 yield self.parameters
         finally:
             if running:
@@ -92,7 +91,7 @@ class Flat:
             buffer.data = part
 
     def gradients(self, output: Tensor, slope: Tensor | None = None) -> tuple[Tensor, ...]:
-        """The gradient with respect to each parameter of what was computed within `at` the same theta.
+        """The gradient with respect to each parameter of an output computed within `at` the same theta.
 
         Args:
             slope: the gradient of a loss with respect to `output`, in its shape; None where `output` is the loss.
@@ -125,13 +124,9 @@ class _Layout(NamedTuple):
         return [part.view(shape) for part, shape in zip(vector.split_with_sizes(self.sizes), self.shapes, strict=True)]
 
 
-def _deterministic(theta: Tensor, strict: bool) -> AbstractContextManager[Any]:
-    """On a GPU: the same bits each time, else torch warns or refuses; and float32 with all its bits (TF32 keeps 10)."""
-    return _same_bits(strict) if theta.is_cuda else nullcontext()
-
-
 @contextmanager
 def _same_bits(strict: bool) -> Iterator[None]:
+    """On a GPU: the same bits each time, else torch warns or refuses; and float32 with all its bits (TF32 keeps 10)."""
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read once, before the first product
     torch.use_deterministic_algorithms(True, warn_only=not strict)

@@ -4,10 +4,9 @@ Radford, Wu, Child, Luan, Amodei, Sutskever, "Language Models are Unsupervised M
 "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022: W x becomes W x + (alpha / r) B A x, with A drawn at
 random, B = 0, and W frozen; here for the queries and the values of every block's attention: 4 r d_model numbers.
 
-Two things differ from `transformers` as it comes, neither of which changes a function's values but for rounding. The
-projection to queries, keys and values, one matrix there, is three layers here where LoRA is added, as it is meant for
-two of them. And the activation is one operation of torch, which keeps one map for a backward pass in place of six: a
-comparison of memory against backpropagation would flatter whatever has none. Dropout is off: the passes of a
+Two things differ from `transformers`, in rounding only. The projection to queries, keys and values is three layers
+where LoRA is added, as it is meant for two of them. And the activation is one operation, which keeps one map for a
+backward pass, not six: six would flatter the memory of methods without one. Dropout is off: the passes of a
 zeroth-order estimate must see one function.
 """
 
@@ -15,7 +14,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast, final
 
@@ -33,8 +32,7 @@ SIZES = {
     "small": {"n_layer": 12, "n_embd": 768, "n_head": 12, "n_positions": 1024},
     "medium": {"n_layer": 24, "n_embd": 1024, "n_head": 16, "n_positions": 1024},
 }
-"""Models with random weights. Small and medium are GPT-2's own; tiny has 1.8 million parameters and 192 more for each
-token of the vocabulary."""
+"""Models with random weights; small and medium are GPT-2's own sizes."""
 SAME = {"gelu_new": "gelu_pytorch_tanh"}
 """{an activation of `transformers`: the same one in a single operation}."""
 OFF = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
@@ -78,8 +76,8 @@ class Back(nn.Module):
         """(k,) cross-entropies at the positions `at` (k,), of B T, where `targets` (k,) come; see `Unembedding`."""
         rows = self._before(x, at)
         count = self.pieces or self.pieces_of(len(at))
-        pieces = zip(torch.tensor_split(rows, count), torch.tensor_split(targets, count), strict=True)
-        return torch.cat([self.last(own, targets, smoothing) for own, targets in pieces])
+        pieces = zip(rows.tensor_split(count), targets.tensor_split(count), strict=True)
+        return torch.cat([self.last(*piece, smoothing) for piece in pieces])
 
     def pieces_of(self, positions: int) -> int:
         """Number of pieces for so many positions."""
@@ -87,7 +85,7 @@ class Back(nn.Module):
         return max(1, -(-positions // step))
 
     def _before(self, x: Tensor, at: Tensor) -> Tensor:
-        """(k, d) what the blocks make of x (B, T, d), at these positions."""
+        """(k, d) the blocks' output for x (B, T, d), at these positions."""
         for block in self.blocks:
             x = block(x)
         return x.flatten(0, 1).index_select(0, at)
@@ -97,8 +95,8 @@ class Back(nn.Module):
 class Unembedding(nn.Module):
     """The final norm and the logits, a few positions at a time.
 
-    A vocabulary's worth of logits for each position is more than all else that a small part of the model holds: a
-    forward pass that keeps no graph needs those of one piece only, and so does one that computes them anew.
+    Logits of all positions are more than all else that a small part of the model holds; a forward pass without a graph
+    needs those of one piece only, and so does one that computes them anew.
     """
 
     def __init__(self, norm: nn.Module, unembedding: nn.Module) -> None:
@@ -122,10 +120,7 @@ class Projections(nn.Module):
     """c_attn of a block as three layers: LoRA on q and v."""
 
     def __init__(self, fused: Any) -> None:
-        """
-        Args:
-            fused: a Conv1D of `transformers`, whose weight is (d, 3 d).
-        """
+        """`fused` is a Conv1D of `transformers`, whose weight is (d, 3 d)."""
         super().__init__()
         d = fused.weight.shape[0]
         self.q, self.k, self.v = (_columns(fused, start, d) for start in (0, d, 2 * d))
@@ -134,11 +129,12 @@ class Projections(nn.Module):
         """(..., 3 d) queries, keys, values."""
         return torch.cat([self.q(x), self.k(x), self.v(x)], dim=-1)
 
-    def merged(self) -> tuple[Tensor, Tensor]:
-        """(d, 3 d) and (3 d,) the weight and bias of the one layer that these three are, LoRA added in."""
+    def merged(self) -> nn.Module:
+        """The one layer that these three are, LoRA added in; its tensors are copies."""
         layers: list[Any] = [self.q, self.k, self.v]
-        weights = [layer.weight + _delta(layer) for layer in layers]
-        return torch.cat(weights, dim=1), torch.cat([layer.bias for layer in layers])
+        deltas = [layer.get_delta_weight("default") if hasattr(layer, "get_delta_weight") else 0.0 for layer in layers]
+        weight = torch.cat([layer.weight + delta for layer, delta in zip(layers, deltas, strict=True)], dim=1)
+        return _conv1d(type(self.k), weight, torch.cat([layer.bias for layer in layers]))
 
 
 class Parts(NamedTuple):
@@ -155,20 +151,15 @@ class Parts(NamedTuple):
 
 
 def size_of(name: str) -> dict[str, int]:
-    """The numbers of a model with random weights.
-
-    Raises:
-        UserError: there is none of this name.
-    """
+    """The numbers of a model with random weights, or a UserError."""
     demand(name in SIZES, "model", f"random:{name}", _allowed())
     return SIZES[name]
 
 
 def random_model(size: str, vocabulary: int, end: int) -> Any:
-    """A GPT2LMHeadModel with random weights, drawn by torch's generator.
+    """A GPT2LMHeadModel of one of `SIZES` with random weights, drawn by torch's generator.
 
     Args:
-        size: one of `SIZES`.
         vocabulary: V, its number of tokens.
         end: the token that ends a text.
 
@@ -220,11 +211,7 @@ def _allowed() -> str:
 
 
 def _transformers() -> tuple[Any, Any]:
-    """GPT-2's configuration and model; their import takes seconds, so it waits until they are asked for.
-
-    Raises:
-        UserError: they are not installed.
-    """
+    """GPT-2's configuration and model, whose import takes seconds; a UserError where they are not installed."""
     try:
         from huggingface_hub.utils import logging as of_hub
         from transformers.models.gpt2.configuration_gpt2 import GPT2Config
@@ -246,11 +233,7 @@ def _missing(exc: ModuleNotFoundError) -> UserError:
 
 
 def add_lora(model: Any, rank: int, alpha: float) -> None:
-    """Freezes the model and adds LoRA to q and v of every block, whose A is drawn by torch's generator.
-
-    Raises:
-        UserError: peft is not installed.
-    """
+    """Freezes the model and adds LoRA to q and v of every block, whose A is drawn by torch's generator."""
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ModuleNotFoundError as exc:
@@ -271,17 +254,16 @@ def add_lora(model: Any, rank: int, alpha: float) -> None:
 
 def _columns(fused: Any, start: int, count: int) -> nn.Module:
     """Some columns of a Conv1D as a layer of its own."""
+    weight, bias = (values.detach()[..., start : start + count] for values in (fused.weight, fused.bias))
+    return _conv1d(type(fused), weight.contiguous(), bias.contiguous())
+
+
+def _conv1d(kind: Any, weight: Tensor, bias: Tensor) -> nn.Module:
+    """A frozen Conv1D of `transformers` of this weight (inputs, outputs) and bias."""
     with torch.device("meta"):  # its own random numbers are not wanted
-        layer = type(fused)(count, fused.weight.shape[0])
-    for name in ("weight", "bias"):
-        values = getattr(fused, name).detach()[..., start : start + count].contiguous()
-        setattr(layer, name, nn.Parameter(values, requires_grad=False))
+        layer = kind(weight.shape[1], weight.shape[0])
+    layer.weight, layer.bias = (nn.Parameter(values, requires_grad=False) for values in (weight, bias))
     return cast(nn.Module, layer)
-
-
-def _delta(layer: Any) -> Tensor | float:
-    """(d, d) what LoRA adds to the layer's weight; 0 where it has none."""
-    return layer.get_delta_weight("default") if hasattr(layer, "get_delta_weight") else 0.0
 
 
 # --- its parts
@@ -290,9 +272,8 @@ def _delta(layer: Any) -> Tensor | float:
 def cut_model(model: Any, cut: int, auxiliary_blocks: int, train: Train) -> Parts:
     """The model in three parts; it should not be used any more.
 
-    The auxiliary part is a copy of the server's first blocks, of its last norm and of the unembedding. What is frozen
-    is no copy but the same tensors in all parts that have it. Where all parameters train, embedding and unembedding
-    are two matrices, which begin as one if they are tied: one is the client's, the other the server's.
+    The auxiliary part is a copy of the server's first blocks, of its last norm and of the unembedding; frozen tensors
+    are shared. Where all parameters train, embedding (the client's) and unembedding (the server's) are two matrices.
 
     Args:
         cut: blocks of the client's part.
@@ -323,26 +304,16 @@ def joined(parts: Parts) -> Any:
 
     Within `at` of the vectors whose model is asked for.
     """
-    config = copy.deepcopy(parts.config)
     _, GPT2LMHeadModel = _transformers()
     with torch.device("meta"):
-        model = GPT2LMHeadModel(config)
-    state = {"transformer.wte.weight": parts.client.words.weight, "transformer.wpe.weight": parts.client.places.weight}
-    blocks: Sequence[nn.Module] = [*parts.client.blocks, *parts.server.blocks]
-    for k, block in enumerate(blocks):
-        state |= {f"transformer.h.{k}.{name}": value for name, value in _merged(block).items()}
-    state |= {f"transformer.ln_f.{name}": value for name, value in parts.server.last.norm.state_dict().items()}
-    state["lm_head.weight"] = cast(Tensor, parts.server.last.unembedding.weight)
-    with torch.no_grad():
-        model.load_state_dict({name: value.detach().clone() for name, value in state.items()}, assign=True)
+        model = GPT2LMHeadModel(copy.deepcopy(parts.config))
+    whole = model.transformer
+    whole.wte, whole.wpe, whole.ln_f = parts.client.words, parts.client.places, parts.server.last.norm
+    whole.h, model.lm_head = nn.ModuleList([*parts.client.blocks, *parts.server.blocks]), parts.server.last.unembedding
+    model = copy.deepcopy(model).requires_grad_()
+    for block in model.transformer.h:
+        if isinstance(block.attn.c_attn, Projections):
+            with torch.no_grad():
+                block.attn.c_attn = block.attn.c_attn.merged().requires_grad_()
     model.tie_weights()
     return model.eval()
-
-
-def _merged(block: Any) -> dict[str, Tensor]:
-    """{name: tensor} of a block of `transformers` that does what this one does."""
-    if not isinstance(block.attn.c_attn, Projections):
-        return dict(block.state_dict())
-    weight, bias = block.attn.c_attn.merged()
-    rest = {name: value for name, value in block.state_dict().items() if not name.startswith("attn.c_attn.")}
-    return {**rest, "attn.c_attn.weight": weight, "attn.c_attn.bias": bias}

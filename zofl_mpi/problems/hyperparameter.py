@@ -8,31 +8,28 @@ U (p,) is an input, v = +1 or -1 its target, y (p,) one linear classifier for al
 
 [B] prints sums over the samples and is silent on the targets, on mu and on which samples are held out: means, even
 labels +1 and odd ones -1, 0.01, and every fifth sample are choices. (1/m) sum_i h_i depends on x through its mean only,
-and f_i on y only: y(x) is the same wherever mean(x) is, and all components of the implicit gradient are equal.
+and f_i on y only: all components of the implicit gradient are equal.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import ClassVar, Self, final
+from typing import Any, ClassVar, Self, final
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
 from zofl_mpi.data import Dataset
 from zofl_mpi.engine.fields import given
 from zofl_mpi.errors import UserError, demand
-from zofl_mpi.problems import Array, Batch
+from zofl_mpi.problems import Array, Batch, Vector
 from zofl_mpi.problems.base import BilevelProblem
-from zofl_mpi.problems.sums import BLOCK, QUIET, blocks, demand_floats, positions_of
-
-Vector = NDArray[np.float64]
+from zofl_mpi.problems.sums import QUIET, TARGETS, demand_floats, positions_of, unscaled
 
 HESSIAN_BLOCK = 2048  # the larger, the faster the product; 13 MB for MNIST
-TARGETS = np.array([1.0, -1.0])  # of even and odd labels
 TOLERANCE = 1e-12  # of the gradient's norm at an exact solution, for inputs in [0, 1]
 NEWTON_STEPS = 200
 MATRIX_PRODUCTS = 1000  # of the power iteration; pixels in [0, 1] take about 10
@@ -43,11 +40,7 @@ MATRIX_PRODUCTS = 1000  # of the power iteration; pixels in [0, 1] take about 10
 class Hyperparameter(BilevelProblem):
     """The choice of regularisers as a `Bilevel` problem; n = m, n_lower = p. `of` makes it.
 
-    `f` and `gradient_h` are given the part of the data that `parts` cuts out for them. The products with the inputs are
-    computed in `dtype`, everything after them (one number per sample) in float64.
-
-    Bytes are made floats at each call. A float copy of the inputs would save up to two fifths of a gradient's time
-    (MNIST, 7,056 samples: 3.1 ms for 5.3), but all ranks of a node share the bytes, and the copy is four times larger.
+    The products with the inputs are computed in `dtype`, everything after them (one number per sample) in float64.
 
     Iterates may leave X_i, which [B] only penalises; eta < mu keeps x + v positive.
 
@@ -81,34 +74,25 @@ class Hyperparameter(BilevelProblem):
         demand(self.mu <= self.x_start < math.inf, "x_start", self.x_start, f"a number, at least --mu {self.mu}")
 
     @classmethod
-    def of(
-        cls,
-        clients: Sequence[Dataset],
-        *,
-        mu: float = 0.01,
-        held_out: float = 0.2,
-        x_start: float = 0.1,
-        dtype: DTypeLike = np.float32,
-    ) -> Self:
+    def of(cls, clients: Sequence[Dataset], **flags: Any) -> Self:
         """The problem of these clients, D_0, ..., D_{m-1}. It reads all inputs about ten times (MNIST: 0.3 s).
 
-        Every rank computes the same numbers from the same data, so all have the same `smoothness`.
+        Args:
+            flags: the other fields, `mu` to `dtype`.
 
         Raises:
             UserError: an argument out of range, or a client that has no held-out or no training sample.
         """
-        problem = cls(clients[0].features, len(clients), 0.0, mu, held_out, x_start, dtype)
+        problem = cls(clients[0].features, len(clients), 0.0, **flags)
         for i, data in enumerate(clients):
             upper, lower = map(len, problem.parts(data))
             if upper == 0 or lower == 0:
                 raise UserError(
-                    f"--held-out {held_out}: of client {i}'s {len(data)} samples {upper} are held out and {lower} are "
-                    "left for training, and it needs some of both; change the share or raise --min-samples"
+                    f"--held-out {problem.held_out}: of client {i}'s {len(data)} samples {upper} are held out and "
+                    f"{lower} are left for training, and it needs some of both; change the share or raise --min-samples"
                 )
         largest = max(_largest_eigenvalue(problem.parts(data)[1]) for data in clients)
-        # The iteration comes from below: 1 % more makes a bound of it.
-        smoothness = float(f"{1.01 * largest / 4:.3g}")
-        return cls(clients[0].features, len(clients), smoothness, mu, held_out, x_start, dtype)
+        return replace(problem, smoothness=float(f"{1.01 * largest / 4:.3g}"))  # the iteration comes from below
 
     @property
     def n(self) -> int:
@@ -143,25 +127,17 @@ class Hyperparameter(BilevelProblem):
 
     @QUIET
     def f(self, i: int, x: Array, y: Array, data: Dataset, batch: Batch | None = None) -> Vector:
-        """(k,) f_i at the rows of y (k, n_lower); x plays no part in it. See `Bilevel.f`.
-
-        Raises:
-            IndexError: a position lies beyond the data.
-        """
+        """(k,) f_i at the rows of y (k, n_lower); x plays no part in it. See `Bilevel.f`."""
         positions = positions_of(data, batch)
         models = np.multiply(y, np.asarray(data.factor, self.dtype), dtype=self.dtype)
         total = np.zeros(len(y))
-        for inputs, targets in _blocks(data, positions, self.dtype, BLOCK):
-            total += np.logaddexp(0, -targets * (models @ inputs.T)).sum(axis=1)
+        for inputs, labels in unscaled(data, positions, self.dtype):
+            total += np.logaddexp(0, -TARGETS[labels % 2] * (models @ inputs.T)).sum(axis=1)
         return total / len(positions)
 
     @QUIET
     def gradient_h(self, i: int, x: Array, y: Array, data: Dataset, batch: Batch | None = None) -> Array:
-        """(n_lower,) the gradient in y of h_i at x (n,), y (n_lower,); see `Bilevel.gradient_h`.
-
-        Raises:
-            IndexError: a position lies beyond the data.
-        """
+        """(n_lower,) the gradient in y of h_i at x (n,), y (n_lower,); see `Bilevel.gradient_h`."""
         positions = positions_of(data, batch)
         return np.asarray(_slope(y, data, positions, self.dtype) + float(x[i]) * y, self.dtype)
 
@@ -177,7 +153,7 @@ class Hyperparameter(BilevelProblem):
         positions, factor = positions_of(data, batch), np.asarray(data.factor, self.dtype)
         models = np.stack([y, u]).astype(self.dtype) * factor
         total = np.zeros(len(y))
-        for inputs, _ in _blocks(data, positions, self.dtype, BLOCK):
+        for inputs, _ in unscaled(data, positions, self.dtype):
             margins, along = (models @ inputs.T).astype(np.float64)
             total += (along * (0.5 / np.cosh(margins / 2)) ** 2).astype(self.dtype) @ inputs
         return np.asarray(total * factor / len(positions) + float(x[i]) * u, self.dtype)
@@ -214,7 +190,6 @@ class Hyperparameter(BilevelProblem):
         MNIST's 35,280 training samples take 3 s of one core at mean(x) = 0.01, and 1 s from the y of a close x.
 
         Args:
-            x: (n,).
             data: all samples of the clients, D_0, ..., D_{m-1}.
             start: (n_lower,) a guess that saves steps; 0 if not given.
 
@@ -228,15 +203,11 @@ class Hyperparameter(BilevelProblem):
 
     @QUIET
     def score(self, x: Array, y: Array, data: Dataset) -> dict[str, float]:
-        """Quality of the classifier y (n_lower,) on all of `data`, whatever x is.
-
-        Returns:
-            "loss", the mean logistic loss, and "accuracy", the share of samples with v U.y > 0.
-        """
+        """Mean logistic loss of the classifier y on `data` ("loss"), share of samples with v U.y > 0 ("accuracy")."""
         loss, hits = 0.0, 0
         model = np.multiply(y, np.asarray(data.factor, self.dtype), dtype=self.dtype)
-        for inputs, targets in _blocks(data, np.arange(len(data)), self.dtype, BLOCK):
-            margins = targets * (inputs @ model)
+        for inputs, labels in unscaled(data, np.arange(len(data)), self.dtype):
+            margins = TARGETS[labels % 2] * (inputs @ model)
             loss += float(np.logaddexp(0, -margins).sum())
             hits += int(np.count_nonzero(margins > 0))
         return {"loss": loss / len(data), "accuracy": hits / len(data)}
@@ -259,7 +230,7 @@ class _Average:
         """(p,) by Newton's method from y; the norm of the gradient is at most `tolerance` there.
 
         The inverse of the Hessian costs as much as ten gradients: it is kept while each step makes the gradient ten
-        times shorter. Newton's direction makes it shorter for small steps wherever one starts, so steps are halved.
+        times shorter. Steps are halved until they shorten the gradient, which small ones along Newton's direction do.
         """
         gradient = self.gradient(y)
         inverse: Array | None = None
@@ -297,7 +268,7 @@ class _Average:
         total = np.zeros((len(y), len(y)))
         for data in self.parts:
             factor, own = np.asarray(data.factor), np.zeros_like(total)
-            for inputs, _ in _blocks(data, np.arange(len(data)), np.float64, HESSIAN_BLOCK):
+            for inputs, _ in unscaled(data, np.arange(len(data)), np.float64, HESSIAN_BLOCK):
                 # sigma'(t) = sigma(t) sigma(-t), even in t: the targets cancel
                 inputs *= 0.5 / np.cosh(inputs @ (factor * y) / 2)[:, None]
                 own += inputs.T @ inputs
@@ -310,18 +281,11 @@ def _slope(y: Array, data: Dataset, positions: Batch, dtype: DTypeLike) -> Vecto
     factor = data.factor
     model = np.multiply(y, np.asarray(factor, dtype), dtype=dtype)
     total = np.zeros(len(y))
-    for inputs, targets in _blocks(data, positions, dtype, BLOCK):
+    for inputs, labels in unscaled(data, positions, dtype):
         # -v sigma(-v t) = (tanh(t / 2) - v) / 2
-        residuals = 0.5 * (np.tanh((inputs @ model).astype(np.float64) / 2) - targets)
+        residuals = 0.5 * (np.tanh((inputs @ model).astype(np.float64) / 2) - TARGETS[labels % 2])
         total += residuals.astype(dtype) @ inputs
     return np.asarray(total * factor / len(positions))
-
-
-def _blocks(data: Dataset, positions: Batch, dtype: DTypeLike, size: int) -> Iterator[tuple[Array, Vector]]:
-    """Inputs (b, p) in `dtype`, still to be multiplied by `data.factor`, and targets (b,), block by block."""
-    for block in blocks(positions, size):
-        inputs, labels = data.unscaled(block, dtype)
-        yield inputs, TARGETS[labels % 2]
 
 
 @lru_cache(maxsize=1024)
@@ -336,17 +300,16 @@ def _positions(size: int, share: float) -> tuple[Batch, Batch]:
 
 @QUIET
 def _largest_eigenvalue(data: Dataset) -> float:
-    """The one of U'U/N, U (N, p) the inputs: by power iteration, so from below, until it grows by less than 1e-6.
+    """The largest eigenvalue of U'U/N, U (N, p) the inputs: by power iteration until it grows by less than 1e-6.
 
-    The start has a share of the constant vector, which is near the eigenvector of pixels in [0, 1], and is irregular
-    besides (multiples of the golden ratio, modulo 1), so that no symmetry of the inputs hides the eigenvector.
+    The start, multiples of the golden ratio modulo 1, is irregular, so that no symmetry hides the eigenvector.
     """
     vector = 0.5 + np.arange(data.features) * (math.sqrt(5) - 1) / 2 % 1
     factor, positions, largest = data.factor, np.arange(len(data)), 0.0
     for _ in range(MATRIX_PRODUCTS):
         model = np.asarray(vector / np.linalg.norm(vector) * factor, np.float32)
         vector = np.zeros(data.features)
-        for inputs, _ in _blocks(data, positions, np.float32, BLOCK):
+        for inputs, _ in unscaled(data, positions, np.float32):
             vector += (inputs @ model) @ inputs
         vector *= factor / len(data)
         before, largest = largest, float(np.linalg.norm(vector))

@@ -75,6 +75,21 @@ def group_norm(channels: int) -> nn.Module:
     return nn.GroupNorm(gcd(channels, max(1, channels // 16)), channels)
 
 
+NORMS: dict[str, Norm] = {"batch": nn.BatchNorm2d, "group": group_norm}
+
+
+def pooled(channels: int, classes: int) -> nn.Sequential:
+    """A linear layer on each channel's mean."""
+    return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
+
+
+def auxiliary_head(kind: str, smashed: Sequence[int], classes: int) -> nn.Sequential:
+    """The head on smashed samples (channels, height, width): linear (on all numbers) or pooled."""
+    if kind == "pooled":
+        return pooled(smashed[0], classes)
+    return nn.Sequential(nn.Flatten(), nn.Linear(prod(smashed), classes))
+
+
 @final
 class BasicBlock(nn.Module):
     """Two normalised 3x3 convolutions, and a shortcut: a 1x1 convolution where the shape changes."""

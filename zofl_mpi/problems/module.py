@@ -17,6 +17,7 @@ from zofl_mpi.data import Dataset
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Array, Batch
 from zofl_mpi.problems.flat import Flat
+from zofl_mpi.problems.terms import check_positions
 
 Named = dict[str, Tensor]
 """By the names of a module's parameters, with a first axis for the models of many."""
@@ -24,7 +25,7 @@ Named = dict[str, Tensor]
 
 @final
 class Function:
-    """A module that classifies, as a function of a flat vector on a device, and the samples that it is given.
+    """A module that classifies, as a function of a flat vector on a device, and its samples there.
 
     Attributes:
         module: maps inputs (B, *input_shape) to logits (B, classes). Its buffers are constants.
@@ -34,13 +35,7 @@ class Function:
     """
 
     def __init__(
-        self,
-        module: nn.Module,
-        input_shape: tuple[int, ...],
-        classes: int,
-        dtype: np.dtype[Any],
-        device: str,
-        many: bool = False,
+        self, module: nn.Module, input_shape: tuple[int, ...], classes: int, dtype: Any, device: str, many: bool = False
     ) -> None:
         """
         Args:
@@ -50,7 +45,7 @@ class Function:
         self.input_shape, self.classes = input_shape, classes
         self.dtype = torch.from_numpy(np.empty(0, dtype)).dtype
         self.module.to(self.dtype)
-        self._try(classes)
+        self._try()
         self.obstacle = self._obstacle() if many else ""
         self.device = torch.device(device)
         self.module.to(self.device)
@@ -84,8 +79,7 @@ class Function:
         """The gradients of the mean cross-entropies of R models, each on its own mini-batch, in one computation.
 
         A function of the parameters (R, *shape), inputs (R, B, *input_shape) and labels (R, B, C), 1 for the true class
-        and else 0; it returns the gradients in the parameters' shapes. By products: torch's own cross-entropy would
-        gather and scatter, in a dozen operations more.
+        and else 0. By products: torch's own cross-entropy would gather and scatter, in a dozen operations more.
         """
         from torch.func import functional_call, grad, vmap
 
@@ -111,10 +105,7 @@ class Function:
         return [(name, *known[id(p)]) for name, p in self.module.named_parameters() if p.requires_grad]
 
     def step_bytes(self, batch_size: int) -> int:
-        """About how much memory a step on a batch of this size takes; it follows from the shapes alone.
-
-        The point, its gradient and the step; inputs; twice what the backward pass has to remember.
-        """
+        """Memory of a step, about: the point, its gradient, the step, the inputs, twice what a backward pass keeps."""
         kept = 0
 
         def noted(tensor: Tensor) -> Tensor:
@@ -122,14 +113,8 @@ class Function:
             kept += tensor.nbytes
             return tensor
 
-        inputs, point = self._zeros(batch_size, *self.input_shape), self._zeros(self.n)
-        labels = torch.zeros(batch_size, dtype=torch.int64, device=self.device)
-        with (
-            torch.autograd.graph.saved_tensors_hooks(noted, lambda tensor: tensor),
-            torch.enable_grad(),
-            self.at(point),
-        ):
-            self.gradient(inputs, labels)
+        with torch.autograd.graph.saved_tensors_hooks(noted, lambda tensor: tensor), torch.enable_grad():
+            inputs, point = self._step_of_zeros(batch_size)
         return 3 * point.nbytes + inputs.nbytes + 2 * kept
 
     @torch.no_grad()
@@ -138,17 +123,12 @@ class Function:
         logits = self.module(inputs)
         if not isinstance(logits, Tensor):
             raise TypeError(f"it returns a {type(logits).__name__}, not logits")
-        return logits.to(torch.float64)
+        return logits.double()
 
     def samples(self, data: Dataset, positions: Batch) -> tuple[Tensor, Tensor]:
-        """Inputs (..., *input_shape) and labels (...) of the samples at `positions` (...), on the device.
-
-        Raises:
-            IndexError: a position is not in 0..len(data) - 1.
-        """
-        if positions.size and (positions.min() < 0 or positions.max() >= len(data)):
-            raise IndexError(f"a batch has a position outside 0..{len(data) - 1}")
-        rows = (positions if data.rows is None else data.rows[positions]).ravel()
+        """Inputs (..., *input_shape) and labels (...) of the samples at `positions` (...), on the device."""
+        check_positions(data, positions)
+        rows = data.rows_of(positions).ravel()
         stored = np.asarray(data.inputs)  # a memory map's own indexing is several times slower
         raw = torch.empty((len(rows), *self.input_shape), dtype=torch.from_numpy(stored[:0].copy()).dtype)
         np.take(stored, rows, axis=0, out=raw.numpy().reshape(len(rows), -1), mode="clip")  # "raise" would copy again
@@ -166,14 +146,17 @@ class Function:
         """FLOPs of a forward and a backward pass on a batch of this size."""
         from zofl_mpi.problems.counting import Products  # 0.3 s
 
-        inputs, point = self._zeros(batch_size, *self.input_shape), self._zeros(self.n)
-        labels = torch.zeros(batch_size, dtype=torch.int64, device=self.device)
-        with self.at(point), Products() as counted:
-            self.gradient(inputs, labels)
+        with Products() as counted:
+            self._step_of_zeros(batch_size)
         return float(counted.flops)
 
-    def _zeros(self, *shape: int) -> Tensor:
-        return torch.zeros(shape, dtype=self.dtype, device=self.device)
+    def _step_of_zeros(self, batch_size: int) -> tuple[Tensor, Tensor]:
+        """Computes the gradient at 0 on samples of zeros; returns these inputs and that point."""
+        shapes = (batch_size, *self.input_shape), (self.n,)
+        inputs, point = (torch.zeros(shape, dtype=self.dtype, device=self.device) for shape in shapes)
+        with self.at(point):
+            self.gradient(inputs, torch.zeros(batch_size, dtype=torch.int64, device=self.device))
+        return inputs, point
 
     def _shaped(self, inputs: Tensor, shape: tuple[int, ...]) -> Tensor:
         """Inputs (N, *input_shape) in the shape (*shape, *input_shape)."""
@@ -198,8 +181,8 @@ class Function:
             return str(error).partition("\n")[0].partition(". ")[0] or type(error).__name__
         return ""
 
-    def _try(self, classes: int) -> None:
-        """Refuses what is no function of the parameters and the inputs, by one forward pass of two inputs on the CPU.
+    def _try(self) -> None:
+        """Refuses a module that is no function of parameters and inputs, by a forward pass of two inputs on the CPU.
 
         Raises:
             UserError: the module takes no such inputs, returns no logits, changes its buffers or draws random numbers.
@@ -215,9 +198,9 @@ class Function:
                 reason = str(error).partition("\n")[0]
                 raise UserError(f"{name} does not take inputs of shape {self.input_shape}: {reason}") from error
             drew = not torch.equal(state, torch.random.get_rng_state())
-        if logits.shape != (2, classes):
-            got = tuple(logits.shape[1:])
-            raise UserError(f"{name} maps an input to an output of shape {got}, not to {classes} logits, one a class")
+        if logits.shape != (2, self.classes):
+            got, want = tuple(logits.shape[1:]), f"{self.classes} logits, one a class"
+            raise UserError(f"{name} maps an input to an output of shape {got}, not to {want}")
         if not all(map(torch.equal, before, self.module.buffers())):
             raise UserError(
                 f"{name} changes its buffers in a forward pass (BatchNorm's running statistics?), so it is no function "
@@ -231,11 +214,7 @@ class Function:
 
 
 def copy_of(module: nn.Module) -> nn.Module:
-    """A copy on the CPU that nobody else computes with.
-
-    Raises:
-        UserError: the module has no sizes yet, or cannot be copied.
-    """
+    """A copy on the CPU, or a UserError where the module has no sizes yet or cannot be copied."""
     if any(isinstance(p, nn.parameter.UninitializedParameter) for p in module.parameters()):
         raise UserError(
             f"{type(module).__name__} has lazy modules: give each its sizes, x has one length from the start"

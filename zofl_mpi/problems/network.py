@@ -6,7 +6,6 @@ clients' problems are not convex: the methods run, their theorems do not apply.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial, wraps
@@ -25,15 +24,16 @@ from zofl_mpi.engine.roles import KernelChoice
 from zofl_mpi.engine.setting import Work
 from zofl_mpi.engine.streams import seed_torch
 from zofl_mpi.errors import UserError, demand
-from zofl_mpi.problems import Array, Batch
+from zofl_mpi.problems import Array, Batch, Vector
 from zofl_mpi.problems.kernels.blocks import LOCK
 from zofl_mpi.problems.kernels.module_torch import LossRequest, StepsRequest, equal_bits, loss_sums, take_steps
 from zofl_mpi.problems.module import Function, copy_of
-from zofl_mpi.problems.sums import QUIET, blocks, class_weights, demand_floats, positions_of
-from zofl_mpi.problems.terms import Personalised, Terms, check_positions
+from zofl_mpi.problems.sums import blocks, demand_floats, positions_of
+from zofl_mpi.problems.terms import LocalSteps, Personalised, Terms, check_positions
 
 T = TypeVar("T")
 P = ParamSpec("P")
+Labels = NDArray[np.int64]
 BLOCK = 256  # samples of one evaluation block; losses of mini-batches up to this size are batched
 BLOCK_BYTES = 2**22  # of inputs made ready at once in a local solve
 ABREAST = "abreast"
@@ -43,8 +43,7 @@ ABREAST = "abreast"
 def serialized(method: Callable[Concatenate[Network, P], T]) -> Callable[Concatenate[Network, P], T]:
     """Makes a method run one call after the other, on one thread, where clients' steps run as coroutines.
 
-    Libraries allocate room on a GPU for each thread that calls them; and nobody else binds the module to parameters
-    meanwhile.
+    Libraries allocate room on a GPU for each thread that calls them, and the module has one place for parameters.
     """
 
     @wraps(method)
@@ -67,32 +66,30 @@ def _call_all(calls: list[Callable[[], Any]]) -> list[Any]:
 class Network(Personalised):
     """A torch module as a `Hierarchical`, a `Smooth` and a `Lipschitz` problem.
 
-    x (n,) holds the parameters with requires_grad, flattened one after the other in the module's order; it is a NumPy
-    array, on a GPU too. Parameters without requires_grad and all buffers are constants: they must be equal on all ranks
-    (`seeded`) and no forward pass may change them. The module runs in the mode it comes in: after `.eval()` a BatchNorm
-    is a constant scaling and a dropout idle; in training mode both are refused.
+    x (n,) holds the parameters with requires_grad, one after the other in the module's order, as a NumPy array.
+    Parameters without requires_grad and all buffers are constants: they must be equal on all ranks (`seeded`), and no
+    forward pass may change them. The module runs in the mode it comes in: BatchNorm and dropout need `.eval()`.
 
     Attributes:
         module: maps inputs (B, *input_shape) to logits (B, classes). A copy is computed with.
-        input_shape: what an input (p,) is reshaped to, such as (1, 28, 28).
+        input_shape: shape that an input (p,) is given, such as (1, 28, 28).
         classes: C.
         weights: (m,) rho_i = N_i / N_tr.
         terms: lam, mu and radius of the clients' problems.
         dtype: float32 or float64, of all vectors and of the module.
         device: where the module computes, as torch calls it.
-        kernel: what computes the local steps, and losses on mini-batches: serial (one client after the other), torch
-            (many clients at once), auto (torch on a GPU, if the module can be computed so; else serial).
-        batched_sizes: mini-batches for which all ranks have found equal bits in any company; those of other sizes are
-            computed one client after the other. None: this process finds out when it meets a size.
-        obstacle: why the module cannot be computed for many clients at once, in torch's words; "" where it can, or
-            where nobody asked.
+        kernel: code that computes the local steps, and losses on mini-batches: serial (one client after the other),
+            torch (many clients at once), auto (torch on a GPU, if the module can be computed so; else serial).
+        batched_sizes: mini-batches for which all ranks have found equal bits in any company; others are computed one
+            client after the other. None: this process finds out when it meets a size.
+        obstacle: why the module cannot be computed for many clients at once, in torch's words; "" where it can.
     """
 
     x0: ClassVar[str] = "random"  # at 0 most gradients of a network vanish
     module: nn.Module = given()
     input_shape: tuple[int, ...] = given()
     classes: int = given()
-    weights: NDArray[np.float64] = given()
+    weights: Vector = given()
     terms: Terms = given(Terms())
     dtype: DTypeLike = given(np.float32)
     device: str = given("cpu")
@@ -154,8 +151,8 @@ class Network(Personalised):
         own = self if name == self.kernel else replace(self, kernel=cast(Any, name))
         if name == "serial" or own.batches(data, work.batch):
             return ""
-        found = "on this machine a client's bits depend on which clients are computed with it"
-        return f"{found} (mini-batches of {work.batch})"
+        fault = "on this machine a client's bits depend on which clients are computed with it"
+        return f"{fault} (mini-batches of {work.batch})"
 
     def batches(self, data: Dataset, size: int) -> bool:
         """Whether mini-batches of this size are computed for many clients at once: bits may not depend on which."""
@@ -170,7 +167,7 @@ class Network(Personalised):
         return self._function.flops(batch_size)
 
     def initial(self, generator: np.random.Generator) -> Array:
-        """(n,) the parameters that the module came with: its own initialisation (drawn under `seeded`), or trained."""
+        """(n,) the parameters that the module came with."""
         return self._function.initial()
 
     @serialized
@@ -185,56 +182,36 @@ class Network(Personalised):
                 total += torch.cat([part.reshape(-1) for part in parts]).cpu().numpy()
         return np.asarray(total / len(positions), self.dtype)
 
-    def moved(
-        self,
-        data: Dataset,
-        x: Array,
-        y: Array,
-        batches: Batch,
-        stepsizes: NDArray[np.float64],
-        mu: float,
-        radius: float = math.inf,
-        shift: Array | None = None,
-    ) -> Array:
+    def moved(self, x: Array, y: Array, steps: LocalSteps) -> Array:
         """See `Personalised.moved`; the k points go one after the other, or beside each other."""
-        gammas = np.minimum(stepsizes, np.finfo(self.dtype).max)  # torch takes no larger one: let it diverge
-        if not self.batches(data, batches.shape[1]):
-            return self._moved(data, x, y, batches, gammas.tolist(), mu, radius, shift)
+        gammas = np.minimum(steps.stepsizes, np.finfo(self.dtype).max)  # torch takes no larger one: let it diverge
+        finite = steps._replace(stepsizes=gammas)
+        if not self.batches(steps.data, steps.batches.shape[1]):
+            return self._moved(x, y, finite)
         a, b = (np.asarray(each, self.dtype) for each in (x, y))
-        push = None if shift is None else np.asarray(shift, self.dtype)
-        return batched_call(take_steps, StepsRequest(self._function, data, a, b, batches, gammas, mu, radius, push))
+        return batched_call(take_steps, StepsRequest(self._function, a, b, finite))
 
     @serialized
-    def _moved(
-        self,
-        data: Dataset,
-        x: Array,
-        y: Array,
-        batches: Batch,
-        gammas: list[float],
-        mu: float,
-        radius: float,
-        shift: Array | None,
-    ) -> Array:
-        function = self._function
+    def _moved(self, x: Array, y: Array, steps: LocalSteps) -> Array:
+        function, gammas = self._function, steps.stepsizes.tolist()
         centres, points = [function.vector(row) for row in x], [function.vector(row) for row in y]
-        against = None if shift is None else function.vector(shift)
-        for t, inputs, labels in self._minibatches(data, batches):
+        shift = None if steps.shift is None else function.vector(steps.shift)
+        for t, inputs, labels in self._minibatches(steps.data, steps.batches):
             for centre, point in zip(centres, points, strict=True):
                 with function.at(point) as parts:
                     for gamma, *batch in zip(gammas[t : t + len(inputs)], inputs, labels, strict=True):
                         gradient = function.gradient(*batch)
-                        if mu:
-                            point.lerp_(centre, gamma * mu)  # y <- y - gamma mu (y - x)
-                        if against is not None:
-                            point.sub_(against, alpha=gamma)
+                        if steps.mu:
+                            point.lerp_(centre, gamma * steps.mu)  # y <- y - gamma mu (y - x)
+                        if shift is not None:
+                            point.sub_(shift, alpha=gamma)
                         for part, slope in zip(parts, gradient, strict=True):
                             part.sub_(slope, alpha=gamma)
-                        if radius < np.inf:
-                            _project(point, centre, radius)
+                        if steps.radius < np.inf:
+                            _project(point, centre, steps.radius)
         return np.stack([point.cpu().numpy() for point in points])
 
-    def losses(self, i: int, x: Array, data: Dataset, batch: Batch | None = None) -> NDArray[np.float64]:
+    def losses(self, i: int, x: Array, data: Dataset, batch: Batch | None = None) -> Vector:
         """(k,) mean cross-entropy at the rows of x (k, n), summed in float64; see `Lipschitz.losses`.
 
         Raises:
@@ -247,7 +224,7 @@ class Network(Personalised):
         return self._losses(x, data, batch)
 
     @serialized
-    def _losses(self, x: Array, data: Dataset, batch: Batch | None) -> NDArray[np.float64]:
+    def _losses(self, x: Array, data: Dataset, batch: Batch | None) -> Vector:
         positions = positions_of(data, batch)
         function, sums = self._function, np.zeros(len(x))
         kept = None if batch is None else list(self._blocks(data, positions))  # of a mini-batch, for all k points
@@ -258,38 +235,20 @@ class Network(Personalised):
         return sums / len(positions)
 
     @serialized
-    @QUIET
-    def score(self, x: Array, data: Dataset, mix: NDArray[np.float64] | None = None) -> dict[str, float]:
-        """Mean cross-entropy ("loss") and fraction classified correctly ("accuracy") of x (n,) on all of `data`.
-
-        Args:
-            mix: (C,) weights of the classes, in place of their shares in `data`; one that `data` lacks counts nothing.
-
-        Returns:
-            Not-a-number for both where no sample counts.
-        """
-        each = class_weights(data, mix)
-        sums = np.zeros(3)  # of the weights, the losses, the hits
-        function = self._function
+    def evaluated(self, x: Array, data: Dataset) -> list[tuple[Labels, Vector, NDArray[np.bool]]]:
+        """Logits in `dtype`, losses in float64; see `Personalised.evaluated`."""
+        found, function = list[Any](), self._function
         with function.at(function.vector(x)):
             for inputs, labels in self._blocks(data, np.arange(len(data))):
                 logits = function.logits(inputs)
-                loss = cross_entropy(logits, labels, reduction="none")
-                hit = logits.argmax(dim=1) == labels
-                rows = torch.stack([torch.ones_like(loss), loss, hit]).cpu().numpy()
-                sums += rows @ each[labels.cpu().numpy()]
-        return {"loss": float(sums[1] / sums[0]), "accuracy": float(sums[2] / sums[0])}
-
-    @serialized
-    def hits(self, x: Array, data: Dataset) -> NDArray[np.int64]:
-        """(C,) how many samples of each class in `data` the model x (n,) classifies correctly."""
-        found = np.zeros(self.classes, np.int64)
-        function = self._function
-        with function.at(function.vector(x)):
-            for inputs, labels in self._blocks(data, np.arange(len(data))):
-                right = labels[function.logits(inputs).argmax(dim=1) == labels]
-                found += np.bincount(right.cpu().numpy(), minlength=self.classes)
+                values = labels, cross_entropy(logits, labels, reduction="none"), logits.argmax(dim=1) == labels
+                found.append(tuple(value.cpu().numpy() for value in values))
         return found
+
+    def hits(self, x: Array, data: Dataset) -> Labels:
+        """(C,) how many samples of each class in `data` the model x (n,) classifies correctly."""
+        each = [labels[hits] for labels, _, hits in self.evaluated(x, data)]
+        return np.bincount(np.concatenate(each), minlength=self.classes)
 
     def _blocks(self, data: Dataset, positions: Batch) -> Iterator[tuple[Tensor, Tensor]]:
         """Inputs (b, *input_shape) and labels (b,) of the samples at `positions`, in turn."""
@@ -304,10 +263,7 @@ class Network(Personalised):
 
 
 def seeded(factory: Callable[[], T], generator: np.random.Generator) -> T:
-    """Calls `factory` with torch's random numbers on the CPU drawn from `generator`: equal on every rank.
-
-    torch's own generator is left as it was.
-    """
+    """Calls `factory` with torch's random numbers drawn from `generator`; leaves torch's own generator as it was."""
     with torch.random.fork_rng(devices=()):
         seed_torch(torch.default_generator, generator)
         return factory()

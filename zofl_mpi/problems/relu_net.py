@@ -3,8 +3,8 @@
 f_i(x) = mean over D_i of 1/2 (v - sum_q w_q max(0, Z_q . U))^2 + lam / 2 (|Z|^2 + |w|^2)
 
 U (p,) is an input, v its target; x = (Z, w), Z (N_1, p) row by row. Locally Lipschitz, neither smooth nor convex. The
-methods of [B] take it as it is; those that it is compared with need a gradient, and take its smooth twin, in which
-log(1 + exp(s t)) / s stands for max(0, t): larger by at most log(2) / s, and equal for s -> infinity.
+methods of [B] take it as it is; first-order methods take its smooth twin, in which log(1 + exp(s t)) / s stands for
+max(0, t): larger by at most log(2) / s.
 
 [B] is silent on the targets' meaning, the initialisation and the sets X_i: even labels are +1, odd ones -1; `initial`;
 the whole space (choices).
@@ -18,20 +18,17 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, final
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
 from zofl_mpi.data import Dataset
 from zofl_mpi.engine.fields import given
 from zofl_mpi.errors import demand
 from zofl_mpi.numerics.descent import descend
-from zofl_mpi.problems import Array, Batch
+from zofl_mpi.problems import Array, Batch, Vector
 from zofl_mpi.problems.base import Problem
-from zofl_mpi.problems.sums import BLOCK, QUIET, blocks, class_weights, demand_floats, positions_of
+from zofl_mpi.problems.sums import QUIET, TARGETS, class_weights, demand_floats, positions_of, unscaled
 
-Vector = NDArray[np.float64]
 Rectifier = Callable[[Array], Vector]
-
-TARGETS = np.array([1.0, -1.0])  # of even and odd labels
 
 
 @final
@@ -39,14 +36,12 @@ TARGETS = np.array([1.0, -1.0])  # of even and odd labels
 class ReLUNet(Problem):
     """The network as a `Lipschitz` problem; its smooth twin as a `Smooth` one.
 
-    Inputs are used as `Dataset` scales them, targets are the parities of the labels. The products with the inputs are
-    computed in `dtype`, everything after them (a few numbers per sample) in float64. In float32 a difference of two
-    losses then has an error of 1e-8 (MNIST, batches of 64): at [B]'s smallest eta, 0.001, that is 2e-4 of the
-    difference at x_0 and 7e-4 of it after training. The rounding of the points themselves adds 2e-4 there.
+    The products with the inputs are computed in `dtype`, everything after them (a few numbers per sample) in float64.
+    In float32 a difference of two losses then has an error of 1e-8 (MNIST, batches of 64): at [B]'s smallest eta,
+    0.001, that is 2e-4 of the difference at x_0 and 7e-4 of it after training.
 
     The ridge counts once, whatever the number of samples. With the sum over samples a mini-batch of B counts |D_i| / B
-    times, an unbiased estimate. With inputs of norm about 10, Z_q . U is of size 0.5 at the start, and a sharpness of
-    10 bends the smooth twin's rectifier within about 0.1 of its kink.
+    times, an unbiased estimate. A sharpness of 10 bends the smooth twin's rectifier within about 0.1 of its kink.
 
     Attributes:
         features: p, the length of one input.
@@ -127,7 +122,7 @@ class ReLUNet(Problem):
         factor = data.factor
         Z, w = self._split(x[None], factor)
         by_Z, by_w = np.zeros(Z.shape), np.zeros(self.hidden)
-        for inputs, labels in self._blocks(data, positions):
+        for inputs, labels in unscaled(data, positions, self.dtype):
             t = (Z @ inputs.T).astype(np.float64)
             a = self._softplus(t)
             r = w[0] @ a - TARGETS[labels % 2]
@@ -139,14 +134,7 @@ class ReLUNet(Problem):
 
     @QUIET
     def descend(
-        self,
-        data: Dataset,
-        y: Array,
-        batches: Batch,
-        stepsizes: Vector,
-        *,
-        mu: float = 0.0,
-        shift: Array | None = None,
+        self, data: Dataset, y: Array, batches: Batch, stepsizes: Vector, *, mu: float = 0.0, shift: Array | None = None
     ) -> Array:
         """See `Smooth.descend`, on the smooth twin.
 
@@ -154,12 +142,11 @@ class ReLUNet(Problem):
             IndexError: a position lies beyond the data.
         """
         start = np.array(y, self.dtype)
-        against = None if shift is None else np.asarray(shift, self.dtype)
 
         def direction(z: Array, t: int) -> Array:
             g = self.gradient(z, data, batches[t])
             g = g if mu == 0 else g + mu * (z - start)
-            return g if against is None else g + against
+            return g if shift is None else g + np.asarray(shift, self.dtype)
 
         return descend(start, direction, steps=len(stepsizes), stepsize=lambda t: float(stepsizes[t]))
 
@@ -177,7 +164,7 @@ class ReLUNet(Problem):
         each = class_weights(data, mix)
         sums = np.zeros(4)  # of the weights, the losses, the smooth losses, the hits
         Z, w = self._split(x[None], data.factor)
-        for inputs, labels in self._blocks(data, np.arange(len(data))):
+        for inputs, labels in unscaled(data, np.arange(len(data)), self.dtype):
             t, targets = Z @ inputs.T, TARGETS[labels % 2]
             sharp, smooth = w[0] @ _relu(t), w[0] @ self._softplus(t)
             rows = (np.ones(len(labels)), (targets - sharp) ** 2 / 2, (targets - smooth) ** 2 / 2, sharp * targets > 0)
@@ -195,7 +182,7 @@ class ReLUNet(Problem):
             rectify: in place of the true rectifier.
         """
         Z, w = self._split(x, data.factor)
-        for inputs, labels in self._blocks(data, positions):
+        for inputs, labels in unscaled(data, positions, self.dtype):
             units = (rectify or _relu)(Z @ inputs.T).reshape(len(x), self.hidden, -1)  # (k, N_1, b)
             yield (w[:, None] @ units)[:, 0], labels
 
@@ -228,11 +215,6 @@ class ReLUNet(Problem):
     def _softplus(self, t: Array) -> Vector:
         """log(1 + exp(s t)) / s in float64, s the `rectifier`; it overflows nowhere."""
         return np.asarray(np.logaddexp(0, self.rectifier * t.astype(np.float64)) / self.rectifier)
-
-    def _blocks(self, data: Dataset, positions: Batch) -> Iterator[tuple[Array, Array]]:
-        """Inputs (b, p) in `dtype`, still to be multiplied by `data.factor`, and labels (b,), block by block."""
-        for block in blocks(positions, BLOCK):
-            yield data.unscaled(block, self.dtype)
 
 
 def _relu(t: Array) -> Vector:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,35 +16,35 @@ from zofl_mpi.engine.roles import KernelChoice
 from zofl_mpi.engine.setting import Work
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
-from zofl_mpi.problems import Array, Batch
+from zofl_mpi.problems import Array, Batch, Vector
 from zofl_mpi.problems.kernels.softmax import KERNELS, Minibatches, choose, numba_installed, repays_loading
-from zofl_mpi.problems.sums import BLOCK, QUIET, READY, blocks, class_weights, demand_floats, positions_of
-from zofl_mpi.problems.terms import Personalised, Terms, for_client
+from zofl_mpi.problems.sums import BLOCK, QUIET, READY, blocks, demand_floats, positions_of
+from zofl_mpi.problems.terms import LocalSteps, Personalised, Terms
+
+Labels = NDArray[np.int64]
 
 
 @final
 @dataclass(frozen=True)
 class Softmax(Personalised):
-    """Softmax regression as a `Hierarchical` and as a `Smooth` problem.
+    """Softmax regression without bias, as a `Hierarchical` and as a `Smooth` problem.
 
-    A model x (n,) is the matrix W (C, p) row by row, as in torch's nn.Linear; with a bias W is (C, p + 1), b last.
+    A model x (n,) is the matrix W (C, p) row by row, as in torch's nn.Linear.
 
     Attributes:
         features: p, the length of one input.
         classes: C.
         weights: (m,) rho_i = N_i / N_tr.
         terms: lam, mu and radius of the clients' problems.
-        bias: whether the model has a bias; [A]'s has none.
-        kernel: what computes the local steps: numpy, numba (compiled), auto (the faster one, measured on this
+        kernel: code that computes the local steps: numpy, numba (compiled), auto (the faster one, measured on this
             machine; numpy if numba is not installed or the run too short to repay its loading).
         dtype: float32 or float64, of all vectors.
     """
 
     features: int = given()
     classes: int = given()
-    weights: NDArray[np.float64] = given()
+    weights: Vector = given()
     terms: Terms = given(Terms())
-    bias: bool = False
     kernel: Literal["auto", "numpy", "numba"] = "auto"
     dtype: DTypeLike = given(np.float32)
 
@@ -59,7 +58,7 @@ class Softmax(Personalised):
     @property
     def n(self) -> int:
         """Length of x."""
-        return self.classes * (self.features + self.bias)
+        return self.classes * self.features
 
     def kernel_name(self, batch_size: int) -> str:
         """The kernel of `lower` and `descend`, for the record: kernels agree to rounding only."""
@@ -91,13 +90,12 @@ class Softmax(Personalised):
 
         def steps(kernel: Softmax, count: int) -> None:
             batches = generator.integers(0, len(data), (count, work.batch))
-            kernel.moved(data, x, x, batches, np.full(count, 0.1), 1.0)
+            kernel.moved(x, x, LocalSteps(data, batches, np.full(count, 0.1), 1.0))
 
         types = {"dtype": np.dtype(self.dtype).name, "inputs": data.inputs.dtype.name}
-        scaled = {"rescale": int(_common_factor(data, self.bias) is None), "bias": int(self.bias)}
         size = {"batch": work.batch, "models": work.models, "classes": self.classes, "features": self.features}
-        kernels = {name: partial(steps, replace(self, kernel=cast(Any, name))) for name in KERNELS}
-        return step_times({**size, **types, **scaled}, kernels)
+        kernels = {name: partial(steps, self.with_kernel(name, work)) for name in KERNELS}
+        return step_times({**size, **types, "rescale": int(_common_factor(data) is None)}, kernels)
 
     def with_kernel(self, name: str, work: Work) -> Softmax:
         """The problem computed by this kernel."""
@@ -115,116 +113,74 @@ class Softmax(Personalised):
 
     def initial(self, generator: np.random.Generator) -> Array:
         """(n,) standard normal entries times 0.01."""
-        return np.asarray(0.01 * generator.standard_normal(self.n), self.dtype)
-
-    def gradient(self, x: Array, data: Dataset, batch: Batch | None = None) -> Array:
-        """(n,) the gradient of the mean cross-entropy at x over the samples at positions `batch` (B,), or over all."""
-        return np.asarray(self._gradient(x[None], data, positions_of(data, batch))[0])
-
-    def gradient_h(self, i: int, data: Dataset, x: Array, y: Array, batch: Batch) -> Array:
-        """(k, n) the gradients of h_i(x, .) at the rows of y on one mini-batch: plain, for tests of `lower`."""
-        return np.asarray(self._gradient(y, data, batch) + for_client(self.terms.mu, i) * (y - x), self.dtype)
+        return np.asarray(super().initial(generator), self.dtype)
 
     @QUIET
-    def moved(
-        self,
-        data: Dataset,
-        x: Array,
-        y: Array,
-        batches: Batch,
-        stepsizes: NDArray[np.float64],
-        mu: float,
-        radius: float = math.inf,
-        shift: Array | None = None,
-    ) -> Array:
+    def gradient(self, x: Array, data: Dataset, batch: Batch | None = None) -> Array:
+        """(n,) the gradient of the mean cross-entropy at x over the samples at positions `batch` (B,), or over all."""
+        positions, W = positions_of(data, batch), x.reshape(self.classes, -1)
+        total = np.zeros(W.shape)
+        for inputs, labels in self._blocks(data, positions):
+            residual = np.exp(_log_softmax((inputs @ W.T).astype(np.float64)))
+            residual[np.arange(len(labels)), labels] -= 1
+            total += residual.astype(self.dtype).T @ inputs
+        return (total / len(positions)).reshape(-1).astype(self.dtype)
+
+    @QUIET
+    def moved(self, x: Array, y: Array, steps: LocalSteps) -> Array:
         """See `Personalised.moved`.
 
         A constant factor s of the inputs is not applied to every sample but once to the models: W' = s W has the same
         logits on the stored inputs, and a step gamma of W is a step gamma s^2 of W'.
         """
-        factor = _common_factor(data, self.bias)
-        minibatches = self._minibatches(data, batches, stepsizes, mu, factor)
+        factor = _common_factor(steps.data)
         s = factor or 1.0
+        minibatches = Minibatches(
+            steps.data,
+            steps.data.rows_of(steps.batches),
+            pull=steps.stepsizes * s**2 / steps.batches.shape[1],
+            keep=1 - steps.stepsizes * steps.mu,
+            push=steps.stepsizes * s,
+            rescale=factor is None,
+            dtype=np.dtype(self.dtype),
+        )
         x = np.asarray(x, self.dtype)
         shape = (len(x), self.classes, -1)
         d = np.ascontiguousarray((y - x) * s, self.dtype).reshape(shape)
         centre = np.ascontiguousarray(x * s).reshape(shape)
-        against = None if shift is None else np.ascontiguousarray(shift, self.dtype).reshape(shape)
-        KERNELS[self.kernel_name(minibatches.size)](centre, d, minibatches, radius * s, against)
+        shift = None if steps.shift is None else np.ascontiguousarray(steps.shift, self.dtype).reshape(shape)
+        KERNELS[choose(self.kernel)](centre, d, minibatches, steps.radius * s, shift)
         return x + d.reshape(x.shape) / s
 
-    @QUIET
-    def score(self, x: Array, data: Dataset, mix: NDArray[np.float64] | None = None) -> dict[str, float]:
-        """Mean cross-entropy ("loss") and fraction classified correctly ("accuracy") of x (n,) on all of `data`.
-
-        Args:
-            mix: (C,) weights of the classes, in place of their shares in `data`; one that `data` lacks counts nothing.
-
-        Returns:
-            Not-a-number for both where no sample counts.
-        """
-        each = class_weights(data, mix)
-        sums = np.zeros(3)  # of the weights, the losses, the hits
+    def evaluated(self, x: Array, data: Dataset) -> Iterator[tuple[Labels, Vector, NDArray[np.bool]]]:
+        """Logits in `dtype`, losses in float64; see `Personalised.evaluated`."""
         for inputs, labels in self._blocks(data, np.arange(len(data))):
             logits = (inputs @ x.reshape(self.classes, -1).T).astype(np.float64)
-            loss = -_log_softmax(logits)[np.arange(len(labels)), labels]
-            hit = logits.argmax(axis=1) == labels
-            sums += np.stack([np.ones_like(loss), loss, hit]) @ each[labels]
-        return {"loss": float(sums[1] / sums[0]), "accuracy": float(sums[2] / sums[0])}
+            losses = -_log_softmax(logits)[np.arange(len(labels)), labels]
+            yield labels, losses, logits.argmax(axis=1) == labels
 
     @QUIET
-    def hits(self, x: Array, data: Dataset) -> NDArray[np.int64]:
+    def hits(self, x: Array, data: Dataset) -> Labels:
         """(C,) how many samples of each class in `data` the model x (n,) classifies correctly."""
         found = np.zeros(self.classes, np.int64)
-        for inputs, labels in READY.blocks(data, np.dtype(self.dtype).str + "b" * self.bias, self._blocks):
+        for inputs, labels in READY.blocks(data, np.dtype(self.dtype).str, self._blocks):
             logits = inputs @ x.reshape(self.classes, -1).T
             found += np.bincount(labels[logits.argmax(axis=1) == labels], minlength=self.classes)
         return found
 
-    @QUIET
-    def _gradient(self, y: Array, data: Dataset, batch: Batch) -> Array:
-        """(k, n) mean gradients of the cross-entropy, summed over blocks of samples in float64."""
-        total = np.zeros((len(y), self.classes, self.n // self.classes))
-        for inputs, labels in self._blocks(data, batch):
-            logits = inputs @ y.reshape(len(y), self.classes, -1).transpose(0, 2, 1)
-            residual = np.exp(_log_softmax(logits.astype(np.float64)))
-            residual[:, np.arange(len(labels)), labels] -= 1
-            total += residual.astype(self.dtype).transpose(0, 2, 1) @ inputs
-        return (total / len(batch)).reshape(y.shape).astype(self.dtype)
-
-    def _blocks(self, data: Dataset, positions: Batch) -> Iterator[tuple[Array, NDArray[np.int64]]]:
-        """Inputs (b, p), extended by 1 if there is a bias, and labels (b,) of the samples at `positions`, in turn."""
-        for block in blocks(positions, BLOCK):
-            inputs, labels = data.take(block, self.dtype)
-            yield (np.pad(inputs, ((0, 0), (0, 1)), constant_values=1) if self.bias else inputs), labels
-
-    def _minibatches(
-        self, data: Dataset, batches: Batch, stepsizes: NDArray[np.float64], mu: float, factor: float | None
-    ) -> Minibatches:
-        s = factor or 1.0
-        return Minibatches(
-            data,
-            data.rows_of(batches),
-            pull=stepsizes * s**2 / batches.shape[1],
-            keep=1 - stepsizes * mu,
-            push=stepsizes * s,
-            rescale=factor is None,
-            bias=self.bias,
-            dtype=np.dtype(self.dtype),
-        )
+    def _blocks(self, data: Dataset, positions: Batch) -> Iterator[tuple[Array, Labels]]:
+        """Inputs (b, p) and labels (b,) of the samples at `positions`, in turn."""
+        return (data.take(block, self.dtype) for block in blocks(positions, BLOCK))
 
 
-def _common_factor(data: Dataset, bias: bool) -> float | None:
+def _common_factor(data: Dataset) -> float | None:
     """The s > 0 for which every input of the model is s times the stored one; None where there is none."""
     if not isinstance(data.scale, int | float) or not isinstance(data.shift, int | float):
         return None
-    s = float(data.scale)
-    if s <= 0 or data.shift != 0:
-        return None
-    return s if s == 1 or not bias else None
+    return float(data.scale) if data.scale > 0 and data.shift == 0 else None
 
 
-def _log_softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
+def _log_softmax(logits: Vector) -> Vector:
     """Logarithms of the class probabilities along the last axis."""
     z = logits - logits.max(axis=-1, keepdims=True)
     return np.asarray(z - np.log(np.exp(z).sum(axis=-1, keepdims=True)))

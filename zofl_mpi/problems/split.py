@@ -2,15 +2,13 @@
 
     smashed = client(inputs),   local logits = auxiliary(smashed),   logits = server(smashed)
 
-All losses are mean cross-entropies over a batch. A client's trainable numbers are theta_l = (theta_c, theta_a), flat.
-Images may be augmented: padded by 4, cropped back, mirrored.
+All losses are mean cross-entropies over a batch. Images may be augmented: padded by 4, cropped back, mirrored.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, final
@@ -31,19 +29,55 @@ from zofl_mpi.problems.head import head_gradient, linear_of
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
+class TorchSplit(SplitProblem):
+    """Members that split networks of torch modules share.
+
+    Attributes:
+        dtype: "float32" or "float64", of all vectors.
+        device: where it computes, as torch calls it.
+        bf16: forward passes in bfloat16 where torch's autocast does so; losses in float32.
+        local, top: the client's part with the auxiliary head, and the server's, as functions of flat vectors.
+    """
+
+    dtype: str
+    device: str
+    bf16: bool
+    local: Flat
+    top: Flat
+
+    @property
+    def n_client(self) -> int:
+        """|theta_c|, the first part of theta_l."""
+        return self.local.sizes()[0]
+
+    def kernel_name(self, batch_size: int) -> str:
+        """torch, and the kind of device: each kind rounds differently."""
+        return f"torch {torch.device(self.device).type}{' bf16' if self.bf16 else ''}"
+
+    @property
+    def arithmetic(self) -> str:
+        """Hardware that decides the bits of draws and elementwise steps: a GPU's name, a CPU's instructions."""
+        place = torch.device(self.device)
+        if place.type == "cpu":
+            return f"cpu with {torch.backends.cpu.get_cpu_capability()}"
+        return str(torch.get_device_module(place).get_device_name(place))
+
+    def precision(self, device: str = "") -> AbstractContextManager[Any]:
+        """Context manager in which forward passes on this device, by default its own, run in bfloat16 if need be."""
+        kind = torch.device(device or self.device).type
+        return torch.autocast(kind, torch.bfloat16) if self.bf16 else nullcontext()
+
+
 @final
 @dataclass(frozen=True)
-class SplitNetwork(SplitProblem):
+class SplitNetwork(TorchSplit):
     """A `Split` problem of three torch modules that classify. The methods that train it hold all vectors.
 
     Attributes:
         client, auxiliary, server: modules; `client` and `auxiliary` together are the local part.
-        input_shape: what an input (p,) is reshaped to.
+        input_shape: shape that an input (p,) is given.
         classes: C.
-        dtype: "float32" or "float64", of all vectors.
-        device: where it computes, as torch calls it.
-        bf16: forward passes in bfloat16 where torch's autocast does so; losses in float32.
-        smashed_shape, smashed_itemsize: shape of a smashed sample, and bytes of each of its numbers, as it travels.
+        smashed_shape, smashed_bytes: shape of a smashed sample, and its bytes as it travels.
         takes_one: whether a batch may have one sample.
     """
 
@@ -59,7 +93,7 @@ class SplitNetwork(SplitProblem):
     local: Flat = field(init=False, repr=False, compare=False)
     top: Flat = field(init=False, repr=False, compare=False)
     smashed_shape: tuple[int, ...] = field(init=False, compare=False)
-    smashed_itemsize: int = field(init=False, compare=False)
+    smashed_bytes: int = field(init=False, compare=False)
     takes_one: bool = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -72,16 +106,12 @@ class SplitNetwork(SplitProblem):
         for part in self._parts():
             part.to(torch.device(self.device))
         object.__setattr__(self, "smashed_shape", tuple(smashed.shape[1:]))
-        object.__setattr__(self, "smashed_itemsize", smashed.element_size())
+        object.__setattr__(self, "smashed_bytes", smashed[0].nbytes)
         object.__setattr__(self, "local", Flat([self.client, self.auxiliary]))
         object.__setattr__(self, "top", Flat([self.server]))
 
     def _check(self) -> None:
-        """Refuses parts whose values are no function of theta, the buffers and the inputs.
-
-        Raises:
-            UserError: parts that share parameters, have nothing to train, or depend on a count of batches.
-        """
+        """Refuses parts that share parameters, have nothing to train, or depend on a count of batches."""
         held = [id(value) for part in self._parts() for value in (*part.parameters(), *part.buffers())]
         if len(set(held)) < len(held):
             raise UserError("the client, auxiliary and server parts share parameters; give each its own")
@@ -92,14 +122,15 @@ class SplitNetwork(SplitProblem):
             raise UserError("a BatchNorm with momentum=None depends on a count of batches; give it a number")
 
     def _tried(self) -> Tensor:
-        """Two smashed samples, which have been through all parts, on the CPU; leaves no trace in these.
+        """Passes two samples through all parts on the CPU, and returns them smashed; the parts stay as they were.
 
         Raises:
-            UserError: a part does not fit what it gets, or draws random numbers.
+            UserError: a part does not fit its inputs, or draws random numbers.
         """
-        kept = [b.clone() for part in self._parts() for b in part.buffers()]
+        buffers = [b for part in self._parts() for b in part.buffers()]
+        kept = [b.clone() for b in buffers]
         inputs = torch.zeros(2, *self.input_shape, dtype=getattr(torch, self.dtype))
-        with torch.no_grad(), self._precision("cpu"), torch.random.fork_rng(devices=()):
+        with torch.no_grad(), self.precision("cpu"), torch.random.fork_rng(devices=()):
             state = torch.random.get_rng_state()
             smashed = self._through("client", self.client, inputs)
             for name, part in (("auxiliary", self.auxiliary), ("server", self.server)):
@@ -115,7 +146,7 @@ class SplitNetwork(SplitProblem):
                     "take probability 0"
                 )
             object.__setattr__(self, "takes_one", self._takes_one(inputs[:1]))
-        for b, value in zip((b for part in self._parts() for b in part.buffers()), kept, strict=True):
+        for b, value in zip(buffers, kept, strict=True):
             b.copy_(value)
         return smashed
 
@@ -131,18 +162,17 @@ class SplitNetwork(SplitProblem):
     def _through(self, name: str, part: nn.Module, x: Tensor) -> Tensor:
         version = x._version
         try:
-            found = part(x)
+            output = part(x)
         except Exception as exc:  # the user's code, and torch's many exceptions for shapes
             wants = next((m.in_features for m in part.modules() if isinstance(m, nn.Linear)), None)
-            told = f" (its first linear layer takes {wants} numbers)" if wants else ""
-            raise UserError(
-                f"the {name} part does not take samples of shape {tuple(x.shape[1:])}{told}: {exc}".splitlines()[0]
-            ) from exc
-        if not isinstance(found, Tensor):
-            raise UserError(f"the {name} part returns a {type(found).__name__}, not a tensor")
+            advice = f" (its first linear layer takes {wants} numbers)" if wants else ""
+            reason = f"the {name} part does not take samples of shape {tuple(x.shape[1:])}{advice}: {exc}"
+            raise UserError(reason.splitlines()[0]) from exc
+        if not isinstance(output, Tensor):
+            raise UserError(f"the {name} part returns a {type(output).__name__}, not a tensor")
         if x._version != version:
             raise UserError(f"the {name} part changes its inputs in place, which others use too (inplace=True?)")
-        return found
+        return output
 
     def _parts(self) -> tuple[nn.Module, nn.Module, nn.Module]:
         return self.client, self.auxiliary, self.server
@@ -150,20 +180,10 @@ class SplitNetwork(SplitProblem):
     # --- sizes
 
     @property
-    def n_client(self) -> int:
-        """|theta_c|, the first part of theta_l."""
-        return self.local.sizes()[0]
-
-    @property
     def blocks(self) -> list[nn.Module]:
         """The modules of a client's part that is a sequence of several; see `SplitProblem.blocks`."""
         parts = list(self.client) if isinstance(self.client, nn.Sequential) else []
         return parts if len(parts) > 1 else []
-
-    @property
-    def smashed_bytes(self) -> int:
-        """Bytes of a smashed sample, as it travels."""
-        return math.prod(self.smashed_shape) * self.smashed_itemsize
 
     def upload_bytes(self, data: Dataset, positions: NDArray[np.int64]) -> int:
         """Bytes that the smashed samples of one batch travel as."""
@@ -172,15 +192,6 @@ class SplitNetwork(SplitProblem):
     def label_bytes(self, data: Dataset, positions: NDArray[np.int64]) -> int:
         """Bytes that the labels of one batch travel as, whole numbers of 8 bytes."""
         return 8 * len(positions)
-
-    def kernel_name(self, batch_size: int) -> str:
-        """torch, and the kind of device: each kind rounds differently."""
-        return f"torch {torch.device(self.device).type}{' bf16' if self.bf16 else ''}"
-
-    @property
-    def arithmetic(self) -> str:
-        """Hardware that decides the bits of draws and elementwise steps: a GPU's name, a CPU's instructions."""
-        return arithmetic_of(self.device)
 
     # --- batches
 
@@ -218,19 +229,19 @@ class SplitNetwork(SplitProblem):
     # --- computing
 
     def smash(self, inputs: Tensor) -> Tensor:
-        """(B, *smashed_shape) what the client's part makes of the inputs, within `local.at`."""
-        with self._precision():
+        """(B, *smashed_shape) outputs of the client's part, within `local.at`."""
+        with self.precision():
             return self.client(inputs)  # type: ignore[no-any-return]
 
     def local_loss(self, smashed: Tensor, labels: Tensor) -> Tensor:
-        """() mean loss of the auxiliary head, within `local.at`; summed in float64 where no gradient is asked for."""
-        with self._precision():
+        """() mean loss of the auxiliary head, within `local.at`; see `loss_of`."""
+        with self.precision():
             logits = self.auxiliary(smashed)
         return loss_of(logits, labels)
 
     def local_losses(self, smashed: Tensor, labels: Tensor) -> Tensor:
         """(B,) what each sample adds to `local_loss`, within `local.at`; in float64, without a graph."""
-        with torch.no_grad(), self._precision():
+        with torch.no_grad(), self.precision():
             logits = self.auxiliary(smashed)
         return cross_entropy(logits.double(), labels, reduction="none") / len(labels)
 
@@ -244,24 +255,20 @@ class SplitNetwork(SplitProblem):
         return None if linear is None else partial(self._head_gradient, linear)
 
     def _head_gradient(self, linear: nn.Linear, smashed: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        with torch.no_grad(), self._precision():
+        with torch.no_grad(), self.precision():
             logits, g = head_gradient(self.auxiliary, linear, smashed, labels)
         return loss_of(logits, labels), g
 
     def server_loss(self, smashed: Tensor, labels: Tensor) -> Tensor:
-        """() mean loss of the server's part, within `top.at`; summed in float64 where no gradient is asked for."""
-        with self._precision():
+        """() mean loss of the server's part, within `top.at`; see `loss_of`."""
+        with self.precision():
             logits = self.server(smashed)
         return loss_of(logits, labels)
 
     def logits(self, inputs: Tensor) -> Tensor:
-        """(B, classes) what the whole network makes of the inputs, within `local.at` and `top.at`."""
-        with self._precision():
+        """(B, classes) logits of the server's part on the inputs, within `local.at` and `top.at`."""
+        with self.precision():
             return self.server(self.client(inputs))  # type: ignore[no-any-return]
-
-    def _precision(self, device: str = "") -> Any:
-        kind = torch.device(device or self.device).type
-        return torch.autocast(kind, torch.bfloat16) if self.bf16 else nullcontext()
 
     # --- reports
 
@@ -291,14 +298,6 @@ class SplitNetwork(SplitProblem):
         return {"accuracy": sums["hits"] / sums["samples"], "loss": sums["loss"] / sums["samples"]}
 
 
-def arithmetic_of(device: str) -> str:
-    """Hardware that decides the bits of draws and elementwise steps: a GPU's name, a CPU's instructions."""
-    place = torch.device(device)
-    if place.type == "cpu":
-        return f"cpu with {torch.backends.cpu.get_cpu_capability()}"
-    return str(torch.get_device_module(place).get_device_name(place))
-
-
 def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
     """Mean cross-entropy: with a graph in the logits' own precision (at least float32), else summed in float64."""
     if logits.requires_grad:
@@ -316,8 +315,8 @@ def crop_flip(x: Tensor, generator: np.random.Generator) -> Tensor:
     columns = torch.arange(width, device=x.device).expand(count, width)
     columns = left[:, None] + torch.where(flip[:, None].bool(), columns.flip(1), columns)
     which = torch.arange(count, device=x.device)[:, None, None]
-    found = padded.permute(0, 2, 3, 1)[which, rows[:, :, None], columns[:, None, :]]
-    return found.permute(0, 3, 1, 2)  # channels last in memory, as they came
+    cropped = padded.permute(0, 2, 3, 1)[which, rows[:, :, None], columns[:, None, :]]
+    return cropped.permute(0, 3, 1, 2)  # channels last in memory, as they came
 
 
 def _channels_last(x: Tensor) -> Tensor:

@@ -48,22 +48,17 @@ class ConvNet:
         """
         from torch import nn
 
-        from zofl_mpi.problems.models import Norm, group_norm
+        from zofl_mpi.problems.models import NORMS, auxiliary_head, pooled
 
         if len(shape) != 3:
             raise UserError(f"--problem split_cnn: inputs of {shape[0]} numbers are no square images")
-        norm: Norm = nn.BatchNorm2d if self.norm == "batch" else group_norm
-        now, side, stages, smashed = shape[0], list(shape[1:]), [], (0, 0, 0)
+        norm, stages = NORMS[self.norm], list[nn.Module]()
+        smashed = now, *side = list(shape)
         for channels, stride in zip(self.channels, self.strides, strict=True):
             convolution = nn.Conv2d(now, channels, 3, stride, 1, bias=False)
             stages.append(nn.Sequential(convolution, norm(channels), nn.ReLU(inplace=True)))
             now, side = channels, [-(-s // stride) for s in side]
             if len(stages) == self.cut:
-                smashed = (now, side[0], side[1])
-        top = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(now, classes))
-        client, server = nn.Sequential(*stages[: self.cut]), nn.Sequential(*stages[self.cut :], top)
-        if self.head == "pooled":
-            auxiliary = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(smashed[0], classes))
-        else:
-            auxiliary = nn.Sequential(nn.Flatten(), nn.Linear(smashed[0] * smashed[1] * smashed[2], classes))
-        return client, auxiliary, server
+                smashed = [now, *side]
+        client, server = stages[: self.cut], [*stages[self.cut :], pooled(now, classes)]
+        return nn.Sequential(*client), auxiliary_head(self.head, smashed, classes), nn.Sequential(*server)

@@ -3,16 +3,15 @@
     smashed = client(tokens),   local logits = auxiliary(smashed),   logits = server(smashed)
 
 A loss is the mean cross-entropy of the tokens of a batch's completions, each predicted from all before it. Training
-losses have labels smoothed, zeroth-order ones too, since both must descend the same function; those of reports have
-not. Texts are padded on the right to the batch's longest: attention is causal, so that padding reaches no token
-that counts, and needs no mask.
+losses have labels smoothed, zeroth-order ones too; those of reports have not. Texts are padded on the right to the
+batch's longest: attention is causal, so that padding reaches no token that counts, and needs no mask.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, NoReturn, final
@@ -26,11 +25,10 @@ from torch.nn.functional import cross_entropy
 from zofl_mpi.data import Dataset, texts
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.problems import Batch
-from zofl_mpi.problems.base import SplitProblem
 from zofl_mpi.problems.device_cache import to_device
 from zofl_mpi.problems.flat import Flat
 from zofl_mpi.problems.gpt2 import Back, Parts, joined
-from zofl_mpi.problems.split import arithmetic_of
+from zofl_mpi.problems.split import TorchSplit
 
 NONE = texts.NONE
 """The label of a position that predicts nothing: of contexts and padding."""
@@ -40,7 +38,7 @@ ROWS = 32
 
 @final
 @dataclass(frozen=True)
-class SplitGPT2(SplitProblem):
+class SplitGPT2(TorchSplit):
     """A `Split` problem of GPT-2. The methods that train it hold all vectors; frozen weights are in no vector.
 
     Attributes:
@@ -49,9 +47,7 @@ class SplitGPT2(SplitProblem):
         longest: T, input tokens of the longest text.
         targets: completion tokens of the text that has most.
         label_smoothing: share of a label that is spread over the whole vocabulary, in training losses.
-        dtype: "float32" or "float64", of all vectors.
-        device: where it computes, as torch calls it.
-        bf16: forward passes in bfloat16 where torch's autocast does so, and smashed samples; losses in float32.
+        bf16: as in `TorchSplit`, smashed samples too.
     """
 
     takes_one: ClassVar[bool] = True
@@ -83,11 +79,6 @@ class SplitGPT2(SplitProblem):
     # --- sizes
 
     @property
-    def n_client(self) -> int:
-        """|theta_c|, the first part of theta_l."""
-        return self.local.sizes()[0]
-
-    @property
     def width(self) -> int:
         """d_model."""
         return self.parts.client.words.embedding_dim
@@ -98,9 +89,7 @@ class SplitGPT2(SplitProblem):
         return self.longest, self.width
 
     def lengths(self, data: Dataset) -> NDArray[np.int64]:
-        """(N,) how many tokens each text of `data` has: the bytes of a batch depend on their number and on the longest
-        alone.
-        """
+        """(N,) how many tokens each text of `data` has."""
         return texts.lengths(data, np.arange(len(data)))
 
     def upload_bytes(self, data: Dataset, positions: Batch) -> int:
@@ -116,21 +105,9 @@ class SplitGPT2(SplitProblem):
         """B T of a batch."""
         return len(positions) * (int(texts.lengths(data, positions).max()) - 1)
 
-    def kernel_name(self, batch_size: int) -> str:
-        """torch, and the kind of device: each kind rounds differently."""
-        return f"torch {torch.device(self.device).type}{' bf16' if self.bf16 else ''}"
-
-    @property
-    def arithmetic(self) -> str:
-        """Decides the bits of random numbers and elementwise steps: a GPU's name, a CPU's vector instructions."""
-        return arithmetic_of(self.device)
-
     @cached_property
     def blocks(self) -> list[nn.Module]:
-        """The blocks of client and auxiliary, and the auxiliary's logits.
-
-        A client may compute them anew in a backward pass, piece by piece.
-        """
+        """The blocks of client and auxiliary, and the auxiliary's logits; see `SplitProblem.blocks`."""
         return [*self.parts.client.blocks, *self.parts.auxiliary.blocks, self.parts.auxiliary.last]
 
     @contextmanager
@@ -153,7 +130,7 @@ class SplitGPT2(SplitProblem):
         return to_device(torch.from_numpy(tokens), self.device), self._noted(torch.from_numpy(labels))
 
     def _noted(self, labels: Tensor) -> Tensor:
-        """The labels on the device, with a note of what they predict: a GPU would have to tell the host how many."""
+        """The labels on the device, with a note of what `predicted` finds: else the host would wait for the GPU."""
         if labels.device.type != "cpu":
             return labels
         at, targets = predicted(labels)
@@ -169,11 +146,7 @@ class SplitGPT2(SplitProblem):
         return tokens, labels
 
     def augmentation(self, kind: str) -> NoReturn:
-        """None.
-
-        Raises:
-            UserError: always.
-        """
+        """Refuses: texts are not augmented."""
         raise UserError(f"--augment {kind}: texts are no images")
 
     def placed(self, value: Tensor) -> Tensor:
@@ -184,46 +157,34 @@ class SplitGPT2(SplitProblem):
 
     def smash(self, inputs: Tensor) -> Tensor:
         """(B, T, d_model) output of the client's blocks for the tokens (B, T), within `local.at`."""
-        with self._precision():
+        with self.precision():
             smashed: Tensor = self.parts.client(inputs)
         return smashed.bfloat16() if self.bf16 else smashed
 
     def local_loss(self, smashed: Tensor, labels: Tensor) -> Tensor:
-        """() mean loss of the auxiliary head, within `local.at`; summed in float64 where no gradient is asked for."""
+        """() mean loss of the auxiliary head, within `local.at`; see `Split.local_loss`."""
         return self._loss(self.parts.auxiliary, smashed, labels)
 
     def server_loss(self, smashed: Tensor, labels: Tensor) -> Tensor:
-        """() mean loss of the server's part, within `top.at`; summed in float64 where no gradient is asked for."""
+        """() mean loss of the server's part, within `top.at`; see `Split.server_loss`."""
         return self._loss(self.parts.server, smashed, labels)
 
     def _loss(self, back: Back, smashed: Tensor, labels: Tensor) -> Tensor:
         at, targets = predicted(labels)
-        with self._precision():
+        with self.precision():
             losses = back.losses(smashed.float() if self.bf16 else smashed, at, targets, self.label_smoothing)
         # in float64 the sum over tokens, not the logits: a vocabulary's worth of them for each token
         return losses.mean() if losses.requires_grad else losses.double().mean()
 
-    def _logits(self, back: Back, smashed: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """(k, V) the logits at the k positions that predict something, and (k,) what comes there."""
-        at, targets = predicted(labels)
-        with self._precision():
-            logits = back(smashed.float() if self.bf16 else smashed, at)
-        return logits.float() if self.bf16 else logits, targets
-
-    def _precision(self) -> Any:
-        return torch.autocast(torch.device(self.device).type, torch.bfloat16) if self.bf16 else nullcontext()
-
     # --- reports
 
-    @contextmanager
-    def evaluating(self) -> Iterator[None]:
+    def evaluating(self) -> AbstractContextManager[None]:
         """Context manager: no graph is kept."""
-        with torch.no_grad():
-            yield
+        return torch.no_grad()
 
     def score(self, inputs: Tensor, labels: Tensor) -> dict[str, float]:
-        """Completion tokens, the sum of their cross-entropies, how many are the likeliest one; then, over batches of
-        `report_batch` texts, how many there are and the sum of their means.
+        """Completion tokens, the sum of their cross-entropies, how many are the likeliest one; batches of
+        `report_batch` texts, and the sum of their means.
         """
         rows = [torch.zeros(3, 0, dtype=torch.float64)]
         for x, y in zip(torch.split(inputs, ROWS), torch.split(labels, ROWS), strict=True):
@@ -237,7 +198,10 @@ class SplitGPT2(SplitProblem):
 
     def _rows(self, inputs: Tensor, labels: Tensor) -> Tensor:
         """(3, B) of each text: completion tokens, the sum of their cross-entropies, how many are the likeliest."""
-        logits, targets = self._logits(self.parts.server, self.smash(inputs), labels)
+        (at, targets), smashed = predicted(labels), self.smash(inputs)
+        with self.precision():
+            logits = self.parts.server(smashed.float() if self.bf16 else smashed, at)
+        logits = logits.float() if self.bf16 else logits
         count = labels.ne(NONE).sum(dim=1)
         losses = cross_entropy(logits, targets, reduction="none").double()
         hits = logits.argmax(dim=1).eq(targets).double()

@@ -40,9 +40,8 @@ class ResNet:
         demand(self.width >= 1, "width", self.width, "a whole number, at least 1")
         demand(len(self.stages) >= 1 and min(self.stages) >= 1, "stages", self.stages, "whole numbers, each at least 1")
         blocks = sum(self.stages)
-        demand(
-            0 <= self.cut < blocks, "cut", self.cut, f"from 0 to {blocks - 1}: the network has {blocks} basic blocks"
-        )
+        allowed = f"from 0 to {blocks - 1}: the network has {blocks} basic blocks"
+        demand(0 <= self.cut < blocks, "cut", self.cut, allowed)
 
     def parts(self, shape: Sequence[int], classes: int) -> tuple[nn.Module, nn.Module, nn.Module]:
         """The client's, the auxiliary and the server's part for images of `shape` (channels, height, width).
@@ -52,7 +51,7 @@ class ResNet:
         """
         from torch import nn
 
-        from zofl_mpi.problems.models import BasicBlock, Norm, group_norm
+        from zofl_mpi.problems.models import NORMS, BasicBlock, auxiliary_head, pooled
 
         if len(shape) != 3:
             raise UserError(f"--problem split_resnet: inputs of {shape[0]} numbers are no square images")
@@ -62,24 +61,15 @@ class ResNet:
             raise UserError(
                 f"--stages: {len(self.stages)} stages need images of at least {least} pixels a side, not {height}"
             )
-        norm: Norm = nn.BatchNorm2d if self.norm == "batch" else group_norm
-        stem = nn.Sequential(
-            nn.Conv2d(channels, self.width, 3, 1, 1, bias=False), norm(self.width), nn.ReLU(inplace=True)
-        )
-        blocks, now, side = [], self.width, [height, width]
-        smashed = (self.width, height, width)
+        norm, stem = NORMS[self.norm], nn.Conv2d(channels, self.width, 3, 1, 1, bias=False)
+        blocks: list[nn.Module] = [nn.Sequential(stem, norm(self.width), nn.ReLU(inplace=True))]
+        smashed = now, *side = [self.width, height, width]
         for stage, count in enumerate(self.stages):
             for k in range(count):
                 stride = 2 if stage > 0 and k == 0 else 1
                 blocks.append(BasicBlock(now, self.width * 2**stage, stride, norm))
                 now, side = self.width * 2**stage, [-(-s // stride) for s in side]
-                if len(blocks) == self.cut:
-                    smashed = (now, side[0], side[1])
-        client = nn.Sequential(stem, *blocks[: self.cut])
-        top = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(now, classes))
-        server = nn.Sequential(*blocks[self.cut :], top)
-        if self.head == "pooled":
-            auxiliary = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(smashed[0], classes))
-        else:
-            auxiliary = nn.Sequential(nn.Flatten(), nn.Linear(smashed[0] * smashed[1] * smashed[2], classes))
-        return client, auxiliary, server
+                if len(blocks) == self.cut + 1:
+                    smashed = [now, *side]
+        client, server = blocks[: self.cut + 1], [*blocks[self.cut + 1 :], pooled(now, classes)]
+        return nn.Sequential(*client), auxiliary_head(self.head, smashed, classes), nn.Sequential(*server)

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from zofl_mpi.data import Dataset
 from zofl_mpi.errors import UserError
-from zofl_mpi.problems import Batch
+from zofl_mpi.problems import Batch, Vector
 
+Values = TypeVar("Values", NDArray[Any], list[Any])
 QUIET = np.errstate(all="ignore")
 """NumPy gives no warnings; the caller checks that values are finite."""
 Block = tuple[NDArray[Any], NDArray[np.int64]]
 """Inputs (b, p) and labels (b,)."""
 BLOCK = 512
 """Samples of a block in a sum over all data."""
+TARGETS = np.array([1.0, -1.0])
+"""Of even and odd labels."""
 
 
 @final
@@ -25,11 +28,11 @@ class Ready:
     """Cache of one data set's samples in the form that the computation takes, for the next model that is measured.
 
     All personal models of a rank are measured on the test samples, whose gathering and scaling takes longer than the
-    product with a small model. Only so much is kept as LIMIT says, so that memory does not grow.
+    product with a small model.
     """
 
     LIMIT = 2**26
-    """Bytes of the inputs that are kept, were they all float64."""
+    """Bytes of the inputs that are kept at most, were they all float64."""
 
     def __init__(self) -> None:
         self._data: Dataset | None = None
@@ -72,13 +75,18 @@ def positions_of(data: Any, batch: Batch | None) -> Batch:
     return np.arange(len(data)) if batch is None else batch
 
 
-def blocks(positions: Batch, size: int) -> Iterator[Batch]:
-    """The positions, `size` of them at a time."""
-    for start in range(0, len(positions), size):
-        yield positions[start : start + size]
+def blocks(values: Values, size: int) -> Iterator[Values]:
+    """The values in turn, `size` of them at a time."""
+    for start in range(0, len(values), size):
+        yield values[start : start + size]
 
 
-def class_weights(data: Dataset, mix: NDArray[np.float64] | None) -> NDArray[np.float64]:
+def unscaled(data: Dataset, positions: Batch, dtype: DTypeLike, size: int = 0) -> Iterator[Block]:
+    """Inputs (b, p) in `dtype`, still to be multiplied by `data.factor`, and labels (b,), block by block."""
+    return (data.unscaled(block, dtype) for block in blocks(positions, size or BLOCK))
+
+
+def class_weights(data: Dataset, mix: Vector | None) -> Vector:
     """(C,) the weight of a sample of each class in a mean over `data`: 1, or such that the classes count as in `mix`.
 
     Args:

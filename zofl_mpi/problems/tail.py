@@ -15,20 +15,14 @@ from zofl_mpi.problems.flat import Flat
 def last_layers(flat: Flat, count: int) -> slice:
     """Where the last `count` layers of the first module lie in theta; a layer is a module with parameters of its own.
 
-    They are told by the order in which the module has them.
-
     Raises:
         UserError: it has fewer.
     """
     places = flat.places()
     own = [[p for p in m.parameters(recurse=False) if id(p) in places] for m in flat.modules[0].modules()]
     starts = [places[id(parameters[0])][0].start for parameters in own if parameters]
-    demand(
-        0 <= count <= len(starts),
-        "exact_layers",
-        count,
-        f"from 0 to {len(starts)}, the client's layers with parameters",
-    )
+    allowed = f"from 0 to {len(starts)}, the client's layers with parameters"
+    demand(0 <= count <= len(starts), "exact_layers", count, allowed)
     end = flat.sizes()[0]
     return slice(starts[-count] if count else end, end)
 

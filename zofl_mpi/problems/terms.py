@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import final
+from typing import NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +14,8 @@ from numpy.typing import NDArray
 from zofl_mpi.data import Dataset
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.numerics.projections import ball
-from zofl_mpi.problems import Array, Batch
-from zofl_mpi.problems.base import Problem
-from zofl_mpi.problems.sums import QUIET
+from zofl_mpi.problems.base import Array, Batch, Problem, Vector
+from zofl_mpi.problems.sums import QUIET, class_weights
 
 
 @final
@@ -53,6 +53,25 @@ def for_client(values: tuple[float, ...], i: int) -> float:
     return float(values[0] if len(values) == 1 else values[i])
 
 
+class LocalSteps(NamedTuple):
+    """A client's steps y <- P(y - stepsizes[t] (gradient(y; batches[t]) + mu (y - x) + shift)).
+
+    Attributes:
+        data: the client's.
+        batches: (H, B) positions in `data`, H >= 1, all valid.
+        stepsizes: (H,).
+        radius: P projects onto the ball of this radius around x.
+        shift: (n,); None for 0.
+    """
+
+    data: Dataset
+    batches: Batch
+    stepsizes: Vector
+    mu: float
+    radius: float = math.inf
+    shift: Array | None = None
+
+
 class Personalised(Problem, ABC):
     """A loss with these terms, as a `Hierarchical` and as a `Smooth` problem.
 
@@ -67,7 +86,7 @@ class Personalised(Problem, ABC):
         terms: lam, mu_i and radius_i.
     """
 
-    weights: NDArray[np.float64]
+    weights: Vector
     terms: Terms
 
     @property
@@ -76,37 +95,32 @@ class Personalised(Problem, ABC):
         return len(self.weights)
 
     @abstractmethod
-    def score(self, x: Array, data: Dataset, mix: NDArray[np.float64] | None = None) -> dict[str, float]:
-        """Quality of x (n,) on all of `data`; "loss" is F(x), summed in float64. See `Hierarchical.score`."""
+    def evaluated(self, x: Array, data: Dataset) -> Iterable[tuple[NDArray[np.int64], Vector, NDArray[np.bool]]]:
+        """Labels (b,), losses (b,) at x (n,), and whether x classifies correctly (b,), of all of `data` by blocks."""
 
     @abstractmethod
     def gradient(self, x: Array, data: Dataset, batch: Batch | None = None) -> Array:
         """(n,) the gradient of F at x over the samples at positions `batch` (B,), or over all."""
 
     @abstractmethod
-    def moved(
-        self,
-        data: Dataset,
-        x: Array,
-        y: Array,
-        batches: Batch,
-        stepsizes: NDArray[np.float64],
-        mu: float,
-        radius: float = math.inf,
-        shift: Array | None = None,
-    ) -> Array:
-        """The steps y <- P(y - stepsizes[t] (gradient(y; batches[t]) + mu (y - x) + shift)) from the rows of y.
+    def moved(self, x: Array, y: Array, steps: LocalSteps) -> Array:
+        """(k, n) where the steps end from the rows of y (k, n), around the rows of x (k, n), of the same batches."""
+
+    @QUIET
+    def score(self, x: Array, data: Dataset, mix: Vector | None = None) -> dict[str, float]:
+        """The mean loss F(x) ("loss"), summed in float64, and the share of `data` classified correctly ("accuracy").
 
         Args:
-            x, y: (k, n); k points are moved on the same mini-batches.
-            batches: (H, B) positions in `data`, H >= 1, all valid.
-            stepsizes: (H,).
-            radius: P projects onto the balls of this radius around the rows of x.
-            shift: (n,), added to every gradient.
+            mix: (C,) weights of the classes, in place of their shares in `data`; one that `data` lacks counts nothing.
 
         Returns:
-            A new (k, n).
+            Not-a-number for both where no sample counts.
         """
+        each = class_weights(data, mix)
+        sums = np.zeros(3)  # of the weights, the losses, the hits
+        for labels, losses, hits in self.evaluated(x, data):
+            sums += np.stack([np.ones_like(losses), losses, hits]) @ each[labels]
+        return {"loss": float(sums[1] / sums[0]), "accuracy": float(sums[2] / sums[0])}
 
     def loss(self, x: Array, data: Dataset) -> float:
         """F(x): the mean loss of x (n,) over all of `data`."""
@@ -126,37 +140,23 @@ class Personalised(Problem, ABC):
         difference = np.asarray(x, np.float64) - y
         return float(self.m * self.weights[i] * self.terms.lam / 2 * (difference @ difference))
 
-    def lower(self, i: int, data: Dataset, x: Array, y: Array, batches: Batch, stepsizes: NDArray[np.float64]) -> Array:
-        """[A] Algorithm 2 from y (k, n), k points on the same mini-batches; see `Hierarchical.lower`.
-
-        Raises:
-            IndexError: a position is not in 0..len(data) - 1.
-        """
+    def lower(self, i: int, data: Dataset, x: Array, y: Array, batches: Batch, stepsizes: Vector) -> Array:
+        """[A] Algorithm 2 from y (k, n), on valid positions; see `Hierarchical.lower`."""
         if len(stepsizes) == 0:
             return y.copy()
         check_positions(data, batches, f"client {i}: ")
         mu, radius = for_client(self.terms.mu, i), for_client(self.terms.radius, i)
-        return self.moved(data, x, y, batches, stepsizes, mu, radius)
+        return self.moved(x, y, LocalSteps(data, batches, stepsizes, mu, radius))
 
     def descend(
-        self,
-        data: Dataset,
-        y: Array,
-        batches: Batch,
-        stepsizes: NDArray[np.float64],
-        *,
-        mu: float = 0.0,
-        shift: Array | None = None,
+        self, data: Dataset, y: Array, batches: Batch, stepsizes: Vector, *, mu: float = 0.0, shift: Array | None = None
     ) -> Array:
-        """See `Smooth.descend`; `terms` play no part in it.
-
-        Raises:
-            IndexError: a position is not in 0..len(data) - 1.
-        """
+        """See `Smooth.descend`; `terms` play no part in it, positions must be valid."""
         if len(stepsizes) == 0:
             return y.copy()
         check_positions(data, batches)
-        return np.asarray(self.moved(data, y[None], y[None], batches, stepsizes, mu, shift=shift)[0])
+        steps = LocalSteps(data, batches, stepsizes, mu, shift=shift)
+        return np.asarray(self.moved(y[None], y[None], steps)[0])
 
     def project(self, i: int, x: Array, y: Array | None = None) -> Array:
         """(k, n) the rows of y projected onto the balls around the rows of x; y itself where there is no constraint.

@@ -1,31 +1,37 @@
-"""Report, columns on the lower level and --dry-run of [B] Algorithm 2."""
+"""What the methods on two levels share: points and lower-level calls of [B] Algorithm 2, reports, --dry-run."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from zofl_mpi.engine import messages
 from zofl_mpi.engine.clients import Client, Clients
-from zofl_mpi.engine.fields import part
-from zofl_mpi.engine.setting import Loads, Setting
-from zofl_mpi.problems import Bilevel
+from zofl_mpi.engine.fields import Array, at_least, column, part
+from zofl_mpi.engine.setting import Loads
+from zofl_mpi.engine.streams import Purpose
+from zofl_mpi.errors import UserError
+from zofl_mpi.numerics import zo
+from zofl_mpi.problems import Bilevel, SecondOrder
+from zofl_mpi.rounds.cost import Costed, Effort, OnProblem
 from zofl_mpi.rounds.lower import Iterate, Lower, Moved, Schedule
-from zofl_mpi.rounds.report import Model, all_scores
+from zofl_mpi.rounds.report import HeldOut, Model, all_scores, held_out
 from zofl_mpi.rounds.start import among, step_samples
-from zofl_mpi.rounds.zeroth_order import Local, Stepped
-from zofl_mpi.rounds.zeroth_order_report import Report, directions, report, schedule_lines, theorem1
+from zofl_mpi.rounds.zeroth_order import Local, Report, Stepped, directions, report, schedule_lines, theorem1_bounds
 
-Array = NDArray[Any]
+B = TypeVar("B", bound=Bilevel)
 
 
-@final
+@dataclass(frozen=True)
+class Placed:
+    """Client to server: an empty acknowledgement."""
+
+
 @dataclass(frozen=True)
 class EvalPoints:
     """Server to client at an evaluation: asks for f_i."""
@@ -34,7 +40,6 @@ class EvalPoints:
     y: Array  # (k, n_lower) a lower solution at each of them
 
 
-@final
 @dataclass(frozen=True)
 class EvalValues:
     """Client to server at an evaluation."""
@@ -42,7 +47,6 @@ class EvalValues:
     f: Array  # (k,) f_i on all samples
 
 
-@final
 @dataclass(frozen=True)
 class LowerPoint:
     """Server to client, outside the algorithm: asks for the lower level's gradient."""
@@ -51,7 +55,6 @@ class LowerPoint:
     shifted: int  # 1: at x + eta v; 0: at x
 
 
-@final
 @dataclass(frozen=True)
 class LowerGradient:
     """Client to server, outside the algorithm: the lower level's gradient on all of its samples."""
@@ -60,11 +63,40 @@ class LowerGradient:
 
 
 @dataclass(frozen=True)
-class BilevelReports(ABC):
-    """Base of Algorithm 2: its report, the residual of the lower level and --dry-run.
+class TwoLevels(OnProblem[B]):
+    """Base of the methods on min_x (1/m) sum_i f_i(x, y(x))."""
+
+    def parts(self, client: Client) -> tuple[Any, Any]:
+        """The samples that f_i and h_i see."""
+        return self.problem.parts(client.data)
+
+    def first_lower(self) -> Array:
+        """(n_lower,) where the first lower solve starts."""
+        return np.asarray(self.problem.initial_lower(), self.setting.dtype)
+
+    def place(self, client: Client, message: Model) -> Placed:
+        """Keeps x_r for the rest of the round."""
+        client.memory["x"], client.memory["r"] = message.x, message.r
+        return Placed()
+
+    def objective(self, clients: Clients, x: Array, y: Array, weights: dict[int, float], r: int) -> Array:
+        """(k,) sum_i w_i f_i at the rows of x and y on all samples, over the clients that an evaluation asks."""
+        asked = self.setting.eval_participants(r)
+        shares = among(weights, asked)
+        replies = clients.ask(self.measure, EvalPoints(x, y), to=asked, counted=False)
+        return np.asarray(sum(shares[i] * values.f for i, values in replies))
+
+    def measure(self, client: Client, message: EvalPoints) -> EvalValues:
+        """f_i on all samples."""
+        data, _ = self.parts(client)
+        return EvalValues(np.asarray(self.problem.f(client.i, message.x, message.y, data), np.float64))
+
+
+@dataclass(frozen=True)
+class BilevelReports(Costed[Bilevel], TwoLevels[Bilevel]):
+    """Base of Algorithm 2: its points, its lower-level calls, their residual, its report and --dry-run.
 
     Attributes:
-        setting: problem, data and random numbers.
         local: the local steps on the upper level.
         solver: the lower level.
         exact: at each evaluation also solve the lower level exactly, where the problem can: to see what inexactness
@@ -72,45 +104,40 @@ class BilevelReports(ABC):
     """
 
     needs: ClassVar[type] = Bilevel
-    setting: Setting[Bilevel]
     local: Local = part()
     solver: Lower = part()
     exact: bool = False
 
-    @property
-    def problem(self) -> Bilevel:
-        """The functions f_i and h_i."""
-        return self.setting.problem
+    # --- points and lower-level calls
 
-    def parts(self, client: Client) -> tuple[Any, Any]:
-        """The samples that f_i and h_i see."""
-        return self.problem.parts(client.data)
+    def direction(self, r: int) -> Array:
+        """(n,) v of round r, one for all clients and local steps, of norm 1."""
+        return zo.direction(self.setting.streams(Purpose.DIRECTION, r=r), self.problem.n, self.setting.dtype)
 
-    @abstractmethod
-    def place(self, client: Client, message: Model) -> Any:
-        """Keeps x_r for the rest of the round."""
+    def shifted(self, x: Array, r: int) -> Array:
+        """(n,) x + eta v."""
+        step = x.dtype.type(self.local.eta) * self.direction(r)
+        zo.demand_move(x, step, self.local.eta)
+        return np.asarray(x + step)
 
-    @abstractmethod
     def point(self, client: Client, shifted: int) -> Array:
         """(n,) x_r + eta v if `shifted`, else x_r, at a client."""
+        x: Array = client.memory["x"]
+        return self.shifted(x, client.memory["r"]) if shifted else x
 
-    @abstractmethod
     def lower_start(self, state: Any) -> Array:
         """(n_lower,) where the lower solves of the next round start."""
+        return state.y if self.solver.y0 == "last" else self.first_lower()
 
-    @abstractmethod
-    def solved(
-        self, clients: Clients, x: Array, y: Array, r: int, *, shifted: bool = False, counted: bool = True
-    ) -> tuple[Array, Schedule]:
-        """Calls the lower solver; returns the solution and the schedule of the call."""
+    def lower(self, client: Client, message: Iterate) -> Moved:
+        """Takes a client's part of one communication round of Algorithm 3."""
+        _, data = self.parts(client)
+        return self.solver.local(client, data, self.point(client, message.shifted), client.memory["r"], message)
 
     def residual(self, clients: Clients, x: Array, y: Array, *, shifted: bool) -> float:
         """|y - P(y - g)|, g the mean of grad_y h_i on all samples by the solver's weights, P the projection onto Y(x).
 
-        nan where the lower level gives its solution alone.
-
-        Args:
-            x: (n,) the point of the call: x + eta v if `shifted`.
+        At x, the point of the call (x + eta v if `shifted`); nan where the lower level gives its solution alone.
         """
         if self.problem.solution_only:
             return math.nan
@@ -127,20 +154,19 @@ class BilevelReports(ABC):
         g = self.problem.gradient_h(client.i, self.point(client, message.shifted), message.y, data)
         return LowerGradient(np.asarray(g, np.float64))
 
+    # --- evaluation
+
     def evaluate(self, state: Any, r: int, clients: Clients) -> Report:
         """Reports on x and the lower solution there, from all samples of the clients."""
         x = state.x
         for _ in clients.ask(self.place, Model(x, r + 1), counted=False):
             pass
-        y, _ = self.solved(clients, x, self.lower_start(state), r + 1, counted=False)
+        y, _ = self.solver.solve(clients, self.lower, x, self.lower_start(state), r + 1, counted=False)
         points = np.stack([x, *(self._ends(x, r) if self.exact else ())])
         exact = [self.solver.exact(point) for point in points if self.exact]
         if exact:
             points = np.concatenate([x[None], points])
-        asked = self.setting.eval_participants(r)
-        shares = among(self.local.shares(), asked)
-        replies = clients.ask(self.measure, EvalPoints(points, np.stack([y, *exact])), to=asked, counted=False)
-        F = np.asarray(sum(shares[i] * values.f for i, values in replies))
+        F = self.objective(clients, points, np.stack([y, *exact]), self.local.shares(), r)
         return report(
             self.local,
             x,
@@ -148,15 +174,10 @@ class BilevelReports(ABC):
             F[2::2] - F[3::2],
             all_scores(self.setting, x, y),
             objective=float(F[0]),
-            clients_asked=len(asked),
+            clients_asked=len(self.setting.eval_participants(r)),
             objective_exact=float(F[1]) if exact else math.nan,
             lower_error=float(np.linalg.norm(y.astype(np.float64) - exact[0])) if exact else math.nan,
         )
-
-    def measure(self, client: Client, message: EvalPoints) -> EvalValues:
-        """f_i on all samples."""
-        data, _ = self.parts(client)
-        return EvalValues(np.asarray(self.problem.f(client.i, message.x, message.y, data), np.float64))
 
     def _ends(self, x: Array, r: int) -> Iterator[Array]:
         """Both ends of each direction of the report, one after the other."""
@@ -165,6 +186,13 @@ class BilevelReports(ABC):
             yield np.asarray(x + step)
             yield np.asarray(x - step)
 
+    # --- costs
+
+    @property
+    def effort(self) -> Effort:
+        """The work and the messages of the local steps on the upper level."""
+        return self.local.effort(lambda r: range(self.setting.m), 2)
+
     def first_schedule(self) -> Schedule:
         """The schedule of a lower-level call at x_0."""
         return Schedule(0, 1, 0.0) if self.solver.lower == "exact" else self.solver.schedule(self.local.start(), 0)
@@ -172,17 +200,10 @@ class BilevelReports(ABC):
     def loads(self) -> Loads:
         """Samples of each client's steps in a round whose lower level is solved as at x_0."""
         T = self.first_schedule().T
-        upper = step_samples(self.setting, self.local.batch)
         lower = step_samples(self.setting, self.solver.batch_lower)
-        return Loads([self.local.steps() * f + 2 * T * h for f, h in zip(upper, lower, strict=True)])
-
-    @property
-    def kernel(self) -> str:
-        """Name of the code that computes the losses."""
-        return self.local.kernel
+        return Loads([f + 2 * T * h for f, h in zip(super().loads().work, lower, strict=True)])
 
     def plan(self, rounds: int) -> dict[str, str | float]:
-        """The lines of --dry-run."""
         problem, first = self.problem, self.first_schedule()
         x, y = np.zeros(problem.n, self.setting.dtype), np.zeros(problem.n_lower, self.setting.dtype)
         w = np.stack([y] * self.solver.sequences)
@@ -190,7 +211,8 @@ class BilevelReports(ABC):
             "length of x, n": problem.n,
             "length of y": problem.n_lower,
             "clients, all of which take part": self.setting.m,
-            **schedule_lines(self.local, "Theorem 1", theorem1(self.local)),
+            "kernel": self.kernel,
+            **schedule_lines(self.local, "Theorem 1", theorem1_bounds(self.local)),
             "upper level, bytes down, for each client and round": messages.size(Model(x, 0)) + 2 * y.nbytes,
             "upper level, bytes up, for each client and round": messages.size(Stepped(x)),
             "lower level, calls in a round": 2,
@@ -199,4 +221,92 @@ class BilevelReports(ABC):
             "lower level, step size of a call at x_0": first.gamma,
             "lower level, bytes down, for each client and communication round": messages.size(Iterate(w, 0, 0)),
             "lower level, bytes up, for each client and communication round": messages.size(Moved(w)),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class HypergradientReport(HeldOut):
+    """Columns of an evaluation; None where the problem has no such thing."""
+
+    test_loss: float = column("nat", "mean loss of (x, y) on the test samples, in the problem's own unit")
+    objective: float = column("1", "f(x, y) = (1/m) sum_i f_i at the iterates, on all of the clients' samples")
+    objective_exact: float | None = column("1", "f(x, y(x)) with the exact y(x)", None)
+    lower_error: float | None = column("1", "|y - y(x)|", None)
+
+
+@dataclass(frozen=True)
+class SecondOrderReports(TwoLevels[SecondOrder], ABC):
+    """Base of a method that takes derivatives of both levels: mini-batches, report and --dry-run.
+
+    Attributes:
+        batch: samples of a gradient of f_i, drawn with replacement; 0 for all.
+        batch_lower: samples of a derivative of h_i, drawn with replacement; 0 for all.
+        exact: at each evaluation also solve the lower level exactly, where the problem can.
+    """
+
+    needs: ClassVar[type] = SecondOrder
+    batch: int = at_least(0, 64, remark="(0: all samples)")
+    batch_lower: int = at_least(0, 64, remark="(0: all samples)")
+    exact: bool = False
+
+    def __post_init__(self) -> None:
+        if self.exact and self.problem.solution is None:
+            raise UserError("--exact: this problem does not know its lower solution; leave it out")
+
+    @abstractmethod
+    def exchanges(self, r: int) -> Sequence[tuple[Any, Any]]:
+        """(message, reply) of each exchange with a client in round r, by example."""
+
+    @abstractmethod
+    def derivatives(self) -> tuple[int, int]:
+        """Derivatives of f_i and of h_i, each on a mini-batch, of a client in a round with all terms."""
+
+    def lower_batches(self, client: Client, t: int, steps: int) -> Any:
+        """(steps, B) positions of h_i's derivatives in inner round t, or in a term of the series behind these."""
+        return self._batches(client, 1, Purpose.LOWER_BATCH, t, steps, self.batch_lower)
+
+    def upper_batches(self, client: Client, steps: int) -> Any:
+        """(steps, B) positions of f_i's gradients; the first is that of the hypergradient."""
+        return self._batches(client, 0, Purpose.BATCH, 0, steps, self.batch)
+
+    def _batches(self, client: Client, part: int, purpose: Purpose, t: int, steps: int, batch: int) -> Any:
+        if batch == 0:
+            return [None] * steps
+        generator = self.setting.streams(purpose, r=client.memory["r"], i=client.i, t=t)
+        return generator.integers(len(self.parts(client)[part]), size=(steps, batch))
+
+    def evaluate(self, state: Any, r: int, clients: Clients) -> HypergradientReport:
+        """Reports on x and y, from all samples of the clients."""
+        solve, m = self.problem.solution, self.setting.m
+        exact = solve(state.x, self.setting.data) if self.exact and solve else None
+        lower = [state.y] if exact is None else [state.y, np.asarray(exact, state.y.dtype)]
+        uniform = dict.fromkeys(range(m), 1 / m)
+        f = self.objective(clients, np.stack([state.x] * len(lower)), np.stack(lower), uniform, r)
+        return HypergradientReport(
+            objective=float(f[0]),
+            clients_asked=len(self.setting.eval_participants(r)),
+            objective_exact=None if exact is None else float(f[1]),
+            lower_error=None if exact is None else float(np.linalg.norm(state.y.astype(np.float64) - exact)),
+            **held_out(self.setting, state.x, state.y),
+        )
+
+    def loads(self) -> Loads:
+        """Samples of the derivatives that each client takes in a round with all terms of the series."""
+        upper, lower = step_samples(self.setting, self.batch), step_samples(self.setting, self.batch_lower)
+        outer, inner = self.derivatives()
+        return Loads([outer * f + inner * h for f, h in zip(upper, lower, strict=True)])
+
+    @property
+    def kernel(self) -> str:
+        return self.problem.kernel_name(self.batch)
+
+    def plan(self, rounds: int) -> dict[str, str | float]:
+        exchanged = [pair for r in range(rounds) for pair in self.exchanges(r)]
+        return {
+            "length of x, n": self.problem.n,
+            "length of y": self.problem.n_lower,
+            "clients, all of which take part": self.setting.m,
+            "exchanges with each client, all rounds": len(exchanged),
+            "bytes down, for each client, all rounds": sum(messages.size(message) for message, _ in exchanged),
+            "bytes up, for each client, all rounds": sum(messages.size(reply) for _, reply in exchanged),
         }

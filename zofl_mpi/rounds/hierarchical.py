@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, final
+from typing import Literal, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from zofl_mpi.engine.clients import Client, Clients, Step
-from zofl_mpi.engine.fields import at_least, column, part
+from zofl_mpi.engine.fields import Array, at_least, column, part
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.problems import Hierarchical
-from zofl_mpi.rounds import personal
 from zofl_mpi.rounds.local_sgd import LocalSteps
-from zofl_mpi.rounds.report import LOSS, TRAIN_LOSS, HeldOut, Model, held_out, share_weighted
-
-Array = NDArray[Any]
+from zofl_mpi.rounds.report import Model, accuracies, accuracy_means, held_out, share_weighted
+from zofl_mpi.rounds.report import Report as SmoothReport
 
 
 @final
@@ -27,7 +24,6 @@ class LocalSolve:
     """LOCAL, the inexact solution of min over y in Y_i(x) of h_i(x, y): [A] Algorithm 2.
 
     Attributes:
-        setting: problem, data and random numbers.
         steps: numbers and sizes of the steps.
         batch: samples of a local step, drawn with replacement.
         y0: start of the local solves: x (the point they are asked at) or last (the middle of the client's last pair).
@@ -64,7 +60,6 @@ class LocalSolve:
         return self.setting.problem.lower(client.i, client.data, x, y, batches, gammas)
 
 
-@final
 @dataclass(frozen=True)
 class Personal:
     """Client to server at an evaluation: the personal model y_i = LOCAL(x), measured."""
@@ -77,23 +72,17 @@ class Personal:
     error: float  # |y_i - y_i(x)|; nan where there is no closed form
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
-class Report(HeldOut):
+class Report(SmoothReport):
     """Columns of an evaluation."""
 
-    test_loss: float = column("nat", LOSS)
-    train_loss: float = column("nat", TRAIN_LOSS)
     f1: float = column("1", "f_1(x) on all of the server's data")
     f2: float = column("1", "(1/m) sum_i f_{2,i}(x, y_i), y_i from Algorithm 2 at x itself")
     objective: float = column("1", "f_1(x) + f_2(x)")
-    personal_accuracy: float = column("1", personal.MEANING["personal_accuracy"])
-    personal_accuracy_global: float = column("1", personal.MEANING["personal_accuracy_global"])
     local_distance: float = column("1", "mean over clients of |x - y_i|")
     local_error: float = column(
         "1", "mean over clients of |y_i - y_i(x)|, the inexactness of Algorithm 2; nan without closed form"
     )
-    validation_personal_accuracy: float | None = column("1", personal.MEANING["validation_personal_accuracy"], None)
 
 
 def measured(setting: Setting[Hierarchical], client: Client, x: Array, y: Array) -> Personal:
@@ -103,7 +92,7 @@ def measured(setting: Setting[Hierarchical], client: Client, x: Array, y: Array)
         f2=setting.problem.f2(client.i, x, y),
         loss=setting.problem.score(x, client.data).get("loss", math.nan),
         samples=len(client.data),
-        accuracies=personal.accuracies(setting, client.i, y),
+        accuracies=accuracies(setting, client.i, y),
         distance=float(np.linalg.norm(x - y)),
         error=math.nan if exact is None else float(np.linalg.norm(y - exact)),
     )
@@ -128,5 +117,5 @@ def report(setting: Setting[Hierarchical], x: Array, r: int, clients: Clients, s
         local_distance=distance,
         local_error=error,
         **scores,
-        **personal.means([p.accuracies for p in replies]),
+        **accuracy_means([p.accuracies for p in replies]),
     )

@@ -7,7 +7,6 @@ steps" and makes two calls).
 
 from __future__ import annotations
 
-from abc import ABC
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, final
 
@@ -15,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.engine.clients import Client, Clients
-from zofl_mpi.engine.fields import at_least, column, finite, part
+from zofl_mpi.engine.fields import Array, at_least, column, finite, part
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import demand
@@ -25,10 +24,7 @@ from zofl_mpi.rounds.cost import Costed, Effort
 from zofl_mpi.rounds.report import Measured, Model, Report, Reporting
 from zofl_mpi.rounds.start import Sampling, ServerStep, demand_samples, shares
 
-Array = NDArray[Any]
 
-
-@final
 @dataclass(frozen=True)
 class Trained:
     """Client to server: the local model."""
@@ -37,7 +33,6 @@ class Trained:
     y: Array = finite("the local model is not finite; smaller --gamma-local, or --pixels unit, may help")
 
 
-@final
 @dataclass(frozen=True)
 class State:
     """State of the server between rounds."""
@@ -56,7 +51,6 @@ class LocalSteps:
     """Numbers and sizes of the local steps.
 
     Attributes:
-        setting: problem, data and random numbers.
         tau: local steps: H_{i,r} = ceil(tau sqrt(r+1)); one number, or one per client.
         schedule_h: sqrt (the paper's H) or constant (H = ceil(tau)).
         gamma_local: step size of the local steps.
@@ -94,7 +88,6 @@ class LocalSGD:
     """Participants, mini-batches and the average x <- x + eta_g sum_i w_i (y_i - x) of the local models y_i.
 
     Attributes:
-        setting: problem, data and random numbers.
         sampling: the participants.
         steps: numbers and sizes of the local steps.
         batch: samples of a local step, drawn with replacement; 0 for all of the client's, in every step.
@@ -115,17 +108,9 @@ class LocalSGD:
         if self.server.gamma:
             demand_samples(self.setting, "--gamma")
 
-    def participants(self, r: int) -> list[int]:
-        """S_r."""
-        return self.sampling(r)
-
     def shares(self) -> dict[int, float]:
         """{i: w_i} of all clients, summing to 1."""
         return shares(self.setting, self.weights)
-
-    def stepsizes(self, i: int, r: int) -> NDArray[np.float64]:
-        """(H,) gamma~_t of client i in round r."""
-        return self.steps.sizes(i, r)
 
     def batches(self, client: Client, r: int) -> NDArray[np.int64]:
         """(H, batch) the client's mini-batches of round r, the same for every method."""
@@ -140,27 +125,14 @@ class LocalSGD:
 
 
 @dataclass(frozen=True)
-class FirstOrder(Costed, ABC):
-    """Base of the methods that average local models: they add `round` and the clients' step.
-
-    Attributes:
-        setting: problem, data and random numbers.
-        local: participants, local steps and averaging.
-        reporting: the report of an evaluation.
-    """
+class FirstOrder(Costed[Smooth]):
+    """Base of the methods that average local models: they add `round` and the clients' step."""
 
     needs: ClassVar[type] = Smooth
-    setting: Setting[Smooth]
     local: LocalSGD = part()
     reporting: Reporting = part()
 
-    @property
-    def problem(self) -> Smooth:
-        """The losses F_i."""
-        return self.setting.problem
-
     def start(self) -> Any:
-        """x_0."""
         return State(self.local.server.start())
 
     def evaluate(self, state: Any, r: int, clients: Clients) -> Report:
@@ -177,11 +149,10 @@ class FirstOrder(Costed, ABC):
 
     @property
     def effort(self) -> Effort:
-        """The work and the messages of a round."""
         local, x = self.local, np.zeros(self.setting.problem.n, self.setting.dtype)
-        count = len(local.participants(0))
+        count = len(local.sampling(0))
         return Effort(
-            local.participants,
+            local.sampling,
             local.steps.count,
             lambda rounds: local.steps.planned(rounds, count),
             local.batch,

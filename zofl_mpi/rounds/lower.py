@@ -14,20 +14,15 @@ from dataclasses import dataclass
 from typing import Any, Literal, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from zofl_mpi.engine.clients import Client, Clients, Step
-from zofl_mpi.engine.fields import at_least, finite
+from zofl_mpi.engine.fields import Array, at_least, finite
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.problems import Bilevel
 
-Array = NDArray[Any]
-METHODS = ("local_sgd", "fedac1", "fedac2", "lfd", "exact")
 
-
-@final
 @dataclass(frozen=True)
 class Iterate:
     """Server to client, once a communication round of the lower level."""
@@ -37,7 +32,6 @@ class Iterate:
     t: int  # the communication round within the call
 
 
-@final
 @dataclass(frozen=True)
 class Moved:
     """Client to server: the iterate after the client's local steps."""
@@ -49,21 +43,13 @@ class Moved:
 @final
 @dataclass(frozen=True)
 class Schedule:
-    """How one call goes; a function of x and r, so every rank knows it.
+    """The steps of one call; a function of x and r, so every rank knows it."""
 
-    Attributes:
-        T: local steps in all.
-        H: local steps between two averagings; the last ones may be fewer.
-        gamma: step size (LFD: c of c / (t + offset)).
-        offset: LFD's.
-        acceleration: FedAC's (alpha, beta, gamma_l); None for the others.
-    """
-
-    T: int
-    H: int
-    gamma: float
-    offset: float = 0.0
-    acceleration: tuple[float, float, float] | None = None
+    T: int  # local steps in all
+    H: int  # local steps between two averagings; the last ones may be fewer
+    gamma: float  # step size (LFD: c of c / (t + offset))
+    offset: float = 0.0  # LFD's
+    acceleration: tuple[float, float, float] | None = None  # FedAC's (alpha, beta, gamma_l)
 
     @property
     def rounds(self) -> int:
@@ -85,7 +71,6 @@ class Lower:
     """How y(x) is approximated.
 
     Attributes:
-        setting: problem, data and random numbers.
         lower: local_sgd ([B] Algorithm 3), fedac1, fedac2 (FedAC-I, II), lfd, or exact (the problem's own solution).
         T_lower: local steps of a call: auto, alg3 (2 a ln a, a = max(m, 4 L_h/mu_h, r) + 1), thm1 (the one that [B]'s
             order for lfd needs), or a whole number.
@@ -122,11 +107,7 @@ class Lower:
         return 2 if self.lower.startswith("fedac") else 1
 
     def schedule(self, x: Array, r: int) -> Schedule:
-        """Schedule of one lower-level solve at x (n,) in round r.
-
-        Raises:
-            UserError: the lower level is not strongly convex at this x, or FedAC's conditions do not hold.
-        """
+        """Schedule of a solve at x (n,) in round r; refuses an h that is not strongly convex there, as FedAC may."""
         m = self.setting.m
         mu, L = (float(value) for value in self.setting.problem.curvature(x))
         if not 0 < mu <= L < math.inf:
@@ -177,24 +158,12 @@ class Lower:
     # --- the server
 
     def solve(
-        self,
-        clients: Clients,
-        step: Step,
-        x: Array,
-        y: Array,
-        r: int,
-        *,
-        shifted: bool = False,
-        counted: bool = True,
+        self, clients: Clients, step: Step, x: Array, y: Array, r: int, *, shifted: bool = False, counted: bool = True
     ) -> tuple[Array, Schedule]:
-        """(n_lower,) the approximate y(x), from the start y, and the schedule of the call.
+        """(n_lower,) about y(x), from the start y, and the schedule of the call.
 
         Args:
-            step: the method's step that calls `local` on each client.
-            x: (n,) the point of this call, which the clients know.
-
-        Raises:
-            UserError: the solution is not finite, or --lower exact where the problem has none.
+            step: the method's step that calls `local` on each client, which knows x (n,).
         """
         if self.lower == "exact":
             return self.exact(x), Schedule(0, 1, 0.0)
@@ -206,11 +175,7 @@ class Lower:
         return w[-1], schedule
 
     def exact(self, x: Array) -> Array:
-        """(n_lower,) the problem's own y(x), from the data of all clients at once.
-
-        Raises:
-            UserError: it has none.
-        """
+        """(n_lower,) the problem's own y(x), from the data of all clients at once; refused where it has none."""
         solve = self.setting.problem.solution
         solution = None if solve is None else solve(x, self.setting.data)
         if solution is None:
@@ -238,12 +203,7 @@ class Lower:
     # --- a client
 
     def local(self, client: Client, data: Any, x: Array, r: int, message: Iterate) -> Moved:
-        """A client's local steps between two averagings.
-
-        Args:
-            data: the lower part of the client's data.
-            x: (n,) the point of this call.
-        """
+        """A client's local steps between two averagings at x (n,), on `data`, the lower part of its own."""
         problem = self.setting.problem
         schedule = self.schedule(x, r)
         steps, first = schedule.steps(message.t), message.t * schedule.H
@@ -258,7 +218,7 @@ class Lower:
             return np.asarray(project(x, y), dtype)
 
         if schedule.acceleration is not None:
-            return Moved(_accelerated(message.w, gradient, settle, steps, schedule.gamma, *schedule.acceleration))
+            return Moved(_accelerated(message.w, gradient, settle, steps, (schedule.gamma, *schedule.acceleration)))
         y = message.w[0]
         for k in range(steps):
             y = settle(y - schedule.stepsize(first + k) * gradient(y, k))
@@ -275,10 +235,7 @@ class Lower:
 def acceleration(which: str, gamma: float, mu: float, L: float, H: int) -> tuple[float, float, float]:
     """FedAC's (alpha, beta, gamma_l) for its step size eta_l = gamma and H local steps between averagings.
 
-    The authors' code has 2 alpha^2 / (alpha - 1) as beta of FedAC-II; this is the paper's.
-
-    Raises:
-        UserError: gamma is above 1/L, or gamma_l mu_h is too large for the method.
+    beta of FedAC-II is the paper's, (2 alpha^2 - 1)/(alpha - 1); the authors' code has 2 alpha^2 / (alpha - 1).
     """
     if not gamma <= 1 / L * (1 + 1e-12):
         raise UserError(f"--gamma-lower {gamma:g}: FedAC needs at most 1/L_h = {1 / L:g}")
@@ -301,13 +258,10 @@ def _accelerated(
     gradient: Callable[[Array, int], Array],
     project: Callable[[Array], Array],
     steps: int,
-    gamma: float,
-    alpha: float,
-    beta: float,
-    gamma_l: float,
+    sizes: tuple[float, ...],
 ) -> Array:
     """(2, n_lower) FedAC's w and w_ag after the steps. Where Y(x) is a set both are projected: our addition."""
-    y, aggregate = w
+    (y, aggregate), (gamma, alpha, beta, gamma_l) = w, sizes
     for k in range(steps):
         middle = y / beta + (1 - 1 / beta) * aggregate
         g = gradient(middle, k)

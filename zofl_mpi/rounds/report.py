@@ -1,27 +1,24 @@
-"""Reports of evaluations: scores on held-out samples, and the losses of the global model on a `Smooth` problem."""
+"""Reports of evaluations: held-out scores, losses of the global model on a `Smooth` problem, personal models."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, cast, final
+from typing import Any, Literal, cast, final
 
-from numpy.typing import NDArray
+import numpy as np
 
 from zofl_mpi.engine.clients import Client, Clients, Step
-from zofl_mpi.engine.fields import column, part
+from zofl_mpi.engine.fields import Array, at_least, column
 from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.streams import Purpose
+from zofl_mpi.numerics.schedules import demand_tau, local_steps, parse_decay, stepsizes
 from zofl_mpi.problems import Lipschitz, Smooth
 from zofl_mpi.problems.base import score_of
-from zofl_mpi.rounds import personal
-from zofl_mpi.rounds.personal import FineTuning
 from zofl_mpi.rounds.start import among, has_samples
 
-Array = NDArray[Any]
 
-
-@final
 @dataclass(frozen=True)
 class Model:
     """Server to client: the global model."""
@@ -30,7 +27,6 @@ class Model:
     r: int  # the round
 
 
-@final
 @dataclass(frozen=True)
 class Measured:
     """Client to server at an evaluation: the loss of the global model."""
@@ -67,11 +63,7 @@ def held_out(setting: Setting[Any], *point: Array) -> dict[str, float]:
 
 
 def all_scores(setting: Setting[Any], *point: Array) -> dict[str, float]:
-    """{column: score} of a model on the test samples, and its accuracy and loss on validation samples if there are any.
-
-    Args:
-        point: x (n,), and y (n_lower,) of a bilevel problem.
-    """
+    """{column: score} of x (n,), and y (n_lower,), on the test samples; accuracy and loss on the validation samples."""
     score = {**NO_SCORE, **score_of(setting.problem, *point, setting.test)}
     found = {f"test_{name}": value for name, value in score.items()}
     if setting.validation is not None:
@@ -86,7 +78,6 @@ def share_weighted(losses: Iterable[tuple[int, float]]) -> float:
     return math.fsum(samples * loss for samples, loss in pairs) / sum(samples for samples, _ in pairs)
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Report(HeldOut):
     """Columns of an evaluation; some only where the F_i are smooth twins of nonsmooth losses, or with --personal."""
@@ -101,23 +92,78 @@ class Report(HeldOut):
     test_smooth_loss: float | None = column(
         "nat", "test_loss of the smooth twin; test_loss itself is the nonsmooth one", None
     )
-    personal_accuracy: float | None = column("1", personal.MEANING["personal_accuracy"], None)
-    personal_accuracy_global: float | None = column("1", personal.MEANING["personal_accuracy_global"], None)
-    validation_personal_accuracy: float | None = column("1", personal.MEANING["validation_personal_accuracy"], None)
+    personal_accuracy: float | None = column(
+        "1", "mean over clients: accuracy of y_i on test samples weighted to the client's own classes", None
+    )
+    personal_accuracy_global: float | None = column("1", "mean over clients: accuracy of y_i on the test samples", None)
+    validation_personal_accuracy: float | None = column(
+        "1", "personal_accuracy on the validation samples in place of test's", None
+    )
+
+
+# --- personal models
+
+
+def accuracies(setting: Setting[Any], i: int, y: Array) -> dict[str, float]:
+    """The accuracies of client i's personal model y (n,), by column; nan where no held-out sample counts."""
+    own, of_all = _weighted(setting, i, y, setting.test)
+    found = {"personal_accuracy": own, "personal_accuracy_global": of_all}
+    if setting.validation is not None:
+        found["validation_personal_accuracy"] = _weighted(setting, i, y, setting.validation)[0]
+    return found
+
+
+def accuracy_means(replies: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each column over the clients that were asked; nothing where they have no personal models."""
+    return {name: math.fsum(reply[name] for reply in replies) / len(replies) for name in replies[0]}
+
+
+def _weighted(setting: Setting[Any], i: int, y: Array, held_out: Any) -> tuple[float, float]:
+    """The accuracy of y (n,) on samples weighted to client i's own classes, and as they are."""
+    problem, counts = setting.problem, setting.counts
+    hits = problem.hits
+    if hits is None or counts is None:
+        mix = None if counts is None else counts[i] / counts[i].sum()
+        of_mix, of_all = (problem.score(y, held_out, m).get("accuracy", math.nan) for m in (mix, None))
+        return of_mix, of_all
+    found, there = hits(y, held_out), held_out.counts()
+    shares = np.where(there > 0, counts[i] / counts[i].sum(), 0.0)
+    with np.errstate(invalid="ignore"):  # 0/0: the samples have none of the client's classes
+        weighted = np.divide(shares @ (found / np.maximum(there, 1)), shares.sum())
+    return float(weighted), float(found.sum() / there.sum())
 
 
 @final
 @dataclass(frozen=True)
 class Reporting:
-    """The report of a method, and the step that the clients are asked for.
+    """The report of a method, and the step that clients are asked for.
+
+    With --personal a method that trains no personal models has each client make one at an evaluation, by Algorithm 2
+    of [A] from x: y <- y - gamma~_t (g_i(y) + mu (y - x)) from y = x on the client's own data; nothing of it travels or
+    is kept. The defaults are ZO-HFL's, with which its own personal models are made.
 
     Attributes:
-        setting: problem, data and random numbers.
-        tuned: personal models, of a method that trains none.
+        personal: whether an evaluation makes them, and reports their accuracy.
+        personal_tau: local steps: H_r = ceil(tau sqrt(r+1)).
+        personal_schedule_h: sqrt or constant (H = ceil(tau)).
+        personal_gamma: step size.
+        personal_schedule: over local steps t: harmonic (gamma/(t+1)), harmonic:OFFSET, sqrt, constant or power:P.
+        personal_mu: weight of the proximal term (mu/2)|x - y|^2; 0 is plain fine-tuning.
+        personal_batch: samples of a step, drawn with replacement.
     """
 
     setting: Setting[Smooth]
-    tuned: FineTuning = part()
+    personal: bool = False
+    personal_tau: float = 20.0
+    personal_schedule_h: Literal["sqrt", "constant"] = "sqrt"
+    personal_gamma: float = at_least(0, 0.1, "a step size")
+    personal_schedule: str = "harmonic"
+    personal_mu: float = at_least(0, 1.0, "a weight")
+    personal_batch: int = at_least(1, 64)
+
+    def __post_init__(self) -> None:
+        demand_tau("personal_tau", (self.personal_tau,))
+        parse_decay(self.personal_schedule, "--personal-schedule")
 
     def report(
         self, x: Array, r: int, clients: Clients, weights: Mapping[int, float], measure: Step | None = None
@@ -145,7 +191,7 @@ class Reporting:
             clients_asked=len(replies),
             **smooth,
             **{name: scores[name] for name in scores if name in HELD_OUT},
-            **personal.means([p.personal for p in replies.values()]),
+            **accuracy_means([p.personal for p in replies.values()]),
         )
 
     def measure(self, client: Client, message: Model) -> Measured:
@@ -154,12 +200,20 @@ class Reporting:
 
     def fine_tuned(self, client: Client, x: Array, r: int) -> Array | None:
         """(n,) the client's personal model after round r with --personal, else None."""
-        return self.tuned.model(client, x, r) if self.tuned.personal else None
+        return self.model(client, x, r) if self.personal else None
+
+    def model(self, client: Client, x: Array, r: int) -> Array:
+        """(n,) y_i, the client's personal model after round r; leaves no trace in its memory."""
+        H = local_steps(self.personal_schedule_h, self.personal_tau, r, "--personal-schedule-h")
+        generator = self.setting.streams(Purpose.PERSONAL, r=r, i=client.i)
+        batches = generator.integers(len(client.data), size=(H, self.personal_batch))
+        gammas = stepsizes(self.personal_schedule, self.personal_gamma, H)
+        return self.setting.problem.descend(client.data, x, batches, gammas, mu=self.personal_mu)
 
     def measured(self, client: Client, x: Array, y: Array | None = None) -> Measured:
         """A client's measurements of the global model x (n,) and of its personal one, y (n,)."""
         problem, data = self.setting.problem, client.data
-        found = {} if y is None else personal.accuracies(self.setting, client.i, y)
+        found = {} if y is None else accuracies(self.setting, client.i, y)
         loss = problem.loss(x, data)
         if not problem.smooth_twin:
             return Measured(loss, len(data), personal=found)

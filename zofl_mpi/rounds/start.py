@@ -11,57 +11,20 @@ from typing import Any, Literal, final
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi.engine.fields import at_least, fraction, part, without_warnings
+from zofl_mpi.engine.fields import Array, at_least, fraction
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
 from zofl_mpi.numerics.schedules import parse_decay, stepsize
 
-Array = NDArray[Any]
-X0 = Literal["auto", "zero", "random", "pretrained"]
+X0 = Literal["auto", "zero", "random"]
 
 
-@final
-@dataclass(frozen=True)
-class Start:
-    """How x_0 is made.
-
-    Attributes:
-        setting: problem, data and random numbers.
-        x0: first model: zero, random, pretrained (SGD on the server's data) or auto (zero; a network: random).
-        pretrain_steps: steps of that SGD, with server_batch samples each.
-        pretrain_gamma: its constant step size.
-    """
-
-    setting: Setting
-    x0: X0 = "auto"
-    pretrain_steps: int = at_least(1, 500)
-    pretrain_gamma: float = at_least(0, 0.1, "a step size")
-
-    def __post_init__(self) -> None:
-        if self.x0 == "pretrained":
-            demand_samples(self.setting, "--x0 pretrained")
-
-    def point(self, server_batch: int) -> Array:
-        """(n,) x_0; `server_batch`: samples of a step of the pretraining."""
-        setting = self.setting
-        usual = setting.problem.x0
-        kind = usual if self.x0 == "auto" else self.x0
-        if kind == "random" or (kind == "pretrained" and usual == "random"):
-            x = np.asarray(setting.problem.initial(setting.streams(Purpose.START)), setting.dtype)
-        else:
-            x = np.zeros(setting.problem.n, setting.dtype)
-        return self._pretrained(x, server_batch) if kind == "pretrained" else x
-
-    def _pretrained(self, x: Array, server_batch: int) -> Array:
-        setting, shape = self.setting, (self.pretrain_steps, server_batch)
-        gradient = setting.problem.gradient_f1
-        with without_warnings():  # of an overflow, which is refused below
-            for batch in setting.streams(Purpose.PRETRAIN).integers(len(setting.server), size=shape):
-                x = (x - self.pretrain_gamma * gradient(x, setting.server, batch)).astype(x.dtype)
-        if not np.isfinite(x).all():
-            raise UserError("x_0 is not finite after the pretraining; a smaller --pretrain-gamma may help")
-        return x
+def first_point(setting: Setting, x0: X0) -> Array:
+    """(n,) x_0."""
+    if (setting.problem.x0 if x0 == "auto" else x0) == "random":
+        return np.asarray(setting.problem.initial(setting.streams(Purpose.START)), setting.dtype)
+    return np.zeros(setting.problem.n, setting.dtype)
 
 
 @final
@@ -70,7 +33,6 @@ class Sampling:
     """S_r, the clients that take part in round r.
 
     Attributes:
-        setting: problem, data and random numbers.
         beta: participating fraction of the clients, 0 < beta <= 1; |S_r| = beta m rounded half up, at least 1.
     """
 
@@ -88,25 +50,24 @@ class ServerStep:
     """The server's step x <- x - gamma_r g, and the model that it starts from.
 
     Attributes:
-        setting: problem, data and random numbers.
         gamma: step size gamma of the server on its own data; 0: no such step.
         schedule: of gamma_r over rounds: sqrt (gamma/sqrt(r+1)), constant, harmonic[:OFFSET] or power:P (1/2 < P <= 1).
         server_batch: samples of the server's gradient, drawn with replacement.
-        first: the first model.
+        x0: first model: zero, random or auto (zero; a network: random).
     """
 
     setting: Setting
     gamma: float = at_least(0, 0.0, "a step size")
     schedule: str = "sqrt"
     server_batch: int = at_least(1, 256)
-    first: Start = part()
+    x0: X0 = "auto"
 
     def __post_init__(self) -> None:
         parse_decay(self.schedule, "--schedule")
 
     def start(self) -> Array:
         """(n,) x_0."""
-        return self.first.point(self.server_batch)
+        return first_point(self.setting, self.x0)
 
     def batch(self, r: int) -> NDArray[np.int64]:
         """(server_batch,) xi_r, positions in the server's data, drawn with replacement; the same for every method."""

@@ -1,30 +1,33 @@
-"""Penalised zeroth-order local steps, shared by [B] Algorithms 1 and 2, and their theory's schedules."""
+"""Penalised zeroth-order local steps of [B] Algorithms 1 and 2, their reports and --dry-run."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, cast, final
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, ClassVar, Literal, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi.engine.clients import Client
-from zofl_mpi.engine.fields import above, at_least, finite
-from zofl_mpi.engine.setting import Loads, Setting, Work
+from zofl_mpi.engine.clients import Client, Clients
+from zofl_mpi.engine.fields import Array, above, at_least, column, finite, part
+from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.numerics import sets as convex_sets
+from zofl_mpi.numerics import zo
 from zofl_mpi.numerics.descent import descend
 from zofl_mpi.numerics.schedules import parse_decay, stepsize
+from zofl_mpi.numerics.stationarity import gradient_squared
 from zofl_mpi.problems import Bilevel, Lipschitz
-from zofl_mpi.rounds.start import Start, shares, step_samples
+from zofl_mpi.rounds.cost import Costed, Effort
+from zofl_mpi.rounds.report import HeldOut, Model, all_scores
+from zofl_mpi.rounds.start import X0, Sampling, among, first_point, shares
 
-Array = NDArray[Any]
 
-
-@final
 @dataclass(frozen=True)
 class Stepped:
     """Client to server: the local iterate."""
@@ -39,7 +42,6 @@ class Local:
     """Local steps x_i <- x_i - gamma (g_i + (x_i - P_{X_i}(x_i))/eta), then the mean of the x_i.
 
     Attributes:
-        setting: problem, data and random numbers.
         H: local steps of a round.
         K: local iterations in all, of which Theorem 1 makes gamma = sqrt(m/K) and H = ceil((K/m^3)^(1/4)); 0: as given.
         gamma: step size.
@@ -62,7 +64,7 @@ class Local:
     batch: int = at_least(0, 64, remark="(0: all samples)")
     x_set: tuple[str, ...] = ("problem",)
     weights: Literal["uniform", "size"] = "uniform"
-    x0: Literal["auto", "zero", "random"] = "auto"
+    x0: X0 = "auto"
     probe: int = 0
     sets: Sequence[Any] = field(init=False, repr=False, compare=False)  # X_0, ..., X_{m-1}, each with `project(x)`
 
@@ -81,22 +83,14 @@ class Local:
 
     def start(self) -> Array:
         """(n,) x_0."""
-        return Start(self.setting, self.x0).point(1)
-
-    def loads(self) -> Loads:
-        """Samples of each client's local steps."""
-        return Loads([self.steps() * samples for samples in step_samples(self.setting, self.batch)])
+        return first_point(self.setting, self.x0)
 
     def shares(self) -> dict[int, float]:
         """{i: w_i} of all clients, summing to 1."""
         return shares(self.setting, self.weights)
 
     def _sets(self) -> Sequence[Any]:
-        """X_0, ..., X_{m-1}, each with `project(x)`.
-
-        Raises:
-            UserError: a description of no convex set, or sets without a common point.
-        """
+        """X_0, ..., X_{m-1}, each with `project(x)`; refuses sets without a common point."""
         setting, own = self.setting, tuple(self.x_set) == ("problem",)
         gamma, bounded = self.stepsize(0), not own or setting.problem.constrained
         if bounded and not gamma < 2 * self.eta:
@@ -105,7 +99,7 @@ class Local:
                 "times its distance to X_i; a larger --eta or a smaller --gamma"
             )
         if own:
-            return [_Own(setting.problem, i) for i in range(setting.m)]
+            return [SimpleNamespace(project=partial(setting.problem.project, i)) for i in range(setting.m)]
         found = convex_sets.parse_all(self.x_set, setting.problem.n, setting.m, "--x-set")
         convex_sets.common_point(found, setting.problem.n)
         return found
@@ -124,11 +118,7 @@ class Local:
     def descend(
         self, x: Array, r: int, i: int, estimate: Callable[[Array, int], Array], steps: int | None = None
     ) -> Array:
-        """(n,) x_i after client i's local steps (`steps` of them, else all) from x.
-
-        Args:
-            estimate: (x, k) -> (n,) the zeroth-order estimate at x in step k.
-        """
+        """(n,) x_i after client i's local steps (`steps` of them, else all) from x, along estimate(x, k) in step k."""
         gamma, convex = self.stepsize(r), self.sets[i]
         return np.asarray(
             descend(
@@ -143,41 +133,17 @@ class Local:
     def keeps(self, before: int, r: int) -> int | None:
         """Reservoir sampling: the iterate of this round, 0..H-1, that replaces the kept one; None: that stays.
 
-        It is replaced with probability H/(steps so far and now), so each iterate of the run so far is the one with the
-        same probability, whenever the run ends.
+        Replaced with probability H/(steps so far and now): each iterate so far is kept with the same probability.
         """
         H = self.steps()
         place = int(self.setting.streams(Purpose.OUTPUT, r=r).integers(before + H))
         return place if place < H else None
 
-    @property
-    def kernel(self) -> str:
-        """Name of the code that computes the losses; "own" where the problem does not say."""
-        return self.setting.problem.kernel_name(self.size())
-
-    def work(self, rounds: int) -> Work:
-        """The local steps of all rounds: the choice of a kernel depends on them."""
-        return Work(self.size(), 1, rounds * self.steps() * self.setting.m)
-
-    def flops(self) -> float:
-        """FLOPs of a mini-batch's loss at one point; nan where the problem does not say."""
-        return self.setting.problem.flops_evaluation(self.size())
-
-    def size(self) -> int:
-        """Samples of a local step."""
-        return self.batch or max(len(data) for data in self.setting.data)
-
-
-@final
-@dataclass(frozen=True)
-class _Own:
-    """X_i as the problem has it."""
-
-    problem: Any
-    i: int
-
-    def project(self, x: Array) -> Array:
-        return cast(Array, self.problem.project(self.i, x))
+    def effort(self, participants: Callable[[int], Sequence[int]], points: int) -> Effort:
+        """The work and the messages of the local steps, each of which evaluates the loss at so many points."""
+        x, H = np.zeros(self.setting.problem.n, self.setting.dtype), self.steps()
+        planned = lambda rounds: rounds * H * self.setting.m  # noqa: E731
+        return Effort(participants, lambda i, r: H, planned, self.batch, Model(x, 0), Stepped(x), points=points)
 
 
 def theorem1(K: int, m: int) -> tuple[int, float]:
@@ -186,14 +152,143 @@ def theorem1(K: int, m: int) -> tuple[int, float]:
 
 
 def finite_losses(F: NDArray[np.float64], k: int) -> NDArray[np.float64]:
-    """(k,) the values of f_i at k points, checked.
-
-    Raises:
-        TypeError: another shape.
-        UserError: not all are finite.
-    """
+    """(k,) the values of f_i at k points, refused in another shape or where one is not finite."""
     if F.shape != (k,):
         raise TypeError(f"the problem's losses at {k} points have the shape {F.shape}; it must be ({k},)")
     if not np.isfinite(F).all():
         raise UserError("f_i is not finite at the points of the estimate; a smaller --gamma may help")
     return F
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Client to server at an evaluation: the loss, and its differences along the directions of the report."""
+
+    loss: float  # f_i on all of the client's samples
+    differences: Array  # (N,) f_i(x + eta v_j) - f_i(x - eta v_j), all samples
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report(HeldOut):
+    """Columns of an evaluation; None where the problem or the method has no such thing."""
+
+    objective: float = column("1", "f(x) = sum_i w_i f_i(x) on all of the clients' samples")
+    set_distance: float = column("1", "largest distance of x to one of the sets X_i")
+    gradient_squared: float = column(
+        "1", "estimate of |grad f^eta(x) + sum_i w_i (x - P_{X_i}(x))/eta|^2, unbiased, so it may be below 0"
+    )
+    gradient_squared_error: float = column("1", "its standard error")
+    test_smooth_loss: float | None = column(
+        "nat", "test_loss of the smooth twin; test_loss itself is the nonsmooth one", None
+    )
+    test_worst_class_loss: float | None = column(
+        "nat", "largest mean loss of x over the test samples of one class, in the problem's own unit", None
+    )
+    test_worst_class_accuracy: float | None = column(
+        "1", "least share of the test samples of one class that x classifies correctly", None
+    )
+    objective_exact: float | None = column("1", "f(x, y(x)) with the exact y(x); nan without --exact", None)
+    lower_error: float | None = column(
+        "1", "|y - y(x)| of the call that an evaluation makes; nan without --exact", None
+    )
+    further: Mapping[str, float] = field(default_factory=dict)  # other scores of a problem of a user's own
+
+
+COLUMNS = frozenset(f.name for f in fields(Report))
+
+
+def directions(local: Local, r: int) -> Array:
+    """(N, n) the directions of the report after round r."""
+    setting, n = local.setting, local.setting.problem.n
+    generator = setting.streams(Purpose.PROBE, r=r)
+    drawn = [zo.direction(generator, n, setting.dtype) for _ in range(local.probe)]
+    return np.stack(drawn) if drawn else np.empty((0, n), setting.dtype)
+
+
+def report(local: Local, x: Array, r: int, differences: Array, scores: Mapping[str, float], **values: Any) -> Report:
+    """The report on the iterate x (n,) after round r.
+
+    Args:
+        differences: (N,) central differences of f along `directions`.
+        scores: of x, by column; all others than the report's own are its `further`.
+        values: of the other columns.
+    """
+    shares = local.shares()
+    pull = sum((shares[i] * local.pull(x, own) for i, own in enumerate(local.sets)), np.zeros(len(x)))
+    g = (len(x) / (2 * local.eta) * differences)[:, None] * directions(local, r).astype(np.float64)
+    squared = gradient_squared(g, pull)
+    found: dict[str, Any] = {name: value for name, value in scores.items() if name in COLUMNS}
+    return Report(
+        set_distance=max(local.eta * float(np.linalg.norm(local.pull(x, own))) for own in local.sets),
+        gradient_squared=squared.value,
+        gradient_squared_error=squared.error,
+        further={name: value for name, value in scores.items() if name not in COLUMNS},
+        **found,
+        **values,
+    )
+
+
+def schedule_lines(local: Local, theory: str, bounds: Mapping[str, float]) -> dict[str, str | float]:
+    """The lines of --dry-run on the local steps: the schedule, and {formula: bound} that the theory puts on gamma."""
+    H = local.steps()
+    lines: dict[str, str | float] = {"local steps of a round, H": H, "step size of round 0, gamma": local.stepsize(0)}
+    lines |= {f"{theory} asks for gamma at most {formula}": bound for formula, bound in bounds.items()}
+    if local.K:
+        lines["rounds that K takes"] = math.ceil(local.K / H)
+    return lines
+
+
+def proposition1_bounds(local: Local) -> dict[str, float]:
+    """{formula: bound} on gamma of [B] Proposition 1; B_2 of its third says how the X_i differ (Assumption 1)."""
+    L0, n, H = local.setting.problem.lipschitz, local.setting.problem.n, local.steps()
+    bounds = {"1/(4H)": 1 / (4 * H)}
+    if L0 is not None:
+        bounds["eta/(4 L_0 n)"] = local.eta / (4 * L0 * n)
+        third = local.eta / (12 * math.sqrt(3) * (L0 * n + 1) * H)
+        bounds["eta/(12 sqrt(3) B_2 (L_0 n + 1) H), B_2 = 1"] = third
+    return bounds
+
+
+def theorem1_bounds(local: Local) -> dict[str, float]:
+    """{formula: bound} on gamma of [B] Theorem 1; its first has a maximum of 2 and constants that nobody knows."""
+    L0, n, H = local.setting.problem.lipschitz, local.setting.problem.n, local.steps()
+    bounds = {"1/(8H)": 1 / (8 * H)}
+    if L0 is not None:
+        bounds["eta/(24 (L_0 n + 1))"] = local.eta / (24 * (L0 * n + 1))
+    return bounds
+
+
+@dataclass(frozen=True)
+class LipschitzReports(Costed[Lipschitz]):
+    """Base of Algorithm 1: its report and --dry-run.
+
+    Attributes:
+        local: the local steps.
+        sampling: the participants; the paper's are all clients.
+    """
+
+    needs: ClassVar[type] = Lipschitz
+    local: Local = part()
+    sampling: Sampling = part()
+
+    def evaluate(self, state: Any, r: int, clients: Clients) -> Report:
+        """Reports on x, from all samples of the clients."""
+        x = state.x
+        replies = clients.ask(self.probe, Model(x, r), to=self.setting.eval_participants(r), counted=False)
+        scores = all_scores(self.setting, x)  # while the clients compute
+        probes = dict(replies)
+        shares = among(self.local.shares(), probes)
+        differences = sum((shares[i] * p.differences for i, p in probes.items()), np.zeros(self.local.probe))
+        objective = math.fsum(shares[i] * p.loss for i, p in probes.items())
+        return report(self.local, x, r, differences, scores, objective=objective, clients_asked=len(probes))
+
+    def probe(self, client: Client, message: Model) -> Probe:
+        """Measures f_i on all samples, at x and at both ends of each direction."""
+        x, v = message.x, directions(self.local, message.r)
+        step = x.dtype.type(self.local.eta) * v
+        points = np.concatenate([x[None], x + step, x - step])
+        F = self.problem.losses(client.i, points, client.data)
+        return Probe(float(F[0]), np.asarray(F[1 : 1 + len(v)] - F[1 + len(v) :], np.float64))
+
+    def plan(self, rounds: int) -> dict[str, str | float]:
+        return super().plan(rounds) | schedule_lines(self.local, "Proposition 1", proposition1_bounds(self.local))

@@ -6,7 +6,7 @@ import os
 import platform
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import final
 
 from zofl_mpi.engine import device
@@ -41,16 +41,8 @@ class Place:
 
     def row(self, rank: int, clients: int) -> dict[str, int | str]:
         """The rank's row of the table of ranks; `clients` live on it."""
-        return {
-            "rank": rank,
-            "host": self.host,
-            "device": self.device,
-            "uuid": self.uuid,
-            "gpus": self.gpus,
-            "cores": self.cores,
-            "threads": self.threads,
-            "clients": clients,
-        }
+        own = {name: value for name, value in asdict(self).items() if name not in ("client", "blas")}
+        return {"rank": rank, **own, "clients": clients}
 
 
 def bind(world: World, requested: str, gpu: bool) -> list[Place]:

@@ -26,6 +26,7 @@ from zofl_mpi.run import flags
 from zofl_mpi.run.binding import Place, bind, doubled, listed
 from zofl_mpi.run.family import Family, family_of
 from zofl_mpi.run.launch import connect, speaks_first
+from zofl_mpi.run.mpi.placement import ClientPlacement
 from zofl_mpi.run.plan import (
     Plan,
     RunFlags,
@@ -41,6 +42,9 @@ from zofl_mpi.run.signals import Stop
 
 if TYPE_CHECKING:
     from zofl_mpi.run.session import Opened
+
+Row = dict[str, int | str]
+"""A row of the table of ranks."""
 
 RANKS_LISTED = 512
 """With more ranks, only the different hosts, devices, ... are kept: an HDF5 attribute holds 64 kB."""
@@ -66,31 +70,11 @@ def main(module: str, arguments: Sequence[str] | None = None) -> NoReturn:
         status = _said(exc.problem, world.rank == 0)
     except Ended as exc:  # the failure has been printed
         status = int(exc.code or 1)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python's own last flush would fail, too
-        world.abort("zofl_mpi: standard output was closed")
-    except OSError as exc:
-        if not _output_fails():
-            world.abort(_unforeseen(exc, world, job))
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        told = "" if isinstance(job, int) else "; finished rounds are in the result file, which --resume continues"
-        world.abort(f"zofl_mpi: standard output cannot be written ({exc.strerror}): send it elsewhere{told}")
-    except KeyboardInterrupt:
-        world.abort("zofl_mpi: interrupted; the finished rounds are in the result file")
     except BaseException as exc:  # SystemExit too: the other ranks would wait for this one
-        world.abort(_unforeseen(exc, world, job))
+        world.abort(_last_words(exc, world, job))
     sys.stdout.flush()
     world.leave(status, 0.0 if isinstance(job, int) else job.watch.limit)
     sys.exit(status)
-
-
-def _output_fails() -> bool:
-    """Whether standard output takes nothing, as on a disk that is full."""
-    try:
-        print(flush=True)
-    except OSError:
-        return True
-    return False
 
 
 class _Agreed(Exception):
@@ -106,8 +90,30 @@ def _said(problem: UserError, speaks: bool) -> int:
     return problem.status
 
 
+def _last_words(exc: BaseException, world: World, job: Job | int) -> str:
+    """The sentence of a rank that ends all; a traceback where nobody foresaw it."""
+    if isinstance(exc, KeyboardInterrupt):
+        return "zofl_mpi: interrupted; the finished rounds are in the result file"
+    if not (isinstance(exc, BrokenPipeError) or (isinstance(exc, OSError) and _output_fails())):
+        return _unforeseen(exc, world, job)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python's own last flush would fail, too
+    if isinstance(exc, BrokenPipeError):
+        return "zofl_mpi: standard output was closed"
+    told = "" if isinstance(job, int) else "; finished rounds are in the result file, which --resume continues"
+    return f"zofl_mpi: standard output cannot be written ({exc.strerror}): send it elsewhere{told}"
+
+
+def _output_fails() -> bool:
+    """Whether standard output takes nothing, as on a disk that is full."""
+    try:
+        print(flush=True)
+    except OSError:
+        return True
+    return False
+
+
 def _unforeseen(exc: BaseException, world: World, job: Job | int) -> str:
-    """The text of an unforeseen end: a sentence where a rank has no memory left or misses another, else a traceback."""
+    """A sentence where a rank has no memory left or misses another, else a traceback."""
     rank, short = world.rank, memory.shortage(exc)
     if isinstance(job, int) and isinstance(exc, world.faults):
         return (
@@ -202,9 +208,6 @@ def _with_kernel(world: World, cls: type[Method[Any]], setting: Setting[Any], pl
 
     It depends on the planned steps, of which a method knows that rank 0 alone makes for this from the flags. A run that
     is continued keeps its kernel, however many rounds it gets.
-
-    Raises:
-        UserError: on every rank, where one cannot have that kernel and nothing else may be taken.
     """
     problem = setting.problem
     if not problem.kernel:
@@ -229,11 +232,7 @@ def _with_kernel(world: World, cls: type[Method[Any]], setting: Setting[Any], pl
 
 
 def _built(cls: type[Method[Any]], setting: Setting[Any], plan: Plan) -> tuple[Method[Any], Loads | None]:
-    """The method, and the work that it plans for each client.
-
-    Raises:
-        UserError: a flag out of range, or one that does not fit the problem or the data.
-    """
+    """The method, and the work that it plans for each client."""
     method: Method[Any] = flags.made(cls, plan.values, setting=setting)
     check_validation(method, plan)
     return method, loads_of(method)
@@ -279,15 +278,12 @@ def _prepare(world: World, method: Method[Any]) -> None:
     run_or_fail_all(world, lambda: setting.problem.prepare(kernel, setting.data[0]) if later else None)
 
 
-def _opened(
-    world: World, method: Method[Any], plan: Plan, attrs: dict[str, Any], rows: list[dict[str, int | str]]
-) -> Opened:
+def _opened(world: World, method: Method[Any], plan: Plan, attrs: dict[str, Any], rows: list[Row]) -> Opened:
     """Opens the result file; rank 0 only."""
     from zofl_mpi.run import session  # HDF5 is for rank 0 only
 
     costs = dict(method.costs())
-    order = session.Order(plan.values, plan.config, {**attrs, "costs": costs} if costs else attrs, rows)
-    return session.opened(world, method, order)
+    return session.opened(world, method, plan, {**attrs, "costs": costs} if costs else attrs, rows)
 
 
 def _understood(world: World, family: Family, arguments: Sequence[str]) -> Plan | int:
@@ -340,19 +336,16 @@ def build_setting(world: World, family: Family, plan: Plan, chosen: str) -> Sett
 
 def _living(world: World, m: int, loads: Loads | None) -> list[int]:
     """How many of m clients live on each rank."""
-    from zofl_mpi.run.mpi.placement import ClientPlacement
-
     if world.size == 1:
         return [m]
-    homes = ClientPlacement(world.size - 1, loads)
-    living = Counter(homes[i] for i in range(m))
+    placement = ClientPlacement(world.size - 1, loads)
+    living = Counter(placement[i] for i in range(m))
     return [living[rank] for rank in range(world.size)]
 
 
 def _serve(world: World, method: Method[Any], stop: Stop, watch: Watch, loads: Loads | None) -> int:
     """Answers the server's questions until it ends the run; returns the exit status that it gave."""
     from zofl_mpi.run.mpi.client import ClientRank
-    from zofl_mpi.run.mpi.placement import ClientPlacement
     from zofl_mpi.run.mpi.world import MPIWorld
 
     assert isinstance(world, MPIWorld)

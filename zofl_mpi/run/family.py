@@ -18,38 +18,33 @@ class Choice(Protocol):
     """A problem that a command line can name; see `settings.choice.Choice`."""
 
     @property
-    def groups(self) -> Groups:
-        """{title: dataclass of its flags}."""
+    def groups(self) -> Groups: ...
 
     @property
-    def roles(self) -> Mapping[str, Groups]:
-        """{role that it offers: further groups of flags for methods that need it}."""
+    def roles(self) -> Mapping[str, Groups]: ...
 
     @property
-    def gpu(self) -> bool:
-        """Whether it can run on a GPU."""
+    def gpu(self) -> bool: ...
 
-    def build(self, values: Mapping[str, Any], world: World, streams: Streams, dtype: str, device: str) -> Setting[Any]:
-        """The setting from the values of the problem's flags."""
+    def build(
+        self, values: Mapping[str, Any], world: World, streams: Streams, dtype: str, device: str
+    ) -> Setting[Any]: ...
 
 
 class Family(Protocol):
-    """A module such as `zofl_mpi.zo_hfl`."""
+    """A module such as `zofl_mpi.zo_hfl`; OWN_PROBLEM makes a problem of module:Class and that class."""
 
     __doc__: str | None
     __spec__: ModuleSpec
 
     @property
-    def METHODS(self) -> Mapping[str, type[Any]]:
-        """{name: class of a method}."""
+    def METHODS(self) -> Mapping[str, type[Any]]: ...
 
     @property
-    def PROBLEMS(self) -> Mapping[str, Choice]:
-        """{name: problem}."""
+    def PROBLEMS(self) -> Mapping[str, Choice]: ...
 
     @property
-    def OWN_PROBLEM(self) -> Callable[[str, type[Any]], Choice]:
-        """(module:Class, class) -> a user's own class as a problem."""
+    def OWN_PROBLEM(self) -> Callable[[str, type[Any]], Choice]: ...
 
 
 def family_of(module: str) -> Family:
@@ -58,10 +53,11 @@ def family_of(module: str) -> Family:
     Raises:
         UserError: there is no such module, or it is no family.
     """
+    remedy = "name a family of methods, as zofl_mpi.zo_hfl"
     try:
         found = importlib.import_module(module)
     except (ImportError, ValueError, TypeError) as exc:
-        raise UserError(f"module {module!r}: {exc}; name a family of methods, as zofl_mpi.zo_hfl") from exc
+        raise UserError(f"module {module!r}: {exc}; {remedy}") from exc
     if not {"METHODS", "PROBLEMS"} <= vars(found).keys():
-        raise UserError(f"module {module!r} has no METHODS and PROBLEMS; name a family of methods, as zofl_mpi.zo_hfl")
+        raise UserError(f"module {module!r} has no METHODS and PROBLEMS; {remedy}")
     return cast("Family", found)

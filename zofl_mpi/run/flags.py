@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-import io
-import itertools
 import re
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, cast
+from typing import Any, Literal, NamedTuple, NoReturn, TypeVar, cast, get_args, get_origin
 
 from zofl_mpi.engine.fields import check_ranges, is_flag
 from zofl_mpi.engine.roles import with_base
@@ -22,8 +19,8 @@ T = TypeVar("T")
 Groups = Mapping[str, type[Any]]
 """{title: dataclass}: each class's fields become flags under that title."""
 
-ALIASES = {"lam": "--lambda"}
-"""Other spellings of flags."""
+ALIASES = {"lambda": "lam"}
+"""{other spelling of a flag: its field}."""
 
 
 class Removed(NamedTuple):
@@ -31,8 +28,7 @@ class Removed(NamedTuple):
 
     Attributes:
         instead: advice for whoever gives it.
-        today: the value whose behaviour is today's; None where a stored value does not matter, since the result names
-            the kernel that it led to.
+        today: the stored value that a continued run may have; None: any.
     """
 
     instead: str
@@ -40,13 +36,27 @@ class Removed(NamedTuple):
 
 
 REMOVED = {
+    "balance": Removed("clients get their Dirichlet shares, leave the flag out", today=False),
+    "bias": Removed("the models have no bias, leave the flag out; a torch module may have one", today=False),
+    "contexts_seed": Removed("pretraining has the same half of the contexts in all runs, leave the flag out", today=0),
     "convolution": Removed("torch computes all convolutions, leave the flag out"),
+    "features_seed": Removed("all runs have the same filters, leave the flag out", today=0),
+    "filter_size": Removed("filters have 6 x 6 pixels, leave the flag out", today=6),
+    "filters": Removed("there are 256 filters, leave the flag out", today=256),
     "kernel": Removed("this problem is computed by NumPy alone, leave the flag out"),
+    "pretrain_gamma": Removed("x_0 is zero or random, see --x0"),
+    "pretrain_steps": Removed("x_0 is zero or random, see --x0"),
+    "server_batch": Removed("this method takes no steps at the server, leave the flag out"),
     "passes_abreast": Removed("perturbed passes go one by one, leave the flag out", today=1),
+    "pool": Removed("responses are averaged over 2 x 2 cells, leave the flag out", today=2),
+    "pretrain_share": Removed("half of the contexts are for pretraining, leave the flag out", today=0.5),
+    "synthetic_noise": Removed("labels are a linear teacher's, leave the flag out", today=0.0),
 }
-"""Flags of earlier versions that are gone, everywhere or for some problems."""
+"""Flags of earlier versions that are gone, everywhere or for some methods or problems."""
 IS_FLAG = re.compile(r"--?[a-z]", re.IGNORECASE).match
 """Whether a word of a command line is a flag, not a (negative) number."""
+
+_cached_hints = functools.cache(typing.get_type_hints)
 
 
 def flags_of(groups: Groups) -> dict[str, Any]:
@@ -72,7 +82,7 @@ def fields_of(cls: type[Any]) -> dict[str, Any]:
 
 def with_defaults(cls: type[Any], **defaults: Any) -> type[Any]:
     """The class's flags with other defaults: another family's."""
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)
     parts = [
         (f.name, hints[f.name], dataclasses.field(default=defaults.get(f.name, _default(f)), metadata=f.metadata))
         for f in dataclasses.fields(cls)
@@ -91,7 +101,7 @@ def made(cls: type[Any], values: Mapping[str, Any], **given: Any) -> Any:
         UserError: a value out of range.
     """
     check_ranges(cls, values)
-    hints, parts = typing.get_type_hints(cls), dict(given)
+    hints, parts = _hints(cls), dict(given)
     for f in dataclasses.fields(cls):
         kind = hints[f.name]
         if not is_flag(f) or f.name in parts:
@@ -134,7 +144,7 @@ class _Leaf(NamedTuple):
 
 def leaves(cls: type[Any], default: Any = dataclasses.MISSING) -> Iterator[_Leaf]:
     """The flags of a class, those of its dataclass fields in their place; `default`: an instance with the defaults."""
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)
     for f in dataclasses.fields(cls):
         if not is_flag(f):
             continue
@@ -145,6 +155,10 @@ def leaves(cls: type[Any], default: Any = dataclasses.MISSING) -> Iterator[_Leaf
                 yield leaf._replace(default=other.get(leaf.name, leaf.default))
         else:
             yield _Leaf(f.name, hints[f.name], value, cls)
+
+
+def _hints(cls: type[Any]) -> dict[str, Any]:
+    return _cached_hints(cls)  # type: ignore[arg-type]
 
 
 def _default(f: dataclasses.Field[Any]) -> Any:
@@ -168,34 +182,116 @@ def parse(
         UserError: an unknown flag (the nearest is named), a value of the wrong kind.
         SystemExit: --help was printed.
     """
-    import tyro
+    if not {"-h", "--help"}.isdisjoint(arguments):
+        _print_help(groups, program, description)
+        raise SystemExit(0)
+    known = {leaf.name: leaf for cls in groups.values() for leaf in leaves(cls)}
+    values = {name: leaf.default for name, leaf in known.items()}
+    negated = {f"--no-{flag(name)}": name for name, leaf in known.items() if leaf.kind is bool}
+    for typed, words in split(arguments):
+        name = negated.get(typed, field_of(typed.removeprefix("--")))
+        if name not in known or not typed.startswith("--"):
+            _refuse(typed, known, owners)
+        value = _value(known[name].kind, typed, words)
+        values[name] = not value if typed in negated else value
+    for name, leaf in known.items():
+        if values[name] is dataclasses.MISSING:
+            raise UserError(f"--{flag(name)} (nothing): must be {_allowed(leaf.kind)}")
+    return values
 
-    forms = [(title, _form(title, cls)) for title, cls in groups.items()]
-    whole = dataclasses.make_dataclass(
-        "Flags", [(t.replace(" ", "_"), f, dataclasses.field(default_factory=f)) for t, f in forms]
-    )
-    errors = io.StringIO()
+
+def split(arguments: Iterable[str]) -> list[tuple[str, list[str]]]:
+    """The flags as typed, each with the words up to the next one; a word that precedes all flags stands as one."""
+    found: list[tuple[str, list[str]]] = []
+    for word in arguments:
+        if found and not IS_FLAG(word):
+            found[-1][1].append(word)
+        else:
+            typed, equals, value = word.partition("=")
+            found.append((typed, [value] if equals else []))
+    return found
+
+
+def _value(kind: Any, typed: str, words: Sequence[str]) -> Any:
+    """The value of the words after a flag."""
     try:
-        with contextlib.redirect_stderr(errors):
-            flat: Any = cast("Any", tyro.conf.OmitArgPrefixes)[whole]
-            parsed, unknown = tyro.cli(
-                flat,
-                args=list(arguments),
-                prog=program,
-                description=description,
-                return_unknown_args=True,
-            )
-    except SystemExit as exc:
-        if exc.code in (0, None):
-            raise
-        known = {leaf.name: leaf for cls in groups.values() for leaf in leaves(cls)}
-        raise UserError(_mistake(arguments, known) or " ".join(errors.getvalue().split())) from None
-    if unknown:
-        raise UserError(_unknown(unknown[0], flags_of(groups), owners))
-    return {name: value for part in vars(parsed).values() for name, value in vars(part).items()}
+        return _read(kind, words)
+    except (KeyError, TypeError, ValueError):
+        raise UserError(f"{typed} {' '.join(words) or '(nothing)'}: must be {_allowed(kind)}") from None
 
 
-def read_toml(path: str) -> dict[str, Any]:
+def _read(kind: Any, words: Sequence[str]) -> Any:
+    if kind is bool and not words:
+        return True
+    if get_origin(kind) is tuple and words:
+        return tuple(_read(get_args(kind)[0], [word]) for word in words)
+    if kind is bool or len(words) != 1:
+        raise ValueError("too few words or too many")
+    if get_origin(kind) is Literal:
+        return {str(choice): choice for choice in get_args(kind)}[words[0]]
+    return kind(words[0])
+
+
+def _allowed(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return "one of " + ", ".join(map(str, get_args(kind)))
+    if get_origin(kind) is tuple:
+        return f"one or more values, each {_allowed(get_args(kind)[0])}"
+    names = {int: "a whole number", float: "a number", bool: "given without a value", str: "some text", Path: "a path"}
+    return names.get(kind, str(kind))
+
+
+def _print_help(groups: Groups, program: str, description: str) -> None:
+    import argparse
+
+    form = functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=40, width=120)
+    parser = argparse.ArgumentParser(program, f"{program} [--FLAG VALUE ...]", description, formatter_class=form)
+    for title, cls in groups.items():
+        group = parser.add_argument_group(title)
+        for leaf in leaves(cls):
+            names = [f"--{flag(leaf.name)}", *(f"--{other}" for other, name in ALIASES.items() if name == leaf.name)]
+            usual = "required" if leaf.default is dataclasses.MISSING else f"default: {shown(leaf.default)}"
+            text = f"{leaf.text} ({usual})".replace("%", "%%")
+            if leaf.kind is bool:
+                group.add_argument(*names, f"--no-{flag(leaf.name)}", action="store_true", help=text)
+            else:
+                group.add_argument(*names, metavar=_metavar(leaf.kind), help=text)
+    parser.print_help()
+
+
+def _metavar(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return f"{{{','.join(map(str, get_args(kind)))}}}"
+    if get_origin(kind) is tuple:
+        return f"{_metavar(get_args(kind)[0])} ..."
+    return str(getattr(kind, "__name__", kind)).upper()
+
+
+def shown(value: Any) -> str:
+    """A value as one reads it in a list or a sentence."""
+    if value is None:
+        return "not there"
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value) or '""'
+
+
+def changes(names: Iterable[str], before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """A sentence on flags that have other values."""
+    return "; ".join(f"--{flag(k)} was {shown(before.get(k))}, is now {shown(now.get(k))}" for k in names)
+
+
+@functools.cache
+def attribute_texts(cls: type[Any]) -> dict[str, str]:
+    """{attribute: its text} of the section `Attributes:` of a class's docstring."""
+    import docstring_parser
+
+    parsed = docstring_parser.parse(cls.__doc__ or "", style=docstring_parser.DocstringStyle.GOOGLE)
+    return {p.arg_name: " ".join((p.description or "").split()) for p in parsed.params}
+
+
+# --- values from files
+
+
+def read_toml(path: str | Path, called: str = "--config ") -> dict[str, Any]:
     """The table of a TOML file; its keys are flags.
 
     Raises:
@@ -204,11 +300,11 @@ def read_toml(path: str) -> dict[str, Any]:
     import tomllib  # this and difflib: rank 0 alone reads, and few commands have a mistake
 
     try:
-        return tomllib.loads(Path(path).read_text())
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as exc:
-        raise UserError(f"--config {path}: cannot be read ({exc.strerror}); give the path of a TOML file") from exc
+        raise UserError(f"{called}{path}: cannot be read ({exc.strerror}); give the path of a TOML file") from exc
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
-        raise UserError(f"--config {path}: is not TOML ({exc})") from exc
+        raise UserError(f"{called}{path}: is not TOML ({exc})") from exc
 
 
 def to_arguments(values: Mapping[str, Any], known: Mapping[str, Any], source: str) -> list[str]:
@@ -217,14 +313,12 @@ def to_arguments(values: Mapping[str, Any], known: Mapping[str, Any], source: st
     Raises:
         UserError: an unknown key of `source`; the nearest is named.
     """
-    spelled = {alias.removeprefix("--"): name for name, alias in ALIASES.items()}
     arguments: list[str] = []
     for key, value in values.items():
-        name = spelled.get(key, key.replace("-", "_"))
-        if name in REMOVED and name not in known:
-            raise UserError(f"{source}: {key} = {value} is no longer a flag: {REMOVED[name].instead}")
+        name = field_of(key)
         if name not in known:
-            raise UserError(f"{source}: unknown key {key!r}{_nearest(name, known, '')}")
+            refuse_removed(name, f"{source}: {key} = {value}")
+            raise UserError(f"{source}: unknown key {key!r}{nearest(name, known, flag)}")
         if isinstance(value, dict):
             raise UserError(f"{source}: {key!r} is a table; every key stands at the top level and names a flag")
         if isinstance(value, bool):
@@ -238,11 +332,22 @@ def readable(stored: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, A
     """The stored values of a run without those of removed flags, as far as today's runs do the same."""
 
     def gone(name: str, value: Any) -> bool:
-        if name not in REMOVED or (name in known and _fits(known[name], [str(value)])):
+        if name not in REMOVED or (name in known and _fits(known[name], str(value))):
             return False
         return REMOVED[name].today in (None, value)
 
     return {name: value for name, value in stored.items() if not gone(name, value)}
+
+
+def _fits(kind: Any, word: str) -> bool:
+    try:
+        _value(kind, "", [word])
+    except UserError:
+        return False
+    return True
+
+
+# --- names
 
 
 def flag(name: str) -> str:
@@ -250,84 +355,37 @@ def flag(name: str) -> str:
     return name.replace("_", "-")
 
 
-def _form(title: str, cls: type[Any]) -> type[Any]:
-    """The class as plain fields with help texts from its docstring: what tyro sees."""
-    import tyro
-
-    fields = []
-    for leaf in leaves(cls):
-        aliases = [ALIASES[leaf.name]] if leaf.name in ALIASES else None
-        kind = leaf.kind
-        annotated = Annotated[kind, tyro.conf.arg(help=leaf.text, aliases=aliases)]  # type: ignore[valid-type]
-        fields.append((leaf.name, annotated, dataclasses.field(default=leaf.default)))
-    return dataclasses.make_dataclass(title.replace(" ", "_"), fields, kw_only=True)
+def field_of(typed: str) -> str:
+    """The field's name of a flag or a key, in any spelling, without dashes before it."""
+    return ALIASES.get(typed, typed.replace("-", "_"))
 
 
-@functools.cache
-def attribute_texts(cls: type[Any]) -> dict[str, str]:
-    """{attribute: its text} of the section `Attributes:` of a class's docstring."""
-    import docstring_parser
-
-    parsed = docstring_parser.parse(cls.__doc__ or "", style=docstring_parser.DocstringStyle.GOOGLE)
-    return {p.arg_name: " ".join((p.description or "").split()) for p in parsed.params}
+def refuse_removed(name: str, shown: str) -> None:
+    """Refuses a flag of earlier versions."""
+    if name in REMOVED:
+        raise UserError(f"{shown} is no longer a flag: {REMOVED[name].instead}")
 
 
-def _unknown(word: str, known: Mapping[str, Any], owners: Callable[[str], Sequence[str]]) -> str:
-    if not word.startswith("-"):
-        return f"{word!r} stands where a flag is expected; flags begin with --"
-    name = word.split("=")[0].lstrip("-")
-    places, removed = owners(name.replace("-", "_")), REMOVED.get(name.replace("-", "_"))
-    if removed and not places:
-        return f"--{name} is no longer a flag: {removed.instead}"
-    if places:
-        return f"--{name} is no flag of this method on this problem; it belongs to {', '.join(places)}"
-    return f"unknown flag --{name}{_nearest(name.replace('-', '_'), known, '--')}; --help lists all"
-
-
-def _nearest(name: str, known: Mapping[str, Any], prefix: str) -> str:
+def nearest(word: str, allowed: Iterable[str], spelled: Callable[[str], str] = str) -> str:
+    """`; the nearest is ...`, if one is near; `spelled`: as one would type it."""
     import difflib
 
-    near = difflib.get_close_matches(name, known, 1, 0.5)
-    return f"; the nearest is {prefix}{flag(near[0])}" if near else ""
+    near = difflib.get_close_matches(word, allowed, 1, 0.5)
+    return f"; the nearest is {spelled(near[0])}" if near else ""
 
 
-def _mistake(arguments: Sequence[str], known: Mapping[str, _Leaf]) -> str:
-    """The first flag whose value is missing or of the wrong kind: which flag, which value, what is allowed."""
-    spelled = {alias.removeprefix("--"): name for name, alias in ALIASES.items()}
-    needed = {name for name, leaf in known.items() if leaf.default is dataclasses.MISSING}
-    for k, word in enumerate(arguments):
-        typed, equals, value = word.partition("=")
-        name = spelled.get(typed.removeprefix("--"), typed.removeprefix("--").replace("-", "_"))
-        if not typed.startswith("--") or name not in known:
-            continue
-        values = [value] if equals else list(itertools.takewhile(lambda v: not IS_FLAG(v), arguments[k + 1 :]))
-        needed.discard(name)
-        if not _fits(known[name].kind, values):
-            return f"{typed} {' '.join(values) or '(nothing)'}: must be {_allowed(known[name].kind)}"
-    return next((f"--{flag(name)} (nothing): must be {_allowed(known[name].kind)}" for name in sorted(needed)), "")
+def unknown(name: str, known: Iterable[str]) -> str:
+    """A sentence on a flag that does not exist."""
+    return f"unknown flag --{flag(name)}{nearest(name, known, lambda near: f'--{flag(near)}')}"
 
 
-def _fits(kind: Any, values: Sequence[str]) -> bool:
-    """Whether the words after a flag are a value of its kind."""
-    if typing.get_origin(kind) is tuple:
-        return bool(values) and all(_fits(typing.get_args(kind)[0], [value]) for value in values)
-    if kind is bool:
-        return not values
-    if len(values) != 1:
-        return False
-    if typing.get_origin(kind) is Literal:
-        return values[0] in map(str, typing.get_args(kind))
-    try:
-        kind(values[0])
-    except (ValueError, TypeError):
-        return False
-    return True
-
-
-def _allowed(kind: Any) -> str:
-    if typing.get_origin(kind) is Literal:
-        return "one of " + ", ".join(str(a) for a in typing.get_args(kind))
-    if typing.get_origin(kind) is tuple:
-        return f"one or more values, each {_allowed(typing.get_args(kind)[0])}"
-    names = {int: "a whole number", float: "a number", bool: "given without a value", str: "some text", Path: "a path"}
-    return names.get(kind, str(kind))
+def _refuse(typed: str, known: Iterable[str], owners: Callable[[str], Sequence[str]]) -> NoReturn:
+    """Refuses a word of the command line that is none of its flags."""
+    if not typed.startswith("-"):
+        raise UserError(f"{typed!r} stands where a flag is expected; flags begin with --")
+    name = field_of(typed.lstrip("-"))
+    if places := owners(name):
+        belongs = f"it belongs to {', '.join(places)}"
+        raise UserError(f"--{flag(name)} is no flag of this method on this problem; {belongs}")
+    refuse_removed(name, f"--{flag(name)}")
+    raise UserError(f"{unknown(name, known)}; --help lists all")

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar, final
 
-import numpy as np
-
 from zofl_mpi.engine import mean, messages
 from zofl_mpi.engine.batching import width
 from zofl_mpi.engine.clients import Client, ClientError, Step, failure, name_of
-from zofl_mpi.engine.device import peak_bytes
 from zofl_mpi.engine.ledger import Row
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.run.questions import Questions, in_turn, participants, received, refuse_stream
@@ -20,7 +17,7 @@ T = TypeVar("T")
 
 def handed_down(message: Any) -> Any:
     """The message as the clients of this process meet it: read-only arrays; what is on a GPU stays there."""
-    return messages.copy(message) if messages.has_remote(message) else received(*messages.pack(message))
+    return messages.copy(message) if messages.has_remote(message) else received(messages.pack(message))
 
 
 @final
@@ -72,9 +69,7 @@ class LocalClients:
 
     def account(self) -> tuple[Row, bool]:
         self._questions.check_closed("the round")
-        seconds = self._questions.seconds()
-        peak = np.full((len(seconds), 1), peak_bytes(), np.int64)
-        return self._questions.row(seconds[:, None, :], peak), self._questions.stop()
+        return self._questions.row(self._questions.account()[None])
 
     def steadily(self, work: Callable[[], T]) -> T:
         return work()

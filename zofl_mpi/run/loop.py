@@ -7,7 +7,7 @@ import math
 import time
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, final
@@ -26,8 +26,10 @@ from zofl_mpi.run.client_memory import STEPS, Acknowledged, Memory
 from zofl_mpi.run.progress import Progress
 
 
-class RunError(Exception):
+class RunError(UserError):
     """The run ended before its time; the sentence says what failed, where, and what is safe. `trace` may be empty."""
+
+    status = 1
 
     def __init__(self, sentence: str, trace: str = "") -> None:
         super().__init__(sentence)
@@ -75,8 +77,7 @@ class Totals:
 
     Attributes:
         seconds: (P + 1, 3) compute, wait, comm of each rank.
-        steps: names of the steps.
-        computing: of each round its wall time and (steps,) the longest computing time of a rank.
+        computing: (4,) sums of the rounds' `Overlap`.
         round: the last finished round of the run, 1..R.
         start: seconds from the process's beginning to this session's first round.
         last: the latest value of each column.
@@ -86,8 +87,7 @@ class Totals:
 
     round: int
     seconds: NDArray[np.float64] = field(default_factory=lambda: np.zeros((1, 3)))
-    steps: list[str] = field(default_factory=list)
-    computing: list[tuple[float, NDArray[np.float64]]] = field(default_factory=list)
+    computing: NDArray[np.float64] = field(default_factory=lambda: np.zeros(4))
     start: float = 0.0
     wall: float = 0.0
     bytes_down: int = 0
@@ -99,44 +99,36 @@ class Totals:
 
     def astray(self) -> str:
         """A sentence on an objective (without one: a test loss) that diverges or stands still; else ""."""
-        name = "objective" if "objective" in self.last else "test_loss"
         values = [value for _, value in self.course]
         if len(values) < 2:
             return ""
         first, last = values[0], values[-1]
-        called = name.replace("_", " ")
+        called = "objective" if "objective" in self.last else "test loss"
         if not abs(last) <= min(FAR * max(abs(first), 1.0), HUGE):
             return f"the {called} went from {first:.4g} after its first round to {last:.4g}: smaller steps may help"
         since = next((k for k in range(len(values) - 1, -1, -1) if values[k] != last), -1) + 1
-        if len(values) - since >= STILL:
-            rounds = self.course[-1][0] - self.course[since][0]
-            return (
-                f"the {called} is the same to the bit for the last {rounds} rounds: larger steps, or --dtype float64?"
-            )
-        return ""
+        if len(values) - since < STILL:
+            return ""
+        rounds = self.course[-1][0] - self.course[since][0]
+        return f"the {called} is the same to the bit for the last {rounds} rounds: larger steps, or --dtype float64?"
 
     def add(self, row: Row, wall: float, columns: Mapping[str, float]) -> None:
         """Adds a round."""
         self.seconds = self.seconds + row.seconds.sum(axis=0)
-        self.steps = row.steps
-        self.computing.append((wall, row.seconds[:, :, 0].max(axis=1)))
+        longest = row.seconds[:, :, 0].max(axis=1)
+        self.computing = self.computing + astuple(overlap(row.steps, longest[None, :, None], np.array([wall])).total())
         self.bytes_down += int(row.bytes_down.sum())
         self.bytes_up += int(row.bytes_up.sum())
         self.wall += wall
         self.rounds += 1
         self.round += 1
         self.last |= {k: v for k, v in columns.items() if not math.isnan(v)}
-        for name in ("objective", "test_loss"):
-            if name in columns:
-                self.course.append((self.round, columns[name]))
-                break
+        values = [columns[name] for name in ("objective", "test_loss") if name in columns]
+        self.course += [(self.round, value) for value in values[:1]]
 
     def overlap(self) -> Overlap:
         """How long clients and server computed at once, in all rounds together."""
-        compute = np.zeros((self.rounds, len(self.steps), 1))
-        for r, (_, longest) in enumerate(self.computing):
-            compute[r, : len(longest), 0] = longest  # later steps had no name yet
-        return overlap(self.steps, compute, np.array([wall for wall, _ in self.computing])).total()
+        return Overlap(*self.computing)
 
 
 def run(
@@ -155,6 +147,7 @@ def run(
 
     Raises:
         RunError: a round failed. Finished rounds are in the result file.
+        WriteError: the result cannot be written.
     """
 
     def begun() -> tuple[int, Any]:
@@ -171,10 +164,7 @@ def run(
         return one_round(method, state, done, clients, schedule, recorder), clients.account()
 
     totals, since = Totals(done, start=device.age()), time.perf_counter()
-    try:
-        recorder.begins(totals.start)
-    except UserError as exc:
-        raise RunError(str(exc)) from exc
+    recorder.begins(totals.start)
     while done < schedule.rounds:
         try:
             (state, columns), (row, stop) = clients.steadily(partial(attempt, state, done))
@@ -196,10 +186,7 @@ def run(
         if stop and done < schedule.rounds:
             recorder.close("interrupted")
             return totals, False
-    try:
-        recorder.finish(final_of(state))
-    except UserError as exc:
-        raise RunError(str(exc)) from exc
+    recorder.finish(final_of(state))
     return totals, True
 
 
@@ -219,11 +206,7 @@ def one_round(
 
 
 def finite_round(method: Method[Any], state: Any, r: int, clients: Clients) -> Any:
-    """The state after round r.
-
-    Raises:
-        UserError: a value of it that must be finite is not.
-    """
+    """The state after round r; a UserError where a value of it that must be finite is not."""
     with without_warnings():
         state = method.round(state, r, clients)
     check_finite(state)
@@ -233,45 +216,42 @@ def finite_round(method: Method[Any], state: Any, r: int, clients: Clients) -> A
 def survived(totals: Totals, clients: Clients, recorder: records.Recorder, repeated: bool) -> None:
     """Notes in the result which ranks have been lost in the round, or in its checkpoint (nothing is repeated then)."""
     new = clients.lost[len(totals.losses) :]
-    if not new:
-        return
-    totals.losses += [records.Loss(totals.round, tuple(ranks), repeated) for ranks in new]
-    try:
+    if new:
+        totals.losses += [records.Loss(totals.round, tuple(ranks), repeated) for ranks in new]
         recorder.survived(totals.losses[-len(new) :])
-    except UserError as exc:
-        raise RunError(str(exc)) from exc
 
 
 def record(recorder: records.Recorder, done: int, wall: float, columns: dict[str, float], row: Row) -> None:
     """Appends the round's row to the result."""
-    try:
-        recorder.append(
-            {"round": float(done), "seconds": wall, **columns},
-            steps=row.steps,
-            bytes_down=row.bytes_down,
-            bytes_up=row.bytes_up,
-            messages=row.messages,
-            seconds_compute=row.seconds[:, :, 0],
-            seconds_wait=row.seconds[:, :, 1],
-            seconds_comm=row.seconds[:, :, 2],
-            peak_bytes=row.peak_bytes,
-            seconds_staging=row.staging,
-        )
-    except UserError as exc:
-        raise RunError(str(exc)) from exc
+    recorder.append(
+        {"round": float(done), "seconds": wall, **columns},
+        steps=row.steps,
+        bytes_down=row.bytes_down,
+        bytes_up=row.bytes_up,
+        messages=row.messages,
+        seconds_compute=row.seconds[:, :, 0],
+        seconds_wait=row.seconds[:, :, 1],
+        seconds_comm=row.seconds[:, :, 2],
+        peak_bytes=row.peak_bytes,
+        seconds_staging=row.staging,
+    )
 
 
 def save(recorder: records.Recorder, done: int, state: Any, clients: Clients, config: Mapping[str, Any]) -> None:
     """Writes a checkpoint: the state, all memories, the number of finished rounds. There is no random state."""
     recalled = clients.ask(STEPS["<recall>"], Acknowledged(), counted=False)
     if clients.m <= TOGETHER:
-        memories = {f"memory/{i}": _packed(memory) for i, memory in recalled}
+        memories = {f"memory/{i}": messages.pack(memory) for i, memory in recalled}
     else:
-        memories = {"memories": _packed(Memory({str(i): memory.entries for i, memory in recalled if memory.entries}))}
+        memories = {
+            "memories": messages.pack(Memory({str(i): memory.entries for i, memory in recalled if memory.entries}))
+        }
     attrs = {**recorder.origin, "run": recorder.run, "round": done, "config": config, "steps": clients.ledger.steps}
     try:
         recorder.sync()
-        records.save_checkpoint(records.checkpoint_path(recorder.path), {"state": _packed(state), **memories}, attrs)
+        records.save_checkpoint(
+            records.checkpoint_path(recorder.path), {"state": messages.pack(state), **memories}, attrs
+        )
     except UserError as exc:
         raise RunError(f"the checkpoint after round {done} failed: {exc}; {_safe(recorder)}") from exc
 
@@ -350,11 +330,6 @@ def note(last: Mapping[str, float]) -> str:
 def short(value: float) -> str:
     """A number for the screen: four decimals, or four digits where it is large."""
     return f"{value:.4f}" if abs(value) < 1e6 else f"{value:.4g}"
-
-
-def _packed(message: Any) -> messages.Bytes:
-    block, used = messages.pack(message)
-    return block[:used]
 
 
 def _failed(where: str, exc: BaseException, method: Method[Any], recorder: records.Recorder) -> RunError:

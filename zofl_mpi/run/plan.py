@@ -177,10 +177,11 @@ def groups_of(family: Family, method: str, problem: str) -> dict[str, type[Any]]
 def owners_of(family: Family, name: str) -> list[str]:
     """The family's methods and problems that have a flag of this name, as they are chosen on the command line."""
     methods = [f"--method {method}" for method, cls in family.METHODS.items() if name in flags.fields_of(cls)]
-    groups = {problem: [*choice.groups.values()] for problem, choice in family.PROBLEMS.items()}
+    problems = []
     for problem, choice in family.PROBLEMS.items():
-        groups[problem] += [cls for role in choice.roles.values() for cls in role.values()]
-    problems = [f"--problem {p}" for p, parts in groups.items() if any(name in flags.fields_of(cls) for cls in parts)]
+        groups = [choice.groups, *choice.roles.values()]
+        if any(name in flags.fields_of(cls) for group in groups for cls in group.values()):
+            problems.append(f"--problem {problem}")
     return [*methods, *problems]
 
 
@@ -191,11 +192,7 @@ def role_of(method_class: type[Method[Any]]) -> str | None:
 
 
 def _roles(method: str, method_class: type[Method[Any]], problem: str, choice: Choice) -> list[flags.Groups]:
-    """The groups of flags of the role that the problem plays in this method; of all roles if the method does not say.
-
-    Raises:
-        UserError: the problem does not offer that role.
-    """
+    """The groups of flags of the role that the problem plays in this method; of all roles if it does not say."""
     role = role_of(method_class)
     if role is None:
         return list(choice.roles.values())
@@ -212,7 +209,7 @@ def method_of(family: Family, name: str) -> type[Method[Any]]:
         UserError: there is no such method, module or class.
     """
     if ":" not in name:
-        return with_base(_named(family.METHODS, name, "--method", ", or module:Class"), Method)
+        return with_base(_named(family.METHODS, name, "--method"), Method)
     found = _imported(name, "--method")
     members = {name for base in found.__mro__ if base not in Method.__mro__ for name in vars(base)}
     missing = [f"the function {part}" for part in ("start", "round", "evaluate") if part not in members]
@@ -230,7 +227,7 @@ def problem_of(family: Family, name: str) -> Choice:
         UserError: there is no such problem, module or class.
     """
     if ":" not in name:
-        return _named(family.PROBLEMS, name, "--problem", ", or module:Class")
+        return _named(family.PROBLEMS, name, "--problem")
     return family.OWN_PROBLEM(name, _imported(name, "--problem"))
 
 
@@ -249,30 +246,22 @@ def _imported(name: str, flag: str) -> type[Any]:
     return found
 
 
-def _named(table: Mapping[str, T], name: str, flag: str, more: str) -> T:
+def _named(table: Mapping[str, T], name: str, flag: str) -> T:
     if name not in table:
-        import difflib
-
-        near = difflib.get_close_matches(name, table, 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise UserError(f"{flag} {name}: must be one of {', '.join(table)}{more}{hint}")
+        one_of = f"must be one of {', '.join(table)}, or module:Class"
+        raise UserError(f"{flag} {name}: {one_of}{flags.nearest(name, table)}")
     return table[name]
 
 
 def _check_same(stored: Mapping[str, Any], values: Mapping[str, Any], path: str) -> None:
     now = json.loads(json.dumps(dict(values)))
-    differing = [k for k in stored if k not in CHANGEABLE and now.get(k) != stored[k]]
-    if differing:
-        listed = "; ".join(f"--{flags.flag(k)} was {_shown(stored[k])}, is now {_shown(now.get(k))}" for k in differing)
-        raise UserError(f"--resume {path}: the checkpoint is of another configuration: {listed}")
+    if differing := [k for k in stored if k not in CHANGEABLE and now.get(k) != stored[k]]:
+        changes = flags.changes(differing, stored, now)
+        raise UserError(f"--resume {path}: the checkpoint is of another configuration: {changes}")
 
 
 def check_validation(method: Method[Any], plan: Plan) -> None:
-    """Refuses a validation part that the method's reports say nothing of.
-
-    Raises:
-        UserError: the report that `evaluate` declares has no field `validation_accuracy`.
-    """
+    """Refuses a validation part that the method's reports say nothing of."""
     if method.setting.validation is None:
         return
     try:
@@ -288,10 +277,20 @@ def check_validation(method: Method[Any], plan: Plan) -> None:
 def print_plan(plan: Plan, method: Method[Any]) -> None:
     """--dry-run: the configuration, then the expected cost of the run, as far as the method knows it."""
     for name, value in plan.config.items():
-        print(f"{flags.flag(name):20} {_shown(value)}")
+        print(f"{flags.flag(name):20} {flags.shown(value)}")
     print()
-    for name, value in {**method.plan(plan.values["rounds"]), **method.costs()}.items():
+    rounds = plan.values["rounds"]
+    for name, value in {**method.plan(rounds), **directions_line(method, rounds), **method.costs()}.items():
         print(f"{name:46} {value:,}" if isinstance(value, int) else f"{name:46} {value}")
+
+
+def directions_line(method: Method[Any], rounds: int) -> dict[str, str]:
+    """{"directions per parameter": the number and how it comes about}; {} where nothing is estimated."""
+    known = method.directions(rounds)
+    if known is None:
+        return {}
+    drawn, numbers = known
+    return {"directions per parameter": f"{known.per_parameter:.3g} ({drawn:,} directions, {numbers:,} numbers)"}
 
 
 def work_of(method: Method[Any], rounds: int) -> Work | None:
@@ -325,16 +324,6 @@ def _with_parts(method: Method[Any]) -> Iterator[Any]:
     yield from (vars(method)[f.name] for f in fields(method))
 
 
-def _shown(value: Any) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value) or '""'
-
-
 def _peek(name: str, arguments: Sequence[str]) -> str:
     """The last value of a flag, before all flags are known."""
-    found = ""
-    for k, word in enumerate(arguments):
-        if word == f"--{name}" and k + 1 < len(arguments):
-            found = arguments[k + 1]
-        elif word.startswith(f"--{name}="):
-            found = word.split("=", 1)[1]
-    return found
+    return {typed: " ".join(words) for typed, words in flags.split(arguments)}.get(f"--{name}", "")

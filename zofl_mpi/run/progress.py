@@ -7,66 +7,43 @@ import sys
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self, final
+from typing import Self, final
 
 LAUNCHERS = ("mpirun", "mpiexec", "prterun", "orterun", "hydra", "srun", "prun")
 
 
-class Progress(Protocol):
-    """Shows how far a run is; a context manager."""
+class Progress:
+    """Shows nothing (--quiet); a context manager, whose subclasses show how far a run is."""
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
+        pass
 
     def update(self, done: int, note: str, seconds: float) -> None:
         """Shows that `done` rounds are finished; `note` is the last evaluation, `seconds` what the round took."""
 
 
 @final
-class Silence:
-    """Shows nothing (--quiet)."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
-        pass
-
-    def update(self, done: int, note: str, seconds: float) -> None:
-        pass
-
-
-@final
-class Lines:
+class Lines(Progress):
     """Prints a line at the first and the last round, and whenever `every` seconds have passed since the line before."""
 
     def __init__(self, rounds: int, every: float = 5.0) -> None:
         self._rounds, self._every, self._next = rounds, every, 0.0
         self._mean = Pace()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
-        pass
-
     def update(self, done: int, note: str, seconds: float) -> None:
         pace = self._mean.after(seconds)
         if time.monotonic() < self._next and done < self._rounds:
             return
         self._next = time.monotonic() + self._every
-        left = _duration((self._rounds - done) * pace)
-        print(
-            f"round {done:>{len(str(self._rounds))}}/{self._rounds}  {note}  {pace:.3f} s/round  {left} left",
-            flush=True,
-        )
+        round_of = f"round {done:>{len(str(self._rounds))}}/{self._rounds}"
+        print(f"{round_of}  {note}  {pace:.3f} s/round  {_duration((self._rounds - done) * pace)} left", flush=True)
 
 
 @final
-class Bar:
+class Bar(Progress):
     """A bar that is drawn anew a few times a second, on one line.
 
     Args:
@@ -75,19 +52,18 @@ class Bar:
     """
 
     def __init__(self, rounds: int, start: int, terminal: str | None) -> None:
+        from rich import progress as rich
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-        from rich.progress import Progress as RichProgress
 
         self._file = open(terminal, "w") if terminal else None  # noqa: SIM115  (closed by __exit__)
         width = os.get_terminal_size(self._file.fileno()).columns or 100 if self._file else None
-        self._bar = RichProgress(
-            TextColumn("round"),
-            MofNCompleteColumn(),
-            BarColumn(bar_width=24),
-            TextColumn("{task.fields[note]}  {task.fields[pace]}"),
-            TimeRemainingColumn(),
-            TextColumn("left"),
+        self._bar = rich.Progress(
+            rich.TextColumn("round"),
+            rich.MofNCompleteColumn(),
+            rich.BarColumn(bar_width=24),
+            rich.TextColumn("{task.fields[note]}  {task.fields[pace]}"),
+            rich.TimeRemainingColumn(),
+            rich.TextColumn("left"),
             console=Console(file=self._file, force_terminal=True, width=width),
             refresh_per_second=4,
         )
@@ -124,12 +100,11 @@ class Pace:
 def progress(rounds: int, start: int, quiet: bool) -> Progress:
     """The form of progress that fits where the output goes."""
     if quiet:
-        return Silence()
+        return Progress()
     launcher = outermost_launcher()
-    if launcher is None:
-        return Bar(rounds, start, None) if sys.stdout.isatty() else Lines(rounds)
-    terminal = terminal_of(launcher)
-    return Bar(rounds, start, terminal) if terminal else Lines(rounds)
+    terminal = None if launcher is None else terminal_of(launcher)
+    on_screen = sys.stdout.isatty() if launcher is None else terminal is not None
+    return Bar(rounds, start, terminal) if on_screen else Lines(rounds)
 
 
 def terminal_of(launcher: int) -> str | None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from zofl_mpi.engine import messages
 from zofl_mpi.engine.batching import abreast
 from zofl_mpi.engine.clients import Client, Failure, Step, failure, name_of, step_of
+from zofl_mpi.engine.device import peak_bytes
 from zofl_mpi.engine.fields import check_finite, without_warnings
 from zofl_mpi.engine.ledger import SERVER, Clock, Ledger, Row
 from zofl_mpi.engine.watch import Watch
@@ -87,10 +88,9 @@ class Questions:
     """
 
     def __init__(self, m: int, stop: Callable[[], bool], method: Any = None, watch: Watch | None = None) -> None:
-        self.m, self.stop, self._method, self._watch = m, stop, method, watch
+        self.m, self.stop, self._method, self._watch = m, stop, method, watch or Watch()
         self.ledger, self.clock = Ledger(m), Clock()
-        if watch is not None:
-            watch.clock = self.clock
+        self._watch.clock = self.clock
         self.question: str | None = None
         self._since = time.perf_counter()
 
@@ -134,28 +134,30 @@ class Questions:
                 f"{what} ended while replies to {self.question!r} are unread: read every item of a question"
             )
 
-    def seconds(self) -> NDArray[np.float64]:
-        """(steps, 3) seconds since the last call; all but waiting and sending counts as the server's computing."""
+    def account(self) -> NDArray[np.float64]:
+        """This rank's table of a round; all but waiting and sending counts as the server's computing."""
         now = time.perf_counter()
         taken = self.clock.take(self.ledger.steps)
-        taken[self.ledger.steps.index(SERVER), 0] += now - self._since - taken.sum()
+        taken[self.ledger.steps.index(SERVER), 0] += now - self._since - taken[:, :3].sum()
         self._since = now
-        return taken
+        return account_of(taken, self.stop())
 
-    def row(
-        self, seconds: NDArray[np.float64], peak_bytes: NDArray[np.int64], staging: NDArray[np.float64] | float = 0.0
-    ) -> Row:
-        """Ends a round; see `Ledger.row`."""
-        if self._watch is not None:
-            self._watch.begins()
-        return self.ledger.row(seconds, peak_bytes, staging)
+    def row(self, tables: NDArray[np.float64]) -> tuple[Row, bool]:
+        """Ends a round, given the tables of all ranks; see `Clients.account`."""
+        self._watch.begins()
+        return self.ledger.row(tables[:, :-1]), bool(tables[:, -1].any())
 
     def restart(self) -> None:
         """The round in progress is begun again."""
         self.question = None
         self.ledger.forget()
-        if self._watch is not None:
-            self._watch.begins(following=False)
+        self._watch.begins(following=False)
+
+
+def account_of(seconds: NDArray[np.float64], stop: bool) -> NDArray[np.float64]:
+    """One rank's table of a round, (steps + 1, 5): by step seconds and peak bytes; last, its wish to stop."""
+    by_step = np.column_stack([seconds, np.full(len(seconds), float(peak_bytes()))])
+    return np.vstack([by_step, np.full((1, 5), float(stop))])
 
 
 def participants(to: Iterable[int] | None, m: int) -> list[int]:
@@ -171,11 +173,7 @@ def participants(to: Iterable[int] | None, m: int) -> list[int]:
 
 
 def refuse_stream(step: Step) -> None:
-    """Refuses a step that streams: which of its items would `mean` average?
-
-    Raises:
-        TypeError: a generator step.
-    """
+    """Refuses a step that streams: which of its items would `mean` average?"""
     if inspect.isgeneratorfunction(step):
         raise TypeError(
             f"mean needs a step that returns its reply, {name_of(step)!r} streams: "
@@ -183,7 +181,7 @@ def refuse_stream(step: Step) -> None:
         )
 
 
-def received(block: messages.Bytes, used: int) -> Any:
+def received(block: messages.Bytes) -> Any:
     """Unpacks a message as a client meets it: read-only arrays, since the clients of a process may share the bytes."""
     block.setflags(write=False)
-    return messages.unpack(block[:used])
+    return messages.unpack(block)

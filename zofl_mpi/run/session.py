@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from zofl_mpi.engine.clients import Clients
 from zofl_mpi.engine.setting import Loads, Method
@@ -17,28 +21,11 @@ from zofl_mpi.engine.world import World
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import loop, records
 from zofl_mpi.run.local import LocalClients
+from zofl_mpi.run.plan import Plan
 from zofl_mpi.run.progress import progress
 from zofl_mpi.run.signals import STATUS, Stop
 
 COLUMNS = {"round": ("1", "finished rounds"), "seconds": ("s", "wall time of the round, its evaluation included")}
-
-
-@final
-@dataclass(frozen=True)
-class Order:
-    """The run that the command line describes.
-
-    Attributes:
-        flags: the value of every flag.
-        config: those that the result file keeps.
-        attrs: for the root of the result file: the command, and the ranks' hosts, devices and threads.
-        places: the table of ranks, a row a rank.
-    """
-
-    flags: Mapping[str, Any]
-    config: Mapping[str, Any]
-    attrs: Mapping[str, Any]
-    places: Sequence[Mapping[str, int | str]] = ()
 
 
 @final
@@ -53,21 +40,20 @@ class Opened:
 
     world: World
     method: Method[Any]
-    order: Order
+    plan: Plan
     recorder: records.Recorder
     resumed: records.Checkpoint | None
 
     def lead(self, stop: Stop, watch: Watch, loads: Loads | None) -> int:
         """Runs the rounds and closes everything; returns the exit status. A failure ends all ranks with one message."""
-        flags, recorder, resumed = self.order.flags, self.recorder, self.resumed
+        flags, recorder, resumed = self.plan.values, self.recorder, self.resumed
         clients = clients_of(self.world, self.method, stop, watch, loads)
-        start = 0 if resumed is None else int(resumed.attrs["round"])
-        watch.before = start
+        start = watch.before = 0 if resumed is None else int(resumed.attrs["round"])
         schedule = loop.Schedule(flags["rounds"], flags["eval_every"], flags["checkpoint_every"])
         try:
             with progress(flags["rounds"], start, flags["quiet"]) as bar:
-                totals, done = loop.run(self.method, clients, schedule, recorder, bar, resumed, self.order.config)
-        except (loop.RunError, UserError) as exc:
+                totals, done = loop.run(self.method, clients, schedule, recorder, bar, resumed, self.plan.config)
+        except UserError as exc:
             _let_go(recorder, exc)
             watch.ends()
             self.world.abort(f"{exc.trace if isinstance(exc, loop.RunError) else ''}zofl_mpi: {exc}")
@@ -89,87 +75,98 @@ def clients_of(world: World, method: Method[Any], stop: Stop, watch: Watch, load
     return MPIClients(world, method.setting.m, stop, method, watch, loads)
 
 
-def opened(world: World, method: Method[Any], order: Order) -> Opened:
-    """The result file, new or continued.
+# --- the result file
 
-    Raises:
-        UserError: it exists, cannot be written, or cannot be continued.
+
+@final
+@dataclass(frozen=True)
+class Opening:
+    """Makes or continues the result file of a run.
+
+    Attributes:
+        attrs: for the root of the file: the command, and the ranks' hosts, devices and threads.
     """
-    flags = order.flags
-    attrs = {
-        **records.provenance(),
-        **order.attrs,
-        "config": order.config,
-        "seed": flags["seed"],
-        "data": method.setting.fingerprint,
-    }
-    checkpoint = None
-    if flags["resume"]:
-        recorder, checkpoint = continued(world, method, order, attrs)
-    else:
-        path = Path(flags["out"]) if flags["out"] else free_name(order.config)
-        recorder = created(world, method, order, path, attrs)
-    recorder.places(order.places)
-    if method.setting.counts is not None:
-        recorder.partition(method.setting.counts)
-    return Opened(world, method, order, recorder, checkpoint)
+
+    world: World
+    method: Method[Any]
+    plan: Plan
+    attrs: Mapping[str, Any]
+
+    def opened(self, places: Sequence[Mapping[str, int | str]]) -> Opened:
+        """The open result; `places` is the table of ranks, a row a rank.
+
+        Raises:
+            UserError: it exists, cannot be written, or cannot be continued.
+        """
+        flags, checkpoint = self.plan.values, None
+        if flags["resume"]:
+            recorder, checkpoint = self.continued(loop.result_of(Path(flags["resume"])))
+        else:
+            recorder = self.created(Path(flags["out"]) if flags["out"] else free_name(self.plan.config), self.attrs)
+        recorder.places(places)
+        if self.method.setting.counts is not None:
+            recorder.partition(self.method.setting.counts)
+        return Opened(self.world, self.method, self.plan, recorder, checkpoint)
+
+    def created(self, path: Path, attrs: Mapping[str, Any], start: int = 0) -> records.Recorder:
+        """A new result; the rows of its first `start` rounds are missing."""
+        flags = self.plan.values
+        return records.Recorder.create(
+            path,
+            attrs=attrs,
+            m=self.method.setting.m,
+            ranks=self.world.size,
+            rounds=flags["rounds"],
+            force=flags["force"],
+            columns=COLUMNS,
+            start=start,
+        )
+
+    def continued(self, source: Path) -> tuple[records.Recorder, records.Checkpoint]:
+        """The result at `source`, cut back to its checkpoint; under another name if --out says so.
+
+        Raises:
+            UserError: the checkpoint is missing or damaged, or another file stands at --out.
+        """
+        flags, rounds = self.plan.values, self.plan.values["rounds"]
+        checkpoint = records.load_checkpoint(records.checkpoint_path(source))
+        if checkpoint.newer:
+            warn(checkpoint.newer)
+        before, lost = attributes_of(source, checkpoint, self.attrs)
+        check_same_run(source, before, checkpoint.attrs, self.attrs)
+        try:
+            done = loop.restored(checkpoint, self.method).round  # refused before a row of the result is cut off
+        except UserError as exc:
+            raise UserError(f"--resume {source}: {exc}; take an earlier copy of the two files, or begin again") from exc
+        if done > rounds:
+            raise UserError(f"--rounds {rounds}: {done} rounds are done already; ask for more of them")
+        target = Path(flags["out"]) if flags["out"] else source
+        if target.resolve() == source.resolve():
+            target = source
+        else:
+            records.check_new(target, flags["force"])
+            records.remove(target)
+        if lost:
+            if target == source and (kept := records.set_aside(source)):
+                warn(f"the damaged file is {kept} now")
+            return self.created(target, {**self.attrs, "run": before["run"]}, done), checkpoint
+        if target != source:
+            records.copy(source, target)
+        ranks = self.world.size
+        recorder = records.Recorder.reopen(target, done, ranks=ranks, rounds=rounds, attrs=self.attrs, columns=COLUMNS)
+        return recorder, checkpoint
 
 
-def created(
-    world: World, method: Method[Any], order: Order, path: Path, attrs: Mapping[str, Any], start: int = 0
-) -> records.Recorder:
-    """A new result; the rows of its first `start` rounds are missing.
-
-    Raises:
-        UserError: it cannot be made there.
-    """
-    return records.Recorder.create(
-        path,
-        attrs=attrs,
-        m=method.setting.m,
-        ranks=world.size,
-        rounds=order.flags["rounds"],
-        force=order.flags["force"],
-        columns=COLUMNS,
-        start=start,
-    )
-
-
-def continued(
-    world: World, method: Method[Any], order: Order, attrs: Mapping[str, Any]
-) -> tuple[records.Recorder, records.Checkpoint]:
-    """The result that --resume names, cut back to its checkpoint; under another name if --out says so.
-
-    Raises:
-        UserError: the checkpoint is missing or damaged, or another file stands at --out.
-    """
-    flags = order.flags
-    source = loop.result_of(Path(flags["resume"]))
-    checkpoint = records.load_checkpoint(records.checkpoint_path(source))
-    if checkpoint.newer:
-        warn(checkpoint.newer)
-    before, lost = attributes_of(source, checkpoint, attrs)
-    check_same_run(source, before, checkpoint.attrs, attrs)
-    try:
-        done = loop.restored(checkpoint, method).round  # refused before a row of the result is cut off
-    except UserError as exc:
-        raise UserError(f"--resume {source}: {exc}; take an earlier copy of the two files, or begin again") from exc
-    if done > flags["rounds"]:
-        raise UserError(f"--rounds {flags['rounds']}: {done} rounds are done already; ask for more of them")
-    target = Path(flags["out"]) if flags["out"] else source
-    if target.resolve() == source.resolve():
-        target = source
-    else:
-        records.check_new(target, flags["force"])
-        records.remove(target)
-    if lost:
-        return restarted(world, method, order, target, source, checkpoint, {**attrs, "run": before["run"]}), checkpoint
-    if target != source:
-        records.copy(source, target)
-    recorder = records.Recorder.reopen(
-        target, done, ranks=world.size, rounds=flags["rounds"], attrs=attrs, columns=COLUMNS
-    )
-    return recorder, checkpoint
+def opened(
+    world: World,
+    method: Method[Any],
+    plan: Plan,
+    attrs: Mapping[str, Any],
+    places: Sequence[Mapping[str, int | str]] = (),
+) -> Opened:
+    """A run with its result file, new or continued; see `Opening`."""
+    known = {"config": plan.config, "seed": plan.values["seed"], "data": method.setting.fingerprint}
+    return Opening(world, method, plan, {**records.provenance(), **attrs, **known}).opened(places)
 
 
 def attributes_of(
@@ -190,25 +187,6 @@ def attributes_of(
     return {**same, **checkpoint.attrs}, True
 
 
-def restarted(
-    world: World,
-    method: Method[Any],
-    order: Order,
-    target: Path,
-    source: Path,
-    checkpoint: records.Checkpoint,
-    attrs: Mapping[str, Any],
-) -> records.Recorder:
-    """A new file for a run whose result is lost; what is left of that is kept under another name.
-
-    Raises:
-        UserError: it cannot be made there.
-    """
-    if target == source and (kept := records.set_aside(source)):
-        warn(f"the damaged file is {kept} now")
-    return created(world, method, order, target, attrs, int(checkpoint.attrs["round"]))
-
-
 def warn(sentence: str) -> None:
     """Prints a warning."""
     print(f"zofl_mpi: warning: {sentence}", file=sys.stderr, flush=True)
@@ -220,10 +198,7 @@ def check_same_run(
     """Refuses to continue another run or with another kernel; warns where only bits may change.
 
     Args:
-        before: attributes of the result; checkpoint: of its checkpoint; now: those that this session would write.
-
-    Raises:
-        UserError: result and checkpoint are of different runs, or the data or the kernel are others.
+        before, checkpoint, now: attributes of the result, of its checkpoint, and those that this session would write.
     """
     if before.get("run") != checkpoint.get("run"):
         raise UserError(f"--resume {source}: its checkpoint is of another run; one of the two files was replaced")
@@ -265,51 +240,45 @@ def closing(totals: loop.Totals, path: Path, done: bool, signal: str) -> str:
     if not done:
         cause = f"told by {signal}" if signal else "told by a signal to another rank"
         lines.append(f"stopped after round {totals.round} ({cause}); continue with --resume {path}")
-    reached = {
-        k: v for k, v in totals.last.items() if k in ("test_accuracy", "personal_accuracy", "test_loss", "objective")
-    }
+    measures = ("test_accuracy", "personal_accuracy", "test_loss", "objective")
+    reached = [f"{k.replace('_', ' ')} {loop.short(v)}" for k, v in totals.last.items() if k in measures]
     if reached:
-        lines.append("reached   " + "  ".join(f"{k.replace('_', ' ')} {loop.short(v)}" for k, v in reached.items()))
-    ranks = totals.seconds.reshape(-1, 3)
-    compute, wait, comm = ranks[1:].mean(axis=0) if len(ranks) > 1 else ranks[0]
+        lines.append("reached   " + "  ".join(reached))
     lines.append(f"start     {totals.start:.1f} s before the first round")
-    who = "each client rank on average" if len(ranks) > 1 else "in one process"
-    lines.append(
-        f"time      {totals.wall:.1f} s for {totals.rounds} rounds; {who}: "
-        f"computing {compute:.1f} s, waiting {wait:.1f} s, sending {comm:.1f} s"
-    )
-    if len(ranks) > 1:
-        compute, wait, comm = ranks[0]
+    server, *clients = totals.seconds.reshape(-1, 3)
+    spent = _spent(np.mean(clients or [server], axis=0))
+    who = "each client rank on average" if clients else "in one process"
+    lines.append(f"time      {totals.wall:.1f} s for {totals.rounds} rounds; {who}: {spent}")
+    if clients:
         overlap = totals.overlap()
         share = f" ({overlap.share:.2f} of the shorter)" if overlap.both > 0 else ""
-        lines.append(
-            f"server    computing {compute:.1f} s, waiting {wait:.1f} s, sending {comm:.1f} s; "
-            f"computing at once with the clients {overlap.both:.1f} s{share}"
-        )
+        lines.append(f"server    {_spent(server)}; computing at once with the clients {overlap.both:.1f} s{share}")
     lines.append(f"sent      {_bytes(totals.bytes_down)} down to clients, {_bytes(totals.bytes_up)} up to the server")
     if totals.losses:
         lost = ", ".join(str(rank) for loss in totals.losses for rank in loss.ranks)
         repeated = sum(loss.repeated for loss in totals.losses)
         lines.append(f"survived  the loss of ranks {lost}; {repeated} rounds begun again")
     lines.append(f"result    {path}")
-    astray = totals.astray()
-    if astray:
+    if astray := totals.astray():
         lines.append(f"warning   {astray}")
     return "\n".join(lines)
 
 
+def _spent(seconds: NDArray[np.float64]) -> str:
+    compute, wait, comm = seconds
+    return f"computing {compute:.1f} s, waiting {wait:.1f} s, sending {comm:.1f} s"
+
+
 def _bytes(count: int) -> str:
-    value = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024 or unit == "GiB":
-            break
-        value /= 1024
-    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+    if count < 1024:
+        return f"{count} B"
+    power = min(int(math.log2(count)) // 10, 3)
+    return f"{count / 1024**power:.1f} {('KiB', 'MiB', 'GiB')[power - 1]}"
 
 
 def _let_go(recorder: records.Recorder, exc: Exception) -> None:
     """Closes the result of a run that failed, as far as it can be written."""
-    if isinstance(exc.__cause__, records.WriteError):
+    if isinstance(exc, records.WriteError) or isinstance(exc.__cause__, records.WriteError):
         recorder.abandon()
     with suppress(UserError):  # the run's own failure is the one to report
         recorder.close("interrupted")

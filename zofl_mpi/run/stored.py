@@ -75,12 +75,10 @@ def trusted(config: Mapping[str, Any], named: Mapping[str, Any], source: str, re
         UserError: the file names a class, file or folder of somebody's own that the command does not, or a value that
             would be read as a flag.
     """
-    spelled = {alias.removeprefix("--"): name for name, alias in flags.ALIASES.items()}
-    names = {key: spelled.get(key, key.replace("-", "_")) for key in config}
-    kept = {key: value for key, value in config.items() if names[key] not in {*LOCAL, *FOLDERS}}
+    kept = {key: value for key, value in config.items() if flags.field_of(key) not in {*LOCAL, *FOLDERS}}
     for key, value in kept.items():
         _check_words(key, value, source)
-        name = names[key]
+        name = flags.field_of(key)
         own = (name in CLASSES and ":" in str(value)) or (name in PLACES and is_place(name, str(value)))
         if own and str(named.get(name)) != str(value):
             kind = "a class of somebody's own" if name in CLASSES else "a file or folder of somebody's own"

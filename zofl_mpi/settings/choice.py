@@ -24,7 +24,7 @@ P = TypeVar("P")
 @final
 @dataclass(frozen=True)
 class Site:
-    """The inputs from which one rank makes a setting.
+    """Inputs from which one rank makes a setting.
 
     Attributes:
         values: {flag: value} of the problem, in the role that it plays.
@@ -41,31 +41,15 @@ class Site:
     device: str
 
     def group(self, cls: type[T]) -> T:
-        """A group of flags with its values.
-
-        Raises:
-            UserError: one is out of range.
-        """
+        """A group of flags with its values, checked."""
         return cast(T, made(cls, self.values))
 
     def setting(self, problem: P, federation: Federation, network: str = "") -> Setting[P]:
-        """The setting of a problem on these data.
-
-        Args:
-            network: a fingerprint of the network, beside that of the data.
-        """
-        fingerprint = federation.server.fingerprint()
-        return Setting(
-            problem,
-            self.streams,
-            federation.clients,
-            federation.server,
-            federation.test,
-            federation.counts,
-            np.dtype(self.dtype),
-            f"{fingerprint}, {network}" if network else fingerprint,
-            validation=federation.validation,
-        )
+        """The setting of a problem on these data; `network`: a fingerprint beside that of the data."""
+        data = federation.clients, federation.server, federation.test, federation.counts
+        fingerprint = ", ".join(filter(None, (federation.server.fingerprint(), network)))
+        dtype = np.dtype(self.dtype)
+        return Setting(problem, self.streams, *data, dtype, fingerprint, validation=federation.validation)
 
 
 @final

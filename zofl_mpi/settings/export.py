@@ -3,8 +3,7 @@
     python -m zofl_mpi.settings.export results/pretrain.h5 models/tiny
 
 LoRA is added into the weights. After --train all the unembedding is a matrix of its own, and the folder's config.json
-says so (tie_word_embeddings). It says too on which texts the model was trained, so that a run on the same texts can be
-refused.
+says so (tie_word_embeddings). It also says on which texts the model was trained.
 """
 
 from __future__ import annotations

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 
 from zofl_mpi.data import Federation
-from zofl_mpi.engine.fields import part
-from zofl_mpi.engine.setting import Setting
-from zofl_mpi.errors import demand
+from zofl_mpi.engine.fields import at_least
 from zofl_mpi.problems import Bilevel, Lipschitz, SecondOrder, Smooth
 from zofl_mpi.problems.analytic.bilevel import BilevelBowls, Coupled
 from zofl_mpi.problems.analytic.cvar import CVaR
@@ -22,8 +20,8 @@ from zofl_mpi.problems.fair import Fair, FairSoftmax
 from zofl_mpi.problems.hyperparameter import Hyperparameter
 from zofl_mpi.problems.relu_net import ReLUNet
 from zofl_mpi.run.flags import fields_of, with_defaults
-from zofl_mpi.settings.choice import Choice, Site
-from zofl_mpi.settings.given import alike, on_samples, roles_of
+from zofl_mpi.settings.choice import Site
+from zofl_mpi.settings.given import on_samples, random_problem, without_data
 from zofl_mpi.settings.networks import CNN, MLP
 from zofl_mpi.settings.samples import Samples
 
@@ -41,47 +39,14 @@ class Known:
         noise: standard deviation of a sample's gradient around the mean.
     """
 
-    m: int = 5
-    n: int = 8
-    noise: float = 0.0
-
-    def __post_init__(self) -> None:
-        demand(self.m >= 1, "m", self.m, "a whole number, at least 1")
-        demand(self.n >= 1, "n", self.n, "a whole number, at least 1")
-        demand(self.noise >= 0, "noise", self.noise, "a number, at least 0")
-
-
-@final
-@dataclass(frozen=True)
-class Pairs:
-    """`Coupled` for several clients.
-
-    Attributes:
-        m: number of clients, all alike.
-        problem: of each.
-    """
-
-    m: int = 5
-    problem: Coupled = part()
-
-    def __post_init__(self) -> None:
-        demand(self.m >= 1, "m", self.m, "a whole number, at least 1")
+    m: int = at_least(1, 5)
+    n: int = at_least(1, 8)
+    noise: float = at_least(0, 0.0)
 
 
 def _hyperparameter(site: Site, federation: Federation) -> Hyperparameter:
     own = {name: site.values[name] for name in fields_of(Hyperparameter)}
     return Hyperparameter.of(federation.clients, dtype=np.dtype(site.dtype), **own)
-
-
-def _known(cls: Any) -> Choice:
-    """A class whose `random`(streams, n, m, noise=...) makes a problem, the server's data and each client's."""
-
-    def setting(site: Site) -> Setting[Any]:
-        known = site.group(Known)
-        problem, server, clients = cls.random(site.streams, known.n, known.m, noise=known.noise)
-        return Setting(problem, site.streams, clients, server, clients, None, np.dtype(np.float64))
-
-    return Choice({"problem": Known}, setting, roles_of(cls))
 
 
 DATA = {"data": ClientSamples}
@@ -92,13 +57,13 @@ PROBLEMS = {
     "hyperparameter": on_samples(Hyperparameter, ClientSamples, _hyperparameter),
     "fair": on_samples(Fair, ClientSamples),
     "fair_softmax": on_samples(FairSoftmax, ClientSamples),
-    "max_affine": _known(MaxAffine),
-    "bowls": _known(Bowls),
-    "bilevel_bowls": _known(BilevelBowls),
-    "saddle": _known(Saddle),
-    "cvar": _known(CVaR),
-    "shares": _known(Shares),
-    "coupled": alike(Pairs, Coupled),
+    "max_affine": random_problem(Known, MaxAffine),
+    "bowls": random_problem(Known, Bowls),
+    "bilevel_bowls": random_problem(Known, BilevelBowls),
+    "saddle": random_problem(Known, Saddle),
+    "cvar": random_problem(Known, CVaR),
+    "shares": random_problem(Known, Shares),
+    "coupled": without_data(Coupled),
 }
 
 if TYPE_CHECKING:  # mypy: each problem has its roles

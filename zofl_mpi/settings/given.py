@@ -84,20 +84,30 @@ def roles_of(cls: type[Any]) -> dict[str, Groups]:
     return {role: HIERARCHY if role == "Hierarchical" and has_terms else {} for role in offered}
 
 
-def alike(group: type[Any], cls: type[Any]) -> Choice:
-    """A problem whose clients are all the same and hold no data that it uses, in float64.
+def without_data(cls: type[Any]) -> Choice:
+    """A problem that uses no data, in float64; its field `m` is the number of clients."""
+
+    def setting(site: Site) -> Setting[Any]:
+        problem, nothing = site.group(cls), range(1)  # a sample for everybody
+        return Setting(problem, site.streams, (nothing,) * problem.m, nothing, nothing, dtype=np.dtype(np.float64))
+
+    return Choice({"problem": cls}, setting, roles_of(cls))
+
+
+def random_problem(flags: type[Any], cls: type[Any], *, tested_on_clients: bool = True) -> Choice:
+    """A random problem in float64 whose solution is known.
 
     Args:
-        group: dataclass of its flags, with fields `m`, how many clients, and `problem`, of the class `cls`.
+        flags: dataclass of the arguments of `cls.random`, which returns a problem, the data of server and clients.
+        tested_on_clients: whether reports are made on the clients' data, not on the server's.
     """
 
     def setting(site: Site) -> Setting[Any]:
-        flags = site.group(group)
-        nothing = range(1)  # a sample for everybody
-        data = (nothing,) * flags.m
-        return Setting(flags.problem, site.streams, data, nothing, nothing, None, np.dtype(np.float64))
+        problem, server, clients = cls.random(site.streams, **vars(site.group(flags)))
+        test = clients if tested_on_clients else server
+        return Setting(problem, site.streams, clients, server, test, dtype=np.dtype(np.float64))
 
-    return Choice({"problem": group}, setting, roles_of(cls))
+    return Choice({"problem": flags}, setting, roles_of(cls))
 
 
 def on_samples(

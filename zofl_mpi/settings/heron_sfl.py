@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, final
 
-from zofl_mpi.engine.fields import part
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
@@ -29,57 +28,36 @@ Factory = Callable[[Site, tuple[int, ...], int], tuple[Any, Any, Any]]
 
 @final
 @dataclass(frozen=True)
-class ResNetFlags:
-    """ResNet-18 for small images, cut in two, and an auxiliary head; the defaults are [C]'s.
+class Precision:
+    """Arithmetic of a network.
 
     Attributes:
-        network: before it is cut.
         bf16: compute forward passes in bfloat16; losses and their differences in float32 or better.
     """
 
-    network: ResNet = part()
     bf16: bool = False
 
 
-@final
-@dataclass(frozen=True)
-class ConvNetFlags:
-    """A small convolutional network, cut in two, and an auxiliary head.
+def _setting(factory: Factory, site: Site) -> Setting[Any]:
+    from zofl_mpi.problems.network import seeded  # imports torch
+    from zofl_mpi.problems.split import SplitNetwork
 
-    Attributes:
-        network: before it is cut.
-        bf16: compute forward passes in bfloat16; losses and their differences in float32 or better.
-    """
-
-    network: ConvNet = part()
-    bf16: bool = False
+    federation = site.group(Samples).federation(site.world, site.streams)
+    shape, classes = shape_of(federation), federation.test.classes
+    parts = seeded(lambda: factory(site, shape, classes), site.streams(Purpose.MODULE))
+    bf16 = bool(site.values.get("bf16", False))
+    problem: Split = SplitNetwork(*parts, shape, classes, site.dtype, site.device, bf16)
+    return site.setting(problem, federation, ", ".join(map(fingerprint_of, parts)))
 
 
-def _split(factory: Factory) -> Callable[[Site], Setting[Any]]:
-    """Builds a problem of the three modules that `factory` makes."""
-
-    def build(site: Site) -> Setting[Any]:
-        from zofl_mpi.problems.network import seeded  # imports torch
-        from zofl_mpi.problems.split import SplitNetwork
-
-        federation = site.group(Samples).federation(site.world, site.streams)
-        shape, classes = shape_of(federation), federation.test.classes
-        parts = seeded(lambda: factory(site, shape, classes), site.streams(Purpose.MODULE))
-        fingerprint = ", ".join(fingerprint_of(part) for part in parts)
-        client, auxiliary, server = parts
-        bf16 = bool(site.values.get("bf16", False))
-        problem: Split = SplitNetwork(client, auxiliary, server, shape, classes, site.dtype, site.device, bf16)
-        return site.setting(problem, federation, fingerprint)
-
-    return build
+def _network(cls: type[Any]) -> Choice:
+    """A built-in network, whose dataclass has its flags and makes its three parts."""
+    groups = {"data": ClientSamples, "problem": cls, "precision": Precision}
+    return Choice(groups, partial(_setting, partial(_parts, cls)), {"Split": {}}, gpu=True)
 
 
-def _resnet(site: Site, shape: tuple[int, ...], classes: int) -> tuple[Any, Any, Any]:
-    return site.group(ResNetFlags).network.parts(shape, classes)
-
-
-def _cnn(site: Site, shape: tuple[int, ...], classes: int) -> tuple[Any, Any, Any]:
-    return site.group(ConvNetFlags).network.parts(shape, classes)
+def _parts(cls: type[Any], site: Site, shape: tuple[int, ...], classes: int) -> tuple[Any, Any, Any]:
+    return site.group(cls).parts(shape, classes)  # type: ignore[no-any-return]
 
 
 def own_split(name: str, cls: type[Any]) -> Choice:
@@ -88,7 +66,7 @@ def own_split(name: str, cls: type[Any]) -> Choice:
     The class is called with the shape of an input, (channels, height, width) or (features,), and the number of classes;
     its instance has the attributes client, auxiliary and server, three torch modules.
     """
-    return Choice({"data": ClientSamples}, _split(partial(_own, name, cls)), {"Split": {}}, gpu=True)
+    return Choice({"data": ClientSamples}, partial(_setting, partial(_own, name, cls)), {"Split": {}}, gpu=True)
 
 
 def _own(name: str, cls: type[Any], site: Site, shape: tuple[int, ...], classes: int) -> tuple[Any, Any, Any]:
@@ -106,11 +84,7 @@ def _own(name: str, cls: type[Any], site: Site, shape: tuple[int, ...], classes:
 
 
 def _check_module(name: str, module: Any) -> None:
-    """Refuses an object that is no torch module, or a module whose sizes are not known yet.
-
-    Raises:
-        UserError: names it by `name`.
-    """
+    """Refuses an object that is no torch module, or a module whose sizes are not known yet."""
     from torch import nn
 
     if not isinstance(module, nn.Module):
@@ -120,7 +94,7 @@ def _check_module(name: str, module: Any) -> None:
 
 
 PROBLEMS = {
-    "split_resnet": Choice({"data": ClientSamples, "problem": ResNetFlags}, _split(_resnet), {"Split": {}}, gpu=True),
-    "split_cnn": Choice({"data": ClientSamples, "problem": ConvNetFlags}, _split(_cnn), {"Split": {}}, gpu=True),
+    "split_resnet": _network(ResNet),
+    "split_cnn": _network(ConvNet),
     "split_gpt2": Choice({"data": Texts, "problem": GPT2}, split_gpt2.build, {"Split": {}}, gpu=True),
 }

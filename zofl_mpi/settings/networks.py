@@ -57,13 +57,7 @@ class Kernel:
 
 
 def classifier(factory: Factory, flags: type[Any] | None = None, samples: type[Any] = Samples) -> Choice:
-    """A torch module that classifies, as a problem.
-
-    Args:
-        factory: makes the module.
-        flags: of the module, if it has any.
-        samples: the flags of the data set, with a family's defaults.
-    """
+    """A torch module that classifies, as a problem; `flags`: of the module, `samples`: of the data set."""
     own = {"problem": flags} if flags else {}
     return Choice({"data": samples, **own, "local steps": Kernel}, partial(_setting, factory), ROLES, gpu=True)
 
@@ -74,21 +68,13 @@ def _setting(factory: Factory, site: Site) -> Setting[Network]:
     federation = site.group(Samples).federation(site.world, site.streams)
     shape, classes = shape_of(federation), federation.server.classes
     module = seeded(lambda: factory(site, shape, classes), site.streams(Purpose.MODULE))
-    problem = Network(
-        module,
-        shape,
-        classes,
-        federation.weights,
-        terms_of(site),
-        np.dtype(site.dtype),
-        site.device,
-        site.group(Kernel).kernel,
-    )
+    kernel, dtype = site.group(Kernel).kernel, np.dtype(site.dtype)
+    problem = Network(module, shape, classes, federation.weights, terms_of(site), dtype, site.device, kernel)
     return site.setting(problem, federation, fingerprint_of(module))
 
 
 def fingerprint_of(module: nn.Module) -> str:
-    """Tells networks apart by their layers and their values as they were made: the same on every rank, or refused."""
+    """Checksum of a network's layers and first values, which must be the same on every rank."""
     checksum = zlib.crc32(repr(module).encode())
     for value in module.state_dict().values():  # one after the other: a language model is large
         checksum = zlib.crc32(value.detach().cpu().contiguous().numpy().reshape(-1).view(np.uint8), checksum)
@@ -121,9 +107,8 @@ def own_problem(name: str, cls: type[Any], samples: type[Any] = Samples) -> Choi
     """A user's own class, --problem module:Class, as a problem.
 
     Either a torch module, which is called with the shape of an input, (channels, height, width) or (features,), and the
-    number of classes. Or a dataclass with a field `federation` (`zofl_mpi.data.Federation`: who holds which samples) or
-    with fields that are marked as given by the run (`settings.given.GIVEN` has their names); its other fields are
-    flags, its docstring's "Attributes:" their help, and it offers the roles whose members it has.
+    number of classes. Or a dataclass with a field `federation` (`zofl_mpi.data.Federation`) or with fields that the run
+    gives (`settings.given.GIVEN`); its other fields are flags, and it offers the roles whose members it has.
 
     Raises:
         UserError: it is no such class.

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, final
 
-from zofl_mpi.data import Federation, Raw, cache, partition, sources
+from zofl_mpi.data import Federation, Raw, cache, partition, principal, sources
 from zofl_mpi.data.cache import Sources
 from zofl_mpi.data.synthetic import Synthetic
+from zofl_mpi.engine.fields import at_least
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.engine.world import World, run_or_fail_all
 from zofl_mpi.errors import UserError
@@ -27,10 +28,11 @@ class Samples:
             classes, floats the targets of a regression).
         data_dir: the folder with the data set's files; else $ZOFL_DATA, else the user's cache.
         pixels: unit ([0, 1]), raw (as stored) or standardize (mean 0, variance 1 over the training part).
+        features: all, or pca:K: the first K principal components of the inputs, fitted on the training part (server and
+            clients), and a constant 1.
         m: number of clients.
         alpha: Dirichlet concentration of the clients' classes, above 0; inf for iid.
         partition: by_class (each class is spread over the clients) or by_client (each draws its classes; equal sizes).
-        balance: --partition by_class: a client that has 1/m of the samples gets none of the later classes.
         min_samples: least number of samples of a client; the partition is redrawn until every client has so many.
         split: random (10 % of all samples, --test-fraction, are the test set) or official (the data set's own).
         test_fraction: share of all samples that is the test set.
@@ -40,25 +42,23 @@ class Samples:
         synthetic_samples: --data synthetic: number of samples.
         synthetic_features: --data synthetic: length of an input.
         synthetic_classes: --data synthetic: number of classes.
-        synthetic_noise: --data synthetic: probability that a label is drawn at random.
     """
 
     data: str = "digits"
     data_dir: str = ""
     pixels: Literal["unit", "raw", "standardize"] = "unit"
+    features: str = "all"
     m: int = 10
     alpha: float = math.inf
     partition: Literal["by_class", "by_client"] = "by_class"
-    balance: bool = False
     min_samples: int = 10
     split: Literal["random", "official"] = "random"
     test_fraction: float = 0.1
     server_fraction: float = 0.3
     validation: float = 0.0
-    synthetic_samples: int = 10_000
-    synthetic_features: int = 64
-    synthetic_classes: int = 10
-    synthetic_noise: float = 0.0
+    synthetic_samples: int = at_least(1, 10_000)
+    synthetic_features: int = at_least(1, 64)
+    synthetic_classes: int = at_least(2, 10)
 
     def federation(
         self,
@@ -77,15 +77,17 @@ class Samples:
         Raises:
             UserError: on every rank, if a file is missing or damaged on one, or a flag is out of range.
         """
+        K = run_or_fail_all(world, lambda: principal.parsed(self.features))
         data_dir = Path(self.data_dir).expanduser() if self.data_dir else None
-        stored = run_or_fail_all(world, lambda: sources.find(self.data, data_dir, streams, self._synthetic()))
+        synthetic = Synthetic(self.synthetic_samples, self.synthetic_features, self.synthetic_classes)
+        stored = run_or_fail_all(world, lambda: sources.find(self.data, data_dir, streams, synthetic))
         cached(world, stored)
         raw = run_or_fail_all(world, lambda: self._opened(stored, classifies))
         made = run_or_fail_all(world, lambda: made_of(stored))
         if made is not stored:
             cached(world, made)
             raw = run_or_fail_all(world, lambda: cache.open(made))
-        return run_or_fail_all(
+        federation = run_or_fail_all(
             world,
             lambda: partition.split(
                 raw,
@@ -98,10 +100,10 @@ class Samples:
                 validation=self.validation,
                 official_split=self.split == "official",
                 min_samples=self.min_samples,
-                balance=self.balance,
                 pixels=self.pixels,
             ),
         )
+        return principal.projected(world, federation, K) if K else federation
 
     def _opened(self, stored: Sources, classifies: bool) -> Raw:
         raw = cache.open(stored)
@@ -111,9 +113,6 @@ class Samples:
                 "(y.astype(int)), or give a problem of your own that reads targets (--problem module:Class)"
             )
         return raw
-
-    def _synthetic(self) -> Synthetic:
-        return Synthetic(self.synthetic_samples, self.synthetic_features, self.synthetic_classes, self.synthetic_noise)
 
 
 def cached(world: World, stored: Sources) -> None:

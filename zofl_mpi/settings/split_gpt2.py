@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, final
 
 from zofl_mpi.data import texts
+from zofl_mpi.engine.fields import at_least
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.engine.world import run_or_fail_all
-from zofl_mpi.errors import UserError, demand
+from zofl_mpi.errors import UserError
 from zofl_mpi.run.flags import flag
 from zofl_mpi.settings.choice import Site
 from zofl_mpi.settings.networks import fingerprint_of
@@ -19,7 +19,7 @@ from zofl_mpi.settings.texts import Texts
 if TYPE_CHECKING:
     from zofl_mpi.problems.split_gpt2 import SplitGPT2
 
-TRAINED_ON = ("data", "text", "vocabulary", "part", "pretrain_share", "contexts_seed")
+TRAINED_ON = ("data", "text", "vocabulary", "part")
 """Flags of the texts that a model which was trained here keeps in its configuration."""
 
 
@@ -44,19 +44,13 @@ class GPT2:
     """
 
     model: str = "gpt2"
-    cut: int = 0
-    auxiliary_blocks: int = 1
-    lora_rank: int = 8
-    lora_alpha: float = 32.0
+    cut: int = at_least(0, 0, remark="(0: a quarter of the blocks)")
+    auxiliary_blocks: int = at_least(0, 1)
+    lora_rank: int = at_least(1, 8)
+    lora_alpha: float = at_least(0, 32.0)
     train: Literal["lora", "all"] = "lora"
     label_smoothing: float = 0.1
     bf16: bool = False
-
-    def __post_init__(self) -> None:
-        demand(self.cut >= 0, "cut", self.cut, "a whole number, at least 0 (0: a quarter of the blocks)")
-        demand(self.auxiliary_blocks >= 0, "auxiliary_blocks", self.auxiliary_blocks, "a whole number, at least 0")
-        demand(self.lora_rank >= 1, "lora_rank", self.lora_rank, "a whole number, at least 1")
-        demand(0 <= self.lora_alpha < math.inf, "lora_alpha", self.lora_alpha, "a number, at least 0")
 
     @property
     def random(self) -> str:

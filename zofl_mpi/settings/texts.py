@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, final
 
-from zofl_mpi.data import Federation, Raw, bpe, cache, e2e, texts
+from zofl_mpi.data import Federation, bpe, cache, e2e, texts
 from zofl_mpi.data.bpe import Vocabulary
 from zofl_mpi.data.published import default_data_dir
-from zofl_mpi.data.reading import missing_files
-from zofl_mpi.data.texts import Division
+from zofl_mpi.data.reading import find_files, missing_files
+from zofl_mpi.engine.fields import at_least
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.engine.world import World, run_or_fail_all
-from zofl_mpi.errors import UserError, demand
+from zofl_mpi.errors import UserError
 from zofl_mpi.settings.samples import cached
 
 
@@ -64,10 +63,10 @@ class Corpus:
             UserError: a file has changed or is gone.
         """
         number = 1 if part == "validation" else 2
-        found = e2e.contexts(e2e.read(self.files[number], self.pipeline, number))[: most or None]
-        tokens = self.vocabulary.encode([each.context for each in found])
-        end = self.vocabulary.end
-        return [Prompt((*own, end), each.context, each.references) for own, each in zip(tokens, found, strict=True)]
+        contexts = e2e.contexts(e2e.read(self.files[number], self.pipeline, number))
+        found = list(contexts)[: most or None]
+        tokens, end = self.vocabulary.encode(found), self.vocabulary.end
+        return [Prompt((*own, end), one, tuple(contexts[one])) for own, one in zip(tokens, found, strict=True)]
 
 
 @final
@@ -85,11 +84,8 @@ class Texts:
         alpha: Dirichlet concentration of the clients' classes, the types of meaning representations, above 0; inf for
             iid.
         partition: by_class (each class is spread over the clients) or by_client (each draws its classes; equal sizes).
-        balance: by_class: a client that holds its fair share gets nothing of the later classes.
         min_samples: every client holds at least so many; the partition is redrawn until it is so.
-        part: all training contexts, or pretrain (--pretrain-share of them) or finetune (the others).
-        pretrain_share: share of the training contexts that is for pretraining; the others are for fine-tuning.
-        contexts_seed: by which those are drawn; not --seed, so that runs with several seeds can begin from one model.
+        part: all training contexts, or pretrain (half of them, the same for all seeds) or finetune (the others).
         validation: dev (devset.csv is reported beside the test part) or none.
         eval_samples: texts of the test and of the validation part that reports are made on, drawn by --seed; 0 for all.
     """
@@ -101,21 +97,10 @@ class Texts:
     m: int = 3
     alpha: float = math.inf
     partition: Literal["by_class", "by_client"] = "by_class"
-    balance: bool = False
     min_samples: int = 10
     part: Literal["all", "pretrain", "finetune"] = "all"
-    pretrain_share: float = 0.5
-    contexts_seed: int = 0
     validation: Literal["dev", "none"] = "dev"
-    eval_samples: int = 0
-
-    def __post_init__(self) -> None:
-        share = self.pretrain_share
-        demand(0 < share < 1, "pretrain_share", share, "between 0 and 1, both excluded")
-        demand(
-            0 <= self.contexts_seed < 2**53, "contexts_seed", self.contexts_seed, "a whole number from 0 to 2^53 - 1"
-        )
-        demand(self.eval_samples >= 0, "eval_samples", self.eval_samples, "a whole number, at least 0 (all)")
+    eval_samples: int = at_least(0, 0, remark="(all)")
 
     def corpus(self, world: World, streams: Streams, most: int | None = None) -> Corpus:
         """The texts, encoded once on each node, and their division among clients.
@@ -134,39 +119,31 @@ class Texts:
             raw = cache.open(stored)
             if most is not None:
                 texts.check_lengths(raw, most, files, self.text)
+            rows, division = texts.training_rows(raw, self.part)
+            federation = texts.shared_out(
+                raw,
+                rows,
+                streams,
+                m=self.m,
+                alpha=self.alpha,
+                by=self.partition,
+                min_samples=self.min_samples,
+                eval_samples=self.eval_samples,
+                validates=self.validation == "dev",
+            )
             kept = None if self.vocabulary == "gpt2" else raw.tokens
-            return self._shared_out(raw, streams, files, Vocabulary(vocabulary, kept))
+            return Corpus(federation, Vocabulary(vocabulary, kept), division + e2e.RULES[self.text], files, self.text)
 
         return run_or_fail_all(world, shared)
-
-    def _shared_out(self, raw: Raw, streams: Streams, files: tuple[Path, ...], vocabulary: Vocabulary) -> Corpus:
-        rows, division = Division(self.part, self.pretrain_share, self.contexts_seed).rows(raw)
-        federation = texts.shared_out(
-            raw,
-            rows,
-            streams,
-            m=self.m,
-            alpha=self.alpha,
-            by=self.partition,
-            min_samples=self.min_samples,
-            balance=self.balance,
-            eval_samples=self.eval_samples,
-            validates=self.validation == "dev",
-        )
-        return Corpus(federation, vocabulary, division + e2e.RULES[self.text], files, self.text)
 
     def _files(self) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
         """The three CSV files, and GPT-2's two."""
         data_dir = Path(self.data_dir).expanduser() if self.data_dir else default_data_dir()
         named = self.data == "e2e"
         folders = (data_dir / "e2e", data_dir) if named else (Path(self.data).expanduser(),)
-        lacking: list[str] = []
-        for folder in folders:
-            paths = tuple(folder / file for file in e2e.FILES)
-            absent = [path.name for path in paths if not os.path.isfile(path)]
-            if not absent:
-                return paths, bpe.find(data_dir)
-            lacking = min(lacking or list(e2e.FILES), absent, key=len)
+        paths, lacking = find_files(e2e.FILES, folders)
+        if not lacking:
+            return paths, bpe.find(data_dir)
         if named:
             raise UserError(missing_files("e2e", f"no {', '.join(lacking)}", data_dir))
         raise UserError(

@@ -7,21 +7,18 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from zofl_mpi.engine.fields import at_least
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.problems import Array, Batch
+from zofl_mpi.problems.analytic.known import KnownBilevel, Solved, Vector
 from zofl_mpi.problems.analytic.quadratic import Bowl, Quadratic
-from zofl_mpi.problems.analytic.samples import bowl_values, mean_over
-from zofl_mpi.problems.base import BilevelProblem
-
-Vector = NDArray[np.float64]
 
 
 @final
 @dataclass(frozen=True)
 class Follower:
-    """The lower part of a client of `BilevelBowls`: h_j(x, y) = q_j(y - B x), q_j of the bowl.
+    """Lower part of a client of `BilevelBowls`: h_j(x, y) = q_j(y - B x), q_j of the bowl.
 
     Attributes:
         B: (n_lower, n).
@@ -54,13 +51,12 @@ class Link:
 
 @final
 @dataclass(frozen=True)
-class BilevelBowls(BilevelProblem):
+class BilevelBowls(KnownBilevel, Solved):
     """h_i = 1/2 (y - B_i x)' A_i (y - B_i x), f_i = 1/2 (y - c_i)' C_i (y - c_i) + rho/2 |x|^2.
 
-    The lower solution is y(x) = P x, P = (sum A_i)^{-1} sum A_i B_i: with unequal A_i not the mean of the clients' own
-    B_i x, which is where local steps without correction lead. The implicit function F(x) = (1/m) sum_i f_i(x, P x)
-    is the quadratic F(x*) + 1/2 (x - x*)' M (x - x*), M = P' C P + rho I, C the mean of the C_i, and
-    M x* = P' (1/m) sum_i C_i c_i.
+    y(x) = P x, P = (sum A_i)^{-1} sum A_i B_i: with unequal A_i not the mean of the clients' own B_i x, where local
+    steps without correction lead. F(x) = (1/m) sum_i f_i(x, P x) = F(x*) + 1/2 (x - x*)' M (x - x*) with
+    M = P' C P + rho I, C the mean of the C_i, and M x* = P' (1/m) sum_i C_i c_i.
 
     Attributes:
         rho: weight of |x|^2, > 0.
@@ -150,14 +146,13 @@ class BilevelBowls(BilevelProblem):
         return data.upper, data.lower
 
     def f(self, i: int, x: Array, y: Array, data: Bowl, batch: Batch | None = None) -> Vector:
-        return np.asarray(bowl_values(data, y, batch) + self.rho / 2 * np.einsum("kn,kn->k", x, x))
+        return np.asarray(data.values(y, batch) + self.rho / 2 * np.einsum("kn,kn->k", x, x))
 
     def gradient_h(self, i: int, x: Array, y: Array, data: Follower, batch: Batch | None = None) -> Array:
-        samples = np.arange(len(data)) if batch is None else batch
-        return data.bowl.gradient(y - data.B @ x, samples)
+        return data.bowl.gradient(y - data.B @ x, batch)
 
     def gradients_f(self, i: int, x: Array, y: Array, data: Bowl, batch: Batch | None = None) -> tuple[Array, Array]:
-        return self.rho * x, data.gradient(y, np.arange(len(data)) if batch is None else batch)
+        return self.rho * x, data.gradient(y, batch)
 
     def hessian_h(self, i: int, x: Array, y: Array, u: Array, data: Follower, batch: Batch | None = None) -> Array:
         return np.asarray(data.bowl.A @ u)
@@ -167,9 +162,6 @@ class BilevelBowls(BilevelProblem):
 
     def curvature(self, x: Array) -> tuple[float, float]:
         return self.spectrum
-
-    def project(self, i: int, x: Array) -> Array:
-        return x
 
     def solution(self, x: Array, data: Sequence[Link]) -> Array:
         """P x."""
@@ -184,66 +176,41 @@ class BilevelBowls(BilevelProblem):
         """(n,) the gradient of F."""
         return self.hessian @ (x - self.minimiser)
 
-    def truth(self) -> tuple[Vector, float]:
-        """x*, F(x*)."""
-        return self.minimiser, self.value
-
-    def kernel_name(self, batch_size: int) -> str:
-        return "numpy"
-
     def flops_evaluation(self, batch_size: int) -> float:
         return 2.0 * self.n_lower**2 + 2.0 * self.n
-
-    def score(self, x: Array, y: Array, data: Link | Sequence[Link], mix: Vector | None = None) -> dict[str, float]:
-        """f(x, y) where `data` are those of all clients, f_i(x, y) where they are one's; `mix` has no meaning."""
-        return {"loss": mean_over(data, Link, lambda one: float(self.f(0, x[None], y[None], one.upper)[0]))}
 
 
 @final
 @dataclass(frozen=True)
-class Coupled(BilevelProblem):
+class Coupled(KnownBilevel):
     """[B] Remark 1's example: min over x in [-1, 1] of max over y in [-1, 1], x + y <= 0, of x^2 + y; and exchanged.
 
     The protocol's x is the variable of the outer problem, its y that of the inner one. Both live in [-1, 1], and
     Y(x) = [-1, u(x)] with u(x) = -x. Outside X = [-1, 1], where x + v may be, u(x) = clip(-x, -1, 1): Y is never empty.
 
-    "min-max": f = x^2 + y, h = -f. The inner solution is y(x) = u(x), so F(x) = x^2 - x on X: the solution is
-    x = 1/2, y = -1/2, F = -1/4. h is linear in y, hence not strongly convex. The inequality on which
-    the rates of projected steps rest, h(y) - h(y(x)) >= mu_h/2 |y - y(x)|^2 on Y(x), holds with mu_h = 1, because the
-    left-hand side is |y - y(x)| and that is at most 2; a slope of constant 1 has any L_h. So `curvature` says (1, 1).
-    Projected steps whose lengths add up to 2 end in y(x) exactly, and Algorithm 3's add up to 2 ln(a_r) >= 2 ln 5. A
-    lower solver that does not project does not converge.
+    "min-max": f = x^2 + y, h = -f. y(x) = u(x), so F(x) = x^2 - x on X: the solution is x = 1/2, y = -1/2, F = -1/4.
+    h is linear in y, not strongly convex. The inequality on which the rates of projected steps rest,
+    h(y) - h(y(x)) >= mu_h/2 |y - y(x)|^2 on Y(x), holds with mu_h = 1, since |y - y(x)| <= 2; L_h may be anything.
+    Projected steps whose lengths add up to 2 end in y(x) exactly, and Algorithm 3's add up to 2 ln(a_r) >= 2 ln 5.
 
-    "max-min": max over y of min over x of the same x^2 + y. The outer variable now is the printed y, the inner one the
-    printed x; to be minimised is -max: f(x, y) = -(y^2 + x) and h = -f = y^2 + x in the protocol's letters, 2-strongly
-    convex. The inner solution is the point of [-1, u(x)] nearest to 0, y(x) = min(0, u(x)), so F(x) = -x for x <= 0,
-    where the constraint does not bind, and F(x) = -(x^2 + x) for x >= 0. F falls over all of [-1, 1]: the solution is
-    x = 1, y = -1, F = -2, in the printed letters (x, y) = (-1, 1). It lies on the boundary of X, so with the penalty
-    dist^2 / (2 eta) in place of X the limit is not x = 1 but, F being -(1 + x) beyond, x = 1 + eta.
+    "max-min": max over y of min over x of x^2 + y. In the protocol's letters f(x, y) = -(y^2 + x) and h = -f,
+    2-strongly convex. y(x) = min(0, u(x)), the point of [-1, u(x)] nearest to 0, so F(x) = -x for x <= 0, where the
+    constraint does not bind, and F(x) = -(x^2 + x) for x >= 0: the solution is x = 1, y = -1, F = -2. It lies on the
+    boundary of X, so with the penalty dist^2 / (2 eta) in place of X the limit is x = 1 + eta (F is -(1 + x) beyond).
 
-    All clients are alike and all data ignored; range(1) may stand for them.
+    All clients are alike and all data ignored.
 
     Attributes:
         order: min-max, with the solution (0.5, -0.5), or max-min: (-1, 1).
+        m: number of clients.
     """
 
     constrained: ClassVar[bool] = True
+    homogeneous: ClassVar[bool] = True
+    n: ClassVar[int] = 1
+    n_lower: ClassVar[int] = 1
     order: Literal["min-max", "max-min"] = "min-max"
-
-    @property
-    def n(self) -> int:
-        """Length of x."""
-        return 1
-
-    @property
-    def n_lower(self) -> int:
-        """Length of y."""
-        return 1
-
-    @property
-    def homogeneous(self) -> bool:
-        """True: all h_i are the same."""
-        return True
+    m: int = at_least(1, 5)
 
     def initial(self, generator: np.random.Generator) -> Array:
         return generator.uniform(-1, 1, 1)
@@ -278,9 +245,6 @@ class Coupled(BilevelProblem):
     def printed(self, x: Array, y: Array) -> tuple[float, float]:
         """The pair (x, y) in the letters of the printed problem."""
         return (float(x[0]), float(y[0])) if self.order == "min-max" else (float(y[0]), float(x[0]))
-
-    def kernel_name(self, batch_size: int) -> str:
-        return "numpy"
 
     def flops_evaluation(self, batch_size: int) -> float:
         return 2.0

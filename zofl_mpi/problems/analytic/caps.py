@@ -6,19 +6,15 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from zofl_mpi.errors import demand
-from zofl_mpi.numerics.descent import descend
+from zofl_mpi.engine.fields import above, at_least, check_ranges
 from zofl_mpi.problems import Array, Batch
-from zofl_mpi.problems.base import Problem
-
-Vector = NDArray[np.float64]
+from zofl_mpi.problems.analytic.known import KnownHierarchical, Vector
 
 
 @final
 @dataclass(frozen=True)
-class Caps(Problem):
+class Caps(KnownHierarchical):
     """Client i wants t_i and may have at most x: h_i = 1/2 |y - t_i|^2 over Y_i(x) = {y <= x}, y_i(x) = min(t_i, x).
 
     The server pays for the caps, f_1 = cost/2 |x|^2, and for the clients' shortfall from a common level,
@@ -26,28 +22,24 @@ class Caps(Problem):
     F(x) = cost/2 x^2 + (1/m) sum_i 1/2 (min(t_i, x) - level)^2 is convex, with a kink at each t_i where a client's
     constraint stops to bind, and its minimiser x* > 0 may be such a kink, where F has no gradient.
 
-    h_i does not contain x but in its constraint: the implicit function theorem on grad_y h_i(x, y) = 0 gives
-    dy_i/dx = 0, and descent along grad f_1 + (dy/dx)' grad_y f_2 = cost x ends at x = 0, where F has the slope
-    -level < 0 in every entry (all constraints bind): no stationary point. Proximal lower levels (pFedMe) do not apply
-    either. All data are ignored.
+    x is in the constraint of h_i alone: the implicit function theorem on grad_y h_i(x, y) = 0 gives dy_i/dx = 0, and
+    descent along grad f_1 + (dy/dx)' grad_y f_2 = cost x ends at x = 0, where F has the slope -level < 0 in every entry
+    (all constraints bind): no stationary point. All data are ignored.
 
     Attributes:
         m: number of clients, which differ in t_i.
         n: length of x.
-        cost: weight of |x|^2/2, > 0.
+        cost: weight of |x|^2/2.
         level: at least 2, the largest wish.
     """
 
-    m: int = 10
-    n: int = 4
-    cost: float = 1.1
-    level: float = 3.0
+    m: int = at_least(1, 10)
+    n: int = at_least(1, 4)
+    cost: float = above(0, 1.1, "a weight")
+    level: float = at_least(2, 3.0, remark="(the largest wish of a client)")
 
     def __post_init__(self) -> None:
-        demand(self.m >= 1, "m", self.m, "a whole number, at least 1")
-        demand(self.n >= 1, "n", self.n, "a whole number, at least 1")
-        demand(0 < self.cost < np.inf, "cost", self.cost, "a weight above 0")
-        demand(2 <= self.level < np.inf, "level", self.level, "at least 2, the largest wish of a client")
+        check_ranges(Caps, vars(self))
 
     @property
     def wishes(self) -> Vector:
@@ -63,17 +55,8 @@ class Caps(Problem):
     def f2(self, i: int, x: Array, y: Array) -> float:
         return float((y - self.level) @ (y - self.level) / 2)
 
-    def lower(self, i: int, data: object, x: Array, y: Array, batches: Batch, stepsizes: Vector) -> Array:
-        return descend(
-            y.copy(),
-            lambda z, t: z - self.wishes[i],
-            steps=len(stepsizes),
-            stepsize=lambda t: float(stepsizes[t]),
-            project=lambda z: self.project(i, x, z),
-        )
-
-    def kernel_name(self, batch_size: int) -> str:
-        return "numpy"
+    def gradient_h(self, i: int, data: object, x: Array, y: Array, batch: Batch) -> Array:
+        return np.asarray(y - self.wishes[i])
 
     def flops(self, batch_size: int) -> float:
         return 2.0 * self.n

@@ -7,16 +7,12 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import demand
 from zofl_mpi.problems import Array, Batch
+from zofl_mpi.problems.analytic.known import KnownBilevel, Vector
 from zofl_mpi.problems.analytic.quadratic import Bowl, Quadratic
-from zofl_mpi.problems.analytic.samples import mean_over
-from zofl_mpi.problems.base import BilevelProblem
-
-Vector = NDArray[np.float64]
 
 PAIRS, OUTLIERS = 20, 1  # of a client's held-out samples; two targets for each input
 USUAL, LARGE = 0.2, 2.0  # |error| of the best predictor: of most samples, and of the outliers
@@ -43,14 +39,13 @@ class Book:
 
 @final
 @dataclass(frozen=True)
-class CVaR(BilevelProblem):
+class CVaR(KnownBilevel):
     """The prior of a ridge regression, chosen by the mean of the largest tenth of its absolute errors.
 
     x = (w, t), h_i(x, y) = q_i(y) + mu/2 |y - w|^2, q_i the training loss of client i's `Bowl`
     f_i(x, y) = t + mean_j max(0, |answer(u_j, y) - v_j| - t) / (1 - level) over its held-out samples (u_j, v_j)
 
-    answer(u, y) is <u, y> in whole multiples of `resolution`: nothing else is known of the predictor, and its
-    derivative is 0 almost everywhere. So f has kinks and jumps, and no gradient that a method could ask for.
+    answer(u, y) is <u, y> in whole multiples of `resolution`: f has kinks and jumps, and no gradient.
 
     The training samples mislead: y* is not the minimiser of the mean of the q_i. The lower solution is
     y(x) = (A + mu I)^{-1} (sum_i A_i a_i / m + mu w), A the mean of the A_i. In the problems of `random`, each held-out
@@ -120,15 +115,11 @@ class CVaR(BilevelProblem):
         return np.asarray(t[:, 0] + np.maximum(0, errors - t).mean(axis=1) / (1 - self.level))
 
     def gradient_h(self, i: int, x: Array, y: Array, data: Book, batch: Batch | None = None) -> Array:
-        samples = np.arange(len(data)) if batch is None else batch
-        return np.asarray(data.training.gradient(y, samples) + self.mu * (y - x[:-1]))
+        return np.asarray(data.training.gradient(y, batch) + self.mu * (y - x[:-1]))
 
     def curvature(self, x: Array) -> tuple[float, float]:
         eigenvalues = np.linalg.eigvalsh(self.A)
         return float(eigenvalues[0]) + self.mu, float(eigenvalues[-1]) + self.mu
-
-    def project(self, i: int, x: Array) -> Array:
-        return x
 
     def solution(self, x: Array, data: Sequence[Book]) -> Array:
         """y(x)."""
@@ -140,12 +131,5 @@ class CVaR(BilevelProblem):
         beyond = (LARGE - USUAL) * OUTLIERS / PAIRS
         return np.append(prior, USUAL), USUAL + beyond / (1 - self.level)
 
-    def kernel_name(self, batch_size: int) -> str:
-        return "numpy"
-
     def flops_evaluation(self, batch_size: int) -> float:
         return 2.0 * batch_size * self.n_lower
-
-    def score(self, x: Array, y: Array, data: Book | Sequence[Book], mix: Vector | None = None) -> dict[str, float]:
-        """f(x, y) where `data` are those of all clients, f_i(x, y) where they are one's; `mix` has no meaning."""
-        return {"loss": mean_over(data, Book, lambda one: float(self.f(0, x[None], y[None], one)[0]))}

@@ -1,26 +1,21 @@
 """Problems of [B] whose solutions are known in closed form, in float64.
 
-All clients hold equally many samples, so that weights by size and equal weights stand for the same problem. Noise adds
-<noise_j, .> to the loss of sample j and sums to 0 over a client's samples in the problems of `random`: it is in every
-mini-batch and not in the solution, which a problem keeps as parameters.
+All clients hold equally many samples: weights by size and equal weights stand for the same problem. In problems of
+`random` the noise <noise_j, .> of sample j sums to 0 over a client's samples: in mini-batches, not in the solution.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.problems import Array, Batch
-from zofl_mpi.problems.analytic.quadratic import Bowl, Quadratic
-from zofl_mpi.problems.analytic.samples import bowl_values, mean_noise, mean_over
-from zofl_mpi.problems.base import Problem
-
-Vector = NDArray[np.float64]
+from zofl_mpi.problems.analytic.known import Solved, Unconstrained, Vector, mean_noise, mean_over
+from zofl_mpi.problems.analytic.quadratic import Bowl, Quadratic, SmoothBowls
 
 
 @final
@@ -49,16 +44,13 @@ class Pieces:
 
 @final
 @dataclass(frozen=True)
-class MaxAffine(Problem):
+class MaxAffine(Unconstrained, Solved):
     """f_i of a client's `Pieces`: convex, Lipschitz, with kinks. `random` makes a sharp one with a known minimiser.
 
     There f_i(x) = sum_g c_{i,g} |<q_g, x - a_i>| with an orthonormal basis q_1, ..., q_n that all clients share, and
     with weights c_i and centres a_i of their own. In the coordinates <q_g, x> the mean of the f_i is a sum of functions
-    of one variable each, so its minimiser has the c-weighted median of the centres in every coordinate: a centre of
-    some client, where the mean has a kink. No client's own minimiser a_i is the solution for n > 1, nor is their mean.
-
-    An average of central differences with radius eta over the directions q_g is, without sampling,
-    sum_g c_{i,g} clip(<q_g, x - a_i> / eta, -1, 1) q_g; in one dimension that is the gradient of the ball-smoothed f_i.
+    of one variable each: its minimiser is the c-weighted median of the centres in every coordinate, where the mean has
+    a kink. For n > 1 it is no client's own minimiser a_i, nor their mean.
 
     Attributes:
         n: length of x.
@@ -102,111 +94,55 @@ class MaxAffine(Problem):
     def losses(self, i: int, x: Array, data: Pieces, batch: Batch | None = None) -> Vector:
         return data.values(x, batch)
 
-    def project(self, i: int, x: Array) -> Array:
-        return x
-
-    def truth(self) -> tuple[Vector, float]:
-        """x*, f(x*)."""
-        return self.minimiser, self.value
-
-    def kernel_name(self, batch_size: int) -> str:
-        return "numpy"
-
     def flops_evaluation(self, batch_size: int) -> float:
         """FLOPs of the 2 n pieces of `random` at one point."""
         return 4.0 * self.n**2
 
     def score(self, x: Array, data: Pieces | Sequence[Pieces], mix: Vector | None = None) -> dict[str, float]:
         """f(x) where `data` are those of all clients, f_i(x) where they are one's; `mix` has no meaning."""
-        return {"loss": mean_over(data, Pieces, lambda one: float(one.values(x[None])[0]))}
+        return {"loss": mean_over(data, lambda one: float(one.values(x[None])[0]))}
 
 
 @final
 @dataclass(frozen=True)
-class Bowls(Problem):
+class Bowls(SmoothBowls, Unconstrained, Solved):
     """f_i(x) = 1/2 (x - a_i)' A_i (x - a_i), of client i's `Bowl`: `Lipschitz` on every bounded set, and `Smooth`.
 
     For a quadratic every zeroth-order estimate is unbiased whatever the radius, so methods of both kinds have the same
     solution x* = (sum A_i)^{-1} sum A_i a_i.
 
     Attributes:
-        quadratic: the members of the role `Smooth`.
+        n: length of x.
         minimiser: (n,) x*.
         value: f(x*).
     """
 
-    quadratic: Quadratic
+    n: int
     minimiser: Vector
     value: float
 
     @classmethod
-    def of(cls, quadratic: Quadratic, clients: Sequence[Bowl]) -> Bowls:
+    def of(cls, clients: Sequence[Bowl]) -> Bowls:
         """The problem of these clients, whose noise need not sum to 0."""
         force = np.sum([b.A @ b.a - b.drift for b in clients], axis=0)
         x = np.linalg.solve(np.sum([b.A for b in clients], axis=0), force)
-        return cls(quadratic, x, float(np.mean([b.value(x) for b in clients])))
+        return cls(len(x), x, float(np.mean([b.value(x) for b in clients])))
 
     @classmethod
-    def random(
-        cls,
-        streams: Streams,
-        n: int,
-        m: int,
-        *,
-        spectrum: tuple[float, float] = (0.5, 2.0),
-        samples: int = 32,
-        noise: float = 0.0,
-    ) -> tuple[Bowls, Bowl, tuple[Bowl, ...]]:
-        """A problem with unequal clients, the server's bowl, and each client's; see `Quadratic.random`."""
-        quadratic, server, clients = Quadratic.random(streams, n, m, spectrum=spectrum, samples=samples, noise=noise)
-        return cls.of(quadratic, clients), server, clients
-
-    @property
-    def n(self) -> int:
-        """Length of x."""
-        return self.quadratic.n
+    def random(cls, streams: Streams, n: int, m: int, **shape: Any) -> tuple[Bowls, Bowl, tuple[Bowl, ...]]:
+        """A problem with unequal clients, the server's bowl, and each client's; `shape` as in `Quadratic.random`."""
+        _, server, clients = Quadratic.random(streams, n, m, **shape)
+        return cls.of(clients), server, clients
 
     def losses(self, i: int, x: Array, data: Bowl, batch: Batch | None = None) -> Vector:
-        return bowl_values(data, x, batch)
-
-    def project(self, i: int, x: Array) -> Array:
-        return x
-
-    def loss(self, x: Array, data: Bowl) -> float:
-        return self.quadratic.loss(x, data)
-
-    def gradient(self, x: Array, data: Bowl, batch: Batch | None = None) -> Array:
-        return self.quadratic.gradient(x, data, batch)
-
-    def descend(
-        self,
-        data: Bowl,
-        y: Array,
-        batches: Batch,
-        stepsizes: Vector,
-        *,
-        mu: float = 0.0,
-        shift: Array | None = None,
-    ) -> Array:
-        """See `Smooth.descend`."""
-        return self.quadratic.descend(data, y, batches, stepsizes, mu=mu, shift=shift)
-
-    def truth(self) -> tuple[Vector, float]:
-        """x*, f(x*)."""
-        return self.minimiser, self.value
-
-    def kernel_name(self, batch_size: int) -> str:
-        return "numpy"
-
-    def flops(self, batch_size: int) -> float:
-        return self.quadratic.flops(batch_size)
+        return data.values(x, batch)
 
     def flops_evaluation(self, batch_size: int) -> float:
-        return self.quadratic.flops(batch_size)
+        return self.flops(batch_size)
 
     def score(self, x: Array, data: Bowl | Sequence[Bowl], mix: Vector | None = None) -> dict[str, float]:
         """f(x) where `data` are those of all clients, f_i(x) where they are one's; `mix` has no meaning."""
-        return {"loss": mean_over(data, Bowl, lambda one: one.value(x))}
+        return {"loss": mean_over(data, lambda one: one.value(x))}
 
 
 def _absolute(basis: Vector, c: Vector, centres: Vector, table: Vector) -> Pieces:

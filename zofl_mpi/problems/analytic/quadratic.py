@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from typing import Protocol, final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from zofl_mpi.engine.fields import at_least
 from zofl_mpi.engine.streams import Purpose, Streams
-from zofl_mpi.errors import demand
 from zofl_mpi.numerics.descent import descend
 from zofl_mpi.numerics.projections import ball
 from zofl_mpi.problems import Array, Batch
-from zofl_mpi.problems.base import Problem
-
-Vector = NDArray[np.float64]
+from zofl_mpi.problems.analytic.known import Known, KnownHierarchical, Vector, mean_noise
 
 
 @final
 @dataclass(frozen=True)
 class Bowl:
-    """Data of a client or of the server of `Quadratic`: N samples, q_j(y) = 1/2 (y - a)' A (y - a) + <noise_j, y>.
-
-    A mini-batch's gradient then is a function of its positions alone: equal for all points that share the batch.
+    """Data of a client or of the server: N samples, q_j(y) = 1/2 (y - a)' A (y - a) + <noise_j, y>.
 
     Attributes:
         A: (n, n) symmetric, positive semidefinite.
@@ -41,23 +36,53 @@ class Bowl:
     @property
     def drift(self) -> Vector:
         """(n,) the mean of the noise over all samples, 0 to rounding for `Quadratic.random`."""
-        return np.asarray(self.noise.mean(axis=0))
+        return mean_noise(self.noise, None)
 
-    def gradient(self, y: Vector, batch: Batch) -> Vector:
-        """(k, n) mean gradients at the rows of y over the samples at positions `batch` (B,)."""
-        return np.asarray((y - self.a) @ self.A + self.noise[batch].mean(axis=0))
+    def gradient(self, y: Vector, batch: Batch | None = None) -> Vector:
+        """(k, n) mean gradients at the rows of y over the samples at positions `batch` (B,); None: over all."""
+        return np.asarray((y - self.a) @ self.A + mean_noise(self.noise, batch))
 
     def value(self, y: Vector) -> float:
         """The mean of q_j(y), y (n,), over all samples."""
         return float((y - self.a) @ self.A @ (y - self.a) / 2 + self.drift @ y)
 
+    def values(self, y: Vector, batch: Batch | None) -> Vector:
+        """(k,) the mean of q_j at the rows of y (k, n) over the samples at positions `batch` (B,); None: over all."""
+        d = y - self.a
+        return np.asarray(np.einsum("kn,kn->k", d @ self.A, d) / 2 + y @ mean_noise(self.noise, batch))
+
+
+class SmoothBowls(Known, Protocol):
+    """The members of the role `Smooth` where each client's data are a `Bowl`."""
+
+    def loss(self, x: Array, data: Bowl) -> float:
+        return data.value(x)
+
+    def gradient(self, x: Array, data: Bowl, batch: Batch | None = None) -> Array:
+        return data.gradient(x, batch)
+
+    def descend(
+        self, data: Bowl, y: Array, batches: Batch, stepsizes: Vector, *, mu: float = 0.0, shift: Array | None = None
+    ) -> Array:
+        """See `Smooth.descend`."""
+
+        def gradient(z: Array, t: int) -> Array:
+            g = data.gradient(z, batches[t])
+            g = g if mu == 0 else g + mu * (z - y)
+            return g if shift is None else g + shift
+
+        return descend(y.copy(), gradient, steps=len(stepsizes), stepsize=lambda t: float(stepsizes[t]))
+
+    def flops(self, batch_size: int) -> float:
+        return 2.0 * self.n**2
+
 
 @final
 @dataclass(frozen=True)
-class Quadratic(Problem):
+class Quadratic(SmoothBowls, KnownHierarchical):
     """f_1 = q of the server's `Bowl`, h_i = q of client i's + mu_i/2 |x - y|^2, f_{2,i} = m rho_i lam/2 |x - y|^2.
 
-    Everything is float64. With K_i = (A_i + mu_i I)^{-1} A_i the lower solution is y_i(x) = x - K_i (x - a_i) (without
+    With K_i = (A_i + mu_i I)^{-1} A_i the lower solution is y_i(x) = x - K_i (x - a_i) (without
     drift), and f_{2,i}(x, y_i(x)) has the gradient m rho_i lam K_i' K_i (x - a_i).
 
     Attributes:
@@ -99,12 +124,6 @@ class Quadratic(Problem):
         server, *clients = (_bowl(streams, i, n, spectrum, samples, noise) for i in range(m + 1))
         return cls(n, weights, mu, lam, radius), server, tuple(clients)
 
-    def loss(self, x: Array, data: Bowl) -> float:
-        return data.value(x)
-
-    def gradient(self, x: Array, data: Bowl, batch: Batch | None = None) -> Array:
-        return data.gradient(x, np.arange(len(data)) if batch is None else batch)
-
     def f1(self, x: Array, data: Bowl) -> float:
         return data.value(x)
 
@@ -115,42 +134,7 @@ class Quadratic(Problem):
         return float(len(self.weights) * self.weights[i] * self.lam / 2 * ((x - y) @ (x - y)))
 
     def gradient_h(self, i: int, data: Bowl, x: Array, y: Array, batch: Batch) -> Array:
-        """(k, n) the gradients of h_i(x, .) at the rows of y on one mini-batch."""
         return np.asarray(data.gradient(y, batch) + self.mu[i] * (y - x))
-
-    def lower(self, i: int, data: Bowl, x: Array, y: Array, batches: Batch, stepsizes: Vector) -> Array:
-        return descend(
-            y.copy(),
-            lambda z, t: self.gradient_h(i, data, x, z, batches[t]),
-            steps=len(stepsizes),
-            stepsize=lambda t: float(stepsizes[t]),
-            project=lambda z: self.project(i, x, z),
-        )
-
-    def descend(
-        self,
-        data: Bowl,
-        y: Array,
-        batches: Batch,
-        stepsizes: Vector,
-        *,
-        mu: float = 0.0,
-        shift: Array | None = None,
-    ) -> Array:
-        """See `Smooth.descend`; `self.mu` plays no part in it."""
-
-        def gradient(z: Array, t: int) -> Array:
-            g = data.gradient(z, batches[t])
-            g = g if mu == 0 else g + mu * (z - y)
-            return g if shift is None else g + shift
-
-        return descend(y.copy(), gradient, steps=len(stepsizes), stepsize=lambda t: float(stepsizes[t]))
-
-    def kernel_name(self, batch_size: int) -> str:
-        return "numpy"
-
-    def flops(self, batch_size: int) -> float:
-        return 2.0 * self.n**2
 
     def project(self, i: int, x: Array, y: Array) -> Array:
         return ball(y, x, self.radius)
@@ -173,21 +157,19 @@ class Quadratic(Problem):
 
 @final
 @dataclass(frozen=True)
-class Corner(Problem):
+class Corner(KnownHierarchical):
     """[A] equation (3): y(x) = max(x, 0), f(x) = 1/2 |x + 1 - y(x)|^2, nonconvex, and nonsmooth where some x_j = 0.
 
     Here f_1 = 0 and h_i = 1/2 |y - x|^2 over y >= 0, the same for all clients. Entry by entry f_j = 1/2 for x_j >= 0,
-    where every point is stationary, and (x_j + 1)^2 / 2 otherwise, with the minimiser -1. All data are ignored; a
-    `Bowl` may stand for them.
+    where every point is stationary, and (x_j + 1)^2 / 2 otherwise, with the minimiser -1. All data are ignored.
 
     Attributes:
         n: length of x.
+        m: number of clients, all alike.
     """
 
-    n: int = 8
-
-    def __post_init__(self) -> None:
-        demand(self.n >= 1, "n", self.n, "a whole number, at least 1")
+    n: int = at_least(1, 8)
+    m: int = at_least(1, 10)
 
     def f1(self, x: Array, data: object) -> float:
         return 0.0
@@ -198,17 +180,8 @@ class Corner(Problem):
     def f2(self, i: int, x: Array, y: Array) -> float:
         return float((x + 1 - y) @ (x + 1 - y) / 2)
 
-    def lower(self, i: int, data: object, x: Array, y: Array, batches: Batch, stepsizes: Vector) -> Array:
-        return descend(
-            y.copy(),
-            lambda z, t: z - x,
-            steps=len(stepsizes),
-            stepsize=lambda t: float(stepsizes[t]),
-            project=lambda z: self.project(i, x, z),
-        )
-
-    def kernel_name(self, batch_size: int) -> str:
-        return "numpy"
+    def gradient_h(self, i: int, data: object, x: Array, y: Array, batch: Batch) -> Array:
+        return y - x
 
     def flops(self, batch_size: int) -> float:
         return 2.0 * self.n

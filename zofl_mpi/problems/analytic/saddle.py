@@ -7,14 +7,10 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.problems import Array, Batch
-from zofl_mpi.problems.analytic.samples import mean_noise, mean_over
-from zofl_mpi.problems.base import BilevelProblem
-
-Vector = NDArray[np.float64]
+from zofl_mpi.problems.analytic.known import KnownBilevel, Solved, Vector, mean_noise
 
 
 @final
@@ -38,7 +34,7 @@ class Game:
 
 @final
 @dataclass(frozen=True)
-class Saddle(BilevelProblem):
+class Saddle(KnownBilevel, Solved):
     """min_x max_y (1/m) sum_i f_i, f_i = -1/2 |y|^2 - b_i'y + y'A_i x + lam/2 |x|^2; h_i = -f_i.
 
     The inner solution is y(x) = A x - b with the means A and b, so F(x) = 1/2 |A x - b|^2 + lam/2 |x|^2: the saddle
@@ -122,9 +118,6 @@ class Saddle(BilevelProblem):
     def curvature(self, x: Array) -> tuple[float, float]:
         return 1.0, 1.0
 
-    def project(self, i: int, x: Array) -> Array:
-        return x
-
     def solution(self, x: Array, data: Sequence[Game]) -> Array:
         """A x - b."""
         return np.asarray(self.A @ x - self.b)
@@ -138,16 +131,5 @@ class Saddle(BilevelProblem):
         """(n,) the gradient of F."""
         return np.asarray(self.A.T @ (self.A @ x - self.b) + self.lam * x)
 
-    def truth(self) -> tuple[Vector, float]:
-        """x*, F(x*)."""
-        return self.minimiser, self.value
-
-    def kernel_name(self, batch_size: int) -> str:
-        return "numpy"
-
     def flops_evaluation(self, batch_size: int) -> float:
         return 2.0 * self.n**2 + 4.0 * self.n
-
-    def score(self, x: Array, y: Array, data: Game | Sequence[Game], mix: Vector | None = None) -> dict[str, float]:
-        """f(x, y) where `data` are those of all clients, f_i(x, y) where they are one's; `mix` has no meaning."""
-        return {"loss": mean_over(data, Game, lambda one: float(self.f(0, x[None], y[None], one)[0]))}

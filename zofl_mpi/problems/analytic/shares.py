@@ -7,16 +7,14 @@ from dataclasses import dataclass
 from typing import ClassVar, Never, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
 from zofl_mpi.numerics.projections import simplex
 from zofl_mpi.problems import Array, Batch
-from zofl_mpi.problems.analytic.samples import mean_over
-from zofl_mpi.problems.base import BilevelProblem
+from zofl_mpi.problems.analytic.known import KnownBilevel, Vector
 
-Vector = NDArray[np.float64]
+UNKNOWN = "this problem's lower level only returns its solution, neither gradients nor curvature; take --lower exact"
 
 
 @final
@@ -36,11 +34,11 @@ class Wishes:
 
 @final
 @dataclass(frozen=True)
-class Shares(BilevelProblem):
+class Shares(KnownBilevel):
     """Scores x, which a service turns into shares y(x), the nearest point of the simplex {y >= 0, sum y = 1}.
 
-    f_i(x, y) = mean_j 1/2 |y - c_ij|^2 + rho/2 |x|^2 over client i's wishes c_ij. Of the lower level there is
-    `solution` alone, as of a program that is run and not written down: `--lower exact` asks for it.
+    f_i(x, y) = mean_j 1/2 |y - c_ij|^2 + rho/2 |x|^2 over client i's wishes c_ij. The lower level is a black box with
+    `solution` alone, for `--lower exact`.
 
     Scores have the shares y if, for some number s, they are y + s where y > 0 and at most s elsewhere; the shortest of
     them are y - 1/n, with |y|^2 - 1/n for |x|^2. So F(x) = f(x, y(x)) is least where y minimises
@@ -102,9 +100,6 @@ class Shares(BilevelProblem):
         """Refuses: nothing of h is known."""
         raise UserError(UNKNOWN)
 
-    def project(self, i: int, x: Array) -> Array:
-        return x
-
     def solution(self, x: Array, data: Sequence[Wishes]) -> Array:
         """The shares of the scores x (n,)."""
         return np.asarray(simplex(x[None])[0])
@@ -119,15 +114,5 @@ class Shares(BilevelProblem):
         x = simplex(self.wish[None] / (1 + self.rho))[0] - 1 / self.n
         return x, self.implicit(x)
 
-    def kernel_name(self, batch_size: int) -> str:
-        return "numpy"
-
     def flops_evaluation(self, batch_size: int) -> float:
         return 3.0 * batch_size * self.n
-
-    def score(self, x: Array, y: Array, data: Wishes | Sequence[Wishes], mix: Vector | None = None) -> dict[str, float]:
-        """f(x, y) where `data` are those of all clients, f_i(x, y) where they are one's; `mix` has no meaning."""
-        return {"loss": mean_over(data, Wishes, lambda one: float(self.f(0, x[None], y[None], one)[0]))}
-
-
-UNKNOWN = "this problem's lower level only returns its solution, neither gradients nor curvature; take --lower exact"

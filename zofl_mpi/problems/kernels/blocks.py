@@ -1,11 +1,11 @@
 """Storage of batched torch kernels: clients' models and mini-batches side by side, and local steps in CUDA graphs.
 
-Computations are always of the same shapes: a block has as many rows (models) as `block_of` says, which follows from one
-row's step alone, and is filled up with rows of zeros; each row begins on a line of 64 bytes. No library promises that a
-row's bits are then the same beside other rows; `module_torch.equal_bits` finds out before a run relies on it.
+Computations are always of the same shapes: a block has as many rows (models) as follows from one row's step alone, and
+is filled up with rows of zeros; each row begins on a line of 64 bytes. No library promises that a row's bits are then
+the same beside other rows; `module_torch.equal_bits` finds out before a run relies on it.
 
 On a GPU steps are replayed from CUDA graphs, of CHUNK steps and of a single one for the rest, since the number of steps
-grows with the rounds. So the tensors that they compute with stay where they are, and are filled anew for each call.
+grows with the rounds. So the tensors that they compute with stay where they are.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ from typing import Any, TypeVar, final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from zofl_mpi.data import Dataset
 from zofl_mpi.engine import device as place
+from zofl_mpi.problems import Array
 from zofl_mpi.problems.device_cache import fits, on_device, to_device
 
-Array = NDArray[Any]
 Block = TypeVar("Block")
 Source = Tensor | Callable[[int, int], Tensor]
 """Values that change from step to step, (rows, H, ...), or a function that gives (rows, k, ...) of step t and k."""
@@ -75,10 +74,7 @@ def dataset_key(data: Dataset) -> tuple[Any, ...]:
 
 @final
 class StagingBuffer:
-    """Memory through which arrays go to the device together: on the host, pinned for a GPU, and on the device.
-
-    It stays, as fresh memory costs more than the copy. Reuse it only after the values sent before were computed with.
-    """
+    """Memory through which arrays go to the device together; reused once the values sent before were computed with."""
 
     def __init__(self, dtype: str, device: str) -> None:
         self._dtype, self._device = getattr(torch, dtype), device
@@ -87,33 +83,24 @@ class StagingBuffer:
     def send(self, arrays: Sequence[Array]) -> Tensor:
         """Returns the arrays stacked on the device, (rows, ...)."""
         shape = (len(arrays), *arrays[0].shape)
-        host = self._on_host(shape)
-        np.stack(arrays, out=host.numpy(), casting="same_kind")
-        return self._on_device[: host.numel()].view(shape).copy_(host, non_blocking=True)
-
-    def _on_host(self, shape: tuple[int, ...]) -> Tensor:
         size = math.prod(shape)
         if size > len(self._host):
             most = 1 << (size - 1).bit_length()
             self._host = torch.empty(most, dtype=self._dtype, pin_memory=self._device != "cpu")
             self._on_device = torch.empty(most, dtype=self._dtype, device=self._device)
-        return self._host[:size].view(shape)
+        host = self._host[:size].view(shape)
+        np.stack(arrays, out=host.numpy(), casting="same_kind")
+        return self._on_device[:size].view(shape).copy_(host, non_blocking=True)
 
 
 @final
 class BatchGatherer:
-    """Mini-batches of R rows, gathered on the device from the samples that lie there.
-
-    Those of a data set that is too large for that (`device_cache.MOST`) are gathered on the host, step by step.
+    """Mini-batches of R rows of B, gathered on the device; of a data set too large for it on the host, step by step.
 
     Attributes:
         steps: of one replay; 1 if they are gathered on the host.
         targets: (steps, R, ...) tensors that `sources` fill: positions; inputs and labels if gathered on the host.
         inputs: (R, B, width) the scaled inputs of the step that was gathered last, padded with zeros.
-
-    Args:
-        rows: R; size: B.
-        steps: of one replay, if the data set lies on the device.
     """
 
     def __init__(self, data: Dataset, rows: int, size: int, dtype: str, device: str, steps: int) -> None:
@@ -140,15 +127,14 @@ class BatchGatherer:
         """Values for `targets`, of each row's sample positions (H, B)."""
         if self._lie_there:
             return (self._buffer.send(rows),)
-        every, data = np.stack(rows), self._data
+        every = np.stack(rows)
 
-        def inputs(t: int, steps: int) -> Tensor:
-            return to_device(torch.from_numpy(np.asarray(data.inputs)[every[:, t : t + steps]]), self._device)
+        def gathered(values: Array, dtype: Any, t: int, steps: int) -> Tensor:
+            found = values[every[:, t : t + steps]].astype(dtype, copy=False)
+            return to_device(torch.from_numpy(found), self._device)
 
-        def labels(t: int, steps: int) -> Tensor:
-            return to_device(torch.from_numpy(data.labels[every[:, t : t + steps]].astype(np.int64)), self._device)
-
-        return inputs, labels
+        inputs = np.asarray(self._data.inputs)
+        return partial(gathered, inputs, inputs.dtype), partial(gathered, self._data.labels, np.int64)
 
     def fill(self, rows: Sequence[Array]) -> None:
         """Fills step 0 with each row's sample positions (B,)."""
@@ -174,10 +160,9 @@ class BatchGatherer:
 
 @final
 class StepGraphs:
-    """Local steps that are replayed, several at a time.
+    """Local steps on the mini-batches of `batches`, replayed several at a time.
 
     Args:
-        batches: whose `steps` a replay takes.
         targets: (steps, R, ...) further values that change from step to step, such as step sizes.
     """
 

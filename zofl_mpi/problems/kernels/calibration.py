@@ -1,7 +1,6 @@
 """Times of softmax regression's kernels on this machine: measured once for each size, kept in the user's cache.
 
-No rule by processor or size held on the next machine. The times decide which kernel `--kernel auto` takes, at rank 0
-and before the first round; the bits of a run depend only on the kernel's name, which its result has.
+By them rank 0 decides which kernel `--kernel auto` takes: no rule by processor or size held on the next machine.
 """
 
 from __future__ import annotations
@@ -29,9 +28,7 @@ Times = dict[str, float]
 
 
 def step_times(size: Mapping[str, str | int], kernels: Mapping[str, Callable[[int], object]]) -> Times:
-    """{kernel: seconds of a local step}: as kept in the user's cache, else measured now.
-
-    A cache that cannot be read or written, or a damaged file in it, costs a measurement and nothing else.
+    """{kernel: seconds of a local step}: as kept in the user's cache, else (also if it is damaged) measured now.
 
     Args:
         size: of a step, such as its batch.
@@ -93,13 +90,13 @@ def _read(file: Path, key: Mapping[str, str | int], kernels: Mapping[str, object
 
 
 def _write(file: Path, content: object) -> None:
-    """Writes a file at once: two processes that do so leave the one's or the other's, never a mixture."""
+    """Writes a file in one step: of two processes that do so one's file stays, never a mixture."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=file.name)
-    try:
-        with os.fdopen(descriptor, "w") as stream:
+    with tempfile.NamedTemporaryFile("w", dir=file.parent, prefix=file.name, delete=False) as stream:
+        try:
             json.dump(content, stream)
-        os.replace(name, file)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+            stream.flush()
+            os.replace(stream.name, file)
+        except BaseException:
+            Path(stream.name).unlink(missing_ok=True)
+            raise

@@ -1,7 +1,7 @@
-"""Vectors of numbers for compiled loops: numba by itself takes those of AVX2 at most.
+"""Vectors of numbers for compiled loops, computed in the order of the text; numba itself uses those of AVX2 at most.
 
-What is written with them is computed in the order that is written. numba keeps a compiled function on the disk until
-the function's own file changes: `softmax_numba.VECTORS` names this file's content, so that a change here changes it.
+numba keeps a compiled function on the disk until the function's own file changes: `softmax_numba.VECTORS` names this
+file's content, so that a change here changes that file.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def place(context: Any, builder: Any, array: Any, value: Any, at: Any) -> Any:
 
 
 operation: Callable[[Any], Any] = intrinsic
-"""Makes a function of compiled code out of one that tells its types and writes its instructions."""
+"""Makes a function of compiled code out of one that returns its types and the writer of its instructions."""
 
 
 @operation
@@ -95,15 +95,15 @@ def spread(typing: Any, value: Any) -> Any:
 
 
 def arithmetic(formula: Callable[..., Any]) -> Callable[..., Any]:
-    """What makes an operation's code of a formula (builder, *values).
+    """Turns a formula (builder, *values) into an operation's code.
 
-    Its instructions must have a flag, or they would be given those of OPTIONS and be reordered.
+    Instructions without a flag of their own would get those of OPTIONS and be reordered.
     """
     return lambda context, builder, signature, args: formula(builder, *args)
 
 
 def lanewise(instruction: str) -> Any:
-    """The operation of two vectors that LLVM calls so, rounded."""
+    """The operation of two vectors that LLVM calls by this name, rounded."""
 
     def typed(typing: Any, one: Any, other: Any) -> Any:
         return one(one, other), arithmetic(lambda builder, a, b: getattr(builder, instruction)(a, b, flags=("nsz",)))

@@ -1,12 +1,12 @@
 """Local steps and losses of torch modules, on a GPU or on the CPU: many clients' models at once, by torch.func.
 
 A row is a model: its parameters, its centre, its mini-batches and step sizes lie beside those of the other rows of a
-block, and one computation takes a step of them all, whatever the module's layers are (`Function.slopes`). A client's
-points, such as the pair of a zeroth-order estimate, are rows of their own.
+block (see `blocks`), and one computation takes a step of them all. A client's points, such as the pair of a
+zeroth-order estimate, are rows of their own.
 
 Whether a row's bits depend on the other rows is up to the libraries, the processor and the shapes (grouped convolutions
-of oneDNN do on some): `equal_bits` tries it, and a `Network` computes batched only what has passed. What is replayed:
-see `blocks`.
+of oneDNN do on some): `equal_bits` tries it, and a `Network` computes batched only what has passed. Local steps become
+CUDA graphs (`blocks`), losses do not: each new batch size would cost a capture.
 """
 
 from __future__ import annotations
@@ -19,13 +19,11 @@ from typing import Any, NamedTuple, TypeVar, final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from zofl_mpi.data import Dataset
-from zofl_mpi.engine import device as place
 from zofl_mpi.engine.streams import Purpose, Streams
-from zofl_mpi.problems import Batch
+from zofl_mpi.problems import Array, Batch, Vector
 from zofl_mpi.problems.kernels.blocks import (
     CHUNK,
     LOCK,
@@ -38,25 +36,23 @@ from zofl_mpi.problems.kernels.blocks import (
     row_of,
 )
 from zofl_mpi.problems.module import Function, Named
+from zofl_mpi.problems.sums import blocks as in_blocks
+from zofl_mpi.problems.terms import LocalSteps
 
-Array = NDArray[Any]
-Key = TypeVar("Key")
 Request = TypeVar("Request")
 
 STEP_BYTES = 2**28
-"""Bytes that the steps of a block take at once, about; where those of its rows are larger it has fewer rows."""
+"""Bytes, about, that the steps of a block's rows may take together."""
 CPU_ROWS = 8
-"""Rows of a block on a CPU, at most: it is no faster at more of them, and those that hold nothing take as long."""
+"""Rows of a block on a CPU, at most: more are no faster, and rows that hold nothing take as long."""
 
 
 class BlockKey(NamedTuple):
-    """Properties that rows must share to be computed in one block; they do not depend on which clients these are.
+    """Properties that rows must share to be computed in one block, whichever clients they belong to.
 
     Attributes:
-        function: the module.
         samples: the stored samples, see `dataset_key`.
         batch: B.
-        dtype: of the models.
         pulled, confined, shifted: whether there is a mu, a ball to project onto, something to add to the gradients.
     """
 
@@ -72,33 +68,24 @@ class BlockKey(NamedTuple):
 @final
 @dataclass(frozen=True)
 class StepsRequest:
-    """A client's local steps y <- P(y - stepsizes[t] (slope(y; batches[t]) + mu (y - x) + shift)) from the rows of y.
-
-    Attributes:
-        function: the module whose slopes they follow.
-        data: the client's.
-        x, y: (k, n).
-        batches: (H, B) positions in `data`, H >= 1, all valid.
-        stepsizes: (H,) finite numbers.
-        radius: P projects onto the balls of this radius around the rows of x.
-        shift: (n,); None for 0.
-    """
+    """A client's local steps from the rows of y (k, n), around the rows of x (k, n), with finite step sizes."""
 
     function: Function
-    data: Dataset
     x: Array
     y: Array
-    batches: Batch
-    stepsizes: NDArray[np.float64]
-    mu: float
-    radius: float
-    shift: Array | None
+    steps: LocalSteps
+
+    @property
+    def data(self) -> Dataset:
+        """The client's."""
+        return self.steps.data
 
     @property
     def key(self) -> BlockKey:
         """The block that can compute it."""
-        own = dataset_key(self.data), self.batches.shape[1], np.dtype(self.y.dtype).name
-        return BlockKey(self.function, *own, self.mu > 0, self.radius < np.inf, self.shift is not None)
+        own, dtype = self.steps, np.dtype(self.y.dtype).name
+        kind = own.mu > 0, own.radius < np.inf, own.shift is not None
+        return BlockKey(self.function, dataset_key(own.data), own.batches.shape[1], dtype, *kind)
 
 
 class LossRequest(NamedTuple):
@@ -115,34 +102,31 @@ class LossRequest(NamedTuple):
         return BlockKey(self.function, dataset_key(self.data), len(self.positions), np.dtype(self.x.dtype).name)
 
 
-Rows = list[tuple[int, int]]
-"""The request and the point in it of each row."""
-
-
 def take_steps(requests: list[StepsRequest]) -> list[Array]:
     """(k, n) where the steps of each request end."""
     ends = [np.empty_like(request.y) for request in requests]
-    rows = {(j, k): (own.key, len(own.stepsizes)) for j, own in enumerate(requests) for k in range(len(own.y))}
-    with LOCK, torch.no_grad():
-        for (key, _), members in _grouped(rows):
-            block = cached(("steps", key), partial(_StepBlock, key, requests[members[0][0]].data))
-            for part in _parts(members, block.rows.size):
-                for (j, k), end in zip(part, block.run([(requests[j], k) for j, k in part]), strict=True):
-                    ends[j][k] = end
+    _run_blocks(_StepBlock, requests, [len(request.steps.stepsizes) for request in requests], ends)
     return ends
 
 
-def loss_sums(requests: list[LossRequest]) -> list[NDArray[np.float64]]:
+def loss_sums(requests: list[LossRequest]) -> list[Vector]:
     """(k,) the sums of the cross-entropies of each request: logits in the models' dtype, then float64."""
     sums = [np.empty(len(request.x)) for request in requests]
-    rows = {(j, k): own.key for j, own in enumerate(requests) for k in range(len(own.x))}
-    with LOCK, torch.no_grad():
-        for key, members in _grouped(rows):
-            block = cached(("losses", key), partial(_LossBlock, key, requests[members[0][0]].data))
-            for part in _parts(members, block.rows.size):
-                for (j, k), value in zip(part, block.run([(requests[j], k) for j, k in part]), strict=True):
-                    sums[j][k] = value
+    _run_blocks(_LossBlock, requests, [1] * len(requests), sums)
     return sums
+
+
+def _run_blocks(make: Callable[..., Any], requests: Sequence[Any], steps: Sequence[int], out: list[Array]) -> None:
+    """Computes the points of all requests into `out`, those of equal keys and numbers of steps in common blocks."""
+    groups: dict[tuple[BlockKey, int], list[tuple[int, int]]] = {}
+    for j, request in enumerate(requests):
+        groups.setdefault((request.key, steps[j]), []).extend((j, k) for k in range(len(request.x)))
+    with LOCK, torch.no_grad():
+        for (key, _), rows in groups.items():
+            block = cached((make, key), partial(make, key, requests[rows[0][0]].data))
+            for part in in_blocks(rows, block.rows.size):
+                for (j, k), value in zip(part, block.run([(requests[j], k) for j, k in part]), strict=True):
+                    out[j][k] = value
 
 
 def equal_bits(function: Function, data: Dataset, batch: int, dtype: str) -> bool:
@@ -150,13 +134,10 @@ def equal_bits(function: Function, data: Dataset, batch: int, dtype: str) -> boo
 
     The rows of a full block are computed together, each one place further, in the opposite order, and three of them
     alone. So every place of a block is compared with the next one, and other rows with rows of zeros.
-
-    Args:
-        data: a client's, of which samples are taken.
     """
     with LOCK:
         steps = _trial_steps(function, data, batch, dtype)
-        losses = [LossRequest(function, own.y, data, own.batches[0]) for own in steps]
+        losses = [LossRequest(function, own.y, data, own.steps.batches[0]) for own in steps]
         return _independent(take_steps, steps) and _independent(loss_sums, losses)
 
 
@@ -170,8 +151,8 @@ def _trial_steps(function: Function, data: Dataset, batch: int, dtype: str) -> l
     for _ in range(_Rows(BlockKey(function, dataset_key(data), batch, dtype), data, 1).size):
         noise, near, shift = generator.standard_normal((3, 1, len(first))).astype(dtype)
         x, positions = first + noise / 100, generator.integers(0, len(data), (1, batch))
-        y = x + near / 10**6
-        steps.append(StepsRequest(function, data, x, y, positions, np.array([1e4]), 0.5, 100.0, shift[0] / 10**6))
+        own = LocalSteps(data, positions, np.array([1e4]), 0.5, 100.0, shift[0] / 10**6)
+        steps.append(StepsRequest(function, x, x + near / 10**6, own))
     return steps
 
 
@@ -182,18 +163,6 @@ def _independent(compute: Callable[[list[Request]], list[Any]], requests: list[R
     alone = [(j, compute([requests[j]])[0]) for j in {0, last // 2, last}]
     pairs = [*enumerate(reverse), *enumerate(further[1:] + further[:1]), *alone]
     return all(together[j].tobytes() == other.tobytes() for j, other in pairs)
-
-
-def _grouped(rows: dict[tuple[int, int], Key]) -> list[tuple[Key, Rows]]:
-    """The rows of each key."""
-    groups: dict[Key, Rows] = {}
-    for row, key in rows.items():
-        groups.setdefault(key, []).append(row)
-    return list(groups.items())
-
-
-def _parts(rows: Rows, size: int) -> list[Rows]:
-    return [rows[low : low + size] for low in range(0, len(rows), size)]
 
 
 class Part(NamedTuple):
@@ -274,22 +243,15 @@ class _LossBlock:
     def __init__(self, key: BlockKey, data: Dataset) -> None:
         self.rows = _Rows(key, data, 1)
         self._x, self._buffer = self.rows.zeros(), self.rows.buffer()
-        self._sums = torch.zeros(self.rows.size, dtype=torch.float64, device=self.rows.device)
-        costs, at = key.function.costs(), self.rows.views(self._x)
-
-        def work() -> None:
-            self._sums.copy_(costs(at, self.rows.inputs(0), self.rows.labels(1)[0]))
-
-        with self.rows.bound():
-            self._replay = place.replayable(self.rows.device, work)
+        self._costs, self._at = key.function.costs(), self.rows.views(self._x)
 
     def run(self, rows: Sequence[tuple[LossRequest, int]]) -> Array:
         """(r,) the sums of these points of requests, at most R."""
         with self.rows.bound():
             self.rows.fill(self._x, self._buffer, [request.x[k] for request, k in rows])
             self.rows.batches.fill([request.data.rows_of(request.positions) for request, _ in rows])
-            self._replay()
-        return self._sums[: len(rows)].cpu().numpy().copy()
+            sums = self._costs(self._at, self.rows.inputs(0), self.rows.labels(1)[0])
+        return sums[: len(rows)].cpu().numpy()
 
 
 @final
@@ -309,19 +271,19 @@ class _StepBlock:
 
     def run(self, rows: Sequence[tuple[StepsRequest, int]]) -> Array:
         """(r, n) where the steps of these points of requests end, at most R; all have equally many."""
-        requests, buffers = [request for request, _ in rows], self._buffers
+        taken, buffers = [request.steps for request, _ in rows], self._buffers
         with self.rows.bound():
-            self._steps.capture(len(requests[0].stepsizes), self._take)
+            self._steps.capture(len(taken[0].stepsizes), self._take)
             self.rows.fill(self._x, buffers["x"], [request.x[k] for request, k in rows])
             self.rows.fill(self._y, buffers["y"], [request.y[k] for request, k in rows])
             if self._shift is not None:
-                shifts = [request.shift for request in requests if request.shift is not None]
+                shifts = [np.asarray(own.shift, self._key.dtype) for own in taken]
                 self.rows.fill(self._shift, buffers["shift"], shifts)
-            mus, radii = zip(*((own.mu, own.radius) for own in requests), strict=True)
+            mus, radii = zip(*((own.mu, own.radius) for own in taken), strict=True)
             for target, values in ((self._mu, mus), (self._radius, radii)):
                 target[: len(rows), 0] = torch.tensor(values, dtype=target.dtype, device=self.rows.device)
-            gammas = buffers["gammas"].send([request.stepsizes[:, None] for request in requests])
-            self._steps.take([request.data.rows_of(request.batches) for request in requests], gammas)
+            gammas = buffers["gammas"].send([own.stepsizes[:, None] for own in taken])
+            self._steps.take([own.data.rows_of(own.batches) for own in taken], gammas)
         return self.rows.flat(self._y[: len(rows)]).cpu().numpy()
 
     def _take(self, steps: int) -> None:

@@ -1,9 +1,8 @@
 """Algorithm 2 of [A] for softmax regression: k models on the same mini-batches.
 
 A kernel is a function (x, d, minibatches, radius, shift) that moves the displacements d = y - x in place. Models are
-(k, C, p): all rows together are the matrix of ONE wide product with a batch (B, p), so that a batch is read once for
-all k models. The state is d and not y since the proximal term then only shrinks it, d <- (1 - gamma mu) d - gamma grad
-CE(x + d): one pass fewer, and y = x exactly where d = 0.
+(k, C, p): all rows together are the matrix of one product with a batch (B, p), which is read once for all k models. The
+proximal term only shrinks d, d <- (1 - gamma mu) d - gamma grad CE(x + d): one pass fewer than with y.
 """
 
 from __future__ import annotations
@@ -39,7 +38,6 @@ class Minibatches:
         keep: (H,) 1 - stepsize * mu, what the proximal term leaves of y - x.
         push: (H,) the factor of `shift`, which is added to every gradient.
         rescale: whether the inputs are to be scaled and shifted, or come as they are stored.
-        bias: whether a constant 1 is appended to each input.
         dtype: of the models and of the inputs that a kernel sees.
     """
 
@@ -49,7 +47,6 @@ class Minibatches:
     keep: NDArray[np.float64]
     push: NDArray[np.float64]
     rescale: bool
-    bias: bool
     dtype: Any
 
     @property
@@ -64,22 +61,19 @@ class Minibatches:
     def blocks(self) -> Iterator[tuple[int, Array]]:
         """Yields the first step's number and the inputs (S, B, p) of S steps; the next block reuses their memory."""
         inputs = np.asarray(self.data.inputs)  # a memory map's own indexing is several times slower
-        width = self.data.features + self.bias
-        steps = max(1, BLOCK_BYTES // max(1, self.size * width * np.dtype(self.dtype).itemsize))
-        ready = np.ones((min(steps, len(self.rows)) * self.size, width), self.dtype)
-        raw = np.empty((len(ready), self.data.features), inputs.dtype)
+        p = self.data.features
+        steps = max(1, BLOCK_BYTES // max(1, self.size * p * np.dtype(self.dtype).itemsize))
+        ready = np.empty((min(steps, len(self.rows)) * self.size, p), self.dtype)
+        raw = np.empty(ready.shape, inputs.dtype)
         for t in range(0, len(self.rows), steps):
             rows = self.rows[t : t + steps].ravel()
-            self._fill(ready[: len(rows)], raw[: len(rows)], inputs, rows)
-            yield t, ready[: len(rows)].reshape(-1, self.size, width)
-
-    def _fill(self, ready: Array, raw: Array, inputs: Array, rows: NDArray[np.int64]) -> None:
-        features = ready[:, : self.data.features]
-        np.take(inputs, rows, axis=0, out=raw, mode="clip")  # "raise" would copy once more; `lower` checked the rows
-        np.copyto(features, raw, casting="same_kind")
-        if self.rescale:
-            features *= np.asarray(self.data.scale, self.dtype)
-            features += np.asarray(self.data.shift, self.dtype)
+            stored, made = raw[: len(rows)], ready[: len(rows)]
+            np.take(inputs, rows, axis=0, out=stored, mode="clip")  # "raise" would copy once more; `lower` checked them
+            np.copyto(made, stored, casting="same_kind")
+            if self.rescale:
+                made *= np.asarray(self.data.scale, self.dtype)
+                made += np.asarray(self.data.shift, self.dtype)
+            yield t, made.reshape(-1, self.size, p)
 
 
 Kernel = Callable[[Array, Array, Minibatches, float, Array | None], None]
@@ -152,7 +146,7 @@ def _pieces(length: int, each: int) -> list[slice]:
     """0..length - 1 in at most PIECES pieces of SMALL_PRODUCT / each or fewer; in one where more would be needed.
 
     A product of 20 x 784 by 784 x 64 is just above that size: with AVX-512 its two halves take 11 us, the whole 29 us;
-    without, 25 us and 23 us. Large products have fast kernels of their own.
+    without, 25 us and 23 us.
     """
     count = -(-length // max(1, SMALL_PRODUCT // each))
     size = length if count > PIECES else -(-length // count)
@@ -163,15 +157,13 @@ def solve_numba(x: Array, d: Array, minibatches: Minibatches, radius: float, shi
     """Takes the steps of `solve_numpy`, compiled."""
     from zofl_mpi.problems.kernels.softmax_numba import advance
 
-    data, p = minibatches.data, minibatches.data.features
-    pull, keep, push = (a.astype(d.dtype) for a in (minibatches.pull, minibatches.keep, minibatches.push))
+    data, factors = minibatches.data, (minibatches.pull, minibatches.keep, minibatches.push)
     scale = offset = np.empty(0, d.dtype)
     if minibatches.rescale:
-        scale, offset = (np.broadcast_to(np.asarray(a, d.dtype), p).copy() for a in (data.scale, data.shift))
+        scale, offset = (np.full(data.features, a, d.dtype) for a in (data.scale, data.shift))
     against = np.empty((0, *d.shape[1:]), d.dtype) if shift is None else shift
-    inputs = np.asarray(data.inputs)
-    rows, labels = minibatches.rows, minibatches.labels()
-    advance(x, d, x + d, inputs, rows, scale, offset, labels, pull, keep, push, against, radius)
+    samples = np.asarray(data.inputs), minibatches.rows, scale, offset, minibatches.labels()
+    advance(x, d, x + d, *samples, *(a.astype(d.dtype) for a in factors), against, radius)
 
 
 KERNELS: dict[str, Kernel] = {"numpy": solve_numpy, "numba": solve_numba}
@@ -190,9 +182,7 @@ LOADING = 10
 
 
 def choose(kernel: str) -> str:
-    """The name in KERNELS that computes: `kernel` itself; for "auto" the compiled one if numba is installed.
-
-    A run that says "auto" measures which is faster, see `Softmax.kernel_for`.
+    """The name in KERNELS that computes: `kernel` itself; for "auto", unless measured, the compiled one if it can run.
 
     Raises:
         UserError: the compiled kernel is asked for and numba is not installed.
@@ -207,8 +197,5 @@ def choose(kernel: str) -> str:
 
 
 def repays_loading(steps: int, clients: int) -> bool:
-    """Whether a run whose clients take so many `steps` in all repays that each process loads the compiled kernel.
-
-    How many processes there will be must not count, for bits do not depend on it.
-    """
+    """Whether so many `steps` in all repay the loading of the compiled kernel, however many processes there will be."""
     return steps >= LOADED_FOR * min(clients, LOADING)

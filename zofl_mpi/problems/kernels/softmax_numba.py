@@ -13,7 +13,7 @@ from zofl_mpi.problems.kernels.lanes import WIDTH, fused, load, minus, plus, pre
 
 Array = NDArray[Any]
 
-VECTORS = "f27eac4e"  # the checksum of lanes.py, see there
+VECTORS = "32e5d8dd"  # the checksum of lanes.py, see there
 CACHE_LINE = 64  # bytes; a vector of AVX-512 that begins elsewhere is fetched in two
 PIECE = 32  # samples fetched at once: 784 inputs each are 100 KB of float32, inside a second-level cache
 
@@ -29,8 +29,8 @@ OPTIONS: dict[str, Any] = {
 def compiled(function: Callable[..., Any]) -> Any:
     """Compiles at the first call, some seconds; numba keeps it on disk, per processor type, where it can write.
 
-    Two processes that compile for other types at once may both write the file of the same number: from then on the
-    one's code is found for the other's types, and each call fails. Such code is not taken, but made anew.
+    Two processes that compile for other types at once may write the same file, and the one's code be found for the
+    other's types: such code is made anew.
     """
     try:
         made = numba.njit(cache=True, **OPTIONS)(function)
@@ -49,8 +49,8 @@ def compiled(function: Callable[..., Any]) -> Any:
 def inlined(function: Callable[..., Any]) -> Any:
     """Makes a function part of the text of the one compiled function that calls it.
 
-    As a function of its own it would be optimised once alone and once within it; the process that compiles would then
-    run the one, those that load it from the disk the other, and with sums reordered at will they differ in last bits.
+    Else it would be optimised once alone and once within that; the process that compiles would run the one, those that
+    load it from the disk the other, and with sums reordered at will they differ in last bits.
     """
     return numba.njit(inline="always", **OPTIONS)(function)
 
@@ -69,7 +69,7 @@ def confine(d: Array, radius: float) -> None:
 
 @inlined
 def gather(ready: Array, inputs: Array, rows: Array, scale: Array, offset: Array) -> None:
-    """Copies the inputs at `rows`, converted, scaled where there are scales, into ready (B, p or p + 1)."""
+    """Copies the inputs at `rows`, converted, scaled where there are scales, into ready (B, p)."""
     for b in range(rows.shape[0]):
         source, target = inputs[rows[b]], ready[b]  # whole rows: loops over them become vector instructions
         for j in range(source.shape[0]):
@@ -81,7 +81,7 @@ def gather(ready: Array, inputs: Array, rows: Array, scale: Array, offset: Array
 
 @inlined
 def fetch(inputs: Array, rows: Array) -> None:
-    """Asks for the inputs that the next samples need, at `rows` (b,): they lie anywhere in memory."""
+    """Prefetches the inputs of the next samples, at `rows` (b,)."""
     for b in range(rows.shape[0]):
         for j in range(0, inputs.shape[1], CACHE_LINE // inputs.itemsize):
             prefetch(inputs[rows[b]], j)
@@ -110,8 +110,8 @@ def add(y: Array, x: Array, d: Array, column: int, pairs: int) -> None:
 def scores(y: Array, batch: Array, g: Array) -> None:
     """g[:, :B] <- y batch^T, for y (k C, p) and batch (B, p), in tiles of 2 rows by 4 samples.
 
-    A tile's 8 sums and 6 inputs are as many vectors as AVX2 has registers for: a value once fetched is used 2 or 4
-    times, where BLAS, made for large matrices, spends half its time on so few classes.
+    A tile's 8 sums and 6 inputs fit the registers of AVX2; BLAS, made for large matrices, takes twice the time for so
+    few classes.
     """
     rows, B, p = y.shape[0], batch.shape[0], y.shape[1]
     zero = g.dtype.type(0)
@@ -271,7 +271,7 @@ def advance(
 
     Args:
         x, d, y: (k, C, p), of one dtype.
-        inputs: (N, p), or (N, p - 1) where a constant 1 is to be appended, as stored.
+        inputs: (N, p), as stored.
         rows, labels: (H, B).
         scale, offset: (p,), or (0,) where the inputs come as they are stored.
         pull, keep, push: (H,).
@@ -282,7 +282,7 @@ def advance(
     centre, moved, point = x.reshape(k * C, p), d.reshape(k * C, p), y.reshape(k * C, p)
     against = shift.reshape(shift.shape[0] * C, p)
     piece = min(B, PIECE)
-    room = np.ones(piece * p + CACHE_LINE, d.dtype)
+    room = np.empty(piece * p + CACHE_LINE, d.dtype)
     start = -(room.ctypes.data % CACHE_LINE) % CACHE_LINE // room.itemsize
     ready = room[start : start + piece * p].reshape(piece, p)
     g, row = np.empty((k * C, piece), d.dtype), np.empty(piece, d.dtype)

@@ -8,63 +8,51 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, final
+from typing import Any, Literal, NamedTuple, cast, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.engine.clients import Client
+from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.engine.streams import Purpose, seed_torch
 from zofl_mpi.rounds.split.losses import Loss
-from zofl_mpi.rounds.split.messages import Model, Trained
+from zofl_mpi.rounds.split.messages import Model, Smashed, Trained
 from zofl_mpi.rounds.split.training import Training
 
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
 Draw = Literal["device", "host"]
-"""Where directions are drawn."""
-Key = Callable[[Purpose], np.random.Generator]
-"""The random numbers of one local step, by purpose."""
+Key = Callable[[Purpose], np.random.Generator]  # the random numbers of one local step, by purpose
 _warned: list[bool] = []
 
 
-@final
 @dataclass
 class Point:
-    """A local step's forward pass at the model itself, or as much of it as the step's rule needs.
-
-    Attributes:
-        q: the local step.
-        x: its inputs.
-        smashed: its smashed samples; with a graph where a backward pass is to come.
-        loss: () its loss, where the target was known.
-        gradient: where the pass gave it too, that of an exact rule's part.
-    """
+    """A local step's forward pass at the model itself, or as much of it as the step's rule needs."""
 
     q: int
-    x: Tensor
-    smashed: Tensor | None = None
-    loss: Tensor | None = None
-    gradient: Tensor | None = None
+    x: Tensor  # its inputs
+    smashed: Tensor | None = None  # with a graph where a backward pass is to come
+    loss: Tensor | None = None  # () where the target is known
+    gradient: Tensor | None = None  # of an exact rule's part, where the pass gives it too
+
+    def upload(self, labels: Tensor) -> Smashed:
+        """The message to the server, without the graph."""
+        return Smashed(cast("Tensor", self.smashed).detach(), labels)
 
 
 class Gradient(NamedTuple):
     """A local step's direction, and the scalars that the server can replay it from."""
 
-    parts: tuple[Tensor | None, ...]
-    """(d_j,) along each part of theta that the rule has; None leaves that part as it is."""
-    differences: Sequence[Tensor] = ()
-    """() of the losses, one a direction."""
+    parts: tuple[Tensor | None, ...]  # (d_j,) along each of the rule's parts of theta; None leaves that part as it is
+    differences: Sequence[Tensor] = ()  # () of the losses, one a direction
 
 
 @final
 class LocalSteps:
     """A client's model during its local steps of a round; it moves in place.
 
-    Nothing of it lies in the modules between two calls, so that clients of one process may take turns. Losses stay
-    where they are computed until the round ends: a GPU that had to tell the host each one would stand still meanwhile.
+    The modules keep nothing of it between two calls: clients of one process take turns. Losses stay on their device
+    until the round ends: a GPU that sent each one to the host would idle meanwhile.
     """
 
     def __init__(
@@ -82,8 +70,6 @@ class LocalSteps:
             parts: of theta, each of which steps with moments of its own.
             scalars: of each step, that go up in place of the model; None where the model does.
         """
-        import torch
-
         self.training, self.client, self.r, self.loss = training, client, message.r, loss
         self.problem, self.parts, self.scalars = loss.problem, parts, scalars
         theta, self.buffers = self.problem.placed(message.theta), self.problem.placed(message.buffers).clone()
@@ -125,8 +111,6 @@ class LocalSteps:
 
     def forward(self, q: int, x: Tensor, labels: Tensor) -> Point:
         """The pass at the model itself, without a graph; moves BatchNorm's running statistics."""
-        import torch
-
         with torch.no_grad(), self.at(self.buffers):
             smashed = self.problem.smash(x)
             loss = None if self.loss.answered else self.loss(smashed, labels)
@@ -135,8 +119,6 @@ class LocalSteps:
 
     def perturbed(self, x: Tensor, target: Tensor, u: Tensor, mu: float) -> Tensor:
         """() the loss at theta + mu u, u of the first part; a point that has memory of its own: the model stays."""
-        import torch
-
         if len(u) == len(self.theta):
             torch.add(self.theta, u, alpha=mu, out=self.point)
         else:
@@ -148,8 +130,6 @@ class LocalSteps:
 
     def reset(self) -> None:
         """Resets the running mean loss."""
-        import torch
-
         self.total, self.count = self.theta.new_zeros((), dtype=torch.float64), 0
 
     def record(self, loss: Tensor | None) -> None:
@@ -158,10 +138,7 @@ class LocalSteps:
             self.total, self.count = self.total + loss, self.count + 1
 
     def compare(self, plus: Tensor, other: Tensor) -> None:
-        """Counts the pairs of losses that differ by too little to mean anything in their precision.
-
-        A direction that is nearly orthogonal to the gradient gives such a pair at any radius; `done` warns of many.
-        """
+        """Counts the pairs of losses whose difference is rounding (a few are, at any radius); `done` warns of many."""
         self.compared += plus.numel()
         self.vague += ((plus - other).abs() <= self._rounding() * plus.abs().maximum(other.abs())).sum()
 
@@ -186,15 +163,11 @@ class LocalSteps:
 
     def uploaded(self, n_p: int) -> NDArray[np.float64]:
         """(h, n_p) the differences of losses behind the steps, on the host."""
-        import torch
-
         found = torch.stack(self.differences) if self.differences else self.theta.new_zeros(0)
         return np.asarray(found.double().cpu().numpy()).reshape(-1, n_p)
 
     def _rounding(self) -> float:
         """Relative rounding error of a loss."""
-        import torch
-
         return 8 * float(torch.finfo(self.theta.dtype).eps)
 
     def _warn(self) -> None:
@@ -215,16 +188,10 @@ class LocalSteps:
 def drawn(
     seed: np.random.Generator, like: Tensor, count: int, distribution: str, draw: Draw = "device"
 ) -> Iterator[Tensor]:
-    """Yields `count` directions u (d,) of the dtype of `like` (d,), on its device.
+    """Yields `count` directions u (d,) of the dtype of `like` (d,), on its device; see `estimation.Estimation`.
 
-    Args:
-        seed: the whole state of the generator that draws them follows from it.
-        distribution: see `estimation.Estimation`.
-        draw: by a generator of that device, or of the host. From the host they come through pinned memory, which torch
-            hands out again; nobody waits: while a GPU takes one step, the host draws for the next.
+    From the host they come through pinned memory: while a GPU takes one step, the host draws for the next.
     """
-    import torch
-
     generator = generator_of(seed, like, draw)
     d, place = like.numel(), generator.device
     pinned = place != like.device
@@ -238,6 +205,4 @@ def drawn(
 
 def generator_of(seed: np.random.Generator, like: Tensor, draw: Draw) -> torch.Generator:
     """torch's generator of the device of `like`, or of the host."""
-    import torch
-
     return seed_torch(torch.Generator(like.device if draw == "device" else "cpu"), seed)

@@ -1,52 +1,46 @@
-"""The costs of split methods: bytes that travel, passes, products, memory. --dry-run prints them, results keep some."""
+"""The costs of split methods: bytes that travel; passes, products and memory of a client's step, measured."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import NamedTuple, final
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi.problems import Batch
-from zofl_mpi.rounds.split.losses import Loss
+from zofl_mpi.engine.lazy import Tensor, torch
+from zofl_mpi.problems import Batch, Split
+from zofl_mpi.rounds.split.losses import HeadLoss, Loss
 from zofl_mpi.rounds.split.rules import Backprop, GradientRule, Lines, StepCost, Tail
 from zofl_mpi.rounds.split.training import Training
+
+if TYPE_CHECKING:
+    from zofl_mpi.problems.counting import Allocations
 
 STEP_MACS = "multiply-accumulates of a client's step"
 STEP_BYTES = "peak bytes of a client's step, beyond its model"
 STEP_COUNTED = STEP_MACS + ", its backward pass as computed"
-AGAIN = ", if it computes its blocks again"
-"""Gradient checkpointing: it keeps the inputs of its blocks alone, and computes each anew in the backward pass."""
+AGAIN = ", if it computes its blocks again"  # gradient checkpointing
 PARTS, HEADS, SMASHED = "the clients' parts", "auxiliary heads", "smashed samples"
 GRADIENTS, LABELS, NUMBERS = "gradients at the cut", "labels", "rounds and losses"
-"""Kinds of bytes that sums name; `Traffic.of` names the others."""
 
 
 @final
 @dataclass(frozen=True)
 class Traffic:
-    """Messages between the server and the clients of a method.
-
-    Attributes:
-        training: the round.
-        head: whether the auxiliary head trains, and travels with the client's part.
-        returned: whether the server sends a gradient back for each upload.
-        scalars: numbers of each local step that go up in place of the model; None where the model itself does.
-        unsplit: whether clients hold the whole network: nothing but scalars travels, down those of each round since a
-            participant's last one, and BatchNorm's statistics.
-        exact: numbers of theta_l, the last of those that travel, that come up as they are beside scalars.
-        aligned: rounds from one in which each participant gets a new head to the next; 0: it never does.
-    """
+    """Messages between the server and the clients of a method."""
 
     training: Training
-    head: bool = True
-    returned: bool = False
-    scalars: int | None = None
-    exact: int = 0
-    aligned: int = 0
-    unsplit: bool = False
+    head: bool = True  # whether the auxiliary head trains, and travels with the client's part
+    returned: bool = False  # whether the server sends a gradient back for each upload
+    scalars: int | None = None  # numbers of each local step that go up in place of the model; None: the model does
+    exact: int = 0  # numbers of theta_l, the last of those that travel, that go up as they are beside scalars
+    aligned: int = 0  # every so many rounds each participant gets a new head; 0: never
+    unsplit: bool = False  # clients hold the whole network: scalars travel, down all since a client's last round
 
     def of(self, r: int, i: int) -> dict[str, tuple[int, int]]:
         """{kind: bytes (down, up)} of participant i in round r."""
@@ -108,74 +102,42 @@ class Sizes(NamedTuple):
 class Uploads:
     """The bytes of smashed samples and labels that the clients of a round send, without computing any.
 
-    A client whose samples are alike sends the same in each round. Else the bytes of a mini-batch depend on how many
-    samples it has and on the longest of them: where the problem has the lengths of samples, each such pair is computed
-    once, since of mini-batches there may be millions.
+    A client whose samples are alike sends the same in each round. Else the bytes of a mini-batch follow from its number
+    of samples and the longest of them: each such pair is computed once, since of mini-batches there may be millions.
     """
 
     def __init__(self, training: Training) -> None:
         self.training = training
-        self._alike: dict[int, Sizes] = {}
-        self._lengths: dict[int, NDArray[np.int64] | None] = {}
-        self._goes: dict[int, NDArray[np.bool_]] = {}
-        self._tables: dict[int, NDArray[np.int64]] = {}
+        self._clients: dict[int, Sizes] = {}
+        self._pairs: dict[tuple[int, int], Sizes] = {}
 
     def of(self, r: int, i: int) -> Sizes:
         """Bytes that client i sends in round r."""
-        problem, data = self.training.problem, self.training.setting.data[i]
-        if problem.alike:
-            if i not in self._alike:
-                self._alike[i] = self._asked(r, i)
-            return self._alike[i]
-        if i not in self._lengths:
-            self._lengths[i] = problem.lengths(data)
-            self._goes[i] = np.array([self.training.uploads(i, q) for q in range(self.training.steps(i))])
-        lengths = self._lengths[i]
-        return self._asked(r, i) if lengths is None else self._looked_up(r, i, lengths)
+        if not self.training.problem.alike:
+            return self._sum(r, i)
+        if i not in self._clients:
+            self._clients[i] = self._sum(r, i)
+        return self._clients[i]
 
-    def _asked(self, r: int, i: int) -> Sizes:
+    def _sum(self, r: int, i: int) -> Sizes:
         """The sum over all mini-batches that go up."""
         sent = [batch for q, batch in enumerate(self.training.batches(i, r)) if self.training.uploads(i, q)]
         each = [self._bytes(i, batch) for batch in sent]
         return Sizes(sum(sizes.smashed for sizes in each), sum(sizes.labels for sizes in each))
 
-    def _looked_up(self, r: int, i: int, lengths: NDArray[np.int64]) -> Sizes:
-        """The same from tables; `lengths` (N,) of the client's samples."""
-        total, q, batch = np.zeros(2, np.int64), 0, self.training.batch
-        for order in self.training.passes(i, r):
-            starts = np.arange(0, len(order), batch)
-            longest = np.maximum.reduceat(lengths[order], starts)
-            goes = self._goes[i][q : q + len(starts)]
-            q, full = q + len(starts), len(order) // batch
-            total += self._table(batch)[longest[:full][goes[:full]]].sum(axis=0)
-            if full < len(starts) and goes[full]:  # the rest of a pass
-                total += self._table(len(order) - full * batch)[longest[full]]
-        return Sizes(int(total[0]), int(total[1]))
-
-    def _table(self, samples: int) -> NDArray[np.int64]:
-        """(longest of all clients + 1, 2) bytes of a mini-batch of so many samples; 0 for lengths that do not occur."""
-        if samples not in self._tables:
-            table = np.zeros((max(self._examples) + 1, 2), np.int64)
-            for length, (i, position) in self._examples.items():
-                table[length] = self._bytes(i, np.full(samples, position))
-            self._tables[samples] = table
-        return self._tables[samples]
-
-    @cached_property
-    def _examples(self) -> dict[int, tuple[int, int]]:
-        """{length: a client and the position of a sample of its that has it}."""
-        found: dict[int, tuple[int, int]] = {}
-        for i, data in enumerate(self.training.setting.data):
-            lengths = self.training.problem.lengths(data)
-            assert lengths is not None
-            different, positions = np.unique(lengths, return_index=True)
-            for length, position in zip(different.tolist(), positions.tolist(), strict=True):
-                found.setdefault(length, (i, position))
-        return found
-
     def _bytes(self, i: int, batch: Batch) -> Sizes:
         problem, data = self.training.problem, self.training.setting.data[i]
-        return Sizes(problem.upload_bytes(data, batch), problem.label_bytes(data, batch))
+        lengths = self._lengths[i]
+        if lengths is None:
+            return Sizes(problem.upload_bytes(data, batch), problem.label_bytes(data, batch))
+        pair = len(batch), int(lengths[batch].max())
+        if pair not in self._pairs:
+            self._pairs[pair] = Sizes(problem.upload_bytes(data, batch), problem.label_bytes(data, batch))
+        return self._pairs[pair]
+
+    @cached_property
+    def _lengths(self) -> list[NDArray[np.int64] | None]:
+        return [self.training.problem.lengths(data) for data in self.training.setting.data]
 
 
 # --- lines
@@ -224,12 +186,7 @@ def _gibibytes(traffic: Traffic, rounds: int) -> Lines:
 
 
 def costs_of(training: Training, loss: Loss, rule: GradientRule) -> Lines:
-    """Measured costs of a step: multiply-accumulates, and bytes live at once. Kept in the result, and in --dry-run.
-
-    A backward pass counts as two forward passes, but where a line says that it is counted as it is computed.
-    """
-    from zofl_mpi.rounds.split.measured import backward_macs, macs, peak_bytes
-
+    """Measured costs of a step: multiply-accumulates (a backward pass as two forward ones), and bytes live at once."""
     step, batch = rule.cost(loss), training.batch
     client, auxiliary, server_part = macs(training.problem)
     head = step.heads * auxiliary * batch
@@ -251,12 +208,7 @@ def costs_of(training: Training, loss: Loss, rule: GradientRule) -> Lines:
 
 
 def _backward_costs(loss: Loss, rule: GradientRule, batch: int) -> Lines:
-    """Costs of a step with a backward pass as torch computes it, and with less memory: if it computes blocks again.
-
-    Beside clients without a backward pass stands this one, not the plain one, where memory is short.
-    """
-    from zofl_mpi.rounds.split.measured import peak_bytes, step_macs
-
+    """Costs of a step with a backward pass as torch computes it, and of one that recomputes blocks for less memory."""
     lines: Lines = {STEP_COUNTED: round(step_macs(loss, rule) * batch)}
     if loss.problem.blocks:
         lines[STEP_COUNTED + AGAIN] = round(step_macs(loss, rule, recompute=True) * batch)
@@ -266,11 +218,132 @@ def _backward_costs(loss: Loss, rule: GradientRule, batch: int) -> Lines:
 
 def unsplit_costs(training: Training, loss: Loss, rule: GradientRule, passes: int) -> Lines:
     """The same for a client that holds the whole network and takes so many forward passes a step."""
-    from zofl_mpi.rounds.split.measured import macs, peak_bytes
-
     client, _, server_part = macs(training.problem)
     return {
         "multiply-accumulates of a sample at the client": round(client + server_part),
         STEP_MACS: round(passes * (client + server_part) * training.batch),
         STEP_BYTES: peak_bytes(loss, rule, training.batch),
     }
+
+
+# --- measured
+
+
+def macs(problem: Split) -> tuple[float, float, float]:
+    """Multiply-accumulates of a forward pass of one sample, [C]'s "FLOPs": client, auxiliary, server."""
+    from zofl_mpi.problems.counting import Products
+
+    theta, buffers, x, labels = _given(HeadLoss(problem), 2)
+    theta_s, buffers_s = (t.to(problem.device) for t in problem.top.initial())
+    with torch.no_grad(), problem.local.at(theta, buffers), problem.top.at(theta_s, buffers_s):
+        with Products() as client:
+            smashed = problem.smash(x)
+        with Products() as auxiliary:
+            problem.local_loss(smashed, labels)
+        with Products() as server:
+            problem.server_loss(smashed, labels)
+    return client.flops / 2 / len(x), auxiliary.flops / 2 / len(x), server.flops / 2 / len(x)
+
+
+def backward_macs(loss: Loss, exact: Backprop) -> float:
+    """Multiply-accumulates of a sample in a backward pass through the rule's part alone."""
+    from zofl_mpi.problems.counting import Products
+
+    problem = loss.problem
+    theta, buffers, x, labels = _given(loss, 2)
+    client, auxiliary, _ = macs(problem)
+    with loss.flat.at(theta, buffers), Products() as counted:
+        exact.trial(loss, theta, x, labels)
+    return float(counted.flops / 2 / len(x) - client - (0 if loss.answered else auxiliary))
+
+
+def step_macs(loss: Loss, rule: GradientRule, recompute: bool = False) -> float:
+    """Multiply-accumulates of a client's step on one sample, the backward pass as computed; `recompute`: see below.
+
+    With frozen weights, as with LoRA, a backward pass has about as many as the forward pass, not twice as many.
+    """
+    from zofl_mpi.problems.counting import Products
+
+    given = _given(loss, 2)
+    with Products() as counted:
+        _trial(loss, rule, *given, recompute)
+    return float(counted.flops / 2 / len(given[2]))
+
+
+def peak_bytes(loss: Loss, rule: GradientRule, batch: int, recompute: bool = False) -> int:
+    """Bytes live at once in a client's step on a mini-batch, beyond its model: inputs, activations, gradients.
+
+    On a GPU as its allocator counts, else by the tensors that torch makes: those of steps on 2 and on 3 samples give
+    it for any number, each tensor's size being linear in it; where the two steps do not make the same tensors in the
+    same order, the whole mini-batch is computed. Chunked computation uses the full batch's chunk count
+    (`Split.as_for`); the account may then be too large by a part of one chunk.
+
+    Args:
+        recompute: keep the inputs of the problem's `blocks` alone, and compute each anew in the backward pass (gradient
+            checkpointing: Chen, Xu, Zhang, Guestrin, "Training Deep Nets with Sublinear Memory Cost", 2016).
+    """
+    problem = loss.problem
+    if torch.device(problem.device).type == "cuda":
+        from zofl_mpi.engine.device import allocated
+
+        given = _given(loss, batch)
+        return _bytes(given[2]) + int(allocated(problem.device, lambda: _trial(loss, rule, *given, recompute)))
+    with problem.as_for(batch):
+        two, three = (_allocations(loss, rule, count, recompute) for count in (2, 3))
+    peak = None if batch < 2 else _peak(two.events, three.events, batch)
+    own = _bytes(_given(loss, 1)[2]) * batch
+    return own + (_allocations(loss, rule, batch, recompute).peak if peak is None else peak)
+
+
+def _given(loss: Loss, batch: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """theta, its buffers, inputs and labels."""
+    theta, buffers = (t.to(loss.problem.device) for t in loss.flat.initial())
+    return theta, buffers, *loss.problem.example(batch)
+
+
+def _bytes(x: Tensor) -> int:
+    return x.numel() * x.element_size()
+
+
+def _allocations(loss: Loss, rule: GradientRule, batch: int, recompute: bool = False) -> Allocations:
+    """The tensors that a step on `batch` samples makes, as it is computed."""
+    from zofl_mpi.problems.counting import Allocations
+
+    given, counted = _given(loss, batch), Allocations()
+    with counted:
+        _trial(loss, rule, *given, recompute)
+    return counted
+
+
+def _peak(two: list[tuple[int, int]], three: list[tuple[int, int]], batch: int) -> int | None:
+    """The most bytes live at once with `batch` samples, from the events with 2 and 3; None where they do not match."""
+    if [(k, size > 0) for k, size in two] != [(k, size > 0) for k, size in three]:
+        return None
+    sizes = (a + (b - a) * (batch - 2) for (_, a), (_, b) in zip(two, three, strict=True))
+    return max(itertools.accumulate(sizes), default=0)
+
+
+def _trial(
+    loss: Loss, rule: GradientRule, theta: Tensor, buffers: Tensor, x: Tensor, labels: Tensor, recompute: bool = False
+) -> None:
+    """A step's passes, as the rule takes them."""
+    with loss.flat.at(theta, buffers), recomputing(loss.problem.blocks if recompute else ()):
+        rule.trial(loss, theta, x, labels)
+
+
+@contextmanager
+def recomputing(blocks: Sequence[torch.nn.Module]) -> Iterator[None]:
+    """Context manager: a graph keeps the inputs of each block alone, and a backward pass computes the block anew.
+
+    For measurements: the second time a BatchNorm moves its running statistics again.
+    """
+    from torch.utils.checkpoint import checkpoint
+
+    for block in blocks:
+        own: Any = block
+        own.forward = partial(checkpoint, own.forward, use_reentrant=False, preserve_rng_state=False)
+    try:
+        yield
+    finally:
+        for block in blocks:
+            del block.forward

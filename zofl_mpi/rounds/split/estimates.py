@@ -3,42 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast, final
 
-import numpy as np
-from numpy.typing import NDArray
-
+from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.engine.streams import Purpose
-from zofl_mpi.errors import demand
 from zofl_mpi.numerics import zo
 from zofl_mpi.rounds.split.client import Draw, Gradient, Key, LocalSteps, Point, drawn, generator_of
 from zofl_mpi.rounds.split.losses import Loss
 from zofl_mpi.rounds.split.rules import GradientRule, Lines, StepCost
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from zofl_mpi.problems.signs import SignedLayers
-
-
-def check_estimate(mu: float, n_p: int) -> None:
-    """Refuses a radius or a number of directions that is out of range."""
-    demand(0 < mu < math.inf, "mu", mu, "a smoothing radius above 0")
-    demand(n_p >= 1, "n_p", n_p, "a whole number of directions, at least 1")
 
 
 @dataclass(frozen=True)
 class _Estimate(GradientRule):
-    """The mean of the estimates from n_p directions.
-
-    Attributes:
-        n_p: directions of a step.
-        distribution: of the directions: sqrt_d_sphere, sphere or gaussian; see `estimation.Estimation`.
-        draw: where the directions are drawn; see `estimation.Estimation`.
-    """
+    """The mean of the estimates from n_p directions; see `estimation.Estimation`."""
 
     n_p: int = 1
     distribution: str = "sqrt_d_sphere"
@@ -49,6 +32,10 @@ class _Estimate(GradientRule):
         """The distance between the two points of a difference, in units of a direction."""
         return 1.0
 
+    def count(self, batch: int) -> int:
+        """n_p, for the mini-batch as a whole."""
+        return self.n_p
+
     def directions(self, like: Tensor, key: Key) -> Iterator[Tensor]:
         """u_1, ..., u_{n_p} (d,) of a step, of the kind of `like` (d,)."""
         return drawn(key(Purpose.DIRECTION), like, self.n_p, self.distribution, self.draw)
@@ -58,19 +45,11 @@ class _Estimate(GradientRule):
         scale: zo.Distribution = "sphere" if self.distribution == "sphere" else "gaussian"  # sqrt(d) u has its d
         return cast("Tensor", zo.estimate(difference, u, self.span * self.n_p, scale))
 
-    def replay(
-        self,
-        moving: Tensor,
-        differences: NDArray[np.float64],
-        key: Callable[[int], Key],
-        step: Callable[[int, Tensor], Any],
-    ) -> None:
-        """See `GradientRule`."""
-        for q, row in enumerate(differences.tolist()):
-            g = moving.new_zeros(moving.shape)
-            for u, difference in zip(self.directions(moving, key(q)), row, strict=True):
-                g += self.term(difference, u)
-            step(q, g)
+    def replay(self, moving: Tensor, differences: Sequence[float], key: Key) -> Tensor:
+        g = moving.new_zeros(moving.shape)
+        for u, difference in zip(self.directions(moving, key), differences, strict=True):
+            g += self.term(difference, u)
+        return g
 
     def lines(self) -> Lines:
         """About the cosine of an estimate with a gradient in d dimensions.
@@ -85,30 +64,27 @@ class _Estimate(GradientRule):
 
 @dataclass(frozen=True)
 class TwoPoint(_Estimate):
-    """The two-point estimate, [C] (2); see `numerics.zo`.
+    """The two-point estimate, [C] (2); see `numerics.zo`."""
 
-    Attributes:
-        mu: smoothing radius, in the unit of the distribution.
-        central: both sides of the point, else one side and the point itself.
-    """
-
-    mu: float = 1e-3
-    central: bool = False
+    mu: float = 1e-3  # in the unit of the distribution
+    central: bool = False  # both sides of the point, else one side and the point itself
+    scale: Tensor | None = field(default=None, compare=False)  # (d,) factor of the directions; None: 1
 
     @property
     def needs_point(self) -> bool:
-        """Whether the estimate is one-sided."""
         return not self.central
 
     @property
     def passes(self) -> int:
-        """Perturbed passes of a step."""
         return (1 + self.central) * self.n_p
 
     @property
     def span(self) -> float:
-        """mu, or 2 mu."""
         return 2 * self.mu if self.central else self.mu
+
+    def directions(self, like: Tensor, key: Key) -> Iterator[Tensor]:
+        for u in super().directions(like, key):
+            yield u if self.scale is None else u * self.scale.to(u.device)
 
     def __call__(self, model: LocalSteps, point: Point, target: Tensor, key: Key) -> Gradient:
         """d/mu (F(theta + mu u) - F(theta)) u, or d/(2 mu) (F(theta + mu u) - F(theta - mu u)) u, averaged over u."""
@@ -136,12 +112,10 @@ class ForwardMode(_Estimate):
 
     @property
     def needs_point(self) -> bool:
-        """No."""
         return False
 
     @property
     def passes(self) -> int:
-        """Passes with tangents of a step."""
         return self.n_p
 
     def __call__(self, model: LocalSteps, point: Point, target: Tensor, key: Key) -> Gradient:
@@ -155,11 +129,9 @@ class ForwardMode(_Estimate):
 
     def derivative(self, model: LocalSteps, x: Tensor, target: Tensor, u: Tensor) -> Tensor:
         """() the derivative of the loss along u, without a graph."""
-        import torch
+        from zofl_mpi.problems.tangents import channels_first, tangent_of, tangents
 
-        from zofl_mpi.problems.tangents import tangent_of, tangents
-
-        x = self.inputs(x)
+        x = channels_first(x)
         with torch.no_grad(), model.at(model.unmoved()), tangents(model.problem.local, self.part, u):
             return tangent_of(model.loss(model.problem.smash(x), target))
 
@@ -167,14 +139,12 @@ class ForwardMode(_Estimate):
         """Passes that take each layer's products twice."""
         return super().cost(loss)._replace(signed=self.passes)
 
-    def inputs(self, x: Tensor) -> Tensor:
-        """See `tangents.channels_first`."""
+    def trial(self, loss: Loss, theta: Tensor, x: Tensor, labels: Tensor) -> None:
         from zofl_mpi.problems.tangents import channels_first
 
-        return channels_first(x)
+        super().trial(loss, theta, channels_first(x), labels)
 
     def along(self, loss: Loss, theta: Tensor, count: int) -> AbstractContextManager[Any]:
-        """A pass with tangents."""
         from zofl_mpi.problems.tangents import tangents
 
         return tangents(loss.problem.local, self.part, theta[self.part])
@@ -183,15 +153,10 @@ class ForwardMode(_Estimate):
 @final
 @dataclass(frozen=True, kw_only=True)
 class PerSample(TwoPoint):
-    """The two-point estimate with a direction of its own for each sample, by random signs; see `problems.signs`.
-
-    Attributes:
-        layers: those that take signs.
-        losses: (smashed, target) to (B,) the contribution of each sample to the loss.
-    """
+    """The two-point estimate with a direction of its own for each sample, by random signs; see `problems.signs`."""
 
     layers: SignedLayers
-    losses: Callable[[Tensor, Tensor], Tensor]
+    losses: Callable[[Tensor, Tensor], Tensor]  # (smashed, target) to (B,) each sample's contribution to the loss
 
     def __call__(self, model: LocalSteps, point: Point, target: Tensor, key: Key) -> Gradient:
         """The mean over the directions u of the samples' estimates, each along sigma_j u."""
@@ -208,6 +173,10 @@ class PerSample(TwoPoint):
             g += self.layers.weighted(u, own, scale * (losses - other))
         return Gradient((g,))
 
+    def count(self, batch: int) -> int:
+        """n_p of each sample."""
+        return self.n_p * batch
+
     def _each(
         self,
         model: LocalSteps,
@@ -216,8 +185,6 @@ class PerSample(TwoPoint):
         along: AbstractContextManager[Any] | None = None,
     ) -> Tensor:
         """(B,) the samples' losses, at points of their own within `along`."""
-        import torch
-
         with torch.no_grad(), model.at(model.buffers), along or nullcontext():
             return self.losses(smashed(), target)
 
@@ -231,8 +198,5 @@ class PerSample(TwoPoint):
         return {}
 
     def along(self, loss: Loss, theta: Tensor, count: int) -> AbstractContextManager[Any]:
-        """A pass with signs."""
-        import torch
-
         u = theta[: self.layers.d]
         return self.layers.perturbed(u, self.layers.draw(torch.Generator(theta.device), count, u), 1.0)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, final
 
+from zofl_mpi.engine.fields import above, at_least
+from zofl_mpi.engine.lazy import torch
 from zofl_mpi.errors import UserError
 from zofl_mpi.rounds.split.client import Draw
-from zofl_mpi.rounds.split.estimates import ForwardMode, PerSample, TwoPoint, check_estimate
+from zofl_mpi.rounds.split.estimates import ForwardMode, PerSample, TwoPoint
 from zofl_mpi.rounds.split.losses import CutLoss, HeadLoss
 from zofl_mpi.rounds.split.rules import Backprop, Frozen, GradientRule, LinearHead, Tail
 from zofl_mpi.rounds.split.training import Training
@@ -29,16 +31,16 @@ class Estimation:
         distribution: of the directions: sqrt_d_sphere (norm sqrt(d): entries of size 1, as with gaussian; the same
             estimate as sphere with mu sqrt(d)), sphere (norm 1) or gaussian.
         n_p: directions of a local step, whose estimates are averaged.
-        estimate: one-sided (1 + n_p forward passes), central (2 n_p, and one more for an upload), jvp (as an oracle
-            without mu: the derivatives themselves along n_p directions by forward-mode differentiation, n_p passes that
-            take products twice, and one more for an upload), or exact: the gradient itself by backpropagation, which
-            makes HERON CSE-FSL, and HO-SFL SFLV2; for tests.
+        estimate: one-sided (1 + n_p forward passes), central (2 n_p, and one more for an upload), jvp (an oracle
+            without mu: the derivatives along n_p directions by forward-mode differentiation, n_p passes that take
+            products twice, and one more for an upload), or exact: the gradient by backpropagation, which makes HERON
+            CSE-FSL, and HO-SFL SFLV2; for tests.
         directions: global (one for a mini-batch), or per-sample: one a sample, by random signs around one perturbation
             of each layer; see `problems.signs`. A perturbed pass then takes each layer's products twice.
         exact_layers: the client's last N layers step along the gradient, by a backward pass through them: HERON's along
             that of the local loss, with the head, which is exact too; HO-SFL's along the one that continues lambda.
             N = all layers is CSE-FSL or SFLV2 to the bit. A client then keeps the graph of so many layers.
-        rest: what becomes of the layers before these: estimated, or frozen.
+        rest: the layers before these: estimated, or frozen.
         probe_gradient: evaluations also report the cosine of the clients' estimates with their gradients, which they
             compute by backpropagation, outside the ledger.
         uplink: how a client's model comes back: dense, or seeds: as the n_p differences of losses of each local step,
@@ -47,9 +49,9 @@ class Estimation:
             ones for any device; a GPU then waits for the host, about 10 ns an entry).
     """
 
-    mu: float = 1e-3
+    mu: float = above(0, 1e-3, "a smoothing radius")
     distribution: Literal["sqrt_d_sphere", "sphere", "gaussian"] = "sqrt_d_sphere"
-    n_p: int = 1
+    n_p: int = at_least(1, 1, "a whole number of directions")
     estimate: Literal["one-sided", "central", "jvp", "exact"] = "one-sided"
     directions: Literal["global", "per-sample"] = "global"
     exact_layers: int = 0
@@ -58,55 +60,38 @@ class Estimation:
     uplink: Literal["dense", "seeds"] = "dense"
     draw: Draw = "device"
 
-    @property
-    def scalars(self) -> int | None:
-        """Numbers of each local step that go up in place of the model; None where the model itself does."""
-        return self.n_p if self.uplink == "seeds" else None
-
-    def kernel(self, training: Training) -> str:
-        """The name of what computes a step, and how directions are drawn, for the record."""
-        return training.kernel + ("" if self.estimate == "exact" else ", directions from whole states")
-
-    # --- the rule
-
     def rule(self, training: Training, loss: OwnLoss, exact_head: bool = False) -> GradientRule:
-        """The gradient rule of a client's local steps, after passes that try it.
+        """The gradient rule of a client's local steps, after passes that try it; refuses flags that contradict it.
 
         Args:
             exact_head: whether the auxiliary head steps along its gradient.
-
-        Raises:
-            UserError: flags that contradict each other, or a network that the rule cannot be computed on.
         """
         self._check()
-        part = training.trainable(head=not loss.answered)
+        part, gradient = training.trainable(head=not loss.answered), training.problem.head_gradient
         if exact_head:
             self._check_head(training)
         if not (exact_head or self.exact_layers):
             self._check_layers(training, part)
             return Backprop(part) if self.estimate == "exact" else self._estimate(training, loss, part)
-        exact, rest = self._parts(training, part)
-        self._check_layers(training, rest)
+        start = self._exact_start(training)
+        tail, before = slice(start, part.stop), slice(part.start, start)
+        self._check_layers(training, before)
         if not (exact_head or loss.answered):
             raise UserError(
                 f"--exact-layers {self.exact_layers}: a backward pass to them has the head's gradient too; give "
                 "--head-gradient exact"
             )
-        frozen = rest.start == rest.stop or self.rest == "frozen"
-        before = Frozen(rest) if frozen else self._estimate(training, loss, rest)
-        return Tail(part, before, self._tail(loss, exact), self.exact_layers)
+        closed = gradient is not None and not self.exact_layers
+        exact = LinearHead(tail, gradient) if closed and gradient else Backprop(tail, last=True)
+        frozen = before.start == before.stop or self.rest == "frozen"
+        rest = Frozen(before) if frozen else self._estimate(training, loss, before)
+        return Tail(part, rest, exact, self.exact_layers)
 
-    def _parts(self, training: Training, part: slice) -> tuple[slice, slice]:
-        """Of what trains: the part with an exact gradient, and the rest."""
+    def _exact_start(self, training: Training) -> int:
+        """Where in theta_l the part with an exact gradient starts."""
         from zofl_mpi.problems.tail import last_layers
 
-        start = last_layers(training.problem.local, self.exact_layers).start
-        return slice(start, part.stop), slice(part.start, start)
-
-    def _tail(self, loss: OwnLoss, part: slice) -> Backprop | LinearHead:
-        """The exact rule of the last layers, or of a linear head alone."""
-        gradient = loss.problem.head_gradient
-        return Backprop(part, last=True) if self.exact_layers or gradient is None else LinearHead(part, gradient)
+        return int(last_layers(training.problem.local, self.exact_layers).start)
 
     def _estimate(self, training: Training, loss: OwnLoss, part: slice) -> GradientRule:
         """The rule by forward passes, after a pass that tries it."""
@@ -127,7 +112,6 @@ class Estimation:
 
     def _check(self) -> None:
         """Refuses flags that contradict each other."""
-        check_estimate(self.mu, self.n_p)
         exact, signs = self.estimate == "exact", self.directions == "per-sample"
         _refuse(
             (self.uplink == "seeds" and exact)
@@ -183,17 +167,13 @@ def _refuse(*sentences: str | Literal[False]) -> None:
 
 
 def _forward_mode(training: Training, loss: OwnLoss, rule: ForwardMode) -> ForwardMode:
-    """The rule, after a step of it.
-
-    Raises:
-        UserError: some operation has no forward-mode derivative.
-    """
+    """The rule, after a step of it; refused where some operation has no forward-mode derivative."""
     problem = loss.problem
     theta, buffers = (problem.placed(t) for t in problem.local.initial())
     x, labels = problem.example(2)
     try:
         with problem.local.at(theta, buffers, training.running):
-            rule.trial(loss, theta, rule.inputs(x), labels)
+            rule.trial(loss, theta, x, labels)
     except (NotImplementedError, RuntimeError) as exc:
         raise UserError(
             f"--estimate jvp: this network has no forward-mode derivative ({str(exc).splitlines()[0]}); take "
@@ -203,13 +183,7 @@ def _forward_mode(training: Training, loss: OwnLoss, rule: ForwardMode) -> Forwa
 
 
 def _signed(training: Training, loss: OwnLoss, part: slice) -> SignedLayers:
-    """The layers that are perturbed, after a forward pass that tries their signs.
-
-    Raises:
-        UserError: a layer takes no signs.
-    """
-    import torch
-
+    """The layers that are perturbed, after a forward pass that tries their signs; refused where one takes none."""
     from zofl_mpi.problems.signs import SignedLayers
 
     problem, flat = loss.problem, loss.problem.local

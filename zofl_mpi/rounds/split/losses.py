@@ -1,58 +1,22 @@
 """The losses of a client's step: its auxiliary head's, <lambda, s> along the server's answer, or the whole network's.
 
 A loss is a function of the smashed samples and a target. The target is the labels, or, where the loss is `answered`,
-lambda (B, *smashed_shape): the gradient at the cut that the server returns.
+lambda (B, *smashed_shape): the gradient at the cut that the server returns. Its value () is summed in float64 where no
+gradient is asked for. Attributes of all:
+
+    problem     the network in its parts
+    flat        the modules whose parameters are theta
+    travels     how many of theta's entries travel, the first ones
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any, Protocol, final
+from contextlib import contextmanager
+from typing import Any, final
 
+from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.problems import Split
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
-
-class Flat(Protocol):
-    """Modules as a function of flat vectors; see `problems.flat.Flat`."""
-
-    n: int
-    b: int
-
-    def initial(self) -> tuple[Tensor, Tensor]:
-        """(n,) and (b,) what the modules came with."""
-
-    def at(
-        self, theta: Tensor, buffers: Tensor | None = None, running: bool = False
-    ) -> AbstractContextManager[list[Any]]:
-        """Context manager: binds the modules to theta (n,) and buffers (b,)."""
-
-
-class Loss(Protocol):
-    """The loss that a client's step descends.
-
-    Attributes:
-        problem: the network in its parts.
-        flat: the modules whose parameters are theta.
-        answered: whether the target is the server's answer lambda, not the labels.
-        travels: how many of theta's entries travel, the first ones.
-    """
-
-    @property
-    def problem(self) -> Split: ...
-    @property
-    def flat(self) -> Flat: ...
-    @property
-    def answered(self) -> bool: ...
-    @property
-    def travels(self) -> int: ...
-
-    def __call__(self, smashed: Tensor, target: Tensor) -> Tensor:
-        """() the loss of smashed samples, within `flat.at`; summed in float64 where no gradient is asked for."""
 
 
 @final
@@ -62,10 +26,7 @@ class HeadLoss:
     answered = False
 
     def __init__(self, problem: Split, trained: bool = True) -> None:
-        """
-        Args:
-            trained: whether the head trains and travels.
-        """
+        """`trained`: whether the head trains and travels."""
         self.problem, self.flat = problem, problem.local
         self.travels = problem.local.n if trained else problem.n_client
 
@@ -94,7 +55,7 @@ class CutLoss:
 
     def each(self, smashed: Tensor, target: Tensor) -> Tensor:
         """(B,) <lambda_j, s_j>."""
-        return _products(target, smashed).flatten(1).sum(dim=1, dtype=_float64())
+        return _products(target, smashed).flatten(1).sum(dim=1, dtype=torch.float64)
 
 
 @final
@@ -112,6 +73,9 @@ class NetworkLoss:
         return self.problem.server_loss(smashed, target)
 
 
+Loss = HeadLoss | CutLoss | NetworkLoss
+
+
 @final
 class Joined:
     """The client's and the server's part as a function of (theta_c, theta_s) and (b_l, b_s): a `Flat`."""
@@ -124,8 +88,6 @@ class Joined:
 
     def initial(self) -> tuple[Tensor, Tensor]:
         """(n,) and (b,) what the modules came with."""
-        import torch
-
         (theta, buffers), (theta_s, buffers_s) = self._problem.local.initial(), self._problem.top.initial()
         return torch.cat([theta[: self._problem.n_client], theta_s]), torch.cat([buffers, buffers_s])
 
@@ -142,18 +104,10 @@ class Joined:
 def inner(slope: Tensor, smashed: Tensor) -> Tensor:
     """() <lambda, s>: sum_j <lambda_j, s_j> over the samples j; summed in float64 where no gradient is asked for."""
     product = _products(slope, smashed)
-    return product.sum(dtype=None if product.requires_grad else _float64())
+    return product.sum(dtype=None if product.requires_grad else torch.float64)
 
 
 def _products(slope: Tensor, smashed: Tensor) -> Tensor:
     """(B, *smashed_shape) entry by entry, in float32 or better."""
-    import torch
-
     wide = torch.promote_types(smashed.dtype, torch.float32)
     return smashed.to(wide) * slope.to(wide)
-
-
-def _float64() -> torch.dtype:
-    import torch
-
-    return torch.float64

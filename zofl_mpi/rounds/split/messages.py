@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.engine.fields import column
+from zofl_mpi.engine.lazy import Tensor
 from zofl_mpi.engine.messages import APART
 
-if TYPE_CHECKING:
-    from torch import Tensor
+DIVERGED = "the model is not finite after the round; smaller --lr-client or --lr-server, or a larger --mu, may help"
 
 
-@final
 @dataclass(frozen=True)
 class Model:
     """Server to client."""
@@ -27,7 +26,6 @@ class Model:
     moments: dict[str, Any] = field(default_factory=dict)  # of the optimiser, with --state average
 
 
-@final
 @dataclass(frozen=True)
 class Smashed:
     """Client to server, an upload."""
@@ -36,7 +34,6 @@ class Smashed:
     labels: Tensor = field(metadata=APART)  # (B,)
 
 
-@final
 @dataclass(frozen=True)
 class Trained:
     """Client to server: the local steps are done; the model stays until it is asked for."""
@@ -44,13 +41,11 @@ class Trained:
     loss: float  # mean over the local steps of the local loss
 
 
-@final
 @dataclass(frozen=True)
 class Ask:
     """Server to client: send the model."""
 
 
-@final
 @dataclass(frozen=True)
 class Update:
     """Client to server."""
@@ -60,7 +55,6 @@ class Update:
     moments: dict[str, Any] = field(default_factory=dict)  # of the optimiser, with --state average
 
 
-@final
 @dataclass(frozen=True)
 class Scalars:
     """Client to server, with --uplink seeds: a model as the steps that lead to it."""
@@ -71,7 +65,6 @@ class Scalars:
     arithmetic: str = field(metadata=APART)  # a check, not communication that the method needs
 
 
-@final
 @dataclass(frozen=True)
 class Network:
     """Server to client at an evaluation: all parts."""
@@ -83,7 +76,6 @@ class Network:
     r: int  # the round
 
 
-@final
 @dataclass(frozen=True)
 class Scored:
     """Client to server at an evaluation."""
@@ -96,9 +88,9 @@ class Scored:
 class State:
     """The server's state after a round."""
 
-    theta: Tensor = column("1", "theta_c and theta_a, flat")  # (n_l,)
+    theta: Tensor = column("1", "theta_c and theta_a, flat", finite=DIVERGED)  # (n_l,)
     buffers: Tensor = column("1", "BatchNorm's running statistics of the client's part")  # (b_l,)
-    theta_s: Tensor = column("1", "the server's part, flat")  # (n_s,)
+    theta_s: Tensor = column("1", "the server's part, flat", finite=DIVERGED)  # (n_s,)
     buffers_s: Tensor = column("1", "BatchNorm's running statistics of the server's part")  # (b_s,)
     optimiser: dict[str, Any] = column("1", "the server's moments")
     server_steps: int = column("1", "the server's steps in this round", 0)
@@ -109,3 +101,7 @@ class State:
     label_bytes: int = column("B", "labels that went up in this round; no part of bytes_up", 0)
     moments: dict[str, Any] = field(default_factory=dict)  # the clients', with --state average
     replayed: dict[str, Any] = field(default_factory=dict)  # {i: moments of client i}, where the server replays steps
+
+    def network(self, r: int) -> Network:
+        """What clients score after round r."""
+        return Network(self.theta, self.buffers, self.theta_s, self.buffers_s, r)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +19,6 @@ BLOCK = 256
 """Test samples that are scored at once; a multiple of every problem's `report_batch`."""
 
 
-@final
 @dataclass(frozen=True)
 class Report:
     """Quality of the network on the test samples, and on the validation samples where there are any, by
@@ -67,10 +66,7 @@ def scored(setting: Setting[Split], client: Client, message: Network) -> Scored:
 
 
 def _sums(problem: Split, data: Any, first: int, step: int) -> dict[str, float]:
-    """Sums over every step-th batch of consecutive samples of `data`; nothing where it is None.
-
-    Batches begin at multiples of their size, whoever scores them: quality does not depend on the number of clients.
-    """
+    """Sums over every step-th batch of consecutive samples; batches do not depend on the number of clients."""
     sums: dict[str, Any] = {}
     rows = np.arange(0 if data is None else len(data))
     positions = rows[rows // problem.report_batch % step == first]
@@ -96,7 +92,6 @@ def _quality(problem: Split, parts: Sequence[Mapping[str, float]], name: str) ->
 # --- cosines
 
 
-@final
 @dataclass(frozen=True)
 class Compared:
     """Client to server at an evaluation, with --probe-gradient."""

@@ -14,30 +14,23 @@ A local step q on a mini-batch has two halves, between which the upload leaves:
     gradient = rule(model, point, target, key)           the target: the labels, or lambda
     model.step(gradient)
 
-A `Gradient` has a direction for each of the rule's `parts` of theta, and the scalars from which `replay` forms the same
-direction at the server (--uplink seeds). `cost` says which passes a step takes (--dry-run), `trial` computes them for
-whoever counts products and memory (`measured`), and `compare` sets it beside the gradient (--probe-gradient).
-
-A rule of your own is a frozen dataclass that extends `GradientRule`; a flag chooses it in `Estimation.rule`.
+`replay` forms the first part's direction from a step's scalars (--uplink seeds), `cost` names a step's passes, and
+`trial` computes them to count products and memory. A rule of your own is a frozen dataclass that extends
+`GradientRule`; a flag chooses it in `Estimation.rule`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, cast, final
+from typing import Any, NamedTuple, cast, final
 
-import numpy as np
-from numpy.typing import NDArray
-
+from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.rounds.split.client import Gradient, Key, LocalSteps, Point
 from zofl_mpi.rounds.split.losses import Loss
 from zofl_mpi.rounds.split.report import Compared
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Lines = dict[str, str | float]
 """Maps a label of --dry-run to its value."""
@@ -46,27 +39,18 @@ Lines = dict[str, str | float]
 class StepCost(NamedTuple):
     """The passes of a local step."""
 
-    forwards: int | str = 1
-    """Forward passes; in words where steps differ."""
-    signed: int = 0
-    """Those of them that take each layer's products twice: with its parameters, and with a direction."""
-    heads: int = 0
-    """Further products that cost what the head's do in a forward pass."""
-    layers: int = 0
-    """How many of the client's last layers have a backward pass of their own."""
-    backwards: int = 0
-    """Backward passes through all layers, each of which costs as much as two forward passes."""
+    forwards: int | str = 1  # in words where steps differ
+    signed: int = 0  # of these, passes that take each layer's products twice: with its parameters, and a direction
+    heads: int = 0  # further products that cost as much as the head's in a forward pass
+    layers: int = 0  # the client's last layers that have a backward pass of their own
+    backwards: int = 0  # backward passes through all layers, each at the cost of two forward passes
 
 
 @dataclass(frozen=True)
 class GradientRule:
-    """How a client's local step gets its direction; see the module's docstring.
+    """How a client's local step gets its direction; see the module's docstring."""
 
-    Attributes:
-        part: of theta, what the direction is of.
-    """
-
-    part: slice
+    part: slice  # of theta, what the direction is of
 
     @property
     def parts(self) -> tuple[slice, ...]:
@@ -76,6 +60,10 @@ class GradientRule:
     @property
     def passes(self) -> int:
         """Forward passes of a step besides the one at the model itself."""
+        return 0
+
+    def count(self, batch: int) -> int:
+        """Directions of a step on a mini-batch of so many samples, all along the first part."""
         return 0
 
     @property
@@ -88,27 +76,11 @@ class GradientRule:
         return model.forward(q, x, labels) if upload or self.needs_point else Point(q, x)
 
     def __call__(self, model: LocalSteps, point: Point, target: Tensor, key: Key) -> Gradient:
-        """The direction of a step.
-
-        Args:
-            target: the labels, or lambda where the loss is `answered`.
-            key: the step's random numbers.
-        """
+        """The direction of a step; `target`: the labels, or lambda where the loss is `answered`."""
         raise NotImplementedError
 
-    def replay(
-        self,
-        moving: Tensor,
-        differences: NDArray[np.float64],
-        key: Callable[[int], Key],
-        step: Callable[[int, Tensor], Any],
-    ) -> None:
-        """Calls step(q, g) for each local step q, g (d,) the first part's direction from `differences` (h, n_p).
-
-        Args:
-            moving: (d,) what moves, of whose kind the directions are.
-            key: the random numbers of step q.
-        """
+    def replay(self, moving: Tensor, differences: Sequence[float], key: Key) -> Tensor:
+        """(d,) the first part's direction of a step, from its differences of losses; `moving` (d,) is what it moves."""
         raise NotImplementedError
 
     def cost(self, loss: Loss) -> StepCost:
@@ -121,14 +93,8 @@ class GradientRule:
         """Lines of --dry-run besides the cost."""
         return {}
 
-    def inputs(self, x: Tensor) -> Tensor:
-        """The inputs (B, ...) as the rule's passes take them."""
-        return x
-
     def trial(self, loss: Loss, theta: Tensor, x: Tensor, labels: Tensor) -> None:
         """Computes a step's passes, one of each kind, within `loss.flat.at(theta)`: to count products and memory."""
-        import torch
-
         with torch.no_grad():
             if loss.answered:
                 smashed = loss.problem.smash(x)
@@ -146,14 +112,9 @@ class GradientRule:
 @final
 @dataclass(frozen=True)
 class Backprop(GradientRule):
-    """The gradient, by a backward pass.
+    """The gradient, by a backward pass."""
 
-    Attributes:
-        part: of theta, what trains.
-        last: whether what lies before the part keeps no graph.
-    """
-
-    last: bool = False
+    last: bool = False  # whether what lies before the part keeps no graph
 
     def forward(self, model: LocalSteps, q: int, x: Tensor, labels: Tensor, upload: bool = True) -> Point:
         """A pass with a graph; the backward pass at once, but for a loss that the server still has to answer."""
@@ -169,8 +130,6 @@ class Backprop(GradientRule):
 
     def _summed(self, model: LocalSteps, smashed: Tensor, labels: Tensor) -> Tensor:
         """() the loss once more, without a graph: in float64, as perturbed passes sum it."""
-        import torch
-
         with torch.no_grad(), model.at(model.scratch.copy_(model.buffers)):
             return model.loss(smashed, labels)
 
@@ -198,13 +157,9 @@ class Backprop(GradientRule):
         return slope_of(output, [p for p in flat.parameters if p.requires_grad], slope)
 
     def cost(self, loss: Loss) -> StepCost:
-        """A forward and a backward pass."""
         return StepCost(backwards=1)
 
     def trial(self, loss: Loss, theta: Tensor, x: Tensor, labels: Tensor) -> None:
-        """A forward and a backward pass."""
-        import torch
-
         with self._graph(loss):
             smashed = loss.problem.smash(x)
             if loss.answered:
@@ -216,19 +171,12 @@ class Backprop(GradientRule):
 @final
 @dataclass(frozen=True)
 class LinearHead(GradientRule):
-    """The gradient in a linear auxiliary head, in closed form from the pass at the model itself; see `problems.head`.
+    """The gradient in a linear auxiliary head, in closed form from the model's own pass; see `problems.head`."""
 
-    Attributes:
-        part: the head's, of theta_l.
-        gradient: (smashed, labels) to the loss () and its gradient (n_a,) in theta_a.
-    """
-
-    gradient: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+    gradient: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # (smashed, labels) to loss () and gradient (n_a,)
 
     def forward(self, model: LocalSteps, q: int, x: Tensor, labels: Tensor, upload: bool = True) -> Point:
         """The pass, with the head's gradient."""
-        import torch
-
         with torch.no_grad(), model.at(model.buffers):
             smashed = model.problem.smash(x)
             loss, g = self.gradient(smashed, labels)
@@ -236,13 +184,9 @@ class LinearHead(GradientRule):
         return Point(q, x, smashed, loss, g)
 
     def __call__(self, model: LocalSteps, point: Point, target: Tensor, key: Key) -> Gradient:
-        """The gradient that the pass gave."""
         return Gradient((point.gradient,))
 
     def trial(self, loss: Loss, theta: Tensor, x: Tensor, labels: Tensor) -> None:
-        """The pass."""
-        import torch
-
         with torch.no_grad():
             self.gradient(loss.problem.smash(x), labels)
 
@@ -253,51 +197,39 @@ class Frozen(GradientRule):
     """No direction: the part stays as it is."""
 
     def __call__(self, model: LocalSteps, point: Point, target: Tensor, key: Key) -> Gradient:
-        """None."""
         return Gradient((None,))
 
 
 @final
 @dataclass(frozen=True)
 class Tail(GradientRule):
-    """The last layers by an exact rule, the rest by another rule.
+    """The last layers by an exact rule, the rest by another rule; the part is both rules' together."""
 
-    Attributes:
-        part: both rules' parts together.
-        rest: of what comes before.
-        exact: of the last layers, or of a linear head alone.
-        layers: how many of the client's layers `exact` has.
-    """
-
-    rest: GradientRule
-    exact: Backprop | LinearHead
-    layers: int = 0
+    rest: GradientRule  # of what comes before
+    exact: Backprop | LinearHead  # of the last layers, or of a linear head alone
+    layers: int = 0  # of the client's, that `exact` has
 
     @property
     def parts(self) -> tuple[slice, ...]:
         """The rest, then the last layers."""
         return self.rest.part, self.exact.part
 
+    def count(self, batch: int) -> int:
+        """The rest's."""
+        return self.rest.count(batch)
+
     def forward(self, model: LocalSteps, q: int, x: Tensor, labels: Tensor, upload: bool = True) -> Point:
-        """The exact rule's."""
         return self.exact.forward(model, q, x, labels, upload)
 
     def __call__(self, model: LocalSteps, point: Point, target: Tensor, key: Key) -> Gradient:
-        """Both rules' directions."""
         exact = self.exact(model, point, target, key)
         point.smashed = None if point.smashed is None else point.smashed.detach()
         rest = self.rest(model, point, target, key)
         return Gradient((*rest.parts, *exact.parts), rest.differences)
 
-    def replay(
-        self,
-        moving: Tensor,
-        differences: NDArray[np.float64],
-        key: Callable[[int], Key],
-        step: Callable[[int, Tensor], Any],
-    ) -> None:
+    def replay(self, moving: Tensor, differences: Sequence[float], key: Key) -> Tensor:
         """The rest's: the last layers travel as they are."""
-        self.rest.replay(moving, differences, key, step)
+        return self.rest.replay(moving, differences, key)
 
     def cost(self, loss: Loss) -> StepCost:
         """The rest's passes, and the head's products once more: for its gradient ((softmax - y)^T s costs as much as
@@ -308,25 +240,15 @@ class Tail(GradientRule):
         return own._replace(forwards=1 + self.rest.passes, heads=heads, layers=self.layers)
 
     def lines(self) -> Lines:
-        """The rest's."""
         return self.rest.lines()
 
-    def inputs(self, x: Tensor) -> Tensor:
-        """The rest's."""
-        return self.rest.inputs(x)
-
     def trial(self, loss: Loss, theta: Tensor, x: Tensor, labels: Tensor) -> None:
-        """The exact rule's passes, then the rest's."""
         self.exact.trial(loss, theta, x, labels)
         self.rest.trial(loss, theta, x, labels)
 
 
 def compare(local: LocalSteps, rule: GradientRule, slope: Callable[[Tensor, Tensor], Tensor] | None = None) -> Compared:
-    """A step's direction beside the gradient, at the first mini-batch of the client's round.
-
-    Args:
-        slope: (inputs, labels) to the gradient at the cut, where the loss is `answered`.
-    """
+    """A step's direction beside the gradient, at a round's first mini-batch; `slope` answers as the server."""
     q, x, labels = next(iter(local))
     target = labels if slope is None else slope(x, labels)
     with local.at(local.scratch):

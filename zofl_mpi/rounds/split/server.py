@@ -1,25 +1,17 @@
-"""The server of split training: a step for each upload, and the clients' local steps replayed from scalars."""
+"""The server of split training: a step for each upload."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
-from zofl_mpi.engine import mean
-from zofl_mpi.engine.clients import Client, Clients, Step
+from zofl_mpi.engine.clients import Clients, Step
+from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.engine.staging import staging
-from zofl_mpi.errors import UserError
 from zofl_mpi.numerics.optimisers import copied
-from zofl_mpi.rounds.split.losses import Loss
-from zofl_mpi.rounds.split.messages import Ask, Model, Network, Scalars, Smashed, State, Trained, Update
-from zofl_mpi.rounds.split.rules import GradientRule
+from zofl_mpi.rounds.split.messages import Model, Network, Smashed, State, Trained, Update
 from zofl_mpi.rounds.split.training import Training
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def train_server(training: Training, state: State, r: int, clients: Clients, train: Step) -> tuple[Server, float]:
@@ -37,20 +29,14 @@ def train_server(training: Training, state: State, r: int, clients: Clients, tra
 
 @final
 class Server:
-    """The server's part while a round goes on: it takes a step for each upload.
+    """The server's part, theta (n_s,) and buffers (b_s,), while a round goes on: it takes a step for each upload.
 
-    Attributes:
-        theta, buffers: (n_s,) and (b_s,), on the device.
-        moments: the optimiser's.
-        before: its steps in the rounds before this one, on which their size may depend.
-        steps, losses, label_bytes: number of steps, sum of the losses before each, bytes of the labels.
+    `before` is its number of steps in the rounds before this one, on which their size may depend.
     """
 
     def __init__(
         self, training: Training, theta: Tensor, buffers: Tensor, moments: Mapping[str, Any], before: int = 0
     ) -> None:
-        import torch
-
         self.problem, self.training = training.problem, training
         self.theta, self.buffers = (self.problem.placed(t).clone() for t in (theta, buffers))
         self.moments = copied(moments)
@@ -66,12 +52,9 @@ class Server:
 
     @classmethod
     def mean_of(cls, replicas: Mapping[int, Server], shares: Mapping[int, float]) -> Server:
-        """The weighted mean of replicas, with the steps of all of them.
+        """The mean of replicas, weighted by their `shares`, with the steps of all of them.
 
         With --state average its moments are the mean of theirs, else {i: those of replica i}.
-
-        Args:
-            shares: weights of the replicas, and maybe of others that count nothing.
         """
         total = math.fsum(shares[i] for i in replicas)
         weights = {i: shares[i] / total for i in replicas}
@@ -96,50 +79,34 @@ class Server:
         with self.problem.top.at(self.theta, self.buffers, self.training.running):
             loss = self.problem.server_loss(smashed, labels)
             g = self.problem.top.gradient(loss)
-        self._move(g)
-        self._count(loss.detach(), item)
+        self._move(g, loss.detach(), item)
 
     def exchange(self, item: Smashed) -> Tensor:
         """Takes a step on an upload; (B, *smashed_shape) the gradient at the smashed samples, taken before the step."""
-        import torch
-
         smashed, labels = self._placed(item)
         smashed.requires_grad_()
         with self.problem.top.at(self.theta, self.buffers, self.training.running) as parameters:
             loss = self.problem.server_loss(smashed, labels)
             slope, *parts = torch.autograd.grad(loss, [smashed, *parameters], materialize_grads=True)
-        self._move(torch.cat([part.reshape(-1) for part in parts]))
-        self._count(loss.detach(), item)
+        self._move(torch.cat([part.reshape(-1) for part in parts]), loss.detach(), item)
         return slope
 
     def _placed(self, item: Smashed) -> tuple[Tensor, Tensor]:
         """Upload as tensors of the device, copied while the GPU still computes on the upload before."""
         return self.problem.placed(self.staging.bring(item.s)), self.problem.placed(item.labels)
 
-    def _move(self, g: Tensor) -> None:
+    def _move(self, g: Tensor, loss: Tensor, item: Smashed) -> None:
         if self.training.server_state == "per_batch_reset":
             self.moments.clear()
         size = self.training.pace.server(self.training.lr_server, self.before + self.steps)
         self.training.rule.step(self.theta, g, self.moments, size)
-
-    def _count(self, loss: Tensor, item: Smashed) -> None:
-        """Records loss and label bytes of a step."""
         self.steps += 1
         self.losses = self.losses + loss
         self.label_bytes += item.labels.numel() * item.labels.element_size()
 
     def state(self, average: Update, local_loss: float) -> State:
-        """The state after the round.
-
-        Args:
-            average: of the clients' models, all of theta_l.
-
-        Raises:
-            UserError: something is not finite.
-        """
+        """The state after the round; `average` of the clients' models has all of theta_l."""
         self.staging.rest()
-        if not (bool(self.theta.isfinite().all()) and bool(average.theta.isfinite().all())):
-            raise UserError("the model is not finite after the round; smaller --lr-client or --lr-server may help")
         return State(
             average.theta,
             average.buffers,
@@ -165,8 +132,6 @@ def _weighted(shares: Mapping[int, float], values: Mapping[int, Any]) -> Any:
 
 def slope_at_cut(training: Training, message: Network) -> Callable[[Tensor, Tensor], Tensor]:
     """(inputs, labels) to the gradient of the server's loss at the smashed samples, as the server would return it."""
-    import torch
-
     problem = training.problem
     theta, buffers, theta_s, buffers_s = (
         problem.placed(t).clone() for t in (message.theta, message.buffers, message.theta_s, message.buffers_s)
@@ -181,71 +146,3 @@ def slope_at_cut(training: Training, message: Network) -> Callable[[Tensor, Tens
         return found
 
     return slope
-
-
-@final
-@dataclass(frozen=True)
-class Replay:
-    """The clients' local steps, replayed at the server from the differences of losses behind them (--uplink seeds).
-
-    Attributes:
-        training: the round.
-        loss: of the steps.
-        rule: of the steps.
-    """
-
-    training: Training
-    loss: Loss
-    rule: GradientRule
-
-    def scalars(self, client: Client, message: Ask) -> Scalars:
-        """The scalars of a client's steps, which `LocalSteps.done` left in its memory."""
-        differences = client.memory.pop("differences")
-        update = self.training.update(client, message)
-        exact = update.theta[self._exact].clone()
-        return Scalars(differences, update.buffers, exact, self.training.problem.arithmetic)
-
-    def mean(self, state: State, r: int, clients: Clients, scalars: Step) -> tuple[Update, dict[str, Any]]:
-        """The mean of the participants' models, and {i: moments of client i's optimiser} where these are kept.
-
-        Args:
-            scalars: the step that clients are asked for, which is `scalars`.
-        """
-        training, models, replayed = self.training, {}, dict(state.replayed)
-        for i, reply in clients.ask(scalars, Ask(), to=training.participants(r)):
-            theta, moments = self.model(state, r, i, reply)
-            models[i] = Update(theta, reply.buffers, moments if training.state == "average" else {})
-            if training.state == "keep":
-                replayed[str(i)] = moments
-        return mean.among(models, training.shares()), replayed
-
-    def model(self, state: State, r: int, i: int, reply: Scalars) -> tuple[Tensor, dict[str, Any]]:
-        """Client i's model as it travels after its local steps of round r, with its optimiser's moments.
-
-        Raises:
-            UserError: the client has another kind of processor, whose directions are others.
-        """
-        training, problem = self.training, self.training.problem
-        if reply.arithmetic != problem.arithmetic:
-            raise UserError(
-                f"--uplink seeds: client {i} computes on {reply.arithmetic}, the server on {problem.arithmetic}, which "
-                "draws other directions from the same seeds; take processors of one kind, --device cpu, or "
-                "--uplink dense"
-            )
-        theta, n = problem.placed(state.theta).clone(), self.loss.travels
-        moving = theta[self.rule.parts[0]]
-        theta[self._exact] = problem.placed(reply.exact)
-        before = {"keep": state.replayed.get(str(i), {}), "reset": {}, "average": state.moments}
-        moments = copied(before[training.state])
-        self.rule.replay(
-            moving,
-            reply.differences,
-            lambda q: partial(training.setting.streams, r=r, i=i, t=q),
-            lambda q, g: training.rule.step(moving, g, moments, training.client_size(r, i, q)),
-        )
-        return theta if n == len(theta) else theta[:n].clone(), moments
-
-    @property
-    def _exact(self) -> slice:
-        """The part of theta_l that steps along a gradient which no scalars give."""
-        return self.rule.parts[1] if len(self.rule.parts) > 1 else slice(0)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, final
+from typing import Any, Literal, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.engine.clients import Client, Clients
+from zofl_mpi.engine.fields import at_least, fraction
+from zofl_mpi.engine.lazy import Tensor
 from zofl_mpi.engine.setting import Loads, Setting
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError, demand
@@ -22,9 +23,6 @@ from zofl_mpi.rounds.split.messages import Ask, Model, Network, Scored, State, U
 from zofl_mpi.rounds.split.report import Report, report_of, scored
 from zofl_mpi.rounds.start import participants, shares
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 @final
 @dataclass(frozen=True)
@@ -32,7 +30,6 @@ class Training:
     """A round of split training.
 
     Attributes:
-        setting: problem, data and random numbers.
         batch: samples of a local step.
         h: local steps of a round; 0: one pass over the client's data.
         k: the smashed samples of every k-th local step go up.
@@ -56,30 +53,24 @@ class Training:
     """
 
     setting: Setting[Split]
-    batch: int = 256
-    h: int = 0
-    k: int = 1
+    batch: int = at_least(1, 256)
+    h: int = at_least(0, 0, remark="(0: one pass over the data)")
+    k: int = at_least(1, 1)
     upload_at: Literal["first", "last"] = "first"
-    lr_client: float = 1e-4
-    lr_server: float = 1e-4
+    lr_client: float = at_least(0, 1e-4, "a step size")
+    lr_server: float = at_least(0, 1e-4, "a step size")
     rule: Optimiser = field(default_factory=Optimiser)
     pace: Pace = field(default_factory=Pace)
     state: Literal["keep", "reset", "average"] = "keep"
     server_state: Literal["keep", "per_batch_reset"] = "keep"
     order: Literal["interleave", "client_major"] = "interleave"
     weights: Literal["size", "uniform"] = "size"
-    beta: float = 1.0
+    beta: float = fraction(1.0, "a fraction of the clients")
     augment: Literal["none", "crop-flip"] = "none"
     freeze: Literal["none", "client", "auxiliary"] = "none"
     batchnorm: Literal["batch", "every_pass", "running"] = "batch"
 
     def __post_init__(self) -> None:
-        demand(self.batch >= 1, "batch", self.batch, "a whole number, at least 1")
-        demand(self.h >= 0, "h", self.h, "a whole number, at least 0 (0: one pass over the data)")
-        demand(self.k >= 1, "k", self.k, "a whole number, at least 1")
-        demand(0 < self.beta <= 1, "beta", self.beta, "a fraction of the clients, above 0 and at most 1")
-        for flag, value in (("lr_client", self.lr_client), ("lr_server", self.lr_server)):
-            demand(0 <= value < math.inf, flag, value, "a step size, at least 0")
         if self.augment != "none":
             self.problem.augmentation(self.augment)
         least = min(len(data) for data in self.setting.data)
@@ -88,11 +79,7 @@ class Training:
             self._check_batches()
 
     def _check_batches(self) -> None:
-        """Refuses batches of one sample, which BatchNorm cannot take.
-
-        Raises:
-            UserError: some client has one.
-        """
+        """Refuses batches of one sample, which BatchNorm cannot take."""
         for i in range(self.setting.m):
             if any(self.samples(i, q) == 1 for q in range(self.steps(i))):
                 who = "every batch" if self.batch == 1 else f"the last batch of client {i}"
@@ -101,11 +88,7 @@ class Training:
                 )
 
     def check_local(self) -> None:
-        """Refuses a local part of which nothing trains; for methods that train the auxiliary head.
-
-        Raises:
-            UserError: it is so.
-        """
+        """Refuses a local part of which nothing trains; for methods that train the auxiliary head."""
         part = self.trainable()
         if part.start == part.stop:
             raise UserError(f"--freeze {self.freeze}: nothing of the local part is left to train")
@@ -167,22 +150,18 @@ class Training:
         """The size of local step q of client i in round r."""
         if self.pace.still:
             return self.lr_client
-        return self.pace.client(self.lr_client, self._rounds(r).get(i, 0) * self.steps(i) + q)
+        return self.pace.client(self.lr_client, self._past(r)[0].get(i, 0) * self.steps(i) + q)
 
     def uploads_before(self, r: int, clients: Iterable[int]) -> int:
         """Uploads of these clients before round r; 0 where no step size depends on their number."""
         if self.pace.still:
             return 0
-        rounds = self._rounds(r)
+        rounds, _ = self._past(r)
         return sum(rounds.get(i, 0) * self.count_uploads(i) for i in clients)
 
     def latest(self, r: int) -> Mapping[int, int]:
         """{i: the last round before r in which client i took part}."""
         return self._past(r)[1]
-
-    def _rounds(self, r: int) -> Mapping[int, int]:
-        """{i: rounds before r in which client i took part}."""
-        return self._past(r)[0]
 
     def _past(self, r: int) -> tuple[dict[int, int], dict[int, int]]:
         """How often, and when last, each client took part before round r: a function of the seed, kept nowhere."""
@@ -237,11 +216,7 @@ class Training:
     # --- the server
 
     def start(self, head: bool = True) -> State:
-        """The parts as the problem makes them.
-
-        Args:
-            head: whether the method trains the auxiliary head.
-        """
+        """The parts as the problem makes them; `head`: whether the method trains the auxiliary head."""
         theta, buffers = self.problem.local.initial()
         theta_s, buffers_s = self.problem.top.initial()
         moments = self.rule.memory(theta[self.trainable(head)]) if self.state == "average" else {}
@@ -278,6 +253,5 @@ class Training:
 
     def evaluate(self, state: State, r: int, clients: Clients) -> Report:
         """The report after round r: the test samples, scored by the clients that an evaluation asks."""
-        network = Network(state.theta, state.buffers, state.theta_s, state.buffers_s, r)
-        replies = clients.ask(self.score, network, to=self.setting.eval_participants(r), counted=False)
+        replies = clients.ask(self.score, state.network(r), to=self.setting.eval_participants(r), counted=False)
         return report_of(self.problem, [reply for _, reply in replies])

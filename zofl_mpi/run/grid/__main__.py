@@ -30,7 +30,7 @@ from zofl_mpi.run.signals import STATUS
 
 
 def listing(grid: Grid, runs: Mapping[int, GridRun], launcher: Sequence[str]) -> Iterator[str]:
-    """Yields a line a run, then what will be left alone or begin anew, and why, then the numbers."""
+    """Yields a line a run, then the runs that are left alone or begin anew, and why, then the numbers."""
     notes, count = [], Counter[str]()
     for k, run in runs.items():
         word, sentence = state_of(grid, run)
@@ -40,11 +40,10 @@ def listing(grid: Grid, runs: Mapping[int, GridRun], launcher: Sequence[str]) ->
             notes.append(f"{run.name}: {sentence}")
     yield from notes
     to_do = count["missing"] + count["begun"] + count["broken"]
-    numbers = f"{count['finished']} finished, {count['interrupted']} to resume, {to_do} to do"
-    further = [
-        f"{count[word]} {text}" for word, text in (("running", "running"), ("other", "in the way")) if count[word]
-    ]
-    yield ", ".join([f"{_runs(len(runs))}: {numbers}", *further])
+    numbers = [f"{count['finished']} finished", f"{count['interrupted']} to resume", f"{to_do} to do"]
+    further = {"running": "running", "other": "in the way"}
+    numbers += [f"{count[word]} {text}" for word, text in further.items() if count[word]]
+    yield f"{_runs(len(runs))}: {', '.join(numbers)}"
 
 
 def _runs(count: int) -> str:
@@ -88,9 +87,6 @@ def exit_status(runner: Runner, single: bool) -> int:
     return (failed[0] if single else 1) if failed else 0
 
 
-# --- the command line
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns the exit status: 2 after one sentence on standard error, else see `exit_status`."""
     given = _parser().parse_args(arguments)
@@ -113,11 +109,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m zofl_mpi.run.grid",
-        description="List the runs of a grid, or run those that are not done.",
-        epilog="A signal (SIGTERM, SIGUSR1, Ctrl-C) ends the runs in progress after their round, with a checkpoint.",
-    )
+    about = "List the runs of a grid, or run those that are not done."
+    epilog = "A signal (SIGTERM, SIGUSR1, Ctrl-C) ends the runs in progress after their round, with a checkpoint."
+    parser = argparse.ArgumentParser(prog="python -m zofl_mpi.run.grid", description=about, epilog=epilog)
     parser.add_argument("file", type=Path, help="the grid, in TOML; python -m pydoc zofl_mpi.run.grid.file tells how")
     parser.add_argument("--run", action="store_true", help="run what is not done, and continue what was interrupted")
     parser.add_argument("--index", type=int, metavar="K", help="run only number K of the list, with its exit status")

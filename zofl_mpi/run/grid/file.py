@@ -23,12 +23,10 @@ seed = [2, 3]
 
 from __future__ import annotations
 
-import difflib
 import functools
 import itertools
 import json
 import string
-import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -55,7 +53,6 @@ class GridRun:
     Attributes:
         name: unique in the grid; the result's name without suffix.
         coordinates: {axis: entry}.
-        flags: {field name: value} of all flags that the grid sets.
         out: the result.
     """
 
@@ -73,14 +70,11 @@ class GridRun:
 @final
 @dataclass(frozen=True)
 class Grid:
-    """Runs that belong together.
+    """Runs that belong together: the product of the axes without what is skipped; the last axis changes fastest.
 
     Attributes:
-        module: the family of methods.
         ranks: processes of a run; 1 is without mpirun.
-        folder: where the results are.
         axes: {axis: names of its entries}.
-        runs: the product of the axes without what is skipped; the last axis changes fastest.
     """
 
     module: str
@@ -99,14 +93,11 @@ def read(path: str | Path, results: str | Path | None = None) -> Grid:
     Raises:
         UserError: whatever is wrong with the file; it is named.
     """
-    path = Path(path)
+    path, table = Path(path), flags.read_toml(path, "")
     try:
-        return _grid(_table(path), path.stem, results)
+        return _grid(table, path.stem, results)
     except UserError as exc:
         raise UserError(f"{path}: {exc}") from exc
-
-
-# --- what a run is started with
 
 
 def arguments(module: str, given: Mapping[str, Any]) -> list[str]:
@@ -121,62 +112,23 @@ def arguments(module: str, given: Mapping[str, Any]) -> list[str]:
 def resolved(module: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration that a run with these flags keeps in its result, as JSON gives it back.
 
-    A command line takes some 50 ms to read: it is not read for values of which each was read before.
-
     Raises:
         UserError: a value is of the wrong kind.
     """
-    try:
-        usual, known = _read_so_far(module, *_names(module, given))
-    except UserError:  # a flag without a default: there are no defaults of all
-        return _understood(module, given)
-    words = {name: repr(value) for name, value in given.items()}
-    plain = {"seed"} if type(given.get("seed")) is int else set()
-    if any((name, word) not in known for name, word in words.items() if name not in plain):
-        config = _understood(module, given)
-        known |= {(name, word): config.get(name) for name, word in words.items()}
-    return usual | {name: known.get((name, word), given[name]) for name, word in words.items() if name in usual}
+    config = plan.understand(family_of(module), arguments(module, given)).config
+    return json.loads(json.dumps(config))  # type: ignore[no-any-return]
 
 
 def known_flags(module: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
     """{field name: kind} of all flags of the given method and problem."""
-    return _flags_of(module, *_names(module, given))
-
-
-def _names(module: str, given: Mapping[str, Any]) -> tuple[str, str]:
-    """Method and problem."""
     family = family_of(module)
     names = (("method", family.METHODS), ("problem", family.PROBLEMS))
-    method, problem = (str(given.get(key, next(iter(table)))) for key, table in names)
-    return method, problem
+    return _flags_of(module, *(str(given.get(key, next(iter(table)))) for key, table in names))
 
 
 @functools.cache
 def _flags_of(module: str, method: str, problem: str) -> Mapping[str, Any]:
     return flags.flags_of(plan.groups_of(family_of(module), method, problem))
-
-
-@functools.cache
-def _read_so_far(module: str, method: str, problem: str) -> tuple[dict[str, Any], dict[tuple[str, str], Any]]:
-    """The defaults; and {(flag, its value in the file): the value that the run keeps}, which grows."""
-    return _understood(module, {"method": method, "problem": problem}), {}
-
-
-def _understood(module: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    config = plan.understand(family_of(module), arguments(module, given)).config
-    return json.loads(json.dumps(config))  # type: ignore[no-any-return]
-
-
-# --- the file
-
-
-def _table(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as exc:
-        raise UserError(f"cannot be read ({exc.strerror}); give the path of a grid's TOML file") from exc
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
-        raise UserError(f"is not TOML ({exc})") from exc
 
 
 def _grid(table: Mapping[str, Any], stem: str, results: str | Path | None) -> Grid:
@@ -213,14 +165,12 @@ def _axis(axis: str, given: Any) -> dict[str, Flags]:
         raise UserError(f"axis {axis} = {given!r}: must be a list of values of --{axis}, or a table of entries")
     if not entries:
         raise UserError(f"axis {axis} has no entries; give it at least one, or remove it")
-    return {entry: _own(values, f"axis {axis}, entry {entry!r}") for entry, values in _each_once(axis, entries)}
-
-
-def _each_once(axis: str, entries: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    twice = [entry for entry, count in Counter(entry for entry, _ in entries).items() if count > 1]
-    if twice:
-        raise UserError(f"axis {axis} has the entry {twice[0]} twice; remove one")
-    return entries
+    found: dict[str, Flags] = {}
+    for entry, values in entries:
+        if entry in found:
+            raise UserError(f"axis {axis} has the entry {entry} twice; remove one")
+        found[entry] = _own(values, f"axis {axis}, entry {entry!r}")
+    return found
 
 
 def _entry(value: Any) -> str:
@@ -236,18 +186,13 @@ def _own(values: Any, where: str) -> Flags:
         raise UserError(f"{where} is {values!r}: must be a table of flags, as {{ alpha = 0.1 }}")
     own: Flags = {}
     for key, value in values.items():
-        name = _field(key)
+        name = flags.field_of(key)
         if name in OURS:
             raise UserError(f"{where} sets --{flags.flag(name)}, which the grid runner sets itself; remove it")
         if name in own:
             raise UserError(f"{where} sets --{flags.flag(name)} twice; remove one")
         own[name] = value
     return own
-
-
-def _field(key: str) -> str:
-    spelled = {alias.removeprefix("--"): name for name, alias in flags.ALIASES.items()}
-    return spelled.get(key, key.replace("-", "_"))
 
 
 # --- the runs
@@ -258,7 +203,7 @@ Axes = Mapping[str, Mapping[str, Flags]]
 
 def _runs(module: str, folder: Path, table: Mapping[str, Any], axes: Axes) -> Iterator[GridRun]:
     fixed = _own(table.get("fixed", {}), "fixed")
-    optional = [_field(str(key)) for key in _value(table, "optional", list, [])]
+    optional = [flags.field_of(str(key)) for key in _value(table, "optional", list, [])]
     skips = [_skip(skip, axes) for skip in _value(table, "skip", list, [])]
     used: set[str] = set()
     for entries in itertools.product(*axes.values()):
@@ -293,14 +238,15 @@ def _name(table: Mapping[str, Any], where: Mapping[str, str]) -> str:
 
 def _chosen(axes: Axes, where: Mapping[str, str]) -> Flags:
     """The flags of one entry on each axis."""
+    chosen: Flags = {}
     source: dict[str, str] = {}
     for axis, entry in where.items():
-        for name in axes[axis][entry]:
-            if name in source:
-                both = f"axis {source[name]} and axis {axis} both set --{flags.flag(name)}"
-                raise UserError(f"{both}; leave it to one of them, or [[skip]] their combination")
-            source[name] = axis
-    return {name: axes[axis][where[axis]][name] for name, axis in source.items()}
+        for name in axes[axis][entry].keys() & source.keys():
+            both = f"axis {source[name]} and axis {axis} both set --{flags.flag(name)}"
+            raise UserError(f"{both}; leave it to one of them, or [[skip]] their combination")
+        chosen |= axes[axis][entry]
+        source |= dict.fromkeys(axes[axis][entry], axis)
+    return chosen
 
 
 def _fitted(module: str, given: Flags, optional: Sequence[str]) -> Flags:
@@ -308,11 +254,10 @@ def _fitted(module: str, given: Flags, optional: Sequence[str]) -> Flags:
     known = known_flags(module, given)
     kept = {name: value for name, value in given.items() if name in known or name not in optional}
     for name in kept:
-        if name in flags.REMOVED and name not in known:
-            raise UserError(f"--{flags.flag(name)} is no longer a flag: {flags.REMOVED[name].instead}")
         if name not in known:
-            unknown = f"unknown flag --{flags.flag(name)}{nearest(name, known, '--')}"
-            raise UserError(f"{unknown}; correct it, or list it in optional if only some methods have it")
+            flags.refuse_removed(name, f"--{flags.flag(name)}")
+            remedy = "correct it, or list it in optional if only some methods have it"
+            raise UserError(f"{flags.unknown(name, known)}; {remedy}")
     resolved(module, kept)
     return kept
 
@@ -341,17 +286,7 @@ def _check_names(runs: Sequence[GridRun]) -> None:
 
 
 def check_one_of(allowed: Iterable[str], word: str, what: str, where: str = "") -> None:
-    """Refuses a word that is none of those allowed.
-
-    Raises:
-        UserError: names the nearest, and all.
-    """
+    """Refuses a word that is none of those allowed."""
     allowed = list(allowed)
     if word not in allowed:
-        raise UserError(f"{where}unknown {what} {word!r}{nearest(word, allowed)}; there are {', '.join(allowed)}")
-
-
-def nearest(word: str, allowed: Iterable[str], prefix: str = "") -> str:
-    """`; the nearest is ...`, if one is near."""
-    near = difflib.get_close_matches(word, allowed, 1, 0.5)
-    return f"; the nearest is {prefix}{flags.flag(near[0]) if prefix else near[0]}" if near else ""
+        raise UserError(f"{where}unknown {what} {word!r}{flags.nearest(word, allowed)}; there are {', '.join(allowed)}")

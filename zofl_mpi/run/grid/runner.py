@@ -8,8 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 from types import TracebackType
 from typing import IO, Any, NamedTuple, Self, final
@@ -30,12 +29,7 @@ LABELS = {
 
 
 class Outcome(NamedTuple):
-    """Outcome of a run: how it ended, and its last words.
-
-    Attributes:
-        word: one of LABELS.
-        status: its exit status, 1 if it failed without one.
-    """
+    """Outcome of a run: one of LABELS, its last words, and its exit status (1 if it failed without one)."""
 
     run: GridRun
     word: str
@@ -43,21 +37,14 @@ class Outcome(NamedTuple):
     status: int = 0
 
 
-@final
-@dataclass(frozen=True)
-class Child:
-    """A run in progress.
-
-    Attributes:
-        log: open, and locked; what the run prints begins at `start`.
-        since: time.monotonic() of its start.
-    """
+class Child(NamedTuple):
+    """A run in progress; its log is open and locked, and what it prints begins there at `start`."""
 
     run: GridRun
     process: subprocess.Popen[bytes]
     log: IO[bytes]
     start: int
-    since: float
+    since: float  # time.monotonic()
 
 
 @final
@@ -135,15 +122,14 @@ def begin(grid: Grid, run: GridRun, launcher: Sequence[str]) -> Child | Outcome:
     log = locked(run.log)
     if log is None:
         return _idle(run, "running", f"another has the lock of {run.log}")
-    try:
+    with ExitStack() as unless_started:
+        unless_started.enter_context(log)
         word, sentence = judged(grid, run)  # another may have done it just now
-        started = _idle(run, word, sentence) if word in IDLE else _started(grid, run, word, launcher, log)
-    except BaseException:
-        log.close()
-        raise
-    if isinstance(started, Outcome):
-        log.close()
-    return started
+        if word in IDLE:
+            return _idle(run, word, sentence)
+        child = _started(grid, run, word, launcher, log)
+        unless_started.pop_all()
+        return child
 
 
 IDLE = {"finished": "already", "running": "elsewhere", "other": "failed"}
@@ -204,9 +190,6 @@ def _listening(heard: list[int]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-# --- what one sees of it
-
-
 @final
 class Screen:
     """A bar over the grid on a terminal, else a line at every start and every end."""
@@ -257,12 +240,8 @@ class Screen:
 def _bar(total: int) -> Any:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    bar = Progress(
-        TextColumn("run"),
-        MofNCompleteColumn(),
-        BarColumn(bar_width=24),
-        TextColumn("{task.fields[note]}", markup=False),
-    )
+    note = TextColumn("{task.fields[note]}", markup=False)
+    bar = Progress(TextColumn("run"), MofNCompleteColumn(), BarColumn(bar_width=24), note)
     bar.add_task("", total=total, note="")
     return bar
 

@@ -6,28 +6,25 @@ import fcntl
 import os
 import shlex
 import sys
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import flags, records
 from zofl_mpi.run.grid.file import Grid, GridRun, arguments, known_flags, resolved
+from zofl_mpi.run.records.lock import lock
 
 FREE = {"data_dir", "device", "checkpoint_every"}
 """Flags that a finished result may have otherwise: neither an iterate nor a column depends on them."""
-
-# --- how far a run is
 
 
 def state_of(grid: Grid, run: GridRun) -> tuple[str, str]:
     """State of a run, as a word and a sentence.
 
-    The words: missing; running (by a grid runner); interrupted (it can be resumed); begun (it ended before its first
-    checkpoint: it begins anew); finished; broken (cut off while it was written: it begins anew, the file is kept under
-    another name); other (whatever else stands there: it is left alone).
+    missing; running; interrupted (it can be resumed); begun (it ended before its first checkpoint and begins anew);
+    finished; broken (cut off while it was written: it begins anew, the file is renamed); other (it is left alone).
     """
     if held(run.log):
         return "running", f"whoever runs it holds the lock of {run.log}"
@@ -41,14 +38,16 @@ def judged(grid: Grid, run: GridRun) -> tuple[str, str]:
     try:
         result = records.load(run.out)
     except UserError as exc:
-        return ("broken" if _cut_off(run.out, exc) else "other"), str(exc)
+        cut_off = isinstance(exc, records.LostError) and exc.__cause__ is not None
+        return ("broken" if cut_off else "other"), str(exc)
     if result.attrs["status"] == "running" and held(run.out):  # HDF5 locks what it writes
         return "running", f"{run.out} is being written"
     planned = resolved(grid.module, run.flags)
     before = flags.readable(result.config, known_flags(grid.module, run.flags))
     kept = {k: v for k, v in planned.items() if k in before or k in run.flags}
-    if difference := _differing(before, kept):
-        return "other", _other(difference)
+    names = [k for k in {**before, **kept} if k not in FREE | {"rounds"} and before.get(k) != kept.get(k)]
+    if names:
+        return "other", _other(flags.changes(names, before, kept))
     return _how_far(result, planned["rounds"])
 
 
@@ -67,26 +66,8 @@ def _how_far(result: records.Run, rounds: int) -> tuple[str, str]:
     return "begun", f"ended after {result.length} of {rounds} rounds, before its first checkpoint"
 
 
-def _differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Flags other than the length in which two configurations differ."""
-    names = [k for k in {**before, **now} if k not in FREE | {"rounds"} and before.get(k) != now.get(k)]
-    return "; ".join(f"--{flags.flag(k)} was {_value(before.get(k))}, is now {_value(now.get(k))}" for k in names)
-
-
 def _other(difference: str) -> str:
     return f"result of another configuration: {difference}; remove it or give another --results"
-
-
-def _value(value: Any) -> str:
-    return "not there" if value is None else " ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def _cut_off(path: Path, problem: UserError) -> bool:
-    """Whether an unreadable file is an HDF5 file whose writer was killed."""
-    if not path.is_file() or problem.__cause__ is None or isinstance(problem.__cause__, PermissionError):
-        return False
-    with path.open("rb") as file:
-        return file.read(8).strip(b"\0") in (b"", b"\x89HDF\r\n\x1a\n")
 
 
 def command(grid: Grid, run: GridRun, word: str, launcher: Sequence[str]) -> list[str]:
@@ -99,9 +80,6 @@ def command(grid: Grid, run: GridRun, word: str, launcher: Sequence[str]) -> lis
 def typed(words: Sequence[str]) -> str:
     """A command as one would type it."""
     return shlex.join("python" if word == sys.executable else word for word in words)
-
-
-# --- locks
 
 
 def held(path: Path) -> bool:
@@ -119,16 +97,9 @@ def held(path: Path) -> bool:
 def locked(path: Path) -> IO[bytes] | None:
     """Opens and locks a log; None if another process holds the lock, which children inherit with the file."""
     log = path.open("ab")
-    for wait in (0.1, 0.1, 0.1, None):
-        try:
-            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:  # perhaps but a glance: `held`
-            if wait is None:
-                log.close()
-                return None
-            time.sleep(wait)
-            continue
-        except OSError:  # no locks here
-            pass
-        break
+    try:
+        lock(log.fileno())
+    except BlockingIOError:
+        log.close()
+        return None
     return log

@@ -18,13 +18,11 @@ from zofl_mpi.engine.setting import Loads
 from zofl_mpi.engine.staging import staging_of
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.run.client_memory import STEPS
-from zofl_mpi.run.mpi.communicator import Connected, RanksLost
-from zofl_mpi.run.mpi.cuda_aware import direct
-from zofl_mpi.run.mpi.gather import FAILED, REPLY, UPLOAD, Outbox, parcels
-from zofl_mpi.run.mpi.server import account_of
+from zofl_mpi.run.mpi.communicator import Connected
+from zofl_mpi.run.mpi.gather import FAILED, REPLY, UPLOAD, Outbox
 from zofl_mpi.run.mpi.survival import Changes, Survival, connected
 from zofl_mpi.run.mpi.wire import Question
-from zofl_mpi.run.questions import in_turn, received
+from zofl_mpi.run.questions import account_of, in_turn, received
 
 
 @final
@@ -34,10 +32,10 @@ class ClientRank:
     Args:
         method: the running method, built alike on every rank: a question names one of its steps.
         data: {i: what client i holds} of this rank's clients.
-        stop: has this process been told by a signal to stop?
-        watch: looks for rounds that take too long.
+        stop: whether a signal asked this process to stop.
+        watch: ends rounds that take too long.
         every: what every client holds: this rank may have to take over some.
-        loads: the planned work of every client, the same on all ranks; `data` are those of whom this is the home.
+        loads: the planned work of every client, the same on all ranks.
     """
 
     def __init__(
@@ -50,32 +48,25 @@ class ClientRank:
         every: Sequence[Any] = (),
         loads: Loads | None = None,
     ) -> None:
-        self._method, self._abreast = method, width(method)
-        self._staging = staging_of(method)
-        self._staging.direct = direct(self._staging.device)
-        self._wire = connected(world, watch, loads, self._staging)
+        self._method, self._abreast, self._staging = method, width(method), staging_of(method)
+        self._stop, self._watch, self._every = stop, watch or Watch(), every
+        self._wire = connected(world, self._watch, loads, self._staging)
         self._clients = {i: Client(i, d) for i, d in data.items()}
-        self._clock = Clock()
-        self._stop, self._watch, self._every = stop, watch, every
+        self._clock = self._watch.clock = Clock()
         self._survival: Survival | None = world.survival
         self._changes = Changes()
-        if watch is not None:
-            watch.clock = self._clock
 
     def serve(self) -> int:
         """Serves the server's questions until it ends the run; returns the exit status that it gave."""
-        while True:
+        status = None
+        while status is None:
             try:
                 status = self._answer()
-            except RanksLost:
-                self._recover()
-            except Exception:  # not of a client's step: those are told to the server
-                if self._survival is None or not self._survival.lost():
+            except Exception as exc:  # not of a client's step: those go to the server
+                if self._survival is None or not self._survival.lost(exc):
                     raise
-                self._recover()
-            else:
-                if status is not None:
-                    return status
+                self._recover(self._survival)
+        return status
 
     def _answer(self) -> int | None:
         """Answers one question; returns the exit status if it was the last."""
@@ -92,28 +83,27 @@ class ClientRank:
             case "keep":
                 self._wire.gather_memories(*self._changes.of(self._clients, question.to))
             case "account":
-                seconds, staging = self._clock.take(question.extra), self._clock.take_staging(question.extra)
-                self._wire.gather_tables(account_of(seconds, staging, self._stop()))
-                if self._survival is not None:
-                    self._survival.agree()
-                if self._watch is not None:
-                    self._watch.begins()
+                self._account(question.extra)
             case _:
                 if self._survival is not None:
                     self._survival.agree()
                 return int(question.extra)
         return None
 
-    def _recover(self) -> None:
-        """Comes together with the ranks that are left, and has then other clients, whose memories the server knows."""
-        assert self._survival is not None
-        self._survival.recover()
-        self._wire = self._wire.over(self._survival.guarded())
+    def _account(self, steps: list[str]) -> None:
+        self._wire.gather_tables(account_of(self._clock.take(steps), self._stop()))
+        if self._survival is not None:
+            self._survival.agree()
+        self._watch.begins()
+
+    def _recover(self, survival: Survival) -> None:
+        """Comes together with the ranks that are left; has then other clients, whose memories the server knows."""
+        survival.recover()
+        self._wire = self._wire.over(survival.guarded())
         own = self._wire.placement.of(self._wire.rank, len(self._every))
         self._clients = {i: Client(i, self._every[i]) for i in own}
         self._changes = Changes()
-        if self._watch is not None:
-            self._watch.begins(following=False)
+        self._watch.begins(following=False)
 
     def _step(self, name: str) -> Step:
         step = STEPS.get(name) or step_of(self._method, name)
@@ -125,22 +115,19 @@ class ClientRank:
         with self._clock.time(question.step, "comm"):
             block = np.empty(question.sizes[0], np.uint8)
             self._wire.bcast(block)
-            message = received(block, block.size)
+            message = received(block)
             return {i: message for i in question.to if i in self._clients}
 
     def _own_messages(self, question: Question) -> dict[int, Any]:
-        sizes, inbox = dict(zip(question.to, question.sizes, strict=True)), {}
+        sizes = dict(zip(question.to, question.sizes, strict=True))
         with self._clock.time(question.step, "comm"):
-            for wave in parcels(question.to, sizes, self._wire.placement):
-                own = wave.get(self._wire.rank, [])
-                block = np.empty(sum(sizes[i] for i in own), np.uint8)
-                self._wire.scatter(
-                    [sum(sizes[i] for i in wave.get(rank, ())) for rank in range(self._wire.ranks + 1)], block
-                )
-                for i, end in zip(own, np.cumsum([sizes[i] for i in own]).tolist(), strict=True):
-                    piece = block[end - sizes[i] : end]  # a copy, so that a client that keeps it keeps no other's
-                    inbox[i] = received(piece if len(own) == 1 else piece.copy(), sizes[i])
-        return inbox
+            block = self._wire.scatter(sizes)
+            own = [i for i in question.to if i in self._clients]
+            if len(own) == 1:
+                return {own[0]: received(block)}
+            ends = np.cumsum([sizes[i] for i in own]).tolist()
+            # copies, so that a client that keeps its message keeps no other's
+            return {i: received(block[end - sizes[i] : end].copy()) for i, end in zip(own, ends, strict=True)}
 
     def _stream(self, question: Question, inbox: dict[int, Any]) -> None:
         """Computes item after item while the communication thread delivers those before."""
@@ -170,15 +157,12 @@ class ClientRank:
         outbox.finish()
         with self._clock.time(question.step, "wait"):  # for the other ranks' items: waves are common to all
             thread.join()
-        self._clock.staging[question.step] += self._staging.taken()
+        self._clock.seconds[question.step, "staging"] += self._staging.taken()
         if lost:
             raise lost[0]
 
     def _contribute(self, question: Question, inbox: dict[int, Any]) -> None:
-        """Serves `mean`: tells whether all went well, then, if so on every rank, adds this rank's clients to the sums.
-
-        Where the replies have no mean it is the server that says so.
-        """
+        """Serves `mean`: if every rank's clients succeeded and the mean exists, adds this rank's to the sums."""
         own = mean.Contribution()
         step = abreast(self._step(question.step), self._clients, inbox, sorted(inbox), self._abreast)
         for i, message in sorted(inbox.items()):

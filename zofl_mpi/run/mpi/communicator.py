@@ -10,9 +10,9 @@ from typing import Any, Protocol
 
 
 class RanksLost(Exception):
-    """Ranks are gone, or another rank has found out so: what is under way must be given up, and the rest come together.
+    """Ranks are gone, or another rank has found out so: the round must be given up, and the rest come together.
 
-    Only raised with --survive; otherwise the launcher ends all ranks.
+    Raised with --survive only; otherwise the launcher ends all ranks.
     """
 
 
@@ -32,52 +32,29 @@ class Communicator(Protocol):
 
     @property
     def rank(self) -> int: ...
-
     @property
     def size(self) -> int: ...
-
     def Ibarrier(self) -> Request: ...
-
     def Ibcast(self, buffer: Any, /) -> Request: ...
-
     def Iallgather(self, own: Any, all_of_them: Any, /) -> Request: ...
-
     def Bcast(self, buffer: Any, /) -> None: ...
-
     def Scatterv(self, vector: Any, own: Any, /) -> None: ...
-
     def Gatherv(self, own: Any, vector: Any, /) -> None: ...
-
     def Gather(self, own: Any, stacked: Any, /) -> None: ...
-
     def Reduce(self, own: Any, total: Any, /) -> None: ...
-
     def bcast(self, value: Any, /) -> Any: ...
-
     def allgather(self, value: Any, /) -> list[Any]: ...
-
     def isend(self, value: Any, dest: int, /) -> Any: ...
-
     def iprobe(self) -> bool: ...
-
     def recv(self) -> Any: ...
-
     def Abort(self, status: int, /) -> Any: ...
 
-
-class Mortal(Communicator, Protocol):
-    """A communicator whose calls fail where a rank is gone, of MPI's user-level failure mitigation (ULFM)."""
-
+    # of MPI's user-level failure mitigation (ULFM), by which calls fail where a rank is gone
     def Revoke(self) -> None: ...
-
     def Is_revoked(self) -> bool: ...
-
     def Get_failed(self) -> Any: ...
-
     def Agree(self, flag: int, /) -> int: ...
-
     def Shrink(self) -> Any: ...
-
     def Barrier(self) -> None: ...
 
 
@@ -86,22 +63,19 @@ class Connected(Protocol):
 
     @property
     def comm(self) -> Communicator: ...
-
     @property
     def survival(self) -> Any: ...
 
 
-PATIENCE = 1.0
-"""Seconds that a rank waits before it looks at anything else."""
+PATIENCE = 1.0  # seconds that a rank waits before it does anything else
 TIMERSLACK, LATE = 29, 1_000
-"""Linux's number for how late a sleeping thread may be woken (PR_SET_TIMERSLACK), and the nanoseconds that we allow."""
+"""Linux's number for how late a sleeping thread may be woken (PR_SET_TIMERSLACK), and the nanoseconds allowed."""
 
 
 def wake_in_time() -> None:
-    """Lets this thread, and those that it will start, sleep for as short as they ask; does nothing outside of Linux.
+    """Lets this thread, and those that it will start, sleep for as short as they ask, where the system is Linux.
 
-    Linux may wake a thread up to 50 us late, so that it wakes several at once: longer than most sleeps of `wait` are to
-    last, and a round of small models has half a dozen of them.
+    Linux wakes a thread up to 50 us late, longer than most sleeps of `wait`; a round of small models has half a dozen.
     """
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).prctl(TIMERSLACK, *(ctypes.c_ulong(value) for value in (LATE, 0, 0, 0)))
@@ -110,8 +84,8 @@ def wake_in_time() -> None:
 def wait(request: Request, meanwhile: Callable[[], None] | None = None) -> None:
     """Polls a request until it is complete, sleeping a twentieth of the time already waited, at most 1 ms.
 
-    A rank that waits inside MPI burns the core that its neighbour computes on. `meanwhile` is called again and again
-    after a second, and may use MPI, too.
+    A rank that waits inside MPI burns the core that its neighbour computes on. `meanwhile`, called at each poll after a
+    second, may use MPI, too.
     """
     start = time.perf_counter()
     while not request.Test():

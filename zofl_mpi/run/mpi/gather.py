@@ -8,13 +8,12 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, final
+from collections.abc import Sequence
+from typing import NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi.engine import messages
 from zofl_mpi.engine.messages import Bytes, Prepared
 from zofl_mpi.engine.staging import Fetch, Staging
 from zofl_mpi.run.mpi.placement import ClientPlacement
@@ -22,13 +21,10 @@ from zofl_mpi.run.mpi.placement import ClientPlacement
 UPLOAD, REPLY, FAILED = range(3)
 """Kinds of an item; the last two end their client's stream."""
 EARLY, WELCOME, DUE = range(3)
-"""May a rank send in a wave? No, the server still holds items of its; if some are ready; at least one, it is next."""
-BOUND = 1 << 16
-"""Bytes that a rank packs into one wave, unless a single item is larger."""
-MOST = 60
-"""Items that a rank packs into one wave: a bit of a header tells of each whether it is its client's last."""
-PAUSE = 1e-3
-"""Seconds that a rank waits for more items since the wave before, unless it can make none."""
+"""May a rank send in a wave? No, the server still holds its items; if some are ready; at least one, which is next."""
+BOUND = 1 << 16  # bytes that a rank packs into one wave, unless a single item is larger
+MOST = 60  # items that a rank packs into one wave: a bit of a header tells of each whether it is its client's last
+PAUSE = 1e-3  # seconds that a rank waits for more items since the wave before, unless it can make none
 EMPTY: Bytes = np.empty(0, np.uint8)
 
 
@@ -37,20 +33,16 @@ class Sent(NamedTuple):
 
     items: int = 0
     size: int = 0
-    last: int = 0
-    """Bit j: item j is its client's last."""
-    failed: int = 0
-    """1 if the last of the items tells a failure."""
-    block: Any = EMPTY
-    """An array; a tensor where MPI reads a GPU's memory."""
+    last: int = 0  # bit j: item j is its client's last
+    failed: int = 0  # 1 if the last of the items tells a failure
+    block: Bytes = EMPTY
 
     @property
     def header(self) -> NDArray[np.int64]:
         return np.array(self[:4], np.int64)
 
 
-SILENT = Sent()
-"""Nothing sent."""
+SILENT = Sent()  # nothing sent
 
 
 class Met(NamedTuple):
@@ -65,8 +57,7 @@ class Met(NamedTuple):
 class Order:
     """Which items the server meets, and who sends in the next wave: known to all ranks from the headers alone.
 
-    The items' order is (q, `to`): the q-th of every client that has not ended, in the order of the question, then
-    q + 1. A rank sends its own in that order; those that come before their turn are `ahead`.
+    A rank sends its items in the order of all, (q, `to`); those at the server before their turn are `ahead`.
     """
 
     def __init__(self, to: Sequence[int], placement: ClientPlacement) -> None:
@@ -117,17 +108,25 @@ class Order:
         return met
 
 
+class Item(NamedTuple):
+    """A packed item, and its copies from a GPU that may still be in progress."""
+
+    kind: int
+    block: Bytes
+    fetched: list[Fetch]
+
+
 @final
 class Outbox:
     """A rank's items on their way from the main thread, which makes them, to the communication thread.
 
-    It holds two buffers: one being filled and one being sent, each of BOUND bytes or of one larger item. What is on a
-    GPU is still on its way into a buffer while the main thread goes on; the communication thread waits for it.
+    BOUND bytes of them, or one larger item, wait while those before are being sent. The main thread does not wait for
+    copies from a GPU, the communication thread does.
     """
 
     def __init__(self, staging: Staging | None = None) -> None:
-        self._changed = threading.Condition()
-        self._filling, self._spare = (Buffer(staging or Staging()) for _ in range(2))
+        self._staging, self._changed = staging or Staging(), threading.Condition()
+        self._items: list[Item] = []
         self._full = self._finished = self._over = False
         self._first = True
 
@@ -136,16 +135,22 @@ class Outbox:
     def wait_for_room(self, size: int) -> bool:
         """Waits until an item of so many bytes can be added; False if the question is over."""
         with self._changed:
-            if not self._filling.fits(size):
+            if not self.fits(size):
                 self._full = True
                 self._changed.notify_all()
-                self._changed.wait_for(lambda: self._over or self._filling.fits(size))
+                self._changed.wait_for(lambda: self._over or self.fits(size))
             return not self._over
 
-    def add(self, kind: int, item: Prepared) -> None:
+    def fits(self, size: int) -> bool:
+        """Whether an item of so many bytes may be added."""
+        return not self._items or (self._used() + size <= BOUND and len(self._items) < MOST)
+
+    def add(self, kind: int, message: Prepared) -> None:
         """Packs an item, for which there is room."""
+        block = self._staging.empty(message.size)
+        item = Item(kind, block, self._staging.write(message, block))
         with self._changed:
-            self._filling.add(kind, item)
+            self._items.append(item)
             self._changed.notify_all()
 
     def finish(self) -> None:
@@ -157,33 +162,17 @@ class Outbox:
     # --- the communication thread
 
     def take(self, wish: int) -> Sent:
-        """Items of the next wave: none, those that are ready, or at least the one that is due.
-
-        Its bytes are untouched until the next call.
-        """
-        sent = self._taken(wish)
-        if sent.items:
-            self._spare.arrive()
-        return sent
-
-    def _taken(self, wish: int) -> Sent:
-        if wish == DUE:
-            with self._changed:
-                since, self._first, first = time.perf_counter(), False, self._first
-                self._changed.wait_for(
-                    lambda: self._filling.sizes or self._finished
-                )  # none follows: a lost rank's garbage
-                if not first:
-                    more = since + PAUSE - time.perf_counter()
-                    self._changed.wait_for(lambda: self._full or self._finished, max(0.0, more))
-                return self._swap()
-        if wish == WELCOME and self._changed.acquire(blocking=False):  # the main thread may be packing a large one
-            try:
-                if self._filling.sizes and self._filling.used <= BOUND and self._filling.arrived():
-                    return self._swap()
-            finally:
-                self._changed.release()
-        return SILENT
+        """Items of the next wave: none, those that are ready, or at least the one that is due."""
+        with self._changed:
+            if wish == DUE:
+                self._wait()
+            elif wish == EARLY or not self._ready():
+                return SILENT
+            items, self._items, self._full = self._items, [], False
+            self._changed.notify_all()
+        for fetch in (each for item in items for each in item.fetched):
+            fetch.wait()
+        return sent(items)
 
     def close(self) -> None:
         """The question is over: lets a main thread go that waits for room."""
@@ -191,109 +180,41 @@ class Outbox:
             self._over = True
             self._changed.notify_all()
 
-    def _swap(self) -> Sent:
-        sent = self._filling.closed()
-        self._filling, self._spare = self._spare, self._filling  # what was sent before has arrived
-        self._filling.clear()
-        self._full = False
-        self._changed.notify_all()
-        return sent
+    def _used(self) -> int:
+        return sum(item.block.size for item in self._items)
+
+    def _ready(self) -> bool:
+        """Whether there are small items, whose copies are complete."""
+        arrived = all(each.ready() for item in self._items for each in item.fetched)
+        return bool(self._items) and self._used() <= BOUND and arrived
+
+    def _wait(self) -> None:
+        """Waits for an item, and, but for the first wave, up to PAUSE for further ones."""
+        since, self._first, first = time.perf_counter(), False, self._first
+        # finished without an item: the headers are a lost rank's garbage
+        self._changed.wait_for(lambda: self._items or self._finished)
+        if not first:
+            more = since + PAUSE - time.perf_counter()
+            self._changed.wait_for(lambda: self._full or self._finished, max(0.0, more))
 
 
-@final
-class Buffer:
-    """Packed items one after the other, behind them the bytes of each (int64).
-
-    Attributes:
-        sizes: bytes of each item.
-        used: of all of them.
-    """
-
-    def __init__(self, staging: Staging) -> None:
-        self._bytes, self._staging = EMPTY, staging
-        self._far: Any = None  # the same, of a GPU
-        self._fetched: list[Fetch] = []
-        self.clear()
-
-    def clear(self) -> None:
-        """Forgets the items, keeps the memory."""
-        self._fetched.clear()
-        self._far = None
-        self.sizes: list[int] = []
-        self.used, self._last, self._failed = 0, 0, 0
-
-    def fits(self, size: int) -> bool:
-        """Whether an item of so many bytes may be added."""
-        return not self.sizes or (self.used + size <= BOUND and len(self.sizes) < MOST)
-
-    def add(self, kind: int, item: Prepared) -> None:
-        if self._staging.direct and item.size > BOUND:  # alone in its buffer
-            self._far = self._staging.block(item.size + 8)
-            own = np.array([item.size], np.int64)
-            self._fetched.append(self._staging.place([*item.parts(), (item.size, own)], self._far))
-        else:
-            self._write(item)
-        self._last |= int(kind != UPLOAD) << len(self.sizes)
-        self._failed = int(kind == FAILED)
-        self.sizes.append(item.size)
-        self.used += item.size
-
-    def _write(self, item: Prepared) -> None:
-        if self._bytes.size < self.used + item.size + 8 * MOST:  # only the first
-            self._bytes = self._staging.empty(max(BOUND, item.size) + 8 * MOST)
-        item.write(self._bytes[self.used : self.used + item.size], self._fetch)
-
-    def _fetch(self, tensor: Any, place: Bytes) -> None:
-        self._fetched.append(self._staging.fetch(tensor, place))
-
-    def arrived(self) -> bool:
-        """Whether all that came from a GPU is there."""
-        return all(each.ready() for each in self._fetched)
-
-    def arrive(self) -> None:
-        """Waits until all that comes from a GPU is there."""
-        for each in self._fetched:
-            each.wait()
-        self._fetched.clear()
-
-    def closed(self) -> Sent:
-        """All of it, to be sent."""
-        end = self.used + 8 * len(self.sizes)
-        if self._far is not None:
-            return Sent(1, end, self._last, self._failed, self._far)
-        self._bytes[self.used : end].view(np.int64)[...] = self.sizes
-        return Sent(len(self.sizes), end, self._last, self._failed, self._bytes[:end])
+def sent(items: Sequence[Item]) -> Sent:
+    """The items as a part of a wave: one block, or several and behind them the bytes of each (int64)."""
+    if not items:
+        return SILENT
+    blocks = [item.block for item in items]
+    sizes = np.array([block.size for block in blocks], np.int64)
+    last = sum(int(item.kind != UPLOAD) << j for j, item in enumerate(items))
+    block = blocks[0] if len(items) == 1 else np.concatenate([*blocks, sizes.view(np.uint8)])
+    return Sent(len(items), block.size, last, int(items[-1].kind == FAILED), block)
 
 
-def pieces(block: Any, items: int) -> list[Any]:
-    """The items that a rank sent in `block`: views of a single large one, else copies, so that none keeps the others.
+def pieces(block: Bytes, items: int) -> list[Bytes]:
+    """The items that a rank sent in `block`: a view of a large one, else copies, so that none keeps the others.
 
     An item that comes before its turn waits at the server, and may not keep a whole wave in memory meanwhile.
     """
-    if not items:
-        return []
-    ends = np.cumsum(messages.on_host(block[len(block) - 8 * items :]).view(np.int64)).tolist()
-    found = [block[low:high] for low, high in zip([0, *ends], ends, strict=False)]
-    if ends[-1] > BOUND:
-        return found
-    return [piece.copy() if isinstance(piece, np.ndarray) else messages.on_host(piece).copy() for piece in found]
-
-
-def parcels(to: Sequence[int], sizes: Mapping[int, int], placement: ClientPlacement) -> list[dict[int, list[int]]]:
-    """Messages down, one for each client, cut into waves: {rank: its next clients}, BOUND bytes or one larger message.
-
-    The waves are as few as the rank with the most needs.
-    """
-    cut: dict[int, list[list[int]]] = {}
-    room: dict[int, int] = {}
-    for i in to:
-        rank = placement[i]
-        if room.get(rank, -1) < sizes[i]:
-            cut.setdefault(rank, []).append([])
-            room[rank] = max(BOUND, sizes[i])
-        cut[rank][-1].append(i)
-        room[rank] -= sizes[i]
-    return [
-        {rank: chunks[k] for rank, chunks in sorted(cut.items()) if k < len(chunks)}
-        for k in range(max(map(len, cut.values())))
-    ]
+    if items == 1:
+        return [block if block.size > BOUND else block.copy()]
+    ends = np.cumsum(block[len(block) - 8 * items :].view(np.int64)).tolist()
+    return [block[low:high].copy() for low, high in zip([0, *ends], ends, strict=False)]

@@ -14,9 +14,6 @@ class ClientPlacement:
     """The rank of each client, among the client ranks 1..`ranks`: the same computation on every rank.
 
     Where no loads are known, or all are equal, client i lives on 1 + i mod P.
-
-    Args:
-        loads: of all clients.
     """
 
     def __init__(self, ranks: int, loads: Loads | None = None) -> None:
@@ -50,8 +47,8 @@ def packed(work: Sequence[float], ranks: int) -> list[int]:
 def dealt(work: Sequence[float], ranks: int) -> list[int]:
     """(m,) ranks: the longest first, P at a time, one to each rank, the longest of them to that with the least work.
 
-    At any work w, the clients with more than w are spread as evenly as can be: no two ranks differ by more than one in
-    how many of them they have. The sums differ by max(work) at most (Coffman and others 1984, restricted LPT).
+    For any w, the ranks' numbers of clients with more work than w differ by one at most. The sums differ by at most
+    max(work) (Coffman and others 1984, restricted LPT).
     """
     totals, placement, order = [0.0] * (ranks + 1), [0] * len(work), descending(work)
     for low in range(0, len(order), ranks):
@@ -63,5 +60,5 @@ def dealt(work: Sequence[float], ranks: int) -> list[int]:
 
 
 def descending(work: Sequence[float]) -> list[int]:
-    """The clients by their work, the longest first; of equal ones the lower first."""
+    """The clients by their work, the longest first; among equals by i."""
     return sorted(range(len(work)), key=lambda i: -work[i])

@@ -12,8 +12,7 @@ import numpy as np
 
 from zofl_mpi.engine import mean, messages
 from zofl_mpi.engine.clients import ClientError, Step, name_of
-from zofl_mpi.engine.device import peak_bytes
-from zofl_mpi.engine.ledger import SERVER, Row, Seconds
+from zofl_mpi.engine.ledger import SERVER, Row
 from zofl_mpi.engine.messages import Bytes
 from zofl_mpi.engine.setting import Loads
 from zofl_mpi.engine.staging import staging_of
@@ -21,24 +20,21 @@ from zofl_mpi.engine.watch import Watch
 from zofl_mpi.errors import UserError
 from zofl_mpi.run.client_memory import STEPS, Memory
 from zofl_mpi.run.mpi.communicator import Connected, RanksLost
-from zofl_mpi.run.mpi.cuda_aware import direct
-from zofl_mpi.run.mpi.gather import EMPTY, FAILED, REPLY, SILENT, Sent, parcels
+from zofl_mpi.run.mpi.gather import FAILED, REPLY, SILENT, Sent
 from zofl_mpi.run.mpi.survival import Survival, connected
 from zofl_mpi.run.mpi.wire import Arrived, Question
 from zofl_mpi.run.questions import Questions, participants, refuse_stream
 
 T = TypeVar("T")
-DEPTH = 2
-"""Waves at the server: one being read, one arriving."""
-ONLY_ERRORS = 3
-"""So many failures in succession in which no rank is lost are not a loss."""
+DEPTH = 2  # waves at the server: one being read, one arriving
+ONLY_ERRORS = 3  # so many failures in succession in which no rank is lost are not a loss
 
 Inbox = queue.SimpleQueue[list[Arrived] | RanksLost]
 
 
 @final
 class MPIClients:
-    """See `run.clients.Clients`. Rank 0 only; the other ranks run `ClientRank.serve`."""
+    """See `engine.clients.Clients`. Rank 0 only; the other ranks run `ClientRank.serve`."""
 
     def __init__(
         self,
@@ -50,13 +46,12 @@ class MPIClients:
         loads: Loads | None = None,
     ) -> None:
         self.m, self.lost, self._ranks = m, list[list[int]](), world.comm.size
-        self._questions = Questions(m, stop, method, watch)
+        self._watch, self._staging = watch or Watch(), staging_of(method)
+        self._questions = Questions(m, stop, method, self._watch)
         self.ledger = self._questions.ledger
         self._survival: Survival | None = world.survival
-        self.survives, self._watch = self._survival is not None, watch
-        self._staging = staging_of(method)
-        self._staging.direct = direct(self._staging.device)
-        self._wire = connected(world, watch, loads, self._staging)
+        self.survives = self._survival is not None
+        self._wire = connected(world, self._watch, loads, self._staging)
         self._touched: set[int] = set()
         self._kept: dict[int, Bytes] = {}
 
@@ -71,13 +66,13 @@ class MPIClients:
 
     def ask_each(self, step: Step, each: Mapping[int, Any], *, counted: bool = True) -> Iterator[tuple[int, Any]]:
         to = self._participants(each)
-        packed = {i: self._staging.packed(messages.prepare(each[i])) for i in to}
+        prepared = {i: messages.prepare(each[i]) for i in to}
+        sizes = {i: message.size for i, message in prepared.items()}
+        block = self._staging.packed([prepared[i] for i in self._wire.by_rank(to)])
         name = self._questions.open(step)
         with self._questions.clock.time(name, "comm"):
-            self._wire.bcast_question(Question("each", name, to, [packed[i].size for i in to]))
-            for wave in parcels(to, {i: packed[i].size for i in to}, self._wire.placement):
-                sizes = [sum(packed[i].size for i in wave.get(rank, ())) for rank in range(self._wire.ranks + 1)]
-                self._wire.scatter(sizes, EMPTY, np.concatenate([packed[i] for own in wave.values() for i in own]))
+            self._wire.bcast_question(Question("each", name, to, list(sizes.values())))
+            self._wire.scatter(sizes, block)
         return self._replies(name, {i: messages.size(each[i]) for i in to}, counted)
 
     def mean(
@@ -100,19 +95,17 @@ class MPIClients:
         failed = mean.first_failure(contributions)
         if failed:
             raise ClientError(failed[0], self._named(failed[1]), name, failed[2])
-        averaged = mean.fields_of(contributions)
         with self._questions.clock.time(name, "comm"):
-            means = {each.path: mean.field_mean(each, own, shares, self._wire.reduce_sum) for each in averaged}
+            result = mean.combined(contributions, own, shares, self._wire.reduce_sum)
         for i, size in sorted(pair for c in contributions for pair in c.sizes.items()) if counted else ():
             self.ledger.sent(name, i, messages.size(message))
             self.ledger.received(name, i, size)
-        return messages.replace_arrays(mean.result_template(contributions), means)
+        return result
 
     def account(self) -> tuple[Row, bool]:
         self._questions.check_closed("the round")
         changed = self._changed()
-        staging = self._questions.clock.take_staging(self.ledger.steps)
-        own = account_of(self._questions.seconds(), staging, self._questions.stop())
+        own = self._questions.account()
         with self._questions.clock.time(SERVER, "wait"):  # counts for the next round
             self._wire.bcast_question(Question("account", extra=self.ledger.steps))
             tables = self._wire.gather_tables(own)
@@ -122,20 +115,16 @@ class MPIClients:
             self._touched.clear()
             tables, left = np.zeros((self._ranks, *own.shape)), tables
             tables[self._survival.alive] = left
-        seconds, peaks, stop = tables[:, :-1, :3], tables[:, :-1, 3], bool(tables[:, -1].any())
-        row = self._questions.row(seconds.transpose(1, 0, 2), peaks.T.astype(np.int64), tables[:, :-1, 4].T)
-        return row, stop
+        return self._questions.row(tables)
 
     def steadily(self, work: Callable[[], T]) -> T:
         while True:
             try:
                 return work()
-            except RanksLost:
-                self._recover()
-            except Exception:
-                if self._survival is None or not self._survival.lost():
+            except Exception as exc:
+                if self._survival is None or not self._survival.lost(exc):
                     raise
-                self._recover()
+                self._recover(self._survival)
 
     def close(self, status: int = 0) -> None:
         self._questions.check_closed("the run")
@@ -153,11 +142,7 @@ class MPIClients:
         return chosen
 
     def _changed(self) -> dict[int, Bytes]:
-        """The memories that changed since the last account, if lost ranks are to be survived.
-
-        Raises:
-            ClientError: a memory cannot travel.
-        """
+        """The memories that changed since the last account; none where lost ranks end the run."""
         if self._survival is None:
             return {}
         with self._questions.clock.time(SERVER, "comm"):
@@ -176,23 +161,18 @@ class MPIClients:
         kept = self._kept.get(i)
         return Memory({}) if kept is None else messages.unpack(kept)
 
-    def _recover(self) -> None:
-        """Comes together with the ranks that are left, and gives the clients, on their new ranks, their memories.
-
-        Raises:
-            UserError: no client rank is left.
-        """
-        assert self._survival is not None
+    def _recover(self, survival: Survival) -> None:
+        """Comes together with the ranks that are left, and gives the clients, on their new ranks, their memories."""
         while True:
-            self.lost.append(self._survival.recover())
-            left = self._survival.comm.size - 1
+            self.lost.append(survival.recover())
+            left = survival.comm.size - 1
             if not left:
-                raise UserError(f"all client ranks are lost; {self._watch.remedy() if self._watch else ''}")
+                raise UserError(f"all client ranks are lost; {self._watch.remedy()}")
             if self.lost[-ONLY_ERRORS:] == [[]] * ONLY_ERRORS:
                 raise UserError("MPI fails again and again, although no rank is lost")
-            told = ", ".join(f"rank {rank}" for rank in self.lost[-1]) or "no rank"
-            print(f"zofl_mpi: {told} lost; client ranks that go on: {left}", file=sys.stderr, flush=True)
-            self._wire = self._wire.over(self._survival.guarded())
+            names = ", ".join(f"rank {rank}" for rank in self.lost[-1]) or "no rank"
+            print(f"zofl_mpi: {names} lost; client ranks that go on: {left}", file=sys.stderr, flush=True)
+            self._wire = self._wire.over(survival.guarded())
             self._questions.restart()
             self._touched.update(self._kept)
             given = {i: self._memory(i) for i in sorted(self._kept)}
@@ -201,15 +181,15 @@ class MPIClients:
                     pass
                 return
             except Exception as exc:
-                if not isinstance(exc, RanksLost) and not self._survival.lost():
+                if not survival.lost(exc):
                     raise
 
     def _send_one(self, kind: str, step: Step, message: Any, to: list[int], extra: Any = None) -> None:
-        block, used = messages.pack(message)
+        block = messages.pack(message)
         name = self._questions.open(step)
         with self._questions.clock.time(name, "comm"):
-            self._wire.bcast_question(Question(kind, name, to, [used], extra))
-            self._wire.bcast(block[:used])
+            self._wire.bcast_question(Question(kind, name, to, [block.size], extra))
+            self._wire.bcast(block)
 
     def _replies(self, name: str, down: dict[int, int], counted: bool) -> Iterator[tuple[int, Any]]:
         """Starts the communication thread at once; the items are read by the iterator that is returned."""
@@ -244,8 +224,8 @@ class MPIClients:
                 raise arrived
             arrived.reverse()
             while arrived:  # the memory of an item is free as soon as the method lets go of it
-                i, rank, kind, piece = arrived.pop()
-                with self._questions.clock.time(name, "comm"), self._staging.beside():
+                (i, rank, kind), piece = arrived.pop()
+                with self._questions.clock.time(name, "comm"):
                     item = messages.unpack(piece)
                 if kind == FAILED:
                     thread.join()
@@ -259,17 +239,5 @@ class MPIClients:
             room.release()
         with self._questions.clock.time(name, "comm"):
             thread.join()
-        self._questions.clock.staging[name] += self._staging.taken()
+        self._questions.clock.seconds[name, "staging"] += self._staging.taken()
         self._questions.close()
-
-
-def account_of(seconds: Seconds, staging: Seconds, stop: bool) -> Seconds:
-    """One rank's table of a round's account, (steps + 1, 5): by step seconds, peak bytes and seconds of staging; then
-    its wish to stop.
-    """
-    table = np.zeros((len(seconds) + 1, 5))
-    table[:-1, :3] = seconds
-    table[:-1, 3] = peak_bytes()
-    table[:-1, 4] = staging
-    table[-1] = stop
-    return table

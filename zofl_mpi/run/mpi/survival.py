@@ -1,17 +1,16 @@
 """Lost ranks survived, by MPI's user-level failure mitigation (ULFM; Open MPI under `mpirun --with-ft ulfm`).
 
-Where a rank is gone, some calls of some ranks fail. Whoever meets a failure, in whichever thread, gives up what is
-under way and revokes the communicator, by which every call of every other rank fails, too. So all come to `recover`,
-where the rest shrinks to a new communicator, in the order of the old one. Rank 0 decides what is done next: it gives
-the clients' memories as they were at the round's start to their new ranks, and begins the round again. Only what it has
-got of all ranks counts, so nobody else has anything to undo. A loss in the middle of this is one more failure.
+Where a rank is gone, some calls of some ranks fail. A rank in which a call fails, in any thread, gives up the round and
+revokes the communicator, by which every call of every other rank fails, too. All come to `recover`, where the rest
+shrinks to a new communicator, in the order of the old one. Rank 0 then gives the clients' memories as they were at the
+round's start to their new ranks, and begins the round again. A loss in the middle of this is one more failure.
 
-What the library does badly is allowed for. Its errors differ from rank to rank, so each counts as a loss. A collective
-in which a rank dies may end without an error and with garbage at another, so a round counts only once all ranks agree
-that nobody died in it (`agree`), and any mistake is a loss if somebody did (`lost`). An agreement waits for all that
-are alive, revoked or not: who gives up a round takes part in the one that the others may already wait in. One rank's
-Abort and MPI's end (Finalize) hang after a loss, so a rank that ends all kills itself, and the end is a barrier, which
-may fail, and _exit.
+Open MPI's weaknesses shape the rest. Its errors differ from rank to rank, so each counts as a loss. A collective in
+which a rank dies may end without an error and with garbage at another, so a round counts only once all ranks agree that
+nobody died in it (`agree`), and any error is a loss if somebody did (`lost`). An agreement waits for all that are
+alive, revoked or not: a rank that gives up a round takes part in the one in which the others may already wait. Abort
+and MPI's end (Finalize) hang after a loss, so a rank that ends all kills itself, and the end is a barrier, which may
+fail, and _exit.
 """
 
 from __future__ import annotations
@@ -35,20 +34,18 @@ from zofl_mpi.engine.staging import Staging
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.engine.world import Ended
 from zofl_mpi.run.client_memory import Memory
-from zofl_mpi.run.mpi.communicator import Communicator, Connected, Mortal, RanksLost
+from zofl_mpi.run.mpi.communicator import Communicator, Connected, RanksLost
 from zofl_mpi.run.mpi.wire import Wire
 
 TIMEOUT = 20.0
-"""Seconds for the rest to come together, and for the end, beyond those of the longest round so far: a rank that is
-computing comes when it has done so."""
+"""Seconds for the rest to come together, and for the end, beyond those of the longest round: ranks may be computing."""
 TRIES = 20
 LAUNCHERS = ("mpirun", "mpiexec", "prterun", "prte", "prted")
-NEWS = 2.0
-"""Seconds after which every rank knows of a loss."""
+NEWS = 2.0  # seconds after which every rank knows of a loss
 
 
 class _Guarded:
-    """A communicator, or a request, that raises RanksLost in place of whatever the library raises."""
+    """A communicator, or a request, that raises RanksLost in place of the library's exceptions."""
 
     def __init__(self, inner: Any, faults: tuple[type[Exception], ...]) -> None:
         self._inner, self._faults = inner, faults
@@ -73,17 +70,16 @@ class Survival:
     """Ranks that are left.
 
     Args:
-        comm: all ranks.
-        faults: what its calls raise where ranks are lost.
+        faults: exceptions of the communicator's calls where ranks are lost.
         watch: ends this rank if the others cannot be found again.
 
     Attributes:
-        comm: the ranks that are left.
+        comm: the ranks that are left, at first all.
         alive: their numbers at the start, by rank.
     """
 
     def __init__(self, comm: Communicator, faults: tuple[type[Exception], ...], watch: Watch) -> None:
-        self.comm, self.faults = cast(Mortal, comm), faults
+        self.comm, self.faults = comm, faults
         self.alive = list(range(comm.size))
         self._rank, self._watch, self._disagreed = comm.rank, watch, False
 
@@ -92,11 +88,7 @@ class Survival:
         return cast(Communicator, _Guarded(self.comm, self.faults))
 
     def recover(self) -> list[int]:
-        """Comes together with the ranks that are left; returns which are lost.
-
-        Raises:
-            Ended: rank 0 is lost, which has been told.
-        """
+        """Comes together with the ranks that are left; returns which are lost. Raises Ended if rank 0 is."""
         self._watch.arm(TIMEOUT + self._watch.longest, self._give_up)
         comm, before = self.comm, self.alive
         with suppress(*self.faults):
@@ -125,26 +117,22 @@ class Survival:
         self._watch.others = [rank for rank in self.alive if rank]
         if self.alive[0] != 0:
             if comm.rank == 0:
-                self._say(f"rank 0, which leads the run, is lost; {self._watch.remedy()}")
+                _say(f"rank 0, which leads the run, is lost; {self._watch.remedy()}")
             raise Ended(1)
         return [rank for rank in before if rank not in self.alive]
 
     def agree(self) -> None:
-        """Returns on all ranks, if none of them has been lost, or else on none.
-
-        Raises:
-            RanksLost: some have been lost.
-        """
+        """Returns on all ranks, if none of them has been lost, or else raises RanksLost on all."""
         with suppress(*self.faults):
             if self.comm.Agree(1):
                 return
         self._disagreed = True
         raise RanksLost("some have been lost")
 
-    def lost(self) -> bool:
-        """Whether something that went wrong may be due to a loss; the news of one takes a moment."""
+    def lost(self, exc: Exception) -> bool:
+        """Whether an exception may be due to a loss; the news of one takes a moment."""
         deadline = time.monotonic() + NEWS
-        while not self.comm.Is_revoked() and not self.comm.Get_failed().size:
+        while not (isinstance(exc, RanksLost) or self.comm.Is_revoked() or self.comm.Get_failed().size):
             if time.monotonic() > deadline:
                 return False
             time.sleep(0.05)
@@ -158,18 +146,13 @@ class Survival:
         _exit(status)
 
     def _give_up(self) -> None:
-        self._say(f"rank {self._rank} cannot find the ranks that are left; {self._watch.remedy()}")
+        _say(f"rank {self._rank} cannot find the ranks that are left; {self._watch.remedy()}")
         end_stuck()
-
-    def _say(self, sentence: str) -> None:
-        sys.stdout.flush()
-        sys.stderr.write(f"zofl_mpi: {sentence}\n")
-        sys.stderr.flush()
 
 
 @final
 class Changes:
-    """Which memories of a rank's clients are no longer what the server holds of them."""
+    """Which memories of a rank's clients differ from those that the server holds."""
 
     def __init__(self) -> None:
         self._known: dict[int, bytes] = {}
@@ -184,31 +167,20 @@ class Changes:
             if i not in clients or not (clients[i].memory or i in self._known):
                 continue
             try:
-                memory = Memory(clients[i].memory)
-                checksum = _checksum(memory)
-                if self._known.get(i) != checksum:
-                    block, used = messages.pack(memory)
-                    packed[i], self._known[i] = block[:used], checksum
-            except Exception as exc:  # what a client remembers is the user's
+                memory = messages.prepare(Memory(clients[i].memory))
+                checksum = hashlib.blake2b(memory.header, digest_size=16)
+                for array in memory.arrays:
+                    checksum.update(np.asarray(messages.as_array(array)).tobytes())
+                if self._known.get(i) != checksum.digest():
+                    packed[i], self._known[i] = memory.packed(), checksum.digest()
+            except Exception as exc:  # a user's method may remember anything
                 return {}, (i, failure(0, exc))
         return packed, None
 
 
-def _checksum(memory: Memory) -> bytes:
-    """Of what a memory holds; not of its packed form, in which gaps are left as they are."""
-    found = hashlib.blake2b(digest_size=16)
-    for path, value in messages.leaves(memory):
-        array = messages.as_array(value)
-        found.update(repr((path, value if array is None else (array.dtype.str, array.shape))).encode())
-        if array is not None:
-            found.update(np.ascontiguousarray(array).tobytes())
-    return found.digest()
-
-
 def end_all(alone: bool = False) -> NoReturn:
     """Ends this process; the others, who find it gone, go on if it was not rank 0."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    _flush()
     if not alone:
         os.kill(os.getpid(), signal.SIGKILL)
     _exit(1)
@@ -216,8 +188,7 @@ def end_all(alone: bool = False) -> NoReturn:
 
 def end_stuck() -> NoReturn:
     """Ends this process, and by the launcher those that are stuck and would keep the job: stopped ranks, above all."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    _flush()
     with suppress(OSError):
         launcher = os.getppid()
         if Path(f"/proc/{launcher}/comm").read_text().strip() in LAUNCHERS:
@@ -226,31 +197,40 @@ def end_stuck() -> NoReturn:
     end_all()
 
 
-def _exit(status: int) -> NoReturn:
+def _say(sentence: str) -> None:
+    sys.stdout.flush()
+    print(f"zofl_mpi: {sentence}", file=sys.stderr, flush=True)
+
+
+def _flush() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
+
+
+def _exit(status: int) -> NoReturn:
+    _flush()
     os._exit(status)
 
 
-def connected(world: Connected, watch: Watch | None, loads: Loads | None, staging: Staging) -> Wire:
-    """The wire of a rank that has its clients still to ask or to answer for."""
+def connected(world: Connected, watch: Watch, loads: Loads | None, staging: Staging) -> Wire:
+    """The wire of a rank at the start."""
     comm = world.comm if world.survival is None else world.survival.guarded()
-    return Wire(comm, None if watch is None else reporting(watch, comm.rank), loads, staging)
+    return Wire(comm, reporting(watch, comm.rank), loads, staging)
 
 
 def reporting(watch: Watch, rank: int) -> Callable[[Communicator], None]:
-    """Tells rank 0, from a rank that waits long, that it is not the late one; rank 0 listens."""
-    told = 0
+    """Function for a rank that waits long: reports to rank 0, which listens, that this rank is not the late one."""
+    reported = 0
 
     def report(comm: Communicator) -> None:
-        nonlocal told
+        nonlocal reported
         if not watch.overdue:
             return
         if rank == 0:
             while comm.iprobe():
                 watch.waits(*comm.recv())
-        elif told != watch.round:
-            told = watch.round
+        elif reported != watch.round:
+            reported = watch.round
             comm.isend((rank, watch.round), 0)
 
     return report

@@ -1,28 +1,25 @@
 """The collectives that the server and the client ranks run together.
 
-Client i lives on one of the P = size - 1 client ranks as long as none is lost (`ClientPlacement`). A question goes down
-by `Bcast` (or `Scatterv`) from the main thread. For the way up every rank starts one communication thread and joins it
-at the question's end; until then the main thread makes no MPI call but `Abort`, so that no two threads are in MPI at a
-time.
+Client i lives on one of the P = size - 1 client ranks (`ClientPlacement`). A question goes down by `Bcast` (or
+`Scatterv`) from the main thread. For the way up every rank starts one communication thread and joins it at the
+question's end; until then the main thread makes no MPI call but `Abort`, so that no two threads are in MPI at a time.
 
 Items travel in waves. In each all ranks learn by a polled `Iallgather` how many items each of them sends, and which end
-their client's stream; a `Gatherv` moves the bytes. A rank sends what it has ready, at most BOUND bytes or one larger
-item. The server meets the items in the order (q, `to`); from the headers every rank computes which those are
-(`waves.Order`), and so who may send next:
+their client's stream; a `Gatherv` moves the bytes. A rank sends the items that are ready, at most BOUND bytes or one
+larger item. The server meets the items in the order (q, `to`); from the headers every rank computes which those are
+(`gather.Order`), and so who may send next:
 
-- nothing, a rank of which the server still holds an item that came before its turn;
-- at least one item, a rank that is due: of the next clients in order, up to the first whose rank is already among
-  them, those whose item is not there yet. It waits for it;
-- whatever is ready, any other; but a single item above BOUND only if it is due.
+- a rank of which the server still holds an item sends nothing;
+- a rank that is due sends at least one item, for which it waits: of the next clients in order, up to the first whose
+  rank is already among them, those whose item is not there yet;
+- any other rank sends the items that are ready, one above BOUND only if it is due.
 
-Memory: a rank holds two buffers, one being filled and one being sent, and one item more that waits for room. The server
-holds two waves and, of each rank, at most BOUND bytes ahead of their turn: a rank sends no more until they are met, and
-a larger item is due, so it is met with its wave.
+Memory: a rank holds BOUND bytes, or one larger item, that wait, as much that is being sent, and one item that waits for
+room. The server holds two waves and, of each rank, at most BOUND bytes ahead of their turn.
 
 No deadlock: no wave is empty, since the item that the server meets next is due where it is not there. The rank that
-owes it can make it: what that rank made before was sent and met, or the server would still hold items of the rank; so
-both buffers are free or hold the item itself. A wave waits for nothing but that and, at the server, for room: the
-method has then two waves to read, and needs no later one for it.
+owes it can make it: its earlier items were sent and met, so there is room for it. Beside that a wave waits for room at
+the server only: the method has then two waves to read, and needs no later one for it.
 """
 
 from __future__ import annotations
@@ -30,6 +27,7 @@ from __future__ import annotations
 import pickle
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -39,37 +37,27 @@ from zofl_mpi.engine.messages import Bytes
 from zofl_mpi.engine.setting import Loads
 from zofl_mpi.engine.staging import Staging
 from zofl_mpi.run.mpi.communicator import Communicator, Request, wait
-from zofl_mpi.run.mpi.gather import EMPTY, MOST, Order, Sent, pieces
+from zofl_mpi.run.mpi.gather import EMPTY, MOST, Met, Order, Sent, pieces
 from zofl_mpi.run.mpi.placement import ClientPlacement
 
-LIMIT = 1 << 30
-"""Bytes a collective moves at once: counts are 32-bit integers up to MPI 3.1 (Open MPI 5)."""
+LIMIT = 1 << 30  # bytes a collective moves at once: counts are 32-bit integers up to MPI 3.1 (Open MPI 5)
 FRAME = 1024
 """Bytes that go with the first collective of a question or an agreement; only what is longer needs a second one."""
 SMALL = 1 << 16
-"""Bytes that all may poll for. A library moves a part at each look (MPICH 64 kB): more would take many sleeps."""
+"""Bytes for which ranks poll. A library moves a part at each poll (MPICH 64 kB): more would take many sleeps."""
 
 
 class Question(NamedTuple):
     """A question to all ranks, without the message: its bytes follow."""
 
-    kind: str
-    """ask, each, mean, keep, account or end."""
+    kind: str  # ask, each, mean, keep, account or end
     step: str = ""
     to: Sequence[int] = ()
-    sizes: Sequence[int] = ()
-    """Bytes of the one message (ask, mean), or of each participant's (each)."""
-    extra: Any = None
-    """mean: the participants' shares; account: the steps; end: the exit status."""
+    sizes: Sequence[int] = ()  # bytes of the one message (ask, mean), or of each participant's (each)
+    extra: Any = None  # mean: the participants' shares; account: the steps; end: the exit status
 
 
-class Arrived(NamedTuple):
-    """An item at the server: of client `i` on rank `rank`, UPLOAD, REPLY or FAILED, packed."""
-
-    i: int
-    rank: int
-    kind: int
-    piece: Bytes
+Arrived = tuple[Met, Bytes]  # an item at the server, packed
 
 
 def frame(body: bytes) -> Bytes:
@@ -92,25 +80,20 @@ class Wire:
     """The collectives, in blocks of at most LIMIT bytes. All ranks call the same ones in the same order.
 
     Args:
-        meanwhile: what a rank does that waits long.
+        meanwhile: called by a rank that waits long.
         loads: of all clients, from which follows where they live.
-        staging: gives the server memory for what arrives, of which a GPU can copy it.
+        staging: gives the server memory for uploads, from which a GPU can copy them.
     """
 
     def __init__(
-        self,
-        comm: Communicator,
-        meanwhile: Callable[[Communicator], None] | None = None,
-        loads: Loads | None = None,
-        staging: Staging | None = None,
+        self, comm: Communicator, meanwhile: Callable[[Communicator], None], loads: Loads | None, staging: Staging
     ) -> None:
-        self.comm, self.meanwhile, self._loads = comm, meanwhile, loads
-        self._staging = staging or Staging()
+        self.comm, self.meanwhile, self._loads, self._staging = comm, meanwhile, loads, staging
         self.rank, self.ranks = comm.rank, comm.size - 1
         self.placement = ClientPlacement(self.ranks, loads)
 
     def over(self, comm: Communicator) -> Wire:
-        """The same between other ranks, with other placement."""
+        """The same between other ranks, with another placement of the clients."""
         return Wire(comm, self.meanwhile, self._loads, self._staging)
 
     def bcast_question(self, question: Question | None = None) -> Question:
@@ -126,9 +109,9 @@ class Wire:
     def bcast(self, block: Bytes) -> None:
         """Sends the server's block into every rank's block of the same size.
 
-        All look, asleep in between, until a small block is there, or, for a large one, until all have met: a server
-        that waits inside Bcast for a rank that still sleeps, or that has lost its core to one that computes already,
-        burns the core on which this rank is to wake up (5 ms a round on two cores, the clients one after the other).
+        All poll, asleep in between, until a small block is there, or, for a large one, until all have come to it: a
+        server that waits inside Bcast for a sleeping rank burns the core on which that rank is to wake up (5 ms a round
+        on two cores).
         """
         if block.size <= SMALL:
             self._wait(self.comm.Ibcast(block))
@@ -137,10 +120,19 @@ class Wire:
         for low in range(0, block.size, LIMIT):
             self.comm.Bcast(block[low : low + LIMIT])
 
-    def scatter(self, sizes: Sequence[int], own: Bytes, block: Bytes | None = None) -> None:
-        """Sends sizes[rank] bytes of the server's `block` to each rank, in rank order, into `own`."""
-        for low, counts, offsets, cut in self._pieces(sizes):
+    def by_rank(self, to: Sequence[int]) -> list[int]:
+        """The clients ordered by their ranks, those of one rank as in the question."""
+        return sorted(to, key=self.placement.__getitem__)
+
+    def scatter(self, sizes: Mapping[int, int], block: Bytes | None = None) -> Bytes:
+        """Sends each rank the messages of its clients, which lie in the server's block in the order of `by_rank`."""
+        totals = [0] * (self.ranks + 1)
+        for i, size in sizes.items():
+            totals[self.placement[i]] += size
+        own = np.empty(totals[self.rank], np.uint8)
+        for low, counts, offsets, cut in self._pieces(totals):
             self.comm.Scatterv(None if block is None else [block[low:], (counts, offsets)], own[cut])
+        return own
 
     def allgather_objects(self, value: Any) -> list[Any]:
         """Every rank's object, by rank, on all ranks; waits without burning a core."""
@@ -154,14 +146,14 @@ class Wire:
 
     def gather_memories(self, own: Mapping[int, Bytes], failed: Any = None) -> tuple[dict[int, Bytes], list[Any]]:
         """Packed memories of all ranks' clients, at the server; and on all ranks what failed."""
-        told = self.allgather_objects(({i: block.size for i, block in own.items()}, failed))
-        sizes = {i: size for each, _ in told for i, size in each.items()}
-        totals = [sum(each.values()) for each, _ in told]
+        headers = self.allgather_objects(({i: block.size for i, block in own.items()}, failed))
+        sizes = {i: size for each, _ in headers for i, size in each.items()}
+        totals = [sum(each.values()) for each, _ in headers]
         block = np.empty(0 if self.rank else sum(totals), np.uint8)
         self._gather(totals, np.concatenate([EMPTY, *own.values()]), block)
         ends = np.cumsum(list(sizes.values())).tolist()
         memories = {i: block[end - sizes[i] : end].copy() for i, end in zip(sizes, ends, strict=True)}
-        return memories, [each for _, each in told if each]
+        return memories, [each for _, each in headers if each]
 
     def gather_tables(self, own: NDArray[np.float64]) -> NDArray[np.float64]:
         """The ranks' tables of one shape, stacked, at the server; empty elsewhere."""
@@ -181,8 +173,8 @@ class Wire:
         """Gathers wave after wave until every stream has ended or one has failed. Runs in the communication thread.
 
         Args:
-            take: returns what this rank sends in a wave, given EARLY, WELCOME or DUE; may block.
-            deliver: is called after each wave at the server, with the items that it meets, one at least, in order.
+            take: returns the wave's part of this rank, given EARLY, WELCOME or DUE; may block.
+            deliver: called after each wave at the server, with the items that it meets, one at least, in order.
         """
         self._staging.enter()
         order, held = Order(to, self.placement), [deque[Bytes]() for _ in range(self.ranks + 1)]
@@ -193,23 +185,22 @@ class Wire:
             if headers.min() < 0 or headers[:, 0].max() > MOST:  # garbage, of a rank that is lost
                 raise ValueError(f"no headers: {headers.tolist()}")
             sizes = headers[:, 1].tolist()
-            block = EMPTY if self.rank else self._staging.block(sum(sizes))
+            block = EMPTY if self.rank else self._staging.empty(sum(sizes))
             self._gather(sizes, sent.block, block)
             met = order.meets(headers)
             if self.rank == 0:
                 ends = np.cumsum(sizes).tolist()
-                with self._staging.beside():
-                    for rank, size in enumerate(sizes):
-                        held[rank].extend(pieces(block[ends[rank] - size : ends[rank]], int(headers[rank, 0])))
+                for rank, size in enumerate(sizes):
+                    held[rank].extend(pieces(block[ends[rank] - size : ends[rank]], int(headers[rank, 0])))
                 del block
-                deliver([Arrived(i, rank, kind, held[rank].popleft()) for i, rank, kind in met])
+                deliver([(item, held[item.rank].popleft()) for item in met])
 
-    def _gather(self, sizes: list[int], own: Any, block: Any) -> None:
+    def _gather(self, sizes: list[int], own: Bytes, block: Bytes) -> None:
         for low, counts, offsets, cut in self._pieces(sizes):
             self.comm.Gatherv(own[cut], None if self.rank else [block[low:], (counts, offsets)])
 
     def _pieces(self, sizes: Sequence[int]) -> Iterator[tuple[int, list[int], list[int], slice]]:
-        """All ranks' bytes, one after the other, in pieces: start, counts, offsets by rank, this rank's own cut."""
+        """Pieces of all ranks' bytes, one after the other: start, counts and offsets by rank, this rank's own part."""
         ends = np.cumsum(sizes, dtype=np.int64)
         starts = ends - sizes
         for low in range(0, int(ends[-1]), LIMIT):
@@ -218,8 +209,4 @@ class Wire:
             yield low, (b - a).tolist(), (a - low).tolist(), own
 
     def _wait(self, request: Request) -> None:
-        wait(request, None if self.meanwhile is None else self._look_aside)
-
-    def _look_aside(self) -> None:
-        assert self.meanwhile is not None
-        self.meanwhile(self.comm)
+        wait(request, partial(self.meanwhile, self.comm))

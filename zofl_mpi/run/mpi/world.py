@@ -22,29 +22,18 @@ from zofl_mpi.run.mpi.communicator import Communicator, wait, wake_in_time
 from zofl_mpi.run.mpi.survival import Survival, end_all, end_stuck
 from zofl_mpi.run.progress import outermost_launcher
 
-FT = "mpirun --with-ft ulfm"
-"""How ranks are started that may survive others."""
-FT_ENABLED = "OMPI_MCA_mpi_ft_enable"
-"""Set to 1 by it."""
-ALONE = 5
-"""Seconds after which a rank that ends the run is ended by the kernel: rank 0, which ends all, may be out of reach."""
-LAST = 3
-"""Seconds that a launcher has to end after its ranks, and again after it was told to."""
+FT = "mpirun --with-ft ulfm"  # command that starts ranks that may survive others
+FT_ENABLED = "OMPI_MCA_mpi_ft_enable"  # set to 1 by it
+ALONE = 5  # seconds after which the kernel ends a rank that ends the run: rank 0, which ends all, may be out of reach
+LAST = 3  # seconds that a launcher has to end after its ranks, and again after SIGTERM
 
 
 @final
 class MPIWorld:
-    """All ranks of a communicator: a `run.world.World` whose ranks can also ask each other (`run.mpi.wire`).
-
-    Args:
-        comm: all ranks; nobody else may use it.
-        node: the ranks of this rank's node.
-        library: name and version of what carries the messages.
-        faults: what calls raise where a rank is lost, if the others may go on.
-        missing: what that takes; "" if there is nothing missing.
+    """All ranks of a communicator, which nobody else may use, and the ranks of this rank's node; see `World`.
 
     Attributes:
-        survival: how lost ranks are survived; None if they are not.
+        survival: survives lost ranks; None where they end the run.
     """
 
     def __init__(
@@ -62,7 +51,7 @@ class MPIWorld:
 
     @classmethod
     def connect(cls) -> MPIWorld:
-        """All processes that the launcher started, through a clone of COMM_WORLD: our traffic cannot meet a user's.
+        """Connects all processes that the launcher started, through a clone of COMM_WORLD, apart from a user's traffic.
 
         From now on an exception in any thread of this process ends all ranks.
 
@@ -90,40 +79,27 @@ class MPIWorld:
         return world
 
     def bcast(self, value: Any) -> Any:
-        """Rank 0's value on all ranks."""
         wait(self.comm.Ibarrier())
         return self.comm.bcast(value)
 
     def allgather(self, value: Any) -> list[Any]:
-        """Every rank's value, by rank, on all ranks."""
         wait(self.comm.Ibarrier())
         return self.comm.allgather(value)
 
     def neighbours(self, value: Any) -> tuple[int, list[Any]]:
-        """This rank's place on its node, and the values of the ranks there."""
         wait(self._node.Ibarrier())
         return self._node.rank, self._node.allgather(value)
 
     def abort(self, text: str) -> None:
-        """Prints the text and ends all ranks at once, with a non-zero status that the launcher chooses."""
         sys.stdout.flush()
-        if text:
-            sys.stderr.write(text.rstrip() + "\n")
-            sys.stderr.flush()
+        _print(text)
         if self.faults:  # one rank's Abort hangs there; a rank that is gone is found
             end_all(alone=self.survival is not None and len(self.survival.alive) == 1)
         self.comm.Abort(1)
 
     def halt(self, text: str, stopped: Sequence[Process] = ()) -> None:
-        """Like `abort`, from any thread; ends this process even if the others cannot be reached.
-
-        Args:
-            stopped: processes of this node that cannot end by themselves.
-        """
         signal.alarm(ALONE)  # by the kernel: an Abort that hangs holds Python's lock
-        if text:
-            sys.stderr.write(text.rstrip() + "\n")
-            sys.stderr.flush()
+        _print(text)
         with suppress(OSError):
             end_launcher()
         for process in stopped:
@@ -133,15 +109,9 @@ class MPIWorld:
         self.abort("")
 
     def survive(self, watch: Watch) -> None:
-        """From now on lost client ranks are survived."""
         self.survival = Survival(self.comm, self.faults, watch)
 
     def leave(self, status: int, limit: float = 0.0) -> None:
-        """Ends this process, if ranks may have been lost: MPI's own end hangs after a loss.
-
-        Args:
-            limit: seconds that MPI's end, which waits for all ranks, may take; 0 for no limit.
-        """
         if self.survival is not None:
             self.survival.leave(status)
         if limit:
@@ -155,7 +125,7 @@ class MPIWorld:
 def end_launcher() -> None:
     """Starts a process that ends the launcher, if it runs on this host and does not end within some seconds.
 
-    Open MPI's waits for ever for a host that has gone, although all ranks that it could reach have ended.
+    Open MPI's waits for ever for a host that has gone, although all ranks within reach have ended.
     """
     launcher = outermost_launcher()
     if launcher is None or "srun" in Path(f"/proc/{launcher}/comm").read_text():  # Slurm ends its own
@@ -165,6 +135,11 @@ def end_launcher() -> None:
     subprocess.run(
         ["/bin/sh", "-c", script], stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True, check=False
     )
+
+
+def _print(text: str) -> None:
+    if text:
+        print(text.rstrip(), file=sys.stderr, flush=True)
 
 
 def _missing(library: str, comm: Any) -> str:

@@ -12,13 +12,12 @@ With more than 1000 clients m is 100 in these shapes: consecutive clients are ad
 aggregated (a sentence), clients (their number) and first_clients (100,), the first client of each entry.
 """
 
-from zofl_mpi.run.records.agreement import differences
 from zofl_mpi.run.records.checkpoint import Checkpoint, checkpoint_path, load_checkpoint, save_checkpoint
 from zofl_mpi.run.records.hdf5 import LostError, WriteError
 from zofl_mpi.run.records.places import check_new, copy, remove, set_aside
 from zofl_mpi.run.records.provenance import provenance
 from zofl_mpi.run.records.recorder import Loss, Recorder
-from zofl_mpi.run.records.result import Run, load
+from zofl_mpi.run.records.result import Run, differences, load
 
 __all__ = [
     "Checkpoint",

@@ -30,7 +30,6 @@ class Checkpoint:
     """Everything a run needs to go on.
 
     Attributes:
-        attrs: round, config (JSON), seed and what else was given.
         payload: name -> (bytes,) uint8, packed messages: the state, and one memory a client.
         newer: why this one is read in place of a newer one, in a sentence; "" if it is the newest.
     """

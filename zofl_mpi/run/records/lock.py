@@ -16,7 +16,7 @@ from zofl_mpi.run.records.provenance import now
 from zofl_mpi.run.records.staged import create_exclusively, write_all
 
 GLANCES = (0.1, 0.1, 0.1)
-"""Seconds to wait for one that only asks whether a file is locked."""
+"""Seconds to wait for another process that only asks whether a file is locked."""
 
 
 @final
@@ -34,15 +34,16 @@ class WriterLock:
             UserError: another process has it.
             OSError: its file cannot be written.
         """
-        self.path, self._number = lock_path(result), -1
+        self.path, self._number = result.with_name(result.name.removesuffix(".h5") + ".lock"), -1
         while self._number < 0:
             try:
                 self._number = create_exclusively(self.path)
             except FileExistsError:
                 _remove_stale(self.path, result)
         self._file = os.fstat(self._number).st_ino
+        mine: dict[str, Any] = {"host": socket.gethostname(), "process": os.getpid(), "since": now()}
         try:
-            mine = {**_this_process(), "since": now(), "flock": lock(self._number)}
+            mine |= {"started": _started(os.getpid()), "flock": lock(self._number)}
             write_all(self._number, json.dumps(mine).encode(), 0)
         except OSError:
             self.release()
@@ -62,11 +63,6 @@ class WriterLock:
             self.path.unlink(missing_ok=True)
         os.close(self._number)
         self._number = -1
-
-
-def lock_path(result: Path) -> Path:
-    """Where the lock of the result `run.h5` lies: run.lock beside it."""
-    return result.with_name(result.name.removesuffix(".h5") + ".lock")
 
 
 def lock(number: int) -> bool:
@@ -90,11 +86,7 @@ def lock(number: int) -> bool:
 
 
 def _remove_stale(path: Path, result: Path) -> None:
-    """Removes the lock of a process that has ended.
-
-    Raises:
-        UserError: that process may still write.
-    """
+    """Removes the lock of a process that has ended."""
     try:
         number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -141,23 +133,10 @@ def described(holder: dict[str, Any]) -> str:
     return f"process {holder['process']} on {holder.get('host')} (since {holder.get('since')})"
 
 
-def _this_process() -> dict[str, Any]:
-    return {"host": socket.gethostname(), "process": os.getpid(), "started": _started(os.getpid())}
-
-
 def _started(process: int) -> str | None:
     """When a process of this host began, in ticks: process numbers come back. None if it has ended."""
     try:
         state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-        return None if state[0] in "ZX" else state[19]  # one that its parent has not waited for yet has ended, too
     except OSError:
-        pass
-    if Path("/proc/self/stat").exists():
         return None
-    try:
-        os.kill(process, 0)  # macOS: no more is known
-    except ProcessLookupError:
-        return None
-    except OSError:
-        pass
-    return "running"
+    return None if state[0] in "ZX" else state[19]  # one that its parent has not waited for yet has ended, too

@@ -44,11 +44,7 @@ class OpenResult:
         self.abandon = weakref.finalize(self, _let_go, self.file, self._staged, writer)
 
     def check(self) -> None:
-        """Refuses to write to a file that was deleted, replaced or taken over: it would be lost.
-
-        Raises:
-            WriteError: so it was.
-        """
+        """Refuses to write to a file that was deleted, replaced or taken over: it would be lost."""
         if self._writer.is_lost():
             raise WriteError(f"{self.path}: another process has removed {self._writer.path} and writes it now")
         try:

@@ -30,9 +30,6 @@ def check_new(path: Path, force: bool) -> None:
 
     Args:
         force: a result there may be replaced.
-
-    Raises:
-        UserError: the place, and what to do.
     """
     _check_name(path)
     if not path.parent.is_dir():

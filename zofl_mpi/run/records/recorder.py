@@ -93,7 +93,6 @@ class Recorder:
         Args:
             attrs: of the root; dicts and lists are stored as JSON.
             m: clients. More than `rows.LISTED` share columns of /clients and rows of /partition: their sums.
-            ranks: length of the last axis of /ranks.
             rounds: planned number; more are possible.
             force: replace an existing file, and remove its checkpoint.
             columns: name -> (unit, description) of the columns that `append` may be given.
@@ -112,9 +111,13 @@ class Recorder:
             opened = OpenResult(path, lock, new=True)
             try:
                 lay_out(opened.file, m, ranks, rounds)
-                set_attributes(opened.file.attrs, {"run": secrets.token_hex(8), **attrs})
-                set_attributes(opened.file.attrs, {"schema": SCHEMA, "status": "running", "ranks": ranks})
-                set_attributes(opened.file.attrs, {"sessions": [_session(start, ranks, attrs)]})
+                own = {
+                    "schema": SCHEMA,
+                    "status": "running",
+                    "ranks": ranks,
+                    "sessions": [_session(start, ranks, attrs)],
+                }
+                set_attributes(opened.file.attrs, {"run": secrets.token_hex(8), **attrs, **own})
                 if start:
                     add_missing(opened.file, start)
                 opened.commit()
@@ -156,38 +159,17 @@ class Recorder:
                 raise
         return cls(opened, rounds_done, rounds or max(rounds_done, 1), columns or {})
 
-    def append(
-        self,
-        row: Mapping[str, float],
-        *,
-        steps: Sequence[str] = (),
-        bytes_down: ArrayLike = 0,
-        bytes_up: ArrayLike = 0,
-        messages: ArrayLike = 0,
-        seconds_compute: ArrayLike = 0.0,
-        seconds_wait: ArrayLike = 0.0,
-        seconds_comm: ArrayLike = 0.0,
-        peak_bytes: ArrayLike = 0,
-        seconds_staging: ArrayLike = 0.0,
-    ) -> None:
+    def append(self, row: Mapping[str, float], *, steps: Sequence[str] = (), **tables: ArrayLike) -> None:
         """Appends a round, on its way to the disk when this returns: the death of the process cannot take it back.
 
         Args:
             row: name -> number for /rounds; a name may come later than others (NaN before).
             steps: names of the steps of this round, the first axis of what follows; a name may come later (0 before).
-            bytes_down, bytes_up, messages: (steps, m).
-            seconds_compute, seconds_wait, seconds_comm, peak_bytes, seconds_staging: (steps, ranks).
+            tables: (steps, m) of `rows.CLIENTS` and (steps, ranks) of `rows.RANKS`; 0 where left out.
 
         Raises:
             WriteError: the file cannot be written; the earlier rounds are safe in it.
         """
-        clients = {"bytes_down": bytes_down, "bytes_up": bytes_up, "messages": messages}
-        seconds = {
-            "seconds_compute": seconds_compute,
-            "seconds_wait": seconds_wait,
-            "seconds_comm": seconds_comm,
-            "seconds_staging": seconds_staging,
-        }
         with self._writing():
             self._name_steps(steps)
             for name in row:
@@ -196,8 +178,8 @@ class Recorder:
                 data.grow(self.rounds + 1)
             for name, number in row.items():
                 self._rows[f"rounds/{name}"].put_last(np.array(number, np.float64))
-            self._put("clients", clients, steps)
-            self._put("ranks", {**seconds, "peak_bytes": peak_bytes}, steps)
+            for name, table in tables.items():
+                self._put("clients" if name in CLIENTS else "ranks", name, np.asarray(table), steps)
             self._done.write(np.array(self.rounds + 1))
         self.rounds += 1
 
@@ -292,15 +274,15 @@ class Recorder:
         set_attributes(data.attrs, {"unit": unit, "description": description})
         self._rows[f"rounds/{name}"] = Rows(data)
 
-    def _put(self, group: str, values: Mapping[str, ArrayLike], steps: Sequence[str]) -> None:
-        places = [self.steps.index(name) for name in steps]
-        for name, value in values.items():
-            data = self._rows[f"{group}/{name}"]
-            block = np.zeros(data.row, data.dtype)
-            given = self._summed(np.asarray(value), axis=-1) if group == "clients" else np.asarray(value)
-            width = given.shape[-1] if given.ndim else block.shape[1]  # a session may have fewer ranks than one before
-            block[places, :width] = given
-            data.put_last(block)
+    def _put(self, group: str, name: str, table: Array, steps: Sequence[str]) -> None:
+        if not table.ndim and not table:
+            return  # the fill value
+        data = self._rows[f"{group}/{name}"]
+        given = self._summed(table, axis=-1) if group == "clients" else table
+        width = given.shape[-1] if given.ndim else data.row[1]  # a session may have fewer ranks than one before
+        block = np.zeros(data.row, data.dtype)
+        block[[self.steps.index(step) for step in steps], :width] = given
+        data.put_last(block)
 
     def _summed(self, table: Array, axis: int) -> Array:
         """A table with an entry for each client as the file keeps it."""
@@ -316,11 +298,7 @@ def _session(start: int, ranks: int, attrs: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _cut_back(file: Any, run: Run, rounds: int, ranks: int | None, attrs: Mapping[str, Any]) -> None:
-    """Makes a result ready to go on after `rounds` rounds.
-
-    Raises:
-        UserError: it has fewer.
-    """
+    """Makes a result ready to go on after `rounds` rounds."""
     if run.length < rounds:
         raise UserError(f"{run.path} holds {run.length} rounds, fewer than the {rounds} to continue from")
     ranks = ranks or int(run.attrs["ranks"])

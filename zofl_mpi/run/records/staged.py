@@ -187,8 +187,6 @@ def _allocate(number: int, start: int, count: int) -> None:
     """Takes the space of a range from the file system, so that no later write there finds it full."""
     try:
         os.posix_fallocate(number, start, count)
-    except AttributeError:  # macOS
-        os.ftruncate(number, start + count)
     except OSError as error:
         if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
             raise

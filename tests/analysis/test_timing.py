@@ -1,6 +1,7 @@
 """What a round costs, read from a result whose every second is known; and when two results have the same bits."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,16 @@ import numpy as np
 import pytest
 
 from tests.analysis.scaling_made import result
+from tests.conftest import ROOT
 from zofl_mpi.errors import UserError
-from zofl_mpi.run import exchange, records
+from zofl_mpi.run import records
 from zofl_mpi.run.local import LocalClients
-from zofl_mpi.run.timing import Timing, main, timing
+
+sys.path.insert(0, str(ROOT / "analysis"))  # as where Python runs the scripts
+from shared import exchange
+from shared.timing import Timing, timing
+
+sys.path.remove(str(ROOT / "analysis"))
 
 
 def test_medians_leave_out_the_first_round_and_the_evaluated_ones(tmp_path: Path) -> None:
@@ -46,9 +53,9 @@ def test_bytes_participants_and_places_are_told(tmp_path: Path) -> None:
     assert Timing.of(json.loads(json.dumps(found.as_dict()))) == found
 
 
-def test_the_command_tells_whether_the_bits_are_the_same(tmp_path: Path, capsys: Any) -> None:
+def test_the_command_tells_whether_the_bits_are_the_same(tmp_path: Path, capsys: Any, script: Any) -> None:
     """Mutations: exit status 0 for other bits; seconds or ranks compared as bits; the last state not compared."""
-    one = result(tmp_path / "one.h5", ranks=1)
+    main, one = script("timing").main, result(tmp_path / "one.h5", ranks=1)
     same = result(tmp_path / "same.h5", ranks=3, walls=[2.0] * 8)
     other = result(tmp_path / "other.h5", ranks=3, x=np.nextafter(1.0, 2.0))
     assert main([str(same), "--same-as", str(one)]) == 0
@@ -61,7 +68,7 @@ def test_the_command_tells_whether_the_bits_are_the_same(tmp_path: Path, capsys:
     assert capsys.readouterr().err == f"zofl_mpi: there is no file {tmp_path / 'none.h5'}\n"
 
 
-def test_a_doctor_measures_every_kind_of_question(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_kind_of_question_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """For two ranks in one process. Mutations: a kind forgotten; bytes not told for what moves them."""
     monkeypatch.setattr(exchange, "MOST", 3)
     method = exchange.Post()

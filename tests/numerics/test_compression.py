@@ -1,0 +1,100 @@
+"""Compressed uploads with error feedback: unbiased rounding, telescoping errors, bytes by formula."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.numerics.first_order import BOTH, Array, Make, clients_of, method, point, run, softmax, started, toy
+from zofl_mpi.engine.clients import Client
+from zofl_mpi.errors import UserError
+from zofl_mpi.methods.fedavg import FedAvg, FedProx
+from zofl_mpi.rounds.compression import largest, quantised
+from zofl_mpi.rounds.report import Model
+from zofl_mpi.run.loop import finite_round
+
+
+class Given:
+    """A generator whose uniform numbers are given."""
+
+    def __init__(self, numbers: Array) -> None:
+        self.numbers = numbers
+
+    def random(self, n: int) -> Array:
+        assert n == len(self.numbers)
+        return self.numbers
+
+
+@pytest.mark.parametrize("bits", [2, 3])
+def test_quantisation_is_unbiased_over_all_roundings(bits: int) -> None:
+    """Uniform numbers on a midpoint grid that the levels divide give the expectation itself.
+
+    Mutations: to the nearest level; 2^bits levels; the sum of magnitudes as the scale; the sign dropped."""
+    a = np.array([0.0, -1.0, 0.25, 2.0])
+    grid = (np.arange(24) + 0.5) / 24
+    each = np.array([quantised(a, bits, Given(np.full(4, u))) for u in grid])  # type: ignore[arg-type]
+    np.testing.assert_allclose(each.mean(axis=0), a, rtol=1e-12, atol=1e-12)
+    levels = 2.0 * np.arange(-(2 ** (bits - 1) - 1), 2 ** (bits - 1)) / (2 ** (bits - 1) - 1)
+    assert np.abs(each.ravel()[:, None] - levels).min(axis=1).max() < 1e-12
+    assert len(np.unique(each[:, 2])) == 2  # both neighbours occur
+
+
+def test_quantisation_of_nothing_is_nothing() -> None:
+    assert not quantised(np.zeros(3), 2, np.random.default_rng(1)).any()
+
+
+def test_the_largest_entries_and_of_equal_ones_the_first() -> None:
+    """Mutations: the smallest; of equal ones the last."""
+    assert sorted(largest(np.array([1.0, 3.0, 2.0, 2.0, 2.0]), 3)) == [1, 2, 3]
+    assert sorted(largest(np.array([1.0, 0.0]), 2)) == [0, 1]
+
+
+@BOTH
+@pytest.mark.parametrize("cls", [FedAvg, FedProx])
+def test_all_entries_are_the_uncompressed_method_to_the_bit(make: Make, cls: type[Any]) -> None:
+    """Mutations: the server adds differences; an error that is kept though nothing is left out."""
+    setting = make()
+    np.testing.assert_array_equal(run(method(cls, setting, compress="topk:1"), 4).x, run(method(cls, setting), 4).x)
+
+
+@pytest.mark.parametrize("compress", ["topk:0.3", "quantise:3"])
+def test_errors_telescope(compress: str) -> None:
+    """Restored updates and what is left add up to the updates. Mutations: e_i not added; the other client's e_i."""
+    of = method(FedAvg, toy(noise=1.0), compress=compress)
+    clients = [Client(i, data) for i, data in enumerate(of.setting.data)]
+    x, updates, sent = point(of.setting), 0.0, 0.0
+    for r in range(5):
+        for client in clients[:2]:
+            before = client.memory.get("e", 0.0)
+            y = of.train(client, Model(x, r)).y
+            plain = method(FedAvg, of.setting).train(Client(client.i, client.data), Model(x, r)).y
+            np.testing.assert_allclose(y + client.memory["e"], plain + before, rtol=1e-12, atol=1e-12)
+            updates, sent = updates + plain - x, sent + y - x
+        x = x + 0.1 * (y - x)
+    left = clients[0].memory["e"] + clients[1].memory["e"]
+    np.testing.assert_allclose(sent + left, updates, rtol=1e-12, atol=1e-12)
+    assert np.abs(left).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("compress", "size"),
+    [("topk:0.1", lambda n, b: -(-n // 10) * (4 + b)), ("quantise:3", lambda n, b: -(-3 * n // 8) + b)],
+)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_bytes_are_counted_by_formula(compress: str, size: Any, dtype: Any) -> None:
+    """Mutations: dense bytes; indices that are not counted; bits rounded down."""
+    of = method(FedAvg, softmax(dtype), compress=compress)
+    clients, state = clients_of(of), started(of)
+    finite_round(of, state, 0, clients)
+    up = clients.account()[0].bytes_up.sum(axis=0)
+    expected = size(of.setting.problem.n, np.dtype(dtype).itemsize)
+    assert up.tolist() == [expected] * of.setting.m
+    assert of.plan(1)["bytes up, for each participant and round"] == expected
+
+
+@pytest.mark.parametrize("compress", ["topk", "topk:0", "topk:1.5", "topk:nan", "quantise:1", "quantise:2.5", "gzip"])
+def test_no_compression_is_refused(compress: str) -> None:
+    with pytest.raises(UserError, match="choose none, topk:FRACTION"):
+        method(FedAvg, toy(), compress=compress)

@@ -1,0 +1,54 @@
+"""Directions per parameter: as many as a run draws, shared ones once, over the numbers that they perturb."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.launch import here
+from zofl_mpi.numerics import zo
+from zofl_mpi.rounds.split import estimates
+
+SPLIT = ["--data", "digits", "--m", "2", "--width", "2", "--batch", "300", "--h", "2"]
+RUNS = {
+    "zo_hfl": ["zofl_mpi.zo_hfl", "--m", "4", "--beta", "0.5"],
+    "fedrzo_nn": ["zofl_mpi.fedrzo", "--problem", "max_affine", "--m", "3", "--H", "2", "--n-p", "3"],
+    "fedrzo_bl": ["zofl_mpi.fedrzo", "--method", "fedrzo_bl", "--problem", "bilevel_bowls", "--m", "3", "--H", "2"],
+    "heron": ["zofl_mpi.heron_sfl", *SPLIT, "--n-p", "2"],
+    "head": ["zofl_mpi.heron_sfl", *SPLIT, "--head-gradient", "exact"],
+    "ho_sfl": ["zofl_mpi.heron_sfl", "--method", "ho_sfl", *SPLIT, "--estimate", "central"],
+    "decomfl": ["zofl_mpi.heron_sfl", "--method", "decomfl", *SPLIT, "--n-p", "2"],
+    "cse_fsl": ["zofl_mpi.heron_sfl", "--method", "cse_fsl", *SPLIT],
+}
+ROUNDS = 3
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_number_is_of_the_directions_that_a_run_draws(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Mutations: n_p, H, h, rounds or participants left out; shared ones counted a client; the head's numbers."""
+    met: set[bytes] = set()
+    lengths: set[int] = set()
+
+    def note(v: Any) -> Any:
+        met.add(np.asarray(v).tobytes())
+        lengths.add(len(v))
+        return v
+
+    direction, drawn = zo.direction, estimates.drawn
+    monkeypatch.setattr(zo, "direction", lambda *args, **kwargs: note(direction(*args, **kwargs)))
+    monkeypatch.setattr(estimates, "drawn", lambda *args: map(note, drawn(*args)))
+    command = [*RUNS[name], "--rounds", str(ROUNDS), "--out", str(tmp_path / "a.h5"), "--eval-every", "100"]
+    assert here(*command) == 0
+    capsys.readouterr()
+    assert here(*command, "--dry-run") == 0
+    line = next((line for line in capsys.readouterr().out.splitlines() if "per parameter" in line), "")
+    if name == "cse_fsl":
+        assert not line and not met
+        return
+    (n,) = lengths
+    assert line.split(maxsplit=3)[3] == f"{len(met) / n:.3g} ({len(met):,} directions, {n:,} numbers)"

@@ -1,0 +1,62 @@
+"""Principal components: of the training part alone, centred, uncorrelated, as one SVD of a small matrix has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from zofl_mpi.data import Dataset, Federation
+from zofl_mpi.data.principal import parsed, projected
+from zofl_mpi.errors import UserError
+
+GENERATOR = np.random.default_rng(5)
+INPUTS = (GENERATOR.standard_normal((60, 5)) @ np.diag([9, 5, 3, 1, 0.1]) @ GENERATOR.standard_normal((5, 5)) + 4) * 10
+TRAINING = np.arange(8, 50)
+
+
+class One:
+    """A world of one process."""
+
+    rank = 0
+    size = 1
+
+    def bcast(self, value: Any) -> Any:
+        return value
+
+
+def federation() -> Federation:
+    whole = Dataset(INPUTS, np.arange(60) % 3, 3, scale=0.1, shift=-1.0)
+    parts = [whole.subset(rows) for rows in np.split(TRAINING, [10, 30])]
+    rest = np.concatenate([np.arange(8), np.arange(50, 60)])
+    return Federation(parts[0], tuple(parts[1:]), whole.subset(rest[:9]), validation=whole.subset(rest[9:]))
+
+
+def test_components_are_those_of_the_training_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutations: all samples' mean or axes; the last axes; no mean; the scale left out; a chunk's end left out."""
+    monkeypatch.setattr("zofl_mpi.data.principal.CHUNK", 7)
+    made = projected(One(), federation(), 3)  # type: ignore[arg-type]
+    x = 0.1 * INPUTS - 1
+    mean = x[TRAINING].mean(axis=0)
+    axes = np.linalg.svd(x[TRAINING] - mean)[2][:3]
+    expected = (x - mean) @ axes.T
+    expected *= np.sign(axes[np.arange(3), np.abs(axes).argmax(axis=1)])  # the largest entry of an axis is positive
+    found = made.server.inputs
+    np.testing.assert_allclose(found, np.pad(expected, ((0, 0), (0, 1)), constant_values=1), rtol=1e-4, atol=1e-4)
+    assert found.dtype == np.float32 and made.server.features == 4
+    for before, after in zip([federation().test, *federation().clients], [made.test, *made.clients], strict=True):
+        np.testing.assert_array_equal(before.rows, after.rows)
+        np.testing.assert_array_equal(after.take(np.arange(2), np.float32)[0], found[before.rows[:2]])  # type: ignore[index]
+    assert made.validation is not None and made.validation.inputs is found
+
+
+@pytest.mark.parametrize("features", ["pca", "pca:0", "pca:-3", "pca:1.5", "ica:3", ""])
+def test_other_features_are_refused(features: str) -> None:
+    with pytest.raises(UserError, match="choose all, or pca:K"):
+        parsed(features)
+
+
+def test_more_components_than_numbers_are_refused() -> None:
+    with pytest.raises(UserError, match="an input has 5 numbers"):
+        projected(One(), federation(), 6)  # type: ignore[arg-type]

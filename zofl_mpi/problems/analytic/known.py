@@ -1,0 +1,86 @@
+"""Members that problems with known solutions share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zofl_mpi.engine.roles import attribute
+from zofl_mpi.numerics.descent import descend
+from zofl_mpi.problems import Array, Batch
+from zofl_mpi.problems.base import BilevelProblem, Problem
+
+Vector = NDArray[np.float64]
+
+
+class Known(Problem, Protocol):
+    """A problem that NumPy computes in float64."""
+
+    def kernel_name(self, batch_size: int) -> str:
+        return "numpy"
+
+
+class KnownHierarchical(Known, Protocol):
+    """Algorithm 2 as it is printed, on the gradient of h_i."""
+
+    def gradient_h(self, i: int, data: Any, x: Array, y: Array, batch: Batch) -> Array:
+        """(k, n) the gradients of h_i(x, .) at the rows of y on one mini-batch."""
+
+    def project(self, i: int, x: Array, y: Array) -> Array:
+        """See `Hierarchical.project`."""
+
+    def lower(self, i: int, data: Any, x: Array, y: Array, batches: Batch, stepsizes: Vector) -> Array:
+        return descend(
+            y.copy(),
+            lambda z, t: self.gradient_h(i, data, x, z, batches[t]),
+            steps=len(stepsizes),
+            stepsize=lambda t: float(stepsizes[t]),
+            project=lambda z: self.project(i, x, z),
+        )
+
+
+class Solved(Protocol):
+    """A problem that holds its solution."""
+
+    @attribute
+    def minimiser(self) -> Vector:
+        """(n,) x*."""
+
+    @attribute
+    def value(self) -> float:
+        """The least value of the objective."""
+
+    def truth(self) -> tuple[Vector, float]:
+        """x* and the objective there."""
+        return self.minimiser, self.value
+
+
+class Unconstrained(Known, Protocol):
+    """All X_i are R^n."""
+
+    def project(self, i: int, x: Array) -> Array:
+        return x
+
+
+class KnownBilevel(Unconstrained, BilevelProblem, Protocol):
+    """A bilevel problem without constraints on x whose score is its objective."""
+
+    def f(self, i: int, x: Array, y: Array, data: Any, batch: Batch | None = None) -> Vector:
+        """See `Bilevel.f`."""
+
+    def score(self, x: Array, y: Array, data: Any, mix: Vector | None = None) -> dict[str, float]:
+        """f(x, y) where `data` are those of all clients, f_i(x, y) where they are one's; `mix` has no meaning."""
+        return {"loss": mean_over(data, lambda one: float(self.f(0, x[None], y[None], self.parts(one)[0])[0]))}
+
+
+def mean_noise(noise: Vector, batch: Batch | None) -> Vector:
+    """(n,) the mean of the noise over the samples at positions `batch`; None: over all."""
+    return np.asarray((noise if batch is None else noise[batch]).mean(axis=0))
+
+
+def mean_over(data: Any, value: Callable[[Any], float]) -> float:
+    """The value of one client's data, or its mean over a sequence of several clients'."""
+    return float(np.mean([value(one) for one in (data if isinstance(data, Sequence) else (data,))]))
