@@ -137,7 +137,7 @@ def test_a_longer_grid_continues_and_what_differs_is_left_alone(here: Path) -> N
     kept = Path("out/1-all.h5").read_bytes()
     done = inside("--run", "--index", 1)
     assert done.returncode == 1 and Path("out/1-all.h5").read_bytes() == kept
-    told = "1-all: result of another configuration: --rounds was 9, is now 6; --tau was 3.0, is now 4.0; "
+    told = "1-all: result of another configuration: --tau was 3.0, is now 4.0; "
     assert done.stdout.splitlines()[-2].startswith(f"failed: {told}")
     listed = inside("--only", "cell=all", "--only", "seed=1").stdout.splitlines()
     assert listed[0].startswith("1  other ") and listed[1].startswith(told)
