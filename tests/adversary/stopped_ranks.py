@@ -18,8 +18,6 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-import pytest
-
 from tests.adversary.frame import Trials
 from tests.conftest import environment
 
@@ -28,27 +26,30 @@ COUNT = int(os.environ.get("STOPPED_RANKS", "24"))
 FLAGS = ["--m", "4", "--tau", "2", "--rounds", "100000", "--eval-every", "100000", "--checkpoint-every", "20"]
 
 
+def launcher() -> str:
+    """The path of mpirun."""
+    found = shutil.which("mpirun", path=environment()["PATH"])
+    return found or sys.exit("no mpirun in this environment")
+
+
 def trials(folder: Path) -> Trials:
-    launcher = shutil.which("mpirun", path=environment()["PATH"])
-    if not launcher:
-        pytest.skip("no mpirun in this environment")
-    moments = random.Random(int(os.environ.get("SEED", "1")))
+    program, moments = launcher(), random.Random(int(os.environ.get("SEED", "1")))
     for k in range(COUNT):
         late, survive = (0, 1, 0, 2)[k % 4], k % 8 >= 4
         name = f"rank {late}{', --survive' * survive}, trial {k}"
         out = folder / f"{k}.h5"
-        yield name, partial(stopped, launcher, out, late, survive, moments.uniform(0.0, 2.0))
+        yield name, partial(stopped, program, out, late, survive, moments.uniform(0.0, 2.0))
 
 
-def stopped(launcher: str, out: Path, late: int, survive: bool, after: float) -> str:
+def stopped(program: str, out: Path, late: int, survive: bool, after: float) -> str:
     """One trial: what broke, "" for nothing."""
     ulfm, flags = (["--with-ft", "ulfm"], ["--survive"]) if survive else ([], [])
-    words = [launcher, *ulfm, "-n", str(RANKS), sys.executable, "-m", "zofl_mpi.zo_hfl", *FLAGS, *flags]
+    words = [program, *ulfm, "-n", str(RANKS), sys.executable, "-m", "zofl_mpi.zo_hfl", *FLAGS, *flags]
     words += ["--round-timeout", str(LIMIT), "--quiet", "--out", str(out)]
     with out.with_suffix(".log").open("w+") as log:
         job = subprocess.Popen(words, env=environment(), stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         try:
-            ranks = _ranks(job.pid, out)
+            ranks = _ranks(out)
             time.sleep(after)
             os.kill(ranks[late], signal.SIGSTOP)
             since = time.monotonic()
@@ -59,7 +60,7 @@ def stopped(launcher: str, out: Path, late: int, survive: bool, after: float) ->
             ended = job.poll() is not None
             job.kill()
             job.wait()
-            left = [pid for pid in _ranks_of(job.pid, str(out)).values() if _is_there(pid)]
+            left = [pid for pid in processes(str(out)).values() if _is_there(pid)]
             for pid in left:
                 os.kill(pid, signal.SIGKILL)
         log.seek(0)
@@ -78,18 +79,19 @@ def _judged(text: str, late: int, ended: bool, seconds: float, left: list[int]) 
     return "; ".join(broken) and f"{'; '.join(broken)}\n{text}"
 
 
-def _ranks(launcher: int, out: Path) -> dict[int, int]:
+def _ranks(out: Path) -> dict[int, int]:
     """{rank: process} of a job, once its rounds have begun."""
     deadline = time.monotonic() + 200
     while time.monotonic() < deadline:
-        found = _ranks_of(launcher, str(out))
+        found = processes(str(out))
         if len(found) == RANKS and out.with_name(f"{out.stem}.ckpt.h5").exists():
             return found
         time.sleep(0.05)
     raise TimeoutError("the ranks did not begin")
 
 
-def _ranks_of(launcher: int, out: str) -> dict[int, int]:
+def processes(out: str) -> dict[int, int]:
+    """{rank: process} of the job whose command lines have this path."""
     found = {}
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError, StopIteration):

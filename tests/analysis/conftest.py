@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.analysis.grids import GRIDS
-from tests.analysis.made import Made, once
+from tests.analysis.made import PAPER, Made, Wrote, grid_files, once, refused
 from tests.conftest import ROOT
 from tests.launch import undisturbed
 
@@ -52,8 +51,8 @@ def listed(tmp_path: Path) -> Callable[[str], Made]:
     def written(name: str) -> Made:
         folder = tmp_path / "listed" / name
         folder.mkdir(parents=True, exist_ok=True)
-        for stem, text in GRIDS[name].items():
-            (folder / f"{stem}.toml").write_text(text)
+        for path in grid_files(name):
+            shutil.copy(path, folder)
         return Made(folder)
 
     return written
@@ -64,6 +63,43 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
     """The module of a script in analysis/, imported as Python runs it: from its own folder."""
     monkeypatch.syspath_prepend(str(ROOT / "analysis"))
     return importlib.import_module
+
+
+@pytest.fixture
+def wrote(script: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Wrote]:
+    """wrote(SCRIPT, GRIDS or words, more words): what a script writes and prints that ends well, without a warning."""
+
+    def run(name: str, given: Made | list[str], *words: str, names: tuple[str, ...] = ("",)) -> Wrote:
+        capsys.readouterr()
+        script(name).main(arguments(given, tmp_path / "out", *words, names=names))
+        told = capsys.readouterr()
+        assert told.err == "" or "--partial" in words
+        return Wrote(tmp_path / "out", told.out, told.err)
+
+    return run
+
+
+@pytest.fixture
+def refuses(script: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
+    """refuses(SCRIPT, GRIDS or words, more words): the lines of a script that ends with status 2 and writes nothing."""
+
+    def run(name: str, given: Made | list[str], *words: str) -> list[str]:
+        lines = refused(script(name).main, arguments(given, tmp_path / "not", *words), capsys)
+        assert list(tmp_path.glob("not*")) == []
+        return lines
+
+    return run
+
+
+def arguments(given: Made | list[str], out: Path, *words: str, names: tuple[str, ...] = ("",)) -> list[str]:
+    """Of a script: its grids or words, its flags, and where it writes."""
+    return given.words(out, *words, names=names) if isinstance(given, Made) else [*given, *words, "--out", str(out)]
+
+
+@pytest.fixture
+def stand_in_paper(script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PAPER in the place of the paper's table."""
+    monkeypatch.setattr(script("shared.paper"), "TABLE_1", PAPER)
 
 
 @pytest.fixture(autouse=True)

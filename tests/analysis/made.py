@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import fcntl
 import importlib
@@ -20,11 +21,25 @@ import h5py
 import numpy as np
 import pytest
 
-from tests.analysis.grids import GRIDS
-from tests.conftest import data_folder
+from tests.conftest import ROOT, data_folder
 from tests.launch import here
 from zofl_mpi.run import grid, records
 from zofl_mpi.run.grid import file
+
+CELLS = {"a1000-b0.9": (1000.0, 0.9), "a0.1-b0.5": (0.1, 0.5)}
+"""Of [A]'s grids: alpha and beta."""
+METHODS, SEEDS, READINGS = ("zo_hfl", "fedavg"), ("1", "2"), ("default", "mu-10", "pixels-raw")
+PAPER: dict[tuple[object, ...], dict[str, float]] = {
+    ("digits", 1000.0, 0.9): {"zo_hfl": 50.0, "fedavg": 60.0},
+    ("digits", 0.1, 0.5): {"zo_hfl": 70.0},
+}
+"""Stands for the paper's table."""
+
+
+def grid_files(name: str) -> list[Path]:
+    """The grid files of small runs on 8 x 8 digits: `grids/NAME.toml`, or all of `grids/NAME`."""
+    folder = ROOT / "tests/analysis/grids" / name
+    return sorted(folder.glob("*.toml")) or [folder.with_suffix(".toml")]
 
 
 @dataclass(frozen=True)
@@ -91,7 +106,7 @@ class Made:
 
 
 Grids = Callable[[str], Made]
-"""By their name in GRIDS."""
+"""By the name of their files."""
 
 
 @cache
@@ -100,10 +115,10 @@ def _loaded(path: Path, changed: int) -> records.Run:
 
 
 def produce(folder: Path) -> None:
-    """Writes the grid files of GRIDS under the folder's name, and runs all of their runs in this process."""
+    """Copies the grid files of the folder's name into it, and runs all of their runs in this process."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, text in GRIDS[folder.name].items():
-        path = folder / f"{name}.toml"
+    for source in grid_files(folder.name):
+        path, text = folder / source.name, source.read_text()
         if "@TEXTS@" in text:
             text = text.replace("@TEXTS@", str(texts(folder / "texts"))).replace("@DATA@", str(data_folder()))
         path.write_text(text)
@@ -160,6 +175,22 @@ def _run(column: list[float], name: str, **config: Any) -> records.Run:
 # --- what the scripts wrote and said
 
 
+@dataclass(frozen=True)
+class Wrote:
+    """What a script wrote and printed; `stem` is its --out."""
+
+    stem: Path
+    out: str
+    err: str
+
+    def path(self, end: str) -> Path:
+        return self.stem.with_name(self.stem.name + end)
+
+    @property
+    def rows(self) -> list[dict[str, str]]:
+        return table_of(self.path(".csv"))
+
+
 def table_of(path: Path) -> list[dict[str, str]]:
     """The rows of a CSV file."""
     with path.open(newline="") as table:
@@ -194,6 +225,22 @@ def refused(main: Any, arguments: list[str], capsys: pytest.CaptureFixture[str])
     told = capsys.readouterr()
     assert caught.value.code == 2 and told.out == "" and "Traceback" not in told.err
     return told.err.strip().split("\n")
+
+
+def explicit_hessian(problem: Any, theta: Any, buffers: Any, x: Any, labels: Any) -> Any:
+    """(n, n) of the local loss, by torch.autograd.functional, of copies of the modules in eval mode."""
+    import torch
+
+    with problem.local.at(theta.clone(), buffers.clone()):
+        model = copy.deepcopy(torch.nn.Sequential(problem.client, problem.auxiliary)).eval()
+    names = [(name, p.shape) for name, p in model.named_parameters()]
+
+    def loss(flat: Any) -> Any:
+        pieces = flat.split([shape.numel() for _, shape in names])
+        values = {name: piece.view(shape) for (name, shape), piece in zip(names, pieces, strict=True)}
+        return torch.nn.functional.cross_entropy(torch.func.functional_call(model, values, (x,)), labels)
+
+    return torch.autograd.functional.hessian(loss, theta.clone(), vectorize=True)
 
 
 N_CLIENT, N_HEAD, N_BUFFERS, Q_S = 102, 1290, 12, 128

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-from pathlib import Path
 from typing import Any
 
 import h5py
@@ -27,13 +26,10 @@ def test_the_budgets_are_sums_over_rounds(made: Grids, script: Any) -> None:
         assert sent[0] > 0 and steps[0] > 0
 
 
-def test_the_budgets_are_drawn_and_told(
-    made: Grids, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    script("a_budget").main(made("a_table").words(tmp_path / "f"))
-    told = capsys.readouterr()
-    assert told.err == "" and told.out.split()[-1] == str(tmp_path / "f_digits.png")
-    check_figure(tmp_path / "f_digits", 7.0)
+def test_the_budgets_are_drawn_and_told(made: Grids, wrote: Any) -> None:
+    told = wrote("a_budget", made("a_table"))
+    assert told.out.split()[-1] == str(told.path("_digits.png"))
+    check_figure(told.path("_digits"), 7.0)
 
 
 def test_the_lines_of_the_budgets_meet_the_accuracies(made: Grids, script: Any) -> None:

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import csv
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from tests.analysis.made import check_figure
 
 
-def test_the_figure_is_drawn_and_tells_where_the_descents_end(
-    tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_figure_is_drawn_and_tells_where_the_descents_end(wrote: Any) -> None:
     """Mutations: the excess at the start; the surrogate with ZO-HFL's steps."""
-    script("a_caps").main(["--eta", "0.3", "0.05", "--rounds", "300", "--seeds", "2", "--out", str(tmp_path / "f")])
-    told = capsys.readouterr()
-    assert told.err == "" and "a kink" in told.out
-    check_figure(tmp_path / "f", 7.0)
-    with open(tmp_path / "f.csv", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    told = wrote("a_caps", ["--eta", "0.3", "0.05", "--rounds", "300", "--seeds", "2"])
+    assert "a kink" in told.out
+    check_figure(told.stem, 7.0)
+    rows = told.rows
     assert [row["method"] for row in rows] == ["ZO-HFL", "ZO-HFL", "first-order surrogate"]
     wide, narrow, first = (float(row["distance_mean"]) for row in rows)
     assert narrow < 0.1 and narrow < first / 5 and wide < first / 3

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from tests.analysis.grids import CELLS
-from tests.analysis.made import Grids, check_figure, refused
+from tests.analysis.made import CELLS, Grids, check_figure
 from zofl_mpi.run import records
 
 
 @pytest.mark.parametrize("columns", [1, 2])
-def test_figure_1_is_drawn_from_a_grid_and_from_results(
-    made: Grids, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str], columns: int
-) -> None:
+def test_figure_1_is_drawn_from_a_grid_and_from_results(made: Grids, columns: int, wrote: Any) -> None:
     inches = 3.5 * columns
-    script("a_fig1").main(made("a_table").words(tmp_path / "f", "--columns", str(columns)))
-    assert capsys.readouterr().out.split() == [str(tmp_path / "f_digits.pdf"), str(tmp_path / "f_digits.png")]
-    check_figure(tmp_path / "f_digits", inches)
+    told = wrote("a_fig1", made("a_table"), "--columns", str(columns))
+    assert told.out.split() == [str(told.path("_digits.pdf")), str(told.path("_digits.png"))]
+    check_figure(told.path("_digits"), inches)
     result = made("a_table").member(cell="a0.1-b0.5", method="zo_hfl", seed="1").out
-    script("a_fig1").main([str(result), "--columns", str(columns), "--out", str(tmp_path / "one")])
-    check_figure(tmp_path / "one", inches)
+    told = wrote("a_fig1", [str(result), "--columns", str(columns)])
+    check_figure(told.stem, inches)
 
 
 def test_the_areas_of_figure_1_are_the_counts(made: Grids, script: Any) -> None:
@@ -43,13 +39,11 @@ def test_the_areas_of_figure_1_are_the_counts(made: Grids, script: Any) -> None:
     plt.close(figure)
 
 
-def test_figure_1_needs_one_finished_result_a_cell(
-    place: Grids, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_figure_1_needs_one_finished_result_a_cell(place: Grids, wrote: Any, refuses: Any) -> None:
     place("a_table").member(cell="a0.1-b0.5", method="zo_hfl", seed="1").out.unlink()
-    script("a_fig1").main(place("a_table").words(tmp_path / "f"))
+    wrote("a_fig1", place("a_table"))
     place("a_table").member(cell="a0.1-b0.5", method="fedavg", seed="1").out.unlink()
-    (line,) = refused(script("a_fig1").main, place("a_table").words(tmp_path / "g"), capsys)
+    (line,) = refuses("a_fig1", place("a_table"))
     assert line.startswith("a_fig1: digits, alpha 0.1: no result is finished")
-    script("a_fig1").main(place("a_table").words(tmp_path / "g", "--partial"))
-    check_figure(tmp_path / "g_digits", 7.0)
+    told = wrote("a_fig1", place("a_table"), "--partial")
+    check_figure(told.path("_digits"), 7.0)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from tests.analysis.grids import CELLS
-from tests.analysis.made import Grids, check_figure
+from tests.analysis.made import CELLS, Grids, check_figure
 
 
 def test_the_axis_of_figure_2_is_logarithmic_on_demand(made: Grids, script: Any) -> None:
@@ -26,12 +24,9 @@ def test_the_axis_of_figure_2_is_logarithmic_on_demand(made: Grids, script: Any)
 
 
 @pytest.mark.parametrize("more", [[], ["--column", "test_accuracy"], ["--column", "objective", "--log"]])
-def test_figure_2_is_drawn(
-    made: Grids, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str], more: list[str]
-) -> None:
-    script("a_fig2").main(made("a_taus").words(tmp_path / "f", *more))
-    assert capsys.readouterr().err == ""
-    check_figure(tmp_path / "f", 7.0)
+def test_figure_2_is_drawn(made: Grids, more: list[str], wrote: Any) -> None:
+    told = wrote("a_fig2", made("a_taus"), *more)
+    check_figure(told.stem, 7.0)
 
 
 def test_the_lines_and_bands_of_figure_2_are_mean_least_and_largest(made: Grids, script: Any) -> None:
@@ -58,10 +53,8 @@ def test_figure_2_says_which_line_lacks_a_seed(place: Grids, script: Any) -> Non
     plt.close(figure)
 
 
-def test_figure_2_tells_the_last_numbers(
-    made: Grids, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    script("a_fig2").main(made("a_taus").words(tmp_path / "f"))
+def test_figure_2_tells_the_last_numbers(made: Grids, wrote: Any) -> None:
+    told = wrote("a_fig2", made("a_taus"))
     values = [v[-1] for v in made("a_taus").column("train_loss", cell="a0.1-b0.5", tau="9")]
     line = ["digits", "a0.1-b0.5", "9", f"{statistics.mean(values):.4g}", f"{statistics.stdev(values):.4g}", "2"]
-    assert line in [line.split() for line in capsys.readouterr().out.split("\n")]
+    assert line in [line.split() for line in told.out.split("\n")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,10 +11,9 @@ from tests.analysis.made import check_figure
 from zofl_mpi.numerics import zo
 
 
-def test_figure_3_is_drawn(tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    script("a_fig3").main(["--steps", "20", "--out", str(tmp_path / "f")])
-    assert capsys.readouterr().err == ""
-    check_figure(tmp_path / "f", 7.0)
+def test_figure_3_is_drawn(wrote: Any) -> None:
+    told = wrote("a_fig3", ["--steps", "20"])
+    check_figure(told.stem, 7.0)
 
 
 @pytest.mark.parametrize("eta", [0.1, 0.5])

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.analysis.made import Grids, Made, check_difference, check_figure, group_of, table_of
+from tests.analysis.made import Grids, check_difference, check_figure, group_of
 from zofl_mpi.errors import UserError
 
 NAMES = ("printed", "tuned", "steps")
@@ -24,24 +23,17 @@ CHOSEN = {
 VALIDATION = "validation_personal_accuracy"
 
 
-def written(made: Made, out: Path, script: Any) -> list[dict[str, str]]:
-    """The rows of the CSV of all grids."""
-    script("a_personal").main(made.words(out, names=NAMES))
-    return table_of(out.with_name(f"{out.name}.csv"))
-
-
 def values(groups: list[Any], column: str, **where: str) -> list[float]:
     """The last numbers in %, seed by seed, of the one group there."""
     (group,) = [g for g in groups if all(g.where.get(axis, "-") == entry for axis, entry in where.items())]
     return [100 * float(run.rounds[column][-1]) for run in group.runs]
 
 
-def test_the_numbers_are_those_of_the_results(made: Grids, tmp_path: Path, script: Any, capsys: Any) -> None:
+def test_the_numbers_are_those_of_the_results(made: Grids, script: Any, wrote: Any) -> None:
     """Mutations: x for y_i; differences of means; the rival of another cell."""
-    rows = written(made("a_personal"), tmp_path / "p", script)
-    told = capsys.readouterr()
-    assert told.err == ""
-    check_figure(tmp_path / "p", 7.0)
+    told = wrote("a_personal", made("a_personal"), names=NAMES)
+    rows = told.rows
+    check_figure(told.stem, 7.0)
     groups = made("a_personal").groups(*script("a_personal").AXES, names=("printed",))
     printed = [row for row in rows if row["steps"] == "printed"]
     assert len(printed) == 2 * 3 and {row["step"] for row in printed} == {"printed"}
@@ -61,11 +53,11 @@ def test_the_numbers_are_those_of_the_results(made: Grids, tmp_path: Path, scrip
     assert any(abs(float(row["less_fedavg_mean"])) > 0.1 for row in printed)
 
 
-def test_steps_are_chosen_on_validation_samples(made: Grids, tmp_path: Path, script: Any, capsys: Any) -> None:
+def test_steps_are_chosen_on_validation_samples(made: Grids, script: Any, wrote: Any) -> None:
     """In each cell. Mutations: by the test samples; by the global accuracy; the least; one cell's in the other."""
-    rows = written(made("a_personal"), tmp_path / "p", script)
+    told = wrote("a_personal", made("a_personal"), names=NAMES)
     groups = made("a_personal").groups(*script("a_personal").AXES, names=("steps",))
-    told = capsys.readouterr().out
+    rows = told.rows
     for (cell, method), chosen in CHOSEN.items():
         means = {}
         here = [r for r in rows if (r["cell"], r["method"]) == (cell, method)]
@@ -78,8 +70,8 @@ def test_steps_are_chosen_on_validation_samples(made: Grids, tmp_path: Path, scr
         assert [r["step"] for r in here if r["best"] == "True"] == [chosen]
         assert [(r["step"], r["seeds"]) for r in here if r["steps"] == "tuned"] == [(chosen, "2")]
         numbers = rf"{means[chosen]:.2f} +{means[ordered[-2]]:.2f} +{len(means)}\n"
-        assert re.search(rf"{cell} .*{chosen} ! +{numbers}", told)
-    assert "a better step may lie beyond" in told
+        assert re.search(rf"{cell} .*{chosen} ! +{numbers}", told.out)
+    assert "a better step may lie beyond" in told.out
 
 
 def test_tuned_steps_that_were_not_chosen_are_refused(made: Grids, script: Any) -> None:

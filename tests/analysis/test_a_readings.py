@@ -3,37 +3,23 @@
 from __future__ import annotations
 
 import statistics
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.analysis.grids import CELLS, READINGS
-from tests.analysis.made import Grids, table_of
+from tests.analysis.made import CELLS, PAPER, READINGS, Grids
 
-PAPER: dict[tuple[object, ...], dict[str, float]] = {
-    ("digits", 1000.0, 0.9): {"zo_hfl": 50.0, "fedavg": 60.0},
-    ("digits", 0.1, 0.5): {"zo_hfl": 70.0},
-}
-"""Stands for the paper's table."""
+pytestmark = pytest.mark.usefixtures("stand_in_paper")
 
 
-@pytest.fixture
-def script(script: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(script("shared.paper"), "TABLE_1", PAPER)
-    return script
-
-
-def test_the_readings_are_compared_with_the_paper(
-    made: Grids, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    script("a_readings").main(made("a_readings").words(tmp_path / "r"))
-    out = capsys.readouterr().out
+def test_the_readings_are_compared_with_the_paper(made: Grids, wrote: Any) -> None:
+    told = wrote("a_readings", made("a_readings"))
+    out = told.out
     gaps: dict[str, list[float]] = {reading: [] for reading in READINGS}
-    for row in table_of(tmp_path / "r.csv"):
+    for row in told.rows:
         where = {axis: row[axis] for axis in ("cell", "reading", "method")}
         mean = statistics.mean(made("a_readings").lasts(**where))
-        paper = PAPER[("digits", *CELLS[row["cell"]].values())].get(row["method"])
+        paper = PAPER[("digits", *CELLS[row["cell"]])].get(row["method"])
         assert float(row["accuracy_mean_percent"]) == pytest.approx(mean, rel=1e-14)
         if paper is None:
             assert row["difference_percent"] == ""
@@ -52,22 +38,18 @@ def test_the_readings_are_compared_with_the_paper(
 
 @pytest.mark.parametrize("nearest", list(READINGS))
 def test_the_nearest_reading_is_computed(
-    made: Grids, tmp_path: Path, script: Any, monkeypatch: pytest.MonkeyPatch, nearest: str, capsys: Any
+    made: Grids, script: Any, monkeypatch: pytest.MonkeyPatch, nearest: str, wrote: Any
 ) -> None:
     where = {"cell": "a1000-b0.9", "reading": nearest}
     there = {"zo_hfl": statistics.mean(made("a_readings").lasts(**where, method="zo_hfl"))}
     where["reading"] = nearest if nearest != "mu-10" else "default"
     there["fedavg"] = statistics.mean(made("a_readings").lasts(**where, method="fedavg"))
     monkeypatch.setattr(script("shared.paper"), "TABLE_1", {("digits", 1000.0, 0.9): there})
-    script("a_readings").main(made("a_readings").words(tmp_path / "r"))
-    last = capsys.readouterr().out.strip().split("\n")[-1]
+    last = wrote("a_readings", made("a_readings")).out.strip().split("\n")[-1]
     assert last == f"Nearest to the paper: {nearest}, mean |ours - paper| = 0.00 points over 2 numbers."
 
 
-def test_a_reading_without_all_its_results_is_not_ranked(
-    place: Grids, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_reading_without_all_its_results_is_not_ranked(place: Grids, wrote: Any) -> None:
     place("a_readings").member(cell="a1000-b0.9", reading="default", method="fedavg", seed="1").out.unlink()
-    script("a_readings").main(place("a_readings").words(tmp_path / "r", "--partial"))
-    last = capsys.readouterr().out.strip().split("\n")[-1]
+    last = wrote("a_readings", place("a_readings"), "--partial").out.strip().split("\n")[-1]
     assert "Nearest to the paper: pixels-raw" in last and "(not ranked, for want of results: default, mu-10)" in last

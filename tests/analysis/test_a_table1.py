@@ -3,40 +3,24 @@
 from __future__ import annotations
 
 import statistics
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.analysis.grids import CELLS, METHODS, SEEDS
-from tests.analysis.made import Grids, refused, table_of
+from tests.analysis.made import CELLS, METHODS, PAPER, SEEDS, Grids
 
-PAPER: dict[tuple[object, ...], dict[str, float]] = {
-    ("digits", 1000.0, 0.9): {"zo_hfl": 50.0, "fedavg": 60.0},
-    ("digits", 0.1, 0.5): {"zo_hfl": 70.0},
-}
-"""Stands for the paper's table."""
+pytestmark = pytest.mark.usefixtures("stand_in_paper")
 
 
-@pytest.fixture
-def script(script: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(script("shared.paper"), "TABLE_1", PAPER)
-    return script
-
-
-def test_table_1_has_mean_and_deviation_beside_the_papers_number(
-    made: Grids, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    script("a_table1").main(made("a_table").words(tmp_path / "t"))
-    told = capsys.readouterr()
-    lines, tex = told.out.split("\n"), (tmp_path / "t.tex").read_text()
-    rows = table_of(tmp_path / "t.csv")
-    assert told.err == ""
+def test_table_1_has_mean_and_deviation_beside_the_papers_number(made: Grids, wrote: Any) -> None:
+    told = wrote("a_table1", made("a_table"))
+    lines, tex = told.out.split("\n"), told.path(".tex").read_text()
+    rows = told.rows
     assert [(row["cell"], row["method"]) for row in rows] == [(c, m) for c in CELLS for m in METHODS]
     for row in rows:
         values = made("a_table").lasts(cell=row["cell"], method=row["method"])
         mean, sd = statistics.mean(values), statistics.stdev(values)
-        paper = PAPER[("digits", *CELLS[row["cell"]].values())].get(row["method"])
+        paper = PAPER[("digits", *CELLS[row["cell"]])].get(row["method"])
         assert float(row["accuracy_mean_percent"]) == pytest.approx(mean, rel=1e-14)
         assert float(row["accuracy_sd_percent"]) == pytest.approx(sd, rel=1e-12)
         assert row["paper_percent"] == ("" if paper is None else str(paper))
@@ -46,11 +30,9 @@ def test_table_1_has_mean_and_deviation_beside_the_papers_number(
         assert f" {mean:.2f} $\\pm$ {sd:.2f} & {shown[3]} &" in tex
 
 
-def test_table_1_says_what_it_was_measured_with(
-    made: Grids, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    script("a_table1").main(made("a_table").words(tmp_path / "t"))
-    tex, text = (tmp_path / "t.tex").read_text(), " ".join(capsys.readouterr().out.split())
+def test_table_1_says_what_it_was_measured_with(made: Grids, wrote: Any) -> None:
+    told = wrote("a_table1", made("a_table"))
+    tex, text = told.path(".tex").read_text(), " ".join(told.out.split())
     for said in (
         "3 rounds; 2 seeds",
         "pixels unit; m 4",
@@ -65,49 +47,43 @@ def test_table_1_says_what_it_was_measured_with(
     assert [line.count("&") for line in body if "FedAvg" in line or "ZO-HFL" in line] == [6, 6]
 
 
-def test_a_run_that_failed_is_told_with_its_last_words(
-    place: Grids, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_failed_is_told_with_its_last_words(place: Grids, refuses: Any) -> None:
     gone = place("a_table").member(cell="a0.1-b0.5", method="zo_hfl", seed="2")
     gone.out.unlink()
     gone.log.write_text("python -m ...\nzofl_mpi: round 1: client 3: the local solution is not finite\n\n")
-    lines = refused(script("a_table1").main, place("a_table").words(tmp_path / "t"), capsys)
+    lines = refuses("a_table1", place("a_table"))
     assert lines[0].endswith("; its log ends: zofl_mpi: round 1: client 3: the local solution is not finite")
 
 
-def test_with_partial_a_missing_seed_is_marked_and_not_averaged_over(
-    place: Grids, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_with_partial_a_missing_seed_is_marked_and_not_averaged_over(place: Grids, wrote: Any) -> None:
     gone = place("a_table").member(cell="a0.1-b0.5", method="zo_hfl", seed="2")
     left = place("a_table").lasts(cell="a0.1-b0.5", method="zo_hfl")[0]
     gone.out.unlink()
-    script("a_table1").main(place("a_table").words(tmp_path / "t", "--partial"))
-    told = capsys.readouterr()
+    told = wrote("a_table1", place("a_table"), "--partial")
     assert told.err.count("\n") == 1 and gone.name in told.err
     assert f"{left:.2f} (1 of 2 seeds)" in told.out and told.out.count("of 2 seeds") == 1
-    assert (tmp_path / "t.tex").read_text().count(f"{left:.2f} (1 of 2 seeds)") == 1
-    (row,) = [r for r in table_of(tmp_path / "t.csv") if r["seeds"] != "2"]
+    assert told.path(".tex").read_text().count(f"{left:.2f} (1 of 2 seeds)") == 1
+    (row,) = [r for r in told.rows if r["seeds"] != "2"]
     assert float(row["accuracy_mean_percent"]) == left
     assert (row["seeds"], row["seeds_planned"], row["accuracy_sd_percent"]) == ("1", "2", "")
 
 
-def test_a_cell_without_any_seed_stays_in_the_table(place: Grids, tmp_path: Path, script: Any) -> None:
+def test_a_cell_without_any_seed_stays_in_the_table(place: Grids, wrote: Any) -> None:
     for seed in SEEDS:
         place("a_table").member(cell="a0.1-b0.5", method="zo_hfl", seed=seed).out.unlink()
-    script("a_table1").main(place("a_table").words(tmp_path / "t", "--partial"))
-    (row,) = [r for r in table_of(tmp_path / "t.csv") if r["seeds"] == "0"]
+    told = wrote("a_table1", place("a_table"), "--partial")
+    (row,) = [r for r in told.rows if r["seeds"] == "0"]
     assert (row["cell"], row["accuracy_mean_percent"], row["paper_percent"]) == ("a0.1-b0.5", "", "70.0")
 
 
-def test_a_mistake_in_a_grid_is_one_sentence(
-    place: Grids, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path, words = place("a_table").path(), place("a_table").words(tmp_path / "t")
+def test_a_mistake_in_a_grid_is_one_sentence(place: Grids, refuses: Any) -> None:
+    path = place("a_table").path()
+    words = ["--grid", str(path), "--results", str(place("a_table").results)]
     good = path.read_text()
     for text in (good.replace("eval_every", "eval_evry"), good + "[colour]\nx = 1\n", good.replace("[", "[[", 1)):
         path.write_text(text)
-        (line,) = refused(script("a_table1").main, words, capsys)
+        (line,) = refuses("a_table1", words)
         assert line.startswith("a_table1: ") and "table.toml" in line
     path.unlink()
-    (line,) = refused(script("a_table1").main, words, capsys)
+    (line,) = refuses("a_table1", words)
     assert "table.toml" in line

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.analysis.grids import CELLS, METHODS
-from tests.analysis.made import Grids, group_of, table_of
+from tests.analysis.made import CELLS, METHODS, Grids, group_of
 
 
-def test_the_best_step_is_that_of_the_highest_mean(
-    made: Grids, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    script("a_tuned").main(made("a_steps").words(tmp_path / "s"))
-    out, rows = capsys.readouterr().out, table_of(tmp_path / "s.csv")
+def test_the_best_step_is_that_of_the_highest_mean(made: Grids, wrote: Any) -> None:
+    told = wrote("a_tuned", made("a_steps"))
+    out, rows = told.out, told.rows
     assert len(rows) == 8
     for cell in CELLS:
         for method in METHODS:
@@ -36,19 +32,15 @@ def test_the_best_step_is_that_of_the_highest_mean(
     assert "! at an edge of the grid, a better step may lie beyond: ZO-HFL (" in out
 
 
-def test_a_step_without_all_seeds_is_not_the_best(
-    place: Grids, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_step_without_all_seeds_is_not_the_best(place: Grids, wrote: Any) -> None:
     where = {"cell": "a1000-b0.9", "method": "zo_hfl"}
     low, high = (place("a_steps").lasts(**where, step=step) for step in ("low", "high"))
     assert statistics.mean(high) > statistics.mean(low)
     worst = "1" if high[0] < high[1] else "2"
     place("a_steps").member(**where, step="high", seed=worst).out.unlink()
-    script("a_tuned").main(place("a_steps").words(tmp_path / "s", "--partial"))
+    told = wrote("a_tuned", place("a_steps"), "--partial")
     (row,) = [
-        r
-        for r in table_of(tmp_path / "s.csv")
-        if r["best"] == "True" and r["cell"] == where["cell"] and r["method"] == where["method"]
+        r for r in told.rows if r["best"] == "True" and r["cell"] == where["cell"] and r["method"] == where["method"]
     ]
     assert row["step"] == "low"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,17 +21,14 @@ def test_local_steps_bias_the_lower_level_and_move_the_upper_one(script: Any) ->
     assert abs(fair.distance - exact.distance) < 0.1 * abs(paper.distance - exact.distance)
 
 
-def test_the_table_of_the_bias_is_the_mean_over_seeds(
-    tmp_path: Path, script: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_table_of_the_bias_is_the_mean_over_seeds(script: Any, monkeypatch: pytest.MonkeyPatch, wrote: Any) -> None:
     module = script("b_bias")
     monkeypatch.setattr(
         module, "SOLVERS", {"exact": {"lower": "exact"}, "none": {"lower": "local_sgd", "T_lower": "0"}}
     )
-    module.main(["--rounds", "4", "--seeds", "1", "2", "--out", str(tmp_path / "b")])
-    told = capsys.readouterr().out
-    check_figure(tmp_path / "b")
+    told = wrote("b_bias", ["--rounds", "4", "--seeds", "1", "2"])
+    check_figure(told.stem)
     courses = [module.run({"lower": "exact"}, 4, seed) for seed in (1, 2)]
     gap = statistics.mean(float(course.gap[-1]) for course in courses)
-    assert f"{gap:.2e}" in told and f"{statistics.mean(c.distance for c in courses):.2e}" in told
-    assert "1.00e+00" in next(line for line in told.split("\n") if line.startswith("none"))  # y = 0
+    assert f"{gap:.2e}" in told.out and f"{statistics.mean(c.distance for c in courses):.2e}" in told
+    assert "1.00e+00" in next(line for line in told.out.split("\n") if line.startswith("none"))  # y = 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -57,13 +56,11 @@ def test_the_exponents(script: Any) -> None:
     assert slopes["LFD, T of Alg. 3"] > 0.98
 
 
-def test_complexity_is_drawn_and_written(
-    tmp_path: Path, script: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_complexity_is_drawn_and_written(script: Any, monkeypatch: pytest.MonkeyPatch, wrote: Any) -> None:
     module = script("b_complexity")
     monkeypatch.setattr(module, "TERMS", 50)
     monkeypatch.setattr(module, "RUNS", ((16, 2),))
-    module.main(["--out", str(tmp_path / "c")])
-    assert "5 runs, their messages counted: 0 differ" in capsys.readouterr().out
-    check_figure(tmp_path / "c")
-    assert len((tmp_path / "c.csv").read_text().split("\n")) == 2 + 5 * (len(module.SHORT) + len(module.LONG) + 4 + 1)
+    told = wrote("b_complexity", [])
+    assert "5 runs, their messages counted: 0 differ" in told.out
+    check_figure(told.stem)
+    assert len(told.rows) == 5 * (len(module.SHORT) + len(module.LONG) + 4 + 1)

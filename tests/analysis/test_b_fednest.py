@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.analysis.made import Grids, check_figure, table_of
+from tests.analysis.made import Grids, check_figure
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.problems.analytic.saddle import Saddle
 
 
-def test_the_numbers_are_those_of_the_results(made: Grids, tmp_path: Path, script: Any, capsys: Any) -> None:
+def test_the_numbers_are_those_of_the_results(made: Grids, wrote: Any) -> None:
     """Mutations: F* of another seed; seeds that steps were chosen on among those told; steps chosen on told ones."""
-    script("b_fednest").main(made("b_fednest").words(tmp_path / "f"))
-    told = capsys.readouterr()
-    assert told.err == "" and "Until the mean is where the worse of the two ends" in told.out
-    check_figure(tmp_path / "f", 7.0)
-    rows = table_of(tmp_path / "f.csv")
+    told = wrote("b_fednest", made("b_fednest"))
+    assert "Until the mean is where the worse of the two ends" in told.out
+    check_figure(told.stem, 7.0)
+    rows = told.rows
     assert len(rows) == 6 and {row["seeds"] for row in rows} == {"3"}
     for method in ("fedrzo", "fednest"):
         chosen = {}

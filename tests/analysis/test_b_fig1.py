@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from tests.analysis.made import Grids, Made, group_of, table_of
+from tests.analysis.made import Grids, Made, group_of
 
 SUM = ["--rows", "H", "--lines", "reading", "--column", "test_loss", "--log"]
 EVALUATED = [1, 2, 4, 5]
@@ -23,13 +22,10 @@ def groups_of(module: Any, grids: Made, *more: str) -> tuple[list[Any], Any]:
     return grids.groups("data", flags.rows, flags.lines), flags
 
 
-def test_figure_1_tells_first_last_and_how_soon(
-    made: Grids, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    script("b_fig1").main(made("b_figure").words(tmp_path / "f"))
-    told = capsys.readouterr()
-    rows = table_of(tmp_path / "f.csv")
-    assert told.err == "" and "5 rounds; 2 seeds" in told.out and told.out.split()[-1] == str(tmp_path / "f.png")
+def test_figure_1_tells_first_last_and_how_soon(made: Grids, wrote: Any) -> None:
+    told = wrote("b_fig1", made("b_figure"))
+    rows = told.rows
+    assert "5 rounds; 2 seeds" in told.out and told.out.split()[-1] == str(told.path(".png"))
     assert [(row["eta"], row["H"]) for row in rows] == [(e, h) for e in ("0.1", "0.01") for h in ("1", "6")]
     at = np.array(EVALUATED) - 1
     for row in rows:
@@ -62,13 +58,11 @@ def test_the_lines_and_bands_of_figure_1_are_mean_least_and_largest(made: Grids,
     plt.close(figure)
 
 
-def test_the_sum_is_drawn_beside_the_mean(
-    made: Grids, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_sum_is_drawn_beside_the_mean(made: Grids, script: Any, wrote: Any) -> None:
     module = script("b_fig1")
-    module.main(made("b_scales").words(tmp_path / "f", *SUM))
-    assert capsys.readouterr().err == "" and (tmp_path / "f.pdf").read_bytes().startswith(b"%PDF")
-    for row in table_of(tmp_path / "f.csv"):
+    told = wrote("b_fig1", made("b_scales"), *SUM)
+    assert told.path(".pdf").read_bytes().startswith(b"%PDF")
+    for row in told.rows:
         values = made("b_scales").column("test_loss", H=row["H"], reading=row["reading"])
         assert float(row["last"]) == pytest.approx(values[:, -1].mean(), rel=1e-14)
     groups, flags = groups_of(module, made("b_scales"), *SUM)

@@ -62,14 +62,11 @@ def test_figure_2_draws_means_with_students_intervals_or_single_seeds(made: Grid
     plt.close(figure)
 
 
-def test_figure_2_tells_and_writes_its_numbers(
-    made: Grids, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_figure_2_tells_and_writes_its_numbers(made: Grids, wrote: Any) -> None:
     """Mutations of the count of seeds: compared with another seed's run, or with the mean."""
-    script("b_fig2").main(made("b_levels").words(tmp_path / "f", names=("hyper", "fair")))
-    told = capsys.readouterr()
-    assert told.err == "" and (tmp_path / "f.txt").read_text() in told.out
-    check_figure(tmp_path / "f")
+    told = wrote("b_fig2", made("b_levels"), names=("hyper", "fair"))
+    assert told.path(".txt").read_text() in told.out
+    check_figure(told.stem)
     body = [line.split() for line in told.out.split("\n")]
     values = column(made("b_levels"), "hyper-5", "test_loss")
     half = 4.303 * statistics.stdev([v[-1] for v in values]) / math.sqrt(3)
@@ -95,14 +92,10 @@ def test_figure_2_of_one_problem_has_one_panel(made: Grids, script: Any) -> None
     plt.close(figure)
 
 
-def test_figure_2_refuses_a_grid_without_local_steps(
-    made: Grids, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_figure_2_refuses_a_grid_without_local_steps(made: Grids, tmp_path: Path, refuses: Any) -> None:
     text = made("b_levels").path("hyper").read_text().replace("[axes.H.", "[axes.steps.").replace("{H}", "{steps}")
     (tmp_path / "other.toml").write_text(text)
-    with pytest.raises(SystemExit) as caught:
-        script("b_fig2").main(["--grid", str(tmp_path / "other.toml"), "--out", str(tmp_path / "f")])
-    assert caught.value.code == 2 and "has the axis steps" in capsys.readouterr().err
+    assert "has the axis steps" in refuses("b_fig2", ["--grid", str(tmp_path / "other.toml")])[0]
 
 
 @pytest.mark.parametrize(("n", "t"), [(2, 12.706), (3, 4.303), (11, 2.228), (12, 2.201), (31, 2.042), (1001, 1.962)])

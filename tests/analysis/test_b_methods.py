@@ -11,7 +11,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from tests.analysis.made import Grids, group_of, table_of
+from tests.analysis.made import Grids, group_of
 from tests.launch import here
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.run import records
@@ -50,13 +50,10 @@ def test_other_problems_have_no_column_of_a_twin(tmp_path: Path) -> None:
         assert not {"objective_nonsmooth", "test_smooth_loss"} & set(file["rounds"])
 
 
-def test_the_best_step_is_that_of_the_lowest_nonsmooth_objective(
-    made: Grids, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    script("b_methods").main(made("b_methods").words(tmp_path / "m"))
-    told = capsys.readouterr()
-    rows = table_of(tmp_path / "m.csv")
-    assert told.err == "" and len(rows) == 2 + 1 + 2 * 2 + 2
+def test_the_best_step_is_that_of_the_lowest_nonsmooth_objective(made: Grids, wrote: Any) -> None:
+    told = wrote("b_methods", made("b_methods"))
+    rows = told.rows
+    assert len(rows) == 2 + 1 + 2 * 2 + 2
     means: dict[tuple[str, str], dict[str, float]] = {}
     for row in rows:
         where = {axis: row[axis] for axis in ("method", "rectifier", "step")}

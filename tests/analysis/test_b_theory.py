@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -80,11 +79,11 @@ def test_smoothing_costs_what_lemma_1_allows(script: Any) -> None:
     assert lines[1].y[1] == pytest.approx(0.1 * 3 / 16 * math.sqrt(3), rel=0.1)
 
 
-def test_theory_is_drawn_and_written(tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_theory_is_drawn_and_written(script: Any, wrote: Any) -> None:
     module = script("b_theory")
-    module.main(["--seeds", "2", "--powers", "6", "7", "8", "--clients", "1", "2", "--out", str(tmp_path / "t")])
-    out = capsys.readouterr().out
-    check_figure(tmp_path / "t")
-    rows = [line.split(",") for line in (tmp_path / "t.csv").read_text().strip().split("\n")]
+    told = wrote("b_theory", ["--seeds", "2", "--powers", "6", "7", "8", "--clients", "1", "2"])
+    out = told.out
+    check_figure(told.stem)
+    rows = [line.split(",") for line in told.path(".csv").read_text().strip().split("\n")]
     assert len(rows) == 1 + 3 * len(module.ETAS) + 2 * 3 + 2 * 2
     assert "mean over 2 runs" in " ".join(out.split()) and f"{float(rows[1][4]):+.3f}" in out

@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import h5py
 import matplotlib.pyplot as plt
 import pytest
 
-from tests.analysis.made import Grids, expected_bytes, table_of
+from tests.analysis.made import Grids, expected_bytes
 from zofl_mpi.errors import UserError
 from zofl_mpi.rounds.split.costs import STEP_BYTES, STEP_MACS
 
 EVALUATED = [1, 2, 4, 5]
 
 
-def test_budgets_are_those_of_the_formulas(
-    made: Grids, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_budgets_are_those_of_the_formulas(made: Grids, script: Any, wrote: Any) -> None:
     """Mutations: labels left out of the figure, or in the bytes; steps of one client; those of a round for all."""
     module = script("c_budget")
-    module.main(made("c_methods").words(tmp_path / "b"))
-    told = capsys.readouterr()
-    assert told.err == "" and "counted here" not in told.out
-    for row in table_of(tmp_path / "b.csv"):
+    told = wrote("c_budget", made("c_methods"))
+    assert "counted here" not in told.out
+    for row in told.rows:
         method = row["method"].split("-")[0]
         size, labels, _ = expected_bytes(method, 5)
         assert (float(row["bytes_without_labels"]), float(row["bytes_of_labels"])) == (size, labels)
@@ -42,9 +38,7 @@ def test_budgets_are_those_of_the_formulas(
     plt.close(figure)
 
 
-def test_costs_that_a_result_does_not_tell_are_counted_again(
-    place: Grids, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_costs_that_a_result_does_not_tell_are_counted_again(place: Grids, script: Any, wrote: Any) -> None:
     """To the same numbers. Mutation: the passes of one direction for all n_p."""
     for name, module in (("c_methods", "c_budget"), ("c_estimates", "c_fig4")):
         split, groups = script("shared.split_costs"), place(name).groups(*script(module).AXES)
@@ -56,8 +50,7 @@ def test_costs_that_a_result_does_not_tell_are_counted_again(
         after = [split.step(group) for group in place(name).groups(*script(module).AXES)]
         assert [(s.macs, s.peak) for s in after] == [(s.macs, s.peak) for s in before]
         assert {s.recorded for s in before} == {True} and {s.recorded for s in after} == {False}
-    script("c_budget").main(place("c_methods").words(tmp_path / "b"))
-    told = " ".join(capsys.readouterr().out.split())
+    told = " ".join(wrote("c_budget", place("c_methods")).out.split())
     assert "Steps counted here, as the results do not tell: HERON / HERON, frozen client / " in told
 
 

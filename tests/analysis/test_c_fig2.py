@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import statistics
-from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
-import pytest
 
-from tests.analysis.made import Grids, check_difference, same, table_of
+from tests.analysis.made import Grids, check_difference, same
 
 EVALUATED = [1, 2, 4, 5]
 
 
-def test_figure_2_has_the_accuracies_the_paired_differences_and_the_local_losses(
-    made: Grids, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_figure_2_has_the_accuracies_the_paired_differences_and_the_local_losses(made: Grids, wrote: Any) -> None:
     """Mutations: HERON of the other setting; the control less HERON; the loss of the first round told as the last."""
-    script("c_fig2").main(made("c_methods").words(tmp_path / "f"))
-    told = capsys.readouterr()
-    assert told.err == "" and (tmp_path / "f.pdf").read_bytes().startswith(b"%PDF")
-    assert (tmp_path / "f.txt").read_text().strip() in told.out and (tmp_path / "f.png").exists()
-    rows = table_of(tmp_path / "f.csv")
+    told = wrote("c_fig2", made("c_methods"))
+    assert told.path(".pdf").read_bytes().startswith(b"%PDF")
+    assert told.path(".txt").read_text().strip() in told.out and told.path(".png").exists()
+    rows = told.rows
     assert len(rows) == 6 + 3
     for row in rows:
         where = {"cell": row["setting"], "method": row["method"]}

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import statistics
-from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
-import pytest
 
-from tests.analysis.made import Grids, check_difference, same, table_of
+from tests.analysis.made import Grids, check_difference, same
 
 
-def test_figure_3_has_a_panel_for_each_thing_that_changes(
-    made: Grids, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_figure_3_has_a_panel_for_each_thing_that_changes(made: Grids, script: Any, wrote: Any) -> None:
     """m = 6 with all clients is a point of two. Mutations: non-iid cells in the panel of m; the control of another."""
     module = script("c_fig3")
-    module.main(made("c_clients").words(tmp_path / "f"))
-    assert capsys.readouterr().err == ""
-    rows = table_of(tmp_path / "f.csv")
+    told = wrote("c_fig3", made("c_clients"))
+    rows = told.rows
     points = {"alpha": ["0.3", "10.0"], "m": ["4.0", "6.0"], "beta": ["0.5", "1.0"]}
     assert [(row["panel"], row["value"]) for row in rows[::2]] == [(k, x) for k, each in points.items() for x in each]
     cells = ["alpha0.3", "alpha10", "m4", "m6", "beta0.5", "m6"]

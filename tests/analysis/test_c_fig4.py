@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import statistics
-from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
-import pytest
 
-from tests.analysis.made import Grids, check_difference, same, table_of
+from tests.analysis.made import Grids, check_difference, same
 
 
-def test_figure_4_has_mu_and_n_p_and_a_level_for_each_control(
-    made: Grids, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_figure_4_has_mu_and_n_p_and_a_level_for_each_control(made: Grids, script: Any, wrote: Any) -> None:
     """Mutations: the control of the other size; all n_p in the panel of mu."""
     module = script("c_fig4")
-    module.main(made("c_estimates").words(tmp_path / "f"))
-    assert capsys.readouterr().err == ""
-    rows = table_of(tmp_path / "f.csv")
+    told = wrote("c_fig4", made("c_estimates"))
+    rows = told.rows
     assert len(rows) == 2 * 4
     where = [(size, cell) for size in ("size1", "size2") for cell in ("frozen", "mu1e-3", "mu10", "np3")]
     for row, (size, cell) in zip(rows, where, strict=True):

@@ -5,7 +5,6 @@ Docstrings name the mutations to catch.
 
 from __future__ import annotations
 
-import copy
 import json
 import math
 import shutil
@@ -20,10 +19,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
-from torch import nn
-from torch.nn.functional import cross_entropy
 
-from tests.analysis.made import check_figure, table_of
+from tests.analysis.made import check_figure, explicit_hessian, table_of
 from tests.analysis.made import refused as made_refused
 from tests.launch import launch
 from zofl_mpi.run import records
@@ -59,25 +56,15 @@ def given(script: Any, *words: object) -> Namespace:
     return script.parser().parse_args([*map(str, words), *SMALL, "--dtype", "float64"])  # type: ignore[no-any-return]
 
 
-def explicit(model: Any, samples: int, seed: int) -> np.ndarray:
-    """(n, n) the Hessian by torch.autograd.functional, of copies of the modules, on the samples drawn by hand."""
-    problem = model.setting.problem
-    with problem.local.at(model.theta.clone(), model.buffers.clone()):
-        network = copy.deepcopy(nn.Sequential(problem.client, problem.auxiliary)).eval()
-    rows = np.concatenate([data.rows for data in model.setting.data])
+def explicit(model: Any, samples: int, seed: int) -> Any:
+    """(n, n) the Hessian on the samples drawn by hand."""
+    data = model.setting.data[0]
+    rows = np.concatenate([own.rows for own in model.setting.data])
     generator = np.random.Generator(np.random.Philox(key=[seed, 23], counter=[0, 0, 0, 0]))
     rows = rows[np.sort(generator.choice(len(rows), samples, replace=False))]
-    data = model.setting.data[0]
     x = torch.from_numpy(data.inputs[rows] * data.scale).reshape(-1, 1, 8, 8)
     labels = torch.from_numpy(data.labels[rows])
-    names = [(name, p.shape) for name, p in network.named_parameters()]
-
-    def loss(flat: Any) -> Any:
-        pieces = flat.split([shape.numel() for _, shape in names])
-        values = {name: piece.view(shape) for (name, shape), piece in zip(names, pieces, strict=True)}
-        return cross_entropy(torch.func.functional_call(network, values, (x,)), labels)
-
-    return torch.autograd.functional.hessian(loss, model.theta.clone(), vectorize=True).numpy()  # type: ignore[no-any-return]
+    return explicit_hessian(model.setting.problem, model.theta, model.buffers, x, labels).numpy()
 
 
 def test_the_models_are_those_of_the_file_and_of_its_start(made: Path, script: Any) -> None:

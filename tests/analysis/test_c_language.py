@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from tests.analysis.made import Grids, check_difference, check_figure, refused, same, table_of
+from tests.analysis.made import Grids, check_difference, check_figure, same
 from zofl_mpi.run import grid, records
 
 EVALUATED = [1, 2, 3]
@@ -33,16 +33,13 @@ def sent(run: records.Run) -> Any:
     )
 
 
-def test_figure_5_has_the_perplexities_and_the_paired_differences(
-    made: Grids, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_figure_5_has_the_perplexities_and_the_paired_differences(made: Grids, wrote: Any) -> None:
     """Mutations: HERON of the other start; test's for validation's; labels left out; the end for HERON's bytes."""
-    module, grids = script("c_fig5"), made("c_lm")
-    module.main(grids.words(tmp_path / "f"))
-    told = capsys.readouterr()
-    assert told.err == "" and (tmp_path / "f.txt").read_text().strip() in told.out
-    check_figure(tmp_path / "f", 7)
-    rows = table_of(tmp_path / "f.csv")
+    grids = made("c_lm")
+    told = wrote("c_fig5", grids)
+    assert told.path(".txt").read_text().strip() in told.out
+    check_figure(told.stem, 7)
+    rows = told.rows
     assert len(rows) == 4 + 2
     for row in rows:
         where = {"start": row["start"], "method": row["method"]}
@@ -88,14 +85,13 @@ def test_the_lines_of_figure_5(made: Grids, script: Any) -> None:
 
 
 def test_figure_6_has_both_losses_and_what_the_frozen_client_of_the_same_cut_is_less(
-    made: Grids, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str]
+    made: Grids, script: Any, wrote: Any
 ) -> None:
     """Mutations: the control of the other cut; the local loss of the first round."""
     module, grids = script("c_fig6"), made("c_lm_depth")
-    module.main(grids.words(tmp_path / "f"))
-    assert capsys.readouterr().err == ""
-    check_figure(tmp_path / "f", 7)
-    rows = table_of(tmp_path / "f.csv")
+    told = wrote("c_fig6", grids)
+    check_figure(told.stem, 7)
+    rows = told.rows
     assert len(rows) == 5 + 4
     for row in rows:
         where = {"cut": f"cut{row['cut']}", "depth": f"depth{row['auxiliary_blocks']}", "method": row["method"]}
@@ -111,13 +107,10 @@ def test_figure_6_has_both_losses_and_what_the_frozen_client_of_the_same_cut_is_
     plt.close(figure)
 
 
-def test_the_best_step_has_the_lowest_validation_loss(
-    made: Grids, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_best_step_has_the_lowest_validation_loss(made: Grids, wrote: Any) -> None:
     """Mutations: the largest; the test part's; an edge that is not told."""
-    script("c_lm_tuned").main(made("c_lm_steps").words(tmp_path / "t"))
-    told = capsys.readouterr().out
-    rows = table_of(tmp_path / "t.csv")
+    told = wrote("c_lm_tuned", made("c_lm_steps"))
+    rows = told.rows
     assert len(rows) == 4 and {row["step"] for row in rows} == {"c1e-3", "c1e-2", "c1e-3 mu1e-3", "c1e-2 mu1e-3"}
     for method in ("cse_fsl", "heron"):
         of = [row for row in rows if row["method"] == method]
@@ -132,18 +125,15 @@ def test_the_best_step_has_the_lowest_validation_loss(
 # --- what models write
 
 
-def test_bleu_of_what_a_model_writes(
-    made: Grids, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bleu_of_what_a_model_writes(made: Grids, script: Any, wrote: Any) -> None:
     """All references of a context count. Mutations: the first alone; the context within the text."""
     module = script("c_bleu")
     runs = made("c_lm").runs(start="pretrained", seed="1")[:2]
     paths = [str(run.out) for run in runs]
     words = ["--contexts", "2", "--samples", "1", "--beams", "2", "--own", str(runs[0].flags["data"])]
     words += ["--data-dir", str(runs[0].flags["data_dir"])]
-    module.main([*paths, *words, "--out", str(tmp_path / "b")])
-    told = capsys.readouterr().out
-    rows = table_of(tmp_path / "b.csv")
+    told = wrote("c_bleu", [*paths, *words])
+    rows = told.rows
     assert [row["contexts"] for row in rows] == ["2", "2"] and [row["part"] for row in rows] == ["test", "test"]
     assert told.count("context 1: ") == 1 and "context 2" not in told and told.count("  reference: ") == 2
     Prompt = script("zofl_mpi.settings.texts").Prompt
@@ -186,25 +176,22 @@ def test_a_model_ends_its_text_or_is_ended(script: Any) -> None:
     assert written.texts == ("5 6", "7 8 8") and written.ended == 1
 
 
-def test_results_that_bleu_cannot_use_are_refused(
-    made: Grids, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    main, out = script("c_bleu").main, ["--out", str(tmp_path / "b")]
-    (line,) = refused(main, [str(made("c_methods").runs()[0].out), *out], capsys)
+def test_results_that_bleu_cannot_use_are_refused(made: Grids, refuses: Any) -> None:
+    (line,) = refuses("c_bleu", [str(made("c_methods").runs()[0].out)])
     assert "is no result of --problem split_gpt2" in line
-    (line,) = refused(main, [str(made("c_lm").runs()[0].out), "--beams", "0", *out], capsys)
+    (line,) = refuses("c_bleu", [str(made("c_lm").runs()[0].out), "--beams", "0"])
     assert "beams 0: must be a whole number, at least 1" in line
 
 
 # --- Table III
 
 
-def test_table_3_measures_what_dry_run_tells(tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_3_measures_what_dry_run_tells(script: Any, capsys: pytest.CaptureFixture[str], wrote: Any) -> None:
     """Of the tiny model. Mutations: a multiply-accumulate for an operation; an embedding counted twice; 3F for 2F."""
     module = script("c_table3")
-    module.main(["--sizes", "tiny", "--settings", "short", "--out", str(tmp_path / "t")])
+    told = wrote("c_table3", ["--sizes", "tiny", "--settings", "short"])
     capsys.readouterr()
-    rows = {(row["method"], row["recomputes"]): row for row in table_of(tmp_path / "t.csv")}
+    rows = {(row["method"], row["recomputes"]): row for row in told.rows}
     assert len(rows) == 2 + 2 + 1 + 1
     width, vocabulary, texts, tokens, targets = 192, 50257, 8, 80, 45
     block = tokens * 12 * width**2 + 2 * tokens**2 * width

@@ -21,12 +21,11 @@ N_CLIENT, SMASHED = 4 * 9 + 8 + 4 * 4 * 9 + 8, 4 * 4 * 4
 
 
 @pytest.fixture
-def rows(made: Grids, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str]) -> list[dict[str, str]]:
+def rows(made: Grids, wrote: Any) -> list[dict[str, str]]:
     """The table of the first setting, which lies in tmp_path beside the rest."""
-    script("c_pays").main(made("c_pays").words(tmp_path / "p"))
-    told = capsys.readouterr()
-    assert told.err == "" and (tmp_path / "p.txt").read_text().strip() in told.out
-    found = table_of(tmp_path / "p.csv")
+    told = wrote("c_pays", made("c_pays"))
+    assert told.path(".txt").read_text().strip() in told.out
+    found = told.rows
     assert [row["method"] for row in found] == [*METHODS, "heron-frozen", "cse_fsl", "sflv2"]
     return found[: len(METHODS)]
 
@@ -55,7 +54,7 @@ def test_each_method_has_the_step_that_the_validation_part_prefers(made: Grids, 
         values = last(made("c_pays"), "test_accuracy", method=row["method"], **at)
         assert row["step"] == told and same(row["accuracy_mean_percent"], statistics.mean(values))
         assert row["at_edge"] == ("server" if row["method"] == "heron-frozen" else "local")
-    tried = table_of(tmp_path / "p_steps.csv")
+    tried = table_of(tmp_path / "out_steps.csv")
     assert len(tried) == 2 * len(METHODS) + 2 * 3
     for row in tried[: 2 * len(METHODS)]:
         where = dict(zip(("local", "server"), row["step"].split(), strict=False))
@@ -117,7 +116,7 @@ def test_what_estimates_are_worth(made: Grids, rows: Any) -> None:
 
 def test_methods_that_differ_in_one_thing_are_compared_seed_by_seed(made: Grids, rows: Any, tmp_path: Path) -> None:
     """Mutations: the difference of the means alone; the sign; the frozen client in the place of the other."""
-    (row,) = table_of(tmp_path / "p_pairs.csv")
+    (row,) = table_of(tmp_path / "out_pairs.csv")
     assert (row["method"], row["beside"]) == ("heron-head-jvp", "heron-head")
     one, other = (
         last(made("c_pays"), "test_accuracy", method=m, **best(made("c_pays"), m))
@@ -133,7 +132,7 @@ def test_the_way_up_by_formula(rows: Any, tmp_path: Path) -> None:
     head = SMASHED * 10 + 10
     found = {
         (row["method"], row["uplink"], int(row["numbers"])): (int(row["bytes"]), float(row["cosine"]))
-        for row in table_of(tmp_path / "p_uplink.csv")[:9]
+        for row in table_of(tmp_path / "out_uplink.csv")[:9]
     }
     assert found["cse_fsl", "dense", N_CLIENT + head] == (4 * (N_CLIENT + head), 1)
     assert found["sflv2", "dense", N_CLIENT] == (4 * N_CLIENT, 1)
@@ -143,14 +142,13 @@ def test_the_way_up_by_formula(rows: Any, tmp_path: Path) -> None:
     assert size == 24 and cosine == pytest.approx((4 / (4 + N_CLIENT + 1)) ** 0.5)
     half = {key[0]: value for key, value in found.items() if abs(value[1] - 0.5) < 0.01}
     assert half["cse_fsl"][0] == 4 * -(-(N_CLIENT + head + 1) // 3) + 8
-    assert {int(row["smashed_bytes"]) for row in table_of(tmp_path / "p_uplink.csv")} == {3 * 16 * 4 * SMASHED}
+    assert {int(row["smashed_bytes"]) for row in table_of(tmp_path / "out_uplink.csv")} == {3 * 16 * 4 * SMASHED}
 
 
 def test_the_lines_and_the_curve_of_the_figures(made: Grids, rows: Any, tmp_path: Path, script: Any) -> None:
     """Mutations: a peak in place of the work; the step of another method; all passes counted alike."""
-    check_figure(tmp_path / "p", 7)
-    check_figure(tmp_path / "p_memory", 7)
-    check_figure(tmp_path / "p_estimates", 7)
+    for end in ("", "_memory", "_estimates"):
+        check_figure(tmp_path / f"out{end}", 7)
     module, pays = script("shared.pays_figures"), script("shared.pays")
     groups = made("c_pays").groups("setting", "method", "local", "server")
     chosen = [g for g, _ in pays.chosen(groups, {"local": ["local-none", *LOCAL], "server": list(SERVER)})]
@@ -192,9 +190,7 @@ def test_the_grids_of_the_repository_are_those_of_the_scripts(script: Any) -> No
     assert tuple(search.axes["method"]) == script("c_pays_search").METHODS
 
 
-def test_the_search_is_told_setting_by_setting(
-    made: Grids, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_search_is_told_setting_by_setting(made: Grids, tmp_path: Path, wrote: Any) -> None:
     """Mutations: the test part's accuracies; CSE-FSL told as SFLV2."""
     where = {"heron-frozen": "local-none", "cse_fsl": "local-1e-2", "sflv2": "local-1e-2"}
     head, _, _ = made("c_pays").path().read_text().partition("[axes.method]")
@@ -208,17 +204,8 @@ def test_the_search_is_told_setting_by_setting(
         for run in made("c_pays").runs(method=m, local=s, server="server-3e-2"):
             at = run.coordinates
             shutil.copy(run.out, tmp_path / "found" / f"{at['setting']}-{m}-s{at['seed']}.h5")
-    words = [
-        "--grid",
-        str(tmp_path / "search.toml"),
-        "--results",
-        str(tmp_path / "found"),
-        "--out",
-        str(tmp_path / "s"),
-    ]
-    script("c_pays_search").main(words)
-    assert capsys.readouterr().err == ""
-    (row, _) = table_of(tmp_path / "s.csv")
+    told = wrote("c_pays_search", ["--grid", str(tmp_path / "search.toml"), "--results", str(tmp_path / "found")])
+    (row, _) = told.rows
     values = {
         m: statistics.mean(last(made("c_pays"), "validation_accuracy", method=m, local=s, server="server-3e-2"))
         for m, s in where.items()

@@ -2,67 +2,62 @@
 
 from __future__ import annotations
 
-import math
 import re
-from decimal import Decimal
+import tomllib
 from functools import cache
 from typing import Any
 
 import pytest
 
-from tests.analysis.made import group_of
-from tests.analysis.quotes import FRONT, METHODS, QUOTES, RESULTS, SUMMARY, Quote
-from tests.analysis.tables import KEPT, rows
+from tests.analysis.made import group_of, table_of
+from tests.analysis.quotes import KEPT, NUMBER, QUOTES, Quote, compared, is_table, numbers, rounds_to, rows_of, spelled
 from tests.conftest import ROOT
-from zofl_mpi.run import grid
 
-NUMBER = r"([-+]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?)"
+SUMMARY = "analysis/results/README.md"
+PAGES = [str(path.relative_to(ROOT)) for path in KEPT.glob("*.md") if path != ROOT / SUMMARY]
+PAGES += ["README.md", "zofl_mpi/methods/README.md"]
 
 
 @cache
-def text_of(name: str) -> str:
-    """A text, or the pages of a folder, on one line, without the marks of bold words."""
-    pages = [ROOT / name] if (ROOT / name).is_file() else sorted(set((ROOT / name).glob("*.md")) - {ROOT / SUMMARY})
-    return re.sub(r"\s+", " ", " ".join(page.read_text(encoding="utf-8") for page in pages).replace("**", ""))
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
 
 
-def pattern(words: str) -> str:
-    """A regular expression for the words, a group for each number."""
-    return NUMBER.join(re.escape(part) for part in words.split("#"))
+@pytest.mark.parametrize("quote", QUOTES, ids=[f"{q.page}: {q.words[:60]}" for q in QUOTES])
+def test_a_page_has_the_numbers_of_its_tables(quote: Quote) -> None:
+    """Mutations: a digit of a page; a sentence that is there twice; a number that a query lacks."""
+    for place, values in compared(quote, text_of(quote.page)):
+        wrong = [(n, v) for n, v in zip(place.groups(), values, strict=True) if not rounds_to(n, v)]
+        assert wrong == [], "(quoted, in the table)"
+    if "#" not in quote.words and not is_table(quote):
+        assert set(numbers(rows_of(quote))) == {1}
 
 
-def rounds_to(told: str, value: float) -> bool:
-    """Whether a number of a text is this value, to the digits that it has; a tie may go either way."""
-    quoted = Decimal(told.replace(",", ""))
-    half = 10.0 ** int(quoted.as_tuple().exponent) / 2  # 0.317: 0.0005; 2e-7: 5e-8
-    return abs(float(quoted) - value) <= half * (1 + 1e-9)
-
-
-@pytest.mark.parametrize("quote", QUOTES, ids=[f"{q.text}: {q.words[:60]}" for q in QUOTES])
-def test_a_sentence_has_the_numbers_of_its_table(quote: Quote) -> None:
-    found = re.findall(pattern(quote.words), text_of(quote.text))
-    assert len(found) == 1, f"{quote.text} has {len(found)} times: {quote.words}"
-    told = found[0] if isinstance(found[0], tuple) else (found[0],)
-    assert len(told) == len(quote.numbers)
-    wrong = [(n, v) for n, v in zip(told, quote.numbers, strict=True) if not math.isnan(v) and not rounds_to(n, v)]
-    assert wrong == [], "(quoted, in the table)"
-
-
-@pytest.mark.parametrize("name", [FRONT, METHODS, RESULTS])
-def test_every_mean_with_a_deviation_is_compared(name: str) -> None:
-    """No `a ± b` stands in a text that the test above does not look at."""
-    text = text_of(name)
-    looked_at = [m.span() for q in QUOTES if q.text == name for m in re.finditer(pattern(q.words), text)]
-    means = list(re.finditer(rf"{NUMBER} ± {NUMBER}", text))
-    assert [m[0] for m in means if not any(a <= m.start() and m.end() <= b for a, b in looked_at)] == []
+@pytest.mark.parametrize("page", PAGES)
+def test_every_mean_with_a_deviation_is_compared(page: str) -> None:
+    """No `a ± b` stands on a page that the test above does not look at."""
+    text = text_of(page)
+    places = [place for q in QUOTES if q.page == page for place, _ in compared(q, text)]
+    seen = {place.start(k) for place in places for k in range(1, 1 + len(place.groups()))}
+    means = list(re.finditer(rf"{NUMBER}\s±\s{NUMBER}", text))
+    assert [m[0] for m in means if not {m.start(1), m.start(2)} <= seen] == []
 
 
 def test_the_first_page_repeats_numbers_of_the_others() -> None:
     """Those that it marks by % or ± stand on a page whose numbers are compared with the tables."""
-    told = re.findall(rf"{NUMBER} ± {NUMBER}|{NUMBER} (?=%)", text_of(SUMMARY))
+    told = re.findall(rf"{NUMBER}\s±\s{NUMBER}|{NUMBER}\s(?=%)", text_of(SUMMARY))
     numbers = {number for groups in told for number in groups if number}
     assert len(numbers) > 15
-    assert {n for n in numbers if not re.search(rf"(?<![\d.]){re.escape(n)}(?![\d.])", text_of(RESULTS))} == set()
+    others = " ".join(text_of(page) for page in PAGES if page.startswith("analysis/results"))
+    assert {n for n in numbers if not re.search(rf"(?<![\d.]){re.escape(n)}(?![\d.])", others)} == set()
+
+
+@pytest.mark.parametrize(
+    ("told", "value", "expected"),
+    [("0.317", 0.41264, "0.413"), ("+0.2", 0.31, "+0.3"), ("1,196.4", 2000.06, "2,000.1"), ("2e-7", 3.2e-7, "3e-7")],
+)
+def test_a_number_is_written_with_the_digits_that_stand_there(told: str, value: float, expected: str) -> None:
+    assert spelled(told, value) == expected
 
 
 @pytest.mark.parametrize(
@@ -95,7 +90,7 @@ def table_rows(name: str, *words: str) -> list[dict[str, Any]]:
             for key, cell in r.items()
         }
         | {key: int(r[key]) for key in ("seeds", "seeds_planned")}
-        for r in rows(name)
+        for r in table_of(KEPT / f"{name}.csv")
     ]
 
 
@@ -111,10 +106,10 @@ def test_the_kept_tuned_steps_are_those_that_the_script_prints(name: str, script
 
 @pytest.mark.parametrize("name", ["a_tuned", "a_tuned_iid"])
 def test_the_kept_edges_are_those_of_the_kept_steps(name: str, script: Any) -> None:
-    axes = grid.read(ROOT / f"jobs/{name}.toml").axes
+    axes = tomllib.loads((ROOT / f"jobs/{name}.toml").read_text(encoding="utf-8"))["axes"]
     steps = {axis: list(axes[axis]) for axis in ("local", "server")}
     groups: dict[str, list[tuple[dict[str, str], Any]]] = {}
-    for row in rows(name):
+    for row in table_of(KEPT / f"{name}.csv"):
         words = row["step"].split()
         where = {axis: next((w for w in words if w in of), f"{axis}-none") for axis, of in steps.items()}
         assert {word for word in where.values() if not word.endswith("none")} == set(words)
@@ -131,9 +126,9 @@ def test_the_kept_methods_are_those_that_the_script_prints(name: str, script: An
     text = (KEPT / f"{name}.txt").read_text()
     assert text.startswith(script("b_methods").tables(told))
     steps: dict[tuple[str, ...], list[str]] = {}
-    for r in rows(name):
+    for r in table_of(KEPT / f"{name}.csv"):
         steps.setdefault((r["data"], r["method"], r["rectifier"]), []).append(r["step"])
-    for r in rows(name):
+    for r in table_of(KEPT / f"{name}.csv"):
         of = steps[r["data"], r["method"], r["rectifier"]]
         assert r["at_edge"] == ("step" if r["best"] == "True" and r["step"] in (of[0], of[-1]) else "")
 
@@ -148,17 +143,18 @@ def test_the_tuned_personal_models_have_the_steps_that_were_chosen(script: Any) 
     """In the grid, as flags. Mutations: another method's steps; MNIST's on Fashion-MNIST; another cell's."""
     module = script("a_personal")
     best = {
-        tuple(row[axis] for axis in module.PLACE): row["step"] for row in rows("a_personal") if row["best"] == "True"
+        tuple(row[axis] for axis in module.PLACE): row["step"]
+        for row in table_of(KEPT / "a_personal.csv")
+        if row["best"] == "True"
     }
     assert len(best) == 2 * 3 * 8
-    tried: dict[tuple[str, ...], dict[str, Any]] = {}
-    for run in grid.read(ROOT / "jobs/a_personal_steps.toml").runs:
-        method, *steps = run.coordinates["setting"].split("+")
-        tried[run.coordinates["data"], run.coordinates["cell"], method, " ".join(steps)] = run.flags
-    tuned = grid.read(ROOT / "jobs/a_personal_tuned.toml").runs
-    assert len(tuned) == 3 * len(best)
-    flags = (*module.FLAGS, "data", "alpha", "beta", "method", "tau", "rounds", "validation")
-    for run in tuned:
-        place = tuple(run.coordinates["setting"].split("+"))
-        chosen = tried[*place, best[place]]
-        assert {flag: run.flags.get(flag) for flag in flags} == {flag: chosen.get(flag) for flag in flags}
+    tried, tuned = (
+        tomllib.loads((ROOT / f"jobs/a_personal_{name}.toml").read_text(encoding="utf-8"))
+        for name in ("steps", "tuned")
+    )
+    assert tuned["fixed"] == tried["fixed"] and len(tuned["axes"]["seed"]) == 3
+    cells, settings = tried["axes"]["cell"], tried["axes"]["setting"]
+    assert tuned["axes"]["setting"] == {
+        f"{data}+{cell}+{method}": {"data": data} | cells[cell] | settings["+".join([method, *step.split()])]
+        for (data, cell, method), step in best.items()
+    }

@@ -212,7 +212,7 @@ def synthetic(script: Script, todo: Any, net: Any, method: str) -> Any:
 
 @pytest.mark.parametrize("method", ["zo_hfl", "fedavg", "heron"])
 @pytest.mark.parametrize("speed", [1.0, 0.5])
-def test_the_model_is_exact_on_data_made_from_it(script: Script, tmp_path: Path, method: str, speed: float) -> None:
+def test_the_model_is_exact_on_data_made_from_it(script: Script, method: str, speed: float) -> None:
     """Work and network come back, and every run is predicted. Mutations: work of a mean counted as the server's; the
     fixed part lost; seconds of all clients taken for one's; the network of other ranks; a share of the bytes."""
     model = script("shared.round_model")

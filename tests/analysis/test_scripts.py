@@ -11,7 +11,7 @@ import h5py
 import matplotlib.pyplot as plt
 import pytest
 
-from tests.analysis.made import Grids, refused, table_of
+from tests.analysis.made import Grids
 from tests.conftest import ROOT, run_process
 from zofl_mpi.run import grid
 
@@ -38,65 +38,53 @@ def damage(path: Path, how: str) -> None:
 @pytest.mark.parametrize("how", ["truncated", "text", "schema", "interrupted", "configuration"])
 @pytest.mark.parametrize(("name", "grid_name"), [("a_table1", "a_table"), ("a_fig2", "a_taus")])
 def test_a_result_that_is_not_of_this_run_is_refused_by_name(
-    place: Grids,
-    tmp_path: Path,
-    script: Any,
-    capsys: pytest.CaptureFixture[str],
-    how: str,
-    name: str,
-    grid_name: str,
+    place: Grids, how: str, name: str, grid_name: str, refuses: Any
 ) -> None:
     bad = place(grid_name).read().runs[3]
     damage(bad.out, how)
-    lines = refused(script(name).main, place(grid_name).words(tmp_path / "t"), capsys)
+    lines = refuses(name, place(grid_name))
     assert len(lines) == 2 and lines[0].startswith(f"{name}: ") and bad.name in lines[0]
-    assert "1 of 8 results cannot be used" in lines[1] and list(tmp_path.glob("t.*")) == []
+    assert "1 of 8 results cannot be used" in lines[1]
 
 
 @pytest.mark.parametrize("name", OF_B)
-def test_a_seed_of_another_configuration_is_refused(
-    place: Grids, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
+def test_a_seed_of_another_configuration_is_refused(place: Grids, name: str, refuses: Any) -> None:
     mixed = place(OF_B[name]).read().runs[0]
     with h5py.File(mixed.out, "r+") as file:
         config = json.loads(file.attrs["config"])
         file.attrs["config"] = json.dumps(config | {"batch": 2 * config["batch"]})
-    lines = refused(script(name).main, place(OF_B[name]).words(tmp_path / "t"), capsys)
+    lines = refuses(name, place(OF_B[name]))
     assert len(lines) == 2 and mixed.name in lines[0] and "cannot be used" in lines[-1]
 
 
 @pytest.mark.parametrize(("name", "grid_name"), ({"a_table1": "a_table"} | OF_B | OF_C).items())
 def test_a_missing_seed_is_refused_and_marked_with_partial(
-    place: Grids, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str], name: str, grid_name: str
+    place: Grids, name: str, grid_name: str, wrote: Any, refuses: Any
 ) -> None:
-    main, runs = script(name).main, place(grid_name).read().runs
+    runs = place(grid_name).read().runs
     runs[0].out.unlink()
-    lines = refused(main, place(grid_name).words(tmp_path / "t"), capsys)
-    assert len(lines) == 2 and runs[0].name in lines[0] and list(tmp_path.glob("t.*")) == []
+    lines = refuses(name, place(grid_name))
+    assert len(lines) == 2 and runs[0].name in lines[0]
     assert lines[1].endswith(f"1 of {len(runs)} results cannot be used; --partial goes on without them")
-    main(place(grid_name).words(tmp_path / "t", "--partial"))
-    told, seeds = capsys.readouterr(), [row["seeds"] for row in table_of(tmp_path / "t.csv")]
+    told = wrote(name, place(grid_name), "--partial")
+    seeds = [row["seeds"] for row in told.rows]
     assert runs[0].name in told.err and "1" in seeds
     assert "1 of 2" in told.out if name in OF_C else seeds.count("1") == 1
 
 
 @pytest.mark.parametrize(("name", "grid_name"), (OF_B | OF_C).items())
-def test_a_group_without_any_seed_stays_in_the_table(
-    place: Grids, tmp_path: Path, script: Any, name: str, grid_name: str
-) -> None:
+def test_a_group_without_any_seed_stays_in_the_table(place: Grids, name: str, grid_name: str, wrote: Any) -> None:
     first = place(grid_name).read().runs[0]
     for run in place(grid_name).seeds(**{axis: e for axis, e in first.coordinates.items() if axis != "seed"}):
         run.out.unlink()
-    script(name).main(place(grid_name).words(tmp_path / "t", "--partial"))
-    seeds = [row["seeds"] for row in table_of(tmp_path / "t.csv")]
+    told = wrote(name, place(grid_name), "--partial")
+    seeds = [row["seeds"] for row in told.rows]
     assert "0" in seeds and (name in OF_C or seeds.count("0") == 1)
 
 
 @pytest.mark.parametrize("name", ["a_table1", "a_budget"])
-def test_no_result_at_all_is_refused_with_partial_too(
-    listed: Grids, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
-    lines = refused(script(name).main, listed("a_table").words(tmp_path / "t", "--partial"), capsys)
+def test_no_result_at_all_is_refused_with_partial_too(listed: Grids, name: str, refuses: Any) -> None:
+    lines = refuses(name, listed("a_table"), "--partial")
     assert len(lines) == 9 and lines[-1] == f"{name}: 8 of 8 results cannot be used"
 
 
@@ -115,15 +103,9 @@ def test_no_result_at_all_is_refused_with_partial_too(
     ],
 )
 def test_a_grid_of_another_figure_is_refused(
-    listed: Grids,
-    tmp_path: Path,
-    script: Any,
-    capsys: pytest.CaptureFixture[str],
-    name: str,
-    grid_name: str,
-    sentence: str,
+    listed: Grids, name: str, grid_name: str, sentence: str, refuses: Any
 ) -> None:
-    (line,) = refused(script(name).main, listed(grid_name).words(tmp_path / "t"), capsys)
+    (line,) = refuses(name, listed(grid_name))
     assert line.startswith(f"{name}: ") and f"{grid_name}.toml {sentence}" in line
 
 

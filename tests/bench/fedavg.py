@@ -70,8 +70,8 @@ def loop(problem: str, threads: int, rounds: int, path: Path) -> float:
     return statistics.median(seconds)
 
 
-def ours(problem: str, ranks: int, rounds: int, path: Path, folder: Path, *more: str) -> float:
-    """Seconds of the median round of the package, recording and all, but for evaluations; `more` flags."""
+def ours(problem: str, ranks: int, rounds: int, path: Path, folder: Path) -> float:
+    """Seconds of the median round of the package, recording and all, but for evaluations."""
     out = folder / "run.h5"
     launcher = ["mpirun", "-n", str(ranks)] if ranks > 1 else []
     flags = f"--method fedavg --problem {problem} --data {path} --m {CLIENTS} --tau {STEPS} --schedule-h constant"
@@ -79,7 +79,7 @@ def ours(problem: str, ranks: int, rounds: int, path: Path, folder: Path, *more:
     flags += f" --checkpoint-every 0 --test-fraction 0.001 --server-fraction 0.001 --force --quiet --out {out}"
     if problem == "softmax" and importlib.util.find_spec("numba"):
         flags += " --kernel numba"  # what auto takes in longer runs
-    command = [*launcher, sys.executable, "-m", "zofl_mpi.zo_hfl", *flags.split(), *more]
+    command = [*launcher, sys.executable, "-m", "zofl_mpi.zo_hfl", *flags.split()]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return float(np.median(records.load(out).table()["seconds"][1:-1]))
 
@@ -147,8 +147,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         path = made(Path(name))
 
-        def run(ranks: int, *more: str) -> float:
-            return ours(problem, ranks, 5 * rounds, path, Path(name), *more)
+        def run(ranks: int) -> float:
+            return ours(problem, ranks, 5 * rounds, path, Path(name))
 
         variants: dict[str, Callable[[], float]] = {
             "torch loop, 1 thread": lambda: loop(problem, 1, rounds, path),
@@ -158,8 +158,6 @@ def main() -> None:
         }
         if problem == "softmax" and importlib.util.find_spec("numba"):
             variants["bare program, 2 client ranks"] = lambda: alone(5 * rounds, path)
-        if problem == "cnn":
-            variants["same, torch's convolutions"] = lambda: run(3, "--convolution", "direct")
         for _ in range(turns):
             for variant, seconds in variants.items():
                 best[variant] = min(best.get(variant, np.inf), seconds())

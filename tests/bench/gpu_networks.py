@@ -6,7 +6,6 @@ Each of CALLS takes a device, asserts what its docstring says, and runs on the C
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -17,6 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from tests.gpu.clock import nothing_waits
 from tests.threads import run_ranks, serve_or_ask
 from zofl_mpi.data import Dataset
 from zofl_mpi.engine import device as place
@@ -310,19 +310,6 @@ def replays(device: str) -> None:
     assert (len(calls) == recorded) is (device != "cpu")
     work()
     assert torch.equal(first, y) and float(y.norm()) > 0
-
-
-@contextmanager
-def nothing_waits(device: str) -> Iterator[None]:
-    """Context manager: to wait for the GPU is an error."""
-    if device == "cpu":
-        yield
-        return
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 CALLS: tuple[Callable[[str], None], ...] = (

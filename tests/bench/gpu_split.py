@@ -6,12 +6,12 @@ Each of CALLS takes a device, asserts what its docstring says, and runs on the C
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 
+from tests.gpu.clock import nothing_waits
 from tests.numerics import gpt2_toy
 from tests.numerics.split_methods import ALL, SGD, C, Make, method, mlp, resnet, run, setting, small, training, vectors
 from zofl_mpi.data import Dataset
@@ -77,20 +77,6 @@ def made(which: str, device: str = "cpu", h: int = 3, own: Setting | None = None
         flags = {"align_epochs": 2, "buffer": 6, "l": 2}
     plan = training(own or setting(make, device=device), SGD, h=h, lr_client=0.005)
     return method(cls, plan, **flags, **changed)
-
-
-@contextmanager
-def nothing_waits(device: str) -> Iterator[None]:
-    """Within it torch raises where the host waits for the GPU."""
-    if device == "cpu":
-        yield
-        return
-    before = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode(before)
 
 
 def steps_of(of: Any) -> Iterator[None]:

@@ -125,38 +125,6 @@ def compare(data: Dataset, batch: int, steps: int, repeats: int) -> None:
         print(f"  {name:36s} {value * 1e3:8.1f} ms {each:7.1f} us per model-step {value / seconds[auto]:6.1f} x {auto}")
 
 
-def beside_products(data: Dataset, steps: int, repeats: int) -> None:
-    """The pair in turn with its own two matrix products a step, by NumPy's BLAS on inputs that lie ready as floats."""
-    print("\nthe pair in turn with its two products alone, us per step")
-    for batch in (32, 64):
-        solve = ours(fastest(data, batch), data, batch, steps)
-        alone = products(batch, 2 * CLASSES, data.features, steps)
-        seconds = {"pair": np.inf, "products": np.inf}
-        for _ in range(4 * repeats):
-            for name, work in (("pair", solve), ("products", alone)):
-                start = time.thread_time()
-                work()
-                seconds[name] = min(seconds[name], time.thread_time() - start)
-        pair, bare = (seconds[name] / steps * 1e6 for name in ("pair", "products"))
-        print(f"  batch {batch:3d}   pair {pair:6.1f}   products {bare:6.1f}   ratio {pair / bare:5.2f}")
-
-
-def products(batch: int, rows: int, features: int, steps: int) -> Callable[[], None]:
-    """`steps` times the products of a gradient, (rows, p) (p, B) and (rows, B) (B, p); a new batch each time."""
-    generator = STREAMS(Purpose.SYNTHETIC)
-    models = generator.standard_normal((rows, features)).astype(np.float32)
-    batches = generator.random((8, batch, features), dtype=np.float32)
-    scores, gradient = np.empty((rows, batch), np.float32), np.empty((rows, features), np.float32)
-
-    def work() -> None:
-        for t in range(steps):
-            inputs = batches[t % len(batches)]
-            np.matmul(models, inputs.T, out=scores)
-            np.matmul(scores, inputs, out=gradient)
-
-    return work
-
-
 def table(data: Dataset, models: int, repeats: int) -> None:
     """Microseconds per step by batch size, what auto takes in a long run, and its time by that of the best."""
     n = data.features * CLASSES
@@ -191,7 +159,6 @@ def main() -> None:
         machine()
         for batch in (1, 32, 64):
             compare(data, batch, steps, repeats)
-        beside_products(data, steps, repeats)
         for features in (65, FEATURES, 3072):
             for models in (1, 2):
                 table(dataset(features), models, 3 * repeats)

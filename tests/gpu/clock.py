@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -89,3 +90,17 @@ def floor(bench: Bench, count: int | None) -> float | None:
         for _ in range(nodes):
             number.add_(1)
     return timed(bench, graph.replay, 0.05) * count / nodes
+
+
+@contextmanager
+def nothing_waits(device: str) -> Iterator[None]:
+    """Within it torch raises where the host waits for the GPU."""
+    if device == "cpu":
+        yield
+        return
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)

@@ -15,11 +15,8 @@ from tests.gpu.report import Bench
 from zofl_mpi.engine.clients import Client
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose
-from zofl_mpi.methods.fedavg import FedAvg
-from zofl_mpi.methods.fedrzo_nn import FedRZONN
 from zofl_mpi.methods.heron import HERON
 from zofl_mpi.methods.splitfed import SFLV2
-from zofl_mpi.methods.zo_hfl import ZOHFL
 from zofl_mpi.rounds.split.messages import Model
 from zofl_mpi.run.flags import built
 from zofl_mpi.run.local import LocalClients
@@ -211,52 +208,9 @@ def smashed(bench: Bench, name: str, make: Callable[[str, str, bool], Any], data
     bench.check(f"{name}, smashed samples, bfloat16", error, bound, f"{TIMES:g} times the CPU's own error in bfloat16")
 
 
-# --- whole rounds
-
-
-def rounds(bench: Bench) -> None:
-    """Five rounds in float64 whose random numbers the host draws: the same model, on tiny shapes."""
-    sizes = made.TINY
-    data = made.images(sizes.samples, sizes.side**2)
-    pictures, m = made.pictures(sizes, 2, sizes.checked, 2), sizes.clients[0]
-    split: dict[str, Any] = {"batch": sizes.checked, "h": 2, "optimiser": "sgd", "lr_client": 1e-2, "lr_server": 1e-2}
-    small: dict[str, Any] = {"batch": sizes.batch}
-
-    def resnet(device: str) -> Setting[Any]:
-        problem = made.resnet(sizes, device, "float64")
-        return Setting(problem, made.STREAMS, pictures, dtype=np.dtype("float64"))
-
-    methods: dict[str, Callable[[str], Any]] = {
-        "ZO-HFL with a CNN": lambda device: built(
-            ZOHFL, made.setting(made.cnn(sizes, m, device, "float64"), data, m), tau=(3.0,), **small
-        ),
-        "FedAvg with a CNN": lambda device: built(
-            FedAvg, made.setting(made.cnn(sizes, m, device, "float64"), data, m), tau=(3.0,), **small
-        ),
-        "FedRZO with a CNN": lambda device: built(
-            FedRZONN, made.setting(made.cnn(sizes, m, device, "float64"), data, m), H=3, eta=1e-2, gamma=1e-3, **small
-        ),
-        "SFLV2": lambda device: built(SFLV2, resnet(device), **split),
-        "HERON": lambda device: built(HERON, resnet(device), **split, draw="host"),
-    }
-    for name, make in methods.items():
-        exact, found = (after(make(device), 5) for device in ("cpu", bench.device))
-        bench.check(f"{name}, 5 rounds, float64", distance(found, exact), SAME, "float64 summed in another order")
-
-
-def after(method: Any, count: int) -> Vector:
-    """The model after so many rounds."""
-    state, clients = method.start(), LocalClients(list(method.setting.data), method=method)
-    for r in range(count):
-        state = method.round(state, r, clients)
-        clients.account()
-    return np.concatenate([double(getattr(state, name)) for name in ("x", "theta", "theta_s") if hasattr(state, name)])
-
-
 SECTIONS: dict[str, tuple[Callable[[Bench], None], float]] = {
     "correct: CNN": (cnn, 15),
     "correct: ResNet-18": (resnet, 30),
     "correct: GPT-2": (gpt2, 35),
-    "correct: 5 rounds": (rounds, 20),
 }
 """{title: (section, seconds)}."""

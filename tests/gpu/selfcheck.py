@@ -7,22 +7,13 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 
 from tests.gpu import made
-from tests.gpu.correct import sizes_of
 from tests.gpu.report import NO_GPU, Bench, Late
-from zofl_mpi.engine import device, memory, messages
+from zofl_mpi.engine import device, memory
 from zofl_mpi.engine.streams import Purpose
-from zofl_mpi.methods.fedavg import FedAvg
-from zofl_mpi.methods.fedrzo_nn import FedRZONN
-from zofl_mpi.methods.heron import HERON
-from zofl_mpi.methods.zo_hfl import ZOHFL
-from zofl_mpi.rounds.report import Model
 from zofl_mpi.rounds.split.client import drawn
-from zofl_mpi.run.flags import built
-from zofl_mpi.run.local import LocalClients
 
 YES = 1.0
 
@@ -84,49 +75,6 @@ def seen(bench: Bench) -> None:
     assert kernels(bench, lambda: x.add_(1)) == 1
 
 
-def repeated_split(bench: Bench) -> None:
-    """A round of HERON on the ResNet has the same bits twice."""
-    sizes = sizes_of(bench)
-    data = made.pictures(sizes, 2, sizes.checked, 2)
-    own = made.setting(made.resnet(sizes, bench.device), data[0], 1)
-    method = built(HERON, own, batch=sizes.checked, h=2)
-    assert torch.equal(*(_round(method).theta for _ in range(2)))
-
-
-def repeated_small(bench: Bench) -> None:
-    """FedAvg on the CNN has the same bits twice, and a client's model those that it has alone."""
-    sizes = sizes_of(bench)
-    data = made.images(20 * sizes.batch, sizes.side**2)
-    method = built(FedAvg, made.setting(made.cnn(sizes, 3, bench.device), data, 3), tau=(3.0,), batch=8)
-    found = []
-    for to in ([0, 1, 2], [0, 1, 2], [1]):
-        clients = LocalClients(list(method.setting.data), method=method)
-        found.append(dict(clients.ask(method.train, Model(method.start().x, 0), to=to))[1].y)
-    assert np.array_equal(found[0], found[1]) and np.array_equal(found[0], found[2])
-
-
-def company(bench: Bench) -> None:
-    """The bits of a client's steps of ZO-HFL and FedRZO do not depend on which clients share its rank."""
-    sizes = sizes_of(bench)
-    data = made.images(20 * sizes.batch, sizes.side**2)
-    own = made.setting(made.cnn(sizes, 5, bench.device), data, 5)
-    zo_hfl, fedrzo = built(ZOHFL, own, tau=(5.0,), batch=8), built(FedRZONN, own, H=5, batch=8, eta=1e-2)
-    asked: tuple[tuple[Any, Any, Any], ...] = (
-        (zo_hfl, zo_hfl.solve, Model(zo_hfl.start().x + np.float32(0.01), 0)),
-        (fedrzo, fedrzo.step, Model(fedrzo.start().x, 0)),
-    )
-    for method, step, message in asked:
-        found = []
-        for to in ([0, 1, 2, 3, 4], [3], [1, 3]):
-            clients = LocalClients(list(method.setting.data), method=method)
-            found.append(bits(dict(clients.ask(step, message, to=to))[3]))
-        assert found[0] == found[1] == found[2], type(method).__name__
-
-
-def _round(method: Any) -> Any:
-    return method.round(method.start(), 0, LocalClients(list(method.setting.data), method=method))
-
-
 CALLS: tuple[Callable[[Bench], None], ...] = (
     chosen,
     counted,
@@ -134,15 +82,7 @@ CALLS: tuple[Callable[[Bench], None], ...] = (
     directions,
     graphs,
     seen,
-    repeated_split,
-    repeated_small,
-    company,
 )
-
-
-def bits(message: Any) -> list[bytes]:
-    """Of all that a message holds; packed it has gaps, with whatever lay there."""
-    return [np.asarray(value).tobytes() for _, value in messages.leaves(message)]
 
 
 def named(call: Any) -> str:

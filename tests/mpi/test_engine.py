@@ -194,15 +194,16 @@ def test_a_failing_step_is_named_and_the_engine_can_go_on(both: Both, step: Any,
 
 
 @pytest.mark.parametrize(
-    ("step", "words"),
+    ("step", "error", "words"),
     [
-        (steps.nan, "client 2 .*Vector.a is not finite, so it has no mean"),
-        (steps.text, "mean cannot average Label.text"),
+        (steps.nan, ClientError, "client 2 .*Vector.a is not finite, so it has no mean"),
+        (steps.text, ClientError, "mean cannot average Label.text"),
+        (steps.stream, TypeError, "'stream' streams"),
     ],
 )
-def test_a_reply_without_a_mean_is_refused(both: Both, step: Any, words: str) -> None:
+def test_a_reply_without_a_mean_is_refused(both: Both, step: Any, error: type[Exception], words: str) -> None:
     def program(clients: Any) -> bool:
-        with pytest.raises(ClientError, match=words):
+        with pytest.raises(error, match=words):
             clients.mean(step, Seed(2))
         return True
 
@@ -223,15 +224,6 @@ def test_a_question_asked_while_another_is_open_is_an_error_that_names_both(both
         return True
 
     assert both(steps, [None] * 3, program) in (None, (True, True))
-
-
-def test_mean_refuses_a_stream(both: Both) -> None:
-    def program(clients: Any) -> bool:
-        with pytest.raises(TypeError, match="'stream' streams"):
-            clients.mean(steps.stream, Seed(1))
-        return True
-
-    assert both(steps, [None] * 2, program) in (None, (True, True))
 
 
 def test_clients_cannot_write_into_a_message_that_others_share(both: Both) -> None:

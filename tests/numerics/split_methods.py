@@ -81,6 +81,36 @@ def twins() -> Parts:
     return client, copy.deepcopy(server), server
 
 
+class Sevens(nn.Module):
+    """(B, 7, 5) numbers as 7 tokens, for layers that have more than a row a sample."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(1)[:, :35].reshape(-1, 7, 5)
+
+
+def convolutions() -> Parts:
+    """Strides, groups, dilations, with biases and without."""
+    client = nn.Sequential(
+        nn.Conv2d(1, 4, 3, stride=2, padding=1),
+        nn.Tanh(),
+        nn.GroupNorm(2, 4),
+        nn.Conv2d(4, 6, 3, padding=2, dilation=2, groups=2, bias=False),
+        nn.Tanh(),
+        nn.Conv2d(6, 2, 1),
+    )
+    server = nn.Sequential(nn.Flatten(), nn.Linear(2 * 16, C))
+    return client, nn.Sequential(nn.Flatten(), nn.Linear(2 * 16, C, bias=False)), server
+
+
+def tokens() -> Parts:
+    client = nn.Sequential(Sevens(), nn.Linear(5, 4), nn.LayerNorm((7, 4)), nn.Tanh(), nn.LayerNorm(4, bias=False))
+    return client, nn.Sequential(nn.Flatten(), nn.Linear(28, C)), nn.Sequential(nn.Flatten(), nn.Linear(28, C))
+
+
+def groups() -> Parts:
+    return ResNet(2, (1, 1), 1, "pooled", "group").parts((1, SIDE, SIDE), C)
+
+
 def seeded(make: Make, seed: int = 3) -> Parts:
     with torch.random.fork_rng():
         torch.manual_seed(seed)

@@ -45,9 +45,8 @@ pytestmark = pytest.mark.usefixtures("one_torch_thread")
 @pytest.mark.parametrize("call", gpu_networks.CALLS, ids=lambda call: call.__name__)
 def test_what_holds_on_a_gpu_holds_on_every_device(call: Callable[[str], None], device: str) -> None:
     """Mutations: of another row its mini-batches, step sizes, mu, radius or shift; a slope of the step before; blocks
-    of as many rows as there are; what a block held before; parameters in another order; inputs that are scaled twice
-    or not; on the host the rows of another step.
-    """
+    of as many rows as there are; what a block held before; parameters in another order; inputs that are scaled twice or
+    not; on the host the rows of another step."""
     call(device)
 
 
@@ -233,12 +232,10 @@ def test_losses_are_not_captured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not recorded
 
 
-@pytest.mark.parametrize(
-    ("each", "rows"), [(64 * 784 * 4, 32), (2**21, 32), (2**21 + 1, 16), (2**25, 2), (2**26, 1), (2**30, 1)]
-)
-def test_a_block_has_as_many_rows_as_fit(each: int, rows: int) -> None:
+def test_a_block_has_as_many_rows_as_fit() -> None:
     """Mutations: sizes that are no powers of 2; no limit."""
-    assert blocks.block_of(each, 2**26) == rows
+    for each, rows in ((64 * 784 * 4, 32), (2**21, 32), (2**21 + 1, 16), (2**25, 2), (2**26, 1), (2**30, 1)):
+        assert blocks.block_of(each, 2**26) == rows
 
 
 def test_data_lie_on_the_device_once(monkeypatch: pytest.MonkeyPatch) -> None:

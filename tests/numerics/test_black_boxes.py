@@ -5,24 +5,23 @@ Docstrings name the mutations to catch.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.launch import launch
+from tests.numerics.first_order import Array, close
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.fedrzo_bl import FedRZOBL
+from zofl_mpi.problems.analytic.caps import Caps
 from zofl_mpi.problems.analytic.cvar import CVaR
 from zofl_mpi.problems.analytic.shares import Shares
 from zofl_mpi.run.flags import built
-from zofl_mpi.run.local import LocalClients
 from zofl_mpi.settings.fedrzo import PROBLEMS
 
-Array = np.ndarray[Any, Any]
 STREAMS, n, m = Streams(5), 5, 4
 CLASSES = {"cvar": CVaR, "shares": Shares}
 
@@ -42,10 +41,6 @@ def implicit(of: Setting[Any], x: Array) -> float:
     return float(np.mean([of.problem.f(i, x[None], y[None], data)[0] for i, data in enumerate(of.data)]))
 
 
-def close(a: Any, b: Any, tolerance: float = 1e-12) -> None:
-    np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
-
-
 # --- who runs on them
 
 
@@ -56,27 +51,6 @@ def test_fednest_is_refused_by_a_sentence(name: str) -> None:
     (ended,) = launch(0, [("zofl_mpi.fedrzo", ["--method", "fednest", "--problem", name])])
     said = f"zofl_mpi: --method fednest needs a SecondOrder problem; --problem {name} offers Bilevel\n"
     assert (ended.status, ended.stderr) == (2, said)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "flags", "share"),
-    [
-        ("cvar", {"gamma": 0.1, "lower": "local_sgd", "T_lower": "10", "batch_lower": 0}, 0.1),
-        ("shares", {"gamma": 0.03, "lower": "exact"}, 0.15),
-    ],
-)
-def test_fedrzo_comes_near_the_known_optimum(name: str, flags: Any, share: float) -> None:
-    """From values of f alone. Mutations: f at one lower solution; a gradient where there is none."""
-    of = built(FedRZOBL, setting(name), H=5, eta=0.05, batch=0, schedule="sqrt", **flags)
-    best, least = of.problem.truth()
-    state, clients = of.start(), LocalClients(list(of.setting.data), method=of)
-    first = np.linalg.norm(state.x - best)
-    for r in range(300):
-        state = of.round(state, r, clients)
-    assert np.linalg.norm(state.x - best) < share * first
-    assert math.isnan(state.lower_residual) == (name == "shares")
-    assert implicit(of.setting, state.x) - least < 0.1
 
 
 def test_a_lower_level_without_gradients_asks_for_exact() -> None:
@@ -103,15 +77,6 @@ def test_the_prior_that_undoes_the_training_samples_is_best() -> None:
             assert implicit(of, best + radius * d) > least + 1e-3 * radius
     errors = np.abs(np.concatenate([b.inputs @ of.problem.best - b.targets for b in of.data]))
     close(least, np.sort(errors)[-len(errors) // 10 :].mean())
-
-
-def test_f_is_even_around_the_best_prior_at_every_threshold() -> None:
-    """Mutation: targets on one side."""
-    of = setting("cvar", resolution=0.0)
-    best, _ = of.problem.truth()
-    for t in range(5):
-        d, threshold = np.append(point(t, n - 1), 0.0), np.append(np.zeros(n - 1), 0.3 * t)
-        close(implicit(of, best + threshold + d), implicit(of, best + threshold - d))
 
 
 def test_answers_are_whole_multiples_and_have_no_slope() -> None:
@@ -169,3 +134,53 @@ def test_the_known_scores_are_best() -> None:
     edges = [np.eye(n)[j] for j in np.flatnonzero(y < 1e-12)]  # to rounding
     slopes = [[(implicit(of, best + s * h * e) - least) / h for s in (1, -1)] for e in edges]
     assert edges and all(right + left > 1e-3 for right, left in slopes)
+
+
+def slope(problem: Caps, x: float, side: float) -> float:
+    """Of an entry's F, on one side of x."""
+    a, b = (problem.implicit(np.full(problem.n, x + side * h)) / problem.n for h in (1e-7, 2e-7))
+    return side * (b - a) / 1e-7
+
+
+@pytest.mark.parametrize("x", [0.0, 0.5, 1.0, 1.05, 1 + 2 / 9, 1.9, 2.0, 2.3])
+def test_the_slopes_are_those_of_the_implicit_function(x: float) -> None:
+    """Mutations: a client whose constraint is just met counted on the wrong side; the sum in place of the mean."""
+    problem = Caps()
+    left, right = problem.slopes(x)
+    assert slope(problem, x, -1.0) == pytest.approx(left, abs=1e-5)
+    assert slope(problem, x, 1.0) == pytest.approx(right, abs=1e-5)
+
+
+@pytest.mark.parametrize(("cost", "kink"), [(1.1, True), (1.0, False), (0.05, True), (9.0, False), (0.9, False)])
+@pytest.mark.parametrize("m", [1, 10])
+def test_the_minimiser_is_the_lowest_point_of_a_fine_grid(cost: float, kink: bool, m: int) -> None:
+    """Mutations: the first kink; the stationary point of another piece."""
+    problem = Caps(m=m, n=1, cost=cost)
+    grid = np.linspace(0.0, 2.5, 1001)
+    lowest = grid[np.argmin([problem.implicit(np.array([x])) for x in grid])]
+    best = float(problem.minimiser()[0])
+    assert best == pytest.approx(lowest, abs=2.5e-3)
+    if m == 10:
+        assert (np.abs(problem.wishes - best).min() < 1e-12) == kink
+    left, right = problem.slopes(best)
+    assert left <= 1e-12 and right >= -1e-12
+
+
+def test_the_surrogates_limit_is_no_stationary_point_and_algorithm_2_stays_below_the_cap() -> None:
+    """The slope of F at 0 is -level, whatever the cost. Mutations: a surrogate that sees the constraint."""
+    problem = Caps()
+    assert np.array_equal(problem.surrogate(np.zeros(problem.n)), np.zeros(problem.n))
+    assert problem.slopes(0.0) == (-problem.level, -problem.level)
+    assert np.array_equal(problem.surrogate(np.full(problem.n, 2.0)), np.full(problem.n, 2 * problem.cost))
+    problem = Caps(n=2)
+    x = np.array([[1.5, 0.3], [1.2, 2.5]])
+    for i in range(problem.m):
+        y = problem.lower(i, None, x, x, np.zeros((60, 1), np.int64), np.full(60, 0.5))
+        assert (y <= x).all()
+        np.testing.assert_allclose(y, problem.solution(i, None, x), atol=1e-12)
+
+
+@pytest.mark.parametrize(("flag", "value"), [("m", 0), ("n", 0), ("cost", 0.0), ("level", 1.5)])
+def test_values_out_of_range_are_refused(flag: str, value: float) -> None:
+    with pytest.raises(UserError, match=f"--{flag} "):
+        Caps(**{flag: value})

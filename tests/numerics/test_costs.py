@@ -48,31 +48,20 @@ def resnet() -> SplitNetwork:
     return SplitNetwork(*ResNet().parts((3, 32, 32), 10), (3, 32, 32), 10)
 
 
-def test_the_macs_are_those_of_the_papers_table(resnet: SplitNetwork) -> None:
-    """39.90, 59.85 (59.844 before the paper's rounding) and 59.51 G at batch 256. Mutation: FLOPs for MACs."""
+def test_the_macs_and_the_memory_of_the_papers_table(resnet: SplitNetwork) -> None:
+    """39.90, 59.85 (59.844 before the paper's rounding) and 59.51 G at batch 256. The block's input, a convolution's
+    result and its normalised copy; the activations work in place. A fourth map: lambda, as large as a feature map here.
+    Mutations: FLOPs for MACs; a graph kept in the forward pass; lambda forgotten; the smashed samples kept."""
     client, auxiliary, server = macs(resnet)
     assert (client, auxiliary) == (77_266_944, 655_360)
     assert 256 * 2 * (client + auxiliary) / 1e9 == pytest.approx(39.896, abs=5e-4)
     assert 256 * 3 * (client + auxiliary) / 1e9 == pytest.approx(59.844, abs=5e-4)
     assert 256 * (3 * client + auxiliary) / 1e9 == pytest.approx(59.509, abs=5e-4)
     assert client + server == pytest.approx(555.4e6, rel=1e-3)
-
-
-def test_a_forward_pass_holds_three_maps(resnet: SplitNetwork) -> None:
-    """The block's input, a convolution's result and its normalised copy; the activations work in place."""
     inputs = BATCH * 3 * 32 * 32 * 4
     found = peak(resnet, BATCH, "forward")
     assert 3 * MAP + inputs <= found < 3.1 * MAP + inputs
-
-
-def test_a_client_of_forward_passes_needs_at_most_two_fifths_of_split_learnings_memory(resnet: SplitNetwork) -> None:
-    """[C]: 259.44 of 709.93 MB, 0.365. Mutation: a graph kept in the forward pass."""
-    assert peak(resnet, BATCH, "forward") / peak(resnet, BATCH, "cut") < 0.40
-    assert peak(resnet, BATCH, "forward") / peak(resnet, BATCH, "auxiliary") < 0.40
-
-
-def test_a_client_along_what_the_server_returned_holds_that_too(resnet: SplitNetwork) -> None:
-    """A fourth map: lambda, as large as a feature map here. Mutations: lambda forgotten; the smashed samples kept."""
+    assert found < 0.4 * min(peak(resnet, BATCH, step) for step in ("cut", "auxiliary"))  # [C]: 0.365
     inputs = BATCH * 3 * 32 * 32 * 4
     assert 4 * MAP + inputs <= peak(resnet, BATCH, "slope") < 4.1 * MAP + inputs
 
@@ -97,8 +86,7 @@ def test_allocations_are_counted_once_and_given_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cut", "head", "dtype", "bf16"),
-    [(1, "linear", "float32", False), (2, "pooled", "float64", False), (1, "linear", "float32", True)],
+    ("cut", "head", "dtype", "bf16"), [(2, "pooled", "float64", False), (1, "linear", "float32", True)]
 )
 @pytest.mark.parametrize(
     ("step", "recompute"),
@@ -110,7 +98,7 @@ def test_two_small_steps_tell_the_memory_of_a_large_one(
     """To the byte. Mutations: the peak itself scaled; frees left out; sizes of 2 samples taken for all."""
     parts = ResNet(8, (1, 1, 1), cut, head).parts((3, 32, 32), 10)  # type: ignore[arg-type]
     problem = SplitNetwork(*parts, (3, 32, 32), 10, dtype, bf16=bf16)
-    for batch in (2, 5, 33):
+    for batch in (2, 17):
         with Allocations() as counted:
             loss, rule = step_of(problem, step)
             costs._trial(loss, rule, *costs._given(loss, batch), recompute)
@@ -129,17 +117,14 @@ class Halves(nn.Module):
         return x + 0
 
 
-def test_where_small_steps_differ_the_whole_mini_batch_is_computed() -> None:
-    """9 samples of 6 numbers: inputs, x + 1, (x + 1) + 0. Mutation: the events matched by their number alone."""
+def test_small_steps_that_differ_and_peaks_that_move() -> None:
+    """9 samples of 6 numbers: inputs, x + 1, (x + 1) + 0. A tensor of 100 bytes, or one of 10 for each sample: the peak
+    moves. Mutations: the events matched by their number alone; the events' sums extrapolated."""
     problem = SplitNetwork(Halves(), nn.Linear(6, 3), nn.Linear(6, 3), (6,), 3)
     two, three = (costs._allocations(*step_of(problem, "forward"), n).events for n in (2, 3))
     assert costs._peak(two, three, 9) is None
     assert peak(problem, 9, "forward") >= 3 * 9 * 6 * 4
     assert costs._peak([(0, 4), (0, -4), (1, 8)], [(0, 4), (1, 8), (0, -4)], 9) is None
-
-
-def test_a_peak_is_found_where_it_is_for_so_many_samples() -> None:
-    """A tensor of 100 bytes, or one of 10 for each sample: the peak moves. Mutation: the events' sums extrapolated."""
     two, three = ([(0, 100), (0, -100), (1, 10 * n), (1, -10 * n)] for n in (2, 3))
     assert [costs._peak(two, three, n) for n in (2, 10, 11, 40)] == [100, 100, 110, 400]
     assert costs._peak([], [], 7) == 0

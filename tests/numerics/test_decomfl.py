@@ -1,41 +1,26 @@
-"""DeComFL: scalars make every model, the server's and the clients'; with one client it is MeZO."""
+"""DeComFL: scalars make every model; identities of estimates in one dimension and of two radii."""
 
 from __future__ import annotations
 
-import copy
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from tests.numerics import test_split_texts as texts
-from tests.numerics.split_methods import (
-    SGD,
-    SIZES,
-    apart,
-    batches,
-    close,
-    flat,
-    method,
-    mlp,
-    put,
-    resnet,
-    run,
-    same,
-    setting,
-    training,
-    whole_of,
-)
+from tests.numerics.split_methods import *
 from zofl_mpi.engine.clients import Client, ClientError
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.decomfl import DeComFL, Missed
+from zofl_mpi.methods.heron import HERON
+from zofl_mpi.methods.ho_sfl import HOSFL
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.numerics.schedules import Pace
+from zofl_mpi.problems.signs import SignedLayers
 from zofl_mpi.rounds.split.client import drawn
 from zofl_mpi.rounds.split.method import check_arithmetic
 from zofl_mpi.rounds.split.training import Training
@@ -69,44 +54,9 @@ def directions(method: DeComFL, r: int, q: int = 0) -> list[Tensor]:
     return list(drawn(method.key(r, q)(Purpose.DIRECTION), like, method.n_p, method.distribution))
 
 
-@pytest.mark.parametrize("estimate", ["one-sided", "central"])
-@RULES
-def test_one_client_and_one_step_a_round_are_mezo(rule: Optimiser, estimate: Any) -> None:
-    """A loop by hand on the whole network, the parameters moved in place; three rounds, two directions.
-
-    Mutations: directions of the client's part alone; a sign; n_p, 2 or mu missing in the scale; local steps that stay
-    beside the round's; the loss of the auxiliary head.
-    """
-    own = setting(mlp, clients=(2,))
-    plan = planned(own, rule, h=1)
-    mezo = of(plan, n_p=2, mu=1e-3, estimate=estimate)
-    found = run(mezo, 3)
-    net = whole_of(mlp)
-    x, memory = flat(net), dict[str, Any]()
-
-    def loss(at: Tensor, inputs: Tensor, labels: Tensor) -> float:
-        put(net, at, torch.zeros(0))
-        with torch.no_grad():
-            return float(cross_entropy(net(inputs), labels))
-
-    for r in range(3):
-        inputs, labels = next(batches(plan, 0, r))
-        g = torch.zeros_like(x)
-        for z in directions(mezo, r):
-            other = loss(x - 1e-3 * z, inputs, labels) if estimate == "central" else loss(x, inputs, labels)
-            slope = (loss(x + 1e-3 * z, inputs, labels) - other) / (2e-3 if estimate == "central" else 1e-3)
-            g += slope / 2 * z
-        rule.step(x, g, memory, 0.05)
-    close(joined(mezo, found), x, 1e-10)
-    n = own.problem.n_client
-    assert torch.equal(found.theta[n:], mezo.start().theta[n:]) and apart(x, flat(whole_of(mlp)))
-
-
 def test_a_step_is_the_projection_of_the_gradient() -> None:
-    """On the mean loss of all clients, to O(mu^2): their scalars' mean is the mean loss's derivative.
-
-    Mutations: directions of each client's own; weights of the clients forgotten.
-    """
+    """On the mean loss of all clients, to O(mu^2): their scalars' mean is the mean loss's derivative. Mutations:
+    directions of each client's own; weights of the clients forgotten."""
     plan = planned(setting(mlp), h=1, batch=6, weights="size")
     central = of(plan, mu=1e-4, estimate="central", n_p=3, distribution="sphere")
     start = central.start()
@@ -123,19 +73,6 @@ def test_a_step_is_the_projection_of_the_gradient() -> None:
     assert float(moved.norm()) > 0.1
 
 
-@SOURCES
-def test_the_scalars_of_equal_clients_are_those_of_one(make: Any) -> None:
-    """Each mini-batch is all data, in an order of the client's own. Mutation: a sum for the mean."""
-    own = source(make)
-    data = own.data[0]
-    one, three = (replace(own, data=(data,) * count) for count in (1, 3))
-    alone, together = (of(planned(each, batch=6, h=3), n_p=2) for each in (one, three))
-    found, same_found = run(alone, 2), run(together, 2)
-    close(joined(alone, found), joined(together, same_found), 1e-9)
-    np.testing.assert_allclose(found.scalars, same_found.scalars, rtol=1e-6, atol=1e-12)
-    assert apart(joined(alone, found), joined(alone, alone.start()))
-
-
 @RULES
 @pytest.mark.parametrize(
     ("make", "dtype"), [(mlp, "float32"), (resnet, "float32"), (resnet, "float64"), (None, "float64")]
@@ -143,11 +80,9 @@ def test_the_scalars_of_equal_clients_are_those_of_one(make: Any) -> None:
 def test_a_client_that_has_rested_makes_the_servers_model_of_what_it_missed(
     make: Any, rule: Optimiser, dtype: str
 ) -> None:
-    """To the bit, moments too, whenever it comes back: some clients rest, some begin late.
-
-    Mutations: its own last steps kept; a round missed or taken twice; the step sizes of another round; moments of the
-    local steps; scalars of its own in place of the means.
-    """
+    """To the bit, moments too, whenever it comes back: some clients rest, some begin late. Mutations: its own last
+    steps kept; a round missed or taken twice; the step sizes of another round; moments of the local steps; scalars of
+    its own in place of the means."""
     own = source(make) if make is None else source(make, dtype=dtype)
     pace = Pace("linear", warmup=2, decay_steps=13)
     rested = of(planned(own, rule, beta=0.4, pace=pace), n_p=2)
@@ -165,33 +100,6 @@ def test_a_client_that_has_rested_makes_the_servers_model_of_what_it_missed(
     assert len(missed - {0}) > 1 and max(missed) > 1
     assert state.scalars.shape == (6, 2, 2) and np.isfinite(state.local_loss)
     assert apart(joined(rested, state), joined(rested, rested.start()))
-
-
-@SOURCES
-@pytest.mark.parametrize("beta", [1.0, 0.4])
-def test_bytes_are_the_scalars_of_the_rounds_that_were_missed(make: Any, beta: float) -> None:
-    """8 h n_p up, and as much down for each round since the last; BatchNorm's statistics both ways; 8 for r and loss.
-
-    --dry-run tells the same. Mutations: the scalars of the last round alone; those before the first participation
-    left out; a model that travels.
-    """
-    own = source(make)
-    scalar = of(planned(own, beta=beta, h=3), n_p=2)
-    clients = LocalClients(list(own.data), method=scalar)
-    state, last, total = scalar.start(), dict[int, int](), 0
-    statistics = 8 * (own.problem.local.b + own.problem.top.b)
-    for r in range(5):
-        to = scalar.training.participants(r)
-        state = run(scalar, 1, r, clients, state)
-        row, _ = clients.account()
-        down, up = row.bytes_down.sum(axis=0), row.bytes_up.sum(axis=0)
-        expected = {i: (8 * 3 * 2 * (r - last.get(i, 0)) + statistics + 8, 8 * 3 * 2 + statistics + 8) for i in to}
-        assert {i: (int(down[i]), int(up[i])) for i in range(3)} == {i: expected.get(i, (0, 0)) for i in range(3)}
-        total += sum(sum(ways) for ways in expected.values())
-        last |= dict.fromkeys(to, r)
-        line = str(scalar.plan(r + 1)[f"GiB in {r + 1} rounds: all but labels"])
-        assert float(line.split("(")[1].split()[0]) * (r + 1) * 2**30 == pytest.approx(total, rel=1e-4)
-    assert scalar.plan(1)["further bytes down, a client, for each round since its last"] == 48
 
 
 @pytest.mark.parametrize("estimate", ["one-sided", "central"])
@@ -232,31 +140,12 @@ def test_costs_are_those_of_the_whole_network() -> None:
     assert float(costs["peak bytes of a client's step, beyond its model"]) >= 4 * 8 * (64 + 5 + 5)
 
 
-def test_a_run_goes_on_from_state_and_memories() -> None:
-    """As a checkpoint keeps them. Mutation: something that only the method remembers."""
-    plan = planned(setting(resnet), Optimiser(), beta=0.6)
-    first = of(plan)
-    clients = LocalClients(list(plan.setting.data), method=first)
-    whole = run(first, 5)
-    half = run(first, 3, clients=clients)
-    kept = dict(clients.ask(recall, Acknowledged(), counted=False))
-    again = of(planned(setting(resnet), Optimiser(), beta=0.6))
-    later = LocalClients(list(plan.setting.data), method=again)
-    for i, client in later._clients.items():
-        client.memory.update(copy.deepcopy(dict(kept[i].entries)))
-    found = run(again, 2, 3, later, half)
-    assert same(found, whole) and np.array_equal(found.scalars, whole.scalars)
-
-
 def test_what_cannot_be_is_refused() -> None:
     own = setting(mlp)
     for given, words in (
-        ({"h": 0}, "--h 0: must be at least 1: the scalars of equally many steps are averaged"),
-        ({"k": 2}, "--k 2: must be 1"),
         ({"freeze": "client"}, "--freeze client: must be none"),
         ({"state": "reset"}, "--state reset: must be keep"),
         ({"mu": 0.0}, "--mu 0.0: must be a smoothing radius"),
-        ({"n_p": 0}, "--n-p 0: must be a whole number of directions"),
     ):
         with pytest.raises(UserError, match=words):
             flags.built(DeComFL, own, **{"batch": 4, **given})
@@ -269,3 +158,131 @@ def test_what_cannot_be_is_refused() -> None:
             run(of(planned(own, wild, lr_client=1e300, h=h)), 1)
     with pytest.raises(UserError, match="--method decomfl: client 1 computes on another processor, the server on cpu"):
         check_arithmetic(own.problem, 1, "another processor", "--method decomfl", "")
+
+
+ADAMW = Optimiser("adamw", weight_decay=0.1)
+KINDS = [
+    {"estimate": "one-sided"},
+    {"estimate": "central"},
+    {"estimate": "jvp"},
+    {"estimate": "one-sided", "directions": "per-sample"},
+    {"estimate": "central", "directions": "per-sample"},
+]
+
+
+def scalar() -> Parts:
+    """A client of one parameter, the mean pixel's weight, and three smashed numbers a sample."""
+    spread = nn.Linear(1, 3).requires_grad_(False)
+    client = nn.Sequential(nn.AdaptiveAvgPool2d((1, 1)), nn.Flatten(), nn.Linear(1, 1, bias=False), spread)
+    return client, nn.Linear(3, C), nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, C))
+
+
+def name_of(flags: dict[str, Any]) -> str:
+    return "-".join(map(str, flags.values()))
+
+
+@pytest.mark.parametrize("flags", KINDS, ids=name_of)
+@pytest.mark.parametrize("cls", [HERON, HOSFL])
+def test_in_one_dimension_an_estimate_is_the_derivative(cls: Any, flags: dict[str, Any]) -> None:
+    """The sphere of one dimension is {-1, 1}, so (L(x + mu u) - L(x)) / mu u is L'(x), for each sample, too, as mu -> 0
+    (HO-SFL's product with lambda is linear: for all mu). Three rounds beside backpropagation. Mutations: a mean for a
+    sum over samples or smashed numbers, at the cut or behind the head; mu, 2 or n_p missing; losses summed over
+    directions; lambda of another batch; a sign of a difference that its direction has not."""
+    plan = training(setting(scalar), SGD, **({"freeze": "auxiliary"} if cls is HERON else {}))
+    mu = 1e-6 if cls is HERON else 0.5
+    found = run(method(cls, plan, n_p=3, mu=mu, **flags), 3)
+    exact = run(method(cls, plan, estimate="exact"), 3)
+    start = method(cls, plan).start()
+    for name, tensor in vectors(found).items():
+        close(tensor, vectors(exact)[name], 1e-5 if cls is HERON else 1e-10)
+    n = plan.setting.problem.n_client
+    assert n == 1 and abs(float(exact.theta[0] - start.theta[0])) > 1e-3
+
+
+@pytest.mark.parametrize("central", ["one-sided", "central"])
+@pytest.mark.parametrize(
+    ("cls", "flags"),
+    [(HERON, {}), (HERON, {"directions": "per-sample"}), (HOSFL, {"directions": "per-sample"}), (DeComFL, {})],
+    ids=["heron", "heron-each", "ho_sfl-each", "decomfl"],
+)
+def test_the_sphere_with_mu_is_the_larger_sphere_with_mu_over_its_radius(
+    cls: Any, flags: dict[str, Any], central: str
+) -> None:
+    """d / mu (L(x + mu w) - L(x)) w, |w| = 1, is 1 / nu (L(x + nu u) - L(x)) u with u = sqrt(d) w, nu = mu / sqrt(d).
+    Mutations: the factor d forgotten, in an estimate or where steps are taken from differences; mu of the other
+    unit."""
+    own = setting(mlp)
+    plan = training(own, SGD, **({"h": 2} if cls is DeComFL else {}))
+    n = own.problem.n_client
+    d = {HERON: own.problem.local.n, HOSFL: n, DeComFL: n + own.problem.top.n}[cls]
+    found = [
+        run(method(cls, plan, n_p=2, mu=mu, distribution=distribution, estimate=central, **flags), 2)
+        for distribution, mu in (("sphere", 0.1), ("sqrt_d_sphere", 0.1 / d**0.5))
+    ]
+    for name, tensor in vectors(found[0]).items():
+        close(tensor, vectors(found[1])[name], 1e-8)
+    assert apart(found[0].theta, method(cls, plan).start().theta)
+
+
+@pytest.mark.parametrize("cls", [HERON, HOSFL])
+def test_each_direction_of_each_step_has_signs_of_its_own(monkeypatch: pytest.MonkeyPatch, cls: Any) -> None:
+    """Steps of three clients in two rounds, three directions each: all signs differ, within a batch and between them.
+    Else the estimates of two steps, or of two samples, share what should make their errors independent. Mutations:
+    signs of step 0 for all; of the first direction; of the first round; of the first client; of the first sample."""
+    plan = training(setting(mlp), SGD)
+    of = method(cls, plan, n_p=3, directions="per-sample")
+    first = run(of, 1)  # what a method draws but once is drawn now
+    patterns: list[bytes] = []
+    draw = SignedLayers.draw
+
+    def recorded(self: SignedLayers, generator: Any, count: int, like: Tensor) -> Any:
+        signs = draw(self, generator, count, like)
+        ones, each = torch.ones_like(like), torch.eye(count).to(like)
+        patterns.extend(self.weighted(ones, signs, one).numpy().tobytes() for one in each)
+        return signs
+
+    monkeypatch.setattr(SignedLayers, "draw", recorded)
+    run(of, 2, start=1, state=first)
+    assert len(patterns) == 2 * 3 * sum(len(data) for data in plan.setting.data)
+    assert len(set(patterns)) == len(patterns)
+
+
+@pytest.mark.parametrize("rule", [SGD, ADAMW, Optimiser("adamw_transformers", weight_decay=0.1)], ids=str)
+@pytest.mark.parametrize("estimate", ["one-sided", "central"])
+def test_several_local_steps_of_decomfl_are_two_loops(rule: Optimiser, estimate: str) -> None:
+    """One client, three steps a round, three rounds, sizes that warm up and fall. A loop by hand: the client steps on a
+    copy of model and moments, from which the losses come; the server steps along the same differences. Mutations: empty
+    moments at local steps; moments of the local steps that stay; one direction for the steps of a round; the size of
+    step r + q, or of q alone; directions of the client's part alone; a sign; n_p, 2 or mu missing."""
+    pace = Pace("linear", warmup=3, decay_steps=11)
+    plan = training(setting(mlp, clients=(2,)), rule, h=3, pace=pace)
+    of = method(DeComFL, plan, n_p=2, mu=1e-3, estimate=estimate)
+    found = run(of, 3)
+    net = whole_of(mlp)
+    x, memory = flat(net), dict[str, Any]()
+
+    def loss(at: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
+        put(net, at, torch.zeros(0))
+        with torch.no_grad():
+            return cross_entropy(net(inputs), labels)
+
+    def lr(t: int) -> float:
+        return 0.05 * (t / 3 if t < 3 else max(0, 11 - t) / 8)
+
+    seen = []
+    for r in range(3):
+        y, copy = x.clone(), {k: v.clone() if isinstance(v, Tensor) else v for k, v in memory.items()}
+        steps = []
+        for q, (inputs, labels) in enumerate(batches(plan, 0, r)):
+            us = list(drawn(of.key(r, q)(Purpose.DIRECTION), x, 2, of.distribution))
+            seen += [u.numpy().tobytes() for u in us]
+            back, span = (1e-3, 4e-3) if estimate == "central" else (0.0, 2e-3)
+            g = sum((loss(y + 1e-3 * u, inputs, labels) - loss(y - back * u, inputs, labels)) / span * u for u in us)
+            steps.append(torch.as_tensor(g))
+            rule.step(y, steps[-1], copy, lr(3 * r + q))
+        for q, g in enumerate(steps):
+            rule.step(x, g, memory, lr(3 * r + q))
+    n = plan.setting.problem.n_client
+    close(torch.cat([found.theta[:n], found.theta_s]), x, 1e-9)
+    assert torch.equal(found.theta[n:], of.start().theta[n:])
+    assert len(seen) == len(set(seen)) == 3 * 3 * 2 and apart(x, flat(whole_of(mlp)))

@@ -9,18 +9,13 @@ import numpy as np
 import pytest
 
 from zofl_mpi.data import Dataset, Federation
-from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.engine.world import SingleProcess
 from zofl_mpi.errors import UserError
-from zofl_mpi.methods.fedrzo_bl import FedRZOBL
 from zofl_mpi.problems import fair
 from zofl_mpi.problems import sums as blocks
 from zofl_mpi.problems.fair import Fair, FairSoftmax
 from zofl_mpi.problems.relu_net import ReLUNet
-from zofl_mpi.rounds.report import Model
-from zofl_mpi.run.flags import built
-from zofl_mpi.run.local import LocalClients
 from zofl_mpi.settings.choice import Site
 from zofl_mpi.settings.fedrzo import PROBLEMS
 from zofl_mpi.settings.given import problem_on
@@ -121,64 +116,29 @@ def test_a_class_that_one_client_holds_has_its_own_mean_loss(model):
 
 
 @both
-def test_the_worst_class_is_found_where_one_client_holds_it(model):
-    """The class's loss is the largest, a fifth of it is not; all weight goes there as lam -> 0.
-
-    Mutations: as above; a class counted by its share of the samples.
-    """
-    labels = np.array([0, 1, 3] * 5 + [2])
-    inputs = STREAMS(Purpose.NOISE, t=1).standard_normal((16, p))
-    inputs[15] *= 4.0
-    rows = [*np.split(np.arange(15), 5)]
-    rows[1] = np.append(rows[1], 15)
-    data = [Dataset(inputs, labels, C, r) for r in rows]
-    counts = np.stack([part.counts() for part in data])
-    start = points(model, 40)
-    losses = np.array([sum(sums(model, x, part) for part in data) / counts.sum(axis=0) for x in start])
-    chosen = [k for k in range(40) if losses[k].argmax() == 2 and losses[k][2] / 5 < losses[k][[0, 1, 3]].max()]
-    assert chosen
-    own = problem(model, counts, lam=1e-9, y_set="simplex")
-    for k in chosen:
-        np.testing.assert_allclose(own.solution(start[k], data), np.eye(C)[2], atol=1e-12)
-        assert own.implicit(start[k], data) == pytest.approx(losses[k][2], rel=1e-8)
-
-
-@both
-def test_a_class_that_nobody_has_adds_nothing(model):
-    """Mutation: a division by 0."""
+def test_gradient_h_and_curvature_are_those_of_the_losses(model):
+    """The closed form, with a class that nobody has, too. Mutations: a division by 0; the mean of the clients' class
+    means; lam squared; 1; lam/2."""
     some = [data.subset(np.flatnonzero(data.labels[data.rows] != 3)) for data in CLIENTS]
     own = problem(model, COUNTS * np.array([1, 1, 1, 0]))
     y = own.solution(points(model, 1)[0], some)
     assert y[3] == 0 and (y[:3] > 0).all()
+    own, x = problem(model), points(model, 1)[0]
+    y = own.solution(x, CLIENTS)
+    np.testing.assert_allclose(y, average(model, x) / 0.5, rtol=1e-12)
+    slopes = [own.gradient_h(i, x, y, data) for i, data in enumerate(CLIENTS)]
+    np.testing.assert_allclose(np.mean(slopes, axis=0), 0, atol=1e-11)
+    own, x = problem(model, lam=0.3), points(model, 1)[0]
+    assert own.curvature(x) == (0.3, 0.3)
 
 
-def test_weighted_by_their_shares_the_classes_are_section_51s_loss():
-    """y_c = N_c/N: the mean loss of `ReLUNet` over all samples, without its ridge. Mutations: a smooth rectifier; a
-    ridge; classes mixed up."""
-    x, y, own = points("fair", 3), COUNTS.sum(axis=0) / COUNTS.sum(), problem("fair")
-    found = np.mean([own.f(i, x, np.stack([y] * 3), data) for i, data in enumerate(CLIENTS)], axis=0)
-    network = ReLUNet(p, Q, lam=0.0, dtype=np.float64)
-    means = [network.losses(i, x, data) for i, data in enumerate(CLIENTS)]
-    expected = np.average(means, axis=0, weights=COUNTS.sum(axis=1))
-    np.testing.assert_allclose(found + 0.25 * (y @ y), expected, rtol=1e-12)
+def test_the_start_is_section_51s_or_a_small_one():
+    """Mutations: float64; a standard deviation of 1."""
+    own, network = problem("fair"), ReLUNet(p, Q, lam=0.0, dtype=np.float64)
     assert (own.n, own.x0) == (network.n, network.x0) == (Q * p + Q, "random")
-    start = [each.initial(STREAMS(Purpose.START)) for each in (own, network)]
-    np.testing.assert_array_equal(*start)
-
-
-def test_the_objective_has_a_kink_where_a_unit_wakes():
-    """Its slope along a unit's input jumps there, that of |L|^2/(2 lam) of softmax regression does not.
-
-    Mutation: a smooth rectifier.
-    """
-    U, h = CLIENTS[0].take(np.array([5]), np.float64)[0][0], 1e-6
-    for model, jumps in (("fair", True), ("fair_softmax", False)):
-        own, x = problem(model), points(model, 1)[0]
-        x[:p] -= (x[:p] @ U) / (U @ U) * U
-        d = np.zeros(own.n)
-        d[:p] = U
-        F = [own.implicit(x + s * d, CLIENTS) for s in (h, 0, -h)]
-        assert (abs(F[0] - 2 * F[1] + F[2]) / h > 1e-3) == jumps
+    np.testing.assert_array_equal(*[each.initial(STREAMS(Purpose.START)) for each in (own, network)])
+    spread = FairSoftmax(100, np.ones((2, 10), np.int64)).initial(STREAMS(Purpose.START))
+    assert spread.dtype == np.float32 and 0.008 < spread.std() < 0.012
 
 
 @both
@@ -189,26 +149,6 @@ def test_f_is_the_weighted_sum(model):
     expected = [w @ own_losses(model, row, 1) - 0.25 * (w @ w) for row, w in zip(x, y, strict=True)]
     np.testing.assert_allclose(found, expected, rtol=1e-12)
     assert found.dtype == np.float64
-
-
-@both
-@pytest.mark.parametrize("batch", [None, BATCH])
-def test_points_together_are_points_alone(model, batch):
-    """Mutation: a softmax over the classes of all models; rows of x and y mixed up."""
-    own, x, y = problem(model), points(model, 4), weights(4)
-    alone = [own.f(0, x[k : k + 1], y[k : k + 1], CLIENTS[0], batch)[0] for k in range(4)]
-    np.testing.assert_allclose(own.f(0, x, y, CLIENTS[0], batch), alone, rtol=1e-13)
-
-
-@both
-@pytest.mark.parametrize("batch", [None, BATCH])
-@pytest.mark.parametrize("i", range(m))
-def test_gradient_h_by_central_differences(model, i, batch):
-    """h_i = -f_i, on a mini-batch as on all samples. Mutations: the sign; lam/2; all data whatever the batch is."""
-    own, x, (y, direction) = problem(model), points(model, 1), weights(2)
-    h = [-own.f(i, x, (y + s * direction)[None], CLIENTS[i], batch)[0] for s in (1e-4, -1e-4)]
-    slope = (h[0] - h[1]) / 2e-4
-    assert own.gradient_h(i, x[0], y, CLIENTS[i], batch) @ direction == pytest.approx(slope, rel=1e-8)
 
 
 @both
@@ -234,82 +174,17 @@ def test_blocks_change_nothing(model, monkeypatch):
 @both
 @pytest.mark.parametrize("i", range(m))
 def test_batches_of_one_average_to_the_whole(model, i):
-    """Over all N_i batches of size 1, exactly. Mutations: the batch's own class means; N_i or B left out."""
+    """Over all N_i batches of size 1, exactly. Mutations: the batch's own class means; N_i or B left out; a repeated
+    position counted once."""
     own, data, x, y = problem(model), CLIENTS[i], points(model, 1), weights(1)
     singles = [np.array([j]) for j in range(len(data))]
     losses = [own.class_losses(x, data, batch)[0] for batch in singles]
     np.testing.assert_allclose(np.mean(losses, axis=0), own.class_losses(x, data)[0], rtol=1e-12)
+    np.testing.assert_allclose(own.class_losses(x, data, BATCH)[0], np.mean([losses[j] for j in BATCH], axis=0))
     values = [own.f(i, x, y, data, batch)[0] for batch in singles]
     assert np.mean(values) == pytest.approx(own.f(i, x, y, data)[0], rel=1e-12)
     slopes = [own.gradient_h(i, x[0], y[0], data, batch) for batch in singles]
     np.testing.assert_allclose(np.mean(slopes, axis=0), own.gradient_h(i, x[0], y[0], data), rtol=1e-11)
-
-
-@both
-def test_a_batch_is_the_mean_of_its_samples(model):
-    """So batches of any size are unbiased. Mutation: a repeated position counted once."""
-    own, x = problem(model), points(model, 1)
-    singles = [own.class_losses(x, CLIENTS[0], np.array([j]))[0] for j in BATCH]
-    np.testing.assert_allclose(own.class_losses(x, CLIENTS[0], BATCH)[0], np.mean(singles, axis=0), rtol=1e-12)
-
-
-@both
-def test_the_solution_is_the_mean_loss_over_lam(model):
-    """Mutations: the mean of the clients' class means; lam squared."""
-    own, x = problem(model), points(model, 1)[0]
-    y = own.solution(x, CLIENTS)
-    np.testing.assert_allclose(y, average(model, x) / 0.5, rtol=1e-12)
-    slopes = [own.gradient_h(i, x, y, data) for i, data in enumerate(CLIENTS)]
-    np.testing.assert_allclose(np.mean(slopes, axis=0), 0, atol=1e-11)
-
-
-def solved(own, x, data, **flags):
-    """y(x) as the method's lower solver finds it, full gradients."""
-    setting = Setting(own, STREAMS, tuple(data), data[0], data[0], None, np.float64)
-    method = built(FedRZOBL, setting, batch_lower=0, **flags)
-    clients = LocalClients(list(data), method=method)
-    for _ in clients.ask(method.place, Model(x, 0)):
-        pass
-    return method.solver.solve(clients, method.lower, x, method.first_lower(), 0)[0]
-
-
-@both
-@pytest.mark.parametrize("H", ["1", "7", "paper"])
-@pytest.mark.parametrize("lower", ["local_sgd", "fedac1"])
-def test_federated_solvers_find_the_closed_form_with_any_local_steps(model, lower, H):
-    """All h_i share the Hessian lam I, although the clients have other classes. Mutations: curvature; a client's loss
-    by its own counts in the gradient and not in the solution; the projection on R^C."""
-    own, x = problem(model), points(model, 1)[0]
-    found = solved(own, x, CLIENTS, lower=lower, H_lower=H, T_lower="90", gamma_lower=0.5 / own.lam)
-    np.testing.assert_allclose(found, own.solution(x, CLIENTS), rtol=1e-10)
-    apart = [own.solution(x, [data]) for data in CLIENTS]
-    assert np.ptp(apart, axis=0).max() > 0.1  # the clients do differ
-
-
-@both
-@pytest.mark.parametrize("lower", ["local_sgd", "fedac1"])
-def test_federated_solvers_find_the_projection_of_one_client(model, lower):
-    """On the simplex several local steps bias the mean of unequal clients, so there is one. Mutations: no projection in
-    the steps; another set's; P(L)/lam."""
-    whole = Dataset(BYTES, LABELS, C, np.concatenate(ROWS), scale=1 / 100, shift=-0.7)
-    own, x = problem(model, whole.counts()[None], y_set="simplex", lam=5.0), points(model, 1)[0]
-    found = solved(own, x, [whole], lower=lower, H_lower="7", T_lower="90", gamma_lower=0.5 / own.lam)
-    expected = own.solution(x, [whole])
-    assert (expected > 0).sum() > 1
-    np.testing.assert_allclose(found, expected, atol=1e-10)
-
-
-@both
-def test_algorithm_3_as_the_paper_has_it_is_near_the_closed_form(model):
-    """Its own T, step size and T/m local steps contract the error by (1 - 1/a)^T, a = max(m, 4) + 1, whatever lam is.
-
-    Mutations: curvature 1; lam/2.
-    """
-    for lam in (0.05, 3.0):
-        own, x = problem(model, lam=lam), points(model, 1)[0]
-        exact, T = own.solution(x, CLIENTS), math.ceil(10 * math.log(5))
-        ratio = (solved(own, x, CLIENTS) - exact) / -exact  # from y = 0
-        np.testing.assert_allclose(ratio, (1 - 1 / 5) ** T, rtol=1e-8)
 
 
 @both
@@ -335,17 +210,6 @@ def test_the_solution_on_the_simplex_is_a_maximiser(model):
 
 
 @both
-def test_small_lam_picks_the_worst_class_large_lam_none(model):
-    """Mutations: lam and 1/lam exchanged; the best class."""
-    x = points(model, 1)[0]
-    small, large = (problem(model, y_set="simplex", lam=lam).solution(x, CLIENTS) for lam in (1e-6, 1e7))
-    np.testing.assert_allclose(small, np.eye(C)[average(model, x).argmax()], atol=1e-12)
-    np.testing.assert_allclose(large, 1 / C, atol=1e-5)
-    worst = problem(model, y_set="simplex", lam=1e-9).implicit(x, CLIENTS)
-    assert worst == pytest.approx(average(model, x).max(), rel=1e-8)
-
-
-@both
 @pytest.mark.parametrize("y_set", SETS)
 def test_the_implicit_objective(model, y_set):
     """|L|^2/(2 lam) on R^C; f at the solution on both. Mutations: |L|^2/lam; y of the other set."""
@@ -357,28 +221,6 @@ def test_the_implicit_objective(model, y_set):
     if y_set == "free":
         L = average(model, x)
         assert found == pytest.approx(L @ L / 10.0, rel=1e-12)
-
-
-@both
-@pytest.mark.parametrize("y_set", SETS)
-def test_danskin(model, y_set):
-    """The implicit objective's slope is that of f(., y(x)) at a fixed y. Mutation: an inexact maximiser."""
-    own, (x, direction) = problem(model, y_set=y_set, lam=5.0), points(model, 2)
-    y, h = own.solution(x, CLIENTS), 1e-5
-    whole = (own.implicit(x + h * direction, CLIENTS) - own.implicit(x - h * direction, CLIENTS)) / (2 * h)
-    frozen = (upper_value(model, x + h * direction, y, 5.0) - upper_value(model, x - h * direction, y, 5.0)) / (2 * h)
-    assert abs(whole) > 1e-3
-    assert whole == pytest.approx(frozen, rel=1e-5)
-
-
-@both
-def test_curvature_is_that_of_h(model):
-    """The Hessian in y is lam I, for every client. Mutation: 1; lam/2."""
-    own, x, y = problem(model, lam=0.3), points(model, 1)[0], weights(1)[0]
-    assert own.curvature(x) == (0.3, 0.3)
-    for i, data in enumerate(CLIENTS):
-        columns = [own.gradient_h(i, x, y + e, data) - own.gradient_h(i, x, y, data) for e in np.eye(C)]
-        np.testing.assert_allclose(columns, 0.3 * np.eye(C), atol=1e-12)
 
 
 @both
@@ -397,12 +239,6 @@ def test_projections_starts_and_costs(model):
     assert (free.n, free.n_lower) == (units * p + biases, C)
     assert free.flops_evaluation(64) == 2 * 64 * units * p
     assert free.kernel_name(64) == "numpy"
-
-
-def test_the_start_of_softmax_regression():
-    """Mutations: float64; a standard deviation of 1."""
-    spread = FairSoftmax(100, np.ones((2, 10), np.int64)).initial(STREAMS(Purpose.START))
-    assert spread.dtype == np.float32 and 0.008 < spread.std() < 0.012
 
 
 @both
@@ -478,8 +314,5 @@ def test_the_run_gives_the_counts_of_all_clients(model):
 def test_bad_arguments_are_refused(model, settings, sentence):
     with pytest.raises(UserError, match=sentence):
         problem(model, **settings)
-
-
-def test_a_network_without_units_is_refused():
     with pytest.raises(UserError, match="--hidden 0: must be a whole number, at least 1"):
         problem("fair", hidden=0)

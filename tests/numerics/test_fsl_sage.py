@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from itertools import pairwise
 from typing import Any
 
@@ -11,38 +10,16 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from tests.numerics.split_methods import (
-    RULES,
-    SIZES,
-    STEPS_OF,
-    Make,
-    apart,
-    batches,
-    close,
-    flat,
-    interleaved,
-    method,
-    mlp,
-    named,
-    put,
-    run,
-    same,
-    seeded,
-    setting,
-    training,
-    twins,
-)
+from tests.numerics.split_methods import *
 from zofl_mpi.engine.clients import Client
 from zofl_mpi.methods.fsl_sage import FSLSAGE, Head
 from zofl_mpi.methods.splitfed import SFLV2
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.rounds.split.client import LocalSteps
 from zofl_mpi.rounds.split.messages import Model
-from zofl_mpi.rounds.split.recent import RecentUploads
 from zofl_mpi.rounds.split.rules import Backprop
 from zofl_mpi.rounds.split.server import Server
 from zofl_mpi.rounds.split.training import Training
-from zofl_mpi.run.client_memory import STEPS, Acknowledged
 from zofl_mpi.run.local import LocalClients
 
 
@@ -62,19 +39,6 @@ def test_a_head_that_is_the_server_is_a_zero_of_the_alignment_loss(make: Make) -
     assert {int(i): len(kept) for i, kept in first.smashed.items()} == {i: min(9, SIZES[i]) for i in range(3)}
 
 
-def test_alignment_brings_the_estimate_near_the_servers_gradient() -> None:
-    """One buffer and one server; the loss is that before the steps. Mutations: descent on the local loss; a sign."""
-    of = sage(training(setting(mlp)), align_epochs=60)
-    clients = LocalClients(list(of.setting.data), method=of)
-    state = run(of, 1, clients=clients)
-    assert state.alignment_loss > 0
-    losses = []
-    heads, recent = dict(state.heads), RecentUploads(state.smashed, state.labels, of.buffer)
-    for _ in range(3):
-        losses.append(of.align(Server.of(of.training, state, 1), recent, heads, 2))
-    assert max(losses[1:]) < 0.1 * losses[0]
-
-
 def test_the_alignment_loss_is_the_distance_of_the_gradients_at_the_cut() -> None:
     """By hand, for the first uploads. Mutations: sum over samples for mean; the head's gradient; a moved server."""
     of = sage(training(setting(mlp), lr_server=0.0))
@@ -88,29 +52,10 @@ def test_the_alignment_loss_is_the_distance_of_the_gradients_at_the_cut() -> Non
     assert run(of, 1).alignment_loss == pytest.approx(np.mean(expected), rel=1e-12)
 
 
-def test_heads_stay_between_alignments_and_are_each_clients_own() -> None:
-    """Mutations: aligned in every round; trained on the local loss; averaged; one head for all."""
-    of = sage(training(setting(mlp)), l=3)
-    clients = LocalClients(list(of.setting.data), method=of)
-    state = run(of, 1, clients=clients)
-    heads = {i: head.clone() for i, head in state.heads.items()}
-    assert apart(heads["0"], heads["1"]) and apart(heads["1"], heads["2"])
-    for r in (1, 2):
-        state = run(of, 1, r, clients, state)
-        assert all(torch.equal(state.heads[i], head) for i, head in heads.items()) and math.isnan(state.alignment_loss)
-        memories = dict(clients.ask(STEPS["<recall>"], Acknowledged(), counted=False))
-        assert all(torch.equal(memories[int(i)].entries["head"], head) for i, head in heads.items())
-        n = of.setting.problem.n_client
-        assert torch.equal(state.theta[n:], of.start().theta[n:])
-    state = run(of, 1, 3, clients, state)
-    assert all(apart(state.heads[i], head) for i, head in heads.items())
-
-
 def test_rounds_between_alignments_step_with_the_aligned_heads() -> None:
-    """Rounds 1 and 2 in plain torch, each client with the head that round 0 aligned for it.
-
-    Mutations: the first head in rounds that do not align, from the first on or from the second; that of another client.
-    """
+    """Rounds 1 and 2 in plain torch, each client with the head that round 0 aligned for it. Mutations: the first head
+    in rounds that do not align, from the first on or from the second; that of another client; aligned in
+    every round; trained on the local loss; averaged; one head for all."""
     of = sage(training(setting(mlp), Optimiser("sgd"), lr_client=0.3), l=3, align_lr=0.5)
     clients = LocalClients(list(of.setting.data), method=of)
     state = run(of, 1, clients=clients)
@@ -136,9 +81,7 @@ def test_rounds_between_alignments_step_with_the_aligned_heads() -> None:
 @pytest.mark.parametrize("start", [0, 1])
 def test_the_newest_uploads_are_kept(monkeypatch: pytest.MonkeyPatch, start: int) -> None:
     """Samples and labels, in their order, of two rounds of which one aligns or none; some clients upload fewer.
-
-    Mutations: the oldest; the last upload alone; samples of one upload beside labels of another.
-    """
+    Mutations: the oldest; the last upload alone; samples of one upload beside labels of another."""
     own = named()
     of = sage(training(own), l=100, buffer=9)
     met: dict[int, torch.Tensor] = {}
@@ -161,10 +104,8 @@ def test_the_newest_uploads_are_kept(monkeypatch: pytest.MonkeyPatch, start: int
 
 @pytest.mark.parametrize("order", ["interleave", "client_major"])
 def test_sage_aligns_with_the_server_after_the_first_uploads(monkeypatch: pytest.MonkeyPatch, order: str) -> None:
-    """On the first batch, uploaded before. The client's steps then use the new head.
-
-    Mutations: alignment before the server's step; the old head for the first local step.
-    """
+    """On the first batch, uploaded before. The client's steps then use the new head. Mutations: alignment before the
+    server's step; the old head for the first local step."""
     of = sage(training(setting(mlp), order=order))
     seen: list[tuple[int, int]] = []
     kept = FSLSAGE.align

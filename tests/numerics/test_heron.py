@@ -1,4 +1,4 @@
-"""HERON-SFL: the zeroth-order estimate, its directions, its passes; [C] equations (2), (6) to (8)."""
+"""HERON-SFL: the zeroth-order estimate, its directions and passes; [C] (2), (6) to (8); its steps again from seeds."""
 
 from __future__ import annotations
 
@@ -6,27 +6,13 @@ import math
 from dataclasses import dataclass
 from typing import Any, final
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.numerics.split_methods import (
-    RULES,
-    STEPS_OF,
-    apart,
-    close,
-    deep,
-    estimate_of,
-    gradient,
-    local_of,
-    method,
-    mlp,
-    run,
-    same,
-    setting,
-    small,
-    training,
-)
+from tests.numerics.split_methods import *
+from zofl_mpi.errors import UserError
 from zofl_mpi.methods.cse_fsl import CSEFSL
 from zofl_mpi.methods.heron import HERON
 from zofl_mpi.methods.ho_sfl import HOSFL
@@ -35,7 +21,10 @@ from zofl_mpi.rounds.split import client as client_steps
 from zofl_mpi.rounds.split.client import Gradient, Key, LocalSteps, Point
 from zofl_mpi.rounds.split.estimates import TwoPoint
 from zofl_mpi.rounds.split.estimation import Estimation
+from zofl_mpi.rounds.split.messages import Scalars
 from zofl_mpi.rounds.split.rules import Backprop, GradientRule
+from zofl_mpi.run.client_memory import Acknowledged, recall
+from zofl_mpi.run.local import LocalClients
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -66,10 +55,8 @@ def errors(monkeypatch: pytest.MonkeyPatch, frame: Tensor, n_p: int, **flags: An
 def test_the_mean_estimate_over_a_frame_is_the_gradient(
     monkeypatch: pytest.MonkeyPatch, distribution: str, estimate: str
 ) -> None:
-    """To O(mu^2): a tenth of mu, a hundredth of the error. One-sided: a frame and its negative.
-
-    Mutations: d, n_p, 2 or mu missing in the scale; a sign; another mini-batch for one of the two losses.
-    """
+    """To O(mu^2): a tenth of mu, a hundredth of the error. One-sided: a frame and its negative. Mutations: d, n_p, 2 or
+    mu missing in the scale; a sign; another mini-batch for one of the two losses."""
     d = setting(small).problem.local.n
     frame = torch.linalg.qr(torch.randn(d, d, generator=torch.Generator().manual_seed(1), dtype=torch.float64))[0]
     frame = torch.cat([frame, -frame], 1) if estimate == "one-sided" else frame
@@ -88,24 +75,6 @@ def test_the_mean_gaussian_estimate_is_the_gradient() -> None:
     g = gradient(local, x, labels)
     d, found = len(g), estimate_of(of.rule, local, q, x, labels)
     assert float((found - g).norm()) < 5 * float(g.norm()) * math.sqrt((d + 1) / 1000)
-
-
-@pytest.mark.parametrize("estimate", ["one-sided", "central"])
-def test_the_two_spheres_are_one_with_the_radius_scaled(estimate: str) -> None:
-    """[C] equation (2), by directions of norm sqrt(d): as by those of norm 1 with mu sqrt(d).
-
-    Mutation: the factor d for a direction of norm sqrt(d).
-    """
-    d = setting(mlp).problem.local.n
-    kinds = [("sqrt_d_sphere", 1e-3), ("sphere", 1e-3 * math.sqrt(d))]
-    own: dict[str, Any] = {"estimate": estimate, "n_p": 2}
-    one, two = (
-        run(method(HERON, training(setting(mlp), lr_client=1e-3), mu=mu, distribution=kind, **own), 2)
-        for kind, mu in kinds
-    )
-    close(one.theta, two.theta, 1e-9)
-    close(one.theta_s, two.theta_s, 1e-9)
-    assert apart(one.theta, method(HERON, training(setting(mlp))).start().theta)
 
 
 def test_directions_have_their_norms_and_their_own_stream() -> None:
@@ -161,54 +130,57 @@ def test_perturbed_passes_may_move_the_running_statistics() -> None:
     assert same(found(CSEFSL, "every_pass"), found(CSEFSL, "batch"))
 
 
-def test_a_batch_of_one_sample_is_no_matter_to_constant_statistics() -> None:
-    """With batches of 5, client 0 of 6 samples has one left."""
-    state = run(method(HERON, training(setting(deep), batch=5, batchnorm="running")), 1)
-    assert bool(state.theta.isfinite().all())
+ONE, CENTRAL, JVP = ({"estimate": name} for name in ("one-sided", "central", "jvp"))
+HEAD, EACH = {"head_gradient": "exact"}, {"directions": "per-sample"}
 
 
-def test_a_perturbed_pass_restores_the_model_to_the_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In float32. Mutations: mu u subtracted again; statistics left where the pass put them."""
-    kept, calls = LocalSteps.perturbed, []
-
-    def watched(self: LocalSteps, x: Tensor, labels: Tensor, u: Tensor, mu: float) -> float:
-        before = self.theta.clone(), self.buffers.clone()
-        loss = kept(self, x, labels, u, mu)
-        calls.append(torch.equal(self.theta, before[0]) and torch.equal(self.buffers, before[1]))
-        return loss
-
-    monkeypatch.setattr(LocalSteps, "perturbed", watched)
-    run(method(HERON, training(setting(dtype="float32")), mu=0.1, n_p=2, estimate="central"), 1)
-    assert calls == [True] * 2 * 2 * sum(STEPS_OF)
-
-
-@pytest.mark.parametrize(("estimate", "k", "passes"), [("one-sided", 2, 3), ("one-sided", 1, 3), ("central", 1, 5)])
+@pytest.mark.parametrize(
+    ("cls", "flags", "k", "passes", "bases"),
+    [
+        (HERON, ONE, 2, 2, 9),
+        (HERON, CENTRAL, 1, 4, 9),
+        (HERON, CENTRAL, 100, 4, 3),
+        (HERON, {**ONE, **HEAD}, 100, 2, 9),
+        (HERON, {**CENTRAL, **HEAD}, 100, 4, 9),
+        (HERON, {**ONE, **EACH}, 1, 2, 9),
+        (HERON, {**CENTRAL, **EACH, **HEAD}, 1, 4, 9),
+        (HERON, JVP, 1, 2, 9),
+        (HERON, JVP, 100, 2, 3),
+        (HOSFL, ONE, 1, 2, 9),
+        (HOSFL, CENTRAL, 1, 4, 9),
+        (HOSFL, {**ONE, **EACH}, 1, 2, 9),
+        (HOSFL, JVP, 1, 2, 9),
+    ],
+)
 def test_a_client_runs_forward_only_as_often_as_it_says(
-    monkeypatch: pytest.MonkeyPatch, estimate: Any, k: int, passes: int
+    monkeypatch: pytest.MonkeyPatch, cls: Any, flags: dict[str, Any], k: int, passes: int, bases: int
 ) -> None:
-    """h (1 + n_p) passes without a graph, and no call of autograd at a client. Mutations: a second base; grad mode."""
-    of = method(HERON, training(setting(), k=k), n_p=2, estimate=estimate)
-    problem, seen, calls = of.setting.problem, [], []
+    """For each of 9 local steps those of two directions, and a base where it is needed; autograd is the server's alone.
+    Mutations: a second base, or one that nothing asks for; grad mode; autograd, or a further pass, for the head's
+    gradient; HO-SFL's head; the global estimate for that of each sample; hooks that stay."""
+    of = method(cls, training(setting(groups), k=k), n_p=2, **flags)
+    problem, calls = of.setting.problem, []
+    seen: dict[str, list[bool]] = {"client": [], "auxiliary": []}
 
-    def hook(module: nn.Module, given: Any, output: Tensor) -> None:
-        seen.append((torch.is_grad_enabled(), output.requires_grad, module.training))
+    def hook(own: list[bool], module: nn.Module, output: Tensor) -> None:
+        own.append(output.requires_grad or not module.training or (torch.is_grad_enabled() and flags != JVP))
 
-    for part in (problem.client, problem.auxiliary):
-        part.register_forward_hook(hook)
+    for name, own in seen.items():
+        part: nn.Module = getattr(problem, name)
+        part.register_forward_hook(lambda module, _, output, own=own: hook(own, module, output))
     grad = torch.autograd.grad
     monkeypatch.setattr(torch.autograd, "grad", lambda *a, **b: calls.append(1) or grad(*a, **b))
     state = run(of, 1)
-    assert seen == [(False, False, True)] * 2 * passes * sum(STEPS_OF)
+    assert seen["client"] == [False] * (passes * sum(STEPS_OF) + bases)
+    heads = 0 if cls is HOSFL else len(seen["client"]) + (9 if flags == {**ONE, **EACH} else 0)  # of each sample, too
+    assert seen["auxiliary"] == [False] * heads
     assert len(calls) == state.server_steps == sum(math.ceil(h / k) for h in STEPS_OF)
-    assert of.plan(1)["forward passes of a local step"] in (passes, "4, and 1 more where it is uploaded")
-
-
-def test_central_passes_over_the_base_where_nothing_goes_up() -> None:
-    of = method(HERON, training(setting(), k=100), n_p=1, estimate="central")
-    count: list[int] = []
-    of.setting.problem.client.register_forward_hook(lambda *_: count.append(1))
-    run(of, 1)
-    assert len(count) == 2 * sum(STEPS_OF) + 3
+    plan = of.plan(1)
+    if flags != JVP:
+        assert plan["forward passes of a local step"] in (passes + 1, "4, and 1 more where it is uploaded")
+    assert plan.get("of these, with twice the products", passes) == passes
+    own = [m for part in (problem.client, problem.auxiliary) for m in part.modules() if m is not part]
+    assert not any(m._forward_hooks for m in own)
 
 
 def test_a_radius_that_drowns_in_rounding_is_told_once(
@@ -250,3 +222,65 @@ def test_a_rule_of_ones_own_takes_the_steps_of_both_losses(monkeypatch: pytest.M
     n, start = plan.problem.n_client, of.start().theta
     moved = (run(of, 1).theta - start)[:n].abs()
     assert ((moved < 1e-15) | ((moved - 0.01).abs() < 1e-12)).all() and float(moved.mean()) > 0.005
+
+
+MOMENTUM = Optimiser("sgd", momentum=0.9, weight_decay=0.01)
+SEEDS: list[tuple[Any, dict[str, Any], dict[str, Any]]] = [
+    (HERON, {"rule": SGD}, {}),
+    (HERON, {"rule": MOMENTUM}, {"n_p": 3, "estimate": "central"}),
+    (HERON, {"state": "reset"}, {"distribution": "gaussian"}),
+    (HERON, {"state": "average", "beta": 0.7}, {"n_p": 2}),
+    (HERON, {"state": "average", "rule": Optimiser("sgd", momentum=0.9)}, {}),
+    (HERON, {"beta": 0.7}, {"n_p": 2, "distribution": "sphere", "mu": 0.01}),
+    (HERON, {"freeze": "client", "k": 3, "upload_at": "last"}, {"estimate": "central"}),
+    (HERON, {"freeze": "auxiliary", "weights": "uniform", "order": "client_major"}, {}),
+    (HERON, {"beta": 0.7, "weights": "uniform"}, {"n_p": 2, "distribution": "sphere", "mu": 0.01, **HEAD}),
+    (HERON, {"state": "reset", "k": 2}, {"distribution": "gaussian", **HEAD}),
+    (HERON, {"rule": MOMENTUM}, {"n_p": 2, "exact_layers": 3, **HEAD}),
+    (HOSFL, {"rule": MOMENTUM}, {"n_p": 3, "estimate": "central"}),
+    (HOSFL, {"state": "average", "beta": 0.7}, {"n_p": 2}),
+    (HOSFL, {"freeze": "client", "order": "client_major"}, {}),
+    (HOSFL, {"state": "reset"}, {"n_p": 2, "exact_layers": 3}),
+]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "cls", "flags", "estimate"), [*(("float32", *row) for row in SEEDS), ("float64", *SEEDS[3])]
+)
+def test_scalars_and_seeds_give_the_dense_uplinks_bits(
+    dtype: str, cls: Any, flags: dict[str, Any], estimate: dict[str, Any]
+) -> None:
+    """Four rounds, BatchNorm and Adam's moments included. Mutations: directions of another round, client or step, or as
+    long as theta_l; moments begun anew, or those of another client, of the head, or kept where they are to be reset;
+    the mean of n_p as their sum; the frozen part replayed; weights of other clients; the head or the last layers of the
+    round before."""
+    own = setting(dtype=dtype)
+    plan = training(own, **{"rule": Optimiser(), **flags})
+    dense, seeds = (method(cls, plan, **estimate, uplink=uplink) for uplink in ("dense", "seeds"))
+    expected, found, start, n = run(dense, 4), run(seeds, 4), seeds.start(), plan.problem.n_client
+    assert same(found, expected) and found.server_loss == expected.server_loss
+    assert apart(found.theta[:n], start.theta[:n]) == (plan.freeze != "client")
+    assert apart(found.theta[n:], start.theta[n:]) == (plan.freeze != "auxiliary" and cls is HERON)
+    assert found.local_loss == expected.local_loss or cls is HOSFL
+    assert bool(found.replayed) == (plan.state == "keep") and not expected.replayed
+    if {"head_gradient", "exact_layers"} & estimate.keys():
+        return  # the client's moments are those of what it sends, too
+    clients = LocalClients(list(own.data), method=seeds)
+    state = run(seeds, 3, clients=clients)
+    for i, moments in state.replayed.items():
+        ((_, told),) = clients.ask(recall, Acknowledged(), to=[int(i)], counted=False)
+        for name, value in told.entries["moments"].items():
+            assert torch.equal(torch.as_tensor(value), torch.as_tensor(moments[name])), (i, name)
+
+
+def test_replays_that_cannot_be_are_told() -> None:
+    """Other vector instructions draw other directions. Mutations: no check."""
+    of = method(HERON, training(setting()), uplink="seeds")
+    told = Scalars(np.zeros((2, 1)), of.start().buffers, torch.zeros(0), "cpu with other instructions")
+    with pytest.raises(UserError, match="client 1 computes on cpu with other instructions, the server on cpu with "):
+        of.replay(of.start(), 0, 1, told)
+    with pytest.raises(UserError, match="--uplink seeds: --estimate exact"):
+        method(HERON, training(setting()), uplink="seeds", estimate="exact")
+    of = method(HERON, training(setting(), lr_client=1e300), uplink="seeds", mu=0.1)
+    with pytest.raises(UserError, match=r"client \d: Update.theta is not finite"):
+        run(of, 3)

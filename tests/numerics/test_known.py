@@ -3,19 +3,17 @@
 Each docstring names the mutations to catch.
 """
 
-import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from zofl_mpi import problems
+from tests.numerics.first_order import close
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.numerics import zo
-from zofl_mpi.numerics.descent import descend
 from zofl_mpi.problems.analytic.bilevel import BilevelBowls, Coupled
-from zofl_mpi.problems.analytic.nonsmooth import Bowls, MaxAffine, Pieces
-from zofl_mpi.problems.analytic.quadratic import Bowl
+from zofl_mpi.problems.analytic.nonsmooth import Bowls, MaxAffine
+from zofl_mpi.problems.analytic.quadratic import Bowl, Corner, Quadratic
 
 STREAMS = Streams(11)
 n, m, eta, N = 5, 4, 0.3, 32
@@ -37,82 +35,16 @@ def frame_mean(loss, x, frame, radius=eta):
     return np.mean([zo.central(loss, x, v, radius) for v in frame], axis=0)
 
 
-def close(a, b, tolerance=1e-12):
-    np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
-
-
 def mean_loss(problem, clients, batch=None):
     return lambda x: float(np.mean([problem.losses(i, x[None], data, batch)[0] for i, data in enumerate(clients)]))
-
-
-MADE = {
-    "MaxAffine": (lambda **k: MaxAffine.random(STREAMS, n, m, **k), problems.Lipschitz),
-    "Bowls": (lambda **k: Bowls.random(STREAMS, n, m, **k), problems.Lipschitz),
-    "Bowls, smooth": (lambda **k: Bowls.random(STREAMS, n, m, **k), problems.Smooth),
-    "BilevelBowls": (lambda **k: BilevelBowls.random(STREAMS, n, m, **k), problems.Bilevel),
-    "Coupled": (lambda **k: (Coupled(), None, (range(1),)), problems.Bilevel),
-}
-
-
-@pytest.mark.parametrize("name", MADE)
-def test_the_protocols_are_offered_in_full(name):
-    """Mutation: a function misspelt."""
-    make, protocol = MADE[name]
-    problem = make()[0]
-    asked = {part for part in vars(protocol) if not part.startswith("_")}
-    asked |= {"initial", "truth", "kernel_name", "flops_evaluation", "score"}
-    assert asked <= set(dir(problem)) | set(vars(problem))
-    assert problem.initial(STREAMS(Purpose.START)).shape == (problem.n,)
-    assert problem.kernel_name(1) == "numpy" and problem.flops_evaluation(1) > 0
-    assert problem.truth()[0].shape == (problem.n,)
 
 
 # --- MaxAffine
 
 
-def kink():
-    """f = max(a_1'x + b_1, a_2'x + b_2) in one group, and a point at distance 0 from the kink."""
-    a, b = STREAMS(Purpose.SYNTHETIC, t=50).standard_normal((2, n)), np.array([0.4, -0.7])
-    delta = a[0] - a[1]
-    data = Pieces(a[None], b[None], np.zeros((1, n)))
-    x = point()
-    x = x - ((delta @ x) + b[0] - b[1]) / (delta @ delta) * delta
-    return data, delta, x
-
-
 def loss_of(data):
     problem = MaxAffine(n, np.zeros(n), 0.0, 1.0)
     return lambda x: float(problem.losses(0, x[None], data)[0])
-
-
-@pytest.mark.parametrize("t", [-eta, -0.2, 0.0, 0.1, eta, 2 * eta, -2 * eta])
-def test_a_frame_across_a_kink_interpolates_the_slopes(t):
-    """[B] Algorithm 1's estimate over a frame is a_2 + (1 + t/eta)/2 delta, |t| <= eta.
-
-    Mutations: min for max, offsets left out, a sum over the pieces.
-    """
-    data, delta, x = kink()
-    unit = delta / np.linalg.norm(delta)
-    expected = data.slopes[0, 1] + np.clip((1 + t / eta) / 2, 0, 1) * delta
-    close(frame_mean(loss_of(data), x + t * unit, basis(unit)), expected)
-
-
-def test_a_generic_frame_does_not():
-    """What the test above would not see if the kink were not there."""
-    data, delta, x = kink()
-    x = x + 0.2 * delta / np.linalg.norm(delta)  # at 0 the two sides of the kink cancel
-    shift = frame_mean(loss_of(data), x, basis()) - data.slopes[0, 1]
-    assert np.linalg.norm(shift - (shift @ delta) / (delta @ delta) * delta) > 0.01
-
-
-def test_in_one_dimension_the_estimate_is_the_smoothed_gradient():
-    """c clip((x - a)/eta, -1, 1) whatever the direction. Mutations: the absolute value's offset or one of its sides."""
-    problem, _, clients = MaxAffine.random(STREAMS, 1, 1)
-    c, a = abs(clients[0].slopes[0, 0, 0]), problem.truth()[0][0]
-    for x in a + eta * np.array([-3, -1, -0.5, 0, 0.25, 1, 4]):
-        for v in (np.ones(1), -np.ones(1)):
-            estimate = zo.central(mean_loss(problem, clients), np.array([x]), v, eta)
-            close(estimate, c * np.clip((x - a) / eta, -1, 1))
 
 
 def test_along_the_basis_the_estimate_is_known():
@@ -140,21 +72,6 @@ def test_the_weighted_median_is_the_minimiser(clients_count):
     assert min(slopes) > 1e-3  # sharp
     for t in range(100):
         assert f(x + 10.0 ** (1 - t % 5) * point(t)) > value
-
-
-def test_the_clients_disagree():
-    """Neither a client's own minimiser nor the median without weights is the solution."""
-    problem, _, clients = MaxAffine.random(STREAMS, n, m)
-    f, (_, value) = mean_loss(problem, clients), problem.truth()
-    axes, centres = [], []
-    for data in clients:
-        c = np.linalg.norm(data.slopes[:, 0], axis=1)
-        axes = data.slopes[:, 0] / c[:, None]
-        centres.append(-data.offsets[:, 0] / c)
-        close(loss_of(data)(centres[-1] @ axes), 0)
-        assert f(centres[-1] @ axes) > value + 0.1
-    assert f(np.median(centres, axis=0) @ axes) > value + 1e-3
-    assert f(np.mean(centres, axis=0) @ axes) > value + 1e-3
 
 
 def test_the_lipschitz_constant_is_attained():
@@ -213,6 +130,9 @@ def test_the_mean_of_the_bowls_is_flat_at_the_truth():
         close(one.score(x, data)["loss"], value)
         assert min(mean_loss(one, data)(x + 1e-2 * point(t)) for t in range(20)) > value
         assert np.linalg.norm(x - np.mean([bowl.a for bowl in data], axis=0)) > 0.05
+    data = Bowl(np.eye(2), np.ones(2), np.zeros((1, 2)))
+    problem = Bowls.of([data])
+    assert problem.score(np.zeros(2), data) == problem.score(np.zeros(2), [data, data]) == {"loss": 1.0}
 
 
 def test_the_two_protocols_of_a_bowl_are_about_the_same_function():
@@ -248,7 +168,7 @@ def f(problem, clients, x, y):
 
 
 def test_the_lower_solution_minimises_the_mean_of_the_h():
-    """Gradient zero, and gradient steps end there. Mutations: the mean of the B_i x, A_i on the wrong side."""
+    """Gradient zero. Mutations: the mean of the B_i x, A_i on the wrong side."""
     problem, _, clients = bilevel()
     x = point()
     y = problem.solution(x, clients)
@@ -258,8 +178,6 @@ def test_the_lower_solution_minimises_the_mean_of_the_h():
         return np.mean(parts, axis=0)
 
     close(mean_gradient(y), 0 * y)
-    _, L = problem.curvature(x)
-    close(descend(np.zeros(3), lambda z, t: mean_gradient(z), steps=300, stepsize=lambda t: 1 / L), y)
     close(problem.P @ x, y)
     assert np.linalg.norm(y - np.mean([data.lower.B @ x for data in clients], axis=0)) > 0.05
 
@@ -311,8 +229,10 @@ def test_the_implicit_function_and_its_minimiser():
     assert np.linalg.norm(problem.implicit_gradient(np.zeros(n))) > 0.01
 
 
-def test_rows_and_batches_of_the_upper_part():
-    """f adds <the mean of the batch's noise, y>. Mutation: noise that acts on x or per row."""
+def test_the_upper_part_and_the_matrices_of_clients():
+    """f adds <the mean of the batch's noise, y>. homogeneous: every client alone has the solution, but draws its own
+    noise. Mutations: noise that acts on x or per row; the flag ignored; the upper and the lower part from one
+    stream."""
     problem, server, clients = bilevel()
     xs, ys = np.stack([point(1), point(2)]), np.stack([point(3, 3), point(4, 3)])
     upper = clients[0].upper
@@ -324,10 +244,6 @@ def test_rows_and_batches_of_the_upper_part():
     assert len(clients[0]) == 2 * N == len(server)
     assert problem.n == n and problem.n_lower == 3
     assert np.array_equal(problem.project(0, xs[0]), xs[0])
-
-
-def test_equal_lower_levels():
-    """homogeneous: every client alone has the solution, but draws its own noise. Mutation: the flag ignored."""
     problem, _, clients = bilevel(homogeneous=True)
     x = point()
     assert problem.homogeneous and not bilevel()[0].homogeneous
@@ -335,10 +251,6 @@ def test_equal_lower_levels():
         close(problem.gradient_h(i, x, problem.solution(x, clients), data.lower), np.zeros(3))
     assert not np.allclose(clients[0].lower.bowl.noise, clients[1].lower.bowl.noise)
     assert not np.allclose(clients[0].upper.A, clients[1].upper.A)
-
-
-def test_no_matrix_of_a_client_is_used_twice():
-    """Mutation: the upper and the lower part from one stream."""
     _, server, clients = bilevel()
     matrices = [A for data in (server, *clients) for A in (data.upper.A, data.lower.bowl.A)]
     assert all(not np.allclose(A, B) for k, A in enumerate(matrices) for B in matrices[:k])
@@ -353,43 +265,25 @@ def printed(x, y):
     return x**2 + y
 
 
-def test_min_max_by_a_grid():
-    """Mutations: y(x) = x, the constraint's sign, a value with the other sign."""
-    problem = Coupled("min-max")
-    values, inner = [], []
-    for x in GRID:
-        ys = GRID[GRID + x <= 1e-12]
-        y = ys[np.argmax(printed(x, ys))]
-        close(problem.solution(np.array([x]), None), y)
-        close(problem.implicit(np.array([x])), printed(x, y))
-        close(problem.implicit(np.array([x])), x**2 - x)
-        values.append(printed(x, y))
-        inner.append(y)
+@pytest.mark.parametrize(("order", "where"), [("min-max", (0.5, -0.5)), ("max-min", (-1, 1))])
+def test_the_solution_by_a_grid(order, where):
+    """For max-min the outer variable is the printed y. Mutations: y(x) = x, the constraint's sign, a value with the
+    other sign; the two not exchanged, h = f, min(0, .) left out."""
+    problem, values, inner = Coupled(order), [], []
+    sign = 1 if order == "min-max" else -1
+    for outer in GRID:
+        points = GRID[GRID + outer <= 1e-12]
+        of = sign * (printed(outer, points) if sign == 1 else printed(points, outer))
+        inner.append(points[np.argmax(of)])
+        values.append(of.max())
+        close(problem.solution(np.array([outer]), None), inner[-1])
+        close(problem.implicit(np.array([outer])), values[-1])
     best = int(np.argmin(values))
-    assert (GRID[best], inner[best]) == pytest.approx((0.5, -0.5))
+    assert (GRID[best], inner[best])[::sign] == pytest.approx(where)
     x, value = problem.truth()
     close(x, GRID[best])
     close(value, values[best])
-    assert problem.printed(x, problem.solution(x, None)) == pytest.approx((0.5, -0.5))
-
-
-def test_max_min_by_a_grid():
-    """The outer variable is the printed y. Mutations: the two not exchanged, h = f, min(0, .) left out."""
-    problem = Coupled("max-min")
-    values, inner = [], []
-    for y in GRID:
-        xs = GRID[GRID + y <= 1e-12]
-        x = xs[np.argmin(printed(xs, y))]
-        close(problem.solution(np.array([y]), None), x)
-        close(problem.implicit(np.array([y])), -printed(x, y))
-        values.append(printed(x, y))
-        inner.append(x)
-    best = int(np.argmax(values))
-    assert (inner[best], GRID[best]) == (-1, 1)
-    leader, value = problem.truth()
-    close(leader, 1)
-    close(value, -values[best])
-    assert problem.printed(leader, problem.solution(leader, None)) == (-1, 1)
+    assert problem.printed(x, problem.solution(x, None)) == pytest.approx(where)
 
 
 @pytest.mark.parametrize("order", ["min-max", "max-min"])
@@ -416,29 +310,6 @@ def test_the_inner_set_is_never_empty(x):
 
 
 @pytest.mark.parametrize("order", ["min-max", "max-min"])
-@pytest.mark.parametrize("m", [1, 5, 20])
-def test_projected_steps_of_algorithm_3_solve_it(order, m):
-    """gt = 1/(mu_h a), T = ceil(2 a ln a), a = max(m, 4 kappa, r) + 1: to the bit where h is linear. Mutation: a
-    curvature of (3, 3), with which the steps are too short."""
-    problem = Coupled(order)
-    mu, L = problem.curvature(np.zeros(1))
-    a = max(m, 4 * L / mu) + 1
-    for x in np.array([[-2.0], [-0.6], [0.0], [0.5], [1.0], [1.3]]):
-        for start in ([-1.0], [1.0]):
-            y = descend(
-                np.array(start),
-                lambda z, t, x=x: problem.gradient_h(0, x, z, None),
-                steps=math.ceil(2 * a * math.log(a)),
-                stepsize=lambda t: 1 / (mu * a),
-                project=lambda z, x=x: problem.project_lower(x, z),
-            )
-            if order == "min-max":
-                assert np.array_equal(y, problem.solution(x, None))
-            else:
-                assert abs(y - problem.solution(x, None)) <= (1 - 1 / a) ** (2 * a * math.log(a)) * 2
-
-
-@pytest.mark.parametrize("order", ["min-max", "max-min"])
 def test_the_curvature_is_a_quadratic_growth_on_the_inner_set(order):
     """h(y) - h(y(x)) >= mu_h/2 |y - y(x)|^2, with equality somewhere. Mutation: any larger mu_h."""
     problem = Coupled(order)
@@ -461,7 +332,38 @@ def test_the_penalty_in_place_of_the_set_moves_the_solution_by_eta():
         close(xs[np.argmin(penalised)], expected, 1e-9)
 
 
-def test_a_bowl_alone_counts_as_one_client():
-    data = Bowl(np.eye(2), np.ones(2), np.zeros((1, 2)))
-    problem = Bowls.of([data])
-    assert problem.score(np.zeros(2), data) == problem.score(np.zeros(2), [data, data]) == {"loss": 1.0}
+# --- the quadratic and the corner of [A]
+
+
+@pytest.mark.parametrize("i", range(3))
+def test_the_lower_solution_minimises_h_and_gives_the_implicit_gradient(i):
+    """grad = m rho_i lam K'K (x - a), K = (A + mu I)^{-1} A. Mutations: m, rho_i, 1/2 in f_2; mu's sign in y_i."""
+    problem, _, clients = Quadratic.random(STREAMS, n, m, lam=1.7, noise=2.0)
+    x, data = point(), clients[i]
+    y = problem.solution(i, data, x)
+    close(problem.gradient_h(i, data, x, y, np.arange(N)), 0 * x)
+    K = np.linalg.inv(data.A + problem.mu[i] * np.eye(n)) @ data.A
+    expected = m * problem.weights[i] * 1.7 * K.T @ K @ (x - data.a)
+    close(frame_mean(lambda z: problem.f2(i, z, problem.solution(i, data, z)), x, basis()), expected)
+    close(problem.implicit_gradient(i, data, x), expected)
+
+
+def test_the_server_gradient_belongs_to_f1():
+    """Over all samples it is the slope of f_1; a batch has its samples' noise. Mutation: sum for mean."""
+    problem, server, _ = Quadratic.random(STREAMS, n, m, noise=1.0)
+    x, batch = point(), np.array([3, 3, 5])
+    whole = problem.gradient_f1(x, server, np.arange(N))
+    close(whole, frame_mean(lambda z: problem.f1(z, server), x, basis()))
+    close(problem.gradient_f1(x, server, batch) - whole, (2 * server.noise[3] + server.noise[5]) / 3)
+
+
+def test_the_corner_is_separable_with_a_plateau():
+    """f_j = 1/2 for x_j >= 0, else (x_j + 1)^2 / 2; one projected step is max(x, 0). Mutations: min for max; x - 1."""
+    x = np.array([-3.0, -1.0, -0.25, 0.0, 0.5, 2.0])
+    problem = Corner(len(x))
+    expected = np.where(x >= 0, 0.5, (x + 1) ** 2 / 2)
+    close(problem.f2(0, x, problem.solution(0, None, x)), expected.sum())
+    close([Corner(1).score(x[j : j + 1], None)["loss"] for j in range(6)], expected)
+    close(problem.implicit_gradient(np.array([-3.0, -0.25, 0.5])), [-2, 0.75, 0])
+    xs = np.array([[-1.0, 2.0], [0.5, -0.1]])
+    close(Corner(2).lower(0, None, xs, np.ones((2, 2)), np.zeros((1, 1), int), np.ones(1)), np.maximum(xs, 0))

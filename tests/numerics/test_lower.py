@@ -7,7 +7,6 @@ Docstrings name the mutations to catch.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.numerics.first_order import Array, close
 from zofl_mpi.engine.clients import ClientError
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose, Streams
@@ -28,7 +28,6 @@ from zofl_mpi.rounds.report import Model
 from zofl_mpi.run.flags import built
 from zofl_mpi.run.local import LocalClients
 
-Array = np.ndarray[Any, Any]
 STREAMS = Streams(11)
 n, m, eta, SAMPLES = 4, 3, 0.5, 12
 SOLVERS = ["local_sgd", "fedac1", "fedac2", "lfd"]
@@ -108,15 +107,6 @@ def solve(
     return found, schedule, clients
 
 
-def close(a: Any, b: Any, tolerance: float = 1e-12) -> None:
-    np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
-
-
-def error(of: FedRZOBL, r: int = 0, x: Array | None = None) -> float:
-    x = point() if x is None else x
-    return float(np.linalg.norm(solve(of, x, r)[0] - of.problem.solution(x, of.setting.data)))
-
-
 # --- FedAC
 
 
@@ -126,23 +116,10 @@ def steps_of(c: float, start: tuple[float, float], count: int, gamma: float, *re
     return lower._accelerated(w, lambda y, k: c * y, lambda y: y, count, (gamma, *rest))[:, 0]
 
 
-def test_without_acceleration_it_is_gradient_descent() -> None:
-    """alpha = beta = 1, gamma_l = eta_l. Mutations: w_ag in place of w in the middle; w from the aggregate."""
-    A, b = np.diag([0.5, 1.0, 2.0]), point(0, 3)
-    found = lower._accelerated(
-        np.stack([b, point(1, 3)]), lambda y, k: A @ y - b / (k + 1), lambda y: y, 5, (0.3, 1.0, 1.0, 0.3)
-    )
-    y = b
-    for k in range(5):
-        y = y - 0.3 * (A @ y - b / (k + 1))
-    close(found, np.stack([y, y]), 1e-15)
-
-
 def test_three_steps_by_hand() -> None:
     """h = y^2, mu = 1, L = 4, eta_l = 1/4, K_l = 1, from 1: alpha = 2 and beta = 3 for I, 5/2 and 23/3 for II.
-
-    Mutations: beta = alpha or alpha + 2 for I; the authors' code's 2 alpha^2/(alpha - 1) for II; w returned for w_ag.
-    """
+    Mutations: beta = alpha or alpha + 2 for I; the authors' code's 2 alpha^2/(alpha - 1) for II; w returned for
+    w_ag."""
     for which, ends in (
         ("fedac1", [(0, "1/2"), ("-1/6", "1/6"), ("-1/9", "1/36")]),
         ("fedac2", [(0, "1/2"), ("-6/23", "5/23"), ("-132/529", "41/529")]),
@@ -164,30 +141,6 @@ def test_the_parameters_are_the_papers() -> None:
     assert (alpha, beta) == (pytest.approx(5.5), pytest.approx((2 * 5.5**2 - 1) / 4.5))
     alpha, beta, gamma_l = acceleration("fedac2", 0.1, 0.5, 4.0, 3)
     assert gamma_l == pytest.approx(math.sqrt(0.1 / 1.5)) and alpha == pytest.approx(1.5 / (gamma_l * 0.5) - 0.5)
-
-
-def radius(which: str, kappa: float, count: int = 2001) -> Array:
-    """Of the 2x2 map (w, w_ag), one eigenvalue of the Hessian at a time, eta_l = 1/L, K_l = 1."""
-    rest = acceleration(which, 1 / kappa, 1.0, kappa, 1)
-    found = []
-    for h in np.linspace(1.0, kappa, count):
-        columns = [steps_of(float(h), start, 1, 1 / kappa, *rest) for start in ((1.0, 0.0), (0.0, 1.0))]
-        found.append(np.abs(np.linalg.eigvals(np.stack(columns, axis=1))).max())
-    return np.array(found)
-
-
-@pytest.mark.parametrize("kappa", [2.0, 8.0, 100.0])
-def test_the_spectral_radius_of_the_first_kind_is_exact(kappa: float) -> None:
-    """1 - sqrt(mu/L), reached at h = mu. Mutations: gamma_l = eta_l (0.875 at kappa = 8), beta = alpha + 2 (0.694)."""
-    found = radius("fedac1", kappa)
-    assert found.max() == pytest.approx(1 - math.sqrt(1 / kappa), rel=1e-7)  # sqrt of rounding at a double eigenvalue
-    assert found[0] == pytest.approx(found.max(), rel=1e-7)
-
-
-def test_the_spectral_radius_of_the_second_kind() -> None:
-    """Mutation: the authors' code's beta, 0.76055."""
-    assert radius("fedac2", 8.0).max() == pytest.approx(0.75902, abs=5e-6)
-    assert radius("fedac1", 8.0).max() == pytest.approx(0.64645, abs=5e-6)
 
 
 def test_conditions_that_do_not_hold_are_refused() -> None:
@@ -257,10 +210,8 @@ def test_the_length_of_theorem_1() -> None:
 
 @pytest.mark.parametrize(("lower", "paper"), [("local_sgd", 9), ("fedac1", 9), ("lfd", 3)])
 def test_the_papers_steps_between_averagings(lower: Any, paper: int) -> None:
-    """T/m (m = 3, T = 27), T/m^(1/3) (m = 27) and T^(2/3)/m^(1/3) (m = 27): whole numbers as they stand.
-
-    Mutations: one method's for another's; 27^(1/3) = 3.0000000000000004 or 2.9999999999999996 rounded up.
-    """
+    """T/m (m = 3, T = 27), T/m^(1/3) (m = 27) and T^(2/3)/m^(1/3) (m = 27): whole numbers as they stand. Mutations: one
+    method's for another's; 27^(1/3) = 3.0000000000000004 or 2.9999999999999996 rounded up."""
 
     def schedule(problem: Line, clients: int, H_lower: str) -> Schedule:
         return solver(problem, clients, lower=lower, T_lower="27", H_lower=H_lower).schedule(np.zeros(1), 0)
@@ -333,93 +284,19 @@ def test_both_calls_see_the_same_batches(which: Any) -> None:
     assert len({str(batch) for _, batch in seen[0]}) == 12  # no batch twice
 
 
-def contraction(of: FedRZOBL, T: int, gamma: Callable[[int], float]) -> Array:
-    """M of plain steps on the mean of the h_i."""
-    A = np.mean([link.lower.bowl.A for link in of.setting.data], axis=0)
-    M = np.eye(n)
-    for k in range(T):
-        M = (np.eye(n) - gamma(k) * A) @ M
-    return M
-
-
-@pytest.mark.parametrize("which", SOLVERS)
-def test_the_difference_of_two_calls_does_not_depend_on_the_start(which: Any) -> None:
-    """With noise in the mini-batches. Mutation: other batches or another start for the second call."""
-    of = bowls(noise=1.0, lower=which, T_lower="7", H_lower="1", batch_lower=2)
-    x, apart = point(), []
-    for start in (np.zeros(n), 10 * point(3)):
-        (y0, *_), (yv, *_) = (solve(of, x, 2, start, shifted) for shifted in (False, True))
-        apart.append(yv - y0)
-    close(apart[0], apart[1], 1e-11)
-    assert np.linalg.norm(apart[0]) > 0.01
-
-
-@pytest.mark.parametrize("which", ["local_sgd", "lfd"])
-def test_it_is_shrunk_by_the_contraction(which: Any) -> None:
-    """(I - M)(y(x + eta v) - y(x)), exactly. Mutations: the points' order; T off by one."""
-    of = bowls(noise=1.0, lower=which, T_lower="7", H_lower="1", batch_lower=2)
-    x, r = point(), 2
-    (y0, schedule, _), (yv, *_) = (solve(of, x, r, shifted=shifted) for shifted in (False, True))
-    P = of.problem.P  # type: ignore[attr-defined]
-    expected = (np.eye(n) - contraction(of, 7, schedule.stepsize)) @ P @ (of.shifted(x, r) - x)
-    close(yv - y0, expected)
-
-
 # --- how near they come
 
 
-@pytest.mark.parametrize("clients", [1, m])
-def test_equal_clients_may_walk_far_alone(clients: int) -> None:
-    """Local SGD: the paper's H and H = 1 are the same walk, and it ends within a^-2 of the start's distance.
-
-    Mutations: a mean over clients that is none; a last round that is left out.
-    """
-    for r in (0, 60):
-        x, ends = point(), []
-        for H in ("paper", "1"):
-            of = bowls(homogeneous=True, clients=clients, H_lower=H)
-            found, schedule, _ = solve(of, x, r)
-            ends.append(found)
-            kappa = of.problem.spectrum[1] / of.problem.spectrum[0]  # type: ignore[attr-defined]
-            a = max(clients, 4 * kappa, r) + 1
-            y = of.problem.solution(x, of.setting.data)  # type: ignore[attr-defined]
-            assert np.linalg.norm(found - y) <= np.linalg.norm(y) / a**2
-            assert schedule.rounds == (schedule.T if H == "1" else min(clients, schedule.rounds))
-        close(ends[0], ends[1])
-
-
-@pytest.mark.parametrize("which", SOLVERS)
-def test_equal_clients_come_near(which: Any) -> None:
-    """On H_lower = auto, the paper's here, the number of steps must suffice: by a^-2, a small factor aside."""
-    of, r = bowls(homogeneous=True, lower=which), 200
-    y = of.problem.solution(point(), of.setting.data)  # type: ignore[attr-defined]
-    assert error(of, r) <= 10 * np.linalg.norm(y) / 201**2
-
-
-@pytest.mark.parametrize("which", SOLVERS)
-def test_unequal_clients_are_exact_with_one_local_step_and_biased_with_more(which: Any) -> None:
-    """The paper's H for equal h_i leads to the mean of the clients' own minimisers. Mutation: H_lower = auto that takes
-    the paper's H for unequal h_i."""
-    r = 40
-    right, biased = (error(bowls(lower=which, H_lower=H), r) for H in ("auto", "paper"))
-    assert right < 2 / 41**2 and biased > 0.02
-    if which == "local_sgd":
-        own = np.mean([link.lower.B @ point() for link in bowls().setting.data], axis=0)
-        found = solve(bowls(H_lower="paper"), point(), r)[0]
-        assert np.linalg.norm(found - own) < 0.2 * biased
-
-
-def test_lfds_bias_vanishes_with_its_steps() -> None:
-    """Mutation: constant steps (the bias grows)."""
-    errors = [error(bowls(lower="lfd", T_lower=str(T), H_lower="paper")) for T in (30, 300, 3000)]
-    assert errors[0] > errors[1] > errors[2] and errors[2] < 0.7 * errors[0]
-
-
-def test_exact_is_exact() -> None:
+def test_the_exact_solution_is_exact_where_it_is_offered() -> None:
     found, schedule, clients = solve(bowls(lower="exact"), point())
     close(found, bowls().problem.P @ point(), 1e-15)  # type: ignore[attr-defined]
     assert (schedule.T, schedule.rounds) == (0, 0)
     assert "lower" not in clients.account()[0].steps
+    with pytest.raises(UserError, match="--sampling size: the exact solution counts all h_i alike"):
+        solver(Line(), 2, lower="exact", sampling="size", parts=(Part(1.0, 0.0, 2), Part(1.0, 0.0, 3)))
+    solver(Line(), 2, lower="exact", sampling="size")  # equal sizes
+    with pytest.raises(UserError, match="--lower exact: this problem does not know its lower solution"):
+        solve(line(Part(1.0), lower="exact"), np.zeros(1))
 
 
 @pytest.mark.parametrize("x", [-0.7, 0.3, 0.9])
@@ -436,24 +313,13 @@ def test_steps_are_projected(x: float) -> None:
 
 
 @pytest.mark.parametrize("which", ["local_sgd", "fedac1"])
-def test_every_step_is_projected_at_its_own_point(which: Any) -> None:
+def test_every_step_is_projected_at_its_own_point(monkeypatch: pytest.MonkeyPatch, which: Any) -> None:
     """A slope of -1 and Y = [-1, u(x)]: y never exceeds u(x) in between. Mutation: one projection at the end."""
-    seen: list[float] = []
-
-    @dataclass(frozen=True)
-    class Spy:
-        inner: Coupled
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self.inner, name)
-
-        def gradient_h(self, i: int, x: Array, y: Array, data: Any, batch: Any = None) -> Array:
-            seen.append(float(y[0]))
-            return self.inner.gradient_h(i, x, y, data, batch)
-
-    setting = Setting(Spy(Coupled()), STREAMS, (range(1),), dtype=np.float64)
-    flags = {"lower": which, "T_lower": "9", "H_lower": "9"}
-    found, *_ = solve(built(FedRZOBL, setting, eta=eta, **flags), np.array([0.5]), 0, np.array([-1.0]))
+    seen, gradient = list[float](), Coupled.gradient_h
+    monkeypatch.setattr(Coupled, "gradient_h", lambda *given: seen.append(float(given[3][0])) or gradient(*given))
+    setting = Setting(Coupled(), STREAMS, (range(1),), dtype=np.float64)
+    of = built(FedRZOBL, setting, eta=eta, lower=which, T_lower="9", H_lower="9")
+    found, *_ = solve(of, np.array([0.5]), 0, np.array([-1.0]))
     assert max(seen[1:]) <= -0.5 and found.tolist() == [-0.5] and len(seen) == 9
 
 
@@ -502,10 +368,8 @@ def test_the_residual_weighs_the_clients_as_the_solver_does() -> None:
 
 @pytest.mark.parametrize("x", [-0.3, 0.4])
 def test_the_residual_of_a_lower_level_with_a_set_is_that_of_the_projected_step(x: float) -> None:
-    """0 at the solution, where the gradient is -1, and the way to it nearby; in the columns of a round too.
-
-    Mutations: no projection; onto Y(x) in the call at x + eta v; y - g in place of y - P(y - g).
-    """
+    """0 at the solution, where the gradient is -1, and the way to it nearby; in the columns of a round too. Mutations:
+    no projection; onto Y(x) in the call at x + eta v; y - g in place of y - P(y - g)."""
     setting = Setting(Coupled(), STREAMS, (range(1),) * m, dtype=np.float64)
     of, at = built(FedRZOBL, setting, eta=eta, gamma=0.0, H=1, lower="exact"), np.array([x])
     clients = LocalClients(list(setting.data), method=of)
@@ -516,12 +380,6 @@ def test_the_residual_of_a_lower_level_with_a_set_is_that_of_the_projected_step(
         assert abs(float(solution[0]) + float(end[0])) < 1e-12, "the constraint x + y <= 0 binds"
         for way in (0.0, 0.25, 0.5):
             close(of.residual(clients, end, solution - way, shifted=shifted), way)
-
-
-def test_the_exact_solution_is_not_offered_beside_weights_by_size() -> None:
-    with pytest.raises(UserError, match="--sampling size: the exact solution counts all h_i alike"):
-        solver(Line(), 2, lower="exact", sampling="size", parts=(Part(1.0, 0.0, 2), Part(1.0, 0.0, 3)))
-    solver(Line(), 2, lower="exact", sampling="size")  # equal sizes
 
 
 def test_all_count_alike_otherwise() -> None:
@@ -562,11 +420,6 @@ def test_flags_out_of_range_are_refused(flags: Any, words: str) -> None:
     with pytest.raises(UserError) as caught:
         solver(Line(), 3, **flags)
     assert words in str(caught.value)
-
-
-def test_a_problem_without_a_solution_is_told() -> None:
-    with pytest.raises(UserError, match="--lower exact: this problem does not know its lower solution"):
-        solve(line(Part(1.0), lower="exact"), np.zeros(1))
 
 
 @pytest.mark.parametrize("which", ["local_sgd", "fedac1", "lfd"])

@@ -9,27 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.numerics.first_order import (
-    BOTH,
-    CONSTANT,
-    HARMONIC,
-    SIZE_SHARES,
-    STREAMS,
-    Array,
-    Make,
-    apart,
-    clients_of,
-    close,
-    drawn,
-    gradient,
-    memories,
-    method,
-    n,
-    point,
-    run,
-    softmax,
-    toy,
-)
+from tests.numerics.first_order import *
 from zofl_mpi.engine.clients import Client
 from zofl_mpi.engine.fields import reported
 from zofl_mpi.engine.setting import Setting
@@ -41,7 +21,6 @@ from zofl_mpi.methods.pfedme import PFedMe
 from zofl_mpi.methods.scaffold import Scaffold
 from zofl_mpi.methods.server_sgd import ServerSGD
 from zofl_mpi.methods.zo_hfl import ZOHFL
-from zofl_mpi.rounds.local_sgd import Model
 from zofl_mpi.rounds.report import Reporting, accuracies
 from zofl_mpi.run.flags import built
 
@@ -94,24 +73,12 @@ def test_a_mean_is_over_clients_by_their_own_classes() -> None:
     assert "validation_personal_accuracy" not in found
 
 
-def test_without_the_flag_nothing_is_computed_and_no_column_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_personal_columns_are_there_only_where_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Reporting, "model", None)
     setting = validated(softmax())
     assert not NAMES & set(report(built(FedAvg, setting), point(setting)))
-
-
-def test_a_problem_without_classes_has_no_accuracy() -> None:
     setting = toy()
     assert math.isnan(accuracies(setting, 0, point(setting))["personal_accuracy"])
-
-
-@pytest.mark.parametrize(
-    ("flag", "value"),
-    [("personal_tau", -1.0), ("personal_gamma", math.nan), ("personal_mu", -0.1), ("personal_batch", 0)],
-)
-def test_values_out_of_range_are_refused(flag: str, value: float) -> None:
-    with pytest.raises(UserError, match=f"--{flag.replace('_', '-')} "):
-        built(Reporting, toy(), **{flag: value})
 
 
 # --- Ditto
@@ -135,10 +102,8 @@ def test_dittos_global_model_is_fedavgs_to_the_bit(make: Make, lam_p: float) -> 
 @BOTH
 @pytest.mark.parametrize("ratio", [0.0, 3.0])
 def test_dittos_personal_steps_are_their_formula(make: Make, ratio: float) -> None:
-    """Two rounds, so that v_i is not x; steps of their own size, or (0) those of x.
-
-    Mutations: the pull towards v_i's start alone; x after the round; no memory; gamma_personal ignored, or for x.
-    """
+    """Two rounds, so that v_i is not x; steps of their own size, or (0) those of x. Mutations: the pull towards v_i's
+    start alone; x after the round; no memory; gamma_personal ignored, or for x."""
     setting, lam = make(), 0.7
     of = method(Ditto, setting, lam_p=lam)
     of = replace(of, gamma_personal=ratio * of.local.steps.gamma_local)
@@ -152,18 +117,6 @@ def test_dittos_personal_steps_are_their_formula(make: Make, ratio: float) -> No
         state = of.round(state, r, clients)
     for i in range(len(v)):
         close(memories(clients)[i]["v"], v[i])
-
-
-def test_many_steps_of_ditto_reach_the_proximal_point() -> None:
-    """v = (A + lam I)^{-1} (A a + lam x), wherever it began. Mutations: lam/2; a pull towards the start."""
-    setting, lam = toy(), 0.7
-    of = method(Ditto, setting, lam_p=lam, tau=(300.0,), **{**CONSTANT, "gamma_local": 0.3})
-    x = point(setting)
-    for i, data in enumerate(setting.data):
-        client = Client(i, data)
-        client.memory["v"] = point(setting, 5)
-        of.train(client, Model(x, 0))
-        close(client.memory["v"], np.linalg.solve(data.A + lam * np.eye(n), data.A @ data.a + lam * x), 1e-9)
 
 
 def test_a_client_that_did_not_take_part_keeps_its_model_and_at_first_has_x() -> None:
@@ -180,19 +133,6 @@ def test_a_client_that_did_not_take_part_keeps_its_model_and_at_first_has_x() ->
     for i in to:  # it goes on from there
         again = of.round(state, 0, clients)
         assert apart(memories(clients)[i]["v"], kept[i]["v"]) and apart(again.x, state.x)
-
-
-def test_alone_is_without_a_pull() -> None:
-    """lam_p = 0: v_i after two rounds does not depend on x. Mutation: v_i begins each round at x."""
-    setting = toy(noise=1.0)
-    of = method(Ditto, setting, lam_p=0.0)
-    ends = []
-    for x in (point(setting), point(setting, 4)):
-        client = Client(0, setting.data[0])
-        client.memory["v"] = point(setting, 7)
-        of.train(client, Model(x, 1))
-        ends.append(client.memory["v"])
-    assert ends[0].tobytes() == ends[1].tobytes()
 
 
 # --- pFedMe
@@ -218,34 +158,19 @@ def test_pfedmes_local_steps_are_their_formula(make: Make) -> None:
     close(new, x + 0.5 * (mean - x))
 
 
-def test_with_a_full_step_of_w_many_inner_steps_are_the_proximal_point_iteration() -> None:
-    """alpha lam = 1: w becomes y, the proximal point of the client's own quadratic. Mutations: lam/2; alpha ignored."""
-    setting, lam = toy(), 2.0
-    of = method(PFedMe, setting, lam_p=lam, alpha_p=1 / lam, K=400, tau=(2.0,), **{**CONSTANT, "gamma_local": 0.2})
-    x = point(setting)
-    for i, data in enumerate(setting.data):
-        w = x
-        for _ in range(2):
-            w = np.linalg.solve(data.A + lam * np.eye(n), data.A @ data.a + lam * w)
-        close(of.train(Client(i, data), Model(x, 0)).y, w, 1e-9)
-
-
-@pytest.mark.slow
-def test_the_fixed_point_of_pfedme_is_the_minimiser_of_the_envelopes() -> None:
-    """sum_i w_i lam (x - prox_i(x)) = 0, solved in closed form. Mutation: the minimiser of sum_i w_i F_i."""
-    setting, lam = toy(), 1.5
-    flags = {"lam_p": lam, "alpha_p": 0.5 / lam, "K": 200, "tau": (1.0,), **CONSTANT, "gamma_local": 0.25}
-    x = run(method(PFedMe, setting, **flags), 400).x
-    hold = [np.eye(n) - np.linalg.solve(d.A + lam * np.eye(n), lam * np.eye(n)) for d in setting.data]
-    H = sum(w * K for w, K in zip(SIZE_SHARES, hold, strict=True))
-    pulled = sum(w * K @ d.a for w, K, d in zip(SIZE_SHARES, hold, setting.data, strict=True))
-    close(x, np.linalg.solve(H, pulled), 1e-8)
-
-
 @pytest.mark.parametrize(
     ("cls", "flag", "value"),
-    [(Ditto, "lam_p", -1.0), (Ditto, "gamma_personal", math.inf), (PFedMe, "lam_p", 0.0), (PFedMe, "K", 0)],
+    [
+        (Reporting, "personal_tau", -1.0),
+        (Reporting, "personal_gamma", math.nan),
+        (Reporting, "personal_mu", -0.1),
+        (Reporting, "personal_batch", 0),
+        (Ditto, "lam_p", -1.0),
+        (Ditto, "gamma_personal", math.inf),
+        (PFedMe, "lam_p", 0.0),
+        (PFedMe, "K", 0),
+    ],
 )
-def test_impossible_weights_are_refused(cls: Any, flag: str, value: float) -> None:
+def test_impossible_values_are_refused(cls: Any, flag: str, value: float) -> None:
     with pytest.raises(UserError, match=f"--{flag.replace('_', '-')} "):
         built(cls, toy(), **{flag: value})

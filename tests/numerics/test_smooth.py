@@ -7,25 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.numerics.first_order import (
-    BOTH,
-    GENERATOR,
-    KERNELS,
-    LABELS,
-    PIXELS,
-    STREAMS,
-    Array,
-    C,
-    Make,
-    apart,
-    close,
-    loss,
-    m,
-    p,
-    point,
-    softmax,
-    toy,
-)
+from tests.numerics.first_order import *
 from zofl_mpi.data import Dataset
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.problems.softmax import Softmax
@@ -39,7 +21,7 @@ PIXEL_KINDS = {
     ),
     "floats": Dataset(GENERATOR.standard_normal((200, p)), LABELS, C),
 }
-PLAIN, PROX, SHIFT, EVERYTHING = (0.0, False), (0.8, False), (0.0, True), (0.8, True)
+PLAIN, EVERYTHING = (0.0, False), (0.8, True)
 
 
 def plainly(problem: Any, data: Any, y: Array, batches: Array, gammas: Array, mu: float, shift: Array | None) -> Array:
@@ -53,14 +35,13 @@ def plainly(problem: Any, data: Any, y: Array, batches: Array, gammas: Array, mu
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-12), (np.float32, 1e-5)])
-@pytest.mark.parametrize(("mu", "shifted"), [PLAIN, PROX, SHIFT, EVERYTHING], ids=["plain", "mu", "shift", "both"])
+@pytest.mark.parametrize(("mu", "shifted"), [PLAIN, EVERYTHING], ids=["plain", "both"])
 @pytest.mark.parametrize("kind", PIXEL_KINDS)
 def test_softmax_descends_as_a_plain_loop(
     kernel: str, dtype: Any, tolerance: float, mu: float, shifted: bool, kind: str
 ) -> None:
     """Mutations: the shift with the inputs' factor s wrong, or its square; shift not shaped as the model; the
-    hierarchical mu or radius; mu of the start in place of the displacement; a step too many.
-    """
+    hierarchical mu or radius; mu of the start in place of the displacement; a step too many."""
     data = PIXEL_KINDS[kind]
     problem = Softmax(p, C, np.ones(m) / m, Terms(1.0, (2.0,), (0.01,)), kernel, dtype)
     y, shift = (STREAMS(Purpose.START, t=t).standard_normal(problem.n).astype(dtype) for t in (1, 2))
@@ -76,7 +57,7 @@ def test_softmax_descends_as_a_plain_loop(
     assert np.array_equal(y, kept)
 
 
-@pytest.mark.parametrize(("mu", "shifted"), [PLAIN, PROX, SHIFT, EVERYTHING], ids=["plain", "mu", "shift", "both"])
+@pytest.mark.parametrize(("mu", "shifted"), [PLAIN, EVERYTHING], ids=["plain", "both"])
 def test_a_quadratic_descends_as_a_plain_loop(mu: float, shifted: bool) -> None:
     setting = toy(noise=1.0)
     problem, data, y = setting.problem, setting.data[2], point(setting)
@@ -96,33 +77,14 @@ def test_no_steps_lead_nowhere(make: Make) -> None:
     assert np.array_equal(found, x) and found is not x
 
 
-@pytest.mark.parametrize("position", [-1, 60])
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_positions_outside_the_data_are_refused(kernel: str, position: int) -> None:
-    setting = softmax(kernel=kernel)
-    with pytest.raises(IndexError, match=r"outside 0\.\.5"):
-        setting.problem.descend(setting.data[1], point(setting), np.array([[0, position]]), np.ones(1))
-
-
 @pytest.mark.parametrize("kind", PIXEL_KINDS)
 def test_the_gradient_of_all_samples_is_the_mean_over_them(kind: str) -> None:
     """Also over more samples than a block holds. It is the slope of `loss`. Mutation: the first block only."""
     data = PIXEL_KINDS[kind]
     problem = Softmax(p, C, np.ones(m) / m, dtype=np.float64)
     x, v = (STREAMS(Purpose.START, t=t).standard_normal(problem.n) for t in (1, 2))
-    many = data.subset(STREAMS(Purpose.BATCH).integers(len(data), size=1300))
-    close(problem.gradient(x, data), np.mean([problem.gradient(x, data, [j]) for j in range(len(data))], axis=0))
-    each = [problem.gradient(x, many, [j]) for j in range(1300)]
-    close(problem.gradient(x, many), np.mean(each, axis=0))
+    rows = STREAMS(Purpose.BATCH).integers(len(data), size=1300)
+    each = np.array([problem.gradient(x, data, [j]) for j in range(len(data))])
+    close(problem.gradient(x, data.subset(rows)), each[rows].mean(axis=0))
     slope = (problem.loss(x + 1e-5 * v, data) - problem.loss(x - 1e-5 * v, data)) / 2e-5
     close(problem.gradient(x, data) @ v, slope, 1e-7)
-
-
-def test_the_gradient_of_a_bowl_is_the_mean_over_its_samples() -> None:
-    setting = toy(noise=1.0)
-    for data in setting.data:
-        x = point(setting)
-        mean = np.mean([setting.problem.gradient(x, data, np.array([j])) for j in range(len(data))], axis=0)
-        close(setting.problem.gradient(x, data), mean)
-        close(mean, data.A @ (x - data.a) + data.noise.mean(axis=0))
-        assert setting.problem.loss(x, data) == pytest.approx(loss(data, x), rel=1e-12)

@@ -25,13 +25,8 @@ from zofl_mpi.problems.terms import LocalSteps, Terms, for_client
 STREAMS = Streams(11)
 N, p, C, m = 60, 7, 4, 3
 WEIGHTS = np.array([0.1, 0.35, 0.25])
-KERNELS = [
-    "numpy",
-    *(
-        pytest.param(name, marks=pytest.mark.skipif(not importlib.util.find_spec("numba"), reason="no numba"))
-        for name in ("numba",)
-    ),
-]
+COMPILED = pytest.mark.skipif(not importlib.util.find_spec("numba"), reason="no numba")
+KERNELS = ["numpy", pytest.param("numba", marks=COMPILED)]
 GENERATOR = STREAMS(Purpose.SYNTHETIC)
 BYTES, LABELS = GENERATOR.integers(0, 256, (2 * N, p), dtype=np.uint8), GENERATOR.integers(0, C, 2 * N).astype(np.uint8)
 ROWS = GENERATOR.permutation(2 * N)[:N]
@@ -84,51 +79,37 @@ def close(a, b, tolerance=1e-12):
     assert np.max(np.abs(np.subtract(a, b))) <= tolerance * max(1.0, np.max(np.abs(b)))
 
 
-def remainder_slope(F, slope):
-    """The order of F(h) - F(0) - h slope in h: 2 if `slope` is F'(0), else 1."""
-    h = np.array([0.1, 0.05, 0.025, 0.0125])
-    return np.polyfit(np.log(h), np.log([abs(F(s) - F(0) - s * slope) for s in h]), 1)[0]
-
-
 @pytest.mark.parametrize("name", DATA)
-def test_gradient_f1_leaves_a_remainder_of_second_order(name):
-    """Mutations: 1/B; the sign; the label's term; scale or shift left out."""
-    problem = softmax()
-    x, direction = points(2, problem.n)
-    slope = direction @ problem.gradient_f1(x, DATA[name], np.arange(N))
-    assert abs(remainder_slope(lambda s: problem.f1(x + s * direction, DATA[name]), slope) - 2) < 0.1
-
-
-def test_loss_and_gradient_agree_with_autograd():
-    """The layout is nn.Linear's. Mutations: (p, C) layout; sum for mean; log of base 2."""
+def test_loss_and_gradient_agree_with_autograd(name):
+    """The layout is nn.Linear's. Mutations: (p, C) layout; sum for mean; log of base 2; scale or shift left out."""
     torch = pytest.importorskip("torch")
-    problem = softmax()
+    problem, data = softmax(), DATA[name]
     x = points(1, problem.n)[0]
     W = torch.tensor(x.reshape(C, p), requires_grad=True)
-    inputs, labels = UNIT.take(np.arange(N), np.float64)
+    inputs, labels = data.take(np.arange(N), np.float64)
     logits = torch.nn.functional.linear(torch.tensor(inputs), W)
     loss = torch.nn.functional.cross_entropy(logits, torch.tensor(labels))
     loss.backward()
-    close(problem.f1(x, UNIT), loss.item())
-    close(problem.gradient_f1(x, UNIT, np.arange(N)), W.grad.numpy().ravel())
-    assert problem.score(x, UNIT)["accuracy"] == (logits.argmax(1).numpy() == labels).mean()
+    close(problem.f1(x, data), loss.item())
+    close(problem.gradient_f1(x, data, np.arange(N)), W.grad.numpy().ravel())
+    assert problem.score(x, data)["accuracy"] == (logits.argmax(1).numpy() == labels).mean()
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-12), (np.float32, 1e-4)])
-@pytest.mark.parametrize("B", [1, 2, 5, 33])
-@pytest.mark.parametrize("settings", [{}, {"radius": (0.3, 0.2, np.inf)}, {"mu": (0.0,)}], ids=str)
+@pytest.mark.parametrize("settings", [{"radius": (0.3, 0.2, np.inf)}, {"mu": (0.0,)}], ids=str)
 @pytest.mark.parametrize("name", DATA)
-def test_lower_is_the_generic_loop(kernel, dtype, tolerance, B, settings, name):
+def test_lower_is_the_generic_loop(kernel, dtype, tolerance, settings, name):
     """Mutations: s for s^2; keep without mu; 1/B; another client's mu, radius; radius not scaled; order of steps."""
     problem = softmax(dtype=dtype, kernel=kernel, **settings)
     x, y = points(2, problem.n, 1, dtype), points(2, problem.n, 2, dtype)
-    samples, steps = batches(40, B), 0.5 / np.arange(1, 41)
-    result = problem.lower(1, DATA[name], x, y, samples, steps)
-    assert result.dtype == dtype
-    close(result, generic(problem, 1, DATA[name], x, y, samples, steps), tolerance)
-    if settings.get("radius"):
-        assert np.max(np.linalg.norm(result - x, axis=1)) > 0.19  # the constraint is active
+    for B in (1, 2, 5, 33):
+        samples, steps = batches(20, B), 0.5 / np.arange(1, 21)
+        result = problem.lower(1, DATA[name], x, y, samples, steps)
+        assert result.dtype == dtype
+        close(result, generic(problem, 1, DATA[name], x, y, samples, steps), tolerance)
+        if settings.get("radius"):
+            assert np.max(np.linalg.norm(result - x, axis=1)) > 0.19  # the constraint is active
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -141,20 +122,9 @@ def test_points_solved_together_are_points_solved_alone(kernel):
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_a_step_on_all_samples_follows_the_full_gradient(kernel):
-    """Mutation: a batch's size taken from elsewhere than the batch."""
-    problem = softmax(kernel=kernel)
-    x = points(1, problem.n)
-    y = problem.lower(2, UNIT, x, x, np.arange(N)[None], np.array([0.7]))
-    close(y[0], x[0] - 0.7 * problem.gradient_f1(x[0], UNIT, np.arange(N)))
-
-
-@pytest.mark.parametrize("kernel", KERNELS)
 def test_blocks_of_steps_do_not_show(kernel, monkeypatch):
-    """One step a block, or all in one: equal to rounding, since BLAS sees a batch at other addresses.
-
-    Mutations: t counted within the block; a stale end of the buffer.
-    """
+    """One step a block, or all in one: equal to rounding, since BLAS sees a batch at other addresses. Mutations: t
+    counted within the block; a stale end of the buffer."""
     problem = softmax(kernel=kernel)
     x, results = points(2, problem.n), []
     for size in (1, 5 * p * 8 * 3, 2**20):
@@ -162,20 +132,6 @@ def test_blocks_of_steps_do_not_show(kernel, monkeypatch):
         results.append(problem.lower(0, UNIT, x, x, batches(31, 5), np.full(31, 0.2)))
     close(results[1], results[0])
     close(results[2], results[0])
-
-
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("models", [1, 2, 3])
-@pytest.mark.parametrize("B", [1, 3, 4, 7, 32, 33, 50, 64, 71])
-def test_every_size_of_a_tile_and_of_a_piece(kernel, models, B):
-    """Three classes: an odd number of rows, and of samples, is left over at the end of the compiled kernel's tiles.
-
-    Mutations: a remainder of samples, of rows or of both left out or taken twice; a piece's labels or rows of another.
-    """
-    data = Dataset(BYTES, LABELS % 3, 3, ROWS, scale=1 / 255)
-    problem = Softmax(p, 3, WEIGHTS, dtype=np.float64, kernel=kernel)
-    x, y, samples = points(models, 3 * p, 1), points(models, 3 * p, 2), batches(3, B)
-    close(problem.lower(0, data, x, y, samples, np.full(3, 0.3)), generic(problem, 0, data, x, y, samples, [0.3] * 3))
 
 
 def test_products_in_pieces_are_the_whole_product(monkeypatch):
@@ -186,18 +142,6 @@ def test_products_in_pieces_are_the_whole_product(monkeypatch):
     for size in (1, 2 * C * p * 10, 2 * C * p * 5, 2 * C * 33 * 3):
         monkeypatch.setattr("zofl_mpi.problems.kernels.softmax.SMALL_PRODUCT", size)
         close(problem.lower(0, UNIT, x, x, batches(10, 33), np.full(10, 0.2)), whole)
-
-
-@pytest.mark.parametrize("name", DATA)
-def test_scaled_inputs_are_inputs_that_were_scaled_before(name):
-    """Mutations: shift before scale; scale in the loss only."""
-    data, problem = DATA[name], softmax()
-    inputs, labels = data.take(np.arange(N), np.float64)
-    before = Dataset(inputs, labels, C)
-    x = points(2, problem.n)
-    steps = np.full(20, 0.1)
-    close(problem.lower(0, data, x, x, batches(20, 6), steps), problem.lower(0, before, x, x, batches(20, 6), steps))
-    close(problem.f1(x[0], data), problem.f1(x[0], before))
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -240,10 +184,8 @@ def test_a_read_only_map_of_a_file_serves_as_inputs(kernel, tmp_path):
 @pytest.mark.parametrize("B", [1, 5])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 3e38])
 def test_what_is_not_finite_comes_out_without_a_warning(kernel, B, bad):
-    """The caller detects divergence by it.
-
-    Mutations: fast mathematics without NaN; a projection that maps infinity to x.
-    """
+    """The caller detects divergence by it. Mutations: fast mathematics without NaN; a projection that maps infinity to
+    x."""
     for radius in (np.inf, 1.0):
         problem = softmax(kernel=kernel, dtype=np.float32, radius=(radius,))
         x = points(2, problem.n, dtype=np.float32)
@@ -270,32 +212,29 @@ def test_large_logits_overflow_nowhere(kernel):
         assert np.isfinite(problem.lower(0, UNIT, x, x, batches(5, B), np.full(5, 0.1))).all()
 
 
-def test_f2_carries_the_number_of_clients():
-    """f_{2,i} = m rho_i lam/2 |x - y|^2, in float64.
-
-    Mutations: no m; no 1/2; rho of another client; a float32 difference.
-    """
+def test_f2_carries_the_number_of_clients_and_positions_are_checked():
+    """f_{2,i} = m rho_i lam/2 |x - y|^2, in float64. Mutations: no m; no 1/2; rho of another client; a float32
+    difference."""
     problem = softmax(dtype=np.float32)
     x, y = points(2, problem.n, dtype=np.float32)
     expected = 3 * 0.35 * 0.4 * sum((float(a) - float(b)) ** 2 for a, b in zip(x, y, strict=True))
     assert abs(problem.f2(1, x, y) / expected - 1) < 1e-14
+    problem = softmax()
+    x = points(1, problem.n)
+    for position in (-1, N):
+        with pytest.raises(IndexError, match=f"0..{N - 1}"):
+            problem.lower(0, UNIT, x, x, np.array([[0, position]]), np.ones(1))
 
 
-def test_score_of_all_samples_in_blocks_is_the_mean(monkeypatch):
-    """Mutations: the mean of blocks of unequal size; dropping the last block."""
+def test_scores_of_blocks_and_of_a_mix_of_classes(monkeypatch):
+    """Its own shares change nothing; a mix of one class is the score of that class. Mutations: the mean of blocks of
+    unequal size; dropping the last block; weights not divided by counts."""
     problem = softmax()
     x = points(1, problem.n)[0]
     whole, gradient = problem.score(x, UNIT), problem.gradient_f1(x, UNIT, np.arange(N))
     monkeypatch.setattr("zofl_mpi.problems.softmax.BLOCK", 7)
     close(list(problem.score(x, UNIT).values()), list(whole.values()))
     close(problem.gradient_f1(x, UNIT, np.arange(N)), gradient)
-
-
-def test_score_with_a_mix_weights_each_class_by_its_share():
-    """Its own shares change nothing; a mix of one class is the score of that class.
-
-    Mutation: weights not divided by counts.
-    """
     problem = softmax()
     x = points(1, problem.n)[0]
     own = UNIT.counts() / N
@@ -307,15 +246,7 @@ def test_score_with_a_mix_weights_each_class_by_its_share():
         assert problem.score(x, UNIT, np.eye(C)[2])[key] == pytest.approx(by_class[2][key], rel=1e-12)
 
 
-def test_positions_outside_the_data_are_refused():
-    problem = softmax()
-    x = points(1, problem.n)
-    for position in (-1, N):
-        with pytest.raises(IndexError, match=f"0..{N - 1}"):
-            problem.lower(0, UNIT, x, x, np.array([[0, position]]), np.ones(1))
-
-
-@pytest.mark.skipif(not importlib.util.find_spec("numba"), reason="no numba")
+@COMPILED
 def test_auto_outside_a_run_is_the_compiled_kernel_where_there_is_one(monkeypatch):
     """Mutations: the record names one kernel, another computes; a missing numba is not looked for."""
     computed = []
@@ -384,42 +315,38 @@ def test_importing_the_problem_loads_neither_torch_nor_numba():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
 
 
-@pytest.mark.skipif(not importlib.util.find_spec("numba"), reason="no numba")
+@COMPILED
 @pytest.mark.parametrize("bounds", ["free", "shifted", "in a ball"])
-@pytest.mark.parametrize("size", [3, 32, 70])
-@pytest.mark.parametrize(("features", "classes", "models"), [(16, 2, 1), (50, 3, 1), (50, 3, 2), (65, 10, 2)])
-def test_the_compiled_kernels_tiles_are_the_steps_of_numpys(features, classes, models, size, bounds):
-    """Sizes that fill no tile, no vector, no piece; y and not x at the start.
-
-    Mutations: one vector too few; a row or column left out or moved twice; the decay at each piece, or after the shift;
-    x + d made too early, or not after the projection; a residual's place in its group of four.
-    """
+@pytest.mark.parametrize(
+    ("features", "classes", "models"), [(16, 2, 1), (50, 3, 1), (50, 3, 2), (7, 3, 3), (65, 10, 2)]
+)
+def test_the_compiled_kernels_tiles_are_the_steps_of_numpys(features, classes, models, bounds):
+    """Sizes that fill no tile, no vector, no piece; y and not x at the start. Mutations: one vector too few; a row or
+    column left out or moved twice; the decay at each piece, or after the shift; x + d made too early, or not after the
+    projection; a residual's place in its group of four."""
     generator = STREAMS(Purpose.SYNTHETIC, t=features)
     inputs = generator.integers(0, 256, (80, features), dtype=np.uint8)
     data = Dataset(inputs, generator.integers(0, classes, 80), classes, scale=1 / 255)
     x, y, shift = generator.standard_normal((3, models, features * classes))
     radius = 0.9 * np.linalg.norm(y - x, axis=1).min() if bounds == "in a ball" else np.inf
-    steps, sizes = generator.integers(0, 80, (4, size)), np.full(4, 0.2)
-    numpy, compiled = (
-        Softmax(features, classes, np.ones(1), kernel=kernel, dtype=np.float64).moved(
-            x, y, LocalSteps(data, steps, sizes, 0.7, radius, shift if bounds == "shifted" else None)
+    for size in (1, 3, 4, 7, 32, 33, 50, 64, 70, 71):
+        steps, sizes = generator.integers(0, 80, (4, size)), np.full(4, 0.2)
+        numpy, compiled = (
+            Softmax(features, classes, np.ones(1), kernel=kernel, dtype=np.float64).moved(
+                x, y, LocalSteps(data, steps, sizes, 0.7, radius, shift if bounds == "shifted" else None)
+            )
+            for kernel in ("numpy", "numba")
         )
-        for kernel in ("numpy", "numba")
-    )
-    np.testing.assert_allclose(compiled, numpy, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(compiled, numpy, rtol=0, atol=1e-12)
 
 
-@pytest.mark.skipif(not importlib.util.find_spec("numba"), reason="no numba")
-def test_the_compiled_loops_file_changes_with_its_vectors():
-    """Or a compiled function that lies on the disk would outlive a change of lanes.py. Mutation: any in that file."""
+@COMPILED
+def test_the_compiled_kernel_is_prepared_and_changes_with_its_vectors(monkeypatch):
+    """Or a compiled function that lies on the disk would outlive a change of lanes.py. Mutations: any in that file;
+    another kernel; other types than those of the run, which would be compiled again."""
     from zofl_mpi.problems.kernels import lanes, softmax_numba
 
     assert f"{zlib.crc32(Path(lanes.__file__).read_bytes()):08x}" == softmax_numba.VECTORS
-
-
-@pytest.mark.skipif(not importlib.util.find_spec("numba"), reason="no numba")
-def test_preparing_compiles_the_kernel_that_runs(monkeypatch):
-    """Mutations: another kernel; other types than those of the run, which would be compiled again."""
     from zofl_mpi.problems.kernels import softmax_numba
 
     problem, x = softmax(dtype=np.float32), np.zeros((2, C * p), np.float32)
@@ -431,7 +358,7 @@ def test_preparing_compiles_the_kernel_that_runs(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not importlib.util.find_spec("numba"), reason="no numba")
+@COMPILED
 def test_the_process_that_compiles_and_those_that_load_have_the_same_bits(tmp_path):
     """Mutation: functions called by the compiled one instead of becoming part of it."""
     code = (

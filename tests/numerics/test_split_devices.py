@@ -20,25 +20,12 @@ from tests.bench import gpu_split
 from tests.bench.gpu_split import VARIANTS, made
 from tests.conftest import start
 from tests.numerics import gpt2_toy
-from tests.numerics.split_methods import (
-    LABELS,
-    PIXELS,
-    SGD,
-    C,
-    local_of,
-    method,
-    run,
-    setting,
-    training,
-    vectors,
-)
+from tests.numerics.split_methods import LABELS, PIXELS, SGD, C, local_of, method, run, setting, training, vectors
 from zofl_mpi.data import Dataset
 from zofl_mpi.engine import device as devices
 from zofl_mpi.engine import messages
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.methods.decomfl import DeComFL
-from zofl_mpi.methods.heron import HERON
-from zofl_mpi.methods.splitfed import SplitLoRA
 from zofl_mpi.problems import device_cache, flat, head, split_gpt2
 from zofl_mpi.problems.split import SplitNetwork
 from zofl_mpi.rounds.split.client import drawn
@@ -117,15 +104,6 @@ def test_a_round_waits_as_often_however_many_steps_it_has(which: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cls", [HERON, SplitLoRA])
-def test_texts_do_not_wait_either(cls: Any) -> None:
-    """Their labels tell how many tokens count. Mutation: positions found where the labels lie, at each loss."""
-    own = gpt2_toy.setting()
-    few, many = (waits(method(cls, training(own, SGD, h=h))) for h in (1, 4))
-    assert few == many
-
-
-@pytest.mark.slow
 @pytest.mark.skipif(
     not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"), reason="torch has no hollow devices"
 )
@@ -165,11 +143,9 @@ def _clients(of: Any) -> Any:
 
 @WHICH
 def test_five_rounds_agree_with_those_of_the_cpu(which: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To 1e-10 of the norm, in float64, with directions from the host; on the CPU by a GPU's ways.
-
-    Mutations: directions by a generator of the device; an upload that is the client's own memory; labels or samples of
-    other positions; the layout of a mini-batch taken for another.
-    """
+    """To 1e-10 of the norm, in float64, with directions from the host; on the CPU by a GPU's ways. Mutations:
+    directions by a generator of the device; an upload that is the client's own memory; labels or samples of other
+    positions; the layout of a mini-batch taken for another."""
     expected = vectors(run(made(which), 5))
     if device == "cpu":
         monkeypatch.setattr(messages, "is_remote", messages._is_tensor)
@@ -316,10 +292,8 @@ def test_attention_is_held_to_the_same_bits() -> None:
 @pytest.mark.parametrize("which", ["HERON", "SFLV2"])
 def test_losses_in_bfloat16_are_near_those_in_float32(which: str, device: str) -> None:
     """A step rounds weights, inputs and outputs of each of 14 layers to 8 bits, which moves logits by at most so many
-    roundings of the largest, and the loss by twice that.
-
-    Mutations: bfloat16 for the losses themselves; no bfloat16 at all.
-    """
+    roundings of the largest, and the loss by twice that. Mutations: bfloat16 for the losses themselves; no bfloat16 at
+    all."""
     if device == "cuda":
         devices.select("cuda")
     losses = []

@@ -10,22 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from tests.numerics.split_methods import (
-    SGD,
-    STEPS_OF,
-    apart,
-    batches,
-    close,
-    flat,
-    gradient,
-    method,
-    mlp,
-    run,
-    same,
-    setting,
-    training,
-    whole_of,
-)
+from tests.numerics.split_methods import *
 from zofl_mpi.methods.cse_fsl import CSEFSL
 from zofl_mpi.methods.fsl_sage import FSLSAGE
 from zofl_mpi.methods.heron import HERON
@@ -44,10 +29,8 @@ WARM = Pace(warmup=5)
 @pytest.mark.parametrize("pace", [replace(LINEAR, decay_steps_server=0), WARM], ids=["linear", "warm-up"])
 @pytest.mark.parametrize("rule", [SGD, ADAMW], ids=["sgd", "adamw"])
 def test_one_client_takes_the_steps_of_torch_with_a_scheduler(rule: Optimiser, pace: Pace) -> None:
-    """SFLV2 in three rounds is plain training: both sides count their steps on through the rounds.
-
-    Mutations: steps counted from 0 in each round; from 1; rounds counted for steps; the size that comes next.
-    """
+    """SFLV2 in three rounds is plain training: both sides count their steps on through the rounds. Mutations: steps
+    counted from 0 in each round; from 1; rounds counted for steps; the size that comes next."""
     own = setting(mlp, clients=(2,))
     plan = training(own, rule, pace=pace)
     state = run(method(SFLV2, plan), 3)
@@ -89,10 +72,8 @@ def sizes(monkeypatch: pytest.MonkeyPatch, cls: Any, plan: Training, rounds: int
 @pytest.mark.parametrize("cls", [HERON, CSEFSL, SFLV1, SFLV2, FSLSAGE])
 def test_each_side_counts_its_own_steps_where_clients_rest(monkeypatch: pytest.MonkeyPatch, cls: Any) -> None:
     """Clients of 2, 3 and 4 local steps, two of which take part in a round; SFLV1's replicas count for themselves.
-
     Mutations: rounds for the rounds that a client took part in; the server's steps of one client; of every step where
-    every second one goes up; a replica that counts the others' steps; one length for both sides.
-    """
+    every second one goes up; a replica that counts the others' steps; one length for both sides."""
     k = 1 if cls in (SFLV1, SFLV2) else 2
     plan = training(setting(mlp), beta=0.6, k=k, pace=LINEAR)
     more = {"align_epochs": 0} if cls is FSLSAGE else {}
@@ -122,23 +103,9 @@ def test_the_server_that_replays_takes_steps_of_the_same_sizes(state: Any, dtype
     assert apart(dense.theta, run(method(HERON, replace(plan, pace=Pace()), uplink="seeds"), 4).theta)
 
 
-def test_a_run_that_goes_on_counts_on() -> None:
-    """From a method that has counted nothing, as after a restart. Mutation: a count in the method alone."""
-    plan = training(setting(), ADAMW, beta=0.6, state="average", pace=LINEAR)
-    whole = run(method(HERON, plan), 4)
-    half = run(method(HERON, plan), 2)
-    again = method(HERON, training(setting(), ADAMW, beta=0.6, state="average", pace=LINEAR))
-    assert same(run(again, 2, 2, state=half), whole)
-    assert [again.training.client_size(r, 1, 0) for r in (3, 1)] == [
-        method(HERON, training(setting(), beta=0.6, pace=LINEAR)).training.client_size(r, 1, 0) for r in (3, 1)
-    ]
-
-
 def test_a_zeroth_order_step_decays_as_a_first_order_step_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the gradient in the estimate's place HERON's forward passes make CSE-FSL's steps, to the bit.
-
-    Mutations: no decay; the decay as a part of the gradient that is estimated, or of the moments.
-    """
+    """With the gradient in the estimate's place HERON's forward passes make CSE-FSL's steps, to the bit. Mutations: no
+    decay; the decay as a part of the gradient that is estimated, or of the moments."""
 
     def exact(self: TwoPoint, local: LocalSteps, point: Point, labels: Tensor, key: Any) -> Gradient:
         total, count = local.total, local.count
@@ -151,16 +118,3 @@ def test_a_zeroth_order_step_decays_as_a_first_order_step_does(monkeypatch: pyte
     monkeypatch.setattr(TwoPoint, "__call__", exact)
     assert same(run(method(HERON, plan), 3), cse)
     assert apart(cse.theta, run(method(CSEFSL, training(setting(mlp), Optimiser("adamw"), pace=LINEAR)), 3).theta)
-
-
-@pytest.mark.parametrize("uplink", ["dense", "seeds"])
-def test_equal_losses_leave_a_decay_and_nothing_else(monkeypatch: pytest.MonkeyPatch, uplink: Any) -> None:
-    """One client, two steps in a round; what does not train does not decay. Mutation: no step where no loss differs."""
-    plan = training(setting(mlp, clients=(0,)), ADAMW, freeze="auxiliary")
-    n = plan.problem.n_client
-    monkeypatch.setattr(TwoPoint, "term", lambda self, difference, u: 0 * u)
-    of = method(HERON, plan, uplink=uplink)
-    start, found = of.start().theta, run(of, 1).theta
-    shrunk = 1 - 0.05 * 0.1
-    close(found[:n], start[:n] * shrunk * shrunk, 1e-15)
-    close(found[n:], start[n:], 1e-15)

@@ -3,35 +3,20 @@
 from __future__ import annotations
 
 import copy
+import re
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from tests.numerics.split_methods import (
-    SIDE,
-    C,
-    Parts,
-    close,
-    fedavg,
-    flat,
-    is_whole,
-    method,
-    put,
-    resnet,
-    run,
-    seeded,
-    setting,
-    small,
-    statistics,
-    training,
-)
+from tests.numerics.split_methods import *
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.splitfed import SFLV1
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.problems.flat import Flat
 from zofl_mpi.problems.split import SplitNetwork
+from zofl_mpi.problems.split_cnn import ConvNet
 from zofl_mpi.problems.split_resnet import ResNet
 
 
@@ -157,12 +142,9 @@ def test_any_cut_of_odd_images_fits(cut: int) -> None:
     ("flags", "words"),
     [
         ({"cut": 99}, "--cut 99: must be from 0 to 7: the network has 8 basic blocks"),
-        ({"cut": 8}, "--cut 8: must be from 0 to 7"),
         ({"cut": -1}, "--cut -1: must be from 0"),
         ({"width": 0}, "--width 0: must be a whole number, at least 1"),
         ({"stages": (1, 0)}, "--stages 1 0: must be whole numbers, each at least 1"),
-        ({"stages": ()}, "--stages : must be whole numbers"),
-        ({"width": 2, "stages": (1,) * 5}, "5 stages need images of at least 16 pixels a side, not 8"),
     ],
 )
 def test_a_network_that_cannot_be_cut_so_is_refused(flags: dict[str, Any], words: str) -> None:
@@ -206,3 +188,73 @@ def test_trying_the_parts_leaves_no_trace() -> None:
     assert torch.equal(problem.local.initial()[1], torch.cat(before[:2]))
     assert torch.equal(problem.top.initial()[1], before[2])
     assert torch.equal(torch.random.get_rng_state(), state)
+
+
+SHAPE, C = (3, 9, 9), 4
+CONVOLUTIONS, NORMS = (3 * 16 * 9, 16 * 32 * 9, 32 * 32 * 9, 32 * 64 * 9), (32, 64, 64, 128)
+
+
+def parts(cut: int = 3, **flags: object) -> tuple[nn.Module, nn.Module, nn.Module]:
+    torch.manual_seed(1)
+    return ConvNet(cut=cut, **flags).parts(SHAPE, C)  # type: ignore[arg-type]
+
+
+def count(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3, 4])
+@pytest.mark.parametrize("head", ["linear", "pooled"])
+def test_the_cut_moves_stages_from_the_server_to_the_client(cut: int, head: str) -> None:
+    """Mutations: a stage at both or at neither; a bias before a norm; the head for a map rounded down."""
+    client, auxiliary, server = parts(cut, head=head)
+    own = [a + b for a, b in zip(CONVOLUTIONS, NORMS, strict=True)]
+    assert count(client) == sum(own[:cut])
+    assert count(server) == sum(own[cut:]) + 64 * C + C
+    side, channels = (5, 3, 3, 2)[cut - 1], (16, 32, 32, 64)[cut - 1]
+    problem = SplitNetwork(client, auxiliary, server, SHAPE, C)
+    assert problem.smashed_shape == (channels, side, side) and len(problem.blocks) == (cut if cut > 1 else 0)
+    assert problem.local.sizes()[1] == (channels * (side * side if head == "linear" else 1) + 1) * C
+
+
+def test_the_network_is_the_same_for_every_cut() -> None:
+    """Mutation: a server that begins without the ReLU or the stride of its stage."""
+    x, wholes = torch.rand(2, *SHAPE), []
+    for cut in (1, 4):
+        client, _, server = parts(cut)
+        whole = nn.Sequential(client, server)
+        with torch.no_grad():
+            for k, p in enumerate(whole.parameters()):
+                p.copy_(torch.linspace(-1, 1, p.numel()).reshape(p.shape) / (k + 1))
+            wholes.append(whole(x))
+    assert torch.allclose(*wholes, atol=1e-6)
+
+
+@pytest.mark.parametrize(("norm", "alone"), [("group", True), ("batch", False)])
+def test_samples_see_each_other_by_batch_norm_alone(norm: str, alone: bool) -> None:
+    """Mutation: the other norm."""
+    client, _, _ = parts(norm=norm)
+    x = torch.rand(4, *SHAPE)
+    with torch.no_grad():
+        assert torch.allclose(client(x)[:2], client(x[:2]), atol=1e-5) == alone
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        ({"channels": ()}, "--channels : must be whole numbers above 0"),
+        ({"channels": (4, 0), "strides": (1, 1)}, "--channels 4 0: must be whole numbers above 0"),
+        ({"channels": (4, 4)}, "--strides 2 2 1 2: must be a whole number above 0 for each of the 2 channels"),
+        ({"strides": (2, 0, 1, 1)}, "must be a whole number above 0 for each of the 4 channels"),
+        ({"cut": 0}, "--cut 0: must be from 1 to 4, the stages"),
+        ({"cut": 5}, "--cut 5: must be from 1 to 4, the stages"),
+    ],
+)
+def test_a_network_that_cannot_be_is_refused_in_one_sentence(flags: dict[str, object], sentence: str) -> None:
+    with pytest.raises(UserError, match=re.escape(sentence)):
+        ConvNet(**flags)  # type: ignore[arg-type]
+
+
+def test_inputs_that_are_no_images_are_refused() -> None:
+    with pytest.raises(UserError, match="inputs of 64 numbers are no square images"):
+        ConvNet().parts((64,), C)

@@ -1,7 +1,8 @@
-"""Reports and costs of the split methods: the whole network scored, the bytes announced and counted."""
+"""Reports of the split methods: the whole network scored; --probe-gradient, steps beside gradients, without a trace."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,30 +10,17 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from tests.numerics.split_methods import (
-    ALL,
-    LABELS,
-    PIXELS,
-    SIDE,
-    batches,
-    method,
-    mlp,
-    put,
-    resnet,
-    run,
-    seeded,
-    setting,
-    training,
-    vectors,
-    whole_of,
-)
+from tests.numerics.split_methods import *
 from zofl_mpi.engine.clients import ClientError
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.cse_fsl import CSEFSL
 from zofl_mpi.methods.fsl_sage import FSLSAGE
 from zofl_mpi.methods.heron import HERON
-from zofl_mpi.methods.splitfed import SFLV1, SFLV2
+from zofl_mpi.methods.ho_sfl import HOSFL
+from zofl_mpi.methods.splitfed import SFLV2
 from zofl_mpi.numerics.optimisers import Optimiser
+from zofl_mpi.rounds.split.messages import Network, Smashed
+from zofl_mpi.rounds.split.server import Server, slope_at_cut
 from zofl_mpi.run.local import LocalClients
 
 
@@ -59,9 +47,8 @@ def test_a_report_is_of_the_whole_network_in_evaluation_mode(cls: Any) -> None:
 @pytest.mark.parametrize("cls", [HERON, CSEFSL, FSLSAGE])
 def test_the_local_loss_is_the_mean_over_clients_and_their_local_steps(cls: Any, beta: float) -> None:
     """In plain torch, of clients that do not step: 2, 3 and 4 batches. FSL-SAGE with and without an alignment.
-
-    Mutations: a sum over clients or steps in place of either mean; a mean over all batches, or over clients that rest.
-    """
+    Mutations: a sum over clients or steps in place of either mean; a mean over all batches, or over clients that
+    rest."""
     flags = {"align_epochs": 0} if cls is FSLSAGE else {}
     of = method(cls, training(setting(mlp), lr_client=0.0, beta=beta), **flags)
     client, head, _ = (part.double() for part in seeded(mlp))
@@ -75,39 +62,98 @@ def test_the_local_loss_is_the_mean_over_clients_and_their_local_steps(cls: Any,
         assert run(of, 1, r).local_loss == pytest.approx(np.mean(losses), rel=1e-12)
 
 
-@pytest.mark.parametrize("cls", ALL)
-@pytest.mark.parametrize("kind", ["float32", "float64", "bf16", "some"])
-def test_the_plan_announces_the_bytes_that_are_counted(cls: Any, kind: str) -> None:
-    """Mutations: 4 bytes for float64, or for bfloat16; a client 0 that rests; the head in SplitFed's messages."""
-    own = setting(dtype="float64" if kind == "float64" else "float32", bf16=kind == "bf16")
-    flags = {"beta": 0.3} if kind == "some" else {}
-    flags |= {} if cls in (SFLV1, SFLV2) else {"k": 2}
-    of = method(cls, training(own, **flags))
-    start = 1 if cls is FSLSAGE else 0
-    to = of.training.participants(0)
-    start = next(r for r in range(start, 50) if of.training.participants(r) == to and (r % 10 or cls is not FSLSAGE))
-    clients = LocalClients(list(own.data), method=of)
-    state = run(of, 1, start, clients)
-    row, plan = clients.ledger.row(np.zeros((1, 0, 5))), of.plan(1)
-    assert plan["bytes down and up, all clients, a round"] == row.bytes_down.sum() + row.bytes_up.sum()
-    assert plan["bytes of labels, all clients, a round"] == state.label_bytes
-    if 0 in to:
-        assert plan["bytes down, client 0, a round"] == row.bytes_down[:, 0].sum()
-        assert plan["bytes up, client 0, a round"] == row.bytes_up[:, 0].sum()
-    else:
-        whole = method(cls, training(own, **{**flags, "beta": 1.0})).plan(1)
-        for line in ("bytes down, client 0, a round", "bytes up, client 0, a round"):
-            assert plan[line] == whole[line]
-    if cls is FSLSAGE:
-        clients = LocalClients(list(own.data), method=of)
-        run(of, 1, 0, clients)
-        aligned = clients.ledger.row(np.zeros((1, 0, 5))).bytes_down.sum()
-        further = (aligned - row.bytes_down.sum()) / len(to)
-        assert plan["further bytes down, each client, every 10 rounds"] == further
-
-
 @pytest.mark.parametrize("cls", [HERON, CSEFSL, SFLV2, FSLSAGE])
 def test_a_model_that_is_not_finite_ends_the_run_in_a_sentence(cls: Any) -> None:
     """The server's part, or a client's, whichever is found first."""
     with pytest.raises((UserError, ClientError), match="not finite"):
         run(method(cls, training(setting(mlp), Optimiser("sgd", weight_decay=1e10), lr_server=1e300)), 2)
+
+
+BOTH = pytest.mark.parametrize("cls", [HERON, HOSFL])
+EXACT: dict[Any, dict[str, Any]] = {HERON: {"head_gradient": "exact"}, HOSFL: {}}
+PROBE: dict[str, Any] = {"probe_gradient": True}
+
+
+def report(of: Any, r: int = 0) -> Any:
+    return of.evaluate(of.start(), r, LocalClients(list(of.setting.data), method=of))
+
+
+@BOTH
+def test_the_gradient_itself_has_cosine_1_and_a_part_of_it_its_share(cls: Any) -> None:
+    """Mutations: the head in the cosine; another mini-batch for one of the two; the norm of all for that of a part."""
+    plan = training(setting(groups))
+    whole = report(method(cls, plan, exact_layers=6, **PROBE, **EXACT[cls]))
+    assert abs(whole.estimate_cosine - 1) < 1e-12
+    found = [report(method(cls, plan, exact_layers=k, rest="frozen", **PROBE, **EXACT[cls])) for k in (1, 3, 5)]
+    shares = [told.estimate_cosine for told in found]
+    assert shares == sorted(shares) and 0 < shares[0] < shares[-1] < 1
+    assert (whole.head_over_client is None) == (cls is HOSFL)
+
+
+def test_the_heads_share_is_that_of_the_local_gradient() -> None:
+    """Mutations: client over head; a sum over clients; squares."""
+    of = method(HERON, training(setting(small)), **PROBE)
+    n, ratios = of.setting.problem.n_client, []
+    for i in range(3):
+        local = local_of(of, i)
+        _, x, labels = next(iter(local))
+        g = gradient(local, x, labels)
+        ratios.append(float(g[n:].norm() / g[:n].norm()))
+    assert report(of).head_over_client == pytest.approx(sum(ratios) / 3, rel=1e-12)
+
+
+@BOTH
+def test_cosines_are_as_large_as_the_rule_of_thumb_says(cls: Any) -> None:
+    """Of n_p directions in d dimensions, of which theta_a has no part, sqrt(n_p / (n_p + d + 1)) over 40 rounds.
+    Mutations: the rule without P; a cosine of absolute values; estimates of another step's directions."""
+    plan = training(setting(small), freeze="auxiliary")
+    for n_p in (1, 4):
+        of = method(cls, plan, n_p=n_p, mu=1e-5, distribution="gaussian", **PROBE)
+        cosines = [report(of, r).estimate_cosine for r in range(40)]
+        rule = math.sqrt(n_p / (n_p + plan.problem.n_client + 1))
+        assert of.plan(1)["cosine of an estimate with the gradient, about"] == f"{rule:.3g}"
+        assert all(-1 < c < 1 for c in cosines) and sum(cosines) / 40 == pytest.approx(rule, rel=0.25)
+    of = method(cls, plan, n_p=4, mu=1e-5, distribution="gaussian", directions="per-sample", **PROBE)
+    assert sum(report(of, r).estimate_cosine for r in range(40)) > 4
+    assert "cosine of an estimate with the gradient, about" not in of.plan(1)
+
+
+@BOTH
+@pytest.mark.parametrize("more", [{}, {"uplink": "seeds"}, {"exact_layers": 2}])
+def test_a_probe_leaves_no_trace(cls: Any, more: dict[str, Any]) -> None:
+    """In state, clients' memories and bytes. Mutations: a counted message; moments or statistics that move."""
+    plan, found = training(setting(resnet)), []
+    exact = EXACT[cls] if "exact_layers" in more else {}
+    for probe in (False, True):
+        of = method(cls, plan, probe_gradient=probe, **more, **exact)
+        clients, state = LocalClients(list(of.setting.data), method=of), of.start()
+        rows = []
+        for r in range(3):
+            state = run(of, 1, r, clients, state)
+            rows.append(clients.account()[0])
+            told = of.evaluate(state, r, clients)
+            assert (told.estimate_cosine is not None) == probe
+        found.append((state, rows))
+    (plain, row), (probed, other) = found
+    assert same(plain, probed)
+    for a, b in zip(row, other, strict=True):
+        assert (a.bytes_down.sum(), a.bytes_up.sum()) == (b.bytes_down.sum(), b.bytes_up.sum())
+        assert a.bytes_up.sum() > 0
+
+
+def test_the_slope_is_what_the_server_returns() -> None:
+    """Mutation: the slope after a step, or of the auxiliary head."""
+    of = method(HOSFL, training(setting(resnet)))
+    state, local = of.start(), local_of(method(HERON, of.training), 1)
+    x, labels = next((x, labels) for _, x, labels in local)
+    smashed, _ = forward(local, x, labels)
+    network = Network(state.theta, state.buffers, state.theta_s, state.buffers_s, 0)
+    found = slope_at_cut(of.training, network)(x, labels)
+    close(found, Server.of(of.training, state, 0).exchange(Smashed(smashed, labels)))
+    assert float(found.norm()) > 1e-3
+
+
+@BOTH
+def test_a_probe_of_the_gradient_itself_is_refused(cls: Any) -> None:
+    with pytest.raises(UserError, match=r"^--probe-gradient: --estimate exact has the gradient itself"):
+        method(cls, training(setting(small)), estimate="exact", **PROBE)

@@ -13,39 +13,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.numerics.split_methods import (
-    ALL,
-    RULES,
-    SIDE,
-    STEPS_OF,
-    STREAMS,
-    C,
-    Parts,
-    apart,
-    batches,
-    close,
-    deep,
-    interleaved,
-    method,
-    mlp,
-    named,
-    resnet,
-    run,
-    same,
-    setting,
-    small,
-    training,
-    vectors,
-)
+from tests.numerics.split_methods import *
 from zofl_mpi.engine.clients import Client
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.cse_fsl import CSEFSL
 from zofl_mpi.methods.fsl_sage import FSLSAGE
 from zofl_mpi.methods.heron import HERON
-from zofl_mpi.methods.splitfed import SFLV1, SFLV2
+from zofl_mpi.methods.splitfed import SFLV2
 from zofl_mpi.numerics.optimisers import Optimiser
-from zofl_mpi.problems.split import SplitNetwork, crop_flip
+from zofl_mpi.problems.split import crop_flip
 from zofl_mpi.rounds.split.messages import Ask, Model, Smashed
 from zofl_mpi.rounds.split.server import Server
 from zofl_mpi.rounds.split.training import Training
@@ -106,15 +83,6 @@ def met(monkeypatch: pytest.MonkeyPatch, of: Any, r: int = 0) -> list[tuple[int,
     return sent.met
 
 
-def test_the_clients_turn_is_drawn_anew_each_round() -> None:
-    """Not one order for all, and each of those that take part. Mutation: the permutation of round 0."""
-    plan = training(setting(small), beta=0.7)
-    turns = [plan.groups(r) for r in range(10)]
-    assert all(len(found) == 1 and len(set(found[0])) == 2 for found in turns)
-    assert all(sorted(found[0]) == plan.participants(r) for r, found in enumerate(turns))
-    assert len({tuple(interleaved(r)[:3]) for r in range(10)}) > 1
-
-
 @pytest.mark.parametrize("cls", ALL)
 def test_the_server_steps_once_an_upload_in_the_order_asked_for(monkeypatch: pytest.MonkeyPatch, cls: Any) -> None:
     """FSL-SAGE in a round that aligns, too. Mutations: client after client in place of interleave, or the other way."""
@@ -140,24 +108,14 @@ def test_every_kth_step_goes_up_and_steps_are_the_sum_of_the_ceilings(
 
 
 def test_methods_refuse_flags_that_mean_nothing_to_them() -> None:
-    for cls in (SFLV1, SFLV2):
-        with pytest.raises(UserError, match="--k 2: must be 1"):
-            method(cls, training(setting(small), k=2))
+    """Those that the command line is not asked for. Mutation: a batch of one sample refused where none is reached."""
     with pytest.raises(UserError, match="--upload-at last"):
         method(FSLSAGE, training(setting(small), k=2, upload_at="last"))
-    with pytest.raises(UserError, match="--upload-at last"):  # client 0 has two steps, the others more
-        method(FSLSAGE, training(setting(small, clients=(1, 0)), h=0, k=3, batch=6, upload_at="last"))
-    with pytest.raises(UserError, match="--buffer 1: must be at least 2"):
-        method(FSLSAGE, training(setting(deep)), buffer=1)
-    with pytest.raises(UserError, match="--freeze client"):
-        method(FSLSAGE, training(setting(small), freeze="client"))
-    with pytest.raises(UserError, match="--batch 7: must be at most 6"):
-        method(HERON, training(setting(small), batch=7))
     with pytest.raises(UserError, match="--batch 5: the last batch of client 0 has one sample"):
         method(HERON, training(setting(deep), batch=5))
     method(HERON, training(setting(deep), batch=5, h=1))
-    method(HERON, training(setting(resnet), batch=5))
-    method(FSLSAGE, training(setting(resnet)), buffer=1)
+    method(HERON, training(setting(deep), batch=5, batchnorm="running"))
+    method(FSLSAGE, training(setting(resnet), batch=5), buffer=1)
     for cls in (HERON, CSEFSL):
         with pytest.raises(UserError, match="--freeze auxiliary: nothing of the local part is left to train"):
             method(cls, training(setting(headless), freeze="auxiliary"))
@@ -291,11 +249,3 @@ def test_augmentation_is_a_function_of_round_client_and_step() -> None:
         assert not torch.equal(inputs(*other), first)
     plain = training(own).inputs(Client(0, own.data[0]), positions, 0, 0)[0]
     assert torch.equal(plain, own.problem.samples(own.data[0], positions)[0])
-    flat_inputs = replace(own, problem=replace_shape(own.problem))
-    with pytest.raises(UserError, match=r"--augment crop-flip: inputs of shape \(64,\) are no images"):
-        training(flat_inputs, augment="crop-flip")
-
-
-def replace_shape(problem: SplitNetwork) -> SplitNetwork:
-    parts = nn.Linear(64, 2), nn.Linear(2, C), nn.Linear(2, C)
-    return SplitNetwork(*parts, (64,), C, problem.dtype)

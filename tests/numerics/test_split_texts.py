@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from tests.numerics.split_methods import SGD, STREAMS, flat, method, put, run, same, seeded, training
+from tests.numerics.split_methods import STREAMS, method, put, run, same, seeded, training
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
@@ -29,8 +29,7 @@ from zofl_mpi.problems import Split
 from zofl_mpi.problems.base import SplitProblem
 from zofl_mpi.problems.flat import Flat
 from zofl_mpi.rounds.split.messages import Smashed
-from zofl_mpi.rounds.split.recent import RecentUploads, in_order
-from zofl_mpi.rounds.split.server import Server
+from zofl_mpi.rounds.split.server import RecentUploads, Server, in_order
 from zofl_mpi.run.local import LocalClients
 
 WORDS, WIDTH, LONGEST, NONE = 11, 4, 9, -100
@@ -164,10 +163,8 @@ def test_the_bytes_of_padded_batches_are_announced(cls: Any) -> None:
 
 @pytest.mark.parametrize("flags", [{"h": 0}, {"h": 7}, {"h": 5, "k": 2}, {"h": 7, "k": 3, "upload_at": "last"}])
 def test_a_problem_that_tells_its_lengths_is_asked_once_for_each(flags: dict[str, Any]) -> None:
-    """The same bytes; of mini-batches as long as each other one is asked for, not one of every round.
-
-    Mutations: full mini-batches for the rest of a pass; steps that do not go up; a pass that begins anew uncounted.
-    """
+    """The same bytes; of mini-batches as long as each other one is asked for, not one of every round. Mutations: full
+    mini-batches for the rest of a pass; steps that do not go up; a pass that begins anew uncounted."""
     own = setting()
     plain = method(CSEFSL, training(own, beta=0.6, **flags)).plan(9)
     Measured.asked = 0
@@ -193,24 +190,6 @@ def test_a_report_weighs_every_token_alike(cls: Any) -> None:
     report = of.evaluate(state, 0, clients)
     assert report.test_loss == pytest.approx(math.fsum(losses) / len(losses), rel=1e-12)
     assert report.test_accuracy is None
-
-
-def test_sflv2_with_one_client_is_plain_training_on_texts() -> None:
-    """Padding leaves no trace. Mutation: padded tokens in the loss."""
-    plan = training(setting(clients=1))
-    state = run(method(SFLV2, plan), 2)
-    client, _, server = seeded(parts)
-    net = nn.Sequential(client, server).double()
-    rule = torch.optim.SGD(net.parameters(), 0.05, momentum=SGD.momentum, weight_decay=SGD.weight_decay)
-    for r in range(2):
-        for positions in plan.batches(0, r):
-            texts = [torch.from_numpy(plan.setting.data[0].tokens[i]) for i in positions]
-            rule.zero_grad()
-            logits = torch.cat([net(text[:-1]) for text in texts])
-            cross_entropy(logits, torch.cat([text[1:] for text in texts])).backward()
-            rule.step()
-    n = plan.problem.n_client
-    np.testing.assert_allclose(torch.cat([state.theta[:n], state.theta_s]), flat(net), rtol=0, atol=1e-12)
 
 
 def test_heron_trains_on_texts() -> None:
@@ -239,11 +218,9 @@ def test_sage_keeps_the_newest_texts_in_the_mini_batches_in_which_they_came(buff
 
 
 def test_sage_aligns_on_every_mini_batch_of_its_texts() -> None:
-    """The loss is the sum over the mini-batches, each with its own mean; 60 steps make it small.
-
-    The order of a checkpoint's names, 10 before 2, changes neither that nor what is kept. Mutations: that order; the
-    last mini-batch alone; padding in the means; the mini-batches of labels in another order than those of texts.
-    """
+    """The loss is the sum over the mini-batches, each with its own mean; 60 steps make it small. The order of a
+    checkpoint's names, 10 before 2, changes neither that nor what is kept. Mutations: that order; the last mini-batch
+    alone; padding in the means; the mini-batches of labels in another order than those of texts."""
     of = method(FSLSAGE, training(setting()), align_epochs=60, align_lr=0.05, l=4)
     clients = LocalClients(list(of.setting.data), method=of)
     state = run(of, 4, clients=clients)
@@ -291,17 +268,3 @@ def test_a_head_with_attention_is_aligned(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(globals(), "parts", lambda: (made()[0], Attention(), made()[2]))
     state = run(method(FSLSAGE, training(setting()), align_epochs=30, align_lr=0.05, l=1), 2)
     assert 0 < state.alignment_loss < math.inf
-
-
-def test_a_step_on_texts_is_counted() -> None:
-    """Products of the longest texts. Mutation: those of a sample of one token."""
-    costs = method(CSEFSL, training(setting())).costs()
-    tokens = LONGEST - 1
-    assert costs["multiply-accumulates of a sample at the client"] == tokens * WIDTH * WIDTH
-    assert costs["multiply-accumulates of a sample in the head"] == tokens * WIDTH * WORDS
-    assert costs["multiply-accumulates of a sample at the server"] == tokens * 6 * (WIDTH + WORDS)
-
-
-def test_an_augmentation_that_a_problem_does_not_have_is_refused_in_its_words() -> None:
-    with pytest.raises(UserError, match="--augment crop-flip: texts are no images"):
-        training(setting(), augment="crop-flip")

@@ -8,37 +8,21 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from tests.numerics.split_methods import (
-    RULES,
-    SGD,
-    SIZES,
-    apart,
-    batches,
-    close,
-    fedavg,
-    flat,
-    interleaved,
-    is_whole,
-    method,
-    resnet,
-    run,
-    same,
-    seeded,
-    seeded_flat,
-    setting,
-    small,
-    statistics,
-    torchs,
-    training,
-    twins,
-    whole_of,
-)
+from tests.numerics.split_methods import *
+from tests.numerics.test_split_texts import setting as texts
 from zofl_mpi.engine.streams import Streams
+from zofl_mpi.errors import UserError
 from zofl_mpi.methods.cse_fsl import CSEFSL
-from zofl_mpi.methods.splitfed import SFLV1, SFLV2
+from zofl_mpi.methods.ho_sfl import HOSFL
+from zofl_mpi.methods.splitfed import SFLV1, SFLV2, SplitLoRA
 from zofl_mpi.numerics.optimisers import Optimiser
+from zofl_mpi.numerics.schedules import Pace
+from zofl_mpi.rounds.split.losses import inner
+from zofl_mpi.rounds.split.training import Training
+from zofl_mpi.run import flags
 
 
 @pytest.mark.parametrize("cls", [SFLV1, SFLV2])
@@ -66,12 +50,10 @@ def returning() -> Streams:
 @pytest.mark.parametrize("state", ["keep", "reset", "average"])
 @RULES
 def test_sflv1_is_fedavg_on_the_unsplit_network(rule: Optimiser, state: str, beta: float) -> None:
-    """To rounding, BatchNorm included; in turns or client by client.
-
-    Mutations: the server's replicas are one; their moments lost, or kept; the gradient at the cut after the server's
-    step; uniform weights; a replica's running statistics not averaged; moments of who rests lost; moments averaged at
-    one side only; the number of steps rounded, or the largest.
-    """
+    """To rounding, BatchNorm included; in turns or client by client. Mutations: the server's replicas are one; their
+    moments lost, or kept; the gradient at the cut after the server's step; uniform weights; a replica's running
+    statistics not averaged; moments of who rests lost; moments averaged at one side only; the number of steps rounded,
+    or the largest."""
     own = replace(setting(), streams=returning())
     plan = training(own, rule, state=state, beta=beta)
     found = run(method(SFLV1, plan), 4)
@@ -87,29 +69,12 @@ def test_sflv1_is_fedavg_on_the_unsplit_network(rule: Optimiser, state: str, bet
 
 
 @RULES
-def test_sflv1_does_not_depend_on_the_cut(rule: Optimiser) -> None:
-    found = []
-    for cut in (0, 1):
-        own = setting(lambda cut=cut: resnet(cut))
-        state = run(method(SFLV1, training(own, rule)), 2)
-        found.append(torch.cat([state.theta[: own.problem.n_client], state.theta_s]))
-    assert len(found[0]) == len(found[1])
-    close(*found, 1e-9)
-
-
-@RULES
 def test_sflv2_with_one_client_is_plain_training(rule: Optimiser) -> None:
     """Mutations: the server's gradient at the cut after its own step; its moments lost between rounds."""
     own = setting(clients=(2,))
     plan = training(own, rule)
     state = run(method(SFLV2, plan), 3)
     is_whole(state, own, fedavg(plan, resnet, 3, (0,)), 1e-9)
-
-
-@RULES
-def test_with_one_client_sflv1_is_sflv2_to_the_bit(rule: Optimiser) -> None:
-    one, two = (run(method(cls, training(setting(clients=(1,)), rule)), 3) for cls in (SFLV1, SFLV2))
-    assert same(one, two) and (one.server_steps, one.server_loss) == (two.server_steps, two.server_loss)
 
 
 @RULES
@@ -154,3 +119,101 @@ def test_cse_fsl_with_the_server_as_its_head_is_sflv2(rule: Optimiser) -> None:
     close(cse.theta_s, sfl.theta_s)
     close(cse.buffers_s, sfl.buffers_s)
     assert apart(cse.theta_s, seeded_flat(twins))
+
+
+ADAMW = Optimiser("adamw", weight_decay=0.1)
+RANK = 2
+
+
+class Adapted(nn.Module):
+    """W x + 2 B A x, of which A and B train; B is not 0, so that both move from the first step on."""
+
+    def __init__(self, n: int, k: int) -> None:
+        super().__init__()
+        self.W = nn.Linear(n, k).requires_grad_(False)
+        self.A, self.B = nn.Parameter(torch.randn(RANK, n) / n), nn.Parameter(torch.randn(k, RANK) / 9)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.W(x) + 2 * x @ self.A.T @ self.B.T  # type: ignore[no-any-return]
+
+
+def adapted() -> Parts:
+    client = nn.Sequential(nn.Flatten(), Adapted(SIDE * SIDE, 5), nn.Tanh())
+    return client, Adapted(5, C), nn.Sequential(Adapted(5, 4), nn.Tanh(), nn.Linear(4, C).requires_grad_(False))
+
+
+def planned(own: Any, **given: Any) -> Training:
+    return training(own, ADAMW, **{"pace": Pace(warmup=3), "weights": "uniform", **given})
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_splitlora_is_sflv2_with_the_same_flags_to_the_bit(dtype: str) -> None:
+    """Three clients, one of which rests; what travels and is kept are entries of A and B. Mutation: another round."""
+    own = setting(adapted, dtype=dtype)
+    plan = planned(own, beta=0.6, h=3)
+    lora, sfl = (run(method(cls, plan), 4) for cls in (SplitLoRA, SFLV2))
+    assert same(lora, sfl) and (lora.server_steps, lora.server_loss) == (sfl.server_steps, sfl.server_loss)
+    assert own.problem.n_client == RANK * (SIDE * SIDE + 5) and own.problem.top.n == RANK * (5 + 4)
+    assert apart(lora.theta, method(SplitLoRA, plan).start().theta)
+
+
+def test_its_defaults_are_those_of_its_code() -> None:
+    """Mutations: another default moved; the other methods' defaults moved with them."""
+    own = setting(adapted)
+    roomy = replace(own, data=tuple(data.subset([0] * 8) for data in own.data))
+    lora, sfl = (flags.built(cls, roomy, batch=4).training for cls in (SplitLoRA, SFLV2))
+    assert flags.built(SplitLoRA, roomy).training.batch == 8
+    assert (lora.h, lora.lr_client, lora.lr_server, lora.weights) == (100, 2e-4, 2e-4, "uniform")
+    assert lora.rule == Optimiser("adamw_transformers", weight_decay=0.01) and lora.pace == Pace(warmup=500)
+    usual = {"batch": 4, "h": 0, "lr_client": 1e-4, "lr_server": 1e-4, "weights": "size"}
+    assert sfl == Training(roomy, **{**usual, "rule": Optimiser(), "pace": Pace()})  # type: ignore[arg-type]
+    differing = {name for name in vars(lora) if not name.startswith("_") and vars(lora)[name] != vars(sfl)[name]}
+    assert differing == {"h", "lr_client", "lr_server", "weights", "rule", "pace"}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@RULES
+def test_with_the_exact_gradient_it_is_sflv2_to_the_bit(rule: Optimiser, dtype: str) -> None:
+    """Mutations: the server's gradient after its step; a server part each; other moments; a head that moves."""
+    ho, sfl = (
+        run(method(cls, training(setting(dtype=dtype), rule, beta=0.6, augment="crop-flip"), **flags), 3)
+        for cls, flags in ((HOSFL, {"estimate": "exact"}), (SFLV2, {}))
+    )
+    assert same(ho, sfl) and (ho.server_steps, ho.server_loss) == (sfl.server_steps, sfl.server_loss)
+
+
+@pytest.mark.parametrize("estimate", ["one-sided", "central"])
+def test_clients_that_do_not_step_are_sflv2s_to_the_bit(estimate: str) -> None:
+    """Running statistics too. Mutations: a perturbed pass moves the statistics, or leaves its perturbation behind."""
+    plan = training(setting(), lr_client=0.0)
+    ho = run(method(HOSFL, plan, estimate=estimate, mu=1.0, n_p=2), 2)
+    sfl = run(method(SFLV2, plan), 2)
+    assert same(ho, sfl) and ho.server_loss == sfl.server_loss
+
+
+def test_lambda_along_s_is_summed_in_float64() -> None:
+    """Mutations: bfloat16 products; a float32 sum, which loses the small ones of many."""
+    one = torch.full((2**20,), 1 / 3)
+    assert abs(float(inner(one, one)) / 2**20 - float(one[0] * one[0])) < 1e-15
+    half = torch.full((4,), 1 + 2**-7, dtype=torch.bfloat16)
+    assert float(inner(half, half)) == 4 * (1 + 2**-7) ** 2
+
+
+@pytest.mark.parametrize("estimate", ["one-sided", "central", "jvp"])
+def test_it_runs_on_texts_of_differing_length(estimate: str) -> None:
+    """Clients that do not step are SFLV2's to the bit there too. Mutation: shapes of the longest sample."""
+    plan = training(texts(), batch=3)
+    ho, again, sfl = (
+        run(method(cls, replace(plan, lr_client=lr), **own), 2)
+        for cls, lr, own in (
+            (HOSFL, 0.0, {"estimate": estimate}),
+            (HOSFL, 0.05, {"estimate": estimate}),
+            (SFLV2, 0.0, {}),
+        )
+    )
+    assert same(ho, sfl) and apart(again.theta, sfl.theta)
+
+
+def test_seeds_of_the_exact_gradient_are_refused() -> None:
+    with pytest.raises(UserError, match="--uplink seeds: --estimate exact"):
+        method(HOSFL, training(setting(small)), uplink="seeds", estimate="exact")

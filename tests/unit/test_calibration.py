@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from zofl_mpi.data.cache import keep_note
 from zofl_mpi.problems.kernels import calibration
 
 SIZE = {"batch": 8, "models": 2}
@@ -90,7 +92,7 @@ def test_a_cache_that_cannot_be_used_does_no_harm(
         (tmp_path / "new").write_text("")
     else:
         refused = lambda *_, **__: (_ for _ in ()).throw(PermissionError("no"))  # noqa: E731
-        monkeypatch.setattr(calibration.tempfile, "NamedTemporaryFile", refused)
+        monkeypatch.setattr(os, "replace", refused)
     kernels = Kernels(monkeypatch, numpy=3e-5, numba=2e-5)
     assert calibration.step_times(SIZE, kernels()) == pytest.approx({"numpy": 3e-5, "numba": 2e-5})
 
@@ -102,7 +104,7 @@ def test_many_who_write_at_once_leave_a_whole_file_and_nothing_else(cache: Path)
 
     def write() -> None:
         for _ in range(50):
-            calibration._write(file, {"key": SIZE, "seconds": times, "long": "x" * 10**5})
+            keep_note(file, json.dumps({"key": SIZE, "seconds": times, "long": "x" * 10**5}))
             seen.append(calibration._read(file, SIZE, times))
 
     threads = [threading.Thread(target=write) for _ in range(4)]

@@ -100,6 +100,10 @@ def test_flags_are_the_fields_by_their_names_and_types(arguments: list[str], cha
         (["--lambda", "much"], "--lam"),
         (["--kind", "green"], "--kind green: must be one of red, blue"),
         (["--mu", "1", "two"], "--mu 1 two: must be one or more values, each a number"),
+        (["--mu"], "--mu (nothing): must be one or more values, each a number"),
+        (["--n", "1", "2"], "'2' stands where a flag is expected; flags begin with --"),
+        (["--bias", "yes"], "'yes' stands where a flag is expected; flags begin with --"),
+        (["--no-n"], "unknown flag --no-n; --help lists all"),
     ],
 )
 def test_a_mistake_is_one_sentence_with_flag_value_and_what_is_allowed(arguments: list[str], words: str) -> None:

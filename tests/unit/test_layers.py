@@ -30,7 +30,7 @@ WITHIN = {
         ("setting",),
     ),
     "run": (
-        ("signals", "progress", "client_memory"),
+        ("signals", "progress", "client_memory", "removed"),
         ("records", "binding", "questions", "flags", "family"),
         ("local", "mpi"),
         ("launch", "plan", "loop", "stored"),

@@ -190,10 +190,13 @@ def noting(call: Any, name: str, calls: list[str]) -> Any:
 
 def test_the_main_thread_goes_on_while_an_upload_is_on_its_way(gpu: Fake) -> None:
     """The communication thread waits for it where it is due, and leaves it where it is not and has not arrived.
-    Mutations: `add` waits; bytes that are sent before they are there; a wave that is held up by a rank that is not
-    due."""
+
+    Mutations: `add` waits; a small item in memory that is not pinned, for whose copy it would wait; bytes that are sent
+    before they are there; a wave that is held up by a rank that is not due.
+    """
     outbox = Outbox(Staging("cuda:1"))
     outbox.add(UPLOAD, messages.prepare(Item(torch.full((8,), 3.0))))
+    assert f"{staging_module.LEAST} bytes, pinned" in gpu.calls
     assert not [call for call in gpu.calls if "host waits" in call]
     assert outbox.take(WELCOME) is gather.SILENT
     sent = outbox.take(DUE)
@@ -203,6 +206,15 @@ def test_the_main_thread_goes_on_while_an_upload_is_on_its_way(gpu: Fake) -> Non
     outbox.add(UPLOAD, messages.prepare(Item(torch.full((8,), 4.0))))
     gpu.done.add(2)
     assert outbox.take(WELCOME).items == 1
+
+
+def test_memory_of_items_that_are_not_sent_is_free_after_their_copies(gpu: Fake) -> None:
+    """Mutations: no wait; a change of what nobody sends ends the rank."""
+    outbox, values = Outbox(Staging("cuda:1")), torch.zeros(8)
+    outbox.add(UPLOAD, messages.prepare(Item(values)))
+    values.add_(1)
+    outbox.drop()
+    assert gpu.calls[-1] == "host waits for 1"
 
 
 def test_in_one_process_what_is_on_a_gpu_stays_there_and_keeps_its_notes(monkeypatch: Patch) -> None:

@@ -68,14 +68,18 @@ def test_targets_that_are_no_numbers_are_refused(tmp_path: Path, y: Any, words: 
     assert words in str(caught.value) and "table.npz" in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_an_entry_with_classes_is_what_it_was_before_there_were_targets(tmp_path: Path) -> None:
+def test_an_entry_with_classes_from_before_there_were_targets_is_read(tmp_path: Path) -> None:
     """Mutations: a file for lacking targets; another number of the format, which would make all entries anew."""
-    load(table(tmp_path, np.arange(40) % 3), tmp_path)
+    path = table(tmp_path, np.arange(40) % 3)
+    load(path, tmp_path)
     (entry,) = (tmp_path / "cache").iterdir()
     assert sorted(path.name for path in entry.iterdir()) == ["facts.json", "inputs.npy", "labels.npy"]
-    facts: dict[str, Any] = {"classes": 3, "official_test": 0, "levels": None, "channels": 1}
-    facts["bytes"] = {"inputs": 128 + 640, "labels": 128 + 320}
-    assert json.loads((entry / "facts.json").read_text()) == facts
+    sizes = {"inputs": 128 + 640, "labels": 128 + 320}
+    before = {"classes": 3, "official_test": 0, "levels": None, "channels": 1, "bytes": sizes}
+    new = json.loads((entry / "facts.json").read_text())
+    assert {"levels": None, **new} == {**before, "official_validation": 0}
+    (entry / "facts.json").write_text(json.dumps(before))
+    assert load(path, tmp_path).classes == 3
     assert cache.FORMAT == 1
 
 

@@ -11,11 +11,11 @@ import pytest
 from tests.threads import run_ranks
 from zofl_mpi.data import Dataset, Raw, bpe, texts
 from zofl_mpi.data.texts import NONE, training_rows
+from zofl_mpi.engine.fields import check_ranges
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.engine.world import SingleProcess, World
 from zofl_mpi.errors import UserError
 from zofl_mpi.run.flags import flags_of
-from zofl_mpi.run.flags import made as made_of
 from zofl_mpi.settings.texts import Corpus, Texts
 
 END = 9
@@ -129,7 +129,7 @@ def test_reports_can_be_made_on_fewer_texts() -> None:
     assert 200 < some.test.rows.max() < 300 and (np.diff(some.test.rows) > 0).all()
     assert some.test.rows.tolist() != others.test.rows.tolist()
     with pytest.raises(UserError, match="--eval-samples -1: must be a whole number, at least 0"):
-        made_of(Texts, vars(Texts()) | {"eval_samples": -1})
+        check_ranges(Texts, {"eval_samples": -1})
 
 
 @pytest.fixture

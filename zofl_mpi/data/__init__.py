@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -99,11 +100,7 @@ class Dataset:
         return inputs, self.labels[rows].astype(np.int64)
 
     def target(self, positions: NDArray[np.int64], dtype: Any) -> Array:
-        """(B,) the targets in `dtype` of the samples at `positions`.
-
-        Raises:
-            UserError: the data set is no regression.
-        """
+        """(B,) the targets in `dtype` of the samples at `positions` (UserError: the data set is no regression)."""
         if self.targets is None:
             raise UserError("these data have classes, not targets: --data must be a .npz file whose y are floats")
         return self.targets[self.rows_of(positions)].astype(dtype)
@@ -160,6 +157,17 @@ class Federation:
         sizes = np.array([len(d) for d in self.clients], np.float64)
         total: float = sizes.sum() + len(self.server)
         return sizes / total
+
+    def training_rows(self) -> NDArray[np.int64]:
+        """The rows of server and clients, ascending."""
+        parts = (self.server, *self.clients)
+        return np.sort(np.concatenate([part.rows_of(np.arange(len(part))) for part in parts]))
+
+    def seen_as(self, change: Callable[[Dataset], Dataset]) -> Federation:
+        """The same parts with other inputs, in one channel."""
+        validation = None if self.validation is None else change(self.validation)
+        clients = tuple(map(change, self.clients))
+        return Federation(change(self.server), clients, change(self.test), validation=validation)
 
     @property
     def counts(self) -> NDArray[np.int64]:

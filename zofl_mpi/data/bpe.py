@@ -30,11 +30,7 @@ END_TEXT = "<|endoftext|>"
 
 
 def find(data_dir: Path) -> tuple[Path, ...]:
-    """Paths of the two files, both in `data_dir`/gpt2-bpe or both in `data_dir`.
-
-    Raises:
-        UserError: they are not there.
-    """
+    """Paths of the two files, both in `data_dir`/gpt2-bpe or both in `data_dir` (UserError: they are not there)."""
     paths, lacking = find_files(FILES, (data_dir / FOLDER, data_dir))
     if lacking:
         what = f"GPT-2's vocabulary, {' and '.join(FILES)}, is not"
@@ -67,22 +63,14 @@ class Vocabulary:
         return self.size - 1
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The tokens of each text.
-
-        Raises:
-            UserError: a token is not among those that are kept; the files are damaged; `tokenizers` is not installed.
-        """
+        """The tokens of each text (UserError: one is not kept; the files are damaged)."""
         found = [encoding.ids for encoding in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)]
         if self.kept is None:
             return found
         return [self._renumbered(self.kept, text, ids) for text, ids in zip(texts, found, strict=True)]
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """The text of some tokens, without the ends of texts among them.
-
-        Raises:
-            UserError: the files are damaged; `tokenizers` is not installed.
-        """
+        """The text of some tokens, without the ends of texts among them."""
         numbers = np.asarray(list(tokens), np.int64)
         own = numbers if self.kept is None else self.kept[numbers]
         return self._tokenizer.decode(own[own != END].tolist(), skip_special_tokens=False)
@@ -91,7 +79,7 @@ class Vocabulary:
     def _renumbered(kept: NDArray[np.int64], text: str, ids: list[int]) -> list[int]:
         if not np.isin(ids, kept).all():
             raise UserError(f"--vocabulary e2e: it has not all tokens of {text[:60]!r}; take --vocabulary gpt2")
-        return np.searchsorted(kept, ids).tolist()
+        return [int(number) for number in np.searchsorted(kept, ids)]
 
     @cached_property
     def _tokenizer(self) -> Tokenizer:

@@ -66,11 +66,7 @@ def default_cache_dir() -> Path:
 def identify(
     name: str, read: Callable[[], Raw], files: Sequence[Path] = (), parameters: Mapping[str, float] | None = None
 ) -> Sources:
-    """Sources with a key made of the files' contents, or of the parameters.
-
-    Raises:
-        UserError: a file is not there.
-    """
+    """Sources with a key made of the files' contents or of parameters (UserError: a file is not there)."""
     facts = [FORMAT, name, [_fingerprint(path) for path in files], dict(parameters or {})]
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
     return Sources(name, f"{re.sub('[^a-z0-9]+', '-', Path(name).stem.lower())[:100]}-{digest[:16]}", read)
@@ -88,7 +84,7 @@ def _fingerprint(path: Path) -> tuple[int, int]:
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}): check its name and permissions") from error
     if time.time_ns() - status.st_ctime_ns > SETTLED:
-        _keep_note(note, f"{checksum:08x}")
+        keep_note(note, f"{checksum:08x}")
     return status.st_size, checksum
 
 
@@ -100,7 +96,7 @@ def _checksum(path: Path) -> int:
     return checksum
 
 
-def _keep_note(note: Path, text: str) -> None:
+def keep_note(note: Path, text: str) -> None:
     """Writes a small file in one step, where the cache can be written."""
     fresh = note.with_name(f"{note.name}.{secrets.token_hex(8)}")
     with suppress(OSError):
@@ -114,7 +110,7 @@ def _keep_note(note: Path, text: str) -> None:
 
 
 def prepare(sources: Sources, cache_dir: Path | None = None) -> None:
-    """Makes the cache entry unless an intact one is there. For one rank of each node; others may race, all end well.
+    """Makes the cache entry unless an intact one is there; several ranks may try at the same time.
 
     Raises:
         UserError: the data set cannot be read, or the cache folder cannot be written.
@@ -133,11 +129,7 @@ def prepare(sources: Sources, cache_dir: Path | None = None) -> None:
 
 
 def open(sources: Sources, cache_dir: Path | None = None) -> Raw:
-    """The prepared data set, its arrays mapped read-only: all ranks of a node share the memory.
-
-    Raises:
-        UserError: the entry is not there or damaged.
-    """
+    """The prepared data set, its arrays mapped read-only (UserError: its entry is missing or damaged)."""
     entry = (cache_dir or default_cache_dir()) / sources.key
     try:
         return _map(entry)
@@ -159,7 +151,7 @@ def _store(raw: Raw, folder: Path, key: str) -> None:
 
 
 def _forget_unfinished(folder: Path) -> None:
-    """Removes what killed writers left; a day is longer than any writer takes."""
+    """Removes the folders of killed writers, older than a day."""
     import shutil
 
     for left in folder.glob(f"{UNFINISHED}*"):

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi.data import Array, Dataset, Federation, Raw, cache
+from zofl_mpi.data import Array, Federation, Raw, cache
 from zofl_mpi.data.cache import Sources
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
@@ -35,11 +35,7 @@ def filters(channels: int) -> NDArray[np.float32]:
 
 
 def image_shape(features: int, channels: int) -> tuple[int, int, int]:
-    """(channels, height, width) of square images that are stored as `features` numbers, one channel after the other.
-
-    Raises:
-        UserError: there is no such square.
-    """
+    """(channels, height, width) of square images of so many numbers (UserError: there is no such square)."""
     side = math.isqrt(features // channels)
     if channels * side * side != features:
         each = f"{features} numbers" + (f" in {channels} channels" if channels > 1 else "")
@@ -97,18 +93,10 @@ def standardised(federation: Federation, squared_norm: float = SQUARED_NORM) -> 
     """The data with each feature of mean 0 and equal variances over the training part (server and clients), such that
     the mean of |input|^2 is `squared_norm`; a constant feature becomes 0. All ranks get the same bits: no BLAS.
     """
-    parts = (federation.server, *federation.clients)
-    rows = np.concatenate([part.rows_of(np.arange(len(part))) for part in parts])
-    mean, variance = _moments(federation.server.inputs, np.sort(rows))
+    mean, variance = _moments(federation.server.inputs, federation.training_rows())
     varies = variance > 0
     scale = np.where(varies, math.sqrt(squared_norm / max(1, varies.sum())) / np.sqrt(np.where(varies, variance, 1)), 0)
-
-    def seen(part: Dataset) -> Dataset:
-        return replace(part, scale=scale, shift=-mean * scale)
-
-    validation = None if federation.validation is None else seen(federation.validation)
-    clients = tuple(map(seen, federation.clients))
-    return Federation(seen(federation.server), clients, seen(federation.test), validation=validation)
+    return federation.seen_as(lambda part: replace(part, scale=scale, shift=-mean * scale))
 
 
 def _moments(inputs: Array, rows: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

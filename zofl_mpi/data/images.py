@@ -37,11 +37,7 @@ CIFAR_BYTES = 10_000 * CIFAR_RECORD
 
 
 def find_idx(name: str, data_dir: Path) -> tuple[Path, ...]:
-    """Paths of the four files, packed or not, all in one folder, in the order of IDX_FILES.
-
-    Raises:
-        UserError: not all are there.
-    """
+    """Paths of the four files, packed or not, in the order of IDX_FILES (UserError: not all are in one folder)."""
     paths, lacking = find_files(IDX_FILES, (data_dir / name, data_dir), ("", ".gz"))
     if lacking:
         raise UserError(missing_files(name, f"no {', '.join(lacking)} (or the same with .gz)", data_dir))

@@ -49,11 +49,7 @@ def _npz_array(path: Path, field: str) -> NDArray[Any]:
 
 
 def _check_size(path: Path, field: str, member: Any) -> None:
-    """Refuses an array that no machine of this memory could hold, before anything is unpacked.
-
-    Raises:
-        UserError: it is so large.
-    """
+    """Refuses an array that no machine of this memory could hold, before anything is unpacked."""
     known = host_bytes()
     if known and member and member.file_size > known[1]:
         size, total = (f"{count / 2**30:.1f} GiB" for count in (member.file_size, known[1]))
@@ -65,9 +61,15 @@ def _check_inputs(path: Path, x: Array) -> None:
         raise UserError(f"{path}: x is {x.dtype}, it must be uint8, float32 or float64: convert it with x.astype")
     if x.ndim < 2 or x.size == 0:
         raise UserError(f"{path}: x has the shape {x.shape}, it must be (samples, features...), none of them 0")
-    if x.dtype.kind == "f" and not np.isfinite(x).all():
-        first = int(np.flatnonzero(~np.isfinite(x.reshape(len(x), -1)).all(axis=1))[0])
-        raise UserError(f"{path}: x is NaN or infinite (first in sample {first}): remove or repair such samples")
+    if x.dtype.kind == "f":
+        _check_finite(path, "x", x)
+
+
+def _check_finite(path: Path, field: str, values: Array) -> None:
+    finite = np.isfinite(values)
+    if not finite.all():
+        first = int(np.argmin(finite.reshape(len(values), -1).all(axis=1)))
+        raise UserError(f"{path}: {field} is NaN or infinite (first in sample {first}): remove or repair such samples")
 
 
 def _check_shape(path: Path, x: Array, y: Array) -> None:
@@ -84,15 +86,11 @@ def _check_shape(path: Path, x: Array, y: Array) -> None:
 def _targets(path: Path, y: Array) -> NDArray[np.float64]:
     with np.errstate(over="ignore"):  # refused below
         targets = y.astype(np.float64)
-    if not np.isfinite(targets).all():
-        first = int(np.flatnonzero(~np.isfinite(targets))[0])
-        raise UserError(f"{path}: y is NaN or infinite (first in sample {first}): remove or repair such samples")
+    _check_finite(path, "y", targets)
     return targets
 
 
 def _check_labels(path: Path, y: Array) -> None:
     if y.min() < 0 or y.max() >= MOST_CLASSES:
-        span = f"{y.min()} to {y.max()}"
-        raise UserError(
-            f"{path}: y runs from {span}, labels must lie in 0 to {MOST_CLASSES - 1}: number the classes from 0"
-        )
+        fault = f"{path}: y runs from {y.min()} to {y.max()}"
+        raise UserError(f"{fault}, labels must lie in 0 to {MOST_CLASSES - 1}: number the classes from 0")

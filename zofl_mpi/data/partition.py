@@ -140,14 +140,9 @@ def _train_test(raw: Raw, streams: Streams, fraction: float, official: bool) -> 
 def _cut(
     rows: Rows, fraction: float, streams: Streams, purpose: Purpose, flag: str, further: str = ""
 ) -> tuple[Rows, Rows]:
-    """The other rows, and a uniformly drawn part of about `fraction` of them.
-
-    Args:
-        further: what else the flag may be, for the refusal.
-    """
+    """The other rows, and a uniformly drawn part of about `fraction` of them; `further`: another value of the flag."""
     if not 0 < fraction < 1:
-        allowed = ", ".join(filter(None, ["it must lie between 0 and 1, both excluded", further]))
-        raise UserError(f"{flag} {fraction}: {allowed}")
+        raise UserError(f"{flag} {fraction}: it must lie between 0 and 1, both excluded{further and ', ' + further}")
     taken = round(fraction * len(rows))
     if not 0 < taken < len(rows):
         raise UserError(f"{flag} {fraction}: {taken} of {len(rows)} samples leave a part empty; change the fraction")

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from zofl_mpi.data import Array, Dataset, Federation
+from zofl_mpi.data import Array, Federation
 from zofl_mpi.engine.world import World, at_server
 from zofl_mpi.errors import UserError
 
@@ -40,19 +40,12 @@ def projected(world: World, federation: Federation, K: int) -> Federation:
     if p < K:
         raise UserError(f"--features pca:{K}: an input has {p} numbers; take at most as many components")
     components = world.bcast(at_server(world, lambda: _components(federation, K)))
-
-    def seen(part: Dataset) -> Dataset:
-        return replace(part, inputs=components, scale=1.0, shift=0.0)
-
-    validation = federation.validation and seen(federation.validation)
-    clients = tuple(map(seen, federation.clients))
-    return Federation(seen(federation.server), clients, seen(federation.test), validation=validation)
+    return federation.seen_as(lambda part: replace(part, inputs=components, scale=1.0, shift=0.0))
 
 
 def _components(federation: Federation, K: int) -> Array:
     """(N, K + 1) float32 of all N samples. On one thread, so that bits do not depend on how many a rank has."""
-    parts = (federation.server, *federation.clients)
-    rows = np.sort(np.concatenate([np.arange(len(part)) if part.rows is None else part.rows for part in parts]))
+    rows = federation.training_rows()
     whole = replace(federation.server, rows=None)
 
     def chunks(positions: NDArray[np.int64]) -> Iterator[Array]:

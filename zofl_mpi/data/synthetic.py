@@ -23,11 +23,7 @@ class Synthetic(NamedTuple):
 
 
 def make(size: Synthetic, streams: Streams) -> Raw:
-    """Inputs (N, p) standard normal float32; labels (N,) the largest of C random linear scores.
-
-    Raises:
-        UserError: it does not fit into memory.
-    """
+    """Inputs (N, p) standard normal float32; labels (N,) the largest of C random linear scores."""
     try:
         inputs = streams(Purpose.SYNTHETIC, i=INPUTS).standard_normal((size.samples, size.features), np.float32)
         teacher = streams(Purpose.SYNTHETIC, i=TEACHER).standard_normal((size.features, size.classes))

@@ -2,11 +2,10 @@
 
 As in the codes of LoRA and SplitLoRA: the tokens of the context and END, then those of a space and the text, and END.
 The loss counts the tokens behind the context, the last END among them. Unlike theirs, a batch is as long as its longest
-text, not 512.
+text.
 
-A data set of texts is a `Raw` or a `Dataset` whose inputs (N, 2 + L) uint16 hold, in a row: how many tokens the context
-has with its end; how many tokens there are in all; the tokens; zeros. A label is the type of the meaning
-representation, the set of its slots.
+A row of the inputs (N, 2 + L) uint16: the number of tokens of the context with its end; of all; the tokens; zeros. A
+label is the type of the meaning representation, the set of its slots.
 """
 
 from __future__ import annotations
@@ -78,11 +77,7 @@ def sources(
 
 
 def encoded(files: Sequence[Path], vocabulary: Sequence[Path], pipeline: Pipeline, tokens: Tokens) -> Raw:
-    """The texts of training, validation and test part, one behind the other; see `sources` (about ten seconds).
-
-    Raises:
-        UserError: a file is damaged, or has a line without slots or without a text.
-    """
+    """The texts of training, validation and test part, one behind the other; see `sources` (about ten seconds)."""
     parts = [e2e.read(path, pipeline, part) for part, path in enumerate(files)]
     samples = [sample for part in parts for sample in part]
     types = {slots: k for k, slots in enumerate(sorted({sample.slots for sample in samples}))}
@@ -110,15 +105,7 @@ def _inputs(samples: Sequence[Sample], vocabulary: Vocabulary) -> NDArray[np.uin
 
 
 def check_lengths(raw: Raw, most: int, files: Sequence[Path], pipeline: Pipeline) -> None:
-    """Refuses a data set with a text that is too long for a model.
-
-    Args:
-        most: tokens of the model's context; a text without its last END must not have more.
-        files: training, validation and test part.
-
-    Raises:
-        UserError: it has one; the sentence names its line.
-    """
+    """Refuses texts that without their last END have more than `most` tokens, by the line of the first."""
     used = raw.inputs[:, 1].astype(np.int64) - 1
     if used.max() <= most:
         return
@@ -139,11 +126,7 @@ def part_sizes(raw: Raw) -> tuple[int, int, int]:
 
 
 def training_rows(raw: Raw, part: Part) -> tuple[Rows, str]:
-    """Training rows of all contexts, of the half to pretrain on or of the other to fine-tune on, ascending; in words.
-
-    Raises:
-        UserError: there is nothing to halve.
-    """
+    """Rows, ascending, of all contexts, of the half to pretrain on or of the other to fine-tune on; in words."""
     rows = np.arange(part_sizes(raw)[0])
     if part == "all":
         return rows, f"all {len(rows)} training texts"

@@ -135,25 +135,23 @@ def agree(world: World, problem: UserError | None) -> None:
 
 def run_or_fail_all(world: World, work: Callable[[], T]) -> T:
     """Returns the result of `work`, which every rank does; its UserError on some rank is raised on all."""
-    result: T | None = None
-    try:
-        result, problem = work(), None
-    except UserError as exc:
-        problem = exc
+    result, problem = _tried(work)
     agree(world, problem)
     return cast(T, result)
 
 
 def at_server(world: World, work: Callable[[], T]) -> T | None:
     """Returns the result of `work`, which rank 0 alone does, None on the others; its UserError is raised on all."""
-    result: T | None = None
-    problem: UserError | None = None
-    if world.rank == 0:
-        try:
-            result = work()
-        except UserError as exc:
-            problem = exc
+    result, problem = _tried(work) if world.rank == 0 else (None, None)
     problem = world.bcast(problem)
     if problem is not None:
         raise problem
     return result
+
+
+def _tried(work: Callable[[], T]) -> tuple[T | None, UserError | None]:
+    """The result of `work`, or its UserError."""
+    try:
+        return work(), None
+    except UserError as exc:
+        return None, exc

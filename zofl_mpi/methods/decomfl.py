@@ -11,7 +11,7 @@ import math
 from collections.abc import MutableMapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,7 +117,7 @@ class DeComFL(SplitMethod):
 
     def estimate_with(self, moments: MutableMapping[str, Any]) -> TwoPoint:
         """The estimate of the local steps of a round that begins with these moments."""
-        return self.rule
+        return cast(TwoPoint, self.rule)
 
     def key(self, r: int, q: int) -> Key:
         """The random numbers of local step q in round r: the same for all clients."""

@@ -23,9 +23,8 @@ from zofl_mpi.rounds.split.costs import Traffic
 from zofl_mpi.rounds.split.losses import HeadLoss, Loss
 from zofl_mpi.rounds.split.messages import Model, Smashed, State, Trained
 from zofl_mpi.rounds.split.method import SplitMethod
-from zofl_mpi.rounds.split.recent import RecentUploads
 from zofl_mpi.rounds.split.rules import Backprop, GradientRule, Lines
-from zofl_mpi.rounds.split.server import Server
+from zofl_mpi.rounds.split.server import RecentUploads, Server
 
 
 @dataclass(frozen=True)
@@ -146,9 +145,7 @@ class FSLSAGE(SplitMethod):
 
     def train(self, client: Client, message: Model) -> Generator[Smashed, None, Trained]:
         """Takes the local steps of a round without alignment, and uploads."""
-        model = self.begun(client, message)
-        yield from self._steps(model)
-        return model.done()
+        return (yield from self._steps(self.begun(client, message)))
 
     def first(self, client: Client, message: Model) -> Smashed:
         """The first upload of a round with alignment; the head that the step needs is still to come."""
@@ -165,8 +162,7 @@ class FSLSAGE(SplitMethod):
         model: LocalSteps = client.scratch.pop("model")
         model.theta[model.problem.n_client :] = model.problem.placed(message.theta)
         client.memory["head"] = message.theta.clone()
-        yield from self._steps(model, sent=1)
-        return model.done()
+        return (yield from self._steps(model, sent=1))
 
     def begun(self, client: Client, message: Model) -> LocalSteps:
         """A round's local steps, from theta_c and the client's own head."""
@@ -176,13 +172,14 @@ class FSLSAGE(SplitMethod):
         theta = torch.cat([problem.placed(message.theta), problem.placed(head)])
         return self.steps(client, replace(message, theta=theta))
 
-    def _steps(self, model: LocalSteps, sent: int = 0) -> Generator[Smashed, None, None]:
+    def _steps(self, model: LocalSteps, sent: int = 0) -> Generator[Smashed, None, Trained]:
         """Takes the local steps; `sent` of them have been uploaded."""
         for q, x, labels in model:
             point = self.rule.forward(model, q, x, labels)
             if model.uploads(q) and q >= sent:
                 yield point.upload(labels)
             model.step(self.rule(model, point, labels, model.key(q)))
+        return model.done()
 
     # --- the step, and refusals
 

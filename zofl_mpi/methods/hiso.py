@@ -66,4 +66,4 @@ class HiSo(DeComFL):
 
     def estimate_with(self, moments: MutableMapping[str, Any]) -> TwoPoint:
         """The estimate along u / sqrt(K)."""
-        return replace(self.rule, scale=moments[K].rsqrt())
+        return replace(super().estimate_with(moments), scale=moments[K].rsqrt())

@@ -23,8 +23,7 @@ def descend(
 ) -> T:
     """Takes the steps y <- project(y - stepsize(t) gradient(y, t)), t = 0, ..., steps - 1.
 
-    Source: [A] Algorithm 2, [B] Algorithms 1 to 3, and every local loop of the methods they are compared with, which
-    differ in the gradient alone (FedProx adds a proximal term, SCAFFOLD and Scaffnew a correction).
+    Source: [A] Algorithm 2, [B] Algorithms 1 to 3.
 
     Args:
         y: the start, an array or tensor of any shape; it is not changed.

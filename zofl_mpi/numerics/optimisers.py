@@ -7,7 +7,6 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
-from zofl_mpi.engine.fields import at_least
 from zofl_mpi.errors import demand
 
 Tensor = Any  # torch's, which is not imported here
@@ -33,10 +32,11 @@ class Optimiser:
 
     optimiser: Literal["adam", "adamw", "adamw_transformers", "sgd"] = "adam"
     momentum: float = 0.0
-    weight_decay: float = at_least(0, 0.0)
+    weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
         demand(0 <= self.momentum < 1, "momentum", self.momentum, "a number from 0 to below 1")
+        demand(0 <= self.weight_decay < math.inf, "weight_decay", self.weight_decay, "a number, at least 0")
 
     @property
     def _vectors(self) -> tuple[str, ...]:

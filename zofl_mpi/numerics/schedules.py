@@ -22,22 +22,6 @@ MOST_STEPS = 10**9
 
 @final
 @dataclass(frozen=True)
-class Decay:
-    """Step sizes c / (t + offset)^power, t = 0, 1, ...
-
-    Power 1/2 is [A]'s gamma_r, 1 its local steps, one in (1/2, 1] the setting of [A] Theorem 2.
-    """
-
-    power: float
-    offset: float = 1.0
-
-    def __call__(self, c: float, t: NDArray[np.float64]) -> NDArray[np.float64]:
-        """(H,) the step sizes at the steps t (H,)."""
-        return np.asarray(c / (t + self.offset) ** self.power)
-
-
-@final
-@dataclass(frozen=True)
 class Pace:
     """Step sizes of an optimiser, as in the schedules of transformers.
 
@@ -57,8 +41,8 @@ class Pace:
     def __post_init__(self) -> None:
         demand(self.warmup >= 0, "warmup", self.warmup, "a number of steps, at least 0")
         if self.schedule == "constant":
-            for flag in ("decay_steps", "decay_steps_server"):
-                demand(getattr(self, flag) == 0, flag, getattr(self, flag), "0 unless --schedule is linear")
+            for flag, steps in (("decay_steps", self.decay_steps), ("decay_steps_server", self.decay_steps_server)):
+                demand(steps == 0, flag, steps, "0 unless --schedule is linear")
             return
         least = self.warmup + 1
         allowed = f"a number of steps, at least {least} with --schedule linear --warmup {self.warmup}"
@@ -87,41 +71,39 @@ class Pace:
         return size * max(0.0, (last - t) / (last - self.warmup))
 
 
-def parse_decay(text: str, flag: str = "step size schedule") -> Decay:
-    """The decay that `text` names; `flag` is how an error calls it.
+def parse_decay(text: str, flag: str = "step size schedule") -> tuple[float, float]:
+    """Power and offset of the step sizes c / (t + offset)^power, t = 0, 1, ..., that `text` names.
+
+    Power 1/2 is [A]'s gamma_r, 1 its local steps, one in (1/2, 1] the setting of [A] Theorem 2.
 
     Raises:
-        UserError: `text` is none of STEPSIZES.
+        UserError: `text` is none of STEPSIZES; calls it `flag`.
     """
     name, colon, number = text.partition(":")
-    fixed = {"constant": Decay(0.0), "sqrt": Decay(0.5), "harmonic": Decay(1.0)}
+    fixed = {"constant": 0.0, "sqrt": 0.5, "harmonic": 1.0}
     if not colon and name in fixed:
-        return fixed[name]
+        return fixed[name], 1.0
     value = _number(number)
     if name == "harmonic" and 0 < value < math.inf:
-        return Decay(1.0, value)
+        return 1.0, value
     if name == "power" and 0.5 < value <= 1:
-        return Decay(value)
+        return value, 1.0
     raise UserError(f"{flag} {text!r}: allowed are {STEPSIZES}")
 
 
 @functools.lru_cache(maxsize=64)
-def stepsizes(schedule: str | Decay, c: float, H: int) -> NDArray[np.float64]:
-    """(H,) the step sizes of the steps t = 0, ..., H - 1: c times the schedule; read-only.
-
-    Raises:
-        UserError: the schedule's name is unknown.
-    """
-    decay = parse_decay(schedule) if isinstance(schedule, str) else schedule
-    sizes = decay(c, np.arange(H, dtype=np.float64))
+def stepsizes(schedule: str, c: float, H: int) -> NDArray[np.float64]:
+    """(H,) the step sizes of the steps t = 0, ..., H - 1: c times the schedule; read-only."""
+    power, offset = parse_decay(schedule)
+    sizes: NDArray[np.float64] = c / (np.arange(H, dtype=np.float64) + offset) ** power
     sizes.setflags(write=False)  # the next caller gets the same array
     return sizes
 
 
-def stepsize(schedule: str | Decay, c: float, t: int) -> float:
+def stepsize(schedule: str, c: float, t: int) -> float:
     """The step size of step t alone; the same bits as `stepsizes(schedule, c, t + 1)[t]`."""
-    decay = parse_decay(schedule) if isinstance(schedule, str) else schedule
-    return float(decay(c, np.array([t], np.float64))[0])
+    power, offset = parse_decay(schedule)
+    return float((c / (np.array([t], np.float64) + offset) ** power)[0])
 
 
 @functools.lru_cache(maxsize=4096)
@@ -153,17 +135,9 @@ def planned_steps(schedule: str, tau: Sequence[float], rounds: int, participants
 
 
 def demand_tau(flag: str, taus: Sequence[float]) -> None:
-    """Refuses numbers of local steps that are negative or beyond MOST_STEPS.
-
-    Raises:
-        UserError: one is; names the flag.
-    """
-    demand(
-        all(0 <= t <= MOST_STEPS for t in taus),
-        flag,
-        tuple(taus),
-        "a number of local steps, at least 0 and at most 1e9",
-    )
+    """Refuses numbers of local steps that are negative or beyond MOST_STEPS."""
+    holds = all(0 <= t <= MOST_STEPS for t in taus)
+    demand(holds, flag, tuple(taus), "a number of local steps, at least 0 and at most 1e9")
 
 
 def _number(text: str) -> float:

@@ -129,9 +129,6 @@ class ClassWeights(BilevelProblem, ABC):
 
         On a mini-batch it is N_i / B times m/N_c times the sum over its samples of class c, N_i the length of `data`:
         unbiased for positions drawn uniformly with replacement.
-
-        Raises:
-            IndexError: a position lies beyond the data.
         """
         positions = positions_of(data, batch)
         losses = np.zeros((len(x), self.classes))

@@ -282,20 +282,20 @@ def cut_model(model: Any, cut: int, auxiliary_blocks: int, train: Train) -> Part
     Raises:
         UserError: there are not so many blocks.
     """
-    whole = model.transformer
-    blocks, depth = list(whole.h), len(whole.h)
+    transformer = model.transformer
+    blocks, depth = list(transformer.h), len(transformer.h)
     demand(0 < cut < depth, "cut", cut, f"from 1 to {depth - 1}: the model has {depth} blocks")
     left = depth - cut
     what = f"from 0 to {left}: after --cut {cut} of {depth} blocks the server has {left}"
     demand(0 <= auxiliary_blocks <= left, "auxiliary_blocks", auxiliary_blocks, what)
     unembedding, config = model.lm_head, model.config
-    if train == "all" and unembedding.weight is whole.wte.weight:
+    if train == "all" and unembedding.weight is transformer.wte.weight:
         unembedding = copy.deepcopy(unembedding)
         config.tie_word_embeddings = False
-    client = Front(whole.wte, whole.wpe, blocks[:cut])
-    server = Back(blocks[cut:], whole.ln_f, unembedding)
+    client = Front(transformer.wte, transformer.wpe, blocks[:cut])
+    server = Back(blocks[cut:], transformer.ln_f, unembedding)
     frozen = {id(p): p for p in server.parameters() if not p.requires_grad}
-    auxiliary = copy.deepcopy(Back(blocks[cut : cut + auxiliary_blocks], whole.ln_f, unembedding), frozen)
+    auxiliary = copy.deepcopy(Back(blocks[cut : cut + auxiliary_blocks], transformer.ln_f, unembedding), frozen)
     return Parts(client, auxiliary, server, config)
 
 
@@ -307,9 +307,10 @@ def joined(parts: Parts) -> Any:
     _, GPT2LMHeadModel = _transformers()
     with torch.device("meta"):
         model = GPT2LMHeadModel(copy.deepcopy(parts.config))
-    whole = model.transformer
-    whole.wte, whole.wpe, whole.ln_f = parts.client.words, parts.client.places, parts.server.last.norm
-    whole.h, model.lm_head = nn.ModuleList([*parts.client.blocks, *parts.server.blocks]), parts.server.last.unembedding
+    transformer = model.transformer
+    client, server = parts.client, parts.server
+    transformer.wte, transformer.wpe, transformer.ln_f = client.words, client.places, server.last.norm
+    transformer.h, model.lm_head = nn.ModuleList([*client.blocks, *server.blocks]), server.last.unembedding
     model = copy.deepcopy(model).requires_grad_()
     for block in model.transformer.h:
         if isinstance(block.attn.c_attn, Projections):

@@ -37,8 +37,7 @@ class CNN(nn.Module):
     """Two convolutions 5 x 5 with 16 and 32 channels, each pooled to half the size, and a hidden layer of 128.
 
     A quarter to a half of the widths of McMahan et al., Communication-efficient learning of deep networks from
-    decentralized data (2017): 215,370 parameters for (1, 28, 28), 277,610 for (3, 32, 32). The maximum is taken before
-    the ReLU: the same function with a quarter of the work.
+    decentralized data (2017). The maximum is taken before the ReLU: the same function with a quarter of the work.
     """
 
     def __init__(self, shape: tuple[int, int, int], classes: int, channels: tuple[int, int] = (16, 32)) -> None:

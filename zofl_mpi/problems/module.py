@@ -131,7 +131,7 @@ class Function:
         rows = data.rows_of(positions).ravel()
         stored = np.asarray(data.inputs)  # a memory map's own indexing is several times slower
         raw = torch.empty((len(rows), *self.input_shape), dtype=torch.from_numpy(stored[:0].copy()).dtype)
-        np.take(stored, rows, axis=0, out=raw.numpy().reshape(len(rows), -1), mode="clip")  # "raise" would copy again
+        np.take(stored, rows, axis=0, out=raw.numpy().reshape(len(rows), -1), mode="clip")  # "raise" would copy twice
         raw = raw.to(self.device)
         inputs = raw.to(self.dtype, memory_format=torch.channels_last) if self.channels_last else raw.to(self.dtype)
         for combine, value, neutral in ((inputs.mul_, data.scale, 1.0), (inputs.add_, data.shift, 0.0)):

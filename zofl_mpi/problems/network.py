@@ -81,7 +81,7 @@ class Network(Personalised):
         kernel: code that computes the local steps, and losses on mini-batches: serial (one client after the other),
             torch (many clients at once), auto (torch on a GPU, if the module can be computed so; else serial).
         batched_sizes: mini-batches for which all ranks have found equal bits in any company; others are computed one
-            client after the other. None: this process finds out when it meets a size.
+            client after the other. None: this process tries each size when it comes.
         obstacle: why the module cannot be computed for many clients at once, in torch's words; "" where it can.
     """
 

@@ -94,13 +94,7 @@ class ReLUNet(Problem):
         return x.astype(self.dtype)
 
     def losses(self, i: int, x: Array, data: Dataset, batch: Batch | None = None) -> Vector:
-        """(k,) f_i at the rows of x (k, n), with the true rectifier; see `Lipschitz.losses`.
-
-        One product of the samples with the k N_1 units of all points.
-
-        Raises:
-            IndexError: a position lies beyond the data.
-        """
+        """(k,) f_i at the rows of x (k, n), with the true rectifier; see `Lipschitz.losses`."""
         return self._objective(x, data, batch, smooth=False)
 
     def project(self, i: int, x: Array) -> Array:
@@ -136,11 +130,7 @@ class ReLUNet(Problem):
     def descend(
         self, data: Dataset, y: Array, batches: Batch, stepsizes: Vector, *, mu: float = 0.0, shift: Array | None = None
     ) -> Array:
-        """See `Smooth.descend`, on the smooth twin.
-
-        Raises:
-            IndexError: a position lies beyond the data.
-        """
+        """See `Smooth.descend`, on the smooth twin."""
         start = np.array(y, self.dtype)
 
         def direction(z: Array, t: int) -> Array:
@@ -155,7 +145,7 @@ class ReLUNet(Problem):
         """Quality of x (n,) on all of `data`; the losses are means plus the ridge, whatever `loss_scale` is.
 
         Args:
-            mix: (C,) weights of the classes, in place of their shares in `data`; one that `data` lacks counts nothing.
+            mix: as in `Hierarchical.score`.
 
         Returns:
             "loss" and "accuracy", the share of samples whose output has the sign of v (an output of 0 has none), both
@@ -176,11 +166,7 @@ class ReLUNet(Problem):
     def outputs(
         self, x: Array, data: Dataset, positions: Batch, rectify: Rectifier | None = None
     ) -> Iterator[tuple[Vector, Array]]:
-        """Outputs (k, b) at the rows of x (k, n), and labels (b,), of the samples at `positions`, block by block.
-
-        Args:
-            rectify: in place of the true rectifier.
-        """
+        """Outputs (k, b) at the rows of x (k, n), by the true rectifier or `rectify`, and labels (b,), in turn."""
         Z, w = self._split(x, data.factor)
         for inputs, labels in unscaled(data, positions, self.dtype):
             units = (rectify or _relu)(Z @ inputs.T).reshape(len(x), self.hidden, -1)  # (k, N_1, b)

@@ -213,11 +213,7 @@ class SplitNetwork(TorchSplit):
         return _channels_last(x), torch.zeros(count, dtype=torch.int64, device=self.device)
 
     def augmentation(self, kind: str) -> Callable[[Tensor, np.random.Generator], Tensor]:
-        """`crop_flip`, the only kind.
-
-        Raises:
-            UserError: inputs that are no images.
-        """
+        """`crop_flip`, the only kind, for images."""
         if len(self.input_shape) != 3:
             raise UserError(f"--augment {kind}: inputs of shape {self.input_shape} are no images")
         return crop_flip

@@ -58,14 +58,7 @@ READY = Ready()
 
 
 def demand_floats(dtype: DTypeLike, which: str) -> None:
-    """Refuses a dtype other than float32 and float64.
-
-    Args:
-        which: the problem, with its verb: "networks run".
-
-    Raises:
-        UserError: in any other dtype.
-    """
+    """Refuses a dtype other than float32 and float64; `which` is the problem, with its verb: "networks run"."""
     if np.dtype(dtype) not in (np.dtype(np.float32), np.dtype(np.float64)):
         raise UserError(f"dtype {dtype!r}: {which} in float32 or float64")
 
@@ -87,9 +80,5 @@ def unscaled(data: Dataset, positions: Batch, dtype: DTypeLike, size: int = 0) -
 
 
 def class_weights(data: Dataset, mix: Vector | None) -> Vector:
-    """(C,) the weight of a sample of each class in a mean over `data`: 1, or such that the classes count as in `mix`.
-
-    Args:
-        mix: (C,) weights of the classes, in place of their shares in `data`; one that `data` lacks counts nothing.
-    """
+    """(C,) the weight of a sample of each class in a mean over `data`: 1, or for the shares `mix` (C,) of classes."""
     return np.ones(data.classes) if mix is None else mix / np.maximum(data.counts(), 1)

@@ -45,6 +45,6 @@ def channels_first(x: Tensor) -> Tensor:
 
 
 def tangent_of(loss: Tensor) -> Tensor:
-    """() the derivative of a loss along what the parameters carry, within `tangents`; 0 where it depends on none."""
+    """() the derivative of a loss along the parameters' tangents, within `tangents`; 0 where it depends on none."""
     found = forward_ad.unpack_dual(loss).tangent  # type: ignore[no-untyped-call]
     return torch.zeros_like(loss) if found is None else found

@@ -93,9 +93,9 @@ class Lower:
     sampling: Literal["all", "size"] = "all"
 
     def __post_init__(self) -> None:
-        for flag, words in (("T_lower", ("auto", "alg3", "thm1")), ("H_lower", ("auto", "paper"))):
-            text = getattr(self, flag)
-            is_number = text.isdecimal() and int(text) >= (flag == "H_lower")
+        T, H = ("T_lower", self.T_lower, ("auto", "alg3", "thm1"), 0), ("H_lower", self.H_lower, ("auto", "paper"), 1)
+        for flag, text, words, least in (T, H):
+            is_number = text.isdecimal() and int(text) >= least
             demand(text in words or is_number, flag, text, f"{', '.join(words)} or a whole number")
         sizes = {len(data) for data in self.setting.data}
         if self.lower == "exact" and self.sampling == "size" and len(sizes) > 1:

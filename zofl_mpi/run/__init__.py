@@ -1,1 +1,1 @@
-"""Everything that is not mathematics: streams, messages, clients, MPI, devices, results, the loop, the command line."""
+"""The program around an algorithm: command line, plan, ranks, rounds, results, grids of runs."""

@@ -14,6 +14,7 @@ from zofl_mpi.engine.fields import check_ranges, is_flag
 from zofl_mpi.engine.roles import with_base
 from zofl_mpi.engine.setting import Method
 from zofl_mpi.errors import UserError
+from zofl_mpi.run.removed import REMOVED, refuse_removed
 
 T = TypeVar("T")
 Groups = Mapping[str, type[Any]]
@@ -21,38 +22,6 @@ Groups = Mapping[str, type[Any]]
 
 ALIASES = {"lambda": "lam"}
 """{other spelling of a flag: its field}."""
-
-
-class Removed(NamedTuple):
-    """A flag of earlier versions.
-
-    Attributes:
-        instead: advice for whoever gives it.
-        today: the stored value that a continued run may have; None: any.
-    """
-
-    instead: str
-    today: Any = None
-
-
-REMOVED = {
-    "balance": Removed("clients get their Dirichlet shares, leave the flag out", today=False),
-    "bias": Removed("the models have no bias, leave the flag out; a torch module may have one", today=False),
-    "contexts_seed": Removed("pretraining has the same half of the contexts in all runs, leave the flag out", today=0),
-    "convolution": Removed("torch computes all convolutions, leave the flag out"),
-    "features_seed": Removed("all runs have the same filters, leave the flag out", today=0),
-    "filter_size": Removed("filters have 6 x 6 pixels, leave the flag out", today=6),
-    "filters": Removed("there are 256 filters, leave the flag out", today=256),
-    "kernel": Removed("this problem is computed by NumPy alone, leave the flag out"),
-    "pretrain_gamma": Removed("x_0 is zero or random, see --x0"),
-    "pretrain_steps": Removed("x_0 is zero or random, see --x0"),
-    "server_batch": Removed("this method takes no steps at the server, leave the flag out"),
-    "passes_abreast": Removed("perturbed passes go one by one, leave the flag out", today=1),
-    "pool": Removed("responses are averaged over 2 x 2 cells, leave the flag out", today=2),
-    "pretrain_share": Removed("half of the contexts are for pretraining, leave the flag out", today=0.5),
-    "synthetic_noise": Removed("labels are a linear teacher's, leave the flag out", today=0.0),
-}
-"""Flags of earlier versions that are gone, everywhere or for some methods or problems."""
 IS_FLAG = re.compile(r"--?[a-z]", re.IGNORECASE).match
 """Whether a word of a command line is a flag, not a (negative) number."""
 
@@ -221,15 +190,27 @@ def _value(kind: Any, typed: str, words: Sequence[str]) -> Any:
 
 
 def _read(kind: Any, words: Sequence[str]) -> Any:
-    if kind is bool and not words:
-        return True
     if get_origin(kind) is tuple and words:
         return tuple(_read(get_args(kind)[0], [word]) for word in words)
-    if kind is bool or len(words) != 1:
-        raise ValueError("too few words or too many")
+    if kind is bool:
+        value, further = True, words
+    elif words:
+        value, further = _read_one(kind, words[0]), words[1:]
+    else:
+        raise ValueError("a value is missing")
+    if further:
+        raise UserError(_misplaced(further[0]))
+    return value
+
+
+def _read_one(kind: Any, word: str) -> Any:
     if get_origin(kind) is Literal:
-        return {str(choice): choice for choice in get_args(kind)}[words[0]]
-    return kind(words[0])
+        return {str(choice): choice for choice in get_args(kind)}[word]
+    return kind(word)
+
+
+def _misplaced(word: str) -> str:
+    return f"{word!r} stands where a flag is expected; flags begin with --"
 
 
 def _allowed(kind: Any) -> str:
@@ -360,12 +341,6 @@ def field_of(typed: str) -> str:
     return ALIASES.get(typed, typed.replace("-", "_"))
 
 
-def refuse_removed(name: str, shown: str) -> None:
-    """Refuses a flag of earlier versions."""
-    if name in REMOVED:
-        raise UserError(f"{shown} is no longer a flag: {REMOVED[name].instead}")
-
-
 def nearest(word: str, allowed: Iterable[str], spelled: Callable[[str], str] = str) -> str:
     """`; the nearest is ...`, if one is near; `spelled`: as one would type it."""
     import difflib
@@ -382,7 +357,7 @@ def unknown(name: str, known: Iterable[str]) -> str:
 def _refuse(typed: str, known: Iterable[str], owners: Callable[[str], Sequence[str]]) -> NoReturn:
     """Refuses a word of the command line that is none of its flags."""
     if not typed.startswith("-"):
-        raise UserError(f"{typed!r} stands where a flag is expected; flags begin with --")
+        raise UserError(_misplaced(typed))
     name = field_of(typed.lstrip("-"))
     if places := owners(name):
         belongs = f"it belongs to {', '.join(places)}"

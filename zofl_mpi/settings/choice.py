@@ -70,9 +70,5 @@ class Choice:
     gpu: bool = False
 
     def build(self, values: Mapping[str, Any], world: World, streams: Streams, dtype: str, device: str) -> Setting[Any]:
-        """The setting from the values of the problem's flags; see `Site`.
-
-        Raises:
-            UserError: a value out of range, data that are missing or do not fit.
-        """
+        """The setting from the values of the problem's flags (UserError: one is out of range, data do not fit)."""
         return self.make(Site(values, world, streams, dtype, device))

@@ -45,9 +45,10 @@ def _setting(factory: Factory, site: Site) -> Setting[Any]:
     federation = site.group(Samples).federation(site.world, site.streams)
     shape, classes = shape_of(federation), federation.test.classes
     parts = seeded(lambda: factory(site, shape, classes), site.streams(Purpose.MODULE))
+    fingerprint = ", ".join(map(fingerprint_of, parts))  # before the problem takes their values over
     bf16 = bool(site.values.get("bf16", False))
     problem: Split = SplitNetwork(*parts, shape, classes, site.dtype, site.device, bf16)
-    return site.setting(problem, federation, ", ".join(map(fingerprint_of, parts)))
+    return site.setting(problem, federation, fingerprint)
 
 
 def _network(cls: type[Any]) -> Choice:

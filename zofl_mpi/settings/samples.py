@@ -68,7 +68,7 @@ class Samples:
         *,
         classifies: bool = True,
     ) -> Federation:
-        """The partition of the samples: the server's, each client's, and the test part.
+        """The samples of the server, of each client, and the test part.
 
         Args:
             made_of: maps the data set, which is in the cache by then, to the one that is partitioned.

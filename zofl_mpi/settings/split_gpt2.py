@@ -59,21 +59,13 @@ class GPT2:
         return size or "?" if kind == "random" else ""
 
     def stored(self) -> Any:
-        """The model of a folder or of the hub, in float32; None where weights are random.
-
-        Raises:
-            UserError: it is not there; transformers is not installed.
-        """
+        """The model of a folder or of the hub, in float32 (UserError: it is not there); None for random weights."""
         from zofl_mpi.problems import gpt2
 
         return None if self.random else gpt2.stored_model(self.model)
 
     def context(self, stored: Any) -> int:
-        """Number of tokens of the model's context.
-
-        Raises:
-            UserError: there is no such size of a model with random weights.
-        """
+        """Number of tokens of the model's context (UserError: there are no random weights of that size)."""
         from zofl_mpi.problems import gpt2
 
         return int(stored.config.n_positions if stored else gpt2.size_of(self.random)["n_positions"])
@@ -83,8 +75,7 @@ class GPT2:
 
         Args:
             stored: from `stored`; not to be used afterwards.
-            vocabulary: V, number of tokens of the data.
-            end: the token that ends a text.
+            vocabulary: V, number of tokens of the data, of which `end` ends a text.
 
         Raises:
             UserError: the model has another vocabulary; peft is not installed.
@@ -103,11 +94,7 @@ class GPT2:
         return model
 
     def problem(self, model: Any, longest: int, targets: int, dtype: str = "float32", device: str = "cpu") -> SplitGPT2:
-        """The problem of a model that `uncut` made, which is not to be used afterwards; see `SplitGPT2`.
-
-        Raises:
-            UserError: it has not so many blocks, or too short a context.
-        """
+        """The problem of a model that `uncut` made, which is not to be used afterwards; see `SplitGPT2`."""
         import torch
 
         from zofl_mpi.problems.gpt2 import cut_model
@@ -136,11 +123,7 @@ def build(site: Site) -> Setting[Any]:
 
 
 def _check_texts(name: str, config: Any, own: Texts) -> None:
-    """Refuses texts that the model was trained on already, and texts written in another way.
-
-    Raises:
-        UserError: --part has such texts, or another flag of `TRAINED_ON` differs.
-    """
+    """Refuses texts that the model was trained on already, and texts written in another way."""
     trained: dict[str, Any] = getattr(config, "trained_on", {})
     if trained.get("data") != own.data:
         return

@@ -37,14 +37,11 @@ class Prompt:
 @final
 @dataclass(frozen=True)
 class Corpus:
-    """Texts, divided among clients.
+    """Texts, divided among clients; the server has none.
 
     Attributes:
-        federation: the texts of each client; the server has none.
-        vocabulary: the number of tokens, and the token of each number.
-        division: the training texts that the clients share, with counts, and how texts are written; for the record.
+        division: description of the training texts that the clients share, for the record.
         files: training, validation and test part.
-        pipeline: official or tokenised.
     """
 
     federation: Federation
@@ -54,14 +51,7 @@ class Corpus:
     pipeline: e2e.Pipeline
 
     def prompts(self, part: Literal["validation", "test"] = "test", most: int = 0) -> list[Prompt]:
-        """The contexts of a part in the order of its file, each with all its references.
-
-        Args:
-            most: number of contexts, the first of the file; 0 for all.
-
-        Raises:
-            UserError: a file has changed or is gone.
-        """
+        """The first `most` contexts (0: all) of a part in the order of its file, each with all its references."""
         number = 1 if part == "validation" else 2
         contexts = e2e.contexts(e2e.read(self.files[number], self.pipeline, number))
         found = list(contexts)[: most or None]

@@ -47,12 +47,11 @@ class CVaR(KnownBilevel):
 
     answer(u, y) is <u, y> in whole multiples of `resolution`: f has kinks and jumps, and no gradient.
 
-    The training samples mislead: y* is not the minimiser of the mean of the q_i. The lower solution is
-    y(x) = (A + mu I)^{-1} (sum_i A_i a_i / m + mu w), A the mean of the A_i. In the problems of `random`, each held-out
-    input has two targets, <u, y*> + e and <u, y*> - e, e = 0.2 for 19 inputs of 20 and 2 for one. With exact answers
-    F(x) = f(x, y(x)) is convex and even in w around the w* with y(x*) = y*, so w* minimises it at every t; the tenth
-    begins among the errors of 0.2, so t* = 0.2 and F* = 1.1, and no other point has it. Whole multiples move F by at
-    most resolution / (2 (1 - level)).
+    y(x) = (A + mu I)^{-1} (sum_i A_i a_i / m + mu w), A the mean of the A_i; y* is not the minimiser of the mean of the
+    q_i. In the problems of `random`, each held-out input has two targets, <u, y*> + e and <u, y*> - e, e = 0.2 for 19
+    inputs of 20 and 2 for one. With exact answers F(x) = f(x, y(x)) is convex and even in w around the w* with
+    y(x*) = y*, which minimises it at every t; the tenth begins among the errors of 0.2: t* = 0.2 and F* = 1.1 at no
+    other point. Whole multiples move F by at most resolution / (2 (1 - level)).
 
     Attributes:
         A: (p, p) the mean of the A_i.

@@ -9,14 +9,12 @@ import hashlib
 import importlib.metadata
 import json
 import math
-import os
 import platform
-import tempfile
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 
+from zofl_mpi.data.cache import keep_note
 from zofl_mpi.engine import device
 
 SECONDS = 0.25
@@ -40,8 +38,7 @@ def step_times(size: Mapping[str, str | int], kernels: Mapping[str, Callable[[in
     times = _read(file, key, kernels)
     if times is None:
         times = measured(kernels)
-        with suppress(OSError):
-            _write(file, {"key": key, "seconds": times})
+        keep_note(file, json.dumps({"key": key, "seconds": times}))
     return times
 
 
@@ -87,16 +84,3 @@ def _read(file: Path, key: Mapping[str, str | int], kernels: Mapping[str, object
         return None
     fits = stored.get("key") == dict(key) and all(0 < value < math.inf for value in times.values())
     return times if fits else None
-
-
-def _write(file: Path, content: object) -> None:
-    """Writes a file in one step: of two processes that do so one's file stays, never a mixture."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=file.parent, prefix=file.name, delete=False) as stream:
-        try:
-            json.dump(content, stream)
-            stream.flush()
-            os.replace(stream.name, file)
-        except BaseException:
-            Path(stream.name).unlink(missing_ok=True)
-            raise

@@ -33,9 +33,9 @@ class Minibatches:
     """The mini-batches of H steps, and how far each step goes.
 
     Attributes:
-        data: whose `inputs` may be a map of a file; `rows` (H, B) are their rows in it.
+        rows: (H, B) rows of `data.inputs`, which may be a map of a file.
         pull: (H,) stepsize / B, the factor of the summed cross-entropy gradient.
-        keep: (H,) 1 - stepsize * mu, what the proximal term leaves of y - x.
+        keep: (H,) 1 - stepsize * mu, the factor of y - x by the proximal term.
         push: (H,) the factor of `shift`, which is added to every gradient.
         rescale: whether the inputs are to be scaled and shifted, or come as they are stored.
         dtype: of the models and of the inputs that a kernel sees.
@@ -80,9 +80,7 @@ Kernel = Callable[[Array, Array, Minibatches, float, Array | None], None]
 
 
 def solve_numpy(x: Array, d: Array, minibatches: Minibatches, radius: float, shift: Array | None) -> None:
-    """Takes the steps d <- P[keep d - pull sum_b (softmax(logits_b) - onehot_b) input_b - push shift].
-
-    The logits are those of the model x + d: logits_b = (x + d) input_b.
+    """Takes the steps d <- P[keep d - pull sum_b (softmax((x + d) input_b) - onehot_b) input_b - push shift].
 
     Args:
         x, d: (k, C, p) C-contiguous, of one dtype; d is overwritten.
@@ -178,7 +176,7 @@ def numba_installed() -> bool:
 LOADED_FOR = 60_000
 """Local steps that repay a process's loading of the compiled kernel: 0.6 CPU-seconds, and 10 us saved by a step."""
 LOADING = 10
-"""Processes that are taken to share a run's clients: one for each client up to so many."""
+"""Processes that are assumed to share a run's clients, at most."""
 
 
 def choose(kernel: str) -> str:

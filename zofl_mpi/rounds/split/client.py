@@ -64,9 +64,9 @@ class LocalSteps:
         parts: Sequence[slice],
         scalars: int | None = None,
     ) -> None:
-        """
+        """`message.theta` may be the loss's first entries only, where no step depends on the others.
+
         Args:
-            message: its theta may be the first entries of the loss's; no step depends on the others then.
             parts: of theta, each of which steps with moments of its own.
             scalars: of each step, that go up in place of the model; None where the model does.
         """

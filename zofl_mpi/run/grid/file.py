@@ -36,6 +36,7 @@ from typing import Any, final
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import flags, plan
 from zofl_mpi.run.family import family_of
+from zofl_mpi.run.removed import refuse_removed
 
 Flags = dict[str, Any]
 """{field name: value}, as in a file for --config."""
@@ -255,7 +256,7 @@ def _fitted(module: str, given: Flags, optional: Sequence[str]) -> Flags:
     kept = {name: value for name, value in given.items() if name in known or name not in optional}
     for name in kept:
         if name not in known:
-            flags.refuse_removed(name, f"--{flags.flag(name)}")
+            refuse_removed(name, f"--{flags.flag(name)}")
             remedy = "correct it, or list it in optional if only some methods have it"
             raise UserError(f"{flags.unknown(name, known)}; {remedy}")
     resolved(module, kept)

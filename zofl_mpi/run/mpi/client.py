@@ -157,6 +157,7 @@ class ClientRank:
         outbox.finish()
         with self._clock.time(question.step, "wait"):  # for the other ranks' items: waves are common to all
             thread.join()
+        outbox.drop()
         self._clock.seconds[question.step, "staging"] += self._staging.taken()
         if lost:
             raise lost[0]

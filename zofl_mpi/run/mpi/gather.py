@@ -9,13 +9,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from zofl_mpi.engine import messages
 from zofl_mpi.engine.messages import Bytes, Prepared
-from zofl_mpi.engine.staging import Fetch, Staging
+from zofl_mpi.engine.staging import LEAST, Fetch, Staging
 from zofl_mpi.run.mpi.placement import ClientPlacement
 
 UPLOAD, REPLY, FAILED = range(3)
@@ -147,7 +149,9 @@ class Outbox:
 
     def add(self, kind: int, message: Prepared) -> None:
         """Packs an item, for which there is room."""
-        block = self._staging.empty(message.size)
+        # for a copy from a GPU into memory that is not pinned the main thread would wait
+        least = LEAST if any(map(messages.is_remote, message.arrays)) else 0
+        block = self._staging.empty(max(message.size, least))[: message.size]
         item = Item(kind, block, self._staging.write(message, block))
         with self._changed:
             self._items.append(item)
@@ -158,6 +162,12 @@ class Outbox:
         with self._changed:
             self._finished = True
             self._changed.notify_all()
+
+    def drop(self) -> None:
+        """Waits for copies from a GPU into items that nobody sends any more: their memory is used again."""
+        for fetch in (each for item in self._items for each in item.fetched):
+            with suppress(RuntimeError):  # changed meanwhile
+                fetch.wait()
 
     # --- the communication thread
 

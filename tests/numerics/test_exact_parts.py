@@ -1,4 +1,4 @@
-"""--exact-layers: from forward passes alone to first order, layer by layer."""
+"""HERON with the exact gradient of its head, in closed form; --exact-layers: from forward passes to first order."""
 
 from __future__ import annotations
 
@@ -6,23 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
-from tests.numerics.split_methods import (
-    RULES,
-    Make,
-    apart,
-    close,
-    local_of,
-    method,
-    mlp,
-    resnet,
-    run,
-    same,
-    setting,
-    small,
-    training,
-)
-from tests.numerics.test_per_sample import convolutions, groups
+from tests.numerics.split_methods import *
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.cse_fsl import CSEFSL
 from zofl_mpi.methods.heron import HERON
@@ -30,9 +16,72 @@ from zofl_mpi.methods.ho_sfl import HOSFL
 from zofl_mpi.methods.splitfed import SFLV2
 from zofl_mpi.numerics.optimisers import Optimiser
 
-EXACT: dict[Any, dict[str, Any]] = {HERON: {"head_gradient": "exact"}, HOSFL: {}}
-BOTH = pytest.mark.parametrize("cls", [HERON, HOSFL])
+HEAD: dict[str, Any] = {"head_gradient": "exact"}
 PLAIN = Optimiser("sgd")
+
+
+def nested() -> Parts:
+    """A head of parts in parts, without biases."""
+    head = nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Sequential(nn.Flatten(), nn.Linear(16, C, bias=False)))
+    return nn.Conv2d(1, 1, 3, bias=False), head, nn.Sequential(nn.Flatten(), nn.Linear((SIDE - 2) ** 2, C))
+
+
+@pytest.mark.parametrize("make", [resnet, small, nested])
+def test_the_closed_form_is_autograds_gradient(make: Make) -> None:
+    """Mutations: y left out; a sum for the mean; s^T (softmax - y) untransposed; no biases; another loss."""
+    of = method(HERON, training(setting(make)), **HEAD)
+    local = local_of(of)
+    n = local.problem.n_client
+    for _, x, labels in local:
+        before = local.buffers.clone()
+        point = of.rule.forward(local, 0, x, labels)
+        local.buffers.copy_(before)
+        close(point.gradient, gradient(local, x, labels)[n:])
+        assert float(point.gradient.norm()) > 1e-2 and not point.loss.requires_grad
+        local.buffers.copy_(before)
+        assert torch.equal(forward(local, x, labels)[1], point.loss)
+
+
+def test_a_step_moves_the_head_exactly_and_estimates_for_the_rest_alone() -> None:
+    """Mutations: directions as long as theta_l; the head perturbed too; a gradient after the step."""
+    of = method(HERON, training(setting(small), PLAIN, h=1), n_p=3, mu=0.01, **HEAD)
+    local, n = local_of(of), of.setting.problem.n_client
+    ((q, x, labels),) = local
+    theta, lr = local.theta.clone(), of.training.lr_client
+    g = gradient(local, x, labels)
+    assert len(g) == len(theta)
+    own = method(HERON, training(setting(small), PLAIN, h=1, freeze="auxiliary"), n_p=3, mu=0.01)
+    expected = estimate_of(own.rule, local_of(own), q, x, labels)
+    assert len(expected) == n
+    found = run(method(HERON, training(setting(small, (0,)), PLAIN, h=1), n_p=3, mu=0.01, **HEAD), 1).theta
+    close(found[:n], theta[:n] - lr * expected)
+    close(found[n:], theta[n:] - lr * g[n:])
+
+
+def test_the_heads_gradient_costs_as_much_as_its_forward_pass() -> None:
+    plain, exact = (method(HERON, training(setting()), **flags).costs() for flags in ({}, HEAD))
+    head = plain["multiply-accumulates of a sample in the head"]
+    name = "multiply-accumulates of a client's step"
+    assert exact[name] == plain[name] + 4 * head > plain[name]
+
+
+@pytest.mark.parametrize(
+    ("make", "flags", "own", "words"),
+    [
+        (lambda: mlp(twins=True), {}, {}, "this auxiliary head is not a linear layer with nothing to train before it"),
+        (twins, {}, {}, "this auxiliary head is not a linear layer"),
+        (small, {}, {"estimate": "exact"}, "--estimate exact has it already"),
+        (small, {"freeze": "auxiliary"}, {}, "--freeze auxiliary leaves no client or no head to train"),
+        (small, {"state": "average"}, {}, "--state average has one optimiser for client and head"),
+    ],
+)
+def test_what_has_no_closed_form_or_no_meaning_is_refused(make: Make, flags: Any, own: Any, words: str) -> None:
+    with pytest.raises(UserError, match=f"^--head-gradient exact: {words}"):
+        method(HERON, training(setting(make), **flags), **own, **HEAD)
+
+
+EXACT: dict[Any, dict[str, Any]] = {HERON: HEAD, HOSFL: {}}
+BOTH = pytest.mark.parametrize("cls", [HERON, HOSFL])
 LAYERS = {small: 1, convolutions: 4, groups: 6, resnet: 6}
 """Layers with parameters of their own: convolutions, norms, linear ones."""
 
@@ -78,16 +127,6 @@ def test_the_rests_estimate_has_its_gradient_as_its_mean(cls: Any) -> None:
     split = of.rule.parts[1].start
     g, found = (start - first)[:split], (start - run(of, 1).theta)[:split]
     assert float((found - g).norm()) < 5 * float(g.norm()) * ((split + 1) / 4000) ** 0.5 < 3 * float(g.norm())
-
-
-@BOTH
-@pytest.mark.parametrize("flags", [{}, {"state": "reset"}, {"rule": Optimiser("sgd", momentum=0.9)}])
-def test_seeds_and_the_last_layers_give_the_dense_uplinks_bits(cls: Any, flags: dict[str, Any]) -> None:
-    """Mutations: the last layers of the round before; directions as long as theta_c."""
-    plan = training(setting(), **{"rule": Optimiser(), **flags})
-    own = {"exact_layers": 3, "n_p": 2, **EXACT[cls]}
-    dense, seeds = (run(method(cls, plan, uplink=uplink, **own), 3) for uplink in ("dense", "seeds"))
-    assert same(dense, seeds) and apart(dense.theta, method(cls, plan).start().theta)
 
 
 @BOTH

@@ -1,4 +1,4 @@
-"""One direction a sample: the passes of each layer, the estimate behind them, its mean and its variance."""
+"""One direction a sample: the passes of each layer and the estimate behind them; --estimate jvp: no radius."""
 
 from __future__ import annotations
 
@@ -10,68 +10,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.numerics.split_methods import (
-    SGD,
-    SIDE,
-    STEPS_OF,
-    C,
-    Make,
-    Parts,
-    apart,
-    estimate_of,
-    forward,
-    gradient,
-    local_of,
-    method,
-    resnet,
-    run,
-    setting,
-    small,
-    training,
-)
+from tests.numerics.split_methods import *
 from tests.numerics.test_split_texts import setting as texts
-from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.heron import HERON
 from zofl_mpi.methods.ho_sfl import HOSFL
+from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.problems.signs import SignedLayers, Signs
-from zofl_mpi.problems.split_resnet import ResNet
-from zofl_mpi.rounds.split import estimates
-from zofl_mpi.rounds.split.client import LocalSteps, generator_of
-from zofl_mpi.rounds.split.estimates import PerSample, TwoPoint
+from zofl_mpi.rounds.split.client import LocalSteps
+from zofl_mpi.rounds.split.estimates import ForwardMode, PerSample, TwoPoint
 from zofl_mpi.rounds.split.rules import Tail
 
 EACH: dict[str, Any] = {"directions": "per-sample"}
-
-
-class Sevens(nn.Module):
-    """(B, 7, 5) numbers as 7 tokens, for layers that have more than a row a sample."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.flatten(1)[:, :35].reshape(-1, 7, 5)
-
-
-def convolutions() -> Parts:
-    """Strides, groups, dilations, with biases and without."""
-    client = nn.Sequential(
-        nn.Conv2d(1, 4, 3, stride=2, padding=1),
-        nn.Tanh(),
-        nn.GroupNorm(2, 4),
-        nn.Conv2d(4, 6, 3, padding=2, dilation=2, groups=2, bias=False),
-        nn.Tanh(),
-        nn.Conv2d(6, 2, 1),
-    )
-    server = nn.Sequential(nn.Flatten(), nn.Linear(2 * 16, C))
-    return client, nn.Sequential(nn.Flatten(), nn.Linear(2 * 16, C, bias=False)), server
-
-
-def tokens() -> Parts:
-    client = nn.Sequential(Sevens(), nn.Linear(5, 4), nn.LayerNorm((7, 4)), nn.Tanh(), nn.LayerNorm(4, bias=False))
-    return client, nn.Sequential(nn.Flatten(), nn.Linear(28, C)), nn.Sequential(nn.Flatten(), nn.Linear(28, C))
-
-
-def groups() -> Parts:
-    return ResNet(2, (1, 1), 1, "pooled", "group").parts((1, SIDE, SIDE), C)
 
 
 def started(make: Make, cls: Any = HERON, **flags: Any) -> tuple[LocalSteps, PerSample, Tensor, Tensor]:
@@ -90,10 +40,7 @@ def started(make: Make, cls: Any = HERON, **flags: Any) -> tuple[LocalSteps, Per
 @pytest.mark.parametrize(
     ("make", "flags"),
     [
-        (small, {}),
-        (convolutions, {}),
         (tokens, {}),
-        (groups, {}),
         (resnet, {"batchnorm": "running"}),
         (convolutions, {"freeze": "auxiliary"}),
         (groups, {"freeze": "client"}),
@@ -101,12 +48,10 @@ def started(make: Make, cls: Any = HERON, **flags: Any) -> tuple[LocalSteps, Per
     ],
 )
 def test_each_sample_goes_through_at_its_own_point(make: Make, flags: dict[str, Any]) -> None:
-    """Sample j alone at theta + mu sigma_j u has the loss that it has in the batch, for every kind of layer.
-
-    sigma_j u is what one sample with weight 1 gives; its entries are u's but for signs. Mutations: signs of inputs for
-    those of outputs; a neighbour's signs; a bias without its sign; groups that mix; strides, dilations or eps left out;
-    scale or shift of a norm left out; the perturbation of a layer that does not train.
-    """
+    """Sample j alone at theta + mu sigma_j u has the loss that it has in the batch, for every kind of layer. sigma_j u
+    is what one sample with weight 1 gives; its entries are u's but for signs. Mutations: signs of inputs for those of
+    outputs; a neighbour's signs; a bias without its sign; groups that mix; strides, dilations or eps left out; scale or
+    shift of a norm left out; the perturbation of a layer that does not train."""
     local, rule, x, labels = started(make, **flags)
     layers, problem = rule.layers, local.problem
     assert rule.part.stop == (problem.n_client if "head_gradient" in flags else rule.part.stop)
@@ -144,9 +89,7 @@ def pattern(k: int, count: int) -> Signs:
 @pytest.mark.parametrize("central", [False, True])
 def test_its_mean_over_all_signs_is_that_of_the_global_estimate(monkeypatch: pytest.MonkeyPatch, central: bool) -> None:
     """All 256 patterns of two samples beside the 16 directions that they turn one into, of a loss that is not linear.
-
-    Mutations: the mean over samples for their sum; mu, n_p or 2 missing; the estimate of a neighbour's signs.
-    """
+    Mutations: the mean over samples for their sum; mu, n_p or 2 missing; the estimate of a neighbour's signs."""
     local, rule, x, labels = started(tiny, freeze="auxiliary")
     x, labels, layers = x[:2], labels[:2], rule.layers
     u = torch.randn(layers.d, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
@@ -168,73 +111,6 @@ def along(monkeypatch: pytest.MonkeyPatch, rule: TwoPoint, u: Tensor, *given: An
     monkeypatch.setattr(TwoPoint, "directions", lambda *_: iter([u]))
     local, x, labels = given
     return estimate_of(rule, local, 0, x, labels)
-
-
-def gradients(local: LocalSteps, x: Tensor, labels: Tensor) -> Tensor:
-    """(B, d) of each sample's loss, without the mean's 1/B."""
-    return torch.stack([gradient(local, x[j : j + 1], labels[j : j + 1]) for j in range(len(x))])
-
-
-@pytest.mark.slow
-def test_its_mean_is_the_gradient_and_its_variance_that_of_the_formula(monkeypatch: pytest.MonkeyPatch) -> None:
-    """4000 gaussian directions at a small radius; errors of five standard errors, and of a tenth.
-
-    With g_j the gradient of sample j, g their mean and d entries, the mean squared error is (d - 1)/B^2 sum |g_j|^2 +
-    2 |g|^2, where one direction for all has (d + 1) |g|^2. Mutations: signs that samples share; a sign for each entry
-    of x instead of each sample's; a scale of sqrt(B).
-    """
-    local, rule, x, labels = started(small, mu=1e-4, distribution="gaussian")
-    g_j, n_p = gradients(local, x, labels), 4000
-    g, d, b = g_j.mean(dim=0), rule.layers.d, len(x)
-    one, signs = TwoPoint(rule.part, 1, "gaussian", mu=1e-4), generator_of(local.key(0)(Purpose.SIGNS), g, "device")
-    monkeypatch.setattr(estimates, "generator_of", lambda *_: signs)
-    squares: dict[str, float] = {"global": 0.0, "per-sample": 0.0}
-    mean = torch.zeros_like(g)
-    for u in list(replace(one, n_p=n_p).directions(g, local.key(0))):
-        own = along(monkeypatch, rule, u, local, x, labels)
-        mean += own / n_p
-        squares["per-sample"] += float((own - g).square().sum()) / n_p
-        squares["global"] += float((along(monkeypatch, one, u, local, x, labels) - g).square().sum()) / n_p
-    expected = {
-        "global": (d + 1) * float(g.square().sum()),
-        "per-sample": (d - 1) / b**2 * float(g_j.square().sum()) + 2 * float(g.square().sum()),
-    }
-    assert squares == pytest.approx(expected, rel=0.1) and squares["per-sample"] != pytest.approx(squares["global"])
-    assert float((mean - g).norm()) < 5 * (squares["per-sample"] / n_p) ** 0.5
-
-
-@pytest.mark.parametrize("estimate", ["one-sided", "central"])
-@pytest.mark.parametrize(("cls", "flags"), [(HERON, {}), (HERON, {"head_gradient": "exact"}), (HOSFL, {})])
-def test_a_round_has_passes_as_told_and_no_backward_one(
-    monkeypatch: pytest.MonkeyPatch, cls: Any, flags: dict[str, Any], estimate: str
-) -> None:
-    """Mutations: the global estimate; the same signs each step; a graph; hooks that stay."""
-    plan = training(setting(groups), SGD)
-    of = method(cls, plan, n_p=2, estimate=estimate, **flags, **EACH)
-    count, grad, calls = [], torch.autograd.grad, []
-    of.setting.problem.client.register_forward_hook(lambda *_: count.append(torch.is_grad_enabled()))
-    monkeypatch.setattr(torch.autograd, "grad", lambda *a, **b: calls.append(1) or grad(*a, **b))
-    state = run(of, 1)
-    told = of.plan(1)
-    passes = 3 if estimate == "one-sided" else 5
-    assert count[: passes * sum(STEPS_OF)] == [False] * passes * sum(STEPS_OF) and len(calls) == state.server_steps
-    assert told["of these, with twice the products"] == passes - 1
-    other = run(method(cls, plan, n_p=2, estimate=estimate, **flags), 1)
-    assert apart(state.theta, other.theta) and apart(state.theta, of.start().theta)
-    for part in (of.setting.problem.client, of.setting.problem.auxiliary):
-        assert all(not m._forward_hooks for m in part.modules() if m is not of.setting.problem.client)
-
-
-def test_each_step_draws_signs_of_its_own() -> None:
-    """Mutations: one stream for all steps, clients or rounds, or that of the directions."""
-    of, seen = method(HERON, training(setting(small)), **EACH), []
-    for i, r, q in ((0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)):
-        local = local_of(of, i, r)
-        generators = (generator_of(local.key(q)(Purpose.SIGNS), local.theta, "device") for _ in range(2))
-        (signs, _), twice = (of.rule.layers.draw(generator, 50, local.theta) for generator in generators)
-        assert torch.equal(signs.r, twice[0].r) and set(signs.r.unique().tolist()) == {-1.0, 1.0}
-        seen.append(signs.r)
-    assert all(abs(float((a * b).mean())) < 0.5 for a, b in itertools.combinations(seen, 2))
 
 
 def memory(of: Any) -> float:
@@ -312,3 +188,85 @@ def test_a_problem_without_a_loss_for_each_sample_is_refused() -> None:
         method(HERON, plan, **EACH)
     with pytest.raises(UserError, match=r"^--head-gradient exact: this auxiliary head is not a linear layer"):
         method(HERON, plan, head_gradient="exact")
+
+
+JVP: dict[str, Any] = {"estimate": "jvp"}
+
+
+@pytest.mark.parametrize("freeze", ["none", "client", "auxiliary"])
+@pytest.mark.parametrize("make", [resnet, groups, convolutions, tokens])
+def test_the_derivative_is_that_of_the_gradient(make: Make, freeze: str) -> None:
+    """<g, u>; statistics, parameters and graph as before. Mutations: tangents of another part; parameters left dual."""
+    of = method(HERON, training(setting(make), freeze=freeze), distribution="gaussian", **JVP)
+    local = local_of(of)
+    modules = [m for own in local.problem.local.modules for m in own.modules()]
+    held = [list(m._parameters.items()) for m in modules]
+    for q, x, labels in local:
+        before, theta = local.buffers.clone(), local.theta.clone()
+        rule = of.rule
+        (u,) = rule.directions(local.theta[rule.part], local.key(q))
+        found = rule.derivative(local, x, labels, u)
+        assert torch.equal(local.buffers, before) and torch.equal(local.theta, theta) and not found.requires_grad
+        close(found, gradient(local, x, labels)[rule.part] @ u, 1e-10)
+        assert abs(float(found)) > 1e-6
+    for module, parameters in zip(modules, held, strict=True):
+        assert all(module._parameters[name] is p for name, p in parameters)
+
+
+def test_the_mean_over_a_frame_is_the_gradient_to_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutations: mu or 2 in the scale; n_p or d missing."""
+    of = method(HERON, training(setting(small)), mu=0.5, **JVP)
+    local, d = local_of(of), of.setting.problem.local.n
+    _, x, labels = next(iter(local))
+    frame = torch.linalg.qr(torch.randn(d, d, generator=torch.Generator().manual_seed(1), dtype=torch.float64))[0]
+    monkeypatch.setattr(ForwardMode, "directions", lambda *_: iter(frame.T))
+    rule = ForwardMode(slice(0, d), d, "sphere")
+    close(estimate_of(rule, local, 0, x, labels), gradient(local, x, labels), 1e-11)
+
+
+@pytest.mark.parametrize("cls", [HERON, HOSFL])
+@pytest.mark.parametrize("flags", [{}, {"state": "average", "beta": 0.7}])
+def test_it_is_the_limit_of_central_differences_and_comes_back_by_seeds(cls: Any, flags: dict[str, Any]) -> None:
+    """Mutations: other directions than theirs; derivatives lost on their way up."""
+    plan = training(setting(small), **{"rule": Optimiser("sgd"), **flags})
+    jvp, seeds, central = (
+        run(method(cls, plan, n_p=2, **own), 2)
+        for own in (JVP, {**JVP, "uplink": "seeds"}, {"estimate": "central", "mu": 1e-4})
+    )
+    assert same(jvp, seeds) and apart(jvp.theta, method(cls, plan).start().theta)
+    close(jvp.theta, central.theta, 1e-6)
+    assert not torch.equal(jvp.theta, central.theta)
+
+
+class Backward(torch.autograd.Function):
+    """That has no derivative forwards."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor) -> Any:
+        return slopes[0]
+
+
+class Lacking(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(SIDE * SIDE, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return Backward.apply(self.inner(x.flatten(1)))  # type: ignore[no-any-return,no-untyped-call]
+
+
+def lacking() -> Parts:
+    return Lacking(), nn.Linear(4, C), nn.Linear(4, C)
+
+
+@pytest.mark.parametrize("cls", [HERON, HOSFL])
+def test_a_network_without_forward_derivatives_is_refused_before_the_run(cls: Any) -> None:
+    with pytest.raises(
+        UserError, match=r"^--estimate jvp: this network has no forward-mode derivative \(.+\); take one"
+    ):
+        method(cls, training(setting(lacking)), **JVP)
+    run(method(cls, training(setting(lacking))), 1)

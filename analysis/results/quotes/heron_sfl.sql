@@ -1,0 +1,176 @@
+-- page: analysis/results/heron_sfl.md
+
+-- | | iid | HERON less it |
+with n(method, name) as (values ('heron', 'HERON'), ('heron-frozen', 'its client frozen (`--freeze client`)'),
+    ('heron-frozen-head', 'its head frozen (`--freeze auxiliary`)'), ('heron-still', 'neither moves (`--lr-client 0`)'),
+    ('cse_fsl', 'CSE-FSL'), ('fsl_sage', 'FSL-SAGE'), ('sflv1', 'SFLV1'), ('sflv2', 'SFLV2'))
+select name, accuracy_mean_percent, accuracy_sd_percent, case when method <> 'heron' then heron_less_it_mean end as less,
+    case when method <> 'heron' then heron_less_it_sd end as less_sd
+from n join c_fig2 using (method) order by setting desc;
+-- HERON's goes from # to # nat, nearly all of it the head's (frozen client #; frozen head #; step 0 #), CSE-FSL's to #
+select nth(method, 'heron | heron-frozen | heron-frozen-head | heron-still | cse_fsl') as k,
+    case method when 'heron' then local_loss_first end as first, local_loss_last
+from c_fig2 where setting = 'iid';
+
+create view narrow as
+select *, accuracy_mean_percent as mean, accuracy_sd_percent as sd, less_frozen_mean as gain, less_frozen_sd as gain_sd from c_fig4;
+-- end between # and # %, the frozen client at # ± #
+select min(case when not frozen then mean end), max(case when not frozen then mean end), max(case when frozen then mean end),
+    max(case when frozen then sd end) from narrow where cut = 1;
+-- at the client # to #, frozen # ± #
+select min(case when not frozen then mean end), max(case when not frozen then mean end), max(case when frozen then mean end),
+    max(case when frozen then sd end) from narrow where cut = 2;
+-- HERON less the frozen client is # to # points
+select min(gain), max(gain) from narrow;
+-- a radius of 0.1 and more costs # to #
+select min(-gain), max(-gain) from narrow where mu >= 0.1;
+-- n_p = 4 with two blocks gains # ± #
+select gain, gain_sd from narrow where cut = 2 and n_p = 4;
+-- besides n_p = 8's # ± #
+select gain, gain_sd from narrow where cut = 2 and n_p = 8;
+-- More directions lower the local loss (# to # nat)
+select local_loss from narrow where cut = 1 and mu = 0.001 and n_p in (1, 8) order by n_p;
+-- in all # cells
+select count(*) from c_fig3 where method = 'heron' and not (panel = 'beta' and value = 1);
+-- (# to #, mean #)
+select min(less_frozen_mean), max(less_frozen_mean), avg(less_frozen_mean) from c_fig3
+where method = 'heron' and not (panel = 'beta' and value = 1);
+-- alpha = 0.1 costs # points
+select max(case value when 1000 then accuracy_mean_percent end) - max(case value when 0.1 then accuracy_mean_percent end)
+from c_fig3 where method = 'heron' and panel = 'alpha';
+-- fraction of 0.1 costs #.
+select max(case value when 1 then accuracy_mean_percent end) - max(case value when 0.1 then accuracy_mean_percent end)
+from c_fig3 where method = 'heron' and panel = 'beta';
+-- HERON ends at #, #, #, # %
+select accuracy_mean_percent from c_fig3 where method = 'heron' and panel = 'm' and value in (10, 20, 50, 100) order by value;
+-- `--norm group` it is #, #, # % with
+select accuracy_mean_percent from c_fig3 where method = 'heron-group' and panel = 'm' and value in (10, 50, 100) order by value;
+-- is # ± # before training, # ± # after HERON's 60 rounds, # ± # after CSE-FSL's
+select nth(model, 'before training, seed 1 | HERON, 60 rounds | CSE-FSL, 60 rounds') as k,
+    effective_rank, effective_rank_error from c_fig7;
+-- whose |H|_2 is # beside HERON's #
+select nth(model, 'CSE-FSL, 60 rounds | HERON, 60 rounds') as k, norm from c_fig7;
+
+-- HERON #, #, # rounds and # GiB, frozen #, #, # and # GiB, CSE-FSL #, #, # and # GiB, SFLV2 #, #, # and # GiB
+select nth(method, 'heron | heron-frozen | cse_fsl | sflv2') as k, rounds_to_target, gib from c_table2;
+-- step holds # MiB, CSE-FSL's #, SplitFed's #
+select nth(method, 'heron | cse_fsl | sflv2') as k, client_peak_bytes / 1048576 from c_table2;
+-- #, #, # G multiply-accumulates
+select nth(method, 'heron | cse_fsl | sflv2') as k, client_macs_a_step / 1e9 from c_table2;
+-- by `--dry-run`: # GiB (#), # or with heads # (#), # (#); CSE-FSL # (#) and SFLV1 # (#) are not.
+select nth(c1, 'SFLV2 | HERON | FSL-SAGE | CSE-FSL | SFLV1') as k, case when c1 in ('SFLV2', 'HERON', 'SFLV1') then c4 end as ours,
+    case when c1 in ('HERON', 'FSL-SAGE', 'CSE-FSL') then c5 end as with_heads, c3
+from c_table2_txt where cells = 9;
+-- # and # G (#, #)
+select group_concat(c9, ' '), group_concat(c8, ' ')
+from (select * from c_table2_txt where cells = 9 and c1 in ('HERON', 'CSE-FSL') order by c1 desc);
+-- client # MiB of # (#; printed # of #, #)
+select h.c7, s.c7, h.c7 / s.c7, h.c6, s.c6, h.c6 / s.c6 from c_table2_txt h join c_table2_txt s using (cells)
+where cells = 9 and h.c1 = 'HERON' and s.c1 = 'SFLV2';
+
+create view pays as
+select *, setting like 'CIFAR-10%' as cifar, accuracy_mean_percent as mean, accuracy_sd_percent as sd, client_peak_bytes / 1048576 as mib,
+    client_macs / 1e9 as work, share_mean_percent as share, share_sd_percent as share_sd from c_pays;
+create view pairs as select *, setting like 'CIFAR-10%' as cifar from c_pays_pairs;
+
+-- | | CIFAR-10 | share | MiB |
+with n(method, name) as (values ('heron-frozen', 'frozen client'), ('heron', 'HERON'), ('heron-head', 'HERON, exact head'),
+    ('heron-head-8', 'the same, eight directions'), ('heron-head-jvp', 'the same, derivatives (`jvp`)'),
+    ('heron-sample', 'the same, per sample'), ('heron-sample-8', 'per sample, eight directions'), ('ho_sfl', 'HO-SFL'),
+    ('ho_sfl-jvp', 'HO-SFL, `jvp`'), ('ho_sfl-sample', 'HO-SFL, per sample'), ('heron-n2', 'last stage exact, the others frozen'),
+    ('heron-n2-zo', 'the same, the others estimated'), ('ho_sfl-n2', 'HO-SFL, last stage exact, the others frozen'),
+    ('ho_sfl-n2-zo', 'HO-SFL, the others estimated'), ('heron-n4', 'last two stages exact'), ('cse_fsl', 'CSE-FSL, all stages'),
+    ('sflv2', 'SFLV2'))
+select name, mean, sd, share, case when method not in ('heron-frozen', 'sflv2') then share_sd end as share_sd,
+    case when method <> 'heron-frozen' then mib end as mib
+from n join pays using (method) order by cifar desc;
+-- HERON closes # ± # % of the gap on CIFAR-10
+select share, share_sd from pays where cifar and method = 'heron';
+-- on CIFAR-10 (# ± # points)
+select gain_mean, gain_sd from pays where cifar and method = 'heron-head';
+-- a little more (# ± #), at a first-order client's memory (# of # MiB)
+select nth(method, 'heron-sample | cse_fsl') as k, case method when 'heron-sample' then gain_mean end as gain,
+    case method when 'heron-sample' then gain_sd end as gain_sd, mib from pays where cifar;
+-- sends # times HERON's bytes
+select max(1.0 * o.bytes / h.bytes) from pays o join pays h using (cifar) where o.method = 'ho_sfl' and h.method = 'heron';
+-- sends 1.8 times HERON's bytes
+select round(1.0 * o.bytes / h.bytes, 1) = 1.8 from pays o join pays h using (cifar) where o.method = 'ho_sfl' and h.method = 'heron';
+-- (HERON on the validation part: # % with a step of 3e-6, # with 1e-5; frozen #)
+select nth(method || ' ' || iif(method = 'heron', step, iif(best, 'best', '')),
+    'heron local-3e-6 server-1e-1 | heron local-1e-5 server-1e-1 | heron-frozen best') as k, validation_percent
+from c_pays_steps where setting like 'Fashion%';
+-- it closes # % and # % at # and # times a forward-only step's memory, # and # of
+select group_concat(n.share, ' '), group_concat(n.mib / h.mib, ' '), group_concat(n.mib / c.mib, ' ')
+from (select * from pays order by cifar desc) n join pays h using (cifar) join pays c using (cifar)
+where n.method = 'heron-n2' and h.method = 'heron-head' and c.method = 'cse_fsl';
+-- HERON (# of # G, # of #)
+select n.work, h.work from pays n join pays h using (cifar)
+where n.method = 'heron-n2' and h.method = 'heron' order by cifar desc;
+-- stages close # and # %
+select share from pays where method = 'heron-n4' order by cifar desc;
+-- stage, are # ± # points above none on CIFAR-10 and # ± # on Fashion-MNIST: not told apart
+select ahead_mean, ahead_sd from pairs where method = 'heron-n2-zo' order by cifar desc;
+-- last stage exact is # ± # points above HERON's
+select ahead_mean, ahead_sd from pairs where cifar and method = 'ho_sfl-n2';
+-- the layers before give # ± #.
+select ahead_mean, ahead_sd from pairs where cifar and method = 'ho_sfl-n2-zo';
+-- little (# to # MiB, # to #)
+select c3, c4 from c_pays_txt where c2 = 'CSE-FSL' and cells = 6;
+-- ahead by #, #, # and by #, #, # points, seed by seed
+select gain_by_seed from pays where method = 'sflv2' order by cifar desc;
+-- CSE-FSL by # to # and # to #. **Share
+with recursive s(cifar, method, number, rest) as (
+    select cifar, method, null, gain_by_seed || ' ' from pays union all
+    select cifar, method, cast(rest as real), substr(rest, instr(rest, ' ') + 1) from s where rest <> '')
+select min(number), max(number) from s where method = 'cse_fsl' group by cifar order by cifar desc;
+-- SFLV2 is # to # points ahead of a frozen client with untuned steps
+select min(sflv2_more), max(sflv2_more) from c_pays_search where setting not like '%α%';
+-- it is # *behind*, and CSE-FSL #:
+select -sflv2_more, -cse_fsl_more from c_pays_search where setting like '%α%';
+
+-- cosine with the gradient is # ± #, where the rule
+select cosine, cosine_sd from pays where cifar and method = 'heron-head';
+-- a root mean square, says # (d
+select cosine_rule from pays where cifar and method = 'heron-head';
+-- oracle without mu, have # ± # and are # ± # points ahead of differences
+select cosine, cosine_sd, ahead_mean, ahead_sd from pays join pairs using (cifar, method) where cifar and method = 'heron-head-jvp';
+-- at # MiB, where CSE-FSL takes #.
+select nth(method, 'heron-head-jvp | cse_fsl') as k, mib from pays where cifar;
+-- So it is with HO-SFL (# ± # for # ± #, # ± # points)
+select j.cosine, j.cosine_sd, o.cosine, o.cosine_sd, ahead_mean, ahead_sd
+from pays j join pays o using (cifar) join pairs p using (cifar)
+where cifar and j.method = 'ho_sfl-jvp' and p.method = 'ho_sfl-jvp' and o.method = 'ho_sfl';
+-- and on Fashion-MNIST (# ± # for # ± #, # ± # points)
+select j.cosine, j.cosine_sd, o.cosine, o.cosine_sd, ahead_mean, ahead_sd
+from pays j join pays o using (cifar) join pairs p using (cifar)
+where not cifar and j.method = 'heron-head-jvp' and p.method = 'heron-head-jvp' and o.method = 'heron-head';
+-- Eight directions have # ± # (rule: #) and are # ± # points ahead of one
+select cosine, cosine_sd, cosine_rule, ahead_mean, ahead_sd from pays join pairs using (cifar, method)
+where cifar and method = 'heron-head-8';
+-- takes # forward passes for #, in all # G multiply-accumulates for CSE-FSL's #.
+select e.passes, o.passes, e.work, c.work from pays e join pays o using (cifar) join pays c using (cifar)
+where cifar and e.method = 'heron-head-8' and o.method = 'heron-head' and c.method = 'cse_fsl';
+-- one wins # points with eight directions, # with one, and # in the exact last stage
+select nth(method, 'heron-head-8 | heron-head | heron-n2') as k, gain_mean / (passes - 1) from pays where cifar;
+-- Per sample, eight directions have # ± # for one's # ± #, and are # ± # points ahead (seed by seed #, #, #)
+select e.cosine, e.cosine_sd, o.cosine, o.cosine_sd, ahead_mean, ahead_sd, ahead_by_seed
+from pays e join pays o using (cifar) join pairs p using (cifar)
+where cifar and e.method = 'heron-sample-8' and p.method = 'heron-sample-8' and o.method = 'heron-sample';
+-- won here, # ± # % of the gap, for # passes a step
+select share, share_sd, passes from pays where cifar and method = 'heron-sample-8';
+-- On Fashion-MNIST eight directions have # ± # for # ± # and win # ± # points
+select e.cosine, e.cosine_sd, o.cosine, o.cosine_sd, ahead_mean, ahead_sd
+from pays e join pays o using (cifar) join pairs p using (cifar)
+where not cifar and e.method = 'heron-head-8' and p.method = 'heron-head-8' and o.method = 'heron-head';
+
+create view uplink as select * from c_pays_uplink where setting like 'CIFAR-10%';
+-- smashed samples are # KiB a client and round on CIFAR-10, a dense model # KiB with
+select smashed_bytes / 1024.0, bytes / 1024.0 from uplink where method = 'cse_fsl' and uplink = 'dense';
+-- (# a round) Ferret's # coefficients
+select bytes, numbers from uplink where method = 'sflv2' and uplink = 'coefficients' limit 1;
+-- a cosine of about #, HO-SFL's ten estimates each with #
+select f.cosine, h.cosine from uplink f join uplink h where f.method = 'sflv2' and f.uplink = 'coefficients'
+    and h.method = 'ho_sfl' and h.uplink = 'seeds' limit 1;
+-- they take # KiB of the dense #.
+select group_concat(bytes / 1024.0, ' ') from (select * from uplink where method = 'sflv2' and uplink <> 'seeds' order by uplink, numbers)
+where uplink = 'dense' or numbers > 18;

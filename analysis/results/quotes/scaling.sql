@@ -1,0 +1,33 @@
+-- page: analysis/results/scaling.md
+create view strong as
+select nth(method, 'fedavg | fedavg-cnn | heron | zo_hfl') as k, * from scaling where study = 'strong';
+create view model as select system, abs(100 * error) as missed from scaling_model;
+
+-- take # (FedAvg, softmax), # (FedAvg, CNN), # (HERON), # (ZO-HFL) times less
+select k, speed_up from strong where system = 'local' and share = 'low' and ranks = 3;
+-- gains nothing then (#, #, #, #)
+select k, speed_up from strong where system = 'local' and share = 'low' and ranks = 2;
+-- and up to # where the server computes as much
+select max(speed_up) from strong where system = 'local' and share = 'high' and ranks = 2 and k;
+-- three ranks take # to # of one process's speed
+select min(speed_up), max(speed_up) from strong where system = 'one-core' and share = 'low' and ranks = 3 and k;
+-- behind links of 1 Gbit/s it is # to #, behind 100 Mbit/s # to #
+select min(speed_up), max(speed_up) from strong
+where system in ('gigabit', 'megabit') and share = 'low' and ranks = 7 and k group by system order by system;
+-- # to # s alone, # to # s for seven ranks
+select min(start), max(start) from scaling where ranks in (1, 7) group by ranks order by ranks;
+-- misses by # % in the median of # runs, by # % where all ranks
+select median(missed), count(*), median(case when system = 'local' then missed end) from model;
+-- (`local`), at most by # %: HERON on seven
+select max(missed) from model;
+-- 100,000 clients, # s a round (CNN: #)
+select nth(method, 'fedavg | fedavg-cnn') as k, packed from scaling_model_far where m = 100000 and client_ranks = 1024;
+-- at # s a round for 100,000 clients
+select packed from scaling_model_far where method = 'zo_hfl' and m = 100000 and client_ranks = 128;
+-- ZO-HFL stops gaining below 128 client ranks
+select few.packed <= many.packed from scaling_model_far few join scaling_model_far many using (method, m)
+where method = 'zo_hfl' and m = 100000 and few.client_ranks = 128 and many.client_ranks = 1024;
+-- HERON stops below 16, at # s
+select packed from scaling_model_far where method = 'heron' and m = 100000 and client_ranks = 16;
+-- HERON stops below 16
+select count(distinct round(packed)) = 1 from scaling_model_far where method = 'heron' and m = 100000 and client_ranks in (16, 1024);

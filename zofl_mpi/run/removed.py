@@ -1,0 +1,45 @@
+"""Flags of earlier versions, and what takes their place."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from zofl_mpi.errors import UserError
+
+
+class Removed(NamedTuple):
+    """A flag of earlier versions.
+
+    Attributes:
+        instead: advice for whoever gives it.
+        today: the stored value that a continued run may have; None: any.
+    """
+
+    instead: str
+    today: Any = None
+
+
+REMOVED = {
+    "balance": Removed("clients get their Dirichlet shares, leave the flag out", today=False),
+    "bias": Removed("the models have no bias, leave the flag out; a torch module may have one", today=False),
+    "contexts_seed": Removed("pretraining has the same half of the contexts in all runs, leave the flag out", today=0),
+    "convolution": Removed("torch computes all convolutions, leave the flag out"),
+    "features_seed": Removed("all runs have the same filters, leave the flag out", today=0),
+    "filter_size": Removed("filters have 6 x 6 pixels, leave the flag out", today=6),
+    "filters": Removed("there are 256 filters, leave the flag out", today=256),
+    "kernel": Removed("this problem is computed by NumPy alone, leave the flag out"),
+    "pretrain_gamma": Removed("x_0 is zero or random, see --x0"),
+    "pretrain_steps": Removed("x_0 is zero or random, see --x0"),
+    "server_batch": Removed("this method takes no steps at the server, leave the flag out"),
+    "passes_abreast": Removed("perturbed passes go one by one, leave the flag out", today=1),
+    "pool": Removed("responses are averaged over 2 x 2 cells, leave the flag out", today=2),
+    "pretrain_share": Removed("half of the contexts are for pretraining, leave the flag out", today=0.5),
+    "synthetic_noise": Removed("labels are a linear teacher's, leave the flag out", today=0.0),
+}
+"""Flags of earlier versions that are gone, everywhere or for some methods or problems."""
+
+
+def refuse_removed(name: str, shown: str) -> None:
+    """Refuses a flag of earlier versions."""
+    if name in REMOVED:
+        raise UserError(f"{shown} is no longer a flag: {REMOVED[name].instead}")
