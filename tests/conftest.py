@@ -23,11 +23,11 @@ import hypothesis
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+Capsys = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
 DEADLINE = float(os.environ.get("MPI_TEST_DEADLINE", "300"))
 LIMIT = 300.0
 """Seconds after which a process that a test has started counts as hanging; below pytest's faulthandler_timeout."""
-STARTS = os.environ.get("TEST_STARTS", "")
-"""A file in which every process that a test starts is noted; to count them: `cut -d' ' -f1 FILE | paste -sd+ | bc`."""
 LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "SLURM_STEP_NUM_TASKS")
 UNDER_MPI = any(name in os.environ for name in LAUNCHED)
 """Started by mpirun or srun. Importing mpi4py to find out would start MPI in a process that may then start mpirun."""
@@ -51,17 +51,6 @@ def world() -> Any:
     return MPI.COMM_WORLD if MPI.COMM_WORLD.size > 1 else None
 
 
-def _note_start(event: str, args: tuple[Any, ...]) -> None:
-    """A line in the file STARTS for each process that a test starts: how many this is, and the command."""
-    if event == "subprocess.Popen":
-        words = [str(word) for word in args[1]]
-        if words[0] in ("git", "uname"):  # a run in this process asks for the revision and the machine
-            return
-        ranks = sum(int(words[k + 1]) for k, word in enumerate(words) if word == "-n" and "mpirun" in words[0])
-        with Path(STARTS).open("a") as file:
-            file.write(f"{1 + ranks} {' '.join(words)[:200]!r}\n")
-
-
 def _one_at_a_time_in_numbas_folder() -> None:
     """Two processes that compile other types of a function at once might leave one's code under the other's name."""
     from numba.core.caching import IndexDataCacheFile
@@ -83,8 +72,6 @@ def _one_at_a_time_in_numbas_folder() -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if "PYTEST_XDIST_WORKER" in os.environ and importlib.util.find_spec("numba"):
         _one_at_a_time_in_numbas_folder()
-    if STARTS:
-        sys.addaudithook(_note_start)
     config.addinivalue_line("markers", "gpu: needs a CUDA device; skipped where there is none")
     config.addinivalue_line("markers", "slow: takes more than about ten seconds; leave out with -m 'not slow'")
 
@@ -239,9 +226,26 @@ def start(
     return run_process(command, timeout, cwd, env)
 
 
+Mpirun = Callable[..., Completed]
+
+
 @pytest.fixture
-def mpirun() -> Callable[..., Completed]:
+def mpirun() -> Mpirun:
     """`mpirun(n, "-m", "zofl_mpi.zo_hfl", "--rounds", 3)`: on n ranks; n = 0 is without mpirun."""
     if UNDER_MPI:
         pytest.skip("mpirun cannot be started under mpirun")
     return start
+
+
+class Hands:
+    """A clock that is set by hand, and looked at every 10 ms: no busy machine lets anything last too long."""
+
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    process_time = perf_counter = monotonic  # this process computes all the time
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(0.01)

@@ -1,9 +1,8 @@
 """Runs in few processes: a start of Python costs more than a small run, and one of n ranks n times as much.
 
-`here` and `launch(0, ...)` run in this process, `launch(n, ...)` all of its command lines in one start of n ranks, and
-`Runs` many results on any number of ranks. None of the runs may end in an abort: it would take the others along.
-`threads(n, ...)` runs them on ranks that are threads of this process: what does not depend on MPI itself.
-As a module this is what the ranks run: python -m tests.launch FOLDER.
+`here` and `launch(0, ...)` run in this process, `launch(n, ...)` all of its command lines in one start of n ranks,
+`threads(n, ...)` on threads of this process, and `Runs` many results on any number of ranks. None of the runs may end
+in an abort: it would take the others along. As a module this is what the ranks run: python -m tests.launch FOLDER.
 """
 
 from __future__ import annotations
@@ -97,6 +96,15 @@ def here(module: str, *arguments: object) -> int:
     """The exit status of a command line that runs in this process and prints as it does."""
     with undisturbed():
         return _status(module, arguments)
+
+
+def refused(capsys: Any, module: str, *arguments: object) -> str:
+    """The one sentence that a command line in this process ends in."""
+    capsys.readouterr()
+    assert here(module, *arguments, "--quiet") == 2
+    told = capsys.readouterr()
+    assert told.err.startswith("zofl_mpi: ") and told.err.count("\n") == 1 and told.out == "", told
+    return str(told.err.removeprefix("zofl_mpi: ").rstrip())
 
 
 def _status(module: str, arguments: Sequence[object]) -> int:

@@ -2,18 +2,13 @@
 
 `run_ranks(3, program)` calls program(world) in three threads; their worlds are `MPIWorld`s whose communicator moves
 arrays within the process. What MPI leaves undefined, or answers by waiting for ever, is an error here, in a sentence:
-
-- ranks that call different collectives, or one with different sizes (`Mismatch`);
-- two threads of a rank in the communicator at once, a buffer that is changed while a request owns it (`Mismatch`);
-- nothing that moves any more, in a collective or in a queue (`Stuck`: where every rank stands);
-- a rank that ended with collectives left to make (`Mismatch`).
+`Mismatch` where ranks call different collectives or sizes, two threads of a rank are in the communicator at once, a
+buffer changes while a request owns it, or a rank ends with collectives left to make; `Stuck` where nothing moves.
 
 A rank that raises ends them all, as a launcher would, and its exception is raised again by `run_ranks`. A rank that
-raises `Vanished` is gone, and the others go on: what waits for it raises `RankLost`. They can then do what ULFM offers:
-`Revoke`, by which every call of every rank on that communicator raises `Revoked`, `Shrink` to those that are left, and
-`Agree`. A `Fate` says which call a rank does not survive.
-
-`synchronous` decides what MPI leaves open: whether a rank may leave a collective before all have come to it.
+raises `Vanished` is gone, and the others can do what ULFM offers: what waits for it raises `RankLost`; `Revoke`, by
+which every call on that communicator raises `Revoked`; `Shrink` to those that are left; `Agree`. A `Fate` says which
+call a rank does not survive. `synchronous`: whether no rank leaves a collective before all have come to it.
 """
 
 from __future__ import annotations
@@ -701,11 +696,7 @@ def serve_or_ask(
 
 
 def run_module(
-    ranks: int,
-    module: str,
-    *arguments: object,
-    patience: float = PATIENCE,
-    fate: Fate | None = None,
+    ranks: int, module: str, *arguments: object, patience: float = PATIENCE, fate: Fate | None = None
 ) -> int:
     """`mpirun -n RANKS python -m MODULE ARGUMENTS`, and without mpirun for 1, in this process; its exit status.
 

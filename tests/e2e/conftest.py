@@ -1,7 +1,5 @@
 """What end-to-end tests share."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,14 +1,12 @@
 """Networks whose clients' steps are computed at once, from the command line."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.launch import here, launch
+from tests.launch import here, threads
 from tests.threads import run_module
 from tests.tools.agreement import differences
 from zofl_mpi.problems import network
@@ -27,11 +25,8 @@ def test_batched_networks_have_the_same_bits_on_any_number_of_ranks_and_after_a_
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Under the name of their kernel, which a continued run keeps; or they are refused, where the processor's bits
-    depend on the company.
-
-    Mutations: a kernel that is named and not taken; auto that forgets what the run began with; blocks whose shapes
-    follow from how many clients a rank has.
-    """
+    depend on the company. Mutations: a kernel that is named and not taken; auto that forgets what the run began with;
+    blocks whose shapes follow from how many clients a rank has."""
     usual = ["--data", "digits", "--m", 7, "--batch", 8, "--eval-every", 2, "--quiet", "--kernel", "torch"]
     further = ["--rounds", 4, "--quiet", "--kernel", "auto"]
     three, able = [], []
@@ -42,7 +37,7 @@ def test_batched_networks_have_the_same_bits_on_any_number_of_ranks_and_after_a_
             continue
         able.append(name)
         three += [(FAMILY, [*flags, *usual, "--rounds", 2, "--out", out]), (FAMILY, ["--resume", out, *further])]
-    ended = launch(3, three, timeout=300) if three else []
+    ended = threads(3, three)
     assert [(each.status, each.stderr) for each in ended] == [(0, "")] * len(three)
     for name in able:
         alone, served = (tmp_path / f"{name}-{ranks}.h5" for ranks in (1, 3))
@@ -65,10 +60,8 @@ def test_a_network_keeps_its_kernel_and_may_not_get_another(tmp_path: Path, monk
 def test_where_company_matters_on_any_rank_all_compute_one_client_after_the_other(
     ranks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The last rank alone finds it out. What is asked for by name is refused in a sentence.
-
-    Mutations: rank 0's verdict alone; a rank's own; a fallback for what was named; nothing told in the result.
-    """
+    """The last rank alone finds it out. What is asked for by name is refused in a sentence. Mutations: rank 0's verdict
+    alone; a rank's own; a fallback for what was named; nothing told in the result."""
     calls = itertools.count(1)
     monkeypatch.setattr(network, "equal_bits", lambda *given: next(calls) % ranks != 0)
     out, named = tmp_path / "serial.h5", [*SMALL, "--rounds", 1, "--kernel", "torch"]

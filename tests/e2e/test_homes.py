@@ -1,7 +1,5 @@
 """Clients of unequal work, placed by it: where they compute changes no bit, also where a run goes on elsewhere."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -39,9 +37,7 @@ def command(name: str, rounds: int, out: Path) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], Path]:
-    """results(name, ranks): all of RUNS on 3 ranks are one start, with those that began in one process; 0: here.
-
-    5 ranks are threads.
+    """results(name, ranks): all of RUNS on so many threads, with those that began in one process; 0: here.
 
     name-half: the first half, in one process; name-part-RANKS: the same, continued on so many ranks.
     """
@@ -60,8 +56,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], Pa
                     shutil.copy(half, part)
                     shutil.copy(checkpoint_path(half), checkpoint_path(part))
                     runs.append((family, ["--resume", part, "--rounds", ROUNDS, "--quiet"]))
-            perform = threads if ranks == 5 else launch
-            for (_, words), one in zip(runs, perform(ranks, runs), strict=True):
+            for (_, words), one in zip(runs, (threads if ranks else launch)(ranks, runs), strict=True):
                 assert one.status == 0, (words, one.stderr)
         return folder / f"{name}-{ranks}.h5"
 
@@ -79,9 +74,7 @@ def placed(out: Path) -> list[int]:
 @pytest.mark.parametrize("name", RUNS)
 def test_where_clients_of_unequal_work_live_changes_no_bit(results: Callable[..., Path], name: str, ranks: int) -> None:
     """Runs from the start, and from a checkpoint of another number of ranks: memories go to the new placement.
-
-    Mutations: messages, items or memories sent to i mod P; a method's `loads` of the rank's own clients only.
-    """
+    Mutations: messages, items or memories sent to i mod P; a method's `loads` of the rank's own clients only."""
     alone, spread = results(name, 0), results(name, ranks)
     assert differences(alone, spread) == []
     assert differences(alone, alone.with_name(f"{name}-half.h5")) != []

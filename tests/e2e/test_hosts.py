@@ -1,7 +1,5 @@
 """Runs over three hosts of two ranks each, which are network namespaces of this one."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

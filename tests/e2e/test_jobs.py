@@ -1,13 +1,12 @@
 """The scripts of jobs/: well formed, and doing what their comments say; nothing is downloaded here."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
 import signal
 import subprocess
 import time
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,8 @@ import pytest
 
 from tests.conftest import LIMIT, ROOT
 
+Cluster = Callable[..., subprocess.Popen[str]]
+
 SCRIPTS = sorted([*ROOT.glob("jobs/**/*.sh"), *ROOT.glob("jobs/*.sbatch"), *ROOT.glob("tests/*.sh"), ROOT / ".ci/run"])
 
 
@@ -23,27 +24,17 @@ SCRIPTS = sorted([*ROOT.glob("jobs/**/*.sh"), *ROOT.glob("jobs/*.sbatch"), *ROOT
 def test_a_script_is_well_formed_and_stops_at_errors(script: Path) -> None:
     subprocess.run(["bash", "-n", str(script)], check=True, timeout=LIMIT)
     assert "set -euo pipefail" in script.read_text()
-
-
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
-def test_a_script_names_no_place_of_one_machine(script: Path) -> None:
     lines = [line for line in script.read_text().splitlines() if not line.startswith("#!")]
     for place in ("/home/", "/root/", "/work/", "/opt/", "/tmp/", "http://", "https://"):
-        assert not [line for line in lines if place in line]
+        assert not [line for line in lines if place in line], "a place of one machine"
 
 
 def test_every_direct_dependency_is_pinned() -> None:
-    import re
-    import tomllib
-
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = project["dependencies"] + [text for extra in project["optional-dependencies"].values() for text in extra]
     names = {re.split(r"[\[>=<]", text)[0].lower().replace("_", "-") for text in wanted} - {"zofl-mpi"}
-    pins = {
-        line.split("==")[0].lower().replace("_", "-")
-        for line in (ROOT / "jobs/constraints.txt").read_text().splitlines()
-    }
-    assert names <= pins
+    lines = (ROOT / "jobs/constraints.txt").read_text().splitlines()
+    assert names <= {line.split("==")[0].lower().replace("_", "-") for line in lines}
 
 
 def environment(tmp_path: Path, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -57,16 +48,11 @@ def environment(tmp_path: Path, **variables: str) -> subprocess.CompletedProcess
     )
 
 
-def test_an_interpreter_that_will_not_do_is_refused(tmp_path: Path) -> None:
+def test_an_interpreter_or_an_mpi_that_will_not_do_is_refused(tmp_path: Path) -> None:
     found = environment(tmp_path, PYTHON="/bin/false")
-    assert found.returncode == 1
-    assert "PYTHON=/bin/false is not a Python 3.11 or newer" in found.stderr
-
-
-def test_an_unknown_mpi_is_refused(tmp_path: Path) -> None:
+    assert found.returncode == 1 and "PYTHON=/bin/false is not a Python 3.11 or newer" in found.stderr
     found = environment(tmp_path, ZOFL_MPI="lam")
-    assert found.returncode == 1
-    assert "choose openmpi, mpich or system" in found.stderr
+    assert found.returncode == 1 and "choose openmpi, mpich or system" in found.stderr
 
 
 def stub(folder: Path, name: str, body: str) -> None:
@@ -87,43 +73,33 @@ def cluster(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
     waiting = "trap 'sleep 0.3; exit 75' USR1 TERM; echo started; for i in $(seq 100); do sleep 0.1; done"
     for name in ("mpirun", "python"):
         stub(place / ".venv/bin", name, f'printf "%s\\n" "$*" >>ran; {waiting}')
-    told = '[[ "$*" != *"show job"* ]] || { printf "JobId=7 JobState=%s Reason=None\\n" "$(cat state)"; exit; }'
+    told = '[[ "$*" != *"show job"* ]] || { echo "$*" >>shown; echo "JobId=7 JobState=$(cat state) X=1"; exit; }'
     stub(place / ".venv/bin", "scontrol", f'{told}; echo "$@" >>asked')
     (place / "state").write_text("RUNNING\n")
 
     def start(*words: str, script: str = "zo_hfl", **more: str) -> subprocess.Popen[str]:
-        variables = {
-            **more,
-            "SLURM_SUBMIT_DIR": str(place),
-            "SLURM_JOB_ID": "7",
-            "SLURM_JOB_NAME": "zo_hfl",
-            "SLURM_NTASKS": "3",
-        }
+        variables = {"SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "zo_hfl", "SLURM_NTASKS": "3", **more}
+        variables["SLURM_SUBMIT_DIR"] = str(place)
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "ZOFL_"))}
         command = ["bash", str(ROOT / f"jobs/{script}.sbatch"), *words]
-        return subprocess.Popen(
-            command,
-            env=kept | variables,
-            cwd=place,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen(command, env=kept | variables, cwd=place, text=True, start_new_session=True, **pipes)
 
     return start
 
 
-def test_a_job_that_runs_out_of_time_is_requeued_and_continued(
-    cluster: Callable[..., subprocess.Popen[str]], tmp_path: Path
-) -> None:
+def stopped(job: subprocess.Popen[str], word: str = "started") -> None:
+    """Waits for the word, and gives the job Slurm's signal."""
+    assert job.stdout and job.stdout.readline() == f"{word}\n"
+    job.send_signal(signal.SIGUSR1)
+    assert job.wait(LIMIT) == 75
+
+
+def test_a_job_that_runs_out_of_time_is_requeued_and_continued(cluster: Cluster, tmp_path: Path) -> None:
     place = tmp_path / "a checkout"
     for _ in range(2):
         with cluster("--rounds", "5") as job:
-            assert job.stdout
-            assert job.stdout.readline() == "started\n"
-            job.send_signal(signal.SIGUSR1)
-            assert job.wait(LIMIT) == 75
+            stopped(job)
         (place / "results/zo_hfl-7.ckpt.h5").touch()
     assert (place / "asked").read_text() == "requeue 7\n" * 2
     run = "-n 3 python -m zofl_mpi.zo_hfl --rounds 5"
@@ -133,9 +109,7 @@ def test_a_job_that_runs_out_of_time_is_requeued_and_continued(
     ]
 
 
-def test_a_cancelled_job_ends_its_round_and_is_not_requeued(
-    cluster: Callable[..., subprocess.Popen[str]], tmp_path: Path
-) -> None:
+def test_a_cancelled_job_ends_its_round_and_is_not_requeued(cluster: Cluster, tmp_path: Path) -> None:
     place = tmp_path / "a checkout"
     with cluster() as job:
         assert job.stdout
@@ -146,25 +120,32 @@ def test_a_cancelled_job_ends_its_round_and_is_not_requeued(
     assert not (place / "asked").exists()
 
 
-@pytest.mark.parametrize("script", ["grid", "gpu"])
+ARRAY = {"SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "2"}
+
+
+@pytest.mark.parametrize(
+    ("script", "variables", "words", "job"),
+    [
+        ("grid", ARRAY, "--ranks 3 --index 2", "5_2"),
+        ("gpu", ARRAY, "--ranks 3 --index 2", "5_2"),
+        ("grid", {"ZOFL_LAUNCHER": "srun --mpi=pmix"}, "--ranks 3 --launcher srun --mpi=pmix", "7"),
+    ],
+)
 def test_a_task_of_a_grid_that_runs_out_of_time_is_requeued_alone(
-    cluster: Callable[..., subprocess.Popen[str]], tmp_path: Path, script: str
+    cluster: Cluster, tmp_path: Path, script: str, variables: dict[str, str], words: str, job: str
 ) -> None:
-    """On GPUs, too. Mutation: a child in place of exec, so that nobody hands Slurm's signal on."""
+    """The number of an array's job stands for all its tasks: the others must go on. Mutation: a child in place of exec,
+    so that nobody hands Slurm's signal on."""
     place = tmp_path / "a checkout"
     shutil.copy(ROOT / "jobs/grid.sbatch", place / "jobs")  # what the script for GPUs hands a grid to
-    with cluster("a.toml", script=script, SLURM_ARRAY_JOB_ID="5", SLURM_ARRAY_TASK_ID="2") as job:
-        assert job.stdout
-        assert job.stdout.readline() == "started\n"
-        job.send_signal(signal.SIGUSR1)
-        assert job.wait(LIMIT) == 75
-    assert (place / "asked").read_text() == "requeue 5_2\n"
-    assert (place / "ran").read_text() == "-m zofl_mpi.run.grid a.toml --run --ranks 3 --index 2\n"
+    with cluster("a.toml", script=script, **variables) as process:
+        stopped(process)
+    assert (place / "asked").read_text() == f"requeue {job}\n"
+    assert (place / "shown").read_text() == f"--oneliner show job {job}\n"
+    assert (place / "ran").read_text() == f"-m zofl_mpi.run.grid a.toml --run {words}\n"
 
 
-def test_a_job_on_a_gpu_alone_is_the_benchmark_and_ends_with_its_status(
-    cluster: Callable[..., subprocess.Popen[str]], tmp_path: Path
-) -> None:
+def test_a_job_on_a_gpu_alone_is_the_benchmark_and_ends_with_its_status(cluster: Cluster, tmp_path: Path) -> None:
     place = tmp_path / "a checkout"
     stub(place / ".venv/bin", "python", 'echo "$*" >>ran; exit 1')
     with cluster(script="gpu") as job:
@@ -172,9 +153,7 @@ def test_a_job_on_a_gpu_alone_is_the_benchmark_and_ends_with_its_status(
     assert (place / "ran").read_text() == "-m tests.bench.gpu --device cuda --json results/bench_gpu-7.json\n"
 
 
-def test_mps_is_there_for_the_job_and_ends_with_it(
-    cluster: Callable[..., subprocess.Popen[str]], tmp_path: Path
-) -> None:
+def test_mps_is_there_for_the_job_and_ends_with_it(cluster: Cluster, tmp_path: Path) -> None:
     """Mutations: not started; not ended; its pipe unknown to the ranks."""
     place = tmp_path / "a checkout"
     stub(place / ".venv/bin", "srun", 'echo "$*" >mps; echo $$ >pid; exec sleep 60')
@@ -201,15 +180,12 @@ def gone(pid: int) -> bool:
 
 @pytest.mark.parametrize("script", ["zo_hfl", "grid"])
 def test_a_job_that_is_told_to_stop_before_it_listens_is_requeued(
-    cluster: Callable[..., subprocess.Popen[str]], tmp_path: Path, script: str
+    cluster: Cluster, tmp_path: Path, script: str
 ) -> None:
     place = tmp_path / "a checkout"
     (place / "slow").touch()
     with cluster(script=script) as job:
-        assert job.stdout
-        assert job.stdout.readline() == "slow\n"
-        job.send_signal(signal.SIGUSR1)
-        assert job.wait(LIMIT) == 75
+        stopped(job, "slow")
     assert (place / "asked").read_text() == "requeue 7\n"
 
 
@@ -218,7 +194,7 @@ def test_a_job_that_is_told_to_stop_before_it_listens_is_requeued(
     [("zo_hfl", "sbatch jobs/zo_hfl.sbatch --resume results/zo_hfl-7.h5"), ("grid", "submit the same command again")],
 )
 def test_a_job_on_a_node_without_scontrol_says_how_to_continue(
-    cluster: Callable[..., subprocess.Popen[str]], tmp_path: Path, script: str, remedy: str
+    cluster: Cluster, tmp_path: Path, script: str, remedy: str
 ) -> None:
     """Mutation: the state asked of a command that is missing, so that the job ends without a word."""
     place = tmp_path / "a checkout"
@@ -237,7 +213,7 @@ def test_a_job_on_a_node_without_scontrol_says_how_to_continue(
 @pytest.mark.parametrize(("made", "told"), [(False, "there is no .venv.tar"), (True, "changed.py is newer than")])
 @pytest.mark.parametrize("script", ["zo_hfl", "grid"])
 def test_a_packed_environment_that_is_missing_or_old_is_refused(
-    cluster: Callable[..., subprocess.Popen[str]], tmp_path: Path, script: str, made: bool, told: str
+    cluster: Cluster, tmp_path: Path, script: str, made: bool, told: str
 ) -> None:
     """Mutation: -nt for -newer turned round, which runs the code of another day."""
     place = tmp_path / "a checkout"
@@ -261,32 +237,24 @@ def private(*words: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_folder_on_a_node_is_closed_to_others(tmp_path: Path) -> None:
+    """And nobody else has made it, or can rename it. Mutations: mkdir -p; the parent is not looked at."""
     folder = tmp_path / "new/zofl"
     done = private(folder, "echo", "ran")
     assert (done.returncode, done.stdout) == (0, "ran\n")
     assert folder.stat().st_mode & 0o777 == 0o700 and folder.parent.stat().st_mode & 0o777 == 0o700
-
-
-@pytest.mark.parametrize("planted", ["folder", "link", "file"])
-def test_a_folder_on_a_node_that_another_has_made_is_not_used(tmp_path: Path, planted: str) -> None:
-    """Mutation: mkdir -p."""
-    folder, theirs = tmp_path / "zofl", tmp_path / "theirs"
-    theirs.mkdir()
-    plant: dict[str, Any] = {"folder": folder.mkdir, "file": folder.touch, "link": lambda: folder.symlink_to(theirs)}
-    plant[planted]()
-    done = private(folder, "echo", "ran")
-    assert done.returncode == 1 and not done.stdout
-
-
-@pytest.mark.parametrize(("mode", "status"), [(0o777, 1), (0o775, 1), (0o1777, 0), (0o755, 0)])
-def test_a_folder_on_a_node_lies_where_nobody_else_can_rename_it(tmp_path: Path, mode: int, status: int) -> None:
-    """Mutation: the parent is not looked at."""
-    parent = tmp_path / "parent"
-    parent.mkdir()
-    parent.chmod(mode)
-    done = private(parent / "zofl")
-    assert done.returncode == status
-    assert bool(status) == ("others may rename what is in it" in done.stderr)
+    (tmp_path / "link").symlink_to(folder)
+    (tmp_path / "file").touch()
+    for theirs in (folder, tmp_path / "link", tmp_path / "file"):
+        done = private(theirs, "echo", "ran")
+        assert done.returncode == 1 and not done.stdout
+    for mode, status in ((0o777, 1), (0o775, 1), (0o1777, 0), (0o755, 0)):
+        (parent := tmp_path / str(mode)).mkdir()
+        parent.chmod(mode)
+        done = private(parent / "zofl")
+        assert done.returncode == status and bool(status) == ("others may rename what is in it" in done.stderr)
+    lines = (ROOT / "jobs/zo_hfl.sbatch").read_text().splitlines()  # Slurm opens the log before the script runs
+    (log,) = [line.split()[1] for line in lines if line.startswith("#SBATCH --output=")]
+    assert "/" not in log.removeprefix("--output=")
 
 
 def test_the_names_of_folders_on_nodes_cannot_be_known_before() -> None:
@@ -298,10 +266,3 @@ def test_the_names_of_folders_on_nodes_cannot_be_known_before() -> None:
         capture_output=True, text=True, timeout=LIMIT, check=True,
     ).stdout.split()  # fmt: skip
     assert len(set(twice)) == 2
-
-
-def test_the_log_of_a_job_needs_no_folder() -> None:
-    """Slurm opens it before the script runs, and a job whose log cannot be opened fails without a word."""
-    lines = (ROOT / "jobs/zo_hfl.sbatch").read_text().splitlines()
-    (log,) = [line.split()[1] for line in lines if line.startswith("#SBATCH --output=")]
-    assert "/" not in log.removeprefix("--output=")

@@ -3,18 +3,13 @@
 That they do compute at once: tests/unit/test_overlap.py.
 """
 
-from __future__ import annotations
-
 import re
-from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from tests.bench.overlap import NAPS, USUAL
-from tests.conftest import Completed
-from tests.threads import run_module
+from tests.conftest import Mpirun
 from zofl_mpi.run import records
 
 H, M = 20, 2
@@ -24,12 +19,9 @@ RUN = f"{USUAL} --method heron --problem tests.bench.overlap:Sleeping --m {M} --
 LASTS = "0.01 0.01 16"
 
 
-def test_the_end_of_a_run_says_how_long_both_sides_computed_at_once(
-    mpirun: Callable[..., Completed], tmp_path: Path
-) -> None:
+def test_the_end_of_a_run_says_how_long_both_sides_computed_at_once(mpirun: Mpirun, tmp_path: Path) -> None:
     """Mutations: the clients' times in place of the server's; the share of the longer side; times that leave out what
-    is computed.
-    """
+    is computed."""
     out = tmp_path / "run.h5"
     ended = mpirun(3, "-m", FAMILY, *RUN, "--rounds", 3, "--out", out, env={"OMP_NUM_THREADS": "1", NAPS: LASTS})
     assert ended.returncode == 0, ended.stderr
@@ -48,18 +40,3 @@ def test_the_end_of_a_run_says_how_long_both_sides_computed_at_once(
     right = [f"{value:.1f}" for value in (*kinds, total.both)] + [f"{total.share:.2f}"]
     assert [list(words) for words in told] == [right]
     assert kinds[0] == pytest.approx(total.server)
-
-
-def test_one_process_overlaps_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The clients' times are booked on rank 0 then, and no line speaks of a server.
-
-    In the best round: what is written meanwhile counts as the server's. Mutation: `both` without the wall time, or 1.
-    """
-    monkeypatch.setenv(NAPS, LASTS)
-    assert run_module(1, FAMILY, *RUN, "--rounds", 3, "--out", tmp_path / "run.h5") == 0
-    found = records.load(tmp_path / "run.h5").overlap()
-    assert (found.clients > 2 * M * H * 0.01).all() and (found.server > M * H * 0.01).all()
-    assert np.min(found.share) < 0.5
-    assert not re.search("^server", capsys.readouterr().out, re.MULTILINE)

@@ -1,7 +1,5 @@
 """A run that is continued is the run that was never interrupted; what cannot be continued is refused by name."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable
@@ -11,15 +9,14 @@ import h5py
 import numpy as np
 import pytest
 
-from tests.conftest import Completed
-from tests.launch import here
+from tests.conftest import Capsys, Patch
+from tests.launch import here, refused
+from tests.threads import run_module
 from tests.tools.agreement import differences
 from zofl_mpi.run import records
 from zofl_mpi.run.records import checkpoint_path
 
-Mpirun = Callable[..., Completed]
 FAMILY = "zofl_mpi.zo_hfl"
-COMMAND = ["-m", FAMILY]
 FLAGS = ["--tau", "3", "--beta", "0.5", "--y0", "last", "--eval-every", "5"]
 """y0 = last: the clients' memories count. A run of 5 rounds evaluates the fifth, so the one of 9 must do so too."""
 
@@ -53,73 +50,46 @@ def resume(*arguments: object) -> int:
     return here(FAMILY, "--resume", *arguments, "--quiet")
 
 
-def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    """The one sentence of a continuation that is refused."""
-    capsys.readouterr()
-    assert resume(*arguments) == 2
-    text = capsys.readouterr().err
-    assert text.startswith("zofl_mpi: ") and text.count("\n") == 1 and "Traceback" not in text
-    return text
-
-
-@pytest.mark.parametrize("ranks", [0, 3])
-def test_a_continued_run_is_the_uninterrupted_one_on_any_number_of_ranks(
-    mpirun: Mpirun, whole: Path, part: Path, ranks: int
-) -> None:
-    done = mpirun(ranks, *COMMAND, "--resume", part, "--rounds", 9)
-    assert done.returncode == 0, done.stderr
+@pytest.mark.parametrize("ranks", [1, 3, 5])
+def test_a_continued_run_is_the_uninterrupted_one_on_any_number_of_ranks(whole: Path, part: Path, ranks: int) -> None:
+    """As processes: tests/e2e/test_heron.py."""
+    assert run_module(ranks, FAMILY, "--resume", part, "--rounds", 9) == 0
     assert differences(whole, part) == []
     assert records.load(part).attrs["status"] == "done"
 
 
-def test_a_run_that_began_on_many_ranks_goes_on_in_one_process(mpirun: Mpirun, whole: Path, tmp_path: Path) -> None:
-    out = tmp_path / "run.h5"
-    assert mpirun(5, *COMMAND, *FLAGS, "--rounds", 5, "--out", out).returncode == 0
-    assert differences(whole, out) != []
-    assert resume(out, "--rounds", 9) == 0
-    assert differences(whole, out) == []
-
-
-def test_the_checkpoint_names_its_run_too(whole: Path, part: Path) -> None:
-    assert resume(checkpoint_path(part), "--rounds", 9) == 0
-    assert differences(whole, part) == []
-
-
-def test_a_run_may_go_on_twice(whole: Path, part: Path) -> None:
-    assert resume(part, "--rounds", 5, "--eval-every", 5) == 0
-    assert resume(part, "--rounds", 9) == 0
-    assert differences(whole, part) == []
-
-
-def test_another_name_leaves_the_first_result_untouched(whole: Path, part: Path, tmp_path: Path) -> None:
-    before = part.read_bytes(), checkpoint_path(part).read_bytes()
-    assert resume(part, "--rounds", 9, "--out", tmp_path / "other.h5") == 0
-    assert (part.read_bytes(), checkpoint_path(part).read_bytes()) == before
-    assert differences(whole, tmp_path / "other.h5") == []
-    assert checkpoint_path(tmp_path / "other.h5").exists()
-
-
-def test_another_name_that_exists_is_refused_unless_forced(
-    whole: Path, part: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_another_name_leaves_the_first_result_untouched_and_one_that_exists_is_refused_unless_forced(
+    whole: Path, part: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
+    """The checkpoint names its run, too. Mutation: a checkpoint of the replaced result is left behind."""
+    before = part.read_bytes(), checkpoint_path(part).read_bytes()
+    assert resume(checkpoint_path(part), "--rounds", 9, "--out", tmp_path / "new.h5") == 0
+    assert (part.read_bytes(), checkpoint_path(part).read_bytes()) == before
+    assert differences(whole, tmp_path / "new.h5") == [] and checkpoint_path(tmp_path / "new.h5").exists()
     other = tmp_path / "other.h5"
     other.write_text("mine")
-    assert f"--out {other} exists" in refused(capsys, part, "--rounds", 9, "--out", other)
-    assert "--force replaces results only" in refused(capsys, part, "--rounds", 9, "--out", other, "--force")
+    assert f"--out {other} exists" in refused(capsys, FAMILY, "--resume", part, "--rounds", 9, "--out", other)
+    told = refused(capsys, FAMILY, "--resume", part, "--rounds", 9, "--out", other, "--force")
+    assert "--force replaces results only" in told
     assert other.read_text() == "mine"
-    shutil.copy(part, other)
-    assert resume(part, "--rounds", 9, "--out", other, "--force") == 0
+    other.unlink()
+    assert here(FAMILY, *FLAGS, "--seed", "2", "--rounds", "2", "--out", other, "--quiet") == 0
+    stale = checkpoint_path(other).read_bytes()
+    assert resume(part, "--rounds", 9, "--out", other, "--force", "--checkpoint-every", 0) == 0
     assert differences(whole, other) == []
+    assert not checkpoint_path(other).exists() or checkpoint_path(other).read_bytes() != stale
+    none = tmp_path / "none.h5"
+    assert f"--resume {none}" in (told := refused(capsys, FAMILY, "--resume", none)) and "there is no file" in told
 
 
-@pytest.mark.parametrize("damage", ["gone", "torn", "zeros", "empty"])
+@pytest.mark.parametrize("damage", ["gone", "torn", "empty"])
 def test_a_run_whose_result_is_lost_goes_on_from_its_checkpoint(
-    whole: Path, part: Path, damage: str, capsys: pytest.CaptureFixture[str]
+    whole: Path, part: Path, damage: str, capsys: Capsys
 ) -> None:
     """Mutations: a lost result refused; the rows of later rounds at the places of the first; the damaged file gone;
     a second resume that refuses; the new file of another run than its checkpoints."""
     before = part.read_bytes()
-    torn = {"gone": b"", "torn": before[:3000], "zeros": bytes(4096), "empty": b""}[damage]
+    torn = {"gone": b"", "torn": before[:3000], "empty": b""}[damage]
     part.write_bytes(torn)
     if damage == "gone":
         part.unlink()
@@ -137,7 +107,7 @@ def test_a_run_whose_result_is_lost_goes_on_from_its_checkpoint(
 
 @pytest.mark.parametrize("damage", ["gone", "flipped"])
 def test_a_run_whose_checkpoint_is_damaged_goes_on_from_the_previous_one(
-    whole: Path, tmp_path: Path, damage: str, capsys: pytest.CaptureFixture[str]
+    whole: Path, tmp_path: Path, damage: str, capsys: Capsys
 ) -> None:
     """Mutations: the damage not seen; no word of it; rows of rounds after the previous checkpoint kept."""
     out = tmp_path / "run.h5"
@@ -155,22 +125,19 @@ def test_a_run_whose_checkpoint_is_damaged_goes_on_from_the_previous_one(
     assert differences(whole, out) == []
 
 
-def test_a_replaced_result_leaves_no_checkpoint_of_its_own_behind(part: Path, tmp_path: Path) -> None:
-    """It would be met by the next --resume, which would go on with another run's model."""
-    other = tmp_path / "other.h5"
-    assert here(FAMILY, *FLAGS, "--seed", "2", "--rounds", "2", "--out", other, "--quiet") == 0
-    stale = checkpoint_path(other).read_bytes()
-    assert resume(part, "--rounds", 6, "--out", other, "--force", "--checkpoint-every", 0) == 0
-    assert not checkpoint_path(other).exists() or checkpoint_path(other).read_bytes() != stale
-
-
-def test_a_finished_run_has_nothing_to_do(part: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_finished_run_has_nothing_to_do(part: Path, capsys: Capsys) -> None:
+    """And each start tells what came before its first round. Mutation: the last start's attribute for the first's."""
     before = records.load(part)
     assert resume(part) == 0
     after = records.load(part)
     assert "for 0 rounds" in capsys.readouterr().out
     assert (after.length, after.attrs["status"]) == (5, "done")
     np.testing.assert_array_equal(after.final["x"], before.final["x"])
+    assert resume(part, "--rounds", 6) == 0
+    run = records.load(part)
+    first, *_, last = (session["seconds_start"] for session in json.loads(run.attrs["sessions"]))
+    assert 0 < first == before.attrs["seconds_start"] == run.attrs["seconds_start"] < last  # a process grows older
+    assert f"start     {last:.1f} s before the first round" in capsys.readouterr().out
 
 
 def early_and_late(tmp_path: Path) -> tuple[Path, Path]:
@@ -190,9 +157,7 @@ def test_rows_after_the_checkpoint_are_made_again(whole: Path, tmp_path: Path) -
     assert differences(whole, out) == []
 
 
-def test_a_checkpoint_of_another_run_is_refused(
-    whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_checkpoint_of_another_run_is_refused(whole: Path, tmp_path: Path, capsys: Capsys) -> None:
     """Even if it has the same configuration: it was made by a run whose result this is not."""
     _, early = early_and_late(tmp_path)
     other = tmp_path / "other.h5"
@@ -202,7 +167,7 @@ def test_a_checkpoint_of_another_run_is_refused(
     assert "its checkpoint is of another run" in capsys.readouterr().err
 
 
-def test_changed_data_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_changed_data_are_refused(tmp_path: Path, capsys: Capsys) -> None:
     rng = np.random.Generator(np.random.Philox(1))
     data, out = tmp_path / "own.npz", tmp_path / "run.h5"
     np.savez(data, x=rng.standard_normal((300, 5)).astype(np.float32), y=rng.integers(0, 3, 300))
@@ -213,9 +178,9 @@ def test_changed_data_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "data or network are not those that the run began with" in told and "another version" not in told
 
 
-def test_another_configuration_is_refused_with_the_differences(part: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_configuration_is_refused_with_the_differences(part: Path, capsys: Capsys) -> None:
     before = part.read_bytes()
-    text = refused(capsys, part, "--rounds", 9, "--eta", 0.2, "--tau", 1, 2, "--seed", 5)
+    text = refused(capsys, FAMILY, "--resume", part, "--rounds", 9, "--eta", 0.2, "--tau", 1, 2, "--seed", 5)
     assert "the checkpoint is of another configuration" in text
     for words in ("--eta was 0.1, is now 0.2", "--tau was 3.0, is now 1.0 2.0", "--seed was 1, is now 5"):
         assert words in text
@@ -223,7 +188,7 @@ def test_another_configuration_is_refused_with_the_differences(part: Path, capsy
     assert part.read_bytes() == before
 
 
-def test_the_kernel_may_be_named_but_not_be_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_kernel_may_be_named_but_not_be_another(tmp_path: Path, capsys: Capsys) -> None:
     """A later release may choose otherwise for "auto": whoever names the kernel of the result can go on."""
     pytest.importorskip("numba")
     out = tmp_path / "run.h5"
@@ -234,9 +199,9 @@ def test_the_kernel_may_be_named_but_not_be_another(tmp_path: Path, capsys: pyte
     assert "its kernel was numpy, here it is numba" in told and "name it by --kernel" in told
 
 
-@pytest.mark.parametrize("method", ["zo_hfl", "fedavg", "scaffold"])
+@pytest.mark.parametrize("method", ["zo_hfl", "fedavg"])
 def test_auto_keeps_the_kernel_of_the_result_however_many_rounds_follow(
-    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    method: str, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     """Mutations: the kernel chosen anew; the plan's steps not of all rounds, or not of all participants."""
     pytest.importorskip("numba")
@@ -253,32 +218,17 @@ def test_auto_keeps_the_kernel_of_the_result_however_many_rounds_follow(
         assert run.config["kernel"] == "auto"
 
 
-def test_what_came_before_the_first_round_is_told_for_each_start(
-    part: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Mutations: no clock; the attribute of the last start in place of the first's."""
-    before = records.load(part).attrs["seconds_start"]
-    assert resume(part, "--rounds", 6) == 0
-    run = records.load(part)
-    first, second = (session["seconds_start"] for session in json.loads(run.attrs["sessions"]))
-    assert 0 < first == before == run.attrs["seconds_start"] < second  # one process, which grows older
-    assert f"start     {second:.1f} s before the first round" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("what", ["--method", "--problem"])
-def test_another_method_or_problem_is_refused(part: Path, capsys: pytest.CaptureFixture[str], what: str) -> None:
+def test_another_method_or_problem_is_refused(part: Path, capsys: Capsys, what: str) -> None:
     other = {"--method": "zofl_mpi.zo_hfl:ZOHFL", "--problem": "toy"}[what]
-    text = refused(capsys, part, what, other)
+    text = refused(capsys, FAMILY, "--resume", part, what, other)
     assert f"that run has {what} " in text and other in text
 
 
-def test_fewer_rounds_than_are_done_are_refused(part: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "--rounds 4: 5 rounds are done already; ask for more of them" in refused(capsys, part, "--rounds", 4)
+def test_fewer_rounds_than_are_done_are_refused(part: Path, capsys: Capsys) -> None:
+    told = refused(capsys, FAMILY, "--resume", part, "--rounds", 4)
+    assert "--rounds 4: 5 rounds are done already; ask for more of them" in told
     assert records.load(part).length == 5
-
-
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
 def spoil(path: Path) -> None:
@@ -288,44 +238,22 @@ def spoil(path: Path) -> None:
     path.write_bytes(content.tobytes())
 
 
-def text(path: Path) -> None:
-    path.write_text("rounds,loss\n1,0.5\n")
-
-
-def empty(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-def foreign(path: Path) -> None:
-    with h5py.File(path, "w") as file:
-        file["x"] = np.zeros(3)
-
-
 @pytest.mark.parametrize(
     ("which", "damage", "words"),
     [
-        ("result", text, "is not an HDF5 file"),
-        ("result", foreign, "no result of zofl_mpi"),
+        ("result", lambda path: path.write_text("rounds,loss\n1,0.5\n"), "is not an HDF5 file"),
         ("checkpoint", Path.unlink, "there is no file"),
-        ("checkpoint", cut, "is damaged"),
         ("checkpoint", spoil, "is damaged"),
-        ("checkpoint", text, "is not an HDF5 file"),
-        ("checkpoint", empty, "is damaged"),
-        ("checkpoint", foreign, "is not a checkpoint"),
+        ("checkpoint", lambda path: path.write_bytes(b""), "is damaged"),
     ],
 )
 def test_a_missing_or_damaged_file_is_refused_by_name(
-    part: Path, capsys: pytest.CaptureFixture[str], which: str, damage: Callable[[Path], None], words: str
+    part: Path, capsys: Capsys, which: str, damage: Callable[[Path], None], words: str
 ) -> None:
     damaged = part if which == "result" else checkpoint_path(part)
     other = checkpoint_path(part) if which == "result" else part
     before = other.read_bytes()
     damage(damaged)
-    sentence = refused(capsys, part, "--rounds", 9)
+    sentence = refused(capsys, FAMILY, "--resume", part, "--rounds", 9)
     assert str(damaged) in sentence and words in sentence
     assert other.read_bytes() == before
-
-
-def test_a_resume_of_nothing_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = refused(capsys, tmp_path / "none.h5")
-    assert f"--resume {tmp_path / 'none.h5'}" in text and "there is no file" in text

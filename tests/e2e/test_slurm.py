@@ -4,8 +4,6 @@ Ranks are started by mpirun or, with PMIx for Slurm (Debian: libpmix-dev), by sr
 PMI-2: in this environment, or in the one whose Python the variable TEST_MPICH names.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Steps abreast: what they compute together, in which order they go on, how they end."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading
@@ -104,10 +102,8 @@ def test_so_many_at_once_and_each_gets_its_own_result(most: int, sizes: list[int
 
 
 def test_clients_take_turns_in_the_order_of_the_question() -> None:
-    """Two lines of two steps never run at once: each begins when the one before waits.
-
-    Mutations: threads that run as they like; the order of their numbers.
-    """
+    """Two lines of two steps never run at once: each begins when the one before waits. Mutations: threads that run as
+    they like; the order of their numbers."""
     of = method(3)
     assert [i for i, _ in replies(of, of.once, to=[4, 1, 3, 0])] == [4, 1, 3, 0]
     assert of.seen == [*(f"begins {i}" for i in (4, 1, 3)), *(f"ends {i}" for i in (4, 1, 3)), "begins 0", "ends 0"]
@@ -118,14 +114,6 @@ def test_steps_that_ask_more_often_go_on_with_those_that_are_left() -> None:
     of = method(100)
     assert replies(of, of.often, 3.0) == [(i, 3.0 * 2**i) for i in range(5)]
     assert [len(call) for call in of.setting.problem.calls] == [4, 3, 2, 1]
-
-
-def test_different_computations_are_not_mixed() -> None:
-    """Mutation: the requests of all in one call, whatever they ask for."""
-    problems = [Doubling(), Doubling()]
-    step = abreast(lambda client, message: problems[client.i % 2].double(message), *people(4), range(4), 4)
-    assert [step(Client(i, None), float(i)) for i in range(4)] == [0.0, 2.0, 4.0, 6.0]
-    assert [problem.calls for problem in problems] == [[[0.0, 2.0]], [[1.0, 3.0]]]
 
 
 def people(count: int) -> tuple[dict[int, Client], dict[int, float]]:
@@ -140,6 +128,13 @@ def test_where_one_is_computed_at_a_time_nothing_stands_between() -> None:
     assert abreast(of.streams, *people(4), range(4), 9) == of.streams
     assert width(of) == 1 and width(method(7)) == 7 and width(None) == 1
     assert Doubling(9).double(4.0) == 8.0  # outside of a step
+    of = method(9)
+    assert replies(of, of.streams)[:5] == [(i, 2.0 * i) for i in range(5)]
+    assert of.setting.problem.calls == [[float(i)] for i in range(5)]
+    problems = [Doubling(), Doubling()]  # requests for different computations are not mixed
+    step = abreast(lambda client, message: problems[client.i % 2].double(message), *people(4), range(4), 4)
+    assert [step(Client(i, None), float(i)) for i in range(4)] == [0.0, 2.0, 4.0, 6.0]
+    assert [problem.calls for problem in problems] == [[[0.0, 2.0]], [[1.0, 3.0]]]
 
 
 def test_without_need_the_machinery_is_not_imported() -> None:
@@ -150,25 +145,13 @@ def test_without_need_the_machinery_is_not_imported() -> None:
     assert done.stdout == "False\n"
 
 
-def test_a_step_that_streams_is_computed_alone() -> None:
-    of = method(9)
-    assert replies(of, of.streams)[:5] == [(i, 2.0 * i) for i in range(5)]
-    assert of.setting.problem.calls == [[float(i)] for i in range(5)]
-
-
-def test_a_failure_comes_in_the_turn_of_its_client() -> None:
-    """Mutations: the first client's; a failure that hides the replies before it."""
-    of = method(9)
-    met = []
+def test_what_cannot_be_computed_fails_each_that_asked() -> None:
+    """Mutations: steps that wait for ever for an answer; a failure that hides replies before it; a thread a step."""
+    of, met = method(9), []
     with pytest.raises(ClientError, match=r"client 2 .*: smaller --gamma helps") as told:
         for i, _ in clients_of(of).ask(of.refuses, Number(1.0)):
             met.append(i)
-    assert met == [0, 1] and not told.value.trace
-
-
-def test_what_cannot_be_computed_fails_each_that_asked() -> None:
-    """Mutation: steps that wait for ever for an answer."""
-    of = method(9)
+    assert met == [0, 1] and not told.value.trace, "in the turn of its client"
     with pytest.raises(ClientError, match=r"client 2 .*the device is full"):
         replies(of, of.often, 666.0 / 2, to=[2, 1])
     with pytest.raises(ClientError, match=r"client 1 .*the device is full"):
@@ -177,6 +160,11 @@ def test_what_cannot_be_computed_fails_each_that_asked() -> None:
     while len(coroutines._IDLE) < 2:  # a thread is idle a moment after it has woken the next
         assert time.monotonic() < end
         time.sleep(0.001)
+    before = set(threading.enumerate())
+    for _ in range(5):
+        replies(of, of.once)
+    new = set(threading.enumerate()) - before  # while an earlier test's may end
+    assert len(new) <= 1, "the last step's, which is idle a moment after it has woken the server"
 
 
 def test_an_interrupt_ends_all_steps() -> None:
@@ -193,17 +181,6 @@ def test_an_interrupt_ends_all_steps() -> None:
     with pytest.raises(KeyboardInterrupt):
         walked(Client(0, None), 0.0)
     assert ended == [0, 1, 2]
-
-
-def test_threads_are_used_again() -> None:
-    """Mutation: a thread a step."""
-    of = method(9)
-    replies(of, of.once)
-    before = set(threading.enumerate())
-    for _ in range(5):
-        replies(of, of.once)
-    new = set(threading.enumerate()) - before  # while an earlier test's may end
-    assert len(new) <= 1, "the last step's, which is idle a moment after it has woken the server"
 
 
 @pytest.mark.parametrize("ranks", [2, 3])

@@ -1,7 +1,5 @@
 """Where ranks compute: proven by an allocation, told to all, kept in the result; GPUs left idle are noticed."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Callable
@@ -73,18 +71,14 @@ def test_every_rank_learns_on_which_gpu_the_others_landed(gpus: Callable[..., li
     """Mutations: the uuid of GPU 0; an allocation before the choice."""
     found = gpus([A, B], [A, B], [B, A])
     assert found[0] == found[1] == found[2]
-    assert [(each.device, each.uuid, each.client) for each in found[0]] == [
-        ("cuda:0", A, False),
-        ("cuda:0", A, True),
-        ("cuda:0", B, True),
-    ]
+    landed = [(each.device, each.uuid, each.client) for each in found[0]]
+    assert landed == [("cuda:0", A, False), ("cuda:0", A, True), ("cuda:0", B, True)]
     assert {each.gpus for each in found[0]} == {2} and binding.doubled(found[0]) == []
-
-
-def test_ranks_on_a_gpu_and_no_others_are_told_to_give_the_same_bits(gpus: Callable[..., list[list[Place]]]) -> None:
-    """Mutations: nobody; a rank on the CPU too, whose bits it may change."""
+    assert binding.doubled(gpus([A], [A], [A])[0]) == []  # it is the only one
+    assert len(binding.doubled(gpus([A], [A], [A], granted="2")[0])) == 1  # of those that Slurm gave
+    told.clear()
     gpus([], [A], [A, B])
-    assert sorted(told) == ["rank 1", "rank 2"]
+    assert sorted(told) == ["rank 1", "rank 2"], "others keep their bits"
 
 
 def test_ranks_that_do_not_land_where_they_chose_are_found(gpus: Callable[..., list[list[Place]]]) -> None:
@@ -93,11 +87,6 @@ def test_ranks_that_do_not_land_where_they_chose_are_found(gpus: Callable[..., l
     assert [each.device for each in found] == ["cuda:2", "cuda:0", "cuda:1"]
     (sentence,) = binding.doubled(found)
     assert "ranks 1, 2 on" in sentence and f"share the GPU {A}, although the node has 3 for 2 ranks" in sentence
-
-
-def test_ranks_that_see_one_gpu_of_those_that_slurm_gave_are_found(gpus: Callable[..., list[list[Place]]]) -> None:
-    assert binding.doubled(gpus([A], [A], [A])[0]) == []  # it is the only one
-    assert len(binding.doubled(gpus([A], [A], [A], granted="2")[0])) == 1
 
 
 def test_a_gpu_on_which_nothing_can_be_allocated_ends_all_ranks(gpus: Callable[..., list[list[Place]]]) -> None:
@@ -123,9 +112,6 @@ def test_a_gpu_on_which_nothing_can_be_allocated_ends_all_ranks(gpus: Callable[.
 def test_ranks_that_share_a_gpu_while_one_is_left_are_named(places: list[Place], told: list[str]) -> None:
     found = binding.doubled(places)
     assert len(found) == len(told) and all(words in each for words, each in zip(told, found, strict=True))
-
-
-def test_numbers_are_listed_as_spans() -> None:
     assert [binding.spans(each) for each in ((), (3,), (2, 0, 1), (0, 1, 3, 8, 9))] == ["", "3", "0-2", "0-1,3,8-9"]
 
 

@@ -1,13 +1,14 @@
 """The cache: one good copy, whoever races, is killed or damages it."""
 
-from __future__ import annotations
-
 import errno
 import os
+import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pooch
@@ -48,19 +49,22 @@ def sources(reader) -> Sources:
     return cache.identify("toy", reader)
 
 
-def test_what_is_opened_is_what_was_read_once(tmp_path, sources, reader):
+def test_what_is_opened_is_what_was_read_once(tmp_path, sources, reader, monkeypatch):
     for _ in range(2):
         cache.prepare(sources, tmp_path)
         assert same(cache.open(sources, tmp_path), RAW)
     assert reader.calls == 1
     assert [path.name for path in tmp_path.iterdir()] == [sources.key]
-
-
-def test_floats_without_levels_survive(tmp_path):
     floats = Raw(np.array([[0.1], [0.2]]), np.array([0, 1]), 2)
-    sources = cache.identify("floats", lambda: floats)
-    cache.prepare(sources, tmp_path)
-    assert same(cache.open(sources, tmp_path), floats)
+    other = cache.identify("../My data/Own set.npz", lambda: floats)
+    cache.prepare(other, tmp_path)
+    assert same(cache.open(other, tmp_path), floats) and other.key.startswith("own-set-")
+    monkeypatch.setenv("ZOFL_CACHE", str(tmp_path))
+    assert cache.default_cache_dir() == tmp_path
+    monkeypatch.setenv("ZOFL_CACHE", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    assert cache.default_cache_dir() == Path(pooch.os_cache("zofl_mpi")) / "arrays"  # where older releases put it
+    assert cache.default_cache_dir().name == "arrays" and "zofl_mpi" in str(cache.default_cache_dir())
 
 
 def test_the_arrays_are_read_only_maps_of_one_shared_file(tmp_path, sources):
@@ -112,38 +116,19 @@ def test_a_file_is_read_when_it_has_changed_only(tmp_path, reader, monkeypatch):
     assert cache.identify("toy", reader, [path]).key != keys[0] and len(calls) == 3
 
 
-def test_a_name_with_odd_characters_makes_a_plain_folder_name(reader):
-    assert cache.identify("../My data/Own set.npz", reader).key.startswith("own-set-")
+DAMAGES: dict[str, Callable[[Path], Any]] = {
+    "cut": lambda entry: os.truncate(entry / "inputs.npy", (entry / "inputs.npy").stat().st_size - 1),
+    "longer": lambda entry: os.truncate(entry / "inputs.npy", (entry / "inputs.npy").stat().st_size + 1),
+    "empty": lambda entry: (entry / "facts.json").write_text(""),
+    "lost": lambda entry: (entry / "labels.npy").unlink(),
+    "scrambled": lambda entry: (entry / "labels.npy").write_bytes(
+        b"\x93NUMPY" + bytes((entry / "labels.npy").stat().st_size - 6)
+    ),
+    "never there": shutil.rmtree,
+}
 
 
-def test_a_missing_source_is_named(tmp_path, reader):
-    with pytest.raises(UserError, match=r"gone\.bin cannot be read \(No such file"):
-        cache.identify("toy", reader, [tmp_path / "gone.bin"])
-
-
-def truncate(entry: Path) -> None:
-    os.truncate(entry / "inputs.npy", (entry / "inputs.npy").stat().st_size - 1)
-
-
-def lengthen(entry: Path) -> None:
-    with (entry / "inputs.npy").open("ab") as file:
-        file.write(b"0")
-
-
-def empty(entry: Path) -> None:
-    (entry / "facts.json").write_text("")
-
-
-def lose(entry: Path) -> None:
-    (entry / "labels.npy").unlink()
-
-
-def scramble(entry: Path) -> None:
-    size = (entry / "labels.npy").stat().st_size
-    (entry / "labels.npy").write_bytes(b"\x93NUMPY" + bytes(size - 6))
-
-
-@pytest.mark.parametrize("damage", [truncate, lengthen, empty, lose, scramble])
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_damaged_entry_is_told_by_open_and_mended_by_prepare(tmp_path, sources, reader, damage):
     cache.prepare(sources, tmp_path)
     damage(tmp_path / sources.key)
@@ -155,53 +140,24 @@ def test_a_damaged_entry_is_told_by_open_and_mended_by_prepare(tmp_path, sources
     assert [path.name for path in tmp_path.iterdir()] == [sources.key]
 
 
-def test_an_entry_never_prepared_is_told(tmp_path, sources):
-    with pytest.raises(UserError, match="missing or damaged"):
-        cache.open(sources, tmp_path)
-
-
-def test_the_later_of_two_writers_leaves_the_files_of_the_first_in_place(tmp_path, sources):
-    inodes = set()
-    for _ in range(2):
-        cache._store(RAW, tmp_path, sources.key)
-        inodes.add((tmp_path / sources.key / "inputs.npy").stat().st_ino)
-    assert len(inodes) == 1
-    assert [path.name for path in tmp_path.iterdir()] == [sources.key]
-
-
-def test_a_folder_that_cannot_be_written_is_told_with_the_variable(tmp_path, sources):
-    blocked = tmp_path / "file"
-    blocked.write_text("not a folder")
-    with pytest.raises(UserError, match=rf"{blocked}/sub cannot be written .*ZOFL_CACHE"):
-        cache.prepare(sources, blocked / "sub")
-
-
-def test_a_full_disk_is_told_and_leaves_nothing(tmp_path, sources, monkeypatch):
-    def refuse(*_: object, **__: object) -> None:
+def test_what_fails_is_told_and_leaves_nothing(tmp_path, sources, monkeypatch):
+    def fail(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(np, "save", refuse)
-    with pytest.raises(UserError, match=r"No space left on device.*ZOFL_CACHE"):
-        cache.prepare(sources, tmp_path)
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_reader_that_fails_leaves_nothing(tmp_path):
-    def fail() -> Raw:
+    def refuse() -> Raw:
         raise UserError("no good")
 
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(UserError, match=rf"{tmp_path}/file/sub cannot be written .*ZOFL_CACHE"):
+        cache.prepare(sources, tmp_path / "file" / "sub")
     with pytest.raises(UserError, match="no good"):
-        cache.prepare(cache.identify("toy", fail), tmp_path)
-    assert not list(tmp_path.iterdir())
-
-
-def test_the_folder_is_the_variables_or_the_users(monkeypatch, tmp_path):
-    monkeypatch.setenv("ZOFL_CACHE", str(tmp_path))
-    assert cache.default_cache_dir() == tmp_path
-    monkeypatch.setenv("ZOFL_CACHE", "")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
-    assert cache.default_cache_dir().name == "arrays" and "zofl_mpi" in str(cache.default_cache_dir())
-    assert cache.default_cache_dir() == Path(pooch.os_cache("zofl_mpi")) / "arrays"  # where older releases put it
+        cache.prepare(cache.identify("toy", refuse), tmp_path / "new")
+    with pytest.raises(UserError, match=r"gone\.bin cannot be read \(No such file"):
+        cache.identify("toy", refuse, [tmp_path / "gone.bin"])
+    monkeypatch.setattr(np, "save", fail)
+    with pytest.raises(UserError, match=r"No space left on device.*ZOFL_CACHE"):
+        cache.prepare(sources, tmp_path / "new")
+    assert not list((tmp_path / "new").iterdir())
 
 
 WRITER = """

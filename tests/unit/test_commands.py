@@ -1,7 +1,5 @@
 """`python -m zofl_mpi` lists what can be typed."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from importlib import import_module

@@ -1,7 +1,5 @@
 """Which GPU and how many threads, as pure functions of what the ranks of a node see."""
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess
@@ -23,21 +21,19 @@ def devices(view: device.View) -> list[str]:
     return [device.pick_device(view, me) for me in range(len(view))]
 
 
-def test_clients_that_see_all_gpus_take_them_in_turn_and_the_server_takes_what_is_least_used() -> None:
-    view = [(SERVER, (A, B))] + [(CLIENT, (A, B))] * 3
-    assert devices(view) == ["cuda:1", "cuda:0", "cuda:1", "cuda:0"]
-
-
-def test_ranks_confined_to_one_gpu_each_use_it_under_its_only_number() -> None:
-    assert devices([(CLIENT, (A,)), (CLIENT, (B,)), (CLIENT, (C,))]) == ["cuda:0"] * 3
-
-
-def test_a_rank_that_sees_all_leaves_a_gpu_to_the_rank_that_sees_only_that_one() -> None:
-    assert devices([(CLIENT, (A, B)), (CLIENT, (A,))]) == ["cuda:1", "cuda:0"]
-
-
-def test_ranks_without_a_gpu_are_on_the_cpu() -> None:
-    assert devices([(SERVER, ()), (CLIENT, (A,)), (CLIENT, ())]) == ["cpu", "cuda:0", "cpu"]
+@pytest.mark.parametrize(
+    ("view", "expected"),
+    [
+        ([(SERVER, (A, B))] + [(CLIENT, (A, B))] * 3, ["cuda:1", "cuda:0", "cuda:1", "cuda:0"]),  # the least used
+        ([(CLIENT, (A,)), (CLIENT, (B,)), (CLIENT, (C,))], ["cuda:0"] * 3),  # each under its only number
+        ([(CLIENT, (A, B)), (CLIENT, (A,))], ["cuda:1", "cuda:0"]),  # A is left to whom it is all
+        ([(SERVER, ()), (CLIENT, (A,)), (CLIENT, ())], ["cpu", "cuda:0", "cpu"]),
+        ([(CLIENT, (A, B))] * 3, ["cuda:0", "cuda:1", "cuda:0"]),
+        ([(CLIENT, ())] * 5, ["cpu"] * 5),
+    ],
+)
+def test_ranks_of_a_node_share_its_gpus(view: device.View, expected: list[str]) -> None:
+    assert devices(view) == expected
 
 
 @given(st.lists(st.tuples(st.booleans(), st.permutations([A, B, C])), min_size=1, max_size=12))
@@ -53,28 +49,11 @@ def test_select_refuses_cuda_where_there_is_none_and_words_it_does_not_know(monk
         device.select("cuda")
     with pytest.raises(UserError, match="choose auto, cpu or cuda"):
         device.select("gpu")
-    assert device.select("auto") == device.select("cpu") == "cpu"
-
-
-def test_hidden_gpus_are_named_as_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert device.select("auto") == device.select("cpu") == device.describe("cpu") == "cpu"
     monkeypatch.setattr(device, "NODES", ("/",))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     with pytest.raises(UserError, match="CUDA_VISIBLE_DEVICES='-1' hides the GPUs"):
         device.select("cuda")
-
-
-def test_the_cpu_path_does_not_import_torch() -> None:
-    code = "import sys; from zofl_mpi.engine import device; device.NODES = ()"
-    code += "; device.select('auto'); device.limit_threads(1)"
-    subprocess.run([sys.executable, "-c", f"{code}; assert 'torch' not in sys.modules"], check=True, timeout=300)
-
-
-def test_the_cpu_is_called_cpu() -> None:
-    assert device.describe("cpu") == "cpu"
-
-
-def test_peak_bytes_of_the_host_is_in_bytes() -> None:
-    assert 10**7 < device.peak_bytes() < 10**12
 
 
 @pytest.mark.parametrize(("torch", "on_gpu"), [(None, 0), (False, 0), (True, 2**30)])
@@ -107,22 +86,23 @@ def test_threads_divide_the_cores_by_the_ranks_that_share_them(
     assert device.threads(masks, me, granted) == expected
 
 
-def test_limit_threads_reaches_blas_and_what_is_loaded_later() -> None:
-    code = (
-        "import os, numpy; from threadpoolctl import threadpool_info; from zofl_mpi.engine import device;"
-        "device.limit_threads(1); import gc; gc.collect();"
-        "assert {i['num_threads'] for i in threadpool_info()} <= {1}; assert os.environ['OMP_NUM_THREADS'] == '1'"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
-
-
-def test_numpys_sums_never_depend_on_the_number_of_threads() -> None:
-    """Beside a GPU a rank has several. Mutation: NumPy's BLAS has them all, and a long scalar product other bits."""
-    code = (
-        "import os, numpy; from threadpoolctl import threadpool_info; from zofl_mpi.engine import device;"
-        "device.limit_threads(4); assert os.environ['OMP_NUM_THREADS'] == '4';"
-        "assert {i['num_threads'] for i in threadpool_info() if i['user_api'] == 'blas'} == {1}"
-    )
+def test_limits_of_threads_reach_blas_and_what_is_loaded_later_and_import_no_torch() -> None:
+    """NumPy's sums never depend on the number of threads: beside a GPU a rank has several. Mutations: NumPy's BLAS has
+    them all, and a long scalar product other bits; torch imported on the CPU's path."""
+    code = """
+import gc, os, sys
+import numpy
+from threadpoolctl import threadpool_info
+from zofl_mpi.engine import device
+device.NODES = ()
+device.select("auto")
+device.limit_threads(1)
+gc.collect()
+assert {i["num_threads"] for i in threadpool_info()} <= {1} and os.environ["OMP_NUM_THREADS"] == "1"
+device.limit_threads(4)
+assert os.environ["OMP_NUM_THREADS"] == "4" and "torch" not in sys.modules
+assert {i["num_threads"] for i in threadpool_info() if i["user_api"] == "blas"} == {1}
+"""
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
 
 
@@ -139,10 +119,8 @@ def test_peak_bytes_grows_with_what_is_on_the_gpu() -> None:
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
 def test_freed_memory_is_handed_out_again() -> None:
-    """Blocks of 64 MiB, made and freed: fresh pages each time before, the same pages after.
-
-    Mutations: nothing set; the setting without torch in use.
-    """
+    """Blocks of 64 MiB, made and freed: fresh pages each time before, the same pages after. Mutations: nothing set; the
+    setting without torch in use."""
     code = """
 import resource, sys
 import numpy as np

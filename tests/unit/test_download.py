@@ -1,13 +1,9 @@
 """Downloads, against a server of this machine that can be made to fail in every way."""
 
-from __future__ import annotations
-
 import gc
 import hashlib
 import io
 import os
-import subprocess
-import sys
 import tarfile
 import threading
 from collections.abc import Iterator
@@ -88,26 +84,23 @@ def complaint(*arguments, **options) -> str:
     return str(caught.value)
 
 
-def test_files_are_fetched_once_and_then_only_checked(site, tmp_path):
+def test_what_lacks_is_fetched_once_and_then_only_checked(site, tmp_path, monkeypatch, capsys):
+    """From a mirror, if one is named."""
     for _ in range(2):
-        paths = download.download("mnist", tmp_path)
-        assert paths == (tmp_path / "mnist" / "a.gz", tmp_path / "mnist" / "b.gz")
+        assert download.main(["mnist", "--data-dir", str(tmp_path)]) == 0
+        assert str(tmp_path / "mnist" / "b.gz") in capsys.readouterr().out
         assert contents(tmp_path / "mnist") == FILES
     assert site.asked == ["/some/folder/a.gz", "/some/folder/b.gz"]
-    assert paths[0].stat().st_mode & 0o777 == 0o644
-
-
-def test_a_mirror_takes_the_place_of_the_published_address(site, tmp_path, monkeypatch):
+    assert (tmp_path / "mnist" / "a.gz").stat().st_mode & 0o777 == 0o644
     monkeypatch.setitem(REMOTES, "mnist", Remote("http://127.0.0.1:1/", REMOTES["mnist"].files))
-    download.download("mnist", tmp_path, f"{site.url}/mirror/")
-    assert site.asked[0] == "/some/folder/mirror/a.gz"
-
-
-def test_only_the_lacking_file_is_fetched(site, tmp_path):
-    (tmp_path / "mnist").mkdir()
-    (tmp_path / "mnist" / "a.gz").write_bytes(FILES["a.gz"])
-    download.download("mnist", tmp_path)
-    assert site.asked == ["/some/folder/b.gz"]
+    (tmp_path / "mnist" / "a.gz").unlink()
+    assert [path.name for path in download.download("mnist", tmp_path, f"{site.url}/mirror/")] == ["a.gz", "b.gz"]
+    assert site.asked[2:] == ["/some/folder/mirror/a.gz"]
+    monkeypatch.setenv("ZOFL_DATA", str(tmp_path))
+    assert published.default_data_dir() == tmp_path
+    monkeypatch.delenv("ZOFL_DATA")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    assert published.default_data_dir().name == "data"
 
 
 def test_a_wrong_file_that_is_there_is_told_with_both_sums_and_kept(site, tmp_path):
@@ -122,26 +115,23 @@ def test_a_wrong_file_that_is_there_is_told_with_both_sums_and_kept(site, tmp_pa
 
 
 def test_a_corrupted_download_is_told_with_both_sums_and_not_kept(site, tmp_path):
+    """So is one that breaks off, and one that is not there; and what lies in its place."""
     site.files["b.gz"] = b"changed"
     said = complaint("mnist", tmp_path)
     for word in (f"{site.url}/b.gz", sha256(b"changed"), sha256(FILES["b.gz"]), "try again", "--base-url"):
         assert word in said
     assert contents(tmp_path / "mnist") == {"a.gz": FILES["a.gz"]}
-
-
-def test_a_download_that_breaks_off_is_told_and_not_kept(site, tmp_path):
     site.lost = 5
-    said = complaint("mnist", tmp_path)
-    assert "a.gz cannot be fetched" in said
-    assert "broke off" in said
-    assert contents(tmp_path / "mnist") == {}
-
-
-def test_a_file_that_is_not_on_the_server_is_told(site, tmp_path):
+    said = complaint("mnist", tmp_path / "new")
+    assert "a.gz cannot be fetched" in said and "broke off" in said
     del site.files["a.gz"]
-    said = complaint("mnist", tmp_path)
-    assert "a.gz cannot be fetched (the server answers 404)" in said
-    assert contents(tmp_path / "mnist") == {}
+    assert "a.gz cannot be fetched (the server answers 404)" in complaint("mnist", tmp_path / "new")
+    assert contents(tmp_path / "new" / "mnist") == {}
+    (tmp_path / "file").write_text("")
+    said = complaint("mnist", tmp_path / "file")
+    assert "cannot be written" in said and "--data-dir" in said
+    (tmp_path / "other" / "mnist" / "a.gz").mkdir(parents=True)
+    assert "a.gz cannot be read" in complaint("mnist", tmp_path / "other")
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # urllib3 leaves the socket of a time-out to the collector
@@ -153,48 +143,22 @@ def test_a_server_that_does_not_answer_is_told(site, tmp_path, monkeypatch):
     gc.collect()
 
 
-def test_no_network_is_one_sentence_and_status_2(site, tmp_path, capsys):
-    status = download.main(["mnist", "--data-dir", str(tmp_path), "--base-url", "http://127.0.0.1:1"])
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["mnist", "--base-url", "http://127.0.0.1:1"], "http://127.0.0.1:1/a.gz cannot be fetched (no connection"),
+        (["cifar-10"], "cifar-10: "),
+        *(
+            (["mnist", "--base-url", url], f"--base-url {url}: it must start with http:// or https://")
+            for url in ("ftp://host/", "file:///etc", "host/folder", "http://")
+        ),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_status_2(site, tmp_path, capsys, words, sentence):
+    assert download.main([*words, "--data-dir", str(tmp_path)]) == 2
     said = capsys.readouterr().err
-    assert status == 2
-    assert said.startswith("zofl_mpi: http://127.0.0.1:1/a.gz cannot be fetched (no connection")
-    assert said.count("\n") == 1
-
-
-def test_the_module_is_a_command(site, tmp_path):
-    command = [sys.executable, "-m", "zofl_mpi.data.download"]
-    done = subprocess.run([*command, "imagenet"], capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 2
-    assert done.stderr.startswith("zofl_mpi: imagenet: ")
-    assert "Traceback" not in done.stderr
-
-
-def test_the_command_tells_where_the_files_are(site, tmp_path, capsys):
-    assert download.main(["mnist", "--data-dir", str(tmp_path)]) == 0
-    assert str(tmp_path / "mnist" / "b.gz") in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("url", ["ftp://host/", "file:///etc", "host/folder", "http://"])
-def test_an_address_of_another_kind_is_told(tmp_path, url):
-    assert f"--base-url {url}: it must start with http:// or https://" in complaint("mnist", tmp_path, url)
-
-
-def test_an_unknown_name_is_told_with_the_nearest(tmp_path):
-    said = complaint("cifar-10", tmp_path)
-    assert "did you mean cifar10?" in said
-    assert "fashion-mnist" in said
-
-
-def test_a_folder_that_cannot_be_written_is_told(site, tmp_path):
-    (tmp_path / "file").write_text("")
-    said = complaint("mnist", tmp_path / "file")
-    assert "cannot be written" in said
-    assert "--data-dir" in said
-
-
-def test_a_folder_in_the_place_of_a_file_is_told(site, tmp_path):
-    (tmp_path / "mnist" / "a.gz").mkdir(parents=True)
-    assert "a.gz cannot be read" in complaint("mnist", tmp_path)
+    assert said.startswith(f"zofl_mpi: {sentence}") and said.count("\n") == 1
+    assert "cifar-10" not in words or "did you mean cifar10?" in said
 
 
 @pytest.fixture
@@ -230,22 +194,9 @@ def test_cifar_is_fetched_checked_by_md5_and_then_found(cifar, site, tmp_path):
 def test_a_cifar_of_another_packing_counts_as_there(cifar, site, tmp_path):
     (tmp_path / "cifar-10-binary.tar.xz").write_bytes(archive(cifar, "w:xz"))
     assert download.download("cifar10", tmp_path) == (tmp_path / "cifar-10-binary.tar.xz",)
-    assert site.asked == []
-
-
-def test_a_cifar_of_another_packing_with_a_wrong_batch_is_told(cifar, site, tmp_path):
     (tmp_path / "cifar-10-binary.tar.xz").write_bytes(archive(cifar | {"test_batch.bin": b"x" * 3073}, "w:xz"))
     said = complaint("cifar10", tmp_path)
-    assert "test_batch.bin" in said
-    assert images.CIFAR_MD5["test_batch.bin"] in said
-
-
-def test_the_folder_is_the_variables_or_the_users(monkeypatch, tmp_path):
-    monkeypatch.setenv("ZOFL_DATA", str(tmp_path))
-    assert published.default_data_dir() == tmp_path
-    monkeypatch.delenv("ZOFL_DATA")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
-    assert published.default_data_dir().name == "data"
+    assert "test_batch.bin" in said and images.CIFAR_MD5["test_batch.bin"] in said and site.asked == []
 
 
 @pytest.mark.parametrize("name", ["mnist", "fashion-mnist", "e2e", "gpt2-bpe"])

@@ -1,12 +1,14 @@
-"""E2E's files as texts: both ways to write them, the second against the lines of the LoRA code's files."""
+"""E2E's files as texts, against the LoRA code's lines, and GPT-2's byte-pair encoding from local files."""
 
-from __future__ import annotations
-
+import shutil
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from zofl_mpi.data import e2e, tokenisers
+from zofl_mpi.data import bpe, e2e, tokenisers
+from zofl_mpi.data.bpe import Vocabulary
 from zofl_mpi.errors import UserError
 
 
@@ -15,29 +17,18 @@ from zofl_mpi.errors import UserError
     [
         ("It is, in short, cheap.", "It is , in short , cheap ."),
         ("family-friendly: yes!", "family - friendly : yes !"),
-        ("non-family-friendly", "non - family - friendly"),
         ("a high- price place, not kid -friendly", "a high- price place , not kid -friendly"),
         ("£20-£25.", "£ 20- £ 25 ."),
         ("from £20-25 or £30.99, 1,000 even", "from £ 20 - 25 or £ 30.99 , 1,000 even"),
-        ("shop,close to 5,riverside", "shop , close to 5 , riverside"),
         ("It isn't, you'll see: the shop's.", "It isn 't , you 'll see : the shop 's ."),
         ("near 'The Bakers'. The '1 out of 5'", "near ' The Bakers ' . The ' 1 out of 5 '"),
-        ("of the 1990's", "of the 1990 's"),
         ('called "The Punter"', 'called " The Punter "'),
-        ("friendly.. It", "friendly .. It"),
-        ("low ratings...but", "low ratings ... but"),
-        ("city center., close", "city center . , close"),
         ("food .price, .Taste", "food .price , .Taste"),
-        ("Chinese food.  it is", "Chinese food . it is"),
         ("1 out of 5. in the centre", "1 out of 5. in the centre"),
         ("1 out of 5. In the centre, 5.", "1 out of 5 . In the centre , 5 ."),
-        ("4.5. it, .5. to, -5. a, 1,000. it", "4.5. it , .5. to , -5. a , 1,000. it"),
-        ("5). it, a5. it, 5.. it", "5 ) . it , a5 . it , 5 .. it"),
-        ("less than £20. its rating", "less than £ 20 . its rating"),
+        ("5). it, a5. it, 5.. it, 1,000. it", "5 ) . it , a5 . it , 5 .. it , 1,000. it"),
         ("near St. John's College", "near St. John 's College"),
-        ("one line\r\n  and   another ", "one line and another"),
         ("Café Brazil", "Café Brazil"),
-        (" . ", "."),
     ],
 )
 def test_words_and_marks_stand_apart_as_moses_sets_them(text: str, written: str) -> None:
@@ -53,19 +44,14 @@ def test_words_and_marks_stand_apart_as_moses_sets_them(text: str, written: str)
         ("£20-£25, £20-25 or 20£-25.", "£ 20-£25 , £ 20 - 25 or 20£-25 ."),
         ("a 5-star, E20-E25, family-friendly place", "a 5-star , E20-E25 , family - friendly place"),
         ("a high- price place, not kid -friendly", "a high- price place , not kid -friendly"),
-        ("3 out of 5. yes", "3 out of 5 . yes"),
-        ("hors d'oeuvre at the 'Mill'", "hors d'oeuvre at the ' Mill '"),
         ("kid friendly, .Blue city center., close", "kid friendly , .Blue city center . , close"),
         ("the centre.It shop,close to 5,riverside", "the centre . It shop , close to 5,riverside"),
-        ("friendly.. It, ratings...but (30%)", "friendly .. It , ratings ... but ( 30 % )"),
         ("near St. John's, A. Mill", "near St. John 's , A. Mill"),
     ],
 )
 def test_words_and_marks_stand_apart_as_spacy_sets_them(text: str, written: str) -> None:
     """As spaCy 3.8 writes them with the hyphens of its versions before 3.3, which the LoRA code's test file has.
-
-    Mutations: any rule left out; Moses's in its place; a mark that is taken off an exception.
-    """
+    Mutations: any rule left out; Moses's in its place; a mark that is taken off an exception."""
     assert tokenisers.spacy(text) == written
 
 
@@ -78,10 +64,8 @@ def test_every_line_is_that_of_the_lora_code(
     data_dir: Path, part: int, theirs: str, lines: int, length: int, before: int, behind: int
 ) -> None:
     """The LoRA code's file: number of lines and of characters, how often `n 't` and ` n't` are in it; and, where it is
-    there, each line. The rules are general: none of them names a line.
-
-    Mutations: as above; the slots' new names; one part by the other's rules.
-    """
+    there, each line. The rules are general: none of them names a line. Mutations: as above; the slots' new names; one
+    part by the other's rules."""
     made = [f"{s.context}||{s.text} \n" for s in e2e.read(data_dir / "e2e" / e2e.FILES[part], "tokenised", part)]
     assert (len(made), sum(map(len, made))) == (lines, length)
     assert tuple(sum(cut in line for line in made) for cut in ("n 't", " n't")) == (before, behind)
@@ -153,3 +137,77 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     (tmp_path / "some.csv").write_bytes(b"\xff\xfe")
     with pytest.raises(UserError, match=r"some\.csv is damaged or cut short \(UnicodeDecodeError"):
         e2e.read(tmp_path / "some.csv", "official", 0)
+
+
+@pytest.fixture(scope="session")
+def files(data_dir: Path) -> tuple[Path, ...]:
+    pytest.importorskip("tokenizers", reason="the extra lm is not installed")
+    return bpe.find(data_dir)
+
+
+@pytest.fixture(scope="session")
+def gpt2(files: tuple[Path, ...]) -> Vocabulary:
+    return Vocabulary(files)
+
+
+def test_words_have_gpt2s_numbers(gpt2: Vocabulary) -> None:
+    """As published. Mutations: a space is put before a text; the end of a text is read from its letters."""
+    assert (gpt2.size, gpt2.end) == (50257, 50256)
+    assert gpt2.encode(["Hello world", " Hello", ""]) == [[15496, 995], [18435], []]
+    assert gpt2.encode(["<|endoftext|>"]) == [[27, 91, 437, 1659, 5239, 91, 29]]
+
+
+def test_a_text_comes_back(gpt2: Vocabulary, data_dir: Path) -> None:
+    """Every byte of it: é and £ are two. Mutation: white space is cleaned up."""
+    texts = [f" {sample.text}" for sample in e2e.read(data_dir / "e2e" / "devset.csv", "tokenised", 1)]
+    assert {"é", "£"} <= set("".join(texts))
+    assert [gpt2.decode(tokens) for tokens in gpt2.encode(texts)] == texts
+    assert gpt2.decode([15496, bpe.END, 995, bpe.END]) == "Hello world"
+
+
+def test_kept_tokens_are_numbered_anew(gpt2: Vocabulary, files: tuple[Path, ...]) -> None:
+    """Mutations: decoded by GPT-2's numbers; a token that is not kept becomes its neighbour."""
+    few = Vocabulary(files, np.array([995, 15496, 18435, bpe.END]))
+    assert (few.size, few.end) == (4, 3)
+    assert few.encode(["Hello world", " Hello world"]) == [[1, 0], [2, 0]]
+    assert few.decode([1, 0, 3]) == "Hello world"
+    for text in ("Hello word", "!", "Hello world wide"):
+        with pytest.raises(UserError, match=f"--vocabulary e2e: it has not all tokens of '{text}'; take"):
+            few.encode([text])
+
+
+def test_missing_files_are_named_with_where_and_how(tmp_path: Path) -> None:
+    folder = tmp_path / "gpt2-bpe"
+    folder.mkdir()
+    (folder / "encoder.json").write_text("{}")
+    with pytest.raises(UserError) as caught:
+        bpe.find(tmp_path)
+    assert str(caught.value) == (
+        f"--vocabulary: GPT-2's vocabulary, encoder.json and vocab.bpe, is not in {folder} or {tmp_path}; fetch it "
+        f"with `python -m zofl_mpi.data.download gpt2-bpe --data-dir {tmp_path}`, or set --data-dir or ZOFL_DATA to "
+        "the folder that holds it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (lambda json: json[:1000], r"gpt2-bpe is damaged or cut short \(.*\): delete it and fetch it with"),
+        (lambda json: json.replace('"<|endoftext|>": 50256', '"<|end|>": 50256'), r"as number None, GPT-2's has 50257"),
+        (lambda json: json.replace(', "<|endoftext|>": 50256', ""), r"has 50256 tokens and .*, GPT-2's has 50257"),
+    ],
+)
+def test_other_files_are_refused(files: tuple[Path, ...], tmp_path: Path, damage, sentence: str) -> None:
+    """Mutation: a vocabulary of another model is taken for GPT-2's."""
+    folder = tmp_path / "gpt2-bpe"
+    folder.mkdir()
+    shutil.copy(files[1], folder)
+    (folder / "encoder.json").write_text(damage(files[0].read_text(encoding="utf-8")), encoding="utf-8")
+    with pytest.raises(UserError, match=sentence):
+        Vocabulary(bpe.find(tmp_path)).encode(["Hello"])
+
+
+def test_without_tokenizers_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(UserError, match=r"texts need the package tokenizers: pip install 'zofl_mpi\[lm\]'"):
+        Vocabulary((Path("encoder.json"), Path("vocab.bpe"))).encode(["Hello"])

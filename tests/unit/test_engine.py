@@ -56,13 +56,10 @@ class Ahead:
 def test_clients_run_ahead_of_a_slow_server_by_four_waves_and_no_further(
     synchronous: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two waves wait at the server, two buffers at a rank, one more is computed: that is all the memory it takes.
-
-    An item is above the bound here, so each is a buffer, and a wave, by itself.
-
-    Mutations: no room at the server is needed (all at once); DEPTH 1 or 3; a rank sends what it has though the server
-    holds items of its; a third buffer; items above the bound share one.
-    """
+    """Two waves wait at the server, two buffers at a rank, one more is computed: that is all the memory it takes. An
+    item is above the bound here, so each is a buffer, and a wave, by itself. Mutations: no room at the server is needed
+    (all at once); DEPTH 1 or 3; a rank sends what it has though the server holds items of its; a third buffer; items
+    above the bound share one."""
     monkeypatch.setattr("zofl_mpi.run.mpi.gather.BOUND", 1)
     ahead = Ahead()
 

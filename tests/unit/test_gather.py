@@ -1,7 +1,5 @@
 """Waves: whatever is packed into them, the server meets the same items in the same order, in bounded memory."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -80,9 +78,8 @@ PLANS = st.builds(
 )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 3, 5])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     plans=st.lists(PLANS, min_size=1, max_size=9),
     limit=st.sampled_from([300, 1 << 30]),
@@ -93,14 +90,7 @@ PLANS = st.builds(
     data=st.data(),
 )
 def test_streams_of_any_lengths_and_sizes_have_one_order_and_one_error(
-    ranks: int,
-    plans: list[Plan],
-    limit: int,
-    most: int,
-    synchronous: bool,
-    slow: bool,
-    loads: Loads,
-    data: st.DataObject,
+    ranks: int, plans: list[Plan], limit: int, most: int, synchronous: bool, slow: bool, loads: Loads, data: Any
 ) -> None:
     """Mutations: the items of a wave in rank order; a failure met before its turn, or the items after it too; the bits
     of `last` shifted by one; a buffer that is filled while it is sent; items above LIMIT cut wrongly; i mod P at one of
@@ -147,21 +137,14 @@ def sized(numbers: int) -> messages.Prepared:
     return messages.prepare(Numbers(np.zeros(numbers)))
 
 
-@settings(max_examples=150, deadline=None)
-@given(
-    plans=st.lists(PLANS, min_size=1, max_size=12),
-    ranks=st.integers(1, 4),
-    loads=LOADS,
-    data=st.data(),
-)
+@settings(max_examples=60, deadline=None)
+@given(plans=st.lists(PLANS, min_size=1, max_size=12), ranks=st.integers(1, 4), loads=LOADS, data=st.data())
 def test_no_wave_is_empty_and_what_comes_before_its_turn_is_bounded(
     plans: list[Plan], ranks: int, loads: Loads, data: st.DataObject
 ) -> None:
-    """The order of all ranks, computed from the headers, for every choice of what is ready when.
-
-    Mutations: a rank sends although the server holds items of its; a large item goes with a wave in which it is not
-    due; a rank is due whose next client comes after another of the same rank's; `due` leaves out the first.
-    """
+    """The order of all ranks, computed from the headers, for every choice of what is ready when. Mutations: a rank
+    sends although the server holds items of its; a large item goes with a wave in which it is not due; a rank is due
+    whose next client comes after another of the same rank's; `due` leaves out the first."""
     placement = ClientPlacement(ranks, Loads(loads.work[: len(plans)], loads.paced))
     to = data.draw(st.permutations(range(len(plans))))
     length = {i: len(plans[i].sizes) for i in to}
@@ -211,13 +194,10 @@ def headers(*sent: Sent) -> Any:
 
 
 def test_many_small_items_take_few_waves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """300 clients a rank: after its first wave, which does not wait, a rank sends full ones, and then the rest.
-
-    It waits for a full one, however long (PAUSE), but not when nothing can follow, or it would be stuck here. How many
-    items go with the first wave depends on the machine, and with it how many waves both ranks send in.
-
-    Mutations: one item a wave; no PAUSE; PAUSE after the last item, or with a full buffer; one message a `Scatterv`.
-    """
+    """300 clients a rank: after its first wave, which does not wait, a rank sends full ones, and then the rest. It
+    waits for a full one, however long (PAUSE), but not when nothing can follow, or it would be stuck here. How many
+    items go with the first wave depends on the machine, and with it how many waves both ranks send in. Mutations: one
+    item a wave; no PAUSE; PAUSE after the last item, or with a full buffer; one message a `Scatterv`."""
     sent: dict[Outbox, list[int]] = {}
     scattered: list[int] = []
     take, scatter = Outbox.take, Communicator.Scatterv
@@ -261,18 +241,14 @@ def test_a_rank_that_is_not_due_neither_waits_nor_sends_a_large_item() -> None:
 
 
 def test_what_was_taken_is_untouched_until_the_next_time() -> None:
-    """Mutation: one buffer."""
+    """Mutations: one buffer; views of small items; copies of large ones."""
     outbox = Outbox()
     outbox.add(UPLOAD, messages.prepare(Numbers(np.full(20, 1.0))))
     taken = outbox.take(DUE).block
     outbox.add(UPLOAD, messages.prepare(Numbers(np.full(20, 2.0))))
     [piece] = gather.pieces(taken, 1)
     assert np.array_equal(messages.unpack(piece).a, np.full(20, 1.0))
-
-
-def test_a_small_item_keeps_no_other_in_memory_and_a_large_one_is_not_copied() -> None:
-    """Mutations: views of small items; copies of large ones."""
-    for size, copied in ((5, True), (gather.BOUND, False)):
+    for size, copied in ((5, True), (gather.BOUND, False)):  # a small item keeps no other in memory
         outbox = Outbox()
         outbox.add(REPLY, sized(size))
         block = outbox.take(DUE).block

@@ -1,7 +1,5 @@
 """Readers: what they return for good files, and the one sentence that each bad file ends in."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io
@@ -46,9 +44,6 @@ def real(*files: str) -> Path:
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("cache")
-
-
-# IDX
 
 
 def idx(array: np.ndarray) -> bytes:
@@ -103,21 +98,18 @@ def test_a_missing_file_is_named_with_the_way_to_get_it(tmp_path):
     said = complaint(load, "fashion-mnist", tmp_path)
     assert "t10k-labels-idx1-ubyte" in said and "train-images" not in said
     assert "python -m zofl_mpi.data.download fashion-mnist" in said and "ZOFL_DATA" in said and str(tmp_path) in said
-
-
-def test_files_of_two_folders_are_not_mixed(tmp_path):
-    files = contents()
-    labels = {"train-labels-idx1-ubyte": files.pop("train-labels-idx1-ubyte")}
-    written(tmp_path / "mnist", files)
-    written(tmp_path, labels)
-    assert "no train-labels-idx1-ubyte" in complaint(load, "mnist", tmp_path)
+    written(tmp_path, {"t10k-labels-idx1-ubyte": b""})  # files of two folders are not mixed
+    assert "no t10k-labels-idx1-ubyte" in complaint(load, "fashion-mnist", tmp_path)
+    (tmp_path / "mnist" / TRAIN_IMAGES).mkdir(parents=True)
+    written(tmp_path / "mnist", dict.fromkeys(IDX_FILES[1:], b""))
+    assert TRAIN_IMAGES in complaint(load, "mnist", tmp_path), "a file that may not be read"
+    said = complaint(load, "fasion-mnist", tmp_path)
+    assert "did you mean fashion-mnist?" in said and "cifar10" in said and ".npz" in said
 
 
 TRAIN_IMAGES, TRAIN_LABELS = IDX_FILES[:2]
 BAD_IDX = {
-    "empty": (TRAIN_IMAGES, b"", ["is empty"]),
     "half a header": (TRAIN_IMAGES, idx(samples(6)[0])[:10], ["holds 10 bytes"]),
-    "cut short": (TRAIN_IMAGES, idx(samples(6)[0])[:-1], ["holds 4719 bytes", "[6, 28, 28]"]),
     "too long": (TRAIN_IMAGES, idx(samples(6)[0]) + b"0", ["holds 4721 bytes"]),
     "no samples": (TRAIN_IMAGES, idx(np.zeros((0, 28, 28))), ["[0, 28, 28]"]),
     "labels as images": (TRAIN_IMAGES, idx(samples(6)[1]), ["00000801", "00000803"]),
@@ -126,8 +118,6 @@ BAD_IDX = {
     "wrong count": (TRAIN_IMAGES, idx(samples(5)[0]), ["5 images", "6 labels", "must be equal"]),
     "wrong label": (TRAIN_LABELS, idx(np.full(6, 10)), ["label 10", "0 to 9"]),
     "gzip cut short": (TRAIN_IMAGES, gzip.compress(idx(samples(6)[0]))[:-20], ["damaged or cut short"]),
-    "gzip garbage": (TRAIN_IMAGES, b"\x1f\x8b" + bytes(50), ["damaged or cut short"]),
-    "gzip checksum": (TRAIN_IMAGES, gzip.compress(idx(samples(6)[0]))[:-8] + bytes(8), ["damaged or cut short"]),
 }
 
 
@@ -162,16 +152,13 @@ def test_the_files_of_the_other_data_set_are_recognised(tmp_path, monkeypatch):
     assert load("mnist", tmp_path).official_test == 3
 
 
-# CIFAR-10: tiny files of the same layout, with their own md5
-
-
 def batch(k: int, n: int = 2) -> bytes:
     return Streams(k)(1).bytes(n * images.CIFAR_RECORD)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def tiny_md5() -> Iterator[dict[str, str]]:
-    """The md5 of the tiny batches; the tests of the real data set put the true ones back."""
+    """The md5 of the tiny batches."""
     true = dict(images.CIFAR_MD5)
     tiny = {file: hashlib.md5(batch(k)).hexdigest() for k, file in enumerate(true)}
     with pytest.MonkeyPatch.context() as patch:
@@ -193,8 +180,9 @@ def archived(path: Path, files: dict[str, bytes], mode: str = "w:gz") -> Path:
     return path
 
 
-@pytest.mark.parametrize("packing", ["folder", "gz", "xz", "bz2", ""])
-@pytest.mark.parametrize("place", ["cifar10", "."])
+@pytest.mark.parametrize(
+    ("place", "packing"), [("cifar10", "folder"), (".", "folder"), (".", "gz"), (".", "xz"), (".", "bz2"), (".", "")]
+)
 def test_cifar_is_read_from_folder_and_archive_in_the_order_of_the_batches(tmp_path, place, packing):
     files = batches()
     backwards = dict(reversed(files.items())) | {"readme.html": b"no batch"}
@@ -210,15 +198,20 @@ def test_cifar_is_read_from_folder_and_archive_in_the_order_of_the_batches(tmp_p
     assert (raw.official_test, raw.levels, raw.channels) == (2, 255, 3)
 
 
-def test_a_changed_batch_is_told_with_both_sums(tmp_path):
-    changed = batches() | {"data_batch_3.bin": batch(99)}
-    archived(tmp_path / "cifar-10-binary.tar.gz", changed)
+def test_a_wrong_archive_says_what_is_wrong(tmp_path):
+    said = complaint(load, "cifar10", tmp_path)
+    assert "cifar-10-batches-bin" in said and "cifar-10-binary.tar.gz" in said and "data.download cifar10" in said
+    changed = archived(tmp_path / "cifar-10-binary.tar.gz", batches() | {"data_batch_3.bin": batch(99)})
     said = complaint(load, "cifar10", tmp_path)
     assert "data_batch_3.bin" in said and images.CIFAR_MD5["data_batch_3.bin"] in said
     assert hashlib.md5(batch(99)).hexdigest() in said and "data.download cifar10" in said
-
-
-def test_an_archive_without_a_batch_says_which(tmp_path):
+    for mode in ("gz", "xz", "bz2"):
+        path = archived(tmp_path / mode / f"cifar-10-binary.tar.{mode}", batches(), f"w:{mode}")
+        for data in (b"", path.read_bytes()[: path.stat().st_size // 2], b"\x00garbage" * 300):
+            path.write_bytes(data)
+            said = complaint(load, "cifar10", path.parent)
+            assert str(path) in said and "data.download cifar10" in said
+    changed.unlink()
     files = batches()
     del files["test_batch.bin"]
     archived(tmp_path / "cifar-10-binary.tar.xz", files, "w:xz")
@@ -237,24 +230,6 @@ def test_a_link_or_an_oversized_member_is_not_followed(tmp_path, monkeypatch):
     assert "does not hold data_batch_1.bin, data_batch_2.bin" in complaint(load, "cifar10", tmp_path)
 
 
-@pytest.mark.parametrize("mode", ["gz", "xz", "bz2"])
-@pytest.mark.parametrize("damage", ["empty", "cut", "garbage"])
-def test_a_damaged_archive_is_named(tmp_path, mode, damage):
-    path = archived(tmp_path / f"cifar-10-binary.tar.{mode}", batches(), f"w:{mode}")
-    data = path.read_bytes()
-    path.write_bytes({"empty": b"", "cut": data[: len(data) // 2], "garbage": b"\x00garbage" * 300}[damage])
-    said = complaint(load, "cifar10", tmp_path)
-    assert str(path) in said and "data.download cifar10" in said
-
-
-def test_a_lacking_cifar_names_folder_and_archive(tmp_path):
-    said = complaint(load, "cifar10", tmp_path)
-    assert "cifar-10-batches-bin" in said and "cifar-10-binary.tar.gz" in said and "data.download cifar10" in said
-
-
-# .npz
-
-
 def npz(tmp_path: Path, **arrays) -> str:
     path = tmp_path / "own.npz"
     np.savez(path, **arrays)
@@ -268,22 +243,25 @@ def test_an_npz_is_flattened_and_keeps_its_numbers(tmp_path, dtype):
     np.testing.assert_array_equal(raw.inputs, x.reshape(4, 6))
     assert raw.inputs.dtype == np.dtype(dtype).newbyteorder("=") and raw.labels.tolist() == [0, 2, 2, 5]
     assert (raw.classes, raw.levels, raw.official_test) == (6, 255 if dtype == np.uint8 else None, 0)
+    path = tmp_path / "own.npz"
+    for data in (b"", b"PK\x03\x04 no zip", b"\x80\x04K\x01.", b"text"):
+        path.write_bytes(data)
+        said = complaint(load, str(path), tmp_path)
+        assert str(path) in said and "savez" in said
+    with path.open("wb") as file:
+        np.save(file, x)
+    assert "one bare array" in complaint(load, str(path), tmp_path)
+    assert "no such file" in complaint(load, str(tmp_path / "other.npz"), tmp_path)
 
 
 X, Y = np.ones((3, 2), np.float32), np.arange(3)
 BAD_NPZ = {
     "no y": ({"x": X}, ["no array y but x", "savez"]),
-    "no x": ({"y": Y, "z": Y}, ["no array x but y, z"]),
     "objects": ({"x": np.array([[{}]], object), "y": Y[:1]}, ["own.npz", "no objects"]),
     "NaN": ({"x": np.array([[0, 0], [0, np.nan], [1, 1]]), "y": Y}, ["NaN or infinite", "sample 1"]),
-    "infinite": ({"x": np.full((3, 2), -np.inf), "y": Y}, ["NaN or infinite", "sample 0"]),
     "one dimension": ({"x": Y.astype(float), "y": Y}, ["shape (3,)", "(samples, features...)"]),
-    "no samples": ({"x": X[:0], "y": Y[:0]}, ["shape (0, 2)"]),
     "no features": ({"x": X[:, :0], "y": Y}, ["shape (3, 0)"]),
     "wide integers": ({"x": Y.reshape(3, 1), "y": Y}, ["int64", "uint8, float32 or float64"]),
-    "complex": ({"x": X + 1j, "y": Y}, ["complex64"]),
-    "words": ({"x": np.array([["a"]]), "y": Y[:1]}, ["<U1"]),
-    "complex labels": ({"x": X, "y": Y + 1j}, ["complex128", "one integer (a class) or one float (a target"]),
     "label table": ({"x": X, "y": np.eye(3, dtype=int)}, ["(3, 3)"]),
     "other count": ({"x": X, "y": Y[:2]}, ["3 samples", "2 labels", "must be equal"]),
     "negative label": ({"x": X, "y": Y - 1}, ["-1 to 1", "from 0"]),
@@ -297,24 +275,6 @@ def test_a_bad_npz_is_named_with_what_is_allowed(tmp_path, case):
     said = complaint(load, npz(tmp_path, **arrays), tmp_path)
     for word in ["own.npz", *words]:
         assert word in said
-
-
-@pytest.mark.parametrize("data", [b"", b"PK\x03\x04 no zip", b"\x80\x04K\x01.", b"text"])
-def test_a_file_that_is_no_npz_is_named(tmp_path, data):
-    path = tmp_path / "own.npz"
-    path.write_bytes(data)
-    said = complaint(load, str(path), tmp_path)
-    assert str(path) in said and "savez" in said
-
-
-def test_a_bare_array_or_no_file_is_told(tmp_path):
-    with (tmp_path / "own.npz").open("wb") as file:
-        np.save(file, X)
-    assert "one bare array" in complaint(load, str(tmp_path / "own.npz"), tmp_path)
-    assert "no such file" in complaint(load, str(tmp_path / "other.npz"), tmp_path)
-
-
-# Damage of every kind
 
 
 def good_files(folder: Path) -> dict[str, Path]:
@@ -353,7 +313,7 @@ def test_no_damage_ends_in_anything_but_a_data_set_or_one_sentence(tmp_path_fact
     path = good_files(tmp_path_factory.mktemp("damaged"))[kind]
     good = path.read_bytes()
 
-    @settings(max_examples=60, deadline=None, derandomize=True, database=None)
+    @settings(max_examples=40, deadline=None, derandomize=True, database=None)
     @given(st.data())
     def damage(choice) -> None:
         data = bytearray(good)
@@ -364,9 +324,6 @@ def test_no_damage_ends_in_anything_but_a_data_set_or_one_sentence(tmp_path_fact
         assert one_line_or_data(kind, path)
 
     damage()
-
-
-# Data sets without files
 
 
 def test_digits_are_the_embedded_ones(tmp_path):
@@ -383,23 +340,10 @@ def test_synthetic_labels_are_a_linear_teachers(tmp_path):
     one_hot = np.eye(3)[raw.labels]
     fit = np.linalg.lstsq(raw.inputs.astype(float), one_hot, rcond=None)[0]
     assert ((raw.inputs @ fit).argmax(axis=1) == raw.labels).mean() > 0.85
-
-
-def test_synthetic_depends_on_the_seed_alone(tmp_path):
-    size = Synthetic(50, 4, 3)
-    first, again, other = (loaded("synthetic", tmp_path, tmp_path / "c", Streams(k), synthetic=size) for k in (1, 1, 2))
-    np.testing.assert_array_equal(first.inputs, again.inputs)
-    assert not np.array_equal(first.inputs, other.inputs)
-
-
-def test_a_synthetic_set_beyond_memory_is_told(tmp_path):
-    said = complaint(load, "synthetic", tmp_path, synthetic=Synthetic(10**12, 10**4))
-    assert "do not fit into memory" in said
-
-
-def test_an_unknown_name_is_told_with_the_nearest(tmp_path):
-    said = complaint(load, "fasion-mnist", tmp_path)
-    assert "did you mean fashion-mnist?" in said and "cifar10" in said and ".npz" in said
+    other = loaded("synthetic", tmp_path, tmp_path / "c", Streams(2), synthetic=Synthetic(4000, 6, 3))
+    assert not np.array_equal(raw.inputs, other.inputs)
+    too_much = complaint(load, "synthetic", tmp_path, synthetic=Synthetic(10**12, 10**4))
+    assert "do not fit into memory" in too_much
 
 
 def test_heavy_libraries_are_not_imported_before_they_are_needed():
@@ -407,9 +351,6 @@ def test_heavy_libraries_are_not_imported_before_they_are_needed():
     code = f"import sys, zofl_mpi.data.images, zofl_mpi.data.partition; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
     assert done.stdout.strip() == "[]"
-
-
-# The real ones
 
 
 MNIST_TRAIN = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
@@ -422,20 +363,6 @@ MNIST_TEST = [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
 def test_real_label_counts_are_the_published_ones(cache, name, train, test):
     raw = loaded(name, real(*(f"{name}/{file}.gz" for file in IDX_FILES)), cache)
     assert raw.inputs.shape == (70_000, 784) and raw.official_test == 10_000
+    if name == "fashion-mnist":
+        assert "belongs to fashion-mnist" in complaint(loaded, "mnist", DATA / name, cache / "new")
     assert np.bincount(raw.labels[:60_000]).tolist() == train and np.bincount(raw.labels[60_000:]).tolist() == test
-
-
-def test_real_fashion_is_not_taken_for_mnist(tmp_path):
-    folder = real(*(f"fashion-mnist/{file}.gz" for file in IDX_FILES)) / "fashion-mnist"
-    assert "belongs to fashion-mnist" in complaint(loaded, "mnist", folder, tmp_path)
-
-
-@pytest.mark.slow
-def test_real_cifar_has_the_published_channel_means(cache, monkeypatch, tiny_md5):
-    folder = real("cifar10/cifar-10-binary.tar.xz")
-    monkeypatch.setattr(images, "CIFAR_MD5", tiny_md5)
-    raw = loaded("cifar10", folder, cache)
-    assert raw.inputs.shape == (60_000, 3072) and np.bincount(raw.labels[-10_000:]).tolist() == [1000] * 10
-    planes = raw.inputs[:50_000].reshape(50_000, 3, 1024)
-    means = planes.mean(axis=(0, 2)) / 255
-    np.testing.assert_allclose(means, [0.4914, 0.4822, 0.4465], atol=5e-5)

@@ -1,21 +1,13 @@
 """The ledger: bytes and items by step and client, seconds by step, one row a round."""
 
-from __future__ import annotations
+from contextlib import suppress
 
 import numpy as np
 import pytest
 
+from tests.conftest import Hands
 from zofl_mpi.engine import ledger as ledger_module
 from zofl_mpi.engine.ledger import SERVER, Clock, Ledger, Row, overlap
-
-
-class Hands:
-    """A clock that is set by hand."""
-
-    now = 1000.0
-
-    def perf_counter(self) -> float:
-        return self.now
 
 
 @pytest.fixture
@@ -30,65 +22,39 @@ def row(ledger: Ledger) -> Row:
 
 
 def test_bytes_and_items_are_added_up_by_step_and_client() -> None:
+    """A round starts empty, but the steps stay, in the order of their first use. Mutation: a row that changes later."""
     ledger = Ledger(3)
-    ledger.open("solve")
+    empty = row(ledger)
+    for step in ("solve", "a", "solve", SERVER):
+        ledger.open(step)
     ledger.sent("solve", 0, 100)
     ledger.sent("solve", 2, 40)
     ledger.received("solve", 2, 7)
     ledger.received("solve", 2, 8)
-    found = row(ledger)
-    assert found.steps == [SERVER, "solve"]
-    assert found.bytes_down.tolist() == [[0, 0, 0], [100, 0, 40]]
-    assert found.bytes_up.tolist() == [[0, 0, 0], [0, 0, 15]]
-    assert found.messages.tolist() == [[0, 0, 0], [0, 0, 2]]
+    found, after = row(ledger), row(ledger)
+    assert found.steps == after.steps == [SERVER, "solve", "a"]
+    assert found.bytes_down.tolist() == [[0, 0, 0], [100, 0, 40], [0, 0, 0]]
+    assert found.bytes_up.tolist() == [[0, 0, 0], [0, 0, 15], [0, 0, 0]]
+    assert found.messages.tolist() == [[0, 0, 0], [0, 0, 2], [0, 0, 0]]
     assert {a.dtype for a in (found.bytes_down, found.bytes_up, found.messages)} == {np.dtype(np.int64)}
-
-
-def test_a_round_starts_empty_but_the_steps_stay() -> None:
-    ledger = Ledger(2)
-    ledger.open("solve")
-    ledger.sent("solve", 0, 1)
-    first = row(ledger)
-    second = row(ledger)
-    assert first.bytes_down.sum() == 1 and second.bytes_down.sum() == 0
-    assert second.steps == [SERVER, "solve"]
-
-
-def test_steps_stand_in_the_order_of_their_first_use_and_once() -> None:
-    ledger = Ledger(1)
-    for step in ("b", "a", "b", SERVER, "c"):
-        ledger.open(step)
-    assert ledger.steps == [SERVER, "b", "a", "c"]
-
-
-def test_a_row_does_not_change_with_later_rounds() -> None:
-    ledger = Ledger(1)
-    found = row(ledger)
-    ledger.open("solve")
-    ledger.sent("solve", 0, 5)
-    assert found.steps == [SERVER] and found.bytes_down.shape == (1, 1)
+    assert after.bytes_down.sum() == 0 and empty.steps == [SERVER] and empty.bytes_down.shape == (1, 3)
 
 
 def test_a_clock_books_the_time_under_step_and_kind(hands: Hands) -> None:
-    """Mutations: the last block's time in place of the sum; the time between two blocks."""
+    """Mutations: the last block's time in place of the sum; the time between two blocks, or of a round before; none
+    where the work fails."""
     clock = Clock()
     for _ in range(2):
         hands.now += 16
-        with clock.time("solve", "compute"):
+        with suppress(ArithmeticError), clock.time("solve", "compute"):
             assert clock.doing == ("solve", "compute", hands.now)
             hands.now += 2
+            raise ArithmeticError
     assert clock.doing is None
     with clock.time("solve", "comm"):
         hands.now += 0.5
     assert clock.take([SERVER, "solve"]).tolist() == [[0, 0, 0, 0], [4, 0, 0.5, 0]]
-
-
-def test_taking_starts_a_new_round(hands: Hands) -> None:
-    clock = Clock()
-    with clock.time("solve", "wait"):
-        hands.now += 1
-    assert clock.take(["solve"])[0, 1] == 1
-    assert clock.take(["solve"]).sum() == 0
+    assert clock.take([SERVER, "solve"]).sum() == 0 and clock.take([]).shape == (0, 4)
 
 
 def test_seconds_of_staging_are_apart_from_the_others() -> None:
@@ -108,23 +74,9 @@ def test_a_row_has_each_ranks_seconds_and_memory_by_step() -> None:
     assert found.peak_bytes.tolist() == [[4, 14, 24], [9, 19, 29]] and found.peak_bytes.dtype == np.int64
 
 
-def test_time_counts_even_if_the_work_fails(hands: Hands) -> None:
-    clock = Clock()
-    with pytest.raises(ArithmeticError), clock.time("solve", "compute"):
-        hands.now += 1
-        raise ArithmeticError
-    assert clock.take(["solve"])[0, 0] == 1 and clock.doing is None
-
-
-def test_no_steps_make_an_empty_table() -> None:
-    assert Clock().take([]).shape == (0, 4)
-
-
 def test_overlap_is_what_both_times_exceed_the_clock_by() -> None:
-    """Steps one after the other, each as long as its slowest rank: 3 + 2 of the clients, by hand.
-
-    Mutations: the slowest rank of the whole round (4); the mean of the ranks; no bounds.
-    """
+    """Steps one after the other, each as long as its slowest rank: 3 + 2 of the clients, by hand. Mutations: the
+    slowest rank of the whole round (4); the mean of the ranks; no bounds."""
     compute = np.zeros((4, 3, 3))
     compute[:, 0, 0] = [4, 4, 9, 0]  # the server; hidden in part, in whole or more than that, not at all, no work
     compute[:, 1, 1:] = [3, 2]
@@ -136,8 +88,5 @@ def test_overlap_is_what_both_times_exceed_the_clock_by() -> None:
     total = found.total()
     assert (total.wall, total.clients, total.server, total.both) == (30, 20, 17, 7)
     assert total.share == 7 / 17
-
-
-def test_no_rounds_overlap_nothing() -> None:
-    found = overlap([], np.zeros((0, 0, 3)), np.zeros(0)).total()
-    assert found.wall == 0 and np.isnan(found.share)
+    none = overlap([], np.zeros((0, 0, 3)), np.zeros(0)).total()
+    assert none.wall == 0 and np.isnan(none.share)

@@ -1,9 +1,7 @@
-"""A problem of a user's own, --problem module:Class: run with its flags on the data, or refused in a sentence."""
+"""A problem or a torch module of a user's own, --problem module:Class: run with its flags, or refused in a sentence."""
 
-from __future__ import annotations
-
+import functools
 import json
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -11,14 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from threadpoolctl import threadpool_limits
 
-from tests.conftest import Completed
+from tests import launch
+from tests.conftest import Capsys, Patch
+from tests.threads import run_module
 from tests.tools.agreement import differences
 from zofl_mpi import zo_hfl
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems.terms import Terms
-from zofl_mpi.run import cli, records
+from zofl_mpi.run import records
 from zofl_mpi.run.plan import problem_of, understand
 
 HEAD = '''
@@ -125,19 +124,15 @@ Written = Callable[..., str]
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Each test runs in a folder of its own, and leaves signal handlers, threads and modules as they were."""
-    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
+def here(tmp_path: Path, monkeypatch: Patch) -> Iterator[Path]:
+    """Each test runs in a folder of its own, and leaves modules as they were."""
     modules = set(sys.modules)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ZOFL_CACHE", str(tmp_path / "cache"))
-    with threadpool_limits():
-        yield tmp_path
+    yield tmp_path
     for name in set(sys.modules) - modules:
         if name.startswith("own_"):
             del sys.modules[name]
-    for number, handler in kept.items():
-        signal.signal(number, handler)
 
 
 @pytest.fixture
@@ -152,40 +147,22 @@ def written(here: Path) -> Written:
     return write
 
 
-def done_here(*arguments: object) -> int:
-    """The exit status of a command in this process."""
-    with pytest.raises(SystemExit) as caught:
-        cli.main("zofl_mpi.zo_hfl", [*map(str, arguments)])
-    return int(caught.value.code or 0)
+FAMILY = "zofl_mpi.zo_hfl"
+done_here = functools.partial(launch.here, FAMILY)
 
 
-def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+def refused(capsys: Capsys, *arguments: object) -> str:
     """The one sentence that a run ends in."""
-    capsys.readouterr()
-    assert done_here(*RUN, *arguments) == 2
-    told = capsys.readouterr()
-    assert told.err.startswith("zofl_mpi: ") and told.err.count("\n") == 1 and told.out == ""
-    return told.err.removeprefix("zofl_mpi: ").rstrip()
+    return launch.refused(capsys, FAMILY, *RUN, *arguments)
 
 
-# --- runs
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "method", "ranks"),
-    [("smooth", "fedavg", 0), ("both", "fedavg", 3), ("both", "zo_hfl", 0), ("hierarchical", "zo_hfl", 3)],
-)
-def test_a_users_problem_runs_with_its_own_flags(
-    mpirun: Callable[..., Completed], here: Path, written: Written, kind: str, method: str, ranks: int
-) -> None:
-    """As a process, on any number of ranks. Mutations: flags of the class not passed on; only what it needs is looked
-    for; the folder is not searched.
-    """
+@pytest.mark.parametrize(("kind", "method"), [("smooth", "fedavg"), ("both", "scaffold"), ("hierarchical", "zo_hfl")])
+def test_a_users_problem_runs_with_its_own_flags(here: Path, written: Written, kind: str, method: str) -> None:
+    """On any number of ranks. Mutations: flags of the class not passed on; only what it needs is looked for; the folder
+    is not searched."""
     problem = f"{written(KINDS[kind])}:Squares"
     own = ["--problem", problem, "--method", method, "--ridge", "0.5", "--steepness", "0.75"]
-    done = mpirun(ranks, "-m", "zofl_mpi.zo_hfl", *RUN, *own, "--out", "a.h5", cwd=here)
-    assert done.returncode == 0, done.stderr
+    assert run_module(3, "zofl_mpi.zo_hfl", *RUN, *own, "--out", "a.h5") == 0
     found = records.load(here / "a.h5")
     config = json.loads(found.attrs["config"]) if isinstance(found.attrs["config"], str) else found.attrs["config"]
     assert (config["problem"], config["ridge"], config["steepness"]) == (problem, 0.5, [0.75])
@@ -208,12 +185,6 @@ def test_a_problem_may_be_given_parts_of_its_data(here: Path, written: Written) 
     assert differences("whole.h5", "parts.h5") == []
 
 
-def test_a_problem_that_is_given_the_device_may_run_on_a_gpu(written: Written) -> None:
-    device = '    device: str = __import__("zofl_mpi").given("cpu")\n'
-    source = KINDS["smooth"].replace("    federation: Federation\n", "    federation: Federation\n" + device)
-    assert problem_of(zo_hfl, f"{written(source)}:Squares").gpu
-
-
 def test_a_loss_with_terms_has_their_flags_where_they_serve(written: Written) -> None:
     """Mutations: the flags for every method; none of them."""
     terms = "    terms: Terms = given(Terms())\n"
@@ -221,20 +192,16 @@ def test_a_loss_with_terms_has_their_flags_where_they_serve(written: Written) ->
     imports = "from zofl_mpi import given\nfrom zofl_mpi.problems.terms import Terms\n"
     name = f"{written(head.replace('from dataclasses', imports + 'from dataclasses'))}:Squares"
     assert problem_of(zo_hfl, name).roles == {"Hierarchical": {"hierarchy": Terms}, "Smooth": {}}
+    for kind, roles in (("smooth", ["Smooth"]), ("hierarchical", ["Hierarchical"])):
+        choice = problem_of(zo_hfl, f"{written(KINDS[kind])}:Squares")
+        assert [*choice.roles] == roles and not choice.gpu and not any(choice.roles.values())
+    device = '    device: str = __import__("zofl_mpi").given("cpu")\n'
+    source = KINDS["smooth"].replace("    federation: Federation\n", "    federation: Federation\n" + device)
+    assert problem_of(zo_hfl, f"{written(source)}:Squares").gpu  # may run on one
     values = understand(zo_hfl, ["--problem", name, "--mu", "0.5", "2"]).values
     assert (values["lam"], values["mu"]) == (1.0, (0.5, 2.0))
     with pytest.raises(UserError, match="--lam is no flag of this method"):
         understand(zo_hfl, ["--problem", name, "--method", "fedavg", "--lam", "0.5"])
-
-
-@pytest.mark.parametrize("method", ["fedprox", "scaffold", "server_sgd"])
-def test_all_smooth_methods_run_on_a_users_problem(here: Path, written: Written, method: str) -> None:
-    words = [word for word in RUN if method != "server_sgd" or word not in ("--tau", "2")]
-    assert (
-        done_here(*words, "--method", method, "--problem", f"{written(KINDS['smooth'])}:Squares", "--out", "a.h5") == 0
-    )
-    found = records.load(here / "a.h5")
-    assert found.rounds["test_loss"][2] < found.rounds["test_loss"][0]
 
 
 @pytest.mark.parametrize(("kind", "method"), [("smooth", "fedavg"), ("hierarchical", "zo_hfl")])
@@ -249,7 +216,7 @@ def test_a_problem_of_one_kind_starts_at_random(here: Path, written: Written, ki
         assert (x == 0.5).all()
 
 
-def test_a_run_on_a_users_problem_goes_on(here: Path, written: Written, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_on_a_users_problem_goes_on(here: Path, written: Written, capsys: Capsys) -> None:
     """--resume takes the module that is named again, and refuses another value of its flags."""
     problem = ["--problem", f"{written(KINDS['smooth'])}:Squares"]
     own = ["--method", "scaffold", *problem, "--ridge", "0.5"]
@@ -262,7 +229,7 @@ def test_a_run_on_a_users_problem_goes_on(here: Path, written: Written, capsys: 
     assert differences("whole.h5", "part.h5") == []
 
 
-def test_its_flags_are_in_the_help_and_the_plan(written: Written, capsys: pytest.CaptureFixture[str]) -> None:
+def test_its_flags_are_in_the_help_and_the_plan(written: Written, capsys: Capsys) -> None:
     own = ["--method", "fedavg", "--problem", f"{written(KINDS['both'])}:Squares"]
     assert done_here(*own, "--help") == 0
     told = " ".join(capsys.readouterr().out.split())
@@ -270,31 +237,6 @@ def test_its_flags_are_in_the_help_and_the_plan(written: Written, capsys: pytest
     assert done_here(*TINY, *own, "--ridge", "0.125", "--dry-run") == 0
     lines = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines() if line}
     assert lines["ridge"] == ["0.125"] and lines["steepness"] == ["1.0"] and lines["kernel"] == ["mine"]
-
-
-# --- what it offers
-
-
-@pytest.mark.parametrize(
-    ("kind", "roles"),
-    [("smooth", ["Smooth"]), ("hierarchical", ["Hierarchical"]), ("both", ["Hierarchical", "Smooth"])],
-)
-def test_a_class_offers_the_protocols_whose_functions_it_has(written: Written, kind: str, roles: list[str]) -> None:
-    choice = problem_of(zo_hfl, f"{written(KINDS[kind])}:Squares")
-    assert sorted(choice.roles) == roles
-    assert not choice.gpu and not any(choice.roles.values())
-
-
-@pytest.mark.parametrize(
-    ("kind", "method", "needs", "offers"),
-    [("smooth", "zo_hfl", "Hierarchical", "Smooth"), ("hierarchical", "fedprox", "Smooth", "Hierarchical")],
-)
-def test_a_method_that_needs_the_other_kind_is_refused(
-    written: Written, capsys: pytest.CaptureFixture[str], kind: str, method: str, needs: str, offers: str
-) -> None:
-    name = f"{written(KINDS[kind])}:Squares"
-    sentence = refused(capsys, "--method", method, "--problem", name)
-    assert sentence == f"--method {method} needs a {needs} problem; --problem {name} offers {offers}"
 
 
 def without(source: str, function: str) -> str:
@@ -310,75 +252,127 @@ def without(source: str, function: str) -> str:
         (without(KINDS["both"], "score"), "a Hierarchical problem lacks score; a Smooth problem lacks score"),
     ],
 )
-def test_functions_that_it_lacks_are_named(
-    written: Written, capsys: pytest.CaptureFixture[str], source: str, lacking: str
-) -> None:
+def test_functions_that_it_lacks_are_named(written: Written, capsys: Capsys, source: str, lacking: str) -> None:
     name = f"{written(source)}:Squares"
     sentence = refused(capsys, "--problem", name)
     assert sentence.startswith(f"--problem {name}: Squares is no problem: ") and lacking in sentence
 
 
-# --- what is no problem
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (
-            lambda text: text.replace("    federation: Federation\n", ""),
-            "a dataclass with a field named federation",
-        ),
-        (
-            lambda text: text.replace("@dataclass(frozen=True)\n", ""),
-            "a dataclass with a field named federation",
-        ),
+        (lambda text: text.replace("@dataclass(frozen=True)\n", ""), "a dataclass with a field named federation"),
         (lambda text: text + "\n\ndef squares(): ...\n\n\nSquares = squares\n", "is a function; it must be a class"),
         (
-            lambda text: text.replace("    ridge: float = 0.25", "    ridge: float = __import__('zofl_mpi').given()"),
+            lambda text: text.replace("ridge: float = 0.25", "ridge: float = __import__('zofl_mpi').given()"),
             "the run cannot give Squares the field ridge; it gives federation, features, classes",
         ),
-        (lambda text: text + "\n\nSquares = 3\n", "is a int; it must be a class"),
         (lambda text: text.replace("class Squares", "class Square"), "has no attribute 'Squares'"),
         (lambda text: "import nowhere_at_all\n" + text, "No module named 'nowhere_at_all'"),
     ],
 )
 def test_what_is_no_problem_is_refused_by_name(
-    written: Written, capsys: pytest.CaptureFixture[str], change: Callable[[str], str], words: str
+    written: Written, capsys: Capsys, change: Callable[[str], str], words: str
 ) -> None:
     name = f"{written(change(KINDS['both']))}:Squares"
     sentence = refused(capsys, "--problem", name)
     assert sentence.startswith(f"--problem {name}: ") and words in sentence
+    for name in ("nowhere.at.all:Squares", ":Squares", "math:", "math:pi"):
+        sentence = refused(capsys, "--problem", name)
+        assert sentence.startswith(f"--problem {name}: ") and "must be" in sentence
 
 
-@pytest.mark.parametrize("name", ["nowhere:Squares", "nowhere.at.all:Squares", ":Squares", "math:", ":", "math:pi"])
-def test_a_module_or_class_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str], name: str) -> None:
-    sentence = refused(capsys, "--problem", name)
-    assert sentence.startswith(f"--problem {name}: ") and "must be" in sentence
-
-
-def test_an_unknown_flag_is_refused_with_the_nearest(written: Written, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_flag_is_refused_with_the_nearest(written: Written, capsys: Capsys) -> None:
     own = ["--method", "fedavg", "--problem", f"{written(KINDS['both'])}:Squares"]
     assert refused(capsys, *own, "--rigde", 1).startswith("unknown flag --rigde; the nearest is --ridge")
     assert refused(capsys, *own, "--ridge", "much").startswith("--ridge much: must be a number")
     assert refused(capsys, *own, "--federation", "x").startswith("unknown flag --federation")
     assert refused(capsys, *own, "--kernel", "numpy").startswith("--kernel is no flag of this method")
+    name = f"{written(KINDS['smooth'])}:Squares"
+    sentence = refused(capsys, "--method", "zo_hfl", "--problem", name)
+    assert sentence == f"--method zo_hfl needs a Hierarchical problem; --problem {name} offers Smooth"
 
 
 @pytest.mark.parametrize(("field", "method"), [("mu", "fedprox"), ("m", "fedavg"), ("seed", "fedavg")])
-def test_a_flag_that_exists_already_is_refused(
-    written: Written, capsys: pytest.CaptureFixture[str], field: str, method: str
-) -> None:
+def test_a_flag_that_exists_already_is_refused(written: Written, capsys: Capsys, field: str, method: str) -> None:
     name = written(KINDS["both"].replace("ridge", field))
     sentence = refused(capsys, "--method", method, "--problem", f"{name}:Squares")
     assert f"the flag --{field} " in sentence and "exists already: give that field another name" in sentence
 
 
-def test_a_value_that_the_class_refuses_is_told(written: Written, capsys: pytest.CaptureFixture[str]) -> None:
-    check = """
-    def __post_init__(self):
-        from zofl_mpi.errors import demand
+NET = """
+import math
 
-        demand(self.ridge >= 0, "ridge", self.ridge, "a weight, at least 0")
+import numpy as np
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.layer = nn.Linear(math.prod(shape), 8)
+        self.head = nn.Linear(8, classes)
+        FURTHER
+
+    def forward(self, inputs):
+        return self.head(torch.tanh(self.layer(inputs.flatten(1))))
 """
-    own = ["--method", "fedavg", "--problem", f"{written(KINDS['both'] + check)}:Squares"]
-    assert refused(capsys, *own, "--ridge", -1) == "--ridge -1.0: must be a weight, at least 0"
+ONE = ["--m", 3, "--tau", 1, "--rounds", 1, "--out", "a.h5"]
+
+
+@pytest.mark.parametrize("method", ["fedavg", "zo_hfl"])
+def test_a_module_starts_where_it_was_initialised(written: Written, method: str) -> None:
+    """By the seed; parametrised modules, too. Mutation: `initial` draws the layers' parameters anew, and trained
+    weights are lost."""
+    further = "nn.init.zeros_(self.head.weight); nn.init.constant_(self.layer.weight, 0.25)"
+    still = [*ONE, "--gamma-local", 0, "--gamma", 0, "--quiet", "--force", "--method", method]
+    assert launch.here(FAMILY, *still, "--problem", f"{written(NET.replace('FURTHER', further))}:Net") == 0
+    x = records.load("a.h5").final["x"]
+    assert np.all(x[: 8 * 64] == 0.25) and np.all(x[8 * 64 + 8 : 8 * 64 + 8 + 80] == 0)
+    assert len(set(x[-10:])) == 10  # what torch draws for the bias of the head
+    further, drawn = "nn.utils.parametrizations.weight_norm(self.layer)", []
+    name = written(NET.replace("FURTHER", further))
+    for seed in (1, 1, 2):
+        assert launch.here(FAMILY, *still, "--problem", f"{name}:Net", "--seed", seed) == 0
+        drawn.append(records.load("a.h5").final["x"])
+    assert np.array_equal(drawn[0], drawn[1]) and not np.array_equal(drawn[0], drawn[2])
+
+
+@pytest.mark.parametrize("later", ["self.layer.bias = None", "self.tail = nn.ReLU()"])
+def test_a_continuation_with_another_network_is_refused(
+    here: Path, written: Written, capsys: Capsys, later: str, monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # a second text of one second and length would not be read
+    name = written(NET.replace("FURTHER", ""))
+    own = ["--method", "fedavg", "--problem", f"{name}:Net"]
+    assert launch.here(FAMILY, *ONE, *own, "--quiet") == 0
+    (here / f"{name}.py").write_text(NET.replace("FURTHER", later))
+    del sys.modules[name]
+    sentence = launch.refused(capsys, FAMILY, "--resume", "a.h5", *own, "--rounds", 3)
+    assert "data or network are not those that the run began with" in sentence
+    assert "another version of zofl_mpi or torch began it otherwise" in sentence
+
+
+def test_constants_that_differ_between_ranks_are_refused(written: Written, capsys: Capsys) -> None:
+    name = written(NET.replace("FURTHER", 'self.register_buffer("mix", torch.from_numpy(np.random.rand(3)))'))
+    assert run_module(3, FAMILY, *ONE, "--method", "fedavg", "--problem", f"{name}:Net") == 2
+    told = capsys.readouterr().err
+    assert "the ranks hold different data or networks" in told and "Traceback" not in told
+
+
+@pytest.mark.parametrize(
+    ("further", "words"),
+    [
+        ("raise KeyError('width')", "failed: KeyError: 'width'"),
+        ("self.head = nn.LazyLinear(classes)", "lazy"),
+        ("self.forward = lambda inputs: (inputs, 1)", "it returns a tuple, not logits"),
+        ("self.forward = lambda inputs: inputs.nothing", "does not take inputs of shape (1, 8, 8)"),
+        ("self.head = nn.Linear(8, 3)", "to an output of shape (3,), not to 10 logits"),
+    ],
+)
+def test_a_module_that_does_not_do_is_told_in_a_sentence(
+    written: Written, capsys: Capsys, further: str, words: str
+) -> None:
+    name = written(NET.replace("FURTHER", further))
+    assert words in launch.refused(capsys, FAMILY, *ONE, "--method", "fedavg", "--problem", f"{name}:Net")

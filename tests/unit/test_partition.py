@@ -1,13 +1,12 @@
-"""Splits: who holds what is complete, disjoint, of the asked sizes, and a function of the seed alone."""
-
-from __future__ import annotations
+"""Data sets and splits: who holds what is complete, disjoint, a function of the seed alone, and seen on one scale."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zofl_mpi.data import Federation, Raw, partition
+from zofl_mpi.data import Dataset, Federation, Raw, partition
+from zofl_mpi.data.partition import as_dataset
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
 
@@ -39,7 +38,7 @@ def complaint(pool: Raw, **options) -> str:
 POOL = raw(5000)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@settings(max_examples=40, deadline=None, derandomize=True, database=None)
 @given(
     n=st.integers(300, 900),
     classes=st.integers(2, 6),
@@ -81,25 +80,18 @@ def test_every_sample_belongs_to_one_part_and_sizes_are_as_asked(n, classes, m, 
 
 @pytest.mark.parametrize("scheme", partition.PARTITIONS)
 @pytest.mark.parametrize("alpha", [0.5, INF])
-def test_the_split_is_a_function_of_the_seed(scheme, alpha):
-    first, again, other = (rows(split(POOL, seed, alpha=alpha, partition=scheme)) for seed in (1, 1, 2))
-    for a, b in zip(first, again, strict=True):
-        np.testing.assert_array_equal(a, b)
-    for a, b in zip(first, other, strict=True):
-        assert not np.array_equal(a, b)
-
-
-def test_test_part_and_server_do_not_depend_on_the_clients():
-    some, more = rows(split(POOL, m=3, alpha=0.5)), rows(split(POOL, m=17, alpha=INF, partition="by_client"))
-    np.testing.assert_array_equal(some[0], more[0])
-    np.testing.assert_array_equal(some[1], more[1])
-
-
-@pytest.mark.parametrize("scheme", partition.PARTITIONS)
-@pytest.mark.parametrize("alpha", [0.5, INF])
 def test_a_validation_part_is_nobody_elses_and_leaves_the_test_part_as_it_is(scheme, alpha):
     """Mutations: drawn from the pool, from the clients' part alone, from the stream of another part."""
-    without = split(POOL, m=9, alpha=alpha, partition=scheme, min_samples=1)
+    first, without = (split(POOL, m=m, alpha=alpha, partition=scheme, min_samples=1) for m in (3, 9))
+    for k in (0, 1):  # test part and server do not depend on the clients
+        np.testing.assert_array_equal(rows(first)[k], rows(without)[k])
+    share_0 = rows(split(POOL, m=9, alpha=alpha, partition=scheme, min_samples=1, validation=0.0))
+    for part, same in zip(rows(without), share_0, strict=True):  # a share of 0 draws nothing, and the seed is all
+        np.testing.assert_array_equal(part, same)
+    for part, other in zip(
+        share_0, rows(split(POOL, 2, m=9, alpha=alpha, partition=scheme, min_samples=1)), strict=True
+    ):
+        assert not np.array_equal(part, other)
     federation = split(POOL, m=9, alpha=alpha, partition=scheme, min_samples=1, validation=0.2)
     assert without.validation is None
     test, server, *clients = rows(federation)
@@ -112,12 +104,6 @@ def test_a_validation_part_is_nobody_elses_and_leaves_the_test_part_as_it_is(sch
     train = np.setdiff1d(np.arange(5000), test)
     order = Streams(1)(Purpose.VALIDATION).permutation(4500)
     np.testing.assert_array_equal(kept, train[np.sort(order[:900])])
-
-
-def test_without_a_validation_part_no_sample_changes_hands():
-    """The stream is one of its own, and a share of 0 draws nothing."""
-    for a, b in zip(rows(split(POOL)), rows(split(POOL, validation=0.0)), strict=True):
-        np.testing.assert_array_equal(a, b)
 
 
 def test_the_scale_is_that_of_those_who_train():
@@ -137,7 +123,7 @@ def test_the_official_test_part_is_the_end_of_the_pool():
 
 
 def test_each_sample_is_as_likely_as_any_other_in_every_part():
-    pool, seeds = raw(100, 2), 400
+    pool, seeds = raw(100, 2), 200
     hits = np.zeros((3, 100))
     for seed in range(seeds):
         federation = split(pool, seed, m=2, alpha=INF)
@@ -145,9 +131,6 @@ def test_each_sample_is_as_likely_as_any_other_in_every_part():
             hit[part.rows] += 1
     for hit, share in zip(hits, (0.1, 0.27, 0.32), strict=True):
         assert abs(hit / seeds - share).max() < 5 * np.sqrt(share * (1 - share) / seeds)
-
-
-# Dirichlet
 
 
 def proportions(alpha: float, m: int, draws: int) -> np.ndarray:
@@ -191,16 +174,9 @@ def test_clients_become_alike_as_alpha_grows(scheme):
     assert apart[0] > 0.4
     assert apart[0] > apart[1] > 0.1 > apart[2]
     assert apart[3] < 0.05
-
-
-@pytest.mark.parametrize("scheme", partition.PARTITIONS)
-def test_at_huge_alpha_each_class_is_cut_into_equal_pieces_or_drawn_evenly(scheme):
-    pool = Raw(np.zeros((4000, 1)), np.arange(4000) % 4, 4)
-    counts = split(pool, m=7, alpha=1e12, partition=scheme).counts
-    if scheme == "by_class":
-        assert (counts.max(axis=0) - counts.min(axis=0)).max() <= 1
-    else:
-        assert abs(counts - 90).max() < 5 * np.sqrt(90)
+    if scheme == "by_class":  # equal pieces, and whole classes
+        even, uneven = (split(pool, m=5, alpha=alpha, min_samples=1).counts for alpha in (1e12, 1e-3))
+        assert (even.max(axis=0) - even.min(axis=0)).max() <= 1 and ((uneven > 0).sum(axis=0) == 1).any()
 
 
 @pytest.mark.parametrize("scheme", partition.PARTITIONS)
@@ -213,15 +189,10 @@ def test_the_samples_of_a_class_are_shuffled_before_they_are_dealt(scheme):
 
 def test_by_class_draws_until_every_client_has_the_least():
     pool, least = raw(2000), 100
-    free = [min(map(len, split(pool, seed, alpha=0.3, min_samples=1).clients)) for seed in range(8)]
-    kept = [min(map(len, split(pool, seed, alpha=0.3, min_samples=least).clients)) for seed in range(8)]
+    free = [min(map(len, split(pool, seed, alpha=0.3, min_samples=1).clients)) for seed in range(3)]
+    kept = [min(map(len, split(pool, seed, alpha=0.3, min_samples=least).clients)) for seed in range(3)]
     assert min(free) < least
     assert min(kept) >= least
-
-
-def test_by_class_deals_whole_classes_at_tiny_alpha():
-    counts = split(POOL, m=2, alpha=1e-3, min_samples=1).counts
-    assert ((counts > 0).sum(axis=0) == 1).all()
 
 
 def test_by_client_uses_classes_up_and_no_sample_twice():
@@ -231,14 +202,6 @@ def test_by_client_uses_classes_up_and_no_sample_twice():
     rest = np.setdiff1d(np.arange(1000), np.concatenate(rows(federation)[:2]))
     assert len(rest) == 7 * 90
     np.testing.assert_array_equal(federation.counts.sum(axis=0), np.bincount(pool.labels[rest], minlength=3))
-
-
-def test_one_client_may_hold_all_the_rest():
-    for scheme in partition.PARTITIONS:
-        assert len(split(POOL, m=1, alpha=0.1, partition=scheme).clients[0]) == 3150
-
-
-# A server that holds nothing
 
 
 @pytest.mark.parametrize("pixels", partition.PIXELS)
@@ -256,35 +219,22 @@ def test_without_a_servers_share_the_clients_hold_all_training_samples(alpha, sc
     assert federation.server.fingerprint() == federation.test.fingerprint()
 
 
-# What is refused
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"m": 0}, ["--m 0", "at least 1"]),
-        ({"m": -3}, ["--m -3"]),
         ({"m": 316}, ["--m 316", "3150 samples", "at most 315 clients", "--min-samples 10"]),
         ({"m": 4000, "min_samples": 1, "alpha": INF}, ["--m 4000", "at most 3150"]),
-        ({"m": 4000, "min_samples": 1, "partition": "by_client"}, ["--m 4000"]),
         ({"alpha": 0.0}, ["--alpha 0.0", "greater than 0", "inf"]),
-        ({"alpha": -1.0}, ["--alpha -1.0"]),
         ({"alpha": float("nan")}, ["--alpha nan", "greater than 0"]),
-        ({"alpha": -INF}, ["--alpha -inf"]),
         ({"partition": "by-class"}, ["--partition by-class", "by_class, by_client"]),
         ({"min_samples": 0}, ["--min-samples 0", "at least 1"]),
         ({"test_fraction": 0.0}, ["--test-fraction 0.0", "between 0 and 1"]),
-        ({"test_fraction": 1.0}, ["--test-fraction 1.0"]),
-        ({"test_fraction": float("nan")}, ["--test-fraction nan"]),
         ({"test_fraction": 1e-5}, ["--test-fraction 1e-05", "0 of 5000", "empty"]),
         ({"server_fraction": -0.1}, ["--server-fraction -0.1", "between 0 and 1, both excluded, or 0 for no part"]),
-        ({"server_fraction": float("nan")}, ["--server-fraction nan"]),
         ({"server_fraction": 1e-5}, ["--server-fraction 1e-05", "0 of 4500", "empty"]),
-        ({"server_fraction": 1.5}, ["--server-fraction 1.5"]),
         ({"server_fraction": 0.99999}, ["--server-fraction 0.99999", "4500 of 4500", "empty"]),
         ({"validation": -0.1}, ["--validation -0.1", "between 0 and 1, both excluded, or 0 for no part"]),
-        ({"validation": float("nan")}, ["--validation nan"]),
-        ({"validation": 1.0}, ["--validation 1.0"]),
         ({"validation": 1e-5}, ["--validation 1e-05", "0 of 4500", "empty"]),
         ({"validation": 0.99}, ["--m 10", "too few to give each --min-samples 10"]),
         ({"official_split": True}, ["--split official", "no official test part"]),
@@ -296,3 +246,73 @@ def test_an_argument_out_of_range_is_named_with_what_is_allowed(options, words):
     said = complaint(POOL, **options)
     for word in words:
         assert word in said
+
+
+def colours(n: int = 1300) -> Raw:
+    """Three channels of five bytes with means and spreads of their own; more rows than one chunk."""
+    chance = Streams(5)(1)
+    tops = np.repeat([50, 120, 256], 5)
+    return Raw(chance.integers(tops, size=(n, 15)).astype(np.uint8), chance.integers(3, size=n), 3, 0, 255, 3)
+
+
+RAW = colours()
+ALL = np.arange(len(RAW.labels))
+
+
+def seen(data: Dataset, dtype: type = np.float64) -> np.ndarray:
+    return data.take(np.arange(len(data)), dtype)[0]
+
+
+def test_subset_of_a_subset_takes_the_rows_of_the_first():
+    data = Dataset(np.arange(10.0).reshape(10, 1), np.arange(10) % 3, 4)
+    part = data.subset(np.array([9, 4, 7, 1])).subset(np.array([3, 0]))
+    inputs, labels = part.take(np.array([1, 0, 1]), np.float32)
+    assert inputs.dtype == np.float32 and inputs.ravel().tolist() == [9, 1, 9] and labels.tolist() == [0, 1, 0]
+    assert (len(part), part.features) == (2, 1) and part.inputs is data.inputs
+    assert (data.counts().tolist(), part.counts().tolist()) == ([4, 3, 3, 0], [1, 1, 0, 0])  # an absent class, too
+
+
+def test_weights_count_the_servers_samples_too():
+    data = Dataset(np.zeros((10, 1)), np.zeros(10, int), 1)
+    rows = np.arange(10)
+    federation = Federation(
+        data.subset(rows[:3]), (data.subset(rows[3:5]), data.subset(rows[5:9])), data.subset(rows[9:])
+    )
+    np.testing.assert_allclose(federation.weights, [2 / 9, 4 / 9], rtol=1e-15)
+    np.testing.assert_array_equal(federation.counts, [[2], [4]])
+
+
+def test_pixels_are_those_of_the_unit_interval_or_as_stored():
+    np.testing.assert_allclose(seen(as_dataset(RAW, "unit", ALL)), RAW.inputs / 255, rtol=1e-15)
+    digits = Raw(np.array([[0, 8, 16]], np.uint8), np.array([0]), 1, levels=16)
+    assert seen(as_dataset(digits, "unit", ALL[:1])).tolist() == [[0, 0.5, 1]]
+    np.testing.assert_array_equal(seen(as_dataset(RAW, "raw", ALL)), RAW.inputs)
+    floats = Raw(np.array([[300.0, -2.0]]), np.array([0]), 1)
+    for pixels in ("unit", "raw"):
+        np.testing.assert_array_equal(seen(as_dataset(floats, pixels, ALL[:1])), floats.inputs)
+
+
+def test_standardized_bytes_have_mean_0_and_variance_1_in_each_channel_over_the_training_rows():
+    """In whatever order. Mutation: the statistics of all rows."""
+    train = ALL[100:1250:2]
+    data, backwards = (as_dataset(RAW, "standardize", rows) for rows in (train, train[::-1]))
+    planes = seen(data)[train].reshape(len(train), 3, 5)
+    np.testing.assert_allclose(planes.mean(axis=(0, 2)), 0, atol=1e-13)
+    np.testing.assert_allclose(planes.var(axis=(0, 2)), 1, rtol=1e-13)
+    assert abs(seen(data).mean()) > 1e-4  # the other rows do not count
+    np.testing.assert_array_equal(data.scale, backwards.scale)
+    np.testing.assert_array_equal(data.shift, backwards.shift)
+
+
+def test_odd_values_are_standardized_too():
+    values = Streams(6)(1).standard_normal((900, 4)) + 1e8
+    data = as_dataset(Raw(values, np.zeros(900, int), 1), "standardize", ALL[:900])
+    assert isinstance(data.scale, float)
+    assert abs(1 / data.scale - values.std()) < 1e-6 and abs(seen(data).mean()) < 1e-6
+    grey = Raw(np.full((4, 2), 9, np.uint8), np.zeros(4, int), 1, levels=255)
+    np.testing.assert_array_equal(seen(as_dataset(grey, "standardize", ALL[:4])), 0)
+    huge = Raw(np.array([[1e300], [-1e300]]), np.zeros(2, int), 1)
+    with pytest.raises(UserError, match="--pixels standardize: the variance"):
+        as_dataset(huge, "standardize", ALL[:2])
+    with pytest.raises(UserError, match="--pixels bytes: it must be one of unit, raw, standardize"):
+        as_dataset(RAW, "bytes", ALL)

@@ -77,9 +77,7 @@ def test_packed_work_is_within_Grahams_bound_of_the_best(work: list[int], ranks:
 @given(work=WORK, ranks=RANKS)
 def test_dealt_clients_with_an_item_left_are_spread_evenly_at_any_moment(work: list[int], ranks: int) -> None:
     """So a round in lockstep takes sum_q ceil(n_q / P) turns, the least possible, n_q the clients with a q-th item.
-
-    Mutations: two of P clients to one rank; in order of i; always the lowest rank first (the sums).
-    """
+    Mutations: two of P clients to one rank; in order of i; always the lowest rank first (the sums)."""
     placement = dealt(work, ranks)
     for least in {-1, *work}:
         count = Counter(home for each, home in zip(work, placement, strict=True) if each > least)
@@ -93,9 +91,6 @@ def test_paced_work_is_dealt_and_other_work_is_packed() -> None:
     work = [1, 8, 1, 1, 1]
     assert [ClientPlacement(2, Loads(work))[i] for i in range(5)] == [2, 1, 2, 2, 2]
     assert [ClientPlacement(2, Loads(work, paced=True))[i] for i in range(5)] == [2, 1, 2, 1, 2]
-
-
-# --- what methods plan
 
 
 def test_first_order_methods_count_samples() -> None:

@@ -1,34 +1,24 @@
 """What a user sees: lines that are neither too many nor too few, a bar only where a person looks at it."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import Capsys, Hands, Patch
 from zofl_mpi.run import progress
 from zofl_mpi.run.progress import Bar, Lines, Pace, Progress
 
 
-class Hands:
-    """A clock that is set by hand."""
-
-    now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def hands(monkeypatch: pytest.MonkeyPatch) -> Hands:
+def hands(monkeypatch: Patch) -> Hands:
     hands = Hands()
     monkeypatch.setattr(progress, "time", hands)
     return hands
 
 
-def printed(lines: Lines, hands: Hands, rounds: int, seconds: float, capsys: pytest.CaptureFixture[str]) -> list[int]:
+def printed(lines: Lines, hands: Hands, rounds: int, seconds: float, capsys: Capsys) -> list[int]:
     """The rounds that had a line."""
     with lines:
         for done in range(1, rounds + 1):
@@ -37,44 +27,31 @@ def printed(lines: Lines, hands: Hands, rounds: int, seconds: float, capsys: pyt
     return [int(line.split("/")[0].removeprefix("round")) for line in capsys.readouterr().out.splitlines()]
 
 
-def test_lines_come_first_then_every_five_seconds_and_last(hands: Hands, capsys: pytest.CaptureFixture[str]) -> None:
-    assert printed(Lines(25), hands, 25, 1.0, capsys) == [1, 6, 11, 16, 21, 25]
+@pytest.mark.parametrize(
+    ("rounds", "seconds", "shown"),
+    [(25, 1.0, [1, 6, 11, 16, 21, 25]), (4, 60.0, [1, 2, 3, 4]), (1000, 0.001, [1, 1000])],
+)
+def test_lines_come_first_then_every_five_seconds_and_last(
+    hands: Hands, capsys: Capsys, rounds: int, seconds: float, shown: list[int]
+) -> None:
+    assert printed(Lines(rounds), hands, rounds, seconds, capsys) == shown
 
 
-def test_slow_rounds_have_a_line_each(hands: Hands, capsys: pytest.CaptureFixture[str]) -> None:
-    assert printed(Lines(4), hands, 4, 60.0, capsys) == [1, 2, 3, 4]
-
-
-def test_fast_rounds_have_two_lines(hands: Hands, capsys: pytest.CaptureFixture[str]) -> None:
-    assert printed(Lines(1000), hands, 1000, 0.001, capsys) == [1, 1000]
-
-
-def test_a_line_says_how_far_how_good_how_fast_and_how_long(hands: Hands, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_says_how_far_how_good_how_fast_and_how_long(hands: Hands, capsys: Capsys) -> None:
     lines = Lines(500)
     lines.update(20, "test accuracy 0.9000", 2.0)
     assert capsys.readouterr().out == "round  20/500  test accuracy 0.9000  2.000 s/round  16:00 left\n"
     hands.now += 10
     lines.update(21, "", 2.0)
     assert "15:58 left" in capsys.readouterr().out
+    texts = {0.4: "0:00", 59.6: "1:00", 61: "1:01", 3600: "1:00:00", 36_125: "10:02:05"}
+    assert {seconds: progress._duration(seconds) for seconds in texts} == texts
+    pace = Pace()  # follows rounds that grow longer
+    assert (pace.after(1.0), pace.after(2.0)) == (1.0, pytest.approx(1.1))
+    assert [pace.after(3.0) for _ in range(100)][-1] == pytest.approx(3.0, rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.4, "0:00"), (59.6, "1:00"), (61, "1:01"), (3600, "1:00:00"), (36_125, "10:02:05")]
-)
-def test_durations_read_like_a_clock(seconds: float, text: str) -> None:
-    assert progress._duration(seconds) == text
-
-
-def test_the_pace_follows_rounds_that_grow_longer() -> None:
-    pace = Pace()
-    assert pace.after(1.0) == 1.0
-    assert pace.after(2.0) == pytest.approx(1.1)
-    for _ in range(100):
-        found = pace.after(3.0)
-    assert found == pytest.approx(3.0, rel=1e-3)
-
-
-def test_quiet_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+def test_quiet_prints_nothing(capfd: Capsys) -> None:
     with progress.progress(3, 0, quiet=True) as bar:
         assert type(bar) is Progress
         bar.update(1, "note", 1.0)
@@ -89,20 +66,19 @@ class Out:
 
 
 @pytest.mark.parametrize(("terminal", "kind"), [(False, Lines), (True, Bar)])
-def test_without_a_launcher_standard_output_decides(
-    monkeypatch: pytest.MonkeyPatch, terminal: bool, kind: type
-) -> None:
+def test_without_a_launcher_standard_output_decides(monkeypatch: Patch, terminal: bool, kind: type) -> None:
+    """A launcher that cannot be looked at counts as a file."""
     monkeypatch.setattr(progress, "outermost_launcher", lambda: None)
     monkeypatch.setattr(progress.sys, "stdout", Out(terminal))
     assert isinstance(progress.progress(3, 1, quiet=False), kind)
+    monkeypatch.setattr(progress, "outermost_launcher", lambda: 2**22 + 1)
+    assert isinstance(progress.progress(3, 1, quiet=False), Lines)
 
 
 @pytest.mark.parametrize(
     ("target", "seen"), [("/dev/pts/3", True), ("/dev/tty1", True), ("/tmp/log", False), ("pipe:[12]", False)]
 )
-def test_under_a_launcher_its_own_standard_output_decides(
-    monkeypatch: pytest.MonkeyPatch, target: str, seen: bool
-) -> None:
+def test_under_a_launcher_its_own_standard_output_decides(monkeypatch: Patch, target: str, seen: bool) -> None:
     """Open MPI gives its ranks a pseudo-terminal in any case, MPICH a pipe."""
     asked: list[str] = []
     monkeypatch.setattr(progress.os, "readlink", lambda path: asked.append(path) or target)
@@ -113,12 +89,7 @@ def test_under_a_launcher_its_own_standard_output_decides(
     assert progress.terminal_of(77) is None
 
 
-def test_a_launcher_that_cannot_be_looked_at_counts_as_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "outermost_launcher", lambda: 2**22 + 1)
-    assert isinstance(progress.progress(3, 1, quiet=False), Lines)
-
-
-def test_under_a_launcher_the_bar_is_drawn_on_the_terminal_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_under_a_launcher_the_bar_is_drawn_on_the_terminal_itself(monkeypatch: Patch) -> None:
     """A launcher passes output on line by line; a bar is one line that does not end."""
     reader, writer = os.openpty()
     monkeypatch.setattr(progress, "outermost_launcher", lambda: 77)
@@ -133,7 +104,7 @@ def test_under_a_launcher_the_bar_is_drawn_on_the_terminal_itself(monkeypatch: p
     os.close(writer)
 
 
-def test_the_outermost_launcher_among_the_ancestors_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_outermost_launcher_among_the_ancestors_is_found(monkeypatch: Patch) -> None:
     """python (40) <- orted (30, no launcher) <- "prte (run)" (20) <- srun (10) <- bash (5)."""
     names = {40: ("python", 30), 30: ("orted", 20), 20: ("my mpirun) x", 10), 10: ("srun", 5), 5: ("bash", 1)}
 
@@ -148,16 +119,3 @@ def test_the_outermost_launcher_among_the_ancestors_is_found(monkeypatch: pytest
     assert progress.outermost_launcher() == 20
     names[20] = ("sshd", 10)
     assert progress.outermost_launcher() is None
-
-
-def test_a_process_without_a_launcher_finds_none() -> None:
-    if any(name.startswith(("OMPI_", "PMI", "SLURM_STEP")) for name in os.environ):
-        pytest.skip("under a launcher")
-    assert progress.outermost_launcher() is None
-
-
-def test_a_bar_is_drawn_and_leaves_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    with Bar(10, 4, None) as bar:
-        bar.update(5, "objective 2.0000", 0.5)
-    text = capsys.readouterr().out
-    assert "5/10" in text and "objective 2.0000" in text and "0.500 s/round" in text

@@ -123,13 +123,18 @@ def test_what_a_problem_leaves_out_has_a_default() -> None:
     drawn = np.random.default_rng(1).standard_normal(2)
     np.testing.assert_array_equal(problem.initial(np.random.default_rng(1)), 0.01 * drawn)
     assert BilevelProblem not in type(problem).__mro__
+    lower = adapted(LeastBilevel)()
+    assert (lower.solution, lower.project_lower, lower.solution_only) == (None, None, False)
+    assert lower.initial_lower().tolist() == [0.0] * 3 and lower.parts("all") == ("all", "all")
 
+    class Scored(Problem):
+        n = 1
 
-def test_a_bilevel_problem_has_the_defaults_of_its_lower_level() -> None:
-    """Mutations: the base of other problems; one sample part for both levels."""
-    problem = adapted(LeastBilevel)()
-    assert (problem.solution, problem.project_lower, problem.solution_only) == (None, None, False)
-    assert problem.initial_lower().tolist() == [0.0] * 3 and problem.parts("all") == ("all", "all")
+        def score(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+            return {"loss": float(len(args))}
+
+    assert score_of(Scored(), 1, [2]) == {"loss": 2.0}
+    assert score_of(Scored(), 1, []) == score_of(Scored(), 1, None) == {}
 
 
 def test_defaults_and_stubs_of_a_base_are_no_members_of_a_class() -> None:
@@ -143,20 +148,6 @@ def test_defaults_and_stubs_of_a_base_are_no_members_of_a_class() -> None:
     assert lacking(Half)["Smooth"] == ["n", "gradient", "descend", "flops", "score"]
     assert lacking(Least)["Lipschitz"] == [] and lacking(LeastBilevel)["Bilevel"] == []
     assert list(roles_of(LeastBilevel)) == ["Lipschitz", "Bilevel"]
-
-
-def test_no_score_is_asked_for_without_data() -> None:
-    class Scored(Problem):
-        n = 1
-
-        def score(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-            return {"loss": float(len(args))}
-
-    assert score_of(Scored(), 1, [2]) == {"loss": 2.0}
-    assert score_of(Scored(), 1, []) == score_of(Scored(), 1, None) == {}
-
-
-# --- methods
 
 
 @pytest.fixture
@@ -213,19 +204,10 @@ def test_a_method_says_where_it_computes_by_its_problem() -> None:
     of = made(Setting(Many(), Streams(1), ()))
     assert (width(of), program_of(of).backend.device) == (5, "cuda:1")
     assert (width(None), width(object()), program_of(object()).backend) == (1, 1, HOST)
+    for needs, role in ((Bilevel, "Bilevel"), ("Bilevel", "Bilevel"), (None, None)):
+        made.needs = needs
+        assert role_of(made) == role
 
-
-@pytest.mark.parametrize(("needs", "role"), [(Bilevel, "Bilevel"), ("Bilevel", "Bilevel"), (None, None)])
-def test_a_method_names_the_role_that_it_needs(needs: Any, role: str | None) -> None:
-    class Needy:
-        pass
-
-    needy: Any = with_base(Needy, Method)
-    needy.needs = needs
-    assert role_of(needy) == role
-
-
-# --- no lookups by name
 
 ALLOWED = {
     "engine/batching.py": {"ask"},  # thread-local
@@ -254,10 +236,7 @@ def looked_up(source: str) -> set[str]:
 LOOKUPS = ("getattr", "hasattr")
 
 
-@pytest.mark.parametrize("file", sorted(PACKAGE.rglob("*.py")), ids=lambda file: str(file.relative_to(PACKAGE)))
-def test_no_capability_is_looked_up_by_name(file: Path) -> None:
-    assert looked_up(file.read_text()) <= ALLOWED.get(file.relative_to(PACKAGE).as_posix(), set())
-
-
-def test_a_lookup_is_found() -> None:
+def test_no_capability_is_looked_up_by_name() -> None:
+    for file in PACKAGE.rglob("*.py"):
+        assert looked_up(file.read_text()) <= ALLOWED.get(file.relative_to(PACKAGE).as_posix(), set()), file
     assert looked_up("if hasattr(problem, 'abreast'):\n    getattr(method, 'plan', None)") == {"abreast", "plan"}

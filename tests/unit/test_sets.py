@@ -1,4 +1,4 @@
-"""Sets by their descriptions: projections by their characterisation, as in test_projections, and every refusal."""
+"""Sets by their descriptions: projections by their characterisation, and every refusal."""
 
 import math
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
-from zofl_mpi.numerics import sets
+from zofl_mpi.numerics import projections, sets
 
 GENERATOR = Streams(6)(Purpose.SYNTHETIC)
 n = 4
@@ -38,10 +38,7 @@ def outside_ball(z, radius, centre):
 SETS = {
     "all": (lambda w: w, lambda z: 0.0),
     "box:-1:2": (lambda w: np.clip(w, -1, 2), lambda z: max(np.max(z - 2), np.max(-1 - z))),
-    "box:0,-1,-inf,2:1,inf,3,2": (
-        lambda w: np.clip(w, LOW, HIGH),
-        lambda z: max(np.max(z - HIGH), np.max(LOW - z)),
-    ),
+    "box:0,-1,-inf,2:1,inf,3,2": (lambda w: np.clip(w, LOW, HIGH), lambda z: max(np.max(z - HIGH), np.max(LOW - z))),
     "ball:1.5": (lambda w: into_ball(w, 1.5, 0), lambda z: outside_ball(z, 1.5, 0)),
     "ball:2:0.5": (lambda w: into_ball(w, 2, 0.5), lambda z: outside_ball(z, 2, 0.5)),
     "ball:0.5:1,0,-2,0.5": (lambda w: into_ball(w, 0.5, CENTRE), lambda z: outside_ball(z, 0.5, CENTRE)),
@@ -86,9 +83,6 @@ def test_a_point_of_the_set_comes_back_bit_for_bit(text, dtype):
             z = convex.project(y)
             assert z.dtype == dtype
             assert z.tobytes() == y.tobytes()
-
-
-def test_the_sign_of_a_zero_is_kept():
     for text in ("box:0:1", "ball:1", "half-space:0", "half-space:1:1,-2,0,0.5"):
         assert np.signbit(sets.parse(text, n, "sets").project(-np.zeros(n))).all()
 
@@ -109,18 +103,20 @@ def test_a_float32_point_stays_float32_and_is_projected_in_float64():
 @pytest.mark.parametrize("text", SETS)
 def test_what_is_not_finite_is_left_to_the_caller(text):
     """No warning, and no point of the set made of nan."""
-    assert not np.isfinite(sets.parse(text, n, "sets").project(np.array([np.nan, 1, 2, 3]))).all() or text in (
-        "ball:0:1,0,-2,0.5",
-    )
+    z = sets.parse(text, n, "sets").project(np.array([np.nan, 1, 2, 3]))
+    assert not np.isfinite(z).all() or text == "ball:0:1,0,-2,0.5"
 
 
-def test_distances():
-    assert sets.parse("ball:1:2", 2, "sets").distance(np.zeros(2)) == pytest.approx(2 * math.sqrt(2) - 1)
-    assert sets.parse("box:1:2", 9, "sets").distance(np.zeros(9)) == 3
-    assert sets.parse("half-space:-3", 9, "sets").distance(np.zeros(9)) == pytest.approx(1)
-    assert sets.parse("half-space:-3:3,4", 2, "sets").distance(np.zeros(2)) == pytest.approx(0.6)
-    assert sets.parse("simplex", 4, "sets").distance(np.zeros(4)) == pytest.approx(0.5)
-    assert sets.parse("all", 4, "sets").distance(np.ones(4)) == 0
+def test_rows_are_projected_on_their_own():
+    """Mutation: a norm or a sum over all rows."""
+    y = 3 * GENERATOR.standard_normal((3, n))
+    changed = y + np.array([[1.0], [0.0], [0.0]])
+    for project in (
+        lambda rows: projections.ball(rows, CENTRE, np.array([0.0, 0.5, 50.0])),
+        lambda rows: projections.half_space(rows, NORMAL, 0.3),
+        lambda rows: projections.simplex(rows, 2.0),
+    ):
+        assert not np.array_equal(project(y), y) and np.array_equal(project(changed)[1:], project(y)[1:])
 
 
 def test_large_entries_cost_the_simplex_no_digits():
@@ -139,43 +135,29 @@ def test_sets_that_are_all_of_space():
 REFUSED = {
     "bal:1": ["one of all, box:LOW:HIGH", "did you mean ball?"],
     "half_space:1": ["did you mean half-space?"],
-    "Simplex": ["did you mean simplex?"],
-    "": ["one of all"],
-    "cube": ["one of all"],
     "sphere:1": ["a sphere is not", "convex", "take ball:1"],
-    "sphere:1:2,2,2,2": ["take ball:1:2,2,2,2"],
     "annulus": ["an annulus is not", "take ball:RADIUS"],
-    "annulus:1:2:3": ["take ball:RADIUS"],
     "integers:0:3": ["the set of integer points is not", "take box:LOW:HIGH"],
-    "sparse:3": ["the set of sparse points is not"],
     "all:1": ["of the form all"],
     "box:1": ["of the form box:LOW:HIGH"],
-    "box:1:2:3": ["of the form box:LOW:HIGH"],
     "ball": ["of the form ball:RADIUS[:CENTRE]"],
-    "half-space": ["of the form half-space:OFFSET[:NORMAL]"],
     "simplex:1:2": ["of the form simplex[:TOTAL]"],
     "box:1:0": ["LOW <= HIGH", "empty"],
     "box:0,0,0,3:1,1,1,2": ["LOW <= HIGH", "empty"],
     "box:inf:inf": ["empty"],
-    "box:-inf:-inf": ["empty"],
     "ball:-1": ["RADIUS >= 0", "empty"],
     "ball:1:inf": ["finite CENTRE"],
     "simplex:0": ["TOTAL above 0"],
-    "simplex:-1": ["TOTAL above 0"],
     "simplex:inf": ["finite TOTAL"],
     "half-space:-1:0,0,0,0": ["NORMAL not 0", "empty"],
     "half-space:-inf": ["OFFSET above -inf", "empty"],
     "half-space:1:1,inf,0,0": ["finite NORMAL"],
     "box:0,1,2:5": ["1 or 4 numbers as LOW", "n is 4", "not 3"],
-    "box:0:1,2": ["1 or 4 numbers as HIGH", "not 2"],
     "ball:1:1,2": ["1 or 4 numbers as CENTRE", "not 2"],
-    "ball:1,2": ["given 1 numbers as RADIUS", "not 2"],
     "half-space:1:1": ["given 4 numbers as NORMAL", "not 1"],
     "box:nan:1": ["made of numbers", "LOW = nan"],
     "box:0:1,2,x,4": ["made of numbers", "HIGH = 1,2,x,4"],
-    "ball:one": ["made of numbers", "RADIUS = one"],
     "ball:1:": ["made of numbers", "CENTRE = "],
-    "simplex:nan": ["made of numbers"],
     "half-space:1:nan,0,0,0": ["made of numbers"],
 }
 
@@ -185,16 +167,11 @@ def test_refusals_name_the_flag_the_value_and_what_is_allowed(text):
     with pytest.raises(UserError) as refused:
         sets.parse(text, n, "x_set")
     sentence = str(refused.value)
-    assert sentence.startswith(f"--x-set {text}: must be ")
+    assert sentence.startswith(f"--x-set {text}: must be ") and "\n" not in sentence
     assert all(part in sentence for part in REFUSED[text]), sentence
-    assert "\n" not in sentence
-
-
-def test_refusals_of_long_values_stay_short():
-    with pytest.raises(UserError) as refused:
-        sets.parse("box:0:" + ",".join(["1.25"] * 4999), 5000, "--sets")
-    assert len(str(refused.value)) < 200
-    assert "5000" in str(refused.value) and "4999" in str(refused.value)
+    if text == "box:0,1,2:5":
+        with pytest.raises(UserError, match=r"^.{,150}5000.{,150}4999.{,50}$"):  # long values are cut
+            sets.parse("box:0:" + ",".join(["1.25"] * 4999), 5000, "--sets")
 
 
 def test_one_set_for_all_or_one_for_each():
@@ -216,11 +193,8 @@ APART = {
     ("ball:1", "ball:1:4,0"): 2,
     ("ball:1:0,1", "ball:1:2.01,1"): 0.01,  # not met on the line through 0
     ("ball:1:0,1", "half-space:-1.5:1,0"): 0.5,
-    ("ball:1:0,7", "half-space:-1.5:1,0", "ball:50:1,30.9"): 0.5,
     ("box:0:1", "box:2.25:3"): 1.25,
-    ("box:0:1,5", "box:0:9", "box:1.5:3,4", "ball:100"): 0.5,
     ("simplex", "half-space:0"): math.sqrt(1 / 2),
-    ("simplex", "simplex:2"): math.sqrt(1 / 2),
     ("simplex", "ball:0.5"): math.sqrt(1 / 2) - 0.5,
     ("half-space:-1:0,1", "half-space:-1:0,-1"): 2,
     ("ball:1e-9", "ball:1e-9:0,1e-8"): 8e-9,
@@ -237,15 +211,11 @@ def test_sets_without_a_common_point_are_refused_with_their_distance(texts):
 
 # Sets with a common point: some share no interior, one pair meets nearly 2,000 away from 0.
 TOGETHER = [
-    ("all",),
-    ("simplex", "all"),
     ("ball:1", "ball:1", "ball:1:2,0"),
     ("ball:1:0,1", "ball:1:2,1"),
     ("ball:1:0,1", "half-space:-1:1,0"),
-    ("box:0:1", "box:1:3"),
     ("box:0:1", "box:1:3", "ball:1.5"),
     ("simplex", "box:0.5:inf"),
-    ("simplex", "half-space:1"),
     ("half-space:0:0,1", "half-space:0:0,-1"),
     ("half-space:-1:0,1", "half-space:-1:1e-3,-1"),
 ]
@@ -255,6 +225,7 @@ TOGETHER = [
 def test_sets_with_a_common_point_pass(texts):
     """Mutation: a certificate that takes "far" for "never"."""
     assert 0 <= common(*texts) < 2.1
+    assert common("ball:1", "box:0.5:2", "half-space:1.2") < 1e-12
 
 
 def test_no_sets_with_a_planted_common_point_are_refused():
@@ -272,11 +243,6 @@ def test_no_sets_with_a_planted_common_point_are_refused():
         sets.common_point(found, n, "sets")
 
     holds()
-
-
-def test_a_common_point_is_found_to_rounding():
-    assert common("ball:1", "box:0.5:2", "half-space:1.2") < 1e-12
-    assert common("simplex", "ball:0.3:0.25", n=4) < 1e-12
 
 
 def test_the_same_set_for_all_costs_nothing():

@@ -10,12 +10,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from tests.conftest import Patch
 from tests.numerics.split_methods import method, setting, training
 from tests.threads import run_ranks, serve_or_ask
 from zofl_mpi.engine import device, messages
@@ -65,7 +67,7 @@ class Stream:
 class Fake:
     """torch.cuda."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: Patch) -> None:
         self.calls: list[str] = []
         self.events, self.done = 0, set[int]()
         self.computing = self.now = Stream(self, "computing")
@@ -107,7 +109,7 @@ class Fake:
 
 
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Fake:
+def gpu(monkeypatch: Patch) -> Fake:
     return Fake(monkeypatch)
 
 
@@ -123,6 +125,7 @@ def test_on_the_cpu_a_copy_is_made_at_once() -> None:
     assert own.bring(host) is host
     own.rest()
     assert own.taken() == 0.0
+    assert staging("cpu") is staging("cpu") and staging("cuda:0") is not staging("cpu"), "one of each device"
 
 
 def test_an_upload_leaves_on_a_stream_of_its_own_once_it_is_computed(gpu: Fake) -> None:
@@ -138,11 +141,6 @@ def test_an_upload_leaves_on_a_stream_of_its_own_once_it_is_computed(gpu: Fake) 
     assert gpu.calls[4:] == ["host waits for 1"] and fetch.ready()
     assert own.taken() > 0 and before > 0 and own.taken() == 0
     assert np.array_equal(target.view(np.float32), values.numpy())
-
-
-def test_an_upload_that_is_changed_on_its_way_is_found(gpu: Fake) -> None:
-    """Mutation: no look at the tensor's version."""
-    own, values = Staging("cuda:1"), torch.zeros(4)
     fetch = own.fetch(values, own.empty(16))
     values.add_(1)
     with pytest.raises(RuntimeError, match=r"^a client changed an upload in place while it was on its way"):
@@ -150,12 +148,18 @@ def test_an_upload_that_is_changed_on_its_way_is_found(gpu: Fake) -> None:
 
 
 def test_memory_is_pinned_where_it_pays(gpu: Fake) -> None:
-    """Mutations: pageable memory; small blocks pinned, too; pinned memory without a GPU."""
-    assert [Staging(place).empty(size).nbytes for place in ("cpu", "cuda:1") for size in (100, 1 << 20)] == [
-        100,
-        1 << 20,
-    ] * 2
-    assert gpu.calls == ["1048576 bytes, pinned"]
+    """Also for messages down. Mutations: pageable memory; small blocks pinned, too; pinned memory without a GPU; bytes
+    that are sent before they are there; the bytes of an array on the host."""
+    sizes = [Staging(place).empty(size).nbytes for place in ("cpu", "cuda:1") for size in (100, 1 << 20)]
+    assert sizes == [100, 1 << 20] * 2 and gpu.calls == ["1048576 bytes, pinned"]
+    item = Item(torch.full((1 << 15,), 2.0))
+    block = Staging("cuda:1").packed([messages.prepare(item)])
+    assert "pinned" in gpu.calls[2] and gpu.calls[-1] == "host waits for 1"
+    assert torch.equal(messages.unpack(block).a, item.a)
+    assert torch.equal(messages.unpack(Staging().packed([messages.prepare(item)])).a, item.a)
+    with mock.patch.object(torch.Tensor, "cpu", lambda self: pytest.fail("a copy") if len(self) else self):
+        item = Item(torch.zeros(5, 2, dtype=torch.bfloat16))
+        assert messages.size(item) == 20 and messages.prepare(item).size % 64 == 0
 
 
 def test_what_is_brought_is_waited_for_by_the_gpu_and_the_host_is_two_ahead_at_most(gpu: Fake) -> None:
@@ -182,20 +186,6 @@ def noting(call: Any, name: str, calls: list[str]) -> Any:
         return call(*arguments)
 
     return noted
-
-
-def test_a_message_down_leaves_through_pinned_memory(gpu: Fake) -> None:
-    """Mutations: pageable memory; bytes that are sent before they are there."""
-    item = Item(torch.full((1 << 15,), 2.0))
-    block = Staging("cuda:1").packed([messages.prepare(item)])
-    assert "pinned" in gpu.calls[1] and gpu.calls[-1] == "host waits for 1"
-    assert torch.equal(messages.unpack(block).a, item.a)
-    assert torch.equal(messages.unpack(Staging().packed([messages.prepare(item)])).a, item.a)
-
-
-def test_one_process_has_one_of_each_device() -> None:
-    """Mutation: a new one, with its own stream, for each that asks."""
-    assert staging("cpu") is staging("cpu") and staging("cuda:0") is not staging("cpu")
 
 
 def test_the_main_thread_goes_on_while_an_upload_is_on_its_way(gpu: Fake) -> None:
@@ -227,16 +217,7 @@ def test_memory_of_items_that_are_not_sent_is_free_after_their_copies(gpu: Fake)
     assert gpu.calls[-1] == "host waits for 1"
 
 
-def test_a_size_is_told_without_a_copy(gpu: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mutation: the bytes of an array on the host."""
-    monkeypatch.setattr(torch.Tensor, "cpu", lambda self: pytest.fail("a copy") if len(self) else self)
-    item = Item(torch.zeros(5, 2, dtype=torch.bfloat16))
-    assert messages.size(item) == 20
-    assert messages.prepare(item).size % 64 == 0
-    assert gpu.calls == ["0 bytes"]
-
-
-def test_in_one_process_what_is_on_a_gpu_stays_there_and_keeps_its_notes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_one_process_what_is_on_a_gpu_stays_there_and_keeps_its_notes(monkeypatch: Patch) -> None:
     """Mutations: the sender's own tensor; a way through the host; notes that are lost."""
     monkeypatch.setattr(messages, "is_remote", messages._is_tensor)
     monkeypatch.setattr(torch.Tensor, "cpu", lambda self: pytest.fail("a copy"))
@@ -247,7 +228,7 @@ def test_in_one_process_what_is_on_a_gpu_stays_there_and_keeps_its_notes(monkeyp
     assert found.tolist() == [[0.0, 0.0]] * 3 and found.stride() == own.stride() and found.predicted == "note"
 
 
-def test_a_run_whose_uploads_leave_a_gpu_has_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_whose_uploads_leave_a_gpu_has_the_same_bits(monkeypatch: Patch) -> None:
     """HERON on three ranks, all tensors as if they were on a GPU.
 
     Mutations: another place in a block; a shape or a dtype of a message that is not the tensor's; sizes of items that
@@ -281,7 +262,7 @@ class Echo:
         return message
 
 
-def test_each_ranks_seconds_of_staging_are_in_the_rounds_account(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_ranks_seconds_of_staging_are_in_the_rounds_account(monkeypatch: Patch) -> None:
     """Mutations: another rank's or another step's; none of the server's or of the clients'."""
     for module, seconds in ((server, 0.5), (client, 0.25)):
         own = Staging()

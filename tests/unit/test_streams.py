@@ -1,44 +1,19 @@
 """Random numbers: a function of (seed, purpose, r, i, t) alone."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
 
-NUMBERS = {
-    "SPLIT": 1,
-    "SERVER": 2,
-    "PARTITION": 3,
-    "SYNTHETIC": 4,
-    "START": 5,
-    "PRETRAIN": 6,
-    "PARTICIPANTS": 7,
-    "DIRECTION": 8,
-    "BATCH": 9,
-    "BATCH_MINUS": 10,
-    "SERVER_BATCH": 11,
-    "NOISE": 12,
-    "PERSONAL": 13,
-    "FILTERS": 14,
-    "MODULE": 15,
-    "LOWER_BATCH": 16,
-    "OUTPUT": 17,
-    "PROBE": 18,
-    "COIN": 19,
-    "LOWER_PARTICIPANTS": 20,
-    "AUGMENT": 21,
-    "ORDER": 22,
-    "SPECTRUM": 23,
-    "AUDIENCE": 24,
-    "VALIDATION": 25,
-}
+NAMES = (
+    "SPLIT SERVER PARTITION SYNTHETIC START PRETRAIN PARTICIPANTS DIRECTION BATCH "
+    "BATCH_MINUS SERVER_BATCH NOISE PERSONAL FILTERS MODULE LOWER_BATCH OUTPUT "
+    "PROBE COIN LOWER_PARTICIPANTS AUGMENT ORDER SPECTRUM AUDIENCE VALIDATION"
+)
+NUMBERS = {name: k for k, name in enumerate(NAMES.split(), start=1)}
 """Purposes may be added at the end; one that changes its number changes the results of old seeds."""
 
 
@@ -58,25 +33,12 @@ def test_a_generator_is_philox_with_the_documented_key_and_counter() -> None:
     assert np.array_equal(Streams(5)(Purpose.DIRECTION, r=11, i=7, t=2).standard_normal(9), right.standard_normal(9))
 
 
-@settings(max_examples=50, deadline=None)
-@given(st.integers(0, 2**63 - 1), st.sampled_from(Purpose), *[st.integers(0, 2**31)] * 3)
-def test_the_same_key_gives_the_same_numbers(seed: int, purpose: Purpose, r: int, i: int, t: int) -> None:
-    assert words(seed, purpose, r, i, t) == words(seed, purpose, r, i, t)
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.tuples(st.integers(0, 99), st.integers(1, 25), *[st.integers(0, 1000)] * 3), st.integers(0, 4))
-def test_any_part_of_the_key_changes_the_numbers(key: tuple[int, ...], part: int) -> None:
-    other = list(key)
-    other[part] = 1 + key[part] % 25 if part == 1 else key[part] + 1
-    assert words(*other) != words(*key)
-
-
 def test_no_two_keys_of_a_grid_share_a_number() -> None:
     """4 seeds, all purposes, 6 x 6 x 4 places: 62,208 numbers of 63 bits from 15,552 generators, none twice."""
     grid = itertools.product([0, 1, 2, 2**62], Purpose, range(6), range(6), range(4))
     drawn = [word for seed, purpose, r, i, t in grid for word in words(seed, purpose, r, i, t)]
     assert len(set(drawn)) == len(drawn) == 4 * 4 * len(Purpose) * 6 * 6 * 4
+    assert words(2**63 - 1, 1) == words(2**63 - 1, 1)
 
 
 def test_a_long_draw_does_not_run_into_the_next_key() -> None:
@@ -92,15 +54,6 @@ def test_order_of_making_and_use_does_not_matter() -> None:
     streams(Purpose.DIRECTION).standard_normal(7)
     early = first.integers(2**63, size=4).tolist()
     assert (tuple(early), tuple(late)) == (words(3, Purpose.BATCH, 1), words(3, Purpose.BATCH, 2))
-
-
-def test_rounds_and_clients_are_not_interchangeable() -> None:
-    assert len({words(1, 9, *key) for key in itertools.permutations([0, 1, 2])}) == 6
-
-
-@pytest.mark.parametrize("seed", [0, 1, 2**63 - 1])
-def test_seeds_up_to_2_to_the_63_are_accepted(seed: int) -> None:
-    assert 0 <= Streams(seed)(Purpose.SPLIT).random() < 1
 
 
 @pytest.mark.parametrize("seed", [-1, 2**63, 2**64])

@@ -1,10 +1,7 @@
 """Encoded texts: batches of differing length, who holds which, and the flags that say so."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.threads import run_ranks
-from zofl_mpi.data import Dataset, Raw, bpe, cache, texts
+from zofl_mpi.data import Dataset, Raw, bpe, texts
 from zofl_mpi.data.texts import NONE, training_rows
 from zofl_mpi.engine.fields import check_ranges
 from zofl_mpi.engine.streams import Streams
@@ -40,47 +37,26 @@ def rows(samples: Sequence[tuple[Sequence[int], Sequence[int]]]) -> np.ndarray[A
 DATA = Dataset(rows(THREE), np.zeros(3, np.int64), 1)
 
 
-# --- batches
-
-
 def test_labels_are_the_text_and_its_end_and_nothing_else() -> None:
-    """Mutations: labels not shifted by one; the context's end or a token of it is a target; the text's end is none."""
-    tokens, labels = texts.batch(DATA, np.array([1]))
-    assert (tokens.dtype, labels.dtype) == (np.int64, np.int64)
-    assert tokens.tolist() == [[4, END, 5, 6, 0, 8]]
-    assert labels.tolist() == [[NONE, 5, 6, 0, 8, END]]
-
-
-def test_padding_is_never_a_label() -> None:
-    """Mutation: labels up to the end of the batch: a row of zeros behind a text would be learnt."""
+    """Nor padding. Mutations: labels not shifted by one; the context's end or a token of it is a target; the text's end
+    is none; labels up to the end of the batch: a row of zeros behind a text would be learnt; a view of the file."""
     tokens, labels = texts.batch(DATA, np.array([0, 1, 0]))
+    assert (tokens.dtype, labels.dtype) == (np.int64, np.int64)
     assert tokens.tolist() == [[1, 2, END, 3, END, 0], [4, END, 5, 6, 0, 8], [1, 2, END, 3, END, 0]]
-    assert labels[0].tolist() == labels[2].tolist() == [NONE, NONE, 3, END, NONE, NONE]
+    assert labels.tolist() == [[NONE, NONE, 3, END, NONE, NONE], [NONE, 5, 6, 0, 8, END], labels[0].tolist()]
+    tokens[:] = labels[:] = 1  # torch asks for what it may write to
+    assert (DATA.inputs == rows(THREE)).all()
 
 
 def test_a_batch_is_as_long_as_its_longest_text() -> None:
-    """Of the batch, not of the data set: mutation: the stored width."""
+    """Of the batch, not of the data set. Mutations: the stored width; positions of the whole data set."""
     assert texts.batch(DATA, np.array([0, 2]))[0].shape == (2, 4)
     assert texts.batch(DATA, np.array([2]))[0].tolist() == [[0, END, 7]]
     assert texts.lengths(DATA, np.array([2, 1, 0])).tolist() == [4, 7, 5]
     assert texts.longest(DATA) == (6, 5)
-
-
-def test_positions_count_from_a_parts_own_rows() -> None:
-    """Mutation: positions of the whole data set."""
     part = DATA.subset(np.array([2, 0]))
     assert texts.lengths(part, np.array([1, 0])).tolist() == [5, 4]
     assert texts.batch(part, np.array([1]))[0].tolist() == [[1, 2, END, 3]]
-
-
-def test_a_batch_is_a_copy() -> None:
-    """The stored texts are a read-only map of a file that all ranks share; torch asks for what it may write to."""
-    for array in texts.batch(DATA, np.array([0, 1])):
-        array[:] = 1
-    assert (DATA.inputs == rows(THREE)).all()
-
-
-# --- contexts for pretraining and for fine-tuning
 
 
 def many(contexts: int, each: int) -> Raw:
@@ -109,13 +85,10 @@ def test_pretraining_and_fine_tuning_have_no_context_in_common() -> None:
     assert rest == "finetune: 30 of 60 training texts, 6 of 12 contexts"
     whole, all_of_them = training_rows(raw, "all")
     assert (whole.tolist(), all_of_them) == (list(range(60)), "all 60 training texts")
-
-
-def test_contexts_are_drawn_in_the_same_way_each_time() -> None:
-    """So that models can be pretrained once and fine-tuned with several seeds. Mutation: always the first contexts."""
-    raw = many(12, 5)
     drawn = [training_rows(raw, "pretrain")[0] for _ in range(2)]
-    assert drawn[0].tolist() == drawn[1].tolist() != list(range(30))
+    assert drawn[0].tolist() == drawn[1].tolist() != list(range(30)), "in the same way each time"
+    with pytest.raises(UserError, match=r"^--part finetune: there must be two contexts or more to divide, not 1; "):
+        training_rows(many(1, 5), "finetune")
 
 
 def test_contexts_are_numbered_as_they_come() -> None:
@@ -126,14 +99,6 @@ def test_contexts_are_numbered_as_they_come() -> None:
     assert texts.context_numbers(raw, np.array([3, 4])).tolist() == [0, 1]
 
 
-def test_one_context_cannot_be_halved() -> None:
-    with pytest.raises(UserError, match=r"^--part finetune: there must be two contexts or more to divide, not 1; "):
-        training_rows(many(1, 5), "finetune")
-
-
-# --- who holds which
-
-
 def test_the_parts_are_those_of_the_data_set() -> None:
     """Mutations: validation and test swapped; clients that hold held-out rows; a server with texts."""
     raw = many(12, 5)
@@ -142,13 +107,8 @@ def test_the_parts_are_those_of_the_data_set() -> None:
     assert (parts.validation.rows.tolist(), parts.test.rows.tolist(), len(parts.server)) == ([60], [61, 62], 0)  # type: ignore[union-attr]
     assert sorted(np.concatenate([part.rows for part in parts.clients])) == list(range(60))
     assert texts.shared_out(raw, np.arange(60), Streams(0), m=3, alpha=math.inf, validates=False).validation is None
-
-
-def test_clients_are_uneven_in_their_types() -> None:
-    """Mutation: dealt out uniformly whatever alpha is."""
-    raw = many(60, 5)
-    even, uneven = (
-        texts.shared_out(raw, np.arange(300), Streams(0), m=3, alpha=alpha, min_samples=1).counts
+    even, uneven = (  # in their types
+        texts.shared_out(many(60, 5), np.arange(300), Streams(0), m=3, alpha=alpha, min_samples=1).counts
         for alpha in (math.inf, 0.05)
     )
     assert even.sum() == uneven.sum() == 300
@@ -170,9 +130,6 @@ def test_reports_can_be_made_on_fewer_texts() -> None:
     assert some.test.rows.tolist() != others.test.rows.tolist()
     with pytest.raises(UserError, match="--eval-samples -1: must be a whole number, at least 0"):
         check_ranges(Texts, {"eval_samples": -1})
-
-
-# --- from flags
 
 
 @pytest.fixture
@@ -199,10 +156,8 @@ def folder(tmp_path: Path) -> Path:
         '"name[A], food[Thai]",A is Thai.',
     ]
     lines = {"trainset.csv": [*train, "name[B],B it is.", "name[A],Aha."], "devset.csv": ["name[C],C it is."]}
-    lines["testset_w_refs.csv"] = [
-        '"name[D], area[riverside]",D is a place by the river.',
-        '"name[D], area[riverside]",D it is.',
-    ]
+    place = '"name[D], area[riverside]",'
+    lines["testset_w_refs.csv"] = [place + "D is a place by the river.", place + "D it is."]
     for file, rows in lines.items():
         (own / file).write_bytes("\n".join(["mr,ref", *rows, ""]).encode())
     return own
@@ -340,31 +295,3 @@ def test_flags_out_of_range_are_refused(folder: Path, home: Path, flags: Any, se
     with pytest.raises(UserError) as caught:
         corpus(folder, home, **flags)
     assert str(caught.value).startswith(sentence)
-
-
-def test_an_entry_keeps_what_its_numbers_stand_for(tmp_path: Path) -> None:
-    """Mutations: the cache forgets the tokens, or how many samples are for validation."""
-    raw = Raw(rows(THREE), np.zeros(3, np.int64), 1, 1, official_validation=1, tokens=np.array([3, 5, 50256]))
-    stored = cache.identify("three", lambda: raw)
-    cache.prepare(stored, tmp_path)
-    read = cache.open(stored, tmp_path)
-    assert texts.part_sizes(read) == (1, 1, 1)
-    assert read.tokens is not None and read.tokens.tolist() == [3, 5, 50256]
-
-
-@pytest.mark.slow
-def test_e2e_itself(home: Path) -> None:
-    """Sizes as published; no context of the validation or test part is a training context; the lengths that fit."""
-    made = Texts(data_dir=str(home), vocabulary="e2e").corpus(SingleProcess(), Streams(0), most=132)
-    federation = made.federation
-    assert federation.validation is not None
-    assert [len(part) for part in (*federation.clients, federation.validation, federation.test)] == [
-        14021, 14020, 14020, 4672, 4693,
-    ]  # fmt: skip
-    raw = Raw(federation.test.inputs, federation.test.labels, federation.test.classes, 4693, official_validation=4672)
-    starts = np.cumsum([0, *texts.part_sizes(raw)])
-    train, validation, test = (contexts_of(raw, np.arange(*ends)) for ends in pairwise(starts))
-    assert [len(part) for part in (train, validation, test)] == [4862, 547, 630]
-    assert train & validation == train & test == validation & test == set()
-    assert len(made.prompts("test")) == 630 and sum(len(each.references) for each in made.prompts("test")) == 4693
-    assert made.vocabulary.size == 3202

@@ -1,7 +1,5 @@
 """Rounds that take too long, and which memories have changed: what lost and late ranks need, without ranks."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -15,29 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.conftest import Hands, Patch
 from zofl_mpi.engine import messages, processes, watch
 from zofl_mpi.engine.clients import Client
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.run.mpi.survival import Changes
 
 
-class Hands:
-    """A clock that is set by hand, and looked at every 10 ms: no busy machine lets a round last too long."""
-
-    now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def process_time(self) -> float:
-        return self.now  # this process computes all the time
-
-    def sleep(self, seconds: float) -> None:
-        time.sleep(0.01)
-
-
 @pytest.fixture
-def hands(monkeypatch: pytest.MonkeyPatch) -> Hands:
+def hands(monkeypatch: Patch) -> Hands:
     made = Hands()
     monkeypatch.setattr(watch, "time", made)
     return made
@@ -106,9 +90,7 @@ def test_a_stopped_rank_of_this_node_is_named_and_given_to_be_ended(
     assert not processes.is_stopped(held)
 
 
-def test_the_time_for_which_a_rank_was_stopped_itself_is_not_the_rounds(
-    hands: Hands, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_time_for_which_a_rank_was_stopped_itself_is_not_the_rounds(hands: Hands, monkeypatch: Patch) -> None:
     """The launcher lets a stopped server go on before it ends it. Mutation: the server then blames its clients."""
     ends = Ends()
     watched = Watch(0, 3, 5, ends)

@@ -1,7 +1,5 @@
 """How many processes there are, and how all of them go on or end together; with worlds of one process."""
 
-from __future__ import annotations
-
 import ctypes
 import platform
 import re
@@ -59,47 +57,26 @@ class Ranks:
         ({}, 0),
         ({"PATH": "/bin", "SLURM_NTASKS": "8"}, 0),  # an allocation is no launcher: python in a batch script
         ({"OMPI_COMM_WORLD_SIZE": "4"}, 4),
-        ({"PMI_SIZE": "1"}, 1),
         ({"MPI_LOCALNRANKS": "2", "PMI_SIZE": "6"}, 6),
         ({"SLURM_STEP_NUM_TASKS": "11"}, 11),
         ({"PMIX_RANK": "3"}, 1),
         ({"PMIX_RANK": "3", "OMPI_COMM_WORLD_SIZE": "5"}, 5),
         ({"PMI_SIZE": "many"}, 0),
-        ({"PMI_SIZE": ""}, 0),
     ],
 )
 def test_launchers_say_how_many_processes_they_started(environment: dict[str, str], count: int) -> None:
     assert launched(environment) == count
 
 
-def test_without_a_launcher_a_process_is_alone() -> None:
+def test_singletons_in_place_of_ranks_are_refused_with_the_remedy_and_one_speaks() -> None:
     assert connect({}) == SingleProcess()
-
-
-def test_n_singletons_in_place_of_n_ranks_are_refused_with_the_remedy() -> None:
+    for size, environment in ((1, {}), (1, {"PMI_SIZE": "1"}), (4, {"PMI_SIZE": "4"}), (1, {"PMIX_RANK": "0"})):
+        refuse_singletons(size, environment)
     with pytest.raises(UserError, match=r"started as 4 separate processes that do not see each other.* use the mpirun"):
         refuse_singletons(1, {"PMI_SIZE": "4"})
-
-
-@pytest.mark.parametrize(
-    ("size", "environment"), [(1, {}), (1, {"PMI_SIZE": "1"}), (4, {"PMI_SIZE": "4"}), (1, {"PMIX_RANK": "0"})]
-)
-def test_what_a_launcher_rightly_started_goes_on(size: int, environment: dict[str, str]) -> None:
-    refuse_singletons(size, environment)
-
-
-@pytest.mark.parametrize(
-    ("environment", "speaks"),
-    [({}, True), ({"PMI_RANK": "0"}, True), ({"PMI_RANK": "2"}, False), ({"OMPI_COMM_WORLD_RANK": "1"}, False)],
-)
-def test_one_process_speaks_for_all(environment: dict[str, str], speaks: bool) -> None:
-    assert speaks_first(environment) is speaks
-
-
-def test_a_problem_of_all_ranks_is_told_plainly() -> None:
-    ranks = Ranks({1: ("rank 1 on b", "no file"), 2: ("rank 2 on c", "no file")})
-    with pytest.raises(UserError, match=r"^no file$"):
-        agree(ranks, UserError("no file"))
+    assert [speaks_first(e) for e in ({}, {"PMI_RANK": "0"}, {"PMI_RANK": "2"}, {"OMPI_COMM_WORLD_RANK": "1"})] == [
+        True, True, False, False,
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
@@ -114,27 +91,20 @@ def test_a_problem_of_one_rank_is_told_on_all_with_its_rank_and_host(rank: int) 
         agree(Ranks(others, rank), mine)
 
 
-def test_the_first_of_several_problems_is_told() -> None:
-    with pytest.raises(UserError, match=r"^first \(rank 1 on b; 1 of 3 ranks have no such problem\)$"):
-        agree(Ranks({1: ("rank 1 on b", "first"), 2: ("rank 2 on c", "second")}), None)
-
-
-def test_without_a_problem_all_go_on_with_their_own_result() -> None:
-    assert run_or_fail_all(Ranks({1: None}), lambda: 42) == 42
-    agree(SingleProcess(), None)
-
-
-def test_a_rank_that_succeeded_ends_with_the_one_that_failed() -> None:
-    with pytest.raises(UserError, match=r"^no file \(rank 1 on b"):
-        run_or_fail_all(Ranks({1: ("rank 1 on b", "no file")}), lambda: 42)
-
-
-def test_other_exceptions_are_not_agreed_on() -> None:
-    """They are mistakes of the program: the rank that meets one ends all."""
+def test_ranks_agree_on_problems_and_on_no_mistakes() -> None:
+    """All have it: told plainly; several: the first. A mistake of the program: the rank that meets one ends all."""
 
     def work() -> None:
         raise ArithmeticError("a mistake")
 
+    with pytest.raises(UserError, match=r"^no file$"):
+        agree(Ranks({1: ("rank 1 on b", "no file"), 2: ("rank 2 on c", "no file")}), UserError("no file"))
+    with pytest.raises(UserError, match=r"^first \(rank 1 on b; 1 of 3 ranks have no such problem\)$"):
+        agree(Ranks({1: ("rank 1 on b", "first"), 2: ("rank 2 on c", "second")}), None)
+    with pytest.raises(UserError, match=r"^no file \(rank 1 on b"):
+        run_or_fail_all(Ranks({1: ("rank 1 on b", "no file")}), lambda: 42)
+    assert run_or_fail_all(Ranks({1: None}), lambda: 42) == 42
+    agree(SingleProcess(), None)
     with pytest.raises(ArithmeticError, match="a mistake"):
         run_or_fail_all(Ranks({1: None}), work)
 
