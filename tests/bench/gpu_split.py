@@ -84,7 +84,7 @@ def steps_of(of: Any) -> Iterator[None]:
     state, client = of.start(), Client(0, of.setting.data[0])
     server = Server.of(of.training, state, 0)
     if isinstance(of, LockstepMethod):
-        item = of.begin(client, of.training.client_part(state, 0))
+        item: Any = of.begin(client, of.training.client_part(state, 0))
         while isinstance(item, Smashed):
             item = of.proceed(client, Cut(server.exchange(item)))
             yield

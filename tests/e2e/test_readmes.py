@@ -292,6 +292,7 @@ def test_the_regression_is_within_1_percent_of_its_optimum(here: Path) -> None:
     (words,) = [words for words in runs() if "risk:CVaR" in words]
     performed([[called(words), *words[3:], "--quiet", "--out", "risk.h5"]])
     raw, m, q = npz.read_npz(Path("table.npz")), 4, 1 - 0.9
+    assert raw.targets is not None
     parts = [d.rows for d in partition.split(raw, Streams(1), m=m, alpha=np.inf, server_fraction=0.0).clients]
     U, v = (np.concatenate([values[rows] for rows in parts]) for values in (raw.inputs, raw.targets))
     c, one = np.concatenate([np.full(len(rows), 1 / (m * len(rows) * q)) for rows in parts]), np.ones((len(U), 1))
