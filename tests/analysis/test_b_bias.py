@@ -30,5 +30,5 @@ def test_the_table_of_the_bias_is_the_mean_over_seeds(script: Any, monkeypatch: 
     check_figure(told.stem)
     courses = [module.run({"lower": "exact"}, 4, seed) for seed in (1, 2)]
     gap = statistics.mean(float(course.gap[-1]) for course in courses)
-    assert f"{gap:.2e}" in told.out and f"{statistics.mean(c.distance for c in courses):.2e}" in told
+    assert f"{gap:.2e}" in told.out and f"{statistics.mean(c.distance for c in courses):.2e}" in told.out
     assert "1.00e+00" in next(line for line in told.out.split("\n") if line.startswith("none"))  # y = 0

@@ -119,7 +119,7 @@ def test_the_best_step_has_the_lowest_validation_loss(made: Grids, wrote: Any) -
             assert same(row["validation_loss"], run.rounds["validation_loss"][-1])
         (best,) = [row for row in of if row["best"] == "True"]
         assert best is min(of, key=lambda row: float(row["validation_loss"])) and best["at_edge"] == "local"
-    assert "! at an edge of the grid" in told and told.count("*!") == 2
+    assert "! at an edge of the grid" in told.out and told.out.count("*!") == 2
 
 
 # --- what models write
@@ -135,7 +135,7 @@ def test_bleu_of_what_a_model_writes(made: Grids, script: Any, wrote: Any) -> No
     told = wrote("c_bleu", [*paths, *words])
     rows = told.rows
     assert [row["contexts"] for row in rows] == ["2", "2"] and [row["part"] for row in rows] == ["test", "test"]
-    assert told.count("context 1: ") == 1 and "context 2" not in told and told.count("  reference: ") == 2
+    assert told.out.count("context 1: ") == 1 and "context 2" not in told.out and told.out.count("  reference: ") == 2
     Prompt = script("zofl_mpi.settings.texts").Prompt
     prompts = [
         Prompt((1,), "a", ("one two three four five .", "six seven eight nine ten .")),

@@ -11,6 +11,7 @@ import pytest
 from tests.launch import here
 from zofl_mpi.numerics import zo
 from zofl_mpi.rounds.split import estimates
+from zofl_mpi.run import records
 
 SPLIT = ["--data", "digits", "--m", "2", "--width", "2", "--batch", "300", "--h", "2"]
 RUNS = {
@@ -44,11 +45,14 @@ def test_the_number_is_of_the_directions_that_a_run_draws(
     monkeypatch.setattr(estimates, "drawn", lambda *args: map(note, drawn(*args)))
     command = [*RUNS[name], "--rounds", str(ROUNDS), "--out", str(tmp_path / "a.h5"), "--eval-every", "100"]
     assert here(*command) == 0
-    capsys.readouterr()
+    attrs = records.load(tmp_path / "a.h5").attrs
+    drawn, closing = len(met), capsys.readouterr().out
     assert here(*command, "--dry-run") == 0
-    line = next((line for line in capsys.readouterr().out.splitlines() if "per parameter" in line), "")
+    lines = [line for out in (closing, capsys.readouterr().out) for line in out.splitlines() if "per parameter" in line]
     if name == "cse_fsl":
-        assert not line and not met
+        assert not lines and not drawn and "directions_per_parameter" not in attrs
         return
     (n,) = lengths
-    assert line.split(maxsplit=3)[3] == f"{len(met) / n:.3g} ({len(met):,} directions, {n:,} numbers)"
+    words = ["explored", f"{drawn / n:.3g} directions per parameter ({drawn:,} for {n:,} numbers)"]
+    assert [line.split(maxsplit=1) for line in lines] == [words, words]
+    assert attrs["directions_per_parameter"] == drawn / n

@@ -52,7 +52,7 @@ class Asked(TorchDispatchMode):
             (Training, "inputs"),
             (split_gpt2.SplitGPT2, "samples"),
             (split_gpt2.SplitGPT2, "placed"),
-            (messages, "_dtype_of"),
+            (messages, "_host_dtype"),
             (head, "one_hot"),  # which looks at its labels on the CPU alone
         ):
             monkeypatch.setattr(owner, name, self._on_host(getattr(owner, name)))

@@ -104,6 +104,9 @@ class Directions(NamedTuple):
         """Directions per parameter: below about 1 an estimate has seen few of the ways in which a loss can fall."""
         return self.drawn / self.numbers
 
+    def __str__(self) -> str:
+        return f"{self.per_parameter:.3g} directions per parameter ({self.drawn:,} for {self.numbers:,} numbers)"
+
 
 @runtime_checkable
 class PlansWork(Protocol):

@@ -245,7 +245,7 @@ def _metavar(kind: Any) -> str:
         return f"{{{','.join(map(str, get_args(kind)))}}}"
     if get_origin(kind) is tuple:
         return f"{_metavar(get_args(kind)[0])} ..."
-    return str(getattr(kind, "__name__", kind)).upper()
+    return (kind.__name__ if isinstance(kind, type) else str(kind)).upper()
 
 
 def shown(value: Any) -> str:

@@ -184,10 +184,16 @@ def run(
             clients.steadily(partial(save, recorder, done, state, clients, config))
             survived(totals, clients, recorder, repeated=False)
         if stop and done < schedule.rounds:
-            recorder.close("interrupted")
+            recorder.close("interrupted", **explored(method, done))
             return totals, False
-    recorder.finish(final_of(state))
+    recorder.finish(final_of(state), **explored(method, done))
     return totals, True
+
+
+def explored(method: Method[Any], rounds: int) -> dict[str, float]:
+    """The result's attribute `directions_per_parameter` after so many rounds; nothing where nothing is estimated."""
+    directions = method.directions(rounds)
+    return {"directions_per_parameter": directions.per_parameter} if directions else {}
 
 
 def one_round(

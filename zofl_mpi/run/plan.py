@@ -280,17 +280,10 @@ def print_plan(plan: Plan, method: Method[Any]) -> None:
         print(f"{flags.flag(name):20} {flags.shown(value)}")
     print()
     rounds = plan.values["rounds"]
-    for name, value in {**method.plan(rounds), **directions_line(method, rounds), **method.costs()}.items():
+    directions = method.directions(rounds)
+    explored = {"explored": str(directions)} if directions else {}
+    for name, value in {**method.plan(rounds), **explored, **method.costs()}.items():
         print(f"{name:46} {value:,}" if isinstance(value, int) else f"{name:46} {value}")
-
-
-def directions_line(method: Method[Any], rounds: int) -> dict[str, str]:
-    """{"directions per parameter": the number and how it comes about}; {} where nothing is estimated."""
-    known = method.directions(rounds)
-    if known is None:
-        return {}
-    drawn, numbers = known
-    return {"directions per parameter": f"{known.per_parameter:.3g} ({drawn:,} directions, {numbers:,} numbers)"}
 
 
 def work_of(method: Method[Any], rounds: int) -> Work | None:
