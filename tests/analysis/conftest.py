@@ -3,23 +3,44 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.analysis.made import PAPER, Made, Wrote, grid_files, once, refused
+from tests.analysis.made import PAPER, Made, Wrote, grid_files, once, refused, sketch
 from tests.conftest import ROOT
 from tests.launch import undisturbed
+from zofl_mpi.run.grid import file, state
 
 
 @pytest.fixture(autouse=True)
 def same_process() -> Iterator[None]:
     with undisturbed():
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def flags_are_understood_once() -> Iterator[None]:
+    """The same flags make the same configuration: a grid is read many times here, by tests and by scripts."""
+    understand, known = file.resolved, dict[str, str]()
+
+    def resolved(module: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        key = repr((module, sorted(given.items())))
+        if key not in known:
+            known[key] = json.dumps(understand(module, given))
+        return json.loads(known[key])  # type: ignore[no-any-return]
+
+    with pytest.MonkeyPatch.context() as patch:
+        for place in (file, state):
+            patch.setattr(place, "resolved", resolved)
         yield
 
 
@@ -65,16 +86,59 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
     return importlib.import_module
 
 
-@pytest.fixture
-def wrote(script: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Wrote]:
-    """wrote(SCRIPT, GRIDS or words, more words): what a script writes and prints that ends well, without a warning."""
+@pytest.fixture(scope="module")
+def painted() -> set[str]:
+    """The scripts whose figures are files of pixels by now; each file of tests asks for them once."""
+    return set()
 
-    def run(name: str, given: Made | list[str], *words: str, names: tuple[str, ...] = ("",)) -> Wrote:
+
+@contextmanager
+def sketched() -> Iterator[None]:
+    """Figures are laid out and drawn, once and not for each of two formats, and without pixels."""
+    from matplotlib.figure import Figure
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Figure, "savefig", sketch)
+        yield
+
+
+@pytest.fixture
+def wrote(script: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], painted: set[str]) -> Callable[..., Wrote]:
+    """wrote(SCRIPT, GRIDS or words, more words): what a script writes and prints that ends well, without a warning.
+
+    Its figures are real ones the first time in a file of tests, then `sketched`; with pixels=False always.
+    """
+
+    def run(
+        name: str, given: Made | list[str], *words: str, names: tuple[str, ...] = ("",), pixels: bool = True
+    ) -> Wrote:
         capsys.readouterr()
-        script(name).main(arguments(given, tmp_path / "out", *words, names=names))
+        real = pixels and name not in painted
+        with nullcontext() if real else sketched():
+            script(name).main(arguments(given, tmp_path / "out", *words, names=names))
+        if real:
+            painted.add(name)
         told = capsys.readouterr()
         assert told.err == "" or "--partial" in words
         return Wrote(tmp_path / "out", told.out, told.err)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def wrote_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Wrote]:
+    """wrote_once(SCRIPT, GRIDS): as `wrote`, for tests of a file that look at the same files and do not change them."""
+    found: dict[tuple[str, Made], Wrote] = {}
+
+    def run(name: str, given: Made) -> Wrote:
+        if (name, given) not in found:
+            stem, out, err = tmp_path_factory.mktemp(name) / "out", StringIO(), StringIO()
+            with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+                patch.syspath_prepend(str(ROOT / "analysis"))
+                importlib.import_module(name).main(arguments(given, stem))
+            assert err.getvalue() == ""
+            found[name, given] = Wrote(stem, out.getvalue(), "")
+        return found[name, given]
 
     return run
 

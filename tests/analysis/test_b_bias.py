@@ -12,9 +12,9 @@ from tests.analysis.made import check_figure
 
 def test_local_steps_bias_the_lower_level_and_move_the_upper_one(script: Any) -> None:
     module = script("b_bias")
-    paper = module.run({"lower": "local_sgd", "T_lower": "60", "H_lower": "paper", "batch_lower": 0}, 60, 1)
-    fair = module.run({"lower": "local_sgd", "T_lower": "60", "H_lower": "1", "batch_lower": 0}, 60, 1)
-    exact = module.run({"lower": "exact"}, 60, 1)
+    paper = module.run({"lower": "local_sgd", "T_lower": "60", "H_lower": "paper", "batch_lower": 0}, 15, 1)
+    fair = module.run({"lower": "local_sgd", "T_lower": "60", "H_lower": "1", "batch_lower": 0}, 15, 1)
+    exact = module.run({"lower": "exact"}, 15, 1)
     assert exact.error < 1e-14 and exact.residual < 1e-12
     assert fair.error < 0.02 and paper.error > 0.05
     assert fair.residual < paper.residual

@@ -12,7 +12,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from tests.analysis.made import Grids, Made, check_figure, same, table_of
+from tests.analysis.made import Grids, Made, Wrote, check_figure, same, table_of
 from zofl_mpi.run import grid
 
 METHODS = ("heron-frozen", "heron", "heron-head", "heron-head-jvp", "heron-n2", "cse_fsl", "sflv2")
@@ -21,9 +21,13 @@ N_CLIENT, SMASHED = 4 * 9 + 8 + 4 * 4 * 9 + 8, 4 * 4 * 4
 
 
 @pytest.fixture
-def rows(made: Grids, wrote: Any) -> list[dict[str, str]]:
-    """The table of the first setting, which lies in tmp_path beside the rest."""
-    told = wrote("c_pays", made("c_pays"))
+def told(made: Grids, wrote_once: Any) -> Wrote:
+    return wrote_once("c_pays", made("c_pays"))  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def rows(told: Wrote) -> list[dict[str, str]]:
+    """The table of the first setting, beside which the rest lies."""
     assert told.path(".txt").read_text().strip() in told.out
     found = told.rows
     assert [row["method"] for row in found] == [*METHODS, "heron-frozen", "cse_fsl", "sflv2"]
@@ -46,15 +50,15 @@ def best(made: Made, method: str) -> dict[str, str]:
     return max(steps_of(method), key=lambda at: statistics.mean(last(made, "validation_accuracy", method=method, **at)))
 
 
-def test_each_method_has_the_step_that_the_validation_part_prefers(made: Grids, rows: Any, tmp_path: Path) -> None:
+def test_each_method_has_the_step_that_the_validation_part_prefers(made: Grids, rows: Any, told: Wrote) -> None:
     """Mutations: the test part's; the lowest; a step of the other setting; an edge that is not told."""
     for row in rows:
         at = best(made("c_pays"), row["method"])
-        told = " ".join(word for word in at.values() if word != "local-none")
+        steps = " ".join(word for word in at.values() if word != "local-none")
         values = last(made("c_pays"), "test_accuracy", method=row["method"], **at)
-        assert row["step"] == told and same(row["accuracy_mean_percent"], statistics.mean(values))
+        assert row["step"] == steps and same(row["accuracy_mean_percent"], statistics.mean(values))
         assert row["at_edge"] == ("server" if row["method"] == "heron-frozen" else "local")
-    tried = table_of(tmp_path / "out_steps.csv")
+    tried = table_of(told.path("_steps.csv"))
     assert len(tried) == 2 * len(METHODS) + 2 * 3
     for row in tried[: 2 * len(METHODS)]:
         where = dict(zip(("local", "server"), row["step"].split(), strict=False))
@@ -114,9 +118,9 @@ def test_what_estimates_are_worth(made: Grids, rows: Any) -> None:
     assert spent["heron-head-jvp"] == pytest.approx(5 / 3 * spent["heron-head"], rel=0.05)  # 1 + 2 * 2 beside 1 + 2
 
 
-def test_methods_that_differ_in_one_thing_are_compared_seed_by_seed(made: Grids, rows: Any, tmp_path: Path) -> None:
+def test_methods_that_differ_in_one_thing_are_compared_seed_by_seed(made: Grids, rows: Any, told: Wrote) -> None:
     """Mutations: the difference of the means alone; the sign; the frozen client in the place of the other."""
-    (row,) = table_of(tmp_path / "out_pairs.csv")
+    (row,) = table_of(told.path("_pairs.csv"))
     assert (row["method"], row["beside"]) == ("heron-head-jvp", "heron-head")
     one, other = (
         last(made("c_pays"), "test_accuracy", method=m, **best(made("c_pays"), m))
@@ -127,12 +131,12 @@ def test_methods_that_differ_in_one_thing_are_compared_seed_by_seed(made: Grids,
     assert same(row["ahead_mean"], statistics.mean(ahead)) and same(row["ahead_sd"], statistics.stdev(ahead))
 
 
-def test_the_way_up_by_formula(rows: Any, tmp_path: Path) -> None:
+def test_the_way_up_by_formula(rows: Any, told: Wrote) -> None:
     """Mutations: coefficients of 8 bytes; the head's left out; the seed's; scalars of 4 bytes."""
     head = SMASHED * 10 + 10
     found = {
         (row["method"], row["uplink"], int(row["numbers"])): (int(row["bytes"]), float(row["cosine"]))
-        for row in table_of(tmp_path / "out_uplink.csv")[:9]
+        for row in table_of(told.path("_uplink.csv"))[:9]
     }
     assert found["cse_fsl", "dense", N_CLIENT + head] == (4 * (N_CLIENT + head), 1)
     assert found["sflv2", "dense", N_CLIENT] == (4 * N_CLIENT, 1)
@@ -142,13 +146,13 @@ def test_the_way_up_by_formula(rows: Any, tmp_path: Path) -> None:
     assert size == 24 and cosine == pytest.approx((4 / (4 + N_CLIENT + 1)) ** 0.5)
     half = {key[0]: value for key, value in found.items() if abs(value[1] - 0.5) < 0.01}
     assert half["cse_fsl"][0] == 4 * -(-(N_CLIENT + head + 1) // 3) + 8
-    assert {int(row["smashed_bytes"]) for row in table_of(tmp_path / "out_uplink.csv")} == {3 * 16 * 4 * SMASHED}
+    assert {int(row["smashed_bytes"]) for row in table_of(told.path("_uplink.csv"))} == {3 * 16 * 4 * SMASHED}
 
 
-def test_the_lines_and_the_curve_of_the_figures(made: Grids, rows: Any, tmp_path: Path, script: Any) -> None:
+def test_the_lines_and_the_curve_of_the_figures(made: Grids, rows: Any, told: Wrote, script: Any) -> None:
     """Mutations: a peak in place of the work; the step of another method; all passes counted alike."""
     for end in ("", "_memory", "_estimates"):
-        check_figure(tmp_path / f"out{end}", 7)
+        check_figure(told.path(end), 7)
     module, pays = script("shared.pays_figures"), script("shared.pays")
     groups = made("c_pays").groups("setting", "method", "local", "server")
     chosen = [g for g, _ in pays.chosen(groups, {"local": ["local-none", *LOCAL], "server": list(SERVER)})]
