@@ -42,7 +42,7 @@ from zofl_mpi.run.local import LocalClients
 
 Array = np.ndarray[Any, Any]
 STREAMS = Streams(5)
-SHAPE, C, m, ROUNDS = (1, 8, 8), 4, 5, 5
+SHAPE, C, m, ROUNDS = (1, 8, 8), 4, 5, 2
 p = 64
 GENERATOR = STREAMS(Purpose.SYNTHETIC, t=7)
 PIXELS, LABELS = GENERATOR.integers(0, 256, (400, p), dtype=np.uint8), GENERATOR.integers(0, C, 400)
@@ -68,7 +68,7 @@ METHODS: dict[str, tuple[type[Any], dict[str, Any], dict[str, Any]]] = {
         {"radius": (0.02, np.inf, 0.03, 0.0, np.inf), "mu": (0.5, 1.0, 2.0, 3.0, 4.0)},
     ),
     "fedavg": (FedAvg, {"beta": 0.6}, {}),
-    "fedavg, personal": (FedAvg, {"personal": True, "batch": 0}, {}),
+    "fedavg, personal": (FedAvg, {"personal": True, "batch": 0, "tau": (3.0,)}, {}),
     "fedprox": (FedProx, {"mu": 0.3}, {}),
     "scaffold": (Scaffold, {}, {}),
     "ditto": (Ditto, {}, {}),
@@ -115,7 +115,7 @@ def close(found: Any, right: Any, name: str) -> None:
 
 def compared(found: tuple[list[Array], Any], right: tuple[list[Array], Any], name: str) -> None:
     """Trajectory and report."""
-    assert np.linalg.norm(right[0][-1] - right[0][0]) > 1e-3
+    assert np.linalg.norm(right[0][-1] - right[0][0]) > 3e-4
     close(found[0], right[0], name)
     for column, value in vars(right[1]).items():
         if isinstance(value, float):
@@ -167,7 +167,7 @@ def requests(kind: str, dtype: str, device: str, count: int = 50) -> list[StepsR
 
 
 def trajectories(device: str) -> None:
-    """Five rounds of twelve methods with an MLP and a CNN in float64 agree with a client after the other's to 1e-10."""
+    """Two rounds of twelve methods with an MLP and a CNN in float64 agree with a client after the other's to 1e-10."""
     for module in MODULES:
         for name in METHODS:
             of = method(name, module, "torch", device)
@@ -191,10 +191,15 @@ def same_on_ranks(of: Any, counts: Sequence[int], name: str) -> None:
 
 
 def any_number_of_ranks(device: str) -> None:
-    """Modules in one process, on 1, 2 and 3 ranks: models and reports have the same bits."""
+    """Modules in one process, on 2 and 3 client ranks: models and reports have the same bits."""
     for module, name in (("mlp", "zo_hfl, each its own"), ("mlp", "fedrzo_nn"), ("cnn", "zo_hfl"), ("cnn", "pfedme")):
         of = method(name, module, "torch", device)
-        same_on_ranks(of, (2, 3, 4), name)
+        same_on_ranks(of, (3, 4), name)
+
+
+def crowd(device: str) -> int:
+    """Clients that fill more than one block: of 32 rows on a GPU, of 8 on the CPU."""
+    return 20 if device == "cpu" else 50
 
 
 def passing(device: str) -> Iterator[tuple[str, str]]:
@@ -207,27 +212,29 @@ def passing(device: str) -> Iterator[tuple[str, str]]:
 
 
 def in_company(device: str) -> None:
-    """Where the check says so, local steps have the same bits alone, among 3, among 50, and in another order."""
+    """Where the check says so, local steps have the same bits alone, among 3, among many, and in another order."""
+    count = crowd(device)
     for kind, dtype in passing(device):
-        asked = requests(kind, dtype, device)
+        asked = requests(kind, dtype, device, count)
         among, reverse = module_torch.take_steps(asked), module_torch.take_steps(asked[::-1])[::-1]
         for j, own in enumerate(among):
             assert np.isfinite(own).all() and not (own == asked[j].y).all(axis=1).any()
             np.testing.assert_array_equal(reverse[j], own)
-        for some in ([0], [7], [13, 14, 49], [44]):
+        for some in ([0], [7], [13, 14, count - 1], [count - 6]):
             for j, own in zip(some, module_torch.take_steps([asked[j] for j in some]), strict=True):
                 np.testing.assert_array_equal(own, among[j], kind)
 
 
 def losses_in_company(device: str) -> None:
-    """Where the check says so, losses have the same bits alone, among 3, among 50, and in another order."""
+    """Where the check says so, losses have the same bits alone, among 3, among many, and in another order."""
+    count = crowd(device)
     for kind, dtype in passing(device):
-        steps = requests(kind, dtype, device)
+        steps = requests(kind, dtype, device, count)
         asked = [LossRequest(own.function, own.x, own.data, own.steps.batches[0]) for own in steps]
         among, reverse = module_torch.loss_sums(asked), module_torch.loss_sums(asked[::-1])[::-1]
         assert len({each.tobytes() for each in among}) == len(asked)
         np.testing.assert_array_equal(reverse, among)
-        for some in ([0], [7], [13, 14, 49], [44]):
+        for some in ([0], [7], [13, 14, count - 1], [count - 6]):
             np.testing.assert_array_equal(module_torch.loss_sums([asked[j] for j in some]), [among[j] for j in some])
 
 

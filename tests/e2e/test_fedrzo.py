@@ -42,6 +42,8 @@ OWN = {
     "bl-coupled": ["--method", "fedrzo_bl", "--problem", "coupled", "--y0", "fixed", "--exact"],
     "bl-exact": ["--method", "fedrzo_bl", "--problem", "hyperparameter", "--lower", "exact", "--exact"],
 }
+PROCESSES = ["nn-sets", "bl-fair"]
+"""On two ranks under mpirun; on three, which are threads, all of CASES."""
 CASES = {**{name: ["--method", name] for name in fedrzo.METHODS}, **OWN}
 
 
@@ -66,7 +68,8 @@ def command(case: str) -> list[str]:
 def results(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     """results(case, ranks): its result; all cases on so many ranks were one start."""
     commands = {name: [*command(name), "--rounds", ROUNDS] for name in CASES}
-    return Runs(tmp_path_factory.mktemp("fedrzo"), FAMILY, commands)
+    folder = tmp_path_factory.mktemp("fedrzo")
+    return Runs(folder, FAMILY, commands, lambda ranks: PROCESSES if ranks == 2 else CASES, processes=(2,))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -75,6 +78,13 @@ def test_every_method_has_the_same_bits_on_three_ranks(results: Runs, case: str)
     alone, spread = results(case, 0), results(case, 3)
     assert records.load(spread).attrs["ranks"] == 3 and records.load(alone).attrs["ranks"] == 1
     assert differences(alone, spread) == []
+
+
+def test_processes_have_the_bits_of_threads(results: Runs) -> None:
+    """Mutation: another reduction under mpirun."""
+    for case in PROCESSES:
+        assert records.load(results(case, 2)).attrs["ranks"] == 2
+        assert differences(results(case, 0), results(case, 2)) == [], case
 
 
 @pytest.mark.parametrize("case", CASES)

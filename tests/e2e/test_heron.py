@@ -4,7 +4,7 @@ import json
 import math
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import Capsys, Patch
-from tests.launch import Command, here, launch, refused
+from tests.launch import Command, here, launch, refused, threads
 from tests.tools.agreement import differences
 from zofl_mpi.rounds.split.costs import STEP_BYTES, STEP_MACS
 from zofl_mpi.run import records
@@ -40,6 +40,8 @@ METHODS = {
 METHODS["heron+adamw"] += ["--schedule", "linear", "--warmup", "3", "--decay-steps", "14", "--decay-steps-server", "40"]
 CONTINUED = ["heron", "heron+seeds", "heron+average", "heron+adamw", "sflv1", "fsl_sage", "splitlora", "decomfl"]
 CONTINUED += ["ho_sfl+exact", "heron+head", "heron+signs", "ho_sfl", "ho_sfl+seeds"]
+PROCESSES = ["heron+adamw", "fsl_sage"]
+"""On three ranks under mpirun, and continued there; the others on threads, of which CONTINUED go on in one process."""
 RETURNING = ("sflv1", "sflv2", "splitlora", "ho_sfl", "ho_sfl+seeds", "ho_sfl+exact")
 """Methods whose server returns a gradient for every mini-batch."""
 USUAL = ["--data", "digits", "--m", "5", "--alpha", "1", "--width", "2", "--stages", "1", "1", "--batch", "16"]
@@ -60,26 +62,36 @@ def own_folder(tmp_path: Path, monkeypatch: Patch) -> None:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], Path]:
-    """results(method, ranks): all methods on 3 ranks are one start, with the continued runs; 0 is in this process."""
+    """results(method, ranks): all methods on 3 ranks, with the continued runs; 0 is in this process."""
     folder, done = tmp_path_factory.mktemp("heron"), set[int]()
 
-    def begun(method: str) -> Path:
-        """Two of the four rounds, in this process, to be continued on 3 ranks: heads are aligned in rounds 0 and 3."""
-        out = folder / f"{method}-part.h5"
-        assert here(FAMILY, *command(method, 2, out)) == 0
-        for path in (out, checkpoint_path(out)):
+    def halves(methods: list[str], ranks: int) -> list[Command]:
+        """Two of the four rounds on so many ranks, and what continues them: heads are aligned in rounds 0 and 3."""
+        outs = [folder / f"{method}-part.h5" for method in methods]
+        perform([(FAMILY, command(method, 2, out)) for method, out in zip(methods, outs, strict=True)], ranks)
+        for path in [path for out in outs for path in (out, checkpoint_path(out))]:
             shutil.copy(path, folder / path.name.replace("part", "half"))
-        return out
+        return [(FAMILY, ["--resume", out, "--rounds", ROUNDS, "--quiet"]) for out in outs]
+
+    def perform(runs: list[Command], ranks: int, processes: bool = False) -> None:
+        for (_, words), one in zip(runs, (threads if ranks and not processes else launch)(ranks, runs), strict=True):
+            assert one.status == 0 and "arning" not in one.stderr, (words, one.stderr)
+
+    def whole(methods: Iterable[str], ranks: int) -> list[Command]:
+        return [(FAMILY, command(name, ROUNDS, folder / f"{name}-{ranks}.h5")) for name in methods]
 
     def found(method: str, ranks: int) -> Path:
         if ranks not in done:
             done.add(ranks)
-            runs: list[Command] = [(FAMILY, command(name, ROUNDS, folder / f"{name}-{ranks}.h5")) for name in METHODS]
-            if ranks == 3:
-                parts = [begun(name) for name in CONTINUED]
-                runs += [(FAMILY, ["--resume", path, "--rounds", ROUNDS, "--quiet"]) for path in parts]
-            for (_, words), one in zip(runs, launch(ranks, runs), strict=True):
-                assert one.status == 0 and "arning" not in one.stderr, (words, one.stderr)
+            if ranks == 0:
+                perform(whole(METHODS, 0), 0)
+            else:
+                perform(whole(PROCESSES, 3) + halves(PROCESSES, 0), 3, processes=True)
+                threaded = [name for name in CONTINUED if name not in PROCESSES]
+                perform(halves(threaded, 3), 0)
+                for name in threaded:
+                    shutil.copy(folder / f"{name}-part.h5", folder / f"{name}-3.h5")
+                perform(whole(METHODS.keys() - {*PROCESSES, *CONTINUED}, 3), 3)
         return folder / f"{method}-{ranks}.h5"
 
     return found
@@ -91,7 +103,8 @@ def test_every_method_has_the_same_bits_on_three_ranks(results: Callable[..., Pa
 
     BatchNorm, crops, participants, uploads. Mutations: a generator of a rank; moments or modules of a neighbour."""
     alone, spread = results(method, 0), results(method, 3)
-    assert records.load(spread).attrs["ranks"] == 3 and records.load(alone).attrs["ranks"] == 1
+    first = [json.loads(records.load(path).attrs["sessions"])[0]["ranks"] for path in (alone, spread)]
+    assert first == [1, 3]
     assert differences(alone, spread) == []
 
 
@@ -111,10 +124,11 @@ def test_a_run_that_was_interrupted_goes_on_on_other_ranks_to_the_bit(
 ) -> None:
     """Adam's moments of clients and server, momenta of replicas, running statistics, heads, buffers, scalars, steps.
     Mutations: one of them in no checkpoint; counted from 0 again."""
-    three = results(method, 3)
+    alone, three = results(method, 0), results(method, 3)
     part, half = (three.with_name(f"{method}-{name}.h5") for name in ("part", "half"))
-    assert differences(three, half) != []
-    assert differences(three, part) == []
+    assert differences(alone, half) != []
+    assert differences(alone, part) == []
+    assert json.loads(records.load(part).attrs["sessions"])[-1]["ranks"] == (3 if method in PROCESSES else 1)
     assert records.load(part).attrs["status"] == "done"
 
 

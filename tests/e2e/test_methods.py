@@ -55,6 +55,8 @@ RUNS: dict[str, list[Any]] = {
     "network": [*USUAL, *NETWORK],
 }
 """Name -> flags; idle: 2 of 5 ranks have nothing to do."""
+PROCESSES = ["memories", "idle", "scaffold-softmax", "caps"]
+"""On two ranks under mpirun; on three and five, which are threads, all of RUNS."""
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +65,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     folder = tmp_path_factory.mktemp("methods")
     images = np.add.outer(np.arange(300), np.arange(784)) * 7 % 256
     np.savez(folder / "images.npz", x=images.astype(np.uint8), y=np.arange(300) % 10)
-    return Runs(folder, FAMILY, RUNS | {"network": [*RUNS["network"][:-1], folder / "images.npz"]})
+    runs = RUNS | {"network": [*RUNS["network"][:-1], folder / "images.npz"]}
+    return Runs(folder, FAMILY, runs, lambda ranks: PROCESSES if ranks == 2 else RUNS, processes=(2,))
 
 
 @pytest.mark.parametrize("ranks", [3, 5])
@@ -74,6 +77,13 @@ def test_every_run_has_the_same_bits_on_any_number_of_ranks(results: Runs, name:
     assert records.load(spread).attrs["ranks"] == ranks and records.load(alone).attrs["ranks"] == 1
     assert np.linalg.norm(records.load(alone).final["x"]) > 0
     assert differences(alone, spread) == []
+
+
+def test_processes_have_the_bits_of_threads(results: Runs) -> None:
+    """All methods go through the same messages: tests/mpi. Mutation: another reduction under mpirun."""
+    for name in PROCESSES:
+        assert records.load(results(name, 2)).attrs["ranks"] == 2
+        assert differences(results(name, 0), results(name, 2)) == [], name
 
 
 def test_what_must_differ_does_and_nothing_else(results: Runs) -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tests.conftest import Capsys, Patch
-from tests.launch import Command, here, launch
+from tests.launch import Command, here, threads
 from tests.tools.agreement import differences
 from zofl_mpi.data import bpe
 from zofl_mpi.run import records
@@ -59,7 +59,7 @@ def own_folder(tmp_path: Path, monkeypatch: Patch) -> None:
 
 @pytest.fixture(scope="module")
 def results(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """results(name): of two rounds, "method-ranks" or, on 3 ranks, "method-half", the first of which was on one."""
+    """results(name): of two rounds, "method-ranks" or, on 3 threads, "method-half", the first of which was on one."""
     folder = tmp_path_factory.mktemp("gpt2")
 
     def command(name: str, rounds: int, kind: object) -> Command:
@@ -73,7 +73,7 @@ def results(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Calla
         shutil.copy(path, folder / path.name.replace("half", "begun"))
     runs = [command(name, 2, 3) for name in METHODS]
     runs += [(FAMILY, ["--resume", folder / f"{name}-half.h5", "--rounds", 2, "--quiet", *texts]) for name in METHODS]
-    for ended in launch(3, runs):
+    for ended in threads(3, runs):
         assert ended.status == 0, ended.stderr
     return lambda name: folder / f"{name}.h5"
 
