@@ -84,7 +84,8 @@ class SplitMethod(OnProblem[Split]):
         taken = Counter(i for r in range(rounds) for i in training.participants(r))
         steps = ((taken[i], training.samples(i, q)) for i in taken for q in range(training.steps(i)))
         drawn = sum(times * self.rule.count(samples) for times, samples in steps)
-        return Directions(drawn, part.stop - part.start) if drawn else None
+        numbers = part.stop - part.start  # 0 where all of the client's part is frozen
+        return Directions(drawn, numbers) if drawn and numbers else None
 
     def costs(self) -> Lines:
         """The measured costs of a client's step and the server's."""
