@@ -46,13 +46,13 @@ def test_the_number_is_of_the_directions_that_a_run_draws(
     command = [*RUNS[name], "--rounds", str(ROUNDS), "--out", str(tmp_path / "a.h5"), "--eval-every", "100"]
     assert here(*command) == 0
     attrs = records.load(tmp_path / "a.h5").attrs
-    drawn, closing = len(met), capsys.readouterr().out
+    count, closing = len(met), capsys.readouterr().out
     assert here(*command, "--dry-run") == 0
     lines = [line for out in (closing, capsys.readouterr().out) for line in out.splitlines() if "per parameter" in line]
     if name == "cse_fsl":
-        assert not lines and not drawn and "directions_per_parameter" not in attrs
+        assert not lines and not count and "directions_per_parameter" not in attrs
         return
     (n,) = lengths
-    words = ["explored", f"{drawn / n:.3g} directions per parameter ({drawn:,} for {n:,} numbers)"]
+    words = ["explored", f"{count / n:.3g} directions per parameter ({count:,} for {n:,} numbers)"]
     assert [line.split(maxsplit=1) for line in lines] == [words, words]
-    assert attrs["directions_per_parameter"] == drawn / n
+    assert attrs["directions_per_parameter"] == count / n
