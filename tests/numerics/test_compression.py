@@ -9,9 +9,10 @@ import pytest
 
 from tests.numerics.first_order import BOTH, Array, Make, clients_of, method, point, run, softmax, started, toy
 from zofl_mpi.engine.clients import Client
+from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.fedavg import FedAvg, FedProx
-from zofl_mpi.rounds.compression import largest, quantised
+from zofl_mpi.rounds.compression import Compression, largest, quantised
 from zofl_mpi.rounds.report import Model
 from zofl_mpi.run.loop import finite_round
 
@@ -76,6 +77,20 @@ def test_errors_telescope(compress: str) -> None:
     left = clients[0].memory["e"] + clients[1].memory["e"]
     np.testing.assert_allclose(sent + left, updates, rtol=1e-12, atol=1e-12)
     assert np.abs(left).max() > 1e-3
+
+
+def test_an_upload_is_its_formula() -> None:
+    """Two entries of 1.5 rounded up; roundings anew for each client and round. Mutations: the largest of the model; the
+    number rounded down; the random numbers of round 0, or of client 0, for all."""
+    setting = toy()
+    n = setting.problem.n
+    x, change = 10 * np.arange(1.0, n + 1), np.linspace(2.0, -1.0, n)
+    found = Compression(setting, f"topk:{1.5 / n}").upload(Client(1, setting.data[1]), x, x + change, 0).y
+    assert np.flatnonzero(found != x).tolist() == [0, 1]
+    for r, i in ((0, 0), (2, 0), (0, 1)):
+        found = Compression(setting, "quantise:3").upload(Client(i, setting.data[i]), x, x + change, r).y
+        numbers = setting.streams(Purpose.COMPRESSION, r=r, i=i)
+        np.testing.assert_array_equal(found, x + quantised(x + change - x, 3, numbers))
 
 
 @pytest.mark.parametrize(

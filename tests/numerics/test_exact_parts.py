@@ -140,6 +140,16 @@ def test_it_goes_with_every_estimate(cls: Any, more: dict[str, Any]) -> None:
     assert apart(one[:split], other[:split])
 
 
+def test_the_rests_estimate_has_no_graph() -> None:
+    """HO-SFL's base is a product with the smashed samples, whose graph is the exact layers'. Mutation: it stays,
+    and the base is summed in float32 where the perturbed losses are in float64."""
+    local = local_of(of := method(HOSFL, training(setting(convolutions)), exact_layers=1))
+    q, x, labels = next(iter(local))
+    point = of.rule.forward(local, q, x, labels)
+    found = of.rule(local, point, torch.ones_like(point.smashed), local.key(q))
+    assert not any(value.requires_grad for value in (*found.parts, *found.differences))
+
+
 def numbers(of: Any) -> tuple[float, float]:
     costs = of.costs()
     return float(costs["peak bytes of a client's step, beyond its model"]), float(

@@ -154,22 +154,25 @@ def test_the_random_series_is_the_sum_on_average() -> None:
 
 
 def test_inner_steps_are_their_formula() -> None:
-    """Two noisy local steps of each client. Mutations: one mini-batch for both points left out; q of its own client."""
+    """Two inner rounds of two noisy local steps of each client. Mutations: one mini-batch for both points left out; q
+    of its own client; the mini-batches of the first inner round for all."""
     setting = known(BilevelBowls, 1.0)
-    of = built(FedNest, setting, T=1, H_lower=2, N=1, gamma=0.0, gamma_lower=0.2, batch=0, batch_lower=2)
-    x, y = point(), point(1)
-    problem, q, ends = setting.problem, [], []
-    for i, link in enumerate(setting.data):
-        first = STREAMS(Purpose.LOWER_BATCH, r=0, i=i, t=0).integers(len(link.lower), size=(1, 2))[0]
-        q.append(problem.gradient_h(i, x, y, link.lower, first))
-    for i, link in enumerate(setting.data):
-        z = y
-        for batch in STREAMS(Purpose.LOWER_BATCH, r=0, i=i, t=0).integers(len(link.lower), size=(2, 2)):
-            slopes = (problem.gradient_h(i, x, point, link.lower, batch) for point in (z, y))
-            z = z - 0.1 * (next(slopes) - next(slopes) + np.mean(q, axis=0))
-        ends.append(z)
+    of = built(FedNest, setting, T=2, H_lower=2, N=1, gamma=0.0, gamma_lower=0.2, batch=0, batch_lower=2)
+    x, y, problem = point(), point(1), setting.problem
     state = of.round(replace(of.start(), x=x, y=y), 0, clients_of(of))
-    close(state.y, np.mean(ends, axis=0))
+    for t in range(2):
+        q, ends = [], []
+        for i, link in enumerate(setting.data):
+            first = STREAMS(Purpose.LOWER_BATCH, r=0, i=i, t=t).integers(len(link.lower), size=(1, 2))[0]
+            q.append(problem.gradient_h(i, x, y, link.lower, first))
+        for i, link in enumerate(setting.data):
+            z = y
+            for batch in STREAMS(Purpose.LOWER_BATCH, r=0, i=i, t=t).integers(len(link.lower), size=(2, 2)):
+                here, there = (problem.gradient_h(i, x, point, link.lower, batch) for point in (z, y))
+                z = z - 0.1 * (here - there + np.mean(q, axis=0))
+            ends.append(z)
+        y = np.mean(ends, axis=0)
+    close(state.y, y)
 
 
 def test_regularisers_are_learned_and_stay_in_their_set() -> None:
@@ -219,7 +222,7 @@ def test_values_out_of_range_are_refused(flags: dict[str, Any], said: str) -> No
 def test_outer_steps_are_their_formula(monkeypatch: pytest.MonkeyPatch, H: int) -> None:
     """FedOut: H steps x <- x - gamma / H (grad f_i(x; xi) - grad f_i(x_r; xi) + h) of each client, then their mean,
     with h the mean of the clients' hypergradients, here one that is given. Mutations: gamma in place of gamma / H; the
-    correction's sign, or its point; H steps along the hypergradient alone."""
+    correction's sign, or its point; H steps along the hypergradient alone; the first mini-batch in all steps."""
     setting, h = known(BilevelBowls, 1.0), point(7)
     problem = setting.problem
     of = built(FedNest, setting, T=1, H=H, N=1, gamma=0.3, gamma_lower=0.0, batch=2, batch_lower=2)
@@ -229,14 +232,23 @@ def test_outer_steps_are_their_formula(monkeypatch: pytest.MonkeyPatch, H: int) 
         return Vector(h)
 
     monkeypatch.setattr(FedNest, "hypergradient", hypergradient)
+    drawn, taken, of_all = [], list[bytes](), BilevelBowls.gradients_f
+
+    def recorded(*values: Any) -> Any:
+        taken.append(np.asarray(values[-1]).tobytes())
+        return of_all(*values)
+
     ends = []
     for i, link in enumerate(setting.data):
         x = state.x
         for batch in STREAMS(Purpose.BATCH, r=0, i=i).integers(len(link.upper), size=(H, 2)):
             here, there = (problem.gradients_f(i, at, state.y, link.upper, batch)[0] for at in (x, state.x))
             x = x - 0.3 / H * (here - there + h)
+            drawn += 2 * [batch.tobytes()]
         ends.append(x)
+    monkeypatch.setattr(BilevelBowls, "gradients_f", recorded)
     close(of.round(state, 0, clients_of(of)).x, np.mean(ends, axis=0))
+    assert taken[m:] == drawn  # both points of a step on its own mini-batch, whose noise cancels here
 
 
 def test_each_product_of_the_series_has_a_mini_batch_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

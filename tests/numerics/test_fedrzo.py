@@ -26,7 +26,7 @@ from zofl_mpi.numerics import zo
 from zofl_mpi.problems.analytic.bilevel import BilevelBowls
 from zofl_mpi.problems.analytic.nonsmooth import Bowls, MaxAffine
 from zofl_mpi.rounds.lower import Lower
-from zofl_mpi.rounds.zeroth_order import Local, Report
+from zofl_mpi.rounds.zeroth_order import Local, Report, directions
 from zofl_mpi.run.flags import built
 
 STREAMS = Streams(11)
@@ -216,9 +216,10 @@ def test_every_iterate_is_drawn_alike() -> None:
 
 
 @pytest.mark.parametrize("bilevel", [False, True])
-def test_the_drawn_iterate_is_the_mean_of_the_local_ones(bilevel: bool) -> None:
+def test_the_drawn_iterate_is_the_mean_of_the_local_ones(monkeypatch: pytest.MonkeyPatch, bilevel: bool) -> None:
     """The same round with fewer local steps ends there, bit for bit. Mutations: place + 1; the wrong round's start;
-    other batches or directions; drawn is x; counted bytes."""
+    other batches or directions; drawn is x; counted bytes; equal weights for those of the clients."""
+    monkeypatch.setattr(Local, "shares", lambda self: {0: 0.5, 1: 0.3, 2: 0.2})
     H, seen = 4, set()
     for seed in range(12):
         streams = Streams(seed)
@@ -271,6 +272,7 @@ def test_without_directions_nothing_is_told(probe: int) -> None:
     of = nn(bowls(), probe=probe)
     told = reported(of.evaluate(of.start(), 0, clients_of(of)))
     assert math.isfinite(told["gradient_squared"]) == math.isfinite(told["gradient_squared_error"]) == (probe > 0)
+    assert len({v.tobytes() for r in range(2) for v in directions(of.local, r)}) == 2 * probe  # anew in each report
     assert set(told) <= set(described(Report))
 
 

@@ -221,6 +221,9 @@ def test_the_papers_steps_between_averagings(lower: Any, paper: int) -> None:
     same = Line(homogeneous=True)
     assert schedule(same, 27, "auto") == schedule(same, 27, "paper")
     assert schedule(same, 27, "4").H == 4
+    if lower == "fedac1":
+        found = solver(Line(), 64, lower=lower, T_lower="64", H_lower="paper").schedule(np.zeros(1), 0)
+        assert 64 / 64 ** (1 / 3) > 16 == found.H
 
 
 def test_fedacs_own_length() -> None:

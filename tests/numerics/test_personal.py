@@ -84,8 +84,8 @@ def test_personal_columns_are_there_only_where_asked_for(monkeypatch: pytest.Mon
 # --- Ditto
 
 
-def personal_batches(setting: Setting, i: int, r: int, H: int) -> Array:
-    return STREAMS(Purpose.PERSONAL, r=r, i=i).integers(len(setting.data[i]), size=(H, 4))
+def personal_batches(setting: Setting, i: int, r: int, H: int, batch: int = 4) -> Array:
+    return STREAMS(Purpose.PERSONAL, r=r, i=i).integers(len(setting.data[i]), size=(H, batch))
 
 
 @BOTH
@@ -100,20 +100,21 @@ def test_dittos_global_model_is_fedavgs_to_the_bit(make: Make, lam_p: float) -> 
 
 
 @BOTH
-@pytest.mark.parametrize("ratio", [0.0, 3.0])
-def test_dittos_personal_steps_are_their_formula(make: Make, ratio: float) -> None:
+@pytest.mark.parametrize(("ratio", "batch"), [(0.0, 4), (3.0, 0)])
+def test_dittos_personal_steps_are_their_formula(make: Make, ratio: float, batch: int) -> None:
     """Two rounds, so that v_i is not x; steps of their own size, or (0) those of x. Mutations: the pull towards v_i's
-    start alone; x after the round; no memory; gamma_personal ignored, or for x."""
+    start alone; x after the round; no memory; gamma_personal ignored, or for x; with --batch 0 (as many samples as the
+    client has, drawn with replacement) another number."""
     setting, lam = make(), 0.7
-    of = method(Ditto, setting, lam_p=lam)
+    of = method(Ditto, setting, lam_p=lam, batch=batch)
     of = replace(of, gamma_personal=ratio * of.local.steps.gamma_local)
     clients, x, state = clients_of(of), point(setting), None
     v = [x] * len(setting.data)
     state = replace(of.start(), x=x)
     for r in range(2):
         for i, data in enumerate(setting.data):
-            for gamma, batch in zip(HARMONIC, personal_batches(setting, i, r, 3), strict=True):
-                v[i] = v[i] - (ratio or 1) * gamma * (gradient(data, v[i], batch) + lam * (v[i] - state.x))
+            for gamma, drawn in zip(HARMONIC, personal_batches(setting, i, r, 3, batch or len(data)), strict=True):
+                v[i] = v[i] - (ratio or 1) * gamma * (gradient(data, v[i], drawn) + lam * (v[i] - state.x))
         state = of.round(state, r, clients)
     for i in range(len(v)):
         close(memories(clients)[i]["v"], v[i])

@@ -5,6 +5,7 @@ import pytest
 
 from tests.numerics.first_order import close
 from zofl_mpi.engine.streams import Purpose, Streams
+from zofl_mpi.errors import UserError
 from zofl_mpi.numerics import zo
 from zofl_mpi.numerics.descent import descend
 from zofl_mpi.numerics.schedules import stepsizes
@@ -111,3 +112,11 @@ def test_the_projection_comes_after_each_step():
     assert y[0] == 0.5
     gap = descend(np.zeros(1), lambda y, t: -1.0, steps=1, stepsize=lambda t: 2.0, project=lambda y: np.minimum(y, 1))
     assert gap[0] == 1.0
+
+
+def test_a_radius_without_effect_is_refused_where_x_is_ordinary() -> None:
+    """Beyond that x has diverged, and its step says so. Mutations: refused there too; where one entry stays."""
+    with pytest.raises(UserError, match=r"--eta 1e-30: x \+ eta v = x in float64"):
+        zo.demand_move(np.ones(2), np.full(2, 1e-30), 1e-30)
+    zo.demand_move(np.full(2, 1e20), np.full(2, 1e-3), 1e-3)
+    zo.demand_move(np.ones(2), np.array([1e-30, 1e-3]), 1e-3)
