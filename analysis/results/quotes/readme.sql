@@ -39,3 +39,5 @@ select ceil(100 * points) / 100 from less_server;
 select nth(method, 'zo_hfl | server_sgd | scaffold') as k, accuracy_mean_percent, accuracy_sd_percent from a_tuned where best;
 -- HERON's accuracy, # ± #, is that of a frozen random client, # ± #
 select nth(method, 'heron | heron-frozen') as k, accuracy_mean_percent, accuracy_sd_percent from c_fig2 where setting = 'iid';
+-- with lambda tuned: # ± # % where the server alone has # ± #
+select nth(method, 'zo_hfl | server_sgd') as k, accuracy_mean_percent, accuracy_sd_percent from a_share where best;

@@ -86,6 +86,17 @@ select accuracy_mean_percent from a_tuned_iid
 where method = 'zo_hfl' and seeds = 1 and step in ('local-0.001 server-1', 'local-0.003 server-1', 'local-0.01 server-1')
 order by after(step, 'local-');
 
+-- ZO-HFL ends at # ± # %, the server alone at # ± #, FedAvg, whose clients compute gradients, at # ± #
+select nth(method, 'zo_hfl | server_sgd | fedavg') as k, accuracy_mean_percent, accuracy_sd_percent from a_share where best;
+-- every best step has smaller and larger ones beside it
+select count(*) = 3 from a_share where best and coalesce(at_edge, '') = '';
+-- with the printed lambda = 1 ZO-HFL ends at # ± #
+select accuracy_mean_percent, accuracy_sd_percent from a_share where method = 'zo_hfl' and step like 'lam-1 %' and seeds = 3;
+-- more than half of the gap
+select (z.accuracy_mean_percent - s.accuracy_mean_percent) / (f.accuracy_mean_percent - s.accuracy_mean_percent) > 0.5
+from a_share z, a_share s, a_share f
+where z.best and s.best and f.best and z.method = 'zo_hfl' and s.method = 'server_sgd' and f.method = 'fedavg';
+
 -- ends at #, #, # nat for tau = 5, 20, 50
 select c4 from a_fig2_txt where c1 = 'fashion-mnist' and c2 = 'a1000-b0.9' and c3 in ('5', '20', '50');
 -- at #, #, # in the second
