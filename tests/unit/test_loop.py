@@ -58,6 +58,9 @@ class Counting:
     def start(self) -> Sum:
         return Sum(np.zeros(2))
 
+    def directions(self, rounds: int) -> None:
+        return None
+
     def round(self, state: Sum, r: int, clients: Clients) -> Sum:
         total = 0.0
         for _, reply in clients.ask(self.count, Add(state.x, r), to=[0, 2]):
