@@ -19,7 +19,7 @@ from zofl_mpi.engine import device, memory, messages, registry
 from zofl_mpi.engine.clients import ClientError, Clients
 from zofl_mpi.engine.fields import check_finite, described, numbers, reported, without_warnings
 from zofl_mpi.engine.ledger import Overlap, Row, overlap
-from zofl_mpi.engine.setting import Method
+from zofl_mpi.engine.setting import Directions, Method
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import records
 from zofl_mpi.run.client_memory import STEPS, Acknowledged, Memory
@@ -83,6 +83,7 @@ class Totals:
         last: the latest value of each column.
         course: (round, objective) of each evaluation; the test loss where there is no objective.
         losses: of client ranks, that were survived.
+        directions: of the estimates in all rounds of the run so far; counted at the end, which costs time at large m.
     """
 
     round: int
@@ -96,6 +97,12 @@ class Totals:
     last: dict[str, float] = field(default_factory=dict)
     course: list[tuple[int, float]] = field(default_factory=list)
     losses: list[records.Loss] = field(default_factory=list)
+    directions: Directions | None = None
+
+    def explored(self, method: Method[Any]) -> dict[str, float]:
+        """Counts the run's directions; returns the result's attribute `directions_per_parameter`, if there are any."""
+        self.directions = method.directions(self.round)
+        return {"directions_per_parameter": self.directions.per_parameter} if self.directions else {}
 
     def astray(self) -> str:
         """A sentence on an objective (without one: a test loss) that diverges or stands still; else ""."""
@@ -184,16 +191,10 @@ def run(
             clients.steadily(partial(save, recorder, done, state, clients, config))
             survived(totals, clients, recorder, repeated=False)
         if stop and done < schedule.rounds:
-            recorder.close("interrupted", **explored(method, done))
+            recorder.close("interrupted", **totals.explored(method))
             return totals, False
-    recorder.finish(final_of(state), **explored(method, done))
+    recorder.finish(final_of(state), **totals.explored(method))
     return totals, True
-
-
-def explored(method: Method[Any], rounds: int) -> dict[str, float]:
-    """The result's attribute `directions_per_parameter` after so many rounds; nothing where nothing is estimated."""
-    directions = method.directions(rounds)
-    return {"directions_per_parameter": directions.per_parameter} if directions else {}
 
 
 def one_round(

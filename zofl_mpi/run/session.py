@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.engine.clients import Clients
-from zofl_mpi.engine.setting import Directions, Loads, Method
+from zofl_mpi.engine.setting import Loads, Method
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.engine.world import World
 from zofl_mpi.errors import UserError
@@ -60,7 +60,7 @@ class Opened:
             return 1
         status = 0 if done else STATUS
         clients.close(status)
-        print(closing(totals, recorder.path, done, stop.name, self.method.directions(totals.round)), flush=True)
+        print(closing(totals, recorder.path, done, stop.name), flush=True)
         return status
 
 
@@ -234,7 +234,7 @@ def free_name(config: Mapping[str, Any]) -> Path:
     return next(name for name in names if not name.exists())
 
 
-def closing(totals: loop.Totals, path: Path, done: bool, signal: str, directions: Directions | None = None) -> str:
+def closing(totals: loop.Totals, path: Path, done: bool, signal: str) -> str:
     """The last lines of a run: measures reached, times, bytes sent, and the path of the result."""
     lines = []
     if not done:
@@ -244,8 +244,8 @@ def closing(totals: loop.Totals, path: Path, done: bool, signal: str, directions
     reached = [f"{k.replace('_', ' ')} {loop.short(v)}" for k, v in totals.last.items() if k in measures]
     if reached:
         lines.append("reached   " + "  ".join(reached))
-    if directions:
-        lines.append(f"explored  {directions}")
+    if totals.directions:
+        lines.append(f"explored  {totals.directions}")
     lines.append(f"start     {totals.start:.1f} s before the first round")
     server, *clients = totals.seconds.reshape(-1, 3)
     spent = _spent(np.mean(clients or [server], axis=0))
