@@ -17,13 +17,13 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, final
 
+from export import model_of
 from shared import command, files, wording
+from shared.restore import OWN
 
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.engine.world import SingleProcess
 from zofl_mpi.errors import UserError, demand
-from zofl_mpi.run.restore import OWN
-from zofl_mpi.settings.export import model_of
 from zofl_mpi.settings.texts import Corpus, Prompt, Texts
 
 NOTE = (

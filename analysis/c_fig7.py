@@ -28,6 +28,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from shared import command, figures, files, wording
 from shared.groups import Array
+from shared.restore import OWN, setting_of
 
 from zofl_mpi.data import Dataset
 from zofl_mpi.engine.setting import Setting
@@ -35,7 +36,6 @@ from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.numerics.stationarity import Estimate
 from zofl_mpi.run import records
-from zofl_mpi.run.restore import OWN, setting_of
 
 FAMILY = "zofl_mpi.heron_sfl"
 NAMES = {"heron": "HERON", "cse_fsl": "CSE-FSL"}

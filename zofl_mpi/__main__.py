@@ -15,7 +15,6 @@ FAMILIES = ("zofl_mpi.zo_hfl", "zofl_mpi.fedrzo", "zofl_mpi.heron_sfl")
 TOOLS = {
     "zofl_mpi.run.grid": "zofl_mpi.run.grid.__main__",
     "zofl_mpi.data.download": "zofl_mpi.data.download",
-    "zofl_mpi.settings.export": "zofl_mpi.settings.export",
     "zofl_mpi.doctor": "zofl_mpi.doctor",
 }
 """The other commands: {as typed after `python -m`: module with the docstring}."""

@@ -164,7 +164,7 @@ ALL = """
 import os, runpy, sys
 import h5py, matplotlib.pyplot, numpy, scipy.optimize, torch, zofl_mpi.run.cli, zofl_mpi.run.grid
 import zofl_mpi.methods, zofl_mpi.heron_sfl, zofl_mpi.problems.split_resnet, zofl_mpi.settings.split_gpt2
-import zofl_mpi.rounds.split.costs, zofl_mpi.run.restore, zofl_mpi.settings.export
+import zofl_mpi.rounds.split.costs
 for path in sys.argv[1:]:
     if (child := os.fork()) == 0:
         sys.argv, sys.path[0] = [path, "--help"], os.path.dirname(path)

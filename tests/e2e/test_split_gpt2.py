@@ -12,14 +12,18 @@ import numpy as np
 import pytest
 import torch
 
-from tests.conftest import Capsys, Patch
+from tests.conftest import ROOT, Capsys, Patch
 from tests.launch import Command, here, threads
 from tests.tools.agreement import differences
 from zofl_mpi.data import bpe
 from zofl_mpi.run import records
 from zofl_mpi.run.records import checkpoint_path
-from zofl_mpi.run.restore import setting_of
-from zofl_mpi.settings import export
+
+sys.path.insert(0, str(ROOT / "analysis"))  # as where Python runs the scripts
+import export
+from shared.restore import setting_of
+
+sys.path.remove(str(ROOT / "analysis"))
 
 FAMILY = "zofl_mpi.heron_sfl"
 METHODS = {

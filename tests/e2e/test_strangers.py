@@ -10,15 +10,20 @@ import h5py
 import numpy as np
 import pytest
 
-from tests.conftest import Capsys, Patch
+from tests.conftest import ROOT, Capsys, Patch
 from tests.launch import here
 from tests.unit.test_registry import changed
 from zofl_mpi.engine import messages
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.zo_hfl import State
-from zofl_mpi.run import records, restore
+from zofl_mpi.run import records
 from zofl_mpi.run.client_memory import Memory
 from zofl_mpi.run.records import checkpoint_path
+
+sys.path.insert(0, str(ROOT / "analysis"))  # as where Python runs the scripts
+from shared import restore
+
+sys.path.remove(str(ROOT / "analysis"))
 
 FAMILY = "zofl_mpi.zo_hfl"
 FLAGS = ["--tau", "3", "--m", "3", "--y0", "last", "--quiet"]

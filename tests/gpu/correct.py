@@ -97,7 +97,7 @@ def cnn(bench: Bench) -> None:
         return double(problem.lower(0, data, points, points, batch[None], np.ones(1)) - points)
 
     compared(bench, "CNN, losses at two points", losses)
-    compared(bench, "CNN, a step from two points abreast", step, reference=functools.partial(step, kernel="serial"))
+    compared(bench, "CNN, a step from two points in one call", step, reference=functools.partial(step, kernel="serial"))
 
 
 # --- split networks

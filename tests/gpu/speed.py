@@ -101,7 +101,7 @@ def fedavg(bench: Bench) -> None:
         own = made.setting(made.cnn(sizes, m, bench.device, kernel=kernel), data, m)
         name = "FedAvg, CNN" + (", in turn" if kernel == "serial" else "")
         seconds[kernel] = small(bench, name, built(FedAvg, own, **flags), m, steps, batch)
-    bench.figure("FedAvg, CNN: clients in turn over abreast", seconds["serial"] / seconds["torch"], "1")
+    bench.figure("FedAvg, CNN: clients in turn over batched", seconds["serial"] / seconds["torch"], "1")
 
 
 def fedrzo(bench: Bench) -> None:

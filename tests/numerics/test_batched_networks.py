@@ -267,7 +267,7 @@ def test_torch_is_taken_where_it_is_asked_for_and_a_run_keeps_its_kernel() -> No
     """Mutations: torch on the CPU by itself; another kernel for a run that goes on; a fallback for what was named."""
     module = MLP(p, C, (3,))
     plain, many = made(module), made(module, "torch")
-    assert (plain.abreast, many.abreast) == (1, MANY)
+    assert (plain.batched_clients, many.batched_clients) == (1, MANY)
     assert (plain.kernel_name(8), many.kernel_name(8)) == ("torch cpu", "torch cpu abreast")
     for before, name in (("", "serial"), ("torch cpu", "serial"), ("torch cpu abreast", "torch")):
         assert plain.kernel_for(WORK, SAMPLES, before) == (name, "", "serial")
@@ -307,8 +307,9 @@ def test_what_has_no_batched_form_is_refused_in_a_sentence_and_auto_leaves_it_in
     monkeypatch.setattr(Network, "uses_torch", property(as_on_a_gpu))  # as on a GPU
     left, taken = made(Own()), made(MLP(p, C, (3,)))
     assert left.obstacle.startswith("vmap: ") and not taken.obstacle
-    assert (left.kernel_name(8), left.abreast, left.kernel_for(WORK, SAMPLES).name) == ("torch cpu", 1, "serial")
-    assert taken.kernel_name(8) == "torch cpu abreast" and taken.abreast == MANY
+    assert (left.kernel_name(8), left.batched_clients) == ("torch cpu", 1)
+    assert left.kernel_for(WORK, SAMPLES).name == "serial"
+    assert taken.kernel_name(8) == "torch cpu abreast" and taken.batched_clients == MANY
     assert taken.kernel_for(WORK, SAMPLES) == ("torch", "", "serial")
 
 

@@ -34,7 +34,7 @@ WITHIN = {
         ("records", "binding", "questions", "flags", "family"),
         ("local", "mpi"),
         ("launch", "plan", "loop", "stored"),
-        ("session", "cli", "grid", "restore"),
+        ("session", "cli", "grid"),
     ),
 }
 """The rooms and files of `engine` and `run`, likewise; those of one floor may import each other, but in no circle."""

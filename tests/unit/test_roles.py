@@ -16,7 +16,6 @@ import pytest
 
 from tests.conftest import ROOT
 from zofl_mpi import fedrzo, zo_hfl
-from zofl_mpi.engine.batching import width
 from zofl_mpi.engine.roles import HOST, Backend, attribute, program_of, with_base
 from zofl_mpi.engine.setting import Method, Setting
 from zofl_mpi.engine.streams import Streams
@@ -118,7 +117,7 @@ class LeastBilevel(Least):
 def test_what_a_problem_leaves_out_has_a_default() -> None:
     problem = adapted(Least)()
     assert (problem.kernel_name(8), problem.x0, problem.constrained, problem.lipschitz) == ("own", "zero", False, None)
-    assert (problem.device, problem.abreast, problem.smooth_twin, problem.hits) == ("cpu", 1, False, None)
+    assert (problem.device, problem.batched_clients, problem.smooth_twin, problem.hits) == ("cpu", 1, False, None)
     assert np.isnan(problem.flops_evaluation(8)) and problem.score(np.zeros(2), [1]) == {}
     drawn = np.random.default_rng(1).standard_normal(2)
     np.testing.assert_array_equal(problem.initial(np.random.default_rng(1)), 0.01 * drawn)
@@ -177,7 +176,7 @@ def test_the_readmes_method_has_the_defaults(importable: Callable[[str, str], No
     cls: Any = method_of(zo_hfl, "fedsgd:FedSGD")
     of = cls(Setting(adapted(Least)(), Streams(1), ([1, 2],)), gamma=0.25)
     assert (of.kernel, of.grows_with, of.plan(3), of.costs(), of.needs, role_of(cls)) == ("", (), {}, {}, None, None)
-    assert (work_of(of, 3), loads_of(of), width(of), of.gamma) == (None, None, 1, 0.25)
+    assert (work_of(of, 3), loads_of(of), of.backend.batched_clients, of.gamma) == (None, None, 1, 0.25)
     assert of.start().x.shape == (2,)
 
 
@@ -193,7 +192,7 @@ def test_the_readmes_problem_has_the_defaults(importable: Callable[[str, str], N
 def test_a_method_says_where_it_computes_by_its_problem() -> None:
     @dataclass(frozen=True)
     class Many(Backend):
-        abreast: int = 5
+        batched_clients: int = 5
         device: str = "cuda:1"
 
     @dataclass(frozen=True)
@@ -202,15 +201,15 @@ def test_a_method_says_where_it_computes_by_its_problem() -> None:
 
     made: Any = with_base(Steps, Method)
     of = made(Setting(Many(), Streams(1), ()))
-    assert (width(of), program_of(of).backend.device) == (5, "cuda:1")
-    assert (width(None), width(object()), program_of(object()).backend) == (1, 1, HOST)
+    assert (program_of(of).backend.batched_clients, program_of(of).backend.device) == (5, "cuda:1")
+    assert (program_of(None).backend, program_of(object()).backend, HOST.batched_clients) == (HOST, HOST, 1)
     for needs, role in ((Bilevel, "Bilevel"), ("Bilevel", "Bilevel"), (None, None)):
         made.needs = needs
         assert role_of(made) == role
 
 
 ALLOWED = {
-    "engine/batching.py": {"ask"},  # thread-local
+    "engine/batching.py": {"call"},  # thread-local
     "engine/device.py": {"sched_getaffinity", "mallopt"},  # of this system
     "engine/memory.py": {"features"},  # of the data, of whatever kind
     "engine/messages.py": {"__spec__", "_initializing"},  # of torch while it is imported
@@ -239,4 +238,4 @@ LOOKUPS = ("getattr", "hasattr")
 def test_no_capability_is_looked_up_by_name() -> None:
     for file in PACKAGE.rglob("*.py"):
         assert looked_up(file.read_text()) <= ALLOWED.get(file.relative_to(PACKAGE).as_posix(), set()), file
-    assert looked_up("if hasattr(problem, 'abreast'):\n    getattr(method, 'plan', None)") == {"abreast", "plan"}
+    assert looked_up("if hasattr(problem, 'device'):\n    getattr(method, 'plan', None)") == {"device", "plan"}

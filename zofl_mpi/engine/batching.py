@@ -1,9 +1,9 @@
 """Batched steps: the requests of several clients' steps are computed in one call.
 
 A step is plain code, called for one client. Where a problem computes for many clients in about the time of one (on a
-GPU) its `abreast` says for how many, and a rank runs the steps of so many clients as coroutines. A step runs until it
-calls `batched_call`; when all of them wait there or have ended, their requests are computed in one call, and each goes
-on with its own result. Methods and steps need not know; two lines of two steps never run at the same time.
+GPU) its `batched_clients` says for how many, and a rank runs the steps of so many clients as coroutines. A step runs
+until it makes a `batched_call`; when all of them wait for one or have ended, their requests are computed together, and
+each goes on with its own result. Methods and steps need not know: at any time at most one of the steps runs.
 
 Bits must not depend on which clients share a rank: the result of a request must be the same, to the last bit, whatever
 the other requests are.
@@ -16,8 +16,6 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from zofl_mpi.engine.roles import program_of
-
 Request = TypeVar("Request")
 Result = TypeVar("Result")
 Compute = Callable[[list[Request]], list[Result]]
@@ -26,7 +24,7 @@ Step = Callable[[Any, Any], Any]
 MANY = 64
 """Clients, where a problem knows no better number: of more, a step's data are out of the caches when its turn comes."""
 
-_HERE = threading.local()  # `ask` on a thread that runs a step as a coroutine
+_HERE = threading.local()  # `call` on a thread that runs a step as a coroutine
 
 
 def batched_call(compute: Compute[Request, Result], request: Request) -> Result:
@@ -35,17 +33,12 @@ def batched_call(compute: Compute[Request, Result], request: Request) -> Result:
     Args:
         compute: results of requests, in their order; bound methods of one object are one and the same.
     """
-    ask: Callable[[Compute[Request, Result], Request], Result] | None = getattr(_HERE, "ask", None)
-    return compute([request])[0] if ask is None else ask(compute, request)
+    call: Callable[[Compute[Request, Result], Request], Result] | None = getattr(_HERE, "call", None)
+    return compute([request])[0] if call is None else call(compute, request)
 
 
-def width(method: Any) -> int:
-    """How many clients' steps of a method run at once: as many as its problem computes for at once."""
-    return program_of(method).backend.abreast
-
-
-def abreast(step: Step, clients: Mapping[int, Any], inbox: Mapping[int, Any], order: Iterable[int], most: int) -> Step:
-    """A step that replies as `step` does; called for the first of `most` clients it runs the steps of all of them.
+def batched(step: Step, clients: Mapping[int, Any], inbox: Mapping[int, Any], order: Iterable[int], most: int) -> Step:
+    """A step with the same replies; called for the first of `most` clients it runs the steps of all of them.
 
     A step that streams remains as it is, and so does every step where `most` is 1.
 

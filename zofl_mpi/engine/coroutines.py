@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any, NamedTuple, final
 
 Compute = Callable[[list[Any]], list[Any]]
 Answer = tuple[Any, BaseException | None]  # a request's result, or an exception
 
-_IDLE: list[SimpleQueue[Callable[[], None]]] = []
-"""Threads that wait for a step: to start one anew takes as long as several clients' turns."""
+THREADS = ThreadPoolExecutor(sys.maxsize, "client-step")
+"""Keeps idle threads: to start one anew takes as long as several clients' turns."""
 
 
 class _Call(NamedTuple):
@@ -31,25 +32,24 @@ class _Coroutine:
     """A step on a thread of its own, which runs only while `start` or `resume` waits for it.
 
     Attributes:
-        asked: the call that it waits for; None before it has begun, while it runs, and after its end.
+        call: the call that it waits for; None before it has begun, while it runs, and after its end.
         end: its result or exception.
     """
 
-    def __init__(self, step: Callable[[Any, Any], Any], client: Any, message: Any, here: threading.local) -> None:
-        self.asked: _Call | None = None
+    def __init__(self) -> None:
+        self.call: _Call | None = None
         self.end: Future[Any] = Future()
-        self._step, self._client, self._message, self._here = step, client, message, here
         self._answers: SimpleQueue[Answer] = SimpleQueue()
         self._stopped: SimpleQueue[None] = SimpleQueue()
 
-    def start(self) -> None:
-        """Runs the step until it asks for the first time, or ends."""
-        _thread().put(self._run)
+    def start(self, step: Callable[[Any, Any], Any], client: Any, message: Any, here: threading.local) -> None:
+        """Runs the step until its first call or its end."""
+        self.end = THREADS.submit(self._run, step, client, message, here)
         self._wait()
 
     def resume(self, answer: Answer) -> None:
-        """Runs the step on from where it waits, until it asks again or ends."""
-        self.asked = None
+        """Runs the step on until its next call or its end."""
+        self.call = None
         self._answers.put(answer)
         self._wait()
 
@@ -60,24 +60,22 @@ class _Coroutine:
             self._stopped.get()
             raise
 
-    def _ask(self, compute: Compute, request: Any) -> Any:
+    def _run(self, step: Callable[[Any, Any], Any], client: Any, message: Any, here: threading.local) -> Any:
+        here.call = self._batched_call
+        try:
+            return step(client, message)
+        finally:
+            here.call = None
+            self._stopped.put(None)
+
+    def _batched_call(self, compute: Compute, request: Any) -> Any:
         """Waits, on the step's own thread, for the result of its request."""
-        self.asked = _Call(compute, request)
+        self.call = _Call(compute, request)
         self._stopped.put(None)
         result, exc = self._answers.get()
         if exc is not None:
             raise exc
         return result
-
-    def _run(self) -> None:
-        self._here.ask = self._ask
-        try:
-            self.end.set_result(self._step(self._client, self._message))
-        except BaseException as exc:  # SystemExit too: it is raised again where the reply is met
-            self.end.set_exception(exc)
-        finally:
-            self._here.ask = None
-            self._stopped.put(None)
 
 
 def run_batch(
@@ -85,45 +83,29 @@ def run_batch(
 ) -> list[Future[Any]]:
     """Runs a step for each client and message; returns their results or exceptions.
 
-    On each step's thread `here` gets `ask`(compute, request), which waits there for the request's result.
+    On each step's thread `here` gets `call`(compute, request), which waits there for the request's result.
     """
-    steps = [_Coroutine(step, client, message, here) for client, message in calls]
+    steps: list[_Coroutine] = []
     try:
-        for each in steps:
-            each.start()
-        while asked := [(each, each.asked) for each in steps if each.asked]:
-            compute = asked[0][1].compute
-            same = [(each, call.request) for each, call in asked if call.compute == compute]
-            answers = _answers(compute, [request for _, request in same])
-            for (each, _), answer in zip(same, answers, strict=True):
+        for client, message in calls:
+            steps.append(_Coroutine())
+            steps[-1].start(step, client, message, here)
+        while waiting := [(each, each.call) for each in steps if each.call]:
+            compute = waiting[0][1].compute
+            same = [(each, call.request) for each, call in waiting if call.compute == compute]
+            for (each, _), answer in zip(same, _answers(compute, [request for _, request in same]), strict=True):
                 each.resume(answer)
     except BaseException as exc:  # a signal: no thread may wait for ever
-        while waiting := [each for each in steps if each.asked]:
-            for each in waiting:
+        while dropped := [each for each in steps if each.call]:
+            for each in dropped:
                 each.resume((None, _Dropped(repr(exc))))
         raise
     return [each.end for each in steps]
 
 
 def _answers(compute: Compute, requests: list[Any]) -> list[Answer]:
-    """The results of one call; where it raises, each request gets its exception."""
+    """Results of one call; where it raises, each request gets its exception."""
     try:
         return [(result, None) for result in compute(requests)]
     except Exception as exc:
         return [(None, exc)] * len(requests)
-
-
-def _thread() -> SimpleQueue[Callable[[], None]]:
-    """The queue of an idle thread."""
-    try:
-        return _IDLE.pop()
-    except IndexError:
-        work: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        threading.Thread(target=_works, args=(work,), name="a client's step", daemon=True).start()
-        return work
-
-
-def _works(work: SimpleQueue[Callable[[], None]]) -> None:
-    while True:
-        work.get()()
-        _IDLE.append(work)

@@ -61,8 +61,8 @@ class Backend(Protocol):
         return "cpu"
 
     @attribute
-    def abreast(self) -> int:
-        """For how many clients it computes at once; see `engine.batching`."""
+    def batched_clients(self) -> int:
+        """For how many clients it computes in one call; see `engine.batching`."""
         return 1
 
     @attribute

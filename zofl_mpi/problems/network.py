@@ -36,7 +36,7 @@ P = ParamSpec("P")
 Labels = NDArray[np.int64]
 BLOCK = 256  # samples of one evaluation block; losses of mini-batches up to this size are batched
 BLOCK_BYTES = 2**22  # of inputs made ready at once in a local solve
-ABREAST = "abreast"
+BATCHED = "abreast"
 """The last word of the kernel's name where the local steps of many clients are batched; results have it."""
 
 
@@ -124,18 +124,18 @@ class Network(Personalised):
         return self.kernel == "torch" or (self.kernel == "auto" and self.device != "cpu" and not self.obstacle)
 
     @property
-    def abreast(self) -> int:
+    def batched_clients(self) -> int:
         """How many clients' steps run as coroutines; see `engine.batching`."""
         return MANY if self.uses_torch else 1
 
     def kernel_name(self, batch_size: int) -> str:
         """torch, the kind of device, and "abreast" where many clients are computed at once: all round differently."""
-        return f"torch {self.device.partition(':')[0]}{f' {ABREAST}' * self.uses_torch}"
+        return f"torch {self.device.partition(':')[0]}{f' {BATCHED}' * self.uses_torch}"
 
     def kernel_for(self, work: Work, data: Dataset, before: str = "") -> KernelChoice:
         """Chooses the kernel of a run: "auto" stands for torch on a GPU, or for that of the run that is continued."""
         if self.kernel == "auto" and before:
-            return KernelChoice("torch" if before.endswith(ABREAST) else "serial", fallback="serial")
+            return KernelChoice("torch" if before.endswith(BATCHED) else "serial", fallback="serial")
         return KernelChoice("torch" if self.uses_torch else "serial", fallback="serial" * (self.kernel == "auto"))
 
     def with_kernel(self, name: str, work: Work) -> Network:

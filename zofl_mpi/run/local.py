@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar, final
 
 from zofl_mpi.engine import mean, messages
-from zofl_mpi.engine.batching import width
 from zofl_mpi.engine.clients import Client, ClientError, Step, failure, name_of
 from zofl_mpi.engine.ledger import Row
+from zofl_mpi.engine.roles import program_of
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.run.questions import Questions, in_turn, participants, received, refuse_stream
 
@@ -35,7 +35,7 @@ class LocalClients:
         self._questions = Questions(self.m, stop, method, watch)
         self.ledger = self._questions.ledger
         self._clients = {i: Client(i, d) for i, d in enumerate(data)}
-        self._abreast = width(method)
+        self._batched = program_of(method).backend.batched_clients
 
     def ask(
         self, step: Step, message: Any, *, to: Iterable[int] | None = None, counted: bool = True
@@ -94,7 +94,7 @@ class LocalClients:
 
     def _replies(self, step: Step, name: str, inbox: dict[int, Any], counted: bool) -> Iterator[tuple[int, Any]]:
         """Yields the items as the clients made them: still theirs, if they are not copied."""
-        for item in in_turn(step, self._clients, inbox, self._questions.clock, name, self._abreast):
+        for item in in_turn(step, self._clients, inbox, self._questions.clock, name, self._batched):
             if item.failed:
                 self._questions.close()
                 raise ClientError(item.i, 0, name, item.failed)

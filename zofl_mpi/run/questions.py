@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.engine import messages
-from zofl_mpi.engine.batching import abreast
+from zofl_mpi.engine.batching import batched
 from zofl_mpi.engine.clients import Client, Failure, Step, failure, name_of, step_of
 from zofl_mpi.engine.device import peak_bytes
 from zofl_mpi.engine.fields import check_finite, without_warnings
@@ -40,9 +40,9 @@ def in_turn(
     One client to its end first would deadlock with bounded buffers, and would be another order.
 
     Args:
-        most: clients whose steps run at once, see `abreast`.
+        most: clients whose steps run at once, see `batched`.
     """
-    step = abreast(step, clients, inbox, inbox, most)
+    step = batched(step, clients, inbox, inbox, most)
     live = {i: _items(step, clients[i], inbox[i]) for i in inbox}
     q = 0
     while live:

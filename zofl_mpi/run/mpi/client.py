@@ -10,10 +10,11 @@ from typing import Any, final
 import numpy as np
 
 from zofl_mpi.engine import mean, messages
-from zofl_mpi.engine.batching import abreast, width
+from zofl_mpi.engine.batching import batched
 from zofl_mpi.engine.clients import Client, Step, failure, step_of
 from zofl_mpi.engine.fields import without_warnings
 from zofl_mpi.engine.ledger import SERVER, Clock
+from zofl_mpi.engine.roles import program_of
 from zofl_mpi.engine.setting import Loads
 from zofl_mpi.engine.staging import staging_of
 from zofl_mpi.engine.watch import Watch
@@ -48,7 +49,8 @@ class ClientRank:
         every: Sequence[Any] = (),
         loads: Loads | None = None,
     ) -> None:
-        self._method, self._abreast, self._staging = method, width(method), staging_of(method)
+        self._method, self._staging = method, staging_of(method)
+        self._batched = program_of(method).backend.batched_clients
         self._stop, self._watch, self._every = stop, watch or Watch(), every
         self._wire = connected(world, self._watch, loads, self._staging)
         self._clients = {i: Client(i, d) for i, d in data.items()}
@@ -145,7 +147,7 @@ class ClientRank:
         thread = threading.Thread(target=gather, daemon=True)
         thread.start()
         step = self._step(question.step)
-        for item in in_turn(step, self._clients, inbox, self._clock, question.step, self._abreast):
+        for item in in_turn(step, self._clients, inbox, self._clock, question.step, self._batched):
             with self._clock.time(question.step, "comm"):
                 prepared = messages.prepare(item.failed or item.content)
             with self._clock.time(question.step, "wait"):
@@ -165,7 +167,7 @@ class ClientRank:
     def _contribute(self, question: Question, inbox: dict[int, Any]) -> None:
         """Serves `mean`: if every rank's clients succeeded and the mean exists, adds this rank's to the sums."""
         own = mean.Contribution()
-        step = abreast(self._step(question.step), self._clients, inbox, sorted(inbox), self._abreast)
+        step = batched(self._step(question.step), self._clients, inbox, sorted(inbox), self._batched)
         for i, message in sorted(inbox.items()):
             try:
                 with self._clock.time(question.step, "compute"), without_warnings():

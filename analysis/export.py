@@ -1,6 +1,6 @@
 """The model of a finished result of split_gpt2 as a folder of `transformers`, which --model takes.
 
-    python -m zofl_mpi.settings.export results/pretrain.h5 models/tiny
+    python analysis/export.py results/pretrain.h5 models/tiny
 
 LoRA is added into the weights. After --train all the unembedding is a matrix of its own, and the folder's config.json
 says so (tie_word_embeddings). It also says on which texts the model was trained.
@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from shared.restore import OWN, setting_of
+
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import records
-from zofl_mpi.run.restore import OWN, setting_of
 from zofl_mpi.settings.split_gpt2 import TRAINED_ON
 
 FAMILY = "zofl_mpi.heron_sfl"
@@ -61,7 +62,7 @@ def export(result: Path, folder: Path, data_dir: str | None = None, own: Sequenc
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit status: 0, or 2 after one sentence on standard error."""
-    parser = argparse.ArgumentParser(prog="python -m zofl_mpi.settings.export", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="export", description=__doc__.splitlines()[0])
     parser.add_argument("result", type=Path, help="a finished result of --problem split_gpt2")
     parser.add_argument("folder", type=Path, help="a folder that is not there yet")
     parser.add_argument("--data-dir", help="the folder with the data set's files")
