@@ -16,7 +16,7 @@ from typing import Any
 
 from shared.restore import OWN, setting_of
 
-from zofl_mpi.errors import UserError
+from zofl_mpi.errors import UserError, refused
 from zofl_mpi.run import records
 from zofl_mpi.settings.split_gpt2 import TRAINED_ON
 
@@ -71,8 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         export(given.result, given.folder, given.data_dir, given.own)
     except UserError as error:
-        print(f"zofl_mpi: {error}", file=sys.stderr)
-        return 2
+        return refused(error)
     print(f"{given.folder} holds the model of {given.result}")
     return 0
 

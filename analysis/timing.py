@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from shared.timing import Timing, timing
 
-from zofl_mpi.errors import UserError
+from zofl_mpi.errors import UserError, refused
 from zofl_mpi.run import records
 
 
@@ -38,8 +38,7 @@ def main(words: list[str] | None = None) -> int:
             print(f"{'bits':16} {'differ: ' + ', '.join(found) if found else 'same'}")
             return int(bool(found))
     except UserError as error:
-        print(f"zofl_mpi: {error}", file=sys.stderr)
-        return 2
+        return refused(error)
     return 0
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from zofl_mpi.engine import device
 from zofl_mpi.engine.clients import Client
 from zofl_mpi.engine.world import World
-from zofl_mpi.errors import UserError
+from zofl_mpi.errors import UserError, refused
 from zofl_mpi.run import binding
 from zofl_mpi.run.binding import Place
 from zofl_mpi.run.launch import connect, speaks_first
@@ -57,9 +57,7 @@ def main(words: list[str] | None = None) -> int:
         world = connect()
         places = binding.bind(world, "auto", gpu=True)
     except UserError as exc:
-        if speaks_first():
-            print(f"zofl_mpi: {exc}", file=sys.stderr)
-        return 2
+        return refused(exc, speaks_first())
     names = world.allgather(device.describe(places[world.rank].device))
     lacking = world.allgather(lacks())
     if world.rank == 0:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 
 class UserError(Exception):
     """A clear sentence to a user: what is wrong, which value, what is allowed, what to do.
@@ -12,12 +14,24 @@ class UserError(Exception):
     status = 2
 
 
+def refused(problem: UserError, speaks: bool = True) -> int:
+    """Prints the sentence on standard error, if this process `speaks` for all; returns the exit status."""
+    if speaks:
+        print(f"zofl_mpi: {problem}", file=sys.stderr, flush=True)
+    return problem.status
+
+
+def warn(sentence: str) -> None:
+    """Prints a warning on standard error."""
+    print(f"zofl_mpi: warning: {sentence}", file=sys.stderr, flush=True)
+
+
 def demand(holds: bool, flag: str, value: object, allowed: str) -> None:
     """Refuses a value of a flag unless `holds`.
 
     Args:
         flag: as typed, or a field's name.
-        allowed: what the value must be, to follow "must be".
+        allowed: the range, to follow "must be".
     """
     if not holds:
         name = flag if flag.startswith("--") else "--" + flag.replace("_", "-")

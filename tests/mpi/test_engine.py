@@ -275,7 +275,7 @@ def test_the_seconds_of_a_round_add_up_on_every_rank(both: Both) -> None:
         list(clients.ask(steps.plain, Vector(np.ones(1000))))
         time.sleep(0.05)
         row, _ = clients.account()
-        return row.seconds.sum(axis=(0, 2)), time.perf_counter() - since
+        return row.seconds[:, :, :3].sum(axis=(0, 2)), time.perf_counter() - since
 
     result = both(steps, [None] * 4, program)
     if result:

@@ -116,8 +116,8 @@ def run(
 def goes_on(path: Path, rounds: int, every: tuple[int, int] = (4, 0)) -> tuple[Totals, bool]:
     checkpoint = records.load_checkpoint(records.checkpoint_path(path))
     again = records.Recorder.reopen(path, int(checkpoint.attrs["round"]), rounds=rounds)
-    clients = LocalClients([None] * M)
-    return loop.run(Counting(), clients, Schedule(rounds, *every), again, Diary(), checkpoint, {"m": M})
+    clients, resumed = LocalClients([None] * M), loop.restored(checkpoint, Counting())
+    return loop.run(Counting(), clients, Schedule(rounds, *every), again, Diary(), resumed, {"m": M})
 
 
 @pytest.mark.parametrize(
@@ -181,9 +181,9 @@ def test_totals_overlap_as_the_result_does_though_steps_come_later(tmp_path: Pat
     """Mutations: the steps of the first round; the rounds' order."""
     totals, zeros = Totals(0), np.zeros((1, 3), np.int64)
     for steps, wall in ((["server", "a"], 3.0), (["server", "a", "b"], 3.5)):
-        seconds = np.zeros((len(steps), 3, 3))
+        seconds = np.zeros((len(steps), 3, 4))
         seconds[:, 1:, 0], seconds[0, 1:, 0], seconds[0, 0, 0] = [1, 2], 0, 1.5
-        totals.add(Row(steps, zeros, zeros, zeros, seconds, zeros, zeros), wall, {})
+        totals.add(Row(steps, zeros, zeros, zeros, seconds, zeros), wall, {})
     found = totals.overlap()
     # 2 + 1.5 - 3, and 1.5 of 4 + 1.5 - 3.5
     assert (found.wall, found.clients, found.server, found.both) == (6.5, 6, 3, 2)

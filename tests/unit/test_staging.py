@@ -275,4 +275,4 @@ def test_each_ranks_seconds_of_staging_are_in_the_rounds_account(monkeypatch: Pa
         return clients.account()[0]
 
     row = run_ranks(3, lambda world: serve_or_ask(world, echo, [None] * 4, program))[0]
-    assert row.steps == ["server", "reply"] and row.staging.tolist() == [[0, 0, 0], [0.5, 0.25, 0.25]]
+    assert row.steps == ["server", "reply"] and row.seconds[:, :, 3].tolist() == [[0, 0, 0], [0.5, 0.25, 0.25]]

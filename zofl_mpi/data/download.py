@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from zofl_mpi.data.published import REMOTES, Remote, default_data_dir
-from zofl_mpi.errors import UserError
+from zofl_mpi.errors import UserError, refused
 
 TIMEOUT = 30.0  # seconds without an answer
 
@@ -124,8 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for path in download(given.name, given.data_dir, given.base_url):
             print(f"{path} is there and is the published file")
     except UserError as error:
-        print(f"zofl_mpi: {error}", file=sys.stderr)
-        return 2
+        return refused(error)
     return 0
 
 

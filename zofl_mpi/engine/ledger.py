@@ -63,9 +63,8 @@ class Row:
         steps: names of the steps, in the order of their first use in the run.
         bytes_down, bytes_up: (steps, m) bytes by `messages.size`, server to client and back.
         messages: (steps, m) items that a client sent.
-        seconds: (steps, P + 1, 3) compute, wait, comm of each rank.
+        seconds: (steps, P + 1, 4) of each rank by KINDS.
         peak_bytes: (steps, P + 1) most memory a rank has used so far, of host and GPU together; the same for all steps.
-        staging: (steps, P + 1) seconds of each rank's copies between GPU and host.
     """
 
     steps: list[str]
@@ -74,7 +73,6 @@ class Row:
     messages: NDArray[np.int64]
     seconds: NDArray[np.float64]
     peak_bytes: NDArray[np.int64]
-    staging: Seconds
 
 
 @final
@@ -150,8 +148,7 @@ class Ledger:
         down, up, items = (self._table(what) for what in ("down", "up", "items"))
         self._counts.clear()
         by_step = tables.transpose(1, 0, 2)
-        peak = by_step[:, :, 4].astype(np.int64)
-        return Row(list(self.steps), down, up, items, by_step[:, :, :3], peak, by_step[:, :, 3])
+        return Row(list(self.steps), down, up, items, by_step[:, :, :4], by_step[:, :, 4].astype(np.int64))
 
     def _table(self, what: str) -> NDArray[np.int64]:
         table = np.zeros((len(self.steps), self.m), np.int64)

@@ -21,7 +21,7 @@ from zofl_mpi.engine.setting import Loads, Method, Setting
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.engine.world import Ended, World, at_server, run_or_fail_all
-from zofl_mpi.errors import UserError
+from zofl_mpi.errors import UserError, refused, warn
 from zofl_mpi.run import flags
 from zofl_mpi.run.binding import Place, bind, doubled, listed
 from zofl_mpi.run.family import Family, family_of
@@ -61,13 +61,11 @@ def main(module: str, arguments: Sequence[str] | None = None) -> NoReturn:
     try:
         world = connect()
     except UserError as exc:
-        sys.exit(_said(exc, speaks_first()))
+        sys.exit(refused(exc, speaks_first()))
     job: Job | int = 0
     try:
         job = prepared(world, module, given)
         status = job if isinstance(job, int) else job.run()
-    except _Agreed as exc:
-        status = _said(exc.problem, world.rank == 0)
     except Ended as exc:  # the failure has been printed
         status = int(exc.code or 1)
     except BaseException as exc:  # SystemExit too: the other ranks would wait for this one
@@ -75,19 +73,6 @@ def main(module: str, arguments: Sequence[str] | None = None) -> NoReturn:
     sys.stdout.flush()
     world.leave(status, 0.0 if isinstance(job, int) else job.watch.limit)
     sys.exit(status)
-
-
-class _Agreed(Exception):
-    """A mistake of the user that all ranks know of: each may exit by itself."""
-
-    def __init__(self, problem: UserError) -> None:
-        self.problem = problem
-
-
-def _said(problem: UserError, speaks: bool) -> int:
-    if speaks:
-        print(f"zofl_mpi: {problem}", file=sys.stderr, flush=True)
-    return problem.status
 
 
 def _last_words(exc: BaseException, world: World, job: Job | int) -> str:
@@ -99,8 +84,8 @@ def _last_words(exc: BaseException, world: World, job: Job | int) -> str:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python's own last flush would fail, too
     if isinstance(exc, BrokenPipeError):
         return "zofl_mpi: standard output was closed"
-    told = "" if isinstance(job, int) else "; finished rounds are in the result file, which --resume continues"
-    return f"zofl_mpi: standard output cannot be written ({exc.strerror}): send it elsewhere{told}"
+    kept = "" if isinstance(job, int) else "; finished rounds are in the result file, which --resume continues"
+    return f"zofl_mpi: standard output cannot be written ({exc.strerror}): send it elsewhere{kept}"
 
 
 def _output_fails() -> bool:
@@ -127,17 +112,16 @@ def _unforeseen(exc: BaseException, world: World, job: Job | int) -> str:
 
 
 def prepared(world: World, module: str, arguments: Sequence[str]) -> Job | int:
-    """Does everything before the first round; an exit status where there is nothing to run.
+    """Everything before the first round; an exit status after --help, --dry-run or a mistake of the user.
 
-    Raises:
-        _Agreed: a mistake of the user, on every rank alike.
+    All ranks know of such a mistake, so that each may exit by itself.
     """
     try:
         family = family_of(module)
         plan = _understood(world, family, arguments)
         return plan if isinstance(plan, int) else _prepared(world, family, plan)
     except UserError as exc:
-        raise _Agreed(exc) from exc
+        return refused(exc, world.rank == 0)
 
 
 @final
@@ -199,7 +183,14 @@ def _prepared(world: World, family: Family, plan: Plan) -> Job | int:
     rows = [place.row(rank, living[rank]) for rank, place in enumerate(places)]
     if plan.values["verbose"] and world.rank == 0:
         print(listed(rows))
-    opened = at_server(world, lambda: _opened(world, method, plan, attrs, rows))
+
+    def open_result() -> Opened:
+        from zofl_mpi.run import session  # HDF5 is for rank 0 only
+
+        costs = dict(method.costs())
+        return session.opened(world, method, plan, {**attrs, "costs": costs} if costs else attrs, rows)
+
+    opened = at_server(world, open_result)
     return Job(world, method, stop, _watch(world, plan, [place.host for place in places], opened), opened, loads)
 
 
@@ -278,14 +269,6 @@ def _prepare(world: World, method: Method[Any]) -> None:
     run_or_fail_all(world, lambda: setting.problem.prepare(kernel, setting.data[0]) if later else None)
 
 
-def _opened(world: World, method: Method[Any], plan: Plan, attrs: dict[str, Any], rows: list[Row]) -> Opened:
-    """Opens the result file; rank 0 only."""
-    from zofl_mpi.run import session  # HDF5 is for rank 0 only
-
-    costs = dict(method.costs())
-    return session.opened(world, method, plan, {**attrs, "costs": costs} if costs else attrs, rows)
-
-
 def _understood(world: World, family: Family, arguments: Sequence[str]) -> Plan | int:
     """The plan that rank 0 reads from the arguments, on all ranks; an exit status if there is nothing to do."""
 
@@ -310,9 +293,8 @@ def _places(world: World, places: list[Place]) -> dict[str, list[Any]]:
     if len(set(found["blas"])) > 1:
         libraries = ", ".join(sorted(set(found["blas"])))
         warnings.append(f"ranks compute with different libraries ({libraries}): bits may depend on their number")
-    if world.rank == 0:
-        for sentence in warnings:
-            print(f"zofl_mpi: warning: {sentence}", file=sys.stderr)
+    for sentence in warnings if world.rank == 0 else ():
+        warn(sentence)
     return found
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from zofl_mpi.engine import device, memory, messages, registry
 from zofl_mpi.engine.clients import ClientError, Clients
 from zofl_mpi.engine.fields import check_finite, described, numbers, reported, without_warnings
-from zofl_mpi.engine.ledger import Overlap, Row, overlap
+from zofl_mpi.engine.ledger import KINDS, Overlap, Row, overlap
 from zofl_mpi.engine.setting import Directions, Method
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import records
@@ -121,7 +121,7 @@ class Totals:
 
     def add(self, row: Row, wall: float, columns: Mapping[str, float]) -> None:
         """Adds a round."""
-        self.seconds = self.seconds + row.seconds.sum(axis=0)
+        self.seconds = self.seconds + row.seconds[:, :, :3].sum(axis=0)
         longest = row.seconds[:, :, 0].max(axis=1)
         self.computing = self.computing + astuple(overlap(row.steps, longest[None, :, None], np.array([wall])).total())
         self.bytes_down += int(row.bytes_down.sum())
@@ -144,13 +144,13 @@ def run(
     schedule: Schedule,
     recorder: records.Recorder,
     progress: Progress,
-    resumed: records.Checkpoint | None,
+    resumed: Restored | None,
     config: Mapping[str, Any],
 ) -> tuple[Totals, bool]:
     """Runs the rounds from the start, or from a checkpoint, to the end, or to a signal.
 
     Returns:
-        What it took, and whether all rounds are done.
+        The totals, and whether all rounds are done.
 
     Raises:
         RunError: a round failed. Finished rounds are in the result file.
@@ -159,8 +159,8 @@ def run(
 
     def begun() -> tuple[int, Any]:
         with without_warnings():
-            done, state = (0, method.start()) if resumed is None else put_back(restored(resumed, method), clients)
-        clients.account()  # what came before belongs to no round
+            done, state = (0, method.start()) if resumed is None else put_back(resumed, clients)
+        clients.account()  # the costs so far belong to no round
         return done, state
 
     done, state = clients.steadily(begun)
@@ -180,9 +180,9 @@ def run(
             less = f"; {memory.remedy(method)}" if short else ""
             raise RunError(f"round {done + 1}: {exc}{less}; {_safe(recorder)}", trace) from exc
         except (Exception, SystemExit) as exc:  # a mistake in the method, or too little memory for it
-            raise _failed(f"round {done + 1}", exc, method, recorder) from exc
+            raise _failed(done + 1, exc, method, recorder) from exc
         now = time.perf_counter()
-        wall, since, done = now - since, now, done + 1  # what comes below counts for the next round
+        wall, since, done = now - since, now, done + 1  # recording counts for the next round
         totals.add(row, wall, columns)
         record(recorder, done, wall, columns, row)
         survived(totals, clients, recorder, repeated=True)
@@ -213,7 +213,7 @@ def one_round(
 
 
 def finite_round(method: Method[Any], state: Any, r: int, clients: Clients) -> Any:
-    """The state after round r; a UserError where a value of it that must be finite is not."""
+    """The state after round r; a UserError where one of its values is not finite although it must be."""
     with without_warnings():
         state = method.round(state, r, clients)
     check_finite(state)
@@ -230,35 +230,24 @@ def survived(totals: Totals, clients: Clients, recorder: records.Recorder, repea
 
 def record(recorder: records.Recorder, done: int, wall: float, columns: dict[str, float], row: Row) -> None:
     """Appends the round's row to the result."""
-    recorder.append(
-        {"round": float(done), "seconds": wall, **columns},
-        steps=row.steps,
-        bytes_down=row.bytes_down,
-        bytes_up=row.bytes_up,
-        messages=row.messages,
-        seconds_compute=row.seconds[:, :, 0],
-        seconds_wait=row.seconds[:, :, 1],
-        seconds_comm=row.seconds[:, :, 2],
-        peak_bytes=row.peak_bytes,
-        seconds_staging=row.staging,
-    )
+    seconds = {f"seconds_{kind}": row.seconds[:, :, k] for k, kind in enumerate(KINDS)}
+    others = {name: value for name, value in vars(row).items() if name != "seconds"}
+    recorder.append({"round": float(done), "seconds": wall, **columns}, **others, **seconds)
 
 
 def save(recorder: records.Recorder, done: int, state: Any, clients: Clients, config: Mapping[str, Any]) -> None:
     """Writes a checkpoint: the state, all memories, the number of finished rounds. There is no random state."""
     recalled = clients.ask(STEPS["<recall>"], Acknowledged(), counted=False)
     if clients.m <= TOGETHER:
-        memories = {f"memory/{i}": messages.pack(memory) for i, memory in recalled}
+        payload = {f"memory/{i}": messages.pack(memory) for i, memory in recalled}
     else:
-        memories = {
-            "memories": messages.pack(Memory({str(i): memory.entries for i, memory in recalled if memory.entries}))
-        }
+        entries = {str(i): memory.entries for i, memory in recalled if memory.entries}
+        payload = {"memories": messages.pack(Memory(entries))}
+    payload["state"] = messages.pack(state)
     attrs = {**recorder.origin, "run": recorder.run, "round": done, "config": config, "steps": clients.ledger.steps}
     try:
         recorder.sync()
-        records.save_checkpoint(
-            records.checkpoint_path(recorder.path), {"state": messages.pack(state), **memories}, attrs
-        )
+        records.save_checkpoint(records.checkpoint_path(recorder.path), payload, attrs)
     except UserError as exc:
         raise RunError(f"the checkpoint after round {done} failed: {exc}; {_safe(recorder)}") from exc
 
@@ -299,8 +288,8 @@ def restored(checkpoint: records.Checkpoint, method: Method[Any]) -> Restored:
         if done < 0 or not all(0 <= i < method.setting.m for i in memories):
             raise ValueError(f"round {done}, memories of clients {sorted(memories)}")
     except (UserError, KeyError, TypeError, ValueError, AttributeError) as exc:
-        told = str(exc) if isinstance(exc, UserError) else f"it is damaged ({type(exc).__name__}: {exc})"
-        raise UserError(f"the checkpoint cannot be continued from: {told}") from exc
+        reason = str(exc) if isinstance(exc, UserError) else f"it is damaged ({type(exc).__name__}: {exc})"
+        raise UserError(f"the checkpoint cannot be continued from: {reason}") from exc
     return Restored(done, steps, state, memories)
 
 
@@ -339,12 +328,13 @@ def short(value: float) -> str:
     return f"{value:.4f}" if abs(value) < 1e6 else f"{value:.4g}"
 
 
-def _failed(where: str, exc: BaseException, method: Method[Any], recorder: records.Recorder) -> RunError:
+def _failed(round_: int, exc: BaseException, method: Method[Any], recorder: records.Recorder) -> RunError:
     """The error of a round in which the server's own work failed."""
-    short = memory.shortage(exc)
-    if short:
-        return RunError(f"{where}: the server is {short}; {memory.remedy(method, at_server=True)}; {_safe(recorder)}")
-    return RunError(f"{where}: {type(exc).__name__}: {exc}; {_safe(recorder)}", traceback.format_exc())
+    if short := memory.shortage(exc):
+        cause, trace = f"the server is {short}; {memory.remedy(method, at_server=True)}", ""
+    else:
+        cause, trace = f"{type(exc).__name__}: {exc}", traceback.format_exc()
+    return RunError(f"round {round_}: {cause}; {_safe(recorder)}", trace)
 
 
 def _safe(recorder: records.Recorder) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
@@ -18,7 +18,7 @@ from zofl_mpi.engine.clients import Clients
 from zofl_mpi.engine.setting import Loads, Method
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.engine.world import World
-from zofl_mpi.errors import UserError
+from zofl_mpi.errors import UserError, warn
 from zofl_mpi.run import loop, records
 from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.plan import Plan
@@ -35,20 +35,20 @@ class Opened:
 
     Attributes:
         recorder: writes it.
-        resumed: the checkpoint to start from; None for a new run.
+        resumed: contents of the checkpoint to start from; None for a new run.
     """
 
     world: World
     method: Method[Any]
     plan: Plan
     recorder: records.Recorder
-    resumed: records.Checkpoint | None
+    resumed: loop.Restored | None
 
     def lead(self, stop: Stop, watch: Watch, loads: Loads | None) -> int:
         """Runs the rounds and closes everything; returns the exit status. A failure ends all ranks with one message."""
         flags, recorder, resumed = self.plan.values, self.recorder, self.resumed
         clients = clients_of(self.world, self.method, stop, watch, loads)
-        start = watch.before = 0 if resumed is None else int(resumed.attrs["round"])
+        start = watch.before = 0 if resumed is None else resumed.round
         schedule = loop.Schedule(flags["rounds"], flags["eval_every"], flags["checkpoint_every"])
         try:
             with progress(flags["rounds"], start, flags["quiet"]) as bar:
@@ -78,85 +78,6 @@ def clients_of(world: World, method: Method[Any], stop: Stop, watch: Watch, load
 # --- the result file
 
 
-@final
-@dataclass(frozen=True)
-class Opening:
-    """Makes or continues the result file of a run.
-
-    Attributes:
-        attrs: for the root of the file: the command, and the ranks' hosts, devices and threads.
-    """
-
-    world: World
-    method: Method[Any]
-    plan: Plan
-    attrs: Mapping[str, Any]
-
-    def opened(self, places: Sequence[Mapping[str, int | str]]) -> Opened:
-        """The open result; `places` is the table of ranks, a row a rank.
-
-        Raises:
-            UserError: it exists, cannot be written, or cannot be continued.
-        """
-        flags, checkpoint = self.plan.values, None
-        if flags["resume"]:
-            recorder, checkpoint = self.continued(loop.result_of(Path(flags["resume"])))
-        else:
-            recorder = self.created(Path(flags["out"]) if flags["out"] else free_name(self.plan.config), self.attrs)
-        recorder.places(places)
-        if self.method.setting.counts is not None:
-            recorder.partition(self.method.setting.counts)
-        return Opened(self.world, self.method, self.plan, recorder, checkpoint)
-
-    def created(self, path: Path, attrs: Mapping[str, Any], start: int = 0) -> records.Recorder:
-        """A new result; the rows of its first `start` rounds are missing."""
-        flags = self.plan.values
-        return records.Recorder.create(
-            path,
-            attrs=attrs,
-            m=self.method.setting.m,
-            ranks=self.world.size,
-            rounds=flags["rounds"],
-            force=flags["force"],
-            columns=COLUMNS,
-            start=start,
-        )
-
-    def continued(self, source: Path) -> tuple[records.Recorder, records.Checkpoint]:
-        """The result at `source`, cut back to its checkpoint; under another name if --out says so.
-
-        Raises:
-            UserError: the checkpoint is missing or damaged, or another file stands at --out.
-        """
-        flags, rounds = self.plan.values, self.plan.values["rounds"]
-        checkpoint = records.load_checkpoint(records.checkpoint_path(source))
-        if checkpoint.newer:
-            warn(checkpoint.newer)
-        before, lost = attributes_of(source, checkpoint, self.attrs)
-        check_same_run(source, before, checkpoint.attrs, self.attrs)
-        try:
-            done = loop.restored(checkpoint, self.method).round  # refused before a row of the result is cut off
-        except UserError as exc:
-            raise UserError(f"--resume {source}: {exc}; take an earlier copy of the two files, or begin again") from exc
-        if done > rounds:
-            raise UserError(f"--rounds {rounds}: {done} rounds are done already; ask for more of them")
-        target = Path(flags["out"]) if flags["out"] else source
-        if target.resolve() == source.resolve():
-            target = source
-        else:
-            records.check_new(target, flags["force"])
-            records.remove(target)
-        if lost:
-            if target == source and (kept := records.set_aside(source)):
-                warn(f"the damaged file is {kept} now")
-            return self.created(target, {**self.attrs, "run": before["run"]}, done), checkpoint
-        if target != source:
-            records.copy(source, target)
-        ranks = self.world.size
-        recorder = records.Recorder.reopen(target, done, ranks=ranks, rounds=rounds, attrs=self.attrs, columns=COLUMNS)
-        return recorder, checkpoint
-
-
 def opened(
     world: World,
     method: Method[Any],
@@ -164,9 +85,67 @@ def opened(
     attrs: Mapping[str, Any],
     places: Sequence[Mapping[str, int | str]] = (),
 ) -> Opened:
-    """A run with its result file, new or continued; see `Opening`."""
-    known = {"config": plan.config, "seed": plan.values["seed"], "data": method.setting.fingerprint}
-    return Opening(world, method, plan, {**records.provenance(), **attrs, **known}).opened(places)
+    """A run with its result file, new or continued.
+
+    Args:
+        attrs: for the root of the file: the command, and the ranks' hosts, devices and threads.
+        places: the table of ranks, a row a rank.
+
+    Raises:
+        UserError: it exists, cannot be written, or cannot be continued.
+    """
+    flags, m, resumed = plan.values, method.setting.m, None
+    known = {"config": plan.config, "seed": flags["seed"], "data": method.setting.fingerprint}
+    attrs = {**records.provenance(), **attrs, **known}
+    create = partial(
+        records.Recorder.create, m=m, ranks=world.size, rounds=flags["rounds"], force=flags["force"], columns=COLUMNS
+    )
+    if flags["resume"]:
+        recorder, resumed = continued(world, method, plan, attrs, create)
+    else:
+        recorder = create(Path(flags["out"]) if flags["out"] else free_name(plan.config), attrs=attrs)
+    recorder.places(places)
+    if method.setting.counts is not None:
+        recorder.partition(method.setting.counts)
+    return Opened(world, method, plan, recorder, resumed)
+
+
+def continued(
+    world: World, method: Method[Any], plan: Plan, attrs: Mapping[str, Any], create: Callable[..., records.Recorder]
+) -> tuple[records.Recorder, loop.Restored]:
+    """The result that --resume names, cut back to its checkpoint; under another name if --out says so.
+
+    Raises:
+        UserError: the checkpoint is damaged or of another run, or another file stands at --out.
+    """
+    flags, rounds = plan.values, plan.values["rounds"]
+    source = loop.result_of(Path(flags["resume"]))
+    checkpoint = records.load_checkpoint(records.checkpoint_path(source))
+    if checkpoint.newer:
+        warn(checkpoint.newer)
+    before, lost = attributes_of(source, checkpoint, attrs)
+    check_same_run(source, before, checkpoint.attrs, attrs)
+    try:
+        resumed = loop.restored(checkpoint, method)  # refused before a row of the result is cut off
+    except UserError as exc:
+        raise UserError(f"--resume {source}: {exc}; take an earlier copy of the two files, or begin again") from exc
+    done = resumed.round
+    if done > rounds:
+        raise UserError(f"--rounds {rounds}: {done} rounds are done already; ask for more of them")
+    target = Path(flags["out"] or source)
+    if target.resolve() == source.resolve():
+        target = source
+    else:
+        records.check_new(target, flags["force"])
+        records.remove(target)
+    if lost:
+        if target == source and (kept := records.set_aside(source)):
+            warn(f"the damaged file is {kept} now")
+        return create(target, attrs={**attrs, "run": before["run"]}, start=done), resumed
+    if target != source:
+        records.copy(source, target)
+    recorder = records.Recorder.reopen(target, done, ranks=world.size, rounds=rounds, attrs=attrs, columns=COLUMNS)
+    return recorder, resumed
 
 
 def attributes_of(
@@ -185,11 +164,6 @@ def attributes_of(
         warn("the checkpoint is of an older version: that data and kernel are those of then cannot be checked")
     same = {"data": now["data"], "kernel": now["kernel"], "blas": json.dumps(now["blas"])}
     return {**same, **checkpoint.attrs}, True
-
-
-def warn(sentence: str) -> None:
-    """Prints a warning."""
-    print(f"zofl_mpi: warning: {sentence}", file=sys.stderr, flush=True)
 
 
 def check_same_run(

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from zofl_mpi.errors import UserError
+from zofl_mpi.errors import UserError, warn
 from zofl_mpi.run import flags
 
 LOCAL = {"out", "force", "resume", "survive", "round_timeout", "config", "dry_run", "quiet", "verbose"}
@@ -82,8 +81,8 @@ def trusted(config: Mapping[str, Any], named: Mapping[str, Any], source: str, re
         own = (name in CLASSES and ":" in str(value)) or (name in PLACES and is_place(name, str(value)))
         if own and str(named.get(name)) != str(value):
             kind = "a class of somebody's own" if name in CLASSES else "a file or folder of somebody's own"
-            what = remedy.format(flag=f"--{flags.flag(name)}", value=value)
-            raise UserError(f"{source} was made with --{flags.flag(name)} {value}, {kind}: {what}")
+            advice = remedy.format(flag=f"--{flags.flag(name)}", value=value)
+            raise UserError(f"{source} was made with --{flags.flag(name)} {value}, {kind}: {advice}")
     _tell_folders(config, named, source)
     return kept
 
@@ -103,5 +102,5 @@ def _check_words(key: str, value: Any, source: str) -> None:
 def _tell_folders(config: Mapping[str, Any], named: Mapping[str, Any], source: str) -> None:
     for name in FOLDERS:
         if config.get(name) and not named.get(name):
-            told = f"was made with --{flags.flag(name)} {config[name]}; no folder is taken from a file"
-            print(f"zofl_mpi: warning: {source} {told}: name it again to use it", file=sys.stderr)
+            made = f"{source} was made with --{flags.flag(name)} {config[name]}"
+            warn(f"{made}; no folder is taken from a file: name it again to use it")

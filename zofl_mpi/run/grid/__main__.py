@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from zofl_mpi.errors import UserError, demand
+from zofl_mpi.errors import UserError, demand, refused
 from zofl_mpi.run.grid.file import Grid, GridRun, check_one_of, known_flags, read
 from zofl_mpi.run.grid.runner import LABELS, Outcome, Runner, Screen, say
 from zofl_mpi.run.grid.state import command, state_of, typed
@@ -98,8 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         runner = perform(grid, runs, launcher, given.jobs)
     except UserError as error:
-        print(f"zofl_mpi: {error}", file=sys.stderr)
-        return 2
+        return refused(error)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python's own last flush would fail, too
         return 1
