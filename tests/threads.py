@@ -32,7 +32,6 @@ from zofl_mpi.engine.setting import Loads
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.run import cli
 from zofl_mpi.run.mpi.client import ClientRank
-from zofl_mpi.run.mpi.placement import ClientPlacement
 from zofl_mpi.run.mpi.server import MPIClients
 from zofl_mpi.run.mpi.world import MPIWorld
 from zofl_mpi.run.records.opened import OpenResult
@@ -686,8 +685,7 @@ def serve_or_ask(
 ) -> Any:
     """At rank 0 the result of program(clients); the other ranks, which have the clients, serve it."""
     if world.rank:
-        own = {i: data[i] for i in ClientPlacement(world.size - 1, loads).of(world.rank, len(data))}
-        assert ClientRank(world, method, own, loads=loads).serve() == 0
+        assert ClientRank(world, method, data, loads=loads).serve() == 0
         return None
     clients = MPIClients(world, len(data), loads=loads)
     result = program(clients)

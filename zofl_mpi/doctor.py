@@ -119,7 +119,7 @@ def _exchange(world: World) -> None:
     assert isinstance(world, MPIWorld)
     method, m = Echo(), world.size - 1
     if world.rank:
-        ClientRank(world, method, {world.rank - 1: None}).serve()
+        ClientRank(world, method, [None] * m).serve()
         return
     clients = MPIClients(world, m)
     for size in SIZES:

@@ -177,7 +177,6 @@ def exchange(world: World) -> dict[str, Cost]:
         UserError: there is one process only.
     """
     from zofl_mpi.run.mpi.client import ClientRank
-    from zofl_mpi.run.mpi.placement import ClientPlacement
     from zofl_mpi.run.mpi.server import MPIClients
     from zofl_mpi.run.mpi.world import MPIWorld
 
@@ -186,7 +185,7 @@ def exchange(world: World) -> dict[str, Cost]:
     method, ranks = Post(), world.size - 1
     m = STREAM * ranks
     if world.rank:
-        ClientRank(world, method, dict.fromkeys(ClientPlacement(ranks).of(world.rank, m))).serve()
+        ClientRank(world, method, [None] * m).serve()
         return {}
     clients = MPIClients(world, m, method=method)
     costs = measure(clients, method, ranks)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.conftest import Capsys, Hands, Patch
 from zofl_mpi.run import progress
-from zofl_mpi.run.progress import Bar, Lines, Pace, Progress
+from zofl_mpi.run.progress import Bar, Lines, Progress
 
 
 @pytest.fixture
@@ -46,9 +46,9 @@ def test_a_line_says_how_far_how_good_how_fast_and_how_long(hands: Hands, capsys
     assert "15:58 left" in capsys.readouterr().out
     texts = {0.4: "0:00", 59.6: "1:00", 61: "1:01", 3600: "1:00:00", 36_125: "10:02:05"}
     assert {seconds: progress._duration(seconds) for seconds in texts} == texts
-    pace = Pace()  # follows rounds that grow longer
-    assert (pace.after(1.0), pace.after(2.0)) == (1.0, pytest.approx(1.1))
-    assert [pace.after(3.0) for _ in range(100)][-1] == pytest.approx(3.0, rel=1e-3)
+    quiet = Progress()  # the pace follows rounds that grow longer
+    assert (quiet.pace(1.0), quiet.pace(2.0)) == (1.0, pytest.approx(1.1))
+    assert [quiet.pace(3.0) for _ in range(100)][-1] == pytest.approx(3.0, rel=1e-3)
 
 
 def test_quiet_prints_nothing(capfd: Capsys) -> None:

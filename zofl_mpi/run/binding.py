@@ -1,4 +1,4 @@
-"""Where the ranks of a run compute: each takes a GPU and threads, proves the GPU, and tells the others."""
+"""Where the ranks of a run compute: each takes a GPU and threads, tries the GPU, and reports to the others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Place:
         gpus: GPUs of its node, as far as the ranks there see them or Slurm says that the job has them.
         cores: those that it may run on, as in "0-3,8".
         threads: of its numerical libraries.
-        blas: what computes NumPy's matrix products.
+        blas: library of NumPy's matrix products.
     """
 
     host: str
@@ -46,26 +46,26 @@ class Place:
 
 
 def bind(world: World, requested: str, gpu: bool) -> list[Place]:
-    """Binds this rank to a device and to its threads; returns what every rank got, by rank.
+    """Binds this rank to a device and to its threads; returns the places of all ranks, by rank.
 
-    Whatever computes on the CPU runs on one thread: its bits may depend on the number of threads, which would depend on
-    the number of ranks.
+    On the CPU a rank has one thread: bits may depend on the number of threads, which would depend on the number
+    of ranks.
 
     Args:
         requested: "auto", "cpu" or "cuda".
-        gpu: whether what is to run can use a GPU.
+        gpu: whether the problem can use a GPU.
 
     Raises:
-        UserError: on every rank, if one cannot have what is requested, or cannot use the GPU that it chose.
+        UserError: on every rank, if one cannot have the requested device, or cannot use the GPU that it chose.
     """
     client = world.rank > 0 or world.size == 1
     seen, cores = device.visible(requested), device.cores()
     me, node = world.neighbours(((client, seen), cores))
     views = [view for view, _ in node]
     chosen = run_or_fail_all(world, lambda: device.select(requested, views, me))
-    if not gpu:
-        run_or_fail_all(world, lambda: _refuse_gpu(requested))
-        chosen = "cpu"
+    if not gpu and requested == "cuda":
+        raise UserError("--device cuda: this problem runs in NumPy on the CPU; use --device auto or cpu")
+    chosen = chosen if gpu else "cpu"
     if chosen != "cpu":
         device.reproducible()
     uuid = run_or_fail_all(world, lambda: device.proof(chosen))
@@ -121,8 +121,3 @@ def listed(rows: Sequence[dict[str, int | str]]) -> str:
     cells = [list(rows[0]), *([str(value) or "-" for value in row.values()] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in cells)
-
-
-def _refuse_gpu(requested: str) -> None:
-    if requested == "cuda":
-        raise UserError("--device cuda: this problem runs in NumPy on the CPU; use --device auto or cpu")

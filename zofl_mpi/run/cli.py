@@ -331,6 +331,4 @@ def _serve(world: World, method: Method[Any], stop: Stop, watch: Watch, loads: L
     from zofl_mpi.run.mpi.world import MPIWorld
 
     assert isinstance(world, MPIWorld)
-    every = method.setting.data
-    own = {i: every[i] for i in ClientPlacement(world.size - 1, loads).of(world.rank, len(every))}
-    return ClientRank(world, method, own, stop, watch, every, loads).serve()
+    return ClientRank(world, method, method.setting.data, stop, watch, loads).serve()

@@ -6,7 +6,6 @@ import os
 import sys
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Self, final
 
 LAUNCHERS = ("mpirun", "mpiexec", "prterun", "orterun", "hydra", "srun", "prun")
@@ -15,14 +14,21 @@ LAUNCHERS = ("mpirun", "mpiexec", "prterun", "orterun", "hydra", "srun", "prun")
 class Progress:
     """Shows nothing (--quiet); a context manager, whose subclasses show how far a run is."""
 
+    _pace = 0.0
+
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *exc: object) -> None:
         pass
 
     def update(self, done: int, note: str, seconds: float) -> None:
-        """Shows that `done` rounds are finished; `note` is the last evaluation, `seconds` what the round took."""
+        """Shows that `done` rounds are finished; `note` is the last evaluation, `seconds` the time of the round."""
+
+    def pace(self, seconds: float) -> float:
+        """Seconds per round after one of `seconds`; recent rounds count more: they grow with H = tau sqrt(r + 1)."""
+        self._pace = 0.9 * self._pace + 0.1 * seconds if self._pace else seconds
+        return self._pace
 
 
 @final
@@ -31,10 +37,9 @@ class Lines(Progress):
 
     def __init__(self, rounds: int, every: float = 5.0) -> None:
         self._rounds, self._every, self._next = rounds, every, 0.0
-        self._mean = Pace()
 
     def update(self, done: int, note: str, seconds: float) -> None:
-        pace = self._mean.after(seconds)
+        pace = self.pace(seconds)
         if time.monotonic() < self._next and done < self._rounds:
             return
         self._next = time.monotonic() + self._every
@@ -68,33 +73,19 @@ class Bar(Progress):
             refresh_per_second=4,
         )
         self._task = self._bar.add_task("", total=rounds, completed=start, note="", pace="")
-        self._mean = Pace()
 
     def __enter__(self) -> Self:
         self._bar.start()
         self._bar.console.show_cursor(True)  # a run that is killed could not bring it back
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *exc: object) -> None:
         self._bar.stop()
         if self._file:
             self._file.close()
 
     def update(self, done: int, note: str, seconds: float) -> None:
-        self._bar.update(self._task, completed=done, note=note, pace=f"{self._mean.after(seconds):.3f} s/round")
-
-
-@final
-class Pace:
-    """Seconds per round, recent rounds counting more: rounds grow longer with H = tau sqrt(r + 1)."""
-
-    def __init__(self) -> None:
-        self._value = 0.0
-
-    def after(self, seconds: float) -> float:
-        """The pace after a round that took `seconds`."""
-        self._value = seconds if self._value == 0 else 0.9 * self._value + 0.1 * seconds
-        return self._value
+        self._bar.update(self._task, completed=done, note=note, pace=f"{self.pace(seconds):.3f} s/round")
 
 
 def progress(rounds: int, start: int, quiet: bool) -> Progress:
@@ -110,7 +101,7 @@ def progress(rounds: int, start: int, quiet: bool) -> Progress:
 def terminal_of(launcher: int) -> str | None:
     """The terminal that a launcher's own standard output goes to; None if it goes elsewhere.
 
-    What a rank sees says nothing: Open MPI gives its ranks a pseudo-terminal even if its own output goes to a file,
+    A rank's own output does not tell: Open MPI gives its ranks a pseudo-terminal even if its own output goes to a file,
     MPICH always gives them a pipe.
     """
     try:

@@ -10,11 +10,10 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
-from types import TracebackType
 from typing import IO, Any, NamedTuple, Self, final
 
 from zofl_mpi.run.grid.file import Grid, GridRun
-from zofl_mpi.run.grid.state import command, judged, locked, state_of, typed
+from zofl_mpi.run.grid.state import command, judged, locks, state_of, typed
 from zofl_mpi.run.signals import STATUS
 
 LABELS = {
@@ -117,27 +116,22 @@ class Runner:
 def begin(grid: Grid, run: GridRun, launcher: Sequence[str]) -> Child | Outcome:
     """Starts or continues a run that is not complete."""
     word, sentence = state_of(grid, run)
-    if word in IDLE:
-        return _idle(run, word, sentence)
-    log = locked(run.log)
-    if log is None:
-        return _idle(run, "running", f"another has the lock of {run.log}")
-    with ExitStack() as unless_started:
-        unless_started.enter_context(log)
-        word, sentence = judged(grid, run)  # another may have done it just now
-        if word in IDLE:
-            return _idle(run, word, sentence)
-        child = _started(grid, run, word, launcher, log)
-        unless_started.pop_all()
-        return child
+    if word not in IDLE:
+        with ExitStack() as unless_started:
+            log = unless_started.enter_context(run.log.open("ab"))
+            if locks(log):
+                word, sentence = judged(grid, run)  # another may have done it just now
+            else:
+                word, sentence = "running", f"another has the lock of {run.log}"
+            if word not in IDLE:
+                child = _started(grid, run, word, launcher, log)
+                unless_started.pop_all()
+                return child
+    return Outcome(run, IDLE[word], sentence, int(word == "other"))
 
 
 IDLE = {"finished": "already", "running": "elsewhere", "other": "failed"}
 """Outcomes of runs in states in which there is nothing to do."""
-
-
-def _idle(run: GridRun, word: str, sentence: str) -> Outcome:
-    return Outcome(run, IDLE[word], sentence, int(word == "other"))
 
 
 def _started(grid: Grid, run: GridRun, word: str, launcher: Sequence[str], log: IO[bytes]) -> Child:
@@ -147,10 +141,9 @@ def _started(grid: Grid, run: GridRun, word: str, launcher: Sequence[str], log: 
     log.write(f"$ {typed(words)}\n".encode())
     log.flush()
     start = log.tell()  # before the run can say anything
+    nothing, both = subprocess.DEVNULL, subprocess.STDOUT
     # In a session of its own: Ctrl-C at the terminal is for this process, which passes it on in its way.
-    process = subprocess.Popen(
-        words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-    )
+    process = subprocess.Popen(words, stdin=nothing, stdout=log, stderr=both, start_new_session=True)
     return Child(run, process, log, start, time.monotonic())
 
 
@@ -204,7 +197,7 @@ class Screen:
             self._bar.console.show_cursor(True)  # whoever is killed could not bring it back
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *exc: object) -> None:
         if self._bar:
             self._bar.stop()
 

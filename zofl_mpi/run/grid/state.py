@@ -94,12 +94,10 @@ def held(path: Path) -> bool:
     return False
 
 
-def locked(path: Path) -> IO[bytes] | None:
-    """Opens and locks a log; None if another process holds the lock, which children inherit with the file."""
-    log = path.open("ab")
+def locks(log: IO[bytes]) -> bool:
+    """Locks an open log, which children inherit with the file; False if another process holds the lock."""
     try:
         lock(log.fileno())
     except BlockingIOError:
-        log.close()
-        return None
-    return log
+        return False
+    return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -32,10 +32,9 @@ class ClientRank:
 
     Args:
         method: the running method, built alike on every rank: a question names one of its steps.
-        data: {i: what client i holds} of this rank's clients.
+        data: of every client: this rank may have to take over any.
         stop: whether a signal asked this process to stop.
         watch: ends rounds that take too long.
-        every: what every client holds: this rank may have to take over some.
         loads: the planned work of every client, the same on all ranks.
     """
 
@@ -43,17 +42,16 @@ class ClientRank:
         self,
         world: Connected,
         method: Any,
-        data: Mapping[int, Any],
+        data: Sequence[Any],
         stop: Callable[[], bool] = lambda: False,
         watch: Watch | None = None,
-        every: Sequence[Any] = (),
         loads: Loads | None = None,
     ) -> None:
         self._method, self._staging = method, staging_of(method)
         self._batched = program_of(method).backend.batched_clients
-        self._stop, self._watch, self._every = stop, watch or Watch(), every
+        self._data, self._stop, self._watch = data, stop, watch or Watch()
         self._wire = connected(world, self._watch, loads, self._staging)
-        self._clients = {i: Client(i, d) for i, d in data.items()}
+        self._clients = self._own_clients()
         self._clock = self._watch.clock = Clock()
         self._survival: Survival | None = world.survival
         self._changes = Changes()
@@ -102,10 +100,13 @@ class ClientRank:
         """Comes together with the ranks that are left; has then other clients, whose memories the server knows."""
         survival.recover()
         self._wire = self._wire.over(survival.guarded())
-        own = self._wire.placement.of(self._wire.rank, len(self._every))
-        self._clients = {i: Client(i, self._every[i]) for i in own}
+        self._clients = self._own_clients()
         self._changes = Changes()
         self._watch.begins(following=False)
+
+    def _own_clients(self) -> dict[int, Client]:
+        own = self._wire.placement.of(self._wire.rank, len(self._data))
+        return {i: Client(i, self._data[i]) for i in own}
 
     def _step(self, name: str) -> Step:
         step = STEPS.get(name) or step_of(self._method, name)

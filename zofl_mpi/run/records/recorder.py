@@ -21,17 +21,7 @@ from zofl_mpi.run.records.opened import OpenResult
 from zofl_mpi.run.records.places import check_new, remove
 from zofl_mpi.run.records.provenance import now
 from zofl_mpi.run.records.result import Run, load
-from zofl_mpi.run.records.rows import (
-    CLIENTS,
-    RANKS,
-    Rows,
-    add_missing,
-    add_places,
-    by_round,
-    growing,
-    lay_out,
-    truncate,
-)
+from zofl_mpi.run.records.rows import CLIENTS, RANKS, Rows, add_places, by_round, growing, lay_out, truncate
 
 Array = NDArray[Any]
 ATTRIBUTE_BYTES = 60_000  # HDF5 allows 64 kB
@@ -51,14 +41,14 @@ class Loss(NamedTuple):
 
 @final
 class Recorder:
-    """A result file that grows by one row a round. The rows appended so far survive the death of the process.
+    """A result file that grows by one row a round; the rows so far survive the death of the process.
 
     Attributes:
         path: of the file.
         rounds: R, rows written and flushed.
         run: random name of the run, kept by its continuations, and in its checkpoints too.
         steps: names of the steps seen so far, in the order of the file's axis.
-        origin: those attributes of the result that a continued run must share.
+        origin: attributes of the result that a continued run must share.
     """
 
     def __init__(self, opened: OpenResult, rounds: int, planned: int, columns: Columns) -> None:
@@ -110,16 +100,10 @@ class Recorder:
                 remove(path)
             opened = OpenResult(path, lock, new=True)
             try:
-                lay_out(opened.file, m, ranks, rounds)
-                own = {
-                    "schema": SCHEMA,
-                    "status": "running",
-                    "ranks": ranks,
-                    "sessions": [_session(start, ranks, attrs)],
-                }
-                set_attributes(opened.file.attrs, {"run": secrets.token_hex(8), **attrs, **own})
-                if start:
-                    add_missing(opened.file, start)
+                lay_out(opened.file, m, ranks, rounds, start)
+                own = {"schema": SCHEMA, "status": "running", "ranks": ranks}
+                sessions = [_session(start, ranks, attrs)]
+                set_attributes(opened.file.attrs, {"run": secrets.token_hex(8), **attrs, **own, "sessions": sessions})
                 opened.commit()
             except BaseException:
                 opened.abandon()
@@ -164,7 +148,7 @@ class Recorder:
 
         Args:
             row: name -> number for /rounds; a name may come later than others (NaN before).
-            steps: names of the steps of this round, the first axis of what follows; a name may come later (0 before).
+            steps: names of the steps of this round, the first axis of the tables; a name may come later (0 before).
             tables: (steps, m) of `rows.CLIENTS` and (steps, ranks) of `rows.RANKS`; 0 where left out.
 
         Raises:
@@ -184,7 +168,7 @@ class Recorder:
         self.rounds += 1
 
     def begins(self, seconds: float) -> None:
-        """Writes what came before this session's first round: seconds since its process began."""
+        """Writes the seconds from the process's beginning to this session's first round."""
         with self._writing():
             sessions = json.loads(self._file.attrs["sessions"])
             sessions[-1]["seconds_start"] = seconds
@@ -246,7 +230,7 @@ class Recorder:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Commits what is written within, or nothing of it."""
+        """Commits all that is written in a `with` block, or nothing of it."""
         try:
             with explaining(self.path, self.rounds):
                 self._opened.check()
@@ -290,7 +274,7 @@ class Recorder:
 
 
 def _session(start: int, ranks: int, attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """A session of a run: what its later rounds were computed with."""
+    """Command, code and machine of a session of a run."""
     known = {name: attrs[name] for name in ("command", "git_commit", "git_dirty", "mpi", "kernel") if name in attrs}
     if "blas" in attrs:
         known["blas"] = sorted(set(attrs["blas"]))

@@ -30,7 +30,7 @@ COLUMNS = 100
 
 @final
 class Rows:
-    """A data set that grows by rows. Keeps what h5py makes anew at each access: ten data sets a round add up.
+    """A data set that grows by rows; keeps the objects that h5py would make anew at each access.
 
     It stays open for the whole run: a data set that is closed loses its chunk cache, and each row would read it again.
 
@@ -68,33 +68,25 @@ def first_clients(m: int) -> NDArray[np.int64]:
     return np.arange(m) if m <= LISTED else np.arange(COLUMNS) * m // COLUMNS
 
 
-def lay_out(file: Any, m: int, ranks: int, rounds: int) -> None:
-    """Makes the empty data sets.
+def lay_out(file: Any, m: int, ranks: int, rounds: int, missing: int = 0) -> None:
+    """Makes the data sets, empty but for fill values in the first `missing` rows, which were in a file that is lost.
 
     One chunk a step and data set holds all planned rounds if it can: after the first rows the file then needs no new
-    space, so a disk that fills up, or a kill in the middle of a write, meets no half-made structure.
+    space, so a full disk, or a kill in the middle of a write, leaves no half-made structure.
     """
-    file.create_group("rounds").attrs["done"] = np.int64(0)
+    file.create_group("rounds").attrs["done"] = np.int64(missing)
+    if missing:
+        file.attrs["missing_rounds"] = f"[1, {missing}]"
     first = first_clients(m)
     for group, units, width in (("clients", CLIENTS, len(first)), ("ranks", RANKS, ranks)):
         file.create_group(group).attrs["steps"] = np.array([], dtype=h5py.string_dtype())
         for name, unit in units.items():
             kind = np.float64 if unit == "s" else np.int64
-            set_attributes(growing(file, f"{group}/{name}", (0, 0, width), kind, rounds, 0).attrs, {"unit": unit})
-
+            set_attributes(growing(file, f"{group}/{name}", (missing, 0, width), kind, rounds, 0).attrs, {"unit": unit})
     if len(first) < m:
-        told = f"sums over clients: column k of {COLUMNS} holds those from first_clients[k] to that of the next column"
-        set_attributes(file["clients"].attrs, {"aggregated": told, "clients": m})
+        text = f"sums over clients: column k of {COLUMNS} holds those from first_clients[k] to that of the next column"
+        set_attributes(file["clients"].attrs, {"aggregated": text, "clients": m})
         file["clients"].attrs["first_clients"] = first
-
-
-def add_missing(file: Any, rounds: int) -> None:
-    """Adds rows of fill values for the first `rounds` rounds, which another file had that is lost."""
-    for group in ("clients", "ranks"):
-        for _, data in by_round(file, group):
-            data.resize(rounds, axis=0)
-    file["rounds"].attrs.modify("done", rounds)
-    file.attrs["missing_rounds"] = f"[1, {rounds}]"
 
 
 def by_round(file: Any, group: str) -> list[tuple[str, Any]]:
