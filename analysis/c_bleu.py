@@ -19,12 +19,13 @@ from typing import Any, final
 
 from export import model_of
 from shared import command, files, wording
+from shared.prompts import Prompt, prompts
 from shared.restore import OWN
 
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.engine.world import SingleProcess
 from zofl_mpi.errors import UserError, demand
-from zofl_mpi.settings.texts import Corpus, Prompt, Texts
+from zofl_mpi.settings.texts import Corpus, Texts
 
 NOTE = (
     "BLEU by sacrebleu over all references of each context; words: of a text, mean; ended: texts that the model ended "
@@ -82,19 +83,19 @@ def scored(path: Path, flags: Any) -> tuple[dict[str, Any], list[Prompt], Writte
     """The row of a result; the contexts, and what its model wrote to them."""
     run, model = model_of(path, flags.data_dir, flags.own)
     corpus = corpus_of(run.config, flags.data_dir)
-    prompts = corpus.prompts(flags.part, flags.contexts)
-    written = write(model, corpus, prompts, flags.beams)
+    chosen = prompts(corpus, flags.part, flags.contexts)
+    written = write(model, corpus, chosen, flags.beams)
     row = {
         "result": path.stem,
         "method": run.config["method"],
-        "bleu": bleu(written.texts, prompts),
-        "words": sum(len(text.split()) for text in written.texts) / len(prompts),
-        "ended": written.ended / len(prompts),
-        "contexts": len(prompts),
+        "bleu": bleu(written.texts, chosen),
+        "words": sum(len(text.split()) for text in written.texts) / len(chosen),
+        "ended": written.ended / len(chosen),
+        "contexts": len(chosen),
         "part": flags.part,
         "text": run.config["text"],
     }
-    return row, prompts, written
+    return row, chosen, written
 
 
 def corpus_of(config: dict[str, Any], data_dir: str | None) -> Corpus:
@@ -111,12 +112,12 @@ def corpus_of(config: dict[str, Any], data_dir: str | None) -> Corpus:
 # --- writing
 
 
-def write(model: Any, corpus: Corpus, prompts: Sequence[Prompt], beams: int) -> Written:
+def write(model: Any, corpus: Corpus, to: Sequence[Prompt], beams: int) -> Written:
     """The texts that a model writes to the contexts, by beam search."""
     import torch
 
     end, places, texts, ended = corpus.vocabulary.end, int(model.config.n_positions), [], 0
-    for prompt in prompts:
+    for prompt in to:
         given = torch.tensor([prompt.tokens])
         with torch.no_grad():
             found = model.generate(
@@ -137,7 +138,7 @@ def write(model: Any, corpus: Corpus, prompts: Sequence[Prompt], beams: int) -> 
     return Written(tuple(texts), ended)
 
 
-def bleu(texts: Sequence[str], prompts: Sequence[Prompt]) -> float:
+def bleu(texts: Sequence[str], to: Sequence[Prompt]) -> float:
     """BLEU in per cent over all references.
 
     Raises:
@@ -147,8 +148,8 @@ def bleu(texts: Sequence[str], prompts: Sequence[Prompt]) -> float:
         import sacrebleu
     except ModuleNotFoundError as exc:
         raise UserError("BLEU needs sacrebleu, which is not installed: pip install 'zofl_mpi[lm]'") from exc
-    most = max(len(prompt.references) for prompt in prompts)
-    columns: list[Any] = [[p.references[k] if k < len(p.references) else None for p in prompts] for k in range(most)]
+    most = max(len(prompt.references) for prompt in to)
+    columns: list[Any] = [[p.references[k] if k < len(p.references) else None for p in to] for k in range(most)]
     return float(sacrebleu.corpus_bleu(list(texts), columns, force=True).score)  # force: the texts are tokenised
 
 
@@ -168,8 +169,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 def samples(found: Sequence[tuple[Path, dict[str, Any], list[Prompt], Written]], most: int) -> str:
     """Of the first contexts: what each model wrote, and the references."""
     lines: list[str] = []
-    prompts = found[0][2][:most]
-    for k, prompt in enumerate(prompts):
+    for k, prompt in enumerate(found[0][2][:most]):
         lines += [f"context {k + 1}: {prompt.context}"]
         lines += [f"  {path.stem}: {written.texts[k]}" for path, _, _, written in found]
         lines += [f"  reference: {text}" for text in prompt.references]

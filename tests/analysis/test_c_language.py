@@ -136,7 +136,7 @@ def test_bleu_of_what_a_model_writes(made: Grids, script: Any, wrote: Any) -> No
     rows = told.rows
     assert [row["contexts"] for row in rows] == ["2", "2"] and [row["part"] for row in rows] == ["test", "test"]
     assert told.out.count("context 1: ") == 1 and "context 2" not in told.out and told.out.count("  reference: ") == 2
-    Prompt = script("zofl_mpi.settings.texts").Prompt
+    Prompt = script("shared.prompts").Prompt
     prompts = [
         Prompt((1,), "a", ("one two three four five .", "six seven eight nine ten .")),
         Prompt((2,), "b", ("eleven twelve thirteen fourteen fifteen .",)),
@@ -150,7 +150,7 @@ def test_a_model_ends_its_text_or_is_ended(script: Any) -> None:
     import torch
 
     module = script("c_bleu")
-    Prompt = script("zofl_mpi.settings.texts").Prompt
+    Prompt = script("shared.prompts").Prompt
 
     class Words:
         end = 3

@@ -1,6 +1,7 @@
 """Encoded texts: batches of differing length, who holds which, and the flags that say so."""
 
 import math
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.conftest import ROOT
 from tests.threads import run_ranks
 from zofl_mpi.data import Dataset, Raw, bpe, texts
 from zofl_mpi.data.texts import NONE, training_rows
@@ -17,6 +19,11 @@ from zofl_mpi.engine.world import SingleProcess, World
 from zofl_mpi.errors import UserError
 from zofl_mpi.run.flags import flags_of
 from zofl_mpi.settings.texts import Corpus, Texts
+
+sys.path.insert(0, str(ROOT / "analysis"))  # as where Python runs the scripts
+from shared.prompts import prompts
+
+sys.path.remove(str(ROOT / "analysis"))
 
 END = 9
 THREE = (([1, 2], [3]), ([4], [5, 6, 0, 8]), ([0], [7]))
@@ -196,8 +203,8 @@ def test_each_part_follows_its_own_rules(folder: Path, home: Path, text: str) ->
     ]
     moses, spacy = " It isn 't 5 - star .", " It is n't 5-star ."
     assert texts_of == ([moses, moses, spacy] if text == "tokenised" else [" It isn't 5-star."] * 3)
-    prompts = made.prompts("validation") + made.prompts("test")
-    assert [prompt.references for prompt in prompts] == [(own[1:],) for own in texts_of[1:]]
+    found = prompts(made, "validation") + prompts(made, "test")
+    assert [prompt.references for prompt in found] == [(own[1:],) for own in texts_of[1:]]
     told = ", texts by Moses's rules, those of the test part by spaCy's" if text == "tokenised" else ""
     assert made.division == "all 1 training texts" + told
 
@@ -214,18 +221,18 @@ def test_a_small_vocabulary_says_the_same(folder: Path, home: Path) -> None:
             assert whole.vocabulary.decode(mine[mine != NONE]) == small.vocabulary.decode(own[own != NONE])
     largest = max(int(texts.batch(part, np.arange(len(part)))[0].max()) for part in small.federation.clients)
     assert largest == small.vocabulary.end == small.vocabulary.size - 1
-    assert small.prompts()[0].tokens[-1] == small.vocabulary.end
+    assert prompts(small)[0].tokens[-1] == small.vocabulary.end
 
 
 def test_prompts_have_all_their_references(folder: Path, home: Path) -> None:
     """Mutations: of the other part; with the text; without the context's end; as the files write them."""
     made = corpus(folder, home)
-    (prompt,) = made.prompts("test")
+    (prompt,) = prompts(made, "test")
     assert prompt.references == ("D is a place by the river .", "D it is .")
     assert prompt.context == "name : D | area : riverside"
     first = texts.batch(made.federation.test, np.array([0]))[0][0]
     assert prompt.tokens == tuple(first[: len(prompt.tokens)]) and prompt.tokens[-1] == 50256
-    assert [each.context for each in made.prompts("validation", 1)] == ["name : C"]
+    assert [each.context for each in prompts(made, "validation", 1)] == ["name : C"]
 
 
 def test_a_text_that_is_too_long_is_refused_by_its_line(folder: Path, home: Path) -> None:

@@ -20,6 +20,9 @@ from zofl_mpi.engine.ledger import Ledger, Row
 from zofl_mpi.errors import UserError
 
 T = TypeVar("T")
+Participants = Iterable[int] | None  # of a question; None: all clients
+Weights = Mapping[int, float] | None  # of a mean; None: equal ones
+Replies = Iterator[tuple[int, Any]]  # (i, item)
 Step = Callable[["Client", Any], Any]
 """A bound method of the running method, or of one of its parts (dataclass fields of it): (client, message) -> reply, or
 a generator of uploads returning its reply."""
@@ -70,9 +73,7 @@ class Clients(Protocol):
     survives: bool
     lost: list[list[int]]
 
-    def ask(
-        self, step: Step, message: Any, *, to: Iterable[int] | None = None, counted: bool = True
-    ) -> Iterator[tuple[int, Any]]:
+    def ask(self, step: Step, message: Any, *, to: Participants = None, counted: bool = True) -> Replies:
         """Sends one message to the clients `to` (None: all) at once; yields (i, item) as read.
 
         A rank with several clients computes them in the order of `to`, so any but the ascending one may let ranks wait.
@@ -84,17 +85,11 @@ class Clients(Protocol):
             RuntimeError: another question is open.
         """
 
-    def ask_each(self, step: Step, each: Mapping[int, Any], *, counted: bool = True) -> Iterator[tuple[int, Any]]:
+    def ask_each(self, step: Step, each: Mapping[int, Any], *, counted: bool = True) -> Replies:
         """Like `ask`, with a message of its own for each participant, in the order of `each`."""
 
     def mean(
-        self,
-        step: Step,
-        message: Any,
-        *,
-        to: Iterable[int] | None = None,
-        weights: Mapping[int, float] | None = None,
-        counted: bool = True,
+        self, step: Step, message: Any, *, to: Participants = None, weights: Weights = None, counted: bool = True
     ) -> Any:
         """The weighted mean of the participants' replies, field by field, exact in any order (`engine.mean`).
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, final
 
 from zofl_mpi.engine import mean, messages
-from zofl_mpi.engine.clients import Client, ClientError, Step, failure, name_of
+from zofl_mpi.engine.clients import Client, ClientError, Participants, Replies, Step, Weights, failure, name_of
 from zofl_mpi.engine.ledger import Row
 from zofl_mpi.engine.roles import program_of
 from zofl_mpi.engine.watch import Watch
-from zofl_mpi.run.questions import Questions, in_turn, participants, received, refuse_stream
+from zofl_mpi.run.questions import Questions, in_turn, never, participants, received, refuse_stream
 
 T = TypeVar("T")
 
@@ -25,11 +25,7 @@ class LocalClients:
     """All clients in this process, one after the other: the reference that every other transport must equal."""
 
     def __init__(
-        self,
-        data: list[Any],
-        stop: Callable[[], bool] = lambda: False,
-        method: Any = None,
-        watch: Watch | None = None,
+        self, data: list[Any], stop: Callable[[], bool] = never, method: Any = None, watch: Watch | None = None
     ) -> None:
         self.m, self.survives, self.lost = len(data), False, list[list[int]]()
         self._questions = Questions(self.m, stop, method, watch)
@@ -37,23 +33,15 @@ class LocalClients:
         self._clients = {i: Client(i, d) for i, d in enumerate(data)}
         self._batched = program_of(method).backend.batched_clients
 
-    def ask(
-        self, step: Step, message: Any, *, to: Iterable[int] | None = None, counted: bool = True
-    ) -> Iterator[tuple[int, Any]]:
+    def ask(self, step: Step, message: Any, *, to: Participants = None, counted: bool = True) -> Replies:
         to = participants(to, self.m)
         return self._copied(self._ask(step, dict.fromkeys(to, message), counted))
 
-    def ask_each(self, step: Step, each: Mapping[int, Any], *, counted: bool = True) -> Iterator[tuple[int, Any]]:
+    def ask_each(self, step: Step, each: Mapping[int, Any], *, counted: bool = True) -> Replies:
         return self._copied(self._ask(step, {i: each[i] for i in participants(each, self.m)}, counted))
 
     def mean(
-        self,
-        step: Step,
-        message: Any,
-        *,
-        to: Iterable[int] | None = None,
-        weights: Mapping[int, float] | None = None,
-        counted: bool = True,
+        self, step: Step, message: Any, *, to: Participants = None, weights: Weights = None, counted: bool = True
     ) -> Any:
         refuse_stream(step)
         to = sorted(participants(to, self.m))
@@ -77,7 +65,7 @@ class LocalClients:
     def close(self, status: int = 0) -> None:
         self._questions.check_closed("the run")
 
-    def _ask(self, step: Step, each: dict[int, Any], counted: bool) -> Iterator[tuple[int, Any]]:
+    def _ask(self, step: Step, each: dict[int, Any], counted: bool) -> Replies:
         different = {id(message): message for message in each.values()}
         packed = {key: handed_down(message) for key, message in different.items()}
         inbox = {i: packed[id(message)] for i, message in each.items()}  # read-only: one copy may serve many
@@ -88,11 +76,11 @@ class LocalClients:
                 self.ledger.sent(name, i, sizes[id(message)])
         return self._replies(step, name, inbox, counted)
 
-    def _copied(self, items: Iterator[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
+    def _copied(self, items: Replies) -> Replies:
         """Copies what clients yield: they may overwrite it, and what the server reads is its own."""
         return ((i, messages.copy(item)) for i, item in items)
 
-    def _replies(self, step: Step, name: str, inbox: dict[int, Any], counted: bool) -> Iterator[tuple[int, Any]]:
+    def _replies(self, step: Step, name: str, inbox: dict[int, Any], counted: bool) -> Replies:
         """Yields the items as the clients made them: still theirs, if they are not copied."""
         for item in in_turn(step, self._clients, inbox, self._questions.clock, name, self._batched):
             if item.failed:

@@ -230,9 +230,9 @@ def survived(totals: Totals, clients: Clients, recorder: records.Recorder, repea
 
 def record(recorder: records.Recorder, done: int, wall: float, columns: dict[str, float], row: Row) -> None:
     """Appends the round's row to the result."""
-    seconds = {f"seconds_{kind}": row.seconds[:, :, k] for k, kind in enumerate(KINDS)}
-    others = {name: value for name, value in vars(row).items() if name != "seconds"}
-    recorder.append({"round": float(done), "seconds": wall, **columns}, **others, **seconds)
+    tables = {name: value for name, value in vars(row).items() if name != "seconds"}
+    tables |= {f"seconds_{kind}": row.seconds[:, :, k] for k, kind in enumerate(KINDS)}
+    recorder.append({"round": float(done), "seconds": wall, **columns}, **tables)
 
 
 def save(recorder: records.Recorder, done: int, state: Any, clients: Clients, config: Mapping[str, Any]) -> None:

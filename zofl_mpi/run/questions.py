@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from zofl_mpi.engine import messages
 from zofl_mpi.engine.batching import batched
-from zofl_mpi.engine.clients import Client, Failure, Step, failure, name_of, step_of
+from zofl_mpi.engine.clients import Client, Failure, Participants, Step, failure, name_of, step_of
 from zofl_mpi.engine.device import peak_bytes
 from zofl_mpi.engine.fields import check_finite, without_warnings
 from zofl_mpi.engine.ledger import SERVER, Clock, Ledger, Row
@@ -28,6 +28,11 @@ class Item(NamedTuple):
     last: bool
     content: Any
     failed: Failure | None
+
+
+def never() -> bool:
+    """Whether this process shall stop, where it listens to no signal."""
+    return False
 
 
 def in_turn(
@@ -160,7 +165,7 @@ def account_of(seconds: NDArray[np.float64], stop: bool) -> NDArray[np.float64]:
     return np.vstack([by_step, np.full((1, 5), float(stop))])
 
 
-def participants(to: Iterable[int] | None, m: int) -> list[int]:
+def participants(to: Participants, m: int) -> list[int]:
     """Checked clients of a question, in the order in which their items are met; all, ascending, for None.
 
     Raises:

@@ -20,22 +20,6 @@ from zofl_mpi.settings.samples import cached
 
 @final
 @dataclass(frozen=True)
-class Prompt:
-    """A context to write a text for.
-
-    Attributes:
-        tokens: of the context and its end.
-        context: in words.
-        references: the texts that people wrote for it, by the rules of its part.
-    """
-
-    tokens: tuple[int, ...]
-    context: str
-    references: tuple[str, ...]
-
-
-@final
-@dataclass(frozen=True)
 class Corpus:
     """Texts, divided among clients; the server has none.
 
@@ -49,14 +33,6 @@ class Corpus:
     division: str
     files: tuple[Path, ...]
     pipeline: e2e.Pipeline
-
-    def prompts(self, part: Literal["validation", "test"] = "test", most: int = 0) -> list[Prompt]:
-        """The first `most` contexts (0: all) of a part in the order of its file, each with all its references."""
-        number = 1 if part == "validation" else 2
-        contexts = e2e.contexts(e2e.read(self.files[number], self.pipeline, number))
-        found = list(contexts)[: most or None]
-        tokens, end = self.vocabulary.encode(found), self.vocabulary.end
-        return [Prompt((*own, end), one, tuple(contexts[one])) for own, one in zip(tokens, found, strict=True)]
 
 
 @final

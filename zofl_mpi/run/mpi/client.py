@@ -23,7 +23,7 @@ from zofl_mpi.run.mpi.communicator import Connected
 from zofl_mpi.run.mpi.gather import FAILED, REPLY, UPLOAD, Outbox
 from zofl_mpi.run.mpi.survival import Changes, Survival, connected
 from zofl_mpi.run.mpi.wire import Question
-from zofl_mpi.run.questions import account_of, in_turn, received
+from zofl_mpi.run.questions import account_of, in_turn, never, received
 
 
 @final
@@ -43,7 +43,7 @@ class ClientRank:
         world: Connected,
         method: Any,
         data: Sequence[Any],
-        stop: Callable[[], bool] = lambda: False,
+        stop: Callable[[], bool] = never,
         watch: Watch | None = None,
         loads: Loads | None = None,
     ) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import queue
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, final
 
 import numpy as np
 
 from zofl_mpi.engine import mean, messages
-from zofl_mpi.engine.clients import ClientError, Step, name_of
+from zofl_mpi.engine.clients import ClientError, Participants, Replies, Step, Weights, name_of
 from zofl_mpi.engine.ledger import SERVER, Row
 from zofl_mpi.engine.messages import Bytes
 from zofl_mpi.engine.setting import Loads
@@ -23,7 +23,7 @@ from zofl_mpi.run.mpi.communicator import Connected, RanksLost
 from zofl_mpi.run.mpi.gather import FAILED, REPLY, SILENT, Sent
 from zofl_mpi.run.mpi.survival import Survival, connected
 from zofl_mpi.run.mpi.wire import Arrived, Question
-from zofl_mpi.run.questions import Questions, participants, refuse_stream
+from zofl_mpi.run.questions import Questions, never, participants, refuse_stream
 
 T = TypeVar("T")
 DEPTH = 2  # waves at the server: one being read, one arriving
@@ -40,7 +40,7 @@ class MPIClients:
         self,
         world: Connected,
         m: int,
-        stop: Callable[[], bool] = lambda: False,
+        stop: Callable[[], bool] = never,
         method: Any = None,
         watch: Watch | None = None,
         loads: Loads | None = None,
@@ -55,16 +55,14 @@ class MPIClients:
         self._touched: set[int] = set()
         self._kept: dict[int, Bytes] = {}
 
-    def ask(
-        self, step: Step, message: Any, *, to: Iterable[int] | None = None, counted: bool = True
-    ) -> Iterator[tuple[int, Any]]:
+    def ask(self, step: Step, message: Any, *, to: Participants = None, counted: bool = True) -> Replies:
         if self._survival is not None and step is STEPS["<recall>"]:
             return ((i, self._memory(i)) for i in participants(to, self.m))
         to = self._participants(to)
         self._send_one("ask", step, message, to)
         return self._replies(name_of(step), dict.fromkeys(to, messages.size(message)), counted)
 
-    def ask_each(self, step: Step, each: Mapping[int, Any], *, counted: bool = True) -> Iterator[tuple[int, Any]]:
+    def ask_each(self, step: Step, each: Mapping[int, Any], *, counted: bool = True) -> Replies:
         to = self._participants(each)
         prepared = {i: messages.prepare(each[i]) for i in to}
         sizes = {i: message.size for i, message in prepared.items()}
@@ -76,13 +74,7 @@ class MPIClients:
         return self._replies(name, {i: messages.size(each[i]) for i in to}, counted)
 
     def mean(
-        self,
-        step: Step,
-        message: Any,
-        *,
-        to: Iterable[int] | None = None,
-        weights: Mapping[int, float] | None = None,
-        counted: bool = True,
+        self, step: Step, message: Any, *, to: Participants = None, weights: Weights = None, counted: bool = True
     ) -> Any:
         refuse_stream(step)
         to = sorted(self._participants(to))
@@ -135,7 +127,7 @@ class MPIClients:
         if self._survival is not None:
             self._survival.agree()
 
-    def _participants(self, to: Iterable[int] | None) -> list[int]:
+    def _participants(self, to: Participants) -> list[int]:
         chosen = participants(to, self.m)
         if self._survival is not None:
             self._touched.update(chosen)
@@ -191,7 +183,7 @@ class MPIClients:
             self._wire.bcast_question(Question(kind, name, to, [block.size], extra))
             self._wire.bcast(block)
 
-    def _replies(self, name: str, down: dict[int, int], counted: bool) -> Iterator[tuple[int, Any]]:
+    def _replies(self, name: str, down: dict[int, int], counted: bool) -> Replies:
         """Starts the communication thread at once; the items are read by the iterator that is returned."""
         for i, size in down.items() if counted else ():
             self.ledger.sent(name, i, size)
@@ -215,7 +207,7 @@ class MPIClients:
 
     def _read(
         self, name: str, live: int, room: threading.Semaphore, inbox: Inbox, thread: threading.Thread, counted: bool
-    ) -> Iterator[tuple[int, Any]]:
+    ) -> Replies:
         while live:
             with self._questions.clock.time(name, "wait"):
                 arrived = inbox.get()
