@@ -81,7 +81,7 @@ def test_peak_bytes_has_those_of_a_gpu_in_use(monkeypatch: pytest.MonkeyPatch, t
     ],
 )
 def test_threads_divide_the_cores_by_the_ranks_that_share_them(
-    masks: list[range], me: int, granted: int | None, expected: int
+    masks: list[range], me: int, granted: int, expected: int
 ) -> None:
     assert device.threads(masks, me, granted) == expected
 

@@ -85,7 +85,7 @@ def test_a_damaged_journal_is_not_applied(tmp_path: Path) -> None:
     ("name", "words"),
     [
         ("folder", "is a folder: name a file in it"),
-        ("pipe", "is a pipe: name a file"),
+        ("pipe", "is a device, a pipe or a socket: name a file"),
         ("link.h5", "is a link: name the file itself"),
         ("dangling.h5", "is a link: name the file itself"),
         ("text", "--force replaces results only"),

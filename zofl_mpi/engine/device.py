@@ -221,21 +221,21 @@ def cores() -> frozenset[int]:
     return frozenset(range(os.cpu_count() or 1))
 
 
-def threads(masks: Sequence[Collection[int]], me: int = 0, cpus_per_task: int | None = None) -> int:
+def threads(masks: Sequence[Collection[int]], me: int = 0, cpus_per_task: int = 0) -> int:
     """Threads for rank `me` of a node: its cores divided by the ranks that may run on them, at least 1.
 
     More threads than cores cost much: 11 ranks of two threads each took 100 times as long on two cores. `masks` are the
-    cores of each rank, `cpus_per_task` those that Slurm grants, if it does.
+    cores of each rank, `cpus_per_task` those that Slurm grants, 0 if it does not say.
     """
     mine = set(masks[me])
     sharing = sum(1 for mask in masks if mine & set(mask))
     return max(1, min(len(mine) // max(1, sharing), cpus_per_task or len(mine)))
 
 
-def cpus_per_task() -> int | None:
-    """SLURM_CPUS_PER_TASK, if it is set."""
-    text = os.environ.get("SLURM_CPUS_PER_TASK", "")
-    return int(text) if text.isdigit() else None
+def granted(name: str) -> int:
+    """A number that Slurm sets in the environment, such as SLURM_CPUS_PER_TASK; 0 if it does not."""
+    text = os.environ.get(name, "")
+    return int(text) if text.isdigit() else 0
 
 
 def limit_threads(n: int) -> None:

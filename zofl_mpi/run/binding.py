@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
@@ -69,17 +68,13 @@ def bind(world: World, requested: str, gpu: bool) -> list[Place]:
     if chosen != "cpu":
         device.reproducible()
     uuid = run_or_fail_all(world, lambda: device.proof(chosen))
-    threads = 1 if chosen == "cpu" else device.threads([mask for _, mask in node], me, device.cpus_per_task())
+    threads = (
+        1 if chosen == "cpu" else device.threads([mask for _, mask in node], me, device.granted("SLURM_CPUS_PER_TASK"))
+    )
     device.limit_threads(threads)
-    gpus = max(len({uuid for _, uuids in views for uuid in uuids}), granted())
+    gpus = max(len({uuid for _, uuids in views for uuid in uuids}), device.granted("SLURM_GPUS_ON_NODE"))
     place = Place(platform.node(), client, chosen, uuid, gpus, spans(cores), threads, device.blas())
     return world.allgather(place)
-
-
-def granted() -> int:
-    """GPUs that Slurm gave the job on this node (SLURM_GPUS_ON_NODE); 0 if it does not say."""
-    text = os.environ.get("SLURM_GPUS_ON_NODE", "")
-    return int(text) if text.isdigit() else 0
 
 
 def doubled(places: Sequence[Place]) -> list[str]:

@@ -8,11 +8,11 @@ import math
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from typing import Any, Literal, TypeVar, final, get_type_hints
 
-from zofl_mpi.engine.fields import at_least
+from zofl_mpi.engine.fields import at_least, parts_of
 from zofl_mpi.engine.roles import with_base
 from zofl_mpi.engine.setting import Loads, Method, PlansLoads, PlansWork, Work
 from zofl_mpi.errors import UserError
@@ -113,13 +113,14 @@ def understand(family: Family, arguments: Sequence[str]) -> Plan:
     Raises:
         UserError: whatever is wrong with them.
     """
-    resume, config = _peek("resume", arguments), _peek("config", arguments)
+    typed = {word: " ".join(values) for word, values in flags.split(arguments)}
+    resume, config = typed.get("--resume", ""), typed.get("--config", "")
     given = flags.read_toml(config) if config else {}
     before = stored.config_of(resume) if resume else {}
-    kept = _trusted(before, given, arguments, resume) if resume else {}
+    kept = _trusted(before, given, typed, resume) if resume else {}
     table = kept | given
-    method = _peek("method", arguments) or str(table.get("method", next(iter(family.METHODS))))
-    problem = _peek("problem", arguments) or str(table.get("problem") or _usual_problem(family, method))
+    method = typed.get("--method") or str(table.get("method", next(iter(family.METHODS))))
+    problem = typed.get("--problem") or str(table.get("problem") or _usual_problem(family, method))
     for name, value in (("method", method), ("problem", problem)):
         if before and before[name] != value:
             raise UserError(f"--resume {resume}: that run has --{name} {before[name]}, this command {value}")
@@ -136,13 +137,13 @@ def understand(family: Family, arguments: Sequence[str]) -> Plan:
 
 
 def _trusted(
-    before: Mapping[str, Any], given: Mapping[str, Any], arguments: Sequence[str], resume: str
+    before: Mapping[str, Any], given: Mapping[str, Any], typed: Mapping[str, str], resume: str
 ) -> dict[str, Any]:
     """Configuration that this command takes from the run that it continues."""
     named = {}
     for name in (*stored.CLASSES, *stored.PLACES, *stored.FOLDERS):
-        typed = flags.flag(name)
-        named[name] = _peek(typed, arguments) or given.get(name) or given.get(typed)
+        own = flags.flag(name)
+        named[name] = typed.get(f"--{own}") or given.get(name) or given.get(own)
     remedy = "it is used only where the command names it, too; if you trust it, add {flag} {value}"
     return stored.trusted(before, named, f"--resume {resume}: the run", remedy)
 
@@ -288,7 +289,7 @@ def print_plan(plan: Plan, method: Method[Any]) -> None:
 
 def work_of(method: Method[Any], rounds: int) -> Work | None:
     """The local steps that the method, or else the first of its parts, plans; None where they are not known."""
-    planned = (each.work(rounds) for each in _with_parts(method) if isinstance(each, PlansWork))
+    planned = (each.work(rounds) for each in parts_of(method) if isinstance(each, PlansWork))
     return next((work for work in planned if work is not None), None)
 
 
@@ -298,7 +299,7 @@ def loads_of(method: Method[Any]) -> Loads | None:
     Raises:
         UserError: it is not one number, at least 0, of each client.
     """
-    for each in _with_parts(method):
+    for each in parts_of(method):
         loads = each.loads() if isinstance(each, PlansLoads) else None
         if loads is None:
             continue
@@ -309,14 +310,3 @@ def loads_of(method: Method[Any]) -> Loads | None:
             )
         return loads
     return None
-
-
-def _with_parts(method: Method[Any]) -> Iterator[Any]:
-    """The method, then its fields, some of which are parts."""
-    yield method
-    yield from (vars(method)[f.name] for f in fields(method))
-
-
-def _peek(name: str, arguments: Sequence[str]) -> str:
-    """The last value of a flag, before all flags are known."""
-    return {typed: " ".join(words) for typed, words in flags.split(arguments)}.get(f"--{name}", "")

@@ -15,15 +15,6 @@ from zofl_mpi.run.records.result import load
 
 DAMAGED = ".damaged"
 
-KINDS = {
-    stat.S_IFDIR: "a folder: name a file in it",
-    stat.S_IFLNK: "a link: name the file itself",
-    stat.S_IFCHR: "a device: name a file",
-    stat.S_IFBLK: "a device: name a file",
-    stat.S_IFIFO: "a pipe: name a file",
-    stat.S_IFSOCK: "a socket: name a file",
-}
-
 
 def check_new(path: Path, force: bool) -> None:
     """Refuses a place at which no result may be made.
@@ -107,9 +98,11 @@ def _check_neighbour(path: Path) -> None:
 
 
 def _check_replaceable(path: Path, force: bool) -> None:
-    kind = stat.S_IFMT(path.lstat().st_mode)
-    if kind in KINDS:
-        raise UserError(f"--out {path} is {KINDS[kind]}")
+    mode = path.lstat().st_mode
+    if stat.S_ISLNK(mode):
+        raise UserError(f"--out {path} is a link: name the file itself")
+    if not stat.S_ISREG(mode):
+        raise UserError(f"--out {path} is a device, a pipe or a socket: name a file")
     if not force:
         raise UserError(f"--out {path} exists: choose another name or add --force")
     try:

@@ -88,11 +88,9 @@ def load(path: str | os.PathLike[str]) -> Run:
 
     def read(file: Any) -> Run:
         _check_ours(file, path)
-        written = {
-            group: {name: data[()] for name, data in by_round(file, group)} for group in ("rounds", "clients", "ranks")
-        }
         length = int(file["rounds"].attrs["done"])  # a full disk or a kill may leave a row that is written in part
-        rows = {group: {name: values[:length] for name, values in written[group].items()} for group in written}
+        groups = ("rounds", "clients", "ranks")
+        rows = {group: {name: data[:length] for name, data in by_round(file, group)} for group in groups}
         return Run(
             path=Path(path),
             attrs=dict(file.attrs),

@@ -110,14 +110,9 @@ def read_places(file: Any) -> list[dict[str, Any]]:
     """The tables of ranks of all sessions; empty in results of versions that kept none."""
     if PLACES not in file:
         return []
-    rows = file[PLACES][()]
-    return [
-        {
-            name: value.decode() if isinstance(value, bytes) else int(value)
-            for name, value in zip(rows.dtype.names, row, strict=True)
-        }
-        for row in rows
-    ]
+    table = file[PLACES][()]
+    rows = ([value.decode() if isinstance(value, bytes) else int(value) for value in row] for row in table)
+    return [dict(zip(table.dtype.names, row, strict=True)) for row in rows]
 
 
 def growing(file: Any, name: str, shape: tuple[int, ...], kind: type, rounds: int, fill: float) -> Any:
