@@ -1,16 +1,16 @@
 """Zeroth-order federated learning on MPI: the same answer, bit for bit, on any number of ranks.
 
-What a method, a problem or a script of your own may import from here; everything else may move:
+A method, a problem or a script of your own may import these names; everything else may move:
 
-- `Setting`: what a method is given: the problem, the data of server and clients, the random numbers.
+- `Setting`: a method's problem, data of server and clients, and random numbers.
 - `Client`, `Clients`: a client as its steps see it; all clients, as the server asks them.
-- `Purpose`: what random numbers are for; with round, client and step it is their key.
+- `Purpose`: purpose of random numbers; with round, client and step it is their key.
 - `column`, `part`, `given`: fields of states and reports, of groups of flags, and fields that the run gives.
 - `at_least`, `above`, `fraction`: flags with a range, checked by the command line.
 - `finite`: a field of a message whose value must be finite, with the sentence that ends the run otherwise.
 - `Dataset`, `Federation`: samples; who holds which of them.
 - `Loads`: the work that a method plans for each client, by which they are placed on ranks.
-- `UserError`: a mistake of the user, told in one sentence.
+- `UserError`: a mistake of the user, in one sentence.
 - `records`: results and checkpoints; `records.load(path)` reads a result.
 """
 

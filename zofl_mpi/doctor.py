@@ -101,11 +101,11 @@ def slurm(environment: Mapping[str, str], hosts: Sequence[str], lacking: Sequenc
         return "Slurm: this is no job; whether one can put itself back into the queue shows on the nodes that it gets"
     job = f"Slurm: job {environment['SLURM_JOB_ID']}"
     poor = {host: words for host, words in zip(hosts, lacking, strict=True) if words}
-    told = "; ".join(f"no {' and no '.join(words)} on {host}" for host, words in poor.items())
+    lack = "; ".join(f"no {' and no '.join(words)} on {host}" for host, words in poor.items())
     if not any("scontrol" in words for words in poor.values()):  # the scripts of jobs/ need no more than that
-        return f"{job} can put itself back into the queue" + (f" ({told}, which jobs/ does without)" if told else "")
+        return f"{job} can put itself back into the queue" + (f" ({lack}, which jobs/ does without)" if lack else "")
     return (
-        f"{job} cannot put itself back into the queue ({told}): its log then says how to continue; ask for these "
+        f"{job} cannot put itself back into the queue ({lack}): its log then says how to continue; ask for these "
         "commands on the compute nodes, or for RequeueExit=75 in slurm.conf"
     )
 
@@ -129,7 +129,7 @@ def _exchange(world: World) -> None:
             good = all(np.array_equal(reply.a, vector.a) for _, reply in clients.ask(method.echo, vector))
             best = min(best, time.perf_counter() - since)
             if not good:
-                raise UserError("what came back is not what was sent")
+                raise UserError("the vector that came back is not the one that was sent")
         print(f"{size * 4:>9,} B to {m} clients and back: {best * 1e3:8.2f} ms")
     clients.close()
 

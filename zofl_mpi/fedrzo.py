@@ -22,8 +22,8 @@ from zofl_mpi.methods.fedrzo_bl import FedRZOBL
 from zofl_mpi.methods.fedrzo_nn import FedRZONN
 from zofl_mpi.methods.scaffnew import Scaffnew
 from zofl_mpi.settings.fedrzo import PROBLEMS as PROBLEMS
-from zofl_mpi.settings.fedrzo import ClientSamples
 from zofl_mpi.settings.networks import own_problem
+from zofl_mpi.settings.samples import ClientSamples
 
 METHODS = {
     "fedrzo_nn": FedRZONN,

@@ -17,7 +17,7 @@ from zofl_mpi.engine.clients import Client, ClientError
 from zofl_mpi.engine.setting import Loads
 from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.mpi import gather, wire
-from zofl_mpi.run.mpi.gather import DUE, EARLY, FAILED, REPLY, SILENT, UPLOAD, WELCOME, Met, Order, Outbox, Sent
+from zofl_mpi.run.mpi.gather import DUE, EARLY, FAILED, REPLY, SILENT, UPLOAD, WELCOME, Order, Outbox, Sent, Turn
 from zofl_mpi.run.mpi.placement import ClientPlacement
 
 BOUND = 1000
@@ -150,7 +150,7 @@ def test_no_wave_is_empty_and_what_comes_before_its_turn_is_bounded(
     length = {i: len(plans[i].sizes) for i in to}
     passes = [[i for i in to if length[i] > q] for q in range(max(length.values()))]
     expected = [
-        Met(i, placement[i], REPLY if q == length[i] - 1 else UPLOAD) for q, one in enumerate(passes) for i in one
+        Turn(i, placement[i], REPLY if q == length[i] - 1 else UPLOAD) for q, one in enumerate(passes) for i in one
     ]
     own = [[(m.kind, 0, k) for k, m in enumerate(expected) if m.rank == rank] for rank in range(ranks + 1)]
     count = dict.fromkeys(to, 0)
@@ -170,7 +170,7 @@ def test_no_wave_is_empty_and_what_comes_before_its_turn_is_bounded(
                 headers[rank] = sent.header
                 sent_of[rank] += sent.items
                 assert sent.items or rank not in due
-            new = order.meets(headers)
+            new = order.advance(headers)
             assert {m.rank for m in new} >= due
             met += new
             for rank in range(1, ranks + 1):
@@ -183,9 +183,9 @@ def test_a_failure_waits_for_its_turn() -> None:
     """Client 1's first item fails on a rank that is ahead. Mutation: the question ends with the wave that tells it."""
     order = Order([0, 2, 1, 3], ClientPlacement(2))  # rank 1: clients 0 and 2; rank 2: 1 and 3
     assert (order.wish(1), order.wish(2)) == (DUE, WELCOME)
-    assert order.meets(headers(Sent(1, 8, 0b1), Sent(1, 8, 0b1, 1))) == [Met(0, 1, REPLY)]
+    assert order.advance(headers(Sent(1, 8, 0b1), Sent(1, 8, 0b1, 1))) == [Turn(0, 1, REPLY)]
     assert (order.wish(1), order.wish(2), order.over) == (DUE, EARLY, False)
-    assert order.meets(headers(Sent(1, 8, 0b0), SILENT)) == [Met(2, 1, UPLOAD), Met(1, 2, FAILED)]
+    assert order.advance(headers(Sent(1, 8, 0b0), SILENT)) == [Turn(2, 1, UPLOAD), Turn(1, 2, FAILED)]
     assert order.over
 
 

@@ -64,7 +64,7 @@ class Work:
 
     Attributes:
         batch: samples of a step.
-        models: that take a step together, on the same samples; such a step counts once.
+        models: that take a step together, on the same samples, which counts as one step.
         steps: of all clients in all rounds together, on average over who takes part.
     """
 
@@ -80,7 +80,7 @@ class Loads:
 
     Attributes:
         work: (m,) of a round in which the client takes part, in any unit, each at least 0.
-        paced: whether the server meets uploads in turn, one of each client at a time: then ranks get equally many
+        paced: whether the server reads uploads in turn, one of each client at a time: then ranks get equally many
             clients with uploads left, else sums of work as equal as can be.
     """
 

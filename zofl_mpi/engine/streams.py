@@ -40,7 +40,7 @@ class Purpose(IntEnum):
     COIN = 19  # numbers of local steps between two communications of Scaffnew
     LOWER_PARTICIPANTS = 20  # clients that a round of the lower level samples
     AUGMENT = 21  # crops and mirrors of a client's images
-    ORDER = 22  # in which order the server meets the clients' uploads of a round
+    ORDER = 22  # order in which the server reads the clients' uploads of a round
     SPECTRUM = 23  # what a Hessian's spectrum is estimated with: samples, starts, probes
     AUDIENCE = 24  # clients that an evaluation asks, where it does not ask all
     VALIDATION = 25  # samples of the training part that nobody trains on

@@ -49,18 +49,6 @@ def fields_of(cls: type[Any]) -> dict[str, Any]:
     return found
 
 
-def with_defaults(cls: type[Any], **defaults: Any) -> type[Any]:
-    """The class's flags with other defaults: another family's."""
-    hints = _hints(cls)
-    parts = [
-        (f.name, hints[f.name], dataclasses.field(default=defaults.get(f.name, _default(f)), metadata=f.metadata))
-        for f in dataclasses.fields(cls)
-    ]
-    found = dataclasses.make_dataclass(cls.__name__, parts, frozen=True)
-    found.__doc__ = cls.__doc__
-    return found
-
-
 def made(cls: type[Any], values: Mapping[str, Any], **given: Any) -> Any:
     """The instance whose flags have these values; `given` are the fields that are not for the command line.
 
@@ -107,8 +95,9 @@ class _Leaf(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Its text in the class's docstring."""
-        return attribute_texts(self.owner).get(self.name, "")  # type: ignore[arg-type]
+        """Its text in the docstring of the class or of a base."""
+        texts = (attribute_texts(base) for base in self.owner.__mro__)
+        return next((each[self.name] for each in texts if self.name in each), "")
 
 
 def leaves(cls: type[Any], default: Any = dataclasses.MISSING) -> Iterator[_Leaf]:

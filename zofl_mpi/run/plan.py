@@ -108,7 +108,7 @@ class Plan:
 def understand(family: Family, arguments: Sequence[str]) -> Plan:
     """The plan of a command line: first the resumed run's values, then those of --config, then the flags.
 
-    Of the resumed run only what `stored.trusted` lets through: the command names a class or a file of one's own again.
+    `stored.trusted` decides what a resumed run may set: the command itself must name a class or a file of one's own.
 
     Raises:
         UserError: whatever is wrong with them.
@@ -159,7 +159,7 @@ def groups_of(family: Family, method: str, problem: str) -> dict[str, type[Any]]
     """The flags of a method on a problem, by title.
 
     Raises:
-        UserError: there is no such method or problem, or they do not fit.
+        UserError: the method or the problem does not exist, or they do not fit.
     """
     which = make_dataclass("Which", [("method", str, field(default=method)), ("problem", str, field(default=problem))])
     which.__doc__ = f"""Flags that say which method runs on which problem.
@@ -207,7 +207,7 @@ def method_of(family: Family, name: str) -> type[Method[Any]]:
     """One of the family's METHODS, or a class of a user's own module, with the members that it leaves out.
 
     Raises:
-        UserError: there is no such method, module or class.
+        UserError: the method, module or class does not exist.
     """
     if ":" not in name:
         return with_base(_named(family.METHODS, name, "--method"), Method)
@@ -225,7 +225,7 @@ def problem_of(family: Family, name: str) -> Choice:
     """One of the family's PROBLEMS, or a class of a user's own module.
 
     Raises:
-        UserError: there is no such problem, module or class.
+        UserError: the problem, module or class does not exist.
     """
     if ":" not in name:
         return _named(family.PROBLEMS, name, "--problem")

@@ -153,7 +153,7 @@ class Questions:
         return self.ledger.row(tables[:, :-1]), bool(tables[:, -1].any())
 
     def restart(self) -> None:
-        """The round in progress is begun again."""
+        """Begins the round in progress once more."""
         self.question = None
         self.ledger.forget()
         self._watch.begins(following=False)
@@ -166,7 +166,7 @@ def account_of(seconds: NDArray[np.float64], stop: bool) -> NDArray[np.float64]:
 
 
 def participants(to: Participants, m: int) -> list[int]:
-    """Checked clients of a question, in the order in which their items are met; all, ascending, for None.
+    """Checked clients of a question, in the order in which their items are read; all, ascending, for None.
 
     Raises:
         ValueError: nobody, or somebody who does not exist or is named twice.
@@ -187,6 +187,6 @@ def refuse_stream(step: Step) -> None:
 
 
 def received(block: messages.Bytes) -> Any:
-    """Unpacks a message as a client meets it: read-only arrays, since the clients of a process may share the bytes."""
+    """Unpacks a message for a client: read-only arrays, since the clients of a process may share the bytes."""
     block.setflags(write=False)
     return messages.unpack(block)

@@ -7,7 +7,7 @@ from types import FrameType
 from typing import final
 
 STATUS = 75
-"""Exit status of a run that was told to stop and can be resumed (EX_TEMPFAIL): a job script requeues on it."""
+"""Exit status of a run that a signal stopped and that can be resumed (EX_TEMPFAIL): a job script requeues on it."""
 
 
 @final

@@ -32,7 +32,7 @@ Make = Callable[[Site, Federation], Any]
 
 
 def terms_of(site: Site) -> Terms:
-    """[A]'s terms from the flags; the defaults where the method does not use them and has no such flags."""
+    """[A]'s terms from the flags; the defaults where the method does not use them."""
     return site.group(Terms) if all(f.name in site.values for f in fields(Terms)) else Terms()
 
 

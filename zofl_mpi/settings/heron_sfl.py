@@ -13,15 +13,13 @@ from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Split
 from zofl_mpi.problems.split_cnn import ConvNet
 from zofl_mpi.problems.split_resnet import ResNet
-from zofl_mpi.run.flags import with_defaults
 from zofl_mpi.settings import split_gpt2
 from zofl_mpi.settings.choice import Choice, Site
 from zofl_mpi.settings.networks import fingerprint_of, shape_of
-from zofl_mpi.settings.samples import Samples
+from zofl_mpi.settings.samples import ClientSamples, Samples
 from zofl_mpi.settings.split_gpt2 import GPT2
 from zofl_mpi.settings.texts import Texts
 
-ClientSamples = with_defaults(Samples, m=5, server_fraction=0.0)
 Factory = Callable[[Site, tuple[int, ...], int], tuple[Any, Any, Any]]
 """Client, auxiliary and server modules from the flags, the shape of an input and the number of classes."""
 

@@ -111,7 +111,7 @@ def own_problem(name: str, cls: type[Any], samples: type[Any] = Samples) -> Choi
     gives (`settings.given.GIVEN`); its other fields are flags, and it offers the roles whose members it has.
 
     Raises:
-        UserError: it is no such class.
+        UserError: it is neither.
     """
     if any(base.__name__ == "Module" and base.__module__.startswith("torch.nn") for base in cls.__mro__):
         return classifier(partial(_own_module, name, cls), samples=samples)

@@ -17,8 +17,10 @@ from zofl_mpi.engine.world import World, run_or_fail_all
 from zofl_mpi.errors import UserError
 from zofl_mpi.numerics.descent import identity
 
+SHARES = ("m", "alpha", "partition", "test_fraction", "server_fraction", "validation", "min_samples", "pixels")
+"""Flags that `partition.split` takes by the same names."""
 
-@final
+
 @dataclass(frozen=True)
 class Samples:
     """A data set and its partition among server and clients.
@@ -87,22 +89,9 @@ class Samples:
         if made is not stored:
             cached(world, made)
             raw = run_or_fail_all(world, lambda: cache.open(made))
-        federation = run_or_fail_all(
-            world,
-            lambda: partition.split(
-                raw,
-                streams,
-                m=self.m,
-                alpha=self.alpha,
-                partition=self.partition,
-                test_fraction=self.test_fraction,
-                server_fraction=self.server_fraction,
-                validation=self.validation,
-                official_split=self.split == "official",
-                min_samples=self.min_samples,
-                pixels=self.pixels,
-            ),
-        )
+        shares = {name: value for name, value in vars(self).items() if name in SHARES}
+        official = self.split == "official"
+        federation = run_or_fail_all(world, lambda: partition.split(raw, streams, official_split=official, **shares))
         return principal.projected(world, federation, K) if K else federation
 
     def _opened(self, stored: Sources, classifies: bool) -> Raw:
@@ -113,6 +102,15 @@ class Samples:
                 "(y.astype(int)), or give a problem of your own that reads targets (--problem module:Class)"
             )
         return raw
+
+
+@final
+@dataclass(frozen=True)
+class ClientSamples(Samples):
+    """The flags of `Samples`, with defaults for families whose data are all the clients'."""
+
+    m: int = 5
+    server_fraction: float = 0.0
 
 
 def cached(world: World, stored: Sources) -> None:

@@ -54,7 +54,7 @@ def perform(grid: Grid, runs: Mapping[int, GridRun], launcher: Sequence[str], jo
     """Runs what is not complete; returns the runner with the outcomes.
 
     Raises:
-        UserError: there is no such launcher, or no folder for the results.
+        UserError: the launcher does not exist, or the results' folder cannot be made.
     """
     if launcher and not shutil.which(launcher[0]):
         raise UserError(f"{launcher[0]} is not found; load the MPI's module, name another --launcher, or use --ranks 1")
@@ -80,7 +80,7 @@ def report(outcomes: Sequence[Outcome]) -> Iterator[str]:
 
 
 def exit_status(runner: Runner, single: bool) -> int:
-    """0; 1 if a run failed (`single`: its own status); 75 if told to stop before the end, 130 if by Ctrl-C."""
+    """0; 1 if a run failed (`single`: its own status); 75 if stopped by a signal, 130 if by Ctrl-C."""
     if any(outcome.word in ("stopped", "left") for outcome in runner.outcomes):
         return 130 if runner.heard[0] == signal.SIGINT else STATUS
     failed = [outcome.status for outcome in runner.outcomes if outcome.word == "failed"]

@@ -105,7 +105,7 @@ def arguments(module: str, given: Mapping[str, Any]) -> list[str]:
     """Flags as words of a command line.
 
     Raises:
-        UserError: the method or the problem does not exist or has no such flag; the nearest is named.
+        UserError: the method or the problem does not exist or lacks a flag; the nearest is named.
     """
     return flags.to_arguments(given, known_flags(module, given), "flags")
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 
 class RanksLost(Exception):
-    """Ranks are gone, or another rank has found out so: the round must be given up, and the rest come together.
+    """Ranks are gone, as this rank or another has seen: the round must be given up, and the rest come together.
 
     Raised with --survive only; otherwise the launcher ends all ranks.
     """

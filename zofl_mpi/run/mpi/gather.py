@@ -1,4 +1,4 @@
-"""Waves: in which order the server meets the items of a question, and what a rank packs into one wave.
+"""Gather scheduler: the order in which the server reads the items of a question, and the packing of a wave.
 
 Nothing here knows MPI: `Order` is the same computation on every rank, `Outbox` stands between the two threads of one.
 """
@@ -47,8 +47,8 @@ class Sent(NamedTuple):
 SILENT = Sent()  # nothing sent
 
 
-class Met(NamedTuple):
-    """An item that the server meets next."""
+class Turn(NamedTuple):
+    """The client whose item the server reads next, its rank, and the item's kind."""
 
     i: int
     rank: int
@@ -57,7 +57,7 @@ class Met(NamedTuple):
 
 @final
 class Order:
-    """Which items the server meets, and who sends in the next wave: known to all ranks from the headers alone.
+    """Order in which the server reads items, and the ranks that send next; every rank knows it from the headers alone.
 
     A rank sends its items in the order of all, (q, `to`); those at the server before their turn are `ahead`.
     """
@@ -70,7 +70,7 @@ class Order:
 
     @property
     def over(self) -> bool:
-        """Every stream has ended, or the server has met a failure."""
+        """Whether every stream has ended, or the server has read a failure."""
         return self._failed or not self._live
 
     def due(self) -> set[int]:
@@ -87,9 +87,9 @@ class Order:
         """EARLY, WELCOME or DUE."""
         return EARLY if self._ahead[rank] else DUE if rank in self.due() else WELCOME
 
-    def meets(self, headers: NDArray[np.int64]) -> list[Met]:
+    def advance(self, headers: NDArray[np.int64]) -> list[Turn]:
         """Takes a wave's headers (P + 1, 4); returns the items whose turn has come, in order."""
-        met: list[Met] = []
+        turns: list[Turn] = []
         for rank, (items, _, last, failed) in enumerate(headers.tolist()):
             for j in range(items):
                 kind = REPLY if last >> j & 1 else UPLOAD
@@ -106,8 +106,8 @@ class Order:
             self._at += 1
             if self._at == len(self._live):
                 self._live, self._at, self._staying = self._staying, 0, []
-            met.append(Met(i, rank, kind))
-        return met
+            turns.append(Turn(i, rank, kind))
+        return turns
 
 
 class Item(NamedTuple):
@@ -164,7 +164,7 @@ class Outbox:
             self._changed.notify_all()
 
     def drop(self) -> None:
-        """Waits for copies from a GPU into items that nobody sends any more: their memory is used again."""
+        """Waits for copies from a GPU into items that nobody sends any more: their memory is reused."""
         for fetch in (each for item in self._items for each in item.fetched):
             with suppress(RuntimeError):  # changed meanwhile
                 fetch.wait()

@@ -71,7 +71,7 @@ class Survival:
 
     Args:
         faults: exceptions of the communicator's calls where ranks are lost.
-        watch: ends this rank if the others cannot be found again.
+        watch: ends this rank if it cannot find the others.
 
     Attributes:
         comm: the ranks that are left, at first all.
@@ -104,11 +104,11 @@ class Survival:
             except self.faults:  # the others count this rank as lost
                 self._give_up()
             try:
-                self.alive, found = comm.allgather(self._rank), True
-            except Exception:  # one more is lost, or what came is garbage
-                found = False
+                self.alive, complete = comm.allgather(self._rank), True
+            except Exception:  # one more is lost, or the answer is garbage
+                complete = False
             with suppress(*self.faults):
-                if comm.Agree(int(found)):
+                if comm.Agree(int(complete)):
                     break
         else:
             self._give_up()

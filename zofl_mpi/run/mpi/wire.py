@@ -6,7 +6,7 @@ question's end; until then the main thread makes no MPI call but `Abort`, so tha
 
 Items travel in waves. In each all ranks learn by a polled `Iallgather` how many items each of them sends, and which end
 their client's stream; a `Gatherv` moves the bytes. A rank sends the items that are ready, at most BOUND bytes or one
-larger item. The server meets the items in the order (q, `to`); from the headers every rank computes which those are
+larger item. The server reads the items in the order (q, `to`); from the headers every rank computes which those are
 (`gather.Order`), and so who may send next:
 
 - a rank of which the server still holds an item sends nothing;
@@ -17,8 +17,8 @@ larger item. The server meets the items in the order (q, `to`); from the headers
 Memory: a rank holds BOUND bytes, or one larger item, that wait, as much that is being sent, and one item that waits for
 room. The server holds two waves and, of each rank, at most BOUND bytes ahead of their turn.
 
-No deadlock: no wave is empty, since the item that the server meets next is due where it is not there. The rank that
-owes it can make it: its earlier items were sent and met, so there is room for it. Beside that a wave waits for room at
+No deadlock: no wave is empty, since the item that the server reads next is due where it is not there. The rank that
+owes it can make it: its earlier items were sent and read, so there is room for it. Beside that a wave waits for room at
 the server only: the method has then two waves to read, and needs no later one for it.
 """
 
@@ -37,7 +37,7 @@ from zofl_mpi.engine.messages import Bytes
 from zofl_mpi.engine.setting import Loads
 from zofl_mpi.engine.staging import Staging
 from zofl_mpi.run.mpi.communicator import Communicator, Request, wait
-from zofl_mpi.run.mpi.gather import EMPTY, MOST, Met, Order, Sent, pieces
+from zofl_mpi.run.mpi.gather import EMPTY, MOST, Order, Sent, Turn, pieces
 from zofl_mpi.run.mpi.placement import ClientPlacement
 
 LIMIT = 1 << 30  # bytes a collective moves at once: counts are 32-bit integers up to MPI 3.1 (Open MPI 5)
@@ -57,7 +57,7 @@ class Question(NamedTuple):
     extra: Any = None  # mean: the participants' shares; account: the steps; end: the exit status
 
 
-Arrived = tuple[Met, Bytes]  # an item at the server, packed
+Arrived = tuple[Turn, Bytes]  # an item at the server, packed
 
 
 def frame(body: bytes) -> Bytes:
@@ -174,7 +174,7 @@ class Wire:
 
         Args:
             take: returns the wave's part of this rank, given EARLY, WELCOME or DUE; may block.
-            deliver: called after each wave at the server, with the items that it meets, one at least, in order.
+            deliver: called after each wave at the server, with the items that it reads, one at least, in order.
         """
         self._staging.enter()
         order, held = Order(to, self.placement), [deque[Bytes]() for _ in range(self.ranks + 1)]
@@ -187,13 +187,13 @@ class Wire:
             sizes = headers[:, 1].tolist()
             block = EMPTY if self.rank else self._staging.empty(sum(sizes))
             self._gather(sizes, sent.block, block)
-            met = order.meets(headers)
+            turns = order.advance(headers)
             if self.rank == 0:
                 ends = np.cumsum(sizes).tolist()
                 for rank, size in enumerate(sizes):
                     held[rank].extend(pieces(block[ends[rank] - size : ends[rank]], int(headers[rank, 0])))
                 del block
-                deliver([(item, held[item.rank].popleft()) for item in met])
+                deliver([(item, held[item.rank].popleft()) for item in turns])
 
     def _gather(self, sizes: list[int], own: Bytes, block: Bytes) -> None:
         for low, counts, offsets, cut in self._pieces(sizes):

@@ -25,7 +25,7 @@ from zofl_mpi.run.progress import outermost_launcher
 FT = "mpirun --with-ft ulfm"  # command that starts ranks that may survive others
 FT_ENABLED = "OMPI_MCA_mpi_ft_enable"  # set to 1 by it
 ALONE = 5  # seconds after which the kernel ends a rank that ends the run: rank 0, which ends all, may be out of reach
-LAST = 3  # seconds that a launcher has to end after its ranks, and again after SIGTERM
+LAST = 3  # seconds that a launcher has to end after its ranks, and once more after SIGTERM
 
 
 @final
@@ -93,7 +93,7 @@ class MPIWorld:
     def abort(self, text: str) -> None:
         sys.stdout.flush()
         _print(text)
-        if self.faults:  # one rank's Abort hangs there; a rank that is gone is found
+        if self.faults:  # one rank's Abort hangs there; the others notice a rank that is gone
             end_all(alone=self.survival is not None and len(self.survival.alive) == 1)
         self.comm.Abort(1)
 

@@ -20,8 +20,8 @@ from zofl_mpi.run.records.staged import StagedFile
 T = TypeVar("T")
 Columns = Mapping[str, tuple[str, str]]
 SCHEMA = 1
-# What h5py raises for a file that is full, torn or damaged: it depends on the call that meets it.
 FAILURES = (OSError, RuntimeError, KeyError, ValueError)
+"""Exceptions of h5py for a file that is full, torn or damaged; which one depends on the call."""
 
 
 class WriteError(UserError):
@@ -72,7 +72,7 @@ def _free(path: Path) -> int:
 
 
 def read_file(path: Path, read: Callable[[Any], T]) -> T:
-    """Returns what `read` makes of the open file. One caught in the middle of a flush is read again a moment later."""
+    """The result of `read` on the open file, which is read once more a moment later if it is being flushed."""
     if not path.is_file():
         raise LostError(f"there is no file {path}")
     for wait in (0.05, 0.1, 0.2, 0.4, None):

@@ -32,7 +32,7 @@ LOSSES = 500
 
 
 class Loss(NamedTuple):
-    """Client ranks that were lost, and survived: in which round, and whether it was begun again."""
+    """Client ranks whose loss was survived: in which round, and whether the round was repeated."""
 
     round: int
     ranks: tuple[int, ...]
