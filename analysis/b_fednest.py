@@ -29,10 +29,8 @@ from shared.groups import Array, Group, entries, mean_sd, series, split
 from shared.reading import read
 
 from zofl_mpi.engine.streams import Streams
-from zofl_mpi.problems.analytic.bilevel import BilevelBowls
-from zofl_mpi.problems.analytic.cvar import CVaR
-from zofl_mpi.problems.analytic.saddle import Saddle
-from zofl_mpi.problems.analytic.shares import Shares
+from zofl_mpi.problems.analytic.bilevel import BilevelBowls, Saddle
+from zofl_mpi.problems.analytic.black_boxes import CVaR, Shares
 from zofl_mpi.run import records
 
 AXES = ("problem", "method", "step")

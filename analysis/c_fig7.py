@@ -34,7 +34,7 @@ from zofl_mpi.data import Dataset
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError, demand
-from zofl_mpi.numerics.stationarity import Estimate
+from zofl_mpi.numerics.zo import Estimate
 from zofl_mpi.run import records
 
 FAMILY = "zofl_mpi.heron_sfl"

@@ -16,7 +16,7 @@ from shared.groups import Array, Group, mean_sd, series, split
 from shared.heron import seeds
 from shared.split_costs import SHAPES
 from zofl_mpi.problems.flat import Flat
-from zofl_mpi.problems.split_cnn import ConvNet
+from zofl_mpi.problems.split_images import ConvNet
 from zofl_mpi.rounds.split.costs import AGAIN, STEP_BYTES, STEP_COUNTED, STEP_MACS
 from zofl_mpi.run import records
 

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.numerics import zo
-from zofl_mpi.numerics.stationarity import Estimate
+from zofl_mpi.numerics.zo import Estimate
 from zofl_mpi.problems import Split
 
 Array = NDArray[np.float64]

@@ -9,7 +9,7 @@ import pytest
 
 from tests.analysis.made import Grids, check_figure
 from zofl_mpi.engine.streams import Streams
-from zofl_mpi.problems.analytic.saddle import Saddle
+from zofl_mpi.problems.analytic.bilevel import Saddle
 
 
 def test_the_numbers_are_those_of_the_results(made: Grids, wrote: Any) -> None:

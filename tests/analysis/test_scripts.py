@@ -163,7 +163,7 @@ def test_the_grids_of_c_in_the_repository_are_those_of_the_scripts(script: Any) 
 ALL = """
 import os, runpy, sys
 import h5py, matplotlib.pyplot, numpy, scipy.optimize, torch, zofl_mpi.run.cli, zofl_mpi.run.grid
-import zofl_mpi.methods, zofl_mpi.heron_sfl, zofl_mpi.problems.split_resnet, zofl_mpi.settings.split_gpt2
+import zofl_mpi.methods, zofl_mpi.heron_sfl, zofl_mpi.problems.split_images, zofl_mpi.settings.split_gpt2
 import zofl_mpi.rounds.split.costs
 for path in sys.argv[1:]:
     if (child := os.fork()) == 0:

@@ -20,10 +20,10 @@ from tests.analysis.made import explicit_hessian
 from tests.conftest import ROOT
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
-from zofl_mpi.numerics.stationarity import Estimate
+from zofl_mpi.numerics.zo import Estimate
 from zofl_mpi.problems.network import seeded
 from zofl_mpi.problems.split import SplitNetwork
-from zofl_mpi.problems.split_resnet import ResNet
+from zofl_mpi.problems.split_images import ResNet
 
 sys.path.insert(0, str(ROOT / "analysis"))  # as where Python runs the scripts
 from shared.spectrum import (

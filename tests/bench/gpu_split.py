@@ -26,7 +26,7 @@ from zofl_mpi.methods.ho_sfl import HOSFL
 from zofl_mpi.methods.splitfed import SFLV2, SplitLoRA
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.problems.device_cache import gather
-from zofl_mpi.problems.split_resnet import ResNet
+from zofl_mpi.problems.split_images import ResNet
 from zofl_mpi.rounds.split.client import drawn
 from zofl_mpi.rounds.split.messages import Model, Smashed
 from zofl_mpi.rounds.split.method import Cut, LockstepMethod

@@ -127,7 +127,7 @@ def test_a_smoothing_radius_that_moves_nothing_is_refused(here: Path, capsys: Ca
         ("--personal-tau 1e18 --method ditto", "must be a number of local steps, at least 0 and at most 1e9"),
         ("--batch 1000000000000", "--batch 1000000000000: the samples of one step take "),
         ("--method fedavg --server-batch 1000000000000 --gamma 1", "--server-batch 1000000000000: the samples"),
-        ("--mu 1 2 3", "3 values for 10 clients: give one, or one per client"),
+        ("--mu 1 2 3", "--mu 1.0 2.0 3.0: must be one number, or one for each of the 10 clients"),
         ("--mu -1", "mu -1.0: must be a number, at least 0"),
         ("--lam -2", "lam -2.0: must be a number, at least 0"),
         ("--radius -2", "radius -2.0: must be a number, at least 0"),

@@ -13,7 +13,7 @@ from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.problems.models import CNN
 from zofl_mpi.problems.network import Network, seeded
 from zofl_mpi.problems.split import SplitNetwork
-from zofl_mpi.problems.split_resnet import ResNet
+from zofl_mpi.problems.split_images import ResNet
 from zofl_mpi.problems.terms import Terms
 
 STREAMS = Streams(1)

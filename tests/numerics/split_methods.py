@@ -29,7 +29,7 @@ from zofl_mpi.methods.heron import HERON
 from zofl_mpi.methods.splitfed import SFLV1, SFLV2
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.problems.split import SplitNetwork
-from zofl_mpi.problems.split_resnet import ResNet
+from zofl_mpi.problems.split_images import ResNet
 from zofl_mpi.rounds.split.client import LocalSteps
 from zofl_mpi.rounds.split.estimation import Estimation
 from zofl_mpi.rounds.split.messages import Model

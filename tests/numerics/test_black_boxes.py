@@ -16,9 +16,8 @@ from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.fedrzo_bl import FedRZOBL
+from zofl_mpi.problems.analytic.black_boxes import CVaR, Shares
 from zofl_mpi.problems.analytic.caps import Caps
-from zofl_mpi.problems.analytic.cvar import CVaR
-from zofl_mpi.problems.analytic.shares import Shares
 from zofl_mpi.run.flags import built
 from zofl_mpi.settings.fedrzo import PROBLEMS
 

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from zofl_mpi.problems.counting import Allocations, Products
 from zofl_mpi.problems.split import SplitNetwork
-from zofl_mpi.problems.split_resnet import ResNet
+from zofl_mpi.problems.split_images import ResNet
 from zofl_mpi.rounds.split import costs
 from zofl_mpi.rounds.split.costs import macs, peak_bytes
 from zofl_mpi.rounds.split.estimates import TwoPoint
@@ -153,7 +153,7 @@ def test_counting_does_not_load_torch_s_compiler() -> None:
     script = (
         "import sys\nfrom zofl_mpi.rounds.split import costs\n"
         "from zofl_mpi.problems.split import SplitNetwork\n"
-        "from zofl_mpi.problems.split_resnet import ResNet\n"
+        "from zofl_mpi.problems.split_images import ResNet\n"
         "p = SplitNetwork(*ResNet(2, (1, 1)).parts((1, 8, 8), 10), (1, 8, 8), 10)\n"
         "from zofl_mpi.rounds.split.estimates import TwoPoint\nfrom zofl_mpi.rounds.split.losses import HeadLoss\n"
         "from zofl_mpi.rounds.split.rules import Backprop\n"

@@ -10,14 +10,13 @@ import pytest
 
 from tests.numerics.first_order import Array, clients_of, close
 from zofl_mpi.data.partition import as_dataset
-from zofl_mpi.data.synthetic import Synthetic, make
+from zofl_mpi.data.sources import Synthetic, make
 from zofl_mpi.engine.fields import reported
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.fednest import FedNest, Vector
-from zofl_mpi.problems.analytic.bilevel import BilevelBowls
-from zofl_mpi.problems.analytic.saddle import Saddle
+from zofl_mpi.problems.analytic.bilevel import BilevelBowls, Saddle
 from zofl_mpi.problems.hyperparameter import Hyperparameter
 from zofl_mpi.rounds.report import Model
 from zofl_mpi.run.flags import built
@@ -119,7 +118,7 @@ def test_a_series_has_n_terms() -> None:
     setting = known(BilevelBowls)
     problem, x, y = setting.problem, point(), point(1)
     L = problem.curvature(x)[1]
-    A = np.mean([link.lower.bowl.A for link in setting.data], axis=0)
+    A = np.mean([link.lower.A for link in setting.data], axis=0)
     slope = np.mean([link.upper.gradient(y, np.arange(len(link.upper))) for link in setting.data], axis=0)
     for N in (1, 2, 5):
         of = built(FedNest, setting, N=N, **ALL)

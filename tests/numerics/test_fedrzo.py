@@ -349,7 +349,7 @@ def test_it_is_algorithm_2_written_out(y0: Any) -> None:
                 for i, link in enumerate(data):
                     w = z
                     for b in STREAMS(Purpose.LOWER_BATCH, r=r, i=i, t=t).integers(SAMPLES, size=(count, 3)):
-                        bowl = link.lower.bowl
+                        bowl = link.lower
                         w = w - 0.3 * (bowl.A @ (w - link.lower.B @ at) + bowl.noise[b].mean(axis=0))
                     ends.append(w)
                 z = np.mean(ends, axis=0)
@@ -392,7 +392,7 @@ def test_the_residual_is_the_gradient_on_all_samples(noise: float) -> None:
     of = links(noise=noise, lower="local_sgd", T_lower="3", batch_lower=2, exact=True)
     x, clients = point(), clients_of(of)
     state = of.round(replace(of.start(), x=x), 0, clients)
-    A = np.mean([link.lower.bowl.A for link in of.setting.data], axis=0)
+    A = np.mean([link.lower.A for link in of.setting.data], axis=0)
     P = of.problem.P  # type: ignore[attr-defined]
     assert state.lower_residual == pytest.approx(np.linalg.norm(A @ (state.y - P @ x)), rel=1e-10)
     yv, _ = of.solver.solve(clients, of.lower, of.shifted(x, 0), np.zeros(n), 0, shifted=True)
@@ -464,7 +464,7 @@ def test_an_evaluation_solves_the_lower_level_with_the_next_rounds_numbers(r: in
             ends = []
             for i, link in enumerate(data):
                 (b,) = STREAMS(Purpose.LOWER_BATCH, r=number, i=i, t=t).integers(SAMPLES, size=(1, 2))
-                bowl = link.lower.bowl
+                bowl = link.lower
                 ends.append(y - (bowl.A @ (y - link.lower.B @ x) + bowl.noise[b].mean(axis=0)) / (mu * a))
             y = np.mean(ends, axis=0)
         return y

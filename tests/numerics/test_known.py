@@ -159,7 +159,7 @@ def bilevel(**settings):
 def h(data, x, y):
     """h_i on all samples, written out."""
     d = y - data.lower.B @ x
-    return d @ data.lower.bowl.A @ d / 2
+    return d @ data.lower.A @ d / 2
 
 
 def f(problem, clients, x, y):
@@ -190,7 +190,7 @@ def test_the_gradient_of_h_belongs_to_h():
         lower = problem.parts(data)[1]
         expected = frame_mean(lambda z, data=data: h(data, x, z), y, basis(size=3))
         close(problem.gradient_h(i, x, y, lower), expected)
-        noise = (lower.bowl.noise[1] + 2 * lower.bowl.noise[4]) / 3
+        noise = (lower.noise[1] + 2 * lower.noise[4]) / 3
         close(problem.gradient_h(i, x, y, lower, batch), expected + noise)
 
 
@@ -249,10 +249,10 @@ def test_the_upper_part_and_the_matrices_of_clients():
     assert problem.homogeneous and not bilevel()[0].homogeneous
     for i, data in enumerate(clients):
         close(problem.gradient_h(i, x, problem.solution(x, clients), data.lower), np.zeros(3))
-    assert not np.allclose(clients[0].lower.bowl.noise, clients[1].lower.bowl.noise)
+    assert not np.allclose(clients[0].lower.noise, clients[1].lower.noise)
     assert not np.allclose(clients[0].upper.A, clients[1].upper.A)
     _, server, clients = bilevel()
-    matrices = [A for data in (server, *clients) for A in (data.upper.A, data.lower.bowl.A)]
+    matrices = [A for data in (server, *clients) for A in (data.upper.A, data.lower.A)]
     assert all(not np.allclose(A, B) for k, A in enumerate(matrices) for B in matrices[:k])
 
 

@@ -171,7 +171,7 @@ def test_both_sequences_are_averaged_and_continued(which: str) -> None:
             batches = STREAMS(Purpose.LOWER_BATCH, r=4, i=i, t=t).integers(SAMPLES, size=(count, 3))
             for batch in batches:
                 md = w / beta + (1 - 1 / beta) * ag
-                g = link.lower.bowl.A @ (md - link.lower.B @ x) + link.lower.bowl.noise[batch].mean(axis=0)
+                g = link.lower.A @ (md - link.lower.B @ x) + link.lower.noise[batch].mean(axis=0)
                 ag, w = md - g / L, (1 - 1 / alpha) * w + md / alpha - gamma_l * g
             ends.append((w, ag))
         pair = np.mean(ends, axis=0)

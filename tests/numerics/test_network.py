@@ -293,7 +293,7 @@ def test_a_module_that_is_no_function_of_its_parameters_is_refused_unless_in_eva
     ("module", "settings", "text"),
     [
         (linear(), {"dtype": np.float16}, "float32 or float64"),
-        (linear(), {"mu": (1.0, 2.0)}, "2 values for 3 clients"),
+        (linear(), {"mu": (1.0, 2.0)}, "--mu 1.0 2.0: must be one number, or one for each of the 3 clients"),
         (linear(), {"radius": (-1.0,)}, "radius -1.0: must be a number, at least 0"),
         (linear(), {"shape": (1, 5, 4)}, r"does not take inputs of shape \(1, 5, 4\): "),
         (nn.Flatten(), {}, r"output of shape \(16,\), not to 3 logits"),

@@ -304,8 +304,8 @@ def test_a_run_that_goes_on_keeps_its_kernel_where_it_can(monkeypatch):
     ("settings", "text"),
     [
         ({"dtype": np.float16}, "float32 or float64"),
-        ({"kernel": "cuda"}, "allowed are auto, numpy, numba"),
-        ({"mu": (1.0, 2.0)}, "2 values for 3 clients"),
+        ({"kernel": "cuda"}, "must be auto, numpy or numba"),
+        ({"mu": (1.0, 2.0)}, "--mu 1.0 2.0: must be one number, or one for each of the 3 clients"),
         ({"radius": (-1.0,)}, "radius -1.0: must be a number, at least 0"),
         ({"lam": np.nan}, "lam nan"),
     ],

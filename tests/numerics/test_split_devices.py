@@ -26,8 +26,7 @@ from zofl_mpi.engine import device as devices
 from zofl_mpi.engine import messages
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.methods.decomfl import DeComFL
-from zofl_mpi.problems import device_cache, flat, head, split_gpt2
-from zofl_mpi.problems.split import SplitNetwork
+from zofl_mpi.problems import device_cache, flat, layers, split_gpt2
 from zofl_mpi.rounds.split.client import drawn
 from zofl_mpi.rounds.split.training import Training
 
@@ -53,7 +52,7 @@ class Asked(TorchDispatchMode):
             (split_gpt2.SplitGPT2, "samples"),
             (split_gpt2.SplitGPT2, "placed"),
             (messages, "_host_dtype"),
-            (head, "one_hot"),  # which looks at its labels on the CPU alone
+            (layers, "one_hot"),  # which looks at its labels on the CPU alone
         ):
             monkeypatch.setattr(owner, name, self._on_host(getattr(owner, name)))
 
@@ -149,7 +148,7 @@ def test_five_rounds_agree_with_those_of_the_cpu(which: str, device: str, monkey
     expected = vectors(run(made(which), 5))
     if device == "cpu":
         monkeypatch.setattr(messages, "is_remote", messages._is_tensor)
-        monkeypatch.setattr(SplitNetwork, "_on_host", False)
+        monkeypatch.setattr(device_cache, "is_host", lambda device: False)
     else:
         devices.select("cuda")
     gpu_split.agrees(which, device, expected)
@@ -317,7 +316,7 @@ def test_what_arrives_at_a_gpu_has_its_channels_last(monkeypatch: pytest.MonkeyP
     own = setting().problem
     came = torch.arange(2.0 * 3 * 4 * 5).view(2, 3, 4, 5)
     assert own.placed(came) is came
-    monkeypatch.setattr(SplitNetwork, "_on_host", False)
+    monkeypatch.setattr(device_cache, "is_host", lambda device: False)
     found = own.placed(came)
     assert torch.equal(found, came) and found.is_contiguous(memory_format=torch.channels_last)
     assert own.placed(came.flatten()).is_contiguous()

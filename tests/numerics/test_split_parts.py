@@ -16,8 +16,7 @@ from zofl_mpi.methods.splitfed import SFLV1
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.problems.flat import Flat
 from zofl_mpi.problems.split import SplitNetwork
-from zofl_mpi.problems.split_cnn import ConvNet
-from zofl_mpi.problems.split_resnet import ResNet
+from zofl_mpi.problems.split_images import ConvNet, ResNet
 
 
 def test_flat_vectors_hold_the_modules_in_their_own_order_and_go_round() -> None:

@@ -19,7 +19,7 @@ from zofl_mpi.data import Raw, images, sources
 from zofl_mpi.data import cache as stored_arrays
 from zofl_mpi.data import npz as npz_reader
 from zofl_mpi.data.published import IDX_FILES
-from zofl_mpi.data.synthetic import Synthetic
+from zofl_mpi.data.sources import Synthetic
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.errors import UserError
 

@@ -40,8 +40,8 @@ WITHIN = {
 """The rooms and files of `engine` and `run`, likewise; those of one floor may import each other, but in no circle."""
 LONGEST = 400
 TORCH_AT_TOP = (
-    *(f"problems/{name}.py" for name in ("counting", "flat", "gpt2", "head", "models", "module", "network", "signs")),
-    *(f"problems/{name}.py" for name in ("device_cache", "split", "split_gpt2", "tail", "tangents")),
+    *(f"problems/{name}.py" for name in ("counting", "flat", "gpt2", "layers", "models", "module", "network", "signs")),
+    *(f"problems/{name}.py" for name in ("device_cache", "split", "split_gpt2", "tangents")),
     *("problems/kernels/blocks.py", "problems/kernels/module_torch.py"),
 )
 """Files that are about torch modules. Elsewhere it is imported where it is needed: that costs each rank a second."""

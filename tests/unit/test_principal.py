@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from zofl_mpi.data import Dataset, Federation
-from zofl_mpi.data.principal import parsed, projected
+from zofl_mpi.data.features import parsed_components, projected
 from zofl_mpi.errors import UserError
 
 GENERATOR = np.random.default_rng(5)
@@ -35,7 +35,7 @@ def federation() -> Federation:
 
 def test_components_are_those_of_the_training_part(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutations: all samples' mean or axes; the last axes; no mean; the scale left out; a chunk's end left out."""
-    monkeypatch.setattr("zofl_mpi.data.principal.CHUNK", 7)
+    monkeypatch.setattr("zofl_mpi.data.features.CHUNK", 7)
     made = projected(One(), federation(), 3)  # type: ignore[arg-type]
     x = 0.1 * INPUTS - 1
     mean = x[TRAINING].mean(axis=0)
@@ -54,7 +54,7 @@ def test_components_are_those_of_the_training_part(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("features", ["pca", "pca:0", "pca:-3", "pca:1.5", "ica:3", ""])
 def test_other_features_are_refused(features: str) -> None:
     with pytest.raises(UserError, match="choose all, or pca:K"):
-        parsed(features)
+        parsed_components(features)
 
 
 def test_more_components_than_numbers_are_refused() -> None:

@@ -10,7 +10,7 @@ import pytest
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
 from zofl_mpi.numerics.schedules import Pace, local_steps, parse_decay, planned_steps, stepsize, stepsizes
-from zofl_mpi.numerics.stationarity import gradient_squared
+from zofl_mpi.numerics.zo import gradient_squared
 
 T = np.arange(5)
 

@@ -65,7 +65,6 @@ def test_the_nearest_point_of_the_set(text):
         size = 1 + np.linalg.norm(y) + np.linalg.norm(w)
         assert outside(z) <= 1e-12 * size
         assert (y - z) @ (w - z) <= 1e-11 * size**2
-        assert convex.distance(y) == pytest.approx(np.linalg.norm(y - z), abs=1e-12 * size)
 
     holds()
 

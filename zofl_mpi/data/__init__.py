@@ -44,7 +44,7 @@ class Raw:
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Dataset:
     """Labelled samples, or some rows of them. A computation sees `inputs * scale + shift`, in its own dtype.
 
@@ -91,13 +91,12 @@ class Dataset:
 
     def take(self, positions: NDArray[np.int64], dtype: Any) -> tuple[Array, NDArray[np.int64]]:
         """Inputs (B, p) in `dtype`, scaled and shifted, and labels (B,) of the samples at `positions`."""
-        rows = self.rows_of(positions)
-        inputs = self.inputs[rows].astype(dtype)
+        inputs, labels = self._stored(positions, dtype)
         if np.any(self.scale != 1.0):
             inputs *= np.asarray(self.scale, dtype)
         if np.any(self.shift != 0.0):
             inputs += np.asarray(self.shift, dtype)
-        return inputs, self.labels[rows].astype(np.int64)
+        return inputs, labels
 
     def target(self, positions: NDArray[np.int64], dtype: Any) -> Array:
         """(B,) the targets in `dtype` of the samples at `positions` (UserError: the data set is no regression)."""
@@ -115,11 +114,12 @@ class Dataset:
 
     def unscaled(self, positions: NDArray[np.int64], dtype: Any) -> tuple[Array, NDArray[np.int64]]:
         """Inputs (B, p) in `dtype`, still to be multiplied by `factor`, and labels (B,) of some samples."""
-        if self._shifted:
-            return self.take(positions, dtype)
+        return self.take(positions, dtype) if self._shifted else self._stored(positions, dtype)
+
+    def _stored(self, positions: NDArray[np.int64], dtype: Any) -> tuple[Array, NDArray[np.int64]]:
         rows = self.rows_of(positions)
-        # np.take gathers rows twice as fast as indexing
-        return np.take(self.inputs, rows, axis=0).astype(dtype, copy=False), self.labels[rows]
+        inputs = np.take(self.inputs, rows, axis=0).astype(dtype, copy=False)  # twice as fast as indexing
+        return inputs, self.labels[rows].astype(np.int64, copy=False)
 
     @property
     def _shifted(self) -> bool:

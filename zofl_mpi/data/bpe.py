@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi.data.published import remedy
-from zofl_mpi.data.reading import fetch_again, find_files, missing_files, reading_file
+from zofl_mpi.data.published import fetch_again, find_files, missing_files, reading_file, remedy
 from zofl_mpi.errors import UserError
 
 if TYPE_CHECKING:
@@ -67,19 +66,16 @@ class Vocabulary:
         found = [encoding.ids for encoding in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)]
         if self.kept is None:
             return found
-        return [self._renumbered(self.kept, text, ids) for text, ids in zip(texts, found, strict=True)]
+        for text, ids in zip(texts, found, strict=True):
+            if not np.isin(ids, self.kept).all():
+                raise UserError(f"--vocabulary e2e: it has not all tokens of {text[:60]!r}; take --vocabulary gpt2")
+        return [np.searchsorted(self.kept, ids).tolist() for ids in found]
 
     def decode(self, tokens: Iterable[int]) -> str:
         """The text of some tokens, without the ends of texts among them."""
         numbers = np.asarray(list(tokens), np.int64)
         own = numbers if self.kept is None else self.kept[numbers]
         return self._tokenizer.decode(own[own != END].tolist(), skip_special_tokens=False)
-
-    @staticmethod
-    def _renumbered(kept: NDArray[np.int64], text: str, ids: list[int]) -> list[int]:
-        if not np.isin(ids, kept).all():
-            raise UserError(f"--vocabulary e2e: it has not all tokens of {text[:60]!r}; take --vocabulary gpt2")
-        return [int(number) for number in np.searchsorted(kept, ids)]
 
     @cached_property
     def _tokenizer(self) -> Tokenizer:

@@ -21,7 +21,7 @@ from typing import Any, final
 
 import numpy as np
 
-from zofl_mpi.data import Array, Raw
+from zofl_mpi.data import Raw
 from zofl_mpi.errors import UserError
 
 FORMAT = 1  # of the entries and of what the readers return; a new number makes all entries anew
@@ -101,12 +101,8 @@ def keep_note(note: Path, text: str) -> None:
     fresh = note.with_name(f"{note.name}.{secrets.token_hex(8)}")
     with suppress(OSError):
         note.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with fresh.open("x") as file:
-                file.write(text)
-            os.replace(fresh, note)
-        finally:
-            fresh.unlink(missing_ok=True)
+        fresh.write_text(text)
+        os.replace(fresh, note)
 
 
 def prepare(sources: Sources, cache_dir: Path | None = None) -> None:
@@ -122,10 +118,8 @@ def prepare(sources: Sources, cache_dir: Path | None = None) -> None:
     try:
         _store(raw, folder, sources.key)
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise UserError(
-            f"the cache folder {folder} cannot be written ({reason}): set ZOFL_CACHE to a folder on a disk with space"
-        ) from error
+        fault = f"the cache folder {folder} cannot be written ({error.strerror or error})"
+        raise UserError(f"{fault}: set ZOFL_CACHE to a folder on a disk with space") from error
 
 
 def open(sources: Sources, cache_dir: Path | None = None) -> Raw:
@@ -176,16 +170,13 @@ def _place(fresh: Path, entry: Path) -> None:
     network file system would kill their readers on other nodes.
     """
     for attempt in range(5):
-        try:
+        with suppress(OSError):
             os.rename(fresh, entry)
+        if _is_intact(entry):
             return
-        except OSError as error:
-            if _is_intact(entry):
-                return
-            refused = error
         with suppress(FileNotFoundError):  # another writer has just moved the damaged one
             os.rename(entry, fresh.with_name(f"damaged-{attempt}"))
-    raise refused
+    os.rename(fresh, entry)
 
 
 def _is_intact(entry: Path) -> bool:
@@ -198,11 +189,11 @@ def _is_intact(entry: Path) -> bool:
 
 def _map(entry: Path) -> Raw:
     facts = json.loads((entry / "facts.json").read_text())
-    arrays: dict[str, Any] = {name: _map_array(entry / f"{name}.npy", n) for name, n in facts.pop("bytes").items()}
+    arrays: dict[str, Any] = {}
+    for name, size in facts.pop("bytes").items():
+        path = entry / f"{name}.npy"
+        if path.stat().st_size != size:
+            raise ValueError(f"{path.name} has {path.stat().st_size} bytes, not {size}")
+        # a plain view: np.memmap is slow to index
+        arrays[name] = np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
     return Raw(**arrays, **facts)
-
-
-def _map_array(path: Path, size: int) -> Array:
-    if path.stat().st_size != size:
-        raise ValueError(f"{path.name} has {path.stat().st_size} bytes, not {size}")
-    return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))  # a plain view: np.memmap is slow to index

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import hashlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,7 +30,13 @@ def download(name: str, data_dir: Path | None = None, base_url: str | None = Non
     root = data_dir or default_data_dir()
     if name == "cifar10" and (held := _held_cifar(root)):
         return held
-    return tuple(_fetched(root / name / file, url + file, known) for file, known in remote.files.items())
+    paths = {root / name / file: known for file, known in remote.files.items()}
+    for path, known in paths.items():
+        if path.exists():
+            _check(path, known, str(path), "delete it and run again")
+        else:
+            _fetch(path, url + path.name, known)
+    return tuple(paths)
 
 
 def _remote(name: str) -> Remote:
@@ -57,19 +62,12 @@ def _held_cifar(root: Path) -> tuple[Path, ...]:
     return held
 
 
-def _fetched(path: Path, url: str, known: str) -> Path:
-    if path.exists():
-        _check(path, known, str(path), "delete it and run again")
-    else:
-        _fetch(path, url, known)
-    return path
-
-
 def _check(path: Path, known: str, called: str, advice: str) -> None:
+    import pooch
+
     kind, _, right = known.partition(":")
     try:
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
+        digest = pooch.file_hash(str(path), kind)
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}): check that it is a file you may read") from error
     if digest != right:
@@ -102,14 +100,11 @@ def _other_ways(path: Path) -> str:
 def _explained(error: OSError, path: Path, url: str) -> str:
     from requests import exceptions
 
-    if isinstance(error, exceptions.HTTPError) and error.response is not None:
-        reason = f"the server answers {error.response.status_code}"
-    elif isinstance(error, exceptions.Timeout):
-        reason = f"no answer within {TIMEOUT:g} s"
-    elif isinstance(error, exceptions.RequestException):
-        reason = f"no connection, or it broke off: {type(error).__name__}"
-    else:
+    if not isinstance(error, exceptions.RequestException):
         return f"{path} cannot be written ({error.strerror or error}): choose another folder with --data-dir"
+    reason = f"no connection or no answer, or it broke off: {type(error).__name__}"
+    if error.response is not None:
+        reason = f"the server answers {error.response.status_code}"
     return f"{url} cannot be fetched ({reason}): {_other_ways(path)}"
 
 

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, final
 
 from zofl_mpi.data import tokenisers
-from zofl_mpi.data.reading import reading_file
+from zofl_mpi.data.published import reading_file
 from zofl_mpi.errors import UserError
 
 Pipeline = Literal["official", "tokenised"]
@@ -63,7 +63,15 @@ def read(path: Path, pipeline: Pipeline, part: int) -> list[Sample]:
     Raises:
         UserError: it cannot be read, is no such file, or has a line without slots or without a text.
     """
-    return list(_samples(path, TOKENISERS[part] if pipeline == "tokenised" else None))
+    tokenise = TOKENISERS[part] if pipeline == "tokenised" else None
+    advice = f"it must be a CSV file (UTF-8) with the columns {' and '.join(COLUMNS)}, as E2E's are"
+    with reading_file(path, advice), path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.DictReader(file, strict=True)
+        lacking = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
+        if lacking:
+            found = ", ".join(reader.fieldnames or ()) or "nothing"
+            raise UserError(f"{path} has no column {lacking[0]} but {found}: {advice}")
+        return [_sample(row, tokenise, f"{path}, line {reader.line_num}", reader.line_num) for row in reader]
 
 
 def contexts(samples: Sequence[Sample]) -> dict[str, list[str]]:
@@ -74,18 +82,6 @@ def contexts(samples: Sequence[Sample]) -> dict[str, list[str]]:
     return texts
 
 
-def _samples(path: Path, tokenise: Tokeniser | None) -> Iterator[Sample]:
-    advice = f"it must be a CSV file (UTF-8) with the columns {' and '.join(COLUMNS)}, as E2E's are"
-    with reading_file(path, advice), path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.DictReader(file, strict=True)
-        lacking = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
-        if lacking:
-            found = ", ".join(reader.fieldnames or ()) or "nothing"
-            raise UserError(f"{path} has no column {lacking[0]} but {found}: {advice}")
-        for row in reader:
-            yield _sample(row, tokenise, f"{path}, line {reader.line_num}", reader.line_num)
-
-
 def _sample(row: Mapping[str, str | None], tokenise: Tokeniser | None, where: str, line: int) -> Sample:
     representation, text = ((row[column] or "").strip() for column in COLUMNS)
     slots = _slots(representation, where)
@@ -94,20 +90,14 @@ def _sample(row: Mapping[str, str | None], tokenise: Tokeniser | None, where: st
     names = tuple(sorted(name for name, _ in slots))
     if tokenise is None:
         return Sample(representation, text, names, line)
-    return Sample(_tokenised_context(slots, tokenise), tokenise(text), names, line)
+    context = " | ".join(f"{RENAMED.get(name, name)} : {tokenise(value)}" for name, value in slots)
+    return Sample(context, tokenise(text), names, line)
 
 
 def _slots(representation: str, where: str) -> list[tuple[str, str]]:
     """Names and values of the slots, in their order."""
-    found = [match.groups() for match in SLOT.finditer(representation)]
-    rest = SLOT.sub("", representation).replace(",", "")
-    if not found or rest:
-        raise UserError(
-            f"{where}: mr is {representation!r}, it must be a list of slots, as in name[The Mill], food[Thai]"
-        )
-    return [(name, value) for name, value in found]
-
-
-def _tokenised_context(slots: Sequence[tuple[str, str]], tokenise: Tokeniser) -> str:
-    """The context that the LoRA code's files have for slots, (name, value) each, in their order."""
-    return " | ".join(f"{RENAMED.get(name, name)} : {tokenise(value)}" for name, value in slots)
+    found: list[tuple[str, str]] = SLOT.findall(representation)
+    if not found or SLOT.sub("", representation).replace(",", ""):
+        fault = f"{where}: mr is {representation!r}"
+        raise UserError(f"{fault}, it must be a list of slots, as in name[The Mill], food[Thai]")
+    return found

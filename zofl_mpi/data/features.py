@@ -1,8 +1,9 @@
-"""Frozen random convolutional features, on which a linear model gets far above one on pixels.
+"""Features in place of pixels: frozen random convolutions, on which a linear model gets far above one on pixels, and
+principal components, with which it has few parameters.
 
-The features of an image: its correlations with random filters, where they are positive, averaged over the cells of a
-coarse grid. Source: Coates, Lee, Ng, An analysis of single-layer networks in unsupervised feature learning (2011). They
-are computed once on each node and kept in the cache.
+The random features of an image: its correlations with random filters, where they are positive, averaged over the
+cells of a coarse grid. Source: Coates, Lee, Ng, An analysis of single-layer networks in unsupervised feature learning
+(2011). They are computed once on each node and kept in the cache.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from zofl_mpi.data import Array, Federation, Raw, cache
 from zofl_mpi.data.cache import Sources
 from zofl_mpi.engine.streams import Purpose, Streams
+from zofl_mpi.engine.world import World, at_server
 from zofl_mpi.errors import UserError
 
 FILTERS, SIZE, POOL = 256, 6, 2  # filters of SIZE x SIZE pixels, averaged over POOL x POOL cells of an image
@@ -109,3 +112,51 @@ def _moments(inputs: Array, rows: NDArray[np.int64]) -> tuple[NDArray[np.float64
     mean = sum(chunk.sum(axis=0) for chunk in chunks()) / np.float64(len(rows))
     variance = sum(np.square(chunk - mean).sum(axis=0) for chunk in chunks()) / np.float64(len(rows))
     return mean, variance
+
+
+# --- principal components
+
+
+def parsed_components(features: str) -> int:
+    """K of pca:K; 0 for all.
+
+    Raises:
+        UserError: neither.
+    """
+    kind, _, number = features.partition(":")
+    if features == "all":
+        return 0
+    if kind != "pca" or not number.isdigit() or int(number) < 1:
+        raise UserError(f"--features {features}: choose all, or pca:K with a whole number K of components, at least 1")
+    return int(number)
+
+
+def projected(world: World, federation: Federation, K: int) -> Federation:
+    """The samples' first K principal components, centred, and a constant 1; rank 0 computes them for all ranks.
+
+    Raises:
+        UserError: an input has fewer than K numbers.
+    """
+    p = federation.server.features
+    if p < K:
+        raise UserError(f"--features pca:{K}: an input has {p} numbers; take at most as many components")
+    components = world.bcast(at_server(world, lambda: _components(federation, K)))
+    return federation.seen_as(lambda part: replace(part, inputs=components, scale=1.0, shift=0.0))
+
+
+def _components(federation: Federation, K: int) -> Array:
+    """(N, K + 1) float32 of all N samples. On one thread, so that bits do not depend on how many a rank has."""
+    rows = federation.training_rows()
+    whole = replace(federation.server, rows=None)
+
+    def chunks(positions: NDArray[np.int64]) -> Iterator[Array]:
+        for start in range(0, len(positions), CHUNK):
+            yield whole.take(positions[start : start + CHUNK], np.float64)[0]
+
+    with threadpool_limits(1, "blas"):
+        mean = sum(chunk.sum(axis=0) for chunk in chunks(rows)) / len(rows)
+        covariance = sum((chunk - mean).T @ (chunk - mean) for chunk in chunks(rows)) / len(rows)
+        axes = np.linalg.eigh(covariance)[1][:, ::-1][:, :K]
+        axes *= np.sign(axes[np.abs(axes).argmax(axis=0), np.arange(K)])  # an eigenvector has no sign of its own
+        every = [(chunk - mean) @ axes for chunk in chunks(np.arange(len(whole.labels)))]
+    return np.pad(np.concatenate(every), ((0, 0), (0, 1)), constant_values=1).astype(np.float32)

@@ -11,8 +11,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from zofl_mpi.data import Array, Raw
-from zofl_mpi.data.published import IDX_FILES, remedy
-from zofl_mpi.data.reading import fetch_again, find_files, missing_files, reading_file
+from zofl_mpi.data.published import IDX_FILES, fetch_again, find_files, missing_files, reading_file, remedy
 from zofl_mpi.errors import UserError
 
 SIDE = 28  # of MNIST's and Fashion-MNIST's images
@@ -51,14 +50,15 @@ def read_idx(name: str, files: Sequence[Path]) -> Raw:
         UserError: a file is damaged, of another kind or data set, or does not fit the others.
     """
     (train, train_labels), (test, test_labels) = (_labelled(name, *files[k : k + 2]) for k in (0, 2))
-    _check_owner(name, files[1], train_labels)
+    owner = TRAIN_LABELS.get(hashlib.sha256(train_labels.tobytes()).hexdigest(), name)
+    if owner != name:
+        raise UserError(f"{files[1]} belongs to {owner}, not to {name}: ask for --data {owner}, or set --data-dir anew")
     labels = np.concatenate([train_labels, test_labels]).astype(np.int64)
     return Raw(np.concatenate([train, test]), labels, 10, official_test=len(test), levels=255)
 
 
 def _labelled(name: str, image_file: Path, label_file: Path) -> tuple[Array, Array]:
-    images = _idx(name, image_file, 3)
-    labels = _idx(name, label_file, 1)
+    images, labels = _idx(name, image_file, 3), _idx(name, label_file, 1)
     if images.shape[1:] != (SIDE, SIDE):
         size = " x ".join(map(str, images.shape[1:]))
         raise UserError(f"{image_file} holds images of {size} pixels, not {SIDE} x {SIDE}: {fetch_again(name)}")
@@ -87,17 +87,9 @@ def _idx(name: str, path: Path, dimensions: int) -> Array:
         raise UserError(f"{path} {start}, so it is no IDX file of {dimensions}-dimensional bytes: {fetch_again(name)}")
     shape = [int(length) for length in np.frombuffer(data[4:header], ">u4")] if len(data) >= header else []
     if prod(shape) == 0 or len(data) != header + prod(shape):
-        raise UserError(
-            f"{path} holds {len(data)} bytes, not one header and the samples it announces ({shape}): "
-            f"{fetch_again(name)}"
-        )
+        fault = f"{path} holds {len(data)} bytes, not one header and the samples it announces ({shape})"
+        raise UserError(f"{fault}: {fetch_again(name)}")
     return np.frombuffer(data, np.uint8, offset=header).reshape(shape)
-
-
-def _check_owner(name: str, path: Path, labels: Array) -> None:
-    owner = TRAIN_LABELS.get(hashlib.sha256(labels.tobytes()).hexdigest(), name)
-    if owner != name:
-        raise UserError(f"{path} belongs to {owner}, not to {name}: ask for --data {owner}, or set --data-dir anew")
 
 
 def find_cifar(data_dir: Path) -> tuple[Path, ...]:
@@ -117,24 +109,27 @@ def read_cifar(files: Sequence[Path]) -> Raw:
         UserError: a file is damaged, missing in the archive, or not the published one.
     """
     parts: dict[str, Array] = {}
-    with reading_file(files[0] if len(files) == 1 else files[0].parent, fetch_again("cifar10")):
-        for path, file, data in _unpacked(files[0]) if len(files) == 1 else _loose(files):
-            _check_md5(path, file, data)
+    place, advice = files[0] if len(files) == 1 else files[0].parent, fetch_again("cifar10")
+    with reading_file(place, advice):
+        for file, data in _unpacked(place) if len(files) == 1 else _loose(files):
+            md5 = hashlib.md5(data, usedforsecurity=False).hexdigest()
+            if md5 != CIFAR_MD5[file]:
+                raise UserError(f"{file} in {place} has md5 {md5}, it should be {CIFAR_MD5[file]}: {advice}")
             parts[file] = np.frombuffer(data, np.uint8).reshape(-1, CIFAR_RECORD)
     if lacking := [file for file in CIFAR_MD5 if file not in parts]:
-        raise UserError(f"{files[0]} does not hold {', '.join(lacking)}: {fetch_again('cifar10')}")
+        raise UserError(f"{place} does not hold {', '.join(lacking)}: {advice}")
     ordered = [parts[file] for file in CIFAR_MD5]
     labels = np.concatenate([part[:, 0] for part in ordered]).astype(np.int64)
     return Raw(np.concatenate([part[:, 1:] for part in ordered]), labels, 10, len(ordered[-1]), 255, channels=3)
 
 
-def _loose(files: Sequence[Path]) -> Iterator[tuple[Path, str, bytes]]:
+def _loose(files: Sequence[Path]) -> Iterator[tuple[str, bytes]]:
     for path in files:
         with path.open("rb") as file:
-            yield path, path.name, file.read(CIFAR_BYTES + 1)
+            yield path.name, file.read(CIFAR_BYTES + 1)
 
 
-def _unpacked(archive: Path) -> Iterator[tuple[Path, str, bytes]]:
+def _unpacked(archive: Path) -> Iterator[tuple[str, bytes]]:
     """Yields the wanted members, one by one; nothing of the archive is written to disk, nothing too large is read."""
     import tarfile
 
@@ -143,10 +138,4 @@ def _unpacked(archive: Path) -> Iterator[tuple[Path, str, bytes]]:
             file = PurePosixPath(member.name).name
             if file in CIFAR_MD5 and member.isreg() and member.size <= CIFAR_BYTES:
                 stream = tar.extractfile(member)
-                yield archive, file, stream.read() if stream else b""
-
-
-def _check_md5(path: Path, file: str, data: bytes) -> None:
-    md5 = hashlib.md5(data, usedforsecurity=False).hexdigest()
-    if md5 != CIFAR_MD5[file]:
-        raise UserError(f"{file} in {path} has md5 {md5}, it should be {CIFAR_MD5[file]}: {fetch_again('cifar10')}")
+                yield file, stream.read() if stream else b""

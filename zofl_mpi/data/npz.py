@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.data import Array, Raw
-from zofl_mpi.data.reading import reading_file
+from zofl_mpi.data.published import reading_file
 from zofl_mpi.engine.memory import host_bytes
 from zofl_mpi.errors import UserError
 
@@ -24,7 +24,7 @@ def read_npz(path: Path) -> Raw:
     Raises:
         UserError: it is no such file, or its arrays do not fit that description.
     """
-    x, y = (_npz_array(path, field) for field in ("x", "y"))
+    x, y = _arrays(path)
     _check_inputs(path, x)
     _check_shape(path, x, y)
     inputs = np.ascontiguousarray(x.reshape(len(x), -1).astype(x.dtype.newbyteorder("="), copy=False))
@@ -35,25 +35,25 @@ def read_npz(path: Path) -> Raw:
     return Raw(inputs, y.astype(np.int64), int(y.max()) + 1, levels=levels)
 
 
-def _npz_array(path: Path, field: str) -> NDArray[Any]:
+def _arrays(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
     advice = "write it with numpy.savez(path, x=..., y=...), arrays of numbers and no objects"
     with reading_file(path, advice), path.open("rb") as file:  # given a path, np.load leaks the file of a bad zip
         stored = np.load(file, allow_pickle=False)
         if not isinstance(stored, np.lib.npyio.NpzFile):
             raise UserError(f"{path} holds one bare array: {advice}")
         with stored:
-            if field not in stored.files:
-                raise UserError(f"{path} has no array {field} but {', '.join(stored.files) or 'nothing'}: {advice}")
-            _check_size(path, field, stored.zip.getinfo(f"{field}.npy") if stored.zip else None)
-            return np.asarray(stored[field])
+            if set(stored.files) != {"x", "y"}:
+                raise UserError(f"{path} holds {', '.join(stored.files) or 'nothing'}, it must hold x and y: {advice}")
+            _check_size(path, sum(member.file_size for member in stored.zip.infolist()) if stored.zip else 0)
+            return np.asarray(stored["x"]), np.asarray(stored["y"])
 
 
-def _check_size(path: Path, field: str, member: Any) -> None:
-    """Refuses an array that no machine of this memory could hold, before anything is unpacked."""
+def _check_size(path: Path, size: int) -> None:
+    """Refuses arrays that no machine of this memory could hold, before anything is unpacked."""
     known = host_bytes()
-    if known and member and member.file_size > known[1]:
-        size, total = (f"{count / 2**30:.1f} GiB" for count in (member.file_size, known[1]))
-        raise UserError(f"{path}: {field} takes {size} unpacked, this machine has {total}: take fewer samples")
+    if known and size > known[1]:
+        needed, total = (f"{count / 2**30:.1f} GiB" for count in (size, known[1]))
+        raise UserError(f"{path}: x and y take {needed} unpacked, this machine has {total}: take fewer samples")
 
 
 def _check_inputs(path: Path, x: Array) -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from zofl_mpi.data import Dataset, Federation, Raw
 from zofl_mpi.engine.streams import Purpose, Streams
-from zofl_mpi.errors import UserError
+from zofl_mpi.errors import UserError, demand
 
 PARTITIONS = ("by_class", "by_client")
 PIXELS = ("unit", "raw", "standardize")
@@ -57,9 +57,11 @@ def split(
     Raises:
         UserError: an argument out of range, or one that leaves a part without samples that should have some.
     """
-    _check_arguments(m, alpha, partition, min_samples)
-    if raw.targets is not None:
-        _check_regression(alpha, partition)
+    if raw.targets is not None and (not isinf(alpha) or partition != PARTITIONS[0]):
+        raise UserError(
+            f"--alpha {alpha:g} --partition {partition}: a regression has no classes for clients to be uneven in; "
+            "leave these flags out (samples are dealt out uniformly)"
+        )
     train, test = _train_test(raw, streams, test_fraction, official_split)
     held_out = train[:0]
     if validation != 0:
@@ -85,37 +87,21 @@ def shares(
     Raises:
         UserError: an argument out of range, or too few rows.
     """
-    _check_arguments(m, alpha, partition, min_samples)
+    demand(m >= 1, "m", m, "a number of clients, at least 1")
+    demand(alpha > 0, "alpha", alpha, "a Dirichlet concentration above 0 (inf for iid clients)")
+    demand(partition in PARTITIONS, "partition", partition, f"one of {', '.join(PARTITIONS)}")
+    demand(min_samples >= 1, "min_samples", min_samples, "a number of samples, at least 1")
     _check_enough(len(rest), m, min_samples)
     labels = raw.labels[rest]
     if isinf(alpha):
-        return [rest[share] for share in _deal_uniformly(len(rest), m, streams)]
+        dealt = streams(Purpose.PARTITION).permutation(len(rest))
+        return [rest[np.sort(share)] for share in np.array_split(dealt, m)]
     pool = np.bincount(labels, minlength=raw.classes)
     if partition == "by_class":
         counts = _counts_by_class(pool, streams, m, alpha, min_samples)
     else:
         counts = _counts_by_client(pool, streams, m, alpha)
     return [rest[share] for share in _deal(labels, counts, streams)]
-
-
-def _check_arguments(m: int, alpha: float, partition: str, min_samples: int) -> None:
-    if m < 1:
-        raise UserError(f"--m {m}: the number of clients must be at least 1")
-    if not alpha > 0:
-        raise UserError(f"--alpha {alpha}: the Dirichlet concentration must be greater than 0 (inf for iid clients)")
-    if partition not in PARTITIONS:
-        raise UserError(f"--partition {partition}: it must be one of {', '.join(PARTITIONS)}")
-    if min_samples < 1:
-        raise UserError(f"--min-samples {min_samples}: every client needs at least 1 sample")
-
-
-def _check_regression(alpha: float, partition: str) -> None:
-    uneven = [f"--alpha {alpha:g}"] * (not isinf(alpha)) + [f"--partition {partition}"] * (partition != PARTITIONS[0])
-    if uneven:
-        raise UserError(
-            f"{uneven[0]}: a regression has no classes for clients to be uneven in; leave the flag out "
-            "(samples are dealt out uniformly)"
-        )
 
 
 def _check_enough(samples: int, m: int, min_samples: int) -> None:
@@ -150,10 +136,6 @@ def _cut(
     return rows[np.sort(order[taken:])], rows[np.sort(order[:taken])]
 
 
-def _deal_uniformly(samples: int, m: int, streams: Streams) -> Iterator[Rows]:
-    return (np.sort(share) for share in np.array_split(streams(Purpose.PARTITION).permutation(samples), m))
-
-
 def _deal(labels: NDArray[np.int64], counts: Rows, streams: Streams) -> Iterator[Rows]:
     """Cuts the shuffled samples of each class into the clients' counts (m, C)."""
     parts: list[list[Rows]] = []
@@ -186,21 +168,15 @@ def _counts_by_client(pool: Rows, streams: Streams, m: int, alpha: float) -> Row
     chance = streams(Purpose.PARTITION)
     logs = _log_gammas(chance, alpha, (m, len(pool)))
     left, counts = pool.tolist(), [[0] * len(pool) for _ in range(m)]
-    mixes = _mixes(logs, alpha, left)
+    mixes = _cumulative(logs, alpha, pool > 0).tolist()
     for turn in chance.random((int(pool.sum()) // m, m)).tolist():
         for client, point in enumerate(turn):
             label = bisect_right(mixes[client], point)
             counts[client][label] += 1
             left[label] -= 1
             if not left[label] and any(left):
-                mixes = _mixes(logs, alpha, left)
+                mixes = _cumulative(logs, alpha, np.array(left) > 0).tolist()
     return np.array(counts, np.int64)
-
-
-def _mixes(logs: NDArray[np.float64], alpha: float, left: list[int]) -> list[list[float]]:
-    """Cumulative class probabilities of each client over the classes that are left."""
-    mixes: list[list[float]] = _cumulative(logs, alpha, np.array(left) > 0).tolist()
-    return mixes
 
 
 def _log_gammas(chance: np.random.Generator, alpha: float, shape: tuple[int, int]) -> NDArray[np.float64]:
@@ -229,8 +205,7 @@ def as_dataset(raw: Raw, pixels: str, train_rows: NDArray[np.int64]) -> Dataset:
     Raises:
         UserError: no such scale, or values whose variance overflows.
     """
-    if pixels not in PIXELS:
-        raise UserError(f"--pixels {pixels}: it must be one of {', '.join(PIXELS)}")
+    demand(pixels in PIXELS, "pixels", pixels, f"one of {', '.join(PIXELS)}")
     if pixels == "standardize":
         return Dataset(raw.inputs, raw.labels, raw.classes, None, *_standard(raw, train_rows), targets=raw.targets)
     scale = 1 / raw.levels if pixels == "unit" and raw.levels else 1.0

@@ -1,13 +1,16 @@
-"""The published data sets that `data.download` fetches: files and checksums, and where they are looked for."""
+"""The published data sets that `data.download` fetches, where files are looked for, and sentences on bad files."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
 from zofl_mpi.data.cache import user_folder
+from zofl_mpi.errors import UserError
 
 
 @final
@@ -37,25 +40,19 @@ FASHION_MNIST = (
     "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
     "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
 )
-
-
 E2E = {
-    "trainset.csv": "f27d48df45815288ab15619d47a79028c300fbb7f42e373668aba0b98c1d57c6",
-    "devset.csv": "fc26b78cdb849c80545f513b223d1e051138b43882eeb79e3eb153e689c864f9",
-    "testset_w_refs.csv": "edc8db685e39bb9824d5bd70c18b1c9b0412d14b527aa960e2d1c8251ee15ccd",
+    "trainset.csv": "sha256:f27d48df45815288ab15619d47a79028c300fbb7f42e373668aba0b98c1d57c6",
+    "devset.csv": "sha256:fc26b78cdb849c80545f513b223d1e051138b43882eeb79e3eb153e689c864f9",
+    "testset_w_refs.csv": "sha256:edc8db685e39bb9824d5bd70c18b1c9b0412d14b527aa960e2d1c8251ee15ccd",
 }
 GPT2_BPE = {
-    "encoder.json": "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
-    "vocab.bpe": "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
+    "encoder.json": "sha256:196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
+    "vocab.bpe": "sha256:1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
 }
-
-
-def _sha256(values: Mapping[str, str]) -> dict[str, str]:
-    return {file: f"sha256:{value}" for file, value in values.items()}
 
 
 def _gzipped(values: Sequence[str]) -> dict[str, str]:
-    return _sha256({f"{file}.gz": value for file, value in zip(IDX_FILES, values, strict=True)})
+    return {f"{file}.gz": f"sha256:{value}" for file, value in zip(IDX_FILES, values, strict=True)}
 
 
 REMOTES: dict[str, Remote] = {
@@ -64,8 +61,8 @@ REMOTES: dict[str, Remote] = {
     "cifar10": Remote(
         "https://www.cs.toronto.edu/~kriz/", {"cifar-10-binary.tar.gz": "md5:c32a1d4ab5d03f1284b67883e8d87530"}
     ),
-    "e2e": Remote("https://raw.githubusercontent.com/tuetschek/e2e-dataset/master/", _sha256(E2E)),
-    "gpt2-bpe": Remote("https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/", _sha256(GPT2_BPE)),
+    "e2e": Remote("https://raw.githubusercontent.com/tuetschek/e2e-dataset/master/", E2E),
+    "gpt2-bpe": Remote("https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/", GPT2_BPE),
 }
 
 
@@ -78,3 +75,59 @@ def remedy(name: str, data_dir: Path | None = None) -> str:
     """Advice to a user who lacks the files of `name` in `data_dir`."""
     where = "" if data_dir in (None, default_data_dir()) else f" --data-dir {data_dir}"
     return f"fetch it with `python -m zofl_mpi.data.download {name}{where}`"
+
+
+def find_files(
+    files: Sequence[str], folders: Sequence[Path], packings: Sequence[str] = ("",)
+) -> tuple[tuple[Path, ...], list[str]]:
+    """Paths of the files in the first folder that has all; else none, and the names that the fullest folder lacks.
+
+    Args:
+        packings: what may follow a file's name.
+    """
+    absent = list(files)
+    for folder in folders:
+        candidates = {file: [folder / f"{file}{packing}" for packing in packings] for file in files}
+        # unlike Path.is_file it answers where a folder may not be searched
+        paths = {file: next(filter(os.path.isfile, found), None) for file, found in candidates.items()}
+        lacking = [file for file, path in paths.items() if path is None]
+        if not lacking:
+            return tuple(path for path in paths.values() if path), []
+        absent = min(absent, lacking, key=len)
+    return (), absent
+
+
+def missing_files(name: str, what: str, data_dir: Path, asked: str = "") -> str:
+    """Sentence on a data set without its files: what is missing, where, how to get it.
+
+    Args:
+        what: the missing files with a verb, to be followed by "in ...".
+        asked: the flag that asked for it; --data NAME where it is left out.
+    """
+    return (
+        f"{asked or f'--data {name}'}: {what} in {data_dir / name} or {data_dir}; {remedy(name, data_dir)}, "
+        "or set --data-dir or ZOFL_DATA to the folder that holds it"
+    )
+
+
+@contextmanager
+def reading_file(path: Path, advice: str) -> Iterator[None]:
+    """Context manager: turns any error of the decoders into one sentence.
+
+    gzip, lzma, zipfile, tarfile and numpy raise a dozen types for a bad file, some undocumented: hence Exception.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except OSError as error:
+        reason = error.strerror or "it is damaged or cut short"
+        raise UserError(f"{path} cannot be read ({reason}): {advice}") from error
+    except Exception as error:
+        detail = str(error).partition("\n")[0]
+        raise UserError(f"{path} is damaged or cut short ({type(error).__name__}: {detail}): {advice}") from error
+
+
+def fetch_again(name: str) -> str:
+    """Advice on a damaged file of a published data set."""
+    return f"delete it and {remedy(name)}"

@@ -1,22 +1,35 @@
-"""Sources of a data set that is named, or given by the path of an .npz file."""
+"""Sources of a data set that is named, or given by the path of an .npz file; and the data sets that need no file."""
 
 from __future__ import annotations
 
 import os
 from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from zofl_mpi.data import cache
+import numpy as np
+from numpy.typing import NDArray
+
+from zofl_mpi.data import Raw, cache
 from zofl_mpi.data.cache import Sources
 from zofl_mpi.data.images import CIFAR_ARCHIVES, CIFAR_FOLDER, find_cifar, find_idx, read_cifar, read_idx
 from zofl_mpi.data.npz import read_npz
-from zofl_mpi.data.published import default_data_dir
-from zofl_mpi.data.reading import missing_files
-from zofl_mpi.data.synthetic import Synthetic, digits, make
-from zofl_mpi.engine.streams import Streams
+from zofl_mpi.data.published import default_data_dir, missing_files
+from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
 
 NAMES = ("digits", "mnist", "fashion-mnist", "cifar10", "synthetic")
+INPUTS, TEACHER = range(2)  # the streams of a synthetic data set
+
+
+class Synthetic(NamedTuple):
+    """Size of a synthetic data set: N, p, C."""
+
+    samples: int = 10_000
+    features: int = 64
+    classes: int = 10
+
+
 DEFAULT = Synthetic()
 
 
@@ -61,3 +74,32 @@ def _unknown(name: str) -> str:
     near = difflib.get_close_matches(name.lower(), NAMES, 1)
     hint = f"; did you mean {near[0]}?" if near else ""
     return f"--data {name}: there is no such data set; it is one of {', '.join(NAMES)}, or a path ending in .npz{hint}"
+
+
+def make(size: Synthetic, streams: Streams) -> Raw:
+    """Inputs (N, p) standard normal float32; labels (N,) the largest of C random linear scores."""
+    try:
+        inputs = streams(Purpose.SYNTHETIC, i=INPUTS).standard_normal((size.samples, size.features), np.float32)
+        teacher = streams(Purpose.SYNTHETIC, i=TEACHER).standard_normal((size.features, size.classes))
+        labels = _scores(inputs, teacher).argmax(axis=1).astype(np.int64)
+    except MemoryError as error:
+        raise UserError(
+            f"--data synthetic: {size.samples} samples of {size.features} features do not fit into memory: ask for less"
+        ) from error
+    return Raw(inputs, labels, size.classes)
+
+
+def _scores(inputs: NDArray[np.float32], teacher: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(N, C) inputs @ teacher, added up feature by feature: a BLAS may order the sum differently on every machine."""
+    scores = np.zeros((len(inputs), teacher.shape[1]))
+    for feature, weights in zip(inputs.T, teacher, strict=True):
+        scores += np.multiply.outer(feature.astype(np.float64), weights)
+    return scores
+
+
+def digits() -> Raw:
+    """The 1,797 handwritten digits (8 x 8, values 0..16) that scikit-learn holds. Importing it takes a second."""
+    from sklearn.datasets import load_digits
+
+    stored: Any = load_digits()
+    return Raw(stored.data.astype(np.uint8), stored.target.astype(np.int64), 10, levels=16)

@@ -179,13 +179,9 @@ def shared_out(
     data = Dataset(raw.inputs, raw.labels, raw.classes)
     train, validation, _ = part_sizes(raw)
     held = np.split(np.arange(train, len(raw.labels)), [validation])
-    chosen, test = (
-        data.subset(_drawn(part, eval_samples, streams(purpose)))
-        for part, purpose in zip(held, (Purpose.VALIDATION, Purpose.SPLIT), strict=True)
-    )
+    for k, purpose in enumerate((Purpose.VALIDATION, Purpose.SPLIT)):
+        if 0 < eval_samples < len(held[k]):
+            held[k] = np.sort(streams(purpose).choice(held[k], size=eval_samples, replace=False))
+    chosen, test = map(data.subset, held)
     clients = tuple(map(data.subset, shares))
     return Federation(data.subset(rows[:0]), clients, test, validation=chosen if validates else None)
-
-
-def _drawn(rows: Rows, count: int, chance: np.random.Generator) -> Rows:
-    return rows if not 0 < count < len(rows) else np.sort(chance.choice(rows, size=count, replace=False))

@@ -61,11 +61,6 @@ class ConvexSet(ABC):
         moved, size = np.linalg.norm(x - z), np.linalg.norm(z)
         return x if moved <= 8 * np.finfo(x.dtype).eps * size else z.astype(x.dtype, copy=False)
 
-    def distance(self, x: Array) -> float:
-        """Distance of x (n,) from the set, in float64."""
-        y = x.astype(np.float64, copy=False)
-        return float(np.linalg.norm(y - self.project(y)))
-
 
 @final
 @dataclass(frozen=True)
@@ -77,9 +72,6 @@ class All(ConvexSet):
 
     def project(self, x: Array) -> Array:
         return x
-
-    def distance(self, x: Array) -> float:
-        return 0.0
 
 
 @final
@@ -220,12 +212,12 @@ def common_point(sets: Sequence[ConvexSet], n: int, flag: str = "--x-set") -> fl
         low, high = boxes[0].low, boxes[0].high
         for box in boxes[1:]:
             low, high = np.maximum(low, box.low), np.minimum(high, box.high)
-        _refuse(float(np.max(np.subtract(low, high))), sets, flag)
+        _refuse(float(np.max(np.subtract(low, high))), len(sets), flag)
         others.append(Box(low, high))
-    return _cycle(others, np.zeros(n), sets, flag) if len(others) > 1 else 0.0
+    return _cycle(others, np.zeros(n), len(sets), flag) if len(others) > 1 else 0.0
 
 
-def _cycle(different: Sequence[ConvexSet], x: Array, sets: Sequence[ConvexSet], flag: str) -> float:
+def _cycle(different: Sequence[ConvexSet], x: Array, count: int, flag: str) -> float:
     """`common_point` of at least two sets, by cyclic projections."""
     gap = math.inf
     for _ in range(min(CYCLES, max(10, int(WORK / (len(different) * len(x)))))):
@@ -239,14 +231,13 @@ def _cycle(different: Sequence[ConvexSet], x: Array, sets: Sequence[ConvexSet], 
             break
         drift = float(np.linalg.norm(x - start)) + len(different) * np.finfo(np.float64).eps * size
         if squares - drift**2 > 2 * drift * FAR * size:
-            _refuse(gap, sets, flag)
+            _refuse(gap, count, flag)
     return gap
 
 
-def _refuse(gap: float, sets: Sequence[ConvexSet], flag: str) -> None:
-    demand(
-        gap <= 0, flag, f"({len(sets)} sets)", f"sets with a common point: these stay {gap:.3g} apart; make them wider"
-    )
+def _refuse(gap: float, count: int, flag: str) -> None:
+    allowed = f"sets with a common point: these stay {gap:.3g} apart; make them wider"
+    demand(gap <= 0, flag, f"({count} sets)", allowed)
 
 
 def _demand_kind(name: str, words: list[str], described: _Description) -> None:

@@ -84,6 +84,13 @@ class Problem(Backend, Protocol):
         return math.nan
 
 
+class NumPyProblem(Problem, Protocol):
+    """A problem that NumPy computes."""
+
+    def kernel_name(self, batch_size: int) -> str:
+        return "numpy"
+
+
 class BilevelProblem(Problem, Protocol):
     """Members that a bilevel problem may leave out, with their defaults."""
 

@@ -26,9 +26,6 @@ FORMULAS = {
 class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees each of torch's operations while it is entered."""
 
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         """False; else the first operation imports torch's compiler: two seconds."""
@@ -43,7 +40,7 @@ class Products(_Mode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.flops = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -63,7 +60,7 @@ class Allocations(_Mode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.live = self.peak = 0
         self.events: list[tuple[int, int]] = []
         self._made = itertools.count()

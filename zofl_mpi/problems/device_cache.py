@@ -18,6 +18,11 @@ KINDS = {"uint8", "int32", "int64", "float32", "float64"}
 """Inputs and labels that torch gathers."""
 
 
+def is_host(device: str) -> bool:
+    """Whether the device is the CPU."""
+    return torch.device(device).type == "cpu"
+
+
 def to_device(host: Tensor, device: str | torch.device) -> Tensor:
     """The tensor on the device, copied through pinned memory: from pageable memory the host would wait for the GPU."""
     if torch.device(device).type != "cuda" or host.device.type != "cpu":
@@ -43,13 +48,20 @@ def fits(data: Dataset) -> bool:
     return bool(data.inputs.nbytes <= MOST)
 
 
+def samples_on(device: str, data: Dataset, positions: Batch, dtype: str) -> tuple[Tensor, Tensor]:
+    """Inputs (B, p), scaled and shifted, and labels (B,) of the samples at `positions`; gathered on a GPU itself."""
+    if not is_host(device):
+        return gather(data, positions, dtype, device)
+    inputs, labels = map(torch.from_numpy, data.take(positions, np.dtype(dtype)))
+    return inputs, labels
+
+
 def gather(data: Dataset, positions: Batch, dtype: str, device: str) -> tuple[Tensor, Tensor]:
-    """Inputs (B, p), scaled and shifted, and labels (B,) of the samples at `positions`: the bits of `Dataset.take`."""
+    """`samples_on`, gathered on the device: the bits of `Dataset.take`."""
     if not fits(data) or not {data.inputs.dtype.name, data.labels.dtype.name} <= KINDS:
-        inputs, labels = (torch.from_numpy(each) for each in data.take(positions, np.dtype(dtype)))
+        inputs, labels = map(torch.from_numpy, data.take(positions, np.dtype(dtype)))
         return to_device(inputs, device), to_device(labels, device)
-    rows = np.asarray(positions if data.rows is None else data.rows[positions], np.int64)
-    at = to_device(torch.from_numpy(rows), device)
+    at = to_device(torch.from_numpy(np.asarray(data.rows_of(positions), np.int64)), device)
     x = on_device(data.inputs, device).index_select(0, at).to(getattr(torch, dtype))
     if np.any(data.scale != 1.0):
         x *= _factor(data.scale, dtype, device)

@@ -15,7 +15,6 @@ missing as well, and we leave it out. Classes are the labels, of which 5.1's tar
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,19 +25,19 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from zofl_mpi.data import Dataset
-from zofl_mpi.engine.fields import given
+from zofl_mpi.engine.fields import above, at_least, check_ranges, given
 from zofl_mpi.errors import demand
 from zofl_mpi.numerics.projections import simplex
 from zofl_mpi.problems import Array, Batch, Vector
-from zofl_mpi.problems.base import BilevelProblem
+from zofl_mpi.problems.base import BilevelProblem, NumPyProblem
 from zofl_mpi.problems.relu_net import ReLUNet
-from zofl_mpi.problems.sums import BLOCK, QUIET, TARGETS, blocks, demand_floats, positions_of
+from zofl_mpi.problems.sums import QUIET, TARGETS, demand_floats, log_softmax, positions_of, scaled
 
 Labels = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class ClassWeights(BilevelProblem, ABC):
+class ClassWeights(NumPyProblem, BilevelProblem, ABC):
     """A model whose classes are weighted by y, as a `Bilevel` problem; n_lower = C.
 
     A mini-batch estimates the sums over the samples of a class: where a client has many samples, and most samples of a
@@ -52,15 +51,13 @@ class ClassWeights(BilevelProblem, ABC):
 
     features: int = given()
     counts: NDArray[np.int64] = given()
-    lam: float = 0.1
+    lam: float = above(0, 0.1)
     y_set: Literal["free", "simplex"] = "free"
     dtype: DTypeLike = given(np.float32)
 
     def __post_init__(self) -> None:
         demand_floats(self.dtype, "fair classification runs")
-        # n asks the model, which may refuse its own flags
-        demand(self.n >= 1, "features", self.features, "a whole number, at least 1")
-        demand(0 < self.lam < math.inf, "lam", self.lam, "a number above 0")
+        check_ranges(type(self), vars(self))
         demand(self.y_set in ("free", "simplex"), "y_set", self.y_set, "free or simplex")
 
     # --- the model
@@ -104,10 +101,6 @@ class ClassWeights(BilevelProblem, ABC):
         """(C,) m / N_c, the weight of a sample of class c in f_i."""
         return np.asarray(len(self.counts) / np.maximum(self.counts.sum(axis=0), 1))
 
-    def kernel_name(self, batch_size: int) -> str:
-        """numpy, for the record."""
-        return "numpy"
-
     def initial_lower(self) -> Array:
         """(n_lower,) a point of Y: 0, or equal weights."""
         return np.full(self.classes, 0.0 if self.y_set == "free" else 1 / self.classes, self.dtype)
@@ -150,13 +143,8 @@ class ClassWeights(BilevelProblem, ABC):
 
     def solution(self, x: Array, data: Sequence[Dataset]) -> Vector:
         """(n_lower,) y(x) of x (n,): L(x)/lam, or its projection on the simplex, on the clients' data."""
-        return np.asarray(self.project_lower(x, self._mean_losses(x, data) / self.lam))
-
-    def implicit(self, x: Array, data: Sequence[Dataset]) -> float:
-        """(1/m) sum_i f_i(x, y(x)), the objective of x (n,) alone, on the clients' data."""
-        losses = self._mean_losses(x, data)
-        y = np.asarray(self.project_lower(x, losses / self.lam))
-        return float(y @ (losses - self.lam / 2 * y))
+        mean = np.mean([self.class_losses(x[None], part)[0] for part in data], axis=0)
+        return np.asarray(self.project_lower(x, mean / self.lam))
 
     @QUIET
     def score(self, x: Array, y: Array, data: Dataset) -> dict[str, float]:
@@ -181,10 +169,6 @@ class ClassWeights(BilevelProblem, ABC):
             "worst_class_accuracy": float(means[1].min()),
         }
 
-    def _mean_losses(self, x: Array, data: Sequence[Dataset]) -> Vector:
-        """(C,) L(x) = (1/m) sum_i L_i(x)."""
-        return np.asarray(np.mean([self.class_losses(x[None], part)[0] for part in data], axis=0))
-
     def _one_hot(self, labels: Labels) -> Vector:
         """(b, C): summing over the samples of a class is a product with it."""
         return np.asarray(labels[:, None] == np.arange(self.classes), np.float64)
@@ -206,7 +190,7 @@ class Fair(ClassWeights):
     """
 
     x0: ClassVar[str] = ReLUNet.x0
-    hidden: int = 4
+    hidden: int = at_least(1, 4)
 
     @cached_property
     def network(self) -> ReLUNet:
@@ -261,22 +245,16 @@ class FairSoftmax(ClassWeights):
         """FLOPs of f or `gradient_h` at one point: a product with the batch."""
         return 2.0 * batch_size * self.n
 
-    def initial(self, generator: np.random.Generator) -> Array:
-        """(n,) standard normal entries times 0.01."""
-        return np.asarray(super().initial(generator), self.dtype)
-
     def outputs(self, x: Array, data: Dataset, positions: Batch) -> Iterator[tuple[Vector, Labels]]:
         """Logits (k, b, C); see `ClassWeights.outputs`."""
         models = np.asarray(x, self.dtype).reshape(-1, self.features)
-        for block in blocks(positions, BLOCK):
-            inputs, labels = data.take(block, self.dtype)
+        for inputs, labels in scaled(data, positions, self.dtype):
             logits = (inputs @ models.T).astype(np.float64).reshape(len(labels), len(x), self.classes)
             yield logits.swapaxes(0, 1), labels
 
     def sample_losses(self, outputs: Vector, labels: Labels) -> Vector:
         """(k, b) cross-entropies."""
-        shifted = outputs - outputs.max(axis=-1, keepdims=True)
-        return np.asarray(np.log(np.exp(shifted).sum(axis=-1)) - shifted[:, np.arange(len(labels)), labels])
+        return np.asarray(-log_softmax(outputs)[:, np.arange(len(labels)), labels])
 
     def hits(self, outputs: Vector, labels: Labels) -> NDArray[np.bool]:
         """(k, b) whether the label's logit is the largest."""

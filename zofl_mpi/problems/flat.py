@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import NamedTuple, final
 
 import torch
@@ -124,13 +124,12 @@ class _Layout(NamedTuple):
         return [part.view(shape) for part, shape in zip(vector.split_with_sizes(self.sizes), self.shapes, strict=True)]
 
 
-def _deterministic(theta: Tensor, strict: bool) -> AbstractContextManager[None]:
-    """On a GPU: the same bits each time, else torch warns or refuses; and float32 with all its bits (TF32 keeps 10)."""
-    return _same_bits(strict) if theta.is_cuda else nullcontext()
-
-
 @contextmanager
-def _same_bits(strict: bool) -> Iterator[None]:
+def _deterministic(theta: Tensor, strict: bool) -> Iterator[None]:
+    """On a GPU: the same bits each time, else torch warns or refuses; and float32 with all its bits (TF32 keeps 10)."""
+    if not theta.is_cuda:
+        yield
+        return
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read once, before the first product
     torch.use_deterministic_algorithms(True, warn_only=not strict)

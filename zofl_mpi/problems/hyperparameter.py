@@ -23,10 +23,10 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from zofl_mpi.data import Dataset
-from zofl_mpi.engine.fields import given
+from zofl_mpi.engine.fields import above, check_ranges, given
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.problems import Array, Batch, Vector
-from zofl_mpi.problems.base import BilevelProblem
+from zofl_mpi.problems.base import BilevelProblem, NumPyProblem
 from zofl_mpi.problems.sums import QUIET, TARGETS, demand_floats, positions_of, unscaled
 
 HESSIAN_BLOCK = 2048  # the larger, the faster the product; 13 MB for MNIST
@@ -37,7 +37,7 @@ MATRIX_PRODUCTS = 1000  # of the power iteration; pixels in [0, 1] take about 10
 
 @final
 @dataclass(frozen=True)
-class Hyperparameter(BilevelProblem):
+class Hyperparameter(NumPyProblem, BilevelProblem):
     """The choice of regularisers as a `Bilevel` problem; n = m, n_lower = p. `of` makes it.
 
     The products with the inputs are computed in `dtype`, everything after them (one number per sample) in float64.
@@ -59,17 +59,14 @@ class Hyperparameter(BilevelProblem):
     features: int = given()
     m: int = given()
     smoothness: float = given()
-    mu: float = 0.01
+    mu: float = above(0, 0.01)
     held_out: float = 0.2
     x_start: float = 0.1
     dtype: DTypeLike = given(np.float32)
 
     def __post_init__(self) -> None:
         demand_floats(self.dtype, "logistic regression runs")
-        demand(self.features >= 1, "features", self.features, "a whole number, at least 1")
-        demand(self.m >= 1, "m", self.m, "a whole number, at least 1")
-        demand(0 <= self.smoothness < math.inf, "smoothness", self.smoothness, "a number, at least 0")
-        demand(0 < self.mu < math.inf, "mu", self.mu, "a number above 0")
+        check_ranges(Hyperparameter, vars(self))
         demand(0 < self.held_out < 1, "held_out", self.held_out, "between 0 and 1, both excluded")
         demand(self.mu <= self.x_start < math.inf, "x_start", self.x_start, f"a number, at least --mu {self.mu}")
 
@@ -103,10 +100,6 @@ class Hyperparameter(BilevelProblem):
     def n_lower(self) -> int:
         """Length of y: p."""
         return self.features
-
-    def kernel_name(self, batch_size: int) -> str:
-        """numpy, for the record."""
-        return "numpy"
 
     def flops_evaluation(self, batch_size: int) -> float:
         """FLOPs of f at one point: a product with the batch. `gradient_h` takes two."""
@@ -232,8 +225,7 @@ class _Average:
         The inverse of the Hessian costs as much as ten gradients: it is kept while each step makes the gradient ten
         times shorter. Steps are halved until they shorten the gradient, which small ones along Newton's direction do.
         """
-        gradient = self.gradient(y)
-        inverse: Array | None = None
+        gradient, inverse = self.gradient(y), None
         for _ in range(NEWTON_STEPS):
             length = np.linalg.norm(gradient)
             if length <= tolerance:

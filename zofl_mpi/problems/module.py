@@ -11,11 +11,13 @@ from typing import Any, final
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy, log_softmax
 
 from zofl_mpi.data import Dataset
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Array, Batch
+from zofl_mpi.problems.device_cache import samples_on
 from zofl_mpi.problems.flat import Flat
 from zofl_mpi.problems.terms import check_positions
 
@@ -43,7 +45,8 @@ class Function:
         """
         self.module = module
         self.input_shape, self.classes = input_shape, classes
-        self.dtype = torch.from_numpy(np.empty(0, dtype)).dtype
+        self._dtype = np.dtype(dtype).name
+        self.dtype: torch.dtype = getattr(torch, self._dtype)
         self.module.to(self.dtype)
         self._try()
         self.obstacle = self._obstacle() if many else ""
@@ -81,7 +84,6 @@ class Function:
         A function of the parameters (R, *shape), inputs (R, B, *input_shape) and labels (R, B, C), 1 for the true class
         and else 0. By products: torch's own cross-entropy would gather and scatter, in a dozen operations more.
         """
-        from torch.func import functional_call, grad, vmap
 
         def loss(parameters: Named, inputs: Tensor, labels: Tensor) -> Tensor:
             logits: Tensor = functional_call(self.module, parameters, (inputs,))
@@ -91,7 +93,6 @@ class Function:
 
     def costs(self) -> Callable[[Named, Tensor, Tensor], Tensor]:
         """(R,) float64 the sums of the cross-entropies of R models, each on its own mini-batch; see `slopes`."""
-        from torch.func import functional_call, vmap
 
         def cost(parameters: Named, inputs: Tensor, labels: Tensor) -> Tensor:
             logits: Tensor = functional_call(self.module, parameters, (inputs,))
@@ -128,18 +129,10 @@ class Function:
     def samples(self, data: Dataset, positions: Batch) -> tuple[Tensor, Tensor]:
         """Inputs (..., *input_shape) and labels (...) of the samples at `positions` (...), on the device."""
         check_positions(data, positions)
-        rows = data.rows_of(positions).ravel()
-        stored = np.asarray(data.inputs)  # a memory map's own indexing is several times slower
-        raw = torch.empty((len(rows), *self.input_shape), dtype=torch.from_numpy(stored[:0].copy()).dtype)
-        np.take(stored, rows, axis=0, out=raw.numpy().reshape(len(rows), -1), mode="clip")  # "raise" would copy twice
-        raw = raw.to(self.device)
-        inputs = raw.to(self.dtype, memory_format=torch.channels_last) if self.channels_last else raw.to(self.dtype)
-        for combine, value, neutral in ((inputs.mul_, data.scale, 1.0), (inputs.add_, data.shift, 0.0)):
-            if np.ndim(value):
-                combine(self.vector(np.asarray(value)).view(self.input_shape))
-            elif value != neutral:
-                combine(float(value))
-        labels = torch.from_numpy(data.labels[rows].astype(np.int64)).to(self.device)
+        inputs, labels = samples_on(str(self.device), data, positions.ravel(), self._dtype)
+        layout = torch.channels_last if self.channels_last else torch.preserve_format
+        # a copy in memory that torch allocated: NumPy's may begin anywhere, and products then round differently
+        inputs = inputs.view(-1, *self.input_shape).to(memory_format=layout, copy=True)
         return self._shaped(inputs, positions.shape), labels.view(positions.shape)
 
     def flops(self, batch_size: int) -> float:

@@ -110,8 +110,7 @@ class Network(Personalised):
                 f"--kernel torch: {type(module).__name__} cannot be computed for many clients at once: "
                 f"{function.obstacle}; take --kernel serial"
             )
-        object.__setattr__(self, "obstacle", function.obstacle)
-        object.__setattr__(self, "_function", function)
+        vars(self).update(obstacle=function.obstacle, _function=function)
 
     @property
     def n(self) -> int:
@@ -149,10 +148,9 @@ class Network(Personalised):
             data: a client's samples, with which it is tried.
         """
         own = self if name == self.kernel else replace(self, kernel=cast(Any, name))
-        if name == "serial" or own.batches(data, work.batch):
-            return ""
         fault = "on this machine a client's bits depend on which clients are computed with it"
-        return f"{fault} (mini-batches of {work.batch})"
+        batched = name == "serial" or own.batches(data, work.batch)
+        return "" if batched else f"{fault} (mini-batches of {work.batch})"
 
     def batches(self, data: Dataset, size: int) -> bool:
         """Whether mini-batches of this size are computed for many clients at once: bits may not depend on which."""
@@ -227,10 +225,10 @@ class Network(Personalised):
     def _losses(self, x: Array, data: Dataset, batch: Batch | None) -> Vector:
         positions = positions_of(data, batch)
         function, sums = self._function, np.zeros(len(x))
-        kept = None if batch is None else list(self._blocks(data, positions))  # of a mini-batch, for all k points
+        kept = [] if batch is None else list(self._blocks(data, positions))  # of a mini-batch, for all k points
         for k, row in enumerate(x):
             with function.at(function.vector(row)):
-                for inputs, labels in self._blocks(data, positions) if kept is None else kept:
+                for inputs, labels in kept or self._blocks(data, positions):
                     sums[k] += float(cross_entropy(function.logits(inputs), labels, reduction="sum"))
         return sums / len(positions)
 

@@ -12,7 +12,6 @@ the whole space (choices).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal, final
@@ -21,11 +20,11 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from zofl_mpi.data import Dataset
-from zofl_mpi.engine.fields import given
+from zofl_mpi.engine.fields import above, at_least, check_ranges, given
 from zofl_mpi.errors import demand
 from zofl_mpi.numerics.descent import descend
 from zofl_mpi.problems import Array, Batch, Vector
-from zofl_mpi.problems.base import Problem
+from zofl_mpi.problems.base import NumPyProblem
 from zofl_mpi.problems.sums import QUIET, TARGETS, class_weights, demand_floats, positions_of, unscaled
 
 Rectifier = Callable[[Array], Vector]
@@ -33,7 +32,7 @@ Rectifier = Callable[[Array], Vector]
 
 @final
 @dataclass(frozen=True)
-class ReLUNet(Problem):
+class ReLUNet(NumPyProblem):
     """The network as a `Lipschitz` problem; its smooth twin as a `Smooth` one.
 
     The products with the inputs are computed in `dtype`, everything after them (a few numbers per sample) in float64.
@@ -55,28 +54,21 @@ class ReLUNet(Problem):
     x0: ClassVar[str] = "random"  # 0 is stationary: the output is of second order in x there
     smooth_twin: ClassVar[bool] = True
     features: int = given()
-    hidden: int = 4
-    lam: float = 0.01
-    rectifier: float = 10.0
+    hidden: int = at_least(1, 4)
+    lam: float = at_least(0, 0.01)
+    rectifier: float = above(0, 10.0)
     loss_scale: Literal["mean", "sum"] = "mean"
     dtype: DTypeLike = given(np.float32)
 
     def __post_init__(self) -> None:
         demand_floats(self.dtype, "the network runs")
-        demand(self.features >= 1, "features", self.features, "a whole number, at least 1")
-        demand(self.hidden >= 1, "hidden", self.hidden, "a whole number, at least 1")
-        demand(0 <= self.lam < math.inf, "lam", self.lam, "a number, at least 0")
-        demand(0 < self.rectifier < math.inf, "rectifier", self.rectifier, "a number above 0")
+        check_ranges(ReLUNet, vars(self))
         demand(self.loss_scale in ("mean", "sum"), "loss_scale", self.loss_scale, "mean or sum")
 
     @property
     def n(self) -> int:
         """Length of x: N_1 p + N_1."""
         return self.hidden * (self.features + 1)
-
-    def kernel_name(self, batch_size: int) -> str:
-        """numpy, for the record."""
-        return "numpy"
 
     def flops(self, batch_size: int) -> float:
         """FLOPs of a gradient step: the two products with the batch."""

@@ -15,10 +15,10 @@ from zofl_mpi.engine.fields import given
 from zofl_mpi.engine.roles import KernelChoice
 from zofl_mpi.engine.setting import Work
 from zofl_mpi.engine.streams import Purpose, Streams
-from zofl_mpi.errors import UserError
+from zofl_mpi.errors import demand
 from zofl_mpi.problems import Array, Batch, Vector
 from zofl_mpi.problems.kernels.softmax import KERNELS, Minibatches, choose, numba_installed, repays_loading
-from zofl_mpi.problems.sums import BLOCK, QUIET, READY, blocks, demand_floats, positions_of
+from zofl_mpi.problems.sums import QUIET, all_scaled, demand_floats, log_softmax, positions_of, scaled
 from zofl_mpi.problems.terms import LocalSteps, Personalised, Terms
 
 Labels = NDArray[np.int64]
@@ -50,8 +50,7 @@ class Softmax(Personalised):
 
     def __post_init__(self) -> None:
         demand_floats(self.dtype, "softmax regression runs")
-        if self.kernel != "auto" and self.kernel not in KERNELS:
-            raise UserError(f"kernel {self.kernel!r}: allowed are auto, {', '.join(KERNELS)}")
+        demand(self.kernel in ("auto", *KERNELS), "kernel", self.kernel, "auto, numpy or numba")
         self.terms.fit(self.m)
         choose(self.kernel)
 
@@ -111,17 +110,13 @@ class Softmax(Personalised):
         """FLOPs of the two products with the batch: logits and gradient."""
         return 4.0 * batch_size * self.n
 
-    def initial(self, generator: np.random.Generator) -> Array:
-        """(n,) standard normal entries times 0.01."""
-        return np.asarray(super().initial(generator), self.dtype)
-
     @QUIET
     def gradient(self, x: Array, data: Dataset, batch: Batch | None = None) -> Array:
         """(n,) the gradient of the mean cross-entropy at x over the samples at positions `batch` (B,), or over all."""
         positions, W = positions_of(data, batch), x.reshape(self.classes, -1)
         total = np.zeros(W.shape)
-        for inputs, labels in self._blocks(data, positions):
-            residual = np.exp(_log_softmax((inputs @ W.T).astype(np.float64)))
+        for inputs, labels in scaled(data, positions, self.dtype):
+            residual = np.exp(log_softmax((inputs @ W.T).astype(np.float64)))
             residual[np.arange(len(labels)), labels] -= 1
             total += residual.astype(self.dtype).T @ inputs
         return (total / len(positions)).reshape(-1).astype(self.dtype)
@@ -154,23 +149,19 @@ class Softmax(Personalised):
 
     def evaluated(self, x: Array, data: Dataset) -> Iterator[tuple[Labels, Vector, NDArray[np.bool]]]:
         """Logits in `dtype`, losses in float64; see `Personalised.evaluated`."""
-        for inputs, labels in self._blocks(data, np.arange(len(data))):
+        for inputs, labels in scaled(data, np.arange(len(data)), self.dtype):
             logits = (inputs @ x.reshape(self.classes, -1).T).astype(np.float64)
-            losses = -_log_softmax(logits)[np.arange(len(labels)), labels]
+            losses = -log_softmax(logits)[np.arange(len(labels)), labels]
             yield labels, losses, logits.argmax(axis=1) == labels
 
     @QUIET
     def hits(self, x: Array, data: Dataset) -> Labels:
         """(C,) how many samples of each class in `data` the model x (n,) classifies correctly."""
         found = np.zeros(self.classes, np.int64)
-        for inputs, labels in READY.blocks(data, np.dtype(self.dtype).str, self._blocks):
+        for inputs, labels in all_scaled(data, self.dtype):
             logits = inputs @ x.reshape(self.classes, -1).T
             found += np.bincount(labels[logits.argmax(axis=1) == labels], minlength=self.classes)
         return found
-
-    def _blocks(self, data: Dataset, positions: Batch) -> Iterator[tuple[Array, Labels]]:
-        """Inputs (b, p) and labels (b,) of the samples at `positions`, in turn."""
-        return (data.take(block, self.dtype) for block in blocks(positions, BLOCK))
 
 
 def _common_factor(data: Dataset) -> float | None:
@@ -178,9 +169,3 @@ def _common_factor(data: Dataset) -> float | None:
     if not isinstance(data.scale, int | float) or not isinstance(data.shift, int | float):
         return None
     return float(data.scale) if data.scale > 0 and data.shift == 0 else None
-
-
-def _log_softmax(logits: Vector) -> Vector:
-    """Logarithms of the class probabilities along the last axis."""
-    z = logits - logits.max(axis=-1, keepdims=True)
-    return np.asarray(z - np.log(np.exp(z).sum(axis=-1, keepdims=True)))

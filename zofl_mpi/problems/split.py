@@ -21,10 +21,10 @@ from torch.nn.functional import cross_entropy
 
 from zofl_mpi.data import Dataset
 from zofl_mpi.errors import UserError
+from zofl_mpi.problems import device_cache
 from zofl_mpi.problems.base import SplitProblem
-from zofl_mpi.problems.device_cache import gather, to_device
 from zofl_mpi.problems.flat import Flat
-from zofl_mpi.problems.head import head_gradient, linear_of
+from zofl_mpi.problems.layers import head_gradient, linear_of
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
@@ -105,10 +105,8 @@ class SplitNetwork(TorchSplit):
         smashed = self._tried()
         for part in self._parts():
             part.to(torch.device(self.device))
-        object.__setattr__(self, "smashed_shape", tuple(smashed.shape[1:]))
-        object.__setattr__(self, "smashed_bytes", smashed[0].nbytes)
-        object.__setattr__(self, "local", Flat([self.client, self.auxiliary]))
-        object.__setattr__(self, "top", Flat([self.server]))
+        vars(self).update(smashed_shape=tuple(smashed.shape[1:]), smashed_bytes=smashed[0].nbytes)
+        vars(self).update(local=Flat([self.client, self.auxiliary]), top=Flat([self.server]))
 
     def _check(self) -> None:
         """Refuses parts that share parameters, have nothing to train, or depend on a count of batches."""
@@ -145,7 +143,7 @@ class SplitNetwork(TorchSplit):
                     "a part draws random numbers in a forward pass (dropout?), which no seed of the run reaches: "
                     "take probability 0"
                 )
-            object.__setattr__(self, "takes_one", self._takes_one(inputs[:1]))
+            vars(self).update(takes_one=self._takes_one(inputs[:1]))
         for b, value in zip(buffers, kept, strict=True):
             b.copy_(value)
         return smashed
@@ -197,15 +195,8 @@ class SplitNetwork(TorchSplit):
 
     def samples(self, data: Dataset, positions: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         """Inputs (B, *input_shape) and labels (B,) on the device."""
-        if self._on_host:
-            inputs, labels = (torch.from_numpy(each) for each in data.take(positions, np.dtype(self.dtype)))
-        else:
-            inputs, labels = gather(data, positions, self.dtype, self.device)
+        inputs, labels = device_cache.samples_on(self.device, data, positions, self.dtype)
         return _channels_last(inputs.reshape(-1, *self.input_shape)), labels
-
-    @property
-    def _on_host(self) -> bool:
-        return torch.device(self.device).type == "cpu"
 
     def example(self, count: int) -> tuple[Tensor, Tensor]:
         """Zeros (count, *input_shape), and labels (count,) that are all class 0."""
@@ -220,25 +211,23 @@ class SplitNetwork(TorchSplit):
 
     def placed(self, value: Tensor) -> Tensor:
         """A tensor that has travelled, on the device; on a GPU with the channels last, as they were before."""
-        return value.to(self.device) if self._on_host else _channels_last(to_device(value, self.device))
+        there = device_cache.to_device(value, self.device)
+        return there if device_cache.is_host(self.device) else _channels_last(there)
 
     # --- computing
 
     def smash(self, inputs: Tensor) -> Tensor:
         """(B, *smashed_shape) outputs of the client's part, within `local.at`."""
-        with self.precision():
-            return self.client(inputs)  # type: ignore[no-any-return]
+        return self._output(self.client, inputs)
 
     def local_loss(self, smashed: Tensor, labels: Tensor) -> Tensor:
         """() mean loss of the auxiliary head, within `local.at`; see `loss_of`."""
-        with self.precision():
-            logits = self.auxiliary(smashed)
-        return loss_of(logits, labels)
+        return loss_of(self._output(self.auxiliary, smashed), labels)
 
     def local_losses(self, smashed: Tensor, labels: Tensor) -> Tensor:
         """(B,) what each sample adds to `local_loss`, within `local.at`; in float64, without a graph."""
-        with torch.no_grad(), self.precision():
-            logits = self.auxiliary(smashed)
+        with torch.no_grad():
+            logits = self._output(self.auxiliary, smashed)
         return cross_entropy(logits.double(), labels, reduction="none") / len(labels)
 
     @property
@@ -257,14 +246,15 @@ class SplitNetwork(TorchSplit):
 
     def server_loss(self, smashed: Tensor, labels: Tensor) -> Tensor:
         """() mean loss of the server's part, within `top.at`; see `loss_of`."""
-        with self.precision():
-            logits = self.server(smashed)
-        return loss_of(logits, labels)
+        return loss_of(self._output(self.server, smashed), labels)
 
     def logits(self, inputs: Tensor) -> Tensor:
         """(B, classes) logits of the server's part on the inputs, within `local.at` and `top.at`."""
+        return self._output(self.server, self.smash(inputs))
+
+    def _output(self, part: nn.Module, x: Tensor) -> Tensor:
         with self.precision():
-            return self.server(self.client(inputs))  # type: ignore[no-any-return]
+            return part(x)  # type: ignore[no-any-return]
 
     # --- reports
 
@@ -305,7 +295,7 @@ def crop_flip(x: Tensor, generator: np.random.Generator) -> Tensor:
     """Images (B, channels, height, width), padded by 4 zeros, cropped back at random, mirrored with probability 1/2."""
     count, _, height, width = x.shape
     places, mirrored = generator.integers(0, 9, (2, count)), generator.random(count) < 0.5
-    up, left, flip = to_device(torch.from_numpy(np.stack([*places, mirrored])), x.device)
+    up, left, flip = device_cache.to_device(torch.from_numpy(np.stack([*places, mirrored])), x.device)
     padded = nn.functional.pad(x, (4, 4, 4, 4))
     rows = up[:, None] + torch.arange(height, device=x.device)
     columns = torch.arange(width, device=x.device).expand(count, width)

@@ -73,8 +73,8 @@ class SplitGPT2(TorchSplit):
             )
         for part in (self.parts.client, self.parts.auxiliary, self.parts.server):
             part.eval()  # nothing of it depends on that, but for transformers' own gradient checkpointing
-        object.__setattr__(self, "local", Flat([self.parts.client, self.parts.auxiliary], strict=True))
-        object.__setattr__(self, "top", Flat([self.parts.server], strict=True))
+        local = Flat([self.parts.client, self.parts.auxiliary], strict=True)
+        vars(self).update(local=local, top=Flat([self.parts.server], strict=True))
 
     # --- sizes
 

@@ -1,9 +1,10 @@
-"""Positions, blocks and class weights of sums over samples, and the dtypes of problems over samples."""
+"""Sums over samples: positions, blocks and class weights, and the dtypes of problems over samples."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar, final
+import functools
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -19,42 +20,10 @@ Block = tuple[NDArray[Any], NDArray[np.int64]]
 """Inputs (b, p) and labels (b,)."""
 BLOCK = 512
 """Samples of a block in a sum over all data."""
+KEPT_BYTES = 2**26
+"""Bytes of the inputs that `all_scaled` keeps at most, were they all float64."""
 TARGETS = np.array([1.0, -1.0])
 """Of even and odd labels."""
-
-
-@final
-class Ready:
-    """Cache of one data set's samples in the form that the computation takes, for the next model that is measured.
-
-    All personal models of a rank are measured on the test samples, whose gathering and scaling takes longer than the
-    product with a small model.
-    """
-
-    LIMIT = 2**26
-    """Bytes of the inputs that are kept at most, were they all float64."""
-
-    def __init__(self) -> None:
-        self._data: Dataset | None = None
-        self._kind, self._blocks = "", list[Block]()
-
-    def blocks(self, data: Dataset, kind: str, made: Callable[[Dataset, Batch], Iterator[Block]]) -> Iterable[Block]:
-        """Inputs and labels of all of `data`, in turn.
-
-        Args:
-            kind: with the same data and kind, `made` must make the same blocks.
-            made: (data, positions) -> the blocks.
-        """
-        if self._data is data and self._kind == kind:
-            return self._blocks
-        positions = np.arange(len(data))
-        if 8 * len(data) * data.features > self.LIMIT:
-            return made(data, positions)
-        self._data, self._kind, self._blocks = data, kind, list(made(data, positions))
-        return self._blocks
-
-
-READY = Ready()
 
 
 def demand_floats(dtype: DTypeLike, which: str) -> None:
@@ -74,9 +43,35 @@ def blocks(values: Values, size: int) -> Iterator[Values]:
         yield values[start : start + size]
 
 
+def scaled(data: Dataset, positions: Batch, dtype: DTypeLike) -> Iterator[Block]:
+    """Inputs (b, p) in `dtype` and labels (b,), block by block."""
+    return (data.take(block, dtype) for block in blocks(positions, BLOCK))
+
+
 def unscaled(data: Dataset, positions: Batch, dtype: DTypeLike, size: int = 0) -> Iterator[Block]:
     """Inputs (b, p) in `dtype`, still to be multiplied by `data.factor`, and labels (b,), block by block."""
     return (data.unscaled(block, dtype) for block in blocks(positions, size or BLOCK))
+
+
+def all_scaled(data: Dataset, dtype: DTypeLike) -> Iterable[Block]:
+    """The `scaled` blocks of all of `data`; those of a small data set are kept for the next model that is measured.
+
+    All personal models of a rank are measured on the test samples, whose gathering and scaling takes longer than the
+    product with a small model.
+    """
+    is_small = 8 * len(data) * data.features <= KEPT_BYTES
+    return _kept(data, np.dtype(dtype).str) if is_small else scaled(data, np.arange(len(data)), dtype)
+
+
+@functools.lru_cache(maxsize=1)
+def _kept(data: Dataset, dtype: str) -> list[Block]:
+    return list(scaled(data, np.arange(len(data)), dtype))
+
+
+def log_softmax(logits: Vector) -> Vector:
+    """Logarithms of the class probabilities along the last axis."""
+    z = logits - logits.max(axis=-1, keepdims=True)
+    return np.asarray(z - np.log(np.exp(z).sum(axis=-1, keepdims=True)))
 
 
 def class_weights(data: Dataset, mix: Vector | None) -> Vector:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.data import Dataset
-from zofl_mpi.errors import UserError, demand
+from zofl_mpi.errors import demand
 from zofl_mpi.numerics.projections import ball
 from zofl_mpi.problems.base import Array, Batch, Problem, Vector
 from zofl_mpi.problems.sums import QUIET, class_weights
@@ -44,8 +44,7 @@ class Terms:
             UserError: names the parameter.
         """
         for name, values in (("mu", self.mu), ("radius", self.radius)):
-            if len(values) not in (1, m):
-                raise UserError(f"--{name} has {len(values)} values for {m} clients: give one, or one per client")
+            demand(len(values) in (1, m), name, values, f"one number, or one for each of the {m} clients")
 
 
 def for_client(values: tuple[float, ...], i: int) -> float:

@@ -21,7 +21,7 @@ from zofl_mpi.numerics import sets as convex_sets
 from zofl_mpi.numerics import zo
 from zofl_mpi.numerics.descent import descend
 from zofl_mpi.numerics.schedules import parse_decay, stepsize
-from zofl_mpi.numerics.stationarity import gradient_squared
+from zofl_mpi.numerics.zo import gradient_squared
 from zofl_mpi.problems import Bilevel, Lipschitz
 from zofl_mpi.rounds.cost import Costed, Effort
 from zofl_mpi.rounds.report import HeldOut, Model, all_scores

@@ -11,11 +11,9 @@ import numpy as np
 from zofl_mpi.data import Federation
 from zofl_mpi.engine.fields import at_least
 from zofl_mpi.problems import Bilevel, Lipschitz, SecondOrder, Smooth
-from zofl_mpi.problems.analytic.bilevel import BilevelBowls, Coupled
-from zofl_mpi.problems.analytic.cvar import CVaR
+from zofl_mpi.problems.analytic.bilevel import BilevelBowls, Coupled, Saddle
+from zofl_mpi.problems.analytic.black_boxes import CVaR, Shares
 from zofl_mpi.problems.analytic.nonsmooth import Bowls, MaxAffine
-from zofl_mpi.problems.analytic.saddle import Saddle
-from zofl_mpi.problems.analytic.shares import Shares
 from zofl_mpi.problems.fair import Fair, FairSoftmax
 from zofl_mpi.problems.hyperparameter import Hyperparameter
 from zofl_mpi.problems.relu_net import ReLUNet

@@ -11,8 +11,7 @@ from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Split
-from zofl_mpi.problems.split_cnn import ConvNet
-from zofl_mpi.problems.split_resnet import ResNet
+from zofl_mpi.problems.split_images import ConvNet, ResNet
 from zofl_mpi.settings import split_gpt2
 from zofl_mpi.settings.choice import Choice, Site
 from zofl_mpi.settings.networks import fingerprint_of, shape_of

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, final
 
-from zofl_mpi.data import Federation, Raw, cache, partition, principal, sources
+from zofl_mpi.data import Federation, Raw, cache, features, partition, sources
 from zofl_mpi.data.cache import Sources
-from zofl_mpi.data.synthetic import Synthetic
+from zofl_mpi.data.sources import Synthetic
 from zofl_mpi.engine.fields import at_least
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.engine.world import World, run_or_fail_all
@@ -79,7 +79,7 @@ class Samples:
         Raises:
             UserError: on every rank, if a file is missing or damaged on one, or a flag is out of range.
         """
-        K = run_or_fail_all(world, lambda: principal.parsed(self.features))
+        K = run_or_fail_all(world, lambda: features.parsed_components(self.features))
         data_dir = Path(self.data_dir).expanduser() if self.data_dir else None
         synthetic = Synthetic(self.synthetic_samples, self.synthetic_features, self.synthetic_classes)
         stored = run_or_fail_all(world, lambda: sources.find(self.data, data_dir, streams, synthetic))
@@ -92,7 +92,7 @@ class Samples:
         shares = {name: value for name, value in vars(self).items() if name in SHARES}
         official = self.split == "official"
         federation = run_or_fail_all(world, lambda: partition.split(raw, streams, official_split=official, **shares))
-        return principal.projected(world, federation, K) if K else federation
+        return features.projected(world, federation, K) if K else federation
 
     def _opened(self, stored: Sources, classifies: bool) -> Raw:
         raw = cache.open(stored)

@@ -9,8 +9,7 @@ from typing import Literal, final
 
 from zofl_mpi.data import Federation, bpe, cache, e2e, texts
 from zofl_mpi.data.bpe import Vocabulary
-from zofl_mpi.data.published import default_data_dir
-from zofl_mpi.data.reading import find_files, missing_files
+from zofl_mpi.data.published import default_data_dir, find_files, missing_files
 from zofl_mpi.engine.fields import at_least
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.engine.world import World, run_or_fail_all

@@ -11,25 +11,20 @@ import numpy as np
 from zofl_mpi.engine.fields import at_least
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.problems import Array, Batch
-from zofl_mpi.problems.analytic.known import KnownBilevel, Solved, Vector
+from zofl_mpi.problems.analytic.known import KnownBilevel, Noisy, Solved, Vector
 from zofl_mpi.problems.analytic.quadratic import Bowl, Quadratic
 
 
 @final
 @dataclass(frozen=True)
-class Follower:
-    """Lower part of a client of `BilevelBowls`: h_j(x, y) = q_j(y - B x), q_j of the bowl.
+class Follower(Bowl):
+    """Lower part of a client of `BilevelBowls`: h_j(x, y) = q_j(y - B x), q_j of this bowl with a = 0.
 
     Attributes:
         B: (n_lower, n).
-        bowl: with n_lower entries and a = 0.
     """
 
     B: Vector
-    bowl: Bowl
-
-    def __len__(self) -> int:
-        return len(self.bowl)
 
 
 @final
@@ -83,8 +78,8 @@ class BilevelBowls(KnownBilevel, Solved):
         Args:
             homogeneous: whether their lower parts are equal but for the noise.
         """
-        A = np.mean([link.lower.bowl.A for link in clients], axis=0)
-        P = np.linalg.solve(A, np.mean([link.lower.bowl.A @ link.lower.B for link in clients], axis=0))
+        A = np.mean([link.lower.A for link in clients], axis=0)
+        P = np.linalg.solve(A, np.mean([link.lower.A @ link.lower.B for link in clients], axis=0))
         C = np.mean([link.upper.A for link in clients], axis=0)
         M = P.T @ C @ P + rho * np.eye(P.shape[1])
         x = np.linalg.solve(M, P.T @ np.mean([link.upper.A @ link.upper.a for link in clients], axis=0))
@@ -120,16 +115,11 @@ class BilevelBowls(KnownBilevel, Solved):
         bowls = Quadratic.random(streams, size, 2 * m + 2, spectrum=spectrum, samples=samples, noise=1.0)[2]
         uppers, lowers = bowls[::2], bowls[1::2]
         B = streams(Purpose.SYNTHETIC, t=3).standard_normal((m + 1, size, n)) / np.sqrt(n)
-        links = [
-            Link(
-                replace(uppers[i], noise=noise_upper * uppers[i].noise),
-                Follower(
-                    B[0 if homogeneous else i],
-                    Bowl(lowers[0 if homogeneous else i].A, np.zeros(size), noise * lowers[i].noise),
-                ),
-            )
-            for i in range(m + 1)
-        ]
+        links = []
+        for i, (upper, lower) in enumerate(zip(uppers, lowers, strict=True)):
+            like = 0 if homogeneous else i
+            follower = Follower(lowers[like].A, np.zeros(size), noise * lower.noise, B[like])
+            links.append(Link(replace(upper, noise=noise_upper * upper.noise), follower))
         return cls.of(links[1:], rho, homogeneous), links[0], tuple(links[1:])
 
     @property
@@ -149,16 +139,16 @@ class BilevelBowls(KnownBilevel, Solved):
         return np.asarray(data.values(y, batch) + self.rho / 2 * np.einsum("kn,kn->k", x, x))
 
     def gradient_h(self, i: int, x: Array, y: Array, data: Follower, batch: Batch | None = None) -> Array:
-        return data.bowl.gradient(y - data.B @ x, batch)
+        return data.gradient(y - data.B @ x, batch)
 
     def gradients_f(self, i: int, x: Array, y: Array, data: Bowl, batch: Batch | None = None) -> tuple[Array, Array]:
         return self.rho * x, data.gradient(y, batch)
 
     def hessian_h(self, i: int, x: Array, y: Array, u: Array, data: Follower, batch: Batch | None = None) -> Array:
-        return np.asarray(data.bowl.A @ u)
+        return np.asarray(data.A @ u)
 
     def cross_h(self, i: int, x: Array, y: Array, u: Array, data: Follower, batch: Batch | None = None) -> Array:
-        return np.asarray(-data.B.T @ (data.bowl.A @ u))
+        return np.asarray(-data.B.T @ (data.A @ u))
 
     def curvature(self, x: Array) -> tuple[float, float]:
         return self.spectrum
@@ -178,6 +168,121 @@ class BilevelBowls(KnownBilevel, Solved):
 
     def flops_evaluation(self, batch_size: int) -> float:
         return 2.0 * self.n_lower**2 + 2.0 * self.n
+
+
+@final
+@dataclass(frozen=True)
+class Game(Noisy):
+    """Data of a client of `Saddle`.
+
+    Attributes:
+        A: (n, n).
+        b: (n,).
+        noise: (N, n) of the samples' gradients in y around the mean.
+    """
+
+    A: Vector
+    b: Vector
+    noise: Vector
+
+
+@final
+@dataclass(frozen=True)
+class Saddle(KnownBilevel, Solved):
+    """The minimax example of FedNest (see `methods/fednest.py`), section 5:
+    min_x max_y (1/m) sum_i f_i, f_i = -1/2 |y|^2 - b_i'y + y'A_i x + lam/2 |x|^2; h_i = -f_i.
+
+    The inner solution is y(x) = A x - b with the means A and b, so F(x) = 1/2 |A x - b|^2 + lam/2 |x|^2: the saddle
+    point is x* = (A'A + lam I)^{-1} A'b, y* = A x* - b. All h_i have the Hessian I: the mean of the clients' own
+    maximisers is y(x).
+
+    Attributes:
+        lam: weight of |x|^2, > 0.
+        A: (n, n) the mean of the A_i.
+        b: (n,) the mean of the b_i.
+        minimiser: (n,) x*.
+        value: F(x*).
+    """
+
+    homogeneous: ClassVar[bool] = True
+    lam: float
+    A: Vector
+    b: Vector
+    minimiser: Vector
+    value: float
+
+    @classmethod
+    def of(cls, clients: Sequence[Game], lam: float = 10.0) -> Saddle:
+        """The problem of these clients, whose noise sums to 0."""
+        A = np.mean([game.A for game in clients], axis=0)
+        b = np.mean([game.b for game in clients], axis=0)
+        x = np.linalg.solve(A.T @ A + lam * np.eye(len(b)), A.T @ b)
+        return cls(lam, A, b, x, float((A @ x - b) @ (A @ x - b) / 2 + lam / 2 * x @ x))
+
+    @classmethod
+    def random(
+        cls, streams: Streams, n: int, m: int, *, lam: float = 10.0, samples: int = 32, noise: float = 0.0
+    ) -> tuple[Saddle, Game, tuple[Game, ...]]:
+        """A problem with unequal clients, the server's part (that no client has), and each client's.
+
+        A_i = I + t_i Q_i, t_i uniform in (0, 0.1), entries of Q_i and b_i standard normal; a common vector, standard
+        normal too, is the mean of the b_i.
+
+        Args:
+            lam: the paper's 10.
+            noise: standard deviation of each entry of a sample's gradient in y around the mean.
+        """
+        generator = streams(Purpose.SYNTHETIC)
+        t = generator.uniform(0.0, 0.1, m + 1)
+        Q, b = generator.standard_normal((m + 1, n, n)), generator.standard_normal((m + 1, n))
+        b += generator.standard_normal(n) - b[1:].mean(axis=0)
+        drawn = noise * generator.standard_normal((m + 1, samples, n))
+        drawn -= drawn.mean(axis=1, keepdims=True)
+        games = [Game(t[i] * Q[i] + np.eye(n), b[i], drawn[i]) for i in range(m + 1)]
+        return cls.of(games[1:], lam), games[0], tuple(games[1:])
+
+    @property
+    def n(self) -> int:
+        """Length of x."""
+        return len(self.b)
+
+    def initial(self, generator: np.random.Generator) -> Array:
+        return generator.standard_normal(self.n)
+
+    def f(self, i: int, x: Array, y: Array, data: Game, batch: Batch | None = None) -> Vector:
+        inner = np.einsum("kn,kn->k", y, x @ data.A.T - data.b - y / 2 - data.mean_noise(batch))
+        return np.asarray(inner + self.lam / 2 * np.einsum("kn,kn->k", x, x))
+
+    def gradient_h(self, i: int, x: Array, y: Array, data: Game, batch: Batch | None = None) -> Array:
+        return np.asarray(y + data.b - data.A @ x + data.mean_noise(batch))
+
+    def gradients_f(self, i: int, x: Array, y: Array, data: Game, batch: Batch | None = None) -> tuple[Array, Array]:
+        return data.A.T @ y + self.lam * x, -self.gradient_h(i, x, y, data, batch)
+
+    def hessian_h(self, i: int, x: Array, y: Array, u: Array, data: Game, batch: Batch | None = None) -> Array:
+        return u
+
+    def cross_h(self, i: int, x: Array, y: Array, u: Array, data: Game, batch: Batch | None = None) -> Array:
+        return np.asarray(-data.A.T @ u)
+
+    def curvature(self, x: Array) -> tuple[float, float]:
+        return 1.0, 1.0
+
+    def solution(self, x: Array, data: Sequence[Game]) -> Array:
+        """A x - b."""
+        return np.asarray(self.A @ x - self.b)
+
+    def implicit(self, x: Array) -> float:
+        """F(x)."""
+        y = self.solution(x, ())
+        return float(y @ y / 2 + self.lam / 2 * x @ x)
+
+    def implicit_gradient(self, x: Array) -> Array:
+        """(n,) the gradient of F."""
+        return np.asarray(self.A.T @ self.solution(x, ()) + self.lam * x)
+
+    def flops_evaluation(self, batch_size: int) -> float:
+        return 2.0 * self.n**2 + 4.0 * self.n
 
 
 @final
@@ -208,7 +313,6 @@ class Coupled(KnownBilevel):
     constrained: ClassVar[bool] = True
     homogeneous: ClassVar[bool] = True
     n: ClassVar[int] = 1
-    n_lower: ClassVar[int] = 1
     order: Literal["min-max", "max-min"] = "min-max"
     m: int = at_least(1, 5)
 

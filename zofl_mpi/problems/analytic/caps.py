@@ -79,14 +79,12 @@ class Caps(KnownHierarchical):
 
     def minimiser(self) -> Vector:
         """(n,) x*: the kink at which the slope changes its sign, else the stationary point between two of them."""
-        for k, t in enumerate(self.wishes):  # below t the constraints of the clients k, ..., m - 1 bind
-            left, right = self.slopes(float(t))
-            if left >= 0:
-                binding = (self.m - k) / self.m
-                return np.full(self.n, binding * self.level / (self.cost + binding))
-            if right >= 0:
-                return np.full(self.n, t)
-        raise AssertionError("cost > 0: beyond the last kink the slope is positive")
+        k = next(k for k, t in enumerate(self.wishes) if self.slopes(float(t))[1] >= 0)
+        t = float(self.wishes[k])
+        if self.slopes(t)[0] < 0:
+            return np.full(self.n, t)
+        binding = (self.m - k) / self.m  # below t the constraints of the clients k, ..., m - 1 bind
+        return np.full(self.n, binding * self.level / (self.cost + binding))
 
     def surrogate(self, x: Array) -> Array:
         """(n,) the gradient of F by implicit differentiation without the constraint, a wrong one: that of f_1 alone."""

@@ -11,19 +11,12 @@ from numpy.typing import NDArray
 from zofl_mpi.engine.roles import attribute
 from zofl_mpi.numerics.descent import descend
 from zofl_mpi.problems import Array, Batch
-from zofl_mpi.problems.base import BilevelProblem, Problem
+from zofl_mpi.problems.base import BilevelProblem, NumPyProblem
 
 Vector = NDArray[np.float64]
 
 
-class Known(Problem, Protocol):
-    """A problem that NumPy computes in float64."""
-
-    def kernel_name(self, batch_size: int) -> str:
-        return "numpy"
-
-
-class KnownHierarchical(Known, Protocol):
+class KnownHierarchical(NumPyProblem, Protocol):
     """Algorithm 2 as it is printed, on the gradient of h_i."""
 
     def gradient_h(self, i: int, data: Any, x: Array, y: Array, batch: Batch) -> Array:
@@ -58,7 +51,7 @@ class Solved(Protocol):
         return self.minimiser, self.value
 
 
-class Unconstrained(Known, Protocol):
+class Unconstrained(NumPyProblem, Protocol):
     """All X_i are R^n."""
 
     def project(self, i: int, x: Array) -> Array:
@@ -66,7 +59,11 @@ class Unconstrained(Known, Protocol):
 
 
 class KnownBilevel(Unconstrained, BilevelProblem, Protocol):
-    """A bilevel problem without constraints on x whose score is its objective."""
+    """A bilevel problem without constraints on x, whose score is its objective and whose y is as long as x."""
+
+    @attribute
+    def n_lower(self) -> int:
+        return self.n
 
     def f(self, i: int, x: Array, y: Array, data: Any, batch: Batch | None = None) -> Vector:
         """See `Bilevel.f`."""
@@ -76,9 +73,18 @@ class KnownBilevel(Unconstrained, BilevelProblem, Protocol):
         return {"loss": mean_over(data, lambda one: float(self.f(0, x[None], y[None], self.parts(one)[0])[0]))}
 
 
-def mean_noise(noise: Vector, batch: Batch | None) -> Vector:
-    """(n,) the mean of the noise over the samples at positions `batch`; None: over all."""
-    return np.asarray((noise if batch is None else noise[batch]).mean(axis=0))
+class Noisy:
+    """Data of a client, N samples that differ by their noise."""
+
+    noise: Vector
+    """(N, n)."""
+
+    def __len__(self) -> int:
+        return len(self.noise)
+
+    def mean_noise(self, batch: Batch | None = None) -> Vector:
+        """(n,) the mean of the noise over the samples at positions `batch`; None: over all."""
+        return np.asarray((self.noise if batch is None else self.noise[batch]).mean(axis=0))
 
 
 def mean_over(data: Any, value: Callable[[Any], float]) -> float:

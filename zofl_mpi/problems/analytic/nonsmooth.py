@@ -14,13 +14,13 @@ import numpy as np
 
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.problems import Array, Batch
-from zofl_mpi.problems.analytic.known import Solved, Unconstrained, Vector, mean_noise, mean_over
+from zofl_mpi.problems.analytic.known import Noisy, Solved, Unconstrained, Vector, mean_over
 from zofl_mpi.problems.analytic.quadratic import Bowl, Quadratic, SmoothBowls
 
 
 @final
 @dataclass(frozen=True)
-class Pieces:
+class Pieces(Noisy):
     """Data of a client of `MaxAffine`: q_j(x) = sum_g max_k (<slopes[g, k], x> + offsets[g, k]) + <noise_j, x>.
 
     Attributes:
@@ -33,13 +33,10 @@ class Pieces:
     offsets: Vector
     noise: Vector
 
-    def __len__(self) -> int:
-        return len(self.noise)
-
     def values(self, x: Vector, batch: Batch | None = None) -> Vector:
         """(k,) the mean of q_j at the rows of x (k, n) over the samples at positions `batch` (B,); None: over all."""
         heights = np.tensordot(x, self.slopes, axes=(1, 2)) + self.offsets  # (k, G, K)
-        return np.asarray(heights.max(axis=2).sum(axis=1) + x @ mean_noise(self.noise, batch))
+        return np.asarray(heights.max(axis=2).sum(axis=1) + x @ self.mean_noise(batch))
 
 
 @final

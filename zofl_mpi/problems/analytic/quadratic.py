@@ -12,12 +12,12 @@ from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.numerics.descent import descend
 from zofl_mpi.numerics.projections import ball
 from zofl_mpi.problems import Array, Batch
-from zofl_mpi.problems.analytic.known import Known, KnownHierarchical, Vector, mean_noise
+from zofl_mpi.problems.analytic.known import KnownHierarchical, Noisy, Vector
+from zofl_mpi.problems.base import NumPyProblem
 
 
-@final
 @dataclass(frozen=True)
-class Bowl:
+class Bowl(Noisy):
     """Data of a client or of the server: N samples, q_j(y) = 1/2 (y - a)' A (y - a) + <noise_j, y>.
 
     Attributes:
@@ -30,17 +30,14 @@ class Bowl:
     a: Vector
     noise: Vector
 
-    def __len__(self) -> int:
-        return len(self.noise)
-
     @property
     def drift(self) -> Vector:
         """(n,) the mean of the noise over all samples, 0 to rounding for `Quadratic.random`."""
-        return mean_noise(self.noise, None)
+        return self.mean_noise()
 
     def gradient(self, y: Vector, batch: Batch | None = None) -> Vector:
         """(k, n) mean gradients at the rows of y over the samples at positions `batch` (B,); None: over all."""
-        return np.asarray((y - self.a) @ self.A + mean_noise(self.noise, batch))
+        return np.asarray((y - self.a) @ self.A + self.mean_noise(batch))
 
     def value(self, y: Vector) -> float:
         """The mean of q_j(y), y (n,), over all samples."""
@@ -49,10 +46,10 @@ class Bowl:
     def values(self, y: Vector, batch: Batch | None) -> Vector:
         """(k,) the mean of q_j at the rows of y (k, n) over the samples at positions `batch` (B,); None: over all."""
         d = y - self.a
-        return np.asarray(np.einsum("kn,kn->k", d @ self.A, d) / 2 + y @ mean_noise(self.noise, batch))
+        return np.asarray(np.einsum("kn,kn->k", d @ self.A, d) / 2 + y @ self.mean_noise(batch))
 
 
-class SmoothBowls(Known, Protocol):
+class SmoothBowls(NumPyProblem, Protocol):
     """The members of the role `Smooth` where each client's data are a `Bowl`."""
 
     def loss(self, x: Array, data: Bowl) -> float:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeVar, final
 
@@ -65,9 +64,7 @@ class BlockKey(NamedTuple):
     shifted: bool = False
 
 
-@final
-@dataclass(frozen=True)
-class StepsRequest:
+class StepsRequest(NamedTuple):
     """A client's local steps from the rows of y (k, n), around the rows of x (k, n), with finite step sizes."""
 
     function: Function
@@ -202,10 +199,6 @@ class _Rows:
         own = shape or (self.size, self._width)
         return torch.zeros(own, dtype=getattr(torch, self._key.dtype), device=self.device)
 
-    def buffer(self) -> StagingBuffer:
-        """Memory through which vectors go to the rows."""
-        return StagingBuffer(self._key.dtype, self.device)
-
     def bound(self) -> AbstractContextManager[Any]:
         """Context manager: on a GPU the same bits each time; the module holds parameters, whose place others take."""
         return self._key.function.at(self.zeros(self._key.function.n))
@@ -242,7 +235,7 @@ class _LossBlock:
 
     def __init__(self, key: BlockKey, data: Dataset) -> None:
         self.rows = _Rows(key, data, 1)
-        self._x, self._buffer = self.rows.zeros(), self.rows.buffer()
+        self._x, self._buffer = self.rows.zeros(), StagingBuffer(key.dtype, self.rows.device)
         self._costs, self._at = key.function.costs(), self.rows.views(self._x)
 
     def run(self, rows: Sequence[tuple[LossRequest, int]]) -> Array:
@@ -265,7 +258,7 @@ class _StepBlock:
         self._shift = torch.zeros_like(self._x) if key.shifted else None
         self._gammas, self._mu = self.rows.zeros(CHUNK, size, 1), self.rows.zeros(size, 1)
         self._radius = torch.zeros((size, 1), dtype=torch.float64, device=device)
-        self._buffers = {name: self.rows.buffer() for name in ("x", "y", "shift", "gammas")}
+        self._buffers = {name: StagingBuffer(key.dtype, device) for name in ("x", "y", "shift", "gammas")}
         self._slopes = key.function.slopes()
         self._steps = StepGraphs(device, self.rows.batches, self._gammas)
 
@@ -279,7 +272,7 @@ class _StepBlock:
             if self._shift is not None:
                 shifts = [np.asarray(own.shift, self._key.dtype) for own in taken]
                 self.rows.fill(self._shift, buffers["shift"], shifts)
-            mus, radii = zip(*((own.mu, own.radius) for own in taken), strict=True)
+            mus, radii = [own.mu for own in taken], [own.radius for own in taken]
             for target, values in ((self._mu, mus), (self._radius, radii)):
                 target[: len(rows), 0] = torch.tensor(values, dtype=target.dtype, device=self.rows.device)
             gammas = buffers["gammas"].send([own.stepsizes[:, None] for own in taken])

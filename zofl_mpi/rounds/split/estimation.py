@@ -89,7 +89,7 @@ class Estimation:
 
     def _exact_start(self, training: Training) -> int:
         """Where in theta_l the part with an exact gradient starts."""
-        from zofl_mpi.problems.tail import last_layers
+        from zofl_mpi.problems.layers import last_layers
 
         return int(last_layers(training.problem.local, self.exact_layers).start)
 

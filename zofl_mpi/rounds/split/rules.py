@@ -143,13 +143,13 @@ class Backprop(GradientRule):
 
     def _graph(self, loss: Loss) -> AbstractContextManager[Any]:
         """Context manager: the parameters that ask for a gradient."""
-        from zofl_mpi.problems.tail import only
+        from zofl_mpi.problems.layers import only
 
         return only(loss.problem.local, self.part) if self.last else nullcontext()
 
     def _gradient(self, loss: Loss, output: Tensor, slope: Tensor | None = None) -> Tensor:
         """(d,) the gradient of `output`, or of <slope, output>, within `_graph`."""
-        from zofl_mpi.problems.tail import slope_of
+        from zofl_mpi.problems.layers import slope_of
 
         flat = loss.problem.local
         if not self.last:
@@ -171,7 +171,7 @@ class Backprop(GradientRule):
 @final
 @dataclass(frozen=True)
 class LinearHead(GradientRule):
-    """The gradient in a linear auxiliary head, in closed form from the model's own pass; see `problems.head`."""
+    """The gradient in a linear auxiliary head, in closed form from the model's own pass; see `problems.layers`."""
 
     gradient: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # (smashed, labels) to loss () and gradient (n_a,)
 

@@ -1,0 +1,143 @@
+"""Networks for images, cut in two: a small CNN, and ResNet-18 in its CIFAR form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
+from typing import TYPE_CHECKING, Literal, final
+
+from zofl_mpi.errors import UserError, demand
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Parts = tuple["nn.Module", "nn.Module", "nn.Module"]
+"""The client's, the auxiliary and the server's part."""
+
+
+@final
+@dataclass(frozen=True)
+class ConvNet:
+    """Stages of a 3x3 convolution, a normalisation and a ReLU, then a linear layer: a deep client's part is cheap.
+
+    Attributes:
+        channels: of each stage's convolution.
+        strides: of each stage's convolution.
+        cut: stages at the client; the others and the linear layer are the server's.
+        head: auxiliary head: linear (on all smashed numbers) or pooled (on each channel's mean).
+        norm: group (GroupNorm of 16 channels a group: no statistics of other samples) or batch (BatchNorm).
+    """
+
+    channels: tuple[int, ...] = (16, 32, 32, 64)
+    strides: tuple[int, ...] = (2, 2, 1, 2)
+    cut: int = 3
+    head: Literal["linear", "pooled"] = "linear"
+    norm: Literal["group", "batch"] = "group"
+
+    def __post_init__(self) -> None:
+        demand(len(self.channels) >= 1 and min(self.channels) >= 1, "channels", self.channels, "whole numbers above 0")
+        alike = len(self.strides) == len(self.channels) and min(self.strides) >= 1
+        demand(alike, "strides", self.strides, f"a whole number above 0 for each of the {len(self.channels)} channels")
+        demand(1 <= self.cut <= len(self.channels), "cut", self.cut, f"from 1 to {len(self.channels)}, the stages")
+
+    def parts(self, shape: Sequence[int], classes: int) -> Parts:
+        """The network for images of `shape` (channels, height, width), cut (UserError: inputs that are no images)."""
+        from torch import nn
+
+        from zofl_mpi.problems.models import NORMS
+
+        demand_images(shape, "split_cnn")
+        steps, norm = zip(pairwise((shape[0], *self.channels)), self.strides, strict=True), NORMS[self.norm]
+        stages = [
+            nn.Sequential(nn.Conv2d(before, now, 3, stride, 1, bias=False), norm(now), nn.ReLU(inplace=True))
+            for (before, now), stride in steps
+        ]
+        return cut_after(stages, self.channels, self.strides, self.cut, self.head, shape, classes)
+
+
+@final
+@dataclass(frozen=True)
+class ResNet:
+    """[C] VI-B: with width 64 ResNet-18 in its CIFAR form; a stage has twice the channels of the one before.
+
+    He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition", CVPR 2016. With 64 channels and the cut after
+    the first block these are the parts that [C]'s Table II describes: 75,840 parameters at a client, 655,370 in the
+    auxiliary head Linear(65536, 10), 11,173,962 in the whole network, a smashed sample of 64 x 32 x 32.
+
+    Attributes:
+        width: channels of the first stage.
+        stages: basic blocks of each stage.
+        cut: basic blocks at the client: 1 is the paper's Client Size 1, 3 its Client Size 2.
+        head: auxiliary head: linear (on all smashed numbers) or pooled (on each channel's mean).
+        norm: batch (BatchNorm), or group (GroupNorm of 16 channels a group: no statistics of other samples).
+    """
+
+    width: int = 64
+    stages: tuple[int, ...] = (2, 2, 2, 2)
+    cut: int = 1
+    head: Literal["linear", "pooled"] = "linear"
+    norm: Literal["batch", "group"] = "batch"
+
+    def __post_init__(self) -> None:
+        demand(self.width >= 1, "width", self.width, "a whole number, at least 1")
+        demand(len(self.stages) >= 1 and min(self.stages) >= 1, "stages", self.stages, "whole numbers, each at least 1")
+        blocks = sum(self.stages)
+        allowed = f"from 0 to {blocks - 1}: the network has {blocks} basic blocks"
+        demand(0 <= self.cut < blocks, "cut", self.cut, allowed)
+
+    def parts(self, shape: Sequence[int], classes: int) -> Parts:
+        """The network for images of `shape` (channels, height, width), cut.
+
+        Raises:
+            UserError: inputs that are no images, or too small for so many stages.
+        """
+        from torch import nn
+
+        from zofl_mpi.problems.models import NORMS, BasicBlock
+
+        demand_images(shape, "split_resnet")
+        least = 2 ** (len(self.stages) - 1)
+        if min(shape[1:]) < least:
+            raise UserError(
+                f"--stages: {len(self.stages)} stages need images of at least {least} pixels a side, not {shape[1]}"
+            )
+        norm, stem = NORMS[self.norm], nn.Conv2d(shape[0], self.width, 3, 1, 1, bias=False)
+        stages = [(stage, k) for stage, count in enumerate(self.stages) for k in range(count)]
+        widths = [self.width, *(self.width * 2**stage for stage, _ in stages)]
+        strides = [1, *(2 if stage > 0 and k == 0 else 1 for stage, k in stages)]
+        blocks: list[nn.Module] = [nn.Sequential(stem, norm(self.width), nn.ReLU(inplace=True))]
+        for (before, now), stride in zip(pairwise(widths), strides[1:], strict=True):
+            blocks.append(BasicBlock(before, now, stride, norm))
+        return cut_after(blocks, widths, strides, self.cut + 1, self.head, shape, classes)
+
+
+def demand_images(shape: Sequence[int], problem: str) -> None:
+    """Refuses inputs that are no images (channels, height, width)."""
+    if len(shape) != 3:
+        raise UserError(f"--problem {problem}: inputs of {shape[0]} numbers are no square images")
+
+
+def cut_after(
+    blocks: Sequence[nn.Module],
+    widths: Sequence[int],
+    strides: Sequence[int],
+    count: int,
+    head: str,
+    shape: Sequence[int],
+    classes: int,
+) -> Parts:
+    """The first `count` blocks, an auxiliary head on their output, and the other blocks with a linear layer.
+
+    Args:
+        widths, strides: output channels and stride of each block.
+        shape: of an input.
+    """
+    from torch import nn
+
+    from zofl_mpi.problems.models import auxiliary_head, pooled
+
+    smashed = widths[count - 1], *(-(-side // prod(strides[:count])) for side in shape[1:])
+    server = nn.Sequential(*blocks[count:], pooled(widths[-1], classes))
+    return nn.Sequential(*blocks[:count]), auxiliary_head(head, smashed, classes), server
