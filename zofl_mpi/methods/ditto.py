@@ -14,7 +14,7 @@ from zofl_mpi.engine.clients import Client, Clients
 from zofl_mpi.engine.fields import Array, at_least
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
-from zofl_mpi.rounds.cost import Effort
+from zofl_mpi.rounds.base import Effort
 from zofl_mpi.rounds.local_sgd import FirstOrder, State, Trained
 from zofl_mpi.rounds.report import Model
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from zofl_mpi.engine.clients import Client, Clients
 from zofl_mpi.engine.fields import at_least, given, part
+from zofl_mpi.rounds.base import Effort
 from zofl_mpi.rounds.compression import Compression, Restored
-from zofl_mpi.rounds.cost import Effort
 from zofl_mpi.rounds.local_sgd import FirstOrder, State
 from zofl_mpi.rounds.report import Model
 

@@ -20,7 +20,7 @@ from zofl_mpi.engine.fields import Array, at_least, column
 from zofl_mpi.engine.setting import Directions
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.numerics import zo
-from zofl_mpi.rounds.cost import Effort
+from zofl_mpi.rounds.base import Effort
 from zofl_mpi.rounds.report import Model
 from zofl_mpi.rounds.zeroth_order import LipschitzReports, Stepped, finite_losses
 

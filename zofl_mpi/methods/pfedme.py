@@ -12,7 +12,7 @@ import numpy as np
 
 from zofl_mpi.engine.clients import Client, Clients
 from zofl_mpi.engine.fields import Array, above, at_least
-from zofl_mpi.rounds.cost import Effort
+from zofl_mpi.rounds.base import Effort
 from zofl_mpi.rounds.local_sgd import FirstOrder, State, Trained, repeated
 from zofl_mpi.rounds.report import Model
 

@@ -18,10 +18,9 @@ from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems import Bilevel, SecondOrder
-from zofl_mpi.rounds.cost import Costed, Effort, OnProblem
+from zofl_mpi.rounds.base import Costed, Effort, OnProblem, among, step_samples
 from zofl_mpi.rounds.lower import Iterate, Lower, Moved, Schedule
 from zofl_mpi.rounds.report import HeldOut, Model, all_scores, held_out
-from zofl_mpi.rounds.start import among, step_samples
 from zofl_mpi.rounds.zeroth_order import Local, Report, Stepped, directions, report, schedule_lines, theorem1_bounds
 
 B = TypeVar("B", bound=Bilevel)

@@ -19,10 +19,9 @@ from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import demand
 from zofl_mpi.numerics.schedules import demand_tau, local_steps, parse_decay, planned_steps, stepsizes
-from zofl_mpi.problems import Smooth
-from zofl_mpi.rounds.cost import Costed, Effort
+from zofl_mpi.problems import Hierarchical, Smooth
+from zofl_mpi.rounds.base import Costed, Effort, Sampling, ServerStep, demand_samples, shares
 from zofl_mpi.rounds.report import Measured, Model, Report, Reporting
-from zofl_mpi.rounds.start import Sampling, ServerStep, demand_samples, shares
 
 
 @dataclass(frozen=True)
@@ -80,6 +79,48 @@ class LocalSteps:
     def planned(self, rounds: int, participants: int) -> int:
         """About the local steps of all clients in all rounds."""
         return planned_steps(self.schedule_h, self.tau, rounds, participants)
+
+
+@final
+@dataclass(frozen=True)
+class LocalSolve:
+    """LOCAL, the inexact solution of min over y in Y_i(x) of h_i(x, y): [A] Algorithm 2.
+
+    Attributes:
+        steps: numbers and sizes of the steps.
+        batch: samples of a local step, drawn with replacement.
+        y0: start of the local solves: x (the point they are asked at) or last (the middle of the client's last pair).
+        samples: shared or separate mini-batches of the two solves; separate multiplies their noise by n/(2 eta).
+    """
+
+    setting: Setting[Hierarchical]
+    steps: LocalSteps = part()
+    batch: int = at_least(1, 64)
+    y0: Literal["x", "last"] = "x"
+    samples: Literal["shared", "separate"] = "shared"
+
+    def solve(self, client: Client, x: Array, r: int, purpose: Purpose = Purpose.BATCH) -> Array:
+        """(k, n) LOCAL(x) for each row of x (k, n): H_{i,r} projected stochastic gradient steps on h_i.
+
+        By default both solves of a round see the same samples, and with --y0 last they start at one point: else their
+        noise and the difference of their starts would be multiplied by n/(2 eta).
+        """
+        y0 = np.broadcast_to(client.memory["y"], x.shape) if self.y0 == "last" and "y" in client.memory else x
+        if self.samples == "shared" or len(x) == 1:
+            return self._descended(client, x, y0, r, purpose)
+        plus = self._descended(client, x[:1], y0[:1], r, purpose)
+        return np.concatenate([plus, self._descended(client, x[1:], y0[1:], r, Purpose.BATCH_MINUS)])
+
+    def keep(self, client: Client, y: Array) -> None:
+        """Remembers the middle of the pair y (2, n), where the next solves start with --y0 last."""
+        if self.y0 == "last":
+            client.memory["y"] = y.mean(axis=0, dtype=np.float64).astype(y.dtype)
+
+    def _descended(self, client: Client, x: Array, y: Array, r: int, purpose: Purpose) -> Array:
+        gammas = self.steps.sizes(client.i, r)
+        size = (len(gammas), self.batch)
+        batches = self.setting.streams(purpose, r=r, i=client.i).integers(len(client.data), size=size)
+        return self.setting.problem.lower(client.i, client.data, x, y, batches, gammas)
 
 
 @final

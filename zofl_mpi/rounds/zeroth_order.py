@@ -23,9 +23,8 @@ from zofl_mpi.numerics.descent import descend
 from zofl_mpi.numerics.schedules import parse_decay, stepsize
 from zofl_mpi.numerics.stationarity import gradient_squared
 from zofl_mpi.problems import Bilevel, Lipschitz
-from zofl_mpi.rounds.cost import Costed, Effort
+from zofl_mpi.rounds.base import X0, Costed, Effort, Sampling, among, first_point, shares
 from zofl_mpi.rounds.report import HeldOut, Model, all_scores
-from zofl_mpi.rounds.start import X0, Sampling, among, first_point, shares
 
 
 @dataclass(frozen=True)

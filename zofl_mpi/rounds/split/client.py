@@ -188,7 +188,7 @@ class LocalSteps:
 def drawn(
     seed: np.random.Generator, like: Tensor, count: int, distribution: str, draw: Draw = "device"
 ) -> Iterator[Tensor]:
-    """Yields `count` directions u (d,) of the dtype of `like` (d,), on its device; see `estimation.Estimation`.
+    """Yields `count` directions u (d,) of the dtype of `like` (d,), on its device; see `estimates.Estimation`.
 
     From the host they come through pinned memory: while a GPU takes one step, the host draws for the next.
     """

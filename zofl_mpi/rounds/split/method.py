@@ -16,10 +16,10 @@ from zofl_mpi.engine.setting import Directions
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.numerics.optimisers import copied
 from zofl_mpi.problems import Split
-from zofl_mpi.rounds.cost import OnProblem
+from zofl_mpi.rounds.base import OnProblem
 from zofl_mpi.rounds.split.client import LocalSteps, Point
 from zofl_mpi.rounds.split.costs import Traffic, costs_of, plan_of
-from zofl_mpi.rounds.split.estimation import Estimation
+from zofl_mpi.rounds.split.estimates import Estimation
 from zofl_mpi.rounds.split.losses import CutLoss, Loss
 from zofl_mpi.rounds.split.messages import Ask, Model, Network, Scalars, Smashed, State, Trained, Update
 from zofl_mpi.rounds.split.report import Compared, Report, with_cosines

@@ -19,9 +19,9 @@ from zofl_mpi.errors import UserError, demand
 from zofl_mpi.numerics.optimisers import Optimiser, copied
 from zofl_mpi.numerics.schedules import Pace
 from zofl_mpi.problems import Batch, Split
+from zofl_mpi.rounds.base import participants, shares
 from zofl_mpi.rounds.split.messages import Ask, Model, Network, Scored, State, Update
 from zofl_mpi.rounds.split.report import Report, report_of, scored
-from zofl_mpi.rounds.start import participants, shares
 
 
 @final
