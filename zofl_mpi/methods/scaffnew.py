@@ -12,10 +12,7 @@ from typing import ClassVar, Literal, final
 
 import numpy as np
 
-from zofl_mpi.engine.clients import Client, Clients
-from zofl_mpi.engine.fields import Array, above, at_least, column, fraction, part
-from zofl_mpi.engine.streams import Purpose
-from zofl_mpi.errors import UserError
+from zofl_mpi import Array, Client, Clients, Purpose, UserError, above, at_least, column, fraction, part
 from zofl_mpi.problems import Smooth
 from zofl_mpi.rounds.base import X0, Costed, Effort, first_point, shares
 from zofl_mpi.rounds.local_sgd import Trained, minibatches

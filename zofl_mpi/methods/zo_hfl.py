@@ -13,15 +13,13 @@ from typing import ClassVar, Literal, final
 
 import numpy as np
 
-from zofl_mpi.engine.clients import Client, Clients
-from zofl_mpi.engine.fields import Array, above, column, finite, part
-from zofl_mpi.engine.setting import Directions
-from zofl_mpi.engine.streams import Purpose
+from zofl_mpi import Array, Client, Clients, Directions, Purpose, above, column, finite, part
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems import Hierarchical
 from zofl_mpi.rounds.base import Costed, Effort, Sampling, ServerStep, demand_samples
 from zofl_mpi.rounds.local_sgd import LocalSolve
-from zofl_mpi.rounds.report import HierarchicalReport, Model, Personal, hierarchical_report, measure_personal
+from zofl_mpi.rounds.report import HierarchicalReport as Report
+from zofl_mpi.rounds.report import Model, Personal, hierarchical_report, measure_personal
 
 X = "x is not finite after the server's step; smaller --gamma, --lam or --gamma-local may help"
 
@@ -116,7 +114,7 @@ class ZOHFL(Costed[Hierarchical]):
         """One of each participant and round."""
         return Directions(rounds * len(self.sampling(0)), self.problem.n)
 
-    def evaluate(self, state: State, r: int, clients: Clients) -> HierarchicalReport:
+    def evaluate(self, state: State, r: int, clients: Clients) -> Report:
         """Reports on x and on the clients' personal models."""
         return hierarchical_report(self.setting, state.x, r, clients, self.personal)
 

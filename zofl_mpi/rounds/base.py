@@ -12,11 +12,9 @@ from typing import Any, Generic, Literal, cast, final
 import numpy as np
 from numpy.typing import NDArray
 
+from zofl_mpi import Array, Loads, Purpose, Setting, UserError, at_least, fraction
 from zofl_mpi.engine import messages
-from zofl_mpi.engine.fields import Array, at_least, fraction
-from zofl_mpi.engine.setting import Loads, P, Setting, Work
-from zofl_mpi.engine.streams import Purpose
-from zofl_mpi.errors import UserError
+from zofl_mpi.engine.setting import P, Work
 from zofl_mpi.numerics.schedules import parse_decay, stepsize
 
 X0 = Literal["auto", "zero", "random"]
@@ -106,6 +104,11 @@ def participants(setting: Setting, beta: float, r: int) -> list[int]:
 def step_samples(setting: Setting[Any], batch: int) -> list[int]:
     """(m,) samples of a local step of each client; batch = 0: all of the client's."""
     return [batch] * setting.m if batch else [len(data) for data in setting.data]
+
+
+def draw_batches(generator: np.random.Generator, size: int, steps: int, batch: int) -> Any:
+    """(steps, batch) positions below `size`, drawn with replacement; batch = 0: None for each step, all samples."""
+    return generator.integers(size, size=(steps, batch)) if batch else [None] * steps
 
 
 def shares(setting: Setting, weights: str) -> dict[int, float]:

@@ -13,11 +13,7 @@ from typing import Any, ClassVar, Literal, final
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi.engine.clients import Client, Clients
-from zofl_mpi.engine.fields import Array, at_least, column, finite, part
-from zofl_mpi.engine.setting import Setting
-from zofl_mpi.engine.streams import Purpose
-from zofl_mpi.errors import demand
+from zofl_mpi import Array, Client, Clients, Purpose, Setting, Step, at_least, column, demand, finite, part
 from zofl_mpi.numerics.schedules import demand_tau, local_steps, parse_decay, planned_steps, stepsizes
 from zofl_mpi.problems import Hierarchical, Smooth
 from zofl_mpi.rounds.base import Costed, Effort, Sampling, ServerStep, demand_samples, shares
@@ -156,6 +152,12 @@ class LocalSGD:
     def batches(self, client: Client, r: int) -> NDArray[np.int64]:
         """(H, batch) the client's mini-batches of round r, the same for every method."""
         return minibatches(self.setting, client, r, self.steps.count(client.i, r), self.batch)
+
+    def average(self, clients: Clients, train: Step, x: Array, r: int) -> State:
+        """x + eta_g sum over S_r of w_i (y_i - x), y_i the replies to `train`, and the server's own step."""
+        S = self.sampling(r)
+        mean = clients.mean(train, Model(x, r), to=S, weights=self.shares())
+        return self.step(x, mean.y, r, S)
 
     def step(self, x: Array, y: Array, r: int, to: list[int]) -> State:
         """x + eta_g (y - x), y the average of the models of the participants `to`, and the server's own step."""

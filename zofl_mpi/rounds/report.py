@@ -9,10 +9,7 @@ from typing import Any, Literal, cast, final
 
 import numpy as np
 
-from zofl_mpi.engine.clients import Client, Clients, Step
-from zofl_mpi.engine.fields import Array, at_least, column
-from zofl_mpi.engine.setting import Setting
-from zofl_mpi.engine.streams import Purpose
+from zofl_mpi import Array, Client, Clients, Purpose, Setting, Step, at_least, column
 from zofl_mpi.numerics.schedules import demand_tau, local_steps, parse_decay, stepsizes
 from zofl_mpi.problems import Hierarchical, Lipschitz, Smooth
 from zofl_mpi.problems.base import score_of

@@ -162,21 +162,17 @@ def costs_of(training: Training, loss: Loss, rule: GradientRule) -> Lines:
     label, passes = "multiply-accumulates of each of a client's forward passes", 1.0
     if not isinstance(step.forwards, str):
         label, passes = STEP_MACS, step.forwards + step.signed + 2 * step.backwards
-    return {
+    lines: Lines = {
         "multiply-accumulates of a sample at the client": round(client),
         "multiply-accumulates of a sample in the head": round(auxiliary),
         "multiply-accumulates of a sample at the server": round(server_part),
         label: round((passes * forward + further) * batch),
         "multiply-accumulates of the server's step": round(3 * server_part * batch),
         STEP_BYTES: peak_bytes(loss, rule, batch),
-        **(_backward_costs(loss, rule, batch) if step.backwards else {}),
     }
-
-
-def _backward_costs(loss: Loss, rule: GradientRule, batch: int) -> Lines:
-    """Costs of a step with a backward pass as torch computes it, and of one that recomputes blocks for less memory."""
-    lines: Lines = {STEP_COUNTED: round(step_macs(loss, rule) * batch)}
-    if loss.problem.blocks:
+    if step.backwards:
+        lines[STEP_COUNTED] = round(step_macs(loss, rule) * batch)
+    if step.backwards and loss.problem.blocks:
         lines[STEP_COUNTED + AGAIN] = round(step_macs(loss, rule, recompute=True) * batch)
         lines[STEP_BYTES + AGAIN] = peak_bytes(loss, rule, batch, recompute=True)
     return lines

@@ -8,10 +8,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, cast, final
 
-from zofl_mpi.engine.fields import above, at_least
+from zofl_mpi import Purpose, UserError, above, at_least
 from zofl_mpi.engine.lazy import Tensor, torch
-from zofl_mpi.engine.streams import Purpose
-from zofl_mpi.errors import UserError
 from zofl_mpi.numerics import zo
 from zofl_mpi.rounds.split.client import Draw, Gradient, Key, LocalSteps, Point, drawn, generator_of
 from zofl_mpi.rounds.split.losses import CutLoss, HeadLoss, Loss
@@ -106,7 +104,7 @@ class TwoPoint(_Estimate):
         return Gradient((g,), differences)
 
     def _base(self, model: LocalSteps, point: Point, target: Tensor) -> Tensor:
-        """() F(theta); lets go of the smashed samples."""
+        """() F(theta); releases the smashed samples."""
         smashed, point.smashed = point.smashed, None
         return model.loss(cast("Tensor", smashed), target) if point.loss is None else point.loss
 
