@@ -3,24 +3,26 @@
 A method, a problem or a script of your own may import these names; everything else may move:
 
 - `Setting`: a method's problem, data of server and clients, and random numbers.
-- `Client`, `Clients`: a client as its steps see it; all clients, as the server asks them.
+- `Client`, `Clients`: a client as its steps see it; all clients, as the server asks them. `Step`: the type of a step.
+- `Array`: the type of a NumPy array of numbers.
 - `Purpose`: purpose of random numbers; with round, client and step it is their key.
 - `column`, `part`, `given`: fields of states and reports, of groups of flags, and fields that the run gives.
 - `at_least`, `above`, `fraction`: flags with a range, checked by the command line.
 - `finite`: a field of a message whose value must be finite, with the sentence that ends the run otherwise.
 - `Dataset`, `Federation`: samples; who holds which of them.
 - `Loads`: the work that a method plans for each client, by which they are placed on ranks.
-- `UserError`: a mistake of the user, in one sentence.
+- `Directions`: how many directions a zeroth-order method draws, and their length.
+- `UserError`, `demand`: a mistake of the user, in one sentence; a check of a flag.
 - `records`: results and checkpoints; `records.load(path)` reads a result.
 """
 
 from typing import TYPE_CHECKING, Any
 
-from zofl_mpi.engine.clients import Client, Clients
-from zofl_mpi.engine.fields import above, at_least, column, finite, fraction, given, part
-from zofl_mpi.engine.setting import Loads, Setting
+from zofl_mpi.engine.clients import Client, Clients, Step
+from zofl_mpi.engine.fields import Array, above, at_least, column, finite, fraction, given, part
+from zofl_mpi.engine.setting import Directions, Loads, Setting
 from zofl_mpi.engine.streams import Purpose
-from zofl_mpi.errors import UserError
+from zofl_mpi.errors import UserError, demand
 
 if TYPE_CHECKING:
     from zofl_mpi.data import Dataset, Federation
@@ -28,17 +30,21 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "Array",
     "Client",
     "Clients",
     "Dataset",
+    "Directions",
     "Federation",
     "Loads",
     "Purpose",
     "Setting",
+    "Step",
     "UserError",
     "above",
     "at_least",
     "column",
+    "demand",
     "finite",
     "fraction",
     "given",

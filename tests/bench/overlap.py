@@ -38,7 +38,7 @@ from zofl_mpi.engine.fields import column, part
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.methods.heron import HERON
 from zofl_mpi.problems import Split
-from zofl_mpi.rounds.split.estimation import Estimation
+from zofl_mpi.rounds.split.estimates import Estimation
 from zofl_mpi.rounds.split.messages import Ask, Model, Smashed, State
 from zofl_mpi.rounds.split.server import Server
 from zofl_mpi.rounds.split.training import Training

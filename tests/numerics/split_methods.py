@@ -31,7 +31,7 @@ from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.problems.split import SplitNetwork
 from zofl_mpi.problems.split_images import ResNet
 from zofl_mpi.rounds.split.client import LocalSteps
-from zofl_mpi.rounds.split.estimation import Estimation
+from zofl_mpi.rounds.split.estimates import Estimation
 from zofl_mpi.rounds.split.messages import Model
 from zofl_mpi.rounds.split.rules import Backprop
 from zofl_mpi.rounds.split.training import Training

@@ -17,8 +17,8 @@ from zofl_mpi.methods.scaffold import Scaffold
 from zofl_mpi.methods.server_sgd import ServerSGD
 from zofl_mpi.methods.zo_hfl import ZOHFL
 from zofl_mpi.methods.zo_hfl import State as HierarchicalState
+from zofl_mpi.rounds.base import participants
 from zofl_mpi.rounds.local_sgd import State
-from zofl_mpi.rounds.start import participants
 from zofl_mpi.run.flags import built
 
 

@@ -19,8 +19,7 @@ from zofl_mpi.methods.ho_sfl import HOSFL
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.rounds.split import client as client_steps
 from zofl_mpi.rounds.split.client import Gradient, Key, LocalSteps, Point
-from zofl_mpi.rounds.split.estimates import TwoPoint
-from zofl_mpi.rounds.split.estimation import Estimation
+from zofl_mpi.rounds.split.estimates import Estimation, TwoPoint
 from zofl_mpi.rounds.split.messages import Scalars
 from zofl_mpi.rounds.split.rules import Backprop, GradientRule
 from zofl_mpi.run.client_memory import Acknowledged, recall

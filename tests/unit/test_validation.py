@@ -20,8 +20,8 @@ from zofl_mpi.methods.scaffnew import Scaffnew
 from zofl_mpi.methods.scaffold import Scaffold
 from zofl_mpi.methods.server_sgd import ServerSGD
 from zofl_mpi.methods.zo_hfl import ZOHFL
+from zofl_mpi.rounds.base import among
 from zofl_mpi.rounds.report import Model
-from zofl_mpi.rounds.start import among
 from zofl_mpi.run import records
 from zofl_mpi.run.flags import built
 

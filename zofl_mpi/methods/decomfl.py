@@ -17,13 +17,10 @@ from typing import Any, Literal, cast, final
 import numpy as np
 from numpy.typing import NDArray
 
+from zofl_mpi import Client, Clients, Directions, above, at_least, column, demand, finite, fraction, part
 from zofl_mpi.engine import mean
-from zofl_mpi.engine.clients import Client, Clients
-from zofl_mpi.engine.fields import above, at_least, column, finite, fraction, part
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.engine.messages import APART
-from zofl_mpi.engine.setting import Directions
-from zofl_mpi.errors import demand
 from zofl_mpi.numerics.optimisers import copied
 from zofl_mpi.rounds.split.client import Draw, Key, LocalSteps
 from zofl_mpi.rounds.split.costs import Traffic, plan_of, unsplit_costs

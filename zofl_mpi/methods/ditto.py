@@ -10,11 +10,8 @@ from typing import final
 
 import numpy as np
 
-from zofl_mpi.engine.clients import Client, Clients
-from zofl_mpi.engine.fields import Array, at_least
-from zofl_mpi.engine.streams import Purpose
-from zofl_mpi.errors import UserError
-from zofl_mpi.rounds.cost import Effort
+from zofl_mpi import Array, Client, Clients, Purpose, UserError, at_least
+from zofl_mpi.rounds.base import Effort
 from zofl_mpi.rounds.local_sgd import FirstOrder, State, Trained
 from zofl_mpi.rounds.report import Model
 
@@ -37,9 +34,7 @@ class Ditto(FirstOrder):
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Averages the participants' local models: lines 3, 4, 7 and 8."""
-        x, S = state.x, self.local.sampling(r)
-        mean = clients.mean(self.train, Model(x, r), to=S, weights=self.local.shares())
-        return self.local.step(x, mean.y, r, S)
+        return self.local.average(clients, self.train, state.x, r)
 
     def train(self, client: Client, message: Model) -> Trained:
         """Takes FedAvg's local steps from x and as many on v_i: lines 5 and 6."""

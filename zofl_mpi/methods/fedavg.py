@@ -12,10 +12,9 @@ from typing import final
 
 import numpy as np
 
-from zofl_mpi.engine.clients import Client, Clients
-from zofl_mpi.engine.fields import at_least, given, part
+from zofl_mpi import Client, Clients, at_least, given, part
+from zofl_mpi.rounds.base import Effort
 from zofl_mpi.rounds.compression import Compression, Restored
-from zofl_mpi.rounds.cost import Effort
 from zofl_mpi.rounds.local_sgd import FirstOrder, State
 from zofl_mpi.rounds.report import Model
 
@@ -29,9 +28,7 @@ class FedAvg(FirstOrder):
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Averages the participants' local models."""
-        x, S = state.x, self.local.sampling(r)
-        mean = clients.mean(self.train, Model(x, r), to=S, weights=self.local.shares())
-        return self.local.step(x, mean.y, r, S)
+        return self.local.average(clients, self.train, state.x, r)
 
     def train(self, client: Client, message: Model) -> Restored:
         """y <- y - gamma~_t (g_i(y) + mu (y - x)) from y = x, t = 0, ..., H_{i,r} - 1, g_i on mini-batch t."""

@@ -11,10 +11,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi.engine.clients import Client, Clients
-from zofl_mpi.engine.fields import at_least, part
-from zofl_mpi.engine.streams import Purpose
-from zofl_mpi.errors import demand
+from zofl_mpi import Client, Clients, Purpose, at_least, demand, part
 from zofl_mpi.rounds.local_sgd import FirstOrder, LocalSGD, State, Trained, repeated
 from zofl_mpi.rounds.report import Model
 
@@ -43,9 +40,7 @@ class FedMSPP(FirstOrder):
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Averages the participants' proximal points."""
-        x, S = state.x, self.local.sampling(r)
-        mean = clients.mean(self.train, Model(x, r), to=S, weights=self.local.shares())
-        return self.local.step(x, mean.y, r, S)
+        return self.local.average(clients, self.train, state.x, r)
 
     def train(self, client: Client, message: Model) -> Trained:
         """y <- y - gamma~_t (g_B(y) + mu (y - x)) from y = x, on the client's mini-batch B of this round."""

@@ -8,14 +8,13 @@ grad_x f - grad_xy h w; w is made of a Neumann series, a product with the client
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
 import numpy as np
 
-from zofl_mpi.engine.clients import Client, Clients
-from zofl_mpi.engine.fields import Array, at_least, column, finite
-from zofl_mpi.engine.streams import Purpose
+from zofl_mpi import Array, Client, Clients, Purpose, at_least, column, finite
 from zofl_mpi.numerics.descent import descend
 from zofl_mpi.rounds.bilevel_report import Placed, SecondOrderReports
 from zofl_mpi.rounds.report import Model
@@ -65,8 +64,7 @@ class FedNest(SecondOrderReports):
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Algorithm 1: T calls of FedInn, then FedOut with the product of FedIHGP."""
         x, y = state.x, state.y
-        for _ in clients.ask(self.place, Model(x, r)):
-            pass
+        self.send(clients, x, r)
         for t in range(self.T):
             q = clients.mean(self.inner_slope, Point(y, t)).v
             y = clients.mean(self.inner, Correction(y, q, t)).v
@@ -126,17 +124,18 @@ class FedNest(SecondOrderReports):
 
     def product(self, client: Client, message: Term) -> Vector:
         """(I - grad_yy h_i / L_h) p, line 5 of FedIHGP."""
-        x, y, data = client.memory["x"], client.memory["y"], self.parts(client)[1]
-        batch = self.lower_batches(client, self.T + message.t, 1)[0]
-        L = float(self.problem.curvature(x)[1])
-        return Vector(np.asarray(message.p - self.problem.hessian_h(client.i, x, y, message.p, data, batch) / L))
+        L = float(self.problem.curvature(client.memory["x"])[1])
+        return Vector(np.asarray(message.p - self.times(client, message, self.problem.hessian_h) / L))
 
     def hypergradient(self, client: Client, message: Term) -> Vector:
         """grad_x f_i - grad_xy h_i p, line 3 of FedOut."""
-        x, y, data = client.memory["x"], client.memory["y"], self.parts(client)[1]
-        batch = self.lower_batches(client, self.T + message.t, 1)[0]
-        indirect = self.problem.cross_h(client.i, x, y, message.p, data, batch)
-        return Vector(np.asarray(self.gradients(client, x, self.upper_batches(client, 1)[0])[0] - indirect))
+        direct, _ = self.gradients(client, client.memory["x"], self.upper_batches(client, 1)[0])
+        return Vector(np.asarray(direct - self.times(client, message, self.problem.cross_h)))
+
+    def times(self, client: Client, message: Term, derivative: Callable[..., Array]) -> Array:
+        """A second derivative of h_i, `hessian_h` or `cross_h`, times p."""
+        x, y, batch = client.memory["x"], client.memory["y"], self.lower_batches(client, self.T + message.t, 1)[0]
+        return derivative(client.i, x, y, message.p, self.parts(client)[1], batch)
 
     def outer(self, client: Client, message: Vector) -> Vector:
         """Takes the corrected local steps of FedOut."""

@@ -14,13 +14,9 @@ from typing import final
 
 import numpy as np
 
-from zofl_mpi.engine.clients import Client, Clients
-from zofl_mpi.engine.fields import Array, column
-from zofl_mpi.engine.setting import Directions
-from zofl_mpi.errors import UserError, demand
+from zofl_mpi import Array, Client, Clients, Directions, UserError, column, demand
 from zofl_mpi.numerics import zo
 from zofl_mpi.rounds.bilevel_report import BilevelReports
-from zofl_mpi.rounds.report import Model
 from zofl_mpi.rounds.zeroth_order import Stepped, finite_losses
 
 RESIDUAL = "|(1/m) sum_i grad_y h_i(x, y)| on all samples, y returned by the call at x; with Y(x), |y - P(y - grad)|"
@@ -35,11 +31,9 @@ class Solutions:
 
 
 @dataclass(frozen=True)
-class Halfway:
+class Halfway(Solutions):
     """Server to client, outside the algorithm: asks for the iterate in the middle of a round."""
 
-    y0: Array  # (n_lower,)
-    yv: Array  # (n_lower,)
     steps: int
 
 
@@ -68,8 +62,7 @@ class FedRZOBL(BilevelReports):
     def round(self, state: BilevelState, r: int, clients: Clients) -> BilevelState:
         """Places x_r, calls the lower solver twice, and averages the local steps."""
         x, xv, y, shares = state.x, self.shifted(state.x, r), self.lower_start(state), self.local.shares()
-        for _ in clients.ask(self.place, Model(x, r)):
-            pass
+        self.send(clients, x, r)
         yv, calls = self.solver.solve(clients, self.lower, xv, y, r, shifted=True)
         y0, more = self.solver.solve(clients, self.lower, x, y, r)
         new = clients.mean(self.step, Solutions(y0, yv), weights=shares).x
@@ -98,26 +91,26 @@ class FedRZOBL(BilevelReports):
 
     def step(self, client: Client, message: Solutions) -> Stepped:
         """Takes the H local steps of Algorithm 2."""
-        return Stepped(self.stepped(client, message.y0, message.yv))
+        return self.stepped(client, message, self.local.steps())
 
     def partial(self, client: Client, message: Halfway) -> Stepped:
         """Takes the first of the local steps once more, up to the iterate that is drawn."""
-        return Stepped(self.stepped(client, message.y0, message.yv, message.steps))
+        return self.stepped(client, message, message.steps)
 
-    def stepped(self, client: Client, y0: Array, yv: Array, steps: int | None = None) -> Array:
-        """(n,) x_i after the local steps with the delayed solutions, or after the first `steps` of them."""
+    def stepped(self, client: Client, solutions: Solutions, steps: int) -> Stepped:
+        """x_i after the first `steps` local steps with the delayed solutions."""
         eta = self.local.eta
         x, r = client.memory["x"], client.memory["r"]
         data, _ = self.parts(client)
         batches, v = self.local.batches(client, len(data), r), self.direction(r)
-        step, y = x.dtype.type(eta) * v, np.stack([yv, y0])
+        step, y = x.dtype.type(eta) * v, np.stack([solutions.yv, solutions.y0])
 
         def estimate(x: Array, k: int) -> Array:
             F = np.asarray(self.problem.f(client.i, np.stack([x + step, x]), y, data, batches[k]), np.float64)
             F = finite_losses(F, 2)
             return np.asarray(zo.estimate(float(F[0] - F[1]), v, eta))
 
-        return self.local.descend(x, r, client.i, estimate, steps)
+        return Stepped(self.local.descend(x, r, client.i, estimate, steps))
 
     def directions(self, rounds: int) -> Directions:
         """One a round."""

@@ -15,22 +15,17 @@ from typing import Any, ClassVar, Literal, final
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi.engine.clients import Client, Clients
-from zofl_mpi.engine.fields import Array, at_least, column
-from zofl_mpi.engine.setting import Directions
-from zofl_mpi.engine.streams import Purpose
+from zofl_mpi import Array, Client, Clients, Directions, Purpose, at_least, column
 from zofl_mpi.numerics import zo
-from zofl_mpi.rounds.cost import Effort
+from zofl_mpi.rounds.base import Effort
 from zofl_mpi.rounds.report import Model
 from zofl_mpi.rounds.zeroth_order import LipschitzReports, Stepped, finite_losses
 
 
 @dataclass(frozen=True)
-class Partial:
+class Partial(Model):
     """Server to client, outside the algorithm: asks for the iterate in the middle of a round."""
 
-    x: Array  # (n,) x_r
-    r: int
     steps: int  # how many local steps to take
 
 
@@ -81,15 +76,15 @@ class FedRZONN(LipschitzReports):
 
     def step(self, client: Client, message: Model) -> Stepped:
         """Takes the H local steps."""
-        return Stepped(self.stepped(client, message.x, message.r))
+        return self.stepped(client, message, self.local.steps())
 
     def partial(self, client: Client, message: Partial) -> Stepped:
         """Takes the first of the local steps once more, up to the iterate that is drawn."""
-        return Stepped(self.stepped(client, message.x, message.r, message.steps))
+        return self.stepped(client, message, message.steps)
 
-    def stepped(self, client: Client, x: Array, r: int, steps: int | None = None) -> Array:
-        """(n,) x_i after the local steps from x, or after the first `steps` of them."""
-        setting, eta = self.setting, self.local.eta
+    def stepped(self, client: Client, message: Model, steps: int) -> Stepped:
+        """x_i after the first `steps` local steps from x."""
+        setting, eta, r = self.setting, self.local.eta, message.r
         generator = setting.streams(Purpose.DIRECTION, r=r, i=client.i)
         batches = self.local.batches(client, len(client.data), r)
         central = self.estimate == "central"
@@ -104,7 +99,7 @@ class FedRZONN(LipschitzReports):
             scale = len(x) / ((2 if central else 1) * eta * self.n_p)
             return np.asarray((scale * (F[: self.n_p] - base)) @ v.astype(np.float64))
 
-        return self.local.descend(x, r, client.i, estimate, steps)
+        return Stepped(self.local.descend(message.x, r, client.i, estimate, steps))
 
     def losses(self, client: Client, x: Array, batch: Any) -> NDArray[np.float64]:
         """(k,) f_i at the rows of x."""

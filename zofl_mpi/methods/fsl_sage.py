@@ -13,10 +13,8 @@ from typing import Any, final
 
 import numpy as np
 
-from zofl_mpi.engine.clients import Client, Clients
-from zofl_mpi.engine.fields import at_least, column
+from zofl_mpi import Client, Clients, at_least, column, demand
 from zofl_mpi.engine.lazy import Tensor, torch
-from zofl_mpi.errors import demand
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.rounds.split.client import LocalSteps
 from zofl_mpi.rounds.split.costs import Traffic

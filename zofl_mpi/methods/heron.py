@@ -9,7 +9,7 @@ from collections.abc import Generator
 from dataclasses import dataclass, replace
 from typing import Literal, final
 
-from zofl_mpi.engine.clients import Client, Clients
+from zofl_mpi import Client, Clients
 from zofl_mpi.rounds.split.losses import HeadLoss, Loss
 from zofl_mpi.rounds.split.messages import Model, Smashed, State, Trained
 from zofl_mpi.rounds.split.method import EstimatingMethod

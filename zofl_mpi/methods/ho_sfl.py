@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import final
 
-from zofl_mpi.engine.clients import Clients
+from zofl_mpi import Clients
 from zofl_mpi.rounds.split.losses import CutLoss, Loss
 from zofl_mpi.rounds.split.messages import State
 from zofl_mpi.rounds.split.method import EstimatingMethod, LockstepMethod

@@ -10,9 +10,8 @@ from typing import final
 
 import numpy as np
 
-from zofl_mpi.engine.clients import Client, Clients
-from zofl_mpi.engine.fields import Array, above, at_least
-from zofl_mpi.rounds.cost import Effort
+from zofl_mpi import Array, Client, Clients, above, at_least
+from zofl_mpi.rounds.base import Effort
 from zofl_mpi.rounds.local_sgd import FirstOrder, State, Trained, repeated
 from zofl_mpi.rounds.report import Model
 
@@ -38,9 +37,7 @@ class PFedMe(FirstOrder):
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Averages the participants' w: lines 2, 3, 10 and 11, with the participants alone taking local steps."""
-        x, S = state.x, self.local.sampling(r)
-        mean = clients.mean(self.train, Model(x, r), to=S, weights=self.local.shares())
-        return self.local.step(x, mean.y, r, S)
+        return self.local.average(clients, self.train, state.x, r)
 
     def train(self, client: Client, message: Model) -> Trained:
         """Takes the local steps: lines 4 to 9."""

@@ -12,15 +12,11 @@ from typing import ClassVar, Literal, final
 
 import numpy as np
 
-from zofl_mpi.engine.clients import Client, Clients
-from zofl_mpi.engine.fields import Array, above, at_least, column, fraction, part
-from zofl_mpi.engine.streams import Purpose
-from zofl_mpi.errors import UserError
+from zofl_mpi import Array, Client, Clients, Purpose, UserError, above, at_least, column, fraction, part
 from zofl_mpi.problems import Smooth
-from zofl_mpi.rounds.cost import Costed, Effort
+from zofl_mpi.rounds.base import X0, Costed, Effort, first_point, shares
 from zofl_mpi.rounds.local_sgd import Trained, minibatches
 from zofl_mpi.rounds.report import Model, Report, Reporting
-from zofl_mpi.rounds.start import X0, first_point, shares
 
 
 @dataclass(frozen=True)

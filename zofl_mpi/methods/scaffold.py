@@ -12,10 +12,8 @@ from typing import Literal, final
 
 import numpy as np
 
-from zofl_mpi.engine.clients import Client, Clients
-from zofl_mpi.engine.fields import Array, column, finite
-from zofl_mpi.errors import demand
-from zofl_mpi.rounds.cost import Effort
+from zofl_mpi import Array, Client, Clients, column, demand, finite
+from zofl_mpi.rounds.base import Effort
 from zofl_mpi.rounds.local_sgd import FirstOrder
 
 

@@ -8,13 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from zofl_mpi.engine.clients import Clients
-from zofl_mpi.engine.fields import part
+from zofl_mpi import Clients, part
 from zofl_mpi.problems import Smooth
-from zofl_mpi.rounds.cost import Costed, Effort
+from zofl_mpi.rounds.base import Costed, Effort, ServerStep, demand_samples, shares
 from zofl_mpi.rounds.local_sgd import State
 from zofl_mpi.rounds.report import Report, Reporting
-from zofl_mpi.rounds.start import ServerStep, demand_samples, shares
 
 
 @final

@@ -12,8 +12,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, final
 
-from zofl_mpi.engine.clients import Clients
-from zofl_mpi.engine.fields import part
+from zofl_mpi import Clients, part
 from zofl_mpi.rounds.split.messages import State
 from zofl_mpi.rounds.split.method import LockstepMethod
 from zofl_mpi.rounds.split.server import Server

@@ -13,17 +13,13 @@ from typing import ClassVar, Literal, final
 
 import numpy as np
 
-from zofl_mpi.engine.clients import Client, Clients
-from zofl_mpi.engine.fields import Array, above, column, finite, part
-from zofl_mpi.engine.setting import Directions
-from zofl_mpi.engine.streams import Purpose
+from zofl_mpi import Array, Client, Clients, Directions, Purpose, above, column, finite, part
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems import Hierarchical
-from zofl_mpi.rounds import hierarchical
-from zofl_mpi.rounds.cost import Costed, Effort
-from zofl_mpi.rounds.hierarchical import LocalSolve, Personal, Report
-from zofl_mpi.rounds.report import Model
-from zofl_mpi.rounds.start import Sampling, ServerStep, demand_samples
+from zofl_mpi.rounds.base import Costed, Effort, Sampling, ServerStep, demand_samples
+from zofl_mpi.rounds.local_sgd import LocalSolve
+from zofl_mpi.rounds.report import HierarchicalReport as Report
+from zofl_mpi.rounds.report import Model, Personal, hierarchical_report, measure_personal
 
 X = "x is not finite after the server's step; smaller --gamma, --lam or --gamma-local may help"
 
@@ -120,12 +116,12 @@ class ZOHFL(Costed[Hierarchical]):
 
     def evaluate(self, state: State, r: int, clients: Clients) -> Report:
         """Reports on x and on the clients' personal models."""
-        return hierarchical.report(self.setting, state.x, r, clients, self.personal)
+        return hierarchical_report(self.setting, state.x, r, clients, self.personal)
 
     def personal(self, client: Client, message: Model) -> Personal:
         """Measures the personal model y_i = LOCAL(x), which leaves no trace in the client's memory."""
         y = self.local.solve(client, message.x[None], message.r, Purpose.PERSONAL)[0]
-        return hierarchical.measured(self.setting, client, message.x, y)
+        return measure_personal(self.setting, client, message.x, y)
 
     @property
     def effort(self) -> Effort:

@@ -1,4 +1,4 @@
-"""What the methods on two levels share: points and lower-level calls of [B] Algorithm 2, reports, --dry-run."""
+"""Bases of the methods on two levels: points and lower-level calls of [B] Algorithm 2, reports, --dry-run."""
 
 from __future__ import annotations
 
@@ -10,19 +10,14 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
+from zofl_mpi import Array, Client, Clients, Loads, Purpose, UserError, at_least, column, part
 from zofl_mpi.engine import messages
-from zofl_mpi.engine.clients import Client, Clients
-from zofl_mpi.engine.fields import Array, at_least, column, part
-from zofl_mpi.engine.setting import Loads
-from zofl_mpi.engine.streams import Purpose
-from zofl_mpi.errors import UserError
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems import Bilevel, SecondOrder
-from zofl_mpi.rounds.cost import Costed, Effort, OnProblem
+from zofl_mpi.rounds.base import Costed, Effort, OnProblem, among, draw_batches, step_samples
 from zofl_mpi.rounds.lower import Iterate, Lower, Moved, Schedule
 from zofl_mpi.rounds.report import HeldOut, Model, all_scores, held_out
-from zofl_mpi.rounds.start import among, step_samples
-from zofl_mpi.rounds.zeroth_order import Local, Report, Stepped, directions, report, schedule_lines, theorem1_bounds
+from zofl_mpi.rounds.zeroth_order import Local, Report, Stepped, directions, report, schedule_lines
 
 B = TypeVar("B", bound=Bilevel)
 
@@ -41,13 +36,6 @@ class EvalPoints:
 
 
 @dataclass(frozen=True)
-class EvalValues:
-    """Client to server at an evaluation."""
-
-    f: Array  # (k,) f_i on all samples
-
-
-@dataclass(frozen=True)
 class LowerPoint:
     """Server to client, outside the algorithm: asks for the lower level's gradient."""
 
@@ -56,10 +44,10 @@ class LowerPoint:
 
 
 @dataclass(frozen=True)
-class LowerGradient:
-    """Client to server, outside the algorithm: the lower level's gradient on all of its samples."""
+class Measured:
+    """Client to server, outside the algorithm, from all of its samples."""
 
-    g: Array  # (n_lower,)
+    values: Array  # (k,) f_i at the points, or (n_lower,) the lower level's gradient
 
 
 @dataclass(frozen=True)
@@ -74,6 +62,11 @@ class TwoLevels(OnProblem[B]):
         """(n_lower,) where the first lower solve starts."""
         return np.asarray(self.problem.initial_lower(), self.setting.dtype)
 
+    def send(self, clients: Clients, x: Array, r: int, counted: bool = True) -> None:
+        """Sends x_r (n,) to all clients, which keep it for the rest of the round."""
+        for _ in clients.ask(self.place, Model(x, r), counted=counted):
+            pass
+
     def place(self, client: Client, message: Model) -> Placed:
         """Keeps x_r for the rest of the round."""
         client.memory["x"], client.memory["r"] = message.x, message.r
@@ -84,12 +77,12 @@ class TwoLevels(OnProblem[B]):
         asked = self.setting.eval_participants(r)
         shares = among(weights, asked)
         replies = clients.ask(self.measure, EvalPoints(x, y), to=asked, counted=False)
-        return np.asarray(sum(shares[i] * values.f for i, values in replies))
+        return np.asarray(sum(shares[i] * reply.values for i, reply in replies))
 
-    def measure(self, client: Client, message: EvalPoints) -> EvalValues:
+    def measure(self, client: Client, message: EvalPoints) -> Measured:
         """f_i on all samples."""
         data, _ = self.parts(client)
-        return EvalValues(np.asarray(self.problem.f(client.i, message.x, message.y, data), np.float64))
+        return Measured(np.asarray(self.problem.f(client.i, message.x, message.y, data), np.float64))
 
 
 @dataclass(frozen=True)
@@ -142,49 +135,41 @@ class BilevelReports(Costed[Bilevel], TwoLevels[Bilevel]):
         if self.problem.solution_only:
             return math.nan
         asked = LowerPoint(y, int(shifted))
-        g = clients.mean(self.slope, asked, weights=self.solver.weights(), counted=False).g
+        g = clients.mean(self.slope, asked, weights=self.solver.weights(), counted=False).values
         project = self.problem.project_lower
         if project is not None:
             g = y - project(x, y - g)
         return float(np.linalg.norm(g))
 
-    def slope(self, client: Client, message: LowerPoint) -> LowerGradient:
+    def slope(self, client: Client, message: LowerPoint) -> Measured:
         """The gradient of h_i on all of the client's samples."""
         _, data = self.parts(client)
         g = self.problem.gradient_h(client.i, self.point(client, message.shifted), message.y, data)
-        return LowerGradient(np.asarray(g, np.float64))
+        return Measured(np.asarray(g, np.float64))
 
     # --- evaluation
 
     def evaluate(self, state: Any, r: int, clients: Clients) -> Report:
         """Reports on x and the lower solution there, from all samples of the clients."""
         x = state.x
-        for _ in clients.ask(self.place, Model(x, r + 1), counted=False):
-            pass
+        self.send(clients, x, r + 1, counted=False)
         y, _ = self.solver.solve(clients, self.lower, x, self.lower_start(state), r + 1, counted=False)
-        points = np.stack([x, *(self._ends(x, r) if self.exact else ())])
-        exact = [self.solver.exact(point) for point in points if self.exact]
-        if exact:
-            points = np.concatenate([x[None], points])
-        F = self.objective(clients, points, np.stack([y, *exact]), self.local.shares(), r)
-        return report(
-            self.local,
-            x,
-            r,
-            F[2::2] - F[3::2],
-            all_scores(self.setting, x, y),
-            objective=float(F[0]),
-            clients_asked=len(self.setting.eval_participants(r)),
-            objective_exact=float(F[1]) if exact else math.nan,
-            lower_error=float(np.linalg.norm(y.astype(np.float64) - exact[0])) if exact else math.nan,
-        )
+        points = [x, *self._ends(x, r)] if self.exact else []
+        exact = [self.solver.exact(point) for point in points]
+        F = self.objective(clients, np.stack([x, *points]), np.stack([y, *exact]), self.local.shares(), r)
+        scores = all_scores(self.setting, x, y) | {
+            "objective": float(F[0]),
+            "clients_asked": len(self.setting.eval_participants(r)),
+            "objective_exact": float(F[1]) if exact else math.nan,
+            "lower_error": float(np.linalg.norm(y.astype(np.float64) - exact[0])) if exact else math.nan,
+        }
+        return report(self.local, x, r, F[2::2] - F[3::2], scores)
 
     def _ends(self, x: Array, r: int) -> Iterator[Array]:
         """Both ends of each direction of the report, one after the other."""
         for v in directions(self.local, r):
             step = x.dtype.type(self.local.eta) * v
-            yield np.asarray(x + step)
-            yield np.asarray(x - step)
+            yield from (np.asarray(x + step), np.asarray(x - step))
 
     # --- costs
 
@@ -212,7 +197,7 @@ class BilevelReports(Costed[Bilevel], TwoLevels[Bilevel]):
             "length of y": problem.n_lower,
             "clients, all of which take part": self.setting.m,
             "kernel": self.kernel,
-            **schedule_lines(self.local, "Theorem 1", theorem1_bounds(self.local)),
+            **schedule_lines(self.local, "Theorem 1"),
             "upper level, bytes down, for each client and round": messages.size(Model(x, 0)) + 2 * y.nbytes,
             "upper level, bytes up, for each client and round": messages.size(Stepped(x)),
             "lower level, calls in a round": 2,
@@ -263,17 +248,13 @@ class SecondOrderReports(TwoLevels[SecondOrder], ABC):
 
     def lower_batches(self, client: Client, t: int, steps: int) -> Any:
         """(steps, B) positions of h_i's derivatives in inner round t, or in a term of the series behind these."""
-        return self._batches(client, 1, Purpose.LOWER_BATCH, t, steps, self.batch_lower)
+        generator = self.setting.streams(Purpose.LOWER_BATCH, r=client.memory["r"], i=client.i, t=t)
+        return draw_batches(generator, len(self.parts(client)[1]), steps, self.batch_lower)
 
     def upper_batches(self, client: Client, steps: int) -> Any:
         """(steps, B) positions of f_i's gradients; the first is that of the hypergradient."""
-        return self._batches(client, 0, Purpose.BATCH, 0, steps, self.batch)
-
-    def _batches(self, client: Client, part: int, purpose: Purpose, t: int, steps: int, batch: int) -> Any:
-        if batch == 0:
-            return [None] * steps
-        generator = self.setting.streams(purpose, r=client.memory["r"], i=client.i, t=t)
-        return generator.integers(len(self.parts(client)[part]), size=(steps, batch))
+        generator = self.setting.streams(Purpose.BATCH, r=client.memory["r"], i=client.i)
+        return draw_batches(generator, len(self.parts(client)[0]), steps, self.batch)
 
     def evaluate(self, state: Any, r: int, clients: Clients) -> HypergradientReport:
         """Reports on x and y, from all samples of the clients."""

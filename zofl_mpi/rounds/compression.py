@@ -13,27 +13,20 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi.engine.clients import Client
-from zofl_mpi.engine.fields import finite
+from zofl_mpi import Array, Client, Purpose, Setting, UserError
 from zofl_mpi.engine.messages import Compact
-from zofl_mpi.engine.setting import Setting
-from zofl_mpi.engine.streams import Purpose
-from zofl_mpi.errors import UserError
+from zofl_mpi.rounds.local_sgd import Trained
 
-Array = NDArray[Any]
 NONE, TOPK, QUANTISE = "none", "topk", "quantise"
 
 
 @final
 @dataclass(frozen=True)
-class Restored(Compact):
+class Restored(Trained, Compact):
     """Client to server: the local model as the server restores it from what is uploaded, which is what is counted.
 
     The mean of the clients is formed where they are computed, as that of whole models is.
     """
-
-    # (n,)
-    y: Array = finite("the local model is not finite; smaller --gamma-local, or --pixels unit, may help")
 
 
 @final

@@ -13,16 +13,11 @@ from typing import Any, ClassVar, Literal, final
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi.engine.clients import Client, Clients
-from zofl_mpi.engine.fields import Array, at_least, column, finite, part
-from zofl_mpi.engine.setting import Setting
-from zofl_mpi.engine.streams import Purpose
-from zofl_mpi.errors import demand
+from zofl_mpi import Array, Client, Clients, Purpose, Setting, Step, at_least, column, demand, finite, part
 from zofl_mpi.numerics.schedules import demand_tau, local_steps, parse_decay, planned_steps, stepsizes
-from zofl_mpi.problems import Smooth
-from zofl_mpi.rounds.cost import Costed, Effort
+from zofl_mpi.problems import Hierarchical, Smooth
+from zofl_mpi.rounds.base import Costed, Effort, Sampling, ServerStep, demand_samples, shares
 from zofl_mpi.rounds.report import Measured, Model, Report, Reporting
-from zofl_mpi.rounds.start import Sampling, ServerStep, demand_samples, shares
 
 
 @dataclass(frozen=True)
@@ -84,6 +79,48 @@ class LocalSteps:
 
 @final
 @dataclass(frozen=True)
+class LocalSolve:
+    """LOCAL, the inexact solution of min over y in Y_i(x) of h_i(x, y): [A] Algorithm 2.
+
+    Attributes:
+        steps: numbers and sizes of the steps.
+        batch: samples of a local step, drawn with replacement.
+        y0: start of the local solves: x (the point they are asked at) or last (the middle of the client's last pair).
+        samples: shared or separate mini-batches of the two solves; separate multiplies their noise by n/(2 eta).
+    """
+
+    setting: Setting[Hierarchical]
+    steps: LocalSteps = part()
+    batch: int = at_least(1, 64)
+    y0: Literal["x", "last"] = "x"
+    samples: Literal["shared", "separate"] = "shared"
+
+    def solve(self, client: Client, x: Array, r: int, purpose: Purpose = Purpose.BATCH) -> Array:
+        """(k, n) LOCAL(x) for each row of x (k, n): H_{i,r} projected stochastic gradient steps on h_i.
+
+        By default both solves of a round see the same samples, and with --y0 last they start at one point: else their
+        noise and the difference of their starts would be multiplied by n/(2 eta).
+        """
+        y0 = np.broadcast_to(client.memory["y"], x.shape) if self.y0 == "last" and "y" in client.memory else x
+        if self.samples == "shared" or len(x) == 1:
+            return self._descended(client, x, y0, r, purpose)
+        plus = self._descended(client, x[:1], y0[:1], r, purpose)
+        return np.concatenate([plus, self._descended(client, x[1:], y0[1:], r, Purpose.BATCH_MINUS)])
+
+    def keep(self, client: Client, y: Array) -> None:
+        """Remembers the middle of the pair y (2, n), where the next solves start with --y0 last."""
+        if self.y0 == "last":
+            client.memory["y"] = y.mean(axis=0, dtype=np.float64).astype(y.dtype)
+
+    def _descended(self, client: Client, x: Array, y: Array, r: int, purpose: Purpose) -> Array:
+        gammas = self.steps.sizes(client.i, r)
+        size = (len(gammas), self.batch)
+        batches = self.setting.streams(purpose, r=r, i=client.i).integers(len(client.data), size=size)
+        return self.setting.problem.lower(client.i, client.data, x, y, batches, gammas)
+
+
+@final
+@dataclass(frozen=True)
 class LocalSGD:
     """Participants, mini-batches and the average x <- x + eta_g sum_i w_i (y_i - x) of the local models y_i.
 
@@ -115,6 +152,12 @@ class LocalSGD:
     def batches(self, client: Client, r: int) -> NDArray[np.int64]:
         """(H, batch) the client's mini-batches of round r, the same for every method."""
         return minibatches(self.setting, client, r, self.steps.count(client.i, r), self.batch)
+
+    def average(self, clients: Clients, train: Step, x: Array, r: int) -> State:
+        """x + eta_g sum over S_r of w_i (y_i - x), y_i the replies to `train`, and the server's own step."""
+        S = self.sampling(r)
+        mean = clients.mean(train, Model(x, r), to=S, weights=self.shares())
+        return self.step(x, mean.y, r, S)
 
     def step(self, x: Array, y: Array, r: int, to: list[int]) -> State:
         """x + eta_g (y - x), y the average of the models of the participants `to`, and the server's own step."""

@@ -15,12 +15,9 @@ from typing import Any, Literal, final
 
 import numpy as np
 
-from zofl_mpi.engine.clients import Client, Clients, Step
-from zofl_mpi.engine.fields import Array, at_least, finite
-from zofl_mpi.engine.setting import Setting
-from zofl_mpi.engine.streams import Purpose
-from zofl_mpi.errors import UserError, demand
+from zofl_mpi import Array, Client, Clients, Purpose, Setting, Step, UserError, at_least, demand, finite
 from zofl_mpi.problems import Bilevel
+from zofl_mpi.rounds.base import draw_batches
 
 
 @dataclass(frozen=True)
@@ -207,7 +204,9 @@ class Lower:
         problem = self.setting.problem
         schedule = self.schedule(x, r)
         steps, first = schedule.steps(message.t), message.t * schedule.H
-        batches = self._batches(client, len(data), r, message.t, steps)
+        # without the call in its key: both calls see the same samples
+        generator = self.setting.streams(Purpose.LOWER_BATCH, r=r, i=client.i, t=message.t)
+        batches = draw_batches(generator, len(data), steps, self.batch_lower)
         project = problem.project_lower or (lambda x, y: y)
         dtype = message.w.dtype
 
@@ -223,13 +222,6 @@ class Lower:
         for k in range(steps):
             y = settle(y - schedule.stepsize(first + k) * gradient(y, k))
         return Moved(y[None])
-
-    def _batches(self, client: Client, size: int, r: int, t: int, steps: int) -> Any:
-        """(steps, B) positions, or None for each step: all. Without the call in the key: both see the same samples."""
-        if self.batch_lower == 0:
-            return [None] * steps
-        generator = self.setting.streams(Purpose.LOWER_BATCH, r=r, i=client.i, t=t)
-        return generator.integers(size, size=(steps, self.batch_lower))
 
 
 def acceleration(which: str, gamma: float, mu: float, L: float, H: int) -> tuple[float, float, float]:

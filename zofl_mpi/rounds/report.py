@@ -1,4 +1,4 @@
-"""Reports of evaluations: held-out scores, losses of the global model on a `Smooth` problem, personal models."""
+"""Reports of evaluations: scores on held-out samples, losses of the global model, personal models."""
 
 from __future__ import annotations
 
@@ -9,14 +9,11 @@ from typing import Any, Literal, cast, final
 
 import numpy as np
 
-from zofl_mpi.engine.clients import Client, Clients, Step
-from zofl_mpi.engine.fields import Array, at_least, column
-from zofl_mpi.engine.setting import Setting
-from zofl_mpi.engine.streams import Purpose
+from zofl_mpi import Array, Client, Clients, Purpose, Setting, Step, at_least, column
 from zofl_mpi.numerics.schedules import demand_tau, local_steps, parse_decay, stepsizes
-from zofl_mpi.problems import Lipschitz, Smooth
+from zofl_mpi.problems import Hierarchical, Lipschitz, Smooth
 from zofl_mpi.problems.base import score_of
-from zofl_mpi.rounds.start import among, has_samples
+from zofl_mpi.rounds.base import among, has_samples
 
 
 @dataclass(frozen=True)
@@ -113,7 +110,7 @@ def accuracies(setting: Setting[Any], i: int, y: Array) -> dict[str, float]:
     return found
 
 
-def accuracy_means(replies: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def column_means(replies: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """The mean of each column over the clients that were asked; nothing where they have no personal models."""
     return {name: math.fsum(reply[name] for reply in replies) / len(replies) for name in replies[0]}
 
@@ -191,7 +188,7 @@ class Reporting:
             clients_asked=len(replies),
             **smooth,
             **{name: scores[name] for name in scores if name in HELD_OUT},
-            **accuracy_means([p.personal for p in replies.values()]),
+            **column_means([p.personal for p in replies.values()]),
         )
 
     def measure(self, client: Client, message: Model) -> Measured:
@@ -219,3 +216,61 @@ class Reporting:
             return Measured(loss, len(data), personal=found)
         losses = cast(Lipschitz, problem).losses(client.i, x[None], data)
         return Measured(loss, len(data), float(losses[0]), found)
+
+
+# --- ZO-HFL
+
+
+@dataclass(frozen=True)
+class Personal:
+    """Client to server at an evaluation: measurements of x, and of the personal model y_i = LOCAL(x)."""
+
+    loss: float  # of x on the client's data; nan where the problem has none
+    samples: int  # |D_i|
+    columns: dict[str, float]  # of the report, which averages them over clients
+
+
+@dataclass(frozen=True, kw_only=True)
+class HierarchicalReport(Report):
+    """Columns of an evaluation of ZO-HFL."""
+
+    f1: float = column("1", "f_1(x) on all of the server's data")
+    f2: float = column("1", "(1/m) sum_i f_{2,i}(x, y_i), y_i from Algorithm 2 at x itself")
+    objective: float = column("1", "f_1(x) + f_2(x)")
+    local_distance: float = column("1", "mean over clients of |x - y_i|")
+    local_error: float = column(
+        "1", "mean over clients of |y_i - y_i(x)|, the inexactness of Algorithm 2; nan without closed form"
+    )
+
+
+def measure_personal(setting: Setting[Hierarchical], client: Client, x: Array, y: Array) -> Personal:
+    """A client's measurements of its personal model y (n,) at x (n,)."""
+    problem = setting.problem
+    exact = problem.solution(client.i, client.data, x)
+    columns = {
+        "f2": problem.f2(client.i, x, y),
+        "local_distance": float(np.linalg.norm(x - y)),
+        "local_error": math.nan if exact is None else float(np.linalg.norm(y - exact)),
+    }
+    loss = problem.score(x, client.data).get("loss", math.nan)
+    return Personal(loss, len(client.data), columns | accuracies(setting, client.i, y))
+
+
+def hierarchical_report(
+    setting: Setting[Hierarchical], x: Array, r: int, clients: Clients, step: Step
+) -> HierarchicalReport:
+    """The report on x (n,) after round r, from the clients' `Personal`, their replies to `step`."""
+    asked = clients.ask(step, Model(x, r), to=setting.eval_participants(r), counted=False)
+    scores = held_out(setting, x)  # while the clients compute
+    own = setting.problem.score(x, setting.server).get("loss", math.nan)
+    f1 = setting.problem.f1(x, setting.server)
+    replies = [reply for _, reply in asked]
+    means = column_means([p.columns for p in replies])
+    return HierarchicalReport(
+        train_loss=share_weighted([(len(setting.server), own), *((p.samples, p.loss) for p in replies)]),
+        f1=f1,
+        objective=f1 + means["f2"],
+        clients_asked=len(replies),
+        **scores,
+        **means,
+    )

@@ -12,20 +12,14 @@ from typing import Any, ClassVar, Literal, final
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi.engine.clients import Client, Clients
-from zofl_mpi.engine.fields import Array, above, at_least, column, finite, part
-from zofl_mpi.engine.setting import Setting
-from zofl_mpi.engine.streams import Purpose
-from zofl_mpi.errors import UserError, demand
+from zofl_mpi import Array, Client, Clients, Purpose, Setting, UserError, above, at_least, column, demand, finite, part
 from zofl_mpi.numerics import sets as convex_sets
 from zofl_mpi.numerics import zo
-from zofl_mpi.numerics.descent import descend
 from zofl_mpi.numerics.schedules import parse_decay, stepsize
 from zofl_mpi.numerics.zo import gradient_squared
 from zofl_mpi.problems import Bilevel, Lipschitz
-from zofl_mpi.rounds.cost import Costed, Effort
+from zofl_mpi.rounds.base import X0, Costed, Effort, Sampling, among, draw_batches, first_point, shares
 from zofl_mpi.rounds.report import HeldOut, Model, all_scores
-from zofl_mpi.rounds.start import X0, Sampling, among, first_point, shares
 
 
 @dataclass(frozen=True)
@@ -106,29 +100,19 @@ class Local:
 
     def batches(self, client: Client, size: int, r: int) -> Any:
         """(H, B) positions of round r's local steps, or None for each: all samples."""
-        H = self.steps()
-        if self.batch == 0:
-            return [None] * H
-        return self.setting.streams(Purpose.BATCH, r=r, i=client.i).integers(size, size=(H, self.batch))
+        generator = self.setting.streams(Purpose.BATCH, r=r, i=client.i)
+        return draw_batches(generator, size, self.steps(), self.batch)
 
     def pull(self, x: Array, convex: Any) -> NDArray[np.float64]:
         """(n,) (x - P(x))/eta, the gradient of dist^2(x)/(2 eta)."""
         return np.asarray(np.subtract(x, convex.project(x), dtype=np.float64) / self.eta)
 
-    def descend(
-        self, x: Array, r: int, i: int, estimate: Callable[[Array, int], Array], steps: int | None = None
-    ) -> Array:
-        """(n,) x_i after client i's local steps (`steps` of them, else all) from x, along estimate(x, k) in step k."""
+    def descend(self, x: Array, r: int, i: int, estimate: Callable[[Array, int], Array], steps: int) -> Array:
+        """(n,) x_i after so many of client i's local steps from x, along estimate(x, k) in step k."""
         gamma, convex = self.stepsize(r), self.sets[i]
-        return np.asarray(
-            descend(
-                x,
-                lambda x, k: estimate(x, k) + self.pull(x, convex),
-                steps=self.steps() if steps is None else steps,
-                stepsize=lambda k: gamma,
-                project=lambda x: x.astype(self.setting.dtype),
-            )
-        )
+        for k in range(steps):
+            x = (x - gamma * (estimate(x, k) + self.pull(x, convex))).astype(self.setting.dtype)
+        return x
 
     def keeps(self, before: int, r: int) -> int | None:
         """Reservoir sampling: the iterate of this round, 0..H-1, that replaces the kept one; None: that stays.
@@ -205,57 +189,49 @@ def directions(local: Local, r: int) -> Array:
     return np.stack(drawn) if drawn else np.empty((0, n), setting.dtype)
 
 
-def report(local: Local, x: Array, r: int, differences: Array, scores: Mapping[str, float], **values: Any) -> Report:
+def report(local: Local, x: Array, r: int, differences: Array, scores: Mapping[str, Any]) -> Report:
     """The report on the iterate x (n,) after round r.
 
     Args:
         differences: (N,) central differences of f along `directions`.
-        scores: of x, by column; all others than the report's own are its `further`.
-        values: of the other columns.
+        scores: by column; those of no column of `Report` are its `further`.
     """
     shares = local.shares()
     pull = sum((shares[i] * local.pull(x, own) for i, own in enumerate(local.sets)), np.zeros(len(x)))
     g = (len(x) / (2 * local.eta) * differences)[:, None] * directions(local, r).astype(np.float64)
     squared = gradient_squared(g, pull)
-    found: dict[str, Any] = {name: value for name, value in scores.items() if name in COLUMNS}
     return Report(
         set_distance=max(local.eta * float(np.linalg.norm(local.pull(x, own))) for own in local.sets),
         gradient_squared=squared.value,
         gradient_squared_error=squared.error,
         further={name: value for name, value in scores.items() if name not in COLUMNS},
-        **found,
-        **values,
+        **{name: value for name, value in scores.items() if name in COLUMNS},
     )
 
 
-def schedule_lines(local: Local, theory: str, bounds: Mapping[str, float]) -> dict[str, str | float]:
-    """The lines of --dry-run on the local steps: the schedule, and {formula: bound} that the theory puts on gamma."""
-    H = local.steps()
-    lines: dict[str, str | float] = {"local steps of a round, H": H, "step size of round 0, gamma": local.stepsize(0)}
-    lines |= {f"{theory} asks for gamma at most {formula}": bound for formula, bound in bounds.items()}
-    if local.K:
-        lines["rounds that K takes"] = math.ceil(local.K / H)
-    return lines
+def schedule_lines(local: Local, theory: str) -> dict[str, str | float]:
+    """The lines of --dry-run on the local steps: their schedule, and the bounds on gamma of a theorem of [B].
 
-
-def proposition1_bounds(local: Local) -> dict[str, float]:
-    """{formula: bound} on gamma of [B] Proposition 1; B_2 of its third says how the X_i differ (Assumption 1)."""
-    L0, n, H = local.setting.problem.lipschitz, local.setting.problem.n, local.steps()
-    bounds = {"1/(4H)": 1 / (4 * H)}
-    if L0 is not None:
-        bounds["eta/(4 L_0 n)"] = local.eta / (4 * L0 * n)
-        third = local.eta / (12 * math.sqrt(3) * (L0 * n + 1) * H)
-        bounds["eta/(12 sqrt(3) B_2 (L_0 n + 1) H), B_2 = 1"] = third
-    return bounds
-
-
-def theorem1_bounds(local: Local) -> dict[str, float]:
-    """{formula: bound} on gamma of [B] Theorem 1; its first has a maximum of 2 and constants that nobody knows."""
-    L0, n, H = local.setting.problem.lipschitz, local.setting.problem.n, local.steps()
-    bounds = {"1/(8H)": 1 / (8 * H)}
-    if L0 is not None:
-        bounds["eta/(24 (L_0 n + 1))"] = local.eta / (24 * (L0 * n + 1))
-    return bounds
+    B_2 of Proposition 1 says how the X_i differ (Assumption 1). Theorem 1's first bound is a maximum of 2 and constants
+    that nobody knows. Bounds with L_0 need a problem that knows it.
+    """
+    problem, eta, H = local.setting.problem, local.eta, local.steps()
+    L = math.nan if problem.lipschitz is None else problem.lipschitz * problem.n
+    bounds = {
+        "Proposition 1": {
+            "1/(4H)": 1 / (4 * H),
+            "eta/(4 L_0 n)": eta / (4 * L),
+            "eta/(12 sqrt(3) B_2 (L_0 n + 1) H), B_2 = 1": eta / (12 * math.sqrt(3) * (L + 1) * H),
+        },
+        "Theorem 1": {"1/(8H)": 1 / (8 * H), "eta/(24 (L_0 n + 1))": eta / (24 * (L + 1))},
+    }[theory]
+    known = {formula: bound for formula, bound in bounds.items() if not math.isnan(bound)}
+    return {
+        "local steps of a round, H": H,
+        "step size of round 0, gamma": local.stepsize(0),
+        **{f"{theory} asks for gamma at most {formula}": bound for formula, bound in known.items()},
+        **({"rounds that K takes": math.ceil(local.K / H)} if local.K else {}),
+    }
 
 
 @dataclass(frozen=True)
@@ -280,7 +256,7 @@ class LipschitzReports(Costed[Lipschitz]):
         shares = among(self.local.shares(), probes)
         differences = sum((shares[i] * p.differences for i, p in probes.items()), np.zeros(self.local.probe))
         objective = math.fsum(shares[i] * p.loss for i, p in probes.items())
-        return report(self.local, x, r, differences, scores, objective=objective, clients_asked=len(probes))
+        return report(self.local, x, r, differences, scores | {"objective": objective, "clients_asked": len(probes)})
 
     def probe(self, client: Client, message: Model) -> Probe:
         """Measures f_i on all samples, at x and at both ends of each direction."""
@@ -291,4 +267,4 @@ class LipschitzReports(Costed[Lipschitz]):
         return Probe(float(F[0]), np.asarray(F[1 : 1 + len(v)] - F[1 + len(v) :], np.float64))
 
     def plan(self, rounds: int) -> dict[str, str | float]:
-        return super().plan(rounds) | schedule_lines(self.local, "Proposition 1", proposition1_bounds(self.local))
+        return super().plan(rounds) | schedule_lines(self.local, "Proposition 1")

@@ -13,9 +13,9 @@ from typing import Any, Literal, NamedTuple, cast, final
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi.engine.clients import Client
+from zofl_mpi import Client, Purpose
 from zofl_mpi.engine.lazy import Tensor, torch
-from zofl_mpi.engine.streams import Purpose, seed_torch
+from zofl_mpi.engine.streams import seed_torch
 from zofl_mpi.rounds.split.losses import Loss
 from zofl_mpi.rounds.split.messages import Model, Smashed, Trained
 from zofl_mpi.rounds.split.training import Training
@@ -188,7 +188,7 @@ class LocalSteps:
 def drawn(
     seed: np.random.Generator, like: Tensor, count: int, distribution: str, draw: Draw = "device"
 ) -> Iterator[Tensor]:
-    """Yields `count` directions u (d,) of the dtype of `like` (d,), on its device; see `estimation.Estimation`.
+    """Yields `count` directions u (d,) of the dtype of `like` (d,), on its device; see `estimates.Estimation`.
 
     From the host they come through pinned memory: while a GPU takes one step, the host draws for the next.
     """

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +42,8 @@ class Traffic:
     exact: int = 0  # numbers of theta_l, the last of those that travel, that go up as they are beside scalars
     aligned: int = 0  # every so many rounds each participant gets a new head; 0: never
     unsplit: bool = False  # clients hold the whole network: scalars travel, down all since a client's last round
+    _clients: dict[int, tuple[int, int]] = field(default_factory=dict, init=False, compare=False)  # by client
+    _batches: dict[Any, tuple[int, int]] = field(default_factory=dict, init=False, compare=False)  # by size
 
     def of(self, r: int, i: int) -> dict[str, tuple[int, int]]:
         """{kind: bytes (down, up)} of participant i in round r."""
@@ -49,11 +52,10 @@ class Traffic:
         dense, each = self.scalars is None, 8 * (self.scalars or 0) * self.training.steps(i)
         exact = self.exact * int(np.dtype(self.training.setting.dtype).itemsize)
         last = min(exact, head) if self.head else 0
-        own = exact - last
-        smashed, labels = (0, 0) if self.unsplit else self._uploads.of(r, i)
+        smashed, labels = (0, 0) if self.unsplit else self._uploads(r, i)
         missed = r - self.training.latest(r).get(i, 0) if self.unsplit else 0
         return {
-            PARTS: (client, client if dense else own),
+            PARTS: (client, client if dense else exact - last),
             HEADS: ((self.head or aligns) * head, self.head * (head if dense else last)),
             "BatchNorm's statistics": (statistics, statistics),
             "the optimisers' moments": (moments, dense * moments),
@@ -64,19 +66,17 @@ class Traffic:
             NUMBERS: (8, 8),
         }
 
-    def total(self, rounds: int) -> dict[str, int]:
+    def total(self, rounds: int) -> Counter[str]:
         """{kind: bytes, both ways} of all participants in so many rounds."""
-        sums: dict[str, int] = {}
+        sums = Counter[str]()
         for r in range(rounds):
             for i in self.training.participants(r):
-                for kind, ways in self.of(r, i).items():
-                    sums[kind] = sums.get(kind, 0) + sum(ways)
+                sums.update({kind: sum(ways) for kind, ways in self.of(r, i).items()})
         return sums
 
     @cached_property
     def _sizes(self) -> tuple[int, int, int, int]:
-        """Bytes of a client's part, of a head, of BatchNorm's statistics, and of a client's optimiser state, as they
-        travel where they do."""
+        """Bytes of a client's part, of a head, of BatchNorm's statistics and of a client's moments, if they travel."""
         training, problem = self.training, self.training.problem
         itemsize, client = int(np.dtype(training.setting.dtype).itemsize), problem.n_client
         if self.unsplit:
@@ -86,54 +86,21 @@ class Traffic:
             moments = training.rule.memory_bytes(part.stop - part.start, itemsize)
         return client * itemsize, (problem.local.n - client) * itemsize, problem.local.b * itemsize, moments
 
-    @cached_property
-    def _uploads(self) -> Uploads:
-        return Uploads(self.training)
-
-
-class Sizes(NamedTuple):
-    """Bytes of uploads."""
-
-    smashed: int
-    labels: int
-
-
-@final
-class Uploads:
-    """The bytes of smashed samples and labels that the clients of a round send, without computing any.
-
-    A client whose samples are alike sends the same in each round. Else the bytes of a mini-batch follow from its number
-    of samples and the longest of them: each such pair is computed once, since of mini-batches there may be millions.
-    """
-
-    def __init__(self, training: Training) -> None:
-        self.training = training
-        self._clients: dict[int, Sizes] = {}
-        self._pairs: dict[tuple[int, int], Sizes] = {}
-
-    def of(self, r: int, i: int) -> Sizes:
-        """Bytes that client i sends in round r."""
-        if not self.training.problem.alike:
-            return self._sum(r, i)
-        if i not in self._clients:
-            self._clients[i] = self._sum(r, i)
+    def _uploads(self, r: int, i: int) -> tuple[int, int]:
+        """Bytes of client i's smashed samples and labels in round r; the same in each where samples have one size."""
+        if i not in self._clients or not self.training.problem.alike:
+            sent = (batch for q, batch in enumerate(self.training.batches(i, r)) if self.training.uploads(i, q))
+            smashed, labels = zip(*(self._bytes(i, batch) for batch in sent), strict=True)
+            self._clients[i] = sum(smashed), sum(labels)
         return self._clients[i]
 
-    def _sum(self, r: int, i: int) -> Sizes:
-        """The sum over all mini-batches that go up."""
-        sent = [batch for q, batch in enumerate(self.training.batches(i, r)) if self.training.uploads(i, q)]
-        each = [self._bytes(i, batch) for batch in sent]
-        return Sizes(sum(sizes.smashed for sizes in each), sum(sizes.labels for sizes in each))
-
-    def _bytes(self, i: int, batch: Batch) -> Sizes:
-        problem, data = self.training.problem, self.training.setting.data[i]
-        lengths = self._lengths[i]
-        if lengths is None:
-            return Sizes(problem.upload_bytes(data, batch), problem.label_bytes(data, batch))
-        pair = len(batch), int(lengths[batch].max())
-        if pair not in self._pairs:
-            self._pairs[pair] = Sizes(problem.upload_bytes(data, batch), problem.label_bytes(data, batch))
-        return self._pairs[pair]
+    def _bytes(self, i: int, batch: Batch) -> tuple[int, int]:
+        """Bytes of a mini-batch's upload, computed once for each number and longest of samples: batches are many."""
+        problem, data, lengths = self.training.problem, self.training.setting.data[i], self._lengths[i]
+        pair = None if lengths is None else (len(batch), int(lengths[batch].max()))
+        if pair is None or pair not in self._batches:
+            self._batches[pair] = problem.upload_bytes(data, batch), problem.label_bytes(data, batch)
+        return self._batches[pair]
 
     @cached_property
     def _lengths(self) -> list[NDArray[np.int64] | None]:
@@ -159,7 +126,7 @@ def plan_of(traffic: Traffic, rounds: int, step: StepCost) -> Lines:
         "local steps of a round, client 0": training.steps(0),
         "bytes down, client 0, a round": down,
         "bytes up, client 0, a round": up,
-        "bytes down and up, all clients, a round": sum(first.values()) - first[LABELS],
+        "bytes down and up, all clients, a round": first.total() - first[LABELS],
         "bytes of labels, all clients, a round": first[LABELS],
         **_gibibytes(traffic, rounds),
         "forward passes of a local step": step.forwards,
@@ -177,40 +144,35 @@ def _gibibytes(traffic: Traffic, rounds: int) -> Lines:
     lines |= {
         "as [C] counts, without heads": bare,
         "as [C] counts, with heads": bare + kinds[HEADS],
-        "all but labels": sum(kinds.values()) - kinds[LABELS],
+        "all but labels": kinds.total() - kinds[LABELS],
     }
-    shown = {name: size / 2**30 for name, size in lines.items()}
-    return {
-        f"GiB in {rounds} rounds: {name}": f"{size:.3f} ({size / rounds:.5g} a round)" for name, size in shown.items()
-    }
+    sizes = {name: size / 2**30 for name, size in lines.items()}
+    label = f"GiB in {rounds} rounds"
+    return {f"{label}: {name}": f"{size:.3f} ({size / rounds:.5g} a round)" for name, size in sizes.items()}
 
 
 def costs_of(training: Training, loss: Loss, rule: GradientRule) -> Lines:
     """Measured costs of a step: multiply-accumulates (a backward pass as two forward ones), and bytes live at once."""
     step, batch = rule.cost(loss), training.batch
     client, auxiliary, server_part = macs(training.problem)
-    head = step.heads * auxiliary * batch
+    forward = client if loss.answered else client + auxiliary
+    further = step.heads * auxiliary
     if isinstance(rule, Tail) and isinstance(rule.exact, Backprop):
-        head += backward_macs(loss, rule.exact) * batch
-    each = (client if loss.answered else client + auxiliary) * batch
+        further += step_macs(loss, rule.exact) - forward  # its backward pass
     label, passes = "multiply-accumulates of each of a client's forward passes", 1.0
     if not isinstance(step.forwards, str):
         label, passes = STEP_MACS, step.forwards + step.signed + 2 * step.backwards
-    return {
+    lines: Lines = {
         "multiply-accumulates of a sample at the client": round(client),
         "multiply-accumulates of a sample in the head": round(auxiliary),
         "multiply-accumulates of a sample at the server": round(server_part),
-        label: round(passes * each + head),
+        label: round((passes * forward + further) * batch),
         "multiply-accumulates of the server's step": round(3 * server_part * batch),
         STEP_BYTES: peak_bytes(loss, rule, batch),
-        **(_backward_costs(loss, rule, batch) if step.backwards else {}),
     }
-
-
-def _backward_costs(loss: Loss, rule: GradientRule, batch: int) -> Lines:
-    """Costs of a step with a backward pass as torch computes it, and of one that recomputes blocks for less memory."""
-    lines: Lines = {STEP_COUNTED: round(step_macs(loss, rule) * batch)}
-    if loss.problem.blocks:
+    if step.backwards:
+        lines[STEP_COUNTED] = round(step_macs(loss, rule) * batch)
+    if step.backwards and loss.problem.blocks:
         lines[STEP_COUNTED + AGAIN] = round(step_macs(loss, rule, recompute=True) * batch)
         lines[STEP_BYTES + AGAIN] = peak_bytes(loss, rule, batch, recompute=True)
     return lines
@@ -245,18 +207,6 @@ def macs(problem: Split) -> tuple[float, float, float]:
     return client.flops / 2 / len(x), auxiliary.flops / 2 / len(x), server.flops / 2 / len(x)
 
 
-def backward_macs(loss: Loss, exact: Backprop) -> float:
-    """Multiply-accumulates of a sample in a backward pass through the rule's part alone."""
-    from zofl_mpi.problems.counting import Products
-
-    problem = loss.problem
-    theta, buffers, x, labels = _given(loss, 2)
-    client, auxiliary, _ = macs(problem)
-    with loss.flat.at(theta, buffers), Products() as counted:
-        exact.trial(loss, theta, x, labels)
-    return float(counted.flops / 2 / len(x) - client - (0 if loss.answered else auxiliary))
-
-
 def step_macs(loss: Loss, rule: GradientRule, recompute: bool = False) -> float:
     """Multiply-accumulates of a client's step on one sample, the backward pass as computed; `recompute`: see below.
 
@@ -264,10 +214,10 @@ def step_macs(loss: Loss, rule: GradientRule, recompute: bool = False) -> float:
     """
     from zofl_mpi.problems.counting import Products
 
-    given = _given(loss, 2)
-    with Products() as counted:
-        _trial(loss, rule, *given, recompute)
-    return float(counted.flops / 2 / len(given[2]))
+    given, counted = _given(loss, 2), Products()
+    with counted:
+        _trial(loss, rule, given, recompute)
+    return float(counted.flops / 2 / 2)
 
 
 def peak_bytes(loss: Loss, rule: GradientRule, batch: int, recompute: bool = False) -> int:
@@ -287,11 +237,11 @@ def peak_bytes(loss: Loss, rule: GradientRule, batch: int, recompute: bool = Fal
         from zofl_mpi.engine.device import allocated
 
         given = _given(loss, batch)
-        return _bytes(given[2]) + int(allocated(problem.device, lambda: _trial(loss, rule, *given, recompute)))
+        return given[2].nbytes + int(allocated(problem.device, lambda: _trial(loss, rule, given, recompute)))
     with problem.as_for(batch):
         two, three = (_allocations(loss, rule, count, recompute) for count in (2, 3))
     peak = None if batch < 2 else _peak(two.events, three.events, batch)
-    own = _bytes(_given(loss, 1)[2]) * batch
+    own = _given(loss, 1)[2].nbytes * batch
     return own + (_allocations(loss, rule, batch, recompute).peak if peak is None else peak)
 
 
@@ -301,17 +251,13 @@ def _given(loss: Loss, batch: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return theta, buffers, *loss.problem.example(batch)
 
 
-def _bytes(x: Tensor) -> int:
-    return x.numel() * x.element_size()
-
-
 def _allocations(loss: Loss, rule: GradientRule, batch: int, recompute: bool = False) -> Allocations:
     """The tensors that a step on `batch` samples makes, as it is computed."""
     from zofl_mpi.problems.counting import Allocations
 
     given, counted = _given(loss, batch), Allocations()
     with counted:
-        _trial(loss, rule, *given, recompute)
+        _trial(loss, rule, given, recompute)
     return counted
 
 
@@ -323,10 +269,9 @@ def _peak(two: list[tuple[int, int]], three: list[tuple[int, int]], batch: int) 
     return max(itertools.accumulate(sizes), default=0)
 
 
-def _trial(
-    loss: Loss, rule: GradientRule, theta: Tensor, buffers: Tensor, x: Tensor, labels: Tensor, recompute: bool = False
-) -> None:
-    """A step's passes, as the rule takes them."""
+def _trial(loss: Loss, rule: GradientRule, given: tuple[Tensor, ...], recompute: bool) -> None:
+    """Computes a step's passes, as the rule takes them, on what `_given` gives."""
+    theta, buffers, x, labels = given
     with loss.flat.at(theta, buffers), recomputing(loss.problem.blocks if recompute else ()):
         rule.trial(loss, theta, x, labels)
 

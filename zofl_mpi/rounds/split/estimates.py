@@ -1,4 +1,4 @@
-"""Gradient rules by forward passes alone: two-point estimates, derivatives along directions, directions per sample."""
+"""Clients that estimate gradients by forward passes alone: the rules, and the flags that choose one (`Estimation`)."""
 
 from __future__ import annotations
 
@@ -6,22 +6,26 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast, final
+from typing import TYPE_CHECKING, Any, Literal, cast, final
 
+from zofl_mpi import Purpose, UserError, above, at_least
 from zofl_mpi.engine.lazy import Tensor, torch
-from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.numerics import zo
 from zofl_mpi.rounds.split.client import Draw, Gradient, Key, LocalSteps, Point, drawn, generator_of
-from zofl_mpi.rounds.split.losses import Loss
-from zofl_mpi.rounds.split.rules import GradientRule, Lines, StepCost
+from zofl_mpi.rounds.split.losses import CutLoss, HeadLoss, Loss
+from zofl_mpi.rounds.split.rules import Backprop, Frozen, GradientRule, LinearHead, Lines, StepCost, Tail
+from zofl_mpi.rounds.split.training import Training
 
 if TYPE_CHECKING:
     from zofl_mpi.problems.signs import SignedLayers
 
+OwnLoss = HeadLoss | CutLoss
+"""The losses of clients that hold the first layers alone."""
+
 
 @dataclass(frozen=True)
 class _Estimate(GradientRule):
-    """The mean of the estimates from n_p directions; see `estimation.Estimation`."""
+    """The mean of the estimates from n_p directions; see `Estimation`."""
 
     n_p: int = 1
     distribution: str = "sqrt_d_sphere"
@@ -100,7 +104,7 @@ class TwoPoint(_Estimate):
         return Gradient((g,), differences)
 
     def _base(self, model: LocalSteps, point: Point, target: Tensor) -> Tensor:
-        """() F(theta); lets go of the smashed samples."""
+        """() F(theta); releases the smashed samples."""
         smashed, point.smashed = point.smashed, None
         return model.loss(cast("Tensor", smashed), target) if point.loss is None else point.loss
 
@@ -200,3 +204,174 @@ class PerSample(TwoPoint):
     def along(self, loss: Loss, theta: Tensor, count: int) -> AbstractContextManager[Any]:
         u = theta[: self.layers.d]
         return self.layers.perturbed(u, self.layers.draw(torch.Generator(theta.device), count, u), 1.0)
+
+
+# --- flags
+
+
+@final
+@dataclass(frozen=True)
+class Estimation:
+    """How a client estimates, and what of its part.
+
+    Attributes:
+        mu: smoothing radius, in the unit of the distribution.
+        distribution: of the directions: sqrt_d_sphere (norm sqrt(d): entries of size 1, as with gaussian; the same
+            estimate as sphere with mu sqrt(d)), sphere (norm 1) or gaussian.
+        n_p: directions of a local step, whose estimates are averaged.
+        estimate: one-sided (1 + n_p forward passes), central (2 n_p, and one more for an upload), jvp (an oracle
+            without mu: the derivatives along n_p directions by forward-mode differentiation, n_p passes that take
+            products twice, and one more for an upload), or exact: the gradient by backpropagation, which makes HERON
+            CSE-FSL, and HO-SFL SFLV2; for tests.
+        directions: global (one for a mini-batch), or per-sample: one a sample, by random signs around one perturbation
+            of each layer; see `problems.signs`. A perturbed pass then takes each layer's products twice.
+        exact_layers: the client's last N layers step along the gradient, by a backward pass through them: HERON's along
+            that of the local loss, with the head, which is exact too; HO-SFL's along the one that continues lambda.
+            N = all layers is CSE-FSL or SFLV2 to the bit. A client then keeps the graph of so many layers.
+        rest: the layers before these: estimated, or frozen.
+        probe_gradient: evaluations also report the cosine of the clients' estimates with their gradients, which they
+            compute by backpropagation, outside the ledger.
+        uplink: how a client's model comes back: dense, or seeds: as the n_p differences of losses of each local step,
+            from which the server replays the steps, to the same bits where it has the same kind of processor.
+        draw: where directions are drawn: device (where the model is: a GPU draws others than a CPU), or host (the same
+            ones for any device; a GPU then waits for the host, about 10 ns an entry).
+    """
+
+    mu: float = above(0, 1e-3, "a smoothing radius")
+    distribution: Literal["sqrt_d_sphere", "sphere", "gaussian"] = "sqrt_d_sphere"
+    n_p: int = at_least(1, 1, "a whole number of directions")
+    estimate: Literal["one-sided", "central", "jvp", "exact"] = "one-sided"
+    directions: Literal["global", "per-sample"] = "global"
+    exact_layers: int = 0
+    rest: Literal["estimated", "frozen"] = "estimated"
+    probe_gradient: bool = False
+    uplink: Literal["dense", "seeds"] = "dense"
+    draw: Draw = "device"
+
+    def rule(self, training: Training, loss: OwnLoss, exact_head: bool = False) -> GradientRule:
+        """The gradient rule of a client's local steps, after passes that try it; refuses flags that contradict it.
+
+        Args:
+            exact_head: whether the auxiliary head steps along its gradient.
+        """
+        from zofl_mpi.problems.layers import last_layers
+
+        self._check(training, exact_head)
+        part, gradient = training.trainable(head=not loss.answered), training.problem.head_gradient
+        if not (exact_head or self.exact_layers):
+            return Backprop(part) if self.estimate == "exact" else self._estimate(training, loss, part)
+        start = int(last_layers(training.problem.local, self.exact_layers).start)
+        tail, before = slice(start, part.stop), slice(part.start, start)
+        frozen = before.start == before.stop or self.rest == "frozen"
+        layers = f"--exact-layers {self.exact_layers}"
+        _refuse(
+            frozen and self.uplink == "seeds",
+            f"{layers}: --uplink seeds sends scalars of an estimate, and nothing is estimated; take dense",
+        )
+        _refuse(
+            not (exact_head or loss.answered),
+            f"{layers}: a backward pass to them has the head's gradient too; give --head-gradient exact",
+        )
+        closed = gradient is not None and not self.exact_layers
+        exact = LinearHead(tail, gradient) if closed and gradient else Backprop(tail, last=True)
+        rest = Frozen(before) if frozen else self._estimate(training, loss, before)
+        return Tail(part, rest, exact, self.exact_layers)
+
+    def _estimate(self, training: Training, loss: OwnLoss, part: slice) -> GradientRule:
+        """The rule by forward passes, after a pass that tries it."""
+        own = (part, self.n_p, self.distribution, self.draw)
+        central = self.estimate == "central"
+        if self.estimate == "jvp":
+            return _forward_mode(training, loss, ForwardMode(*own))
+        if self.directions == "global":
+            return TwoPoint(*own, self.mu, central)
+        if loss.each is None:
+            raise UserError(
+                "--directions per-sample: this problem does not tell what each sample adds to the loss (local_losses); "
+                "take --directions global"
+            )
+        return PerSample(*own, self.mu, central, layers=_signed(training, loss, part), losses=loss.each)
+
+    def _check(self, training: Training, exact_head: bool) -> None:
+        """Refuses flags that contradict each other."""
+        freeze, average, exact = training.freeze, training.state == "average", self.estimate == "exact"
+        layers, seeds, signs = self.exact_layers != 0, self.uplink == "seeds", self.directions == "per-sample"
+        of_head, of_layers, probe = "--head-gradient exact", f"--exact-layers {self.exact_layers}", self.probe_gradient
+        closed = training.problem.head_gradient is not None or layers
+        _refuse(
+            seeds and exact, "--uplink seeds: --estimate exact has no differences of losses; take one-sided or central"
+        )
+        _refuse(probe and exact, "--probe-gradient: --estimate exact has the gradient itself; leave one of them out")
+        _refuse(
+            signs and (exact or self.estimate == "jvp"),
+            f"--directions per-sample: --estimate {self.estimate} has no differences; take one-sided or central",
+        )
+        _refuse(
+            signs and seeds,
+            "--directions per-sample: --uplink seeds sends a number a step and direction, not a number a sample; "
+            "take --uplink dense, or --directions global",
+        )
+        _refuse(
+            exact_head and not closed,
+            f"{of_head}: this auxiliary head is not a linear layer with nothing to train before it, and so has no "
+            "gradient in closed form; take --head-gradient estimated",
+        )
+        _refuse(exact_head and exact, f"{of_head}: --estimate exact has it already; take one-sided or central")
+        _refuse(
+            exact_head and freeze != "none",
+            f"{of_head}: --freeze {freeze} leaves no client or no head to train; take none",
+        )
+        _refuse(
+            exact_head and average,
+            f"{of_head}: --state average has one optimiser for client and head; take keep or reset",
+        )
+        _refuse(
+            not layers and self.rest == "frozen",
+            "--rest frozen: with --exact-layers 0 nothing of the client would train; --freeze client does so",
+        )
+        _refuse(layers and exact, f"{of_layers}: --estimate exact has them all already; take one-sided, central or jvp")
+        _refuse(
+            layers and freeze != "none",
+            f"{of_layers}: --freeze {freeze} and --rest contradict each other; take --freeze none",
+        )
+        _refuse(
+            layers and average, f"{of_layers}: --state average has one optimiser for all layers; take keep or reset"
+        )
+
+
+def _refuse(applies: bool, sentence: str) -> None:
+    if applies:
+        raise UserError(sentence)
+
+
+def _forward_mode(training: Training, loss: OwnLoss, rule: ForwardMode) -> ForwardMode:
+    """The rule, after a step of it; refused where some operation has no forward-mode derivative."""
+    problem = loss.problem
+    theta, buffers = (problem.placed(t) for t in problem.local.initial())
+    x, labels = problem.example(2)
+    try:
+        with problem.local.at(theta, buffers, training.running):
+            rule.trial(loss, theta, x, labels)
+    except (NotImplementedError, RuntimeError) as exc:
+        raise UserError(
+            f"--estimate jvp: this network has no forward-mode derivative ({str(exc).splitlines()[0]}); take "
+            "one-sided or central"
+        ) from exc
+    return rule
+
+
+def _signed(training: Training, loss: OwnLoss, part: slice) -> SignedLayers:
+    """The layers that are perturbed, after a forward pass that tries their signs; refused where one takes none."""
+    from zofl_mpi.problems.signs import SignedLayers
+
+    problem, flat = loss.problem, loss.problem.local
+    layers = SignedLayers(flat, flat.modules[:1] if loss.answered else flat.modules, part, training.running)
+    theta, buffers = (problem.placed(t) for t in flat.initial())
+    x, labels = problem.example(2)
+    u = theta.new_zeros(part.stop - part.start)
+    signs = layers.draw(torch.Generator(theta.device), 2, u)
+    with torch.no_grad(), flat.at(theta, buffers, training.running), layers.perturbed(u, signs, 0.0) as calls:
+        smashed = problem.smash(x)
+        loss(smashed, smashed if loss.answered else labels)
+    layers.check(calls)
+    return layers

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi.engine.fields import column
+from zofl_mpi import column
 from zofl_mpi.engine.lazy import Tensor
 from zofl_mpi.engine.messages import APART
 

@@ -8,21 +8,18 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar
 
+from zofl_mpi import Client, Clients, Directions, UserError, demand, part
 from zofl_mpi.engine import mean
-from zofl_mpi.engine.clients import Client, Clients
-from zofl_mpi.engine.fields import part
 from zofl_mpi.engine.lazy import Tensor
-from zofl_mpi.engine.setting import Directions
-from zofl_mpi.errors import UserError, demand
 from zofl_mpi.numerics.optimisers import copied
 from zofl_mpi.problems import Split
-from zofl_mpi.rounds.cost import OnProblem
+from zofl_mpi.rounds.base import OnProblem
 from zofl_mpi.rounds.split.client import LocalSteps, Point
 from zofl_mpi.rounds.split.costs import Traffic, costs_of, plan_of
-from zofl_mpi.rounds.split.estimation import Estimation
+from zofl_mpi.rounds.split.estimates import Estimation
 from zofl_mpi.rounds.split.losses import CutLoss, Loss
-from zofl_mpi.rounds.split.messages import Ask, Model, Network, Scalars, Smashed, State, Trained, Update
-from zofl_mpi.rounds.split.report import Compared, Report, with_cosines
+from zofl_mpi.rounds.split.messages import Ask, Model, Network, Scalars, Scored, Smashed, State, Trained, Update
+from zofl_mpi.rounds.split.report import Compared, Report, report_of, scored, with_cosines
 from zofl_mpi.rounds.split.rules import Backprop, GradientRule, Lines, compare
 from zofl_mpi.rounds.split.server import Server, slope_at_cut
 from zofl_mpi.rounds.split.training import Training
@@ -56,8 +53,13 @@ class SplitMethod(OnProblem[Split]):
     # --- reports
 
     def evaluate(self, state: State, r: int, clients: Clients) -> Report:
-        """The test samples scored by all clients."""
-        return self.training.evaluate(state, r, clients)
+        """The test samples, scored by the clients that an evaluation asks."""
+        replies = clients.ask(self.score, state.network(r), to=self.setting.eval_participants(r), counted=False)
+        return report_of(self.problem, [reply for _, reply in replies])
+
+    def score(self, client: Client, message: Network) -> Scored:
+        """Sums over the client's share of the test samples, at an evaluation."""
+        return scored(self.setting, client, message)
 
     @property
     def kernel(self) -> str:
@@ -148,8 +150,8 @@ class EstimatingMethod(SplitMethod):
     # --- reports
 
     def evaluate(self, state: State, r: int, clients: Clients) -> Report:
-        """The test samples scored by all clients, and with --probe-gradient the cosines of their directions."""
-        report = self.training.evaluate(state, r, clients)
+        """The scores, and with --probe-gradient the cosines of the clients' directions with their gradients."""
+        report = super().evaluate(state, r, clients)
         if not self.estimation.probe_gradient:
             return report
         to = self.setting.eval_participants(r)

@@ -9,9 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from zofl_mpi.engine.clients import Client
-from zofl_mpi.engine.fields import column
-from zofl_mpi.engine.setting import Setting
+from zofl_mpi import Client, Setting, column
 from zofl_mpi.problems import Split
 from zofl_mpi.rounds.split.messages import Network, Scored
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
-from zofl_mpi.engine.clients import Clients, Step
+from zofl_mpi import Clients, Step
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.engine.staging import staging
 from zofl_mpi.numerics.optimisers import copied
@@ -57,20 +57,16 @@ class Server:
         With --state average its moments are the mean of theirs, else {i: those of replica i}.
         """
         total = math.fsum(shares[i] for i in replicas)
-        weights = {i: shares[i] / total for i in replicas}
-        first = next(iter(replicas.values()))
-        theta = _weighted(weights, {i: replica.theta for i, replica in replicas.items()})
-        buffers = _weighted(weights, {i: replica.buffers for i, replica in replicas.items()})
+        weights = [shares[i] / total for i in replicas]
+        first, every = next(iter(replicas.values())), replicas.values()
         moments: dict[str, Any] = {str(i): replica.moments for i, replica in replicas.items()}
         if first.training.state == "average":
-            moments = {
-                name: _weighted(weights, {i: replica.moments[name] for i, replica in replicas.items()})
-                for name in first.moments
-            }
-        main = cls(first.training, theta, buffers, moments)
-        main.steps = sum(replica.steps for replica in replicas.values())
-        main.losses = sum((replica.losses for replica in replicas.values()), start=main.losses)
-        main.label_bytes = sum(replica.label_bytes for replica in replicas.values())
+            moments = {name: _weighted(weights, [replica.moments[name] for replica in every]) for name in first.moments}
+        theta = _weighted(weights, [replica.theta for replica in every])
+        main = cls(first.training, theta, _weighted(weights, [replica.buffers for replica in every]), moments)
+        main.steps = sum(replica.steps for replica in every)
+        main.losses = sum((replica.losses for replica in every), start=main.losses)
+        main.label_bytes = sum(replica.label_bytes for replica in every)
         return main
 
     def step(self, item: Smashed) -> None:
@@ -121,13 +117,12 @@ class Server:
         )
 
 
-def _weighted(shares: Mapping[int, float], values: Mapping[int, Any]) -> Any:
+def _weighted(weights: Sequence[float], values: Sequence[Any]) -> Any:
     """The weighted sum of tensors (in their own precision) or of numbers, formed in float64."""
-    first = next(iter(values.values()))
-    if isinstance(first, int | float):
-        return math.fsum(shares[i] * value for i, value in values.items())
-    total = sum(shares[i] * value.double() for i, value in values.items())
-    return total.to(first.dtype)
+    pairs = list(zip(weights, values, strict=True))
+    if isinstance(values[0], int | float):
+        return math.fsum(weight * value for weight, value in pairs)
+    return sum(weight * value.double() for weight, value in pairs).to(values[0].dtype)
 
 
 def slope_at_cut(training: Training, message: Network) -> Callable[[Tensor, Tensor], Tensor]:

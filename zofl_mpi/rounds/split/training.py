@@ -7,21 +7,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, final
 
-import numpy as np
-from numpy.typing import NDArray
-
-from zofl_mpi.engine.clients import Client, Clients
-from zofl_mpi.engine.fields import at_least, fraction
+from zofl_mpi import Client, Clients, Loads, Purpose, Setting, UserError, at_least, demand, fraction
 from zofl_mpi.engine.lazy import Tensor
-from zofl_mpi.engine.setting import Loads, Setting
-from zofl_mpi.engine.streams import Purpose
-from zofl_mpi.errors import UserError, demand
 from zofl_mpi.numerics.optimisers import Optimiser, copied
 from zofl_mpi.numerics.schedules import Pace
 from zofl_mpi.problems import Batch, Split
-from zofl_mpi.rounds.split.messages import Ask, Model, Network, Scored, State, Update
-from zofl_mpi.rounds.split.report import Report, report_of, scored
-from zofl_mpi.rounds.start import participants, shares
+from zofl_mpi.rounds.base import participants, shares
+from zofl_mpi.rounds.split.messages import Ask, Model, State, Update
 
 
 @final
@@ -75,12 +67,7 @@ class Training:
             self.problem.augmentation(self.augment)
         least = min(len(data) for data in self.setting.data)
         demand(self.batch <= least, "batch", self.batch, f"at most {least}, the samples of the smallest client")
-        if not (self.problem.takes_one or self.running):
-            self._check_batches()
-
-    def _check_batches(self) -> None:
-        """Refuses batches of one sample, which BatchNorm cannot take."""
-        for i in range(self.setting.m):
+        for i in range(0 if self.problem.takes_one or self.running else self.setting.m):
             if any(self.samples(i, q) == 1 for q in range(self.steps(i))):
                 who = "every batch" if self.batch == 1 else f"the last batch of client {i}"
                 raise UserError(
@@ -112,22 +99,17 @@ class Training:
 
     def batches(self, i: int, r: int) -> Iterator[Batch]:
         """Positions of each of client i's local steps: passes over the data, shuffled anew, the rest last in each."""
-        for order in self.passes(i, r):
-            for start in range(0, len(order), self.batch):
-                yield order[start : start + self.batch]
-
-    def passes(self, i: int, r: int) -> Iterator[NDArray[np.int64]]:
-        """Positions of the samples of each pass of client i's, in the order of its mini-batches, as far as it comes."""
         generator, left, size = self.setting.streams(Purpose.BATCH, r=r, i=i), self.steps(i), len(self.setting.data[i])
         while left > 0:
-            yield generator.permutation(size)[: left * self.batch]
-            left -= -(-size // self.batch)
+            order = generator.permutation(size)[: left * self.batch]
+            starts = range(0, len(order), self.batch)
+            yield from (order[start : start + self.batch] for start in starts)
+            left -= len(starts)
 
     def samples(self, i: int, q: int) -> int:
         """Samples of local step q of client i."""
         size = len(self.setting.data[i])
-        each = -(-size // self.batch)
-        return min(self.batch, size - q % each * self.batch)
+        return min(self.batch, size - q % -(-size // self.batch) * self.batch)
 
     def steps(self, i: int) -> int:
         """h of client i."""
@@ -137,10 +119,6 @@ class Training:
         """Whether local step q goes up."""
         last = self.steps(i) - 1
         return q % self.k == 0 if self.upload_at == "first" else q % self.k == self.k - 1 or q == last
-
-    def count_uploads(self, i: int) -> int:
-        """How many local steps of a round go up from client i."""
-        return -(-self.steps(i) // self.k)
 
     def loads(self) -> Loads:
         """The local steps of each client, whose uploads the server takes in turn."""
@@ -154,10 +132,8 @@ class Training:
 
     def uploads_before(self, r: int, clients: Iterable[int]) -> int:
         """Uploads of these clients before round r; 0 where no step size depends on their number."""
-        if self.pace.still:
-            return 0
-        rounds, _ = self._past(r)
-        return sum(rounds.get(i, 0) * self.count_uploads(i) for i in clients)
+        rounds = {} if self.pace.still else self._past(r)[0]
+        return sum(rounds.get(i, 0) * -(-self.steps(i) // self.k) for i in clients)
 
     def latest(self, r: int) -> Mapping[int, int]:
         """{i: the last round before r in which client i took part}."""
@@ -209,10 +185,6 @@ class Training:
         moments = client.memory.pop("moments") if self.state == "average" else {}
         return Update(client.memory.pop("theta"), client.memory.pop("buffers"), moments)
 
-    def score(self, client: Client, message: Network) -> Scored:
-        """Sums over the client's share of the test samples, at an evaluation."""
-        return scored(self.setting, client, message)
-
     # --- the server
 
     def start(self, head: bool = True) -> State:
@@ -250,8 +222,3 @@ class Training:
     def mean(self, clients: Clients, to: list[int]) -> Update:
         """The mean of the models of the participants `to` by their weights."""
         return clients.mean(self.update, Ask(), to=to, weights=self.shares())  # type: ignore[no-any-return]
-
-    def evaluate(self, state: State, r: int, clients: Clients) -> Report:
-        """The report after round r: the test samples, scored by the clients that an evaluation asks."""
-        replies = clients.ask(self.score, state.network(r), to=self.setting.eval_participants(r), counted=False)
-        return report_of(self.problem, [reply for _, reply in replies])

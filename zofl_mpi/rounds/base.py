@@ -1,0 +1,219 @@
+"""Parts that all methods share: first model, participants, the server's own step, weights, expected costs."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Decimal
+from typing import Any, Generic, Literal, cast, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zofl_mpi import Array, Loads, Purpose, Setting, UserError, at_least, fraction
+from zofl_mpi.engine import messages
+from zofl_mpi.engine.setting import P, Work
+from zofl_mpi.numerics.schedules import parse_decay, stepsize
+
+X0 = Literal["auto", "zero", "random"]
+
+
+def first_point(setting: Setting, x0: X0) -> Array:
+    """(n,) x_0."""
+    if (setting.problem.x0 if x0 == "auto" else x0) == "random":
+        return np.asarray(setting.problem.initial(setting.streams(Purpose.START)), setting.dtype)
+    return np.zeros(setting.problem.n, setting.dtype)
+
+
+@final
+@dataclass(frozen=True)
+class Sampling:
+    """S_r, the clients that take part in round r.
+
+    Attributes:
+        beta: participating fraction of the clients, 0 < beta <= 1; |S_r| = beta m rounded half up, at least 1.
+    """
+
+    setting: Setting
+    beta: float = fraction(1.0, "a fraction of the clients")
+
+    def __call__(self, r: int) -> list[int]:
+        """S_r, ascending."""
+        return participants(self.setting, self.beta, r)
+
+
+@final
+@dataclass(frozen=True)
+class ServerStep:
+    """The server's step x <- x - gamma_r g, and the model that it starts from.
+
+    Attributes:
+        gamma: step size gamma of the server on its own data; 0: no such step.
+        schedule: of gamma_r over rounds: sqrt (gamma/sqrt(r+1)), constant, harmonic[:OFFSET] or power:P (1/2 < P <= 1).
+        server_batch: samples of the server's gradient, drawn with replacement.
+        x0: first model: zero, random or auto (zero; a network: random).
+    """
+
+    setting: Setting
+    gamma: float = at_least(0, 0.0, "a step size")
+    schedule: str = "sqrt"
+    server_batch: int = at_least(1, 256)
+    x0: X0 = "auto"
+
+    def __post_init__(self) -> None:
+        parse_decay(self.schedule, "--schedule")
+
+    def start(self) -> Array:
+        """(n,) x_0."""
+        return first_point(self.setting, self.x0)
+
+    def batch(self, r: int) -> NDArray[np.int64]:
+        """(server_batch,) xi_r, positions in the server's data, drawn with replacement; the same for every method."""
+        return self.setting.streams(Purpose.SERVER_BATCH, r=r).integers(
+            len(self.setting.server), size=self.server_batch
+        )
+
+    def gradient(self, x: Array, r: int) -> NDArray[np.float64]:
+        """(n,) the gradient at x of the mean loss on xi_r, for a `Smooth` problem."""
+        return np.asarray(self.setting.problem.gradient(x, self.setting.server, self.batch(r)), np.float64)
+
+    def step(self, x: Array, g: Array, r: int) -> Array:
+        """(n,) x - gamma_r g, in the dtype of the run."""
+        return np.asarray(x - stepsize(self.schedule, self.gamma, r) * g).astype(self.setting.dtype)
+
+
+def has_samples(setting: Setting) -> bool:
+    """Whether the server holds any; with --server-fraction 0 it does not."""
+    return setting.server is not None and len(setting.server) > 0
+
+
+def demand_samples(setting: Setting, flags: str) -> None:
+    """Refuses `flags` that need samples at the server where it has none."""
+    if not has_samples(setting):
+        raise UserError(f"--server-fraction 0: the server has no samples of its own, needed for {flags}")
+
+
+def participants(setting: Setting, beta: float, r: int) -> list[int]:
+    """S_r: round(beta m) clients, halves up, at least one, uniformly without replacement; ascending."""
+    count = max(1, int((Decimal(str(beta)) * setting.m).to_integral_value(ROUND_HALF_UP)))  # 50 * 0.57 is 28.5
+    return sorted(setting.streams(Purpose.PARTICIPANTS, r=r).permutation(setting.m)[:count].tolist())
+
+
+def step_samples(setting: Setting[Any], batch: int) -> list[int]:
+    """(m,) samples of a local step of each client; batch = 0: all of the client's."""
+    return [batch] * setting.m if batch else [len(data) for data in setting.data]
+
+
+def draw_batches(generator: np.random.Generator, size: int, steps: int, batch: int) -> Any:
+    """(steps, batch) positions below `size`, drawn with replacement; batch = 0: None for each step, all samples."""
+    return generator.integers(size, size=(steps, batch)) if batch else [None] * steps
+
+
+def shares(setting: Setting, weights: str) -> dict[int, float]:
+    """{i: w_i} of all clients, summing to 1; `weights`: size or uniform."""
+    sizes = [1 if weights == "uniform" else len(data) for data in setting.data]
+    total = sum(sizes)  # once: for 10,000 clients a sum for each would take half a second a round
+    return {i: size / total for i, size in enumerate(sizes)}
+
+
+def among(weights: Mapping[int, float], asked: Collection[int]) -> Mapping[int, float]:
+    """{i: w_i} of the clients that were asked, summing to 1; as they are where all were."""
+    if len(asked) == len(weights):
+        return weights
+    total = math.fsum(weights[i] for i in asked)
+    return {i: weights[i] / total for i in asked}
+
+
+# --- expected costs
+
+PROBE = 64
+"""Samples that a plan counts the operations of where a batch is all of a client's, maybe too many to compute with."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """The work and the messages of a method's rounds."""
+
+    participants: Callable[[int], Sequence[int]]  # (r) -> S_r
+    steps: Callable[[int, int], int]  # (i, r) -> local steps of client i in round r
+    planned: Callable[[int], int]  # (rounds) -> about the local steps of all clients in all rounds, without a loop
+    batch: int  # samples of a local step; 0: all of the client's
+    down: Any  # an example of the message to a participant; None: none
+    up: Any  # an example of its reply
+    models: int = 1  # that take a local step on the same samples at once
+    gradients: int = 1  # mini-batch gradients of a local step
+    points: int = 0  # at which a local step evaluates the loss of its mini-batch, in place of gradients
+    full_pass: bool = False  # whether a participant also takes one gradient on all of its samples
+    server_batch: int = 0  # samples of the server's own step in a round; 0: it takes none
+
+
+@dataclass(frozen=True)
+class OnProblem(Generic[P]):
+    """Base of a method on problems of one role."""
+
+    setting: Setting[P]
+
+    @property
+    def problem(self) -> P:
+        """What the method minimises."""
+        return self.setting.problem
+
+
+@dataclass(frozen=True)
+class Costed(OnProblem[P], ABC):
+    """Base of a method that states its `effort`: kernel, planned work, loads and the lines of --dry-run follow."""
+
+    @property
+    @abstractmethod
+    def effort(self) -> Effort:
+        """The work and the messages of a round."""
+
+    @property
+    def kernel(self) -> str:
+        """Name of the code that computes a step; kernels agree to rounding only."""
+        return str(cast(Any, self.problem).kernel_name(self._largest()))
+
+    def work(self, rounds: int) -> Work:
+        """The local steps of all rounds, for --kernel auto."""
+        effort = self.effort
+        return Work(self._largest(), effort.models, effort.gradients * effort.planned(rounds) // effort.models)
+
+    def loads(self) -> Loads:
+        """Samples of each client's gradients in round 0."""
+        return Loads([self._samples(i, 0) for i in range(self.setting.m)])
+
+    def plan(self, rounds: int) -> dict[str, str | float]:
+        """The lines of --dry-run."""
+        effort, problem = self.effort, cast(Any, self.problem)
+        asked = [(i, r) for r in range(rounds) for i in effort.participants(r)]
+        down, up = (0 if message is None else messages.size(message) for message in (effort.down, effort.up))
+        probe = effort.batch or min(self._largest(), PROBE)
+        # of a sample; a network counts by computing: ask once
+        each = (effort.points * problem.flops_evaluation(probe) if effort.points else problem.flops(probe)) / probe
+        steps = sum(effort.steps(i, r) for i, r in asked)
+        lines: dict[str, str | float] = {
+            "length of x, n": problem.n,
+            "clients, participants in a round": f"{self.setting.m}, {len(effort.participants(0))}",
+            "kernel": self.kernel,
+            "bytes down, for each participant and round": down,
+            "bytes up, for each participant and round": up,
+            "bytes down and up, all rounds": len(asked) * (down + up),
+            "local steps of all clients, all rounds": steps,
+            "FLOPs of all clients, all rounds": f"{sum(self._samples(i, r) for i, r in asked) * each:.3g}",
+        }
+        if effort.points:
+            lines["evaluations of a mini-batch's loss, all rounds"] = steps * effort.points
+        if effort.server_batch:
+            lines["samples of the server's own steps, all rounds"] = rounds * effort.server_batch
+        return lines
+
+    def _samples(self, i: int, r: int) -> int:
+        """Samples of client i's gradients in round r."""
+        effort, size = self.effort, len(self.setting.data[i])
+        return effort.steps(i, r) * effort.gradients * (effort.batch or size) + effort.full_pass * size
+
+    def _largest(self) -> int:
+        """Samples of a client's largest mini-batch."""
+        return self.effort.batch or max(step_samples(self.setting, 0))
