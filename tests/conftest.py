@@ -3,8 +3,6 @@
 Time limits are for what hangs: a machine that is ten times slower, because it is busy, must not meet them.
 """
 
-from __future__ import annotations
-
 import faulthandler
 import fcntl
 import importlib.util

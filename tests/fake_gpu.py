@@ -5,8 +5,6 @@ two devices raises, and so does one whose result the host must know. What is dra
 there. Such devices are young in torch: before 2.10 or so there are none.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager

@@ -5,8 +5,6 @@
 in an abort: it would take the others along. As a module this is what the ranks run: python -m tests.launch FOLDER.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# All checks: lint, format, types, the tests (two files at a time), then the MPI tests on 2, 3 and 5 ranks. Ends non-zero
-# if any failed; every step has a time limit, so it never hangs.
+# All checks: lint, format, types, the tests (two files at a time), then the MPI tests on 2, 3 and
+# 5 ranks. Ends non-zero if any failed; every step has a time limit, so it never hangs.
 #
 #   bash tests/run.sh            everything
 #   bash tests/run.sh quick      while one develops: lint, format, types, unit and numerics without the slow ones, 3 ranks
@@ -67,7 +67,7 @@ check() { # check NAME SECONDS COMMAND...
     summary+=("$(printf '%-16s %4d s  %s' "$name" $((SECONDS - start)) "$verdict")")
 }
 
-tests=(python -m pytest -n 2 --dist loadfile)
+tests=(python -m pytest -n 2 --dist loadfile --no-loadscope-reorder) # the short files last
 case $what in
     all) further=("${tests[@]}" tests) ranks=(2 3 5) ;;
     quick) further=("${tests[@]}" -m 'not slow' tests/unit tests/numerics) ranks=(3) ;;

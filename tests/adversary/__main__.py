@@ -1,7 +1,5 @@
 """python -m tests.adversary [KIND ...]: runs the trials of these kinds (of all), and prints how many held."""
 
-from __future__ import annotations
-
 import sys
 
 from tests.adversary.frame import kinds, perform

@@ -7,8 +7,6 @@ undisturbed run, and if the run goes on with the same bits once there is space. 
 process or on ranks that are threads.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import re

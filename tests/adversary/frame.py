@@ -1,7 +1,5 @@
 """Runs the trials of a kind and counts those that held."""
 
-from __future__ import annotations
-
 import importlib
 import tempfile
 import time

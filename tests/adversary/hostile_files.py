@@ -4,8 +4,6 @@ Of each kind of file as many trials as HOSTILE_FILES (16): a few bytes are chang
 ends in a traceback, in a signal or with another result counts as held.
 """
 
-from __future__ import annotations
-
 import gzip
 import os
 import random

@@ -5,8 +5,6 @@ a second one soon after, every fifth rank 0 in their place. A trial holds if the
 undisturbed run in one process, or, within LIMIT seconds of the kill, with a message and these bits after --resume.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -4,8 +4,6 @@ On 3 ranks, rank 0 as often as a client rank, with and without --survive. It end
 says which rank is late and no other, and leaves no process behind.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import re

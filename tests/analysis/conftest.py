@@ -1,7 +1,5 @@
 """What the tests of the analysis scripts share: grids of small runs made once a session, and the scripts' modules."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Grids of small runs and their results: what the scripts are given, and the same numbers straight from the files."""
 
-from __future__ import annotations
-
 import copy
 import csv
 import fcntl

@@ -10,8 +10,6 @@ for each line with at least two spaces between cells c1, c2, ...
 `python -m tests.analysis.quotes` writes the numbers that differ into the pages.
 """
 
-from __future__ import annotations
-
 import csv
 import re
 import sqlite3

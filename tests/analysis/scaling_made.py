@@ -1,7 +1,5 @@
 """Results of scaling studies whose every second is known, and a report of ReFrame that names them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

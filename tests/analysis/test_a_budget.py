@@ -1,7 +1,5 @@
 """[A]'s budgets from tiny real results: rounds, bytes and samples are sums over rounds."""
 
-from __future__ import annotations
-
 import statistics
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The figure on caps: ZO-HFL ends at the kink, the surrogate at 0."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -11,7 +9,7 @@ from tests.analysis.made import check_figure
 
 def test_the_figure_is_drawn_and_tells_where_the_descents_end(wrote: Any) -> None:
     """Mutations: the excess at the start; the surrogate with ZO-HFL's steps."""
-    told = wrote("a_caps", ["--eta", "0.3", "0.05", "--rounds", "300", "--seeds", "2"])
+    told = wrote("a_caps", ["--eta", "0.3", "0.05", "--rounds", "150", "--seeds", "1"])
     assert "a kink" in told.out
     check_figure(told.stem, 7.0)
     rows = told.rows

@@ -1,7 +1,5 @@
 """[A]'s figure 1: the areas of its discs are the counts in the results."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import matplotlib.pyplot as plt

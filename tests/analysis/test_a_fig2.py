@@ -1,7 +1,5 @@
 """[A]'s figure 2 from tiny real results: lines and bands are means, least and largest numbers."""
 
-from __future__ import annotations
-
 import statistics
 from typing import Any
 

@@ -1,7 +1,5 @@
 """[A]'s figure 3: the smoothing is a mean over a ball, and descent leaves the plateau only where it sees the slope."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

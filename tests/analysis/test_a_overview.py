@@ -1,7 +1,5 @@
 """The README's figure: its numbers are those of the result files, and the texts quote the kept ones."""
 
-from __future__ import annotations
-
 import re
 import struct
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Personal models compared, from tiny real results: numbers as computed by hand, steps chosen on validation samples."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from typing import Any

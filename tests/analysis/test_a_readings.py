@@ -1,7 +1,5 @@
 """The readings of [A] from tiny real results: distances to a stand-in for the paper's table, computed by hand."""
 
-from __future__ import annotations
-
 import statistics
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The figure of one run."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

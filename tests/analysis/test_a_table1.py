@@ -1,7 +1,5 @@
 """Table I of [A] from tiny real results: the numbers are those computed by hand; nothing is averaged silently."""
 
-from __future__ import annotations
-
 import statistics
 from typing import Any
 

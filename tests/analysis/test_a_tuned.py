@@ -1,7 +1,5 @@
 """Tuned steps from tiny real results: the best is that of the highest mean over all seeds."""
 
-from __future__ import annotations
-
 import statistics
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The bias of [B]'s lower solvers."""
 
-from __future__ import annotations
-
 import statistics
 from typing import Any
 

@@ -1,7 +1,5 @@
 """[B]'s communication rounds: the sums of the schedules, and the messages of runs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """FedRZO beside FedNest, from tiny real results: the measure, the choice and the budgets are those computed by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

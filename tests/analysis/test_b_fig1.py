@@ -1,7 +1,5 @@
 """[B]'s figure 1 from tiny real results: the numbers are those computed by hand."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from typing import Any

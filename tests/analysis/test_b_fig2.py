@@ -1,7 +1,5 @@
 """[B]'s figure 2 from tiny real results: means, and Student's intervals computed by hand."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from pathlib import Path

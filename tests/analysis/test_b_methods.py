@@ -1,7 +1,5 @@
 """The comparison of methods on [B]'s network, from tiny real results: the numbers are those computed by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

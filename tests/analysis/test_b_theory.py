@@ -1,7 +1,5 @@
 """[B]'s theory: many runs at once are Algorithm 1, and smoothing costs what Lemma 1 allows."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """[C]'s figure 2 from tiny real results: the numbers are those computed by hand from the files."""
 
-from __future__ import annotations
-
 import statistics
 from typing import Any
 

@@ -1,7 +1,5 @@
 """[C]'s figure 3 from tiny real results: a panel for each thing that changes."""
 
-from __future__ import annotations
-
 import statistics
 from typing import Any
 

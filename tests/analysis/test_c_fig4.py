@@ -1,7 +1,5 @@
 """[C]'s figure 4 from tiny real results: mu, n_p, and a level for each control."""
 
-from __future__ import annotations
-
 import statistics
 from typing import Any
 

@@ -1,7 +1,5 @@
 """[C]'s language figures from tiny real results: the numbers are those computed by hand from the files."""
 
-from __future__ import annotations
-
 import statistics
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The shares of the gap from tiny real results: the numbers are those computed by hand from the files."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import statistics

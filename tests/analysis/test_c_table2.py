@@ -1,7 +1,5 @@
 """[C]'s Table II from tiny real results: what it took until a target, and the paper's numbers."""
 
-from __future__ import annotations
-
 import statistics
 from typing import Any
 

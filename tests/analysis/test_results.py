@@ -1,7 +1,5 @@
 """The numbers that the READMEs quote are those of the tables kept in analysis/results."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from functools import cache

@@ -1,7 +1,5 @@
 """The table and figure of a scaling study, and the model of a round's time, on studies whose every second is known."""
 
-from __future__ import annotations
-
 import json
 import math
 import sys

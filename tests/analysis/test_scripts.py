@@ -1,7 +1,5 @@
 """What all scripts do alike: they refuse results that are missing or not theirs, and run from any folder."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

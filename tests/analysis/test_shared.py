@@ -1,7 +1,5 @@
 """What the scripts share: means over seeds, notes of missing seeds, the paper's numbers, words, tables."""
 
-from __future__ import annotations
-
 import argparse
 import math
 from pathlib import Path

@@ -5,8 +5,6 @@ mistake; statistical ones are 5 standard errors, from seeds that are written her
 catch.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from typing import Any

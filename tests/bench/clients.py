@@ -13,8 +13,6 @@ share beta. It prints
 Other work on the machine shows in every time.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

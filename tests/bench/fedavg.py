@@ -7,8 +7,6 @@ of its rounds, the ratio is that of the best turn of each. A bare program shows 
 compiled kernel between a Bcast and a Reduce, with no ledger, records, checks or same bits on any ranks.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import statistics

@@ -10,8 +10,6 @@ A wrong result, or a part that failed, ends with status 1; the other parts are r
     python -m tests.bench.gpu --json analysis/results/bench_gpu.json     # and bench_gpu.txt beside it
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import platform

@@ -3,8 +3,6 @@
 Each of CALLS takes a device, asserts what its docstring says, and runs on the CPU too, where less of it can fail.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 

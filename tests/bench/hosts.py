@@ -3,8 +3,6 @@
 python -m tests.bench.hosts                  # as root: hosts are network namespaces with links of 1 Gbit/s
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import statistics

@@ -6,8 +6,6 @@ CPU seconds of the one thread. A table by batch size, for one model and for two,
 also says what `--kernel auto` takes in a long run, by its own measurement, kept in the user's cache or made now.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.metadata
 import importlib.util

@@ -13,8 +13,6 @@ smallest ratio after the first.
 3. What of 2 is the engine's: each pass and each step of 2 replaced by a sleep of the CPU time that it took.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

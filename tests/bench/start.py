@@ -5,8 +5,6 @@ h5py and MPI and end. All take turns; what counts is the CPU time of all ranks a
 turns, which other work on the machine disturbs least. The wall time is shown beside it.
 """
 
-from __future__ import annotations
-
 import argparse
 import resource
 import sys

@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 FAMILY = "zofl_mpi.zo_hfl"
 OWN = ["--method", "planted:Planted"]
 """Named again where a run goes on: a class of one's own is not taken from a file."""
-RUN = [*OWN, "--rounds", "8", "--checkpoint-every", "2", "--eval-every", "3"]
+RUN = [*OWN, "--m", "4", "--rounds", "8", "--checkpoint-every", "2", "--eval-every", "3"]
 RUN += ["--y0", "last", "--tau", "3"]
 """With y0 = last the clients' memories must come back too."""
 LAUNCHER = str(Path(sys.executable).parent / "mpirun")

@@ -28,7 +28,7 @@ METHODS = {
     "sflv1": ["--momentum", "0.5", "--optimiser", "sgd", "--lr-client", "0.1"],
     "sflv2": ["--order", "client_major"],
     "cse_fsl": ["--k", "3", "--upload-at", "last"],
-    "fsl_sage": ["--k", "2", "--l", "3", "--align-epochs", "2", "--buffer", "40"],
+    "fsl_sage": ["--k", "2", "--l", "2", "--align-epochs", "2", "--buffer", "40"],
     "splitlora": ["--warmup", "3"],
     "decomfl": ["--optimiser", "adamw", "--n-p", "2", "--mu", "0.01", "--lr-client", "0.01"],
     "heron+head": ["--k", "2", "--n-p", "2", "--mu", "0.01", "--head-gradient", "exact", "--uplink", "seeds"],
@@ -46,7 +46,7 @@ RETURNING = ("sflv1", "sflv2", "splitlora", "ho_sfl", "ho_sfl+seeds", "ho_sfl+ex
 """Methods whose server returns a gradient for every mini-batch."""
 USUAL = ["--data", "digits", "--m", "5", "--alpha", "1", "--width", "2", "--stages", "1", "1", "--batch", "16"]
 USUAL += ["--h", "4", "--beta", "0.6", "--augment", "crop-flip", "--eval-every", "2", "--lr-server", "0.01", "--quiet"]
-ROUNDS, BATCH = 4, 16
+ROUNDS, BATCH = 3, 16
 N_CLIENT, N_HEAD, N_BUFFERS, Q_S = 102, 1290, 12, 128
 """Of width 2 on 8 x 8 digits: 18 + 4 + 2 (36 + 4) parameters, 128 x 10 + 10, means and variances of 3 BatchNorms."""
 
@@ -66,7 +66,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], Pa
     folder, done = tmp_path_factory.mktemp("heron"), set[int]()
 
     def halves(methods: list[str], ranks: int) -> list[Command]:
-        """Two of the four rounds on so many ranks, and what continues them: heads are aligned in rounds 0 and 3."""
+        """Two of the three rounds on so many ranks, and what continues them: heads are aligned in rounds 0 and 2."""
         outs = [folder / f"{method}-part.h5" for method in methods]
         perform([(FAMILY, command(method, 2, out)) for method, out in zip(methods, outs, strict=True)], ranks)
         for path in [path for out in outs for path in (out, checkpoint_path(out))]:
@@ -159,7 +159,7 @@ def test_every_method_moves_and_reports_what_it_describes(results: Callable[...,
     assert found.rounds["test_loss"][-1] != found.rounds["test_loss"][0]
     assert found.final["theta"].shape == (N_CLIENT + N_HEAD,) and found.final["buffers"].shape == (N_BUFFERS,)
     if method == "fsl_sage":
-        assert np.isfinite(found.rounds["alignment_loss"]).tolist() == [True, False, False, True]
+        assert np.isfinite(found.rounds["alignment_loss"]).tolist() == [True, False, True]
 
 
 N_P = {"heron+seeds": 2, "heron+adamw": 1, "decomfl": 2, "ho_sfl+seeds": 2, "heron+head": 2, "ho_sfl+exact": 1}
@@ -202,7 +202,7 @@ def test_bytes_are_those_of_the_formulas(results: Callable[..., Path], method: s
         assert (rounds - last)[took].max() > 1
         back = scalars * (rounds - last)
     assert np.array_equal(up, took * (returned + 8 + smashed))
-    assert np.array_equal(down, took * (model + 8 + back + aligned * (rounds % 3 == 0)))
+    assert np.array_equal(down, took * (model + 8 + back + aligned * (rounds % 2 == 0)))
     assert found.rounds["label_bytes"].tolist() == [3 * uploads(method) * BATCH * 8] * ROUNDS
     assert found.rounds["server_steps"].tolist() == [3 * uploads(method)] * ROUNDS
 

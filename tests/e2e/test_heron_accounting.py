@@ -2,16 +2,18 @@
 
 import json
 import math
+import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.conftest import UNDER_MPI, Completed
 from tests.e2e.test_heron import FAMILY, command
 from tests.launch import here
+from tests.threads import run_module
 from zofl_mpi.data import Raw
+from zofl_mpi.problems import counting
 from zofl_mpi.rounds.split.costs import STEP_BYTES, STEP_MACS
 from zofl_mpi.run import records
 from zofl_mpi.settings import samples
@@ -102,19 +104,17 @@ def test_communication_and_costs_of_a_step_are_those_of_table_2(paper: dict[str,
     assert number(paper["heron"], STEP_BYTES) <= 0.40 * number(paper["sflv2"], STEP_BYTES)
 
 
-def test_only_rank_0_counts(mpirun: Any) -> None:
-    """Its result has the costs; the others do not so much as import what counts. Mutation: counted on every rank."""
-    if UNDER_MPI:
-        pytest.skip("mpirun cannot be started under mpirun")
-    script = (
-        "import sys\nfrom zofl_mpi.run import cli\n"
-        "try:\n    cli.main('zofl_mpi.heron_sfl', sys.argv[1:])\n"
-        "finally:\n    counted = 'zofl_mpi.problems.counting' in sys.modules\n"
-        "    print('counted' if counted else 'did not count', file=sys.stderr)\n"
-    )
-    ended: Completed = mpirun(2, "-c", script, *command("heron", 1, Path("a.h5").absolute()))
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stderr.count("did not count") == 1 and ended.stderr.count("counted") == 1
+def test_only_rank_0_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its result has the costs. Mutation: counted on every rank."""
+    counted, plain = set[str](), counting._Mode.__init__
+
+    def noted(self: Any) -> None:
+        counted.add(threading.current_thread().name)
+        plain(self)
+
+    monkeypatch.setattr(counting._Mode, "__init__", noted)
+    assert run_module(2, FAMILY, *command("heron", 1, Path("a.h5"))) == 0
+    assert counted == {"rank 0"}
     assert STEP_MACS in json.loads(records.load("a.h5").attrs["costs"])
 
 

@@ -20,7 +20,7 @@ from zofl_mpi.run.records import checkpoint_path
 ROUNDS, M = 2, 7
 USUAL = ["--m", M, "--eval-every", 1, "--quiet"]
 SKEWED = [*USUAL, "--data", "digits", "--alpha", "0.1", "--seed", 3]
-SPLIT = [*SKEWED, "--width", 2, "--stages", 1, 1, "--batch", 10, "--beta", 0.6, "--lr-server", 0.01]
+SPLIT = [*SKEWED, "--width", 2, "--stages", 1, 1, "--batch", 10, "--h", 3, "--beta", 0.6, "--lr-server", 0.01]
 TAU = [9, 1, 2, 1, 3, 1, 1]
 SCAFFOLD = ["--method", "scaffold", "--problem", "toy", "--tau", *TAU, *USUAL]
 RUNS: dict[str, tuple[str, list[Any]]] = {

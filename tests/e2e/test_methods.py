@@ -56,7 +56,8 @@ RUNS: dict[str, list[Any]] = {
 }
 """Name -> flags; idle: 2 of 5 ranks have nothing to do."""
 PROCESSES = ["memories", "idle", "scaffold-softmax", "caps"]
-"""On two ranks under mpirun; on three and five, which are threads, all of RUNS."""
+FIVE = [*PROCESSES, "usual", "many", "zo_hfl-toy", "fedavg-softmax", "pfedme-toy"]
+"""PROCESSES on two ranks under mpirun; on three, which are threads, all of RUNS, and FIVE on five."""
 
 
 @pytest.fixture(scope="module")
@@ -66,11 +67,10 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     images = np.add.outer(np.arange(300), np.arange(784)) * 7 % 256
     np.savez(folder / "images.npz", x=images.astype(np.uint8), y=np.arange(300) % 10)
     runs = RUNS | {"network": [*RUNS["network"][:-1], folder / "images.npz"]}
-    return Runs(folder, FAMILY, runs, lambda ranks: PROCESSES if ranks == 2 else RUNS, processes=(2,))
+    return Runs(folder, FAMILY, runs, lambda ranks: {2: PROCESSES, 5: FIVE}.get(ranks, RUNS), processes=(2,))
 
 
-@pytest.mark.parametrize("ranks", [3, 5])
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(("name", "ranks"), [*((name, 3) for name in RUNS), *((name, 5) for name in FIVE)])
 def test_every_run_has_the_same_bits_on_any_number_of_ranks(results: Runs, name: str, ranks: int) -> None:
     """Mutations: a sum in order of arrival; a random number of a rank; a client's state kept by its rank."""
     alone, spread = results(name, 0), results(name, ranks)

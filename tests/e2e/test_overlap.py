@@ -9,27 +9,30 @@ from pathlib import Path
 import pytest
 
 from tests.bench.overlap import NAPS, USUAL
-from tests.conftest import Mpirun
+from tests.conftest import Capsys, Patch
+from tests.threads import run_module
 from zofl_mpi.run import records
 
-H, M = 20, 2
+H, M = 8, 2
 FAMILY = "zofl_mpi.heron_sfl"
 RUN = f"{USUAL} --method heron --problem tests.bench.overlap:Sleeping --m {M} --h {H} --eval-every 9".split()
 """Two passes of 10 ms a step at each client, and a step of 10 ms at the server for each."""
 LASTS = "0.01 0.01 16"
 
 
-def test_the_end_of_a_run_says_how_long_both_sides_computed_at_once(mpirun: Mpirun, tmp_path: Path) -> None:
+def test_the_end_of_a_run_says_how_long_both_sides_computed_at_once(
+    tmp_path: Path, monkeypatch: Patch, capsys: Capsys
+) -> None:
     """Mutations: the clients' times in place of the server's; the share of the longer side; times that leave out what
     is computed."""
     out = tmp_path / "run.h5"
-    ended = mpirun(3, "-m", FAMILY, *RUN, "--rounds", 3, "--out", out, env={"OMP_NUM_THREADS": "1", NAPS: LASTS})
-    assert ended.returncode == 0, ended.stderr
+    monkeypatch.setenv(NAPS, LASTS)
+    assert run_module(3, FAMILY, *RUN, "--rounds", 3, "--out", out) == 0
     seconds = r"(\d+\.\d)"
     told = re.findall(
         rf"^server    computing {seconds} s, waiting {seconds} s, sending {seconds} s; "
         rf"computing at once with the clients {seconds} s \((\d\.\d\d) of the shorter\)$",
-        ended.stdout,
+        capsys.readouterr().out,
         re.MULTILINE,
     )
     heron = records.load(out)

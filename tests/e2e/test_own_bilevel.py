@@ -1,7 +1,5 @@
 """A bilevel problem of a user's own for `zofl_mpi.fedrzo`, with nothing but the protocol's functions."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

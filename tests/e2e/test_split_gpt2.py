@@ -50,7 +50,7 @@ def texts(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]
         ]
         (folder / f"{file}.csv").write_text("\n".join(["mr,ref", *rows, ""]))
     usual = ["--problem", "split_gpt2", "--data", folder, "--data-dir", data_dir, "--vocabulary", "e2e", "--batch", "4"]
-    return [*map(str, usual), "--h", "3", "--eval-every", "1", "--eval-samples", "12", "--quiet"]
+    return [*map(str, usual), "--m", "3", "--h", "2", "--eval-every", "1", "--eval-samples", "8", "--quiet"]
 
 
 RANDOM = ["--model", "random:tiny", "--lr-client", "0.01", "--lr-server", "0.01"]

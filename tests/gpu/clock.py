@@ -1,7 +1,5 @@
 """Seconds, kernels and bytes of a piece of work, on a GPU or a CPU."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

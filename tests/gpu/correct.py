@@ -1,7 +1,5 @@
 """Is what the device computes right? Each kernel path beside the same in float64 on the CPU."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Problems of the real shapes on made-up data: nothing is fetched, nothing is read."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 from unittest import mock
 

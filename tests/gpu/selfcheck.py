@@ -1,7 +1,5 @@
 """Calls that only a GPU can check: each with its verdict, so that the first run on a card tells what holds."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Iterable
 from functools import partial

@@ -1,7 +1,5 @@
 """How fast and in how much memory: the small models, the split network, the language model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What jobs/c_table2_full.toml takes, from samples a second: [C] Table II until 80 %."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.gpu.report import Bench

@@ -1,7 +1,5 @@
 """The engine's contract under mpirun; `tests/unit/test_engine.py` runs the same tests on threads."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The engine's contract: same items, order, bits, byte counts and errors for any number of processes."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Iterator

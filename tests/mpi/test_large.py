@@ -6,8 +6,6 @@ mpirun -n 2 python -m pytest --with-mpi --only-mpi -o faulthandler_timeout=600 t
 `test_payloads_above_the_limit_travel_in_pieces` does the same with small pieces.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from typing import Any

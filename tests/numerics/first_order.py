@@ -1,7 +1,5 @@
 """What the tests of the first-order methods share: settings, runs, and each step written plainly."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Callable, Iterable
 from dataclasses import replace

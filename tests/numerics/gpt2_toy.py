@@ -1,7 +1,5 @@
 """What the tests of GPT-2 share: a tiny model, texts for it, and the same model in one piece, with LoRA by hand."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

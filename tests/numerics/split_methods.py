@@ -4,8 +4,6 @@ In float64 unless bits are compared, with clients of unequal sizes, so that weig
 The references are whole networks, torch's optimisers, loops by hand.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace

@@ -1,7 +1,5 @@
 """Batched torch modules: the trajectories of one client after the other, and the check that company does not matter."""
 
-from __future__ import annotations
-
 import gc
 import math
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 Docstrings name the mutations to catch.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Compressed uploads with error feedback: unbiased rounding, telescoping errors, bytes by formula."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The accounts of [C]'s Table II: multiply-accumulates exactly, memory by counting the tensors that torch makes."""
 
-from __future__ import annotations
-
 import gc
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """DeComFL: scalars make every model; identities of estimates in one dimension and of two radii."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

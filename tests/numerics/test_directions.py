@@ -1,7 +1,5 @@
 """torch's random numbers from the streams: HERON's directions and the first parameters of modules."""
 
-from __future__ import annotations
-
 import math
 from statistics import NormalDist
 

@@ -1,7 +1,5 @@
 """Directions per parameter: as many as a run draws, shared ones once, over the numbers that they perturb."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One direction a sample: the passes of each layer and the estimate behind them; --estimate jvp: no radius."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """HERON with the exact gradient of its head, in closed form; --exact-layers: from forward passes to first order."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """FedAvg and FedProx: participants, weights, local steps; SGD on the server's own data, alone or as a further step."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """FedNest in one process, in float64, against closed forms. Docstrings name the mutations to catch."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

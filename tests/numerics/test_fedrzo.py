@@ -4,8 +4,6 @@ Exact where the mathematics is, in float64. Directions are the run's own, or (`f
 and its negative, which make the estimate of a quadratic's gradient exact. Docstrings name the mutations to catch.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What holds for all first-order methods: bytes, reports, columns, refusals, divergence."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """FSL-SAGE: heads that are aligned with the server's gradient at the cut."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 

@@ -1,7 +1,5 @@
 """HERON-SFL: the zeroth-order estimate, its directions and passes; [C] (2), (6) to (8); its steps again from seeds."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, final

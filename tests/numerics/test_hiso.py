@@ -1,7 +1,5 @@
 """HiSo: DeComFL along directions over the root of a second moment, which the scalars alone make anew."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -4,8 +4,6 @@
 Docstrings name the mutations to catch.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field, replace
 from fractions import Fraction

@@ -2,8 +2,6 @@
 AdamW by hand.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Personal models: fine-tuning as ZO-HFL's Algorithm 2, Ditto, pFedMe. Docstrings name the mutations to catch."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

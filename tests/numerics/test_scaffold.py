@@ -1,7 +1,5 @@
 """SCAFFOLD, FedMSPP, Scaffnew (Mishchenko et al. 2022, Algorithm 2): control variates and proximal points."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

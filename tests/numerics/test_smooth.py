@@ -1,7 +1,5 @@
 """`Smooth` problems: local steps and gradients of softmax regression and of quadratics, against plain loops."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

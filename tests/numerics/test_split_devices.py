@@ -3,8 +3,6 @@
 Where there is no GPU the same ways are taken on the CPU, with tensors that count as a GPU's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any

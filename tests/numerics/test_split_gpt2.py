@@ -1,7 +1,5 @@
 """GPT-2 in parts is GPT-2 of transformers; LoRA by peft is LoRA by hand; the split methods train it, and only it."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

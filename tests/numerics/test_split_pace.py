@@ -1,7 +1,5 @@
 """Step sizes that change with an optimiser's own steps, and a decay apart from the gradient, in split training."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Networks in parts: flat vectors of modules, [C]'s ResNet, what is refused. Docstrings name the mutations to catch."""
 
-from __future__ import annotations
-
 import copy
 import re
 from typing import Any

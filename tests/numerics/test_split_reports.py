@@ -1,7 +1,5 @@
 """Reports of the split methods: the whole network scored; --probe-gradient, steps beside gradients, without a trace."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

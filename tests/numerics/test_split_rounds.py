@@ -1,7 +1,5 @@
 """What the rounds of all split methods have in common: mini-batches, uploads, averages, flags."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable

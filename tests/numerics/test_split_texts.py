@@ -3,8 +3,6 @@
 The problem is written against the protocol `Split` and its base class alone, as one of a user's own would be.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

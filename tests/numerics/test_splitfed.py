@@ -1,7 +1,5 @@
 """SplitFed (SFLV1, SFLV2) is training of the whole network; CSE-FSL too where its head is the server."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 from typing import Any

@@ -3,8 +3,6 @@
 Problems and reference solutions are quadratic, in float64. Each docstring names the mutations to catch.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable

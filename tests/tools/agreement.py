@@ -1,7 +1,5 @@
 """When two results are the same run: bit for bit, clocks aside."""
 
-from __future__ import annotations
-
 import sys
 
 from zofl_mpi.run.records import differences

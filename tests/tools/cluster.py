@@ -4,8 +4,6 @@ It needs Slurm's daemons, munge and root (Debian: slurm-wlm, munge, libpmi2-0). 
 own, as a cluster's nodes do. The partition `low` gives way to `high`; a job that is put back starts anew after seconds.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import secrets

@@ -4,8 +4,6 @@ Each has its own host name, its own folder `local`, and a link of 1 Gbit/s. They
 the block that made them.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -18,8 +18,6 @@ Exit status 0: all is equal; 1: something differs, or a run fails; 2: there is n
 machine: on another processor the same revision may round differently.
 """
 
-from __future__ import annotations
-
 import argparse
 import difflib
 import json

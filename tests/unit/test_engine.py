@@ -1,7 +1,5 @@
 """The engine's contract (`tests/mpi/test_engine.py`) with threads of this process as ranks."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from typing import Any

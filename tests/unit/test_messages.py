@@ -1,7 +1,5 @@
 """Messages: what is packed comes back with every bit, a block is shared or it is not, and its bytes are counted."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Callable

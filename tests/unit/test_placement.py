@@ -1,7 +1,5 @@
 """ClientPlacement: each client lives on one rank, the same on all, and ranks get equal work as far as that can be."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter

@@ -1,7 +1,5 @@
 """Principal components: of the training part alone, centred, uncorrelated, as one SVD of a small matrix has them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

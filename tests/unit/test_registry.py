@@ -1,7 +1,5 @@
 """The classes that a checkpoint of a method may hold."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import sys

@@ -1,7 +1,5 @@
 """Defaults of problems and methods: from a base class, or by the adapter for a plain class of a user's own."""
 
-from __future__ import annotations
-
 import ast
 import re
 import sys

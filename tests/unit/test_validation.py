@@ -1,7 +1,5 @@
 """Reports: the validation part beside the test part, and which clients an evaluation asks."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_type_hints
