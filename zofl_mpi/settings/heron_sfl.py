@@ -12,6 +12,7 @@ from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Split
 from zofl_mpi.problems.split_cnn import ConvNet
+from zofl_mpi.problems.split_mlp import SplitMLP
 from zofl_mpi.problems.split_resnet import ResNet
 from zofl_mpi.run.flags import with_defaults
 from zofl_mpi.settings import split_gpt2
@@ -97,5 +98,6 @@ def _check_module(name: str, module: Any) -> None:
 PROBLEMS = {
     "split_resnet": _network(ResNet),
     "split_cnn": _network(ConvNet),
+    "split_mlp": _network(SplitMLP),
     "split_gpt2": Choice({"data": Texts, "problem": GPT2}, split_gpt2.build, {"Split": {}}, gpu=True),
 }
