@@ -90,7 +90,7 @@ def seconds(run: records.Run, axis: Any) -> None:
             told.append(f"round 1 {wall[0]:.3g} s")
         axis.plot(*evaluated(run, "seconds"), color=BLUE, label="whole round")
     busiest = run.ranks["seconds_compute"].sum(1).max(1, initial=0.0)
-    axis.plot(done(run), busiest, color=GREEN, linestyle="--", label="computing, busiest rank")
+    axis.fill_between(done(run), busiest, color=GREEN, alpha=0.3, linewidth=0, label="computing, busiest rank")
     axis.set_ylabel("seconds a round")
     axis.set_ylim(0, 1.6 * (top or axis.get_ylim()[1]))  # room for the legend above the curves
     axis.legend(frameon=False, loc="upper left", title=", ".join(told) or None, alignment="left")
@@ -143,8 +143,8 @@ def _marker(run: records.Run) -> str:
 
 
 def _unit(largest: float) -> tuple[float, str]:
-    power = min(3, int(math.log(max(largest, 1.0), 1000)))
-    return 1000.0**power, ("bytes", "kB", "MB", "GB")[power]
+    power = min(3, int(math.log(max(largest, 1.0), 1024)))
+    return 1024.0**power, ("bytes", "KiB", "MiB", "GiB")[power]
 
 
 if __name__ == "__main__":

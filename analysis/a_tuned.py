@@ -113,10 +113,17 @@ def row(group: Group, axes: Axes, value: float, is_best: bool, ends: Sequence[st
         "chosen_by_percent": value,
         "best": is_best,
         "at_edge": " ".join(ends),
+        "directions_per_parameter": directions(group),
         "rounds": group.rounds,
         "seeds": len(group.runs),
         "seeds_planned": group.planned,
     }
+
+
+def directions(group: Group) -> float:
+    """Directions per parameter that a run draws; nan for methods that draw none."""
+    drawn = [float(run.attrs.get("directions_per_parameter", math.nan)) for run in group.runs]
+    return sum(drawn) / len(drawn) if drawn else math.nan
 
 
 def place_of(group: Group) -> str:

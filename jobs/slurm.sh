@@ -35,6 +35,10 @@ once=(--nodes="${SLURM_NNODES:-1}" --ntasks="${SLURM_NNODES:-1}" --ntasks-per-no
 
 environment() { # environment NAME: makes .venv, or this job's copy of it on every node, the current one
     local name=$1 found
+    if [[ ! -e .venv/bin/activate ]]; then
+        printf '%s: there is no .venv in %s: make it once, on a login node: ZOFL_MPI=system bash jobs/environment.sh fast\n' "$name" "$PWD" >&2
+        exit 2
+    fi
     # shellcheck disable=SC1091
     . .venv/bin/activate
     if [[ ${ZOFL_MPS:-0} == 1 ]]; then share_gpus; fi
@@ -66,12 +70,24 @@ environment() { # environment NAME: makes .venv, or this job's copy of it on eve
     printf '%s: the environment is unpacked in %s on each node (%d s)\n' "$name" "$packed" $((SECONDS - start))
 }
 
-share_gpus() { # starts MPS on every node of the job
+# A rank that starts before its node's daemon answers computes without it, and takes turns with those that came later.
+# shellcheck disable=SC2016
+answers='
+    for _ in {1..300}; do
+        if echo get_default_active_thread_percentage | nvidia-cuda-mps-control >/dev/null 2>&1; then exit; fi
+        sleep 0.1
+    done
+    echo "ZOFL_MPS=1: the daemon on $(uname -n) does not answer within 30 s: see $CUDA_MPS_LOG_DIRECTORY, or leave ZOFL_MPS out" >&2
+    exit 1
+'
+
+share_gpus() { # starts MPS on every node of the job, and waits until it answers
     export CUDA_MPS_PIPE_DIRECTORY=${SLURM_TMPDIR:-${TMPDIR:-/tmp}}/zofl-mps-${SLURM_JOB_ID:-0}-$(unknown)
     export CUDA_MPS_LOG_DIRECTORY=$CUDA_MPS_PIPE_DIRECTORY
     # In the foreground of a step that lasts: Slurm ends what a step leaves behind, a daemon too.
     srun "${once[@]}" bash -c "$private" private "$CUDA_MPS_PIPE_DIRECTORY" nvidia-cuda-mps-control -f &
     mps=$!
+    each_node bash -c "$answers" answers || { leave && exit 1; }
 }
 
 each_node() { # each_node COMMAND...: once on every node of the job, for at most ten minutes
@@ -83,17 +99,27 @@ leave() { # removes this job's copies, and ends MPS
     if [[ -n $packed ]]; then patience=20 each_node rm -rf "$packed" || true; fi
 }
 
-requeue() { # requeue NAME JOB OTHERWISE: back into the queue; where that is impossible, what to do instead
-    local name=$1 job=$2 otherwise=$3
+# A run that is ended while it starts has no checkpoint to go on from; what ended it may end it each time.
+ATTEMPTS=3
+
+requeue() { # requeue NAME JOB OTHERWISE [EARLY]: back into the queue; where that is impossible, what to do instead
+    local name=$1 job=$2 otherwise=$3 early=${4:-}
+    if [[ -n $early ]]; then
+        if ((${SLURM_RESTART_COUNT:-0} >= ATTEMPTS)); then
+            printf '%s: told to stop while it started, %d times: give it more time (--time, --signal). Then, on a login node: %s\n' \
+                "$name" $((SLURM_RESTART_COUNT + 1)) "$otherwise"
+            return
+        fi
+    fi
     if ! command -v scontrol >/dev/null; then
-        printf '%s: told to stop, after a checkpoint; there is no scontrol on %s to put this job back into the queue. On a login node: %s\n' \
-            "$name" "$(uname -n)" "$otherwise"
+        printf '%s: told to stop, %s; there is no scontrol on %s to put this job back into the queue. On a login node: %s\n' \
+            "$name" "${early:-after a checkpoint}" "$(uname -n)" "$otherwise"
         return
     fi
     # A job that is told to stop (--signal, pre-emption) is RUNNING; one that Slurm ends is COMPLETING: scancel is obeyed.
     # scontrol tells it as squeue does, which a compute node may lack.
     if [[ $(scontrol --oneliner show job "$job") == *JobState=RUNNING* ]]; then
-        echo "$name: told to stop, after a checkpoint; back into the queue"
+        echo "$name: told to stop, ${early:-after a checkpoint}; back into the queue, where Slurm holds it for about two minutes"
         scontrol requeue "$job"
     fi
 }

@@ -153,17 +153,59 @@ def test_a_job_on_a_gpu_alone_is_the_benchmark_and_ends_with_its_status(cluster:
     assert (place / "ran").read_text() == "-m tests.bench.gpu --device cuda --json results/bench_gpu-7.json\n"
 
 
-def test_mps_is_there_for_the_job_and_ends_with_it(cluster: Cluster, tmp_path: Path) -> None:
-    """Mutations: not started; not ended; its pipe unknown to the ranks."""
+SRUN = """
+if [[ $* == *" -f" ]]; then echo "$*" >mps; echo $$ >pid; exec sleep 60; fi
+while [[ ! -s pid ]]; do sleep 0.05; done
+[[ ! -e silent ]] && touch answered
+"""
+"""A step that lasts holds the daemon; another asks whether it answers."""
+
+
+def test_mps_answers_before_the_job_begins_and_ends_with_it(cluster: Cluster, tmp_path: Path) -> None:
+    """Mutations: not started; not ended; its pipe unknown to the ranks; ranks that do not wait for its answer."""
     place = tmp_path / "a checkout"
-    stub(place / ".venv/bin", "srun", 'echo "$*" >mps; echo $$ >pid; exec sleep 60')
-    body = 'while [[ ! -s pid ]]; do sleep 0.05; done; kill -0 "$(cat pid)"; echo "$CUDA_MPS_PIPE_DIRECTORY" >ran'
-    stub(place / ".venv/bin", "python", body)
+    stub(place / ".venv/bin", "srun", SRUN)
+    stub(place / ".venv/bin", "python", 'kill -0 "$(cat pid)"; [[ -e answered ]]; echo "$CUDA_MPS_PIPE_DIRECTORY" >ran')
     with cluster(script="gpu", ZOFL_MPS="1", TMPDIR="/elsewhere") as job:
         assert job.wait(LIMIT) == 0
     folder = (place / "ran").read_text().strip()
     assert re.fullmatch(r"/elsewhere/zofl-mps-7-\w{12}", folder)
     assert (place / "mps").read_text().endswith(f" private {folder} nvidia-cuda-mps-control -f\n")
+    ended(place)
+
+
+def test_a_job_whose_mps_does_not_answer_ends(cluster: Cluster, tmp_path: Path) -> None:
+    place = tmp_path / "a checkout"
+    (place / "silent").touch()
+    stub(place / ".venv/bin", "srun", SRUN)
+    with cluster(script="gpu", ZOFL_MPS="1") as job:
+        assert job.wait(LIMIT) == 1
+    assert not (place / "ran").exists()
+    ended(place)
+
+
+@pytest.mark.parametrize(("script", "missing"), [("zo_hfl", ".venv"), ("grid", ".venv"), ("gpu", "jobs")])
+def test_a_job_without_its_environment_says_what_to_do(
+    cluster: Cluster, tmp_path: Path, script: str, missing: str
+) -> None:
+    shutil.rmtree(tmp_path / "a checkout" / missing)
+    with cluster(script=script) as job:
+        _, told = job.communicate(timeout=LIMIT)
+    want = "bash jobs/environment.sh fast" if missing == ".venv" else "from the root of the checkout"
+    assert job.returncode == 2 and want in told and len(told.splitlines()) == 1
+
+
+def test_a_job_that_is_always_ended_while_it_starts_is_not_requeued_for_ever(cluster: Cluster, tmp_path: Path) -> None:
+    place = tmp_path / "a checkout"
+    (place / "slow").touch()
+    with cluster(SLURM_RESTART_COUNT="3") as job:
+        stopped(job, "slow")
+        assert job.stdout and "told to stop while it started, 4 times: give it more time" in job.stdout.read()
+    assert not (place / "asked").exists()
+
+
+def ended(place: Path) -> None:
+    """Waits until the daemon's step has gone."""
     end = time.monotonic() + LIMIT
     while not gone(int((place / "pid").read_text())):
         assert time.monotonic() < end

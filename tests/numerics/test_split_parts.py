@@ -1,6 +1,7 @@
 """Networks in parts: flat vectors of modules, [C]'s ResNet, what is refused. Docstrings name the mutations to catch."""
 
 import copy
+import math
 import re
 from typing import Any
 
@@ -15,6 +16,7 @@ from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.problems.flat import Flat
 from zofl_mpi.problems.split import SplitNetwork
 from zofl_mpi.problems.split_images import ConvNet, ResNet
+from zofl_mpi.problems.split_mlp import SplitMLP
 
 
 def test_flat_vectors_hold_the_modules_in_their_own_order_and_go_round() -> None:
@@ -250,6 +252,19 @@ def test_samples_see_each_other_by_batch_norm_alone(norm: str, alone: bool) -> N
 def test_a_network_that_cannot_be_is_refused_in_one_sentence(flags: dict[str, object], sentence: str) -> None:
     with pytest.raises(UserError, match=re.escape(sentence)):
         ConvNet(**flags)  # type: ignore[arg-type]
+
+
+def test_a_perceptron_is_cut_behind_its_first_layer() -> None:
+    """Mutations: a server without its hidden layer; no tanh at the client; a head on the inputs."""
+    client, auxiliary, server = SplitMLP((3, 7)).parts(SHAPE, CLASSES)
+    problem = SplitNetwork(client, auxiliary, server, SHAPE, CLASSES)
+    inputs = math.prod(SHAPE)
+    assert problem.smashed_shape == (3,) and problem.local.sizes() == [3 * inputs + 3, 3 * CLASSES + CLASSES]
+    assert problem.top.n == 3 * 7 + 7 + 7 * CLASSES + CLASSES
+    with problem.local.at(*problem.local.initial()), torch.no_grad():
+        assert float(client(1e3 * torch.ones(1, *SHAPE)).abs().max()) <= 1
+    with pytest.raises(UserError, match=re.escape("--hidden 0: must be whole numbers above 0")):
+        SplitMLP((0,))
 
 
 def test_inputs_that_are_no_images_are_refused() -> None:

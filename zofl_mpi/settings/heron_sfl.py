@@ -12,6 +12,8 @@ from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Split
 from zofl_mpi.problems.split_images import ConvNet, ResNet
+from zofl_mpi.problems.split_mlp import SplitMLP
+from zofl_mpi.run.flags import Groups
 from zofl_mpi.settings import split_gpt2
 from zofl_mpi.settings.choice import Choice, Site
 from zofl_mpi.settings.networks import fingerprint_of, shape_of
@@ -50,7 +52,7 @@ def _setting(factory: Factory, site: Site) -> Setting[Any]:
 
 def _network(cls: type[Any]) -> Choice:
     """A built-in network, whose dataclass has its flags and makes its three parts."""
-    groups = {"data": ClientSamples, "problem": cls, "precision": Precision}
+    groups: Groups = {"data": ClientSamples, "problem": cls, "precision": Precision}
     return Choice(groups, partial(_setting, partial(_parts, cls)), {"Split": {}}, gpu=True)
 
 
@@ -94,5 +96,6 @@ def _check_module(name: str, module: Any) -> None:
 PROBLEMS = {
     "split_resnet": _network(ResNet),
     "split_cnn": _network(ConvNet),
+    "split_mlp": _network(SplitMLP),
     "split_gpt2": Choice({"data": Texts, "problem": GPT2}, split_gpt2.build, {"Split": {}}, gpu=True),
 }

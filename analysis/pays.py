@@ -1,0 +1,253 @@
+"""When zeroth order pays: the share of the gap to first order that it closes, against its directions per parameter.
+
+python analysis/pays.py [--tables DIR] [--out NAME]
+
+Reads the tables that the studies of this repository wrote (DIR, by default analysis/results), those in which zeroth
+order won nothing too. Each compares a zeroth-order method with a control that lacks just its estimates and with a
+first-order method, all at their own best steps: share = (method - control) / (first order - control), of means over
+seeds. Directions per parameter are the directions drawn in the whole run over the numbers that they perturb. Prints a
+row per method and setting; writes NAME.txt, NAME.csv, NAME.pdf and NAME.png.
+
+The curves are theory: the share of the excess loss that is gone on a quadratic without noise, for the best constant
+step. With eigenvalues h_i in d dimensions, a step x - gamma d v v'Hx along a direction v that is uniform on the sphere
+takes the second moments a_i = E x_i^2 (in the eigenvectors' coordinates, x = 0 the solution) to
+
+    (1 - 2 gamma h_i + 2 c gamma^2 h_i^2) a_i + c gamma^2 sum_j h_j^2 a_j,    c = d / (d + 2),
+
+since E v_i^2 v_j^2 = (1 + 2 [i = j]) / (d (d + 2)). If all h_i are equal the best factor a step is 1 - 1/d, and
+rho = K / d directions per parameter close 1 - exp(-rho).
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import matplotlib.pyplot as plt
+import numpy as np
+from shared import command, figures, files, wording
+from shared.groups import Array
+from shared.pays import sizes, spelled
+
+from zofl_mpi.errors import UserError
+
+Row = Mapping[str, str]
+"""A line of a study's CSV."""
+
+
+@final
+@dataclass(frozen=True)
+class Study:
+    """A comparison whose table lies in the repository.
+
+    Attributes:
+        table: the CSV's name without its ending.
+        family: ZO-HFL, FedRZO or HERON-SFL.
+        title: the setting, as a reader knows it.
+        where: {column: entry} of the rows that it compares.
+        score: the column of the means that are compared.
+        control, first: entries of `method` between which the gap lies; a number: a known score.
+        methods: {entry of `method`: its directions per parameter}; nan: as its row says.
+    """
+
+    table: str
+    family: str
+    title: str
+    where: Mapping[str, str]
+    score: str
+    control: str | float
+    first: str
+    methods: Mapping[str, float]
+
+
+ACCURACY = "accuracy_mean_percent"
+
+
+def pays(title: str, config: Mapping[str, Any], steps: int, absent: Sequence[str] = ()) -> Study:
+    """A setting of `c_pays`; `steps`: local steps of all clients in the whole run; `absent`: methods it does not have."""
+    channels = {"channels": (16, 32, 32, 64), "strides": (2, 2, 1, 2), "norm": "group", "head": "linear"}
+    client, head, _ = sizes({**channels, **config})
+    drawn = {"heron": 1, "heron-head": 1, "heron-head-8": 8, "heron-head-jvp": 1, "ho_sfl": 1, "ho_sfl-jvp": 1}
+    drawn |= {"heron-sample": 32, "heron-sample-8": 256, "ho_sfl-sample": 32}
+    methods = {m: steps * n / (client + head * (m == "heron")) for m, n in drawn.items() if m not in absent}
+    return Study("c_pays", "HERON-SFL", title, {"setting": title}, ACCURACY, "heron-frozen", "sflv2", methods)
+
+
+def narrow(cell: str, title: str) -> Study:
+    """A setting of `c_narrow`."""
+    rules = ("heron", "heron-head", "heron-head-8", "heron-head-32", "ho_sfl-8")
+    where = {"cell": cell, "best": "True"}
+    return Study(
+        "c_narrow", "HERON-SFL", title, where, ACCURACY, "heron-frozen", "sflv2", dict.fromkeys(rules, math.nan)
+    )
+
+
+def studies() -> list[Study]:
+    """All comparisons that have a control and a first-order method."""
+    best, lora = {"best": "True"}, 2 * 8 * (192 + 576)  # rank 8, a block at the client and one in the head
+    one, five = {"data": "cifar10", "setting": "iid"}, 60 * 5 * 5
+    return [
+        Study("a_tuned", "ZO-HFL", "MNIST, 30 % of the data at the server, unlike clients", best, ACCURACY,
+              "server_sgd", "scaffold", {"zo_hfl": 500 * 1 / 7850}),
+        Study("a_tuned_iid", "ZO-HFL", "MNIST, 30 % of the data at the server, iid", best, ACCURACY,
+              "server_sgd", "fedavg", {"zo_hfl": 500 * 9 / 7850}),
+        Study("a_share", "ZO-HFL", "Fashion-MNIST, 54 samples at the server, n = 170", best, ACCURACY,
+              "server_sgd", "fedavg", {"zo_hfl": 500 * 10 / 170}),
+        Study("b_methods", "FedRZO", "MNIST, ReLU network; control: output 0, loss 0.5", best | {"rectifier": "10"},
+              "nonsmooth_mean", 0.5, "fedavg", {"fedrzo": 300 * 5 * 10 / 3140, "fedrzo-16": 300 * 5 * 10 * 16 / 3140}),
+        Study("c_fig2", "HERON-SFL", "CIFAR-10, narrow ResNet", one, ACCURACY, "heron-frozen", "sflv2",
+              {"heron": five / (1416 + 81930), "heron-frozen-head": five / 1416}),
+        pays("CIFAR-10, 3 of 4 stages at the client", {"data": "cifar10", "cut": 3}, 40 * 3 * 10),
+        pays("Fashion-MNIST, 4 of 4 stages at the client, pooled head",
+             {"data": "fashion-mnist", "cut": 4, "head": "pooled"}, 30 * 3 * 10, ("ho_sfl-jvp", "heron-sample-8")),
+        Study("c_fig5", "HERON-SFL", "GPT-2, E2E, pretrained", {"start": "pretrained"}, "validation_perplexity_mean",
+              "heron-frozen", "splitlora", {"heron": 12 * 3 * 5 / lora}),
+        narrow("mnist-k4", "MNIST, cut of 4 features"),
+        narrow("fashion-k2", "Fashion-MNIST, cut of 2 features"),
+        narrow("fashion-k4", "Fashion-MNIST, cut of 4 features"),
+        narrow("fashion-k16", "Fashion-MNIST, cut of 16 features"),
+    ]  # fmt: skip
+
+
+def main(words: list[str] | None = None) -> None:
+    """Print and write the table, draw the figure; exit status 2 if a table is missing."""
+    flags = command.parser("pays", __doc__, [])
+    flags.add_argument("--tables", type=Path, default=command.ANALYSIS / "results", help="folder of the studies' CSVs")
+    given = flags.parse_args(words)
+    with command.refusals("pays"):
+        rows = [row for study in studies() for row in rows_of(study, given.tables)]
+        files.publish(given.out, table(rows), NOTE, rows, draw(rows))
+
+
+NOTE = (
+    "share: of the gap between control and first order that the method closes, means over seeds; directions: drawn in "
+    "the whole run over the numbers that they perturb. Scores: accuracy in %; loss for FedRZO, perplexity for GPT-2."
+)
+
+
+# --- the studies
+
+
+def rows_of(study: Study, folder: Path) -> list[dict[str, Any]]:
+    """The rows of the CSV of a study's zeroth-order methods.
+
+    Raises:
+        UserError: its table is missing, or has not the methods that are compared.
+    """
+    lines = {line["method"]: line for line in read(folder / f"{study.table}.csv") if matches(line, study.where)}
+    absent = [m for m in (study.control, study.first, *study.methods) if isinstance(m, str) and m not in lines]
+    if absent:
+        raise UserError(f"{study.table}.csv: {study.title} has no row of {', '.join(absent)}; run its grid again")
+    control = study.control if isinstance(study.control, float) else float(lines[study.control][study.score])
+    first = float(lines[study.first][study.score])
+    rows = []
+    for method, directions in study.methods.items():
+        score = float(lines[method][study.score])
+        drawn = float(lines[method]["directions_per_parameter"]) if math.isnan(directions) else directions
+        rows.append(
+            {
+                "study": study.table,
+                "setting": study.title,
+                "family": study.family,
+                "method": wording.method_name(spelled(method)),
+                "directions_per_parameter": drawn,
+                "score": score,
+                "control": control,
+                "first_order": first,
+                "share_percent": 100 * (score - control) / (first - control),
+            }
+        )
+    return rows
+
+
+def read(path: Path) -> list[Row]:
+    """The lines of a CSV.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    try:
+        return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}; run the study's script first") from error
+
+
+def matches(line: Row, where: Mapping[str, str]) -> bool:
+    """Whether a line has these entries."""
+    return all(line[column] == entry for column, entry in where.items())
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A row per setting and method, in the order of directions per parameter."""
+    lines = []
+    for row in sorted(rows, key=lambda r: float(r["directions_per_parameter"])):
+        numbers = wording.digits(*(row[k] for k in ("directions_per_parameter", "control", "score", "first_order")))
+        lines.append([row["method"], row["setting"], *numbers, f"{row['share_percent']:.0f}"])
+    header = ("method", "setting", "directions", "control", "method's", "first order", "share (%)")
+    return wording.aligned(header, lines, left=2)
+
+
+# --- theory
+
+
+def remaining(h: Array, gamma: float, steps: int) -> float:
+    """Share of the excess loss that is left after so many steps from E x_i^2 = 1 / h_i; see the module's docstring.
+
+    Args:
+        h: (d,) eigenvalues.
+        gamma: constant step.
+    """
+    d = len(h)
+    c = d / (d + 2)
+    step = np.diag(1 - 2 * gamma * h + 2 * c * (gamma * h) ** 2) + c * gamma**2 * h**2
+    return float(h @ np.linalg.matrix_power(step, steps) @ (1 / h)) / d
+
+
+def closed(kappa: float, rho: float, d: int = 100) -> float:
+    """Share of the excess loss that rho directions per parameter close by the best constant step.
+
+    Args:
+        kappa: condition; the eigenvalues lie between 1 / kappa and 1 at equal ratios.
+    """
+    h = np.geomspace(1 / kappa, 1, d)
+    steps = max(1, round(rho * d))
+    return 1 - min(remaining(h, gamma, steps) for gamma in np.geomspace(0.1 / d, 10 / d, 25))
+
+
+# --- the figure
+
+COLOURS = {"ZO-HFL": figures.BLUE, "FedRZO": figures.ORANGE, "HERON-SFL": figures.GREEN}
+MARKERS = "os^DvPX*<>hpd8H"
+LEAST = -20
+
+
+def draw(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """Share against directions per parameter: a colour a family, a marker a method."""
+    with plt.rc_context(figures.STYLE):
+        figure, ((panel,),) = figures.canvas(1, 1, figures.PAGE, 3.4)
+        markers = dict(zip(dict.fromkeys(r["method"] for r in rows), MARKERS, strict=False))
+        for row in rows:
+            share = max(row["share_percent"], LEAST)
+            looks = {"marker": markers[row["method"]], "color": COLOURS[row["family"]]}
+            panel.scatter(row["directions_per_parameter"], share, 25, label=row["method"], **looks)
+        rho = np.geomspace(0.01, 100, 30)
+        theory: list[tuple[str, Any, Callable[[float], float]]] = [
+            ("quadratic, all curvatures equal", "-", lambda r: 1 - math.exp(-r)),
+            ("quadratic, condition 100", "--", lambda r: closed(100, r)),
+        ]
+        for label, line, share_of in theory:
+            panel.plot(rho, [100 * share_of(float(r)) for r in rho], line, color="0.5", linewidth=1, label=label)
+        panel.axhline(0, color="0.7", linewidth=0.8)
+        panel.set(xscale="log", xlabel="directions per parameter", ylabel="share of the gap closed (%)")
+        panel.set_ylim(LEAST - 3, 105)
+        title = "colour: ZO-HFL blue, FedRZO orange, HERON-SFL family green"
+        figures.legend(figure, np.array([[panel]]), 3, title)
+    return figure
+
+
+if __name__ == "__main__":
+    main()
