@@ -68,7 +68,7 @@ ACCURACY = "accuracy_mean_percent"
 
 
 def pays(title: str, config: Mapping[str, Any], steps: int, absent: Sequence[str] = ()) -> Study:
-    """A setting of `c_pays`; `steps`: local steps of all clients in the run; `absent`: methods that it does not have."""
+    """A setting of `c_pays`; `steps`: local steps of all clients in the run; `absent`: methods that it lacks."""
     channels = {"channels": (16, 32, 32, 64), "strides": (2, 2, 1, 2), "norm": "group", "head": "linear"}
     client, head, _ = sizes({**channels, **config})
     drawn = {"heron": 1, "heron-head": 1, "heron-head-8": 8, "heron-head-jvp": 1, "ho_sfl": 1, "ho_sfl-jvp": 1}

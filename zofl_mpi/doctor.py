@@ -64,7 +64,7 @@ def main(words: list[str] | None = None) -> int:
         print(f"zofl_mpi {metadata.version('zofl_mpi')}, Python {platform.python_version()}, MPI: {world.library}")
         for rank, name in enumerate(names):
             print(f"rank {rank:>3}{' (server)' if rank == 0 else '         '} {_rank(places, rank, name)}")
-        for sentence in binding.doubled(places):
+        for sentence in binding.warnings_of(places):
             print(f"warning: {sentence}")
         print(slurm(os.environ, [place.host for place in places], lacking))
         if world.size == 1:

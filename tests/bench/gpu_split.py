@@ -200,14 +200,14 @@ def same_bits_twice(device: str) -> None:
 
 
 def all_bits_of_float32(device: str) -> None:
-    """Products and convolutions in float32 are far nearer to float64 than TF32 would be."""
+    """Products and convolutions in float32 are far nearer to float64 than in TF32 (3e-4), by Winograd too."""
     own = setting(resnet, dtype="float32", device=device).problem
     theta, buffers = own.local.initial()
     a, x, w = (torch.randn(*shape, device=device) for shape in ((512, 512), (8, 64, 16, 16), (64, 64, 3, 3)))
     with own.local.at(theta, buffers):
         for call in (lambda t: t(a) @ t(a), lambda t: torch.conv2d(t(x), t(w), padding=1)):
             exact, found = call(torch.Tensor.double), call(torch.Tensor.float)
-            assert float((found - exact).norm() / exact.norm()) < 2e-6
+            assert float((found - exact).norm() / exact.norm()) < 1e-5
 
 
 def channels_last(device: str) -> None:

@@ -28,6 +28,9 @@ told: list[str] = []
 """The ranks that are told to give the same bits each time."""
 
 
+BUILD = {"__version__": "2.9", "version": SimpleNamespace(cuda="13.0")}
+
+
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[list[Place]]]:
     """gpus([A, B], [A]): what all ranks learn that see these GPUs, each rank a thread with a CUDA of its own.
@@ -56,7 +59,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[list[Place]]]:
             get_device_properties=lambda k: SimpleNamespace(uuid=uuids()[k]),
             set_device=set_device,
         )
-        monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda, zeros=zeros))
+        monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda, zeros=zeros, **BUILD))
         monkeypatch.setattr(device, "NODES", ("/",))
         monkeypatch.setattr(device, "limit_threads", lambda n: None)
         monkeypatch.setattr(device, "reproducible", lambda: told.append(threading.current_thread().name))
@@ -77,8 +80,10 @@ def test_every_rank_learns_on_which_gpu_the_others_landed(gpus: Callable[..., li
     assert binding.doubled(gpus([A], [A], [A])[0]) == []  # it is the only one
     assert len(binding.doubled(gpus([A], [A], [A], granted="2")[0])) == 1  # of those that Slurm gave
     told.clear()
-    gpus([], [A], [A, B])
+    found = gpus([], [A], [A, B])
     assert sorted(told) == ["rank 1", "rank 2"], "others keep their bits"
+    (sentence,) = binding.warnings_of(found[0])
+    assert "computes on the CPU: torch 2.9 (built for CUDA 13.0) sees no GPU" in sentence
 
 
 def test_ranks_that_do_not_land_where_they_chose_are_found(gpus: Callable[..., list[list[Place]]]) -> None:

@@ -4,6 +4,8 @@ import os
 import platform
 import subprocess
 import sys
+from importlib.metadata import version
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -54,6 +56,24 @@ def test_select_refuses_cuda_where_there_is_none_and_words_it_does_not_know(monk
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     with pytest.raises(UserError, match="CUDA_VISIBLE_DEVICES='-1' hides the GPUs"):
         device.select("cuda")
+
+
+def test_a_gpu_that_torch_cannot_use_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """By its driver and torch's build; not where there is none, nor where it was hidden or torch sees it."""
+    driver = tmp_path / "version"
+    driver.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\n")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(device, "visible", lambda requested: ())
+    monkeypatch.setattr(device, "NODES", ())
+    assert device.unused() == ""
+    monkeypatch.setattr(device, "NODES", (str(driver),))
+    told = device.unused()
+    assert version("torch") in told and "NVIDIA's driver 550.54.15 is there" in told and "ZOFL_TORCH_INDEX" in told
+    monkeypatch.setattr(device, "visible", lambda requested: ("GPU-1",))
+    assert device.unused() == ""
+    monkeypatch.setattr(device, "visible", lambda requested: ())
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert device.unused() == ""
 
 
 @pytest.mark.parametrize(("torch", "on_gpu"), [(None, 0), (False, 0), (True, 2**30)])

@@ -128,7 +128,26 @@ def _why_no_gpu() -> str:
         return "this node has no GPU driver"
     if not _may_have_gpu():
         return f"CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']!r} hides the GPUs from this process"
-    return "torch sees no GPU (a build of torch for the CPU, or a driver older than it needs)"
+    return f"torch {_torch_build()} sees no GPU, although {_driver()} is there (see ZOFL_TORCH_INDEX in jobs/README.md)"
+
+
+def unused() -> str:
+    """Why this process cannot use a GPU that its node seems to have; "" where none is there, or it was hidden."""
+    return _why_no_gpu() if _may_have_gpu() and not visible("auto") else ""
+
+
+def _torch_build() -> str:
+    import torch
+
+    return f"{torch.__version__} ({f'built for CUDA {torch.version.cuda}' if torch.version.cuda else 'a CPU build'})"
+
+
+def _driver() -> str:
+    """NVIDIA's driver with its version, or the file by which a GPU shows."""
+    found = next(Path(node) for node in NODES if Path(node).exists())
+    words = found.read_text(encoding="ascii", errors="replace").split() if found.name == "version" else []
+    version = next((word for word in words if word[0].isdigit() and "." in word), "")
+    return f"NVIDIA's driver {version}" if version else str(found)
 
 
 # --- work on a GPU

@@ -131,6 +131,7 @@ class SplitNetwork(TorchSplit):
         with torch.no_grad(), self.precision("cpu"), torch.random.fork_rng(devices=()):
             state = torch.random.get_rng_state()
             smashed = self._through("client", self.client, inputs)
+            smashed = smashed.bfloat16() if self.bf16 else smashed
             for name, part in (("auxiliary", self.auxiliary), ("server", self.server)):
                 logits = self._through(name, part, smashed)
                 if logits.shape != (2, self.classes):
@@ -217,8 +218,11 @@ class SplitNetwork(TorchSplit):
     # --- computing
 
     def smash(self, inputs: Tensor) -> Tensor:
-        """(B, *smashed_shape) outputs of the client's part, within `local.at`."""
-        return self._output(self.client, inputs)
+        """(B, *smashed_shape) outputs of the client's part, within `local.at`; with bf16 in bfloat16 on any device."""
+        smashed = self._output(
+            self.client, inputs
+        )  # CUDA's autocast leaves a GroupNorm's in float32, the CPU's does not
+        return smashed.bfloat16() if self.bf16 else smashed
 
     def local_loss(self, smashed: Tensor, labels: Tensor) -> Tensor:
         """() mean loss of the auxiliary head, within `local.at`; see `loss_of`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import final
 
 from zofl_mpi.engine import device
@@ -27,6 +27,7 @@ class Place:
         cores: those that it may run on, as in "0-3,8".
         threads: of its numerical libraries.
         blas: library of NumPy's matrix products.
+        unused: why a GPU that its node seems to have is not used; "" where none is, or none was wanted.
     """
 
     host: str
@@ -37,10 +38,11 @@ class Place:
     cores: str
     threads: int
     blas: str
+    unused: str = ""
 
     def row(self, rank: int, clients: int) -> dict[str, int | str]:
         """The rank's row of the table of ranks; `clients` live on it."""
-        own = {name: value for name, value in asdict(self).items() if name not in ("client", "blas")}
+        own = {name: value for name, value in asdict(self).items() if name not in ("client", "blas", "unused")}
         return {"rank": rank, **own, "clients": clients}
 
 
@@ -74,7 +76,15 @@ def bind(world: World, requested: str, gpu: bool) -> list[Place]:
     device.limit_threads(threads)
     gpus = max(len({uuid for _, uuids in views for uuid in uuids}), device.granted("SLURM_GPUS_ON_NODE"))
     place = Place(platform.node(), client, chosen, uuid, gpus, spans(cores), threads, device.blas())
+    if gpu and requested == "auto" and chosen == "cpu":
+        place = replace(place, unused=device.unused())
     return world.allgather(place)
+
+
+def warnings_of(places: Sequence[Place]) -> list[str]:
+    """Sentences on GPUs that are shared without need, or not used at all."""
+    idle = {place.host: place.unused for place in places if place.unused}
+    return [*doubled(places), *(f"{host} computes on the CPU: {reason}" for host, reason in sorted(idle.items()))]
 
 
 def doubled(places: Sequence[Place]) -> list[str]:

@@ -23,7 +23,7 @@ from zofl_mpi.engine.watch import Watch
 from zofl_mpi.engine.world import Ended, World, at_server, run_or_fail_all
 from zofl_mpi.errors import UserError, refused, warn
 from zofl_mpi.run import flags
-from zofl_mpi.run.binding import Place, bind, doubled, listed
+from zofl_mpi.run.binding import Place, bind, listed, warnings_of
 from zofl_mpi.run.family import Family, family_of
 from zofl_mpi.run.launch import connect, speaks_first
 from zofl_mpi.run.mpi.placement import ClientPlacement
@@ -289,7 +289,7 @@ def _places(world: World, places: list[Place]) -> dict[str, list[Any]]:
     found = {name: [getattr(place, field) for place in places] for name, field in names.items()}
     if world.size > RANKS_LISTED:
         found = {name: sorted(set(values)) for name, values in found.items()}
-    warnings = doubled(places)
+    warnings = warnings_of(places)
     if len(set(found["blas"])) > 1:
         libraries = ", ".join(sorted(set(found["blas"])))
         warnings.append(f"ranks compute with different libraries ({libraries}): bits may depend on their number")
