@@ -130,7 +130,7 @@ def test_a_finished_run_has_nothing_to_do(part: Path, capsys: Capsys) -> None:
     before = records.load(part)
     assert resume(part) == 0
     after = records.load(part)
-    assert "for 0 rounds" in capsys.readouterr().out
+    assert "finished  nothing was left to do; --rounds N, above 5, goes on" in capsys.readouterr().out
     assert (after.length, after.attrs["status"]) == (5, "done")
     np.testing.assert_array_equal(after.final["x"], before.final["x"])
     assert resume(part, "--rounds", 6) == 0

@@ -220,15 +220,17 @@ def closing(totals: loop.Totals, path: Path, done: bool, signal: str) -> str:
         lines.append("reached   " + "  ".join(reached))
     if totals.directions:
         lines.append(f"explored  {totals.directions}")
+    if done and not totals.rounds:
+        lines.append(f"finished  nothing was left to do; --rounds N, above {totals.round}, goes on")
+        return "\n".join([*lines, f"result    {path}"])
     lines.append(f"start     {totals.start:.1f} s before the first round")
     server, *clients = totals.seconds.reshape(-1, 3)
     spent = _spent(np.mean(clients or [server], axis=0))
     who = "each client rank on average" if clients else "in one process"
     lines.append(f"time      {totals.wall:.1f} s for {totals.rounds} rounds; {who}: {spent}")
     if clients:
-        overlap = totals.overlap()
-        share = f" ({overlap.share:.2f} of the shorter)" if overlap.both > 0 else ""
-        lines.append(f"server    {_spent(server)}; computing at once with the clients {overlap.both:.1f} s{share}")
+        both = totals.overlap().both
+        lines.append(f"server    {_spent(server)}; {both:.1f} s of its computing while clients computed")
     lines.append(f"sent      {_bytes(totals.bytes_down)} down to clients, {_bytes(totals.bytes_up)} up to the server")
     if totals.losses:
         lost = ", ".join(str(rank) for loss in totals.losses for rank in loss.ranks)
