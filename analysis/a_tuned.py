@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from shared import choosing, command, edges, files, wording
+from shared.budgets import sent
 from shared.groups import Group, series, split
 from shared.reading import read
 
@@ -114,6 +115,7 @@ def row(group: Group, axes: Axes, value: float, is_best: bool, ends: Sequence[st
         "best": is_best,
         "at_edge": " ".join(ends),
         "directions_per_parameter": directions(group),
+        "bytes": float(sent(group)[-1]) if group.runs else math.nan,
         "rounds": group.rounds,
         "seeds": len(group.runs),
         "seeds_planned": group.planned,
