@@ -160,7 +160,7 @@ def test_no_wave_is_empty_and_what_comes_before_its_turn_is_bounded(
         count[m.i] += 1
     with mock.patch.multiple(gather, BOUND=BOUND, PAUSE=0.0):
         makers = [Rank([(kind, sizes[k]) for kind, _, k in items]) for items in own]
-        order, met, sent_of = Order(to, placement), list[Met](), [0] * (ranks + 1)
+        order, met, sent_of = Order(to, placement), list[Turn](), [0] * (ranks + 1)
         while not order.over:
             headers, due = np.zeros((ranks + 1, 4), np.int64), order.due()
             assert due  # else everybody might wait for ever

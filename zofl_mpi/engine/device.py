@@ -58,11 +58,7 @@ def visible(requested: str) -> tuple[str, ...]:
 
 
 def select(requested: str, view: View | None = None, me: int = 0) -> str:
-    """Makes a device the current one of this process, and returns its name: "cpu" or "cuda:k".
-
-    Raises:
-        UserError: "cuda" without a visible GPU, or an unknown word.
-    """
+    """Makes a device the current one of this process; its name, "cpu" or "cuda:k" (UserError: there is none)."""
     if requested not in ("auto", "cpu", "cuda"):
         raise UserError(f"--device {requested}: choose auto, cpu or cuda")
     if requested == "cpu":

@@ -48,11 +48,7 @@ class Family(Protocol):
 
 
 def family_of(module: str) -> Family:
-    """The family of that name.
-
-    Raises:
-        UserError: there is no such module, or it is no family.
-    """
+    """The family of that name (UserError: there is no such module, or it is no family)."""
     remedy = "name a family of methods, as zofl_mpi.zo_hfl"
     try:
         found = importlib.import_module(module)

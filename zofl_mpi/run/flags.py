@@ -262,11 +262,7 @@ def attribute_texts(cls: type[Any]) -> dict[str, str]:
 
 
 def read_toml(path: str | Path, called: str = "--config ") -> dict[str, Any]:
-    """The table of a TOML file; its keys are flags.
-
-    Raises:
-        UserError: no such file, or not TOML.
-    """
+    """The table of a TOML file; its keys are flags (UserError: no such file, or not TOML)."""
     import tomllib  # this and difflib: rank 0 alone reads, and few commands have a mistake
 
     try:
@@ -278,11 +274,7 @@ def read_toml(path: str | Path, called: str = "--config ") -> dict[str, Any]:
 
 
 def to_arguments(values: Mapping[str, Any], known: Mapping[str, Any], source: str) -> list[str]:
-    """Values by field name or flag name as command-line arguments, to be put before those of the user.
-
-    Raises:
-        UserError: an unknown key of `source`; the nearest is named.
-    """
+    """Values by field or flag name as arguments, for before the user's (UserError: an unknown key of `source`)."""
     arguments: list[str] = []
     for key, value in values.items():
         name = field_of(key)

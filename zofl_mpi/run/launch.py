@@ -17,11 +17,7 @@ def speaks_first(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def connect(environment: Mapping[str, str] = os.environ) -> World:
-    """The world of all processes that a launcher started; a `SingleProcess`, without MPI, if there is no sign of one.
-
-    Raises:
-        UserError: the launcher's processes do not see each other.
-    """
+    """The world of all launched processes; else a `SingleProcess` (UserError: they do not see each other)."""
     if not launched(environment):
         return SingleProcess()
     from zofl_mpi.run.mpi.world import MPIWorld

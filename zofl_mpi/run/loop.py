@@ -270,11 +270,7 @@ class Restored:
 
 
 def restored(checkpoint: records.Checkpoint, method: Method[Any]) -> Restored:
-    """Reads a checkpoint of this method.
-
-    Raises:
-        UserError: it is damaged, or holds what this method does not keep.
-    """
+    """Reads a checkpoint of this method (UserError: it is damaged, or holds what this method does not keep)."""
     payload, classes, of_memory = checkpoint.payload, registry.classes_of(method), registry.with_old_names([Memory])
     try:
         state = messages.read(payload["state"], classes)

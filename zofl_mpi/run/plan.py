@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from typing import Any, Literal, TypeVar, final, get_type_hints
 
-from zofl_mpi.engine.fields import at_least, parts_of
+from zofl_mpi.engine.fields import at_least, check_ranges, parts_of
 from zofl_mpi.engine.roles import with_base
 from zofl_mpi.engine.setting import Loads, Method, PlansLoads, PlansWork, Work
 from zofl_mpi.errors import UserError
@@ -130,6 +130,7 @@ def understand(family: Family, arguments: Sequence[str]) -> Plan:
     words = [*flags.to_arguments(table, known, config or resume), *arguments]
     program = f"python -m {family.__spec__.name}"
     values = flags.parse(groups, words, program, family.__doc__ or "", lambda name: owners_of(family, name))
+    check_ranges(RunFlags, values)
     if before:
         _check_same(before, values, resume)
     command = shlex.join(["python", "-m", family.__spec__.name, *arguments])
@@ -156,11 +157,7 @@ def _usual_problem(family: Family, method: str) -> str:
 
 
 def groups_of(family: Family, method: str, problem: str) -> dict[str, type[Any]]:
-    """The flags of a method on a problem, by title.
-
-    Raises:
-        UserError: the method or the problem does not exist, or they do not fit.
-    """
+    """The flags of a method on a problem, by title (UserError: one does not exist, or they do not fit)."""
     which = make_dataclass("Which", [("method", str, field(default=method)), ("problem", str, field(default=problem))])
     which.__doc__ = f"""Flags that say which method runs on which problem.
 
@@ -204,11 +201,7 @@ def _roles(method: str, method_class: type[Method[Any]], problem: str, choice: C
 
 
 def method_of(family: Family, name: str) -> type[Method[Any]]:
-    """One of the family's METHODS, or a class of a user's own module, with the members that it leaves out.
-
-    Raises:
-        UserError: the method, module or class does not exist.
-    """
+    """One of the family's METHODS or a user's class, with all members (UserError: it does not exist, or lacks some)."""
     if ":" not in name:
         return with_base(_named(family.METHODS, name, "--method"), Method)
     found = _imported(name, "--method")
@@ -222,11 +215,7 @@ def method_of(family: Family, name: str) -> type[Method[Any]]:
 
 
 def problem_of(family: Family, name: str) -> Choice:
-    """One of the family's PROBLEMS, or a class of a user's own module.
-
-    Raises:
-        UserError: the problem, module or class does not exist.
-    """
+    """One of the family's PROBLEMS, or a class of a user's own module (UserError: it does not exist)."""
     if ":" not in name:
         return _named(family.PROBLEMS, name, "--problem")
     return family.OWN_PROBLEM(name, _imported(name, "--problem"))
@@ -294,11 +283,7 @@ def work_of(method: Method[Any], rounds: int) -> Work | None:
 
 
 def loads_of(method: Method[Any]) -> Loads | None:
-    """The work of each client that the method, or else the first of its parts, plans; None where it is not known.
-
-    Raises:
-        UserError: it is not one number, at least 0, of each client.
-    """
+    """The work of each client as a method or its first part plans it; None if unknown (UserError: not m numbers)."""
     for each in parts_of(method):
         loads = each.loads() if isinstance(each, PlansLoads) else None
         if loads is None:

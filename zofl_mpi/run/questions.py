@@ -100,12 +100,7 @@ class Questions:
         self._since = time.perf_counter()
 
     def open(self, step: Step) -> str:
-        """Opens a question; returns its name.
-
-        Raises:
-            TypeError: the step is none of the running method's.
-            RuntimeError: another question is open.
-        """
+        """Opens a question; its name (TypeError: no step of the method; RuntimeError: another question is open)."""
         name = name_of(step)
         if self._method is not None and name not in STEPS:
             known = step_of(self._method, name)
@@ -129,11 +124,7 @@ class Questions:
         self.question = None
 
     def check_closed(self, what: str) -> None:
-        """Lets `what`, the round or the run, end.
-
-        Raises:
-            RuntimeError: a question is open.
-        """
+        """Lets `what`, the round or the run, end (RuntimeError: a question is open)."""
         if self.question is not None:
             raise RuntimeError(
                 f"{what} ended while replies to {self.question!r} are unread: read every item of a question"
@@ -166,11 +157,7 @@ def account_of(seconds: NDArray[np.float64], stop: bool) -> NDArray[np.float64]:
 
 
 def participants(to: Participants, m: int) -> list[int]:
-    """Checked clients of a question, in the order in which their items are read; all, ascending, for None.
-
-    Raises:
-        ValueError: nobody, or somebody who does not exist or is named twice.
-    """
+    """The clients of a question in the order of reading, ascending for None (ValueError: none, unknown or doubled)."""
     chosen = list(range(m)) if to is None else [int(i) for i in to]
     if not chosen or min(chosen) < 0 or max(chosen) >= m or len(set(chosen)) < len(chosen):
         raise ValueError(f"a question goes to different clients from 0..{m - 1}, not to {chosen}")

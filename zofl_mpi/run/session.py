@@ -113,11 +113,7 @@ def opened(
 def continued(
     world: World, method: Method[Any], plan: Plan, attrs: Mapping[str, Any], create: Callable[..., records.Recorder]
 ) -> tuple[records.Recorder, loop.Restored]:
-    """The result that --resume names, cut back to its checkpoint; under another name if --out says so.
-
-    Raises:
-        UserError: the checkpoint is damaged or of another run, or another file stands at --out.
-    """
+    """The result that --resume names, cut back to its checkpoint, in place or at --out, and its contents."""
     flags, rounds = plan.values, plan.values["rounds"]
     source = loop.result_of(Path(flags["resume"]))
     checkpoint = records.load_checkpoint(records.checkpoint_path(source))

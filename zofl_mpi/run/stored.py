@@ -27,11 +27,7 @@ PLACES = ("data", "model")
 
 
 def config_of(path: str) -> dict[str, Any]:
-    """The configuration of the run that --resume names, as it stands in its checkpoint.
-
-    Raises:
-        UserError: there is no checkpoint, or it cannot be read.
-    """
+    """The configuration in the checkpoint of the run that --resume names (UserError: it cannot be read)."""
     from zofl_mpi.run import loop, records
 
     try:
@@ -48,11 +44,7 @@ def config_of(path: str) -> dict[str, Any]:
 
 
 def kernel_of(path: str) -> str:
-    """The kernel of the run that --resume names; its checkpoint's if the result is lost.
-
-    Raises:
-        UserError: the files cannot be read.
-    """
+    """The kernel of the run that --resume names; its checkpoint's if the result is lost."""
     from zofl_mpi.run import loop, records
 
     result = loop.result_of(Path(path))

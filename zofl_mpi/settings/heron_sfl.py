@@ -13,6 +13,7 @@ from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Split
 from zofl_mpi.problems.split_cnn import ConvNet
 from zofl_mpi.problems.split_resnet import ResNet
+from zofl_mpi.run.flags import Groups
 from zofl_mpi.settings import split_gpt2
 from zofl_mpi.settings.choice import Choice, Site
 from zofl_mpi.settings.networks import fingerprint_of, shape_of
@@ -51,12 +52,12 @@ def _setting(factory: Factory, site: Site) -> Setting[Any]:
 
 def _network(cls: type[Any]) -> Choice:
     """A built-in network, whose dataclass has its flags and makes its three parts."""
-    groups = {"data": ClientSamples, "problem": cls, "precision": Precision}
-    return Choice(groups, partial(_setting, partial(_parts, cls)), {"Split": {}}, gpu=True)
+    groups: Groups = {"data": ClientSamples, "problem": cls, "precision": Precision}
 
+    def parts(site: Site, shape: tuple[int, ...], classes: int) -> Any:
+        return site.group(cls).parts(shape, classes)
 
-def _parts(cls: type[Any], site: Site, shape: tuple[int, ...], classes: int) -> tuple[Any, Any, Any]:
-    return site.group(cls).parts(shape, classes)  # type: ignore[no-any-return]
+    return Choice(groups, partial(_setting, parts), {"Split": {}}, gpu=True)
 
 
 def own_split(name: str, cls: type[Any]) -> Choice:

@@ -51,11 +51,7 @@ def _runs(count: int) -> str:
 
 
 def perform(grid: Grid, runs: Mapping[int, GridRun], launcher: Sequence[str], jobs: int) -> Runner:
-    """Runs what is not complete; returns the runner with the outcomes.
-
-    Raises:
-        UserError: the launcher does not exist, or the results' folder cannot be made.
-    """
+    """Runs all that is not complete; returns the runner (UserError: no such launcher, or no folder for results)."""
     if launcher and not shutil.which(launcher[0]):
         raise UserError(f"{launcher[0]} is not found; load the MPI's module, name another --launcher, or use --ranks 1")
     try:

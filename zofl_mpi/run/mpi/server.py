@@ -66,7 +66,7 @@ class MPIClients:
         to = self._participants(each)
         prepared = {i: messages.prepare(each[i]) for i in to}
         sizes = {i: message.size for i, message in prepared.items()}
-        block = self._staging.packed([prepared[i] for i in self._wire.by_rank(to)])
+        block = self._staging.packed([prepared[i] for i in sorted(to, key=self._wire.placement.__getitem__)])
         name = self._questions.open(step)
         with self._questions.clock.time(name, "comm"):
             self._wire.bcast_question(Question("each", name, to, list(sizes.values())))

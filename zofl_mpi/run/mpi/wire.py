@@ -120,12 +120,8 @@ class Wire:
         for low in range(0, block.size, LIMIT):
             self.comm.Bcast(block[low : low + LIMIT])
 
-    def by_rank(self, to: Sequence[int]) -> list[int]:
-        """The clients ordered by their ranks, those of one rank as in the question."""
-        return sorted(to, key=self.placement.__getitem__)
-
     def scatter(self, sizes: Mapping[int, int], block: Bytes | None = None) -> Bytes:
-        """Sends each rank the messages of its clients, which lie in the server's block in the order of `by_rank`."""
+        """Sends each rank the messages of its clients, which lie in the server's block ordered by their ranks."""
         totals = [0] * (self.ranks + 1)
         for i, size in sizes.items():
             totals[self.placement[i]] += size

@@ -73,11 +73,7 @@ def save_checkpoint(path: str | os.PathLike[str], payload: Mapping[str, Any], at
 
 
 def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
-    """The checkpoint at `path`, or the previous one if that is missing or damaged.
-
-    Raises:
-        UserError: there is none, or none can be read.
-    """
+    """The checkpoint at `path`, or the previous one if that is missing or damaged (UserError: none can be read)."""
     path = Path(path)
     previous = path.with_name(path.name + PREVIOUS)
     try:
@@ -96,7 +92,7 @@ def _write(path: Path, payload: Mapping[str, Any], attrs: Mapping[str, Any]) -> 
     try:
         with h5py.File(staged, "w") as file:
             file.create_group("payload")
-            blocks = {name: _block(payload[name]) for name in payload}
+            blocks = {name: np.frombuffer(value, np.uint8) for name, value in payload.items()}
             for name, block in blocks.items():
                 file[f"payload/{name}"] = block
             set_attributes(file.attrs, {**attrs, "checkpoint": SCHEMA, CHECKSUMS: len(blocks) + 1})
@@ -121,10 +117,6 @@ def _load(path: Path) -> Checkpoint:
         return Checkpoint(attrs, payload)
 
     return read_file(path, read)
-
-
-def _block(value: Any) -> NDArray[np.uint8]:
-    return np.frombuffer(value, np.uint8) if len(value) else np.zeros(0, np.uint8)
 
 
 def _checksums(blocks: Mapping[str, NDArray[np.uint8]], attrs: Mapping[str, Any]) -> NDArray[np.uint32]:

@@ -62,13 +62,9 @@ def reason_of(error: BaseException, path: Path) -> str:
         limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
         words += f" (a file may have {limit} bytes: ulimit -f)"
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        words += f" ({_free(path)} bytes are free there)"
+        there = os.statvfs(path.parent)
+        words += f" ({there.f_bavail * there.f_frsize} bytes are free there)"
     return words
-
-
-def _free(path: Path) -> int:
-    found = os.statvfs(path.parent)
-    return found.f_bavail * found.f_frsize
 
 
 def read_file(path: Path, read: Callable[[Any], T]) -> T:

@@ -66,11 +66,7 @@ class WriterLock:
 
 
 def lock(number: int) -> bool:
-    """Locks an open file, as HDF5 locks what it writes; whether the file system has locks.
-
-    Raises:
-        BlockingIOError: another has locked it.
-    """
+    """Locks an open file as HDF5 does; False if the file system has no locks (BlockingIOError: another has it)."""
     for wait in (*GLANCES, None):
         try:
             fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -55,11 +55,7 @@ class OpenResult:
             raise WriteError(f"{self.path} was deleted or replaced by another run: this run's rounds went with it")
 
     def commit(self) -> None:
-        """Brings all changes to the disk, or none.
-
-        Raises:
-            OSError: they cannot be written.
-        """
+        """Brings all changes to the disk, or none (OSError: they cannot be written)."""
         if self.file:
             self.file.flush()
         self._staged.commit()

@@ -80,11 +80,7 @@ class Run:
 
 
 def load(path: str | os.PathLike[str]) -> Run:
-    """The result at `path`: finished, still growing, or of a run that was killed. The only reader.
-
-    Raises:
-        UserError: there is no such file, or it is no result of this version, or it is damaged.
-    """
+    """The result at `path`: finished, still growing, or of a killed run (UserError: missing, damaged or no result)."""
 
     def read(file: Any) -> Run:
         _check_ours(file, path)
