@@ -14,6 +14,7 @@ from zofl_mpi.engine.watch import Watch
 from zofl_mpi.errors import UserError
 
 T = TypeVar("T")
+Faults = tuple[type[Exception], ...]
 SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 """Variables in which launchers say how many processes they started."""
 SIGNS = ("PMIX_RANK", "PALS_RANKID", "FLUX_TASK_RANK")  # variables of launchers that do not say how many
@@ -42,7 +43,7 @@ class World(Protocol):
     @property
     def missing(self) -> str: ...
     @property
-    def faults(self) -> tuple[type[Exception], ...]: ...
+    def faults(self) -> Faults: ...
 
     def bcast(self, value: Any) -> Any:
         """Rank 0's `value` on all ranks."""
@@ -75,7 +76,7 @@ class SingleProcess:
     size: int = 1
     library: str = "none"
     missing: str = "clients on ranks of their own, started by mpirun --with-ft ulfm -n RANKS"
-    faults: tuple[type[Exception], ...] = ()
+    faults: Faults = ()
 
     def bcast(self, value: Any) -> Any:
         return value

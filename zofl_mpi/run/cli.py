@@ -28,16 +28,7 @@ from zofl_mpi.run.binding import Place, bind, doubled, listed
 from zofl_mpi.run.family import Family, family_of
 from zofl_mpi.run.launch import connect, speaks_first
 from zofl_mpi.run.mpi.placement import ClientPlacement
-from zofl_mpi.run.plan import (
-    Plan,
-    check_validation,
-    loads_of,
-    method_of,
-    print_plan,
-    problem_of,
-    understand,
-    work_of,
-)
+from zofl_mpi.run.plan import Plan, check_validation, loads_of, method_of, print_plan, problem_of, understand, work_of
 from zofl_mpi.run.signals import Stop
 
 if TYPE_CHECKING:

@@ -19,6 +19,8 @@ from zofl_mpi.run.removed import REMOVED, refuse_removed
 T = TypeVar("T")
 Groups = Mapping[str, type[Any]]
 """{title: dataclass}: each class's fields become flags under that title."""
+Owners = Callable[[str], Sequence[str]]
+"""(flag) -> the methods or problems that have it."""
 
 ALIASES = {"lambda": "lam"}
 """{other spelling of a flag: its field}."""
@@ -125,16 +127,12 @@ def _default(f: dataclasses.Field[Any]) -> Any:
 
 
 def parse(
-    groups: Groups,
-    arguments: Sequence[str],
-    program: str,
-    description: str,
-    owners: Callable[[str], Sequence[str]] = lambda name: (),
+    groups: Groups, arguments: Sequence[str], program: str, description: str, owners: Owners = lambda name: ()
 ) -> dict[str, Any]:
     """{field: value} of all flags, given or default.
 
     Args:
-        owners: (flag) -> the methods or problems that have it, for a flag that is unknown here.
+        owners: asked about a flag that is unknown here.
 
     Raises:
         UserError: an unknown flag (the nearest is named), a value of the wrong kind.
@@ -335,7 +333,7 @@ def unknown(name: str, known: Iterable[str]) -> str:
     return f"unknown flag --{flag(name)}{nearest(name, known, lambda near: f'--{flag(near)}')}"
 
 
-def _refuse(typed: str, known: Iterable[str], owners: Callable[[str], Sequence[str]]) -> NoReturn:
+def _refuse(typed: str, known: Iterable[str], owners: Owners) -> NoReturn:
     """Refuses a word of the command line that is none of its flags."""
     if not typed.startswith("-"):
         raise UserError(_misplaced(typed))

@@ -65,15 +65,7 @@ class RunFlags:
     verbose: bool = False
 
 
-CHANGEABLE = LOCAL | {
-    "rounds",
-    "checkpoint_every",
-    "eval_every",
-    "eval_clients",
-    "data_dir",
-    "device",
-    "kernel",
-}
+CHANGEABLE = LOCAL | {"rounds", "checkpoint_every", "eval_every", "eval_clients", "data_dir", "device", "kernel"}
 """Flags that may differ between a run and its continuation: no iterate depends on them (--kernel must lead to the
 result's kernel)."""
 

@@ -93,7 +93,7 @@ class Questions:
     """
 
     def __init__(self, m: int, stop: Callable[[], bool], method: Any = None, watch: Watch | None = None) -> None:
-        self.m, self.stop, self._method, self._watch = m, stop, method, watch or Watch()
+        self.stop, self._method, self._watch = stop, method, watch or Watch()
         self.ledger, self.clock = Ledger(m), Clock()
         self._watch.clock = self.clock
         self.question: str | None = None

@@ -25,6 +25,8 @@ from zofl_mpi.run.plan import Plan
 from zofl_mpi.run.progress import progress
 from zofl_mpi.run.signals import STATUS, Stop
 
+Row = Mapping[str, int | str]
+"""A row of the table of ranks."""
 COLUMNS = {"round": ("1", "finished rounds"), "seconds": ("s", "wall time of the round, its evaluation included")}
 
 
@@ -79,17 +81,13 @@ def clients_of(world: World, method: Method[Any], stop: Stop, watch: Watch, load
 
 
 def opened(
-    world: World,
-    method: Method[Any],
-    plan: Plan,
-    attrs: Mapping[str, Any],
-    places: Sequence[Mapping[str, int | str]] = (),
+    world: World, method: Method[Any], plan: Plan, attrs: Mapping[str, Any], places: Sequence[Row] = ()
 ) -> Opened:
     """A run with its result file, new or continued.
 
     Args:
         attrs: for the root of the file: the command, and the ranks' hosts, devices and threads.
-        places: the table of ranks, a row a rank.
+        places: the table of ranks.
 
     Raises:
         UserError: it exists, cannot be written, or cannot be continued.

@@ -63,12 +63,7 @@ class Samples:
     synthetic_classes: int = at_least(2, 10)
 
     def federation(
-        self,
-        world: World,
-        streams: Streams,
-        made_of: Callable[[Sources], Sources] = identity,
-        *,
-        classifies: bool = True,
+        self, world: World, streams: Streams, made_of: Callable[[Sources], Sources] = identity, classifies: bool = True
     ) -> Federation:
         """The samples of the server, of each client, and the test part.
 

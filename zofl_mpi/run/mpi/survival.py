@@ -32,7 +32,7 @@ from zofl_mpi.engine.clients import Client, failure
 from zofl_mpi.engine.setting import Loads
 from zofl_mpi.engine.staging import Staging
 from zofl_mpi.engine.watch import Watch
-from zofl_mpi.engine.world import Ended
+from zofl_mpi.engine.world import Ended, Faults
 from zofl_mpi.run.client_memory import Memory
 from zofl_mpi.run.mpi.communicator import Communicator, Connected, RanksLost
 from zofl_mpi.run.mpi.wire import Wire
@@ -47,7 +47,7 @@ NEWS = 2.0  # seconds after which every rank knows of a loss
 class _Guarded:
     """A communicator, or a request, that raises RanksLost in place of the library's exceptions."""
 
-    def __init__(self, inner: Any, faults: tuple[type[Exception], ...]) -> None:
+    def __init__(self, inner: Any, faults: Faults) -> None:
         self._inner, self._faults = inner, faults
         self.rank, self.size = getattr(inner, "rank", 0), getattr(inner, "size", 0)
 
@@ -78,7 +78,7 @@ class Survival:
         alive: their numbers at the start, by rank.
     """
 
-    def __init__(self, comm: Communicator, faults: tuple[type[Exception], ...], watch: Watch) -> None:
+    def __init__(self, comm: Communicator, faults: Faults, watch: Watch) -> None:
         self.comm, self.faults = comm, faults
         self.alive = list(range(comm.size))
         self._rank, self._watch, self._disagreed = comm.rank, watch, False
