@@ -64,7 +64,7 @@ def held() -> Iterator[processes.Process]:
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
     os.kill(child.pid, signal.SIGSTOP)
     os.waitpid(child.pid, os.WUNTRACED)
-    yield processes.Process(child.pid, processes._fields(child.pid)[19], "")
+    yield processes.Process(child.pid, processes.stat(child.pid)[19], "")
     child.kill()
     child.wait()
 

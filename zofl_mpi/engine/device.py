@@ -15,6 +15,7 @@ from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
 from typing import Any
 
+from zofl_mpi.engine.processes import stat
 from zofl_mpi.errors import UserError
 
 View = Sequence[tuple[bool, Sequence[str]]]
@@ -166,8 +167,7 @@ def layer() -> Any:
 def age() -> float:
     """Seconds since this process began; since its first import of this module where the system does not tell."""
     try:
-        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-        return time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - int(stat("self")[19]) / os.sysconf("SC_CLK_TCK")
     except (OSError, AttributeError):
         return time.monotonic() - IMPORTED
 

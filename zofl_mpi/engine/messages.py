@@ -115,9 +115,8 @@ def prepare(message: Any) -> Prepared:
             continue
         dtype = array.dtype if isinstance(array, np.ndarray) else _host_dtype(array)
         if dtype.hasobject:
-            raise TypeError(
-                f"{cls.__name__}.{'.'.join(path)} is an array of Python objects; a message holds numbers only"
-            )
+            name = f"{cls.__name__}.{'.'.join(path)}"
+            raise TypeError(f"{name} is an array of Python objects; a message holds numbers only")
         places.append((path, _kind(value), dtype.str, tuple(array.shape)))
         arrays.append(array)
     fields = {"module": cls.__module__, "name": cls.__qualname__, "values": values, "arrays": places}

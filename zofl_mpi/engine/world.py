@@ -34,16 +34,11 @@ class World(Protocol):
         faults: exceptions that calls raise where a rank is lost and the others may go on.
     """
 
-    @property
-    def rank(self) -> int: ...
-    @property
-    def size(self) -> int: ...
-    @property
-    def library(self) -> str: ...
-    @property
-    def missing(self) -> str: ...
-    @property
-    def faults(self) -> Faults: ...
+    rank: int
+    size: int
+    library: str
+    missing: str
+    faults: Faults
 
     def bcast(self, value: Any) -> Any:
         """Rank 0's `value` on all ranks."""
@@ -68,7 +63,7 @@ class World(Protocol):
 
 
 @final
-@dataclass(frozen=True)
+@dataclass
 class SingleProcess:
     """The world of one process, without MPI."""
 

@@ -110,10 +110,8 @@ class Questions:
                     "name only"
                 )
         if self.question is not None:
-            raise RuntimeError(
-                f"step {name!r} was asked while replies to {self.question!r} are unread: "
-                "read every item of a question before the next one"
-            )
+            unread = f"replies to {self.question!r} are unread: read every item of a question before the next one"
+            raise RuntimeError(f"step {name!r} was asked while {unread}")
         self.question = name
         if name not in STEPS:
             self.ledger.open(name)
@@ -126,9 +124,8 @@ class Questions:
     def check_closed(self, what: str) -> None:
         """Lets `what`, the round or the run, end (RuntimeError: a question is open)."""
         if self.question is not None:
-            raise RuntimeError(
-                f"{what} ended while replies to {self.question!r} are unread: read every item of a question"
-            )
+            unread = f"replies to {self.question!r} are unread: read every item of a question"
+            raise RuntimeError(f"{what} ended while {unread}")
 
     def account(self) -> NDArray[np.float64]:
         """This rank's table of a round; all but waiting and sending counts as the server's computing."""

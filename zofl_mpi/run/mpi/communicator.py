@@ -61,10 +61,8 @@ class Communicator(Protocol):
 class Connected(Protocol):
     """A world whose ranks share a communicator; a `Survival` is there if lost ranks are to be survived, else None."""
 
-    @property
-    def comm(self) -> Communicator: ...
-    @property
-    def survival(self) -> Any: ...
+    comm: Communicator
+    survival: Any
 
 
 PATIENCE = 1.0  # seconds that a rank waits before it does anything else

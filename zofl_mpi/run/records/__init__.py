@@ -17,7 +17,7 @@ from zofl_mpi.run.records.hdf5 import LostError, WriteError
 from zofl_mpi.run.records.places import check_new, copy, remove, set_aside
 from zofl_mpi.run.records.provenance import provenance
 from zofl_mpi.run.records.recorder import Loss, Recorder
-from zofl_mpi.run.records.result import Run, differences, load
+from zofl_mpi.run.records.result import Run, load
 
 __all__ = [
     "Checkpoint",
@@ -29,7 +29,6 @@ __all__ = [
     "check_new",
     "checkpoint_path",
     "copy",
-    "differences",
     "load",
     "load_checkpoint",
     "provenance",

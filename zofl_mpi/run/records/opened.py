@@ -64,12 +64,6 @@ class OpenResult:
         """Makes what is committed survive a power cut."""
         os.fsync(self._staged.number)
 
-    def finish(self) -> None:
-        """Closes the HDF5 file, for a last commit."""
-        self.file.close()
-        self.commit()
-        self.sync()
-
 
 def _staged(path: Path, new: bool) -> StagedFile:
     number = create_exclusively(path) if new else os.open(path, os.O_RDWR | os.O_CLOEXEC)

@@ -219,7 +219,9 @@ class Recorder:
             with self._writing():
                 set_attributes(self._file.attrs, {"ended": now(), **attrs, "status": status})
             with self._writing():
-                self._opened.finish()
+                self._file.close()
+                self._opened.commit()
+                self._opened.sync()
         finally:
             self.abandon()
 

@@ -22,8 +22,6 @@ from zofl_mpi.run.records.hdf5 import SCHEMA, read_file
 from zofl_mpi.run.records.rows import by_round, read_places
 
 Array = NDArray[Any]
-CLOCKS = {"seconds"}
-"""Columns of /rounds that tell the time."""
 
 
 @final
@@ -123,32 +121,3 @@ def _check_ours(file: Any, path: str | os.PathLike[str]) -> None:
         raise UserError(f"{path} is an HDF5 file, but no result of zofl_mpi (it has no attribute 'schema')")
     if file.attrs["schema"] != SCHEMA:
         raise UserError(f"{path} has schema {file.attrs['schema']}; this version of zofl_mpi reads schema {SCHEMA}")
-
-
-def differences(one: str | os.PathLike[str], other: str | os.PathLike[str], *, bytes_too: bool = True) -> list[str]:
-    """The names of what differs between two results: steps, /final/*, /rounds/* without clocks, /clients/*.
-
-    Args:
-        bytes_too: compare the bytes and messages of the clients as well.
-
-    Raises:
-        UserError: a file is no result, or cannot be read.
-    """
-    a, b = load(one), load(other)
-    pairs = [("final", a.final, b.final), ("rounds", a.rounds, b.rounds)]
-    if bytes_too:
-        pairs.append(("clients", a.clients, b.clients))
-    found = [] if a.steps == b.steps else [f"steps: {a.steps} and {b.steps}"]
-    for group, left, right in pairs:
-        for name in sorted(left.keys() | right.keys()):
-            if name in CLOCKS:
-                continue
-            if name not in left or name not in right or bits(left[name]) != bits(right[name]):
-                found.append(f"{group}/{name}")
-    return found
-
-
-def bits(value: object) -> tuple[str, tuple[int, ...], bytes]:
-    """Type, shape and bytes of a value: equal for equal bits only; two NaNs of one payload are equal."""
-    array = np.asarray(value)
-    return array.dtype.str, array.shape, array.tobytes()
