@@ -32,32 +32,25 @@ _cached_hints = functools.cache(typing.get_type_hints)
 
 def flags_of(groups: Groups) -> dict[str, Any]:
     """{field: its type} of all groups. A name means one thing in a command line, so two groups may not share one."""
-    found: dict[str, Any] = {}
+    kinds: dict[str, Any] = {}
     for title, cls in groups.items():
-        for name, kind in fields_of(cls).items():
-            if name in found:
-                raise UserError(f"the flag --{flag(name)} of {title} exists already: give that field another name")
-            found[name] = kind
-    return found
+        for leaf in leaves(cls):
+            if leaf.name in kinds:
+                raise UserError(f"the flag --{flag(leaf.name)} of {title} exists already: give that field another name")
+            kinds[leaf.name] = leaf.kind
+    return kinds
 
 
 def fields_of(cls: type[Any]) -> dict[str, Any]:
-    """{field: type} of a class, with those of its dataclass fields in their place; without what the run gives."""
-    found: dict[str, Any] = {}
-    for leaf in leaves(cls):
-        if leaf.name in found:
-            raise UserError(f"the flag --{flag(leaf.name)} occurs twice in {cls.__name__}: rename one of the fields")
-        found[leaf.name] = leaf.kind
-    return found
+    """{field: its type} of the flags of a class and of its dataclass fields."""
+    return flags_of({cls.__name__: cls})
 
 
 def made(cls: type[Any], values: Mapping[str, Any], **given: Any) -> Any:
-    """The instance whose flags have these values; `given` are the fields that are not for the command line.
+    """The instance whose flags have these values (UserError: one is out of range).
 
-    Its parts that have a field `setting` get the method's.
-
-    Raises:
-        UserError: a value out of range.
+    Args:
+        given: the fields that are no flags; parts with a field `setting` get the method's.
     """
     check_ranges(cls, values)
     hints, parts = _hints(cls), dict(given)
@@ -74,12 +67,7 @@ def made(cls: type[Any], values: Mapping[str, Any], **given: Any) -> Any:
 
 
 def built(cls: type[T], setting: Any, **values: Any) -> T:
-    """A method as the command line would make it: flags by their names, those of its parts among them.
-
-    Raises:
-        TypeError: no such flag.
-        UserError: a value out of range.
-    """
+    """A method as the command line would make it, from its flags (TypeError: unknown; UserError: out of range)."""
     defaults = {leaf.name: leaf.default for leaf in leaves(cls)}
     unknown = values.keys() - defaults.keys()
     if unknown:
@@ -171,26 +159,17 @@ def split(arguments: Iterable[str]) -> list[tuple[str, list[str]]]:
 def _value(kind: Any, typed: str, words: Sequence[str]) -> Any:
     """The value of the words after a flag."""
     try:
-        return _read(kind, words)
-    except (KeyError, TypeError, ValueError):
+        if get_origin(kind) is tuple and words:
+            return tuple(_read(get_args(kind)[0], word) for word in words)
+        value, further = (True, words) if kind is bool else (_read(kind, words[0]), words[1:])
+    except (IndexError, KeyError, TypeError, ValueError):
         raise UserError(f"{typed} {' '.join(words) or '(nothing)'}: must be {_allowed(kind)}") from None
-
-
-def _read(kind: Any, words: Sequence[str]) -> Any:
-    if get_origin(kind) is tuple and words:
-        return tuple(_read(get_args(kind)[0], [word]) for word in words)
-    if kind is bool:
-        value, further = True, words
-    elif words:
-        value, further = _read_one(kind, words[0]), words[1:]
-    else:
-        raise ValueError("a value is missing")
     if further:
         raise UserError(_misplaced(further[0]))
     return value
 
 
-def _read_one(kind: Any, word: str) -> Any:
+def _read(kind: Any, word: str) -> Any:
     if get_origin(kind) is Literal:
         return {str(choice): choice for choice in get_args(kind)}[word]
     return kind(word)
