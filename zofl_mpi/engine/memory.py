@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from zofl_mpi.engine import device
-from zofl_mpi.engine.fields import is_flag, parts_of
+from zofl_mpi.engine.fields import is_flag
 from zofl_mpi.engine.roles import program_of
 from zofl_mpi.errors import UserError
 
@@ -77,8 +77,10 @@ def _can_shrink(name: str, value: Any) -> bool:
 
 def _flags(method: Any) -> Iterator[tuple[str, Any]]:
     """(field, value) of the flags of a method and its parts."""
-    for part in filter(is_dataclass, parts_of(method)):
-        yield from ((f.name, vars(part)[f.name]) for f in fields(part) if is_flag(f))
+    for f in fields(method) if is_dataclass(method) else ():
+        value = getattr(method, f.name)
+        if is_flag(f):
+            yield from _flags(value) if is_dataclass(value) else [(f.name, value)]
 
 
 def _free(text: str, on_gpu: bool) -> str:
