@@ -145,7 +145,6 @@ def run(
     recorder: records.Recorder,
     progress: Progress,
     resumed: Restored | None,
-    config: Mapping[str, Any],
 ) -> tuple[Totals, bool]:
     """Runs the rounds from the start, or from a checkpoint, to the end, or to a signal.
 
@@ -188,7 +187,7 @@ def run(
         survived(totals, clients, recorder, repeated=True)
         progress.update(done, note(totals.last), wall)
         if schedule.saves(done) or (stop and done < schedule.rounds):
-            clients.steadily(partial(save, recorder, done, state, clients, config))
+            clients.steadily(partial(save, recorder, done, state, clients))
             survived(totals, clients, recorder, repeated=False)
         if stop and done < schedule.rounds:
             recorder.close("interrupted", **totals.explored(method))
@@ -235,7 +234,7 @@ def record(recorder: records.Recorder, done: int, wall: float, columns: dict[str
     recorder.append({"round": float(done), "seconds": wall, **columns}, **tables)
 
 
-def save(recorder: records.Recorder, done: int, state: Any, clients: Clients, config: Mapping[str, Any]) -> None:
+def save(recorder: records.Recorder, done: int, state: Any, clients: Clients) -> None:
     """Writes a checkpoint: the state, all memories, the number of finished rounds. There is no random state."""
     recalled = clients.ask(STEPS["<recall>"], Acknowledged(), counted=False)
     if clients.m <= TOGETHER:
@@ -244,7 +243,7 @@ def save(recorder: records.Recorder, done: int, state: Any, clients: Clients, co
         entries = {str(i): memory.entries for i, memory in recalled if memory.entries}
         payload = {"memories": messages.pack(Memory(entries))}
     payload["state"] = messages.pack(state)
-    attrs = {**recorder.origin, "run": recorder.run, "round": done, "config": config, "steps": clients.ledger.steps}
+    attrs = {**recorder.origin, "round": done, "steps": clients.ledger.steps}
     try:
         recorder.sync()
         records.save_checkpoint(records.checkpoint_path(recorder.path), payload, attrs)

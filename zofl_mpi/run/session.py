@@ -27,7 +27,6 @@ from zofl_mpi.run.signals import STATUS, Stop
 
 Row = Mapping[str, int | str]
 """A row of the table of ranks."""
-COLUMNS = {"round": ("1", "finished rounds"), "seconds": ("s", "wall time of the round, its evaluation included")}
 
 
 @final
@@ -54,7 +53,7 @@ class Opened:
         schedule = loop.Schedule(flags["rounds"], flags["eval_every"], flags["checkpoint_every"])
         try:
             with progress(flags["rounds"], start, flags["quiet"]) as bar:
-                totals, done = loop.run(self.method, clients, schedule, recorder, bar, resumed, self.plan.config)
+                totals, done = loop.run(self.method, clients, schedule, recorder, bar, resumed)
         except UserError as exc:
             _let_go(recorder, exc)
             watch.ends()
@@ -95,9 +94,7 @@ def opened(
     flags, m, resumed = plan.values, method.setting.m, None
     known = {"config": plan.config, "seed": flags["seed"], "data": method.setting.fingerprint}
     attrs = {**records.provenance(), **attrs, **known}
-    create = partial(
-        records.Recorder.create, m=m, ranks=world.size, rounds=flags["rounds"], force=flags["force"], columns=COLUMNS
-    )
+    create = partial(records.Recorder.create, m=m, ranks=world.size, rounds=flags["rounds"], force=flags["force"])
     if flags["resume"]:
         recorder, resumed = continued(world, method, plan, attrs, create)
     else:
@@ -138,7 +135,7 @@ def continued(
         return create(target, attrs={**attrs, "run": before["run"]}, start=done), resumed
     if target != source:
         records.copy(source, target)
-    recorder = records.Recorder.reopen(target, done, ranks=world.size, rounds=rounds, attrs=attrs, columns=COLUMNS)
+    recorder = records.Recorder.reopen(target, done, ranks=world.size, rounds=rounds, attrs=attrs)
     return recorder, resumed
 
 

@@ -25,8 +25,10 @@ from zofl_mpi.run.records.rows import CLIENTS, RANKS, Rows, add_places, by_round
 
 Array = NDArray[Any]
 ATTRIBUTE_BYTES = 60_000  # HDF5 allows 64 kB
-ORIGIN = ("data", "kernel", "blas")
-"""Attributes of a result that a continued run must share; its checkpoints have them, too."""
+ORIGIN = ("run", "config", "data", "kernel", "blas")
+"""Attributes of a result that its checkpoints have, too, for the run that continues from them."""
+COLUMNS = {"round": ("1", "finished rounds"), "seconds": ("s", "wall time of the round, its evaluation included")}
+"""Unit and description of the columns of every result."""
 LOSSES = 500
 """So many losses are named."""
 
@@ -46,17 +48,15 @@ class Recorder:
     Attributes:
         path: of the file.
         rounds: R, rows written and flushed.
-        run: random name of the run, kept by its continuations, and in its checkpoints too.
         steps: names of the steps seen so far, in the order of the file's axis.
-        origin: attributes of the result that a continued run must share.
+        origin: the result's attributes ORIGIN; `run` is a random name, kept by continuations.
     """
 
-    def __init__(self, opened: OpenResult, rounds: int, planned: int, columns: Columns) -> None:
+    def __init__(self, opened: OpenResult, rounds: int, planned: int) -> None:
         file = opened.file
-        self.path, self.rounds, self._planned, self._columns = opened.path, rounds, planned, dict(columns)
+        self.path, self.rounds, self._planned, self._columns = opened.path, rounds, planned, dict(COLUMNS)
         self._opened, self._file = opened, file
         self.steps = [str(name) for name in file["clients"].attrs["steps"]]
-        self.run = str(file.attrs["run"])
         self.origin = {name: file.attrs[name] for name in ORIGIN if name in file.attrs}
         self._first = file["clients"].attrs.get("first_clients")
         self._done = h5py.h5a.open(file["rounds"].id, b"done")
@@ -75,7 +75,6 @@ class Recorder:
         ranks: int,
         rounds: int,
         force: bool = False,
-        columns: Columns | None = None,
         start: int = 0,
     ) -> Recorder:
         """Starts a new result.
@@ -85,7 +84,6 @@ class Recorder:
             m: clients. More than `rows.LISTED` share columns of /clients and rows of /partition: their sums.
             rounds: planned number; more are possible.
             force: replace an existing file, and remove its checkpoint.
-            columns: name -> (unit, description) of the columns that `append` may be given.
             start: finished rounds whose rows are lost: NaN or 0 in this file, named by its attribute missing_rounds.
 
         Raises:
@@ -109,7 +107,7 @@ class Recorder:
                 opened.abandon()
                 path.unlink(missing_ok=True)
                 raise
-        return cls(opened, start, rounds, columns or {})
+        return cls(opened, start, rounds)
 
     @classmethod
     def reopen(
@@ -120,7 +118,6 @@ class Recorder:
         ranks: int | None = None,
         rounds: int | None = None,
         attrs: Mapping[str, Any] | None = None,
-        columns: Columns | None = None,
     ) -> Recorder:
         """Continues a result: every row after the first `rounds_done` is dropped, and /final too.
 
@@ -141,7 +138,7 @@ class Recorder:
             except BaseException:
                 opened.abandon()
                 raise
-        return cls(opened, rounds_done, rounds or max(rounds_done, 1), columns or {})
+        return cls(opened, rounds_done, rounds or max(rounds_done, 1))
 
     def append(self, row: Mapping[str, float], *, steps: Sequence[str] = (), **tables: ArrayLike) -> None:
         """Appends a round, on its way to the disk when this returns: the death of the process cannot take it back.
