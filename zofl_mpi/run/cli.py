@@ -34,9 +34,6 @@ from zofl_mpi.run.signals import Stop
 if TYPE_CHECKING:
     from zofl_mpi.run.session import Opened
 
-Row = dict[str, int | str]
-"""A row of the table of ranks."""
-
 RANKS_LISTED = 512
 """With more ranks, only the different hosts, devices, ... are kept: an HDF5 attribute holds 64 kB."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Self, final
 
@@ -43,8 +44,9 @@ class Lines(Progress):
         if time.monotonic() < self._next and done < self._rounds:
             return
         self._next = time.monotonic() + self._every
+        left = timedelta(seconds=round((self._rounds - done) * pace))
         round_of = f"round {done:>{len(str(self._rounds))}}/{self._rounds}"
-        print(f"{round_of}  {note}  {pace:.3f} s/round  {_duration((self._rounds - done) * pace)} left", flush=True)
+        print(f"{round_of}  {note}  {pace:.3f} s/round  {left} left", flush=True)
 
 
 @final
@@ -124,9 +126,3 @@ def outermost_launcher() -> int | None:
     except (OSError, ValueError):
         pass
     return outermost
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
