@@ -593,8 +593,9 @@ def _close_results() -> None:
 
 
 def _working(before: set[threading.Thread]) -> bool:
-    """Whether a thread is still there that was not before; one that looks at a round's time never ends."""
-    return any(Watch._look.__name__ not in thread.name for thread in set(threading.enumerate()) - before)
+    """Whether a thread is still there that was not before; one that looks at a round's time, or a timer, may stay."""
+    new = [thread for thread in set(threading.enumerate()) - before if not isinstance(thread, threading.Timer)]
+    return any(Watch._look.__name__ not in thread.name for thread in new)
 
 
 NAMES = ("comm", "node")

@@ -19,6 +19,7 @@ import hashlib
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -89,7 +90,7 @@ class Survival:
 
     def recover(self) -> list[int]:
         """Comes together with the ranks that are left; returns which are lost. Raises Ended if rank 0 is."""
-        self._watch.arm(TIMEOUT + self._watch.longest, self._give_up)
+        alarm = _after(TIMEOUT + self._watch.longest, self._give_up)
         comm, before = self.comm, self.alive
         with suppress(*self.faults):
             comm.Revoke()
@@ -113,7 +114,7 @@ class Survival:
         else:
             self._give_up()
         self.comm = comm
-        self._watch.disarm()
+        alarm.cancel()
         self._watch.others = [rank for rank in self.alive if rank]
         if self.alive[0] != 0:
             if comm.rank == 0:
@@ -140,7 +141,7 @@ class Survival:
 
     def leave(self, status: int) -> NoReturn:
         """Ends this process with the others; see above."""
-        self._watch.arm(TIMEOUT, lambda: _exit(status))
+        _after(TIMEOUT, lambda: _exit(status))
         with suppress(*self.faults):
             self.comm.Barrier()
         _exit(status)
@@ -176,6 +177,14 @@ class Changes:
             except Exception as exc:  # a user's method may remember anything
                 return {}, (i, failure(0, exc))
         return packed, None
+
+
+def _after(seconds: float, act: Callable[[], None]) -> threading.Timer:
+    """Calls `act` in another thread after so many seconds, unless the timer is cancelled."""
+    timer = threading.Timer(seconds, act)
+    timer.daemon = True
+    timer.start()
+    return timer
 
 
 def end_all(alone: bool = False) -> NoReturn:
