@@ -78,7 +78,7 @@ class Plan:
     Attributes:
         values: {flag: value} of everything, `method` and `problem` among them.
         command: as it was typed.
-        kernel_before: the kernel of the result that --resume names; "" for a new run.
+        kernel_before: the kernel of the run that --resume names; "" for a new run.
     """
 
     values: dict[str, Any]
@@ -108,7 +108,7 @@ def understand(family: Family, arguments: Sequence[str]) -> Plan:
     typed = {word: " ".join(values) for word, values in flags.split(arguments)}
     resume, config = typed.get("--resume", ""), typed.get("--config", "")
     given = flags.read_toml(config) if config else {}
-    before = stored.config_of(resume) if resume else {}
+    before, kernel = stored.config_of(resume) if resume else ({}, "")
     kept = _trusted(before, given, typed, resume) if resume else {}
     table = kept | given
     method = typed.get("--method") or str(table.get("method", next(iter(family.METHODS))))
@@ -125,8 +125,7 @@ def understand(family: Family, arguments: Sequence[str]) -> Plan:
     check_ranges(RunFlags, values)
     if before:
         _check_same(before, values, resume)
-    command = shlex.join(["python", "-m", family.__spec__.name, *arguments])
-    return Plan(values, command, stored.kernel_of(resume) if resume else "")
+    return Plan(values, shlex.join(["python", "-m", family.__spec__.name, *arguments]), kernel)
 
 
 def _trusted(
