@@ -13,7 +13,6 @@ import traceback
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, final
 
 from zofl_mpi.engine import device, memory
@@ -25,7 +24,7 @@ from zofl_mpi.engine.world import Ended, World, at_server, run_or_fail_all
 from zofl_mpi.errors import UserError, refused, warn
 from zofl_mpi.run import flags
 from zofl_mpi.run.binding import Place, bind, doubled, listed
-from zofl_mpi.run.family import Family, family_of
+from zofl_mpi.run.family import Family, Site, family_of
 from zofl_mpi.run.launch import connect, speaks_first
 from zofl_mpi.run.mpi.placement import ClientPlacement
 from zofl_mpi.run.plan import Plan, check_validation, loads_of, method_of, print_plan, problem_of, understand, work_of
@@ -299,8 +298,8 @@ def _same(world: World, value: Any, sentence: str) -> None:
 def build_setting(world: World, family: Family, plan: Plan, chosen: str) -> Setting[Any]:
     """The setting of a plan, on every rank alike but for the device."""
     values, choice = plan.values, problem_of(family, plan.values["problem"])
-    build = partial(choice.build, plan.of_problem(family), world, Streams(values["seed"]), values["dtype"], chosen)
-    return replace(run_or_fail_all(world, build), eval_clients=values["eval_clients"])
+    site = Site(plan.of_problem(family), world, Streams(values["seed"]), values["dtype"], chosen)
+    return replace(run_or_fail_all(world, lambda: choice.make(site)), eval_clients=values["eval_clients"])
 
 
 def _living(world: World, m: int, loads: Loads | None) -> list[int]:

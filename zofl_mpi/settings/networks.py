@@ -15,10 +15,10 @@ from zofl_mpi.data import Federation, features
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
+from zofl_mpi.run.family import Choice, Site
 from zofl_mpi.run.flags import Groups
-from zofl_mpi.settings.choice import Choice, Site
 from zofl_mpi.settings.given import GIVEN, HIERARCHY, adapted, given_to, lacking, on_samples, roles_of, terms_of
-from zofl_mpi.settings.samples import Samples
+from zofl_mpi.settings.samples import Samples, setting_on
 
 if TYPE_CHECKING:
     from torch import nn
@@ -70,7 +70,7 @@ def _setting(factory: Factory, site: Site) -> Setting[Network]:
     module = seeded(lambda: factory(site, shape, classes), site.streams(Purpose.MODULE))
     kernel, dtype = site.group(Kernel).kernel, np.dtype(site.dtype)
     problem = Network(module, shape, classes, federation.weights, terms_of(site), dtype, site.device, kernel)
-    return site.setting(problem, federation, fingerprint_of(module))
+    return setting_on(site, problem, federation, fingerprint_of(module))
 
 
 def fingerprint_of(module: nn.Module) -> str:

@@ -15,9 +15,9 @@ from zofl_mpi.problems import Hierarchical, Smooth
 from zofl_mpi.problems.analytic.caps import Caps
 from zofl_mpi.problems.analytic.quadratic import Corner, Quadratic
 from zofl_mpi.problems.softmax import Softmax
-from zofl_mpi.settings.choice import Choice, Site
+from zofl_mpi.run.family import Choice, Site
 from zofl_mpi.settings.given import on_samples, problem_on, random_problem, without_data
-from zofl_mpi.settings.samples import Samples
+from zofl_mpi.settings.samples import Samples, setting_on
 
 
 @final
@@ -45,7 +45,7 @@ def _features(site: Site) -> Setting[Softmax]:
     demand(samples.pixels == "unit", "pixels", samples.pixels, "unit: the features are made of [0, 1] and standardised")
     images = samples.federation(site.world, site.streams, features.sources)
     federation = features.standardised(images)
-    return site.setting(problem_on(Softmax, site, federation), federation)
+    return setting_on(site, problem_on(Softmax, site, federation), federation)
 
 
 SOFTMAX = on_samples(Softmax)
