@@ -23,6 +23,7 @@ from zofl_mpi.run import loop, records
 from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.plan import Plan
 from zofl_mpi.run.progress import progress
+from zofl_mpi.run.records import places
 from zofl_mpi.run.signals import STATUS, Stop
 
 Row = Mapping[str, int | str]
@@ -79,14 +80,12 @@ def clients_of(world: World, method: Method[Any], stop: Stop, watch: Watch, load
 # --- the result file
 
 
-def opened(
-    world: World, method: Method[Any], plan: Plan, attrs: Mapping[str, Any], places: Sequence[Row] = ()
-) -> Opened:
+def opened(world: World, method: Method[Any], plan: Plan, attrs: Mapping[str, Any], rows: Sequence[Row] = ()) -> Opened:
     """A run with its result file, new or continued.
 
     Args:
         attrs: for the root of the file: the command, and the ranks' hosts, devices and threads.
-        places: the table of ranks.
+        rows: of the table of ranks.
 
     Raises:
         UserError: it exists, cannot be written, or cannot be continued.
@@ -99,7 +98,7 @@ def opened(
         recorder, resumed = continued(world, method, plan, attrs, create)
     else:
         recorder = create(Path(flags["out"]) if flags["out"] else free_name(plan.config), attrs=attrs)
-    recorder.places(places)
+    recorder.places(rows)
     if method.setting.counts is not None:
         recorder.partition(method.setting.counts)
     return Opened(world, method, plan, recorder, resumed)
@@ -127,14 +126,14 @@ def continued(
     if target.resolve() == source.resolve():
         target = source
     else:
-        records.check_new(target, flags["force"])
-        records.remove(target)
+        places.check_new(target, flags["force"])
+        places.remove(target)
     if lost:
-        if target == source and (kept := records.set_aside(source)):
+        if target == source and (kept := places.set_aside(source)):
             warn(f"the damaged file is {kept} now")
         return create(target, attrs={**attrs, "run": before["run"]}, start=done), resumed
     if target != source:
-        records.copy(source, target)
+        places.copy(source, target)
     recorder = records.Recorder.reopen(target, done, ranks=world.size, rounds=rounds, attrs=attrs)
     return recorder, resumed
 

@@ -19,10 +19,11 @@ from zofl_mpi.engine.staging import staging_of
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.errors import UserError
 from zofl_mpi.run.client_memory import STEPS, Memory
-from zofl_mpi.run.mpi.communicator import Connected, RanksLost
+from zofl_mpi.run.mpi.communicator import RanksLost
 from zofl_mpi.run.mpi.gather import FAILED, REPLY, SILENT, Sent
-from zofl_mpi.run.mpi.survival import Survival, connected
-from zofl_mpi.run.mpi.wire import Arrived, Question
+from zofl_mpi.run.mpi.survival import Survival
+from zofl_mpi.run.mpi.wire import Arrived, Question, connected
+from zofl_mpi.run.mpi.world import MPIWorld
 from zofl_mpi.run.questions import Questions, never, participants, refuse_stream
 
 T = TypeVar("T")
@@ -38,7 +39,7 @@ class MPIClients:
 
     def __init__(
         self,
-        world: Connected,
+        world: MPIWorld,
         m: int,
         stop: Callable[[], bool] = never,
         method: Any = None,
@@ -49,7 +50,7 @@ class MPIClients:
         self._watch, self._staging = watch or Watch(), staging_of(method)
         self._questions = Questions(m, stop, method, self._watch)
         self.ledger = self._questions.ledger
-        self._survival: Survival | None = world.survival
+        self._survival = world.survival
         self.survives = self._survival is not None
         self._wire = connected(world, self._watch, loads, self._staging)
         self._touched: set[int] = set()

@@ -30,13 +30,10 @@ import numpy as np
 
 from zofl_mpi.engine import messages
 from zofl_mpi.engine.clients import Client, failure
-from zofl_mpi.engine.setting import Loads
-from zofl_mpi.engine.staging import Staging
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.engine.world import Ended, Faults
 from zofl_mpi.run.client_memory import Memory
-from zofl_mpi.run.mpi.communicator import Communicator, Connected, RanksLost
-from zofl_mpi.run.mpi.wire import Wire
+from zofl_mpi.run.mpi.communicator import Communicator, RanksLost
 
 TIMEOUT = 20.0
 """Seconds for the rest to come together, and for the end, beyond those of the longest round: ranks may be computing."""
@@ -219,27 +216,3 @@ def _flush() -> None:
 def _exit(status: int) -> NoReturn:
     _flush()
     os._exit(status)
-
-
-def connected(world: Connected, watch: Watch, loads: Loads | None, staging: Staging) -> Wire:
-    """The wire of a rank at the start."""
-    comm = world.comm if world.survival is None else world.survival.guarded()
-    return Wire(comm, reporting(watch, comm.rank), loads, staging)
-
-
-def reporting(watch: Watch, rank: int) -> Callable[[Communicator], None]:
-    """Function for a rank that waits long: reports to rank 0, which listens, that this rank is not the late one."""
-    reported = 0
-
-    def report(comm: Communicator) -> None:
-        nonlocal reported
-        if not watch.overdue:
-            return
-        if rank == 0:
-            while comm.iprobe():
-                watch.waits(*comm.recv())
-        elif reported != watch.round:
-            reported = watch.round
-            comm.isend((rank, watch.round), 0)
-
-    return report
