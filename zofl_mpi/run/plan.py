@@ -21,6 +21,7 @@ from zofl_mpi.run.family import Choice, Family
 from zofl_mpi.run.stored import LOCAL
 
 T = TypeVar("T")
+Values = Mapping[str, Any]  # {flag: value}
 
 
 @final
@@ -128,9 +129,7 @@ def understand(family: Family, arguments: Sequence[str]) -> Plan:
     return Plan(values, shlex.join(["python", "-m", family.__spec__.name, *arguments]), kernel)
 
 
-def _trusted(
-    before: Mapping[str, Any], given: Mapping[str, Any], typed: Mapping[str, str], resume: str
-) -> dict[str, Any]:
+def _trusted(before: Values, given: Values, typed: Mapping[str, str], resume: str) -> dict[str, Any]:
     """Configuration that this command takes from the run that it continues."""
     named = {}
     for name in (*stored.CLASSES, *stored.PLACES, *stored.FOLDERS):
@@ -234,7 +233,7 @@ def _named(table: Mapping[str, T], name: str, flag: str) -> T:
     return table[name]
 
 
-def _check_same(stored: Mapping[str, Any], values: Mapping[str, Any], path: str) -> None:
+def _check_same(stored: Values, values: Values, path: str) -> None:
     now = json.loads(json.dumps(dict(values)))
     if differing := [k for k in stored if k not in CHANGEABLE and now.get(k) != stored[k]]:
         changes = flags.changes(differing, stored, now)

@@ -24,6 +24,7 @@ from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.plan import Plan
 from zofl_mpi.run.progress import progress
 from zofl_mpi.run.records import places
+from zofl_mpi.run.records.hdf5 import Attributes
 from zofl_mpi.run.signals import STATUS, Stop
 
 Row = Mapping[str, int | str]
@@ -80,7 +81,7 @@ def clients_of(world: World, method: Method[Any], stop: Stop, watch: Watch, load
 # --- the result file
 
 
-def opened(world: World, method: Method[Any], plan: Plan, attrs: Mapping[str, Any], rows: Sequence[Row] = ()) -> Opened:
+def opened(world: World, method: Method[Any], plan: Plan, attrs: Attributes, rows: Sequence[Row] = ()) -> Opened:
     """A run with its result file, new or continued.
 
     Args:
@@ -105,7 +106,7 @@ def opened(world: World, method: Method[Any], plan: Plan, attrs: Mapping[str, An
 
 
 def continued(
-    world: World, method: Method[Any], plan: Plan, attrs: Mapping[str, Any], create: Callable[..., records.Recorder]
+    world: World, method: Method[Any], plan: Plan, attrs: Attributes, create: Callable[..., records.Recorder]
 ) -> tuple[records.Recorder, loop.Restored]:
     """The result that --resume names, cut back to its checkpoint, in place or at --out, and its contents."""
     flags, rounds = plan.values, plan.values["rounds"]
@@ -138,9 +139,7 @@ def continued(
     return recorder, resumed
 
 
-def attributes_of(
-    source: Path, checkpoint: records.Checkpoint, now: Mapping[str, Any]
-) -> tuple[Mapping[str, Any], bool]:
+def attributes_of(source: Path, checkpoint: records.Checkpoint, now: Attributes) -> tuple[Attributes, bool]:
     """The attributes of a result, and whether it is lost; then those that its checkpoint has."""
     try:
         return records.load(source).attrs, False
@@ -156,9 +155,7 @@ def attributes_of(
     return {**same, **checkpoint.attrs}, True
 
 
-def check_same_run(
-    source: Path, before: Mapping[str, Any], checkpoint: Mapping[str, Any], now: Mapping[str, Any]
-) -> None:
+def check_same_run(source: Path, before: Attributes, checkpoint: Attributes, now: Attributes) -> None:
     """Refuses to continue another run or with another kernel; warns where only bits may change.
 
     Args:

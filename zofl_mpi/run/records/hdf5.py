@@ -18,7 +18,9 @@ from zofl_mpi.errors import UserError
 from zofl_mpi.run.records.staged import StagedFile
 
 T = TypeVar("T")
-Columns = Mapping[str, tuple[str, str]]
+Columns = Mapping[str, tuple[str, str]]  # name -> (unit, description)
+Attributes = Mapping[str, Any]
+FileName = str | os.PathLike[str]
 SCHEMA = 1
 FAILURES = (OSError, RuntimeError, KeyError, ValueError)
 """Exceptions of h5py for a file that is full, torn or damaged; which one depends on the call."""
@@ -34,7 +36,7 @@ class LostError(UserError):
     """A file is missing or damaged: no other file lies in its place."""
 
 
-def set_attributes(attrs: Any, values: Mapping[str, Any]) -> None:
+def set_attributes(attrs: Any, values: Attributes) -> None:
     """Sets attributes of an HDF5 object; dicts and lists as JSON, None as an empty string."""
     for name, value in values.items():
         attrs[name] = json.dumps(value) if isinstance(value, (dict, list, tuple)) else "" if value is None else value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from zofl_mpi.errors import UserError
-from zofl_mpi.run.records.hdf5 import SCHEMA, Columns, WriteError, explaining, set_attributes
+from zofl_mpi.run.records.hdf5 import SCHEMA, Attributes, Columns, FileName, WriteError, explaining, set_attributes
 from zofl_mpi.run.records.lock import WriterLock
 from zofl_mpi.run.records.opened import OpenResult
 from zofl_mpi.run.records.places import check_new, remove
@@ -67,15 +66,7 @@ class Recorder:
 
     @classmethod
     def create(
-        cls,
-        path: str | os.PathLike[str],
-        *,
-        attrs: Mapping[str, Any],
-        m: int,
-        ranks: int,
-        rounds: int,
-        force: bool = False,
-        start: int = 0,
+        cls, path: FileName, *, attrs: Attributes, m: int, ranks: int, rounds: int, force: bool = False, start: int = 0
     ) -> Recorder:
         """Starts a new result.
 
@@ -111,19 +102,13 @@ class Recorder:
 
     @classmethod
     def reopen(
-        cls,
-        path: str | os.PathLike[str],
-        rounds_done: int,
-        *,
-        ranks: int | None = None,
-        rounds: int | None = None,
-        attrs: Mapping[str, Any] | None = None,
+        cls, path: FileName, rounds_done: int, *, ranks: int = 0, rounds: int = 0, attrs: Attributes | None = None
     ) -> Recorder:
         """Continues a result: every row after the first `rounds_done` is dropped, and /final too.
 
         Args:
-            ranks: of this session; /ranks is as wide as the widest of all sessions, 0 where a rank was not there.
-            rounds: planned in total.
+            ranks: of this session (0: as before); /ranks is as wide as the widest of all sessions, 0 where none was.
+            rounds: planned in total; 0: no more.
             attrs: of this session, for `sessions`; of the root only `config` is replaced.
 
         Raises:
@@ -272,7 +257,7 @@ class Recorder:
         return table if self._first is None or not table.ndim else np.add.reduceat(table, self._first, axis=axis)
 
 
-def _session(start: int, ranks: int, attrs: Mapping[str, Any]) -> dict[str, Any]:
+def _session(start: int, ranks: int, attrs: Attributes) -> dict[str, Any]:
     """Command, code and machine of a session of a run."""
     known = {name: attrs[name] for name in ("command", "git_commit", "git_dirty", "mpi", "kernel") if name in attrs}
     if "blas" in attrs:
@@ -280,7 +265,7 @@ def _session(start: int, ranks: int, attrs: Mapping[str, Any]) -> dict[str, Any]
     return {"from_round": start, "ranks": ranks, "started": now(), **known}
 
 
-def _cut_back(file: Any, run: Run, rounds: int, ranks: int | None, attrs: Mapping[str, Any]) -> None:
+def _cut_back(file: Any, run: Run, rounds: int, ranks: int, attrs: Attributes) -> None:
     """Makes a result ready to go on after `rounds` rounds."""
     if run.length < rounds:
         raise UserError(f"{run.path} holds {run.length} rounds, fewer than the {rounds} to continue from")
