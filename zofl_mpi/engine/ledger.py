@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Seconds = NDArray[np.float64]
+Counts = dict[tuple[str, str], dict[int, int]]  # {(step, what): {client: count}}
 
 SERVER = "server"
 """The pseudo step under which rank 0's own computing is counted: all its time but waiting and communicating."""
@@ -121,9 +122,7 @@ class Ledger:
 
     m: int
     steps: list[str] = field(default_factory=lambda: [SERVER])
-    _counts: dict[tuple[str, str], dict[int, int]] = field(
-        default_factory=lambda: defaultdict(lambda: defaultdict(int))
-    )
+    _counts: Counts = field(default_factory=lambda: defaultdict(lambda: defaultdict(int)))
 
     def open(self, step: str) -> None:
         """Registers the step, so that the row has a place for it even if it moves no bytes."""

@@ -7,6 +7,7 @@ import functools
 import re
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn, TypeVar, cast, get_args, get_origin
 
@@ -271,19 +272,13 @@ def readable(stored: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, A
     """The stored values of a run without those of removed flags, as far as today's runs do the same."""
 
     def gone(name: str, value: Any) -> bool:
-        if name not in REMOVED or (name in known and _fits(known[name], str(value))):
-            return False
-        return REMOVED[name].today in (None, value)
+        if name in REMOVED and name in known:
+            with suppress(UserError):
+                _value(known[name], "", [str(value)])
+                return False  # a flag of this problem or method, with this value
+        return name in REMOVED and REMOVED[name].today in (None, value)
 
     return {name: value for name, value in stored.items() if not gone(name, value)}
-
-
-def _fits(kind: Any, word: str) -> bool:
-    try:
-        _value(kind, "", [word])
-    except UserError:
-        return False
-    return True
 
 
 # --- names

@@ -121,12 +121,13 @@ class MPIClients:
 
     def close(self, status: int = 0) -> None:
         self._questions.check_closed("the run")
-        self.steadily(lambda: self._end(status))
 
-    def _end(self, status: int) -> None:
-        self._wire.bcast_question(Question("end", extra=status))
-        if self._survival is not None:
-            self._survival.agree()
+        def end() -> None:
+            self._wire.bcast_question(Question("end", extra=status))
+            if self._survival is not None:
+                self._survival.agree()
+
+        self.steadily(end)
 
     def _participants(self, to: Participants) -> list[int]:
         chosen = participants(to, self.m)

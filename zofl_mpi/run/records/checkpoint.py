@@ -124,10 +124,8 @@ def _load(path: Path) -> Checkpoint:
 def _checksums(blocks: Blocks, attrs: Attributes) -> NDArray[np.uint32]:
     """CRC-32 of each array, in the order of their names, then of the attributes."""
     facts = json.dumps({name: str(value) for name, value in attrs.items()}, sort_keys=True).encode()
-    return np.array(
-        [*(zlib.crc32(blocks[name].data, zlib.crc32(name.encode())) for name in sorted(blocks)), zlib.crc32(facts)],
-        np.uint32,
-    )
+    sums = [zlib.crc32(blocks[name].data, zlib.crc32(name.encode())) for name in sorted(blocks)]
+    return np.array([*sums, zlib.crc32(facts)], np.uint32)
 
 
 def _check(path: Path, payload: Blocks, attrs: Attributes, stored: NDArray[np.uint32]) -> None:
