@@ -58,7 +58,7 @@ def main(words: list[str] | None = None) -> int:
     except UserError as exc:
         return refused(exc, speaks_first())
     names = world.allgather(device.describe(places[world.rank].device))
-    lacking = world.allgather(lacks())
+    lacking = world.allgather([name for name in ("squeue", "scontrol") if shutil.which(name) is None])
     if world.rank == 0:
         print(f"zofl_mpi {metadata.version('zofl_mpi')}, Python {platform.python_version()}, MPI: {world.library}")
         others = [{"name": name, "blas": place.blas} for name, place in zip(names, places, strict=True)]
@@ -73,16 +73,11 @@ def main(words: list[str] | None = None) -> int:
     return 0
 
 
-def lacks() -> list[str]:
-    """The commands of Slurm about jobs that are not on this node."""
-    return [name for name in ("squeue", "scontrol") if shutil.which(name) is None]
-
-
 def slurm(environment: Mapping[str, str], hosts: Sequence[str], lacking: Sequence[Sequence[str]]) -> str:
     """A sentence on whether a job can put itself back into the queue.
 
     Args:
-        hosts, lacking: of each rank, its node and what it `lacks`.
+        hosts, lacking: of each rank, its node and the commands of Slurm that are not there.
     """
     if "SLURM_JOB_ID" not in environment:
         return "Slurm: this is no job; whether one can put itself back into the queue shows on the nodes that it gets"

@@ -162,8 +162,7 @@ def reported(report: Any) -> dict[str, float]:
             if number is None:
                 continue
             if name in ("round", "seconds") or "/" in name or not isinstance(number, int | float | np.number):
-                raise TypeError(
-                    f"column {name!r} = {number!r}: needs a name without / other than round, seconds, and a number"
-                )
+                needs = "a name without / other than round, seconds, and a number"
+                raise TypeError(f"column {name!r} = {number!r}: needs {needs}")
             found[name] = float(number)
     return found

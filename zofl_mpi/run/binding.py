@@ -73,8 +73,7 @@ def bind(world: World, requested: str, gpu: bool) -> list[Place]:
     )
     device.limit_threads(threads)
     gpus = max(len({uuid for _, uuids in views for uuid in uuids}), device.granted("SLURM_GPUS_ON_NODE"))
-    place = Place(platform.node(), client, chosen, uuid, gpus, spans(cores), threads, device.blas())
-    return world.allgather(place)
+    return world.allgather(Place(platform.node(), client, chosen, uuid, gpus, spans(cores), threads, device.blas()))
 
 
 def doubled(places: Sequence[Place]) -> list[str]:

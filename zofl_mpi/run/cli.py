@@ -223,9 +223,7 @@ def _built(cls: type[Method[Any]], setting: Setting[Any], plan: Plan) -> tuple[M
 def _check_survival(world: World, plan: Plan) -> None:
     """Refuses --survive without an MPI that survives lost ranks, and the other way round."""
     if plan.values["survive"] and world.missing:
-        raise UserError(
-            f"--survive needs {world.missing}; without it, a lost rank ends the job, and --resume continues"
-        )
+        raise UserError(f"--survive needs {world.missing}; else a lost rank ends the job, and --resume continues")
     if not plan.values["survive"] and not world.missing:
         raise UserError("mpirun --with-ft ulfm, under which no lost rank ends the job, is for --survive: add that flag")
 

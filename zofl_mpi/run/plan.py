@@ -280,8 +280,7 @@ def loads_of(method: Method[Any]) -> Loads | None:
             continue
         m = method.setting.m
         if len(loads.work) != m or not all(0 <= work < math.inf for work in loads.work):
-            raise UserError(
-                f"{type(each).__name__}.loads(): work must be {m} finite numbers, one for each client, at least 0"
-            )
+            name = type(each).__name__
+            raise UserError(f"{name}.loads(): work must be {m} finite numbers, one for each client, at least 0")
         return loads
     return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Self, final
@@ -116,13 +117,11 @@ def terminal_of(launcher: int) -> str | None:
 def outermost_launcher() -> int | None:
     """The process id of the outermost MPI launcher among this process's ancestors; None if there is none."""
     outermost, pid = None, os.getppid()
-    try:
+    with suppress(OSError, ValueError):
         while pid > 1:
             stat = Path(f"/proc/{pid}/stat").read_text()
             name, rest = stat[stat.index("(") + 1 : stat.rindex(")")], stat[stat.rindex(")") + 2 :]
             if any(launcher in name for launcher in LAUNCHERS):
                 outermost = pid
             pid = int(rest.split()[1])
-    except (OSError, ValueError):
-        pass
     return outermost

@@ -30,11 +30,6 @@ class Item(NamedTuple):
     failed: Failure | None
 
 
-def never() -> bool:
-    """Whether this process shall stop, where it listens to no signal."""
-    return False
-
-
 def in_turn(
     step: Step, clients: Mapping[int, Client], inbox: Mapping[int, Any], clock: Clock, name: str, most: int = 1
 ) -> Iterator[Item]:

@@ -122,9 +122,8 @@ def own_problem(name: str, cls: type[Any], samples: type[Any] = Samples) -> Choi
         )
     unknown = [field for field in given_to(cls) if field not in GIVEN]
     if unknown:
-        raise UserError(
-            f"--problem {name}: the run cannot give {cls.__name__} the field {unknown[0]}; it gives {', '.join(GIVEN)}"
-        )
+        fault = f"the run cannot give {cls.__name__} the field {unknown[0]}"
+        raise UserError(f"--problem {name}: {fault}; it gives {', '.join(GIVEN)}")
     if not roles_of(cls):
         lists = "; ".join(f"a {role} problem lacks {', '.join(missing)}" for role, missing in lacking(cls).items())
         raise UserError(f"--problem {name}: {cls.__name__} is no problem: {lists}")
@@ -135,9 +134,8 @@ def _own_module(name: str, cls: type[Any], site: Site, shape: tuple[int, ...], c
     try:
         return cls(shape, classes)  # type: ignore[no-any-return]
     except Exception as exc:  # the user's code
-        raise UserError(
-            f"--problem {name}: {cls.__name__}({shape}, {classes}) failed: {type(exc).__name__}: {exc}"
-        ) from exc
+        call = f"{cls.__name__}({shape}, {classes})"
+        raise UserError(f"--problem {name}: {call} failed: {type(exc).__name__}: {exc}") from exc
 
 
 MLP = classifier(_mlp, Widths)

@@ -147,9 +147,7 @@ def _launcher(given: str | None, ranks: int) -> list[str]:
 
 def _with_data(grid: Grid, run: GridRun, folder: str) -> GridRun:
     if "data_dir" not in known_flags(grid.module, run.flags):
-        raise UserError(
-            f"--data-dir {folder}: run {run.name} has no such flag, its problem reads no files; leave it out"
-        )
+        raise UserError(f"--data-dir {folder}: the problem of run {run.name} reads no files; leave the flag out")
     return replace(run, flags=run.flags | {"data_dir": folder})
 
 

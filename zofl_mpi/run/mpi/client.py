@@ -23,7 +23,7 @@ from zofl_mpi.run.mpi.gather import FAILED, REPLY, UPLOAD, Outbox
 from zofl_mpi.run.mpi.survival import Changes, Survival
 from zofl_mpi.run.mpi.wire import Question, connected
 from zofl_mpi.run.mpi.world import MPIWorld
-from zofl_mpi.run.questions import account_of, in_turn, never, received
+from zofl_mpi.run.questions import account_of, in_turn, received
 
 
 @final
@@ -43,7 +43,7 @@ class ClientRank:
         world: MPIWorld,
         method: Any,
         data: Sequence[Any],
-        stop: Callable[[], bool] = never,
+        stop: Callable[[], bool] = lambda: False,
         watch: Watch | None = None,
         loads: Loads | None = None,
     ) -> None:

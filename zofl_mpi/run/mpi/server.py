@@ -24,7 +24,7 @@ from zofl_mpi.run.mpi.gather import FAILED, REPLY, SILENT, Sent
 from zofl_mpi.run.mpi.survival import Survival
 from zofl_mpi.run.mpi.wire import Arrived, Question, connected
 from zofl_mpi.run.mpi.world import MPIWorld
-from zofl_mpi.run.questions import Questions, never, participants, refuse_stream
+from zofl_mpi.run.questions import Questions, participants, refuse_stream
 
 T = TypeVar("T")
 DEPTH = 2  # waves at the server: one being read, one arriving
@@ -41,7 +41,7 @@ class MPIClients:
         self,
         world: MPIWorld,
         m: int,
-        stop: Callable[[], bool] = never,
+        stop: Callable[[], bool] = lambda: False,
         method: Any = None,
         watch: Watch | None = None,
         loads: Loads | None = None,

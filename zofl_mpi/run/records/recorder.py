@@ -86,9 +86,8 @@ class Recorder:
         self.origin = {name: file.attrs[name] for name in ORIGIN if name in file.attrs}
         self._first = file["clients"].attrs.get("first_clients")
         self._done = h5py.h5a.open(file["rounds"].id, b"done")
-        self._rows = {
-            f"{g}/{name}": Rows(data) for g in ("rounds", "clients", "ranks") for name, data in by_round(file, g)
-        }
+        groups = ("rounds", "clients", "ranks")
+        self._rows = {f"{group}/{name}": Rows(data) for group in groups for name, data in by_round(file, group)}
 
     @classmethod
     def create(
