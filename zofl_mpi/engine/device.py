@@ -229,7 +229,7 @@ def threads(masks: Sequence[Collection[int]], me: int = 0, cpus_per_task: int = 
 
 
 def granted(name: str) -> int:
-    """A number that Slurm sets in the environment, such as SLURM_CPUS_PER_TASK; 0 if it does not."""
+    """A number that Slurm sets in the environment, as SLURM_CPUS_PER_TASK; 0 if it does not."""
     text = os.environ.get(name, "")
     return int(text) if text.isdigit() else 0
 
@@ -262,7 +262,7 @@ def keep_freed_memory() -> None:
 
 
 def blas() -> str:
-    """Name of NumPy's BLAS with its core type, on which bits depend, such as "openblas 0.3.31 SkylakeX"."""
+    """Name of NumPy's BLAS with its core type, on which bits depend, as "openblas 0.3.31 SkylakeX"."""
     import numpy as np
     from threadpoolctl import threadpool_info
 

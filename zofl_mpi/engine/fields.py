@@ -119,7 +119,7 @@ def given(default: Any = dataclasses.MISSING) -> Any:
 
 
 def is_flag(f: dataclasses.Field[Any]) -> bool:
-    """Whether a field, or what is in it, is set by the command line."""
+    """Whether the command line sets a field, or the fields of its dataclass."""
     return f.init and f.name not in GIVEN_NAMES and not f.metadata.get("given")
 
 

@@ -103,7 +103,7 @@ class Watch:
                 self._late(since, now - since - self.limit)
 
     def _late(self, since: float, seconds: float) -> None:
-        """The round takes so many seconds too long: this rank reports its step, and ends the run if it is its turn."""
+        """Reports this rank's step, since the round takes `seconds` too long, and ends the run if it is its turn."""
         doing = self.clock.doing
         if not self._said and self._rank and doing is not None and doing[1] == "compute":
             print(f"zofl_mpi: {self._named(self._rank)} is late: {self._busy()}", file=sys.stderr, flush=True)

@@ -100,7 +100,7 @@ class SingleProcess:
 
 
 def launched(environment: Mapping[str, str]) -> int:
-    """How many processes a launcher says it started: 0 if there is no sign of one."""
+    """The number of processes that a launcher says it started; 0 if there is no sign of one."""
     sizes = [int(environment[k]) for k in SIZES if environment.get(k, "").isdigit()]
     if environment.keys() & set(SIGNS):
         sizes.append(1)

@@ -301,7 +301,7 @@ def build_setting(world: World, family: Family, plan: Plan, chosen: str) -> Sett
 
 
 def _living(world: World, m: int, loads: Loads | None) -> list[int]:
-    """How many of m clients live on each rank."""
+    """The number of clients, of m, on each rank."""
     if world.size == 1:
         return [m]
     placement = ClientPlacement(world.size - 1, loads)

@@ -60,7 +60,7 @@ class Choice:
 
 
 class Family(Protocol):
-    """A module such as `zofl_mpi.zo_hfl`; OWN_PROBLEM makes a problem of module:Class and that class."""
+    """A module as `zofl_mpi.zo_hfl`; OWN_PROBLEM makes a problem of module:Class and that class."""
 
     __doc__: str | None
     __spec__: ModuleSpec
@@ -76,7 +76,7 @@ class Family(Protocol):
 
 
 def family_of(module: str) -> Family:
-    """The family of that name (UserError: there is no such module, or it is no family)."""
+    """The family of that name (UserError: the module does not exist, or is no family)."""
     remedy = "name a family of methods, as zofl_mpi.zo_hfl"
     try:
         found = importlib.import_module(module)

@@ -240,7 +240,7 @@ def attribute_texts(cls: type[Any]) -> dict[str, str]:
 
 
 def read_toml(path: str | Path, called: str = "--config ") -> dict[str, Any]:
-    """The table of a TOML file; its keys are flags (UserError: no such file, or not TOML)."""
+    """The table of a TOML file; its keys are flags (UserError: it cannot be read, or is not TOML)."""
     import tomllib  # this and difflib: rank 0 alone reads, and few commands have a mistake
 
     try:

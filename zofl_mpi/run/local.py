@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def handed_down(message: Any) -> Any:
-    """The message as the clients of this process meet it: read-only arrays; what is on a GPU stays there."""
+    """The message for the clients of this process: read-only arrays; tensors of a GPU stay there."""
     return messages.copy(message) if messages.has_remote(message) else received(messages.pack(message))
 
 

@@ -27,7 +27,7 @@ from zofl_mpi.run.progress import Progress
 
 
 class RunError(UserError):
-    """The run ended before its time; the sentence says what failed, where, and what is safe. `trace` may be empty."""
+    """A run that ended before its time; names the failure, its place and the safe rounds. `trace` may be empty."""
 
     status = 1
 
@@ -39,7 +39,7 @@ class RunError(UserError):
 @final
 @dataclass(frozen=True)
 class Schedule:
-    """When to evaluate and checkpoint.
+    """Rounds after which to evaluate and to checkpoint.
 
     Attributes:
         rounds: R, how many rounds the whole run has.
@@ -134,7 +134,7 @@ class Totals:
         self.course += [(self.round, value) for value in values[:1]]
 
     def overlap(self) -> Overlap:
-        """How long clients and server computed at once, in all rounds together."""
+        """Computing times of clients and server, and of both at once, in all rounds together."""
         return Overlap(*self.computing)
 
 
@@ -259,7 +259,7 @@ class Restored:
     Attributes:
         round: R, the number of finished rounds.
         steps: names of the steps so far.
-        memories: {i: what client i remembers}.
+        memories: {i: memory of client i}.
     """
 
     round: int

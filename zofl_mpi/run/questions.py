@@ -50,7 +50,7 @@ def in_turn(
             try:
                 with clock.time(name, "compute"), without_warnings():
                     last, content = next(live[i])
-                messages.size(content)  # refuses what is no message here, where the client is known
+                messages.size(content)  # refuses anything but a message here, where the client is known
                 check_finite(content)
             except KeyboardInterrupt:
                 raise
@@ -84,7 +84,7 @@ class Questions:
 
     Attributes:
         question: name of the step whose question is open; None between questions.
-        stop: has this process been told by a signal to stop?
+        stop: whether a signal asked this process to stop.
     """
 
     def __init__(self, m: int, stop: Callable[[], bool], method: Any = None, watch: Watch | None = None) -> None:

@@ -48,7 +48,7 @@ def trusted(config: Mapping[str, Any], named: Mapping[str, Any], source: str, re
 
     Args:
         named: {flag: value} that the command itself gives.
-        remedy: what to do where it does not give one that it must, with {flag} and {value}.
+        remedy: advice where it does not give one that it must, with {flag} and {value}.
 
     Raises:
         UserError: the file names a class, file or folder of somebody's own that the command does not, or a value that

@@ -90,7 +90,7 @@ class GPT2:
                 f"--model {self.model} knows {model.config.vocab_size} tokens, the data have {vocabulary}: take the "
                 "--vocabulary that it was trained with"
             )
-        if self.train == "lora":  # by numbers of their own, so that A is the same whatever the model has drawn
+        if self.train == "lora":  # by a stream apart, so that A does not depend on the model's draws
             seeded(lambda: gpt2.add_lora(model, self.lora_rank, self.lora_alpha), streams(Purpose.MODULE, t=1))
         return model
 

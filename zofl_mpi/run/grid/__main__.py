@@ -1,6 +1,6 @@
 """A grid of runs, from a file in TOML (`run.grid.file`): listed, run, continued.
 
-    python -m zofl_mpi.run.grid jobs/a_table1.toml              # what is done, and the commands of what is to do
+    python -m zofl_mpi.run.grid jobs/a_table1.toml              # the runs that are done, the commands of the others
     python -m zofl_mpi.run.grid jobs/a_table1.toml --run        # does it; after an interruption, the rest
     sbatch --array=0-107 jobs/grid.sbatch jobs/a_table1.toml    # on a cluster: every run a job of its own
 
@@ -51,7 +51,7 @@ def _runs(count: int) -> str:
 
 
 def perform(grid: Grid, runs: Mapping[int, GridRun], launcher: Sequence[str], jobs: int) -> Runner:
-    """Runs all that is not complete; returns the runner (UserError: no such launcher, or no folder for results)."""
+    """Runs all that is not complete; returns the runner (UserError: no launcher, or no folder for results)."""
     if launcher and not shutil.which(launcher[0]):
         raise UserError(f"{launcher[0]} is not found; load the MPI's module, name another --launcher, or use --ranks 1")
     try:

@@ -71,7 +71,7 @@ class GridRun:
 @final
 @dataclass(frozen=True)
 class Grid:
-    """Runs that belong together: the product of the axes without what is skipped; the last axis changes fastest.
+    """Runs that belong together: the product of the axes without the skipped ones; the last axis changes fastest.
 
     Attributes:
         ranks: processes of a run; 1 is without mpirun.

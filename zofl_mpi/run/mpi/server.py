@@ -28,7 +28,7 @@ from zofl_mpi.run.questions import Questions, participants, refuse_stream
 
 T = TypeVar("T")
 DEPTH = 2  # waves at the server: one being read, one arriving
-ONLY_ERRORS = 3  # so many failures in succession in which no rank is lost are not a loss
+ONLY_ERRORS = 3  # failures in succession without a lost rank that are no loss
 
 Inbox = queue.SimpleQueue[list[Arrived] | RanksLost]
 
@@ -103,7 +103,7 @@ class MPIClients:
             self._wire.bcast_question(Question("account", extra=self.ledger.steps))
             tables = self._wire.gather_tables(own)
         if self._survival is not None:
-            self._survival.agree()  # else what came may be garbage
+            self._survival.agree()  # else the tables may be garbage
             self._kept |= changed
             self._touched.clear()
             tables, left = np.zeros((self._ranks, *own.shape)), tables

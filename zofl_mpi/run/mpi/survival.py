@@ -150,7 +150,7 @@ class Survival:
 
 @final
 class Changes:
-    """Which memories of a rank's clients differ from those that the server holds."""
+    """Memories of a rank's clients that differ from those that the server holds."""
 
     def __init__(self) -> None:
         self._known: dict[int, bytes] = {}
@@ -177,7 +177,7 @@ class Changes:
 
 
 def _after(seconds: float, act: Callable[[], None]) -> threading.Timer:
-    """Calls `act` in another thread after so many seconds, unless the timer is cancelled."""
+    """Calls `act` in another thread after `seconds`, unless the timer is cancelled."""
     timer = threading.Timer(seconds, act)
     timer.daemon = True
     timer.start()

@@ -27,7 +27,7 @@ FAILURES = (OSError, RuntimeError, KeyError, ValueError)
 
 
 class WriteError(UserError):
-    """A result or checkpoint could not be written; says which, why, and what is safe."""
+    """A result or checkpoint that could not be written; says which, why, and which rounds are safe."""
 
     status = 1
 

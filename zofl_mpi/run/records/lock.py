@@ -131,7 +131,7 @@ def described(holder: dict[str, Any]) -> str:
 
 
 def _started(process: int) -> str | None:
-    """When a process of this host began, in ticks: process numbers come back. None if it has ended."""
+    """Start of a process of this host, in ticks, since process numbers come back; None if it has ended."""
     try:
         fields = stat(process)
     except OSError:

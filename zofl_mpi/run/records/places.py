@@ -35,7 +35,7 @@ def check_new(path: Path, force: bool) -> None:
 
 def remove(path: Path) -> None:
     """Removes a result, and its checkpoints: a resume must not find those of a run that is replaced."""
-    # A run of an older version that still writes it goes on in what is then a file without a name: they do not mix.
+    # A run of an older version that still writes it goes on in a file without a name: they do not mix.
     newest = checkpoint_path(path)
     for left in (path, newest, newest.with_name(newest.name + PREVIOUS)):
         left.unlink(missing_ok=True)

@@ -73,7 +73,7 @@ class Run:
         return pd.DataFrame({**sums, **self.rounds})
 
     def overlap(self) -> Overlap:
-        """How long clients and server computed in each round, and how long both at once."""
+        """Computing times of clients and server in each round, and of both at once."""
         return overlap(self.steps, self.ranks["seconds_compute"], self.rounds["seconds"])
 
 
