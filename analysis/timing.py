@@ -9,6 +9,7 @@ import argparse
 import sys
 from collections.abc import Iterator
 
+from shared.agreement import differences
 from shared.timing import Timing, timing
 
 from zofl_mpi.errors import UserError, refused
@@ -34,7 +35,7 @@ def main(words: list[str] | None = None) -> int:
         for line in lines(timing(records.load(flags.result))):
             print(line)
         if flags.same_as:
-            found = records.differences(flags.result, flags.same_as)
+            found = differences(flags.result, flags.same_as)
             print(f"{'bits':16} {'differ: ' + ', '.join(found) if found else 'same'}")
             return int(bool(found))
     except UserError as error:

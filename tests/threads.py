@@ -34,7 +34,7 @@ from zofl_mpi.run import cli
 from zofl_mpi.run.mpi.client import ClientRank
 from zofl_mpi.run.mpi.server import MPIClients
 from zofl_mpi.run.mpi.world import MPIWorld
-from zofl_mpi.run.records.opened import OpenResult
+from zofl_mpi.run.records import Recorder
 from zofl_mpi.run.signals import Stop
 
 PATIENCE = 60.0
@@ -588,13 +588,14 @@ def run_ranks(
 def _close_results() -> None:
     """Closes the result of a rank 0 that has ended, as its process would: its thread may wait in a queue for ever."""
     for found in gc.get_objects():
-        if type(found) is OpenResult:
+        if type(found) is Recorder:
             found.abandon()
 
 
 def _working(before: set[threading.Thread]) -> bool:
-    """Whether a thread is still there that was not before; one that looks at a round's time never ends."""
-    return any(Watch._look.__name__ not in thread.name for thread in set(threading.enumerate()) - before)
+    """Whether a thread is still there that was not before; one that looks at a round's time, or a timer, may stay."""
+    new = [thread for thread in set(threading.enumerate()) - before if not isinstance(thread, threading.Timer)]
+    return any(Watch._look.__name__ not in thread.name for thread in new)
 
 
 NAMES = ("comm", "node")

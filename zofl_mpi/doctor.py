@@ -23,7 +23,6 @@ from zofl_mpi.engine.clients import Client
 from zofl_mpi.engine.world import World
 from zofl_mpi.errors import UserError, refused
 from zofl_mpi.run import binding
-from zofl_mpi.run.binding import Place
 from zofl_mpi.run.launch import connect, speaks_first
 
 SIZES = (1, 7_840, 1_000_000)
@@ -59,11 +58,11 @@ def main(words: list[str] | None = None) -> int:
     except UserError as exc:
         return refused(exc, speaks_first())
     names = world.allgather(device.describe(places[world.rank].device))
-    lacking = world.allgather(lacks())
+    lacking = world.allgather([name for name in ("squeue", "scontrol") if shutil.which(name) is None])
     if world.rank == 0:
         print(f"zofl_mpi {metadata.version('zofl_mpi')}, Python {platform.python_version()}, MPI: {world.library}")
-        for rank, name in enumerate(names):
-            print(f"rank {rank:>3}{' (server)' if rank == 0 else '         '} {_rank(places, rank, name)}")
+        others = [{"name": name, "blas": place.blas} for name, place in zip(names, places, strict=True)]
+        print(binding.listed([place.row(rank, int(place.client)) | others[rank] for rank, place in enumerate(places)]))
         for sentence in binding.warnings_of(places):
             print(f"warning: {sentence}")
         print(slurm(os.environ, [place.host for place in places], lacking))
@@ -74,28 +73,11 @@ def main(words: list[str] | None = None) -> int:
     return 0
 
 
-def _rank(places: Sequence[Place], rank: int, name: str) -> str:
-    own = places[rank]
-    node = [k for k, place in enumerate(places) if place.host == own.host]
-    gpu = f"{name}, {own.uuid}" if own.uuid else name
-    load = sum(1 for k in node if places[k].uuid == own.uuid) if own.uuid else 0
-    shared = f", {load} ranks share it" if load > 1 else ""
-    return (
-        f"{own.host} place {node.index(rank) + 1} of {len(node)}, cores {own.cores}, threads {own.threads}, "
-        f"{own.device} ({gpu}){shared}, {own.blas}"
-    )
-
-
-def lacks() -> list[str]:
-    """The commands of Slurm about jobs that are not on this node."""
-    return [name for name in ("squeue", "scontrol") if shutil.which(name) is None]
-
-
 def slurm(environment: Mapping[str, str], hosts: Sequence[str], lacking: Sequence[Sequence[str]]) -> str:
     """A sentence on whether a job can put itself back into the queue.
 
     Args:
-        hosts, lacking: of each rank, its node and what it `lacks`.
+        hosts, lacking: of each rank, its node and the commands of Slurm that are not there.
     """
     if "SLURM_JOB_ID" not in environment:
         return "Slurm: this is no job; whether one can put itself back into the queue shows on the nodes that it gets"

@@ -6,7 +6,7 @@ import sys
 
 
 class UserError(Exception):
-    """A clear sentence to a user: what is wrong, which value, what is allowed, what to do.
+    """A clear sentence to a user: the fault, the value, the allowed range, the remedy.
 
     The command line prints it after ``zofl_mpi: `` on one line and exits with `status`; no traceback is shown.
     """

@@ -20,8 +20,8 @@ from zofl_mpi.methods.pfedme import PFedMe
 from zofl_mpi.methods.scaffold import Scaffold
 from zofl_mpi.methods.server_sgd import ServerSGD
 from zofl_mpi.methods.zo_hfl import ZOHFL
-from zofl_mpi.settings.networks import CNN, MLP, own_problem
-from zofl_mpi.settings.zo_hfl import CAPS, CORNER, FEATURES, SOFTMAX, TOY
+from zofl_mpi.settings.networks import own_problem
+from zofl_mpi.settings.zo_hfl import PROBLEMS as PROBLEMS
 
 METHODS = {
     "zo_hfl": ZOHFL,
@@ -31,15 +31,6 @@ METHODS = {
     "ditto": Ditto,
     "pfedme": PFedMe,
     "server_sgd": ServerSGD,
-}
-PROBLEMS = {
-    "softmax": SOFTMAX,
-    "features": FEATURES,
-    "mlp": MLP,
-    "cnn": CNN,
-    "toy": TOY,
-    "corner": CORNER,
-    "caps": CAPS,
 }
 OWN_PROBLEM = own_problem
 

@@ -218,7 +218,7 @@ def children(pid: int) -> list[int]:
         ("--only sed=1", "--only sed=1: unknown axis 'sed'; the nearest is seed; there are seed, cell"),
         ("--only seed=3", "--only seed=3: unknown entry of the axis seed '3'; there are 1, 2"),
         ("--only seed=1 --only seed=2", "--only seed=1 seed=2: no run has all of these"),
-        ("--data-dir data", "--data-dir data: run 1-half has no such flag, its problem reads no files; leave it out"),
+        ("--data-dir data", "--data-dir data: the problem of run 1-half reads no files; leave the flag out"),
         ("--run --launcher nosuchrun", "nosuchrun is not found; load the MPI's module, name another --launcher"),
         ("--launcher 'srun", "--launcher 'srun: No closing quotation"),
         ("--run --results toy.toml/x", "the folder toy.toml/x cannot be made (Not a directory); give another"),

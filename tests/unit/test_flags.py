@@ -352,5 +352,5 @@ def test_a_method_has_the_flags_that_it_declares() -> None:
     assert not {"made", "steps", "setting", "needs"} & set(config)
     with pytest.raises(UserError, match=r"^--gain"):
         understand(zo_hfl, own)
-    with pytest.raises(UserError, match="the flag --size occurs twice in Doubled"):
+    with pytest.raises(UserError, match="the flag --size of method exists already"):
         understand(zo_hfl, ["--method", f"{__name__}:Doubled", "--gain", "2"])

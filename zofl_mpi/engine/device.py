@@ -15,6 +15,7 @@ from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
 from typing import Any
 
+from zofl_mpi.engine.processes import stat
 from zofl_mpi.errors import UserError
 
 View = Sequence[tuple[bool, Sequence[str]]]
@@ -58,11 +59,7 @@ def visible(requested: str) -> tuple[str, ...]:
 
 
 def select(requested: str, view: View | None = None, me: int = 0) -> str:
-    """Makes a device the current one of this process, and returns its name: "cpu" or "cuda:k".
-
-    Raises:
-        UserError: "cuda" without a visible GPU, or an unknown word.
-    """
+    """Makes a device the current one of this process; its name, "cpu" or "cuda:k" (UserError: there is none)."""
     if requested not in ("auto", "cpu", "cuda"):
         raise UserError(f"--device {requested}: choose auto, cpu or cuda")
     if requested == "cpu":
@@ -189,8 +186,7 @@ def layer() -> Any:
 def age() -> float:
     """Seconds since this process began; since its first import of this module where the system does not tell."""
     try:
-        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-        return time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - int(stat("self")[19]) / os.sysconf("SC_CLK_TCK")
     except (OSError, AttributeError):
         return time.monotonic() - IMPORTED
 
@@ -252,7 +248,7 @@ def threads(masks: Sequence[Collection[int]], me: int = 0, cpus_per_task: int = 
 
 
 def granted(name: str) -> int:
-    """A number that Slurm sets in the environment, such as SLURM_CPUS_PER_TASK; 0 if it does not."""
+    """A number that Slurm sets in the environment, as SLURM_CPUS_PER_TASK; 0 if it does not."""
     text = os.environ.get(name, "")
     return int(text) if text.isdigit() else 0
 
@@ -285,7 +281,7 @@ def keep_freed_memory() -> None:
 
 
 def blas() -> str:
-    """Name of NumPy's BLAS with its core type, on which bits depend, such as "openblas 0.3.31 SkylakeX"."""
+    """Name of NumPy's BLAS with its core type, on which bits depend, as "openblas 0.3.31 SkylakeX"."""
     import numpy as np
     from threadpoolctl import threadpool_info
 

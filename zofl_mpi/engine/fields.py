@@ -119,7 +119,7 @@ def given(default: Any = dataclasses.MISSING) -> Any:
 
 
 def is_flag(f: dataclasses.Field[Any]) -> bool:
-    """Whether a field, or what is in it, is set by the command line."""
+    """Whether the command line sets a field, or the fields of its dataclass."""
     return f.init and f.name not in GIVEN_NAMES and not f.metadata.get("given")
 
 
@@ -162,8 +162,7 @@ def reported(report: Any) -> dict[str, float]:
             if number is None:
                 continue
             if name in ("round", "seconds") or "/" in name or not isinstance(number, int | float | np.number):
-                raise TypeError(
-                    f"column {name!r} = {number!r}: needs a name without / other than round, seconds, and a number"
-                )
+                needs = "a name without / other than round, seconds, and a number"
+                raise TypeError(f"column {name!r} = {number!r}: needs {needs}")
             found[name] = float(number)
     return found

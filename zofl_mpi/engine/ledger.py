@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Seconds = NDArray[np.float64]
+Counts = dict[tuple[str, str], dict[int, int]]  # {(step, kind of count): {client: count}}
 
 SERVER = "server"
 """The pseudo step under which rank 0's own computing is counted: all its time but waiting and communicating."""
@@ -78,7 +79,7 @@ class Row:
 @final
 @dataclass(frozen=True)
 class Overlap:
-    """How long clients and server computed, and how long both at once: of R rounds, (R,), or of all together.
+    """Computing times of clients and server, and of both at once: of R rounds, (R,), or of all together.
 
     A question ends with its slowest rank, so the clients' time is, step by step, that of the rank that computed
     longest. `both` is a lower bound: time in which neither computed (sending, say) comes off it.
@@ -121,9 +122,7 @@ class Ledger:
 
     m: int
     steps: list[str] = field(default_factory=lambda: [SERVER])
-    _counts: dict[tuple[str, str], dict[int, int]] = field(
-        default_factory=lambda: defaultdict(lambda: defaultdict(int))
-    )
+    _counts: Counts = field(default_factory=lambda: defaultdict(lambda: defaultdict(int)))
 
     def open(self, step: str) -> None:
         """Registers the step, so that the row has a place for it even if it moves no bytes."""

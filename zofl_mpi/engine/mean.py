@@ -82,7 +82,7 @@ class Contribution:
         return replace(self, fields={})
 
 
-def among(replies: Mapping[int, Any], weights: Mapping[int, float] | None) -> Any:
+def of_replies(replies: Mapping[int, Any], weights: Mapping[int, float] | None) -> Any:
     """Means replies that the server holds, field by field, with the bits of `Clients.mean`.
 
     Raises:
@@ -178,7 +178,7 @@ def averaged(reply: Any) -> dict[Path, NDArray[Any]]:
 
 
 def quantum(bound: float, m: int) -> float:
-    """The power of two such that m terms of magnitude <= bound, in its multiples, stay below 2^62."""
+    """The power of two for which m terms of magnitude <= bound, in its multiples, stay below 2^62."""
     if bound <= 0:
         return 1.0
     return math.ldexp(1.0, max(math.frexp(bound)[1] + (m - 1).bit_length() - 62, -1000))

@@ -44,7 +44,8 @@ def remedy(method: Any, at_server: bool = False) -> str:
     """Names the flags of `method` with which clients, or the server, take less memory; general advice for None."""
     program = program_of(method)
     names = (*program.grows_with, *GROWS)
-    grown = {name: value for name, value in _flags(method) if name in names and _can_shrink(name, value)}
+    grown = {name: value for name, value in _flags(method) if name in names and isinstance(value, int)}
+    grown = {name: value for name, value in grown.items() if value > 1 or (value == 0 and name == "batch")}
     own = {name: value for name, value in grown.items() if name.startswith("server_")}
     shown = (own or grown) if at_server else {name: grown[name] for name in grown if name not in own}
     ways = [f"--{name.replace('_', '-')} (now {value or '0: all samples'})" for name, value in shown.items()]
@@ -69,10 +70,6 @@ def check_batches(method: Any, kernel: str) -> None:
                 f"--{name.replace('_', '-')} {value}: the samples of one step take {_gibibytes(value * sample)}, this "
                 f"machine has {_gibibytes(known[1])} in all; take a smaller one"
             )
-
-
-def _can_shrink(name: str, value: Any) -> bool:
-    return isinstance(value, int) and (value > 1 or (value == 0 and name == "batch"))
 
 
 def _flags(method: Any) -> Iterator[tuple[str, Any]]:

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from zofl_mpi.errors import UserError
 
 Bytes = NDArray[np.uint8]
-Classes = Mapping[tuple[str, str], type[Any]]  # {(module, name): class}: what a block of a file may hold
+Classes = Mapping[tuple[str, str], type[Any]]  # {(module, name): class} that a block of a file may hold
 BOUNDARY = 64
 PLAIN = (bool, int, float, str, type(None))  # types that travel in the header
 APART = {"apart": True}  # metadata of a dataclass field that is not counted: labels, which the tables of [C] leave out
@@ -79,7 +79,7 @@ class Prepared(NamedTuple):
     size: int
 
     def packed(self) -> Bytes:
-        """The message as bytes; what is between its parts is undefined."""
+        """The message as bytes; those between its parts are undefined."""
         block = np.empty(self.size, np.uint8)
         self.write(block)
         return block
@@ -102,7 +102,7 @@ class Prepared(NamedTuple):
 
 def prepare(message: Any) -> Prepared:
     """Plans `pack`: the header, the arrays and the size. The message's arrays are read when it is written."""
-    cls, entries = type(message), list(leaves(message))  # refuses what is no message
+    cls, entries = type(message), list(leaves(message))  # refuses anything but a message
     if "<" in cls.__qualname__:
         raise TypeError(f"message class {cls.__qualname__} is local to a function; declare it at the top of its module")
     places: list[tuple[list[str], str, str, tuple[int, ...]]] = []
@@ -115,9 +115,8 @@ def prepare(message: Any) -> Prepared:
             continue
         dtype = array.dtype if isinstance(array, np.ndarray) else _host_dtype(array)
         if dtype.hasobject:
-            raise TypeError(
-                f"{cls.__name__}.{'.'.join(path)} is an array of Python objects; a message holds numbers only"
-            )
+            name = f"{cls.__name__}.{'.'.join(path)}"
+            raise TypeError(f"{name} is an array of Python objects; a message holds numbers only")
         places.append((path, _kind(value), dtype.str, tuple(array.shape)))
         arrays.append(array)
     fields = {"module": cls.__module__, "name": cls.__qualname__, "values": values, "arrays": places}
@@ -136,7 +135,7 @@ def unpack(block: Bytes) -> Any:
 
 
 def read(block: Bytes, classes: Classes) -> Any:
-    """The message in a block of a file, views of the block; UserError if of no such class, or damaged."""
+    """The message in a block of a file, views of the block; UserError if of another class, or damaged."""
     try:
         module, name, values = _opened(block)
         cls = classes.get((module, name))

@@ -22,15 +22,15 @@ class Process(NamedTuple):
 def this_process() -> Process | None:
     """The calling process; None outside of Linux."""
     with suppress(OSError):
-        return Process(os.getpid(), _fields(os.getpid())[19], os.readlink("/proc/self/ns/pid"))
+        return Process(os.getpid(), stat(os.getpid())[19], os.readlink("/proc/self/ns/pid"))
     return None
 
 
 def is_stopped(process: Process) -> bool:
     """Whether it exists and is stopped; False where that cannot be seen."""
     with suppress(OSError, IndexError):
-        found = _fields(process.pid)
-        return found[0] in STOPPED and found[19] == process.started
+        fields = stat(process.pid)
+        return fields[0] in STOPPED and fields[19] == process.started
     return False
 
 
@@ -41,6 +41,6 @@ def kill(process: Process) -> None:
             os.kill(process.pid, signal.SIGKILL)
 
 
-def _fields(pid: int) -> list[str]:
+def stat(pid: int | str) -> list[str]:
     """The fields of /proc/PID/stat from the state on; the name before it may hold anything."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

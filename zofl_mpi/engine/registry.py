@@ -17,7 +17,9 @@ def classes_of(method: Any) -> Classes:
 
     Names that a module imports count as its own. Classes that moved are found by their old modules, too.
     """
-    return with_old_names({*_of_modules(method), *_returned(type(method))})
+    kin = {cls for part in parts_of(method) for cls in type(part).__mro__}
+    modules = (vars(sys.modules[name]) for name in {cls.__module__ for cls in kin} if name in sys.modules)
+    return with_old_names({cls for names in modules for cls in _dataclasses(names)}.union(_returned(type(method))))
 
 
 def with_old_names(classes: Iterable[type[Any]]) -> Classes:
@@ -25,12 +27,6 @@ def with_old_names(classes: Iterable[type[Any]]) -> Classes:
     found = {(cls.__module__, cls.__qualname__): cls for cls in classes}
     moved = ((old, name, new) for old, names in MOVED.items() for name, new in names.items())
     return found | {(old, name): found[new, name] for old, name, new in moved if (new, name) in found}
-
-
-def _of_modules(method: Any) -> Iterator[type[Any]]:
-    kin = {cls for part in parts_of(method) for cls in type(part).__mro__}
-    for module in {cls.__module__ for cls in kin}:
-        yield from _dataclasses(vars(sys.modules[module]) if module in sys.modules else {})
 
 
 def _dataclasses(names: Mapping[str, Any], within: str = "") -> Iterator[type[Any]]:

@@ -113,7 +113,7 @@ class PlansWork(Protocol):
     """A method, or a part of one, that knows its local steps; a method answers before its parts."""
 
     def work(self, rounds: int) -> Work | None:
-        """The local steps of a run of so many rounds, from which a problem chooses its kernel; None: not known."""
+        """The local steps of a run of `rounds` rounds, from which a problem chooses its kernel; None: not known."""
         return None
 
 
@@ -163,7 +163,7 @@ class Method(PlansWork, PlansLoads, ClientProgram, Protocol[S]):
         return {}
 
     def directions(self, rounds: int) -> Directions | None:
-        """Directions of the estimates in so many rounds; None where nothing is estimated."""
+        """Directions of the estimates in `rounds` rounds; None where nothing is estimated."""
         return None
 
     def start(self) -> S:

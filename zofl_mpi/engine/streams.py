@@ -33,7 +33,7 @@ class Purpose(IntEnum):
     NOISE = 12  # gradient noise of the toy problems
     PERSONAL = 13  # mini-batches of the local solves that only an evaluation asks for
     FILTERS = 14  # random convolutional filters
-    MODULE = 15  # what a torch module draws when it is made, frozen weights among it
+    MODULE = 15  # initial values of a torch module, frozen weights too
     LOWER_BATCH = 16  # mini-batches of the lower level; t is its communication round
     OUTPUT = 17  # which iterate is kept as the uniformly drawn one
     PROBE = 18  # directions of the reports on stationarity
@@ -41,7 +41,7 @@ class Purpose(IntEnum):
     LOWER_PARTICIPANTS = 20  # clients that a round of the lower level samples
     AUGMENT = 21  # crops and mirrors of a client's images
     ORDER = 22  # order in which the server reads the clients' uploads of a round
-    SPECTRUM = 23  # what a Hessian's spectrum is estimated with: samples, starts, probes
+    SPECTRUM = 23  # samples, starts and probes of an estimate of a Hessian's spectrum
     AUDIENCE = 24  # clients that an evaluation asks, where it does not ask all
     VALIDATION = 25  # samples of the training part that nobody trains on
     CONTEXTS = 26  # contexts of texts that a model is pretrained on

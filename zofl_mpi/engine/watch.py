@@ -1,4 +1,4 @@
-"""Ends a process that waits for ever: a round that takes too long (--round-timeout), a recovery that does not end."""
+"""Ends a run whose round takes too long (--round-timeout), and names the ranks that are late."""
 
 from __future__ import annotations
 
@@ -56,7 +56,6 @@ class Watch:
         self._since: float | None = None
         self._waiting: set[int] = set()
         self._said = False
-        self._armed: tuple[float, Callable[[], None]] | None = None
         self._thread: threading.Thread | None = None
 
     def begins(self, following: bool = True) -> None:
@@ -67,21 +66,13 @@ class Watch:
         self._since, self._said = now, False
         self._waiting.clear()
         self.round += int(following)
-        if self.limit:
-            self._start()
+        if self.limit and self._thread is None:
+            self._thread = threading.Thread(target=self._look, daemon=True)
+            self._thread.start()
 
     def ends(self) -> None:
         """There is no further round."""
         self._since = None
-
-    def arm(self, seconds: float, act: Callable[[], None]) -> None:
-        """Calls `act`, in another thread, unless `disarm` is called within so many seconds."""
-        self._armed = (time.monotonic() + seconds, act)
-        self._start()
-
-    def disarm(self) -> None:
-        """The armed work has ended."""
-        self._armed = None
 
     @property
     def overdue(self) -> bool:
@@ -100,19 +91,11 @@ class Watch:
             return f"there is no checkpoint yet: begin again with --out {path} --force"
         return f"continue with --resume {path or 'RESULT'}, which holds the finished rounds"
 
-    def _start(self) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._look, daemon=True)
-            self._thread.start()
-
     def _look(self) -> None:
         before, used = time.monotonic(), time.process_time()
         while True:
             time.sleep(LOOK)
-            armed, since, now, computed = self._armed, self._since, time.monotonic(), time.process_time()
-            if armed is not None and now > armed[0]:
-                self._armed = None
-                armed[1]()
+            since, now, computed = self._since, time.monotonic(), time.process_time()
             held, before, idle, used = now - before, now, computed - used, computed
             if since is not None and held > GRACE and idle < IDLE * held:  # this process itself was stopped
                 since = self._since = since + held
@@ -120,7 +103,7 @@ class Watch:
                 self._late(since, now - since - self.limit)
 
     def _late(self, since: float, seconds: float) -> None:
-        """The round takes so many seconds too long: this rank reports its step, and ends the run if it is its turn."""
+        """Reports this rank's step, since the round takes `seconds` too long, and ends the run if it is its turn."""
         doing = self.clock.doing
         if not self._said and self._rank and doing is not None and doing[1] == "compute":
             print(f"zofl_mpi: {self._named(self._rank)} is late: {self._busy()}", file=sys.stderr, flush=True)

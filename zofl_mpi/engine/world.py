@@ -14,6 +14,7 @@ from zofl_mpi.engine.watch import Watch
 from zofl_mpi.errors import UserError
 
 T = TypeVar("T")
+Faults = tuple[type[Exception], ...]
 SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 """Variables in which launchers say how many processes they started."""
 SIGNS = ("PMIX_RANK", "PALS_RANKID", "FLUX_TASK_RANK")  # variables of launchers that do not say how many
@@ -33,16 +34,11 @@ class World(Protocol):
         faults: exceptions that calls raise where a rank is lost and the others may go on.
     """
 
-    @property
-    def rank(self) -> int: ...
-    @property
-    def size(self) -> int: ...
-    @property
-    def library(self) -> str: ...
-    @property
-    def missing(self) -> str: ...
-    @property
-    def faults(self) -> tuple[type[Exception], ...]: ...
+    rank: int
+    size: int
+    library: str
+    missing: str
+    faults: Faults
 
     def bcast(self, value: Any) -> Any:
         """Rank 0's `value` on all ranks."""
@@ -67,7 +63,7 @@ class World(Protocol):
 
 
 @final
-@dataclass(frozen=True)
+@dataclass
 class SingleProcess:
     """The world of one process, without MPI."""
 
@@ -75,7 +71,7 @@ class SingleProcess:
     size: int = 1
     library: str = "none"
     missing: str = "clients on ranks of their own, started by mpirun --with-ft ulfm -n RANKS"
-    faults: tuple[type[Exception], ...] = ()
+    faults: Faults = ()
 
     def bcast(self, value: Any) -> Any:
         return value
@@ -104,7 +100,7 @@ class SingleProcess:
 
 
 def launched(environment: Mapping[str, str]) -> int:
-    """How many processes a launcher says it started: 0 if there is no sign of one."""
+    """The number of processes that a launcher says it started; 0 if there is no sign of one."""
     sizes = [int(environment[k]) for k in SIZES if environment.get(k, "").isdigit()]
     if environment.keys() & set(SIGNS):
         sizes.append(1)

@@ -78,7 +78,7 @@ class DeComFL(SplitMethod):
         for i, reply in replies.items():
             remedy = "processors of one kind, or --device cpu"
             check_arithmetic(problem, i, reply.arithmetic, "--method decomfl", remedy)
-        average = mean.among({i: Mean(u.differences, u.buffers) for i, u in replies.items()}, training.shares())
+        average = mean.of_replies({i: Mean(u.differences, u.buffers) for i, u in replies.items()}, training.shares())
         theta, theta_s = problem.placed(state.theta).clone(), problem.placed(state.theta_s)
         n, b, moments = problem.n_client, problem.local.b, copied(state.optimiser)
         x = torch.cat([theta[:n], theta_s])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import final
 
 from zofl_mpi.engine import device
@@ -75,9 +75,8 @@ def bind(world: World, requested: str, gpu: bool) -> list[Place]:
     )
     device.limit_threads(threads)
     gpus = max(len({uuid for _, uuids in views for uuid in uuids}), device.granted("SLURM_GPUS_ON_NODE"))
-    place = Place(platform.node(), client, chosen, uuid, gpus, spans(cores), threads, device.blas())
-    if gpu and requested == "auto" and chosen == "cpu":
-        place = replace(place, unused=device.unused())
+    unused = device.unused() if gpu and requested == "auto" and chosen == "cpu" else ""
+    place = Place(platform.node(), client, chosen, uuid, gpus, spans(cores), threads, device.blas(), unused)
     return world.allgather(place)
 
 

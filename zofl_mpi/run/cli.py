@@ -24,27 +24,14 @@ from zofl_mpi.engine.world import Ended, World, at_server, run_or_fail_all
 from zofl_mpi.errors import UserError, refused, warn
 from zofl_mpi.run import flags
 from zofl_mpi.run.binding import Place, bind, listed, warnings_of
-from zofl_mpi.run.family import Family, family_of
+from zofl_mpi.run.family import Family, Site, family_of
 from zofl_mpi.run.launch import connect, speaks_first
 from zofl_mpi.run.mpi.placement import ClientPlacement
-from zofl_mpi.run.plan import (
-    Plan,
-    RunFlags,
-    check_validation,
-    loads_of,
-    method_of,
-    print_plan,
-    problem_of,
-    understand,
-    work_of,
-)
+from zofl_mpi.run.plan import Plan, check_validation, loads_of, method_of, print_plan, problem_of, understand, work_of
 from zofl_mpi.run.signals import Stop
 
 if TYPE_CHECKING:
     from zofl_mpi.run.session import Opened
-
-Row = dict[str, int | str]
-"""A row of the table of ranks."""
 
 RANKS_LISTED = 512
 """With more ranks, only the different hosts, devices, ... are kept: an HDF5 attribute holds 64 kB."""
@@ -89,7 +76,7 @@ def _last_words(exc: BaseException, world: World, job: Job | int) -> str:
 
 
 def _output_fails() -> bool:
-    """Whether standard output takes nothing, as on a disk that is full."""
+    """Whether standard output cannot be written, as on a full disk."""
     try:
         print(flush=True)
     except OSError:
@@ -98,7 +85,7 @@ def _output_fails() -> bool:
 
 
 def _unforeseen(exc: BaseException, world: World, job: Job | int) -> str:
-    """A sentence where a rank has no memory left or misses another, else a traceback."""
+    """A sentence where memory ran out or another rank is lost, else a traceback."""
     rank, short = world.rank, memory.shortage(exc)
     if isinstance(job, int) and isinstance(exc, world.faults):
         return (
@@ -144,10 +131,15 @@ class Job:
 
     def run(self) -> int:
         """Leads the run at rank 0, serves it elsewhere; returns the exit status."""
-        if self.opened is None:
-            status = _serve(self.world, self.method, self.stop, self.watch, self.loads)
-        else:
+        if self.opened is not None:
             status = self.opened.lead(self.stop, self.watch, self.loads)
+        else:
+            from zofl_mpi.run.mpi.client import ClientRank
+            from zofl_mpi.run.mpi.world import MPIWorld
+
+            assert isinstance(self.world, MPIWorld)
+            data = self.method.setting.data
+            status = ClientRank(self.world, self.method, data, self.stop, self.watch, self.loads).serve()
         self.watch.ends()
         self.stop.ignore()
         return status
@@ -165,8 +157,7 @@ def _prepared(world: World, family: Family, plan: Plan) -> Job | int:
     setting, reason = _with_kernel(world, cls, data, plan)
     method, loads = run_or_fail_all(world, lambda: _built(cls, setting, plan))
     other = "the ranks compute by different kernels; give all of them a GPU or none, install numba on all nodes, or say"
-    _same(world, run_or_fail_all(world, lambda: method.kernel), f"{other} --kernel numpy")
-    run_or_fail_all(world, lambda: memory.check_batches(method, method.kernel))
+    _same(world, method.kernel, f"{other} --kernel numpy")
     if plan.values["dry_run"]:
         if world.rank == 0:
             print_plan(plan, method)
@@ -197,8 +188,7 @@ def _prepared(world: World, family: Family, plan: Plan) -> Job | int:
 def _with_kernel(world: World, cls: type[Method[Any]], setting: Setting[Any], plan: Plan) -> tuple[Setting[Any], str]:
     """The setting with the kernel that rank 0 chose and every rank has tried, and the reason; one for the whole run.
 
-    It depends on the planned steps, of which a method knows that rank 0 alone makes for this from the flags. A run that
-    is continued keeps its kernel, however many rounds it gets.
+    It depends on the planned steps, which a method knows: rank 0 makes one for this. A continued run keeps its kernel.
     """
     problem = setting.problem
     if not problem.kernel:
@@ -226,15 +216,14 @@ def _built(cls: type[Method[Any]], setting: Setting[Any], plan: Plan) -> tuple[M
     """The method, and the work that it plans for each client."""
     method: Method[Any] = flags.made(cls, plan.values, setting=setting)
     check_validation(method, plan)
+    memory.check_batches(method, method.kernel)
     return method, loads_of(method)
 
 
 def _check_survival(world: World, plan: Plan) -> None:
     """Refuses --survive without an MPI that survives lost ranks, and the other way round."""
     if plan.values["survive"] and world.missing:
-        raise UserError(
-            f"--survive needs {world.missing}; without it, a lost rank ends the job, and --resume continues"
-        )
+        raise UserError(f"--survive needs {world.missing}; else a lost rank ends the job, and --resume continues")
     if not plan.values["survive"] and not world.missing:
         raise UserError("mpirun --with-ft ulfm, under which no lost rank ends the job, is for --survive: add that flag")
 
@@ -259,7 +248,7 @@ def _neighbours(world: World) -> dict[int, Process]:
 def _prepare(world: World, method: Method[Any]) -> None:
     """Makes the kernel ready before the first round.
 
-    On one rank of each node first: ten would compile it ten times. The other client ranks then load what it compiled.
+    On one rank of each node first: ten would compile it ten times. The other client ranks then load its result.
     """
     setting, kernel = method.setting, method.kernel
     place, ranks = world.neighbours(None)
@@ -274,19 +263,17 @@ def _understood(world: World, family: Family, arguments: Sequence[str]) -> Plan 
 
     def read() -> Plan | int:
         try:
-            plan = understand(family, arguments)
+            return understand(family, arguments)
         except SystemExit as exc:  # --help
             return int(exc.code or 0)
-        flags.made(RunFlags, plan.values)  # refuses values out of range
-        return plan
 
     return world.bcast(at_server(world, read))  # type: ignore[no-any-return]
 
 
 def _places(world: World, places: list[Place]) -> dict[str, list[Any]]:
     """Hosts, devices, threads and libraries of the ranks, for the record; warns of shared cores and mixed libraries."""
-    names = {"hosts": "host", "device": "device", "threads": "threads", "blas": "blas"}
-    found = {name: [getattr(place, field) for place in places] for name, field in names.items()}
+    found: dict[str, list[Any]] = {"hosts": [place.host for place in places], "blas": [place.blas for place in places]}
+    found |= {"device": [place.device for place in places], "threads": [place.threads for place in places]}
     if world.size > RANKS_LISTED:
         found = {name: sorted(set(values)) for name, values in found.items()}
     warnings = warnings_of(places)
@@ -308,27 +295,15 @@ def _same(world: World, value: Any, sentence: str) -> None:
 
 def build_setting(world: World, family: Family, plan: Plan, chosen: str) -> Setting[Any]:
     """The setting of a plan, on every rank alike but for the device."""
-    choice, flag = problem_of(family, plan.values["problem"]), plan.values
-
-    def build() -> Setting[Any]:
-        return choice.build(plan.of_problem(family), world, Streams(flag["seed"]), flag["dtype"], chosen)
-
-    return replace(run_or_fail_all(world, build), eval_clients=flag["eval_clients"])
+    values, choice = plan.values, problem_of(family, plan.values["problem"])
+    site = Site(plan.of_problem(family), world, Streams(values["seed"]), values["dtype"], chosen)
+    return replace(run_or_fail_all(world, lambda: choice.make(site)), eval_clients=values["eval_clients"])
 
 
 def _living(world: World, m: int, loads: Loads | None) -> list[int]:
-    """How many of m clients live on each rank."""
+    """The number of clients, of m, on each rank."""
     if world.size == 1:
         return [m]
     placement = ClientPlacement(world.size - 1, loads)
     living = Counter(placement[i] for i in range(m))
     return [living[rank] for rank in range(world.size)]
-
-
-def _serve(world: World, method: Method[Any], stop: Stop, watch: Watch, loads: Loads | None) -> int:
-    """Answers the server's questions until it ends the run; returns the exit status that it gave."""
-    from zofl_mpi.run.mpi.client import ClientRank
-    from zofl_mpi.run.mpi.world import MPIWorld
-
-    assert isinstance(world, MPIWorld)
-    return ClientRank(world, method, method.setting.data, stop, watch, loads).serve()

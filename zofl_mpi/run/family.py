@@ -4,35 +4,63 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeVar, cast, final
 
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.engine.world import World
 from zofl_mpi.errors import UserError
-from zofl_mpi.run.flags import Groups
+from zofl_mpi.run.flags import Groups, made
+
+T = TypeVar("T")
 
 
-class Choice(Protocol):
-    """A problem that a command line can name; see `settings.choice.Choice`."""
+@final
+@dataclass(frozen=True)
+class Site:
+    """Inputs from which one rank makes a setting.
 
-    @property
-    def groups(self) -> Groups: ...
+    Attributes:
+        values: {flag: value} of the problem, in the role that it plays.
+        world: the ranks.
+        streams: the run's random numbers.
+        dtype: "float32" or "float64", of all vectors.
+        device: where this rank computes, as torch calls it.
+    """
 
-    @property
-    def roles(self) -> Mapping[str, Groups]: ...
+    values: Mapping[str, Any]
+    world: World
+    streams: Streams
+    dtype: str
+    device: str
 
-    @property
-    def gpu(self) -> bool: ...
+    def group(self, cls: type[T]) -> T:
+        """A group of flags with its values, checked."""
+        return cast(T, made(cls, self.values))
 
-    def build(
-        self, values: Mapping[str, Any], world: World, streams: Streams, dtype: str, device: str
-    ) -> Setting[Any]: ...
+
+@final
+@dataclass(frozen=True)
+class Choice:
+    """A problem that a command line can name.
+
+    Attributes:
+        groups: {title: dataclass of its flags}.
+        make: makes its setting, the same on every rank but for the device (UserError: a flag out of range, other data).
+        roles: {role (`zofl_mpi.problems`) that it offers: further groups of flags for methods that need it}.
+        gpu: whether it can run on one.
+    """
+
+    groups: Groups
+    make: Callable[[Site], Setting[Any]]
+    roles: Mapping[str, Groups]
+    gpu: bool = False
 
 
 class Family(Protocol):
-    """A module such as `zofl_mpi.zo_hfl`; OWN_PROBLEM makes a problem of module:Class and that class."""
+    """A module as `zofl_mpi.zo_hfl`; OWN_PROBLEM makes a problem of module:Class and that class."""
 
     __doc__: str | None
     __spec__: ModuleSpec
@@ -48,11 +76,7 @@ class Family(Protocol):
 
 
 def family_of(module: str) -> Family:
-    """The family of that name.
-
-    Raises:
-        UserError: there is no such module, or it is no family.
-    """
+    """The family of that name (UserError: the module does not exist, or is no family)."""
     remedy = "name a family of methods, as zofl_mpi.zo_hfl"
     try:
         found = importlib.import_module(module)

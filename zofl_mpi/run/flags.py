@@ -7,6 +7,7 @@ import functools
 import re
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn, TypeVar, cast, get_args, get_origin
 
@@ -19,6 +20,8 @@ from zofl_mpi.run.removed import REMOVED, refuse_removed
 T = TypeVar("T")
 Groups = Mapping[str, type[Any]]
 """{title: dataclass}: each class's fields become flags under that title."""
+Owners = Callable[[str], Sequence[str]]
+"""(flag) -> the methods or problems that have it."""
 
 ALIASES = {"lambda": "lam"}
 """{other spelling of a flag: its field}."""
@@ -30,32 +33,25 @@ _cached_hints = functools.cache(typing.get_type_hints)
 
 def flags_of(groups: Groups) -> dict[str, Any]:
     """{field: its type} of all groups. A name means one thing in a command line, so two groups may not share one."""
-    found: dict[str, Any] = {}
+    kinds: dict[str, Any] = {}
     for title, cls in groups.items():
-        for name, kind in fields_of(cls).items():
-            if name in found:
-                raise UserError(f"the flag --{flag(name)} of {title} exists already: give that field another name")
-            found[name] = kind
-    return found
+        for leaf in leaves(cls):
+            if leaf.name in kinds:
+                raise UserError(f"the flag --{flag(leaf.name)} of {title} exists already: give that field another name")
+            kinds[leaf.name] = leaf.kind
+    return kinds
 
 
 def fields_of(cls: type[Any]) -> dict[str, Any]:
-    """{field: type} of a class, with those of its dataclass fields in their place; without what the run gives."""
-    found: dict[str, Any] = {}
-    for leaf in leaves(cls):
-        if leaf.name in found:
-            raise UserError(f"the flag --{flag(leaf.name)} occurs twice in {cls.__name__}: rename one of the fields")
-        found[leaf.name] = leaf.kind
-    return found
+    """{field: its type} of the flags of a class and of its dataclass fields."""
+    return flags_of({cls.__name__: cls})
 
 
 def made(cls: type[Any], values: Mapping[str, Any], **given: Any) -> Any:
-    """The instance whose flags have these values; `given` are the fields that are not for the command line.
+    """The instance whose flags have these values (UserError: one is out of range).
 
-    Its parts that have a field `setting` get the method's.
-
-    Raises:
-        UserError: a value out of range.
+    Args:
+        given: the fields that are no flags; parts with a field `setting` get the method's.
     """
     check_ranges(cls, values)
     hints, parts = _hints(cls), dict(given)
@@ -72,12 +68,7 @@ def made(cls: type[Any], values: Mapping[str, Any], **given: Any) -> Any:
 
 
 def built(cls: type[T], setting: Any, **values: Any) -> T:
-    """A method as the command line would make it: flags by their names, those of its parts among them.
-
-    Raises:
-        TypeError: no such flag.
-        UserError: a value out of range.
-    """
+    """A method as the command line would make it, from its flags (TypeError: unknown; UserError: out of range)."""
     defaults = {leaf.name: leaf.default for leaf in leaves(cls)}
     unknown = values.keys() - defaults.keys()
     if unknown:
@@ -125,16 +116,12 @@ def _default(f: dataclasses.Field[Any]) -> Any:
 
 
 def parse(
-    groups: Groups,
-    arguments: Sequence[str],
-    program: str,
-    description: str,
-    owners: Callable[[str], Sequence[str]] = lambda name: (),
+    groups: Groups, arguments: Sequence[str], program: str, description: str, owners: Owners = lambda name: ()
 ) -> dict[str, Any]:
     """{field: value} of all flags, given or default.
 
     Args:
-        owners: (flag) -> the methods or problems that have it, for a flag that is unknown here.
+        owners: asked about a flag that is unknown here.
 
     Raises:
         UserError: an unknown flag (the nearest is named), a value of the wrong kind.
@@ -173,26 +160,17 @@ def split(arguments: Iterable[str]) -> list[tuple[str, list[str]]]:
 def _value(kind: Any, typed: str, words: Sequence[str]) -> Any:
     """The value of the words after a flag."""
     try:
-        return _read(kind, words)
-    except (KeyError, TypeError, ValueError):
+        if get_origin(kind) is tuple and words:
+            return tuple(_read(get_args(kind)[0], word) for word in words)
+        value, further = (True, words) if kind is bool else (_read(kind, words[0]), words[1:])
+    except (IndexError, KeyError, TypeError, ValueError):
         raise UserError(f"{typed} {' '.join(words) or '(nothing)'}: must be {_allowed(kind)}") from None
-
-
-def _read(kind: Any, words: Sequence[str]) -> Any:
-    if get_origin(kind) is tuple and words:
-        return tuple(_read(get_args(kind)[0], [word]) for word in words)
-    if kind is bool:
-        value, further = True, words
-    elif words:
-        value, further = _read_one(kind, words[0]), words[1:]
-    else:
-        raise ValueError("a value is missing")
     if further:
         raise UserError(_misplaced(further[0]))
     return value
 
 
-def _read_one(kind: Any, word: str) -> Any:
+def _read(kind: Any, word: str) -> Any:
     if get_origin(kind) is Literal:
         return {str(choice): choice for choice in get_args(kind)}[word]
     return kind(word)
@@ -262,11 +240,7 @@ def attribute_texts(cls: type[Any]) -> dict[str, str]:
 
 
 def read_toml(path: str | Path, called: str = "--config ") -> dict[str, Any]:
-    """The table of a TOML file; its keys are flags.
-
-    Raises:
-        UserError: no such file, or not TOML.
-    """
+    """The table of a TOML file; its keys are flags (UserError: it cannot be read, or is not TOML)."""
     import tomllib  # this and difflib: rank 0 alone reads, and few commands have a mistake
 
     try:
@@ -278,11 +252,7 @@ def read_toml(path: str | Path, called: str = "--config ") -> dict[str, Any]:
 
 
 def to_arguments(values: Mapping[str, Any], known: Mapping[str, Any], source: str) -> list[str]:
-    """Values by field name or flag name as command-line arguments, to be put before those of the user.
-
-    Raises:
-        UserError: an unknown key of `source`; the nearest is named.
-    """
+    """Values by field or flag name as arguments, for before the user's (UserError: an unknown key of `source`)."""
     arguments: list[str] = []
     for key, value in values.items():
         name = field_of(key)
@@ -302,19 +272,13 @@ def readable(stored: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, A
     """The stored values of a run without those of removed flags, as far as today's runs do the same."""
 
     def gone(name: str, value: Any) -> bool:
-        if name not in REMOVED or (name in known and _fits(known[name], str(value))):
-            return False
-        return REMOVED[name].today in (None, value)
+        if name in REMOVED and name in known:
+            with suppress(UserError):
+                _value(known[name], "", [str(value)])
+                return False  # a flag of this problem or method, with this value
+        return name in REMOVED and REMOVED[name].today in (None, value)
 
     return {name: value for name, value in stored.items() if not gone(name, value)}
-
-
-def _fits(kind: Any, word: str) -> bool:
-    try:
-        _value(kind, "", [word])
-    except UserError:
-        return False
-    return True
 
 
 # --- names
@@ -343,7 +307,7 @@ def unknown(name: str, known: Iterable[str]) -> str:
     return f"unknown flag --{flag(name)}{nearest(name, known, lambda near: f'--{flag(near)}')}"
 
 
-def _refuse(typed: str, known: Iterable[str], owners: Callable[[str], Sequence[str]]) -> NoReturn:
+def _refuse(typed: str, known: Iterable[str], owners: Owners) -> NoReturn:
     """Refuses a word of the command line that is none of its flags."""
     if not typed.startswith("-"):
         raise UserError(_misplaced(typed))

@@ -7,21 +7,17 @@ from collections.abc import Mapping
 
 from zofl_mpi.engine.world import SingleProcess, World, launched
 
+RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
+"""Variables in which launchers tell a process its rank."""
+
 
 def speaks_first(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether this process is the one to print a message before MPI is initialised."""
-    ranks = [
-        environment[k] for k in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID") if k in environment
-    ]
-    return not ranks or ranks[0] == "0"
+    return next((environment[name] for name in RANKS if name in environment), "0") == "0"
 
 
 def connect(environment: Mapping[str, str] = os.environ) -> World:
-    """The world of all processes that a launcher started; a `SingleProcess`, without MPI, if there is no sign of one.
-
-    Raises:
-        UserError: the launcher's processes do not see each other.
-    """
+    """The world of all launched processes; else a `SingleProcess` (UserError: they do not see each other)."""
     if not launched(environment):
         return SingleProcess()
     from zofl_mpi.run.mpi.world import MPIWorld

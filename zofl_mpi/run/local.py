@@ -10,13 +10,13 @@ from zofl_mpi.engine.clients import Client, ClientError, Participants, Replies, 
 from zofl_mpi.engine.ledger import Row
 from zofl_mpi.engine.roles import program_of
 from zofl_mpi.engine.watch import Watch
-from zofl_mpi.run.questions import Questions, in_turn, never, participants, received, refuse_stream
+from zofl_mpi.run.questions import Questions, in_turn, participants, received, refuse_stream
 
 T = TypeVar("T")
 
 
 def handed_down(message: Any) -> Any:
-    """The message as the clients of this process meet it: read-only arrays; what is on a GPU stays there."""
+    """The message for the clients of this process: read-only arrays; tensors of a GPU stay there."""
     return messages.copy(message) if messages.has_remote(message) else received(messages.pack(message))
 
 
@@ -25,7 +25,7 @@ class LocalClients:
     """All clients in this process, one after the other: the reference that every other transport must equal."""
 
     def __init__(
-        self, data: list[Any], stop: Callable[[], bool] = never, method: Any = None, watch: Watch | None = None
+        self, data: list[Any], stop: Callable[[], bool] = lambda: False, method: Any = None, watch: Watch | None = None
     ) -> None:
         self.m, self.survives, self.lost = len(data), False, list[list[int]]()
         self._questions = Questions(self.m, stop, method, watch)

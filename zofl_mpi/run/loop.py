@@ -27,7 +27,7 @@ from zofl_mpi.run.progress import Progress
 
 
 class RunError(UserError):
-    """The run ended before its time; the sentence says what failed, where, and what is safe. `trace` may be empty."""
+    """A run that ended before its time; names the failure, its place and the safe rounds. `trace` may be empty."""
 
     status = 1
 
@@ -39,7 +39,7 @@ class RunError(UserError):
 @final
 @dataclass(frozen=True)
 class Schedule:
-    """When to evaluate and checkpoint.
+    """Rounds after which to evaluate and to checkpoint.
 
     Attributes:
         rounds: R, how many rounds the whole run has.
@@ -134,7 +134,7 @@ class Totals:
         self.course += [(self.round, value) for value in values[:1]]
 
     def overlap(self) -> Overlap:
-        """How long clients and server computed at once, in all rounds together."""
+        """Computing times of clients and server, and of both at once, in all rounds together."""
         return Overlap(*self.computing)
 
 
@@ -145,7 +145,6 @@ def run(
     recorder: records.Recorder,
     progress: Progress,
     resumed: Restored | None,
-    config: Mapping[str, Any],
 ) -> tuple[Totals, bool]:
     """Runs the rounds from the start, or from a checkpoint, to the end, or to a signal.
 
@@ -188,7 +187,7 @@ def run(
         survived(totals, clients, recorder, repeated=True)
         progress.update(done, note(totals.last), wall)
         if schedule.saves(done) or (stop and done < schedule.rounds):
-            clients.steadily(partial(save, recorder, done, state, clients, config))
+            clients.steadily(partial(save, recorder, done, state, clients))
             survived(totals, clients, recorder, repeated=False)
         if stop and done < schedule.rounds:
             recorder.close("interrupted", **totals.explored(method))
@@ -235,7 +234,7 @@ def record(recorder: records.Recorder, done: int, wall: float, columns: dict[str
     recorder.append({"round": float(done), "seconds": wall, **columns}, **tables)
 
 
-def save(recorder: records.Recorder, done: int, state: Any, clients: Clients, config: Mapping[str, Any]) -> None:
+def save(recorder: records.Recorder, done: int, state: Any, clients: Clients) -> None:
     """Writes a checkpoint: the state, all memories, the number of finished rounds. There is no random state."""
     recalled = clients.ask(STEPS["<recall>"], Acknowledged(), counted=False)
     if clients.m <= TOGETHER:
@@ -244,7 +243,7 @@ def save(recorder: records.Recorder, done: int, state: Any, clients: Clients, co
         entries = {str(i): memory.entries for i, memory in recalled if memory.entries}
         payload = {"memories": messages.pack(Memory(entries))}
     payload["state"] = messages.pack(state)
-    attrs = {**recorder.origin, "run": recorder.run, "round": done, "config": config, "steps": clients.ledger.steps}
+    attrs = {**recorder.origin, "round": done, "steps": clients.ledger.steps}
     try:
         recorder.sync()
         records.save_checkpoint(records.checkpoint_path(recorder.path), payload, attrs)
@@ -260,7 +259,7 @@ class Restored:
     Attributes:
         round: R, the number of finished rounds.
         steps: names of the steps so far.
-        memories: {i: what client i remembers}.
+        memories: {i: memory of client i}.
     """
 
     round: int
@@ -270,11 +269,7 @@ class Restored:
 
 
 def restored(checkpoint: records.Checkpoint, method: Method[Any]) -> Restored:
-    """Reads a checkpoint of this method.
-
-    Raises:
-        UserError: it is damaged, or holds what this method does not keep.
-    """
+    """Reads a checkpoint of this method (UserError: it is damaged, or holds what this method does not keep)."""
     payload, classes, of_memory = checkpoint.payload, registry.classes_of(method), registry.with_old_names([Memory])
     try:
         state = messages.read(payload["state"], classes)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from typing import Any, Literal, TypeVar, final, get_type_hints
 
-from zofl_mpi.engine.fields import at_least, parts_of
+from zofl_mpi.engine.fields import at_least, check_ranges, parts_of
 from zofl_mpi.engine.roles import with_base
 from zofl_mpi.engine.setting import Loads, Method, PlansLoads, PlansWork, Work
 from zofl_mpi.errors import UserError
@@ -21,6 +21,7 @@ from zofl_mpi.run.family import Choice, Family
 from zofl_mpi.run.stored import LOCAL
 
 T = TypeVar("T")
+Values = Mapping[str, Any]  # {flag: value}
 
 
 @final
@@ -65,15 +66,7 @@ class RunFlags:
     verbose: bool = False
 
 
-CHANGEABLE = LOCAL | {
-    "rounds",
-    "checkpoint_every",
-    "eval_every",
-    "eval_clients",
-    "data_dir",
-    "device",
-    "kernel",
-}
+CHANGEABLE = LOCAL | {"rounds", "checkpoint_every", "eval_every", "eval_clients", "data_dir", "device", "kernel"}
 """Flags that may differ between a run and its continuation: no iterate depends on them (--kernel must lead to the
 result's kernel)."""
 
@@ -86,7 +79,7 @@ class Plan:
     Attributes:
         values: {flag: value} of everything, `method` and `problem` among them.
         command: as it was typed.
-        kernel_before: the kernel of the result that --resume names; "" for a new run.
+        kernel_before: the kernel of the run that --resume names; "" for a new run.
     """
 
     values: dict[str, Any]
@@ -116,7 +109,7 @@ def understand(family: Family, arguments: Sequence[str]) -> Plan:
     typed = {word: " ".join(values) for word, values in flags.split(arguments)}
     resume, config = typed.get("--resume", ""), typed.get("--config", "")
     given = flags.read_toml(config) if config else {}
-    before = stored.config_of(resume) if resume else {}
+    before, kernel = stored.config_of(resume) if resume else ({}, "")
     kept = _trusted(before, given, typed, resume) if resume else {}
     table = kept | given
     method = typed.get("--method") or str(table.get("method", next(iter(family.METHODS))))
@@ -130,15 +123,13 @@ def understand(family: Family, arguments: Sequence[str]) -> Plan:
     words = [*flags.to_arguments(table, known, config or resume), *arguments]
     program = f"python -m {family.__spec__.name}"
     values = flags.parse(groups, words, program, family.__doc__ or "", lambda name: owners_of(family, name))
+    check_ranges(RunFlags, values)
     if before:
         _check_same(before, values, resume)
-    command = shlex.join(["python", "-m", family.__spec__.name, *arguments])
-    return Plan(values, command, stored.kernel_of(resume) if resume else "")
+    return Plan(values, shlex.join(["python", "-m", family.__spec__.name, *arguments]), kernel)
 
 
-def _trusted(
-    before: Mapping[str, Any], given: Mapping[str, Any], typed: Mapping[str, str], resume: str
-) -> dict[str, Any]:
+def _trusted(before: Values, given: Values, typed: Mapping[str, str], resume: str) -> dict[str, Any]:
     """Configuration that this command takes from the run that it continues."""
     named = {}
     for name in (*stored.CLASSES, *stored.PLACES, *stored.FOLDERS):
@@ -156,11 +147,7 @@ def _usual_problem(family: Family, method: str) -> str:
 
 
 def groups_of(family: Family, method: str, problem: str) -> dict[str, type[Any]]:
-    """The flags of a method on a problem, by title.
-
-    Raises:
-        UserError: the method or the problem does not exist, or they do not fit.
-    """
+    """The flags of a method on a problem, by title (UserError: one does not exist, or they do not fit)."""
     which = make_dataclass("Which", [("method", str, field(default=method)), ("problem", str, field(default=problem))])
     which.__doc__ = f"""Flags that say which method runs on which problem.
 
@@ -204,11 +191,7 @@ def _roles(method: str, method_class: type[Method[Any]], problem: str, choice: C
 
 
 def method_of(family: Family, name: str) -> type[Method[Any]]:
-    """One of the family's METHODS, or a class of a user's own module, with the members that it leaves out.
-
-    Raises:
-        UserError: the method, module or class does not exist.
-    """
+    """One of the family's METHODS or a user's class, with all members (UserError: it does not exist, or lacks some)."""
     if ":" not in name:
         return with_base(_named(family.METHODS, name, "--method"), Method)
     found = _imported(name, "--method")
@@ -222,11 +205,7 @@ def method_of(family: Family, name: str) -> type[Method[Any]]:
 
 
 def problem_of(family: Family, name: str) -> Choice:
-    """One of the family's PROBLEMS, or a class of a user's own module.
-
-    Raises:
-        UserError: the problem, module or class does not exist.
-    """
+    """One of the family's PROBLEMS, or a class of a user's own module (UserError: it does not exist)."""
     if ":" not in name:
         return _named(family.PROBLEMS, name, "--problem")
     return family.OWN_PROBLEM(name, _imported(name, "--problem"))
@@ -254,7 +233,7 @@ def _named(table: Mapping[str, T], name: str, flag: str) -> T:
     return table[name]
 
 
-def _check_same(stored: Mapping[str, Any], values: Mapping[str, Any], path: str) -> None:
+def _check_same(stored: Values, values: Values, path: str) -> None:
     now = json.loads(json.dumps(dict(values)))
     if differing := [k for k in stored if k not in CHANGEABLE and now.get(k) != stored[k]]:
         changes = flags.changes(differing, stored, now)
@@ -294,19 +273,14 @@ def work_of(method: Method[Any], rounds: int) -> Work | None:
 
 
 def loads_of(method: Method[Any]) -> Loads | None:
-    """The work of each client that the method, or else the first of its parts, plans; None where it is not known.
-
-    Raises:
-        UserError: it is not one number, at least 0, of each client.
-    """
+    """The work of each client as a method or its first part plans it; None if unknown (UserError: not m numbers)."""
     for each in parts_of(method):
         loads = each.loads() if isinstance(each, PlansLoads) else None
         if loads is None:
             continue
         m = method.setting.m
         if len(loads.work) != m or not all(0 <= work < math.inf for work in loads.work):
-            raise UserError(
-                f"{type(each).__name__}.loads(): work must be {m} finite numbers, one for each client, at least 0"
-            )
+            name = type(each).__name__
+            raise UserError(f"{name}.loads(): work must be {m} finite numbers, one for each client, at least 0")
         return loads
     return None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
+from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Self, final
 
@@ -43,8 +45,9 @@ class Lines(Progress):
         if time.monotonic() < self._next and done < self._rounds:
             return
         self._next = time.monotonic() + self._every
+        left = timedelta(seconds=round((self._rounds - done) * pace))
         round_of = f"round {done:>{len(str(self._rounds))}}/{self._rounds}"
-        print(f"{round_of}  {note}  {pace:.3f} s/round  {_duration((self._rounds - done) * pace)} left", flush=True)
+        print(f"{round_of}  {note}  {pace:.3f} s/round  {left} left", flush=True)
 
 
 @final
@@ -114,19 +117,11 @@ def terminal_of(launcher: int) -> str | None:
 def outermost_launcher() -> int | None:
     """The process id of the outermost MPI launcher among this process's ancestors; None if there is none."""
     outermost, pid = None, os.getppid()
-    try:
+    with suppress(OSError, ValueError):
         while pid > 1:
             stat = Path(f"/proc/{pid}/stat").read_text()
             name, rest = stat[stat.index("(") + 1 : stat.rindex(")")], stat[stat.rindex(")") + 2 :]
             if any(launcher in name for launcher in LAUNCHERS):
                 outermost = pid
             pid = int(rest.split()[1])
-    except (OSError, ValueError):
-        pass
     return outermost
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -30,11 +30,6 @@ class Item(NamedTuple):
     failed: Failure | None
 
 
-def never() -> bool:
-    """Whether this process shall stop, where it listens to no signal."""
-    return False
-
-
 def in_turn(
     step: Step, clients: Mapping[int, Client], inbox: Mapping[int, Any], clock: Clock, name: str, most: int = 1
 ) -> Iterator[Item]:
@@ -55,7 +50,7 @@ def in_turn(
             try:
                 with clock.time(name, "compute"), without_warnings():
                     last, content = next(live[i])
-                messages.size(content)  # refuses what is no message here, where the client is known
+                messages.size(content)  # refuses anything but a message here, where the client is known
                 check_finite(content)
             except KeyboardInterrupt:
                 raise
@@ -89,23 +84,18 @@ class Questions:
 
     Attributes:
         question: name of the step whose question is open; None between questions.
-        stop: has this process been told by a signal to stop?
+        stop: whether a signal asked this process to stop.
     """
 
     def __init__(self, m: int, stop: Callable[[], bool], method: Any = None, watch: Watch | None = None) -> None:
-        self.m, self.stop, self._method, self._watch = m, stop, method, watch or Watch()
+        self.stop, self._method, self._watch = stop, method, watch or Watch()
         self.ledger, self.clock = Ledger(m), Clock()
         self._watch.clock = self.clock
         self.question: str | None = None
         self._since = time.perf_counter()
 
     def open(self, step: Step) -> str:
-        """Opens a question; returns its name.
-
-        Raises:
-            TypeError: the step is none of the running method's.
-            RuntimeError: another question is open.
-        """
+        """Opens a question; its name (TypeError: no step of the method; RuntimeError: another question is open)."""
         name = name_of(step)
         if self._method is not None and name not in STEPS:
             known = step_of(self._method, name)
@@ -115,10 +105,8 @@ class Questions:
                     "name only"
                 )
         if self.question is not None:
-            raise RuntimeError(
-                f"step {name!r} was asked while replies to {self.question!r} are unread: "
-                "read every item of a question before the next one"
-            )
+            unread = f"replies to {self.question!r} are unread: read every item of a question before the next one"
+            raise RuntimeError(f"step {name!r} was asked while {unread}")
         self.question = name
         if name not in STEPS:
             self.ledger.open(name)
@@ -129,15 +117,10 @@ class Questions:
         self.question = None
 
     def check_closed(self, what: str) -> None:
-        """Lets `what`, the round or the run, end.
-
-        Raises:
-            RuntimeError: a question is open.
-        """
+        """Lets `what`, the round or the run, end (RuntimeError: a question is open)."""
         if self.question is not None:
-            raise RuntimeError(
-                f"{what} ended while replies to {self.question!r} are unread: read every item of a question"
-            )
+            unread = f"replies to {self.question!r} are unread: read every item of a question"
+            raise RuntimeError(f"{what} ended while {unread}")
 
     def account(self) -> NDArray[np.float64]:
         """This rank's table of a round; all but waiting and sending counts as the server's computing."""
@@ -166,11 +149,7 @@ def account_of(seconds: NDArray[np.float64], stop: bool) -> NDArray[np.float64]:
 
 
 def participants(to: Participants, m: int) -> list[int]:
-    """Checked clients of a question, in the order in which their items are read; all, ascending, for None.
-
-    Raises:
-        ValueError: nobody, or somebody who does not exist or is named twice.
-    """
+    """The clients of a question in the order of reading, ascending for None (ValueError: none, unknown or doubled)."""
     chosen = list(range(m)) if to is None else [int(i) for i in to]
     if not chosen or min(chosen) < 0 or max(chosen) >= m or len(set(chosen)) < len(chosen):
         raise ValueError(f"a question goes to different clients from 0..{m - 1}, not to {chosen}")

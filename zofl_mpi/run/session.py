@@ -23,9 +23,12 @@ from zofl_mpi.run import loop, records
 from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.plan import Plan
 from zofl_mpi.run.progress import progress
+from zofl_mpi.run.records import places
+from zofl_mpi.run.records.hdf5 import Attributes
 from zofl_mpi.run.signals import STATUS, Stop
 
-COLUMNS = {"round": ("1", "finished rounds"), "seconds": ("s", "wall time of the round, its evaluation included")}
+Row = Mapping[str, int | str]
+"""A row of the table of ranks."""
 
 
 @final
@@ -52,7 +55,7 @@ class Opened:
         schedule = loop.Schedule(flags["rounds"], flags["eval_every"], flags["checkpoint_every"])
         try:
             with progress(flags["rounds"], start, flags["quiet"]) as bar:
-                totals, done = loop.run(self.method, clients, schedule, recorder, bar, resumed, self.plan.config)
+                totals, done = loop.run(self.method, clients, schedule, recorder, bar, resumed)
         except UserError as exc:
             _let_go(recorder, exc)
             watch.ends()
@@ -78,18 +81,12 @@ def clients_of(world: World, method: Method[Any], stop: Stop, watch: Watch, load
 # --- the result file
 
 
-def opened(
-    world: World,
-    method: Method[Any],
-    plan: Plan,
-    attrs: Mapping[str, Any],
-    places: Sequence[Mapping[str, int | str]] = (),
-) -> Opened:
+def opened(world: World, method: Method[Any], plan: Plan, attrs: Attributes, rows: Sequence[Row] = ()) -> Opened:
     """A run with its result file, new or continued.
 
     Args:
         attrs: for the root of the file: the command, and the ranks' hosts, devices and threads.
-        places: the table of ranks, a row a rank.
+        rows: of the table of ranks.
 
     Raises:
         UserError: it exists, cannot be written, or cannot be continued.
@@ -97,27 +94,21 @@ def opened(
     flags, m, resumed = plan.values, method.setting.m, None
     known = {"config": plan.config, "seed": flags["seed"], "data": method.setting.fingerprint}
     attrs = {**records.provenance(), **attrs, **known}
-    create = partial(
-        records.Recorder.create, m=m, ranks=world.size, rounds=flags["rounds"], force=flags["force"], columns=COLUMNS
-    )
+    create = partial(records.Recorder.create, m=m, ranks=world.size, rounds=flags["rounds"], force=flags["force"])
     if flags["resume"]:
         recorder, resumed = continued(world, method, plan, attrs, create)
     else:
         recorder = create(Path(flags["out"]) if flags["out"] else free_name(plan.config), attrs=attrs)
-    recorder.places(places)
+    recorder.places(rows)
     if method.setting.counts is not None:
         recorder.partition(method.setting.counts)
     return Opened(world, method, plan, recorder, resumed)
 
 
 def continued(
-    world: World, method: Method[Any], plan: Plan, attrs: Mapping[str, Any], create: Callable[..., records.Recorder]
+    world: World, method: Method[Any], plan: Plan, attrs: Attributes, create: Callable[..., records.Recorder]
 ) -> tuple[records.Recorder, loop.Restored]:
-    """The result that --resume names, cut back to its checkpoint; under another name if --out says so.
-
-    Raises:
-        UserError: the checkpoint is damaged or of another run, or another file stands at --out.
-    """
+    """The result that --resume names, cut back to its checkpoint, in place or at --out, and its contents."""
     flags, rounds = plan.values, plan.values["rounds"]
     source = loop.result_of(Path(flags["resume"]))
     checkpoint = records.load_checkpoint(records.checkpoint_path(source))
@@ -136,21 +127,19 @@ def continued(
     if target.resolve() == source.resolve():
         target = source
     else:
-        records.check_new(target, flags["force"])
-        records.remove(target)
+        places.check_new(target, flags["force"])
+        places.remove(target)
     if lost:
-        if target == source and (kept := records.set_aside(source)):
+        if target == source and (kept := places.set_aside(source)):
             warn(f"the damaged file is {kept} now")
         return create(target, attrs={**attrs, "run": before["run"]}, start=done), resumed
     if target != source:
-        records.copy(source, target)
-    recorder = records.Recorder.reopen(target, done, ranks=world.size, rounds=rounds, attrs=attrs, columns=COLUMNS)
+        places.copy(source, target)
+    recorder = records.Recorder.reopen(target, done, ranks=world.size, rounds=rounds, attrs=attrs)
     return recorder, resumed
 
 
-def attributes_of(
-    source: Path, checkpoint: records.Checkpoint, now: Mapping[str, Any]
-) -> tuple[Mapping[str, Any], bool]:
+def attributes_of(source: Path, checkpoint: records.Checkpoint, now: Attributes) -> tuple[Attributes, bool]:
     """The attributes of a result, and whether it is lost; then those that its checkpoint has."""
     try:
         return records.load(source).attrs, False
@@ -166,9 +155,7 @@ def attributes_of(
     return {**same, **checkpoint.attrs}, True
 
 
-def check_same_run(
-    source: Path, before: Mapping[str, Any], checkpoint: Mapping[str, Any], now: Mapping[str, Any]
-) -> None:
+def check_same_run(source: Path, before: Attributes, checkpoint: Attributes, now: Attributes) -> None:
     """Refuses to continue another run or with another kernel; warns where only bits may change.
 
     Args:

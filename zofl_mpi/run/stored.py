@@ -26,12 +26,8 @@ PLACES = ("data", "model")
 """Flags that may name a file or folder of a user's own."""
 
 
-def config_of(path: str) -> dict[str, Any]:
-    """The configuration of the run that --resume names, as it stands in its checkpoint.
-
-    Raises:
-        UserError: there is no checkpoint, or it cannot be read.
-    """
+def config_of(path: str) -> tuple[dict[str, Any], str]:
+    """Configuration and kernel in the checkpoint of the run that --resume names (UserError: it cannot be read)."""
     from zofl_mpi.run import loop, records
 
     try:
@@ -44,23 +40,7 @@ def config_of(path: str) -> dict[str, Any]:
             raise ValueError("it names no method and no problem")
     except (KeyError, TypeError, ValueError, RecursionError) as exc:
         raise UserError(f"--resume {path}: the checkpoint's configuration is damaged ({exc})") from exc
-    return config
-
-
-def kernel_of(path: str) -> str:
-    """The kernel of the run that --resume names; its checkpoint's if the result is lost.
-
-    Raises:
-        UserError: the files cannot be read.
-    """
-    from zofl_mpi.run import loop, records
-
-    result = loop.result_of(Path(path))
-    try:
-        attrs = records.load(result).attrs
-    except records.LostError:
-        attrs = records.load_checkpoint(records.checkpoint_path(result)).attrs
-    return str(attrs.get("kernel", ""))
+    return config, str(checkpoint.attrs.get("kernel", ""))
 
 
 def trusted(config: Mapping[str, Any], named: Mapping[str, Any], source: str, remedy: str) -> dict[str, Any]:
@@ -68,7 +48,7 @@ def trusted(config: Mapping[str, Any], named: Mapping[str, Any], source: str, re
 
     Args:
         named: {flag: value} that the command itself gives.
-        remedy: what to do where it does not give one that it must, with {flag} and {value}.
+        remedy: advice where it does not give one that it must, with {flag} and {value}.
 
     Raises:
         UserError: the file names a class, file or folder of somebody's own that the command does not, or a value that

@@ -18,9 +18,9 @@ from zofl_mpi.engine.setting import Setting
 from zofl_mpi.problems import Bilevel, Hierarchical, Lipschitz, SecondOrder, Smooth
 from zofl_mpi.problems.base import BilevelProblem, Problem
 from zofl_mpi.problems.terms import Terms
+from zofl_mpi.run.family import Choice, Site
 from zofl_mpi.run.flags import Groups, made
-from zofl_mpi.settings.choice import Choice, Site
-from zofl_mpi.settings.samples import Samples
+from zofl_mpi.settings.samples import Samples, setting_on
 
 P = TypeVar("P")
 ROLES = (Hierarchical, Smooth, Lipschitz, Bilevel, SecondOrder)
@@ -124,6 +124,6 @@ def on_samples(
     def setting(site: Site) -> Setting[Any]:
         federation = site.group(Samples).federation(site.world, site.streams, classifies=classifies)
         problem = make(site, federation) if make else problem_on(cls, site, federation)
-        return site.setting(problem, federation)
+        return setting_on(site, problem, federation)
 
     return Choice({"data": samples, "problem": cls}, setting, roles_of(cls), gpu="device" in given_to(cls))

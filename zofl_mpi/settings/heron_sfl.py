@@ -13,11 +13,11 @@ from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Split
 from zofl_mpi.problems.split_images import ConvNet, ResNet
 from zofl_mpi.problems.split_mlp import SplitMLP
+from zofl_mpi.run.family import Choice, Site
 from zofl_mpi.run.flags import Groups
 from zofl_mpi.settings import split_gpt2
-from zofl_mpi.settings.choice import Choice, Site
 from zofl_mpi.settings.networks import fingerprint_of, shape_of
-from zofl_mpi.settings.samples import ClientSamples, Samples
+from zofl_mpi.settings.samples import ClientSamples, Samples, setting_on
 from zofl_mpi.settings.split_gpt2 import GPT2
 from zofl_mpi.settings.texts import Texts
 
@@ -47,17 +47,17 @@ def _setting(factory: Factory, site: Site) -> Setting[Any]:
     fingerprint = ", ".join(map(fingerprint_of, parts))  # before the problem takes their values over
     bf16 = bool(site.values.get("bf16", False))
     problem: Split = SplitNetwork(*parts, shape, classes, site.dtype, site.device, bf16)
-    return site.setting(problem, federation, fingerprint)
+    return setting_on(site, problem, federation, fingerprint)
 
 
 def _network(cls: type[Any]) -> Choice:
     """A built-in network, whose dataclass has its flags and makes its three parts."""
     groups: Groups = {"data": ClientSamples, "problem": cls, "precision": Precision}
-    return Choice(groups, partial(_setting, partial(_parts, cls)), {"Split": {}}, gpu=True)
 
+    def parts(site: Site, shape: tuple[int, ...], classes: int) -> Any:
+        return site.group(cls).parts(shape, classes)
 
-def _parts(cls: type[Any], site: Site, shape: tuple[int, ...], classes: int) -> tuple[Any, Any, Any]:
-    return site.group(cls).parts(shape, classes)  # type: ignore[no-any-return]
+    return Choice(groups, partial(_setting, parts), {"Split": {}}, gpu=True)
 
 
 def own_split(name: str, cls: type[Any]) -> Choice:

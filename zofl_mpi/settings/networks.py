@@ -15,10 +15,10 @@ from zofl_mpi.data import Federation, features
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
+from zofl_mpi.run.family import Choice, Site
 from zofl_mpi.run.flags import Groups
-from zofl_mpi.settings.choice import Choice, Site
 from zofl_mpi.settings.given import GIVEN, HIERARCHY, adapted, given_to, lacking, on_samples, roles_of, terms_of
-from zofl_mpi.settings.samples import Samples
+from zofl_mpi.settings.samples import Samples, setting_on
 
 if TYPE_CHECKING:
     from torch import nn
@@ -70,7 +70,7 @@ def _setting(factory: Factory, site: Site) -> Setting[Network]:
     module = seeded(lambda: factory(site, shape, classes), site.streams(Purpose.MODULE))
     kernel, dtype = site.group(Kernel).kernel, np.dtype(site.dtype)
     problem = Network(module, shape, classes, federation.weights, terms_of(site), dtype, site.device, kernel)
-    return site.setting(problem, federation, fingerprint_of(module))
+    return setting_on(site, problem, federation, fingerprint_of(module))
 
 
 def fingerprint_of(module: nn.Module) -> str:
@@ -122,9 +122,8 @@ def own_problem(name: str, cls: type[Any], samples: type[Any] = Samples) -> Choi
         )
     unknown = [field for field in given_to(cls) if field not in GIVEN]
     if unknown:
-        raise UserError(
-            f"--problem {name}: the run cannot give {cls.__name__} the field {unknown[0]}; it gives {', '.join(GIVEN)}"
-        )
+        fault = f"the run cannot give {cls.__name__} the field {unknown[0]}"
+        raise UserError(f"--problem {name}: {fault}; it gives {', '.join(GIVEN)}")
     if not roles_of(cls):
         lists = "; ".join(f"a {role} problem lacks {', '.join(missing)}" for role, missing in lacking(cls).items())
         raise UserError(f"--problem {name}: {cls.__name__} is no problem: {lists}")
@@ -135,9 +134,8 @@ def _own_module(name: str, cls: type[Any], site: Site, shape: tuple[int, ...], c
     try:
         return cls(shape, classes)  # type: ignore[no-any-return]
     except Exception as exc:  # the user's code
-        raise UserError(
-            f"--problem {name}: {cls.__name__}({shape}, {classes}) failed: {type(exc).__name__}: {exc}"
-        ) from exc
+        call = f"{cls.__name__}({shape}, {classes})"
+        raise UserError(f"--problem {name}: {call} failed: {type(exc).__name__}: {exc}") from exc
 
 
 MLP = classifier(_mlp, Widths)

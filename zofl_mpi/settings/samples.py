@@ -6,16 +6,22 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, final
+from typing import Literal, TypeVar, final
+
+import numpy as np
 
 from zofl_mpi.data import Federation, Raw, cache, features, partition, sources
 from zofl_mpi.data.cache import Sources
 from zofl_mpi.data.sources import Synthetic
 from zofl_mpi.engine.fields import at_least
+from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.engine.world import World, run_or_fail_all
 from zofl_mpi.errors import UserError
 from zofl_mpi.numerics.descent import identity
+from zofl_mpi.run.family import Site
+
+P = TypeVar("P")
 
 SHARES = ("m", "alpha", "partition", "test_fraction", "server_fraction", "validation", "min_samples", "pixels")
 """Flags that `partition.split` takes by the same names."""
@@ -63,12 +69,7 @@ class Samples:
     synthetic_classes: int = at_least(2, 10)
 
     def federation(
-        self,
-        world: World,
-        streams: Streams,
-        made_of: Callable[[Sources], Sources] = identity,
-        *,
-        classifies: bool = True,
+        self, world: World, streams: Streams, made_of: Callable[[Sources], Sources] = identity, classifies: bool = True
     ) -> Federation:
         """The samples of the server, of each client, and the test part.
 
@@ -111,6 +112,14 @@ class ClientSamples(Samples):
 
     m: int = 5
     server_fraction: float = 0.0
+
+
+def setting_on(site: Site, problem: P, federation: Federation, network: str = "") -> Setting[P]:
+    """The setting of a problem on these data; `network`: a fingerprint beside that of the data."""
+    data = federation.clients, federation.server, federation.test, federation.counts
+    fingerprint = ", ".join(filter(None, (federation.server.fingerprint(), network)))
+    dtype = np.dtype(site.dtype)
+    return Setting(problem, site.streams, *data, dtype, fingerprint, validation=federation.validation)
 
 
 def cached(world: World, stored: Sources) -> None:

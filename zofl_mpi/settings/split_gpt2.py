@@ -11,9 +11,10 @@ from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.engine.world import run_or_fail_all
 from zofl_mpi.errors import UserError
+from zofl_mpi.run.family import Site
 from zofl_mpi.run.flags import flag
-from zofl_mpi.settings.choice import Site
 from zofl_mpi.settings.networks import fingerprint_of
+from zofl_mpi.settings.samples import setting_on
 from zofl_mpi.settings.texts import Texts
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class GPT2:
                 f"--model {self.model} knows {model.config.vocab_size} tokens, the data have {vocabulary}: take the "
                 "--vocabulary that it was trained with"
             )
-        if self.train == "lora":  # by numbers of their own, so that A is the same whatever the model has drawn
+        if self.train == "lora":  # by a stream apart, so that A does not depend on the model's draws
             seeded(lambda: gpt2.add_lora(model, self.lora_rank, self.lora_alpha), streams(Purpose.MODULE, t=1))
         return model
 
@@ -119,7 +120,7 @@ def build(site: Site) -> Setting[Any]:
     fingerprint = f"{corpus.division}, {fingerprint_of(model)}"
     longest = texts.longest(corpus.federation.test)
     problem = run_or_fail_all(site.world, lambda: flags.problem(model, *longest, site.dtype, site.device))
-    return site.setting(problem, corpus.federation, fingerprint)
+    return setting_on(site, problem, corpus.federation, fingerprint)
 
 
 def _check_texts(name: str, config: Any, own: Texts) -> None:

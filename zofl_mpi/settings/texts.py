@@ -85,17 +85,9 @@ class Texts:
             if most is not None:
                 texts.check_lengths(raw, most, files, self.text)
             rows, division = texts.training_rows(raw, self.part)
-            federation = texts.shared_out(
-                raw,
-                rows,
-                streams,
-                m=self.m,
-                alpha=self.alpha,
-                by=self.partition,
-                min_samples=self.min_samples,
-                eval_samples=self.eval_samples,
-                validates=self.validation == "dev",
-            )
+            shares = {name: vars(self)[name] for name in ("m", "alpha", "min_samples", "eval_samples")}
+            dev = self.validation == "dev"
+            federation = texts.shared_out(raw, rows, streams, by=self.partition, validates=dev, **shares)
             kept = None if self.vocabulary == "gpt2" else raw.tokens
             return Corpus(federation, Vocabulary(vocabulary, kept), division + e2e.RULES[self.text], files, self.text)
 

@@ -1,10 +1,10 @@
-"""The problems of [A] that a command line can name: softmax regression, frozen features, and two toys."""
+"""The problems of [A] that a command line can name: softmax regression, frozen features, networks, and toys."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, final
 
 from zofl_mpi.data import features
@@ -15,9 +15,10 @@ from zofl_mpi.problems import Hierarchical, Smooth
 from zofl_mpi.problems.analytic.caps import Caps
 from zofl_mpi.problems.analytic.quadratic import Corner, Quadratic
 from zofl_mpi.problems.softmax import Softmax
-from zofl_mpi.settings.choice import Choice, Site
+from zofl_mpi.run.family import Site
 from zofl_mpi.settings.given import on_samples, problem_on, random_problem, without_data
-from zofl_mpi.settings.samples import Samples
+from zofl_mpi.settings.networks import CNN, MLP
+from zofl_mpi.settings.samples import Samples, setting_on
 
 
 @final
@@ -45,14 +46,19 @@ def _features(site: Site) -> Setting[Softmax]:
     demand(samples.pixels == "unit", "pixels", samples.pixels, "unit: the features are made of [0, 1] and standardised")
     images = samples.federation(site.world, site.streams, features.sources)
     federation = features.standardised(images)
-    return site.setting(problem_on(Softmax, site, federation), federation)
+    return setting_on(site, problem_on(Softmax, site, federation), federation)
 
 
 SOFTMAX = on_samples(Softmax)
-FEATURES = Choice(SOFTMAX.groups, _features, SOFTMAX.roles, SOFTMAX.gpu)
-TOY = random_problem(Toy, Quadratic, tested_on_clients=False)
-CORNER = without_data(Corner)
-CAPS = without_data(Caps)
+PROBLEMS = {
+    "softmax": SOFTMAX,
+    "features": replace(SOFTMAX, make=_features),
+    "mlp": MLP,
+    "cnn": CNN,
+    "toy": random_problem(Toy, Quadratic, tested_on_clients=False),
+    "corner": without_data(Corner),
+    "caps": without_data(Caps),
+}
 
 if TYPE_CHECKING:  # mypy: each problem has its roles
     from zofl_mpi.problems.network import Network

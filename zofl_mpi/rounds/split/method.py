@@ -119,7 +119,7 @@ class EstimatingMethod(SplitMethod):
             models[i] = Update(theta, reply.buffers, moments if training.state == "average" else {})
             if training.state == "keep":
                 replayed[str(i)] = moments
-        return mean.among(models, training.shares()), replayed
+        return mean.of_replies(models, training.shares()), replayed
 
     def scalars(self, client: Client, message: Ask) -> Scalars:
         """With --uplink seeds: the scalars from which the server replays the local steps."""

@@ -1,6 +1,6 @@
 """A grid of runs, from a file in TOML (`run.grid.file`): listed, run, continued.
 
-    python -m zofl_mpi.run.grid jobs/a_table1.toml              # what is done, and the commands of what is to do
+    python -m zofl_mpi.run.grid jobs/a_table1.toml              # the runs that are done, the commands of the others
     python -m zofl_mpi.run.grid jobs/a_table1.toml --run        # does it; after an interruption, the rest
     sbatch --array=0-107 jobs/grid.sbatch jobs/a_table1.toml    # on a cluster: every run a job of its own
 
@@ -51,11 +51,7 @@ def _runs(count: int) -> str:
 
 
 def perform(grid: Grid, runs: Mapping[int, GridRun], launcher: Sequence[str], jobs: int) -> Runner:
-    """Runs what is not complete; returns the runner with the outcomes.
-
-    Raises:
-        UserError: the launcher does not exist, or the results' folder cannot be made.
-    """
+    """Runs all that is not complete; returns the runner (UserError: no launcher, or no folder for results)."""
     if launcher and not shutil.which(launcher[0]):
         raise UserError(f"{launcher[0]} is not found; load the MPI's module, name another --launcher, or use --ranks 1")
     try:
@@ -151,9 +147,7 @@ def _launcher(given: str | None, ranks: int) -> list[str]:
 
 def _with_data(grid: Grid, run: GridRun, folder: str) -> GridRun:
     if "data_dir" not in known_flags(grid.module, run.flags):
-        raise UserError(
-            f"--data-dir {folder}: run {run.name} has no such flag, its problem reads no files; leave it out"
-        )
+        raise UserError(f"--data-dir {folder}: the problem of run {run.name} reads no files; leave the flag out")
     return replace(run, flags=run.flags | {"data_dir": folder})
 
 

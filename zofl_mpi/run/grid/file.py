@@ -71,7 +71,7 @@ class GridRun:
 @final
 @dataclass(frozen=True)
 class Grid:
-    """Runs that belong together: the product of the axes without what is skipped; the last axis changes fastest.
+    """Runs that belong together: the product of the axes without the skipped ones; the last axis changes fastest.
 
     Attributes:
         ranks: processes of a run; 1 is without mpirun.
@@ -102,20 +102,12 @@ def read(path: str | Path, results: str | Path | None = None) -> Grid:
 
 
 def arguments(module: str, given: Mapping[str, Any]) -> list[str]:
-    """Flags as words of a command line.
-
-    Raises:
-        UserError: the method or the problem does not exist or lacks a flag; the nearest is named.
-    """
+    """Flags as words of a command line (UserError: an unknown method, problem or flag; the nearest is named)."""
     return flags.to_arguments(given, known_flags(module, given), "flags")
 
 
 def resolved(module: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration that a run with these flags keeps in its result, as JSON gives it back.
-
-    Raises:
-        UserError: a value is of the wrong kind.
-    """
+    """The configuration of a run with these flags, as its result keeps it (UserError: a value of the wrong kind)."""
     config = plan.understand(family_of(module), arguments(module, given)).config
     return json.loads(json.dumps(config))  # type: ignore[no-any-return]
 

@@ -37,7 +37,7 @@ class Outcome(NamedTuple):
 
 
 class Child(NamedTuple):
-    """A run in progress; its log is open and locked, and what it prints begins there at `start`."""
+    """A run in progress; its log is open and locked, and its output begins there at `start`."""
 
     run: GridRun
     process: subprocess.Popen[bytes]

@@ -40,7 +40,7 @@ def judged(grid: Grid, run: GridRun) -> tuple[str, str]:
     except UserError as exc:
         cut_off = isinstance(exc, records.LostError) and exc.__cause__ is not None
         return ("broken" if cut_off else "other"), str(exc)
-    if result.attrs["status"] == "running" and held(run.out):  # HDF5 locks what it writes
+    if result.attrs["status"] == "running" and held(run.out):  # HDF5 locks a file that it writes
         return "running", f"{run.out} is being written"
     planned = resolved(grid.module, run.flags)
     before = flags.readable(result.config, known_flags(grid.module, run.flags))

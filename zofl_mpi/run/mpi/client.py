@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from typing import Any, cast, final
 
 import numpy as np
 
@@ -19,11 +19,11 @@ from zofl_mpi.engine.setting import Loads
 from zofl_mpi.engine.staging import staging_of
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.run.client_memory import STEPS
-from zofl_mpi.run.mpi.communicator import Connected
 from zofl_mpi.run.mpi.gather import FAILED, REPLY, UPLOAD, Outbox
-from zofl_mpi.run.mpi.survival import Changes, Survival, connected
-from zofl_mpi.run.mpi.wire import Question
-from zofl_mpi.run.questions import account_of, in_turn, never, received
+from zofl_mpi.run.mpi.survival import Changes, Survival
+from zofl_mpi.run.mpi.wire import Question, connected
+from zofl_mpi.run.mpi.world import MPIWorld
+from zofl_mpi.run.questions import account_of, in_turn, received
 
 
 @final
@@ -40,10 +40,10 @@ class ClientRank:
 
     def __init__(
         self,
-        world: Connected,
+        world: MPIWorld,
         method: Any,
         data: Sequence[Any],
-        stop: Callable[[], bool] = never,
+        stop: Callable[[], bool] = lambda: False,
         watch: Watch | None = None,
         loads: Loads | None = None,
     ) -> None:
@@ -53,7 +53,7 @@ class ClientRank:
         self._wire = connected(world, self._watch, loads, self._staging)
         self._clients = self._own_clients()
         self._clock = self._watch.clock = Clock()
-        self._survival: Survival | None = world.survival
+        self._survival = world.survival
         self._changes = Changes()
 
     def serve(self) -> int:
@@ -109,10 +109,7 @@ class ClientRank:
         return {i: Client(i, self._data[i]) for i in own}
 
     def _step(self, name: str) -> Step:
-        step = STEPS.get(name) or step_of(self._method, name)
-        if step is None:  # the server has checked it
-            raise AttributeError(f"{type(self._method).__name__} has no step {name!r}")
-        return step
+        return cast(Step, STEPS.get(name) or step_of(self._method, name))  # the server has checked that it exists
 
     def _one_message(self, question: Question) -> dict[int, Any]:
         with self._clock.time(question.step, "comm"):

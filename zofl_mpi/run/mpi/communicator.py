@@ -58,15 +58,6 @@ class Communicator(Protocol):
     def Barrier(self) -> None: ...
 
 
-class Connected(Protocol):
-    """A world whose ranks share a communicator; a `Survival` is there if lost ranks are to be survived, else None."""
-
-    @property
-    def comm(self) -> Communicator: ...
-    @property
-    def survival(self) -> Any: ...
-
-
 PATIENCE = 1.0  # seconds that a rank waits before it does anything else
 TIMERSLACK, LATE = 29, 1_000
 """Linux's number for how late a sleeping thread may be woken (PR_SET_TIMERSLACK), and the nanoseconds allowed."""

@@ -135,7 +135,7 @@ class Outbox:
     # --- the main thread
 
     def wait_for_room(self, size: int) -> bool:
-        """Waits until an item of so many bytes can be added; False if the question is over."""
+        """Waits until an item of `size` bytes can be added; False if the question is over."""
         with self._changed:
             if not self.fits(size):
                 self._full = True
@@ -144,7 +144,7 @@ class Outbox:
             return not self._over
 
     def fits(self, size: int) -> bool:
-        """Whether an item of so many bytes may be added."""
+        """Whether an item of `size` bytes may be added."""
         return not self._items or (self._used() + size <= BOUND and len(self._items) < MOST)
 
     def add(self, kind: int, message: Prepared) -> None:

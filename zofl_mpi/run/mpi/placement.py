@@ -27,7 +27,7 @@ class ClientPlacement:
         return 1 + i % self.ranks if self._table is None else self._table[i]
 
     def of(self, rank: int, m: int) -> list[int]:
-        """Which of the clients 0..m-1 live on a rank, ascending."""
+        """The clients among 0..m-1 that live on a rank, ascending."""
         return [i for i in range(m) if self[i] == rank]
 
 

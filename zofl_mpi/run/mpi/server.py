@@ -19,15 +19,16 @@ from zofl_mpi.engine.staging import staging_of
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.errors import UserError
 from zofl_mpi.run.client_memory import STEPS, Memory
-from zofl_mpi.run.mpi.communicator import Connected, RanksLost
+from zofl_mpi.run.mpi.communicator import RanksLost
 from zofl_mpi.run.mpi.gather import FAILED, REPLY, SILENT, Sent
-from zofl_mpi.run.mpi.survival import Survival, connected
-from zofl_mpi.run.mpi.wire import Arrived, Question
-from zofl_mpi.run.questions import Questions, never, participants, refuse_stream
+from zofl_mpi.run.mpi.survival import Survival
+from zofl_mpi.run.mpi.wire import Arrived, Question, connected
+from zofl_mpi.run.mpi.world import MPIWorld
+from zofl_mpi.run.questions import Questions, participants, refuse_stream
 
 T = TypeVar("T")
 DEPTH = 2  # waves at the server: one being read, one arriving
-ONLY_ERRORS = 3  # so many failures in succession in which no rank is lost are not a loss
+ONLY_ERRORS = 3  # failures in succession without a lost rank that are no loss
 
 Inbox = queue.SimpleQueue[list[Arrived] | RanksLost]
 
@@ -38,9 +39,9 @@ class MPIClients:
 
     def __init__(
         self,
-        world: Connected,
+        world: MPIWorld,
         m: int,
-        stop: Callable[[], bool] = never,
+        stop: Callable[[], bool] = lambda: False,
         method: Any = None,
         watch: Watch | None = None,
         loads: Loads | None = None,
@@ -49,7 +50,7 @@ class MPIClients:
         self._watch, self._staging = watch or Watch(), staging_of(method)
         self._questions = Questions(m, stop, method, self._watch)
         self.ledger = self._questions.ledger
-        self._survival: Survival | None = world.survival
+        self._survival = world.survival
         self.survives = self._survival is not None
         self._wire = connected(world, self._watch, loads, self._staging)
         self._touched: set[int] = set()
@@ -66,7 +67,7 @@ class MPIClients:
         to = self._participants(each)
         prepared = {i: messages.prepare(each[i]) for i in to}
         sizes = {i: message.size for i, message in prepared.items()}
-        block = self._staging.packed([prepared[i] for i in self._wire.by_rank(to)])
+        block = self._staging.packed([prepared[i] for i in sorted(to, key=self._wire.placement.__getitem__)])
         name = self._questions.open(step)
         with self._questions.clock.time(name, "comm"):
             self._wire.bcast_question(Question("each", name, to, list(sizes.values())))
@@ -102,7 +103,7 @@ class MPIClients:
             self._wire.bcast_question(Question("account", extra=self.ledger.steps))
             tables = self._wire.gather_tables(own)
         if self._survival is not None:
-            self._survival.agree()  # else what came may be garbage
+            self._survival.agree()  # else the tables may be garbage
             self._kept |= changed
             self._touched.clear()
             tables, left = np.zeros((self._ranks, *own.shape)), tables
@@ -120,12 +121,13 @@ class MPIClients:
 
     def close(self, status: int = 0) -> None:
         self._questions.check_closed("the run")
-        self.steadily(lambda: self._end(status))
 
-    def _end(self, status: int) -> None:
-        self._wire.bcast_question(Question("end", extra=status))
-        if self._survival is not None:
-            self._survival.agree()
+        def end() -> None:
+            self._wire.bcast_question(Question("end", extra=status))
+            if self._survival is not None:
+                self._survival.agree()
+
+        self.steadily(end)
 
     def _participants(self, to: Participants) -> list[int]:
         chosen = participants(to, self.m)

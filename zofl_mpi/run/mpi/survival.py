@@ -19,6 +19,7 @@ import hashlib
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -29,13 +30,10 @@ import numpy as np
 
 from zofl_mpi.engine import messages
 from zofl_mpi.engine.clients import Client, failure
-from zofl_mpi.engine.setting import Loads
-from zofl_mpi.engine.staging import Staging
 from zofl_mpi.engine.watch import Watch
-from zofl_mpi.engine.world import Ended
+from zofl_mpi.engine.world import Ended, Faults
 from zofl_mpi.run.client_memory import Memory
-from zofl_mpi.run.mpi.communicator import Communicator, Connected, RanksLost
-from zofl_mpi.run.mpi.wire import Wire
+from zofl_mpi.run.mpi.communicator import Communicator, RanksLost
 
 TIMEOUT = 20.0
 """Seconds for the rest to come together, and for the end, beyond those of the longest round: ranks may be computing."""
@@ -47,7 +45,7 @@ NEWS = 2.0  # seconds after which every rank knows of a loss
 class _Guarded:
     """A communicator, or a request, that raises RanksLost in place of the library's exceptions."""
 
-    def __init__(self, inner: Any, faults: tuple[type[Exception], ...]) -> None:
+    def __init__(self, inner: Any, faults: Faults) -> None:
         self._inner, self._faults = inner, faults
         self.rank, self.size = getattr(inner, "rank", 0), getattr(inner, "size", 0)
 
@@ -78,7 +76,7 @@ class Survival:
         alive: their numbers at the start, by rank.
     """
 
-    def __init__(self, comm: Communicator, faults: tuple[type[Exception], ...], watch: Watch) -> None:
+    def __init__(self, comm: Communicator, faults: Faults, watch: Watch) -> None:
         self.comm, self.faults = comm, faults
         self.alive = list(range(comm.size))
         self._rank, self._watch, self._disagreed = comm.rank, watch, False
@@ -89,7 +87,7 @@ class Survival:
 
     def recover(self) -> list[int]:
         """Comes together with the ranks that are left; returns which are lost. Raises Ended if rank 0 is."""
-        self._watch.arm(TIMEOUT + self._watch.longest, self._give_up)
+        alarm = _after(TIMEOUT + self._watch.longest, self._give_up)
         comm, before = self.comm, self.alive
         with suppress(*self.faults):
             comm.Revoke()
@@ -113,7 +111,7 @@ class Survival:
         else:
             self._give_up()
         self.comm = comm
-        self._watch.disarm()
+        alarm.cancel()
         self._watch.others = [rank for rank in self.alive if rank]
         if self.alive[0] != 0:
             if comm.rank == 0:
@@ -140,7 +138,7 @@ class Survival:
 
     def leave(self, status: int) -> NoReturn:
         """Ends this process with the others; see above."""
-        self._watch.arm(TIMEOUT, lambda: _exit(status))
+        _after(TIMEOUT, lambda: _exit(status))
         with suppress(*self.faults):
             self.comm.Barrier()
         _exit(status)
@@ -152,7 +150,7 @@ class Survival:
 
 @final
 class Changes:
-    """Which memories of a rank's clients differ from those that the server holds."""
+    """Memories of a rank's clients that differ from those that the server holds."""
 
     def __init__(self) -> None:
         self._known: dict[int, bytes] = {}
@@ -176,6 +174,14 @@ class Changes:
             except Exception as exc:  # a user's method may remember anything
                 return {}, (i, failure(0, exc))
         return packed, None
+
+
+def _after(seconds: float, act: Callable[[], None]) -> threading.Timer:
+    """Calls `act` in another thread after `seconds`, unless the timer is cancelled."""
+    timer = threading.Timer(seconds, act)
+    timer.daemon = True
+    timer.start()
+    return timer
 
 
 def end_all(alone: bool = False) -> NoReturn:
@@ -210,27 +216,3 @@ def _flush() -> None:
 def _exit(status: int) -> NoReturn:
     _flush()
     os._exit(status)
-
-
-def connected(world: Connected, watch: Watch, loads: Loads | None, staging: Staging) -> Wire:
-    """The wire of a rank at the start."""
-    comm = world.comm if world.survival is None else world.survival.guarded()
-    return Wire(comm, reporting(watch, comm.rank), loads, staging)
-
-
-def reporting(watch: Watch, rank: int) -> Callable[[Communicator], None]:
-    """Function for a rank that waits long: reports to rank 0, which listens, that this rank is not the late one."""
-    reported = 0
-
-    def report(comm: Communicator) -> None:
-        nonlocal reported
-        if not watch.overdue:
-            return
-        if rank == 0:
-            while comm.iprobe():
-                watch.waits(*comm.recv())
-        elif reported != watch.round:
-            reported = watch.round
-            comm.isend((rank, watch.round), 0)
-
-    return report

@@ -36,9 +36,11 @@ from numpy.typing import NDArray
 from zofl_mpi.engine.messages import Bytes
 from zofl_mpi.engine.setting import Loads
 from zofl_mpi.engine.staging import Staging
+from zofl_mpi.engine.watch import Watch
 from zofl_mpi.run.mpi.communicator import Communicator, Request, wait
 from zofl_mpi.run.mpi.gather import EMPTY, MOST, Order, Sent, Turn, pieces
 from zofl_mpi.run.mpi.placement import ClientPlacement
+from zofl_mpi.run.mpi.world import MPIWorld
 
 LIMIT = 1 << 30  # bytes a collective moves at once: counts are 32-bit integers up to MPI 3.1 (Open MPI 5)
 FRAME = 1024
@@ -120,12 +122,8 @@ class Wire:
         for low in range(0, block.size, LIMIT):
             self.comm.Bcast(block[low : low + LIMIT])
 
-    def by_rank(self, to: Sequence[int]) -> list[int]:
-        """The clients ordered by their ranks, those of one rank as in the question."""
-        return sorted(to, key=self.placement.__getitem__)
-
     def scatter(self, sizes: Mapping[int, int], block: Bytes | None = None) -> Bytes:
-        """Sends each rank the messages of its clients, which lie in the server's block in the order of `by_rank`."""
+        """Sends each rank the messages of its clients, which lie in the server's block ordered by their ranks."""
         totals = [0] * (self.ranks + 1)
         for i, size in sizes.items():
             totals[self.placement[i]] += size
@@ -210,3 +208,27 @@ class Wire:
 
     def _wait(self, request: Request) -> None:
         wait(request, partial(self.meanwhile, self.comm))
+
+
+def connected(world: MPIWorld, watch: Watch, loads: Loads | None, staging: Staging) -> Wire:
+    """The wire of a rank at the start."""
+    comm = world.comm if world.survival is None else world.survival.guarded()
+    return Wire(comm, reporting(watch, comm.rank), loads, staging)
+
+
+def reporting(watch: Watch, rank: int) -> Callable[[Communicator], None]:
+    """Function for a rank that waits long: reports to rank 0, which listens, that this rank is not the late one."""
+    reported = 0
+
+    def report(comm: Communicator) -> None:
+        nonlocal reported
+        if not watch.overdue:
+            return
+        if rank == 0:
+            while comm.iprobe():
+                watch.waits(*comm.recv())
+        elif reported != watch.round:
+            reported = watch.round
+            comm.isend((rank, watch.round), 0)
+
+    return report

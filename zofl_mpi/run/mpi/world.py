@@ -17,7 +17,7 @@ from typing import Any, final
 
 from zofl_mpi.engine.processes import Process, kill
 from zofl_mpi.engine.watch import Watch
-from zofl_mpi.engine.world import refuse_singletons
+from zofl_mpi.engine.world import Faults, refuse_singletons
 from zofl_mpi.run.mpi.communicator import Communicator, wait, wake_in_time
 from zofl_mpi.run.mpi.survival import Survival, end_all, end_stuck
 from zofl_mpi.run.progress import outermost_launcher
@@ -37,12 +37,7 @@ class MPIWorld:
     """
 
     def __init__(
-        self,
-        comm: Communicator,
-        node: Communicator,
-        library: str,
-        faults: tuple[type[Exception], ...] = (),
-        missing: str = "",
+        self, comm: Communicator, node: Communicator, library: str, faults: Faults = (), missing: str = ""
     ) -> None:
         self.comm, self._node, self.library = comm, node, library
         self.rank, self.size = comm.rank, comm.size
@@ -67,9 +62,7 @@ class MPIWorld:
         wake_in_time()
         refuse_singletons(MPI.COMM_WORLD.size, os.environ)
         if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
-            raise RuntimeError(
-                f"this MPI gives thread level {MPI.Query_thread()}; zofl_mpi needs MPI_THREAD_SERIALIZED"
-            )
+            raise RuntimeError(f"this MPI has thread level {MPI.Query_thread()}, zofl_mpi needs THREAD_SERIALIZED")
         comm = MPI.COMM_WORLD.Dup()
         library = MPI.Get_library_version().splitlines()[0].split(",")[0].strip("\0 ")
         missing = _missing(library, comm)

@@ -14,10 +14,9 @@ aggregated (a sentence), clients (their number) and first_clients (100,), the fi
 
 from zofl_mpi.run.records.checkpoint import Checkpoint, checkpoint_path, load_checkpoint, save_checkpoint
 from zofl_mpi.run.records.hdf5 import LostError, WriteError
-from zofl_mpi.run.records.places import check_new, copy, remove, set_aside
 from zofl_mpi.run.records.provenance import provenance
 from zofl_mpi.run.records.recorder import Loss, Recorder
-from zofl_mpi.run.records.result import Run, differences, load
+from zofl_mpi.run.records.result import Run, load
 
 __all__ = [
     "Checkpoint",
@@ -26,14 +25,9 @@ __all__ = [
     "Recorder",
     "Run",
     "WriteError",
-    "check_new",
     "checkpoint_path",
-    "copy",
-    "differences",
     "load",
     "load_checkpoint",
     "provenance",
-    "remove",
     "save_checkpoint",
-    "set_aside",
 ]

@@ -16,9 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.errors import UserError
-from zofl_mpi.run.records.hdf5 import FAILURES, SCHEMA, WriteError, read_file, reason_of, set_attributes
+from zofl_mpi.run.records import hdf5
+from zofl_mpi.run.records.hdf5 import FAILURES, SCHEMA, Attributes, FileName, WriteError, read_file
 from zofl_mpi.run.records.staged import StagedFile, create_exclusively
 
+Blocks = Mapping[str, NDArray[np.uint8]]
 PREVIOUS, TEMPORARY = ".previous", ".tmp"
 """Added to a checkpoint's name: of the one before it, and while it is written."""
 CHECKSUMS = "checksums"
@@ -39,13 +41,13 @@ class Checkpoint:
     newer: str = ""
 
 
-def checkpoint_path(out: str | os.PathLike[str]) -> Path:
+def checkpoint_path(out: FileName) -> Path:
     """Where the checkpoint of the result `out` lies: run.h5 -> run.ckpt.h5."""
     out = Path(out)
     return out.with_name(out.name.removesuffix(".h5") + ".ckpt.h5")
 
 
-def save_checkpoint(path: str | os.PathLike[str], payload: Mapping[str, Any], attrs: Mapping[str, Any]) -> None:
+def save_checkpoint(path: FileName, payload: Mapping[str, Any], attrs: Attributes) -> None:
     """Makes a checkpoint the newest in one step; the one at `path` becomes run.ckpt.h5.previous.
 
     Args:
@@ -66,18 +68,14 @@ def save_checkpoint(path: str | os.PathLike[str], payload: Mapping[str, Any], at
         _sync_folder(path.parent)
     except FAILURES as error:
         raise WriteError(
-            f"cannot write {path}: {reason_of(error, path)}; the previous checkpoint, if any, is intact"
+            f"cannot write {path}: {hdf5.reason_of(error, path)}; the previous checkpoint, if any, is intact"
         ) from error
     finally:
         fresh.unlink(missing_ok=True)
 
 
-def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
-    """The checkpoint at `path`, or the previous one if that is missing or damaged.
-
-    Raises:
-        UserError: there is none, or none can be read.
-    """
+def load_checkpoint(path: FileName) -> Checkpoint:
+    """The checkpoint at `path`, or the previous one if that is missing or damaged (UserError: none can be read)."""
     path = Path(path)
     previous = path.with_name(path.name + PREVIOUS)
     try:
@@ -91,15 +89,15 @@ def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
             raise UserError(f"{error}; {other}") from other
 
 
-def _write(path: Path, payload: Mapping[str, Any], attrs: Mapping[str, Any]) -> None:
+def _write(path: Path, payload: Mapping[str, Any], attrs: Attributes) -> None:
     staged = StagedFile(create_exclusively(path), write=True)
     try:
         with h5py.File(staged, "w") as file:
             file.create_group("payload")
-            blocks = {name: _block(payload[name]) for name in payload}
+            blocks = {name: np.frombuffer(value, np.uint8) for name, value in payload.items()}
             for name, block in blocks.items():
                 file[f"payload/{name}"] = block
-            set_attributes(file.attrs, {**attrs, "checkpoint": SCHEMA, CHECKSUMS: len(blocks) + 1})
+            hdf5.set_attributes(file.attrs, {**attrs, "checkpoint": SCHEMA, CHECKSUMS: len(blocks) + 1})
             file[CHECKSUMS] = _checksums(blocks, dict(file.attrs))
         staged.commit()
         os.fsync(staged.number)
@@ -123,22 +121,14 @@ def _load(path: Path) -> Checkpoint:
     return read_file(path, read)
 
 
-def _block(value: Any) -> NDArray[np.uint8]:
-    return np.frombuffer(value, np.uint8) if len(value) else np.zeros(0, np.uint8)
-
-
-def _checksums(blocks: Mapping[str, NDArray[np.uint8]], attrs: Mapping[str, Any]) -> NDArray[np.uint32]:
+def _checksums(blocks: Blocks, attrs: Attributes) -> NDArray[np.uint32]:
     """CRC-32 of each array, in the order of their names, then of the attributes."""
     facts = json.dumps({name: str(value) for name, value in attrs.items()}, sort_keys=True).encode()
-    return np.array(
-        [*(zlib.crc32(blocks[name].data, zlib.crc32(name.encode())) for name in sorted(blocks)), zlib.crc32(facts)],
-        np.uint32,
-    )
+    sums = [zlib.crc32(blocks[name].data, zlib.crc32(name.encode())) for name in sorted(blocks)]
+    return np.array([*sums, zlib.crc32(facts)], np.uint32)
 
 
-def _check(
-    path: Path, payload: Mapping[str, NDArray[np.uint8]], attrs: Mapping[str, Any], stored: NDArray[np.uint32]
-) -> None:
+def _check(path: Path, payload: Blocks, attrs: Attributes, stored: NDArray[np.uint32]) -> None:
     found = _checksums(payload, attrs)
     if found.shape != stored.shape:
         raise UserError(f"{path} is damaged: it has {len(found)} checksums to check, and {len(stored)} are stored")

@@ -18,14 +18,16 @@ from zofl_mpi.errors import UserError
 from zofl_mpi.run.records.staged import StagedFile
 
 T = TypeVar("T")
-Columns = Mapping[str, tuple[str, str]]
+Columns = Mapping[str, tuple[str, str]]  # name -> (unit, description)
+Attributes = Mapping[str, Any]
+FileName = str | os.PathLike[str]
 SCHEMA = 1
 FAILURES = (OSError, RuntimeError, KeyError, ValueError)
 """Exceptions of h5py for a file that is full, torn or damaged; which one depends on the call."""
 
 
 class WriteError(UserError):
-    """A result or checkpoint could not be written; says which, why, and what is safe."""
+    """A result or checkpoint that could not be written; says which, why, and which rounds are safe."""
 
     status = 1
 
@@ -34,7 +36,7 @@ class LostError(UserError):
     """A file is missing or damaged: no other file lies in its place."""
 
 
-def set_attributes(attrs: Any, values: Mapping[str, Any]) -> None:
+def set_attributes(attrs: Any, values: Attributes) -> None:
     """Sets attributes of an HDF5 object; dicts and lists as JSON, None as an empty string."""
     for name, value in values.items():
         attrs[name] = json.dumps(value) if isinstance(value, (dict, list, tuple)) else "" if value is None else value
@@ -62,13 +64,9 @@ def reason_of(error: BaseException, path: Path) -> str:
         limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
         words += f" (a file may have {limit} bytes: ulimit -f)"
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        words += f" ({_free(path)} bytes are free there)"
+        there = os.statvfs(path.parent)
+        words += f" ({there.f_bavail * there.f_frsize} bytes are free there)"
     return words
-
-
-def _free(path: Path) -> int:
-    found = os.statvfs(path.parent)
-    return found.f_bavail * found.f_frsize
 
 
 def read_file(path: Path, read: Callable[[Any], T]) -> T:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, final
 
+from zofl_mpi.engine.processes import stat
 from zofl_mpi.errors import UserError
 from zofl_mpi.run.records.provenance import now
 from zofl_mpi.run.records.staged import create_exclusively, write_all
@@ -66,11 +67,7 @@ class WriterLock:
 
 
 def lock(number: int) -> bool:
-    """Locks an open file, as HDF5 locks what it writes; whether the file system has locks.
-
-    Raises:
-        BlockingIOError: another has locked it.
-    """
+    """Locks an open file as HDF5 does; False if the file system has no locks (BlockingIOError: another has it)."""
     for wait in (*GLANCES, None):
         try:
             fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -134,9 +131,9 @@ def described(holder: dict[str, Any]) -> str:
 
 
 def _started(process: int) -> str | None:
-    """When a process of this host began, in ticks: process numbers come back. None if it has ended."""
+    """Start of a process of this host, in ticks, since process numbers come back; None if it has ended."""
     try:
-        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        fields = stat(process)
     except OSError:
         return None
-    return None if state[0] in "ZX" else state[19]  # one that its parent has not waited for yet has ended, too
+    return None if fields[0] in "ZX" else fields[19]  # one that its parent has not waited for yet has ended, too

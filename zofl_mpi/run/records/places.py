@@ -35,18 +35,14 @@ def check_new(path: Path, force: bool) -> None:
 
 def remove(path: Path) -> None:
     """Removes a result, and its checkpoints: a resume must not find those of a run that is replaced."""
-    # A run of an older version that still writes it goes on in what is then a file without a name: they do not mix.
+    # A run of an older version that still writes it goes on in a file without a name: they do not mix.
     newest = checkpoint_path(path)
     for left in (path, newest, newest.with_name(newest.name + PREVIOUS)):
         left.unlink(missing_ok=True)
 
 
 def copy(source: Path, path: Path) -> None:
-    """Copies a result to a new place.
-
-    Raises:
-        UserError: it cannot be written; nothing is left there.
-    """
+    """Copies a result to a new place (UserError: it cannot be written; nothing is left there)."""
     try:
         with source.open("rb") as old, path.open("xb") as new:
             shutil.copyfileobj(old, new)
@@ -57,11 +53,7 @@ def copy(source: Path, path: Path) -> None:
 
 
 def set_aside(path: Path) -> Path | None:
-    """Renames a damaged result, for another in its place; returns its new name, None if there is no file.
-
-    Raises:
-        UserError: another process writes it.
-    """
+    """Renames a damaged result; its new name, None if there is no file (UserError: another process writes it)."""
     if not path.is_file():
         return None
     lock, aside = WriterLock(path), path.with_name(path.name + DAMAGED)

@@ -56,13 +56,7 @@ def _git(checkout: Path) -> tuple[str, bool]:
         git("ls-files", "--error-unmatch", "zofl_mpi/__init__.py")
         return git("rev-parse", "HEAD").strip(), bool(git("status", "--porcelain", "--untracked-files=no").strip())
     except (OSError, subprocess.SubprocessError):
-        return _packed(checkout)
-
-
-def _packed(copy: Path) -> tuple[str, bool]:
-    """The same of a copy that jobs/pack.sh made, from the file that it wrote there."""
-    try:
-        commit, changed = (copy / ".commit").read_text().split()
-    except (OSError, ValueError):
+        with suppress(OSError, ValueError):  # a copy that jobs/pack.sh made has a file that tells both
+            commit, changed = (checkout / ".commit").read_text().split()
+            return commit, changed != "0"
         return "", False
-    return commit, changed != "0"

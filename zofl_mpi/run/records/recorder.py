@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
@@ -15,18 +16,21 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from zofl_mpi.errors import UserError
-from zofl_mpi.run.records.hdf5 import SCHEMA, Columns, WriteError, explaining, set_attributes
-from zofl_mpi.run.records.lock import WriterLock
-from zofl_mpi.run.records.opened import OpenResult
+from zofl_mpi.run.records import hdf5
+from zofl_mpi.run.records.hdf5 import FAILURES, SCHEMA, Attributes, Columns, FileName, WriteError, set_attributes
+from zofl_mpi.run.records.lock import WriterLock, lock
 from zofl_mpi.run.records.places import check_new, remove
 from zofl_mpi.run.records.provenance import now
 from zofl_mpi.run.records.result import Run, load
 from zofl_mpi.run.records.rows import CLIENTS, RANKS, Rows, add_places, by_round, growing, lay_out, truncate
+from zofl_mpi.run.records.staged import StagedFile, create_exclusively
 
 Array = NDArray[Any]
 ATTRIBUTE_BYTES = 60_000  # HDF5 allows 64 kB
-ORIGIN = ("data", "kernel", "blas")
-"""Attributes of a result that a continued run must share; its checkpoints have them, too."""
+ORIGIN = ("run", "config", "data", "kernel", "blas")
+"""Attributes of a result that its checkpoints have, too, for the run that continues from them."""
+COLUMNS = {"round": ("1", "finished rounds"), "seconds": ("s", "wall time of the round, its evaluation included")}
+"""Unit and description of the columns of every result."""
 LOSSES = 500
 """So many losses are named."""
 
@@ -46,37 +50,48 @@ class Recorder:
     Attributes:
         path: of the file.
         rounds: R, rows written and flushed.
-        run: random name of the run, kept by its continuations, and in its checkpoints too.
         steps: names of the steps seen so far, in the order of the file's axis.
-        origin: attributes of the result that a continued run must share.
+        origin: the result's attributes ORIGIN; `run` is a random name, kept by continuations.
     """
 
-    def __init__(self, opened: OpenResult, rounds: int, planned: int, columns: Columns) -> None:
-        file = opened.file
-        self.path, self.rounds, self._planned, self._columns = opened.path, rounds, planned, dict(columns)
-        self._opened, self._file = opened, file
+    def __init__(self, path: Path, rounds: int, planned: int, prepare: Callable[[Any], None], *, new: bool) -> None:
+        """Makes a new file, or opens one, and prepares it: all of that, or nothing.
+
+        Raises:
+            UserError: another process writes it.
+            OSError: it cannot be made, opened or written.
+        """
+        self.path, self.rounds, self._planned, self._columns = path, rounds, planned, dict(COLUMNS)
+        self._writer, self._failed = WriterLock(path), False
+        try:
+            if new and not rounds:
+                remove(path)
+            self._staged = _staged(path, new)
+            # Without a chunk cache a row is written by itself; with one, all its chunks are.
+            file = self._file = h5py.File(self._staged, "w" if new else "r+", rdcc_nbytes=0)
+        except BaseException:
+            self._writer.release()
+            raise
+        # HDF5 must be done with a Python file before the interpreter ends.
+        self._let_go = weakref.finalize(self, _let_go, file, self._staged, self._writer)
+        try:
+            prepare(file)
+            self._commit()
+        except BaseException:
+            self._let_go()
+            if new:
+                path.unlink(missing_ok=True)
+            raise
         self.steps = [str(name) for name in file["clients"].attrs["steps"]]
-        self.run = str(file.attrs["run"])
         self.origin = {name: file.attrs[name] for name in ORIGIN if name in file.attrs}
         self._first = file["clients"].attrs.get("first_clients")
         self._done = h5py.h5a.open(file["rounds"].id, b"done")
-        self._failed = False
-        self._rows = {
-            f"{g}/{name}": Rows(data) for g in ("rounds", "clients", "ranks") for name, data in by_round(file, g)
-        }
+        groups = ("rounds", "clients", "ranks")
+        self._rows = {f"{group}/{name}": Rows(data) for group in groups for name, data in by_round(file, group)}
 
     @classmethod
     def create(
-        cls,
-        path: str | os.PathLike[str],
-        *,
-        attrs: Mapping[str, Any],
-        m: int,
-        ranks: int,
-        rounds: int,
-        force: bool = False,
-        columns: Columns | None = None,
-        start: int = 0,
+        cls, path: FileName, *, attrs: Attributes, m: int, ranks: int, rounds: int, force: bool = False, start: int = 0
     ) -> Recorder:
         """Starts a new result.
 
@@ -85,63 +100,45 @@ class Recorder:
             m: clients. More than `rows.LISTED` share columns of /clients and rows of /partition: their sums.
             rounds: planned number; more are possible.
             force: replace an existing file, and remove its checkpoint.
-            columns: name -> (unit, description) of the columns that `append` may be given.
             start: finished rounds whose rows are lost: NaN or 0 in this file, named by its attribute missing_rounds.
 
         Raises:
             UserError: the file exists and `force` is not set, or its folder is missing or cannot be written.
             WriteError: the file cannot be written.
         """
+
+        def prepare(file: Any) -> None:
+            lay_out(file, m, ranks, rounds, start)
+            own = {"schema": SCHEMA, "status": "running", "ranks": ranks}
+            sessions = [_session(start, ranks, attrs)]
+            set_attributes(file.attrs, {"run": secrets.token_hex(8), **attrs, **own, "sessions": sessions})
+
         path = Path(path)
         check_new(path, force)
-        with explaining(path, 0):
-            lock = WriterLock(path)
-            if not start:
-                remove(path)
-            opened = OpenResult(path, lock, new=True)
-            try:
-                lay_out(opened.file, m, ranks, rounds, start)
-                own = {"schema": SCHEMA, "status": "running", "ranks": ranks}
-                sessions = [_session(start, ranks, attrs)]
-                set_attributes(opened.file.attrs, {"run": secrets.token_hex(8), **attrs, **own, "sessions": sessions})
-                opened.commit()
-            except BaseException:
-                opened.abandon()
-                path.unlink(missing_ok=True)
-                raise
-        return cls(opened, start, rounds, columns or {})
+        with hdf5.explaining(path, 0):
+            return cls(path, start, rounds, prepare, new=True)
 
     @classmethod
     def reopen(
-        cls,
-        path: str | os.PathLike[str],
-        rounds_done: int,
-        *,
-        ranks: int | None = None,
-        rounds: int | None = None,
-        attrs: Mapping[str, Any] | None = None,
-        columns: Columns | None = None,
+        cls, path: FileName, rounds_done: int, *, ranks: int = 0, rounds: int = 0, attrs: Attributes | None = None
     ) -> Recorder:
         """Continues a result: every row after the first `rounds_done` is dropped, and /final too.
 
         Args:
-            ranks: of this session; /ranks is as wide as the widest of all sessions, 0 where a rank was not there.
-            rounds: planned in total.
+            ranks: of this session (0: as before); /ranks is as wide as the widest of all sessions, 0 where none was.
+            rounds: planned in total; 0: no more.
             attrs: of this session, for `sessions`; of the root only `config` is replaced.
 
         Raises:
             UserError: the file is no result, or has fewer rounds than `rounds_done`.
             WriteError: the file cannot be written.
         """
-        with explaining(Path(path), rounds_done):
-            opened = OpenResult(Path(path), WriterLock(Path(path)), new=False)
-            try:
-                _cut_back(opened.file, load(path), rounds_done, ranks, attrs or {})
-                opened.commit()
-            except BaseException:
-                opened.abandon()
-                raise
-        return cls(opened, rounds_done, rounds or max(rounds_done, 1), columns or {})
+
+        def prepare(file: Any) -> None:
+            _cut_back(file, load(path), rounds_done, ranks, attrs or {})
+
+        with hdf5.explaining(Path(path), rounds_done):
+            return cls(Path(path), rounds_done, rounds or max(rounds_done, 1), prepare, new=False)
 
     def append(self, row: Mapping[str, float], *, steps: Sequence[str] = (), **tables: ArrayLike) -> None:
         """Appends a round, on its way to the disk when this returns: the death of the process cannot take it back.
@@ -200,7 +197,7 @@ class Recorder:
     def sync(self) -> None:
         """Forces the rows onto the disk, so that they survive a power cut; for checkpoints: it costs milliseconds."""
         with self._writing():
-            self._opened.sync()
+            os.fsync(self._staged.number)
 
     def finish(self, state: Mapping[str, Any], **attrs: Any) -> None:
         """Writes /final/<field> of the last state, attribute `meaning` as given to `describe`; closes it as "done"."""
@@ -219,26 +216,45 @@ class Recorder:
             with self._writing():
                 set_attributes(self._file.attrs, {"ended": now(), **attrs, "status": status})
             with self._writing():
-                self._opened.finish()
+                self._file.close()
+                self._commit()
+                os.fsync(self._staged.number)
         finally:
             self.abandon()
 
     def abandon(self) -> None:
         """Lets go of the file as the last commit left it."""
         self._failed = True
-        self._opened.abandon()
+        self._let_go()
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
         """Commits all that is written in a `with` block, or nothing of it."""
         try:
-            with explaining(self.path, self.rounds):
-                self._opened.check()
+            with hdf5.explaining(self.path, self.rounds):
+                self._check()
                 yield
-                self._opened.commit()
+                self._commit()
         except WriteError:
             self._failed = True
             raise
+
+    def _check(self) -> None:
+        """Refuses to write to a file that was deleted, replaced or taken over: it would be lost."""
+        if self._writer.is_lost():
+            raise WriteError(f"{self.path}: another process has removed {self._writer.path} and writes it now")
+        try:
+            there = os.stat(self.path).st_ino
+        except FileNotFoundError:
+            there = -1
+        if there != os.fstat(self._staged.number).st_ino:
+            raise WriteError(f"{self.path} was deleted or replaced by another run: this run's rounds went with it")
+
+    def _commit(self) -> None:
+        """Brings all changes to the disk, or none (OSError: they cannot be written)."""
+        if self._file:
+            self._file.flush()
+        self._staged.commit()
 
     def _name_steps(self, steps: Sequence[str]) -> None:
         new = [name for name in steps if name not in self.steps]
@@ -273,7 +289,27 @@ class Recorder:
         return table if self._first is None or not table.ndim else np.add.reduceat(table, self._first, axis=axis)
 
 
-def _session(start: int, ranks: int, attrs: Mapping[str, Any]) -> dict[str, Any]:
+def _staged(path: Path, new: bool) -> StagedFile:
+    number = create_exclusively(path) if new else os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        lock(number)
+        return StagedFile(number, write=True)
+    except BlockingIOError as error:
+        os.close(number)
+        raise UserError(f"{path} is being written by another process: let it end, or choose another --out") from error
+    except OSError:
+        os.close(number)
+        raise
+
+
+def _let_go(file: Any, staged: StagedFile, writer: WriterLock) -> None:
+    with suppress(*FAILURES):
+        file.close()
+    staged.close()
+    writer.release()
+
+
+def _session(start: int, ranks: int, attrs: Attributes) -> dict[str, Any]:
     """Command, code and machine of a session of a run."""
     known = {name: attrs[name] for name in ("command", "git_commit", "git_dirty", "mpi", "kernel") if name in attrs}
     if "blas" in attrs:
@@ -281,7 +317,7 @@ def _session(start: int, ranks: int, attrs: Mapping[str, Any]) -> dict[str, Any]
     return {"from_round": start, "ranks": ranks, "started": now(), **known}
 
 
-def _cut_back(file: Any, run: Run, rounds: int, ranks: int | None, attrs: Mapping[str, Any]) -> None:
+def _cut_back(file: Any, run: Run, rounds: int, ranks: int, attrs: Attributes) -> None:
     """Makes a result ready to go on after `rounds` rounds."""
     if run.length < rounds:
         raise UserError(f"{run.path} holds {run.length} rounds, fewer than the {rounds} to continue from")

@@ -22,8 +22,6 @@ from zofl_mpi.run.records.hdf5 import SCHEMA, read_file
 from zofl_mpi.run.records.rows import by_round, read_places
 
 Array = NDArray[Any]
-CLOCKS = {"seconds"}
-"""Columns of /rounds that tell the time."""
 
 
 @final
@@ -75,16 +73,12 @@ class Run:
         return pd.DataFrame({**sums, **self.rounds})
 
     def overlap(self) -> Overlap:
-        """How long clients and server computed in each round, and how long both at once."""
+        """Computing times of clients and server in each round, and of both at once."""
         return overlap(self.steps, self.ranks["seconds_compute"], self.rounds["seconds"])
 
 
 def load(path: str | os.PathLike[str]) -> Run:
-    """The result at `path`: finished, still growing, or of a run that was killed. The only reader.
-
-    Raises:
-        UserError: there is no such file, or it is no result of this version, or it is damaged.
-    """
+    """The result at `path`: finished, still growing, or of a killed run (UserError: missing, damaged or no result)."""
 
     def read(file: Any) -> Run:
         _check_ours(file, path)
@@ -127,32 +121,3 @@ def _check_ours(file: Any, path: str | os.PathLike[str]) -> None:
         raise UserError(f"{path} is an HDF5 file, but no result of zofl_mpi (it has no attribute 'schema')")
     if file.attrs["schema"] != SCHEMA:
         raise UserError(f"{path} has schema {file.attrs['schema']}; this version of zofl_mpi reads schema {SCHEMA}")
-
-
-def differences(one: str | os.PathLike[str], other: str | os.PathLike[str], *, bytes_too: bool = True) -> list[str]:
-    """The names of what differs between two results: steps, /final/*, /rounds/* without clocks, /clients/*.
-
-    Args:
-        bytes_too: compare the bytes and messages of the clients as well.
-
-    Raises:
-        UserError: a file is no result, or cannot be read.
-    """
-    a, b = load(one), load(other)
-    pairs = [("final", a.final, b.final), ("rounds", a.rounds, b.rounds)]
-    if bytes_too:
-        pairs.append(("clients", a.clients, b.clients))
-    found = [] if a.steps == b.steps else [f"steps: {a.steps} and {b.steps}"]
-    for group, left, right in pairs:
-        for name in sorted(left.keys() | right.keys()):
-            if name in CLOCKS:
-                continue
-            if name not in left or name not in right or bits(left[name]) != bits(right[name]):
-                found.append(f"{group}/{name}")
-    return found
-
-
-def bits(value: object) -> tuple[str, tuple[int, ...], bytes]:
-    """Type, shape and bytes of a value: equal for equal bits only; two NaNs of one payload are equal."""
-    array = np.asarray(value)
-    return array.dtype.str, array.shape, array.tobytes()

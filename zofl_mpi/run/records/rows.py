@@ -9,17 +9,12 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from zofl_mpi.engine.ledger import KINDS
 from zofl_mpi.run.records.hdf5 import set_attributes
 
 Array = NDArray[Any]
 CLIENTS = {"bytes_down": "bytes", "bytes_up": "bytes", "messages": "1"}
-RANKS = {
-    "seconds_compute": "s",
-    "seconds_wait": "s",
-    "seconds_comm": "s",
-    "seconds_staging": "s",
-    "peak_bytes": "bytes",
-}
+RANKS = {**{f"seconds_{kind}": "s" for kind in KINDS}, "peak_bytes": "bytes"}
 PLACES = "ranks/table"
 CHUNK_BYTES = 131_072
 LISTED = 1000
