@@ -265,7 +265,7 @@ def after_a_divergence(device: str) -> None:
     """Clients whose networks became infinite leave nothing behind."""
     asked = requests("odd mlp, confined", "float32", device, 8)
     before = module_torch.take_steps(asked)
-    wild = [replace(each, x=np.full_like(each.x, 3e38), y=np.full_like(each.y, 3e38)) for each in asked]
+    wild = [each._replace(x=np.full_like(each.x, 3e38), y=np.full_like(each.y, 3e38)) for each in asked]
     assert not np.isfinite(module_torch.take_steps(wild)[0]).all()
     assert all(np.isfinite(own).all() for own in module_torch.take_steps([*wild[:4], *asked[4:]])[4:])
     np.testing.assert_array_equal(module_torch.take_steps(asked), before)

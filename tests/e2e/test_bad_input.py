@@ -271,7 +271,7 @@ def test_data_that_cannot_be_used_are_named(refused: Refused, here: Path) -> Non
     np.savez(here / "own.npz", x=X, y=Y / 2)
     assert "--data own.npz has targets, not classes" in refused("--data", "own.npz", "--m", 2)
     np.savez(here / "own.npz", x=X)
-    assert "has no array y but x" in refused("--data", "own.npz", "--m", 2)
+    assert "holds x, it must hold x and y" in refused("--data", "own.npz", "--m", 2)
     sentence = refused("--data", "cifar10", "--data-dir", here)
     assert "cifar10" in sentence and str(here) in sentence and "download" in sentence
 

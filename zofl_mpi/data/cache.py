@@ -15,9 +15,8 @@ import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,9 +32,7 @@ SETTLED = 1_000_000_000
 """Nanoseconds after which a further change of a file gets another change time for certain."""
 
 
-@final
-@dataclass(frozen=True)
-class Sources:
+class Sources(NamedTuple):
     """Origin of a data set.
 
     Attributes:
@@ -106,11 +103,7 @@ def keep_note(note: Path, text: str) -> None:
 
 
 def prepare(sources: Sources, cache_dir: Path | None = None) -> None:
-    """Makes the cache entry unless an intact one is there; several ranks may try at the same time.
-
-    Raises:
-        UserError: the data set cannot be read, or the cache folder cannot be written.
-    """
+    """Makes the cache entry unless an intact one is there; several ranks may try at the same time."""
     folder = cache_dir or default_cache_dir()
     if _is_intact(folder / sources.key):
         return

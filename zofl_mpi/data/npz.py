@@ -20,9 +20,6 @@ def read_npz(path: Path) -> Raw:
     """Arrays x (N, ...) of bytes, float32 or float64 and y (N,); inputs (N, p).
 
     Integers y >= 0 are labels, classes = max y + 1. Floats y are the targets of a regression, all samples of one class.
-
-    Raises:
-        UserError: it is no such file, or its arrays do not fit that description.
     """
     x, y = _arrays(path)
     _check_inputs(path, x)
@@ -69,7 +66,7 @@ def _check_finite(path: Path, field: str, values: Array) -> None:
     finite = np.isfinite(values)
     if not finite.all():
         first = int(np.argmin(finite.reshape(len(values), -1).all(axis=1)))
-        raise UserError(f"{path}: {field} is NaN or infinite (first in sample {first}): remove or repair such samples")
+        raise UserError(f"{path}: {field} is NaN or infinite (first in sample {first}): remove or repair these samples")
 
 
 def _check_shape(path: Path, x: Array, y: Array) -> None:

@@ -79,10 +79,7 @@ def split(
 def shares(
     raw: Raw, rest: Rows, streams: Streams, *, m: int, alpha: float, partition: str = "by_class", min_samples: int = 10
 ) -> list[Rows]:
-    """Divides some rows of a data set among m clients; for the arguments see `split`.
-
-    Args:
-        rest: (k,) the rows, ascending.
+    """Divides the rows `rest` (k,), ascending, among m clients; for the other arguments see `split`.
 
     Raises:
         UserError: an argument out of range, or too few rows.
@@ -201,9 +198,6 @@ def _cumulative(logs: NDArray[np.float64], alpha: float, is_open: NDArray[np.boo
 def as_dataset(raw: Raw, pixels: str, train_rows: NDArray[np.int64]) -> Dataset:
     """All samples on a scale: `unit` (bytes in [0, 1], floats as they are), `raw` (as stored) or `standardize` (mean 0
     and variance 1 in each channel over the rows `train_rows` (k,), k >= 1; a constant channel becomes 0).
-
-    Raises:
-        UserError: no such scale, or values whose variance overflows.
     """
     demand(pixels in PIXELS, "pixels", pixels, f"one of {', '.join(PIXELS)}")
     if pixels == "standardize":

@@ -39,9 +39,6 @@ def find(name: str, data_dir: Path | None, streams: Streams, synthetic: Syntheti
     Args:
         data_dir: where the files are, or the folders named after the data sets; None is the default folder.
         streams: the run's, for synthetic data alone.
-
-    Raises:
-        UserError: unknown name, or files that are not there.
     """
     if name.endswith(".npz"):
         if not os.path.isfile(name):  # unlike Path.is_file it answers where a folder may not be searched

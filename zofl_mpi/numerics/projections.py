@@ -26,15 +26,8 @@ def shrink(displacement: Array, radius: Bound) -> Array:
 def ball(y: Array, centre: Array, radius: Bound) -> Array:
     """argmin |z - y| over |z - centre| <= radius, for each row: centre + min(1, radius / |y - centre|) (y - centre).
 
-    Source: [A] Algorithm 2 with Y_i(x) the ball around x.
-
-    Args:
-        y: (k, n).
-        centre: (k, n) or (n,).
-        radius: >= 0, infinite for no constraint; a number or (k,), one per row.
-
-    Returns:
-        (k, n) in the dtype of y. Rows inside their ball come back unchanged, bit for bit.
+    Source: [A] Algorithm 2 with Y_i(x) the ball around x. For y (k, n), centre (k, n) or (n,), radius >= 0, a number or
+    (k,), (k, n) in the dtype of y. Rows inside their ball come back unchanged, bit for bit.
     """
     displacement = y - centre
     factor = shrink(displacement, radius)

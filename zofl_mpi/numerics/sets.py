@@ -166,11 +166,7 @@ class _Description(NamedTuple):
 
 
 def parse(text: str, n: int, flag: str) -> ConvexSet:
-    """The set in R^n that `text` describes: see the module's docstring.
-
-    Raises:
-        UserError: it describes no set, one that is not convex, an empty one, or one for another n; names the flag.
-    """
+    """The set in R^n that `text` describes, see the module's docstring; `flag` is named where it is refused."""
     described = _Description(text, n, flag)
     name, *words = (word.strip() for word in text.split(":"))
     _demand_kind(name, words, described)
@@ -179,11 +175,7 @@ def parse(text: str, n: int, flag: str) -> ConvexSet:
 
 
 def parse_all(texts: Sequence[str], n: int, m: int, flag: str) -> list[ConvexSet]:
-    """The sets of m clients: one description for all, or one per client. Equal descriptions give one object.
-
-    Raises:
-        UserError: neither 1 nor m descriptions; one that `parse` refuses.
-    """
+    """The sets of m clients: one description for all, or one per client. Equal descriptions give one object."""
     shown = _short(" ".join(texts))
     demand(len(texts) in (1, m), flag, shown, f"one set for all, or one for each of the {m} clients, not {len(texts)}")
     made = {text: parse(text, n, flag) for text in dict.fromkeys(texts)}
@@ -201,10 +193,7 @@ def common_point(sets: Sequence[ConvexSet], n: int, flag: str = "--x-set") -> fl
     must be `FAR` away, and only then. Gaps below about 1e-4 of the points' norm are too small for that, and pass.
 
     Returns:
-        The longest projection of the last cycle: 0 to rounding if a common point was found, else what is left to see.
-
-    Raises:
-        UserError: the sets have no common point; how far they stay apart.
+        The longest projection of the last cycle: 0 to rounding if a common point was found.
     """
     boxes = [s for s in sets if isinstance(s, Box)]
     others = list({id(s): s for s in sets if not isinstance(s, Box | All)}.values())

@@ -69,11 +69,7 @@ ORDINARY = 1e4
 def demand_move(x: Array, step: Array, eta: float) -> None:
     """Refuses a smoothing radius with which x + eta v is x itself in the precision of x: the estimate would be noise.
 
-    Args:
-        step: eta v, of one direction or of several.
-
-    Raises:
-        UserError: no entry of x changes, and x is of ordinary size: where x has diverged, eta is not to blame.
+    `step` is eta v, of one direction or of several. Where x has diverged, eta is not to blame, and nothing is refused.
     """
     if len(x) and bool((x + step == x).all()) and float(np.max(np.abs(x))) <= ORDINARY:
         most = float(np.max(np.abs(step)))

@@ -34,7 +34,7 @@ _PLACED: dict[tuple[int, str], Tensor] = {}
 
 
 def on_device(values: Array, device: str) -> Tensor:
-    """All of an array on the device: copied there once for the process, given up when nobody has the array any more."""
+    """All of an array on the device: copied there once for the process, and dropped with the array."""
     key = (id(values), device)
     if key not in _PLACED:
         stored = values if values.dtype.name in KINDS else values.astype(np.int64)

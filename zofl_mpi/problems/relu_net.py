@@ -75,7 +75,6 @@ class ReLUNet(NumPyProblem):
         return 2 * self.flops_evaluation(batch_size)
 
     def flops_evaluation(self, batch_size: int) -> float:
-        """FLOPs of `losses` at one point: the product with the batch."""
         return 2.0 * batch_size * self.hidden * self.features
 
     def initial(self, generator: np.random.Generator) -> Array:
@@ -90,7 +89,6 @@ class ReLUNet(NumPyProblem):
         return self._objective(x, data, batch, smooth=False)
 
     def project(self, i: int, x: Array) -> Array:
-        """x itself: X_i is the whole space."""
         return x
 
     def loss(self, x: Array, data: Dataset) -> float:

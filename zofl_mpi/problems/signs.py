@@ -113,10 +113,8 @@ class SignedLayers:
 
     @contextmanager
     def perturbed(self, u: Tensor, signs: Sequence[Signs], mu: float) -> Iterator[list[int]]:
-        """Context manager: sample j of a batch goes through the layers at theta + mu sigma_j u, for u (d,).
-
-        Yields:
-            How many calls each layer has had.
+        """Context manager: sample j of a batch goes through the layers at theta + mu sigma_j u, for u (d,); yields how
+        many calls each layer has had.
         """
         calls = [0] * len(self._layers)
         with ExitStack() as stack:

@@ -56,11 +56,9 @@ class Softmax(Personalised):
 
     @property
     def n(self) -> int:
-        """Length of x."""
         return self.classes * self.features
 
     def kernel_name(self, batch_size: int) -> str:
-        """The kernel of `lower` and `descend`, for the record: kernels agree to rounding only."""
         return choose(self.kernel)
 
     def kernel_for(self, work: Work, data: Dataset, before: str = "") -> KernelChoice:
@@ -97,7 +95,6 @@ class Softmax(Personalised):
         return step_times({**size, **types, "rescale": int(_common_factor(data) is None)}, kernels)
 
     def with_kernel(self, name: str, work: Work) -> Softmax:
-        """The problem computed by this kernel."""
         return replace(self, kernel=cast(Any, name))
 
     def prepare(self, kernel: str, data: Dataset) -> None:
@@ -112,7 +109,6 @@ class Softmax(Personalised):
 
     @QUIET
     def gradient(self, x: Array, data: Dataset, batch: Batch | None = None) -> Array:
-        """(n,) the gradient of the mean cross-entropy at x over the samples at positions `batch` (B,), or over all."""
         positions, W = positions_of(data, batch), x.reshape(self.classes, -1)
         total = np.zeros(W.shape)
         for inputs, labels in scaled(data, positions, self.dtype):
@@ -156,7 +152,6 @@ class Softmax(Personalised):
 
     @QUIET
     def hits(self, x: Array, data: Dataset) -> Labels:
-        """(C,) how many samples of each class in `data` the model x (n,) classifies correctly."""
         found = np.zeros(self.classes, np.int64)
         for inputs, labels in all_scaled(data, self.dtype):
             logits = inputs @ x.reshape(self.classes, -1).T

@@ -88,11 +88,7 @@ class ResNet:
         demand(0 <= self.cut < blocks, "cut", self.cut, allowed)
 
     def parts(self, shape: Sequence[int], classes: int) -> Parts:
-        """The network for images of `shape` (channels, height, width), cut.
-
-        Raises:
-            UserError: inputs that are no images, or too small for so many stages.
-        """
+        """The network for images of `shape` (channels, height, width), cut (UserError: others, or too small ones)."""
         from torch import nn
 
         from zofl_mpi.problems.models import NORMS, BasicBlock

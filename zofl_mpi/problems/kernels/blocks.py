@@ -129,12 +129,10 @@ class BatchGatherer:
             return (self._buffer.send(rows),)
         every = np.stack(rows)
 
-        def gathered(values: Array, dtype: Any, t: int, steps: int) -> Tensor:
-            found = values[every[:, t : t + steps]].astype(dtype, copy=False)
-            return to_device(torch.from_numpy(found), self._device)
+        def gathered(values: Array, t: int, steps: int) -> Tensor:
+            return to_device(torch.from_numpy(values[every[:, t : t + steps]]), self._device)
 
-        inputs = np.asarray(self._data.inputs)
-        return partial(gathered, inputs, inputs.dtype), partial(gathered, self._data.labels, np.int64)
+        return partial(gathered, np.asarray(self._data.inputs)), partial(gathered, self._data.labels.astype(np.int64))
 
     def fill(self, rows: Sequence[Array]) -> None:
         """Fills step 0 with each row's sample positions (B,)."""
@@ -173,19 +171,15 @@ class StepGraphs:
     def capture(self, H: int, work: Callable[[int], None]) -> None:
         """Captures the graphs of H steps, before any tensor of theirs is filled: CUDA-graph capture executes the steps.
 
-        Args:
-            work: takes the first so many of the steps in `targets`, with tensors that stay where they are.
+        `work` takes the first so many of the steps in `targets`, with tensors that stay where they are.
         """
         for _, steps in self._replays_of(H):
             if steps not in self._replays:
                 self._replays[steps] = place.replayable(self._device, partial(work, steps))
 
     def take(self, rows: Sequence[Array], *sources: Tensor) -> None:
-        """Takes H steps with the first rows of a block.
-
-        Args:
-            rows: (H, B) sample positions of each row's mini-batches.
-            sources: (rows, H, ...) values of the other targets.
+        """Takes H steps with the first rows of a block, of sample positions (H, B) each; `sources` (rows, H, ...) are
+        the values of the other targets.
         """
         every = *sources, *self._batches.sources(rows)
         for t, steps in self._replays_of(len(rows[0])):

@@ -28,9 +28,7 @@ Times = dict[str, float]
 def step_times(size: Mapping[str, str | int], kernels: Mapping[str, Callable[[int], object]]) -> Times:
     """{kernel: seconds of a local step}: as kept in the user's cache, else (also if it is damaged) measured now.
 
-    Args:
-        size: of a step, such as its batch.
-        kernels: functions that take so many steps.
+    Of a step's `size`, with the `kernels` as functions that take so many steps.
     """
     key = {**machine(), **size}
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()

@@ -10,8 +10,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +26,7 @@ PIECES = 8  # that a product is cut into at most
 SMALL_PRODUCT = 1_000_000  # multiplications up to which OpenBLAS takes its kernels for small matrices; see `_pieces`
 
 
-@final
-@dataclass(frozen=True)
-class Minibatches:
+class Minibatches(NamedTuple):
     """The mini-batches of H steps, and how far each step goes.
 
     Attributes:
@@ -180,18 +177,12 @@ LOADING = 10
 
 
 def choose(kernel: str) -> str:
-    """The name in KERNELS that computes: `kernel` itself; for "auto", unless measured, the compiled one if it can run.
-
-    Raises:
-        UserError: the compiled kernel is asked for and numba is not installed.
-    """
+    """The name in KERNELS that computes: `kernel` itself; for "auto", unless measured, the compiled one if it runs."""
     if kernel == "numba" and not numba_installed():
-        raise UserError(
-            f"kernel {kernel!r}: numba is not installed; pip install 'zofl_mpi[fast]', or take 'auto' or 'numpy'"
-        )
-    if kernel != "auto":
-        return kernel
-    return "numba" if numba_installed() else "numpy"
+        raise UserError("--kernel numba: numba is not installed; pip install 'zofl_mpi[fast]', or take auto or numpy")
+    if kernel == "auto":
+        return "numba" if numba_installed() else "numpy"
+    return kernel
 
 
 def repays_loading(steps: int, clients: int) -> bool:
