@@ -117,7 +117,7 @@ def test_a_smoothing_radius_that_moves_nothing_is_refused(here: Path, capsys: Ca
         ("--gama-local 1", "unknown flag --gama-local; the nearest is --gamma-local"),
         ("--dtype float16", "--dtype float16: must be one of float32, float64"),
         ("--beta 0", "--beta 0.0: must be a fraction of the clients, above 0 and at most 1"),
-        ("--alpha 0", "--alpha 0.0: the Dirichlet concentration must be greater than 0"),
+        ("--alpha 0", "--alpha 0.0: must be a Dirichlet concentration above 0"),
         ("--server-fraction 0", "--server-fraction 0: the server has no samples of its own, needed for --method"),
         ("--method fedavg --server-fraction 0 --gamma 1", "no samples of its own, needed for --gamma"),
         ("--method fedavg --batch -1", "--batch -1: must be a whole number, at least 0 (0: all samples of the client"),

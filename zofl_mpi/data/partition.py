@@ -58,10 +58,9 @@ def split(
         UserError: an argument out of range, or one that leaves a part without samples that should have some.
     """
     if raw.targets is not None and (not isinf(alpha) or partition != PARTITIONS[0]):
-        raise UserError(
-            f"--alpha {alpha:g} --partition {partition}: a regression has no classes for clients to be uneven in; "
-            "leave these flags out (samples are dealt out uniformly)"
-        )
+        flag = f"--partition {partition}" if isinf(alpha) else f"--alpha {alpha:g}"
+        fault = f"{flag}: a regression has no classes for clients to be uneven in"
+        raise UserError(f"{fault}; leave the flag out (samples are dealt out uniformly)")
     train, test = _train_test(raw, streams, test_fraction, official_split)
     held_out = train[:0]
     if validation != 0:
