@@ -247,7 +247,7 @@ def test_an_array_that_no_memory_holds_is_refused_before_it_is_unpacked(refused:
             np.save(stored, array)
             file.writestr(f"{name}.npy", stored.getvalue())
         file.infolist()[0].file_size = 72 << 40
-    assert "x takes 73728.0 GiB unpacked, this machine has" in refused("--data", "own.npz", "--m", 2)
+    assert "x and y take 73728.0 GiB unpacked, this machine has" in refused("--data", "own.npz", "--m", 2)
 
 
 @pytest.mark.parametrize("name", ["n" * 300, "n" * 245])

@@ -103,7 +103,7 @@ def keep_note(note: Path, text: str) -> None:
 
 
 def prepare(sources: Sources, cache_dir: Path | None = None) -> None:
-    """Makes the cache entry unless an intact one is there; several ranks may try at the same time."""
+    """Makes the cache entry unless an intact one is there (or a UserError); several ranks may try at once."""
     folder = cache_dir or default_cache_dir()
     if _is_intact(folder / sources.key):
         return

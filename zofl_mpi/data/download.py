@@ -20,7 +20,7 @@ TIMEOUT = 30.0  # seconds without an answer
 
 
 def download(name: str, data_dir: Path | None = None, base_url: str | None = None) -> tuple[Path, ...]:
-    """Paths of the files of data set `name` in `data_dir`/`name`; fetches missing ones, checks the others."""
+    """Paths of the files of data set `name` in `data_dir`/`name`; fetches or checks them (or a UserError)."""
     remote = _remote(name)
     url = _checked_url(base_url or remote.url)
     root = data_dir or default_data_dir()

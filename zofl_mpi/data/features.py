@@ -57,7 +57,8 @@ def sources(images: Sources, cache_dir: Path | None = None) -> Sources:
 def random_features(raw: Raw) -> Raw:
     """Inputs (N, FILTERS * POOL^2) float32: the mean over each cell of max(0, filter correlated with image).
 
-    About half a minute for CIFAR-10 on one core. Machines of different kinds may round differently.
+    About half a minute for CIFAR-10 on one core. Machines of different kinds may round differently. Inputs that are no
+    square images, or too small, and features beyond the memory are refused by a UserError.
     """
     shape = image_shape(raw.inputs.shape[1], raw.channels)
     least = SIZE + POOL - 1
@@ -125,7 +126,7 @@ def parsed_components(features: str) -> int:
 
 
 def projected(world: World, federation: Federation, K: int) -> Federation:
-    """The samples' first K principal components, centred, and a constant 1; rank 0 computes them for all ranks."""
+    """The samples' first K principal components, centred, and a constant 1; from rank 0 (UserError: p < K)."""
     p = federation.server.features
     if p < K:
         raise UserError(f"--features pca:{K}: an input has {p} numbers; take at most as many components")

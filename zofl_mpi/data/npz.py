@@ -20,6 +20,7 @@ def read_npz(path: Path) -> Raw:
     """Arrays x (N, ...) of bytes, float32 or float64 and y (N,); inputs (N, p).
 
     Integers y >= 0 are labels, classes = max y + 1. Floats y are the targets of a regression, all samples of one class.
+    Any other file is refused by a UserError.
     """
     x, y = _arrays(path)
     _check_inputs(path, x)

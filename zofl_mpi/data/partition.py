@@ -80,8 +80,7 @@ def shares(
 ) -> list[Rows]:
     """Divides the rows `rest` (k,), ascending, among m clients; for the other arguments see `split`.
 
-    Raises:
-        UserError: an argument out of range, or too few rows.
+    An argument out of range, or too few rows, is a UserError.
     """
     demand(m >= 1, "m", m, "a number of clients, at least 1")
     demand(alpha > 0, "alpha", alpha, "a Dirichlet concentration above 0 (inf for iid clients)")

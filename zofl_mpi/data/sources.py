@@ -34,7 +34,7 @@ DEFAULT = Synthetic()
 
 
 def find(name: str, data_dir: Path | None, streams: Streams, synthetic: Synthetic = DEFAULT) -> Sources:
-    """The sources of the data set `name` (one of NAMES, or a path ending in .npz). Reads nothing yet.
+    """The sources of the data set `name` (one of NAMES, or a path ending in .npz; else a UserError). Reads nothing.
 
     Args:
         data_dir: where the files are, or the folders named after the data sets; None is the default folder.

@@ -166,7 +166,7 @@ class _Description(NamedTuple):
 
 
 def parse(text: str, n: int, flag: str) -> ConvexSet:
-    """The set in R^n that `text` describes, see the module's docstring; `flag` is named where it is refused."""
+    """The set in R^n that `text` describes, see the module's docstring; a UserError names the `flag`."""
     described = _Description(text, n, flag)
     name, *words = (word.strip() for word in text.split(":"))
     _demand_kind(name, words, described)
@@ -175,7 +175,7 @@ def parse(text: str, n: int, flag: str) -> ConvexSet:
 
 
 def parse_all(texts: Sequence[str], n: int, m: int, flag: str) -> list[ConvexSet]:
-    """The sets of m clients: one description for all, or one per client. Equal descriptions give one object."""
+    """The sets of m clients: one description for all, or one per client. Equal ones give one object."""
     shown = _short(" ".join(texts))
     demand(len(texts) in (1, m), flag, shown, f"one set for all, or one for each of the {m} clients, not {len(texts)}")
     made = {text: parse(text, n, flag) for text in dict.fromkeys(texts)}
@@ -183,7 +183,7 @@ def parse_all(texts: Sequence[str], n: int, m: int, flag: str) -> list[ConvexSet
 
 
 def common_point(sets: Sequence[ConvexSet], n: int, flag: str = "--x-set") -> float:
-    """Makes sure that the sets in R^n have a common point, as a problem over their intersection needs.
+    """Refuses sets in R^n without a common point, as a problem over their intersection needs, by a UserError.
 
     Boxes are compared exactly. Otherwise 0 is projected onto one set after the other, over and over. Let a cycle lead
     from x_0 = x to x_k = x' by x_j = P_j(x_{j-1}). A common point c has <x_{j-1} - x_j, c - x_j> <= 0 for all j; the
@@ -191,9 +191,7 @@ def common_point(sets: Sequence[ConvexSet], n: int, flag: str = "--x-set") -> fl
         <x - x', c - x'> <= 1/2 |x - x'|^2 - 1/2 sum_j |x_{j-1} - x_j|^2.
     While x' nears x and the single steps do not shrink, c is pushed beyond all bounds: the sets are refused when it
     must be `FAR` away, and only then. Gaps below about 1e-4 of the points' norm are too small for that, and pass.
-
-    Returns:
-        The longest projection of the last cycle: 0 to rounding if a common point was found.
+    Returned is the longest projection of the last cycle: 0 to rounding if a common point was found.
     """
     boxes = [s for s in sets if isinstance(s, Box)]
     others = list({id(s): s for s in sets if not isinstance(s, Box | All)}.values())

@@ -98,8 +98,7 @@ def gradient_squared(estimates: NDArray[np.float64], shift: NDArray[np.float64] 
     different copies are averaged, 1/(N (N - 1)) sum over j != k of (g_j + shift)' (g_k + shift): unbiased, and
     possibly negative where the truth is near 0. The error is the jackknife's.
 
-    Returns:
-        Not-a-number for what N = 0 or 1 (the value) and N < 3 (its error) copies cannot tell.
+    The value is not-a-number for N < 2, its error for N < 3.
     """
     g = estimates + shift
     N = len(g)

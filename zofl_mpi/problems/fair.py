@@ -145,12 +145,10 @@ class ClassWeights(NumPyProblem, BilevelProblem, ABC):
 
     @QUIET
     def score(self, x: Array, y: Array, data: Dataset) -> dict[str, float]:
-        """Quality of the model x (n,) on all of `data`; y plays no part in it.
+        """Mean loss and share classified correctly of the model x (n,) on `data`, "loss" and "accuracy"; y has no part.
 
-        Returns:
-            "loss" and "accuracy" over the samples, the mean loss and the share classified correctly;
-            "worst_class_loss" and "worst_class_accuracy", the largest and the least of their means over the samples of
-            one class. A class that `data` lacks does not count.
+        "worst_class_loss" and "worst_class_accuracy" are the largest and the least of their means over the samples of
+        one class. A class that `data` lacks does not count.
         """
         sums = np.zeros((2, self.classes))
         for outputs, labels in self.outputs(x[None], data, np.arange(len(data))):

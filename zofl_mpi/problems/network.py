@@ -203,7 +203,7 @@ class Network(Personalised):
         return np.stack([point.cpu().numpy() for point in points])
 
     def losses(self, i: int, x: Array, data: Dataset, batch: Batch | None = None) -> Vector:
-        """(k,) mean cross-entropy at the rows of x (k, n), summed in float64; see `Lipschitz.losses`."""
+        """(k,) mean cross-entropy at the rows of x (k, n), summed in float64 (IndexError: a bad position)."""
         if self.uses_torch and batch is not None and len(batch) <= BLOCK and self.batches(data, len(batch)):
             check_positions(data, batch)
             request = LossRequest(self._function, np.asarray(x, self.dtype), data, batch)

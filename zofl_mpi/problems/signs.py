@@ -71,14 +71,10 @@ class SignedLayers:
     """
 
     def __init__(self, flat: Flat, modules: Sequence[nn.Module], part: slice, running: bool) -> None:
-        """
-        Args:
-            modules: those of `flat` that the loss depends on.
-            part: of theta that is perturbed.
-            running: whether BatchNorm uses its running statistics.
+        """Layers of the `modules` of `flat` that the loss depends on, in the `part` of theta that is perturbed.
 
-        Raises:
-            UserError: a layer of another kind, or one that couples the samples of a batch.
+        A layer of another kind is refused by a UserError, and one that couples the samples of a batch, as BatchNorm
+        unless it is `running`, uses its running statistics.
         """
         self.d = part.stop - part.start
         self._layers: list[_Layer] = []

@@ -17,7 +17,7 @@ from zofl_mpi.engine.setting import Work
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import demand
 from zofl_mpi.problems import Array, Batch, Vector
-from zofl_mpi.problems.kernels.softmax import KERNELS, Minibatches, choose, numba_installed, repays_loading
+from zofl_mpi.problems.kernels.softmax import KERNELS, Minibatches, choose, numba_installed, repays_loading, step_times
 from zofl_mpi.problems.sums import QUIET, all_scaled, demand_floats, log_softmax, positions_of, scaled
 from zofl_mpi.problems.terms import LocalSteps, Personalised, Terms
 
@@ -79,9 +79,7 @@ class Softmax(Personalised):
         return KernelChoice(name, f"{name}: a step took {measured} (batch {work.batch}, {work.models} models)")
 
     def step_times(self, work: Work, data: Dataset) -> dict[str, float]:
-        """{kernel: seconds of a local step of `work.models` models} on this machine; see `kernels.calibration`."""
-        from zofl_mpi.problems.kernels.calibration import step_times  # few runs are so long
-
+        """{kernel: seconds of a local step of `work.models` models} on this machine; see `kernels.softmax`."""
         x = np.zeros((work.models, self.n), self.dtype)
         generator = Streams(0)(Purpose.BATCH)
 
