@@ -41,7 +41,8 @@ def _arrays(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
             raise UserError(f"{path} holds one bare array: {advice}")
         with stored:
             if set(stored.files) != {"x", "y"}:
-                raise UserError(f"{path} holds {', '.join(stored.files) or 'nothing'}, it must hold x and y: {advice}")
+                found = ", ".join(stored.files) or "nothing"
+                raise UserError(f"{path} holds {found}, it must hold x and y alone: {advice}")
             _check_size(path, sum(member.file_size for member in stored.zip.infolist()) if stored.zip else 0)
             return np.asarray(stored["x"]), np.asarray(stored["y"])
 
