@@ -36,11 +36,6 @@ def ball(y: Array, centre: Array, radius: Bound) -> Array:
     return result.astype(y.dtype, copy=False)
 
 
-def box(y: Array, lower: Bound, upper: Bound) -> Array:
-    """argmin |z - y| over lower <= z <= upper, entry by entry; infinite bounds are allowed."""
-    return np.clip(y, lower, upper)
-
-
 def half_space(y: Array, normal: Array, offset: Bound) -> Array:
     """argmin |z - y| over <normal, z> <= offset, for each row of y (k, n); normal (n,) must not be 0."""
     excess = np.maximum(y @ normal - offset, 0) / (normal @ normal)
