@@ -26,10 +26,8 @@ from zofl_mpi.errors import UserError
 FORMAT = 1  # of the entries and of what the readers return; a new number makes all entries anew
 UNFINISHED = ".making-"
 DAY = 24 * 3600.0
-CHECKED = ".checked"
-"""Folder of notes: the checksums of files that have not changed since."""
-SETTLED = 1_000_000_000
-"""Nanoseconds after which a further change of a file gets another change time for certain."""
+CHECKED = ".checked"  # folder of notes: the checksums of files that have not changed since
+SETTLED = 1_000_000_000  # nanoseconds after which a further change of a file gets another change time for certain
 
 
 class Sources(NamedTuple):

@@ -25,10 +25,8 @@ from zofl_mpi.errors import UserError
 
 Pipeline = Literal["official", "tokenised"]
 Tokeniser = Callable[[str], str]
-FILES = ("trainset.csv", "devset.csv", "testset_w_refs.csv")
-"""Training, validation and test part."""
-TOKENISERS = (tokenisers.moses, tokenisers.moses, tokenisers.spacy)
-"""Of each part, under `tokenised`."""
+FILES = ("trainset.csv", "devset.csv", "testset_w_refs.csv")  # training, validation and test part
+TOKENISERS = (tokenisers.moses, tokenisers.moses, tokenisers.spacy)  # of each part, under `tokenised`
 RULES = {"official": "", "tokenised": ", texts by Moses's rules, those of the test part by spaCy's"}
 """How the texts are written, for the record of a run."""
 COLUMNS = ("mr", "ref")

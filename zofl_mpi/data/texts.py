@@ -25,8 +25,7 @@ from zofl_mpi.data.e2e import Pipeline, Sample
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
 
-NONE = -100
-"""The label of a position that predicts nothing: of contexts and padding."""
+NONE = -100  # the label of a position that predicts nothing: of contexts and padding
 HEAD = 2  # columns before the tokens
 ENCODING = 2  # a new number makes all cache entries of texts anew
 

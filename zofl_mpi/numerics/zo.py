@@ -62,8 +62,7 @@ def estimate(difference: float | Any, v: Vector, span: float, distribution: Dist
     return scale * v
 
 
-ORDINARY = 1e4
-"""Entries of x up to which a smoothing radius without effect is a mistake, not a sign of divergence."""
+ORDINARY = 1e4  # entries of x up to which a smoothing radius without effect is a mistake, not a sign of divergence
 
 
 def demand_move(x: Array, step: Array, eta: float) -> None:

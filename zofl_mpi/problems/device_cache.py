@@ -14,8 +14,7 @@ from zofl_mpi.problems import Batch
 
 MOST = 2**32
 """Bytes of the inputs of a data set that lie on a GPU; of a larger one each mini-batch is gathered on the host."""
-KINDS = {"uint8", "int32", "int64", "float32", "float64"}
-"""Inputs and labels that torch gathers."""
+KINDS = {"uint8", "int32", "int64", "float32", "float64"}  # inputs and labels that torch gathers
 
 
 def is_host(device: str) -> bool:

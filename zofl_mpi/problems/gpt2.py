@@ -24,8 +24,7 @@ from torch.nn.functional import cross_entropy
 
 from zofl_mpi.errors import UserError, demand
 
-LOGITS = 1 << 22
-"""Logits that are computed at once: 16 MiB in float32, 83 positions of GPT-2."""
+LOGITS = 1 << 22  # logits that are computed at once: 16 MiB in float32, 83 positions of GPT-2
 
 SIZES = {
     "tiny": {"n_layer": 4, "n_embd": 192, "n_head": 6, "n_positions": 256},
@@ -33,8 +32,7 @@ SIZES = {
     "medium": {"n_layer": 24, "n_embd": 1024, "n_head": 16, "n_positions": 1024},
 }
 """Models with random weights; small and medium are GPT-2's own sizes."""
-SAME = {"gelu_new": "gelu_pytorch_tanh"}
-"""{an activation of `transformers`: the same one in a single operation}."""
+SAME = {"gelu_new": "gelu_pytorch_tanh"}  # {an activation of `transformers`: the same one in a single operation}
 OFF = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
 Train = Literal["lora", "all"]
 

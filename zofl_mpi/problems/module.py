@@ -21,8 +21,7 @@ from zofl_mpi.problems.device_cache import samples_on
 from zofl_mpi.problems.flat import Flat
 from zofl_mpi.problems.terms import check_positions
 
-Named = dict[str, Tensor]
-"""By the names of a module's parameters, with a first axis for the models of many."""
+Named = dict[str, Tensor]  # by the names of a module's parameters, with a first axis for the models of many
 
 
 @final

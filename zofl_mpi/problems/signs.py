@@ -73,8 +73,8 @@ class SignedLayers:
     def __init__(self, flat: Flat, modules: Sequence[nn.Module], part: slice, running: bool) -> None:
         """Layers of the `modules` of `flat` that the loss depends on, in the `part` of theta that is perturbed.
 
-        A layer of another kind is refused by a UserError, and one that couples the samples of a batch, as BatchNorm
-        unless it is `running`, uses its running statistics.
+        A layer of another kind is refused by a UserError, and so is one that couples the samples of a batch: BatchNorm,
+        unless it uses its `running` statistics.
         """
         self.d = part.stop - part.start
         self._layers: list[_Layer] = []
@@ -135,12 +135,12 @@ class SignedLayers:
 
     def check(self, calls: Sequence[int]) -> None:
         """Refuses layers that a pass did not call: something uses their parameters without them."""
-        for layer, count in zip(self._layers, calls, strict=True):
-            if count == 0:
-                raise UserError(
-                    f"--directions per-sample: {_shown(layer.name, layer.module)} is not called in a forward pass, so "
-                    "its perturbation would have no effect; take --directions global"
-                )
+        if 0 in calls:
+            layer = self._layers[calls.index(0)]
+            raise UserError(
+                f"--directions per-sample: {_shown(layer.name, layer.module)} is not called in a forward pass, so its "
+                "perturbation would have no effect; take --directions global"
+            )
 
 
 def _shown(name: str, module: nn.Module) -> str:

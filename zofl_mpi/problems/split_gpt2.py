@@ -30,10 +30,8 @@ from zofl_mpi.problems.flat import Flat
 from zofl_mpi.problems.gpt2 import Back, Parts, joined
 from zofl_mpi.problems.split import TorchSplit
 
-NONE = texts.NONE
-"""The label of a position that predicts nothing: of contexts and padding."""
-ROWS = 32
-"""Texts of a report whose logits are computed at once."""
+NONE = texts.NONE  # the label of a position that predicts nothing: of contexts and padding
+ROWS = 32  # texts of a report whose logits are computed at once
 
 
 @final

@@ -13,8 +13,7 @@ from zofl_mpi.errors import UserError, demand
 if TYPE_CHECKING:
     from torch import nn
 
-Parts = tuple["nn.Module", "nn.Module", "nn.Module"]
-"""The client's, the auxiliary and the server's part."""
+Parts = tuple["nn.Module", "nn.Module", "nn.Module"]  # the client's, the auxiliary and the server's part
 
 
 @final

@@ -30,16 +30,11 @@ Block = TypeVar("Block")
 Source = Tensor | Callable[[int, int], Tensor]
 """Values that change from step to step, (rows, H, ...), or a function that gives (rows, k, ...) of step t and k."""
 
-BLOCK = 32
-"""Rows of one batched computation, at most."""
-CHUNK = 16
-"""Steps of one replay."""
-LINE = 64
-"""Bytes to whose multiples the parameters of a row are padded."""
-CACHED = 16
-"""Blocks that are kept with their tensors, each for one shape of calls."""
-LOCK = threading.RLock()
-"""Held while torch computes, since ranks may be threads of one process."""
+BLOCK = 32  # rows of one batched computation, at most
+CHUNK = 16  # steps of one replay
+LINE = 64  # bytes to whose multiples the parameters of a row are padded
+CACHED = 16  # blocks that are kept with their tensors, each for one shape of calls
+LOCK = threading.RLock()  # held while torch computes, since ranks may be threads of one process
 
 _BLOCKS: OrderedDict[Hashable, Any] = OrderedDict()
 

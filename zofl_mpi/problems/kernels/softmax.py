@@ -1,4 +1,4 @@
-"""Algorithm 2 of [A] for softmax regression: k models on the same mini-batches.
+"""Algorithm 2 of [A] for softmax regression: k models on the same mini-batches; and which kernel is faster here.
 
 A kernel is a function (x, d, minibatches, radius, shift) that moves the displacements d = y - x in place. Models are
 (k, C, p): all rows together are the matrix of one product with a batch (B, p), which is read once for all k models. The
@@ -181,8 +181,7 @@ def numba_installed() -> bool:
 
 LOADED_FOR = 60_000
 """Local steps that repay a process's loading of the compiled kernel: 0.6 CPU-seconds, and 10 us saved by a step."""
-LOADING = 10
-"""Processes that are assumed to share a run's clients, at most."""
+LOADING = 10  # processes that are assumed to share a run's clients, at most
 
 
 def choose(kernel: str) -> str:
@@ -203,8 +202,7 @@ def repays_loading(steps: int, clients: int) -> bool:
 
 SECONDS = 0.25
 """CPU time that all measurements of one size may take together, the loading and compiling of a kernel aside."""
-CALLS = 8
-"""Calls of each kernel, in turn, whose fastest one counts."""
+CALLS = 8  # calls of each kernel, in turn, whose fastest one counts
 
 Times = dict[str, float]
 
