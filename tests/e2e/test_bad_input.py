@@ -117,7 +117,7 @@ def test_a_smoothing_radius_that_moves_nothing_is_refused(here: Path, capsys: Ca
         ("--gama-local 1", "unknown flag --gama-local; the nearest is --gamma-local"),
         ("--dtype float16", "--dtype float16: must be one of float32, float64"),
         ("--beta 0", "--beta 0.0: must be a fraction of the clients, above 0 and at most 1"),
-        ("--alpha 0", "--alpha 0.0: the Dirichlet concentration must be greater than 0"),
+        ("--alpha 0", "--alpha 0.0: must be a Dirichlet concentration above 0"),
         ("--server-fraction 0", "--server-fraction 0: the server has no samples of its own, needed for --method"),
         ("--method fedavg --server-fraction 0 --gamma 1", "no samples of its own, needed for --gamma"),
         ("--method fedavg --batch -1", "--batch -1: must be a whole number, at least 0 (0: all samples of the client"),
@@ -247,7 +247,7 @@ def test_an_array_that_no_memory_holds_is_refused_before_it_is_unpacked(refused:
             np.save(stored, array)
             file.writestr(f"{name}.npy", stored.getvalue())
         file.infolist()[0].file_size = 72 << 40
-    assert "x takes 73728.0 GiB unpacked, this machine has" in refused("--data", "own.npz", "--m", 2)
+    assert "x and y take 73728.0 GiB unpacked, this machine has" in refused("--data", "own.npz", "--m", 2)
 
 
 @pytest.mark.parametrize("name", ["n" * 300, "n" * 245])
@@ -271,7 +271,7 @@ def test_data_that_cannot_be_used_are_named(refused: Refused, here: Path) -> Non
     np.savez(here / "own.npz", x=X, y=Y / 2)
     assert "--data own.npz has targets, not classes" in refused("--data", "own.npz", "--m", 2)
     np.savez(here / "own.npz", x=X)
-    assert "has no array y but x" in refused("--data", "own.npz", "--m", 2)
+    assert "holds x, it must hold x and y" in refused("--data", "own.npz", "--m", 2)
     sentence = refused("--data", "cifar10", "--data-dir", here)
     assert "cifar10" in sentence and str(here) in sentence and "download" in sentence
 

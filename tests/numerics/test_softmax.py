@@ -239,7 +239,7 @@ def test_scores_of_blocks_and_of_a_mix_of_classes(monkeypatch):
     problem = softmax()
     x = points(1, problem.n)[0]
     whole, gradient = problem.score(x, UNIT), problem.gradient_f1(x, UNIT, np.arange(N))
-    monkeypatch.setattr("zofl_mpi.problems.softmax.BLOCK", 7)
+    monkeypatch.setattr("zofl_mpi.problems.sums.BLOCK", 7)
     close(list(problem.score(x, UNIT).values()), list(whole.values()))
     close(problem.gradient_f1(x, UNIT, np.arange(N)), gradient)
     problem = softmax()

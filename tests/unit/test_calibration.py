@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from zofl_mpi.data.cache import keep_note
-from zofl_mpi.problems.kernels import calibration
+from zofl_mpi.problems.kernels import softmax as calibration
 
 SIZE = {"batch": 8, "models": 2}
 

@@ -256,7 +256,8 @@ def test_an_npz_is_flattened_and_keeps_its_numbers(tmp_path, dtype):
 
 X, Y = np.ones((3, 2), np.float32), np.arange(3)
 BAD_NPZ = {
-    "no y": ({"x": X}, ["no array y but x", "savez"]),
+    "no y": ({"x": X}, ["holds x, it must hold x and y", "savez"]),
+    "another array": ({"x": X, "y": Y, "client": Y}, ["holds x, y, client, it must hold x and y alone"]),
     "objects": ({"x": np.array([[{}]], object), "y": Y[:1]}, ["own.npz", "no objects"]),
     "NaN": ({"x": np.array([[0, 0], [0, np.nan], [1, 1]]), "y": Y}, ["NaN or infinite", "sample 1"]),
     "one dimension": ({"x": Y.astype(float), "y": Y}, ["shape (3,)", "(samples, features...)"]),

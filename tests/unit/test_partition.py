@@ -225,8 +225,8 @@ def test_without_a_servers_share_the_clients_hold_all_training_samples(alpha, sc
         ({"m": 0}, ["--m 0", "at least 1"]),
         ({"m": 316}, ["--m 316", "3150 samples", "at most 315 clients", "--min-samples 10"]),
         ({"m": 4000, "min_samples": 1, "alpha": INF}, ["--m 4000", "at most 3150"]),
-        ({"alpha": 0.0}, ["--alpha 0.0", "greater than 0", "inf"]),
-        ({"alpha": float("nan")}, ["--alpha nan", "greater than 0"]),
+        ({"alpha": 0.0}, ["--alpha 0.0", "above 0", "inf"]),
+        ({"alpha": float("nan")}, ["--alpha nan", "above 0"]),
         ({"partition": "by-class"}, ["--partition by-class", "by_class, by_client"]),
         ({"min_samples": 0}, ["--min-samples 0", "at least 1"]),
         ({"test_fraction": 0.0}, ["--test-fraction 0.0", "between 0 and 1"]),
@@ -314,5 +314,5 @@ def test_odd_values_are_standardized_too():
     huge = Raw(np.array([[1e300], [-1e300]]), np.zeros(2, int), 1)
     with pytest.raises(UserError, match="--pixels standardize: the variance"):
         as_dataset(huge, "standardize", ALL[:2])
-    with pytest.raises(UserError, match="--pixels bytes: it must be one of unit, raw, standardize"):
+    with pytest.raises(UserError, match="--pixels bytes: must be one of unit, raw, standardize"):
         as_dataset(RAW, "bytes", ALL)

@@ -1,6 +1,7 @@
 """Sets by their descriptions: projections by their characterisation, and every refusal."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -183,6 +184,14 @@ def test_one_set_for_all_or_one_for_each():
             sets.parse_all(texts, n, 3, "sets")
 
 
+def ball(radius, centre):
+    return sets.Rounded(partial(projections.ball, centre=centre, radius=radius))
+
+
+def half_space(offset, normal):
+    return sets.Rounded(partial(projections.half_space, normal=normal, offset=offset))
+
+
 def common(*texts, n=2):
     return sets.common_point(sets.parse_all(texts, n, len(texts), "sets"), n, "sets")
 
@@ -236,9 +245,9 @@ def test_no_sets_with_a_planted_common_point_are_refused():
             away = point - common
             radius = np.linalg.norm(away) * (1 + slack) + slack
             if k % 2 or not away.any():
-                found.append(sets.Ball(radius * (1 + 1e-9), point))
+                found.append(ball(radius * (1 + 1e-9), point))
             else:
-                found.append(sets.HalfSpace(float(away @ common) + slack, away))
+                found.append(half_space(float(away @ common) + slack, away))
         sets.common_point(found, n, "sets")
 
     holds()
@@ -266,13 +275,13 @@ def test_the_search_ends_in_bounded_time(monkeypatch):
 
     class Counted:
         calls = 0
-        ball = sets.Ball(1.0, np.eye(1, 100, 7)[0])
+        own = ball(1.0, np.eye(1, 100, 7)[0])
 
         def project(self, x):
             self.calls += 1
-            return self.ball.project(x)
+            return self.own.project(x)
 
-    one, other = Counted(), sets.Ball(1.0, 2 * np.eye(1, 100, 3)[0] + np.eye(1, 100, 7)[0])
+    one, other = Counted(), ball(1.0, 2 * np.eye(1, 100, 3)[0] + np.eye(1, 100, 7)[0])
     monkeypatch.setattr(sets, "WORK", 1e4)
     assert 1e-6 < sets.common_point([one, other], 100) < 1e-2
     assert one.calls == 50

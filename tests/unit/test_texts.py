@@ -294,7 +294,7 @@ def test_files_that_one_rank_lacks_end_all_ranks_with_a_sentence(
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        ({"alpha": 0.0}, "--alpha 0.0: the Dirichlet concentration must be greater than 0"),
+        ({"alpha": 0.0}, "--alpha 0.0: must be a Dirichlet concentration above 0"),
         ({"m": 7}, "--m 7: 6 samples are left for the clients, too few"),
     ],
 )

@@ -135,14 +135,14 @@ class Dataset:
 @final
 @dataclass(frozen=True)
 class Federation:
-    """Who holds which samples: the server, the m clients, and nobody (the test part).
+    """Division of samples among the server, the m clients, and parts that nobody trains on.
 
     Attributes:
         server: the server's own training samples.
         clients: D_0, ..., D_{m-1}.
         test: held out from all.
         channels: equal blocks of features that lie one behind the other (3 colour planes, else 1).
-        validation: held out from all besides, to choose by; None if nothing is.
+        validation: held out too, to choose step sizes by; None for none.
     """
 
     server: Dataset

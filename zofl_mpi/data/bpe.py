@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 FOLDER = "gpt2-bpe"
 FILES = ("encoder.json", "vocab.bpe")
 SIZE = 50_257
-END = 50_256
-"""Stands behind a context and behind a text."""
+END = 50_256  # stands behind a context and behind a text
 END_TEXT = "<|endoftext|>"
 
 

@@ -15,9 +15,8 @@ import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,15 +26,11 @@ from zofl_mpi.errors import UserError
 FORMAT = 1  # of the entries and of what the readers return; a new number makes all entries anew
 UNFINISHED = ".making-"
 DAY = 24 * 3600.0
-CHECKED = ".checked"
-"""Folder of notes: the checksums of files that have not changed since."""
-SETTLED = 1_000_000_000
-"""Nanoseconds after which a further change of a file gets another change time for certain."""
+CHECKED = ".checked"  # folder of notes: the checksums of files that have not changed since
+SETTLED = 1_000_000_000  # nanoseconds after which a further change of a file gets another change time for certain
 
 
-@final
-@dataclass(frozen=True)
-class Sources:
+class Sources(NamedTuple):
     """Origin of a data set.
 
     Attributes:
@@ -106,11 +101,7 @@ def keep_note(note: Path, text: str) -> None:
 
 
 def prepare(sources: Sources, cache_dir: Path | None = None) -> None:
-    """Makes the cache entry unless an intact one is there; several ranks may try at the same time.
-
-    Raises:
-        UserError: the data set cannot be read, or the cache folder cannot be written.
-    """
+    """Makes the cache entry unless an intact one is there (or a UserError); several ranks may try at once."""
     folder = cache_dir or default_cache_dir()
     if _is_intact(folder / sources.key):
         return

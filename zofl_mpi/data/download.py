@@ -20,11 +20,7 @@ TIMEOUT = 30.0  # seconds without an answer
 
 
 def download(name: str, data_dir: Path | None = None, base_url: str | None = None) -> tuple[Path, ...]:
-    """Paths of the files of data set `name` in `data_dir`/`name`; fetches those that are not there, checks the others.
-
-    Raises:
-        UserError: unknown name, no network, a file that is not the published one, a folder that cannot be written.
-    """
+    """Paths of the files of data set `name` in `data_dir`/`name`; fetches or checks them (or a UserError)."""
     remote = _remote(name)
     url = _checked_url(base_url or remote.url)
     root = data_dir or default_data_dir()
@@ -102,7 +98,7 @@ def _explained(error: OSError, path: Path, url: str) -> str:
 
     if not isinstance(error, exceptions.RequestException):
         return f"{path} cannot be written ({error.strerror or error}): choose another folder with --data-dir"
-    reason = f"no connection or no answer, or it broke off: {type(error).__name__}"
+    reason = f"no connection, it broke off, or no answer within {TIMEOUT:g} s: {type(error).__name__}"
     if error.response is not None:
         reason = f"the server answers {error.response.status_code}"
     return f"{url} cannot be fetched ({reason}): {_other_ways(path)}"

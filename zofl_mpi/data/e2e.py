@@ -16,9 +16,8 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, final
+from typing import Literal, NamedTuple
 
 from zofl_mpi.data import tokenisers
 from zofl_mpi.data.published import reading_file
@@ -26,10 +25,8 @@ from zofl_mpi.errors import UserError
 
 Pipeline = Literal["official", "tokenised"]
 Tokeniser = Callable[[str], str]
-FILES = ("trainset.csv", "devset.csv", "testset_w_refs.csv")
-"""Training, validation and test part."""
-TOKENISERS = (tokenisers.moses, tokenisers.moses, tokenisers.spacy)
-"""Of each part, under `tokenised`."""
+FILES = ("trainset.csv", "devset.csv", "testset_w_refs.csv")  # training, validation and test part
+TOKENISERS = (tokenisers.moses, tokenisers.moses, tokenisers.spacy)  # of each part, under `tokenised`
 RULES = {"official": "", "tokenised": ", texts by Moses's rules, those of the test part by spaCy's"}
 """How the texts are written, for the record of a run."""
 COLUMNS = ("mr", "ref")
@@ -38,9 +35,7 @@ RENAMED = {"eatType": "Type", "priceRange": "price", "familyFriendly": "family f
 """Names of slots in the tokenised texts; the others keep theirs."""
 
 
-@final
-@dataclass(frozen=True)
-class Sample:
+class Sample(NamedTuple):
     """A context and the text to be written for it.
 
     Attributes:
@@ -55,10 +50,7 @@ class Sample:
 
 
 def read(path: Path, pipeline: Pipeline, part: int) -> list[Sample]:
-    """The samples of a CSV file, in its order.
-
-    Args:
-        part: of `FILES`, which the file is: 0 training, 1 validation, 2 test.
+    """The samples of a CSV file, in its order; `part` is its number in `FILES`.
 
     Raises:
         UserError: it cannot be read, is no such file, or has a line without slots or without a text.

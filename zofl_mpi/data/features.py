@@ -51,16 +51,14 @@ def sources(images: Sources, cache_dir: Path | None = None) -> Sources:
     facts = {"count": FILTERS, "size": SIZE, "pool": POOL, "seed": 0}
     key = f"features-{images.key}"
     derived = cache.identify(key, lambda: random_features(cache.open(images, cache_dir)), parameters=facts)
-    return replace(derived, name=f"the random features of {images.name}")
+    return derived._replace(name=f"the random features of {images.name}")
 
 
 def random_features(raw: Raw) -> Raw:
     """Inputs (N, FILTERS * POOL^2) float32: the mean over each cell of max(0, filter correlated with image).
 
-    About half a minute for CIFAR-10 on one core. Machines of different kinds may round differently.
-
-    Raises:
-        UserError: the inputs are no square images, or too small for the filters; the features exceed the memory.
+    About half a minute for CIFAR-10 on one core. Machines of different kinds may round differently. Inputs that are no
+    square images, or too small, and features beyond the memory are refused by a UserError.
     """
     shape = image_shape(raw.inputs.shape[1], raw.channels)
     least = SIZE + POOL - 1
@@ -118,11 +116,7 @@ def _moments(inputs: Array, rows: NDArray[np.int64]) -> tuple[NDArray[np.float64
 
 
 def parsed_components(features: str) -> int:
-    """K of pca:K; 0 for all.
-
-    Raises:
-        UserError: neither.
-    """
+    """K of pca:K; 0 for all (UserError: neither)."""
     kind, _, number = features.partition(":")
     if features == "all":
         return 0
@@ -132,11 +126,7 @@ def parsed_components(features: str) -> int:
 
 
 def projected(world: World, federation: Federation, K: int) -> Federation:
-    """The samples' first K principal components, centred, and a constant 1; rank 0 computes them for all ranks.
-
-    Raises:
-        UserError: an input has fewer than K numbers.
-    """
+    """The samples' first K principal components, centred, and a constant 1; from rank 0 (UserError: p < K)."""
     p = federation.server.features
     if p < K:
         raise UserError(f"--features pca:{K}: an input has {p} numbers; take at most as many components")
@@ -147,16 +137,16 @@ def projected(world: World, federation: Federation, K: int) -> Federation:
 def _components(federation: Federation, K: int) -> Array:
     """(N, K + 1) float32 of all N samples. On one thread, so that bits do not depend on how many a rank has."""
     rows = federation.training_rows()
-    whole = replace(federation.server, rows=None)
+    samples = replace(federation.server, rows=None)
 
     def chunks(positions: NDArray[np.int64]) -> Iterator[Array]:
         for start in range(0, len(positions), CHUNK):
-            yield whole.take(positions[start : start + CHUNK], np.float64)[0]
+            yield samples.take(positions[start : start + CHUNK], np.float64)[0]
 
     with threadpool_limits(1, "blas"):
         mean = sum(chunk.sum(axis=0) for chunk in chunks(rows)) / len(rows)
         covariance = sum((chunk - mean).T @ (chunk - mean) for chunk in chunks(rows)) / len(rows)
         axes = np.linalg.eigh(covariance)[1][:, ::-1][:, :K]
         axes *= np.sign(axes[np.abs(axes).argmax(axis=0), np.arange(K)])  # an eigenvector has no sign of its own
-        every = [(chunk - mean) @ axes for chunk in chunks(np.arange(len(whole.labels)))]
-    return np.pad(np.concatenate(every), ((0, 0), (0, 1)), constant_values=1).astype(np.float32)
+        components = [(chunk - mean) @ axes for chunk in chunks(np.arange(len(samples.labels)))]
+    return np.pad(np.concatenate(components), ((0, 0), (0, 1)), constant_values=1).astype(np.float32)

@@ -44,11 +44,7 @@ def find_idx(name: str, data_dir: Path) -> tuple[Path, ...]:
 
 
 def read_idx(name: str, files: Sequence[Path]) -> Raw:
-    """Training images and labels, test images and labels, in this order; inputs (N, 784) bytes.
-
-    Raises:
-        UserError: a file is damaged, of another kind or data set, or does not fit the others.
-    """
+    """Training images, labels, test images, labels, in this order; inputs (N, 784) bytes (UserError: bad files)."""
     (train, train_labels), (test, test_labels) = (_labelled(name, *files[k : k + 2]) for k in (0, 2))
     owner = TRAIN_LABELS.get(hashlib.sha256(train_labels.tobytes()).hexdigest(), name)
     if owner != name:
@@ -103,11 +99,7 @@ def find_cifar(data_dir: Path) -> tuple[Path, ...]:
 
 
 def read_cifar(files: Sequence[Path]) -> Raw:
-    """The six .bin files or the archive, each .bin checked by its md5; inputs (60000, 3072), red, green, blue planes.
-
-    Raises:
-        UserError: a file is damaged, missing in the archive, or not the published one.
-    """
+    """The six .bin files or the archive, each .bin checked by its md5; inputs (60000, 3072) (UserError: others)."""
     parts: dict[str, Array] = {}
     place, advice = files[0] if len(files) == 1 else files[0].parent, fetch_again("cifar10")
     with reading_file(place, advice):

@@ -20,9 +20,7 @@ def read_npz(path: Path) -> Raw:
     """Arrays x (N, ...) of bytes, float32 or float64 and y (N,); inputs (N, p).
 
     Integers y >= 0 are labels, classes = max y + 1. Floats y are the targets of a regression, all samples of one class.
-
-    Raises:
-        UserError: it is no such file, or its arrays do not fit that description.
+    Any other file is refused by a UserError.
     """
     x, y = _arrays(path)
     _check_inputs(path, x)
@@ -43,7 +41,8 @@ def _arrays(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
             raise UserError(f"{path} holds one bare array: {advice}")
         with stored:
             if set(stored.files) != {"x", "y"}:
-                raise UserError(f"{path} holds {', '.join(stored.files) or 'nothing'}, it must hold x and y: {advice}")
+                found = ", ".join(stored.files) or "nothing"
+                raise UserError(f"{path} holds {found}, it must hold x and y alone: {advice}")
             _check_size(path, sum(member.file_size for member in stored.zip.infolist()) if stored.zip else 0)
             return np.asarray(stored["x"]), np.asarray(stored["y"])
 
@@ -69,7 +68,7 @@ def _check_finite(path: Path, field: str, values: Array) -> None:
     finite = np.isfinite(values)
     if not finite.all():
         first = int(np.argmin(finite.reshape(len(values), -1).all(axis=1)))
-        raise UserError(f"{path}: {field} is NaN or infinite (first in sample {first}): remove or repair such samples")
+        raise UserError(f"{path}: {field} is NaN or infinite (first in sample {first}): remove or repair these samples")
 
 
 def _check_shape(path: Path, x: Array, y: Array) -> None:

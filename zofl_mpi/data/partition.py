@@ -58,10 +58,9 @@ def split(
         UserError: an argument out of range, or one that leaves a part without samples that should have some.
     """
     if raw.targets is not None and (not isinf(alpha) or partition != PARTITIONS[0]):
-        raise UserError(
-            f"--alpha {alpha:g} --partition {partition}: a regression has no classes for clients to be uneven in; "
-            "leave these flags out (samples are dealt out uniformly)"
-        )
+        flag = f"--partition {partition}" if isinf(alpha) else f"--alpha {alpha:g}"
+        fault = f"{flag}: a regression has no classes for clients to be uneven in"
+        raise UserError(f"{fault}; leave the flag out (samples are dealt out uniformly)")
     train, test = _train_test(raw, streams, test_fraction, official_split)
     held_out = train[:0]
     if validation != 0:
@@ -79,13 +78,9 @@ def split(
 def shares(
     raw: Raw, rest: Rows, streams: Streams, *, m: int, alpha: float, partition: str = "by_class", min_samples: int = 10
 ) -> list[Rows]:
-    """Divides some rows of a data set among m clients; for the arguments see `split`.
+    """Divides the rows `rest` (k,), ascending, among m clients; for the other arguments see `split`.
 
-    Args:
-        rest: (k,) the rows, ascending.
-
-    Raises:
-        UserError: an argument out of range, or too few rows.
+    An argument out of range, or too few rows, is a UserError.
     """
     demand(m >= 1, "m", m, "a number of clients, at least 1")
     demand(alpha > 0, "alpha", alpha, "a Dirichlet concentration above 0 (inf for iid clients)")
@@ -201,9 +196,6 @@ def _cumulative(logs: NDArray[np.float64], alpha: float, is_open: NDArray[np.boo
 def as_dataset(raw: Raw, pixels: str, train_rows: NDArray[np.int64]) -> Dataset:
     """All samples on a scale: `unit` (bytes in [0, 1], floats as they are), `raw` (as stored) or `standardize` (mean 0
     and variance 1 in each channel over the rows `train_rows` (k,), k >= 1; a constant channel becomes 0).
-
-    Raises:
-        UserError: no such scale, or values whose variance overflows.
     """
     demand(pixels in PIXELS, "pixels", pixels, f"one of {', '.join(PIXELS)}")
     if pixels == "standardize":

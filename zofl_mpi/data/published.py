@@ -5,17 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import NamedTuple
 
 from zofl_mpi.data.cache import user_folder
 from zofl_mpi.errors import UserError
 
 
-@final
-@dataclass(frozen=True)
-class Remote:
+class Remote(NamedTuple):
     """Where a data set is published.
 
     Attributes:

@@ -34,14 +34,11 @@ DEFAULT = Synthetic()
 
 
 def find(name: str, data_dir: Path | None, streams: Streams, synthetic: Synthetic = DEFAULT) -> Sources:
-    """The sources of the data set `name` (one of NAMES, or a path ending in .npz). Reads nothing yet.
+    """The sources of the data set `name` (one of NAMES, or a path ending in .npz; else a UserError). Reads nothing.
 
     Args:
         data_dir: where the files are, or the folders named after the data sets; None is the default folder.
         streams: the run's, for synthetic data alone.
-
-    Raises:
-        UserError: unknown name, or files that are not there.
     """
     if name.endswith(".npz"):
         if not os.path.isfile(name):  # unlike Path.is_file it answers where a folder may not be searched

@@ -25,8 +25,7 @@ from zofl_mpi.data.e2e import Pipeline, Sample
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
 
-NONE = -100
-"""The label of a position that predicts nothing: of contexts and padding."""
+NONE = -100  # the label of a position that predicts nothing: of contexts and padding
 HEAD = 2  # columns before the tokens
 ENCODING = 2  # a new number makes all cache entries of texts anew
 
@@ -68,9 +67,6 @@ def sources(
         files: training, validation and test part, CSV files as E2E's.
         vocabulary: GPT-2's files, see `bpe.find`.
         tokens: all of GPT-2's, or only those that occur in the files, and END.
-
-    Raises:
-        UserError: a file is not there.
     """
     read = partial(encoded, tuple(files), tuple(vocabulary), pipeline, tokens)
     return cache.identify(f"{data} {pipeline} {tokens}", read, [*files, *vocabulary], {"encoding": ENCODING})
@@ -171,9 +167,6 @@ def shared_out(
         alpha, by, min_samples: as in `partition.split`; a class is a type of meaning representation.
         eval_samples: samples of the validation and of the test part that are kept, drawn by the seed; 0 for all.
         validates: whether there is a validation part.
-
-    Raises:
-        UserError: an argument out of range, or too few samples.
     """
     shares = partition.shares(raw, rows, streams, m=m, alpha=alpha, partition=by, min_samples=min_samples)
     data = Dataset(raw.inputs, raw.labels, raw.classes)

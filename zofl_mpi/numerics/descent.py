@@ -23,14 +23,8 @@ def descend(
 ) -> T:
     """Takes the steps y <- project(y - stepsize(t) gradient(y, t)), t = 0, ..., steps - 1.
 
-    Source: [A] Algorithm 2, [B] Algorithms 1 to 3.
-
-    Args:
-        y: the start, an array or tensor of any shape; it is not changed.
-        gradient: the (stochastic) gradient at y in step t.
-
-    Returns:
-        The last y; the start itself if there are no steps.
+    Source: [A] Algorithm 2, [B] Algorithms 1 to 3. The start y is an array or tensor of any shape, and not changed;
+    `gradient` is the (stochastic) gradient at y in step t. Returned is the last y; the start itself without steps.
     """
     for t in range(steps):
         y = project(y - stepsize(t) * gradient(y, t))

@@ -26,26 +26,14 @@ def shrink(displacement: Array, radius: Bound) -> Array:
 def ball(y: Array, centre: Array, radius: Bound) -> Array:
     """argmin |z - y| over |z - centre| <= radius, for each row: centre + min(1, radius / |y - centre|) (y - centre).
 
-    Source: [A] Algorithm 2 with Y_i(x) the ball around x.
-
-    Args:
-        y: (k, n).
-        centre: (k, n) or (n,).
-        radius: >= 0, infinite for no constraint; a number or (k,), one per row.
-
-    Returns:
-        (k, n) in the dtype of y. Rows inside their ball come back unchanged, bit for bit.
+    Source: [A] Algorithm 2 with Y_i(x) the ball around x. For y (k, n), centre (k, n) or (n,), radius >= 0, a number or
+    (k,), (k, n) in the dtype of y. Rows inside their ball come back unchanged, bit for bit.
     """
     displacement = y - centre
     factor = shrink(displacement, radius)
     moved = centre + factor.astype(y.dtype) * displacement
     result: Array = np.where(factor < 1, moved, y)
     return result.astype(y.dtype, copy=False)
-
-
-def box(y: Array, lower: Bound, upper: Bound) -> Array:
-    """argmin |z - y| over lower <= z <= upper, entry by entry; infinite bounds are allowed."""
-    return np.clip(y, lower, upper)
 
 
 def half_space(y: Array, normal: Array, offset: Bound) -> Array:

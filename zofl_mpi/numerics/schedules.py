@@ -74,10 +74,8 @@ class Pace:
 def parse_decay(text: str, flag: str = "step size schedule") -> tuple[float, float]:
     """Power and offset of the step sizes c / (t + offset)^power, t = 0, 1, ..., that `text` names.
 
-    Power 1/2 is [A]'s gamma_r, 1 its local steps, one in (1/2, 1] the setting of [A] Theorem 2.
-
-    Raises:
-        UserError: `text` is none of STEPSIZES; calls it `flag`.
+    Power 1/2 is [A]'s gamma_r, 1 its local steps, one in (1/2, 1] the setting of [A] Theorem 2. Any other text is
+    refused by the name `flag`.
     """
     name, colon, number = text.partition(":")
     fixed = {"constant": 0.0, "sqrt": 0.5, "harmonic": 1.0}
@@ -111,9 +109,6 @@ def local_steps(schedule: str, tau: float, r: int, flag: str = "local step sched
     """H of round r: ceil(tau sqrt(r + 1)) for "sqrt" ([A] Algorithm 2), ceil(tau) for "constant".
 
     Exact: tau counts as the decimal number it was typed as, since ceil(16.6 * 15) is 250 in floating point.
-
-    Raises:
-        UserError: an unknown schedule, or a tau that is negative or not finite.
     """
     if schedule not in ("sqrt", "constant"):
         raise UserError(f"{flag} {schedule!r}: allowed are {LENGTHS}")
@@ -125,11 +120,7 @@ def local_steps(schedule: str, tau: float, r: int, flag: str = "local step sched
 
 
 def planned_steps(schedule: str, tau: Sequence[float], rounds: int, participants: int) -> int:
-    """The local steps of all rounds together, roughly: H is not rounded, and a participant has the mean tau.
-
-    Args:
-        tau: one number for all clients, or one for each.
-    """
+    """The local steps of all rounds together, roughly: H is not rounded, a participant has the mean of all `tau`."""
     each = rounds if schedule == "constant" else 2 / 3 * rounds * math.sqrt(rounds)
     return int(min(participants * each * (sum(tau) / len(tau)), 1e18))
 

@@ -14,8 +14,9 @@ from __future__ import annotations
 import difflib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -51,24 +52,14 @@ class ConvexSet(ABC):
     """A closed convex set that is not empty."""
 
     @abstractmethod
-    def nearest(self, x: Array) -> Array:
-        """(n,) the nearest point of the set to x (n,) float64."""
-
-    @QUIET
     def project(self, x: Array) -> Array:
         """(n,) the nearest point of the set to x (n,), in its dtype; a point of the set comes back bit for bit."""
-        z = self.nearest(x.astype(np.float64, copy=False))
-        moved, size = np.linalg.norm(x - z), np.linalg.norm(z)
-        return x if moved <= 8 * np.finfo(x.dtype).eps * size else z.astype(x.dtype, copy=False)
 
 
 @final
 @dataclass(frozen=True)
 class All(ConvexSet):
     """R^n."""
-
-    def nearest(self, x: Array) -> Array:
-        return x
 
     def project(self, x: Array) -> Array:
         return x
@@ -77,66 +68,34 @@ class All(ConvexSet):
 @final
 @dataclass(frozen=True)
 class Box(ConvexSet):
-    """low <= x <= high, entry by entry; in float32 the bounds are rounded, too.
-
-    Attributes:
-        low: a number, or (n,) float64; -inf allowed.
-        high: a number, or (n,) float64; inf allowed.
-    """
+    """low <= x <= high, numbers or (n,) float64, infinite ones allowed; in float32 the bounds are rounded, too."""
 
     low: float | Array
     high: float | Array
 
-    def nearest(self, x: Array) -> Array:
-        low, high = (np.asarray(bound).astype(x.dtype, copy=False) for bound in (self.low, self.high))
-        return projections.box(x, low, high)
-
     @QUIET
     def project(self, x: Array) -> Array:
-        z = self.nearest(x)  # in the dtype of x
+        low, high = (np.asarray(bound).astype(x.dtype, copy=False) for bound in (self.low, self.high))
+        z = np.clip(x, low, high)
         return x if np.array_equal(z, x) else z
 
 
 @final
 @dataclass(frozen=True)
-class Ball(ConvexSet):
-    """|x - centre| <= radius.
+class Rounded(ConvexSet):
+    """A set whose points are known to rounding only.
 
     Attributes:
-        radius: >= 0.
-        centre: (n,) float64, or () for the same number n times.
+        nearest: the projection of float64 rows (k, n), see `projections`.
     """
 
-    radius: float
-    centre: Array
+    nearest: Callable[[Array], Array]
 
-    def nearest(self, x: Array) -> Array:
-        return projections.ball(x[None], self.centre, self.radius)[0]  # type: ignore[no-any-return]
-
-
-@final
-@dataclass(frozen=True)
-class HalfSpace(ConvexSet):
-    """<normal, x> <= offset, normal (n,) float64 not 0."""
-
-    offset: float
-    normal: Array
-
-    def nearest(self, x: Array) -> Array:
-        return projections.half_space(x[None], self.normal, self.offset)[0]  # type: ignore[no-any-return]
-
-
-@final
-@dataclass(frozen=True)
-class Simplex(ConvexSet):
-    """x >= 0, sum x = total, above 0."""
-
-    total: float
-
-    def nearest(self, x: Array) -> Array:
-        # The same number subtracted from all entries leaves the projection as it is, and what decides is then of the
-        # size of `total`: no digits are lost to entries that are all large.
-        return projections.simplex(x[None] - x.max(), self.total)[0]  # type: ignore[no-any-return]
+    @QUIET
+    def project(self, x: Array) -> Array:
+        z = self.nearest(x[None].astype(np.float64, copy=False))[0]
+        moved, size = np.linalg.norm(x - z), np.linalg.norm(z)
+        return x if moved <= 8 * np.finfo(x.dtype).eps * size else z.astype(x.dtype, copy=False)
 
 
 class _Description(NamedTuple):
@@ -166,11 +125,7 @@ class _Description(NamedTuple):
 
 
 def parse(text: str, n: int, flag: str) -> ConvexSet:
-    """The set in R^n that `text` describes: see the module's docstring.
-
-    Raises:
-        UserError: it describes no set, one that is not convex, an empty one, or one for another n; names the flag.
-    """
+    """The set in R^n that `text` describes, see the module's docstring; a UserError names the `flag`."""
     described = _Description(text, n, flag)
     name, *words = (word.strip() for word in text.split(":"))
     _demand_kind(name, words, described)
@@ -179,11 +134,7 @@ def parse(text: str, n: int, flag: str) -> ConvexSet:
 
 
 def parse_all(texts: Sequence[str], n: int, m: int, flag: str) -> list[ConvexSet]:
-    """The sets of m clients: one description for all, or one per client. Equal descriptions give one object.
-
-    Raises:
-        UserError: neither 1 nor m descriptions; one that `parse` refuses.
-    """
+    """The sets of m clients: one description for all, or one per client. Equal ones give one object."""
     shown = _short(" ".join(texts))
     demand(len(texts) in (1, m), flag, shown, f"one set for all, or one for each of the {m} clients, not {len(texts)}")
     made = {text: parse(text, n, flag) for text in dict.fromkeys(texts)}
@@ -191,7 +142,7 @@ def parse_all(texts: Sequence[str], n: int, m: int, flag: str) -> list[ConvexSet
 
 
 def common_point(sets: Sequence[ConvexSet], n: int, flag: str = "--x-set") -> float:
-    """Makes sure that the sets in R^n have a common point, as a problem over their intersection needs.
+    """Refuses sets in R^n without a common point, as a problem over their intersection needs, by a UserError.
 
     Boxes are compared exactly. Otherwise 0 is projected onto one set after the other, over and over. Let a cycle lead
     from x_0 = x to x_k = x' by x_j = P_j(x_{j-1}). A common point c has <x_{j-1} - x_j, c - x_j> <= 0 for all j; the
@@ -199,12 +150,7 @@ def common_point(sets: Sequence[ConvexSet], n: int, flag: str = "--x-set") -> fl
         <x - x', c - x'> <= 1/2 |x - x'|^2 - 1/2 sum_j |x_{j-1} - x_j|^2.
     While x' nears x and the single steps do not shrink, c is pushed beyond all bounds: the sets are refused when it
     must be `FAR` away, and only then. Gaps below about 1e-4 of the points' norm are too small for that, and pass.
-
-    Returns:
-        The longest projection of the last cycle: 0 to rounding if a common point was found, else what is left to see.
-
-    Raises:
-        UserError: the sets have no common point; how far they stay apart.
+    Returned is the longest projection of the last cycle: 0 to rounding if a common point was found.
     """
     boxes = [s for s in sets if isinstance(s, Box)]
     others = list({id(s): s for s in sets if not isinstance(s, Box | All)}.values())
@@ -266,7 +212,7 @@ def _ball(words: list[str], described: _Description) -> ConvexSet:
     described.demand(radius >= 0, "a ball with RADIUS >= 0: this one is empty")
     centre = np.asarray(described.numbers(words[1], "CENTRE", (1, described.n)) if words[1:] else 0.0)
     described.demand(np.isfinite(centre).all(), "a ball with a finite CENTRE")
-    return All() if radius == math.inf else Ball(radius, centre)
+    return All() if radius == math.inf else Rounded(partial(projections.ball, centre=centre, radius=radius))
 
 
 def _half_space(words: list[str], described: _Description) -> ConvexSet:
@@ -275,13 +221,17 @@ def _half_space(words: list[str], described: _Description) -> ConvexSet:
     described.demand(np.isfinite(normal).all(), "a half-space with a finite NORMAL")
     described.demand(offset > -math.inf, "a half-space with OFFSET above -inf: this one is empty")
     described.demand(normal.any() or offset >= 0, "a half-space with NORMAL not 0, or OFFSET >= 0: this one is empty")
-    return HalfSpace(offset, normal) if normal.any() and offset < math.inf else All()
+    if not normal.any() or offset == math.inf:
+        return All()
+    return Rounded(partial(projections.half_space, normal=normal, offset=offset))
 
 
 def _simplex(words: list[str], described: _Description) -> ConvexSet:
     total = described.number(words[0], "TOTAL") if words else 1.0
     described.demand(0 < total < math.inf, "a simplex with a finite TOTAL above 0")
-    return Simplex(total)
+    # The same number subtracted from all entries leaves the projection as it is, and entries of the size of `total`
+    # decide: no digits are lost to entries that are all large.
+    return Rounded(lambda y: projections.simplex(y - y.max(), total))
 
 
 def _short(text: str) -> str:

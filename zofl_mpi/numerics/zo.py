@@ -62,18 +62,13 @@ def estimate(difference: float | Any, v: Vector, span: float, distribution: Dist
     return scale * v
 
 
-ORDINARY = 1e4
-"""Entries of x up to which a smoothing radius without effect is a mistake, not a sign of divergence."""
+ORDINARY = 1e4  # entries of x up to which a smoothing radius without effect is a mistake, not a sign of divergence
 
 
 def demand_move(x: Array, step: Array, eta: float) -> None:
     """Refuses a smoothing radius with which x + eta v is x itself in the precision of x: the estimate would be noise.
 
-    Args:
-        step: eta v, of one direction or of several.
-
-    Raises:
-        UserError: no entry of x changes, and x is of ordinary size: where x has diverged, eta is not to blame.
+    `step` is eta v, of one direction or of several. Where x has diverged, eta is not to blame, and nothing is refused.
     """
     if len(x) and bool((x + step == x).all()) and float(np.max(np.abs(x))) <= ORDINARY:
         most = float(np.max(np.abs(step)))
@@ -102,8 +97,7 @@ def gradient_squared(estimates: NDArray[np.float64], shift: NDArray[np.float64] 
     different copies are averaged, 1/(N (N - 1)) sum over j != k of (g_j + shift)' (g_k + shift): unbiased, and
     possibly negative where the truth is near 0. The error is the jackknife's.
 
-    Returns:
-        Not-a-number for what N = 0 or 1 (the value) and N < 3 (its error) copies cannot tell.
+    The value is not-a-number for N < 2, its error for N < 3.
     """
     g = estimates + shift
     N = len(g)

@@ -46,13 +46,10 @@ class Hierarchical(Problem, Protocol):
         """f_{2,i}(x, y), formed in float64, for one x (n,) and one y (n,)."""
 
     def lower(self, i: int, data: Any, x: Array, y: Array, batches: Batch, stepsizes: Vector) -> Array:
-        """Algorithm 2 on k points at once: from y (k, n) take the steps
+        """Algorithm 2 at k points x (k, n) at once: from y (k, n) take the steps
         y <- project(i, x, y - stepsizes[t] * grad_y h_i(x, y; batches[t])), t = 0..H-1; returns a new (k, n).
 
-        Args:
-            x: (k, n) the points at which the lower level is solved.
-            batches: (H, B) positions in `data`, the same for all k points.
-            stepsizes: (H,).
+        All k points use the same mini-batches, (H, B) positions in `data`, and stepsizes (H,).
         """
 
     def flops(self, batch_size: int) -> float:
@@ -67,8 +64,7 @@ class Hierarchical(Problem, Protocol):
     def score(self, x: Array, data: Any, mix: Vector | None = None) -> Mapping[str, float]:
         """Quality of the model x on all of `data`: {"loss": ..., "accuracy": ...}, or fewer where they have no meaning.
 
-        Args:
-            mix: (C,) class proportions; each class then counts by its share in `mix` in place of its share in `data`.
+        With class proportions `mix` (C,) each class counts by its share in them in place of its share in `data`.
         """
 
 
@@ -83,22 +79,16 @@ class Smooth(Problem, Protocol):
         """F(x): the mean loss over all of `data`."""
 
     def gradient(self, x: Array, data: Any, batch: Batch | None = None) -> Array:
-        """(n,) the gradient at x of the mean loss over the samples at positions `batch` (B,); None: over all data."""
+        """(n,) the gradient at x of the mean loss over the samples at positions `batch` (B,); None: over all."""
 
     def descend(
         self, data: Any, y: Array, batches: Batch, stepsizes: Vector, *, mu: float = 0.0, shift: Array | None = None
     ) -> Array:
         """From y_0 = y (n,) take the steps y <- y - stepsizes[t] (gradient(y; batches[t]) + mu (y - y_0) + shift).
 
-        All local steps of a client's round in one call, so that a fast kernel can run them; mu > 0 is FedProx's
-        proximal term, shift (n,) the correction of SCAFFOLD and Scaffnew.
-
-        Args:
-            batches: (H, B) positions in `data`.
-            stepsizes: (H,).
-
-        Returns:
-            A new (n,).
+        All local steps of a client's round in one call, so that a fast kernel can run them, with batches (H, B)
+        positions in `data` and stepsizes (H,); mu > 0 is FedProx's proximal term, shift (n,) the correction of
+        SCAFFOLD and Scaffnew. Returns a new (n,).
         """
 
     def flops(self, batch_size: int) -> float:
@@ -144,11 +134,7 @@ class Split(SplitProblem, Protocol):
         """Inputs (B, ...) and labels (B, ...) of the samples of `data` at `positions` (B,), on the device."""
 
     def augmentation(self, kind: str) -> Callable[[Tensor, np.random.Generator], Tensor]:
-        """Function of inputs (B, ...) and a generator that gives as many inputs of the same shape.
-
-        Raises:
-            UserError: these inputs cannot be augmented so.
-        """
+        """Function of inputs (B, ...) and a generator that gives as many of the same shape, or a UserError."""
 
     def example(self, count: int) -> tuple[Tensor, Tensor]:
         """Inputs and labels of `count` samples as large as any, of no meaning: to count the cost of a step."""
@@ -213,7 +199,7 @@ class Lipschitz(Problem, Protocol):
     def losses(self, i: int, x: Array, data: Any, batch: Batch | None = None) -> Vector:
         """(k,) f_i at the rows of x (k, n), each on the same samples: those at positions `batch` (B,), or all.
 
-        The differences of these numbers are divided by a small radius: sum over samples in float64.
+        Their differences are divided by a small radius: sum over samples in float64.
         """
 
     def project(self, i: int, x: Array) -> Array:
@@ -244,11 +230,7 @@ class Bilevel(BilevelProblem, Protocol):
         """(n_lower,) the gradient in y of h_i at x (n,), y (n_lower,), over samples of the lower part."""
 
     def curvature(self, x: Array) -> tuple[float, float]:
-        """mu_h, L_h: how strongly convex and how smooth (1/m) sum_i h_i(x, .) is at least and at most.
-
-        Raises:
-            UserError: it is not strongly convex at this x.
-        """
+        """mu_h, L_h: (1/m) sum_i h_i(x, .) is at least so strongly convex (else a UserError), at most so smooth."""
 
     def project(self, i: int, x: Array) -> Array:
         """(n,) the nearest point of X_i to x (n,); x itself where there is no constraint."""

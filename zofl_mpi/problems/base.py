@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.engine.roles import Backend, attribute
-from zofl_mpi.errors import UserError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -39,14 +38,6 @@ class Problem(Backend, Protocol):
     def initial(self, generator: np.random.Generator) -> Array:
         """(n,) a random start, for --x0 random: standard normal entries times 0.01."""
         return np.asarray(0.01 * generator.standard_normal(self.n))
-
-    def gradient(self, x: Array, data: Any, batch: Any = None) -> Array:
-        """(n,) the gradient at x of the mean loss over `data`; refused by default."""
-        raise UserError("this problem has no gradient, which --x0 pretrained needs; take zero or random")
-
-    def gradient_f1(self, x: Array, data: Any, batch: Any) -> Array:
-        """(n,) the gradient at x of the loss on the server's data: that of `gradient` by default."""
-        return self.gradient(x, data, batch)
 
     def kernel_name(self, batch_size: int) -> str:
         """Name of the code that computes on batches of this size, for the record: kernels agree to rounding only."""

@@ -14,8 +14,7 @@ from zofl_mpi.problems import Batch
 
 MOST = 2**32
 """Bytes of the inputs of a data set that lie on a GPU; of a larger one each mini-batch is gathered on the host."""
-KINDS = {"uint8", "int32", "int64", "float32", "float64"}
-"""Inputs and labels that torch gathers."""
+KINDS = {"uint8", "int32", "int64", "float32", "float64"}  # inputs and labels that torch gathers
 
 
 def is_host(device: str) -> bool:
@@ -34,7 +33,7 @@ _PLACED: dict[tuple[int, str], Tensor] = {}
 
 
 def on_device(values: Array, device: str) -> Tensor:
-    """All of an array on the device: copied there once for the process, given up when nobody has the array any more."""
+    """All of an array on the device: copied there once for the process, and dropped with the array."""
     key = (id(values), device)
     if key not in _PLACED:
         stored = values if values.dtype.name in KINDS else values.astype(np.int64)

@@ -88,7 +88,6 @@ class ClassWeights(NumPyProblem, BilevelProblem, ABC):
 
     @property
     def n_lower(self) -> int:
-        """Length of y: C."""
         return self.classes
 
     @property
@@ -130,11 +129,9 @@ class ClassWeights(NumPyProblem, BilevelProblem, ABC):
         return np.asarray(losses * (len(data) / len(positions)) * self.shares)
 
     def curvature(self, x: Array) -> tuple[float, float]:
-        """mu_h = L_h = lam."""
         return self.lam, self.lam
 
     def project(self, i: int, x: Array) -> Array:
-        """x itself: X_i = R^n."""
         return x
 
     def project_lower(self, x: Array, y: Array) -> Array:
@@ -148,12 +145,10 @@ class ClassWeights(NumPyProblem, BilevelProblem, ABC):
 
     @QUIET
     def score(self, x: Array, y: Array, data: Dataset) -> dict[str, float]:
-        """Quality of the model x (n,) on all of `data`, whatever y is.
+        """Mean loss and share classified correctly of the model x (n,) on `data`, "loss" and "accuracy"; y has no part.
 
-        Returns:
-            "loss" and "accuracy" over the samples, the mean loss and the share classified correctly;
-            "worst_class_loss" and "worst_class_accuracy", the largest and the least of their means over the samples of
-            one class. A class that `data` lacks does not count.
+        "worst_class_loss" and "worst_class_accuracy" are the largest and the least of their means over the samples of
+        one class. A class that `data` lacks does not count.
         """
         sums = np.zeros((2, self.classes))
         for outputs, labels in self.outputs(x[None], data, np.arange(len(data))):
@@ -199,19 +194,15 @@ class Fair(ClassWeights):
 
     @property
     def n(self) -> int:
-        """Length of x: N_1 p + N_1."""
         return self.network.n
 
     def flops_evaluation(self, batch_size: int) -> float:
-        """FLOPs of f or `gradient_h` at one point: the product of the units with the batch."""
         return self.network.flops_evaluation(batch_size)
 
     def initial(self, generator: np.random.Generator) -> Array:
-        """(n,) that of `ReLUNet`."""
         return self.network.initial(generator)
 
     def outputs(self, x: Array, data: Dataset, positions: Batch) -> Iterator[tuple[Vector, Labels]]:
-        """Outputs (k, b) of the network; see `ClassWeights.outputs`."""
         return self.network.outputs(x, data, positions)
 
     def sample_losses(self, outputs: Vector, labels: Labels) -> Vector:
@@ -238,11 +229,9 @@ class FairSoftmax(ClassWeights):
 
     @property
     def n(self) -> int:
-        """Length of x: C p."""
         return self.classes * self.features
 
     def flops_evaluation(self, batch_size: int) -> float:
-        """FLOPs of f or `gradient_h` at one point: a product with the batch."""
         return 2.0 * batch_size * self.n
 
     def outputs(self, x: Array, data: Dataset, positions: Batch) -> Iterator[tuple[Vector, Labels]]:
@@ -253,7 +242,6 @@ class FairSoftmax(ClassWeights):
             yield logits.swapaxes(0, 1), labels
 
     def sample_losses(self, outputs: Vector, labels: Labels) -> Vector:
-        """(k, b) cross-entropies."""
         return np.asarray(-log_softmax(outputs)[:, np.arange(len(labels)), labels])
 
     def hits(self, outputs: Vector, labels: Labels) -> NDArray[np.bool]:

@@ -32,10 +32,8 @@ class Flat:
     """
 
     def __init__(self, modules: Sequence[nn.Module], strict: bool = False) -> None:
-        """
-        Args:
-            strict: on a GPU torch refuses, rather than warns of, operations without the same bits each time; attention
-                has a kernel with these bits for this case alone.
+        """`strict`: on a GPU torch refuses, rather than warns of, operations without the same bits each time; attention
+        has a kernel with these bits for this case alone.
         """
         self.modules, self._strict = list(modules), strict
         self.parameters = [p for m in self.modules for p in m.parameters() if p.requires_grad]
@@ -91,10 +89,8 @@ class Flat:
             buffer.data = part
 
     def gradients(self, output: Tensor, slope: Tensor | None = None) -> tuple[Tensor, ...]:
-        """The gradient with respect to each parameter of an output computed within `at` the same theta.
-
-        Args:
-            slope: the gradient of a loss with respect to `output`, in its shape; None where `output` is the loss.
+        """The gradient with respect to each parameter of an output computed within `at` the same theta; `slope` is that
+        of a loss with respect to the output, None where the output is the loss.
         """
         return torch.autograd.grad(output, self.parameters, slope, materialize_grads=True)
 

@@ -1,4 +1,4 @@
-"""GPT-2 of `transformers`, cut after a block, with LoRA of `peft`; and the parts put together again.
+"""GPT-2 of `transformers`, cut after a block, with LoRA of `peft`; and the parts joined.
 
 Radford, Wu, Child, Luan, Amodei, Sutskever, "Language Models are Unsupervised Multitask Learners", 2019. Hu and others,
 "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022: W x becomes W x + (alpha / r) B A x, with A drawn at
@@ -24,8 +24,7 @@ from torch.nn.functional import cross_entropy
 
 from zofl_mpi.errors import UserError, demand
 
-LOGITS = 1 << 22
-"""Logits that are computed at once: 16 MiB in float32, 83 positions of GPT-2."""
+LOGITS = 1 << 22  # logits that are computed at once: 16 MiB in float32, 83 positions of GPT-2
 
 SIZES = {
     "tiny": {"n_layer": 4, "n_embd": 192, "n_head": 6, "n_positions": 256},
@@ -33,8 +32,7 @@ SIZES = {
     "medium": {"n_layer": 24, "n_embd": 1024, "n_head": 16, "n_positions": 1024},
 }
 """Models with random weights; small and medium are GPT-2's own sizes."""
-SAME = {"gelu_new": "gelu_pytorch_tanh"}
-"""{an activation of `transformers`: the same one in a single operation}."""
+SAME = {"gelu_new": "gelu_pytorch_tanh"}  # {an activation of `transformers`: the same one in a single operation}
 OFF = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
 Train = Literal["lora", "all"]
 
@@ -157,14 +155,11 @@ def size_of(name: str) -> dict[str, int]:
 
 
 def random_model(size: str, vocabulary: int, end: int) -> Any:
-    """A GPT2LMHeadModel of one of `SIZES` with random weights, drawn by torch's generator.
+    """A GPT2LMHeadModel of one of `SIZES` with random weights, drawn by torch's generator; a UserError for others.
 
     Args:
         vocabulary: V, its number of tokens.
         end: the token that ends a text.
-
-    Raises:
-        UserError: no such size; the libraries are missing.
     """
     shape = size_of(size)
     GPT2Config, GPT2LMHeadModel = _transformers()
@@ -175,11 +170,7 @@ def random_model(size: str, vocabulary: int, end: int) -> Any:
 
 
 def stored_model(name: str) -> Any:
-    """The GPT2LMHeadModel of a folder, or of a name on the hub, in float32.
-
-    Raises:
-        UserError: it is not there, cannot be read, or is no GPT-2; the libraries are missing.
-    """
+    """The GPT2LMHeadModel of a folder, or of a name on the hub, in float32 (UserError: none that can be read)."""
     GPT2Config, GPT2LMHeadModel = _transformers()
     place = Path(name).expanduser()
     folder = os.path.isdir(place)  # Path.is_dir raises for a name that is too long
@@ -270,7 +261,7 @@ def _conv1d(kind: Any, weight: Tensor, bias: Tensor) -> nn.Module:
 
 
 def cut_model(model: Any, cut: int, auxiliary_blocks: int, train: Train) -> Parts:
-    """The model in three parts; it should not be used any more.
+    """The model in three parts; it should not be used any more (UserError: there are not so many blocks).
 
     The auxiliary part is a copy of the server's first blocks, of its last norm and of the unembedding; frozen tensors
     are shared. Where all parameters train, embedding (the client's) and unembedding (the server's) are two matrices.
@@ -278,9 +269,6 @@ def cut_model(model: Any, cut: int, auxiliary_blocks: int, train: Train) -> Part
     Args:
         cut: blocks of the client's part.
         auxiliary_blocks: of the auxiliary part.
-
-    Raises:
-        UserError: there are not so many blocks.
     """
     transformer = model.transformer
     blocks, depth = list(transformer.h), len(transformer.h)
@@ -300,10 +288,7 @@ def cut_model(model: Any, cut: int, auxiliary_blocks: int, train: Train) -> Part
 
 
 def joined(parts: Parts) -> Any:
-    """The whole model as a GPT2LMHeadModel, LoRA added into its weights; its tensors are copies.
-
-    Within `at` of the vectors whose model is asked for.
-    """
+    """The parts, bound to some vectors by `at`, as a GPT2LMHeadModel with LoRA in its weights; tensors are copies."""
     _, GPT2LMHeadModel = _transformers()
     with torch.device("meta"):
         model = GPT2LMHeadModel(copy.deepcopy(parts.config))

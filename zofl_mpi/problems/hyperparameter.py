@@ -17,7 +17,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, ClassVar, Self, final
+from typing import Any, ClassVar, NamedTuple, Self, final
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -72,13 +72,9 @@ class Hyperparameter(NumPyProblem, BilevelProblem):
 
     @classmethod
     def of(cls, clients: Sequence[Dataset], **flags: Any) -> Self:
-        """The problem of these clients, D_0, ..., D_{m-1}. It reads all inputs about ten times (MNIST: 0.3 s).
+        """The problem of these clients, D_0, ..., D_{m-1}; `flags` are the fields `mu` to `dtype`.
 
-        Args:
-            flags: the other fields, `mu` to `dtype`.
-
-        Raises:
-            UserError: an argument out of range, or a client that has no held-out or no training sample.
+        It reads all inputs about ten times (MNIST: 0.3 s), and refuses a client without held-out or training samples.
         """
         problem = cls(clients[0].features, len(clients), 0.0, **flags)
         for i, data in enumerate(clients):
@@ -93,12 +89,10 @@ class Hyperparameter(NumPyProblem, BilevelProblem):
 
     @property
     def n(self) -> int:
-        """Length of x: m."""
         return self.m
 
     @property
     def n_lower(self) -> int:
-        """Length of y: p."""
         return self.features
 
     def flops_evaluation(self, batch_size: int) -> float:
@@ -130,7 +124,6 @@ class Hyperparameter(NumPyProblem, BilevelProblem):
 
     @QUIET
     def gradient_h(self, i: int, x: Array, y: Array, data: Dataset, batch: Batch | None = None) -> Array:
-        """(n_lower,) the gradient in y of h_i at x (n,), y (n_lower,); see `Bilevel.gradient_h`."""
         positions = positions_of(data, batch)
         return np.asarray(_slope(y, data, positions, self.dtype) + float(x[i]) * y, self.dtype)
 
@@ -142,7 +135,6 @@ class Hyperparameter(NumPyProblem, BilevelProblem):
 
     @QUIET
     def hessian_h(self, i: int, x: Array, y: Array, u: Array, data: Dataset, batch: Batch | None = None) -> Array:
-        """(n_lower,) the Hessian of h_i in y (n_lower,) times u (n_lower,); see `SecondOrder`."""
         positions, factor = positions_of(data, batch), np.asarray(data.factor, self.dtype)
         models = np.stack([y, u]).astype(self.dtype) * factor
         total = np.zeros(len(y))
@@ -158,11 +150,7 @@ class Hyperparameter(NumPyProblem, BilevelProblem):
         return found
 
     def curvature(self, x: Array) -> tuple[float, float]:
-        """mu_h = mean(x) and L_h = `smoothness` + max(x); L_h holds for each h_i too.
-
-        Raises:
-            UserError: mean(x) is not above 0, and (1/m) sum_i h_i may have no minimiser.
-        """
+        """mu_h = mean(x), above 0 or refused, and L_h = `smoothness` + max(x); L_h holds for each h_i too."""
         mean = float(np.mean(x, dtype=np.float64))
         if not mean > 0:
             raise UserError(
@@ -172,7 +160,6 @@ class Hyperparameter(NumPyProblem, BilevelProblem):
         return mean, self.smoothness + float(np.max(x))
 
     def project(self, i: int, x: Array) -> Array:
-        """(n,) the nearest point of {x >= mu}; X_i is the same for all clients."""
         return np.asarray(np.maximum(x, np.asarray(self.mu, x.dtype)))
 
     @QUIET
@@ -180,14 +167,8 @@ class Hyperparameter(NumPyProblem, BilevelProblem):
         """(n_lower,) y(x) in float64, by Newton's method: the gradient's norm is at most 1e-12.
 
         For inputs beyond [0, 1] the bound grows as they do, by sqrt(`smoothness`): rounding does not allow less.
-        MNIST's 35,280 training samples take 3 s of one core at mean(x) = 0.01, and 1 s from the y of a close x.
-
-        Args:
-            data: all samples of the clients, D_0, ..., D_{m-1}.
-            start: (n_lower,) a guess that saves steps; 0 if not given.
-
-        Raises:
-            UserError: mean(x) is not above 0, or the method does not converge.
+        MNIST's 35,280 training samples take 3 s of one core at mean(x) = 0.01, and 1 s from the y of a close x as
+        `start` (n_lower,), else 0. A mean(x) that is not above 0 is refused, and where the method does not converge.
         """
         ridge, _ = self.curvature(x)
         lower = _Average([self.parts(part)[1] for part in data], ridge)
@@ -206,14 +187,10 @@ class Hyperparameter(NumPyProblem, BilevelProblem):
         return {"loss": loss / len(data), "accuracy": hits / len(data)}
 
 
-@final
-@dataclass(frozen=True)
-class _Average:
-    """(1/m) sum_i h_i at an x with mean `ridge`, as a function of y (p,); everything in float64.
+class _Average(NamedTuple):
+    """(1/m) sum_i h_i at an x with mean `ridge` > 0, as a function of y (p,); `parts` are the training samples.
 
-    Attributes:
-        parts: the clients' training samples.
-        ridge: > 0.
+    Everything is in float64.
     """
 
     parts: Sequence[Dataset]
@@ -282,7 +259,7 @@ def _slope(y: Array, data: Dataset, positions: Batch, dtype: DTypeLike) -> Vecto
 
 @lru_cache(maxsize=1024)
 def _positions(size: int, share: float) -> tuple[Batch, Batch]:
-    """Positions of the held-out samples among `size`, and of the others; kept, for every lower round asks for them."""
+    """Positions of the held-out samples among `size`, and of the others; cached, since every lower round uses them."""
     held_out = np.diff(np.floor(share * np.arange(size + 1))) > 0
     parts = np.flatnonzero(held_out), np.flatnonzero(~held_out)
     for positions in parts:

@@ -65,8 +65,7 @@ class CNN(nn.Module):
         return cast(Tensor, self.layers(inputs))
 
 
-Norm = Callable[[int], nn.Module]
-"""A normalising module, from the number of channels."""
+Norm = Callable[[int], nn.Module]  # a normalising module, from the number of channels
 
 
 def group_norm(channels: int) -> nn.Module:

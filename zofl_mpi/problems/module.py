@@ -21,8 +21,7 @@ from zofl_mpi.problems.device_cache import samples_on
 from zofl_mpi.problems.flat import Flat
 from zofl_mpi.problems.terms import check_positions
 
-Named = dict[str, Tensor]
-"""By the names of a module's parameters, with a first axis for the models of many."""
+Named = dict[str, Tensor]  # by the names of a module's parameters, with a first axis for the models of many
 
 
 @final
@@ -33,16 +32,13 @@ class Function:
         module: maps inputs (B, *input_shape) to logits (B, classes). Its buffers are constants.
         classes: C.
         n: length of the vector.
-        obstacle: why `slopes` cannot be had, in torch's words; "" where they can, or nobody asked for them.
+        obstacle: why many models cannot be computed at once, in torch's words; "" where they can, or it was not tried.
     """
 
     def __init__(
         self, module: nn.Module, input_shape: tuple[int, ...], classes: int, dtype: Any, device: str, many: bool = False
     ) -> None:
-        """
-        Args:
-            many: try whether many models can be computed at once, see `obstacle`.
-        """
+        """`many`: try whether many models can be computed at once, see `obstacle`."""
         self.module = module
         self.input_shape, self.classes = input_shape, classes
         self._dtype = np.dtype(dtype).name
@@ -175,10 +171,8 @@ class Function:
         return ""
 
     def _try(self) -> None:
-        """Refuses a module that is no function of parameters and inputs, by a forward pass of two inputs on the CPU.
-
-        Raises:
-            UserError: the module takes no such inputs, returns no logits, changes its buffers or draws random numbers.
+        """Refuses a module that takes no such inputs, returns no logits, changes its buffers or draws random numbers,
+        and is then no function of its parameters: by a forward pass of two inputs on the CPU.
         """
         name = type(self.module).__name__
         inputs = torch.linspace(-1, 1, 2 * int(np.prod(self.input_shape)), dtype=self.dtype)

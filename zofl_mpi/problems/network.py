@@ -114,7 +114,6 @@ class Network(Personalised):
 
     @property
     def n(self) -> int:
-        """Length of x."""
         return self._function.n
 
     @property
@@ -128,7 +127,7 @@ class Network(Personalised):
         return MANY if self.uses_torch else 1
 
     def kernel_name(self, batch_size: int) -> str:
-        """torch, the kind of device, and "abreast" where many clients are computed at once: all round differently."""
+        """torch, the kind of device, and "abreast" where clients are batched: each of these rounds differently."""
         return f"torch {self.device.partition(':')[0]}{f' {BATCHED}' * self.uses_torch}"
 
     def kernel_for(self, work: Work, data: Dataset, before: str = "") -> KernelChoice:
@@ -138,15 +137,10 @@ class Network(Personalised):
         return KernelChoice("torch" if self.uses_torch else "serial", fallback="serial" * (self.kernel == "auto"))
 
     def with_kernel(self, name: str, work: Work) -> Network:
-        """The problem computed by this kernel, as `kernel_obstacle` allowed it on every rank."""
         return replace(self, kernel=cast(Any, name), batched_sizes=(work.batch,) if name == "torch" else None)
 
     def kernel_obstacle(self, name: str, work: Work, data: Dataset) -> str:
-        """Why a run may not take this kernel on this machine; "" where it may.
-
-        Args:
-            data: a client's samples, with which it is tried.
-        """
+        """Why a run may not take this kernel on this machine, tried on a client's `data`; "" where it may."""
         own = self if name == self.kernel else replace(self, kernel=cast(Any, name))
         fault = "on this machine a client's bits depend on which clients are computed with it"
         batched = name == "serial" or own.batches(data, work.batch)
@@ -170,7 +164,6 @@ class Network(Personalised):
 
     @serialized
     def gradient(self, x: Array, data: Dataset, batch: Batch | None = None) -> Array:
-        """(n,) the gradient of the mean cross-entropy at x over the samples at positions `batch` (B,), or over all."""
         positions = positions_of(data, batch)
         total = np.zeros(self.n)
         function = self._function
@@ -181,7 +174,7 @@ class Network(Personalised):
         return np.asarray(total / len(positions), self.dtype)
 
     def moved(self, x: Array, y: Array, steps: LocalSteps) -> Array:
-        """See `Personalised.moved`; the k points go one after the other, or beside each other."""
+        """See `Personalised.moved`; the k points are computed in turn, or batched."""
         gammas = np.minimum(steps.stepsizes, np.finfo(self.dtype).max)  # torch takes no larger one: let it diverge
         finite = steps._replace(stepsizes=gammas)
         if not self.batches(steps.data, steps.batches.shape[1]):
@@ -210,11 +203,7 @@ class Network(Personalised):
         return np.stack([point.cpu().numpy() for point in points])
 
     def losses(self, i: int, x: Array, data: Dataset, batch: Batch | None = None) -> Vector:
-        """(k,) mean cross-entropy at the rows of x (k, n), summed in float64; see `Lipschitz.losses`.
-
-        Raises:
-            IndexError: a position is not in 0..len(data) - 1.
-        """
+        """(k,) mean cross-entropy at the rows of x (k, n), summed in float64 (IndexError: a bad position)."""
         if self.uses_torch and batch is not None and len(batch) <= BLOCK and self.batches(data, len(batch)):
             check_positions(data, batch)
             request = LossRequest(self._function, np.asarray(x, self.dtype), data, batch)
@@ -244,7 +233,6 @@ class Network(Personalised):
         return found
 
     def hits(self, x: Array, data: Dataset) -> Labels:
-        """(C,) how many samples of each class in `data` the model x (n,) classifies correctly."""
         each = [labels[hits] for labels, _, hits in self.evaluated(x, data)]
         return np.bincount(np.concatenate(each), minlength=self.classes)
 

@@ -75,7 +75,6 @@ class ReLUNet(NumPyProblem):
         return 2 * self.flops_evaluation(batch_size)
 
     def flops_evaluation(self, batch_size: int) -> float:
-        """FLOPs of `losses` at one point: the product with the batch."""
         return 2.0 * batch_size * self.hidden * self.features
 
     def initial(self, generator: np.random.Generator) -> Array:
@@ -90,7 +89,6 @@ class ReLUNet(NumPyProblem):
         return self._objective(x, data, batch, smooth=False)
 
     def project(self, i: int, x: Array) -> Array:
-        """x itself: X_i is the whole space."""
         return x
 
     def loss(self, x: Array, data: Dataset) -> float:
@@ -134,14 +132,10 @@ class ReLUNet(NumPyProblem):
 
     @QUIET
     def score(self, x: Array, data: Dataset, mix: Vector | None = None) -> dict[str, float]:
-        """Quality of x (n,) on all of `data`; the losses are means plus the ridge, whatever `loss_scale` is.
+        """Quality of x (n,) on all of `data`, see `Hierarchical.score`; not-a-number where no sample counts.
 
-        Args:
-            mix: as in `Hierarchical.score`.
-
-        Returns:
-            "loss" and "accuracy", the share of samples whose output has the sign of v (an output of 0 has none), both
-            with the true rectifier; "smooth_loss", that of the smooth twin. Not-a-number where no sample counts.
+        "loss" and "accuracy" (the share of samples whose output has the sign of v; 0 has none) are those of the true
+        rectifier, "smooth_loss" is the smooth twin's. Losses are means plus the ridge, whatever `loss_scale` is.
         """
         each = class_weights(data, mix)
         sums = np.zeros(4)  # of the weights, the losses, the smooth losses, the hits

@@ -71,14 +71,10 @@ class SignedLayers:
     """
 
     def __init__(self, flat: Flat, modules: Sequence[nn.Module], part: slice, running: bool) -> None:
-        """
-        Args:
-            modules: those of `flat` that the loss depends on.
-            part: of theta that is perturbed.
-            running: whether BatchNorm uses its running statistics.
+        """Layers of the `modules` of `flat` that the loss depends on, in the `part` of theta that is perturbed.
 
-        Raises:
-            UserError: a layer of another kind, or one that couples the samples of a batch.
+        A layer of another kind is refused by a UserError, and so is one that couples the samples of a batch: BatchNorm,
+        unless it uses its `running` statistics.
         """
         self.d = part.stop - part.start
         self._layers: list[_Layer] = []
@@ -113,10 +109,8 @@ class SignedLayers:
 
     @contextmanager
     def perturbed(self, u: Tensor, signs: Sequence[Signs], mu: float) -> Iterator[list[int]]:
-        """Context manager: sample j of a batch goes through the layers at theta + mu sigma_j u, for u (d,).
-
-        Yields:
-            How many calls each layer has had.
+        """Context manager: sample j of a batch goes through the layers at theta + mu sigma_j u, for u (d,); yields how
+        many calls each layer has had.
         """
         calls = [0] * len(self._layers)
         with ExitStack() as stack:
@@ -141,12 +135,12 @@ class SignedLayers:
 
     def check(self, calls: Sequence[int]) -> None:
         """Refuses layers that a pass did not call: something uses their parameters without them."""
-        for layer, count in zip(self._layers, calls, strict=True):
-            if count == 0:
-                raise UserError(
-                    f"--directions per-sample: {_shown(layer.name, layer.module)} is not called in a forward pass, so "
-                    "its perturbation would have no effect; take --directions global"
-                )
+        if 0 in calls:
+            layer = self._layers[calls.index(0)]
+            raise UserError(
+                f"--directions per-sample: {_shown(layer.name, layer.module)} is not called in a forward pass, so its "
+                "perturbation would have no effect; take --directions global"
+            )
 
 
 def _shown(name: str, module: nn.Module) -> str:

@@ -17,7 +17,7 @@ from zofl_mpi.engine.setting import Work
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import demand
 from zofl_mpi.problems import Array, Batch, Vector
-from zofl_mpi.problems.kernels.softmax import KERNELS, Minibatches, choose, numba_installed, repays_loading
+from zofl_mpi.problems.kernels.softmax import KERNELS, Minibatches, choose, numba_installed, repays_loading, step_times
 from zofl_mpi.problems.sums import QUIET, all_scaled, demand_floats, log_softmax, positions_of, scaled
 from zofl_mpi.problems.terms import LocalSteps, Personalised, Terms
 
@@ -56,11 +56,9 @@ class Softmax(Personalised):
 
     @property
     def n(self) -> int:
-        """Length of x."""
         return self.classes * self.features
 
     def kernel_name(self, batch_size: int) -> str:
-        """The kernel of `lower` and `descend`, for the record: kernels agree to rounding only."""
         return choose(self.kernel)
 
     def kernel_for(self, work: Work, data: Dataset, before: str = "") -> KernelChoice:
@@ -81,9 +79,7 @@ class Softmax(Personalised):
         return KernelChoice(name, f"{name}: a step took {measured} (batch {work.batch}, {work.models} models)")
 
     def step_times(self, work: Work, data: Dataset) -> dict[str, float]:
-        """{kernel: seconds of a local step of `work.models` models} on this machine; see `kernels.calibration`."""
-        from zofl_mpi.problems.kernels.calibration import step_times  # few runs are so long
-
+        """{kernel: seconds of a local step of `work.models` models} on this machine; see `kernels.softmax`."""
         x = np.zeros((work.models, self.n), self.dtype)
         generator = Streams(0)(Purpose.BATCH)
 
@@ -97,7 +93,6 @@ class Softmax(Personalised):
         return step_times({**size, **types, "rescale": int(_common_factor(data) is None)}, kernels)
 
     def with_kernel(self, name: str, work: Work) -> Softmax:
-        """The problem computed by this kernel."""
         return replace(self, kernel=cast(Any, name))
 
     def prepare(self, kernel: str, data: Dataset) -> None:
@@ -112,7 +107,6 @@ class Softmax(Personalised):
 
     @QUIET
     def gradient(self, x: Array, data: Dataset, batch: Batch | None = None) -> Array:
-        """(n,) the gradient of the mean cross-entropy at x over the samples at positions `batch` (B,), or over all."""
         positions, W = positions_of(data, batch), x.reshape(self.classes, -1)
         total = np.zeros(W.shape)
         for inputs, labels in scaled(data, positions, self.dtype):
@@ -156,7 +150,6 @@ class Softmax(Personalised):
 
     @QUIET
     def hits(self, x: Array, data: Dataset) -> Labels:
-        """(C,) how many samples of each class in `data` the model x (n,) classifies correctly."""
         found = np.zeros(self.classes, np.int64)
         for inputs, labels in all_scaled(data, self.dtype):
             logits = inputs @ x.reshape(self.classes, -1).T

@@ -47,7 +47,6 @@ class TorchSplit(SplitProblem):
 
     @property
     def n_client(self) -> int:
-        """|theta_c|, the first part of theta_l."""
         return self.local.sizes()[0]
 
     def kernel_name(self, batch_size: int) -> str:
@@ -56,7 +55,6 @@ class TorchSplit(SplitProblem):
 
     @property
     def arithmetic(self) -> str:
-        """Hardware that decides the bits of draws and elementwise steps: a GPU's name, a CPU's instructions."""
         place = torch.device(self.device)
         if place.type == "cpu":
             return f"cpu with {torch.backends.cpu.get_cpu_capability()}"
@@ -122,8 +120,7 @@ class SplitNetwork(TorchSplit):
     def _tried(self) -> Tensor:
         """Passes two samples through all parts on the CPU, and returns them smashed; the parts stay as they were.
 
-        Raises:
-            UserError: a part does not fit its inputs, or draws random numbers.
+        A part that does not fit its inputs, or draws random numbers, is refused.
         """
         buffers = [b for part in self._parts() for b in part.buffers()]
         kept = [b.clone() for b in buffers]
@@ -185,17 +182,14 @@ class SplitNetwork(TorchSplit):
         return parts if len(parts) > 1 else []
 
     def upload_bytes(self, data: Dataset, positions: NDArray[np.int64]) -> int:
-        """Bytes that the smashed samples of one batch travel as."""
         return len(positions) * self.smashed_bytes
 
     def label_bytes(self, data: Dataset, positions: NDArray[np.int64]) -> int:
-        """Bytes that the labels of one batch travel as, whole numbers of 8 bytes."""
         return 8 * len(positions)
 
     # --- batches
 
     def samples(self, data: Dataset, positions: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        """Inputs (B, *input_shape) and labels (B,) on the device."""
         inputs, labels = device_cache.samples_on(self.device, data, positions, self.dtype)
         return _channels_last(inputs.reshape(-1, *self.input_shape)), labels
 
@@ -218,14 +212,10 @@ class SplitNetwork(TorchSplit):
     # --- computing
 
     def smash(self, inputs: Tensor) -> Tensor:
-        """(B, *smashed_shape) outputs of the client's part, within `local.at`; with bf16 in bfloat16 on any device."""
-        smashed = self._output(
-            self.client, inputs
-        )  # CUDA's autocast leaves a GroupNorm's in float32, the CPU's does not
-        return smashed.bfloat16() if self.bf16 else smashed
+        smashed = self._output(self.client, inputs)
+        return smashed.bfloat16() if self.bf16 else smashed  # CUDA's autocast leaves a GroupNorm's output in float32
 
     def local_loss(self, smashed: Tensor, labels: Tensor) -> Tensor:
-        """() mean loss of the auxiliary head, within `local.at`; see `loss_of`."""
         return loss_of(self._output(self.auxiliary, smashed), labels)
 
     def local_losses(self, smashed: Tensor, labels: Tensor) -> Tensor:
@@ -249,7 +239,6 @@ class SplitNetwork(TorchSplit):
         return loss_of(logits, labels), g
 
     def server_loss(self, smashed: Tensor, labels: Tensor) -> Tensor:
-        """() mean loss of the server's part, within `top.at`; see `loss_of`."""
         return loss_of(self._output(self.server, smashed), labels)
 
     def logits(self, inputs: Tensor) -> Tensor:
@@ -264,7 +253,6 @@ class SplitNetwork(TorchSplit):
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Context manager: BatchNorm uses its running statistics, dropout is off, and no graph is kept."""
         for part in self._parts():
             part.eval()
         try:

@@ -30,10 +30,8 @@ from zofl_mpi.problems.flat import Flat
 from zofl_mpi.problems.gpt2 import Back, Parts, joined
 from zofl_mpi.problems.split import TorchSplit
 
-NONE = texts.NONE
-"""The label of a position that predicts nothing: of contexts and padding."""
-ROWS = 32
-"""Texts of a report whose logits are computed at once."""
+NONE = texts.NONE  # the label of a position that predicts nothing: of contexts and padding
+ROWS = 32  # texts of a report whose logits are computed at once
 
 
 @final
@@ -85,11 +83,9 @@ class SplitGPT2(TorchSplit):
 
     @property
     def smashed_shape(self) -> tuple[int, int]:
-        """(T, d_model) of the longest text."""
         return self.longest, self.width
 
     def lengths(self, data: Dataset) -> NDArray[np.int64]:
-        """(N,) how many tokens each text of `data` has."""
         return texts.lengths(data, np.arange(len(data)))
 
     def upload_bytes(self, data: Dataset, positions: Batch) -> int:
@@ -146,7 +142,6 @@ class SplitGPT2(TorchSplit):
         return tokens, labels
 
     def augmentation(self, kind: str) -> NoReturn:
-        """Refuses: texts are not augmented."""
         raise UserError(f"--augment {kind}: texts are no images")
 
     def placed(self, value: Tensor) -> Tensor:
@@ -162,11 +157,9 @@ class SplitGPT2(TorchSplit):
         return smashed.bfloat16() if self.bf16 else smashed
 
     def local_loss(self, smashed: Tensor, labels: Tensor) -> Tensor:
-        """() mean loss of the auxiliary head, within `local.at`; see `Split.local_loss`."""
         return self._loss(self.parts.auxiliary, smashed, labels)
 
     def server_loss(self, smashed: Tensor, labels: Tensor) -> Tensor:
-        """() mean loss of the server's part, within `top.at`; see `Split.server_loss`."""
         return self._loss(self.parts.server, smashed, labels)
 
     def _loss(self, back: Back, smashed: Tensor, labels: Tensor) -> Tensor:
@@ -179,7 +172,6 @@ class SplitGPT2(TorchSplit):
     # --- reports
 
     def evaluating(self) -> AbstractContextManager[None]:
-        """Context manager: no graph is kept."""
         return torch.no_grad()
 
     def score(self, inputs: Tensor, labels: Tensor) -> dict[str, float]:
@@ -223,11 +215,8 @@ class SplitGPT2(TorchSplit):
         }
 
     def joined(self, theta: Tensor, theta_s: Tensor) -> Any:
-        """The whole model as a GPT2LMHeadModel of `transformers`, LoRA added into its weights; it writes by `generate`.
-
-        Args:
-            theta: (n_l,) of which the client's part counts.
-            theta_s: (n_s,).
+        """The GPT2LMHeadModel of `transformers` at theta (n_l,), of which the client's part counts, and theta_s (n_s,),
+        LoRA added into its weights; it writes by `generate`.
         """
         with self.local.at(self.placed(theta)), self.top.at(self.placed(theta_s)):
             return joined(self.parts)

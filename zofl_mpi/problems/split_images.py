@@ -13,8 +13,7 @@ from zofl_mpi.errors import UserError, demand
 if TYPE_CHECKING:
     from torch import nn
 
-Parts = tuple["nn.Module", "nn.Module", "nn.Module"]
-"""The client's, the auxiliary and the server's part."""
+Parts = tuple["nn.Module", "nn.Module", "nn.Module"]  # the client's, the auxiliary and the server's part
 
 
 @final
@@ -88,11 +87,7 @@ class ResNet:
         demand(0 <= self.cut < blocks, "cut", self.cut, allowed)
 
     def parts(self, shape: Sequence[int], classes: int) -> Parts:
-        """The network for images of `shape` (channels, height, width), cut.
-
-        Raises:
-            UserError: inputs that are no images, or too small for so many stages.
-        """
+        """The network for images of `shape` (channels, height, width), cut (UserError: others, or too small ones)."""
         from torch import nn
 
         from zofl_mpi.problems.models import NORMS, BasicBlock

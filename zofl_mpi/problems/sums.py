@@ -14,16 +14,11 @@ from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Batch, Vector
 
 Values = TypeVar("Values", NDArray[Any], list[Any])
-QUIET = np.errstate(all="ignore")
-"""NumPy gives no warnings; the caller checks that values are finite."""
-Block = tuple[NDArray[Any], NDArray[np.int64]]
-"""Inputs (b, p) and labels (b,)."""
-BLOCK = 512
-"""Samples of a block in a sum over all data."""
-KEPT_BYTES = 2**26
-"""Bytes of the inputs that `all_scaled` keeps at most, were they all float64."""
-TARGETS = np.array([1.0, -1.0])
-"""Of even and odd labels."""
+QUIET = np.errstate(all="ignore")  # NumPy gives no warnings; the caller checks that values are finite
+Block = tuple[NDArray[Any], NDArray[np.int64]]  # inputs (b, p) and labels (b,)
+BLOCK = 512  # samples of a block in a sum over all data
+KEPT_BYTES = 2**26  # bytes of the inputs that `all_scaled` keeps at most, were they all float64
+TARGETS = np.array([1.0, -1.0])  # of even and odd labels
 
 
 def demand_floats(dtype: DTypeLike, which: str) -> None:

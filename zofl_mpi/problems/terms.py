@@ -38,11 +38,7 @@ class Terms:
             demand(all(value >= 0 for value in values), name, values, "a number, at least 0")
 
     def fit(self, m: int) -> None:
-        """Refuses a parameter that has neither one value nor one per client.
-
-        Raises:
-            UserError: names the parameter.
-        """
+        """Refuses a parameter that has neither one value nor one per client."""
         for name, values in (("mu", self.mu), ("radius", self.radius)):
             demand(len(values) in (1, m), name, values, f"one number, or one for each of the {m} clients")
 
@@ -109,11 +105,7 @@ class Personalised(Problem, ABC):
     def score(self, x: Array, data: Dataset, mix: Vector | None = None) -> dict[str, float]:
         """The mean loss F(x) ("loss"), summed in float64, and the share of `data` classified correctly ("accuracy").
 
-        Args:
-            mix: (C,) weights of the classes, in place of their shares in `data`; one that `data` lacks counts nothing.
-
-        Returns:
-            Not-a-number for both where no sample counts.
+        A class that `data` lacks counts nothing in `mix`; both are not-a-number where no sample counts.
         """
         each = class_weights(data, mix)
         sums = np.zeros(3)  # of the weights, the losses, the hits
@@ -122,15 +114,12 @@ class Personalised(Problem, ABC):
         return {"loss": float(sums[1] / sums[0]), "accuracy": float(sums[2] / sums[0])}
 
     def loss(self, x: Array, data: Dataset) -> float:
-        """F(x): the mean loss of x (n,) over all of `data`."""
         return self.score(x, data)["loss"]
 
     def f1(self, x: Array, data: Dataset) -> float:
-        """f_1(x), the mean loss of x (n,) over the server's data."""
         return self.loss(x, data)
 
     def gradient_f1(self, x: Array, data: Dataset, batch: Batch) -> Array:
-        """(n,) the gradient at x of f_1 on the samples at positions `batch` (B,)."""
         return self.gradient(x, data, batch)
 
     @QUIET
@@ -168,15 +157,10 @@ class Personalised(Problem, ABC):
         return ball(y, x, radius) if radius < math.inf else y
 
     def solution(self, i: int, data: Dataset, x: Array) -> None:
-        """None: there is no closed form."""
         return None
 
 
 def check_positions(data: Dataset, batches: Batch, who: str = "") -> None:
-    """Refuses positions that are not in the data.
-
-    Raises:
-        IndexError: a position is not in 0..len(data) - 1.
-    """
+    """Refuses positions that are not in the data, by an IndexError."""
     if batches.size and (batches.min() < 0 or batches.max() >= len(data)):
         raise IndexError(f"{who}a batch has a position outside 0..{len(data) - 1}")

@@ -73,11 +73,7 @@ class BilevelBowls(KnownBilevel, Solved):
 
     @classmethod
     def of(cls, clients: Sequence[Link], rho: float = 1.0, homogeneous: bool = False) -> BilevelBowls:
-        """The problem of these clients, whose noise sums to 0.
-
-        Args:
-            homogeneous: whether their lower parts are equal but for the noise.
-        """
+        """The problem of these clients, whose noise sums to 0; `homogeneous`: lower parts differ in noise alone."""
         A = np.mean([link.lower.A for link in clients], axis=0)
         P = np.linalg.solve(A, np.mean([link.lower.A @ link.lower.B for link in clients], axis=0))
         C = np.mean([link.upper.A for link in clients], axis=0)
@@ -106,10 +102,8 @@ class BilevelBowls(KnownBilevel, Solved):
 
         Args:
             n_lower: length of y; 0 stands for n.
-            homogeneous: the lower parts of all clients are the same but for the noise.
             spectrum: the least and the largest eigenvalue of every A_i and C_i.
-            noise: standard deviation of each entry of a sample's gradient of h_i around the mean.
-            noise_upper: that of f_i, in y.
+            noise, noise_upper: standard deviation of each entry of a sample's gradient of h_i, of f_i in y.
         """
         size = n_lower or n
         bowls = Quadratic.random(streams, size, 2 * m + 2, spectrum=spectrum, samples=samples, noise=1.0)[2]
@@ -226,11 +220,7 @@ class Saddle(KnownBilevel, Solved):
         """A problem with unequal clients, the server's part (that no client has), and each client's.
 
         A_i = I + t_i Q_i, t_i uniform in (0, 0.1), entries of Q_i and b_i standard normal; a common vector, standard
-        normal too, is the mean of the b_i.
-
-        Args:
-            lam: the paper's 10.
-            noise: standard deviation of each entry of a sample's gradient in y around the mean.
+        normal too, is the mean of the b_i. Entries of a sample's gradient in y have the standard deviation `noise`.
         """
         generator = streams(Purpose.SYNTHETIC)
         t = generator.uniform(0.0, 0.1, m + 1)

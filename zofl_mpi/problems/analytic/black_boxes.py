@@ -75,11 +75,9 @@ class CVaR(KnownBilevel):
     def random(
         cls, streams: Streams, n: int, m: int, *, noise: float = 0.0, resolution: float = 0.001
     ) -> tuple[CVaR, Book, tuple[Book, ...]]:
-        """A problem with unequal clients, the server's part (that no client has), and each client's.
+        """A problem with unequal clients, the server's part (that no client has), and each client's; n is at least 2.
 
-        Args:
-            n: length of x = (w, t), at least 2.
-            noise: standard deviation of each entry of a sample's gradient of h_i around the mean.
+        Entries of a sample's gradient of h_i have the standard deviation `noise`.
         """
         demand(n >= 2, "n", n, "a whole number, at least 2: x holds a threshold besides the prior")
         p, N = n - 1, 2 * PAIRS
@@ -181,8 +179,7 @@ class Shares(KnownBilevel):
     ) -> tuple[Shares, Wishes, tuple[Wishes, ...]]:
         """A problem with unequal clients, the server's part (that no client has), and each client's.
 
-        Args:
-            noise: standard deviation of each entry of a wish around the client's mean.
+        Entries of a wish have the standard deviation `noise` around the client's mean.
         """
         generator = streams(Purpose.SYNTHETIC, t=5)
         table = noise * generator.standard_normal((m + 1, samples, n))

@@ -35,16 +35,11 @@ class KnownHierarchical(NumPyProblem, Protocol):
         )
 
 
-class Solved(Protocol):
-    """A problem that holds its solution."""
+class Solved:
+    """A problem that holds its solution x* (n,) and the objective there."""
 
-    @attribute
-    def minimiser(self) -> Vector:
-        """(n,) x*."""
-
-    @attribute
-    def value(self) -> float:
-        """The least value of the objective."""
+    minimiser: Vector
+    value: float
 
     def truth(self) -> tuple[Vector, float]:
         """x* and the objective there."""

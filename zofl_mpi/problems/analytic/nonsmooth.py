@@ -74,9 +74,7 @@ class MaxAffine(Unconstrained, Solved):
     ) -> tuple[MaxAffine, Pieces, tuple[Pieces, ...]]:
         """A problem with unequal clients, pieces for the server, and each client's.
 
-        Args:
-            weights: the c_{i,g} are uniform between these two, > 0.
-            noise: standard deviation of each entry of a sample's noise.
+        The c_{i,g} are uniform between the two `weights` > 0; entries of a sample's noise have the deviation `noise`.
         """
         generator = streams(Purpose.SYNTHETIC, t=2)
         basis = np.linalg.qr(generator.standard_normal((n, n)))[0].T  # (n, n), rows q_g

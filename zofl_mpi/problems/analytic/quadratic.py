@@ -36,7 +36,7 @@ class Bowl(Noisy):
         return self.mean_noise()
 
     def gradient(self, y: Vector, batch: Batch | None = None) -> Vector:
-        """(k, n) mean gradients at the rows of y over the samples at positions `batch` (B,); None: over all."""
+        """(k, n) mean gradients at the rows of y over the samples at positions `batch` (B,), or over all."""
         return np.asarray((y - self.a) @ self.A + self.mean_noise(batch))
 
     def value(self, y: Vector) -> float:
@@ -111,9 +111,8 @@ class Quadratic(SmoothBowls, KnownHierarchical):
     ) -> tuple[Quadratic, Bowl, tuple[Bowl, ...]]:
         """A problem with unequal clients, the server's bowl, and each client's.
 
-        Args:
-            spectrum: the least and the largest eigenvalue of every A.
-            noise: standard deviation of each entry of a sample's gradient around the mean over all samples.
+        `spectrum` are the least and the largest eigenvalue of every A, `noise` is the standard deviation of each entry
+        of a sample's gradient around the mean over all samples.
         """
         generator = streams(Purpose.SYNTHETIC)
         weights = 0.7 * generator.dirichlet(np.full(m, 2.0))  # 30% of the samples are the server's in [A]

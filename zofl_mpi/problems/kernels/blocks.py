@@ -30,16 +30,11 @@ Block = TypeVar("Block")
 Source = Tensor | Callable[[int, int], Tensor]
 """Values that change from step to step, (rows, H, ...), or a function that gives (rows, k, ...) of step t and k."""
 
-BLOCK = 32
-"""Rows of one batched computation, at most."""
-CHUNK = 16
-"""Steps of one replay."""
-LINE = 64
-"""Bytes to whose multiples the parameters of a row are padded."""
-CACHED = 16
-"""Blocks that are kept with their tensors, each for one shape of calls."""
-LOCK = threading.RLock()
-"""Held while torch computes, since ranks may be threads of one process."""
+BLOCK = 32  # rows of one batched computation, at most
+CHUNK = 16  # steps of one replay
+LINE = 64  # bytes to whose multiples the parameters of a row are padded
+CACHED = 16  # blocks that are kept with their tensors, each for one shape of calls
+LOCK = threading.RLock()  # held while torch computes, since ranks may be threads of one process
 
 _BLOCKS: OrderedDict[Hashable, Any] = OrderedDict()
 
@@ -129,12 +124,10 @@ class BatchGatherer:
             return (self._buffer.send(rows),)
         every = np.stack(rows)
 
-        def gathered(values: Array, dtype: Any, t: int, steps: int) -> Tensor:
-            found = values[every[:, t : t + steps]].astype(dtype, copy=False)
-            return to_device(torch.from_numpy(found), self._device)
+        def gathered(values: Array, t: int, steps: int) -> Tensor:
+            return to_device(torch.from_numpy(values[every[:, t : t + steps]]), self._device)
 
-        inputs = np.asarray(self._data.inputs)
-        return partial(gathered, inputs, inputs.dtype), partial(gathered, self._data.labels, np.int64)
+        return partial(gathered, np.asarray(self._data.inputs)), partial(gathered, self._data.labels.astype(np.int64))
 
     def fill(self, rows: Sequence[Array]) -> None:
         """Fills step 0 with each row's sample positions (B,)."""
@@ -173,19 +166,15 @@ class StepGraphs:
     def capture(self, H: int, work: Callable[[int], None]) -> None:
         """Captures the graphs of H steps, before any tensor of theirs is filled: CUDA-graph capture executes the steps.
 
-        Args:
-            work: takes the first so many of the steps in `targets`, with tensors that stay where they are.
+        `work` takes the first so many of the steps in `targets`, with tensors that stay where they are.
         """
         for _, steps in self._replays_of(H):
             if steps not in self._replays:
                 self._replays[steps] = place.replayable(self._device, partial(work, steps))
 
     def take(self, rows: Sequence[Array], *sources: Tensor) -> None:
-        """Takes H steps with the first rows of a block.
-
-        Args:
-            rows: (H, B) sample positions of each row's mini-batches.
-            sources: (rows, H, ...) values of the other targets.
+        """Takes H steps with the first rows of a block, of sample positions (H, B) each; `sources` (rows, H, ...) are
+        the values of the other targets.
         """
         every = *sources, *self._batches.sources(rows)
         for t, steps in self._replays_of(len(rows[0])):

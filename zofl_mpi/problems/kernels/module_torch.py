@@ -40,10 +40,8 @@ from zofl_mpi.problems.terms import LocalSteps
 
 Request = TypeVar("Request")
 
-STEP_BYTES = 2**28
-"""Bytes, about, that the steps of a block's rows may take together."""
-CPU_ROWS = 8
-"""Rows of a block on a CPU, at most: more are no faster, and rows that hold nothing take as long."""
+STEP_BYTES = 2**28  # bytes, about, that the steps of a block's rows may take together
+CPU_ROWS = 8  # rows of a block on a CPU, at most: more are no faster, and rows that hold nothing take as long
 
 
 class BlockKey(NamedTuple):

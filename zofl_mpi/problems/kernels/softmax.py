@@ -1,4 +1,4 @@
-"""Algorithm 2 of [A] for softmax regression: k models on the same mini-batches.
+"""Algorithm 2 of [A] for softmax regression: k models on the same mini-batches; and which kernel is faster here.
 
 A kernel is a function (x, d, minibatches, radius, shift) that moves the displacements d = y - x in place. Models are
 (k, C, p): all rows together are the matrix of one product with a batch (B, p), which is read once for all k models. The
@@ -8,15 +8,23 @@ proximal term only shrinks d, d <- (1 - gamma mu) d - gamma grad CE(x + d): one 
 from __future__ import annotations
 
 import functools
+import hashlib
+import importlib.metadata
 import importlib.util
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, final
+import json
+import math
+import platform
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.data import Dataset
+from zofl_mpi.data.cache import keep_note
+from zofl_mpi.engine import device
 from zofl_mpi.errors import UserError
 from zofl_mpi.numerics.projections import shrink
 
@@ -27,9 +35,7 @@ PIECES = 8  # that a product is cut into at most
 SMALL_PRODUCT = 1_000_000  # multiplications up to which OpenBLAS takes its kernels for small matrices; see `_pieces`
 
 
-@final
-@dataclass(frozen=True)
-class Minibatches:
+class Minibatches(NamedTuple):
     """The mini-batches of H steps, and how far each step goes.
 
     Attributes:
@@ -175,25 +181,86 @@ def numba_installed() -> bool:
 
 LOADED_FOR = 60_000
 """Local steps that repay a process's loading of the compiled kernel: 0.6 CPU-seconds, and 10 us saved by a step."""
-LOADING = 10
-"""Processes that are assumed to share a run's clients, at most."""
+LOADING = 10  # processes that are assumed to share a run's clients, at most
 
 
 def choose(kernel: str) -> str:
-    """The name in KERNELS that computes: `kernel` itself; for "auto", unless measured, the compiled one if it can run.
-
-    Raises:
-        UserError: the compiled kernel is asked for and numba is not installed.
-    """
+    """The name in KERNELS that computes: `kernel` itself; for "auto", unless measured, the compiled one if it runs."""
     if kernel == "numba" and not numba_installed():
-        raise UserError(
-            f"kernel {kernel!r}: numba is not installed; pip install 'zofl_mpi[fast]', or take 'auto' or 'numpy'"
-        )
-    if kernel != "auto":
-        return kernel
-    return "numba" if numba_installed() else "numpy"
+        raise UserError("--kernel numba: numba is not installed; pip install 'zofl_mpi[fast]', or take auto or numpy")
+    if kernel == "auto":
+        return "numba" if numba_installed() else "numpy"
+    return kernel
 
 
 def repays_loading(steps: int, clients: int) -> bool:
     """Whether so many `steps` in all repay the loading of the compiled kernel, however many processes there will be."""
     return steps >= LOADED_FOR * min(clients, LOADING)
+
+
+# --- times of the kernels on this machine, by which rank 0 decides: no rule by processor or size held on the next one
+
+SECONDS = 0.25
+"""CPU time that all measurements of one size may take together, the loading and compiling of a kernel aside."""
+CALLS = 8  # calls of each kernel, in turn, whose fastest one counts
+
+Times = dict[str, float]
+
+
+def step_times(size: Mapping[str, str | int], kernels: Mapping[str, Callable[[int], object]]) -> Times:
+    """{kernel: seconds of a local step}: as kept in the user's cache, else (also if it is damaged) measured now.
+
+    Of a step's `size`, with the `kernels` as functions that take so many steps.
+    """
+    key = {**machine(), **size}
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
+    file = _folder() / f"{digest[:16]}.json"
+    times = _read(file, key, kernels)
+    if times is None:
+        times = measured(kernels)
+        keep_note(file, json.dumps({"key": key, "seconds": times}))
+    return times
+
+
+def machine() -> dict[str, str]:
+    """Processor and libraries, by which times differ."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    versions = {name: importlib.metadata.version(name) for name in ("numpy", "numba", "llvmlite", "zofl_mpi")}
+    return {"processor": (names or [platform.processor()])[0], "blas": device.blas(), **versions}
+
+
+def measured(kernels: Mapping[str, Callable[[int], object]]) -> Times:
+    """{kernel: seconds of a local step}, the kernels in turn; of each its fastest call, which other jobs slow least."""
+    for take in kernels.values():
+        take(1)  # loads it, or compiles it
+    budget = SECONDS / (CALLS * len(kernels))
+    steps = {name: max(1, int(budget / _seconds(take, 1))) for name, take in kernels.items()}
+    times, end = dict.fromkeys(kernels, math.inf), time.thread_time() + SECONDS
+    while time.thread_time() < end:
+        for name, take in kernels.items():
+            times[name] = min(times[name], _seconds(take, steps[name]) / steps[name])
+    return times
+
+
+def _seconds(take: Callable[[int], object], steps: int) -> float:
+    start = time.thread_time()
+    take(steps)
+    return max(time.thread_time() - start, 1e-6)
+
+
+def _folder() -> Path:
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("zofl_mpi")) / "kernels"
+
+
+def _read(file: Path, key: Mapping[str, str | int], kernels: Mapping[str, object]) -> Times | None:
+    """The times in a file of ours; None where it is missing, damaged or of something else."""
+    try:
+        stored = json.loads(file.read_text())
+        times = {name: float(stored["seconds"][name]) for name in kernels}
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    fits = stored.get("key") == dict(key) and all(0 < value < math.inf for value in times.values())
+    return times if fits else None

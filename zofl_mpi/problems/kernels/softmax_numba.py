@@ -30,7 +30,7 @@ def compiled(function: Callable[..., Any]) -> Any:
     """Compiles at the first call, some seconds; numba keeps it on disk, per processor type, where it can write.
 
     Two processes that compile for other types at once may write the same file, and the one's code be found for the
-    other's types: such code is made anew.
+    other's types: it is then compiled again.
     """
     try:
         made = numba.njit(cache=True, **OPTIONS)(function)
