@@ -130,16 +130,16 @@ class DeComFL(SplitMethod):
         """Brings the model up to date, and takes local steps on a copy of it."""
         x, moments = self.caught_up(client, message)
         model = Model(x, message.buffers, message.r, moments)
-        local = LocalSteps(self._given_moments, client, model, self.loss, self.rule.parts)
+        local = LocalSteps(self._given_moments, client, model, self.loss, self.rule.parts, self.n_p)
         rule = self.estimate_with(moments)
         for q, inputs, labels in local:
             point = rule.forward(local, q, inputs, labels, self._moves_statistics)
             local.step(rule(local, point, labels, self.key(local.r, q)))
-        differences, loss = local.uploaded(self.n_p), local.done().loss
-        reply = Uploaded(local.buffers, loss, self.problem.arithmetic, differences)
-        for name in ("theta", "buffers", "moments"):  # of the copy
+        loss = local.done().loss
+        for name in ("theta", "moments"):  # of the copy
             client.memory.pop(name)
-        return reply
+        buffers, differences = client.memory.pop("buffers"), client.memory.pop("differences")
+        return Uploaded(buffers, loss, self.problem.arithmetic, differences)
 
     def caught_up(self, client: Client, message: Missed) -> tuple[Tensor, dict[str, Any]]:
         """(n_c + n_s,) the model before round r, and the optimiser's moments, both in the client's memory."""
@@ -176,7 +176,6 @@ class DeComFL(SplitMethod):
         super().__post_init__()
 
     def chosen(self) -> tuple[Loss, TwoPoint]:
-        """The whole network's loss, and the two-point estimate."""
         loss = NetworkLoss(self.problem)
         central = self.estimate == "central"
         return loss, TwoPoint(slice(0, loss.flat.n), self.n_p, self.distribution, self.draw, self.mu, central)

@@ -93,7 +93,6 @@ class FedNest(SecondOrderReports):
         return int(self.setting.streams(Purpose.NEUMANN, r=r).integers(self.N))
 
     def start(self) -> State:
-        """x_0, and the first point of the lower level."""
         dtype = self.setting.dtype
         x = np.asarray(self.problem.initial(self.setting.streams(Purpose.START)), dtype)
         return State(x, self.first_lower())

@@ -83,7 +83,6 @@ class FedRZOBL(BilevelReports):
         )
 
     def start(self) -> BilevelState:
-        """x_0, and the first point of the lower level."""
         x = self.local.start()
         return BilevelState(x, x, self.first_lower())
 

@@ -32,7 +32,6 @@ class HERON(EstimatingMethod):
     head_gradient: Literal["estimated", "exact"] = "estimated"
 
     def chosen(self) -> tuple[Loss, GradientRule]:
-        """The auxiliary head's loss, and the rule of the flags."""
         self.training.check_local()
         loss = HeadLoss(self.problem)
         return loss, self.estimation.rule(self.training, loss, self.head_gradient == "exact")

@@ -42,7 +42,6 @@ class HOSFL(EstimatingMethod, LockstepMethod):
     """
 
     def chosen(self) -> tuple[Loss, GradientRule]:
-        """<lambda, s> at the cut, and the rule of the flags."""
         loss = CutLoss(self.problem)
         return loss, self.estimation.rule(self.training, loss)
 

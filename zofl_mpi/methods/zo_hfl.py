@@ -115,7 +115,6 @@ class ZOHFL(Costed[Hierarchical]):
         return Directions(rounds * len(self.sampling(0)), self.problem.n)
 
     def evaluate(self, state: State, r: int, clients: Clients) -> Report:
-        """Reports on x and on the clients' personal models."""
         return hierarchical_report(self.setting, state.x, r, clients, self.personal)
 
     def personal(self, client: Client, message: Model) -> Personal:

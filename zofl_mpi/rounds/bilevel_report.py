@@ -150,7 +150,6 @@ class BilevelReports(Costed[Bilevel], TwoLevels[Bilevel]):
     # --- evaluation
 
     def evaluate(self, state: Any, r: int, clients: Clients) -> Report:
-        """Reports on x and the lower solution there, from all samples of the clients."""
         x = state.x
         self.send(clients, x, r + 1, counted=False)
         y, _ = self.solver.solve(clients, self.lower, x, self.lower_start(state), r + 1, counted=False)
@@ -175,7 +174,6 @@ class BilevelReports(Costed[Bilevel], TwoLevels[Bilevel]):
 
     @property
     def effort(self) -> Effort:
-        """The work and the messages of the local steps on the upper level."""
         return self.local.effort(lambda r: range(self.setting.m), 2)
 
     def first_schedule(self) -> Schedule:
@@ -257,7 +255,6 @@ class SecondOrderReports(TwoLevels[SecondOrder], ABC):
         return draw_batches(generator, len(self.parts(client)[0]), steps, self.batch)
 
     def evaluate(self, state: Any, r: int, clients: Clients) -> HypergradientReport:
-        """Reports on x and y, from all samples of the clients."""
         solve, m = self.problem.solution, self.setting.m
         exact = solve(state.x, self.setting.data) if self.exact and solve else None
         lower = [state.y] if exact is None else [state.y, np.asarray(exact, state.y.dtype)]

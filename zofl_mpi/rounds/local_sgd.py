@@ -179,7 +179,6 @@ class FirstOrder(Costed[Smooth]):
         return State(self.local.server.start())
 
     def evaluate(self, state: Any, r: int, clients: Clients) -> Report:
-        """Reports on x, and on the clients' personal models."""
         return self.reporting.report(state.x, r, clients, self.local.shares(), self.measure)
 
     def measure(self, client: Client, message: Model) -> Measured:

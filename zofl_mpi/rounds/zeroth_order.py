@@ -248,7 +248,6 @@ class LipschitzReports(Costed[Lipschitz]):
     sampling: Sampling = part()
 
     def evaluate(self, state: Any, r: int, clients: Clients) -> Report:
-        """Reports on x, from all samples of the clients."""
         x = state.x
         replies = clients.ask(self.probe, Model(x, r), to=self.setting.eval_participants(r), counted=False)
         scores = all_scores(self.setting, x)  # while the clients compute

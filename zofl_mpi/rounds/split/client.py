@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, Literal, NamedTuple, cast, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from zofl_mpi import Client, Purpose
 from zofl_mpi.engine.lazy import Tensor, torch
@@ -56,19 +55,13 @@ class LocalSteps:
     """
 
     def __init__(
-        self,
-        training: Training,
-        client: Client,
-        message: Model,
-        loss: Loss,
-        parts: Sequence[slice],
-        scalars: int | None = None,
+        self, training: Training, client: Client, message: Model, loss: Loss, parts: Sequence[slice], scalars: int = 0
     ) -> None:
         """`message.theta` may be the loss's first entries only, where no step depends on the others.
 
         Args:
             parts: of theta, each of which steps with moments of its own.
-            scalars: of each step, that go up in place of the model; None where the model does.
+            scalars: of each step, that go up in place of the model; 0: the model does.
         """
         self.training, self.client, self.r, self.loss = training, client, message.r, loss
         self.problem, self.parts, self.scalars = loss.problem, parts, scalars
@@ -157,14 +150,10 @@ class LocalSteps:
         n, memory = self.loss.travels, self.client.memory
         memory["theta"] = self.theta if n == len(self.theta) else self.theta[:n].clone()
         memory["buffers"] = self.buffers
-        if self.scalars is not None:
-            memory["differences"] = self.uploaded(self.scalars)
+        if self.scalars:  # (h, n_p) on the host
+            differences = torch.stack(self.differences) if self.differences else self.theta.new_zeros(0)
+            memory["differences"] = differences.double().cpu().numpy().reshape(-1, self.scalars)
         return Trained(float(self.total) / self.count if self.count else math.nan)
-
-    def uploaded(self, n_p: int) -> NDArray[np.float64]:
-        """(h, n_p) the differences of losses behind the steps, on the host."""
-        found = torch.stack(self.differences) if self.differences else self.theta.new_zeros(0)
-        return np.asarray(found.double().cpu().numpy()).reshape(-1, n_p)
 
     def _rounding(self) -> float:
         """Relative rounding error of a loss."""

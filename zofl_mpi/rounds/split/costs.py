@@ -38,7 +38,7 @@ class Traffic:
     training: Training
     head: bool = True  # whether the auxiliary head trains, and travels with the client's part
     returned: bool = False  # whether the server sends a gradient back for each upload
-    scalars: int | None = None  # numbers of each local step that go up in place of the model; None: the model does
+    scalars: int = 0  # numbers of each local step that go up in place of the model; 0: the model does
     exact: int = 0  # numbers of theta_l, the last of those that travel, that go up as they are beside scalars
     aligned: int = 0  # every so many rounds each participant gets a new head; 0: never
     unsplit: bool = False  # clients hold the whole network: scalars travel, down all since a client's last round
@@ -49,7 +49,7 @@ class Traffic:
         """{kind: bytes (down, up)} of participant i in round r."""
         client, head, statistics, moments = self._sizes
         aligns = self.aligned > 0 and r % self.aligned == 0
-        dense, each = self.scalars is None, 8 * (self.scalars or 0) * self.training.steps(i)
+        dense, each = not self.scalars, 8 * self.scalars * self.training.steps(i)
         exact = self.exact * int(np.dtype(self.training.setting.dtype).itemsize)
         last = min(exact, head) if self.head else 0
         smashed, labels = (0, 0) if self.unsplit else self._uploads(r, i)
@@ -216,7 +216,7 @@ def step_macs(loss: Loss, rule: GradientRule, recompute: bool = False) -> float:
 
     given, counted = _given(loss, 2), Products()
     with counted:
-        _trial(loss, rule, given, recompute)
+        _trial(loss, rule, *given, recompute)
     return float(counted.flops / 2 / 2)
 
 
@@ -237,7 +237,7 @@ def peak_bytes(loss: Loss, rule: GradientRule, batch: int, recompute: bool = Fal
         from zofl_mpi.engine.device import allocated
 
         given = _given(loss, batch)
-        return given[2].nbytes + int(allocated(problem.device, lambda: _trial(loss, rule, given, recompute)))
+        return given[2].nbytes + int(allocated(problem.device, lambda: _trial(loss, rule, *given, recompute)))
     with problem.as_for(batch):
         two, three = (_allocations(loss, rule, count, recompute) for count in (2, 3))
     peak = None if batch < 2 else _peak(two.events, three.events, batch)
@@ -257,7 +257,7 @@ def _allocations(loss: Loss, rule: GradientRule, batch: int, recompute: bool = F
 
     given, counted = _given(loss, batch), Allocations()
     with counted:
-        _trial(loss, rule, given, recompute)
+        _trial(loss, rule, *given, recompute)
     return counted
 
 
@@ -269,9 +269,10 @@ def _peak(two: list[tuple[int, int]], three: list[tuple[int, int]], batch: int) 
     return max(itertools.accumulate(sizes), default=0)
 
 
-def _trial(loss: Loss, rule: GradientRule, given: tuple[Tensor, ...], recompute: bool) -> None:
-    """Computes a step's passes, as the rule takes them, on what `_given` gives."""
-    theta, buffers, x, labels = given
+def _trial(
+    loss: Loss, rule: GradientRule, theta: Tensor, buffers: Tensor, x: Tensor, labels: Tensor, recompute: bool = False
+) -> None:
+    """Computes a step's passes, as the rule takes them."""
     with loss.flat.at(theta, buffers), recomputing(loss.problem.blocks if recompute else ()):
         rule.trial(loss, theta, x, labels)
 

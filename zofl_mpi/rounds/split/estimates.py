@@ -140,7 +140,6 @@ class ForwardMode(_Estimate):
             return tangent_of(model.loss(model.problem.smash(x), target))
 
     def cost(self, loss: Loss) -> StepCost:
-        """Passes that take each layer's products twice."""
         return super().cost(loss)._replace(signed=self.passes)
 
     def trial(self, loss: Loss, theta: Tensor, x: Tensor, labels: Tensor) -> None:

@@ -21,7 +21,6 @@ A local step q on a mini-batch has two halves, between which the upload leaves:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -30,7 +29,6 @@ from typing import Any, NamedTuple, cast, final
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.rounds.split.client import Gradient, Key, LocalSteps, Point
 from zofl_mpi.rounds.split.losses import Loss
-from zofl_mpi.rounds.split.report import Compared
 
 Lines = dict[str, str | float]
 """Maps a label of --dry-run to its value."""
@@ -211,11 +209,9 @@ class Tail(GradientRule):
 
     @property
     def parts(self) -> tuple[slice, ...]:
-        """The rest, then the last layers."""
         return self.rest.part, self.exact.part
 
     def count(self, batch: int) -> int:
-        """The rest's."""
         return self.rest.count(batch)
 
     def forward(self, model: LocalSteps, q: int, x: Tensor, labels: Tensor, upload: bool = True) -> Point:
@@ -245,21 +241,3 @@ class Tail(GradientRule):
     def trial(self, loss: Loss, theta: Tensor, x: Tensor, labels: Tensor) -> None:
         self.exact.trial(loss, theta, x, labels)
         self.rest.trial(loss, theta, x, labels)
-
-
-def compare(local: LocalSteps, rule: GradientRule, slope: Callable[[Tensor, Tensor], Tensor] | None = None) -> Compared:
-    """A step's direction beside the gradient, at a round's first mini-batch; `slope` answers as the server."""
-    q, x, labels = next(iter(local))
-    target = labels if slope is None else slope(x, labels)
-    with local.at(local.scratch):
-        g = local.problem.local.gradient(local.loss(local.problem.smash(x), target))
-    gradient = rule(local, rule.forward(local, q, x, labels), target, local.key(q))
-    direction = g.new_zeros(g.shape)
-    for part, estimate in zip(rule.parts, gradient.parts, strict=True):
-        if estimate is not None:
-            direction[part] = estimate
-    n = local.problem.n_client
-    own = slice(rule.parts[0].start, n)
-    size = float(g[own].norm())
-    cosine = float(direction[own] @ g[own]) / (float(direction[own].norm()) * size or math.nan)
-    return Compared(cosine, float(g[n:].norm()) / (size or math.nan) if slope is None else math.nan)
