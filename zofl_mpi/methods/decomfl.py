@@ -1,4 +1,4 @@
-"""DeComFL and HiSo: clients train the whole network by forward passes, and nothing but scalars travels.
+"""DeComFL and HiSo: clients train the entire network by forward passes, and only scalars travel.
 
 Li, Ying, Liu, Dong, Yang, "Achieving Dimension-Free Communication in Federated Learning via Zeroth-Order Optimization",
 ICLR 2025. With one client and h = 1 it is MeZO: Malladi et al., "Fine-Tuning Language Models with Just Forward Passes",
@@ -39,13 +39,13 @@ K = "second_moment"
 class DeComFL(SplitMethod):
     """Algorithms 3 and 4 of the paper (Algorithms 1 and 2 with n_p directions).
 
-    Each client holds theta_c and theta_s: there is no cut, and the auxiliary head plays no part. All clients draw the
-    same directions for local step q of round r from the seed, so the means of their differences of losses make the
-    round's step at the server, and at each client as soon as it has them. A participant first brings its model up to
-    date with the means of all rounds since its last one, takes local steps of its own, and goes back.
+    Each client holds theta_c and theta_s; there is no cut and no head. All clients draw the same directions for local
+    step q of round r from the seed, so the means of their loss differences give the round's step, at the server and at
+    every client that gets them. A participant first replays the means of all rounds since its last one, then takes
+    local steps of its own, which it discards.
 
-    An optimiser other than the paper's SGD takes these same steps; its moments are those of the means, as in the code
-    of the paper, and local steps go on from them and leave them.
+    With another optimiser than the paper's SGD the moments are those of the means, as in the paper's code: local steps
+    start from them and do not change them.
 
     Attributes:
         training: the round; its lr_client is the one step size, which changes with r h + q. Its lr_server, k,
@@ -117,11 +117,11 @@ class DeComFL(SplitMethod):
         return {}
 
     def estimate_with(self, moments: MutableMapping[str, Any]) -> TwoPoint:
-        """The estimate of the local steps of a round that begins with these moments."""
+        """The estimate in a round that begins with these moments."""
         return cast(TwoPoint, self.rule)
 
     def key(self, r: int, q: int) -> Key:
-        """The random numbers of local step q in round r: the same for all clients."""
+        """Random numbers of local step q in round r, the same for all clients."""
         return partial(self.setting.streams, r=r, t=q)
 
     # --- a client
@@ -209,9 +209,9 @@ class DeComFL(SplitMethod):
 class HiSo(DeComFL):
     """DeComFL along z = u / sqrt(K), entry by entry, u the directions of DeComFL; K (d,) begins at 1.
 
-    After a round K <- nu K + (1 - nu) G^2, at least --floor, with G = (1/P) sum_p g_p z_p the step of its last local
-    step, g_p the mean scalars of the participants. A client that was away takes the steps and the updates of K of the
-    rounds that it missed, in order, and so has the server's x and K to the bit. nu = 1 is DeComFL.
+    After a round K <- nu K + (1 - nu) G^2, at least --floor, with G = (1/P) sum_p g_p z_p its last local step's
+    estimate, g_p the participants' mean scalars. A client that was away replays the missed steps and updates of K in
+    order, and so has the server's x and K to the bit. nu = 1 is DeComFL.
 
     Attributes:
         nu: weight of the old K; the code of the paper has 0.95.

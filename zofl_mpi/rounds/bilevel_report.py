@@ -44,7 +44,7 @@ class LowerPoint:
 
 
 @dataclass(frozen=True)
-class Measured:
+class Evaluated:
     """Client to server, outside the algorithm, from all of its samples."""
 
     values: Array  # (k,) f_i at the points, or (n_lower,) the lower level's gradient
@@ -79,10 +79,10 @@ class TwoLevels(OnProblem[B]):
         replies = clients.ask(self.measure, EvalPoints(x, y), to=asked, counted=False)
         return np.asarray(sum(shares[i] * reply.values for i, reply in replies))
 
-    def measure(self, client: Client, message: EvalPoints) -> Measured:
+    def measure(self, client: Client, message: EvalPoints) -> Evaluated:
         """f_i on all samples."""
         data, _ = self.parts(client)
-        return Measured(np.asarray(self.problem.f(client.i, message.x, message.y, data), np.float64))
+        return Evaluated(np.asarray(self.problem.f(client.i, message.x, message.y, data), np.float64))
 
 
 @dataclass(frozen=True)
@@ -141,11 +141,11 @@ class BilevelReports(Costed[Bilevel], TwoLevels[Bilevel]):
             g = y - project(x, y - g)
         return float(np.linalg.norm(g))
 
-    def slope(self, client: Client, message: LowerPoint) -> Measured:
+    def slope(self, client: Client, message: LowerPoint) -> Evaluated:
         """The gradient of h_i on all of the client's samples."""
         _, data = self.parts(client)
         g = self.problem.gradient_h(client.i, self.point(client, message.shifted), message.y, data)
-        return Measured(np.asarray(g, np.float64))
+        return Evaluated(np.asarray(g, np.float64))
 
     # --- evaluation
 

@@ -28,14 +28,12 @@ class Model:
 class Measured:
     """Client to server at an evaluation: the loss of the global model."""
 
-    loss: float  # F_i(x)
+    loss: float  # F_i(x); nan where the problem has none
     samples: int  # |D_i|
     nonsmooth: float = math.nan  # the same with the losses that F_i is a smooth twin of
-    personal: dict[str, float] = field(default_factory=dict)  # accuracies of the client's personal model, by column
+    means: dict[str, float] = field(default_factory=dict)  # columns of the report, which averages them over clients
 
 
-LOSS = "mean loss of x on the test samples: cross-entropy; the value of a toy problem"
-TRAIN_LOSS = "the same on all training samples, the server's and the clients'"
 NO_SCORE = {"loss": math.nan, "accuracy": math.nan}
 """The scores of a problem that has none."""
 
@@ -79,8 +77,8 @@ def share_weighted(losses: Iterable[tuple[int, float]]) -> float:
 class Report(HeldOut):
     """Columns of an evaluation; some only where the F_i are smooth twins of nonsmooth losses, or with --personal."""
 
-    test_loss: float = column("nat", LOSS)
-    train_loss: float = column("nat", TRAIN_LOSS)
+    test_loss: float = column("nat", "mean loss of x on the test samples: cross-entropy; the value of a toy problem")
+    train_loss: float = column("nat", "the same on all training samples, the server's and the clients'")
     f1: float = column("1", "mean loss of x on the server's data; nan if it has none")
     objective: float = column("1", "sum_i w_i F_i(x), what the clients minimise together")
     objective_nonsmooth: float | None = column(
@@ -188,7 +186,7 @@ class Reporting:
             clients_asked=len(replies),
             **smooth,
             **{name: scores[name] for name in scores if name in HELD_OUT},
-            **column_means([p.personal for p in replies.values()]),
+            **column_means([p.means for p in replies.values()]),
         )
 
     def measure(self, client: Client, message: Model) -> Measured:
@@ -213,21 +211,12 @@ class Reporting:
         found = {} if y is None else accuracies(self.setting, client.i, y)
         loss = problem.loss(x, data)
         if not problem.smooth_twin:
-            return Measured(loss, len(data), personal=found)
+            return Measured(loss, len(data), means=found)
         losses = cast(Lipschitz, problem).losses(client.i, x[None], data)
         return Measured(loss, len(data), float(losses[0]), found)
 
 
 # --- ZO-HFL
-
-
-@dataclass(frozen=True)
-class Personal:
-    """Client to server at an evaluation: measurements of x, and of the personal model y_i = LOCAL(x)."""
-
-    loss: float  # of x on the client's data; nan where the problem has none
-    samples: int  # |D_i|
-    columns: dict[str, float]  # of the report, which averages them over clients
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,29 +232,29 @@ class HierarchicalReport(Report):
     )
 
 
-def measure_personal(setting: Setting[Hierarchical], client: Client, x: Array, y: Array) -> Personal:
-    """A client's measurements of its personal model y (n,) at x (n,)."""
+def measure_personal(setting: Setting[Hierarchical], client: Client, x: Array, y: Array) -> Measured:
+    """A client's measurements of x (n,) and of its personal model y (n,), LOCAL(x)."""
     problem = setting.problem
     exact = problem.solution(client.i, client.data, x)
-    columns = {
+    means = {
         "f2": problem.f2(client.i, x, y),
         "local_distance": float(np.linalg.norm(x - y)),
         "local_error": math.nan if exact is None else float(np.linalg.norm(y - exact)),
     }
     loss = problem.score(x, client.data).get("loss", math.nan)
-    return Personal(loss, len(client.data), columns | accuracies(setting, client.i, y))
+    return Measured(loss, len(client.data), means=means | accuracies(setting, client.i, y))
 
 
 def hierarchical_report(
     setting: Setting[Hierarchical], x: Array, r: int, clients: Clients, step: Step
 ) -> HierarchicalReport:
-    """The report on x (n,) after round r, from the clients' `Personal`, their replies to `step`."""
+    """The report on x (n,) after round r, from the clients' replies to `step`."""
     asked = clients.ask(step, Model(x, r), to=setting.eval_participants(r), counted=False)
     scores = held_out(setting, x)  # while the clients compute
     own = setting.problem.score(x, setting.server).get("loss", math.nan)
     f1 = setting.problem.f1(x, setting.server)
     replies = [reply for _, reply in asked]
-    means = column_means([p.columns for p in replies])
+    means = column_means([p.means for p in replies])
     return HierarchicalReport(
         train_loss=share_weighted([(len(setting.server), own), *((p.samples, p.loss) for p in replies)]),
         f1=f1,

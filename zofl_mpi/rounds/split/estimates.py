@@ -56,10 +56,9 @@ class _Estimate(GradientRule):
         return g
 
     def lines(self) -> Lines:
-        """About the cosine of an estimate with a gradient in d dimensions.
+        """The cosine to expect, sqrt(P / (P + d + 1)): the root of the gradient's share of the estimate's mean square.
 
-        sqrt(P / (P + d + 1)) is the root of the share of the estimate's mean square that the gradient makes, for P
-        Gaussian directions; nearly so for those of a sphere.
+        For P Gaussian directions in d dimensions; nearly so for those of a sphere.
         """
         d = self.part.stop - self.part.start
         value = f"{math.sqrt(self.n_p / (self.n_p + d + 1)):.3g}"
@@ -224,14 +223,14 @@ class Estimation:
             CSE-FSL, and HO-SFL SFLV2; for tests.
         directions: global (one for a mini-batch), or per-sample: one a sample, by random signs around one perturbation
             of each layer; see `problems.signs`. A perturbed pass then takes each layer's products twice.
-        exact_layers: the client's last N layers step along the gradient, by a backward pass through them: HERON's along
-            that of the local loss, with the head, which is exact too; HO-SFL's along the one that continues lambda.
-            N = all layers is CSE-FSL or SFLV2 to the bit. A client then keeps the graph of so many layers.
+        exact_layers: the client's last N layers step along their gradient, by a backward pass through them alone:
+            HERON's of the local loss (the head is exact too), HO-SFL's of the loss along lambda. N = all layers is
+            CSE-FSL or SFLV2 to the bit. A client then keeps the graph of so many layers.
         rest: the layers before these: estimated, or frozen.
-        probe_gradient: evaluations also report the cosine of the clients' estimates with their gradients, which they
-            compute by backpropagation, outside the ledger.
+        probe_gradient: evaluations also report the cosine of the clients' estimates with their gradients, computed by
+            backpropagation, outside the ledger.
         uplink: how a client's model comes back: dense, or seeds: as the n_p differences of losses of each local step,
-            from which the server replays the steps, to the same bits where it has the same kind of processor.
+            from which the server replays the steps, to the same bits on the same kind of processor.
         draw: where directions are drawn: device (where the model is: a GPU draws others than a CPU), or host (the same
             ones for any device; a GPU then waits for the host, about 10 ns an entry).
     """
