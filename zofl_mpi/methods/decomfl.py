@@ -78,7 +78,8 @@ class DeComFL(SplitMethod):
         for i, reply in replies.items():
             remedy = "processors of one kind, or --device cpu"
             check_arithmetic(problem, i, reply.arithmetic, "--method decomfl", remedy)
-        average = mean.among({i: Mean(u.differences, u.buffers) for i, u in replies.items()}, training.shares())
+        own = {i: Averaged(differences=reply.differences, buffers=reply.buffers) for i, reply in replies.items()}
+        average = mean.among(own, training.shares())
         theta, theta_s = problem.placed(state.theta).clone(), problem.placed(state.theta_s)
         n, b, moments = problem.n_client, problem.local.b, copied(state.optimiser)
         x = torch.cat([theta[:n], theta_s])
@@ -138,8 +139,8 @@ class DeComFL(SplitMethod):
         loss = local.done().loss
         for name in ("theta", "moments"):  # of the copy
             client.memory.pop(name)
-        buffers, differences = client.memory.pop("buffers"), client.memory.pop("differences")
-        return Uploaded(buffers, loss, self.problem.arithmetic, differences)
+        uploaded = {name: client.memory.pop(name) for name in ("buffers", "differences")}
+        return Uploaded(**uploaded, loss=loss, arithmetic=self.problem.arithmetic)
 
     def caught_up(self, client: Client, message: Missed) -> tuple[Tensor, dict[str, Any]]:
         """(n_c + n_s,) the model before round r, and the optimiser's moments, both in the client's memory."""
@@ -184,7 +185,7 @@ class DeComFL(SplitMethod):
 
     @property
     def kernel(self) -> str:
-        return self.training.kernel + ", directions from whole states"
+        return super().kernel + ", directions from whole states"
 
     @property
     def passes(self) -> int:
@@ -254,23 +255,21 @@ class Missed:
     r: int  # the round
 
 
-@dataclass(frozen=True)
-class Uploaded:
-    """Client to server."""
-
-    buffers: Tensor  # (b_l + b_s,)
-    loss: float  # mean over the local steps of the loss; nan where no step has it
-    arithmetic: str = field(metadata=APART)  # a check, not communication that the method needs
-    # (h, n_p) of the losses of each step's passes
-    differences: NDArray[np.float64] = finite("a loss is not finite; a smaller --lr-client or a larger --mu may help")
-
-
-@dataclass(frozen=True)
-class Mean:
+@dataclass(frozen=True, kw_only=True)
+class Averaged:
     """The part of `Uploaded` that is averaged."""
 
-    differences: NDArray[np.float64]  # (h, n_p)
+    # (h, n_p) of the losses of each step's passes
+    differences: NDArray[np.float64] = finite("a loss is not finite; a smaller --lr-client or a larger --mu may help")
     buffers: Tensor  # (b_l + b_s,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uploaded(Averaged):
+    """Client to server."""
+
+    loss: float  # mean over the local steps of the loss; nan where no step has it
+    arithmetic: str = field(metadata=APART)  # a check, not communication that the method needs
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -67,7 +67,7 @@ class FedNest(SecondOrderReports):
         self.send(clients, x, r)
         for t in range(self.T):
             q = clients.mean(self.inner_slope, Point(y, t)).v
-            y = clients.mean(self.inner, Correction(y, q, t)).v
+            y = clients.mean(self.inner, Correction(y, t, q)).v
         p, terms = self.inverse_product(clients, x, y, r)
         h = clients.mean(self.hypergradient, Term(p, terms)).v
         new = clients.mean(self.outer, Vector(h)).v
@@ -161,7 +161,7 @@ class FedNest(SecondOrderReports):
     def exchanges(self, r: int) -> list[tuple[Any, Any]]:
         dtype = self.setting.dtype
         x, y = np.zeros(self.problem.n, dtype), np.zeros(self.problem.n_lower, dtype)
-        inner = [(Point(y, 0), Vector(y)), (Correction(y, y, 0), Vector(y))]
+        inner = [(Point(y, 0), Vector(y)), (Correction(y, 0, y), Vector(y))]
         series = [(Point(y, 0), Vector(y)), *([(Term(y, 0), Vector(y))] * self.products(r))]
         return [(Model(x, r), Placed()), *(inner * self.T), *series, (Term(y, 0), Vector(x)), (Vector(x), Vector(x))]
 
@@ -181,12 +181,10 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Correction:
+class Correction(Point):
     """Server to client: asks for the local steps of inner round t, corrected by the mean gradient q at y."""
 
-    y: Array  # (n_lower,)
     q: Array  # (n_lower,)
-    t: int
 
 
 @dataclass(frozen=True)

@@ -49,13 +49,13 @@ class SageState(State):
 class FSLSAGE(SplitMethod):
     """Clients step along the gradient that their head estimates; every l-th round the server aligns the heads.
 
-    In such a round the server aligns a client's head after its first upload, on its last uploads: the gradient of the
+    In these rounds the server aligns a client's head after its first upload, on its latest uploads: the gradient of the
     head's loss at the smashed samples approaches the server's. A head neither trains on the local loss nor is averaged.
 
     Attributes:
         l: the heads are aligned in the rounds 0, l, 2l, ...
         buffer: samples of each client that the server keeps for it.
-        align_epochs: steps of the alignment, each on the whole buffer. Samples of one size are one mini-batch in it;
+        align_epochs: steps of the alignment, each on all of the buffer. Samples of one size are one mini-batch in it;
             texts, padded to the longest of their mini-batch, stay in the mini-batches in which they came.
         align_lr: their size (Adam; AdamW with its decay where the clients take that).
     """

@@ -36,14 +36,6 @@ class EvalPoints:
 
 
 @dataclass(frozen=True)
-class LowerPoint:
-    """Server to client, outside the algorithm: asks for the lower level's gradient."""
-
-    y: Array  # (n_lower,)
-    shifted: int  # 1: at x + eta v; 0: at x
-
-
-@dataclass(frozen=True)
 class Evaluated:
     """Client to server, outside the algorithm, from all of its samples."""
 
@@ -134,17 +126,17 @@ class BilevelReports(Costed[Bilevel], TwoLevels[Bilevel]):
         """
         if self.problem.solution_only:
             return math.nan
-        asked = LowerPoint(y, int(shifted))
+        asked = Iterate(y[None], int(shifted), 0)
         g = clients.mean(self.slope, asked, weights=self.solver.weights(), counted=False).values
         project = self.problem.project_lower
         if project is not None:
             g = y - project(x, y - g)
         return float(np.linalg.norm(g))
 
-    def slope(self, client: Client, message: LowerPoint) -> Evaluated:
+    def slope(self, client: Client, message: Iterate) -> Evaluated:
         """The gradient of h_i on all of the client's samples."""
         _, data = self.parts(client)
-        g = self.problem.gradient_h(client.i, self.point(client, message.shifted), message.y, data)
+        g = self.problem.gradient_h(client.i, self.point(client, message.shifted), message.w[0], data)
         return Evaluated(np.asarray(g, np.float64))
 
     # --- evaluation
@@ -209,7 +201,7 @@ class BilevelReports(Costed[Bilevel], TwoLevels[Bilevel]):
 
 @dataclass(frozen=True, kw_only=True)
 class HypergradientReport(HeldOut):
-    """Columns of an evaluation; None where the problem has no such thing."""
+    """Columns of an evaluation; None where the problem does not have it."""
 
     test_loss: float = column("nat", "mean loss of (x, y) on the test samples, in the problem's own unit")
     objective: float = column("1", "f(x, y) = (1/m) sum_i f_i at the iterates, on all of the clients' samples")

@@ -22,7 +22,7 @@ from zofl_mpi.rounds.base import draw_batches
 
 @dataclass(frozen=True)
 class Iterate:
-    """Server to client, once a communication round of the lower level."""
+    """Server to client, once a communication round of the lower level, and to measure its residual."""
 
     w: Array  # (s, n_lower) s = 1: y; s = 2 (FedAC): w and its aggregate w_ag
     shifted: int  # 1: the call at x + eta v; 0: that at x
@@ -75,7 +75,7 @@ class Lower:
         gamma_lower: step size of the lower level; 0 for the one that the method's theory takes from mu_h and L_h (Local
             SGD: Algorithm 3's 1/(mu_h a); where --T-lower is a number min(1/L_h, 2 ln(T + 1)/(mu_h T))).
         batch_lower: samples of a local step, drawn with replacement, the same for both calls; 0 for all of them.
-        y0: where both calls start: last (the y that the round before found at its x) or fixed (the problem's first y).
+        y0: where both calls start: last (the y of the round before, at its x) or fixed (the problem's first y).
         sampling: lfd: all (every client in each round) or size (m draws with replacement, by their sizes, so that the
             h_i count by these).
     """

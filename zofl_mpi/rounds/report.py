@@ -60,11 +60,11 @@ def held_out(setting: Setting[Any], *point: Array) -> dict[str, float]:
 def all_scores(setting: Setting[Any], *point: Array) -> dict[str, float]:
     """{column: score} of x (n,), and y (n_lower,), on the test samples; accuracy and loss on the validation samples."""
     score = {**NO_SCORE, **score_of(setting.problem, *point, setting.test)}
-    found = {f"test_{name}": value for name, value in score.items()}
+    scores = {f"test_{name}": value for name, value in score.items()}
     if setting.validation is not None:
         score = {**NO_SCORE, **score_of(setting.problem, *point, setting.validation)}
-        found |= {f"validation_{name}": score[name] for name in NO_SCORE}
-    return found
+        scores |= {f"validation_{name}": score[name] for name in NO_SCORE}
+    return scores
 
 
 def share_weighted(losses: Iterable[tuple[int, float]]) -> float:
@@ -102,10 +102,10 @@ class Report(HeldOut):
 def accuracies(setting: Setting[Any], i: int, y: Array) -> dict[str, float]:
     """The accuracies of client i's personal model y (n,), by column; nan where no held-out sample counts."""
     own, of_all = _weighted(setting, i, y, setting.test)
-    found = {"personal_accuracy": own, "personal_accuracy_global": of_all}
+    columns = {"personal_accuracy": own, "personal_accuracy_global": of_all}
     if setting.validation is not None:
-        found["validation_personal_accuracy"] = _weighted(setting, i, y, setting.validation)[0]
-    return found
+        columns["validation_personal_accuracy"] = _weighted(setting, i, y, setting.validation)[0]
+    return columns
 
 
 def column_means(replies: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -121,11 +121,11 @@ def _weighted(setting: Setting[Any], i: int, y: Array, held_out: Any) -> tuple[f
         mix = None if counts is None else counts[i] / counts[i].sum()
         of_mix, of_all = (problem.score(y, held_out, m).get("accuracy", math.nan) for m in (mix, None))
         return of_mix, of_all
-    found, there = hits(y, held_out), held_out.counts()
+    right, there = hits(y, held_out), held_out.counts()  # (classes,)
     shares = np.where(there > 0, counts[i] / counts[i].sum(), 0.0)
     with np.errstate(invalid="ignore"):  # 0/0: the samples have none of the client's classes
-        weighted = np.divide(shares @ (found / np.maximum(there, 1)), shares.sum())
-    return float(weighted), float(found.sum() / there.sum())
+        weighted = np.divide(shares @ (right / np.maximum(there, 1)), shares.sum())
+    return float(weighted), float(right.sum() / there.sum())
 
 
 @final
@@ -208,12 +208,12 @@ class Reporting:
     def measured(self, client: Client, x: Array, y: Array | None = None) -> Measured:
         """A client's measurements of the global model x (n,) and of its personal one, y (n,)."""
         problem, data = self.setting.problem, client.data
-        found = {} if y is None else accuracies(self.setting, client.i, y)
+        means = {} if y is None else accuracies(self.setting, client.i, y)
         loss = problem.loss(x, data)
         if not problem.smooth_twin:
-            return Measured(loss, len(data), means=found)
+            return Measured(loss, len(data), means=means)
         losses = cast(Lipschitz, problem).losses(client.i, x[None], data)
-        return Measured(loss, len(data), float(losses[0]), found)
+        return Measured(loss, len(data), float(losses[0]), means)
 
 
 # --- ZO-HFL

@@ -94,9 +94,9 @@ class Local:
             )
         if own:
             return [SimpleNamespace(project=partial(setting.problem.project, i)) for i in range(setting.m)]
-        found = convex_sets.parse_all(self.x_set, setting.problem.n, setting.m, "--x-set")
-        convex_sets.common_point(found, setting.problem.n)
-        return found
+        sets = convex_sets.parse_all(self.x_set, setting.problem.n, setting.m, "--x-set")
+        convex_sets.common_point(sets, setting.problem.n)
+        return sets
 
     def batches(self, client: Client, size: int, r: int) -> Any:
         """(H, B) positions of round r's local steps, or None for each: all samples."""
@@ -154,7 +154,7 @@ class Probe:
 
 @dataclass(frozen=True, kw_only=True)
 class Report(HeldOut):
-    """Columns of an evaluation; None where the problem or the method has no such thing."""
+    """Columns of an evaluation; None where the problem or the method does not have it."""
 
     objective: float = column("1", "f(x) = sum_i w_i f_i(x) on all of the clients' samples")
     set_distance: float = column("1", "largest distance of x to one of the sets X_i")

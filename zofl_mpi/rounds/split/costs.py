@@ -39,9 +39,9 @@ class Traffic:
     head: bool = True  # whether the auxiliary head trains, and travels with the client's part
     returned: bool = False  # whether the server sends a gradient back for each upload
     scalars: int = 0  # numbers of each local step that go up in place of the model; 0: the model does
-    exact: int = 0  # numbers of theta_l, the last of those that travel, that go up as they are beside scalars
+    exact: int = 0  # numbers of theta_l, the last of those that travel, that go up beside scalars
     aligned: int = 0  # every so many rounds each participant gets a new head; 0: never
-    unsplit: bool = False  # clients hold the whole network: scalars travel, down all since a client's last round
+    unsplit: bool = False  # clients hold both parts: scalars travel, down those of all rounds since a client's last
     _clients: dict[int, tuple[int, int]] = field(default_factory=dict, init=False, compare=False)  # by client
     _batches: dict[Any, tuple[int, int]] = field(default_factory=dict, init=False, compare=False)  # by size
 
@@ -119,7 +119,7 @@ def plan_of(traffic: Traffic, rounds: int, step: StepCost) -> Lines:
     signed = {"of these, with twice the products": step.signed} if step.signed else {}
     layers = {"the client's layers with a backward pass": step.layers} if step.layers else {}
     return {
-        "kernel": training.kernel,
+        "kernel": problem.kernel_name(training.batch),
         "parameters of client, auxiliary, server": " ".join(map(str, [*problem.local.sizes(), problem.top.n])),
         "a smashed sample": " x ".join(map(str, problem.smashed_shape)),
         "clients, participants in a round": f"{training.setting.m}, {len(to)}",
@@ -179,7 +179,7 @@ def costs_of(training: Training, loss: Loss, rule: GradientRule) -> Lines:
 
 
 def unsplit_costs(training: Training, loss: Loss, rule: GradientRule, passes: int) -> Lines:
-    """The same for a client that holds the whole network and takes so many forward passes a step."""
+    """The same for a client that holds both parts and takes `passes` forward passes a step."""
     client, _, server_part = macs(training.problem)
     return {
         "multiply-accumulates of a sample at the client": round(client + server_part),
@@ -225,12 +225,12 @@ def peak_bytes(loss: Loss, rule: GradientRule, batch: int, recompute: bool = Fal
 
     On a GPU as its allocator counts, else by the tensors that torch makes: those of steps on 2 and on 3 samples give
     it for any number, each tensor's size being linear in it; where the two steps do not make the same tensors in the
-    same order, the whole mini-batch is computed. Chunked computation uses the full batch's chunk count
+    same order, the entire mini-batch is computed. Chunked computation uses the full batch's chunk count
     (`Split.as_for`); the account may then be too large by a part of one chunk.
 
     Args:
-        recompute: keep the inputs of the problem's `blocks` alone, and compute each anew in the backward pass (gradient
-            checkpointing: Chen, Xu, Zhang, Guestrin, "Training Deep Nets with Sublinear Memory Cost", 2016).
+        recompute: keep the inputs of the problem's `blocks` alone, and compute each once more in the backward pass
+            (gradient checkpointing: Chen, Xu, Zhang, Guestrin, "Training Deep Nets with Sublinear Memory Cost", 2016).
     """
     problem = loss.problem
     if torch.device(problem.device).type == "cuda":
@@ -279,9 +279,9 @@ def _trial(
 
 @contextmanager
 def recomputing(blocks: Sequence[torch.nn.Module]) -> Iterator[None]:
-    """Context manager: a graph keeps the inputs of each block alone, and a backward pass computes the block anew.
+    """Context manager: a graph keeps the inputs of each block alone, and a backward pass computes the block once more.
 
-    For measurements: the second time a BatchNorm moves its running statistics again.
+    For measurements: the second time a BatchNorm moves its running statistics once more.
     """
     from torch.utils.checkpoint import checkpoint
 

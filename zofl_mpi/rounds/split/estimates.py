@@ -37,7 +37,7 @@ class _Estimate(GradientRule):
         return 1.0
 
     def count(self, batch: int) -> int:
-        """n_p, for the mini-batch as a whole."""
+        """n_p, for all samples of the mini-batch."""
         return self.n_p
 
     def directions(self, like: Tensor, key: Key) -> Iterator[Tensor]:
@@ -221,8 +221,8 @@ class Estimation:
             without mu: the derivatives along n_p directions by forward-mode differentiation, n_p passes that take
             products twice, and one more for an upload), or exact: the gradient by backpropagation, which makes HERON
             CSE-FSL, and HO-SFL SFLV2; for tests.
-        directions: global (one for a mini-batch), or per-sample: one a sample, by random signs around one perturbation
-            of each layer; see `problems.signs`. A perturbed pass then takes each layer's products twice.
+        directions: global (one for a mini-batch), or per-sample: one a sample, by random signs of one perturbation of
+            each layer; see `problems.signs`. A perturbed pass then takes each layer's products twice.
         exact_layers: the client's last N layers step along their gradient, by a backward pass through them alone:
             HERON's of the local loss (the head is exact too), HO-SFL's of the loss along lambda. N = all layers is
             CSE-FSL or SFLV2 to the bit. A client then keeps the graph of so many layers.

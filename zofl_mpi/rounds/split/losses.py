@@ -1,4 +1,4 @@
-"""The losses of a client's step: its auxiliary head's, <lambda, s> along the server's answer, or the whole network's.
+"""The losses of a client's step: its auxiliary head's, <lambda, s> along the server's answer, or the network's.
 
 A loss is a function of the smashed samples and a target. The target is the labels, or, where the loss is `answered`,
 lambda (B, *smashed_shape): the gradient at the cut that the server returns. Its value () is summed in float64 where no
@@ -36,7 +36,7 @@ class HeadLoss:
 
     @property
     def each(self) -> Callable[[Tensor, Tensor], Tensor] | None:
-        """(smashed, labels) to (B,) the contribution of each sample; None where the problem does not tell."""
+        """(smashed, labels) to (B,) the contribution of each sample; None where the problem does not say."""
         return self.problem.local_losses
 
 
@@ -60,7 +60,7 @@ class CutLoss:
 
 @final
 class NetworkLoss:
-    """The server's loss as a function of theta = (theta_c, theta_s), for clients that hold the whole network."""
+    """The server's loss as a function of theta = (theta_c, theta_s), for clients that hold both parts."""
 
     answered = False
 

@@ -111,7 +111,7 @@ class State:
     replayed: dict[str, Any] = field(default_factory=dict)  # {i: moments of client i}, where the server replays steps
 
     def network(self, r: int) -> Network:
-        """What clients score after round r."""
+        """The message with which clients score round r."""
         return Network(self.theta, self.buffers, self.theta_s, self.buffers_s, r)
 
 

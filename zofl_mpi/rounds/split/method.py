@@ -107,7 +107,7 @@ class SplitMethod(OnProblem[Split]):
 
     @property
     def kernel(self) -> str:
-        return self.training.kernel
+        return self.problem.kernel_name(self.training.batch)
 
     @property
     def scalars_each(self) -> int:
@@ -204,7 +204,7 @@ class EstimatingMethod(SplitMethod):
         return replace(report, estimate_cosine=cosine, head_over_client=None if math.isnan(head) else head)
 
     def probe(self, client: Client, message: Network) -> Compared:
-        """A step's direction beside the gradient, at a round's first mini-batch; moves nothing."""
+        """Compares a step's direction with the gradient, at a round's first mini-batch; moves nothing."""
         model, copy = Model(message.theta, message.buffers, message.r), Client(client.i, client.data)
         local, rule, n = (
             LocalSteps(self.training, copy, model, self.loss, self.rule.parts),
@@ -227,7 +227,7 @@ class EstimatingMethod(SplitMethod):
 
     @property
     def kernel(self) -> str:
-        return self.training.kernel + ("" if self.estimation.estimate == "exact" else ", directions from whole states")
+        return super().kernel + ("" if self.estimation.estimate == "exact" else ", directions from whole states")
 
     @property
     def scalars_each(self) -> int:
@@ -279,7 +279,7 @@ class LockstepMethod(SplitMethod):
         return model.done()
 
     def _upload(self, point: Point, labels: Tensor) -> Smashed:
-        """The message of a pass, whose smashed samples stay only where the step needs them again."""
+        """The message of a pass, whose smashed samples are kept only where the step needs them."""
         upload = point.upload(labels)
         if not self.rule.needs_point:
             point.smashed = None

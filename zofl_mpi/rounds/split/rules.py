@@ -2,7 +2,7 @@
 
 With a loss (`losses`) a rule makes a client of [C]'s family:
 
-                 loss of the auxiliary head   <lambda, s> at the cut     the whole network's loss
+                 loss of the auxiliary head   <lambda, s> at the cut     the network's loss
     Backprop     CSE-FSL, FSL-SAGE            SFLV1, SFLV2, SplitLoRA    (FedAvg of networks)
     TwoPoint     HERON                        HO-SFL                     DeComFL
     ForwardMode, PerSample: as TwoPoint, by derivatives along the directions, or by a direction for each sample
@@ -57,7 +57,7 @@ class GradientRule:
 
     @property
     def passes(self) -> int:
-        """Forward passes of a step besides the one at the model itself."""
+        """Forward passes of a step, the one at the model itself not counted."""
         return 0
 
     def count(self, batch: int) -> int:
@@ -88,7 +88,7 @@ class GradientRule:
         return StepCost(f"{self.passes}, and 1 more where it is uploaded")
 
     def lines(self) -> Lines:
-        """Lines of --dry-run besides the cost."""
+        """Further lines of --dry-run."""
         return {}
 
     def trial(self, loss: Loss, theta: Tensor, x: Tensor, labels: Tensor) -> None:
