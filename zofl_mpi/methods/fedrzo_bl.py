@@ -105,8 +105,7 @@ class FedRZOBL(BilevelReports):
         step, y = x.dtype.type(eta) * v, np.stack([solutions.yv, solutions.y0])
 
         def estimate(x: Array, k: int) -> Array:
-            F = np.asarray(self.problem.f(client.i, np.stack([x + step, x]), y, data, batches[k]), np.float64)
-            F = finite_losses(F, 2)
+            F = finite_losses(self.problem.f(client.i, np.stack([x + step, x]), y, data, batches[k]), 2)
             return np.asarray(zo.estimate(float(F[0] - F[1]), v, eta))
 
         return Stepped(self.local.descend(x, r, client.i, estimate, steps))

@@ -83,12 +83,11 @@ class FSLSAGE(SplitMethod):
             else:
                 uploads = clients.ask(self.train, message, to=group)
             for i, item in uploads:
-                match item:
-                    case Smashed():
-                        main.step(item)
-                        recent.add(i, item)
-                    case Trained():
-                        losses[i] = item.loss
+                if isinstance(item, Smashed):
+                    main.step(item)
+                    recent.add(i, item)
+                else:
+                    losses[i] = item.loss
         mean = training.with_head(state, training.mean(clients, to))
         new = main.state(mean, math.fsum(losses.values()) / len(to))
         error = math.fsum(errors) / len(errors) if errors else math.nan
@@ -148,12 +147,9 @@ class FSLSAGE(SplitMethod):
     def first(self, client: Client, message: Model) -> Smashed:
         """The first upload of a round with alignment; the head that the step needs is still to come."""
         model = client.scratch["model"] = self.begun(client, message)
-        q, x, labels = next(iter(model))
-        kept = model.buffers.clone()
-        upload = model.forward(q, x, labels).upload(labels)
-        model.buffers.copy_(kept)  # the same pass comes once more, with a graph
-        model.reset()
-        return upload
+        _, x, labels = next(iter(model))
+        with torch.no_grad(), model.at(model.scratch):  # the pass that moves the statistics comes with the head
+            return Smashed(model.problem.smash(x), labels)
 
     def rest(self, client: Client, message: Head) -> Generator[Smashed, None, Trained]:
         """Takes all local steps, with the aligned head; the first upload has been sent."""

@@ -135,8 +135,9 @@ def theorem1(K: int, m: int) -> tuple[int, float]:
     return max(1, math.ceil((K / m**3) ** 0.25 - 1e-9)), math.sqrt(m / K)
 
 
-def finite_losses(F: NDArray[np.float64], k: int) -> NDArray[np.float64]:
+def finite_losses(values: Array, k: int) -> NDArray[np.float64]:
     """(k,) the values of f_i at k points, refused in another shape or where one is not finite."""
+    F = np.asarray(values, np.float64)
     if F.shape != (k,):
         raise TypeError(f"the problem's losses at {k} points have the shape {F.shape}; it must be ({k},)")
     if not np.isfinite(F).all():

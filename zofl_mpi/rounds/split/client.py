@@ -73,7 +73,7 @@ class LocalSteps:
         self.moments = [
             training.moments(client, message, name) for name in ("moments", "exact_moments")[: len(self.parts)]
         ]
-        self.reset()
+        self.total, self.count = self.theta.new_zeros((), dtype=torch.float64), 0  # of the steps' losses
         self.moved = 0
         self.differences: list[Tensor] = []
         self.compared = 0
@@ -120,10 +120,6 @@ class LocalSteps:
             return self.loss(self.problem.smash(x), target)
 
     # --- losses and steps
-
-    def reset(self) -> None:
-        """Resets the running mean loss."""
-        self.total, self.count = self.theta.new_zeros((), dtype=torch.float64), 0
 
     def record(self, loss: Tensor | None) -> None:
         """Adds a step's loss () to the running mean."""

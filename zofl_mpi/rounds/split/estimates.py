@@ -270,8 +270,7 @@ class Estimation:
             not (exact_head or loss.answered),
             f"{layers}: a backward pass to them has the head's gradient too; give --head-gradient exact",
         )
-        closed = gradient is not None and not self.exact_layers
-        exact = LinearHead(tail, gradient) if closed and gradient else Backprop(tail, last=True)
+        exact = LinearHead(tail, gradient) if gradient and not self.exact_layers else Backprop(tail, last=True)
         rest = Frozen(before) if frozen else self._estimate(training, loss, before)
         return Tail(part, rest, exact, self.exact_layers)
 

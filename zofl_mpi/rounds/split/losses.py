@@ -11,7 +11,7 @@ gradient is asked for. Attributes of all:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, final
 
@@ -29,15 +29,11 @@ class HeadLoss:
         """`trained`: whether the head trains and travels."""
         self.problem, self.flat = problem, problem.local
         self.travels = problem.local.n if trained else problem.n_client
+        self.each = problem.local_losses  # (smashed, labels) to (B,) each sample's contribution; None: it is not known
 
     def __call__(self, smashed: Tensor, target: Tensor) -> Tensor:
         """() the head's mean loss on the labels."""
         return self.problem.local_loss(smashed, target)
-
-    @property
-    def each(self) -> Callable[[Tensor, Tensor], Tensor] | None:
-        """(smashed, labels) to (B,) the contribution of each sample; None where the problem does not say."""
-        return self.problem.local_losses
 
 
 @final

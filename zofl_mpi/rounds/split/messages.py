@@ -77,22 +77,6 @@ class Network:
 
 
 @dataclass(frozen=True)
-class Scored:
-    """Client to server at an evaluation."""
-
-    sums: dict[str, float]  # over its share of the test samples, by name: see `problems.Split.score`
-    validation: dict[str, float] = field(default_factory=dict)  # of its share of the validation samples, likewise
-
-
-@dataclass(frozen=True)
-class Compared:
-    """Client to server at an evaluation, with --probe-gradient."""
-
-    cosine: float  # of the step's direction with the gradient, in what trains of theta_c
-    head: float  # |g_a| / |g_c|; nan without a head
-
-
-@dataclass(frozen=True)
 class State:
     """The server's state after a round."""
 

@@ -21,25 +21,29 @@ from zofl_mpi.rounds.split.client import LocalSteps, Point
 from zofl_mpi.rounds.split.costs import Traffic, costs_of, plan_of
 from zofl_mpi.rounds.split.estimates import Estimation
 from zofl_mpi.rounds.split.losses import CutLoss, Loss
-from zofl_mpi.rounds.split.messages import (
-    Ask,
-    Compared,
-    Model,
-    Network,
-    Report,
-    Scalars,
-    Scored,
-    Smashed,
-    State,
-    Trained,
-    Update,
-)
+from zofl_mpi.rounds.split.messages import Ask, Model, Network, Report, Scalars, Smashed, State, Trained, Update
 from zofl_mpi.rounds.split.rules import Backprop, GradientRule, Lines
 from zofl_mpi.rounds.split.server import Server, slope_at_cut
 from zofl_mpi.rounds.split.training import Training
 
 BLOCK = 256
 """Test samples that are scored at once; a multiple of every problem's `report_batch`."""
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Client to server at an evaluation."""
+
+    sums: dict[str, float]  # over its share of the test samples, by name: see `problems.Split.score`
+    validation: dict[str, float] = field(default_factory=dict)  # of its share of the validation samples, likewise
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Client to server at an evaluation, with --probe-gradient."""
+
+    cosine: float  # of the step's direction with the gradient, in what trains of theta_c
+    head: float  # |g_a| / |g_c|; nan without a head
 
 
 @dataclass(frozen=True)

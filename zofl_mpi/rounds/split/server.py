@@ -10,7 +10,7 @@ from zofl_mpi import Clients, Step
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.engine.staging import staging
 from zofl_mpi.numerics.optimisers import copied
-from zofl_mpi.rounds.split.messages import Model, Network, Smashed, State, Trained, Update
+from zofl_mpi.rounds.split.messages import Model, Network, Smashed, State, Update
 from zofl_mpi.rounds.split.training import Training
 
 
@@ -19,11 +19,10 @@ def train_server(training: Training, state: State, r: int, clients: Clients, tra
     main, losses = Server.of(training, state, r), []
     for group in training.groups(r):
         for _, item in clients.ask(train, Model(state.theta, state.buffers, r, state.moments), to=group):
-            match item:
-                case Smashed():
-                    main.step(item)
-                case Trained():
-                    losses.append(item.loss)
+            if isinstance(item, Smashed):
+                main.step(item)
+            else:
+                losses.append(item.loss)
     return main, math.fsum(losses) / len(losses)
 
 

@@ -104,7 +104,8 @@ class Training:
     def samples(self, i: int, q: int) -> int:
         """Samples of local step q of client i."""
         size = len(self.setting.data[i])
-        return min(self.batch, size - q % -(-size // self.batch) * self.batch)
+        of_a_pass = -(-size // self.batch)
+        return min(self.batch, size - q % of_a_pass * self.batch)
 
     def steps(self, i: int) -> int:
         """h of client i."""
