@@ -260,15 +260,12 @@ class Estimation:
             return Backprop(part) if self.estimate == "exact" else self._estimate(training, loss, part)
         start = int(last_layers(training.problem.local, self.exact_layers).start)
         tail, before = slice(start, part.stop), slice(part.start, start)
-        frozen = before.start == before.stop or self.rest == "frozen"
-        layers = f"--exact-layers {self.exact_layers}"
+        frozen, seeds = before.start == before.stop or self.rest == "frozen", self.uplink == "seeds"
+        head = exact_head or loss.answered
         _refuse(
-            frozen and self.uplink == "seeds",
-            f"{layers}: --uplink seeds sends scalars of an estimate, and nothing is estimated; take dense",
-        )
-        _refuse(
-            not (exact_head or loss.answered),
-            f"{layers}: a backward pass to them has the head's gradient too; give --head-gradient exact",
+            f"--exact-layers {self.exact_layers}",
+            (frozen and seeds, "--uplink seeds sends scalars of an estimate, and nothing is estimated; take dense"),
+            (not head, "a backward pass to them has the head's gradient too; give --head-gradient exact"),
         )
         exact = LinearHead(tail, gradient) if gradient and not self.exact_layers else Backprop(tail, last=True)
         rest = Frozen(before) if frozen else self._estimate(training, loss, before)
@@ -291,54 +288,44 @@ class Estimation:
 
     def _check(self, training: Training, exact_head: bool) -> None:
         """Refuses flags that contradict each other."""
-        freeze, average, exact = training.freeze, training.state == "average", self.estimate == "exact"
-        layers, seeds, signs = self.exact_layers != 0, self.uplink == "seeds", self.directions == "per-sample"
-        of_head, of_layers, probe = "--head-gradient exact", f"--exact-layers {self.exact_layers}", self.probe_gradient
-        closed = training.problem.head_gradient is not None or layers
+        estimate, seeds, signs = self.estimate, self.uplink == "seeds", self.directions == "per-sample"
+        exact, layers, freeze = estimate == "exact", self.exact_layers, training.freeze
+        average, closed = training.state == "average", training.problem.head_gradient is not None or layers
+        none = "no differences of losses; take one-sided or central"
+        _refuse("--uplink seeds", (seeds and exact, f"--estimate exact has {none}"))
+        probe = self.probe_gradient and exact
+        _refuse("--probe-gradient", (probe, "--estimate exact has the gradient itself; leave one of them out"))
         _refuse(
-            seeds and exact, "--uplink seeds: --estimate exact has no differences of losses; take one-sided or central"
-        )
-        _refuse(probe and exact, "--probe-gradient: --estimate exact has the gradient itself; leave one of them out")
-        _refuse(
-            signs and (exact or self.estimate == "jvp"),
-            f"--directions per-sample: --estimate {self.estimate} has no differences; take one-sided or central",
-        )
-        _refuse(
-            signs and seeds,
-            "--directions per-sample: --uplink seeds sends a number a step and direction, not a number a sample; "
-            "take --uplink dense, or --directions global",
+            "--directions per-sample",
+            (signs and estimate in ("exact", "jvp"), f"--estimate {estimate} has {none}"),
+            (signs and seeds, "--uplink seeds sends a number a step and direction, not a number a sample; take dense"),
         )
         _refuse(
-            exact_head and not closed,
-            f"{of_head}: this auxiliary head is not a linear layer with nothing to train before it, and so has no "
-            "gradient in closed form; take --head-gradient estimated",
+            "--head-gradient exact",
+            (
+                exact_head and not closed,
+                "this auxiliary head is not a linear layer with nothing to train before it, and so has no gradient in "
+                "closed form; take --head-gradient estimated",
+            ),
+            (exact_head and exact, "--estimate exact has it already; take one-sided or central"),
+            (exact_head and freeze != "none", f"--freeze {freeze} leaves no client or no head to train; take none"),
+            (exact_head and average, "--state average has one optimiser for client and head; take keep or reset"),
         )
-        _refuse(exact_head and exact, f"{of_head}: --estimate exact has it already; take one-sided or central")
+        nothing = "with --exact-layers 0 nothing of the client would train; --freeze client does so"
+        _refuse("--rest frozen", (not layers and self.rest == "frozen", nothing))
         _refuse(
-            exact_head and freeze != "none",
-            f"{of_head}: --freeze {freeze} leaves no client or no head to train; take none",
-        )
-        _refuse(
-            exact_head and average,
-            f"{of_head}: --state average has one optimiser for client and head; take keep or reset",
-        )
-        _refuse(
-            not layers and self.rest == "frozen",
-            "--rest frozen: with --exact-layers 0 nothing of the client would train; --freeze client does so",
-        )
-        _refuse(layers and exact, f"{of_layers}: --estimate exact has them all already; take one-sided, central or jvp")
-        _refuse(
-            layers and freeze != "none",
-            f"{of_layers}: --freeze {freeze} and --rest contradict each other; take --freeze none",
-        )
-        _refuse(
-            layers and average, f"{of_layers}: --state average has one optimiser for all layers; take keep or reset"
+            f"--exact-layers {layers}",
+            (layers and exact, "--estimate exact has them all already; take one-sided, central or jvp"),
+            (layers and freeze != "none", f"--freeze {freeze} and --rest contradict each other; take --freeze none"),
+            (layers and average, "--state average has one optimiser for all layers; take keep or reset"),
         )
 
 
-def _refuse(applies: bool, sentence: str) -> None:
-    if applies:
-        raise UserError(sentence)
+def _refuse(flag: str, *reasons: tuple[object, str]) -> None:
+    """Refuses a flag for the first reason that applies; each is (whether it applies, sentence)."""
+    for applies, reason in reasons:
+        if applies:
+            raise UserError(f"{flag}: {reason}")
 
 
 def _forward_mode(training: Training, loss: OwnLoss, rule: ForwardMode) -> ForwardMode:
