@@ -86,8 +86,6 @@ class FedRZOBL(BilevelReports):
         x = self.local.start()
         return BilevelState(x, x, self.first_lower())
 
-    # --- a client
-
     def step(self, client: Client, message: Solutions) -> Stepped:
         """Takes the H local steps of Algorithm 2."""
         return self.stepped(client, message, self.local.steps())
@@ -113,8 +111,6 @@ class FedRZOBL(BilevelReports):
     def directions(self, rounds: int) -> Directions:
         """One a round."""
         return Directions(rounds, self.problem.n)
-
-    # --- what the flags allow together
 
     def __post_init__(self) -> None:
         allowed = "0 without --exact: directions need the exact lower solutions at both of their ends"

@@ -65,8 +65,6 @@ class FSLSAGE(SplitMethod):
     align_epochs: int = at_least(0, 100)
     align_lr: float = at_least(0, 1e-3, "a step size")
 
-    # --- the server
-
     def round(self, state: SageState, r: int, clients: Clients) -> SageState:
         """Algorithm 1 of the paper."""
         training, to = self.training, self.training.participants(r)
@@ -98,8 +96,7 @@ class FSLSAGE(SplitMethod):
 
     def align(self, main: Server, recent: RecentUploads, heads: dict[str, Tensor], i: int) -> float:
         """Aligns client i's head; |estimated - true gradient|^2 summed over its recent uploads before that."""
-        problem = self.problem
-        running = self.training.running
+        problem, running = self.problem, self.training.running
         uploads, targets = [], []
         for s, y in recent.uploads(i):
             leaf, labels = problem.placed(s).detach().requires_grad_(), problem.placed(y)
@@ -161,8 +158,8 @@ class FSLSAGE(SplitMethod):
     def begun(self, client: Client, message: Model) -> LocalSteps:
         """A round's local steps, from theta_c and the client's own head."""
         problem = self.problem
-        head = client.memory.get("head")
-        head = problem.local.initial()[0][problem.n_client :] if head is None else head
+        own = client.memory.get("head")
+        head = problem.local.initial()[0][problem.n_client :] if own is None else own
         theta = torch.cat([problem.placed(message.theta), problem.placed(head)])
         return self.steps(client, replace(message, theta=theta))
 
@@ -175,8 +172,6 @@ class FSLSAGE(SplitMethod):
             model.step(self.rule(model, point, labels, model.key(q)))
         return model.done()
 
-    # --- the step, and refusals
-
     def __post_init__(self) -> None:
         demand(self.training.freeze == "none", "freeze", self.training.freeze, "none: heads do not train here anyway")
         first = all(self.training.uploads(i, 0) for i in range(self.setting.m))
@@ -188,8 +183,6 @@ class FSLSAGE(SplitMethod):
     def chosen(self) -> tuple[Loss, GradientRule]:
         """The auxiliary head's loss, by a backward pass; the head itself does not train on it."""
         return HeadLoss(self.problem, trained=False), Backprop(self.training.trainable(head=False))
-
-    # --- reports
 
     @property
     def traffic(self) -> Traffic:

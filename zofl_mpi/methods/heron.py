@@ -36,15 +36,11 @@ class HERON(EstimatingMethod):
         loss = HeadLoss(self.problem)
         return loss, self.estimation.rule(self.training, loss, self.head_gradient == "exact")
 
-    # --- the two servers
-
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Steps 1 to 4: the clients train and upload, the main server trains on that, the models are averaged."""
         main, local_loss = train_server(self.training, state, r, clients, self.train)  # (6), (7)
         mean, replayed = self.average(state, r, clients)  # (8)
         return replace(main.state(mean, local_loss), replayed=replayed)
-
-    # --- a client
 
     def train(self, client: Client, message: Model) -> Generator[Smashed, None, Trained]:
         """Step 2: takes the local steps (6), and uploads."""

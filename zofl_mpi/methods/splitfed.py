@@ -58,9 +58,9 @@ class SplitLoRA(SFLV2):
     With adapters, W x + (alpha/r) B A x, theta_c and theta_s are the entries of A and B alone. As in the code, the
     clients' A are averaged, and their B, not the products B A.
 
-    The code averages every 100 steps, uniformly, a snapshot taken before the step: its newest step is lost; here h =
-    100 local steps end first. Its step sizes fall linearly after the warm-up (--schedule linear, --decay-steps); here
-    only if asked for. Optimisers are kept on both sides. The order of the clients is drawn each round.
+    The code averages every 100 steps, uniformly, a snapshot from before the step; here h = 100 local steps end first.
+    Its step sizes fall linearly after the warm-up, here with --schedule linear --decay-steps N alone. Optimisers are
+    kept on both sides. The order of the clients is drawn each round.
     """
 
     training: Training = part(

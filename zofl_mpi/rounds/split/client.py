@@ -57,7 +57,7 @@ class LocalSteps:
     def __init__(
         self, training: Training, client: Client, message: Model, loss: Loss, parts: Sequence[slice], scalars: int = 0
     ) -> None:
-        """`message.theta` may be the loss's first entries only, where no step depends on the others.
+        """`message.theta` may be theta's first entries only, where no step depends on the others.
 
         Args:
             parts: of theta, each of which steps with moments of its own.
@@ -76,7 +76,7 @@ class LocalSteps:
         self.total, self.count = self.theta.new_zeros((), dtype=torch.float64), 0  # of the steps' losses
         self.moved = 0
         self.differences: list[Tensor] = []
-        self.compared = 0
+        self.compared, self.rounding = 0, 8 * float(torch.finfo(theta.dtype).eps)  # relative, of a loss
         self.vague = self.theta.new_zeros((), dtype=torch.int64)
 
     def __iter__(self) -> Iterator[tuple[int, Tensor, Tensor]]:
@@ -129,7 +129,7 @@ class LocalSteps:
     def compare(self, plus: Tensor, other: Tensor) -> None:
         """Counts the pairs of losses whose difference is rounding (a few are, at any radius); `done` warns of many."""
         self.compared += plus.numel()
-        self.vague += ((plus - other).abs() <= self._rounding() * plus.abs().maximum(other.abs())).sum()
+        self.vague += ((plus - other).abs() <= self.rounding * plus.abs().maximum(other.abs())).sum()
 
     def step(self, gradient: Gradient) -> None:
         """Moves each part of the model by the optimiser's step along its gradient."""
@@ -151,10 +151,6 @@ class LocalSteps:
             memory["differences"] = differences.double().cpu().numpy().reshape(-1, self.scalars)
         return Trained(float(self.total) / self.count if self.count else math.nan)
 
-    def _rounding(self) -> float:
-        """Relative rounding error of a loss."""
-        return 8 * float(torch.finfo(self.theta.dtype).eps)
-
     def _warn(self) -> None:
         """Warns, once a process, where most differences of losses were rounding."""
         vague = int(self.vague)
@@ -164,7 +160,7 @@ class LocalSteps:
         dtype = np.dtype(self.training.setting.dtype)
         print(
             f"zofl_mpi: warning: {vague} of {self.compared} losses of a perturbed pass differ from the other loss "
-            f"of their step by less than {self._rounding():.1g} of their size, which is rounding in {dtype}: take a "
+            f"of their step by less than {self.rounding:.1g} of their size, which is rounding in {dtype}: take a "
             f"larger --mu{', or --dtype float64' if dtype == np.float32 else ''}",
             file=sys.stderr,
         )

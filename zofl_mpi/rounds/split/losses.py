@@ -1,12 +1,9 @@
 """The losses of a client's step: its auxiliary head's, <lambda, s> along the server's answer, or the network's.
 
-A loss is a function of the smashed samples and a target. The target is the labels, or, where the loss is `answered`,
-lambda (B, *smashed_shape): the gradient at the cut that the server returns. Its value () is summed in float64 where no
-gradient is asked for. Attributes of all:
-
-    problem     the network in its parts
-    flat        the modules whose parameters are theta
-    travels     how many of theta's entries travel, the first ones
+A loss is a function of the smashed samples and a target: the labels, or, where it is `answered`, lambda (B,
+*smashed_shape), the gradient at the cut that the server returns. Its value () is summed in float64 where no gradient is
+asked for. All have the network in its parts (`problem`), the modules whose parameters are theta (`flat`), and the
+number of theta's first entries that travel (`travels`).
 """
 
 from __future__ import annotations

@@ -124,12 +124,10 @@ class Backprop(GradientRule):
             g = self._gradient(model.loss, loss)
         loss, smashed = loss.detach(), smashed.detach()
         model.record(loss)
-        return Point(q, x, smashed, self._summed(model, smashed, labels) if self.last else loss, g)
-
-    def _summed(self, model: LocalSteps, smashed: Tensor, labels: Tensor) -> Tensor:
-        """() the loss once more, without a graph: in float64, as perturbed passes sum it."""
-        with torch.no_grad(), model.at(model.scratch.copy_(model.buffers)):
-            return model.loss(smashed, labels)
+        if self.last:  # once more, without a graph: summed in float64, as perturbed passes sum it
+            with torch.no_grad(), model.at(model.scratch.copy_(model.buffers)):
+                loss = model.loss(smashed, labels)
+        return Point(q, x, smashed, loss, g)
 
     def __call__(self, model: LocalSteps, point: Point, target: Tensor, key: Key) -> Gradient:
         """The gradient that the pass gave, or that continues the server's answer."""
