@@ -100,8 +100,7 @@ class LocalSolve:
     def solve(self, client: Client, x: Array, r: int, purpose: Purpose = Purpose.BATCH) -> Array:
         """(k, n) LOCAL(x) for each row of x (k, n): H_{i,r} projected stochastic gradient steps on h_i.
 
-        By default both solves of a round see the same samples, and with --y0 last they start at one point: else their
-        noise and the difference of their starts would be multiplied by n/(2 eta).
+        A difference between the two solves' samples or starts is multiplied by n/(2 eta): by default they share both.
         """
         y0 = np.broadcast_to(client.memory["y"], x.shape) if self.y0 == "last" and "y" in client.memory else x
         if self.samples == "shared" or len(x) == 1:

@@ -134,8 +134,8 @@ class Reporting:
     """The report of a method, and the step that clients are asked for.
 
     With --personal a method that trains no personal models has each client make one at an evaluation, by Algorithm 2
-    of [A] from x: y <- y - gamma~_t (g_i(y) + mu (y - x)) from y = x on the client's own data; nothing of it travels or
-    is kept. The defaults are ZO-HFL's, with which its own personal models are made.
+    of [A] from y = x, y <- y - gamma~_t (g_i(y) + mu (y - x)) on its own data; nothing of it travels or is kept. The
+    defaults are those of ZO-HFL's personal models.
 
     Attributes:
         personal: whether an evaluation makes them, and reports their accuracy.
@@ -163,12 +163,7 @@ class Reporting:
     def report(
         self, x: Array, r: int, clients: Clients, weights: Mapping[int, float], measure: Step | None = None
     ) -> Report:
-        """The report on the model x (n,) after round r.
-
-        Args:
-            weights: {i: w_i} of the objective.
-            measure: what clients are asked for, with `Model`: their `Measured`; `self.measure` unless given.
-        """
+        """The report on the model x (n,) after round r, by the objective's {i: w_i} and the replies to `measure`."""
         setting = self.setting
         asked = clients.ask(measure or self.measure, Model(x, r), to=setting.eval_participants(r), counted=False)
         scores = all_scores(setting, x)  # while the clients compute

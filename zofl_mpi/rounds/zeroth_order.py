@@ -193,9 +193,7 @@ def directions(local: Local, r: int) -> Array:
 def report(local: Local, x: Array, r: int, differences: Array, scores: Mapping[str, Any]) -> Report:
     """The report on the iterate x (n,) after round r.
 
-    Args:
-        differences: (N,) central differences of f along `directions`.
-        scores: by column; those of no column of `Report` are its `further`.
+    From (N,) central differences of f along `directions`, and scores by column; others than `Report`'s are `further`.
     """
     shares = local.shares()
     pull = sum((shares[i] * local.pull(x, own) for i, own in enumerate(local.sets)), np.zeros(len(x)))
@@ -211,10 +209,9 @@ def report(local: Local, x: Array, r: int, differences: Array, scores: Mapping[s
 
 
 def schedule_lines(local: Local, theory: str) -> dict[str, str | float]:
-    """The lines of --dry-run on the local steps: their schedule, and the bounds on gamma of a theorem of [B].
+    """The lines of --dry-run on the local steps: their schedule, and a theorem's bounds on gamma, where L_0 is known.
 
-    B_2 of Proposition 1 says how the X_i differ (Assumption 1). Theorem 1's first bound is a maximum of 2 and constants
-    that nobody knows. Bounds with L_0 need a problem that knows it.
+    B_2 of Proposition 1 says how the X_i differ (Assumption 1); Theorem 1's first bound hides unknown constants.
     """
     problem, eta, H = local.setting.problem, local.eta, local.steps()
     L = math.nan if problem.lipschitz is None else problem.lipschitz * problem.n

@@ -223,10 +223,9 @@ def step_macs(loss: Loss, rule: GradientRule, recompute: bool = False) -> float:
 def peak_bytes(loss: Loss, rule: GradientRule, batch: int, recompute: bool = False) -> int:
     """Bytes live at once in a client's step on a mini-batch, beyond its model: inputs, activations, gradients.
 
-    On a GPU as its allocator counts, else by the tensors that torch makes: those of steps on 2 and on 3 samples give
-    it for any number, each tensor's size being linear in it; where the two steps do not make the same tensors in the
-    same order, the entire mini-batch is computed. Chunked computation uses the full batch's chunk count
-    (`Split.as_for`); the account may then be too large by a part of one chunk.
+    On a GPU as its allocator counts, else by the tensors that torch makes: steps on 2 and on 3 samples give it for any
+    number, each tensor's size being linear in it; the mini-batch itself is computed where these two make other tensors.
+    Chunked computation uses the full batch's chunk count (`Split.as_for`), perhaps a part of one chunk too much.
 
     Args:
         recompute: keep the inputs of the problem's `blocks` alone, and compute each once more in the backward pass

@@ -247,10 +247,9 @@ class Estimation:
     draw: Draw = "device"
 
     def rule(self, training: Training, loss: OwnLoss, exact_head: bool = False) -> GradientRule:
-        """The gradient rule of a client's local steps, after passes that try it; refuses flags that contradict it.
+        """The rule of a client's local steps, after passes that try it; refuses flags that contradict each other.
 
-        Args:
-            exact_head: whether the auxiliary head steps along its gradient.
+        `exact_head`: whether the auxiliary head steps along its gradient.
         """
         from zofl_mpi.problems.tail import last_layers
 
