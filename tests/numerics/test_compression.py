@@ -10,7 +10,7 @@ from zofl_mpi.engine.clients import Client
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.fedavg import FedAvg, FedProx
-from zofl_mpi.rounds.compression import Compression, largest, quantised
+from zofl_mpi.rounds.local_sgd import Compression, largest, quantised
 from zofl_mpi.rounds.report import Model
 from zofl_mpi.run.loop import finite_round
 

@@ -115,11 +115,11 @@ def test_all_that_a_step_computes_with_lies_on_one_device() -> None:
 
 def test_an_evaluation_waits_as_often_however_many_samples_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutation: numbers of each block."""
-    from zofl_mpi.rounds.split import report
+    from zofl_mpi.rounds.split import method as split_method
 
     found = []
     for block in (2, 29):
-        monkeypatch.setattr(report, "BLOCK", block)
+        monkeypatch.setattr(split_method, "BLOCK", block)
         of = made("CSEFSL", h=1)
         with pytest.MonkeyPatch.context() as patched:
             asked = Asked(patched)

@@ -17,7 +17,7 @@ from zofl_mpi.methods.splitfed import SFLV2
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.problems import gpt2, split_gpt2
 from zofl_mpi.problems.split_gpt2 import SplitGPT2
-from zofl_mpi.rounds.split import report
+from zofl_mpi.rounds.split import method as split_method
 from zofl_mpi.rounds.split.costs import _allocations, macs, peak_bytes, step_macs
 from zofl_mpi.run.local import LocalClients
 
@@ -127,7 +127,7 @@ def test_perplexities(monkeypatch: pytest.MonkeyPatch) -> None:
     """Over tokens, and over batches of 4 texts, the last of 1; shares of three clients. By hand, without smoothing. In
     blocks of 8 and logits of 4 texts at once. Mutations: smoothing in reports; a mean over texts; batches of other
     sizes, of each client's own texts, or cut by a block; a last text that nobody scores; validation scored as test."""
-    monkeypatch.setattr(report, "BLOCK", 8)
+    monkeypatch.setattr(split_method, "BLOCK", 8)
     monkeypatch.setattr(split_gpt2, "ROWS", 4)
     of = method(HERON, training(replace(setting(), test=texts(37, 8))))
     own = of.setting.problem

@@ -1,4 +1,4 @@
-"""DeComFL and HiSo: clients train the whole network by forward passes, and nothing but scalars travels.
+"""DeComFL and HiSo: clients train the entire network by forward passes, and only scalars travel.
 
 Li, Ying, Liu, Dong, Yang, "Achieving Dimension-Free Communication in Federated Learning via Zeroth-Order Optimization",
 ICLR 2025. With one client and h = 1 it is MeZO: Malladi et al., "Fine-Tuning Language Models with Just Forward Passes",
@@ -39,13 +39,13 @@ K = "second_moment"
 class DeComFL(SplitMethod):
     """Algorithms 3 and 4 of the paper (Algorithms 1 and 2 with n_p directions).
 
-    Each client holds theta_c and theta_s: there is no cut, and the auxiliary head plays no part. All clients draw the
-    same directions for local step q of round r from the seed, so the means of their differences of losses make the
-    round's step at the server, and at each client as soon as it has them. A participant first brings its model up to
-    date with the means of all rounds since its last one, takes local steps of its own, and goes back.
+    Each client holds theta_c and theta_s; there is no cut and no head. All clients draw the same directions for local
+    step q of round r from the seed, so the means of their loss differences give the round's step, at the server and at
+    every client that gets them. A participant first replays the means of all rounds since its last one, then takes
+    local steps of its own, which it discards.
 
-    An optimiser other than the paper's SGD takes these same steps; its moments are those of the means, as in the code
-    of the paper, and local steps go on from them and leave them.
+    With another optimiser than the paper's SGD the moments are those of the means, as in the paper's code: local steps
+    start from them and do not change them.
 
     Attributes:
         training: the round; its lr_client is the one step size, which changes with r h + q. Its lr_server, k,
@@ -78,7 +78,8 @@ class DeComFL(SplitMethod):
         for i, reply in replies.items():
             remedy = "processors of one kind, or --device cpu"
             check_arithmetic(problem, i, reply.arithmetic, "--method decomfl", remedy)
-        average = mean.of_replies({i: Mean(u.differences, u.buffers) for i, u in replies.items()}, training.shares())
+        own = {i: Averaged(differences=reply.differences, buffers=reply.buffers) for i, reply in replies.items()}
+        average = mean.of_replies(own, training.shares())
         theta, theta_s = problem.placed(state.theta).clone(), problem.placed(state.theta_s)
         n, b, moments = problem.n_client, problem.local.b, copied(state.optimiser)
         x = torch.cat([theta[:n], theta_s])
@@ -117,11 +118,11 @@ class DeComFL(SplitMethod):
         return {}
 
     def estimate_with(self, moments: MutableMapping[str, Any]) -> TwoPoint:
-        """The estimate of the local steps of a round that begins with these moments."""
+        """The estimate in a round that begins with these moments."""
         return cast(TwoPoint, self.rule)
 
     def key(self, r: int, q: int) -> Key:
-        """The random numbers of local step q in round r: the same for all clients."""
+        """Random numbers of local step q in round r, the same for all clients."""
         return partial(self.setting.streams, r=r, t=q)
 
     # --- a client
@@ -130,16 +131,16 @@ class DeComFL(SplitMethod):
         """Brings the model up to date, and takes local steps on a copy of it."""
         x, moments = self.caught_up(client, message)
         model = Model(x, message.buffers, message.r, moments)
-        local = LocalSteps(self._given_moments, client, model, self.loss, self.rule.parts)
+        local = LocalSteps(self._given_moments, client, model, self.loss, self.rule.parts, self.n_p)
         rule = self.estimate_with(moments)
         for q, inputs, labels in local:
             point = rule.forward(local, q, inputs, labels, self._moves_statistics)
             local.step(rule(local, point, labels, self.key(local.r, q)))
-        differences, loss = local.uploaded(self.n_p), local.done().loss
-        reply = Uploaded(local.buffers, loss, self.problem.arithmetic, differences)
-        for name in ("theta", "buffers", "moments"):  # of the copy
+        loss = local.done().loss
+        for name in ("theta", "moments"):  # of the copy
             client.memory.pop(name)
-        return reply
+        uploaded = {name: client.memory.pop(name) for name in ("buffers", "differences")}
+        return Uploaded(**uploaded, loss=loss, arithmetic=self.problem.arithmetic)
 
     def caught_up(self, client: Client, message: Missed) -> tuple[Tensor, dict[str, Any]]:
         """(n_c + n_s,) the model before round r, and the optimiser's moments, both in the client's memory."""
@@ -176,7 +177,6 @@ class DeComFL(SplitMethod):
         super().__post_init__()
 
     def chosen(self) -> tuple[Loss, TwoPoint]:
-        """The whole network's loss, and the two-point estimate."""
         loss = NetworkLoss(self.problem)
         central = self.estimate == "central"
         return loss, TwoPoint(slice(0, loss.flat.n), self.n_p, self.distribution, self.draw, self.mu, central)
@@ -185,7 +185,7 @@ class DeComFL(SplitMethod):
 
     @property
     def kernel(self) -> str:
-        return self.training.kernel + ", directions from whole states"
+        return super().kernel + ", directions from whole states"
 
     @property
     def passes(self) -> int:
@@ -210,9 +210,9 @@ class DeComFL(SplitMethod):
 class HiSo(DeComFL):
     """DeComFL along z = u / sqrt(K), entry by entry, u the directions of DeComFL; K (d,) begins at 1.
 
-    After a round K <- nu K + (1 - nu) G^2, at least --floor, with G = (1/P) sum_p g_p z_p the step of its last local
-    step, g_p the mean scalars of the participants. A client that was away takes the steps and the updates of K of the
-    rounds that it missed, in order, and so has the server's x and K to the bit. nu = 1 is DeComFL.
+    After a round K <- nu K + (1 - nu) G^2, at least --floor, with G = (1/P) sum_p g_p z_p its last local step's
+    estimate, g_p the participants' mean scalars. A client that was away replays the missed steps and updates of K in
+    order, and so has the server's x and K to the bit. nu = 1 is DeComFL.
 
     Attributes:
         nu: weight of the old K; the code of the paper has 0.95.
@@ -255,23 +255,21 @@ class Missed:
     r: int  # the round
 
 
-@dataclass(frozen=True)
-class Uploaded:
-    """Client to server."""
-
-    buffers: Tensor  # (b_l + b_s,)
-    loss: float  # mean over the local steps of the loss; nan where no step has it
-    arithmetic: str = field(metadata=APART)  # a check, not communication that the method needs
-    # (h, n_p) of the losses of each step's passes
-    differences: NDArray[np.float64] = finite("a loss is not finite; a smaller --lr-client or a larger --mu may help")
-
-
-@dataclass(frozen=True)
-class Mean:
+@dataclass(frozen=True, kw_only=True)
+class Averaged:
     """The part of `Uploaded` that is averaged."""
 
-    differences: NDArray[np.float64]  # (h, n_p)
+    # (h, n_p) of the losses of each step's passes
+    differences: NDArray[np.float64] = finite("a loss is not finite; a smaller --lr-client or a larger --mu may help")
     buffers: Tensor  # (b_l + b_s,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uploaded(Averaged):
+    """Client to server."""
+
+    loss: float  # mean over the local steps of the loss; nan where no step has it
+    arithmetic: str = field(metadata=APART)  # a check, not communication that the method needs
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -61,5 +61,4 @@ class Ditto(FirstOrder):
 
     @property
     def effort(self) -> Effort:
-        """Effort of FedAvg with two gradients in a local step."""
         return replace(super().effort, gradients=2)

@@ -14,8 +14,7 @@ import numpy as np
 
 from zofl_mpi import Client, Clients, at_least, given, part
 from zofl_mpi.rounds.base import Effort
-from zofl_mpi.rounds.compression import Compression, Restored
-from zofl_mpi.rounds.local_sgd import FirstOrder, State
+from zofl_mpi.rounds.local_sgd import Compression, FirstOrder, Restored, State
 from zofl_mpi.rounds.report import Model
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from zofl_mpi import Array, Client, Clients, Purpose, at_least, column, finite
 from zofl_mpi.numerics.descent import descend
+from zofl_mpi.rounds.base import first_point
 from zofl_mpi.rounds.bilevel_report import Placed, SecondOrderReports
 from zofl_mpi.rounds.report import Model
 
@@ -67,7 +68,7 @@ class FedNest(SecondOrderReports):
         self.send(clients, x, r)
         for t in range(self.T):
             q = clients.mean(self.inner_slope, Point(y, t)).v
-            y = clients.mean(self.inner, Correction(y, q, t)).v
+            y = clients.mean(self.inner, Correction(y, t, q)).v
         p, terms = self.inverse_product(clients, x, y, r)
         h = clients.mean(self.hypergradient, Term(p, terms)).v
         new = clients.mean(self.outer, Vector(h)).v
@@ -93,10 +94,7 @@ class FedNest(SecondOrderReports):
         return int(self.setting.streams(Purpose.NEUMANN, r=r).integers(self.N))
 
     def start(self) -> State:
-        """x_0, and the first point of the lower level."""
-        dtype = self.setting.dtype
-        x = np.asarray(self.problem.initial(self.setting.streams(Purpose.START)), dtype)
-        return State(x, self.first_lower())
+        return State(first_point(self.setting, "random"), self.first_lower())
 
     # --- a client
 
@@ -162,7 +160,7 @@ class FedNest(SecondOrderReports):
     def exchanges(self, r: int) -> list[tuple[Any, Any]]:
         dtype = self.setting.dtype
         x, y = np.zeros(self.problem.n, dtype), np.zeros(self.problem.n_lower, dtype)
-        inner = [(Point(y, 0), Vector(y)), (Correction(y, y, 0), Vector(y))]
+        inner = [(Point(y, 0), Vector(y)), (Correction(y, 0, y), Vector(y))]
         series = [(Point(y, 0), Vector(y)), *([(Term(y, 0), Vector(y))] * self.products(r))]
         return [(Model(x, r), Placed()), *(inner * self.T), *series, (Term(y, 0), Vector(x)), (Vector(x), Vector(x))]
 
@@ -182,12 +180,10 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Correction:
+class Correction(Point):
     """Server to client: asks for the local steps of inner round t, corrected by the mean gradient q at y."""
 
-    y: Array  # (n_lower,)
     q: Array  # (n_lower,)
-    t: int
 
 
 @dataclass(frozen=True)

@@ -83,11 +83,8 @@ class FedRZOBL(BilevelReports):
         )
 
     def start(self) -> BilevelState:
-        """x_0, and the first point of the lower level."""
         x = self.local.start()
         return BilevelState(x, x, self.first_lower())
-
-    # --- a client
 
     def step(self, client: Client, message: Solutions) -> Stepped:
         """Takes the H local steps of Algorithm 2."""
@@ -106,8 +103,7 @@ class FedRZOBL(BilevelReports):
         step, y = x.dtype.type(eta) * v, np.stack([solutions.yv, solutions.y0])
 
         def estimate(x: Array, k: int) -> Array:
-            F = np.asarray(self.problem.f(client.i, np.stack([x + step, x]), y, data, batches[k]), np.float64)
-            F = finite_losses(F, 2)
+            F = finite_losses(self.problem.f(client.i, np.stack([x + step, x]), y, data, batches[k]), 2)
             return np.asarray(zo.estimate(float(F[0] - F[1]), v, eta))
 
         return Stepped(self.local.descend(x, r, client.i, estimate, steps))
@@ -115,8 +111,6 @@ class FedRZOBL(BilevelReports):
     def directions(self, rounds: int) -> Directions:
         """One a round."""
         return Directions(rounds, self.problem.n)
-
-    # --- what the flags allow together
 
     def __post_init__(self) -> None:
         allowed = "0 without --exact: directions need the exact lower solutions at both of their ends"

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, final
+from typing import ClassVar, Literal, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from zofl_mpi import Array, Client, Clients, Directions, Purpose, at_least, column
 from zofl_mpi.numerics import zo
@@ -94,16 +93,13 @@ class FedRZONN(LipschitzReports):
             step = x.dtype.type(eta) * v
             if k == 0:
                 zo.demand_move(x, step, eta)
-            F = self.losses(client, np.concatenate([x + step, x - step if central else x[None]]), batches[k])
+            points = np.concatenate([x + step, x - step if central else x[None]])
+            F = finite_losses(self.problem.losses(client.i, points, client.data, batches[k]), len(points))
             base = F[self.n_p :] if central else F[-1]
             scale = len(x) / ((2 if central else 1) * eta * self.n_p)
             return np.asarray((scale * (F[: self.n_p] - base)) @ v.astype(np.float64))
 
         return Stepped(self.local.descend(message.x, r, client.i, estimate, steps))
-
-    def losses(self, client: Client, x: Array, batch: Any) -> NDArray[np.float64]:
-        """(k,) f_i at the rows of x."""
-        return finite_losses(np.asarray(self.problem.losses(client.i, x, client.data, batch), np.float64), len(x))
 
     def directions(self, rounds: int) -> Directions:
         """n_p of each participant and local step."""

@@ -49,13 +49,13 @@ class SageState(State):
 class FSLSAGE(SplitMethod):
     """Clients step along the gradient that their head estimates; every l-th round the server aligns the heads.
 
-    In such a round the server aligns a client's head after its first upload, on its last uploads: the gradient of the
+    In these rounds the server aligns a client's head after its first upload, on its latest uploads: the gradient of the
     head's loss at the smashed samples approaches the server's. A head neither trains on the local loss nor is averaged.
 
     Attributes:
         l: the heads are aligned in the rounds 0, l, 2l, ...
         buffer: samples of each client that the server keeps for it.
-        align_epochs: steps of the alignment, each on the whole buffer. Samples of one size are one mini-batch in it;
+        align_epochs: steps of the alignment, each on all of the buffer. Samples of one size are one mini-batch in it;
             texts, padded to the longest of their mini-batch, stay in the mini-batches in which they came.
         align_lr: their size (Adam; AdamW with its decay where the clients take that).
     """
@@ -64,8 +64,6 @@ class FSLSAGE(SplitMethod):
     buffer: int = at_least(1, 1000)
     align_epochs: int = at_least(0, 100)
     align_lr: float = at_least(0, 1e-3, "a step size")
-
-    # --- the server
 
     def round(self, state: SageState, r: int, clients: Clients) -> SageState:
         """Algorithm 1 of the paper."""
@@ -83,12 +81,11 @@ class FSLSAGE(SplitMethod):
             else:
                 uploads = clients.ask(self.train, message, to=group)
             for i, item in uploads:
-                match item:
-                    case Smashed():
-                        main.step(item)
-                        recent.add(i, item)
-                    case Trained():
-                        losses[i] = item.loss
+                if isinstance(item, Smashed):
+                    main.step(item)
+                    recent.add(i, item)
+                else:
+                    losses[i] = item.loss
         mean = training.with_head(state, training.mean(clients, to))
         new = main.state(mean, math.fsum(losses.values()) / len(to))
         error = math.fsum(errors) / len(errors) if errors else math.nan
@@ -99,8 +96,7 @@ class FSLSAGE(SplitMethod):
 
     def align(self, main: Server, recent: RecentUploads, heads: dict[str, Tensor], i: int) -> float:
         """Aligns client i's head; |estimated - true gradient|^2 summed over its recent uploads before that."""
-        problem = self.problem
-        running = self.training.running
+        problem, running = self.problem, self.training.running
         uploads, targets = [], []
         for s, y in recent.uploads(i):
             leaf, labels = problem.placed(s).detach().requires_grad_(), problem.placed(y)
@@ -148,12 +144,9 @@ class FSLSAGE(SplitMethod):
     def first(self, client: Client, message: Model) -> Smashed:
         """The first upload of a round with alignment; the head that the step needs is still to come."""
         model = client.scratch["model"] = self.begun(client, message)
-        q, x, labels = next(iter(model))
-        kept = model.buffers.clone()
-        upload = model.forward(q, x, labels).upload(labels)
-        model.buffers.copy_(kept)  # the same pass comes once more, with a graph
-        model.reset()
-        return upload
+        _, x, labels = next(iter(model))
+        with torch.no_grad(), model.at(model.scratch):  # the pass that moves the statistics comes with the head
+            return Smashed(model.problem.smash(x), labels)
 
     def rest(self, client: Client, message: Head) -> Generator[Smashed, None, Trained]:
         """Takes all local steps, with the aligned head; the first upload has been sent."""
@@ -165,8 +158,8 @@ class FSLSAGE(SplitMethod):
     def begun(self, client: Client, message: Model) -> LocalSteps:
         """A round's local steps, from theta_c and the client's own head."""
         problem = self.problem
-        head = client.memory.get("head")
-        head = problem.local.initial()[0][problem.n_client :] if head is None else head
+        own = client.memory.get("head")
+        head = problem.local.initial()[0][problem.n_client :] if own is None else own
         theta = torch.cat([problem.placed(message.theta), problem.placed(head)])
         return self.steps(client, replace(message, theta=theta))
 
@@ -179,8 +172,6 @@ class FSLSAGE(SplitMethod):
             model.step(self.rule(model, point, labels, model.key(q)))
         return model.done()
 
-    # --- the step, and refusals
-
     def __post_init__(self) -> None:
         demand(self.training.freeze == "none", "freeze", self.training.freeze, "none: heads do not train here anyway")
         first = all(self.training.uploads(i, 0) for i in range(self.setting.m))
@@ -192,8 +183,6 @@ class FSLSAGE(SplitMethod):
     def chosen(self) -> tuple[Loss, GradientRule]:
         """The auxiliary head's loss, by a backward pass; the head itself does not train on it."""
         return HeadLoss(self.problem, trained=False), Backprop(self.training.trainable(head=False))
-
-    # --- reports
 
     @property
     def traffic(self) -> Traffic:

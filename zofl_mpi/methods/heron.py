@@ -32,20 +32,15 @@ class HERON(EstimatingMethod):
     head_gradient: Literal["estimated", "exact"] = "estimated"
 
     def chosen(self) -> tuple[Loss, GradientRule]:
-        """The auxiliary head's loss, and the rule of the flags."""
         self.training.check_local()
         loss = HeadLoss(self.problem)
         return loss, self.estimation.rule(self.training, loss, self.head_gradient == "exact")
-
-    # --- the two servers
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Steps 1 to 4: the clients train and upload, the main server trains on that, the models are averaged."""
         main, local_loss = train_server(self.training, state, r, clients, self.train)  # (6), (7)
         mean, replayed = self.average(state, r, clients)  # (8)
         return replace(main.state(mean, local_loss), replayed=replayed)
-
-    # --- a client
 
     def train(self, client: Client, message: Model) -> Generator[Smashed, None, Trained]:
         """Step 2: takes the local steps (6), and uploads."""

@@ -30,11 +30,10 @@ class HOSFL(EstimatingMethod, LockstepMethod):
 
     and it steps along its zeroth-order estimate, with the same mini-batch. No auxiliary head trains or travels.
 
-    The paper's (by its abstract; its code is not public): first order above the cut and zeroth below it, a multiplier
-    lambda between them, models that come back as a few scalars and are replayed from shared seeds (--uplink seeds). Our
-    reading: lambda is the gradient that SFLV2 returns; one local step for each; the server steps at once, one server
-    part for all clients in turn; directions are each client's own, so the model travels down each round; the default
-    --uplink dense. HOSL (Lnu et al., arXiv:2601.10940), by its abstract, is the same without federation.
+    From the paper's abstract: first order above the cut and zeroth below it, lambda between them, models that come back
+    as scalars and are replayed from shared seeds (--uplink seeds). Our reading: lambda is the gradient that SFLV2
+    returns, one local step for each; one server part, which steps at once, for all clients in turn; directions are each
+    client's own, so the model travels down each round. HOSL (Lnu et al., arXiv:2601.10940) is this without federation.
 
     Attributes:
         estimation: how a client estimates: along the gradient that the server returned, 1 + n_p forward passes of a
@@ -42,7 +41,6 @@ class HOSFL(EstimatingMethod, LockstepMethod):
     """
 
     def chosen(self) -> tuple[Loss, GradientRule]:
-        """<lambda, s> at the cut, and the rule of the flags."""
         loss = CutLoss(self.problem)
         return loss, self.estimation.rule(self.training, loss)
 

@@ -57,5 +57,4 @@ class PFedMe(FirstOrder):
 
     @property
     def effort(self) -> Effort:
-        """Effort of FedAvg with K gradients in a local step."""
         return replace(super().effort, gradients=self.K)

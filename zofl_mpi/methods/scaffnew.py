@@ -100,7 +100,6 @@ class Scaffnew(Costed[Smooth]):
 
     @property
     def effort(self) -> Effort:
-        """The work and the messages of a round, in which all clients take equally many steps."""
         m, x = self.setting.m, np.zeros(self.problem.n, self.setting.dtype)
         planned = lambda rounds: m * math.ceil(rounds / self.p)  # noqa: E731  (the mean of the geometric number)
         return Effort(lambda r: range(m), lambda i, r: self.steps(r), planned, self.batch, Model(x, 0), Trained(x))

@@ -70,7 +70,6 @@ class Scaffold(FirstOrder):
         demand(steps.gamma_local > 0, "gamma_local", steps.gamma_local, allowed)
 
     def start(self) -> State:
-        """x_0, and c = 0."""
         x = self.local.server.start()
         return State(x, np.zeros_like(x))
 
@@ -97,7 +96,6 @@ class Scaffold(FirstOrder):
 
     @property
     def effort(self) -> Effort:
-        """Effort of local SGD with two vectors each way, and option I's gradient."""
         x = np.zeros(self.problem.n, self.setting.dtype)
         full_pass = self.option == "I"
         return replace(super().effort, down=Controlled(x, x, 0), up=Update(x, x), full_pass=full_pass)

@@ -43,6 +43,5 @@ class ServerSGD(Costed[Smooth]):
 
     @property
     def effort(self) -> Effort:
-        """The server's alone: no client takes a step."""
         size = self.server.server_batch
         return Effort(lambda r: (), lambda i, r: 0, lambda rounds: 0, size, None, None, server_batch=size)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 from zofl_mpi import Clients, part
 from zofl_mpi.rounds.split.messages import State
@@ -33,24 +33,21 @@ class SFLV2(LockstepMethod):
 @final
 @dataclass(frozen=True)
 class SFLV1(LockstepMethod):
-    """A replica of the server's part for each client; both parts are averaged: FedAvg on the whole network."""
+    """A replica of the server's part for each client; both parts are averaged: FedAvg of the network."""
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Algorithm 1 of the paper."""
         training, replicas = self.training, dict[int, Server]()
         for i in training.participants(r):
-            moments, before = self._moments(state, i), training.uploads_before(r, [i])
+            own = state.optimiser.get(str(i), {})
+            moments = {"keep": own, "reset": {}, "average": state.optimiser}[training.state]
+            before = training.uploads_before(r, [i])
             replicas[i] = Server(training, state.theta_s, state.buffers_s, moments, before)
         self.exchange(state, r, clients, replicas)
         mean = training.with_head(state, training.mean(clients, list(replicas)))
         main = Server.mean_of(replicas, training.shares())
         main.moments = {**state.optimiser, **main.moments}  # those of the clients that rest stay
         return main.state(mean, math.nan)
-
-    def _moments(self, state: State, i: int) -> dict[str, Any]:
-        """Optimiser state of client i's replica before a round."""
-        kept: dict[str, Any] = state.optimiser.get(str(i), {})
-        return {"keep": kept, "reset": {}, "average": state.optimiser}[self.training.state]
 
 
 @final
@@ -61,9 +58,9 @@ class SplitLoRA(SFLV2):
     With adapters, W x + (alpha/r) B A x, theta_c and theta_s are the entries of A and B alone. As in the code, the
     clients' A are averaged, and their B, not the products B A.
 
-    The code averages every 100 steps, uniformly, a snapshot taken before the step: its newest step is lost; here h =
-    100 local steps end first. Its step sizes fall linearly after the warm-up (--schedule linear, --decay-steps); here
-    only if asked for. Optimisers are kept on both sides. The order of the clients is drawn anew each round.
+    The code averages every 100 steps, uniformly, a snapshot from before the step; here h = 100 local steps end first.
+    Its step sizes fall linearly after the warm-up, here with --schedule linear --decay-steps N alone. Optimisers are
+    kept on both sides. The order of the clients is drawn each round.
     """
 
     training: Training = part(

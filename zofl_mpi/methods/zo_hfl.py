@@ -19,7 +19,7 @@ from zofl_mpi.problems import Hierarchical
 from zofl_mpi.rounds.base import Costed, Effort, Sampling, ServerStep, demand_samples
 from zofl_mpi.rounds.local_sgd import LocalSolve
 from zofl_mpi.rounds.report import HierarchicalReport as Report
-from zofl_mpi.rounds.report import Model, Personal, hierarchical_report, measure_personal
+from zofl_mpi.rounds.report import Measured, Model, hierarchical_report, measure_personal
 
 X = "x is not finite after the server's step; smaller --gamma, --lam or --gamma-local may help"
 
@@ -115,10 +115,9 @@ class ZOHFL(Costed[Hierarchical]):
         return Directions(rounds * len(self.sampling(0)), self.problem.n)
 
     def evaluate(self, state: State, r: int, clients: Clients) -> Report:
-        """Reports on x and on the clients' personal models."""
         return hierarchical_report(self.setting, state.x, r, clients, self.personal)
 
-    def personal(self, client: Client, message: Model) -> Personal:
+    def personal(self, client: Client, message: Model) -> Measured:
         """Measures the personal model y_i = LOCAL(x), which leaves no trace in the client's memory."""
         y = self.local.solve(client, message.x[None], message.r, Purpose.PERSONAL)[0]
         return measure_personal(self.setting, client, message.x, y)

@@ -183,7 +183,7 @@ class Split(SplitProblem, Protocol):
         """Sums over a batch of test samples, by name: numbers, or tensors () in float64 on the device."""
 
     def quality(self, sums: Mapping[str, float]) -> Mapping[str, float]:
-        """Quality from the sums of `score` over all test samples, by the names of `rounds.split.report.Report`."""
+        """Quality from the sums of `score` over all test samples, by the names of `rounds.split.messages.Report`."""
 
 
 class Lipschitz(Problem, Protocol):

@@ -50,7 +50,7 @@ class ServerStep:
     """The server's step x <- x - gamma_r g, and the model that it starts from.
 
     Attributes:
-        gamma: step size gamma of the server on its own data; 0: no such step.
+        gamma: step size gamma of the server on its own data; 0: it takes no step.
         schedule: of gamma_r over rounds: sqrt (gamma/sqrt(r+1)), constant, harmonic[:OFFSET] or power:P (1/2 < P <= 1).
         server_batch: samples of the server's gradient, drawn with replacement.
         x0: first model: zero, random or auto (zero; a network: random).
@@ -157,7 +157,7 @@ class OnProblem(Generic[P]):
 
     @property
     def problem(self) -> P:
-        """What the method minimises."""
+        """The problem that the method minimises."""
         return self.setting.problem
 
 

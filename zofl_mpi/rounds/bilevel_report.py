@@ -36,15 +36,7 @@ class EvalPoints:
 
 
 @dataclass(frozen=True)
-class LowerPoint:
-    """Server to client, outside the algorithm: asks for the lower level's gradient."""
-
-    y: Array  # (n_lower,)
-    shifted: int  # 1: at x + eta v; 0: at x
-
-
-@dataclass(frozen=True)
-class Measured:
+class Evaluated:
     """Client to server, outside the algorithm, from all of its samples."""
 
     values: Array  # (k,) f_i at the points, or (n_lower,) the lower level's gradient
@@ -79,10 +71,10 @@ class TwoLevels(OnProblem[B]):
         replies = clients.ask(self.measure, EvalPoints(x, y), to=asked, counted=False)
         return np.asarray(sum(shares[i] * reply.values for i, reply in replies))
 
-    def measure(self, client: Client, message: EvalPoints) -> Measured:
+    def measure(self, client: Client, message: EvalPoints) -> Evaluated:
         """f_i on all samples."""
         data, _ = self.parts(client)
-        return Measured(np.asarray(self.problem.f(client.i, message.x, message.y, data), np.float64))
+        return Evaluated(np.asarray(self.problem.f(client.i, message.x, message.y, data), np.float64))
 
 
 @dataclass(frozen=True)
@@ -134,23 +126,22 @@ class BilevelReports(Costed[Bilevel], TwoLevels[Bilevel]):
         """
         if self.problem.solution_only:
             return math.nan
-        asked = LowerPoint(y, int(shifted))
+        asked = Iterate(y[None], int(shifted), 0)
         g = clients.mean(self.slope, asked, weights=self.solver.weights(), counted=False).values
         project = self.problem.project_lower
         if project is not None:
             g = y - project(x, y - g)
         return float(np.linalg.norm(g))
 
-    def slope(self, client: Client, message: LowerPoint) -> Measured:
+    def slope(self, client: Client, message: Iterate) -> Evaluated:
         """The gradient of h_i on all of the client's samples."""
         _, data = self.parts(client)
-        g = self.problem.gradient_h(client.i, self.point(client, message.shifted), message.y, data)
-        return Measured(np.asarray(g, np.float64))
+        g = self.problem.gradient_h(client.i, self.point(client, message.shifted), message.w[0], data)
+        return Evaluated(np.asarray(g, np.float64))
 
     # --- evaluation
 
     def evaluate(self, state: Any, r: int, clients: Clients) -> Report:
-        """Reports on x and the lower solution there, from all samples of the clients."""
         x = state.x
         self.send(clients, x, r + 1, counted=False)
         y, _ = self.solver.solve(clients, self.lower, x, self.lower_start(state), r + 1, counted=False)
@@ -175,7 +166,6 @@ class BilevelReports(Costed[Bilevel], TwoLevels[Bilevel]):
 
     @property
     def effort(self) -> Effort:
-        """The work and the messages of the local steps on the upper level."""
         return self.local.effort(lambda r: range(self.setting.m), 2)
 
     def first_schedule(self) -> Schedule:
@@ -211,7 +201,7 @@ class BilevelReports(Costed[Bilevel], TwoLevels[Bilevel]):
 
 @dataclass(frozen=True, kw_only=True)
 class HypergradientReport(HeldOut):
-    """Columns of an evaluation; None where the problem has no such thing."""
+    """Columns of an evaluation; None where the problem does not have it."""
 
     test_loss: float = column("nat", "mean loss of (x, y) on the test samples, in the problem's own unit")
     objective: float = column("1", "f(x, y) = (1/m) sum_i f_i at the iterates, on all of the clients' samples")
@@ -257,7 +247,6 @@ class SecondOrderReports(TwoLevels[SecondOrder], ABC):
         return draw_batches(generator, len(self.parts(client)[0]), steps, self.batch)
 
     def evaluate(self, state: Any, r: int, clients: Clients) -> HypergradientReport:
-        """Reports on x and y, from all samples of the clients."""
         solve, m = self.problem.solution, self.setting.m
         exact = solve(state.x, self.setting.data) if self.exact and solve else None
         lower = [state.y] if exact is None else [state.y, np.asarray(exact, state.y.dtype)]

@@ -1,4 +1,4 @@
-"""Local SGD steps and the server's average of their results, shared by the first-order methods.
+"""Local SGD steps, the uploads and the server's average of their results, shared by the first-order methods.
 
 They minimise sum_i w_i F_i(x), F_i the mean loss over client i's data. Participants, local steps and step sizes are
 those of ZO-HFL: as many local steps as one call of its Algorithm 2 takes ([A] says "the same total number of local
@@ -7,13 +7,15 @@ steps" and makes two calls).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi import Array, Client, Clients, Purpose, Setting, Step, at_least, column, demand, finite, part
+from zofl_mpi import Array, Client, Clients, Purpose, Setting, Step, UserError, at_least, column, demand, finite, part
+from zofl_mpi.engine.messages import Compact
 from zofl_mpi.numerics.schedules import demand_tau, local_steps, parse_decay, planned_steps, stepsizes
 from zofl_mpi.problems import Hierarchical, Smooth
 from zofl_mpi.rounds.base import Costed, Effort, Sampling, ServerStep, demand_samples, shares
@@ -98,8 +100,7 @@ class LocalSolve:
     def solve(self, client: Client, x: Array, r: int, purpose: Purpose = Purpose.BATCH) -> Array:
         """(k, n) LOCAL(x) for each row of x (k, n): H_{i,r} projected stochastic gradient steps on h_i.
 
-        By default both solves of a round see the same samples, and with --y0 last they start at one point: else their
-        noise and the difference of their starts would be multiplied by n/(2 eta).
+        A difference between the two solves' samples or starts is multiplied by n/(2 eta): by default they share both.
         """
         y0 = np.broadcast_to(client.memory["y"], x.shape) if self.y0 == "last" and "y" in client.memory else x
         if self.samples == "shared" or len(x) == 1:
@@ -179,7 +180,6 @@ class FirstOrder(Costed[Smooth]):
         return State(self.local.server.start())
 
     def evaluate(self, state: Any, r: int, clients: Clients) -> Report:
-        """Reports on x, and on the clients' personal models."""
         return self.reporting.report(state.x, r, clients, self.local.shares(), self.measure)
 
     def measure(self, client: Client, message: Model) -> Measured:
@@ -214,5 +214,101 @@ def minibatches(setting: Setting, client: Client, r: int, steps: int, batch: int
 
 
 def repeated(positions: NDArray[np.int64], steps: int) -> NDArray[np.int64]:
-    """(steps, B) the same mini-batch (B,) for every step; no view, for which a compiled kernel would compile anew."""
+    """(steps, B) the same mini-batch (B,) for every step; no view: it would cost another compilation of a kernel."""
     return np.tile(positions, (steps, 1))
+
+
+# --- compressed uploads
+
+NONE, TOPK, QUANTISE = "none", "topk", "quantise"
+
+
+@final
+@dataclass(frozen=True)
+class Restored(Trained, Compact):
+    """Client to server: the local model as the server restores it; the compressed upload's bytes are counted.
+
+    The clients' mean is formed where they are computed, as that of models that travel uncompressed is.
+    """
+
+
+@final
+@dataclass(frozen=True)
+class Compression:
+    """Compression C of what a client uploads, with error feedback (Seide et al. 2014).
+
+    With e_i = 0 at the start, client i sends q = C(a) of a = e_i + y_i - x and keeps e_i <- a - q. Top-k: Stich,
+    Cordonnier, Jaggi, "Sparsified SGD with Memory", NeurIPS 2018. Stochastic quantisation: Alistarh, Grubic, Li,
+    Tomioka, Vojnovic, "QSGD", NeurIPS 2017, with the largest entry as the scale.
+
+    Attributes:
+        setting: problem, data and random numbers.
+        compress: none, topk:FRACTION (the entries of largest magnitude, each with its index of 4 bytes) or
+            quantise:BITS (a sign and a level, rounded at random without bias, and one scale).
+    """
+
+    setting: Setting[Any]
+    compress: str = NONE
+
+    def __post_init__(self) -> None:
+        _parsed(self.compress)
+
+    def upload(self, client: Client, x: Array, y: Array, r: int) -> Restored:
+        """The local model y (n,) of round r as the server, which has x (n,), restores it."""
+        kind, amount = _parsed(self.compress)
+        if kind == NONE or not np.isfinite(y).all():  # which is refused
+            return Restored(self.bytes_up(x), y)
+        target = y + client.memory.get("e", np.zeros_like(y))
+        if kind == TOPK:
+            restored = x.copy()
+            kept = largest(np.abs(target - x), math.ceil(amount * len(x)))
+            restored[kept] = target[kept]
+        else:
+            generator = self.setting.streams(Purpose.COMPRESSION, r=r, i=client.i)
+            q = quantised(np.subtract(target, x, dtype=np.float64), int(amount), generator)
+            restored = (x + q).astype(x.dtype)
+        client.memory["e"] = target - restored
+        return Restored(self.bytes_up(x), restored)
+
+    def bytes_up(self, x: Array) -> int:
+        """Bytes of an upload of a model like x (n,)."""
+        kind, amount = _parsed(self.compress)
+        if kind == TOPK:
+            return math.ceil(amount * len(x)) * (4 + x.itemsize)
+        return math.ceil(amount * len(x) / 8) + x.itemsize if kind == QUANTISE else x.nbytes
+
+
+def largest(magnitudes: Array, k: int) -> NDArray[np.int64]:
+    """(k,) positions of the k largest entries of (n,), of equal ones the first."""
+    least = np.partition(magnitudes, -k)[-k]
+    above = np.flatnonzero(magnitudes > least)
+    return np.concatenate([above, np.flatnonzero(magnitudes == least)[: k - len(above)]])
+
+
+def quantised(a: NDArray[np.float64], bits: int, generator: np.random.Generator) -> NDArray[np.float64]:
+    """(n,) a rounded at random, with mean a, to 2^(bits - 1) - 1 levels on either side of 0, the last |a|_inf."""
+    scale, levels = float(np.max(np.abs(a), initial=0.0)), 2 ** (bits - 1) - 1
+    if scale == 0:
+        return a
+    level = np.floor(levels * np.abs(a) / scale + generator.random(len(a)))
+    return np.asarray(scale * np.sign(a) * np.minimum(level, levels) / levels)
+
+
+def _parsed(compress: str) -> tuple[str, float]:
+    """The kind and its number.
+
+    Raises:
+        UserError: no compression.
+    """
+    kind, _, number = compress.partition(":")
+    try:
+        amount = float(number or "nan")
+    except ValueError:
+        amount = math.nan
+    bits = kind == QUANTISE and amount in range(2, 17)
+    if compress == NONE or bits or (kind == TOPK and 0 < amount <= 1):
+        return kind, amount
+    raise UserError(
+        f"--compress {compress}: choose none, topk:FRACTION with a fraction above 0 and at most 1, or quantise:BITS "
+        "with a whole number of bits from 2 to 16"
+    )

@@ -2,8 +2,8 @@
 
 Local SGD (FedAvg): [B] Algorithm 3. FedAC: Yuan, Ma, "Federated Accelerated Stochastic Gradient Descent", NeurIPS 2020.
 LFD, local descent with decreasing steps: Haddadpour, Mahdavi, "On the Convergence of Local Descent Methods in Federated
-Learning", 2019. With more than one local step between two averagings the first two are exact for equal h_i only: else
-each client goes towards its own minimiser, and the mean of these is not y(x).
+Learning", 2019. With several local steps between averagings the first two are exact for equal h_i only: else they end
+at the mean of the clients' own minimisers, which is not y(x).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from zofl_mpi.rounds.base import draw_batches
 
 @dataclass(frozen=True)
 class Iterate:
-    """Server to client, once a communication round of the lower level."""
+    """Server to client, once a communication round of the lower level, and to measure its residual."""
 
     w: Array  # (s, n_lower) s = 1: y; s = 2 (FedAC): w and its aggregate w_ag
     shifted: int  # 1: the call at x + eta v; 0: that at x
@@ -75,7 +75,7 @@ class Lower:
         gamma_lower: step size of the lower level; 0 for the one that the method's theory takes from mu_h and L_h (Local
             SGD: Algorithm 3's 1/(mu_h a); where --T-lower is a number min(1/L_h, 2 ln(T + 1)/(mu_h T))).
         batch_lower: samples of a local step, drawn with replacement, the same for both calls; 0 for all of them.
-        y0: where both calls start: last (the y that the round before found at its x) or fixed (the problem's first y).
+        y0: where both calls start: last (the y of the round before, at its x) or fixed (the problem's first y).
         sampling: lfd: all (every client in each round) or size (m draws with replacement, by their sizes, so that the
             h_i count by these).
     """
@@ -126,9 +126,7 @@ class Lower:
         return Schedule(T, H, self.gamma_lower or min(1 / L, 2 * math.log(T + 1) / (mu * max(T, 1))))
 
     def _length(self, kappa: float, a: float, r: int) -> int:
-        """T. FedAC's auto: its contraction is then about a^-2, where Algorithm 3's (1 - 1/a)^T is. A step's is
-        1 - gamma_l mu, with 1/gamma_l mu = sqrt(kappa H), at most kappa: local steps slow it down.
-        """
+        """T. FedAC's auto contracts by about a^-2, as Algorithm 3 does; a step by 1 - 1/min(kappa, sqrt(kappa H))."""
         if self.T_lower.isdecimal():
             return int(self.T_lower)
         if self.T_lower == "thm1":  # Theorem 1 gives the order (r+1)^(2/3)/m up to logarithms; the constant is ours
@@ -157,11 +155,7 @@ class Lower:
     def solve(
         self, clients: Clients, step: Step, x: Array, y: Array, r: int, *, shifted: bool = False, counted: bool = True
     ) -> tuple[Array, Schedule]:
-        """(n_lower,) about y(x), from the start y, and the schedule of the call.
-
-        Args:
-            step: the method's step that calls `local` on each client, which knows x (n,).
-        """
+        """(n_lower,) about y(x), from the start y, and the call's schedule; `step` calls `local` on each client."""
         if self.lower == "exact":
             return self.exact(x), Schedule(0, 1, 0.0)
         schedule = self.schedule(x, r)

@@ -28,14 +28,12 @@ class Model:
 class Measured:
     """Client to server at an evaluation: the loss of the global model."""
 
-    loss: float  # F_i(x)
+    loss: float  # F_i(x); nan where the problem has none
     samples: int  # |D_i|
     nonsmooth: float = math.nan  # the same with the losses that F_i is a smooth twin of
-    personal: dict[str, float] = field(default_factory=dict)  # accuracies of the client's personal model, by column
+    means: dict[str, float] = field(default_factory=dict)  # columns of the report, which averages them over clients
 
 
-LOSS = "mean loss of x on the test samples: cross-entropy; the value of a toy problem"
-TRAIN_LOSS = "the same on all training samples, the server's and the clients'"
 NO_SCORE = {"loss": math.nan, "accuracy": math.nan}
 """The scores of a problem that has none."""
 
@@ -62,11 +60,11 @@ def held_out(setting: Setting[Any], *point: Array) -> dict[str, float]:
 def all_scores(setting: Setting[Any], *point: Array) -> dict[str, float]:
     """{column: score} of x (n,), and y (n_lower,), on the test samples; accuracy and loss on the validation samples."""
     score = {**NO_SCORE, **score_of(setting.problem, *point, setting.test)}
-    found = {f"test_{name}": value for name, value in score.items()}
+    scores = {f"test_{name}": value for name, value in score.items()}
     if setting.validation is not None:
         score = {**NO_SCORE, **score_of(setting.problem, *point, setting.validation)}
-        found |= {f"validation_{name}": score[name] for name in NO_SCORE}
-    return found
+        scores |= {f"validation_{name}": score[name] for name in NO_SCORE}
+    return scores
 
 
 def share_weighted(losses: Iterable[tuple[int, float]]) -> float:
@@ -79,8 +77,8 @@ def share_weighted(losses: Iterable[tuple[int, float]]) -> float:
 class Report(HeldOut):
     """Columns of an evaluation; some only where the F_i are smooth twins of nonsmooth losses, or with --personal."""
 
-    test_loss: float = column("nat", LOSS)
-    train_loss: float = column("nat", TRAIN_LOSS)
+    test_loss: float = column("nat", "mean loss of x on the test samples: cross-entropy; the value of a toy problem")
+    train_loss: float = column("nat", "the same on all training samples, the server's and the clients'")
     f1: float = column("1", "mean loss of x on the server's data; nan if it has none")
     objective: float = column("1", "sum_i w_i F_i(x), what the clients minimise together")
     objective_nonsmooth: float | None = column(
@@ -104,10 +102,10 @@ class Report(HeldOut):
 def accuracies(setting: Setting[Any], i: int, y: Array) -> dict[str, float]:
     """The accuracies of client i's personal model y (n,), by column; nan where no held-out sample counts."""
     own, of_all = _weighted(setting, i, y, setting.test)
-    found = {"personal_accuracy": own, "personal_accuracy_global": of_all}
+    columns = {"personal_accuracy": own, "personal_accuracy_global": of_all}
     if setting.validation is not None:
-        found["validation_personal_accuracy"] = _weighted(setting, i, y, setting.validation)[0]
-    return found
+        columns["validation_personal_accuracy"] = _weighted(setting, i, y, setting.validation)[0]
+    return columns
 
 
 def column_means(replies: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -123,11 +121,11 @@ def _weighted(setting: Setting[Any], i: int, y: Array, held_out: Any) -> tuple[f
         mix = None if counts is None else counts[i] / counts[i].sum()
         of_mix, of_all = (problem.score(y, held_out, m).get("accuracy", math.nan) for m in (mix, None))
         return of_mix, of_all
-    found, there = hits(y, held_out), held_out.counts()
+    right, there = hits(y, held_out), held_out.counts()  # (classes,)
     shares = np.where(there > 0, counts[i] / counts[i].sum(), 0.0)
     with np.errstate(invalid="ignore"):  # 0/0: the samples have none of the client's classes
-        weighted = np.divide(shares @ (found / np.maximum(there, 1)), shares.sum())
-    return float(weighted), float(found.sum() / there.sum())
+        weighted = np.divide(shares @ (right / np.maximum(there, 1)), shares.sum())
+    return float(weighted), float(right.sum() / there.sum())
 
 
 @final
@@ -136,8 +134,8 @@ class Reporting:
     """The report of a method, and the step that clients are asked for.
 
     With --personal a method that trains no personal models has each client make one at an evaluation, by Algorithm 2
-    of [A] from x: y <- y - gamma~_t (g_i(y) + mu (y - x)) from y = x on the client's own data; nothing of it travels or
-    is kept. The defaults are ZO-HFL's, with which its own personal models are made.
+    of [A] from y = x, y <- y - gamma~_t (g_i(y) + mu (y - x)) on its own data; nothing of it travels or is kept. The
+    defaults are those of ZO-HFL's personal models.
 
     Attributes:
         personal: whether an evaluation makes them, and reports their accuracy.
@@ -165,12 +163,7 @@ class Reporting:
     def report(
         self, x: Array, r: int, clients: Clients, weights: Mapping[int, float], measure: Step | None = None
     ) -> Report:
-        """The report on the model x (n,) after round r.
-
-        Args:
-            weights: {i: w_i} of the objective.
-            measure: what clients are asked for, with `Model`: their `Measured`; `self.measure` unless given.
-        """
+        """The report on the model x (n,) after round r, by the objective's {i: w_i} and the replies to `measure`."""
         setting = self.setting
         asked = clients.ask(measure or self.measure, Model(x, r), to=setting.eval_participants(r), counted=False)
         scores = all_scores(setting, x)  # while the clients compute
@@ -188,7 +181,7 @@ class Reporting:
             clients_asked=len(replies),
             **smooth,
             **{name: scores[name] for name in scores if name in HELD_OUT},
-            **column_means([p.personal for p in replies.values()]),
+            **column_means([p.means for p in replies.values()]),
         )
 
     def measure(self, client: Client, message: Model) -> Measured:
@@ -210,24 +203,15 @@ class Reporting:
     def measured(self, client: Client, x: Array, y: Array | None = None) -> Measured:
         """A client's measurements of the global model x (n,) and of its personal one, y (n,)."""
         problem, data = self.setting.problem, client.data
-        found = {} if y is None else accuracies(self.setting, client.i, y)
+        means = {} if y is None else accuracies(self.setting, client.i, y)
         loss = problem.loss(x, data)
         if not problem.smooth_twin:
-            return Measured(loss, len(data), personal=found)
+            return Measured(loss, len(data), means=means)
         losses = cast(Lipschitz, problem).losses(client.i, x[None], data)
-        return Measured(loss, len(data), float(losses[0]), found)
+        return Measured(loss, len(data), float(losses[0]), means)
 
 
 # --- ZO-HFL
-
-
-@dataclass(frozen=True)
-class Personal:
-    """Client to server at an evaluation: measurements of x, and of the personal model y_i = LOCAL(x)."""
-
-    loss: float  # of x on the client's data; nan where the problem has none
-    samples: int  # |D_i|
-    columns: dict[str, float]  # of the report, which averages them over clients
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,29 +227,29 @@ class HierarchicalReport(Report):
     )
 
 
-def measure_personal(setting: Setting[Hierarchical], client: Client, x: Array, y: Array) -> Personal:
-    """A client's measurements of its personal model y (n,) at x (n,)."""
+def measure_personal(setting: Setting[Hierarchical], client: Client, x: Array, y: Array) -> Measured:
+    """A client's measurements of x (n,) and of its personal model y (n,), LOCAL(x)."""
     problem = setting.problem
     exact = problem.solution(client.i, client.data, x)
-    columns = {
+    means = {
         "f2": problem.f2(client.i, x, y),
         "local_distance": float(np.linalg.norm(x - y)),
         "local_error": math.nan if exact is None else float(np.linalg.norm(y - exact)),
     }
     loss = problem.score(x, client.data).get("loss", math.nan)
-    return Personal(loss, len(client.data), columns | accuracies(setting, client.i, y))
+    return Measured(loss, len(client.data), means=means | accuracies(setting, client.i, y))
 
 
 def hierarchical_report(
     setting: Setting[Hierarchical], x: Array, r: int, clients: Clients, step: Step
 ) -> HierarchicalReport:
-    """The report on x (n,) after round r, from the clients' `Personal`, their replies to `step`."""
+    """The report on x (n,) after round r, from the clients' replies to `step`."""
     asked = clients.ask(step, Model(x, r), to=setting.eval_participants(r), counted=False)
     scores = held_out(setting, x)  # while the clients compute
     own = setting.problem.score(x, setting.server).get("loss", math.nan)
     f1 = setting.problem.f1(x, setting.server)
     replies = [reply for _, reply in asked]
-    means = column_means([p.columns for p in replies])
+    means = column_means([p.means for p in replies])
     return HierarchicalReport(
         train_loss=share_weighted([(len(setting.server), own), *((p.samples, p.loss) for p in replies)]),
         f1=f1,

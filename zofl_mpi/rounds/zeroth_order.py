@@ -94,9 +94,9 @@ class Local:
             )
         if own:
             return [SimpleNamespace(project=partial(setting.problem.project, i)) for i in range(setting.m)]
-        found = convex_sets.parse_all(self.x_set, setting.problem.n, setting.m, "--x-set")
-        convex_sets.common_point(found, setting.problem.n)
-        return found
+        sets = convex_sets.parse_all(self.x_set, setting.problem.n, setting.m, "--x-set")
+        convex_sets.common_point(sets, setting.problem.n)
+        return sets
 
     def batches(self, client: Client, size: int, r: int) -> Any:
         """(H, B) positions of round r's local steps, or None for each: all samples."""
@@ -135,8 +135,9 @@ def theorem1(K: int, m: int) -> tuple[int, float]:
     return max(1, math.ceil((K / m**3) ** 0.25 - 1e-9)), math.sqrt(m / K)
 
 
-def finite_losses(F: NDArray[np.float64], k: int) -> NDArray[np.float64]:
+def finite_losses(values: Array, k: int) -> NDArray[np.float64]:
     """(k,) the values of f_i at k points, refused in another shape or where one is not finite."""
+    F = np.asarray(values, np.float64)
     if F.shape != (k,):
         raise TypeError(f"the problem's losses at {k} points have the shape {F.shape}; it must be ({k},)")
     if not np.isfinite(F).all():
@@ -154,7 +155,7 @@ class Probe:
 
 @dataclass(frozen=True, kw_only=True)
 class Report(HeldOut):
-    """Columns of an evaluation; None where the problem or the method has no such thing."""
+    """Columns of an evaluation; None where the problem or the method does not have it."""
 
     objective: float = column("1", "f(x) = sum_i w_i f_i(x) on all of the clients' samples")
     set_distance: float = column("1", "largest distance of x to one of the sets X_i")
@@ -192,9 +193,7 @@ def directions(local: Local, r: int) -> Array:
 def report(local: Local, x: Array, r: int, differences: Array, scores: Mapping[str, Any]) -> Report:
     """The report on the iterate x (n,) after round r.
 
-    Args:
-        differences: (N,) central differences of f along `directions`.
-        scores: by column; those of no column of `Report` are its `further`.
+    From (N,) central differences of f along `directions`, and scores by column; others than `Report`'s are `further`.
     """
     shares = local.shares()
     pull = sum((shares[i] * local.pull(x, own) for i, own in enumerate(local.sets)), np.zeros(len(x)))
@@ -210,10 +209,9 @@ def report(local: Local, x: Array, r: int, differences: Array, scores: Mapping[s
 
 
 def schedule_lines(local: Local, theory: str) -> dict[str, str | float]:
-    """The lines of --dry-run on the local steps: their schedule, and the bounds on gamma of a theorem of [B].
+    """The lines of --dry-run on the local steps: their schedule, and a theorem's bounds on gamma, where L_0 is known.
 
-    B_2 of Proposition 1 says how the X_i differ (Assumption 1). Theorem 1's first bound is a maximum of 2 and constants
-    that nobody knows. Bounds with L_0 need a problem that knows it.
+    B_2 of Proposition 1 says how the X_i differ (Assumption 1); Theorem 1's first bound hides unknown constants.
     """
     problem, eta, H = local.setting.problem, local.eta, local.steps()
     L = math.nan if problem.lipschitz is None else problem.lipschitz * problem.n
@@ -248,7 +246,6 @@ class LipschitzReports(Costed[Lipschitz]):
     sampling: Sampling = part()
 
     def evaluate(self, state: Any, r: int, clients: Clients) -> Report:
-        """Reports on x, from all samples of the clients."""
         x = state.x
         replies = clients.ask(self.probe, Model(x, r), to=self.setting.eval_participants(r), counted=False)
         scores = all_scores(self.setting, x)  # while the clients compute

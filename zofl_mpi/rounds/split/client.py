@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, Literal, NamedTuple, cast, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from zofl_mpi import Client, Purpose
 from zofl_mpi.engine.lazy import Tensor, torch
@@ -56,19 +55,13 @@ class LocalSteps:
     """
 
     def __init__(
-        self,
-        training: Training,
-        client: Client,
-        message: Model,
-        loss: Loss,
-        parts: Sequence[slice],
-        scalars: int | None = None,
+        self, training: Training, client: Client, message: Model, loss: Loss, parts: Sequence[slice], scalars: int = 0
     ) -> None:
-        """`message.theta` may be the loss's first entries only, where no step depends on the others.
+        """`message.theta` may be theta's first entries only, where no step depends on the others.
 
         Args:
             parts: of theta, each of which steps with moments of its own.
-            scalars: of each step, that go up in place of the model; None where the model does.
+            scalars: of each step, that go up in place of the model; 0: the model does.
         """
         self.training, self.client, self.r, self.loss = training, client, message.r, loss
         self.problem, self.parts, self.scalars = loss.problem, parts, scalars
@@ -80,10 +73,10 @@ class LocalSteps:
         self.moments = [
             training.moments(client, message, name) for name in ("moments", "exact_moments")[: len(self.parts)]
         ]
-        self.reset()
+        self.total, self.count = self.theta.new_zeros((), dtype=torch.float64), 0  # of the steps' losses
         self.moved = 0
         self.differences: list[Tensor] = []
-        self.compared = 0
+        self.compared, self.rounding = 0, 8 * float(torch.finfo(theta.dtype).eps)  # relative, of a loss
         self.vague = self.theta.new_zeros((), dtype=torch.int64)
 
     def __iter__(self) -> Iterator[tuple[int, Tensor, Tensor]]:
@@ -128,10 +121,6 @@ class LocalSteps:
 
     # --- losses and steps
 
-    def reset(self) -> None:
-        """Resets the running mean loss."""
-        self.total, self.count = self.theta.new_zeros((), dtype=torch.float64), 0
-
     def record(self, loss: Tensor | None) -> None:
         """Adds a step's loss () to the running mean."""
         if loss is not None:
@@ -140,7 +129,7 @@ class LocalSteps:
     def compare(self, plus: Tensor, other: Tensor) -> None:
         """Counts the pairs of losses whose difference is rounding (a few are, at any radius); `done` warns of many."""
         self.compared += plus.numel()
-        self.vague += ((plus - other).abs() <= self._rounding() * plus.abs().maximum(other.abs())).sum()
+        self.vague += ((plus - other).abs() <= self.rounding * plus.abs().maximum(other.abs())).sum()
 
     def step(self, gradient: Gradient) -> None:
         """Moves each part of the model by the optimiser's step along its gradient."""
@@ -157,18 +146,10 @@ class LocalSteps:
         n, memory = self.loss.travels, self.client.memory
         memory["theta"] = self.theta if n == len(self.theta) else self.theta[:n].clone()
         memory["buffers"] = self.buffers
-        if self.scalars is not None:
-            memory["differences"] = self.uploaded(self.scalars)
+        if self.scalars:  # (h, n_p) on the host
+            differences = torch.stack(self.differences) if self.differences else self.theta.new_zeros(0)
+            memory["differences"] = differences.double().cpu().numpy().reshape(-1, self.scalars)
         return Trained(float(self.total) / self.count if self.count else math.nan)
-
-    def uploaded(self, n_p: int) -> NDArray[np.float64]:
-        """(h, n_p) the differences of losses behind the steps, on the host."""
-        found = torch.stack(self.differences) if self.differences else self.theta.new_zeros(0)
-        return np.asarray(found.double().cpu().numpy()).reshape(-1, n_p)
-
-    def _rounding(self) -> float:
-        """Relative rounding error of a loss."""
-        return 8 * float(torch.finfo(self.theta.dtype).eps)
 
     def _warn(self) -> None:
         """Warns, once a process, where most differences of losses were rounding."""
@@ -179,7 +160,7 @@ class LocalSteps:
         dtype = np.dtype(self.training.setting.dtype)
         print(
             f"zofl_mpi: warning: {vague} of {self.compared} losses of a perturbed pass differ from the other loss "
-            f"of their step by less than {self._rounding():.1g} of their size, which is rounding in {dtype}: take a "
+            f"of their step by less than {self.rounding:.1g} of their size, which is rounding in {dtype}: take a "
             f"larger --mu{', or --dtype float64' if dtype == np.float32 else ''}",
             file=sys.stderr,
         )

@@ -38,10 +38,10 @@ class Traffic:
     training: Training
     head: bool = True  # whether the auxiliary head trains, and travels with the client's part
     returned: bool = False  # whether the server sends a gradient back for each upload
-    scalars: int | None = None  # numbers of each local step that go up in place of the model; None: the model does
-    exact: int = 0  # numbers of theta_l, the last of those that travel, that go up as they are beside scalars
+    scalars: int = 0  # numbers of each local step that go up in place of the model; 0: the model does
+    exact: int = 0  # numbers of theta_l, the last of those that travel, that go up beside scalars
     aligned: int = 0  # every so many rounds each participant gets a new head; 0: never
-    unsplit: bool = False  # clients hold the whole network: scalars travel, down all since a client's last round
+    unsplit: bool = False  # clients hold both parts: scalars travel, down those of all rounds since a client's last
     _clients: dict[int, tuple[int, int]] = field(default_factory=dict, init=False, compare=False)  # by client
     _batches: dict[Any, tuple[int, int]] = field(default_factory=dict, init=False, compare=False)  # by size
 
@@ -49,7 +49,7 @@ class Traffic:
         """{kind: bytes (down, up)} of participant i in round r."""
         client, head, statistics, moments = self._sizes
         aligns = self.aligned > 0 and r % self.aligned == 0
-        dense, each = self.scalars is None, 8 * (self.scalars or 0) * self.training.steps(i)
+        dense, each = not self.scalars, 8 * self.scalars * self.training.steps(i)
         exact = self.exact * int(np.dtype(self.training.setting.dtype).itemsize)
         last = min(exact, head) if self.head else 0
         smashed, labels = (0, 0) if self.unsplit else self._uploads(r, i)
@@ -119,7 +119,7 @@ def plan_of(traffic: Traffic, rounds: int, step: StepCost) -> Lines:
     signed = {"of these, with twice the products": step.signed} if step.signed else {}
     layers = {"the client's layers with a backward pass": step.layers} if step.layers else {}
     return {
-        "kernel": training.kernel,
+        "kernel": problem.kernel_name(training.batch),
         "parameters of client, auxiliary, server": " ".join(map(str, [*problem.local.sizes(), problem.top.n])),
         "a smashed sample": " x ".join(map(str, problem.smashed_shape)),
         "clients, participants in a round": f"{training.setting.m}, {len(to)}",
@@ -179,7 +179,7 @@ def costs_of(training: Training, loss: Loss, rule: GradientRule) -> Lines:
 
 
 def unsplit_costs(training: Training, loss: Loss, rule: GradientRule, passes: int) -> Lines:
-    """The same for a client that holds the whole network and takes so many forward passes a step."""
+    """The same for a client that holds both parts and takes `passes` forward passes a step."""
     client, _, server_part = macs(training.problem)
     return {
         "multiply-accumulates of a sample at the client": round(client + server_part),
@@ -216,28 +216,27 @@ def step_macs(loss: Loss, rule: GradientRule, recompute: bool = False) -> float:
 
     given, counted = _given(loss, 2), Products()
     with counted:
-        _trial(loss, rule, given, recompute)
+        _trial(loss, rule, *given, recompute)
     return float(counted.flops / 2 / 2)
 
 
 def peak_bytes(loss: Loss, rule: GradientRule, batch: int, recompute: bool = False) -> int:
     """Bytes live at once in a client's step on a mini-batch, beyond its model: inputs, activations, gradients.
 
-    On a GPU as its allocator counts, else by the tensors that torch makes: those of steps on 2 and on 3 samples give
-    it for any number, each tensor's size being linear in it; where the two steps do not make the same tensors in the
-    same order, the whole mini-batch is computed. Chunked computation uses the full batch's chunk count
-    (`Split.as_for`); the account may then be too large by a part of one chunk.
+    On a GPU as its allocator counts, else by the tensors that torch makes: steps on 2 and on 3 samples give it for any
+    number, each tensor's size being linear in it; the mini-batch itself is computed where these two make other tensors.
+    Chunked computation uses the full batch's chunk count (`Split.as_for`), perhaps a part of one chunk too much.
 
     Args:
-        recompute: keep the inputs of the problem's `blocks` alone, and compute each anew in the backward pass (gradient
-            checkpointing: Chen, Xu, Zhang, Guestrin, "Training Deep Nets with Sublinear Memory Cost", 2016).
+        recompute: keep the inputs of the problem's `blocks` alone, and compute each once more in the backward pass
+            (gradient checkpointing: Chen, Xu, Zhang, Guestrin, "Training Deep Nets with Sublinear Memory Cost", 2016).
     """
     problem = loss.problem
     if torch.device(problem.device).type == "cuda":
         from zofl_mpi.engine.device import allocated
 
         given = _given(loss, batch)
-        return given[2].nbytes + int(allocated(problem.device, lambda: _trial(loss, rule, given, recompute)))
+        return given[2].nbytes + int(allocated(problem.device, lambda: _trial(loss, rule, *given, recompute)))
     with problem.as_for(batch):
         two, three = (_allocations(loss, rule, count, recompute) for count in (2, 3))
     peak = None if batch < 2 else _peak(two.events, three.events, batch)
@@ -257,7 +256,7 @@ def _allocations(loss: Loss, rule: GradientRule, batch: int, recompute: bool = F
 
     given, counted = _given(loss, batch), Allocations()
     with counted:
-        _trial(loss, rule, given, recompute)
+        _trial(loss, rule, *given, recompute)
     return counted
 
 
@@ -269,18 +268,19 @@ def _peak(two: list[tuple[int, int]], three: list[tuple[int, int]], batch: int) 
     return max(itertools.accumulate(sizes), default=0)
 
 
-def _trial(loss: Loss, rule: GradientRule, given: tuple[Tensor, ...], recompute: bool) -> None:
-    """Computes a step's passes, as the rule takes them, on what `_given` gives."""
-    theta, buffers, x, labels = given
+def _trial(
+    loss: Loss, rule: GradientRule, theta: Tensor, buffers: Tensor, x: Tensor, labels: Tensor, recompute: bool = False
+) -> None:
+    """Computes a step's passes, as the rule takes them."""
     with loss.flat.at(theta, buffers), recomputing(loss.problem.blocks if recompute else ()):
         rule.trial(loss, theta, x, labels)
 
 
 @contextmanager
 def recomputing(blocks: Sequence[torch.nn.Module]) -> Iterator[None]:
-    """Context manager: a graph keeps the inputs of each block alone, and a backward pass computes the block anew.
+    """Context manager: a graph keeps the inputs of each block alone, and a backward pass computes the block once more.
 
-    For measurements: the second time a BatchNorm moves its running statistics again.
+    For measurements: the second time a BatchNorm moves its running statistics once more.
     """
     from torch.utils.checkpoint import checkpoint
 

@@ -37,7 +37,7 @@ class _Estimate(GradientRule):
         return 1.0
 
     def count(self, batch: int) -> int:
-        """n_p, for the mini-batch as a whole."""
+        """n_p, for all samples of the mini-batch."""
         return self.n_p
 
     def directions(self, like: Tensor, key: Key) -> Iterator[Tensor]:
@@ -56,10 +56,9 @@ class _Estimate(GradientRule):
         return g
 
     def lines(self) -> Lines:
-        """About the cosine of an estimate with a gradient in d dimensions.
+        """The cosine to expect, sqrt(P / (P + d + 1)): the root of the gradient's share of the estimate's mean square.
 
-        sqrt(P / (P + d + 1)) is the root of the share of the estimate's mean square that the gradient makes, for P
-        Gaussian directions; nearly so for those of a sphere.
+        For P Gaussian directions in d dimensions; nearly so for those of a sphere.
         """
         d = self.part.stop - self.part.start
         value = f"{math.sqrt(self.n_p / (self.n_p + d + 1)):.3g}"
@@ -140,7 +139,6 @@ class ForwardMode(_Estimate):
             return tangent_of(model.loss(model.problem.smash(x), target))
 
     def cost(self, loss: Loss) -> StepCost:
-        """Passes that take each layer's products twice."""
         return super().cost(loss)._replace(signed=self.passes)
 
     def trial(self, loss: Loss, theta: Tensor, x: Tensor, labels: Tensor) -> None:
@@ -223,16 +221,16 @@ class Estimation:
             without mu: the derivatives along n_p directions by forward-mode differentiation, n_p passes that take
             products twice, and one more for an upload), or exact: the gradient by backpropagation, which makes HERON
             CSE-FSL, and HO-SFL SFLV2; for tests.
-        directions: global (one for a mini-batch), or per-sample: one a sample, by random signs around one perturbation
-            of each layer; see `problems.signs`. A perturbed pass then takes each layer's products twice.
-        exact_layers: the client's last N layers step along the gradient, by a backward pass through them: HERON's along
-            that of the local loss, with the head, which is exact too; HO-SFL's along the one that continues lambda.
-            N = all layers is CSE-FSL or SFLV2 to the bit. A client then keeps the graph of so many layers.
+        directions: global (one for a mini-batch), or per-sample: one a sample, by random signs of one perturbation of
+            each layer; see `problems.signs`. A perturbed pass then takes each layer's products twice.
+        exact_layers: the client's last N layers step along their gradient, by a backward pass through them alone:
+            HERON's of the local loss (the head is exact too), HO-SFL's of the loss along lambda. N = all layers is
+            CSE-FSL or SFLV2 to the bit. A client then keeps the graph of so many layers.
         rest: the layers before these: estimated, or frozen.
-        probe_gradient: evaluations also report the cosine of the clients' estimates with their gradients, which they
-            compute by backpropagation, outside the ledger.
+        probe_gradient: evaluations also report the cosine of the clients' estimates with their gradients, computed by
+            backpropagation, outside the ledger.
         uplink: how a client's model comes back: dense, or seeds: as the n_p differences of losses of each local step,
-            from which the server replays the steps, to the same bits where it has the same kind of processor.
+            from which the server replays the steps, to the same bits on the same kind of processor.
         draw: where directions are drawn: device (where the model is: a GPU draws others than a CPU), or host (the same
             ones for any device; a GPU then waits for the host, about 10 ns an entry).
     """
@@ -249,10 +247,9 @@ class Estimation:
     draw: Draw = "device"
 
     def rule(self, training: Training, loss: OwnLoss, exact_head: bool = False) -> GradientRule:
-        """The gradient rule of a client's local steps, after passes that try it; refuses flags that contradict it.
+        """The rule of a client's local steps, after passes that try it; refuses flags that contradict each other.
 
-        Args:
-            exact_head: whether the auxiliary head steps along its gradient.
+        `exact_head`: whether the auxiliary head steps along its gradient.
         """
         from zofl_mpi.problems.layers import last_layers
 
@@ -262,18 +259,14 @@ class Estimation:
             return Backprop(part) if self.estimate == "exact" else self._estimate(training, loss, part)
         start = int(last_layers(training.problem.local, self.exact_layers).start)
         tail, before = slice(start, part.stop), slice(part.start, start)
-        frozen = before.start == before.stop or self.rest == "frozen"
-        layers = f"--exact-layers {self.exact_layers}"
+        frozen, seeds = before.start == before.stop or self.rest == "frozen", self.uplink == "seeds"
+        head = exact_head or loss.answered
         _refuse(
-            frozen and self.uplink == "seeds",
-            f"{layers}: --uplink seeds sends scalars of an estimate, and nothing is estimated; take dense",
+            f"--exact-layers {self.exact_layers}",
+            (frozen and seeds, "--uplink seeds sends scalars of an estimate, and nothing is estimated; take dense"),
+            (not head, "a backward pass to them has the head's gradient too; give --head-gradient exact"),
         )
-        _refuse(
-            not (exact_head or loss.answered),
-            f"{layers}: a backward pass to them has the head's gradient too; give --head-gradient exact",
-        )
-        closed = gradient is not None and not self.exact_layers
-        exact = LinearHead(tail, gradient) if closed and gradient else Backprop(tail, last=True)
+        exact = LinearHead(tail, gradient) if gradient and not self.exact_layers else Backprop(tail, last=True)
         rest = Frozen(before) if frozen else self._estimate(training, loss, before)
         return Tail(part, rest, exact, self.exact_layers)
 
@@ -294,54 +287,44 @@ class Estimation:
 
     def _check(self, training: Training, exact_head: bool) -> None:
         """Refuses flags that contradict each other."""
-        freeze, average, exact = training.freeze, training.state == "average", self.estimate == "exact"
-        layers, seeds, signs = self.exact_layers != 0, self.uplink == "seeds", self.directions == "per-sample"
-        of_head, of_layers, probe = "--head-gradient exact", f"--exact-layers {self.exact_layers}", self.probe_gradient
-        closed = training.problem.head_gradient is not None or layers
+        estimate, seeds, signs = self.estimate, self.uplink == "seeds", self.directions == "per-sample"
+        exact, layers, freeze = estimate == "exact", self.exact_layers, training.freeze
+        average, closed = training.state == "average", training.problem.head_gradient is not None or layers
+        none = "no differences of losses; take one-sided or central"
+        _refuse("--uplink seeds", (seeds and exact, f"--estimate exact has {none}"))
+        probe = self.probe_gradient and exact
+        _refuse("--probe-gradient", (probe, "--estimate exact has the gradient itself; leave one of them out"))
         _refuse(
-            seeds and exact, "--uplink seeds: --estimate exact has no differences of losses; take one-sided or central"
-        )
-        _refuse(probe and exact, "--probe-gradient: --estimate exact has the gradient itself; leave one of them out")
-        _refuse(
-            signs and (exact or self.estimate == "jvp"),
-            f"--directions per-sample: --estimate {self.estimate} has no differences; take one-sided or central",
-        )
-        _refuse(
-            signs and seeds,
-            "--directions per-sample: --uplink seeds sends a number a step and direction, not a number a sample; "
-            "take --uplink dense, or --directions global",
+            "--directions per-sample",
+            (signs and estimate in ("exact", "jvp"), f"--estimate {estimate} has {none}"),
+            (signs and seeds, "--uplink seeds sends a number a step and direction, not a number a sample; take dense"),
         )
         _refuse(
-            exact_head and not closed,
-            f"{of_head}: this auxiliary head is not a linear layer with nothing to train before it, and so has no "
-            "gradient in closed form; take --head-gradient estimated",
+            "--head-gradient exact",
+            (
+                exact_head and not closed,
+                "this auxiliary head is not a linear layer with nothing to train before it, and so has no gradient in "
+                "closed form; take --head-gradient estimated",
+            ),
+            (exact_head and exact, "--estimate exact has it already; take one-sided or central"),
+            (exact_head and freeze != "none", f"--freeze {freeze} leaves no client or no head to train; take none"),
+            (exact_head and average, "--state average has one optimiser for client and head; take keep or reset"),
         )
-        _refuse(exact_head and exact, f"{of_head}: --estimate exact has it already; take one-sided or central")
+        nothing = "with --exact-layers 0 nothing of the client would train; --freeze client does so"
+        _refuse("--rest frozen", (not layers and self.rest == "frozen", nothing))
         _refuse(
-            exact_head and freeze != "none",
-            f"{of_head}: --freeze {freeze} leaves no client or no head to train; take none",
-        )
-        _refuse(
-            exact_head and average,
-            f"{of_head}: --state average has one optimiser for client and head; take keep or reset",
-        )
-        _refuse(
-            not layers and self.rest == "frozen",
-            "--rest frozen: with --exact-layers 0 nothing of the client would train; --freeze client does so",
-        )
-        _refuse(layers and exact, f"{of_layers}: --estimate exact has them all already; take one-sided, central or jvp")
-        _refuse(
-            layers and freeze != "none",
-            f"{of_layers}: --freeze {freeze} and --rest contradict each other; take --freeze none",
-        )
-        _refuse(
-            layers and average, f"{of_layers}: --state average has one optimiser for all layers; take keep or reset"
+            f"--exact-layers {layers}",
+            (layers and exact, "--estimate exact has them all already; take one-sided, central or jvp"),
+            (layers and freeze != "none", f"--freeze {freeze} and --rest contradict each other; take --freeze none"),
+            (layers and average, "--state average has one optimiser for all layers; take keep or reset"),
         )
 
 
-def _refuse(applies: bool, sentence: str) -> None:
-    if applies:
-        raise UserError(sentence)
+def _refuse(flag: str, *reasons: tuple[object, str]) -> None:
+    """Refuses a flag for the first reason that applies; each is (whether it applies, sentence)."""
+    for applies, reason in reasons:
+        if applies:
+            raise UserError(f"{flag}: {reason}")
 
 
 def _forward_mode(training: Training, loss: OwnLoss, rule: ForwardMode) -> ForwardMode:

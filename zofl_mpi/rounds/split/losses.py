@@ -1,17 +1,14 @@
-"""The losses of a client's step: its auxiliary head's, <lambda, s> along the server's answer, or the whole network's.
+"""The losses of a client's step: its auxiliary head's, <lambda, s> along the server's answer, or the network's.
 
-A loss is a function of the smashed samples and a target. The target is the labels, or, where the loss is `answered`,
-lambda (B, *smashed_shape): the gradient at the cut that the server returns. Its value () is summed in float64 where no
-gradient is asked for. Attributes of all:
-
-    problem     the network in its parts
-    flat        the modules whose parameters are theta
-    travels     how many of theta's entries travel, the first ones
+A loss is a function of the smashed samples and a target: the labels, or, where it is `answered`, lambda (B,
+*smashed_shape), the gradient at the cut that the server returns. Its value () is summed in float64 where no gradient is
+asked for. All have the network in its parts (`problem`), the modules whose parameters are theta (`flat`), and the
+number of theta's first entries that travel (`travels`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, final
 
@@ -29,15 +26,11 @@ class HeadLoss:
         """`trained`: whether the head trains and travels."""
         self.problem, self.flat = problem, problem.local
         self.travels = problem.local.n if trained else problem.n_client
+        self.each = problem.local_losses  # (smashed, labels) to (B,) each sample's contribution; None: it is not known
 
     def __call__(self, smashed: Tensor, target: Tensor) -> Tensor:
         """() the head's mean loss on the labels."""
         return self.problem.local_loss(smashed, target)
-
-    @property
-    def each(self) -> Callable[[Tensor, Tensor], Tensor] | None:
-        """(smashed, labels) to (B,) the contribution of each sample; None where the problem does not tell."""
-        return self.problem.local_losses
 
 
 @final
@@ -60,7 +53,7 @@ class CutLoss:
 
 @final
 class NetworkLoss:
-    """The server's loss as a function of theta = (theta_c, theta_s), for clients that hold the whole network."""
+    """The server's loss as a function of theta = (theta_c, theta_s), for clients that hold both parts."""
 
     answered = False
 

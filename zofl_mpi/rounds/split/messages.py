@@ -1,4 +1,4 @@
-"""The messages of split training, and the state of its server."""
+"""The messages of split training, the state of its server, and the columns of its evaluations."""
 
 from __future__ import annotations
 
@@ -77,14 +77,6 @@ class Network:
 
 
 @dataclass(frozen=True)
-class Scored:
-    """Client to server at an evaluation."""
-
-    sums: dict[str, float]  # over its share of the test samples, by name: see `problems.Split.score`
-    validation: dict[str, float] = field(default_factory=dict)  # of its share of the validation samples, likewise
-
-
-@dataclass(frozen=True)
 class State:
     """The server's state after a round."""
 
@@ -103,5 +95,37 @@ class State:
     replayed: dict[str, Any] = field(default_factory=dict)  # {i: moments of client i}, where the server replays steps
 
     def network(self, r: int) -> Network:
-        """What clients score after round r."""
+        """The message with which clients score round r."""
         return Network(self.theta, self.buffers, self.theta_s, self.buffers_s, r)
+
+
+@dataclass(frozen=True)
+class Report:
+    """Quality of the network on the test samples, and on the validation samples where there are any, by
+    `problems.Split.quality`; None where a problem does not have it.
+    """
+
+    test_accuracy: float | None = column(
+        "1", "share of test samples, of texts: of their tokens, that server(client(x)) predicts correctly", None
+    )
+    test_loss: float | None = column(
+        "nat", "its mean cross-entropy on the test samples, of texts: on their tokens", None
+    )
+    test_perplexity: float | None = column("1", "exp(test_loss)", None)
+    test_perplexity_batches: float | None = column(
+        "1", "exp of the mean over batches of test samples of each one's mean cross-entropy of a token", None
+    )
+    validation_accuracy: float | None = column("1", "test_accuracy on the validation samples in place of test's", None)
+    validation_loss: float | None = column("nat", "test_loss on the validation samples in place of test's", None)
+    validation_perplexity: float | None = column("1", "exp(validation_loss)", None)
+    validation_perplexity_batches: float | None = column(
+        "1", "test_perplexity_batches on the validation samples in place of test's", None
+    )
+    estimate_cosine: float | None = column(
+        "1",
+        "cosine of a client's step direction with its gradient in theta_c, mean over clients; --probe-gradient",
+        None,
+    )
+    head_over_client: float | None = column(
+        "1", "norm of a local gradient in theta_a over that in theta_c, mean over clients; --probe-gradient", None
+    )

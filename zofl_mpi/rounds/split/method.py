@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar
+
+import numpy as np
 
 from zofl_mpi import Client, Clients, Directions, UserError, demand, part
 from zofl_mpi.engine import mean
@@ -18,11 +21,29 @@ from zofl_mpi.rounds.split.client import LocalSteps, Point
 from zofl_mpi.rounds.split.costs import Traffic, costs_of, plan_of
 from zofl_mpi.rounds.split.estimates import Estimation
 from zofl_mpi.rounds.split.losses import CutLoss, Loss
-from zofl_mpi.rounds.split.messages import Ask, Model, Network, Scalars, Scored, Smashed, State, Trained, Update
-from zofl_mpi.rounds.split.report import Compared, Report, report_of, scored, with_cosines
-from zofl_mpi.rounds.split.rules import Backprop, GradientRule, Lines, compare
+from zofl_mpi.rounds.split.messages import Ask, Model, Network, Report, Scalars, Smashed, State, Trained, Update
+from zofl_mpi.rounds.split.rules import Backprop, GradientRule, Lines
 from zofl_mpi.rounds.split.server import Server, slope_at_cut
 from zofl_mpi.rounds.split.training import Training
+
+BLOCK = 256
+"""Test samples that are scored at once; a multiple of every problem's `report_batch`."""
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Client to server at an evaluation."""
+
+    sums: dict[str, float]  # over its share of the test samples, by name: see `problems.Split.score`
+    validation: dict[str, float] = field(default_factory=dict)  # of its share of the validation samples, likewise
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Client to server at an evaluation, with --probe-gradient."""
+
+    cosine: float  # of the step's direction with the gradient, in what trains of theta_c
+    head: float  # |g_a| / |g_c|; nan without a head
 
 
 @dataclass(frozen=True)
@@ -54,22 +75,48 @@ class SplitMethod(OnProblem[Split]):
 
     def evaluate(self, state: State, r: int, clients: Clients) -> Report:
         """The test samples, scored by the clients that an evaluation asks."""
-        replies = clients.ask(self.score, state.network(r), to=self.setting.eval_participants(r), counted=False)
-        return report_of(self.problem, [reply for _, reply in replies])
+        asked = clients.ask(self.score, state.network(r), to=self.setting.eval_participants(r), counted=False)
+        replies = [reply for _, reply in asked]
+        test = self._quality("test", [reply.sums for reply in replies])
+        return Report(**test, **self._quality("validation", [reply.validation for reply in replies]))
 
     def score(self, client: Client, message: Network) -> Scored:
-        """Sums over the client's share of the test samples, at an evaluation."""
-        return scored(self.setting, client, message)
+        """Sums over a client's share of the test samples, and of the validation samples."""
+        problem, setting = self.problem, self.setting
+        theta, buffers, theta_s, buffers_s = (
+            problem.placed(t).clone() for t in (message.theta, message.buffers, message.theta_s, message.buffers_s)
+        )
+        asked = setting.eval_participants(message.r)
+        with problem.evaluating(), problem.local.at(theta, buffers), problem.top.at(theta_s, buffers_s):
+            test, validation = (
+                self._sums(data, asked.index(client.i), len(asked)) for data in (setting.test, setting.validation)
+            )
+        return Scored(test, validation)
+
+    def _sums(self, data: Any, first: int, step: int) -> dict[str, float]:
+        """Sums over every step-th batch of consecutive samples; batches do not depend on the number of clients."""
+        problem, sums = self.problem, dict[str, Any]()
+        rows = np.arange(0 if data is None else len(data))
+        positions = rows[rows // problem.report_batch % step == first]
+        for start in range(0, len(positions), BLOCK):
+            score = problem.score(*problem.samples(data, positions[start : start + BLOCK]))
+            sums = {name: sums.get(name, 0.0) + value for name, value in score.items()}
+        return {name: float(value) for name, value in sums.items()}
+
+    def _quality(self, name: str, parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+        """{name_...: quality} from the sums of the clients that were asked; nothing where there are no samples."""
+        kinds = {kind for sums in parts for kind in sums}
+        sums = {kind: math.fsum(part.get(kind, 0.0) for part in parts) for kind in kinds}
+        return {f"{name}_{kind}": value for kind, value in self.problem.quality(sums).items()} if sums else {}
 
     @property
     def kernel(self) -> str:
-        """The name of what computes a step, for the record."""
-        return self.training.kernel
+        return self.problem.kernel_name(self.training.batch)
 
     @property
-    def scalars_each(self) -> int | None:
-        """Numbers of each local step that go up in place of the model; None where the model itself does."""
-        return None
+    def scalars_each(self) -> int:
+        """Numbers of each local step that go up in place of the model; 0: the model does."""
+        return 0
 
     @property
     def traffic(self) -> Traffic:
@@ -90,7 +137,6 @@ class SplitMethod(OnProblem[Split]):
         return Directions(drawn, numbers) if drawn and numbers else None
 
     def costs(self) -> Lines:
-        """The measured costs of a client's step and the server's."""
         return costs_of(self.training, self.loss, self.rule)
 
 
@@ -154,22 +200,42 @@ class EstimatingMethod(SplitMethod):
         report = super().evaluate(state, r, clients)
         if not self.estimation.probe_gradient:
             return report
-        to = self.setting.eval_participants(r)
-        return with_cosines(report, clients.ask(self.probe, state.network(r), to=to, counted=False))
+        asked = clients.ask(self.probe, state.network(r), to=self.setting.eval_participants(r), counted=False)
+        replies = [reply for _, reply in asked]
+        cosine, head = (
+            math.fsum(values) / len(replies) for values in zip(*((c.cosine, c.head) for c in replies), strict=True)
+        )
+        return replace(report, estimate_cosine=cosine, head_over_client=None if math.isnan(head) else head)
 
     def probe(self, client: Client, message: Network) -> Compared:
-        """A step's direction beside the gradient; moves nothing."""
+        """Compares a step's direction with the gradient, at a round's first mini-batch; moves nothing."""
         model, copy = Model(message.theta, message.buffers, message.r), Client(client.i, client.data)
-        local = LocalSteps(self.training, copy, model, self.loss, self.rule.parts)
-        return compare(local, self.rule, slope_at_cut(self.training, message) if self.loss.answered else None)
+        local, rule, n = (
+            LocalSteps(self.training, copy, model, self.loss, self.rule.parts),
+            self.rule,
+            self.problem.n_client,
+        )
+        q, x, labels = next(iter(local))
+        target = slope_at_cut(self.training, message)(x, labels) if self.loss.answered else labels
+        with local.at(local.scratch):
+            g = self.problem.local.gradient(self.loss(self.problem.smash(x), target))
+        gradient = rule(local, rule.forward(local, q, x, labels), target, local.key(q))
+        direction = g.new_zeros(g.shape)
+        for place, estimate in zip(rule.parts, gradient.parts, strict=True):
+            if estimate is not None:
+                direction[place] = estimate
+        own = slice(rule.parts[0].start, n)
+        size = float(g[own].norm())
+        cosine = float(direction[own] @ g[own]) / (float(direction[own].norm()) * size or math.nan)
+        return Compared(cosine, math.nan if self.loss.answered else float(g[n:].norm()) / (size or math.nan))
 
     @property
     def kernel(self) -> str:
-        return self.training.kernel + ("" if self.estimation.estimate == "exact" else ", directions from whole states")
+        return super().kernel + ("" if self.estimation.estimate == "exact" else ", directions from whole states")
 
     @property
-    def scalars_each(self) -> int | None:
-        return self.estimation.n_p if self.estimation.uplink == "seeds" else None
+    def scalars_each(self) -> int:
+        return self.estimation.n_p if self.estimation.uplink == "seeds" else 0
 
 
 @dataclass(frozen=True)
@@ -217,7 +283,7 @@ class LockstepMethod(SplitMethod):
         return model.done()
 
     def _upload(self, point: Point, labels: Tensor) -> Smashed:
-        """The message of a pass, whose smashed samples stay only where the step needs them again."""
+        """The message of a pass, whose smashed samples are kept only where the step needs them."""
         upload = point.upload(labels)
         if not self.rule.needs_point:
             point.smashed = None

@@ -2,7 +2,7 @@
 
 With a loss (`losses`) a rule makes a client of [C]'s family:
 
-                 loss of the auxiliary head   <lambda, s> at the cut     the whole network's loss
+                 loss of the auxiliary head   <lambda, s> at the cut     the network's loss
     Backprop     CSE-FSL, FSL-SAGE            SFLV1, SFLV2, SplitLoRA    (FedAvg of networks)
     TwoPoint     HERON                        HO-SFL                     DeComFL
     ForwardMode, PerSample: as TwoPoint, by derivatives along the directions, or by a direction for each sample
@@ -21,7 +21,6 @@ A local step q on a mini-batch has two halves, between which the upload leaves:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -30,7 +29,6 @@ from typing import Any, NamedTuple, cast, final
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.rounds.split.client import Gradient, Key, LocalSteps, Point
 from zofl_mpi.rounds.split.losses import Loss
-from zofl_mpi.rounds.split.report import Compared
 
 Lines = dict[str, str | float]
 """Maps a label of --dry-run to its value."""
@@ -59,7 +57,7 @@ class GradientRule:
 
     @property
     def passes(self) -> int:
-        """Forward passes of a step besides the one at the model itself."""
+        """Forward passes of a step, the one at the model itself not counted."""
         return 0
 
     def count(self, batch: int) -> int:
@@ -90,7 +88,7 @@ class GradientRule:
         return StepCost(f"{self.passes}, and 1 more where it is uploaded")
 
     def lines(self) -> Lines:
-        """Lines of --dry-run besides the cost."""
+        """Further lines of --dry-run."""
         return {}
 
     def trial(self, loss: Loss, theta: Tensor, x: Tensor, labels: Tensor) -> None:
@@ -126,12 +124,10 @@ class Backprop(GradientRule):
             g = self._gradient(model.loss, loss)
         loss, smashed = loss.detach(), smashed.detach()
         model.record(loss)
-        return Point(q, x, smashed, self._summed(model, smashed, labels) if self.last else loss, g)
-
-    def _summed(self, model: LocalSteps, smashed: Tensor, labels: Tensor) -> Tensor:
-        """() the loss once more, without a graph: in float64, as perturbed passes sum it."""
-        with torch.no_grad(), model.at(model.scratch.copy_(model.buffers)):
-            return model.loss(smashed, labels)
+        if self.last:  # once more, without a graph: summed in float64, as perturbed passes sum it
+            with torch.no_grad(), model.at(model.scratch.copy_(model.buffers)):
+                loss = model.loss(smashed, labels)
+        return Point(q, x, smashed, loss, g)
 
     def __call__(self, model: LocalSteps, point: Point, target: Tensor, key: Key) -> Gradient:
         """The gradient that the pass gave, or that continues the server's answer."""
@@ -211,11 +207,9 @@ class Tail(GradientRule):
 
     @property
     def parts(self) -> tuple[slice, ...]:
-        """The rest, then the last layers."""
         return self.rest.part, self.exact.part
 
     def count(self, batch: int) -> int:
-        """The rest's."""
         return self.rest.count(batch)
 
     def forward(self, model: LocalSteps, q: int, x: Tensor, labels: Tensor, upload: bool = True) -> Point:
@@ -245,21 +239,3 @@ class Tail(GradientRule):
     def trial(self, loss: Loss, theta: Tensor, x: Tensor, labels: Tensor) -> None:
         self.exact.trial(loss, theta, x, labels)
         self.rest.trial(loss, theta, x, labels)
-
-
-def compare(local: LocalSteps, rule: GradientRule, slope: Callable[[Tensor, Tensor], Tensor] | None = None) -> Compared:
-    """A step's direction beside the gradient, at a round's first mini-batch; `slope` answers as the server."""
-    q, x, labels = next(iter(local))
-    target = labels if slope is None else slope(x, labels)
-    with local.at(local.scratch):
-        g = local.problem.local.gradient(local.loss(local.problem.smash(x), target))
-    gradient = rule(local, rule.forward(local, q, x, labels), target, local.key(q))
-    direction = g.new_zeros(g.shape)
-    for part, estimate in zip(rule.parts, gradient.parts, strict=True):
-        if estimate is not None:
-            direction[part] = estimate
-    n = local.problem.n_client
-    own = slice(rule.parts[0].start, n)
-    size = float(g[own].norm())
-    cosine = float(direction[own] @ g[own]) / (float(direction[own].norm()) * size or math.nan)
-    return Compared(cosine, float(g[n:].norm()) / (size or math.nan) if slope is None else math.nan)

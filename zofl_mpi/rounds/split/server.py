@@ -10,7 +10,7 @@ from zofl_mpi import Clients, Step
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.engine.staging import staging
 from zofl_mpi.numerics.optimisers import copied
-from zofl_mpi.rounds.split.messages import Model, Network, Smashed, State, Trained, Update
+from zofl_mpi.rounds.split.messages import Model, Network, Smashed, State, Update
 from zofl_mpi.rounds.split.training import Training
 
 
@@ -19,11 +19,10 @@ def train_server(training: Training, state: State, r: int, clients: Clients, tra
     main, losses = Server.of(training, state, r), []
     for group in training.groups(r):
         for _, item in clients.ask(train, Model(state.theta, state.buffers, r, state.moments), to=group):
-            match item:
-                case Smashed():
-                    main.step(item)
-                case Trained():
-                    losses.append(item.loss)
+            if isinstance(item, Smashed):
+                main.step(item)
+            else:
+                losses.append(item.loss)
     return main, math.fsum(losses) / len(losses)
 
 
@@ -46,7 +45,7 @@ class Server:
 
     @classmethod
     def of(cls, training: Training, state: State, r: int) -> Server:
-        """The server's part, which meets the uploads of all clients, at the beginning of round r."""
+        """The server's part, for the uploads of all clients, at the beginning of round r."""
         before = training.uploads_before(r, range(training.setting.m))
         return cls(training, state.theta_s, state.buffers_s, state.optimiser, before)
 
@@ -137,8 +136,8 @@ def slope_at_cut(training: Training, message: Network) -> Callable[[Tensor, Tens
             smashed = problem.smash(x)
         smashed = smashed.detach().requires_grad_()
         with problem.top.at(theta_s, buffers_s, training.running):
-            (found,) = torch.autograd.grad(problem.server_loss(smashed, labels), [smashed])
-        return found
+            (gradient,) = torch.autograd.grad(problem.server_loss(smashed, labels), [smashed])
+        return gradient
 
     return slope
 
@@ -147,7 +146,7 @@ def slope_at_cut(training: Training, message: Network) -> Callable[[Tensor, Tens
 class RecentUploads:
     """The last uploads of each client, on which FSL-SAGE aligns its head.
 
-    They stay where they came: beside other ranks on the host, in one process where the network computes. Samples that
+    They stay where they came: on the host with several ranks, in one process where the network computes. Samples that
     are alike are joined, {i: (N, *smashed_shape)}. Others are padded to the longest of their mini-batch, by how much no
     method knows, so mini-batches stay apart, {i: {number: (B, ...)}}, the oldest first.
     """
@@ -171,13 +170,12 @@ class RecentUploads:
 
     def _newest(self, uploads: list[Tensor]) -> dict[str, Tensor]:
         """The newest samples of some uploads, as many as there is room for."""
-        left = self.size
-        found: list[Tensor] = []
+        left, newest = self.size, list[Tensor]()
         for upload in reversed(uploads):
             if left > 0:
-                found.append(upload[-left:])
-                left -= len(found[-1])
-        return {str(number): upload for number, upload in enumerate(reversed(found))}
+                newest.insert(0, upload[-left:])
+                left -= len(newest[0])
+        return {str(number): upload for number, upload in enumerate(newest)}
 
 
 def in_order(uploads: Tensor | Mapping[str, Tensor]) -> list[Tensor]:

@@ -33,8 +33,8 @@ class Training:
         state: a client's moments between rounds: keep, reset, or average, as the models (they travel with these).
         server_state: the server's moments: keep, or per_batch_reset, a new optimiser for each step, as SplitFed's code
             has it; a step of Adam is then about lr_server times the gradient's sign.
-        order: interleave (the server meets the q-th uploads of all, then the next; the clients in an order drawn anew
-            each round) or client_major (client by client).
+        order: interleave (the server takes the q-th uploads of all, then the next; the clients in an order drawn each
+            round) or client_major (client by client).
         weights: of the clients in the average: size (|D_i|) or uniform.
         beta: participating fraction of the clients.
         augment: none, or crop-flip (images padded by 4, cropped back, mirrored with probability 1/2).
@@ -86,11 +86,6 @@ class Training:
         return self.setting.problem
 
     @property
-    def kernel(self) -> str:
-        """Name of the code that computes a step, for the record."""
-        return self.problem.kernel_name(self.batch)
-
-    @property
     def running(self) -> bool:
         """Whether BatchNorm uses its running statistics."""
         return self.batchnorm == "running"
@@ -98,7 +93,7 @@ class Training:
     # --- a client
 
     def batches(self, i: int, r: int) -> Iterator[Batch]:
-        """Positions of each of client i's local steps: passes over the data, shuffled anew, the rest last in each."""
+        """Positions of each of client i's local steps: passes over the data, each shuffled, its rest last."""
         generator, left, size = self.setting.streams(Purpose.BATCH, r=r, i=i), self.steps(i), len(self.setting.data[i])
         while left > 0:
             order = generator.permutation(size)[: left * self.batch]
@@ -109,7 +104,8 @@ class Training:
     def samples(self, i: int, q: int) -> int:
         """Samples of local step q of client i."""
         size = len(self.setting.data[i])
-        return min(self.batch, size - q % -(-size // self.batch) * self.batch)
+        of_a_pass = -(-size // self.batch)
+        return min(self.batch, size - q % of_a_pass * self.batch)
 
     def steps(self, i: int) -> int:
         """h of client i."""
@@ -213,7 +209,7 @@ class Training:
         return shares(self.setting, self.weights)
 
     def groups(self, r: int) -> list[list[int]]:
-        """S_r in the groups that are asked one after the other, each in the order in which the server meets it."""
+        """S_r in groups that are asked one after the other, each in the order in which the server takes its uploads."""
         to = self.participants(r)
         if self.order == "client_major":
             return [[i] for i in to]
