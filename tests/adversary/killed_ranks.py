@@ -7,6 +7,7 @@ undisturbed run in one process, or, within LIMIT seconds of the kill, with a mes
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +18,6 @@ from functools import partial
 from pathlib import Path
 
 from tests.adversary.frame import Trials
-from tests.adversary.stopped_ranks import launcher, processes
 from tests.conftest import environment
 from tests.tools.agreement import differences
 from zofl_mpi.run import records
@@ -31,6 +31,12 @@ FIRST = 11
 """Before it there is no checkpoint that --resume finds."""
 LIMIT, START = 60.0, 90.0
 """Seconds after the kill, on a machine that others use, too (a hang of the library ends within 30 s); to round 1."""
+
+
+def launcher() -> str:
+    """The path of mpirun."""
+    found = shutil.which("mpirun", path=environment()["PATH"])
+    return found or sys.exit("no mpirun in this environment")
 
 
 def trials(folder: Path) -> Trials:
@@ -72,6 +78,19 @@ def end(out: Path, ranks: Sequence[int]) -> None:
         if rank in ranks:
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
+
+
+def processes(out: str) -> dict[int, int]:
+    """{rank: process} of the job whose command lines have this path."""
+    found = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, StopIteration):
+            if out not in (entry / "cmdline").read_text():
+                continue
+            words = (entry / "environ").read_text().split("\0")
+            rank = next(word for word in words if word.startswith("OMPI_COMM_WORLD_RANK="))
+            found[int(rank.partition("=")[2])] = int(entry.name)
+    return found
 
 
 def killed(program: str, out: Path, case: str, lost: Sequence[int], chance: random.Random) -> str:

@@ -20,6 +20,7 @@ import torch
 
 from tests.analysis.made import check_figure, explicit_hessian, table_of
 from tests.analysis.made import refused as made_refused
+from tests.conftest import Capsys
 from tests.launch import launch
 from zofl_mpi.run import records
 
@@ -127,7 +128,7 @@ def test_the_numbers_are_those_of_the_explicit_hessian(made: Path, script: Any) 
 
 
 def test_the_table_the_density_and_the_figure_are_written(
-    made: Path, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str]
+    made: Path, tmp_path: Path, script: Any, capsys: Capsys
 ) -> None:
     """Both methods, whose start is shown once. Mutations: a start of each result; the density of another model."""
     out = tmp_path / "new" / "f"
@@ -187,7 +188,7 @@ def test_numbers_end_where_their_errors_do(script: Any, value: float, error: flo
 # --- refusals
 
 
-def refused(main: Any, arguments: list[object], out: Path, capsys: pytest.CaptureFixture[str]) -> str:
+def refused(main: Any, arguments: list[object], out: Path, capsys: Capsys) -> str:
     """The sentence of a script that is refused and writes nothing."""
     (line,) = made_refused(main, [*map(str, arguments), "--out", str(out)], capsys)
     assert list(out.parent.glob(f"{out.name}*")) == []
@@ -207,13 +208,7 @@ def refused(main: Any, arguments: list[object], out: Path, capsys: pytest.Captur
     ],
 )
 def test_what_does_not_fit_is_refused(
-    made: Path,
-    tmp_path: Path,
-    script: Any,
-    capsys: pytest.CaptureFixture[str],
-    name: str,
-    flags: list[str],
-    words: str,
+    made: Path, tmp_path: Path, script: Any, capsys: Capsys, name: str, flags: list[str], words: str
 ) -> None:
     line = refused(script.main, [made / f"{name}.h5", *flags], tmp_path / "r", capsys)
     assert line.startswith("c_fig7: ") and words in line
@@ -258,7 +253,7 @@ def test_a_result_that_cannot_be_used_is_refused(
     made: Path,
     tmp_path: Path,
     script: Any,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capsys,
     change: Callable[[Any], None],
     words: str,
 ) -> None:
@@ -266,9 +261,7 @@ def test_a_result_that_cannot_be_used_is_refused(
     assert words in refused(script.main, [path, *SMALL], tmp_path / "r", capsys)
 
 
-def test_a_norm_that_is_not_settled_is_told(
-    made: Path, tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_norm_that_is_not_settled_is_told(made: Path, tmp_path: Path, script: Any, capsys: Capsys) -> None:
     """Mutation: a warning never, or always."""
     words = [str(made / "heron.h5"), *SMALL, "--out", str(tmp_path / "f")]
     script.main([*words, "--steps", "2"])

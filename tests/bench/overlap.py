@@ -7,10 +7,7 @@ smallest ratio after the first.
 
 1. Compute = sleep, so that cores do not matter: equal work on both sides, small and large uploads, two clients a rank,
    a slow and a fast server.
-2. A ResNet-18 in small, computed. Three processes compute on the cores there are: besides wall times it prints CPU
-   times, of the threads that compute and of whole processes, which also send and wait; and the wall time to what the
-   cores allow: the longer of the two sides' CPU time, or that of all processes divided by the cores, if that is more.
-3. What of 2 is the engine's: each pass and each step of 2 replaced by a sleep of the CPU time that it took.
+2. A ResNet-18 in small, computed: three processes on the cores there are.
 """
 
 import argparse
@@ -32,12 +29,12 @@ from torch import Tensor, nn
 
 from zofl_mpi.engine.clients import Client, Clients
 from zofl_mpi.engine.device import cores
-from zofl_mpi.engine.fields import column, part
+from zofl_mpi.engine.fields import part
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.methods.heron import HERON
 from zofl_mpi.problems import Split
 from zofl_mpi.rounds.split.estimates import Estimation
-from zofl_mpi.rounds.split.messages import Ask, Model, Smashed, State
+from zofl_mpi.rounds.split.messages import Ask, Model, Smashed, State, Trained
 from zofl_mpi.rounds.split.server import Server
 from zofl_mpi.rounds.split.training import Training
 from zofl_mpi.run import records
@@ -90,32 +87,13 @@ class Sleeping:
 
 
 @dataclass(frozen=True)
-class Finished:
-    """Client to server: the local steps are done."""
-
-    cpu: float  # seconds of the thread that took them
-    process: float  # seconds of all threads of its process meanwhile
-
-
-@dataclass(frozen=True)
-class Timed(State):
-    """HERON's state, with the CPU seconds of the round."""
-
-    client_cpu: float = column("s", "the longest of the clients' threads", math.nan)
-    clients_cpu: float = column("s", "the threads of all clients", math.nan)
-    server_cpu: float = column("s", "the server's thread", math.nan)
-    client_process: float = column("s", "the longest of the clients' processes", math.nan)
-    server_process: float = column("s", "the server's process", math.nan)
-
-
-@dataclass(frozen=True)
 class Nothing:
     """No report: evaluations cost nothing."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """HERON's round with CPU times, streamed or in lockstep.
+    """HERON's round, streamed or in lockstep.
 
     Attributes:
         setting: problem, data and random numbers.
@@ -134,30 +112,16 @@ class Measured:
     def heron(self) -> HERON:
         return HERON(self.setting, training=self.training, estimation=Estimation(n_p=self.n_p))
 
-    def start(self) -> Timed:
-        return Timed(**vars(self.training.start()))
+    def start(self) -> State:
+        return self.training.start()
 
-    def round(self, state: Timed, r: int, clients: Clients) -> Timed:
+    def round(self, state: State, r: int, clients: Clients) -> State:
         [to], main = self.training.groups(r), Server.of(self.training, state, r)
-        message, own, told, began = Model(state.theta, state.buffers, r), 0.0, [], time.process_time()
-        streamed = self.asks == "streaming"
+        message, streamed = Model(state.theta, state.buffers, r), self.asks == "streaming"
         for _, item in clients.ask(self.train, message, to=to) if streamed else self.one_by_one(clients, message, to):
-            since = time.thread_time()
-            match item:
-                case Smashed():
-                    main.step(item)
-                case Finished():
-                    told.append(item)
-            own += time.thread_time() - since
-        new, each = main.state(self.training.mean(clients, to), math.nan), [item.cpu for item in told]
-        return Timed(
-            **vars(new),
-            client_cpu=max(each),
-            clients_cpu=sum(each),
-            server_cpu=own,
-            client_process=max(item.process for item in told),
-            server_process=time.process_time() - began,
-        )
+            if isinstance(item, Smashed):
+                main.step(item)
+        return main.state(self.training.mean(clients, to), math.nan)
 
     def one_by_one(self, clients: Clients, message: Model, to: list[int]) -> Iterator[tuple[int, Any]]:
         """The same items in the same order; no client computes before the server asks for the next."""
@@ -170,47 +134,31 @@ class Measured:
             if to:
                 replies = clients.ask(self.proceed, Ask(), to=to)
 
-    def train(self, client: Client, message: Model) -> Generator[Smashed, None, Finished]:
+    def train(self, client: Client, message: Model) -> Generator[Smashed, None, Trained]:
         """HERON's step."""
-        steps, cpu, began = self.heron.train(client, message), 0.0, time.process_time()
-        while True:
-            since = time.thread_time()
-            upload = next(steps, None)
-            cpu += time.thread_time() - since
-            if upload is None:
-                return Finished(cpu, time.process_time() - began)
-            yield upload
+        return (yield from self.heron.train(client, message))
 
-    def begin(self, client: Client, message: Model) -> Smashed | Finished:
+    def begin(self, client: Client, message: Model) -> Smashed | Trained:
         client.scratch["steps"] = self.train(client, message)
         return self.proceed(client, Ask())
 
-    def proceed(self, client: Client, message: Ask) -> Smashed | Finished:
-        steps: Generator[Smashed, None, Finished] = client.scratch["steps"]
+    def proceed(self, client: Client, message: Ask) -> Smashed | Trained:
+        steps: Generator[Smashed, None, Trained] = client.scratch["steps"]
         try:
             return next(steps)
         except StopIteration as stop:
-            finished: Finished = stop.value
-            return finished
+            return stop.value  # type: ignore[no-any-return]
 
-    def evaluate(self, state: Timed, r: int, clients: Clients) -> Nothing:
+    def evaluate(self, state: State, r: int, clients: Clients) -> Nothing:
         return Nothing()
 
 
 class Round(NamedTuple):
-    """Seconds of a round: wall, what the slowest rank and the server computed, and CPU times.
-
-    Those are of the threads that compute, for one client, all clients and the server, and of whole processes.
-    """
+    """Seconds of a round: wall, what the slowest rank and the server computed."""
 
     wall: float
     clients: float
     server: float
-    client_cpu: float
-    clients_cpu: float
-    server_cpu: float
-    client_process: float
-    server_process: float
 
     @property
     def ratio(self) -> float:
@@ -220,10 +168,8 @@ class Round(NamedTuple):
 
 def best(out: Path) -> Round:
     """The round of the smallest ratio; the first, in which torch and the page cache wake up, is left out."""
-    run = records.load(out)
-    times = run.overlap()
-    cpu = [run.rounds[name] for name in Round._fields[3:]]
-    rows = zip(times.wall, times.clients, times.server, *cpu, strict=True)
+    times = records.load(out).overlap()
+    rows = zip(times.wall, times.clients, times.server, strict=True)
     return min((Round(*map(float, row)) for row in list(rows)[1:]), key=lambda found: found.ratio)
 
 
@@ -284,25 +230,9 @@ def main() -> None:
     for what, asks, found in measured(cases):
         line(what, asks, found)
 
-    many = len(cores())
-    print(f"2. computed, {many} cores")
+    print(f"2. computed, {len(cores())} cores")
     flags = f"--problem split_resnet --width 16 --stages 1 1 --n-p {N_P} --m 2 --h {h} --rounds {rounds}"
-    real = {asks: found for _, asks, found in measured({"ResNet": ("", flags)})}
-    for asks, found in real.items():
-        longer, busiest = max(found.client_cpu, found.server_cpu), max(found.client_process, found.server_process)
-        allowed = max(longer, (found.clients_cpu + found.server_cpu) / many)
-        line("ResNet", asks, found)
-        print(
-            f"{'':42s} CPU: client {found.client_cpu:.3f} s (whole process {found.client_process:.3f}), "
-            f"server {found.server_cpu:.3f} ({found.server_process:.3f});\n"
-            f"{'':42s} busiest process to the longer {busiest / longer:.2f}, wall time to what {many} cores allow "
-            f"{found.wall / allowed:.2f}"
-        )
-
-    print("3. the CPU times of 2 as sleeps")
-    uploads, streamed = 2 * h, real["streaming"]
-    naps = f"{streamed.clients_cpu / uploads / 2} {streamed.server_cpu / uploads} 1024"  # two passes an upload
-    for what, asks, found in measured({"the same": (naps, f"{sleeping} --m 2")}):
+    for what, asks, found in measured({"ResNet": ("", flags)}):
         line(what, asks, found)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.conftest import Capsys
 from tests.launch import Command, Runs, here, launch, refused, threads
 from tests.tools.agreement import differences
 from zofl_mpi import fedrzo
@@ -151,7 +152,7 @@ def test_lfd_asks_those_it_drew(results: Runs) -> None:
 
 
 @pytest.mark.parametrize("case", ["nn", "bl"])
-def test_the_dry_run_announces_what_is_counted(results: Runs, case: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_dry_run_announces_what_is_counted(results: Runs, case: str, capsys: Capsys) -> None:
     """Mutation: a field more in a message than in the plan."""
     found = records.load(results(case, 3))
     total = sum(int(np.sum(found.clients[name])) for name in ("bytes_down", "bytes_up"))
@@ -220,7 +221,7 @@ def test_a_run_goes_on_as_if_never_interrupted(continued: Path, case: str, befor
         ("--method fedrzo_bl --problem fair --probe 3", "--probe 3: must be 0 without --exact"),
     ],
 )
-def test_mistakes_are_told_in_one_sentence(capsys: pytest.CaptureFixture[str], arguments: str, words: str) -> None:
+def test_mistakes_are_told_in_one_sentence(capsys: Capsys, arguments: str, words: str) -> None:
     assert words in refused(capsys, FAMILY, *arguments.split())
 
 
@@ -233,9 +234,7 @@ def test_mistakes_are_told_in_one_sentence(capsys: pytest.CaptureFixture[str], a
         ("--method fedrzo_bl --problem fair --lower exact --gamma 1e38", "smaller --gamma may help"),
     ],
 )
-def test_divergence_is_told_in_one_sentence(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: str, words: str
-) -> None:
+def test_divergence_is_told_in_one_sentence(capsys: Capsys, tmp_path: Path, arguments: str, words: str) -> None:
     """Mutations: warnings of NumPy; a traceback; numbers that are not any in the result."""
     assert here(FAMILY, *arguments.split(), "--rounds", 9, "--quiet", "--out", tmp_path / "a.h5") == 1
     told = capsys.readouterr().err

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.conftest import Capsys
 from tests.launch import Runs, here, refused
 from tests.tools.agreement import differences
 from zofl_mpi import zo_hfl
@@ -112,9 +113,7 @@ def test_every_method_moves_and_reports_what_it_describes(results: Runs, method:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_what_was_counted_is_what_the_dry_run_announced(
-    results: Runs, method: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_was_counted_is_what_the_dry_run_announced(results: Runs, method: str, capsys: Capsys) -> None:
     """Mutation: a field more in a message than in the plan."""
     found = records.load(results(f"{method}-softmax", 3))
     counted = sum(int(found.clients[name].sum()) for name in ("bytes_down", "bytes_up"))
@@ -133,7 +132,7 @@ def test_methods_compared_draw_the_same_participants_and_take_as_many_steps(resu
     assert np.array_equal(*asked) and (asked[0].sum(axis=1) == 3).all()
 
 
-def test_a_problem_without_a_smooth_loss_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_problem_without_a_smooth_loss_is_refused(capsys: Capsys) -> None:
     for method in {*METHODS} - {"zo_hfl"}:
         sentence = f"--method {method} needs a Smooth problem; --problem corner offers Hierarchical"
         assert refused(capsys, FAMILY, "--method", method, "--problem", "corner") == sentence
@@ -155,7 +154,7 @@ def test_a_problem_without_a_smooth_loss_is_refused(capsys: pytest.CaptureFixtur
     ],
 )
 def test_flags_that_a_method_does_not_have_are_refused_in_one_sentence(
-    capsys: pytest.CaptureFixture[str], arguments: str, words: str
+    capsys: Capsys, arguments: str, words: str
 ) -> None:
     assert words in refused(capsys, FAMILY, *arguments.split())
 

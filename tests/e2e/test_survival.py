@@ -15,7 +15,8 @@ import pytest
 
 from tests.conftest import Capsys, Completed, Mpirun, Patch, environment, run_process
 from tests.e2e.test_failures import FAMILY, HERE, LAUNCHER, OWN, RUN, planted
-from tests.threads import Death, Fate, run_module
+from tests.fates import Death, Fate
+from tests.threads import run_module
 from tests.tools.agreement import differences
 from zofl_mpi.engine import watch
 from zofl_mpi.run import records

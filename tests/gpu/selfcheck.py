@@ -73,14 +73,7 @@ def seen(bench: Bench) -> None:
     assert kernels(bench, lambda: x.add_(1)) == 1
 
 
-CALLS: tuple[Callable[[Bench], None], ...] = (
-    chosen,
-    counted,
-    told,
-    directions,
-    graphs,
-    seen,
-)
+CALLS: tuple[Callable[[Bench], None], ...] = (chosen, counted, told, directions, graphs, seen)
 
 
 def named(call: Any) -> str:

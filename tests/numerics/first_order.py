@@ -45,6 +45,7 @@ def toy(noise: float = 0.0, clients: int = m, lam: float = 1.0) -> Setting:
 
 GENERATOR = STREAMS(Purpose.SYNTHETIC)
 PIXELS = GENERATOR.integers(0, 256, (200, p), dtype=np.uint8)
+PIXELS.flags.writeable = False  # as maps of files are: for others numba would compile the kernel once more
 LABELS = GENERATOR.integers(0, C, 200)
 DATA = Dataset(PIXELS, LABELS, C, scale=1 / 255)
 EDGES = np.cumsum([0, *SIZES, 30, 50])

@@ -25,6 +25,7 @@ from tests.bench.gpu_networks import (
     requests,
     serial,
 )
+from tests.conftest import Patch
 from zofl_mpi import fedrzo, zo_hfl
 from zofl_mpi.data import Dataset
 from zofl_mpi.engine.batching import MANY
@@ -101,7 +102,7 @@ COMPANY = {
 
 
 @pytest.mark.parametrize(("patch", "equal"), COMPANY.values(), ids=COMPANY)
-def test_the_check_finds_whether_company_matters(patch: Any, equal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_check_finds_whether_company_matters(patch: Any, equal: bool, monkeypatch: Patch) -> None:
     """Mutations: one order alone; nobody alone; steps so short that the slopes' last bits are rounded away."""
     monkeypatch.setattr(Function, "slopes", patch(Function.slopes))
     monkeypatch.setattr(module_torch, "loss_sums", lambda asked: [own.x[:, 0] for own in asked])
@@ -111,7 +112,7 @@ def test_the_check_finds_whether_company_matters(patch: Any, equal: bool, monkey
 
 
 @pytest.mark.parametrize("equal", [True, False])
-def test_losses_are_checked_too(equal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_losses_are_checked_too(equal: bool, monkeypatch: Patch) -> None:
     """Mutation: the steps alone."""
     monkeypatch.setattr(module_torch, "take_steps", lambda asked: [own.y for own in asked])
     monkeypatch.setattr(
@@ -123,9 +124,7 @@ def test_losses_are_checked_too(equal: bool, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("name", ["zo_hfl", "fedrzo_nn"])
 @pytest.mark.parametrize("equal", [True, False])
-def test_clients_are_batched_only_where_the_check_has_passed(
-    name: str, equal: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_clients_are_batched_only_where_the_check_has_passed(name: str, equal: bool, monkeypatch: Patch) -> None:
     """Mutations: batched all the same; never batched; checked anew for each call; losses left out."""
     checked, batched = list[int](), list[Any]()
     monkeypatch.setattr(network, "equal_bits", lambda *given: checked.append(given[2]) or equal)
@@ -136,7 +135,7 @@ def test_clients_are_batched_only_where_the_check_has_passed(
     assert checked == [8] and bool(batched) is equal
 
 
-def test_sizes_that_were_not_checked_are_computed_one_client_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sizes_that_were_not_checked_are_computed_one_client_after_the_other(monkeypatch: Patch) -> None:
     """Mutations: a check in the middle of a run, whose verdict other ranks may not share."""
     monkeypatch.setattr(network, "equal_bits", lambda *given: pytest.fail("checked"))
     problem = made(MLP(p, C, (3,)), "torch").with_kernel("torch", Work(8, 1, 1))
@@ -152,7 +151,7 @@ def test_sizes_that_were_not_checked_are_computed_one_client_after_the_other(mon
 # --- a block
 
 
-def test_a_computation_is_always_of_the_same_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_computation_is_always_of_the_same_shape(monkeypatch: Patch) -> None:
     """Libraries choose their ways by shapes and by where arrays lie. Mutation: the last block is not filled up."""
     asked, shapes = requests("odd cnn", "float32", "cpu", 40), set()
     plain = Function.slopes
@@ -175,7 +174,7 @@ def test_a_computation_is_always_of_the_same_shape(monkeypatch: pytest.MonkeyPat
     assert inputs == (8, 3, 3, 7, 7) and labels == (8, 3, 5)
 
 
-def test_a_block_follows_from_a_rows_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_block_follows_from_a_rows_step(monkeypatch: Patch) -> None:
     """Mutations: a block that ignores what the backward pass keeps; one that is larger than its limit allows."""
     function = gpu_networks.network("mlp", "float32", "cpu")._function
     least = 4 * (3 * function.n + 16 * (784 + 200))
@@ -188,7 +187,7 @@ def test_a_block_follows_from_a_rows_step(monkeypatch: pytest.MonkeyPatch) -> No
         assert module_torch._StepBlock(asked[0].key, asked[0].data).rows.size == rows
 
 
-def replays(monkeypatch: pytest.MonkeyPatch) -> tuple[list[Callable[[], None]], list[int]]:
+def replays(monkeypatch: Patch) -> tuple[list[Callable[[], None]], list[int]]:
     """A stand-in for CUDA graphs: a replay works on the tensors that it was recorded with, which hold anything then.
 
     Returns:
@@ -212,7 +211,7 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> tuple[list[Callable[[], None]], 
     return recorded, played
 
 
-def test_steps_are_replayed_in_chunks_and_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_are_replayed_in_chunks_and_one_by_one(monkeypatch: Patch) -> None:
     """Mutations: buffers filled before a recording that writes into them; new tensors in place of the recorded ones."""
     recorded, played = replays(monkeypatch)
     monkeypatch.setattr(network, "equal_bits", lambda *given: True)
@@ -221,7 +220,7 @@ def test_steps_are_replayed_in_chunks_and_one_by_one(monkeypatch: pytest.MonkeyP
     assert len(recorded) == 2
 
 
-def test_losses_are_not_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_losses_are_not_captured(monkeypatch: Patch) -> None:
     """Mutation: a CUDA graph for each size of a mini-batch, of which clients with unequal data have many."""
     recorded, _ = replays(monkeypatch)
     some = requests("one sample", "float32", "cpu", 1)[0]
@@ -236,7 +235,7 @@ def test_a_block_has_as_many_rows_as_fit() -> None:
         assert blocks.block_of(each, 2**26) == rows
 
 
-def test_data_lie_on_the_device_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_lie_on_the_device_once(monkeypatch: Patch) -> None:
     """Mutations: a copy a client, or a call; one that stays when the data are gone."""
     monkeypatch.setattr(blocks, "_BLOCKS", type(blocks._BLOCKS)())
     monkeypatch.setattr(network, "equal_bits", lambda *given: True)
@@ -290,9 +289,7 @@ class Own(nn.Module):
         return logits if float(logits.detach().abs().max()) < math.inf else logits * 0
 
 
-def test_what_has_no_batched_form_is_refused_in_a_sentence_and_auto_leaves_it_in_turn(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_has_no_batched_form_is_refused_in_a_sentence_and_auto_leaves_it_in_turn(monkeypatch: Patch) -> None:
     """Mutations: a traceback; auto that refuses what ran before; the refusal of what --kernel serial computes."""
     told = r"^--kernel torch: Own cannot be computed for many clients at once: vmap: [^\n]*; take --kernel serial$"
     with pytest.raises(UserError, match=told):

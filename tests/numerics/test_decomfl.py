@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from tests.conftest import Patch
 from tests.numerics import test_split_texts as texts
 from tests.numerics.split_methods import *
 from zofl_mpi.engine.clients import Client, ClientError
@@ -102,9 +103,7 @@ def test_a_client_that_has_rested_makes_the_servers_model_of_what_it_missed(
 
 @pytest.mark.parametrize("estimate", ["one-sided", "central"])
 @pytest.mark.parametrize("make", [mlp, resnet], ids=["mlp", "resnet"])
-def test_the_passes_of_a_step_are_those_that_are_told(
-    monkeypatch: pytest.MonkeyPatch, make: Any, estimate: Any
-) -> None:
+def test_the_passes_of_a_step_are_those_that_are_told(monkeypatch: Patch, make: Any, estimate: Any) -> None:
     """No graph; BatchNorm's statistics move in one of them. Mutations: a gradient; statistics that stay."""
     own = setting(make)
     scalar = of(planned(own), n_p=3, estimate=estimate)
@@ -148,10 +147,7 @@ def test_what_cannot_be_is_refused() -> None:
         with pytest.raises(UserError, match=words):
             flags.built(DeComFL, own, **{"batch": 4, **given})
     wild = Optimiser("sgd", weight_decay=1e10)
-    for h, words in (
-        (1, "the model is not finite after the round"),
-        (2, "client 0 .*a loss is not finite; a smaller"),
-    ):
+    for h, words in ((1, "the model is not finite after the round"), (2, "client 0 .*a loss is not finite; a smaller")):
         with pytest.raises((UserError, ClientError), match=words):
             run(of(planned(own, wild, lr_client=1e300, h=h)), 1)
     with pytest.raises(UserError, match="--method decomfl: client 1 computes on another processor, the server on cpu"):
@@ -223,7 +219,7 @@ def test_the_sphere_with_mu_is_the_larger_sphere_with_mu_over_its_radius(
 
 
 @pytest.mark.parametrize("cls", [HERON, HOSFL])
-def test_each_direction_of_each_step_has_signs_of_its_own(monkeypatch: pytest.MonkeyPatch, cls: Any) -> None:
+def test_each_direction_of_each_step_has_signs_of_its_own(monkeypatch: Patch, cls: Any) -> None:
     """Steps of three clients in two rounds, three directions each: all signs differ, within a batch and between them.
     Else the estimates of two steps, or of two samples, share what should make their errors independent. Mutations:
     signs of step 0 for all; of the first direction; of the first round; of the first client; of the first sample."""

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.conftest import Capsys, Patch
 from tests.numerics.split_methods import *
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.cse_fsl import CSEFSL
@@ -35,7 +36,7 @@ def test_heron_with_the_exact_gradient_is_cse_fsl_to_the_bit(rule: Optimiser, dt
     assert (heron.local_loss, heron.server_loss) == (cse.local_loss, cse.server_loss)
 
 
-def errors(monkeypatch: pytest.MonkeyPatch, frame: Tensor, n_p: int, **flags: Any) -> float:
+def errors(monkeypatch: Patch, frame: Tensor, n_p: int, **flags: Any) -> float:
     """|estimate - gradient| where the directions are the columns of `frame`."""
     of = method(HERON, training(setting(small)), n_p=n_p, **flags)
     local = local_of(of)
@@ -49,9 +50,7 @@ def errors(monkeypatch: pytest.MonkeyPatch, frame: Tensor, n_p: int, **flags: An
 
 @pytest.mark.parametrize("distribution", ["sphere", "sqrt_d_sphere"])
 @pytest.mark.parametrize("estimate", ["central", "one-sided"])
-def test_the_mean_estimate_over_a_frame_is_the_gradient(
-    monkeypatch: pytest.MonkeyPatch, distribution: str, estimate: str
-) -> None:
+def test_the_mean_estimate_over_a_frame_is_the_gradient(monkeypatch: Patch, distribution: str, estimate: str) -> None:
     """To O(mu^2): a tenth of mu, a hundredth of the error. One-sided: a frame and its negative. Mutations: d, n_p, 2 or
     mu missing in the scale; a sign; another mini-batch for one of the two losses."""
     d = setting(small).problem.local.n
@@ -150,7 +149,7 @@ HEAD, EACH = {"head_gradient": "exact"}, {"directions": "per-sample"}
     ],
 )
 def test_a_client_runs_forward_only_as_often_as_it_says(
-    monkeypatch: pytest.MonkeyPatch, cls: Any, flags: dict[str, Any], k: int, passes: int, bases: int
+    monkeypatch: Patch, cls: Any, flags: dict[str, Any], k: int, passes: int, bases: int
 ) -> None:
     """For each of 9 local steps those of two directions, and a base where it is needed; autograd is the server's alone.
     Mutations: a second base, or one that nothing asks for; grad mode; autograd, or a further pass, for the head's
@@ -180,9 +179,7 @@ def test_a_client_runs_forward_only_as_often_as_it_says(
     assert not any(m._forward_hooks for m in own)
 
 
-def test_a_radius_that_drowns_in_rounding_is_told_once(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_radius_that_drowns_in_rounding_is_told_once(monkeypatch: Patch, capsys: Capsys) -> None:
     """Not where one direction of many is orthogonal to the gradient. Mutation: a threshold for float32 in float64."""
     monkeypatch.setattr(client_steps, "_warned", [])
     run(method(HERON, training(setting(dtype="float32")), mu=1e-3, n_p=20), 2)
@@ -211,7 +208,7 @@ class Signs(GradientRule):
 
 
 @pytest.mark.parametrize("cls", [HERON, HOSFL])
-def test_a_rule_of_ones_own_takes_the_steps_of_both_losses(monkeypatch: pytest.MonkeyPatch, cls: Any) -> None:
+def test_a_rule_of_ones_own_takes_the_steps_of_both_losses(monkeypatch: Patch, cls: Any) -> None:
     """Every entry of theta_c moves by the step size, or not at all. Mutation: a method that knows its rules by name."""
     plan = training(setting(mlp, (0,)), Optimiser("sgd"), h=1, lr_client=0.01)
     monkeypatch.setattr(Estimation, "rule", lambda self, plan, loss, *_: Signs(slice(0, loss.travels)))

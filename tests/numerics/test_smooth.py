@@ -32,9 +32,12 @@ def plainly(problem: Any, data: Any, y: Array, batches: Array, gammas: Array, mu
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-12), (np.float32, 1e-5)])
 @pytest.mark.parametrize(("mu", "shifted"), [PLAIN, EVERYTHING], ids=["plain", "both"])
-@pytest.mark.parametrize("kind", PIXEL_KINDS)
+@pytest.mark.parametrize(
+    ("dtype", "tolerance", "kind"),
+    [(np.float64, 1e-12, kind) for kind in PIXEL_KINDS]
+    + [(np.float32, 1e-5, kind) for kind in PIXEL_KINDS if kind != "floats"],  # for which numba compiles for seconds
+)
 def test_softmax_descends_as_a_plain_loop(
     kernel: str, dtype: Any, tolerance: float, mu: float, shifted: bool, kind: str
 ) -> None:

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.bench import gpu_split
 from tests.bench.gpu_split import VARIANTS, made
-from tests.conftest import start
+from tests.conftest import Patch, start
 from tests.numerics import gpt2_toy
 from tests.numerics.split_methods import LABELS, PIXELS, SGD, C, local_of, method, run, setting, training, vectors
 from zofl_mpi.data import Dataset
@@ -39,7 +39,7 @@ WHICH = pytest.mark.parametrize("which", VARIANTS)
 class Asked(TorchDispatchMode):
     """Counts what the host must know of a device, aside from what is done on the host anyway."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: Patch) -> None:
         super().__init__()
         self.count, self.quiet = 0, 0
         for name in ("cpu", "tolist"):
@@ -86,7 +86,7 @@ class Asked(TorchDispatchMode):
 
 def waits(of: Any) -> int:
     """How often a round, and then an evaluation, make the host wait."""
-    with pytest.MonkeyPatch.context() as patched:
+    with Patch.context() as patched:
         asked = Asked(patched)
         with asked:
             run(of, 1)
@@ -113,7 +113,7 @@ def test_all_that_a_step_computes_with_lies_on_one_device() -> None:
     assert ended.stdout.splitlines() == stepped
 
 
-def test_an_evaluation_waits_as_often_however_many_samples_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_evaluation_waits_as_often_however_many_samples_it_has(monkeypatch: Patch) -> None:
     """Mutation: numbers of each block."""
     from zofl_mpi.rounds.split import method as split_method
 
@@ -121,7 +121,7 @@ def test_an_evaluation_waits_as_often_however_many_samples_it_has(monkeypatch: p
     for block in (2, 29):
         monkeypatch.setattr(split_method, "BLOCK", block)
         of = made("CSEFSL", h=1)
-        with pytest.MonkeyPatch.context() as patched:
+        with Patch.context() as patched:
             asked = Asked(patched)
             with asked:
                 told = of.evaluate(of.start(), 0, _clients(of))
@@ -139,7 +139,7 @@ def _clients(of: Any) -> Any:
 
 
 @WHICH
-def test_five_rounds_agree_with_those_of_the_cpu(which: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_five_rounds_agree_with_those_of_the_cpu(which: str, device: str, monkeypatch: Patch) -> None:
     """To 1e-10 of the norm, in float64, with directions from the host; on the CPU by a GPU's ways. Mutations:
     directions by a generator of the device; an upload that is the client's own memory; labels or samples of other
     positions; the layout of a mini-batch taken for another."""
@@ -153,7 +153,7 @@ def test_five_rounds_agree_with_those_of_the_cpu(which: str, device: str, monkey
 
 
 @pytest.mark.parametrize("distribution", ["gaussian", "sphere", "sqrt_d_sphere"])
-def test_directions_of_the_host_come_through_pinned_memory(distribution: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directions_of_the_host_come_through_pinned_memory(distribution: str, monkeypatch: Patch) -> None:
     """A device of torch's that holds nothing stands for the GPU. Mutations: pageable memory, for which a GPU waits;
     other numbers than a CPU's; a sphere drawn where the model is."""
     seed, pinned, randn = Streams(3), [], torch.randn
@@ -194,9 +194,7 @@ def test_what_a_gpu_shows_runs_on_any_device(call: Any, device: str) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("kind", [np.uint8, np.float32, np.float64])
 @pytest.mark.parametrize("each", [False, True], ids=["numbers", "of each feature"])
-def test_samples_on_a_device_have_the_bits_of_the_hosts(
-    dtype: str, kind: Any, each: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_samples_on_a_device_have_the_bits_of_the_hosts(dtype: str, kind: Any, each: bool, monkeypatch: Patch) -> None:
     """Mutations: a scale that is rounded otherwise than the inputs; no shift; positions for rows; a data set that is
     placed anew with each mini-batch, or never."""
     p = PIXELS.shape[1]
@@ -244,7 +242,7 @@ def sharp() -> tuple[bool, ...]:
 
 
 @pytest.mark.usefixtures("as_before")
-def test_a_gpu_is_told_to_give_the_same_bits_before_it_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_is_told_to_give_the_same_bits_before_it_computes(monkeypatch: Patch) -> None:
     """Mutations: a setting that is left out; TF32; cuBLAS's workspace in place of the user's."""
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     torch.backends.cudnn.allow_tf32 = True
@@ -260,7 +258,7 @@ def test_a_gpu_is_told_to_give_the_same_bits_before_it_computes(monkeypatch: pyt
 
 @pytest.mark.usefixtures("as_before")
 @pytest.mark.parametrize("strict", [False, True])
-def test_within_a_model_on_a_gpu_torch_warns_or_refuses(strict: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_within_a_model_on_a_gpu_torch_warns_or_refuses(strict: bool, monkeypatch: Patch) -> None:
     """And is as before behind it. Mutations: TF32; nothing set where nobody has selected a device; refusals in place of
     warnings; attention that only warns; settings that stay."""
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
@@ -309,7 +307,7 @@ def test_losses_in_bfloat16_are_near_those_in_float32(which: str, device: str) -
     assert np.all(difference > 0) and np.all(difference <= 2 * 3 * 14 * 2.0**-9 * np.max(losses))
 
 
-def test_what_arrives_at_a_gpu_has_its_channels_last(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_arrives_at_a_gpu_has_its_channels_last(monkeypatch: Patch) -> None:
     """As before it travelled; on a CPU it stays as it came. Mutations: the layout that travels; another on a CPU."""
     own = setting().problem
     came = torch.arange(2.0 * 3 * 4 * 5).view(2, 3, 4, 5)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.conftest import Patch
 from tests.numerics.split_methods import *
 from zofl_mpi.engine.clients import Client
 from zofl_mpi.engine.streams import Purpose
@@ -61,7 +62,7 @@ class Sent:
         self.met.append(self.labels[tuple(item.labels.tolist())])
 
 
-def met(monkeypatch: pytest.MonkeyPatch, of: Any, r: int = 0) -> list[tuple[int, int]]:
+def met(monkeypatch: Patch, of: Any, r: int = 0) -> list[tuple[int, int]]:
     """The server's steps of round r."""
     sent = Sent(of.training, r)
     kept = {name: getattr(Server, name) for name in ("step", "exchange")}
@@ -82,7 +83,7 @@ def met(monkeypatch: pytest.MonkeyPatch, of: Any, r: int = 0) -> list[tuple[int,
 
 
 @pytest.mark.parametrize("cls", ALL)
-def test_the_server_steps_once_an_upload_in_the_order_asked_for(monkeypatch: pytest.MonkeyPatch, cls: Any) -> None:
+def test_the_server_steps_once_an_upload_in_the_order_asked_for(monkeypatch: Patch, cls: Any) -> None:
     """FSL-SAGE in a round that aligns, too. Mutations: client after client in place of interleave, or the other way."""
     for r in (0, 1):
         assert met(monkeypatch, method(cls, training(named())), r) == interleaved(r)
@@ -91,9 +92,7 @@ def test_the_server_steps_once_an_upload_in_the_order_asked_for(monkeypatch: pyt
 
 @pytest.mark.parametrize("cls", [HERON, CSEFSL, FSLSAGE])
 @pytest.mark.parametrize("k", [2, 3, 100])
-def test_every_kth_step_goes_up_and_steps_are_the_sum_of_the_ceilings(
-    monkeypatch: pytest.MonkeyPatch, cls: Any, k: int
-) -> None:
+def test_every_kth_step_goes_up_and_steps_are_the_sum_of_the_ceilings(monkeypatch: Patch, cls: Any, k: int) -> None:
     """k above h: one upload a round. Mutations: ceil for floor; the last one of a block for the first."""
     found = met(monkeypatch, method(cls, training(named(), k=k)))
     assert sorted(found) == [(i, q) for i, h in enumerate(STEPS_OF) for q in range(h) if q % k == 0]

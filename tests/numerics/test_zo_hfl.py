@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.conftest import Patch
 from tests.numerics.first_order import Array, clients_of, close, softmax
 from zofl_mpi.engine.clients import Client, ClientError
 from zofl_mpi.engine.fields import described, reported
@@ -94,7 +95,7 @@ def run(zohfl: ZOHFL, rounds: int, x: Array | None = None, evaluate: bool = Fals
     return state
 
 
-def zeroth_order_part(zohfl: ZOHFL, x: Array, r: int, patch: pytest.MonkeyPatch) -> Array:
+def zeroth_order_part(zohfl: ZOHFL, x: Array, r: int, patch: Patch) -> Array:
     """The mean of what a round subtracts from x, over a frame of directions."""
     frame = np.linalg.qr(STREAMS(Purpose.START).standard_normal((n, n)))[0].T
     parts = []  # each client goes through the frame in an order of its own
@@ -118,9 +119,7 @@ def local(zohfl: ZOHFL, i: int, x: Array, r: int, H: int, purpose: Purpose = Pur
 
 
 @pytest.mark.parametrize("exchange", ["scalars", "solutions"])
-def test_b_algorithm_2_is_differentiated_through_its_noisy_steps(
-    monkeypatch: pytest.MonkeyPatch, exchange: Any
-) -> None:
+def test_b_algorithm_2_is_differentiated_through_its_noisy_steps(monkeypatch: Patch, exchange: Any) -> None:
     """(a') x -> y_H = M x + c is affine for shared samples: sum_i rho_i lam (I - M_i)'(x - y_H,i), noise included.
     Mutations: other samples in the second solve; other steps or H than the paper's; a start that is not x."""
     zohfl = method(toy(noise=1.0), exchange=exchange)
@@ -133,7 +132,7 @@ def test_b_algorithm_2_is_differentiated_through_its_noisy_steps(
     close(zeroth_order_part(zohfl, x, r, monkeypatch), expected)
 
 
-def test_b_separate_samples_spoil_the_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_b_separate_samples_spoil_the_estimate(monkeypatch: Patch) -> None:
     """--samples separate is another estimate, so the test above can fail. Mutation: the switch has no effect."""
     shared, separate = (method(toy(noise=1.0), samples=samples) for samples in ("shared", "separate"))
     right = zeroth_order_part(shared, point(), 3, monkeypatch)
@@ -230,7 +229,7 @@ def test_dividing_by_the_participants_is_the_other_by_m_over_their_number() -> N
     assert norms[1] == 2 * norms[0] > 0
 
 
-def test_only_participants_are_asked_and_the_others_count_as_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_participants_are_asked_and_the_others_count_as_zero(monkeypatch: Patch) -> None:
     zohfl = method(with_problem(toy(), Exact), beta=0.34)
     (i,) = zohfl.sampling(2)
     clients = clients_of(zohfl)

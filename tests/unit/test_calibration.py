@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import Patch
 from zofl_mpi.data.cache import keep_note
 from zofl_mpi.problems.kernels import softmax as calibration
 
@@ -20,7 +21,7 @@ SIZE = {"batch": 8, "models": 2}
 class Kernels:
     """Two kernels that count their steps; the clock is theirs."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, **seconds: float) -> None:
+    def __init__(self, monkeypatch: Patch, **seconds: float) -> None:
         self.seconds, self.now, self.taken = seconds, 0.0, dict.fromkeys(seconds, 0)
         monkeypatch.setattr(time, "thread_time", lambda: self.now)
 
@@ -33,12 +34,12 @@ class Kernels:
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path: Path, monkeypatch: Patch) -> Path:
     monkeypatch.setattr(calibration, "_folder", lambda: tmp_path / "new" / "kernels")
     return tmp_path / "new" / "kernels"
 
 
-def test_times_are_measured_in_turn_and_within_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_are_measured_in_turn_and_within_their_time(monkeypatch: Patch) -> None:
     """Mutations: the sum of a call's steps for one; loading counted; no end; a step that is too slow called often."""
     kernels = Kernels(monkeypatch, numpy=3e-5, numba=2e-5)
     assert calibration.measured(kernels()) == pytest.approx({"numpy": 3e-5, "numba": 2e-5})
@@ -48,7 +49,7 @@ def test_times_are_measured_in_turn_and_within_their_time(monkeypatch: pytest.Mo
     assert slow.now <= 2 * (0.05 + 0.04) + 0.3
 
 
-def test_they_are_kept_for_the_machine_and_the_size(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+def test_they_are_kept_for_the_machine_and_the_size(monkeypatch: Patch, cache: Path) -> None:
     """Mutations: measured anew; another size or another version of a library served by the same file."""
     kernels = Kernels(monkeypatch, numpy=3e-5, numba=2e-5)
     first = calibration.step_times(SIZE, kernels())
@@ -72,7 +73,7 @@ DAMAGES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_a_damaged_file_costs_a_measurement(damage: Any, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+def test_a_damaged_file_costs_a_measurement(damage: Any, monkeypatch: Patch, cache: Path) -> None:
     """Mutations: a traceback; what is in it is taken, or stays."""
     kernels = Kernels(monkeypatch, numpy=3e-5, numba=2e-5)
     right = calibration.step_times(SIZE, kernels())
@@ -84,9 +85,7 @@ def test_a_damaged_file_costs_a_measurement(damage: Any, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("obstacle", ["a file in its place", "nobody may write"])
-def test_a_cache_that_cannot_be_used_does_no_harm(
-    obstacle: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_cache_that_cannot_be_used_does_no_harm(obstacle: str, monkeypatch: Patch, tmp_path: Path) -> None:
     """Mutation: a run that ends since its times cannot be kept."""
     if obstacle == "a file in its place":
         (tmp_path / "new").write_text("")

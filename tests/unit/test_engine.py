@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.conftest import Patch
 from tests.mpi.test_engine import *  # noqa: F403  (the tests)
 from tests.mpi.test_engine import Part, Seed
 from tests.threads import run_ranks, serve_or_ask
@@ -51,9 +52,7 @@ class Ahead:
         return Part(0, client.i, -1, np.zeros(0))
 
 
-def test_clients_run_ahead_of_a_slow_server_by_four_waves_and_no_further(
-    synchronous: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_clients_run_ahead_of_a_slow_server_by_four_waves_and_no_further(synchronous: bool, monkeypatch: Patch) -> None:
     """Two waves wait at the server, two buffers at a rank, one more is computed: that is all the memory it takes. An
     item is above the bound here, so each is a buffer, and a wave, by itself. Mutations: no room at the server is needed
     (all at once); DEPTH 1 or 3; a rank sends what it has though the server holds items of its; a third buffer; items

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.threads import Communicator, run_ranks, serve_or_ask
+from tests.communicator import Communicator
+from tests.threads import run_ranks, serve_or_ask
 from zofl_mpi.engine import messages
 from zofl_mpi.engine.clients import Client, ClientError
 from zofl_mpi.engine.setting import Loads

@@ -17,6 +17,7 @@ from unittest import mock
 import h5py
 import pytest
 
+from tests.conftest import Patch
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import grid, records
 from zofl_mpi.run.grid import __main__ as grid_main
@@ -239,9 +240,7 @@ def test_a_finished_run_may_be_made_longer_not_shorter(
     assert state(read(TOY.replace("rounds = 6", "rounds = 4") + "axes.s.run = {}\n"))[0] == "other"
 
 
-def test_half_written_files_are_distinguished_from_files_of_somebody_else(
-    one: grid.Grid, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_half_written_files_are_distinguished_from_files_of_somebody_else(one: grid.Grid, monkeypatch: Patch) -> None:
     path = write(one, 6, "done")
     complete = path.read_bytes()
     with monkeypatch.context() as patch:
@@ -360,7 +359,7 @@ def test_no_failure_is_lost_and_each_is_reported_in_the_run_s_own_words(
     assert [signal.getsignal(number) for number in numbers] == before
 
 
-def test_what_a_run_says_at_once_is_heard(go: Callable[..., Runner], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_run_says_at_once_is_heard(go: Callable[..., Runner], monkeypatch: Patch) -> None:
     """Mutation: where its words begin in the log is looked up once it runs."""
 
     class Late(subprocess.Popen[bytes]):
@@ -434,7 +433,7 @@ def test_a_run_whose_log_is_locked_is_left_to_the_other(go: Callable[..., Runner
     assert "running elsewhere: 2: " in "\n".join(grid_main.report(runner.outcomes))
 
 
-def test_what_another_has_just_finished_is_not_begun(one: grid.Grid, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_another_has_just_finished_is_not_begun(one: grid.Grid, monkeypatch: Patch) -> None:
     monkeypatch.setattr(grid_runner, "state_of", lambda *given: ("missing", "when it was looked at"))
     runner = Runner(one, one.runs, ["no such launcher"], 1)
     runner.run(Screen(1))
@@ -458,7 +457,7 @@ def test_a_broken_result_is_kept_under_another_name(go: Callable[..., Runner], t
 
 
 def test_lines_tell_how_many_failed_and_how_long_it_may_take(
-    one: grid.Grid, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    one: grid.Grid, capsys: pytest.CaptureFixture[str], monkeypatch: Patch
 ) -> None:
     clock = iter([0.0, 60.0, 60.0, 90.0])
     monkeypatch.setattr(grid_runner, "time", SimpleNamespace(monotonic=lambda: next(clock)))  # this module's alone

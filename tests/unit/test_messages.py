@@ -219,9 +219,7 @@ def test_replaced_arrays_keep_the_kind_of_their_field() -> None:
     assert letter.more["k"] == 1.0
 
 
-def test_an_import_of_torch_in_another_thread_does_no_harm(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_import_of_torch_in_another_thread_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutation: torch is taken for imported as soon as it has a name."""
     begun = ModuleType("torch")
     begun.__spec__ = SimpleNamespace(_initializing=True)  # type: ignore[assignment]

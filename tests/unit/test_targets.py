@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.conftest import Patch
 from zofl_mpi.data import Dataset, Federation, Raw, cache, npz, partition, sources
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.engine.world import SingleProcess
@@ -155,9 +156,7 @@ def test_uneven_clients_are_refused_for_a_regression_alone(options: dict[str, An
 
 
 @pytest.mark.parametrize("classifies", [True, False])
-def test_a_classifier_is_not_given_a_regression(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, classifies: bool
-) -> None:
+def test_a_classifier_is_not_given_a_regression(tmp_path: Path, monkeypatch: Patch, classifies: bool) -> None:
     """The federation is for classifiers unless its reader says that it can do with targets."""
     monkeypatch.setenv("ZOFL_CACHE", str(tmp_path / "cache"))
     path = table(tmp_path, V)

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.threads import Aborted, Mismatch, RankLost, Stuck, Vanished, run_ranks
+from tests.fates import Aborted, Mismatch, RankLost, Stuck, Vanished
+from tests.threads import run_ranks
 from zofl_mpi.run.mpi.communicator import wait
 
 

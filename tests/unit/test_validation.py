@@ -7,6 +7,7 @@ from typing import Any, get_type_hints
 import numpy as np
 import pytest
 
+from tests.conftest import Capsys, Patch
 from tests.launch import here
 from tests.numerics.first_order import clients_of, method, point, softmax
 from zofl_mpi.engine.fields import described, reported
@@ -89,9 +90,7 @@ class Silent:
 """
 
 
-def test_a_method_that_does_not_report_it_refuses_the_flag(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_method_that_does_not_report_it_refuses_the_flag(tmp_path: Path, monkeypatch: Patch, capsys: Capsys) -> None:
     """Else samples would be taken away for nothing."""
     (tmp_path / "silent_method.py").write_text(OWN, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
