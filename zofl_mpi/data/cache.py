@@ -96,8 +96,11 @@ def keep_note(note: Path, text: str) -> None:
     fresh = note.with_name(f"{note.name}.{secrets.token_hex(8)}")
     with suppress(OSError):
         note.parent.mkdir(parents=True, exist_ok=True)
-        fresh.write_text(text)
-        os.replace(fresh, note)
+        try:
+            fresh.write_text(text)
+            os.replace(fresh, note)
+        finally:  # nothing is left where the disk is full
+            fresh.unlink(missing_ok=True)
 
 
 def prepare(sources: Sources, cache_dir: Path | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from functools import partial
 from pathlib import Path
@@ -50,7 +51,9 @@ def find(name: str, data_dir: Path | None, streams: Streams, synthetic: Syntheti
         parameters = {"seed": streams.seed, **synthetic._asdict()}
         return cache.identify(name, partial(make, synthetic, streams), parameters=parameters)
     if name not in NAMES:
-        raise UserError(_unknown(name))
+        near = difflib.get_close_matches(name.lower(), NAMES, 1)
+        hint = f", or a path ending in .npz{f'; did you mean {near[0]}?' if near else ''}"
+        raise UserError(f"--data {name}: there is no such data set; it is one of {', '.join(NAMES)}{hint}")
     return _published(name, data_dir or default_data_dir())
 
 
@@ -63,14 +66,6 @@ def _published(name: str, data_dir: Path) -> Sources:
         return cache.identify(name, partial(read_cifar, files), files)
     files = find_idx(name, data_dir)
     return cache.identify(name, partial(read_idx, name, files), files)
-
-
-def _unknown(name: str) -> str:
-    import difflib
-
-    near = difflib.get_close_matches(name.lower(), NAMES, 1)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    return f"--data {name}: there is no such data set; it is one of {', '.join(NAMES)}, or a path ending in .npz{hint}"
 
 
 def make(size: Synthetic, streams: Streams) -> Raw:

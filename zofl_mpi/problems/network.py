@@ -132,9 +132,9 @@ class Network(Personalised):
 
     def kernel_for(self, work: Work, data: Dataset, before: str = "") -> KernelChoice:
         """Chooses the kernel of a run: "auto" stands for torch on a GPU, or for that of the run that is continued."""
-        if self.kernel == "auto" and before:
-            return KernelChoice("torch" if before.endswith(BATCHED) else "serial", fallback="serial")
-        return KernelChoice("torch" if self.uses_torch else "serial", fallback="serial" * (self.kernel == "auto"))
+        is_auto = self.kernel == "auto"
+        batched = before.endswith(BATCHED) if is_auto and before else self.uses_torch
+        return KernelChoice("torch" if batched else "serial", fallback="serial" if is_auto else "")
 
     def with_kernel(self, name: str, work: Work) -> Network:
         return replace(self, kernel=cast(Any, name), batched_sizes=(work.batch,) if name == "torch" else None)
