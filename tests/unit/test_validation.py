@@ -143,10 +143,10 @@ def test_the_accuracies_of_a_personal_model_are_its_scores() -> None:
             found = zohfl.personal(client, Model(x, 2))
             y = zohfl.local.solve(client, x[None], 2, 13)[0]  # Purpose.PERSONAL
             mix = own.counts[client.i] / own.counts[client.i].sum()  # type: ignore[index]
-            assert found.accuracies["personal_accuracy"] == pytest.approx(
+            assert found.means["personal_accuracy"] == pytest.approx(
                 own.problem.score(y, test, mix)["accuracy"], abs=1e-12
             )
-            assert found.accuracies["personal_accuracy_global"] == own.problem.score(y, test)["accuracy"]
+            assert found.means["personal_accuracy_global"] == own.problem.score(y, test)["accuracy"]
     assert setting.problem.hits(x, setting.test).sum() == round(
         setting.problem.score(x, setting.test)["accuracy"] * len(setting.test)
     )
