@@ -17,6 +17,8 @@ from zofl_mpi.data import download, images, published
 from zofl_mpi.data.published import REMOTES, Remote
 from zofl_mpi.errors import UserError
 
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # urllib3 leaves broken sockets to the collector
+
 FILES = {"a.gz": b"first file" * 1000, "b.gz": b"second file"}
 
 
@@ -134,7 +136,6 @@ def test_a_corrupted_download_is_told_with_both_sums_and_not_kept(site, tmp_path
     assert "a.gz cannot be read" in complaint("mnist", tmp_path / "other")
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning")  # urllib3 leaves the socket of a time-out to the collector
 def test_a_server_that_does_not_answer_is_told(site, tmp_path, monkeypatch):
     site.silent = threading.Event()
     monkeypatch.setattr(download, "TIMEOUT", 0.1)
