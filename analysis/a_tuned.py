@@ -111,6 +111,7 @@ def row(group: Group, axes: Axes, value: float, is_best: bool, ends: Sequence[st
         "step": step_of(group, axes),
         "accuracy_mean_percent": mean,
         "accuracy_sd_percent": sd,
+        "accuracy_by_seed_percent": " ".join(f"{100 * value:.4f}" for value in group.last("test_accuracy")),
         "chosen_by_percent": value,
         "best": is_best,
         "at_edge": " ".join(ends),

@@ -30,7 +30,7 @@ from typing import Any, final
 import matplotlib.pyplot as plt
 import numpy as np
 from shared import command, figures, files, wording
-from shared.groups import Array
+from shared.groups import Array, mean_sd
 from shared.pays import sizes, spelled
 
 from zofl_mpi.errors import UserError
@@ -159,9 +159,17 @@ def rows_of(study: Study, folder: Path) -> list[dict[str, Any]]:
                 "control": control,
                 "first_order": first,
                 "share_percent": 100 * (score - control) / (first - control),
+                **ahead(lines[method], lines.get(study.control) if isinstance(study.control, str) else None),
             }
         )
     return rows
+
+
+def ahead(method: Row, control: Row | None) -> dict[str, float]:
+    """Mean and deviation over seeds of method - control, seed by seed; nan where the table tells no seeds."""
+    listed = [(line or {}).get("accuracy_by_seed_percent", "").split() for line in (method, control)]
+    mean, sd = mean_sd(np.array([float(a) - float(b) for a, b in zip(*listed, strict=True)] if all(listed) else []))
+    return {"ahead_mean": mean, "ahead_sd": sd}
 
 
 def read(path: Path) -> list[Row]:

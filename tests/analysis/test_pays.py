@@ -48,14 +48,16 @@ def test_the_best_step_closes_more_with_every_direction_and_less_where_curvature
 def test_shares_of_a_planted_table(script: Any, tmp_path: Path) -> None:
     """Mutations: the gap's ends exchanged; a row of another setting; the row's own directions not taken."""
     pays = script("pays")
-    header = "method,cell,score,directions_per_parameter\n"
-    (tmp_path / "t.csv").write_text(header + "z,b,99,9\nz,a,30,2.5\ncontrol,a,20,\nfirst,a,60,\n")
+    header = "method,cell,score,directions_per_parameter,accuracy_by_seed_percent\n"
+    lines = ("z,b,99,9,", "z,a,30,2.5,29 31", "control,a,20,,21 19", "first,a,60,,", "")
+    (tmp_path / "t.csv").write_text(header + "\n".join(lines))
     study = pays.Study("t", "ZO-HFL", "a title", {"cell": "a"}, "score", "control", "first", {"z": math.nan})
     (row,) = pays.rows_of(study, tmp_path)
     assert (row["share_percent"], row["directions_per_parameter"]) == (25.0, 2.5)
+    assert (row["ahead_mean"], row["ahead_sd"]) == (10.0, pytest.approx(8**0.5))
     fixed = pays.Study("t", "FedRZO", "a title", {"cell": "a"}, "score", 70.0, "first", {"z": 0.5})
     (row,) = pays.rows_of(fixed, tmp_path)
-    assert (row["share_percent"], row["directions_per_parameter"]) == (400.0, 0.5)
+    assert (row["share_percent"], row["directions_per_parameter"]) == (400.0, 0.5) and math.isnan(row["ahead_mean"])
 
 
 def test_the_tables_of_this_repository_are_drawn(wrote: Any) -> None:
