@@ -65,6 +65,7 @@ class Study:
 
 
 ACCURACY = "accuracy_mean_percent"
+NAMES = {"fedrzo": "FedRZO", "fedrzo-16": "FedRZO, 16 directions", "heron-frozen-head": "HERON, frozen head"}
 
 
 def pays(title: str, config: Mapping[str, Any], steps: int, absent: Sequence[str] = ()) -> Study:
@@ -77,13 +78,10 @@ def pays(title: str, config: Mapping[str, Any], steps: int, absent: Sequence[str
     return Study("c_pays", "HERON-SFL", title, {"setting": title}, ACCURACY, "heron-frozen", "sflv2", methods)
 
 
-def narrow(cell: str, title: str) -> Study:
-    """A setting of `c_narrow`."""
-    rules = ("heron", "heron-head", "heron-head-8", "heron-head-32", "ho_sfl-8")
-    where = {"cell": cell, "best": "True"}
-    return Study(
-        "c_narrow", "HERON-SFL", title, where, ACCURACY, "heron-frozen", "sflv2", dict.fromkeys(rules, math.nan)
-    )
+def narrow(cell: str, title: str, *methods: str) -> Study:
+    """A setting of `c_narrow`, whose table has the directions."""
+    where, drawn = {"cell": cell, "best": "True"}, dict.fromkeys(methods, math.nan)
+    return Study("c_narrow", "HERON-SFL", title, where, ACCURACY, "heron-frozen", "sflv2", drawn)
 
 
 def studies() -> list[Study]:
@@ -106,10 +104,10 @@ def studies() -> list[Study]:
              {"data": "fashion-mnist", "cut": 4, "head": "pooled"}, 30 * 3 * 10, ("ho_sfl-jvp", "heron-sample-8")),
         Study("c_fig5", "HERON-SFL", "GPT-2, E2E, pretrained", {"start": "pretrained"}, "validation_perplexity_mean",
               "heron-frozen", "splitlora", {"heron": 12 * 3 * 5 / lora}),
-        narrow("mnist-k4", "MNIST, cut of 4 features"),
-        narrow("fashion-k2", "Fashion-MNIST, cut of 2 features"),
-        narrow("fashion-k4", "Fashion-MNIST, cut of 4 features"),
-        narrow("fashion-k16", "Fashion-MNIST, cut of 16 features"),
+        narrow("mnist-k4", "MNIST, cut of 4 features", "heron-head", "heron-head-8", "ho_sfl-8"),
+        narrow("fashion-k2", "Fashion-MNIST, cut of 2 features", "heron-head-8"),
+        narrow("fashion-k4", "Fashion-MNIST, cut of 4 features", "heron", "heron-head", "heron-head-8", "ho_sfl-8"),
+        narrow("fashion-k16", "Fashion-MNIST, cut of 16 features", "heron-head-8"),
     ]  # fmt: skip
 
 
@@ -153,7 +151,7 @@ def rows_of(study: Study, folder: Path) -> list[dict[str, Any]]:
                 "study": study.table,
                 "setting": study.title,
                 "family": study.family,
-                "method": wording.method_name(spelled(method)),
+                "method": NAMES.get(method) or wording.method_name(spelled(method)),
                 "directions_per_parameter": drawn,
                 "score": score,
                 "control": control,
@@ -237,11 +235,12 @@ def draw(rows: Sequence[Mapping[str, Any]]) -> Any:
     """Share against directions per parameter: a colour a family, a marker a method."""
     with plt.rc_context(figures.STYLE):
         figure, ((panel,),) = figures.canvas(1, 1, figures.PAGE, 3.4)
-        markers = dict(zip(dict.fromkeys(r["method"] for r in rows), MARKERS, strict=False))
-        for row in rows:
+        labels = [row["method"].partition(", 8 directions")[0].partition(", 16 directions")[0] for row in rows]
+        markers = dict(zip(dict.fromkeys(labels), MARKERS, strict=False))
+        for row, label in zip(rows, labels, strict=True):
             share = max(row["share_percent"], LEAST)
-            looks = {"marker": markers[row["method"]], "color": COLOURS[row["family"]]}
-            panel.scatter(row["directions_per_parameter"], share, 25, label=row["method"], **looks)
+            looks = {"marker": markers[label], "color": COLOURS[row["family"]]}
+            panel.scatter(row["directions_per_parameter"], share, 25, label=label, **looks)
         rho = np.geomspace(0.01, 100, 30)
         theory: list[tuple[str, Any, Callable[[float], float]]] = [
             ("quadratic, all curvatures equal", "-", lambda r: 1 - math.exp(-r)),

@@ -323,7 +323,10 @@ def test_an_own_split_that_does_not_do_is_told_in_a_sentence(own: str, capsys: C
         ("--method decomfl --h 0", "--h 0: must be at least 1: the scalars of equally many steps are averaged"),
         ("--optimiser adamw --weight-decay -1", "--weight-decay -1.0: must be a number, at least 0"),
         ("--method fsl_sage --stages 1 1 1 1 --buffer 1", "--buffer 1: must be at least 2: BatchNorm"),
-        ("--problem softmax", "--problem softmax: must be one of split_resnet, split_cnn, split_gpt2, or module:Class"),
+        (
+            "--problem softmax",
+            "--problem softmax: must be one of split_resnet, split_cnn, split_mlp, split_gpt2, or module:Class",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_sentence(capsys: Capsys, arguments: str, words: str) -> None:

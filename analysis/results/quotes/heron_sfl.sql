@@ -68,7 +68,7 @@ from (select * from c_table2_txt where cells = 9 and c1 in ('HERON', 'CSE-FSL') 
 select h.c7, s.c7, h.c7 / s.c7, h.c6, s.c6, h.c6 / s.c6 from c_table2_txt h join c_table2_txt s using (cells)
 where cells = 9 and h.c1 = 'HERON' and s.c1 = 'SFLV2';
 
-create view pays as
+create view stages as
 select *, setting like 'CIFAR-10%' as cifar, accuracy_mean_percent as mean, accuracy_sd_percent as sd, client_peak_bytes / 1048576 as mib,
     client_macs / 1e9 as work, share_mean_percent as share, share_sd_percent as share_sd from c_pays;
 create view pairs as select *, setting like 'CIFAR-10%' as cifar from c_pays_pairs;
@@ -83,31 +83,31 @@ with n(method, name) as (values ('heron-frozen', 'frozen client'), ('heron', 'HE
     ('sflv2', 'SFLV2'))
 select name, mean, sd, share, case when method not in ('heron-frozen', 'sflv2') then share_sd end as share_sd,
     case when method <> 'heron-frozen' then mib end as mib
-from n join pays using (method) order by cifar desc;
+from n join stages using (method) order by cifar desc;
 -- HERON closes # ± # % of the gap on CIFAR-10
-select share, share_sd from pays where cifar and method = 'heron';
+select share, share_sd from stages where cifar and method = 'heron';
 -- on CIFAR-10 (# ± # points)
-select gain_mean, gain_sd from pays where cifar and method = 'heron-head';
+select gain_mean, gain_sd from stages where cifar and method = 'heron-head';
 -- a little more (# ± #), at a first-order client's memory (# of # MiB)
 select nth(method, 'heron-sample | cse_fsl') as k, case method when 'heron-sample' then gain_mean end as gain,
-    case method when 'heron-sample' then gain_sd end as gain_sd, mib from pays where cifar;
+    case method when 'heron-sample' then gain_sd end as gain_sd, mib from stages where cifar;
 -- sends # times HERON's bytes
-select max(1.0 * o.bytes / h.bytes) from pays o join pays h using (cifar) where o.method = 'ho_sfl' and h.method = 'heron';
+select max(1.0 * o.bytes / h.bytes) from stages o join stages h using (cifar) where o.method = 'ho_sfl' and h.method = 'heron';
 -- sends 1.8 times HERON's bytes
-select round(1.0 * o.bytes / h.bytes, 1) = 1.8 from pays o join pays h using (cifar) where o.method = 'ho_sfl' and h.method = 'heron';
+select round(1.0 * o.bytes / h.bytes, 1) = 1.8 from stages o join stages h using (cifar) where o.method = 'ho_sfl' and h.method = 'heron';
 -- (HERON on the validation part: # % with a step of 3e-6, # with 1e-5; frozen #)
 select nth(method || ' ' || iif(method = 'heron', step, iif(best, 'best', '')),
     'heron local-3e-6 server-1e-1 | heron local-1e-5 server-1e-1 | heron-frozen best') as k, validation_percent
 from c_pays_steps where setting like 'Fashion%';
 -- it closes # % and # % at # and # times a forward-only step's memory, # and # of
 select group_concat(n.share, ' '), group_concat(n.mib / h.mib, ' '), group_concat(n.mib / c.mib, ' ')
-from (select * from pays order by cifar desc) n join pays h using (cifar) join pays c using (cifar)
+from (select * from stages order by cifar desc) n join stages h using (cifar) join stages c using (cifar)
 where n.method = 'heron-n2' and h.method = 'heron-head' and c.method = 'cse_fsl';
 -- HERON (# of # G, # of #)
-select n.work, h.work from pays n join pays h using (cifar)
+select n.work, h.work from stages n join stages h using (cifar)
 where n.method = 'heron-n2' and h.method = 'heron' order by cifar desc;
 -- stages close # and # %
-select share from pays where method = 'heron-n4' order by cifar desc;
+select share from stages where method = 'heron-n4' order by cifar desc;
 -- stage, are # ± # points above none on CIFAR-10 and # ± # on Fashion-MNIST: not told apart
 select ahead_mean, ahead_sd from pairs where method = 'heron-n2-zo' order by cifar desc;
 -- last stage exact is # ± # points above HERON's
@@ -117,10 +117,10 @@ select ahead_mean, ahead_sd from pairs where cifar and method = 'ho_sfl-n2-zo';
 -- little (# to # MiB, # to #)
 select c3, c4 from c_pays_txt where c2 = 'CSE-FSL' and cells = 6;
 -- ahead by #, #, # and by #, #, # points, seed by seed
-select gain_by_seed from pays where method = 'sflv2' order by cifar desc;
+select gain_by_seed from stages where method = 'sflv2' order by cifar desc;
 -- CSE-FSL by # to # and # to #. **Share
 with recursive s(cifar, method, number, rest) as (
-    select cifar, method, null, gain_by_seed || ' ' from pays union all
+    select cifar, method, null, gain_by_seed || ' ' from stages union all
     select cifar, method, cast(rest as real), substr(rest, instr(rest, ' ') + 1) from s where rest <> '')
 select min(number), max(number) from s where method = 'cse_fsl' group by cifar order by cifar desc;
 -- SFLV2 is # to # points ahead of a frozen client with untuned steps
@@ -129,38 +129,38 @@ select min(sflv2_more), max(sflv2_more) from c_pays_search where setting not lik
 select -sflv2_more, -cse_fsl_more from c_pays_search where setting like '%α%';
 
 -- cosine with the gradient is # ± #, where the rule
-select cosine, cosine_sd from pays where cifar and method = 'heron-head';
+select cosine, cosine_sd from stages where cifar and method = 'heron-head';
 -- a root mean square, says # (d
-select cosine_rule from pays where cifar and method = 'heron-head';
+select cosine_rule from stages where cifar and method = 'heron-head';
 -- oracle without mu, have # ± # and are # ± # points ahead of differences
-select cosine, cosine_sd, ahead_mean, ahead_sd from pays join pairs using (cifar, method) where cifar and method = 'heron-head-jvp';
+select cosine, cosine_sd, ahead_mean, ahead_sd from stages join pairs using (cifar, method) where cifar and method = 'heron-head-jvp';
 -- at # MiB, where CSE-FSL takes #.
-select nth(method, 'heron-head-jvp | cse_fsl') as k, mib from pays where cifar;
+select nth(method, 'heron-head-jvp | cse_fsl') as k, mib from stages where cifar;
 -- So it is with HO-SFL (# ± # for # ± #, # ± # points)
 select j.cosine, j.cosine_sd, o.cosine, o.cosine_sd, ahead_mean, ahead_sd
-from pays j join pays o using (cifar) join pairs p using (cifar)
+from stages j join stages o using (cifar) join pairs p using (cifar)
 where cifar and j.method = 'ho_sfl-jvp' and p.method = 'ho_sfl-jvp' and o.method = 'ho_sfl';
 -- and on Fashion-MNIST (# ± # for # ± #, # ± # points)
 select j.cosine, j.cosine_sd, o.cosine, o.cosine_sd, ahead_mean, ahead_sd
-from pays j join pays o using (cifar) join pairs p using (cifar)
+from stages j join stages o using (cifar) join pairs p using (cifar)
 where not cifar and j.method = 'heron-head-jvp' and p.method = 'heron-head-jvp' and o.method = 'heron-head';
 -- Eight directions have # ± # (rule: #) and are # ± # points ahead of one
-select cosine, cosine_sd, cosine_rule, ahead_mean, ahead_sd from pays join pairs using (cifar, method)
+select cosine, cosine_sd, cosine_rule, ahead_mean, ahead_sd from stages join pairs using (cifar, method)
 where cifar and method = 'heron-head-8';
 -- takes # forward passes for #, in all # G multiply-accumulates for CSE-FSL's #.
-select e.passes, o.passes, e.work, c.work from pays e join pays o using (cifar) join pays c using (cifar)
+select e.passes, o.passes, e.work, c.work from stages e join stages o using (cifar) join stages c using (cifar)
 where cifar and e.method = 'heron-head-8' and o.method = 'heron-head' and c.method = 'cse_fsl';
 -- one wins # points with eight directions, # with one, and # in the exact last stage
-select nth(method, 'heron-head-8 | heron-head | heron-n2') as k, gain_mean / (passes - 1) from pays where cifar;
+select nth(method, 'heron-head-8 | heron-head | heron-n2') as k, gain_mean / (passes - 1) from stages where cifar;
 -- Per sample, eight directions have # ± # for one's # ± #, and are # ± # points ahead (seed by seed #, #, #)
 select e.cosine, e.cosine_sd, o.cosine, o.cosine_sd, ahead_mean, ahead_sd, ahead_by_seed
-from pays e join pays o using (cifar) join pairs p using (cifar)
+from stages e join stages o using (cifar) join pairs p using (cifar)
 where cifar and e.method = 'heron-sample-8' and p.method = 'heron-sample-8' and o.method = 'heron-sample';
 -- won here, # ± # % of the gap, for # passes a step
-select share, share_sd, passes from pays where cifar and method = 'heron-sample-8';
+select share, share_sd, passes from stages where cifar and method = 'heron-sample-8';
 -- On Fashion-MNIST eight directions have # ± # for # ± # and win # ± # points
 select e.cosine, e.cosine_sd, o.cosine, o.cosine_sd, ahead_mean, ahead_sd
-from pays e join pays o using (cifar) join pairs p using (cifar)
+from stages e join stages o using (cifar) join pairs p using (cifar)
 where not cifar and e.method = 'heron-head-8' and p.method = 'heron-head-8' and o.method = 'heron-head';
 
 create view uplink as select * from c_pays_uplink where setting like 'CIFAR-10%';
@@ -174,3 +174,37 @@ select f.cosine, h.cosine from uplink f join uplink h where f.method = 'sflv2' a
 -- they take # KiB of the dense #.
 select group_concat(bytes / 1024.0, ' ') from (select * from uplink where method = 'sflv2' and uplink <> 'seeds' order by uplink, numbers)
 where uplink = 'dense' or numbers > 18;
+
+-- | | MNIST, k = 4 | Fashion-MNIST, k = 2 | k = 4 | k = 16 |
+with n(method, name) as (values ('heron-frozen', 'frozen client'), ('heron', 'HERON, one direction'),
+    ('heron-head', 'HERON, exact head, one direction'), ('heron-head-8', 'HERON, exact head, eight directions'),
+    ('ho_sfl-8', 'HO-SFL, eight directions'), ('cse_fsl', 'CSE-FSL'), ('sflv2', 'SFLV2'))
+select name, mean, sd from (
+    select name, accuracy_mean_percent as mean, accuracy_sd_percent as sd, nth(cell, 'mnist-k4 | fashion-k2 | fashion-k4 | fashion-k16') as place
+    from n join c_narrow using (method) where best
+    union all
+    select 'directions per parameter of eight', directions_per_parameter, null, nth(cell, 'mnist-k4 | fashion-k2 | fashion-k4 | fashion-k16')
+    from c_narrow where best and method = 'heron-head-8') order by place;
+-- every best step has smaller and larger ones beside it. Test
+select count(*) = 21 from c_narrow where best and coalesce(at_edge, '') = '' and seeds = 3;
+create view cuts as select *, nth(setting, 'MNIST, cut of 4 features | Fashion-MNIST, cut of 4 features'
+    || ' | Fashion-MNIST, cut of 2 features | Fashion-MNIST, cut of 16 features') as k from pays where study = 'c_narrow';
+-- the frozen client by # ± # points with 4 features on MNIST, # ± # on Fashion-MNIST, # ± # with 2 features and # ± # with 16
+select k, ahead_mean, ahead_sd from cuts where method = 'HERON, exact head, 8 directions';
+-- more than three deviations each time
+select min(ahead_mean > 3 * ahead_sd) from cuts where method = 'HERON, exact head, 8 directions';
+-- They close #, #, # and # % of the gap
+select k, share_percent from cuts where method = 'HERON, exact head, 8 directions';
+-- one direction, 0.96 a parameter, closes # and # % with 4 features
+select k, share_percent from cuts where method = 'HERON, exact head';
+-- along the server's answers, closes # and # %
+select k, share_percent from cuts where method = 'HO-SFL, 8 directions';
+-- are not told apart (# ± # and # ± # %)
+select nth(method, 'heron-head-8 | cse_fsl') as k, accuracy_mean_percent, accuracy_sd_percent from c_narrow where best and cell = 'fashion-k2';
+-- A frozen client with 16 features has # %, HERON with 4 features and eight directions #. The first sends # MiB of smashed numbers
+select w.accuracy_mean_percent, h.accuracy_mean_percent, 64 * 16 * 4 * 3000 / 1048576.0 from c_narrow w, c_narrow h
+where w.best and h.best and w.cell = 'fashion-k16' and w.method = 'heron-frozen' and h.cell = 'fashion-k4' and h.method = 'heron-head-8';
+-- the second # MiB
+select bytes / 1048576 from c_narrow where best and cell = 'fashion-k4' and method = 'heron-head-8';
+-- nothing is above # %
+select ceil(max(share_percent)) from pays where directions_per_parameter < 0.1;

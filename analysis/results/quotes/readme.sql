@@ -41,3 +41,7 @@ select nth(method, 'zo_hfl | server_sgd | scaffold') as k, accuracy_mean_percent
 select nth(method, 'heron | heron-frozen') as k, accuracy_mean_percent, accuracy_sd_percent from c_fig2 where setting = 'iid';
 -- with lambda tuned: # ± # % where the server alone has # ± #
 select nth(method, 'zo_hfl | server_sgd') as k, accuracy_mean_percent, accuracy_sd_percent from a_share where best;
+-- HERON with several directions: # ± # % where a frozen client has # ± #, SFLV2 # ± #, at # directions per parameter
+select nth(method, 'heron-head-8 | heron-frozen | sflv2') as k, accuracy_mean_percent, accuracy_sd_percent from c_narrow
+where best and cell = 'fashion-k4' union all
+select 4, round(directions_per_parameter, 1), null from c_narrow where best and cell = 'fashion-k4' and method = 'heron-head-8';
