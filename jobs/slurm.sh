@@ -104,12 +104,10 @@ ATTEMPTS=3
 
 requeue() { # requeue NAME JOB OTHERWISE [EARLY]: back into the queue; where that is impossible, what to do instead
     local name=$1 job=$2 otherwise=$3 early=${4:-}
-    if [[ -n $early ]]; then
-        if ((${SLURM_RESTART_COUNT:-0} >= ATTEMPTS)); then
-            printf '%s: told to stop while it started, %d times: give it more time (--time, --signal). Then, on a login node: %s\n' \
-                "$name" $((SLURM_RESTART_COUNT + 1)) "$otherwise"
-            return
-        fi
+    if [[ -n $early ]] && ((${SLURM_RESTART_COUNT:-0} >= ATTEMPTS)); then
+        printf '%s: told to stop while it started, %d times: give it more time (--time, --signal). Then, on a login node: %s\n' \
+            "$name" $((SLURM_RESTART_COUNT + 1)) "$otherwise"
+        return
     fi
     if ! command -v scontrol >/dev/null; then
         printf '%s: told to stop, %s; there is no scontrol on %s to put this job back into the queue. On a login node: %s\n' \
