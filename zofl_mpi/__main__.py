@@ -3,8 +3,6 @@
 python -m zofl_mpi
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from importlib import import_module
 

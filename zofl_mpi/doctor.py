@@ -3,8 +3,6 @@
 mpirun -n 4 python -m zofl_mpi.doctor
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import platform
@@ -77,7 +75,7 @@ def slurm(environment: Mapping[str, str], hosts: Sequence[str], lacking: Sequenc
     """A sentence on whether a job can put itself back into the queue.
 
     Args:
-        hosts, lacking: of each rank, its node and the commands of Slurm that are not there.
+        hosts, lacking: the node of each rank, and the commands of Slurm that are missing there.
     """
     if "SLURM_JOB_ID" not in environment:
         return "Slurm: this is no job; whether one can put itself back into the queue shows on the nodes that it gets"
@@ -93,7 +91,7 @@ def slurm(environment: Mapping[str, str], hosts: Sequence[str], lacking: Sequenc
 
 
 def _exchange(world: World) -> None:
-    """One question of each size to one client on each rank, the best of five."""
+    """Times a question of each size to one client on each rank, and prints the best of five."""
     from zofl_mpi.run.mpi.client import ClientRank
     from zofl_mpi.run.mpi.server import MPIClients
     from zofl_mpi.run.mpi.world import MPIWorld

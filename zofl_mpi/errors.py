@@ -1,8 +1,7 @@
 """Errors that a user can mend: one sentence, no traceback, exit status 2."""
 
-from __future__ import annotations
-
 import sys
+from collections.abc import Callable, Iterable
 
 
 class UserError(Exception):
@@ -15,7 +14,7 @@ class UserError(Exception):
 
 
 def refused(problem: UserError, speaks: bool = True) -> int:
-    """Prints the sentence on standard error, if this process `speaks` for all; returns the exit status."""
+    """Prints the sentence on standard error, where `speaks` (one process of a run does); returns the exit status."""
     if speaks:
         print(f"zofl_mpi: {problem}", file=sys.stderr, flush=True)
     return problem.status
@@ -24,6 +23,14 @@ def refused(problem: UserError, speaks: bool = True) -> int:
 def warn(sentence: str) -> None:
     """Prints a warning on standard error."""
     print(f"zofl_mpi: warning: {sentence}", file=sys.stderr, flush=True)
+
+
+def nearest(word: str, allowed: Iterable[str], spelled: Callable[[str], str] = str) -> str:
+    """`; the nearest is ...`, if one is near; `spelled`: as one would type it."""
+    import difflib  # few commands have a mistake
+
+    near = difflib.get_close_matches(word, allowed, 1, 0.5)
+    return f"; the nearest is {spelled(near[0])}" if near else ""
 
 
 def demand(holds: bool, flag: str, value: object, allowed: str) -> None:

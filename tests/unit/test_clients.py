@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from zofl_mpi.engine.clients import Client, ClientError
 from zofl_mpi.engine.ledger import SERVER
+from zofl_mpi.engine.watch import Watch
 from zofl_mpi.errors import UserError
 from zofl_mpi.run.client_memory import STEPS, Memory
 from zofl_mpi.run.local import LocalClients
@@ -122,7 +123,7 @@ def test_a_question_to_nobody_to_strangers_or_twice_is_refused(steps: Steps, to:
 
 
 def test_bytes_and_items_of_streams_and_means_enter_the_round(steps: Steps) -> None:
-    clients = LocalClients([0, 2], stop=lambda: True)
+    clients = LocalClients([0, 2], watch=Watch(stop=lambda: "SIGUSR1"))
     list(clients.ask(steps.stream, Note(np.zeros(3))))
     list(clients.ask(steps.keep, Note(np.zeros(5)), counted=False))
     clients.mean(steps.grow, Note(None), to=[1])

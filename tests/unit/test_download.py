@@ -159,7 +159,7 @@ def test_a_mistake_is_one_sentence_and_status_2(site, tmp_path, capsys, words, s
     assert download.main([*words, "--data-dir", str(tmp_path)]) == 2
     said = capsys.readouterr().err
     assert said.startswith(f"zofl_mpi: {sentence}") and said.count("\n") == 1
-    assert "cifar-10" not in words or "did you mean cifar10?" in said
+    assert "cifar-10" not in words or "the nearest is cifar10" in said
 
 
 @pytest.fixture

@@ -84,14 +84,14 @@ def test_the_training_part_alone_sets_the_scale():
     raw.inputs[:, 3] = 7.0  # a feature that does not vary
     federation = partition.split(raw, STREAMS, m=2, alpha=np.inf, pixels="raw", official_split=True, min_samples=1)
     raw.inputs[-9:] += 1000.0  # the test part
-    seen = standardised(federation, squared_norm=50.0)
+    seen = standardised(federation)
     training = np.concatenate([part.take(np.arange(len(part)), np.float64)[0] for part in (seen.server, *seen.clients)])
     assert len(training) == 31
     np.testing.assert_allclose(training.mean(axis=0), 0, atol=1e-6)
-    assert np.square(training).sum(axis=1).mean() == pytest.approx(50.0)
+    assert np.square(training).sum(axis=1).mean() == pytest.approx(100.0)
     variances = training.var(axis=0)
     assert variances[3] == 0
-    np.testing.assert_allclose(np.delete(variances, 3), 50.0 / 15, rtol=1e-6)
+    np.testing.assert_allclose(np.delete(variances, 3), 100.0 / 15, rtol=1e-6)
     assert np.all(seen.test.take(np.arange(9), np.float64)[0][:, np.arange(16) != 3] > 100)
     assert seen.clients[1].inputs is raw.inputs
     assert [len(part) for part in seen.clients] == [len(part) for part in federation.clients]

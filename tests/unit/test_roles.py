@@ -4,10 +4,10 @@ import ast
 import re
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pytest
@@ -17,12 +17,30 @@ from zofl_mpi import fedrzo, zo_hfl
 from zofl_mpi.engine.roles import HOST, Backend, attribute, program_of, with_base
 from zofl_mpi.engine.setting import Method, Setting
 from zofl_mpi.engine.streams import Streams
-from zofl_mpi.problems import Bilevel, Smooth
+from zofl_mpi.problems import Bilevel, Hierarchical, Lipschitz, SecondOrder, Smooth
 from zofl_mpi.problems.base import BilevelProblem, Problem, score_of
 from zofl_mpi.run.plan import loads_of, method_of, problem_of, role_of, work_of
 from zofl_mpi.settings.given import adapted, lacking, roles_of
 
 PACKAGE = ROOT / "zofl_mpi"
+
+if TYPE_CHECKING:  # mypy: each problem has its roles
+    from zofl_mpi.problems.analytic.bilevel import BilevelBowls, Coupled, Saddle
+    from zofl_mpi.problems.analytic.black_boxes import CVaR, Shares
+    from zofl_mpi.problems.analytic.caps import Caps
+    from zofl_mpi.problems.analytic.nonsmooth import Bowls, MaxAffine
+    from zofl_mpi.problems.analytic.quadratic import Corner, Quadratic
+    from zofl_mpi.problems.fair import Fair, FairSoftmax
+    from zofl_mpi.problems.hyperparameter import Hyperparameter
+    from zofl_mpi.problems.network import Network
+    from zofl_mpi.problems.relu_net import ReLUNet
+    from zofl_mpi.problems.softmax import Softmax
+
+    hierarchical: Sequence[type[Hierarchical]] = (Softmax, Network, Quadratic, Corner, Caps)
+    smooth: Sequence[type[Smooth]] = (Softmax, Network, Quadratic, ReLUNet, Bowls)
+    lipschitz: Sequence[type[Lipschitz]] = (ReLUNet, Network, MaxAffine, Bowls)
+    bilevel: Sequence[type[Bilevel]] = (Hyperparameter, Fair, FairSoftmax, BilevelBowls, Coupled, Saddle, CVaR, Shares)
+    second_order: Sequence[type[SecondOrder]] = (Hyperparameter, BilevelBowls, Saddle)
 
 
 class Base(Protocol):

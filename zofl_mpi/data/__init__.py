@@ -26,7 +26,7 @@ class Raw:
         classes: C.
         official_test: how many samples at the end are the official test part; 0 if there is none.
         levels: what the bytes are divided by to lie in [0, 1] (255; 16 for the digits); None for floats.
-        channels: equal blocks of features that lie one behind the other (3 colour planes, else 1).
+        channels: equal blocks of features stored one after the other (3 colour planes, else 1).
         targets: (N,) of a regression, whose samples are all of class 0; None where there are classes.
         official_validation: how many samples before the official test part are an official validation part.
         tokens: (V,) of encoded texts (`data.texts`), the tokens that their numbers 0 to V - 1 stand for; else None.
@@ -141,7 +141,7 @@ class Federation:
         server: the server's own training samples.
         clients: D_0, ..., D_{m-1}.
         test: held out from all.
-        channels: equal blocks of features that lie one behind the other (3 colour planes, else 1).
+        channels: equal blocks of features stored one after the other (3 colour planes, else 1).
         validation: held out too, to choose step sizes by; None for none.
     """
 

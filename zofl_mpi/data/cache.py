@@ -4,8 +4,6 @@ Every rank asks for the sources (a rank that lacks a file says so), one rank of 
 every rank opens. Entries may be deleted at any time between runs.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -3,10 +3,7 @@
 Files that are already there are checked and left alone; nothing unchecked ever stands under a file's final name.
 """
 
-from __future__ import annotations
-
 import argparse
-import difflib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from zofl_mpi.data.published import REMOTES, Remote, default_data_dir
-from zofl_mpi.errors import UserError, refused
+from zofl_mpi.errors import UserError, nearest, refused
 
 TIMEOUT = 30.0  # seconds without an answer
 
@@ -38,9 +35,8 @@ def download(name: str, data_dir: Path | None = None, base_url: str | None = Non
 def _remote(name: str) -> Remote:
     if name in REMOTES:
         return REMOTES[name]
-    near = difflib.get_close_matches(name, REMOTES, 1)
-    hint = f" (did you mean {near[0]}?)" if near else ""
-    raise UserError(f"{name}: no data set of this name can be fetched{hint}; there are {', '.join(REMOTES)}")
+    one_of = f"must be one of {', '.join(REMOTES)}"
+    raise UserError(f"{name}: no data set of this name can be fetched; it {one_of}{nearest(name, REMOTES)}")
 
 
 def _checked_url(url: str) -> str:

@@ -11,8 +11,6 @@ files with the columns mr and ref. A meaning representation (mr), the context th
   rules for the training part rest on little: numbers that keep their full stop (32 texts), and abbreviations (11).
 """
 
-from __future__ import annotations
-
 import csv
 import re
 from collections.abc import Callable, Mapping, Sequence

@@ -6,8 +6,6 @@ cells of a coarse grid. Source: Coates, Lee, Ng, An analysis of single-layer net
 (2011). They are computed once on each node and kept in the cache.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Iterator
@@ -90,13 +88,13 @@ def _filtered(images: Array, weights: Array) -> Array:
     return np.asarray(adaptive_avg_pool2d(responses, POOL).flatten(1).numpy())
 
 
-def standardised(federation: Federation, squared_norm: float = SQUARED_NORM) -> Federation:
+def standardised(federation: Federation) -> Federation:
     """The data with each feature of mean 0 and equal variances over the training part (server and clients), such that
-    the mean of |input|^2 is `squared_norm`; a constant feature becomes 0. All ranks get the same bits: no BLAS.
+    the mean of |input|^2 is SQUARED_NORM; a constant feature becomes 0. All ranks get the same bits: no BLAS.
     """
     mean, variance = _moments(federation.server.inputs, federation.training_rows())
     varies = variance > 0
-    scale = np.where(varies, math.sqrt(squared_norm / max(1, varies.sum())) / np.sqrt(np.where(varies, variance, 1)), 0)
+    scale = np.where(varies, math.sqrt(SQUARED_NORM / max(1, varies.sum())) / np.sqrt(np.where(varies, variance, 1)), 0)
     return federation.seen_as(lambda part: replace(part, scale=scale, shift=-mean * scale))
 
 

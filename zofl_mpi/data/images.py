@@ -1,7 +1,5 @@
 """Readers of image data sets: IDX (MNIST, Fashion-MNIST) and CIFAR-10's binary version."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Iterator, Sequence

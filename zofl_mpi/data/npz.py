@@ -1,7 +1,5 @@
 """A data set of one's own: an .npz file with the arrays x and y."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -17,8 +17,6 @@ from zofl_mpi.data import Dataset, Federation, Raw
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError, demand
 
-PARTITIONS = ("by_class", "by_client")
-PIXELS = ("unit", "raw", "standardize")
 REDRAWS = 10_000  # 40 us each; ten clients with one class each (alpha near 0, ten classes) come up 4 times
 CHUNK = 512  # rows at a time
 
@@ -51,13 +49,13 @@ def split(
         server_fraction: of the training part; 0 <= fraction < 1; with 0 the server holds nothing.
         validation: of all but the test part; 0 <= fraction < 1; with 0 there is no validation part.
         official_split: take the data set's own test part instead of a random one.
-        min_samples: the least any client holds; `by_class` draws until it is so.
+        min_samples: least number of samples of a client; `by_class` draws until every client has that many.
         pixels: see `as_dataset`; the mean and variance are those of server and clients together.
 
     Raises:
         UserError: an argument out of range, or one that leaves a part without samples that should have some.
     """
-    if raw.targets is not None and (not isinf(alpha) or partition != PARTITIONS[0]):
+    if raw.targets is not None and (not isinf(alpha) or partition != "by_class"):
         flag = f"--partition {partition}" if isinf(alpha) else f"--alpha {alpha:g}"
         fault = f"{flag}: a regression has no classes for clients to be uneven in"
         raise UserError(f"{fault}; leave the flag out (samples are dealt out uniformly)")
@@ -82,10 +80,7 @@ def shares(
 
     An argument out of range, or too few rows, is a UserError.
     """
-    demand(m >= 1, "m", m, "a number of clients, at least 1")
     demand(alpha > 0, "alpha", alpha, "a Dirichlet concentration above 0 (inf for iid clients)")
-    demand(partition in PARTITIONS, "partition", partition, f"one of {', '.join(PARTITIONS)}")
-    demand(min_samples >= 1, "min_samples", min_samples, "a number of samples, at least 1")
     _check_enough(len(rest), m, min_samples)
     labels = raw.labels[rest]
     if isinf(alpha):
@@ -197,7 +192,6 @@ def as_dataset(raw: Raw, pixels: str, train_rows: NDArray[np.int64]) -> Dataset:
     """All samples on a scale: `unit` (bytes in [0, 1], floats as they are), `raw` (as stored) or `standardize` (mean 0
     and variance 1 in each channel over the rows `train_rows` (k,), k >= 1; a constant channel becomes 0).
     """
-    demand(pixels in PIXELS, "pixels", pixels, f"one of {', '.join(PIXELS)}")
     if pixels == "standardize":
         return Dataset(raw.inputs, raw.labels, raw.classes, None, *_standard(raw, train_rows), targets=raw.targets)
     scale = 1 / raw.levels if pixels == "unit" and raw.levels else 1.0

@@ -1,7 +1,5 @@
 """The published data sets that `data.download` fetches, where files are looked for, and sentences on bad files."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

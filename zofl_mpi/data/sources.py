@@ -1,8 +1,5 @@
 """Sources of a data set that is named, or given by the path of an .npz file; and the data sets that need no file."""
 
-from __future__ import annotations
-
-import difflib
 import os
 from functools import partial
 from pathlib import Path
@@ -17,7 +14,7 @@ from zofl_mpi.data.images import CIFAR_ARCHIVES, CIFAR_FOLDER, find_cifar, find_
 from zofl_mpi.data.npz import read_npz
 from zofl_mpi.data.published import default_data_dir, missing_files
 from zofl_mpi.engine.streams import Purpose, Streams
-from zofl_mpi.errors import UserError
+from zofl_mpi.errors import UserError, nearest
 
 NAMES = ("digits", "mnist", "fashion-mnist", "cifar10", "synthetic")
 INPUTS, TEACHER = range(2)  # the streams of a synthetic data set
@@ -51,9 +48,8 @@ def find(name: str, data_dir: Path | None, streams: Streams, synthetic: Syntheti
         parameters = {"seed": streams.seed, **synthetic._asdict()}
         return cache.identify(name, partial(make, synthetic, streams), parameters=parameters)
     if name not in NAMES:
-        near = difflib.get_close_matches(name.lower(), NAMES, 1)
-        hint = f", or a path ending in .npz{f'; did you mean {near[0]}?' if near else ''}"
-        raise UserError(f"--data {name}: there is no such data set; it is one of {', '.join(NAMES)}{hint}")
+        allowed = f"it must be one of {', '.join(NAMES)}, or a path ending in .npz"
+        raise UserError(f"--data {name}: there is no such data set; {allowed}{nearest(name.lower(), NAMES)}")
     return _published(name, data_dir or default_data_dir())
 
 

@@ -8,8 +8,6 @@ A row of the inputs (N, 2 + L) uint16: the number of tokens of the context with 
 label is the type of the meaning representation, the set of its slots.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -73,7 +71,7 @@ def sources(
 
 
 def encoded(files: Sequence[Path], vocabulary: Sequence[Path], pipeline: Pipeline, tokens: Tokens) -> Raw:
-    """The texts of training, validation and test part, one behind the other; see `sources` (about ten seconds)."""
+    """The texts of training, validation and test part, one after the other; see `sources` (about ten seconds)."""
     parts = [e2e.read(path, pipeline, part) for part, path in enumerate(files)]
     samples = [sample for part in parts for sample in part]
     types = {slots: k for k, slots in enumerate(sorted({sample.slots for sample in samples}))}
@@ -122,7 +120,7 @@ def part_sizes(raw: Raw) -> tuple[int, int, int]:
 
 
 def training_rows(raw: Raw, part: Part) -> tuple[Rows, str]:
-    """Rows, ascending, of all contexts, of the half to pretrain on or of the other to fine-tune on; in words."""
+    """Rows, ascending, of all contexts, or of the half to pretrain or to fine-tune on; and their description."""
     rows = np.arange(part_sizes(raw)[0])
     if part == "all":
         return rows, f"all {len(rows)} training texts"

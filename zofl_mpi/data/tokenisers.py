@@ -4,8 +4,6 @@ The rules behind the files in the LoRA code's example are not published. These w
 `isn 't` is in the training and the development part, `is n't` in the test part.
 """
 
-from __future__ import annotations
-
 import re
 from functools import cache
 

@@ -9,8 +9,6 @@ Bits must not depend on which clients share a rank: the result of a request must
 the other requests are.
 """
 
-from __future__ import annotations
-
 import inspect
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -22,25 +20,25 @@ Compute = Callable[[list[Request]], list[Result]]
 Step = Callable[[Any, Any], Any]
 
 MANY = 64
-"""Clients, where a problem knows no better number: of more, a step's data are out of the caches when its turn comes."""
+"""Clients of a batch where a problem states no number: with more, a step's data have left the caches by its turn."""
 
-_HERE = threading.local()  # `call` on a thread that runs a step as a coroutine
+_THREAD = threading.local()  # `call` on a thread that runs a step as a coroutine
 
 
 def batched_call(compute: Compute[Request, Result], request: Request) -> Result:
     """Result of the request: computed alone, or, among steps that run as coroutines, in one call with theirs.
 
     Args:
-        compute: results of requests, in their order; bound methods of one object are one and the same.
+        compute: results of requests, in their order; requests with an equal `compute` share a call.
     """
-    call: Callable[[Compute[Request, Result], Request], Result] | None = getattr(_HERE, "call", None)
+    call: Callable[[Compute[Request, Result], Request], Result] | None = getattr(_THREAD, "call", None)
     return compute([request])[0] if call is None else call(compute, request)
 
 
 def batched(step: Step, clients: Mapping[int, Any], inbox: Mapping[int, Any], order: Iterable[int], most: int) -> Step:
-    """A step with the same replies; called for the first of `most` clients it runs the steps of all of them.
+    """Wraps a step: called for the first of `most` clients, it runs the steps of all of them in one batch.
 
-    A step that streams remains as it is, and so does every step where `most` is 1.
+    The replies are the same. A step that streams is returned unchanged, as is every step where `most` is 1.
 
     Args:
         clients, inbox: the clients and their messages, by i.
@@ -56,7 +54,7 @@ def batched(step: Step, clients: Mapping[int, Any], inbox: Mapping[int, Any], or
         if client.i not in ended:
             group = waiting[:most]
             del waiting[:most]
-            ended.update(zip(group, run_batch(step, [(clients[i], inbox[i]) for i in group], _HERE), strict=True))
+            ended.update(zip(group, run_batch(step, [(clients[i], inbox[i]) for i in group], _THREAD), strict=True))
         return ended.pop(client.i).result()
 
     return replied

@@ -1,7 +1,5 @@
 """Runs many client steps as coroutines, threads of which one runs at a time, so that one batched call serves them."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Callable, Iterable
@@ -43,9 +41,9 @@ class _Coroutine:
         self._answers: SimpleQueue[Answer] = SimpleQueue()
         self._stopped: SimpleQueue[None] = SimpleQueue()
 
-    def start(self, step: Step, client: Any, message: Any, here: threading.local) -> None:
+    def start(self, step: Step, client: Any, message: Any, local: threading.local) -> None:
         """Runs the step until its first call or its end."""
-        self.end = THREADS.submit(self._run, step, client, message, here)
+        self.end = THREADS.submit(self._run, step, client, message, local)
         self._wait()
 
     def resume(self, answer: Answer) -> None:
@@ -61,12 +59,12 @@ class _Coroutine:
             self._stopped.get()
             raise
 
-    def _run(self, step: Step, client: Any, message: Any, here: threading.local) -> Any:
-        here.call = self._batched_call
+    def _run(self, step: Step, client: Any, message: Any, local: threading.local) -> Any:
+        local.call = self._batched_call
         try:
             return step(client, message)
         finally:
-            here.call = None
+            local.call = None
             self._stopped.put(None)
 
     def _batched_call(self, compute: Compute, request: Any) -> Any:
@@ -79,16 +77,16 @@ class _Coroutine:
         return result
 
 
-def run_batch(step: Step, calls: Iterable[tuple[Any, Any]], here: threading.local) -> list[Future[Any]]:
+def run_batch(step: Step, calls: Iterable[tuple[Any, Any]], local: threading.local) -> list[Future[Any]]:
     """Runs a step for each client and message; returns their results or exceptions.
 
-    On each step's thread `here` gets `call`(compute, request), which waits there for the request's result.
+    On each step's thread `local` gets a function `call`(compute, request) that waits for the request's result.
     """
     steps: list[_Coroutine] = []
     try:
         for client, message in calls:
             steps.append(_Coroutine())
-            steps[-1].start(step, client, message, here)
+            steps[-1].start(step, client, message, local)
         while waiting := [(each, each.call) for each in steps if each.call]:
             compute = waiting[0][1].compute
             same = [(each, call.request) for each, call in waiting if call.compute == compute]

@@ -5,8 +5,6 @@ and `given` mark fields that are no flags. `column` describes a field of a state
 message.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math
@@ -95,17 +93,17 @@ def fraction(default: float, what: str = "a fraction") -> Any:
     return _ranged(default, Range(math.nextafter(0, 1), 1, f"{what}, above 0 and at most 1"))
 
 
-def _ranged(default: Any, of: Range) -> Any:
-    return dataclasses.field(default=default, metadata={"range": of})
+def _ranged(default: Any, bounds: Range) -> Any:
+    return dataclasses.field(default=default, metadata={"range": bounds})
 
 
 def check_ranges(cls: type[Any], values: Mapping[str, Any]) -> None:
-    """Refuses values of a class's flags that are out of their ranges; names flag, value and range."""
+    """Refuses a value of a class's flags that is out of its range; names flag, value and range."""
     for f in dataclasses.fields(cls):
-        of, value = f.metadata.get("range"), values.get(f.name)
-        if of is not None and value is not None:
+        bounds, value = f.metadata.get("range"), values.get(f.name)
+        if bounds is not None and value is not None:
             each = value if isinstance(value, tuple | list) else (value,)
-            demand(all(of.least <= v <= of.most for v in each), f.name, value, of.allowed)
+            demand(all(bounds.least <= v <= bounds.most for v in each), f.name, value, bounds.allowed)
 
 
 def part(**defaults: Any) -> Any:
@@ -148,14 +146,14 @@ def reported(report: Any) -> dict[str, float]:
     """{column: number} of an evaluation's report; None is no column, a dictionary has one an entry.
 
     Raises:
-        TypeError: no dataclass, or something else in it; names the field.
+        TypeError: it is no dataclass, or a field is no number; names the field.
     """
     if not dataclasses.is_dataclass(report) or isinstance(report, type):
         raise TypeError(
             f"evaluate returned a {type(report).__name__}: it must return a dataclass of numbers, each field described "
             "by zofl_mpi.column(unit, meaning)"
         )
-    found: dict[str, float] = {}
+    columns: dict[str, float] = {}
     for f in dataclasses.fields(report):
         value = getattr(report, f.name)
         for name, number in value.items() if isinstance(value, Mapping) else [(f.name, value)]:
@@ -164,5 +162,5 @@ def reported(report: Any) -> dict[str, float]:
             if name in ("round", "seconds") or "/" in name or not isinstance(number, int | float | np.number):
                 needs = "a name without / other than round, seconds, and a number"
                 raise TypeError(f"column {name!r} = {number!r}: needs {needs}")
-            found[name] = float(number)
-    return found
+            columns[name] = float(number)
+    return columns

@@ -1,7 +1,5 @@
 """torch, imported when it is first used: that costs each rank a second, and a GPU and threads are chosen before."""
 
-from __future__ import annotations
-
 import importlib
 from typing import TYPE_CHECKING, Any
 

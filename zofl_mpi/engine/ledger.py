@@ -79,7 +79,7 @@ class Row:
 @final
 @dataclass(frozen=True)
 class Overlap:
-    """Computing times of clients and server, and of both at once: of R rounds, (R,), or of all together.
+    """Computing times of clients and server, and of both at once, in each of R rounds, (R,).
 
     A question ends with its slowest rank, so the clients' time is, step by step, that of the rank that computed
     longest. `both` is a lower bound: time in which neither computed (sending, say) comes off it.
@@ -102,23 +102,19 @@ class Overlap:
         shorter = np.minimum(self.clients, self.server)
         return np.divide(self.both, shorter, out=np.full_like(shorter, np.nan), where=shorter > 0)
 
-    def total(self) -> Overlap:
-        """Sums over all rounds."""
-        return Overlap(self.wall.sum(), self.clients.sum(), self.server.sum(), self.both.sum())
-
 
 def overlap(steps: Sequence[str], compute: Seconds, wall: Seconds) -> Overlap:
     """Overlap of client and server computing in each round, from seconds (R, steps, ranks) and wall times (R,)."""
-    own = np.array([name == SERVER for name in steps], bool)
-    server = compute[:, own].sum(axis=(1, 2))
-    clients = compute[:, ~own].max(axis=2).sum(axis=1)
+    is_server = np.array([name == SERVER for name in steps], bool)
+    server = compute[:, is_server].sum(axis=(1, 2))
+    clients = compute[:, ~is_server].max(axis=2).sum(axis=1)
     return Overlap(wall, clients, server, np.clip(clients + server - wall, 0, np.minimum(clients, server)))
 
 
 @final
 @dataclass
 class Ledger:
-    """Bytes and items of each of m clients, by step, as the server counts them; `steps` are those so far."""
+    """Bytes and items of each of m clients, by step, as the server counts them; `steps` are those asked so far."""
 
     m: int
     steps: list[str] = field(default_factory=lambda: [SERVER])
@@ -139,7 +135,7 @@ class Ledger:
         self._counts[step, "items"][i] += 1
 
     def forget(self) -> None:
-        """Drops the counts of the round in progress, which is repeated."""
+        """Drops the counts of a round that is repeated."""
         self._counts.clear()
 
     def row(self, tables: NDArray[np.float64]) -> Row:

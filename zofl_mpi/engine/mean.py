@@ -78,7 +78,7 @@ class Contribution:
             self.template = messages.pack(messages.replace_arrays(reply, emptied))
 
     def without_arrays(self) -> Contribution:
-        """Copy without the arrays, agreed on before any of them is sent."""
+        """Copy without the arrays, which ranks exchange before any array is sent."""
         return replace(self, fields={})
 
 
@@ -104,7 +104,7 @@ def local_mean(own: Contribution, shares: Mapping[int, float]) -> Any:
 
 
 def combined(contributions: Sequence[Contribution], own: Contribution, shares: Mapping[int, float], add: Sum) -> Any:
-    """The mean at the server, whose own part is `own`; raises TypeError where shapes differ."""
+    """The mean at the server, whose contribution is `own`; raises TypeError where shapes differ."""
     means = {each.path: field_mean(each, own, shares, add) for each in fields_of(contributions)}
     return messages.replace_arrays(result_template(contributions), means)
 
@@ -147,7 +147,7 @@ def result_template(contributions: Sequence[Contribution]) -> Any:
 
 
 def field_mean(target: Field, own: Contribution, shares: Mapping[int, float], add: Sum) -> NDArray[Any]:
-    """The mean of one field, right at the server; every process calls it with its own contribution."""
+    """The mean of one field, valid at the server only; every process calls this with its own contribution."""
     result = np.empty(math.prod(target.shape), target.dtype)
     product, whole = np.empty(min(BLOCK, result.size)), np.empty(min(BLOCK, result.size), np.int64)
     for low in range(0, result.size, BLOCK):

@@ -29,7 +29,7 @@ Bytes = NDArray[np.uint8]
 Classes = Mapping[tuple[str, str], type[Any]]  # {(module, name): class} that a block of a file may hold
 BOUNDARY = 64
 PLAIN = (bool, int, float, str, type(None))  # types that travel in the header
-APART = {"apart": True}  # metadata of a dataclass field that is not counted: labels, which the tables of [C] leave out
+APART = {"apart": True}  # metadata of a field whose bytes are not counted: labels, which the tables of [C] leave out
 MOVED = {
     "zofl_mpi.zo_hfl": {"State": "zofl_mpi.methods.zo_hfl"},
     "zofl_mpi.fedrzo": {"State": "zofl_mpi.methods.fedrzo_nn", "BilevelState": "zofl_mpi.methods.fedrzo_bl"},
@@ -166,9 +166,9 @@ def _opened(block: Bytes) -> tuple[str, str, dict[str, Any]]:
 
 
 def copy(message: Any) -> Any:
-    """An independent copy, as the receiving end would see it; of tensors on a GPU one that stays there."""
+    """An independent copy, as the receiver would get it; tensors of a GPU stay there."""
     if has_remote(message):
-        return _rebuilt(message, lambda _, value: value if isinstance(value, PLAIN) else _duplicate(value))
+        return _rebuilt(message, lambda _, value: value if isinstance(value, PLAIN) else _duplicated(value))
     return unpack(pack(message))
 
 
@@ -194,13 +194,13 @@ def _rebuilt(message: Any, change: Callable[[list[str], Any], Any]) -> Any:
     return type(message)(**values)
 
 
-def _duplicate(value: Any) -> Any:
+def _duplicated(value: Any) -> Any:
     """A copy of an array or a tensor, with the attributes that a tensor was given."""
     if not _is_tensor(value):
         return value.copy()
-    found = value.detach().clone()
-    found.__dict__.update(value.__dict__)
-    return found
+    copied = value.detach().clone()
+    copied.__dict__.update(value.__dict__)
+    return copied
 
 
 def has_remote(message: Any) -> bool:
@@ -221,7 +221,7 @@ def leaves(message: Any) -> Iterator[tuple[list[str], Any]]:
     if not dataclasses.is_dataclass(message) or isinstance(message, type):
         raise TypeError(f"a message is an instance of a dataclass, not {type(message).__name__}")
     for field in dataclasses.fields(message):
-        for path, value in _below([field.name], getattr(message, field.name)):
+        for path, value in _nested_leaves([field.name], getattr(message, field.name)):
             if not (isinstance(value, PLAIN) or is_remote(value)) and as_array(value) is None:
                 raise TypeError(
                     f"{type(message).__name__}.{'.'.join(path)} is a {type(value).__name__}; "
@@ -236,14 +236,14 @@ def _apart(cls: type[Any]) -> frozenset[str]:
     return frozenset(f.name for f in fields if f.metadata.get("apart"))
 
 
-def _below(path: list[str], value: Any) -> Iterator[tuple[list[str], Any]]:
+def _nested_leaves(path: list[str], value: Any) -> Iterator[tuple[list[str], Any]]:
     if not isinstance(value, dict):
         yield path, value
         return
     for key, entry in value.items():
         if not isinstance(key, str):
             raise TypeError(f"{'.'.join(path)} has the key {key!r}; keys are strings")
-        yield from _below([*path, key], entry)
+        yield from _nested_leaves([*path, key], entry)
 
 
 def as_array(value: Any) -> NDArray[Any] | None:
@@ -257,7 +257,7 @@ def as_array(value: Any) -> NDArray[Any] | None:
 
 
 def _dictionaries(value: Any) -> Any:
-    """The dictionaries of a field, empty ones too, without what else is in them."""
+    """The dictionaries of a field, empty ones too, without their other entries."""
     return {k: _dictionaries(v) for k, v in value.items() if isinstance(v, dict)} if isinstance(value, dict) else None
 
 

@@ -1,7 +1,5 @@
 """Processes of this node, as Linux shows them: whether another rank is stopped, and the end of one that is."""
 
-from __future__ import annotations
-
 import os
 import signal
 from contextlib import suppress

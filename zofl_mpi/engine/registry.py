@@ -1,7 +1,5 @@
 """The dataclasses that the checkpoint of a method may hold: known from the method, never from the file."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -15,7 +13,7 @@ from zofl_mpi.engine.messages import MOVED, Classes
 def classes_of(method: Any) -> Classes:
     """The dataclasses of the modules of a method and of its parts, and those that `start` and `round` return.
 
-    Names that a module imports count as its own. Classes that moved are found by their old modules, too.
+    Names that a module imports count too. Classes that have moved are found under their old modules as well.
     """
     kin = {cls for part in parts_of(method) for cls in type(part).__mro__}
     modules = (vars(sys.modules[name]) for name in {cls.__module__ for cls in kin} if name in sys.modules)
@@ -30,7 +28,7 @@ def with_old_names(classes: Iterable[type[Any]]) -> Classes:
 
 
 def _dataclasses(names: Mapping[str, Any], within: str = "") -> Iterator[type[Any]]:
-    """Those of a module or a class, and those that are declared in its classes."""
+    """The dataclasses of a module or a class, and those declared inside its classes."""
     for value in names.values():
         if isinstance(value, type) and value.__qualname__.startswith(within):
             if is_dataclass(value):

@@ -4,8 +4,6 @@ A user's class needs none of these bases: where it is named on the command line,
 that has the missing members. Beyond that point no code asks whether a member exists.
 """
 
-from __future__ import annotations
-
 import types
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 

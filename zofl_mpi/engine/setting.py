@@ -64,7 +64,7 @@ class Work:
 
     Attributes:
         batch: samples of a step.
-        models: that take a step together, on the same samples, which counts as one step.
+        models: how many take a step together, on the same samples; that counts as one step.
         steps: of all clients in all rounds together, on average over who takes part.
     """
 
@@ -80,8 +80,8 @@ class Loads:
 
     Attributes:
         work: (m,) of a round in which the client takes part, in any unit, each at least 0.
-        paced: whether the server reads uploads in turn, one of each client at a time: then ranks get equally many
-            clients with uploads left, else sums of work as equal as can be.
+        paced: whether the server reads one upload of each client at a time, in turn. Ranks then get equally many
+            clients with uploads left; otherwise sums of work that are as equal as possible.
     """
 
     work: Sequence[float]
@@ -101,7 +101,7 @@ class Directions(NamedTuple):
 
     @property
     def per_parameter(self) -> float:
-        """Directions per parameter: below about 1 an estimate has seen few of the ways in which a loss can fall."""
+        """Directions per parameter: below about 1, estimates have explored few of the ways in which a loss can fall."""
         return self.drawn / self.numbers
 
     def __str__(self) -> str:

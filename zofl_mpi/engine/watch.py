@@ -1,7 +1,5 @@
 """Ends a run whose round takes too long (--round-timeout), and names the ranks that are late."""
 
-from __future__ import annotations
-
 import sys
 import threading
 import time
@@ -17,7 +15,7 @@ GRACE = 2.0  # seconds in which waiting ranks report, once a round takes too lon
 TURN, NEXT, LAST = 1.0, 3.0, 3
 """Rank 0 then ends the run. Where it is seen to be stopped, the next rank of its node does so TURN seconds later; where
 it cannot be seen, rank 1 after NEXT seconds, rank 2 after one more, and all after LAST more."""
-IDLE = 0.01  # share of the time below which a process that computes was stopped meanwhile
+IDLE = 0.01  # share of CPU time below which this process counts as having been stopped meanwhile
 
 
 @final
@@ -31,6 +29,7 @@ class Watch:
         hosts: of the ranks, by rank, where they are known.
         result: path of the result file.
         neighbours: the processes of the other ranks of this node, by rank.
+        stop: names the signal that asked this process to end the run after the round; "" for none.
 
     Attributes:
         clock: this rank's, for its present step.
@@ -48,9 +47,10 @@ class Watch:
         hosts: Sequence[str] = (),
         result: str = "",
         neighbours: Mapping[int, Process] | None = None,
+        stop: Callable[[], str] = lambda: "",
     ) -> None:
         self.clock, self.round, self.before, self.longest = Clock(), 0, 0, 0.0
-        self.others = list(range(1, size))
+        self.others, self.stop = list(range(1, size)), stop
         self._rank, self.limit, self._halt, self._hosts, self._result = rank, limit, halt, hosts, result
         self._neighbours = dict(neighbours or {})
         self._since: float | None = None

@@ -1,7 +1,5 @@
 """Where the ranks of a run compute: each takes a GPU and threads, tries the GPU, and reports to the others."""
 
-from __future__ import annotations
-
 import platform
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
@@ -86,27 +84,24 @@ def warnings_of(places: Sequence[Place]) -> list[str]:
     return [*doubled(places), *(f"{host} computes on the CPU: {reason}" for host, reason in sorted(idle.items()))]
 
 
-def doubled(places: Sequence[Place]) -> list[str]:
-    """A sentence for each node on which ranks share a GPU although it has one for each of them.
+def doubled(places: Sequence[Place]) -> Iterator[str]:
+    """Yields a sentence for each node on which ranks share a GPU although it has one for each of them.
 
     The server's rank counts only where there are GPUs enough for it, too: it computes least while clients compute most.
     """
-    return [sentence for host in sorted({place.host for place in places}) for sentence in _doubled_on(host, places)]
-
-
-def _doubled_on(host: str, places: Sequence[Place]) -> Iterator[str]:
-    here = {rank: place for rank, place in enumerate(places) if place.host == host and place.uuid}
-    gpus = max((place.gpus for place in here.values()), default=0)
-    for ranks in ({r: p for r, p in here.items() if p.client}, here):
-        load = Counter(place.uuid for place in ranks.values())
-        if gpus >= len(ranks) > len(load):
-            uuid = max(load, key=lambda each: load[each])
-            both = ", ".join(str(rank) for rank, place in ranks.items() if place.uuid == uuid)
-            yield (
-                f"ranks {both} on {host} share the GPU {uuid}, although the node has {gpus} for {len(ranks)} ranks: "
-                "each rank must see all of them (Slurm: --gpu-bind=none, no CUDA_VISIBLE_DEVICES of your own)"
-            )
-            return
+    for host in sorted({place.host for place in places}):
+        here = {rank: place for rank, place in enumerate(places) if place.host == host and place.uuid}
+        gpus = max((place.gpus for place in here.values()), default=0)
+        for ranks in ({r: p for r, p in here.items() if p.client}, here):
+            load = Counter(place.uuid for place in ranks.values())
+            if gpus >= len(ranks) > len(load):
+                uuid = max(load, key=lambda each: load[each])
+                both = ", ".join(str(rank) for rank, place in ranks.items() if place.uuid == uuid)
+                yield (
+                    f"ranks {both} on {host} share the GPU {uuid}, although the node has {gpus} for {len(ranks)} "
+                    "ranks: each must see all of them (Slurm: --gpu-bind=none, no CUDA_VISIBLE_DEVICES of your own)"
+                )
+                break
 
 
 def spans(numbers: Collection[int]) -> str:

@@ -31,7 +31,8 @@ from zofl_mpi.run.plan import Plan, check_validation, loads_of, method_of, print
 from zofl_mpi.run.signals import Stop
 
 if TYPE_CHECKING:
-    from zofl_mpi.run.session import Opened
+    from zofl_mpi.run.loop import Restored
+    from zofl_mpi.run.records import Recorder
 
 RANKS_LISTED = 512
 """With more ranks, only the different hosts, devices, ... are kept: an HDF5 attribute holds 64 kB."""
@@ -99,14 +100,14 @@ def _unforeseen(exc: BaseException, world: World, job: Job | int) -> str:
 
 
 def prepared(world: World, module: str, arguments: Sequence[str]) -> Job | int:
-    """Everything before the first round; an exit status after --help, --dry-run or a mistake of the user.
+    """Does everything before the first round; an exit status after --help, --dry-run or a mistake of the user.
 
-    All ranks know of such a mistake, so that each may exit by itself.
+    A mistake is known to all ranks, so that each may exit by itself.
     """
     try:
         family = family_of(module)
-        plan = _understood(world, family, arguments)
-        return plan if isinstance(plan, int) else _prepared(world, family, plan)
+        plan = _read_plan(world, family, arguments)
+        return plan if isinstance(plan, int) else _job_of(world, family, plan)
     except UserError as exc:
         return refused(exc, world.rank == 0)
 
@@ -117,72 +118,79 @@ class Job:
     """A rank's part of the run, ready for its rounds.
 
     Attributes:
-        watch: ends a round that takes too long.
-        opened: the open result file; rank 0's.
         loads: the planned work of each client, the same on all ranks.
+        watch: ends a round that takes too long.
+        recorder: writes the result; None but at rank 0.
+        resumed: contents of the checkpoint to start from; None for a new run.
     """
 
     world: World
     method: Method[Any]
+    plan: Plan
+    loads: Loads | None
     stop: Stop
     watch: Watch
-    opened: Opened | None
-    loads: Loads | None = None
+    recorder: Recorder | None
+    resumed: Restored | None
 
     def run(self) -> int:
         """Leads the run at rank 0, serves it elsewhere; returns the exit status."""
-        if self.opened is not None:
-            status = self.opened.lead(self.stop, self.watch, self.loads)
+        if self.recorder is not None:
+            from zofl_mpi.run.session import lead  # HDF5 is for rank 0 only
+
+            given = self.world, self.method, self.plan, self.loads, self.watch
+            status = lead(*given, self.recorder, self.resumed)
         else:
             from zofl_mpi.run.mpi.client import ClientRank
             from zofl_mpi.run.mpi.world import MPIWorld
 
             assert isinstance(self.world, MPIWorld)
             data = self.method.setting.data
-            status = ClientRank(self.world, self.method, data, self.stop, self.watch, self.loads).serve()
+            status = ClientRank(self.world, self.method, data, self.watch, self.loads).serve()
         self.watch.ends()
         self.stop.ignore()
         return status
 
 
-def _prepared(world: World, family: Family, plan: Plan) -> Job | int:
+def _job_of(world: World, family: Family, plan: Plan) -> Job | int:
     """Builds the data and the method and opens the result file; 0 after --dry-run."""
     names = plan.values["method"], plan.values["problem"]
     cls, choice = run_or_fail_all(world, lambda: (method_of(family, names[0]), problem_of(family, names[1])))
     places = bind(world, plan.values["device"], choice.gpu)
     known = _places(world, places)
     data = build_setting(world, family, plan, places[world.rank].device)
-    other = "the ranks hold different data or networks; copy the same files to all nodes, draw in torch only"
-    _same(world, data.fingerprint, other)
+    fault = "the ranks hold different data or networks; copy the same files to all nodes, draw in torch only"
+    _check_equal(world, data.fingerprint, fault)
     setting, reason = _with_kernel(world, cls, data, plan)
-    method, loads = run_or_fail_all(world, lambda: _built(cls, setting, plan))
-    other = "the ranks compute by different kernels; give all of them a GPU or none, install numba on all nodes, or say"
-    _same(world, method.kernel, f"{other} --kernel numpy")
+    method, loads = run_or_fail_all(world, lambda: _build_method(cls, setting, plan))
+    fault = "the ranks compute by different kernels; give all of them a GPU or none, install numba on all nodes, or say"
+    _check_equal(world, method.kernel, f"{fault} --kernel numpy")
     if plan.values["dry_run"]:
         if world.rank == 0:
             print_plan(plan, method)
         return 0
     _check_survival(world, plan)
-    _prepare(world, method)
+    _compile_kernel(world, method)
     device.keep_freed_memory()
     stop = Stop()
     stop.listen()
     attrs = {"command": plan.command, "mpi": world.library, "kernel": method.kernel, **known}
     attrs |= {"kernel_choice": reason} if reason else {}
     loads = world.bcast(loads)  # rank 0's: ranks that looked for a client on different ones would hang
-    living = _living(world, data.m, loads)
-    rows = [place.row(rank, living[rank]) for rank, place in enumerate(places)]
+    clients = _clients_per_rank(world, data.m, loads)
+    rows = [place.row(rank, clients[rank]) for rank, place in enumerate(places)]
     if plan.values["verbose"] and world.rank == 0:
         print(listed(rows))
 
-    def open_result() -> Opened:
-        from zofl_mpi.run import session  # HDF5 is for rank 0 only
+    def open_result() -> tuple[Recorder, Restored | None]:
+        from zofl_mpi.run import session
 
         costs = dict(method.costs())
         return session.opened(world, method, plan, {**attrs, "costs": costs} if costs else attrs, rows)
 
-    opened = at_server(world, open_result)
-    return Job(world, method, stop, _watch(world, plan, [place.host for place in places], opened), opened, loads)
+    recorder, resumed = at_server(world, open_result) or (None, None)
+    watch = _watch(world, plan, [place.host for place in places], recorder, stop)
+    return Job(world, method, plan, loads, stop, watch, recorder, resumed)
 
 
 def _with_kernel(world: World, cls: type[Method[Any]], setting: Setting[Any], plan: Plan) -> tuple[Setting[Any], str]:
@@ -212,7 +220,7 @@ def _with_kernel(world: World, cls: type[Method[Any]], setting: Setting[Any], pl
     return replace(setting, problem=run_or_fail_all(world, lambda: problem.with_kernel(name, work))), reason
 
 
-def _built(cls: type[Method[Any]], setting: Setting[Any], plan: Plan) -> tuple[Method[Any], Loads | None]:
+def _build_method(cls: type[Method[Any]], setting: Setting[Any], plan: Plan) -> tuple[Method[Any], Loads | None]:
     """The method, and the work that it plans for each client."""
     method: Method[Any] = flags.made(cls, plan.values, setting=setting)
     check_validation(method, plan)
@@ -228,11 +236,12 @@ def _check_survival(world: World, plan: Plan) -> None:
         raise UserError("mpirun --with-ft ulfm, under which no lost rank ends the job, is for --survive: add that flag")
 
 
-def _watch(world: World, plan: Plan, hosts: list[str], opened: Opened | None) -> Watch:
+def _watch(world: World, plan: Plan, hosts: list[str], recorder: Recorder | None, stop: Stop) -> Watch:
     """This rank's deadlines, and with --survive its reaction to lost ranks."""
     limit, survive = plan.values["round_timeout"], plan.values["survive"]
-    path = world.bcast(opened and str(opened.recorder.path)) if limit or survive else ""
-    watch = Watch(world.rank, world.size, limit, world.halt, hosts, path, _neighbours(world) if limit else {})
+    path = world.bcast(recorder and str(recorder.path)) if limit or survive else ""
+    neighbours = _neighbours(world) if limit else {}
+    watch = Watch(world.rank, world.size, limit, world.halt, hosts, path, neighbours, stop)
     if survive:
         world.survive(watch)
     return watch
@@ -245,10 +254,10 @@ def _neighbours(world: World) -> dict[int, Process]:
     return {rank: each for rank, each in found if own and each and each.space == own.space and each.pid != own.pid}
 
 
-def _prepare(world: World, method: Method[Any]) -> None:
-    """Makes the kernel ready before the first round.
+def _compile_kernel(world: World, method: Method[Any]) -> None:
+    """Compiles the kernel before the first round, if it needs that.
 
-    On one rank of each node first: ten would compile it ten times. The other client ranks then load its result.
+    One rank of each node compiles first (ten would do it ten times); the other client ranks then load the result.
     """
     setting, kernel = method.setting, method.kernel
     place, ranks = world.neighbours(None)
@@ -258,7 +267,7 @@ def _prepare(world: World, method: Method[Any]) -> None:
     run_or_fail_all(world, lambda: setting.problem.prepare(kernel, setting.data[0]) if later else None)
 
 
-def _understood(world: World, family: Family, arguments: Sequence[str]) -> Plan | int:
+def _read_plan(world: World, family: Family, arguments: Sequence[str]) -> Plan | int:
     """The plan that rank 0 reads from the arguments, on all ranks; an exit status if there is nothing to do."""
 
     def read() -> Plan | int:
@@ -285,7 +294,7 @@ def _places(world: World, places: list[Place]) -> dict[str, list[Any]]:
     return found
 
 
-def _same(world: World, value: Any, sentence: str) -> None:
+def _check_equal(world: World, value: Any, sentence: str) -> None:
     """Refuses ranks that differ in a value on which the numbers depend."""
     values = world.allgather(value)
     if len(set(values)) > 1:
@@ -300,10 +309,10 @@ def build_setting(world: World, family: Family, plan: Plan, chosen: str) -> Sett
     return replace(run_or_fail_all(world, lambda: choice.make(site)), eval_clients=values["eval_clients"])
 
 
-def _living(world: World, m: int, loads: Loads | None) -> list[int]:
+def _clients_per_rank(world: World, m: int, loads: Loads | None) -> list[int]:
     """The number of clients, of m, on each rank."""
     if world.size == 1:
         return [m]
     placement = ClientPlacement(world.size - 1, loads)
-    living = Counter(placement[i] for i in range(m))
-    return [living[rank] for rank in range(world.size)]
+    clients = Counter(placement[i] for i in range(m))
+    return [clients[rank] for rank in range(world.size)]

@@ -1,7 +1,5 @@
 """Steps of the engine itself: they fetch the clients' memories for a checkpoint, and put them back."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, final
 

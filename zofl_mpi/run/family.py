@@ -1,7 +1,5 @@
 """A family of methods as the command line uses it: a module with methods, problems and a docstring."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -64,15 +62,9 @@ class Family(Protocol):
 
     __doc__: str | None
     __spec__: ModuleSpec
-
-    @property
-    def METHODS(self) -> Mapping[str, type[Any]]: ...
-
-    @property
-    def PROBLEMS(self) -> Mapping[str, Choice]: ...
-
-    @property
-    def OWN_PROBLEM(self) -> Callable[[str, type[Any]], Choice]: ...
+    METHODS: Mapping[str, type[Any]]
+    PROBLEMS: Mapping[str, Choice]
+    OWN_PROBLEM: Callable[[str, type[Any]], Choice]
 
 
 def family_of(module: str) -> Family:

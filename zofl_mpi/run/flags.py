@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, NoReturn, TypeVar, cast, get_args, 
 from zofl_mpi.engine.fields import check_ranges, is_flag
 from zofl_mpi.engine.roles import with_base
 from zofl_mpi.engine.setting import Method
-from zofl_mpi.errors import UserError
+from zofl_mpi.errors import UserError, nearest
 from zofl_mpi.run.removed import REMOVED, refuse_removed
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ ALIASES = {"lambda": "lam"}
 IS_FLAG = re.compile(r"--?[a-z]", re.IGNORECASE).match
 """Whether a word of a command line is a flag, not a (negative) number."""
 
-_cached_hints = functools.cache(typing.get_type_hints)
+_hints: Callable[[type[Any]], dict[str, Any]] = functools.cache(typing.get_type_hints)
 
 
 def flags_of(groups: Groups) -> dict[str, Any]:
@@ -104,10 +104,6 @@ def leaves(cls: type[Any], default: Any = dataclasses.MISSING) -> Iterator[_Leaf
                 yield leaf._replace(default=other.get(leaf.name, leaf.default))
         else:
             yield _Leaf(f.name, hints[f.name], value, cls)
-
-
-def _hints(cls: type[Any]) -> dict[str, Any]:
-    return _cached_hints(cls)  # type: ignore[arg-type]
 
 
 def _default(f: dataclasses.Field[Any]) -> Any:
@@ -241,7 +237,7 @@ def attribute_texts(cls: type[Any]) -> dict[str, str]:
 
 def read_toml(path: str | Path, called: str = "--config ") -> dict[str, Any]:
     """The table of a TOML file; its keys are flags (UserError: it cannot be read, or is not TOML)."""
-    import tomllib  # this and difflib: rank 0 alone reads, and few commands have a mistake
+    import tomllib  # rank 0 alone reads
 
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
@@ -292,14 +288,6 @@ def flag(name: str) -> str:
 def field_of(typed: str) -> str:
     """The field's name of a flag or a key, in any spelling, without dashes before it."""
     return ALIASES.get(typed, typed.replace("-", "_"))
-
-
-def nearest(word: str, allowed: Iterable[str], spelled: Callable[[str], str] = str) -> str:
-    """`; the nearest is ...`, if one is near; `spelled`: as one would type it."""
-    import difflib
-
-    near = difflib.get_close_matches(word, allowed, 1, 0.5)
-    return f"; the nearest is {spelled(near[0])}" if near else ""
 
 
 def unknown(name: str, known: Iterable[str]) -> str:

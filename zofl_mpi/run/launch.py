@@ -1,7 +1,5 @@
 """Connects the processes that a launcher started."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 

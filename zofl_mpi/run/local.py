@@ -1,7 +1,5 @@
 """All clients in this process: the reference that every other transport must equal."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, final
 
@@ -15,8 +13,8 @@ from zofl_mpi.run.questions import Questions, in_turn, participants, received, r
 T = TypeVar("T")
 
 
-def handed_down(message: Any) -> Any:
-    """The message for the clients of this process: read-only arrays; tensors of a GPU stay there."""
+def message_for_clients(message: Any) -> Any:
+    """The message with read-only arrays, as a client receives it; tensors of a GPU stay there."""
     return messages.copy(message) if messages.has_remote(message) else received(messages.pack(message))
 
 
@@ -24,11 +22,9 @@ def handed_down(message: Any) -> Any:
 class LocalClients:
     """All clients in this process, one after the other: the reference that every other transport must equal."""
 
-    def __init__(
-        self, data: list[Any], stop: Callable[[], bool] = lambda: False, method: Any = None, watch: Watch | None = None
-    ) -> None:
+    def __init__(self, data: list[Any], method: Any = None, watch: Watch | None = None) -> None:
         self.m, self.survives, self.lost = len(data), False, list[list[int]]()
-        self._questions = Questions(self.m, stop, method, watch)
+        self._questions = Questions(self.m, method, watch or Watch())
         self.ledger = self._questions.ledger
         self._clients = {i: Client(i, d) for i, d in enumerate(data)}
         self._batched = program_of(method).backend.batched_clients
@@ -67,7 +63,7 @@ class LocalClients:
 
     def _ask(self, step: Step, each: dict[int, Any], counted: bool) -> Replies:
         different = {id(message): message for message in each.values()}
-        packed = {key: handed_down(message) for key, message in different.items()}
+        packed = {key: message_for_clients(message) for key, message in different.items()}
         inbox = {i: packed[id(message)] for i, message in each.items()}  # read-only: one copy may serve many
         name = self._questions.open(step)
         if counted:

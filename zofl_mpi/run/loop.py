@@ -7,7 +7,7 @@ import math
 import time
 import traceback
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, final
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from zofl_mpi.engine import device, memory, messages, registry
 from zofl_mpi.engine.clients import ClientError, Clients
 from zofl_mpi.engine.fields import check_finite, described, numbers, reported, without_warnings
-from zofl_mpi.engine.ledger import KINDS, Overlap, Row, overlap
+from zofl_mpi.engine.ledger import KINDS, Row, overlap
 from zofl_mpi.engine.setting import Directions, Method
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import records
@@ -65,9 +65,9 @@ FAR = 1e3
 HUGE = 1e9
 """An objective beyond this had left its start before the first evaluation."""
 TOGETHER = 1000
-"""The memories of more clients are one data set of a checkpoint: HDF5 takes longer to make one than to write it."""
+"""Most clients whose memories get a data set each in a checkpoint: HDF5 takes longer to make one than to write it."""
 STILL = 6
-"""So many evaluations with the same bits are no progress."""
+"""Evaluations in a row with the same bits that count as no progress."""
 
 
 @final
@@ -77,7 +77,7 @@ class Totals:
 
     Attributes:
         seconds: (P + 1, 3) compute, wait, comm of each rank.
-        computing: (4,) sums of the rounds' `Overlap`.
+        both: seconds in which clients and server computed at once, see `Overlap`.
         round: the last finished round of the run, 1..R.
         start: seconds from the process's beginning to this session's first round.
         last: the latest value of each column.
@@ -88,7 +88,7 @@ class Totals:
 
     round: int
     seconds: NDArray[np.float64] = field(default_factory=lambda: np.zeros((1, 3)))
-    computing: NDArray[np.float64] = field(default_factory=lambda: np.zeros(4))
+    both: float = 0.0
     start: float = 0.0
     wall: float = 0.0
     bytes_down: int = 0
@@ -123,7 +123,7 @@ class Totals:
         """Adds a round."""
         self.seconds = self.seconds + row.seconds[:, :, :3].sum(axis=0)
         longest = row.seconds[:, :, 0].max(axis=1)
-        self.computing = self.computing + astuple(overlap(row.steps, longest[None, :, None], np.array([wall])).total())
+        self.both += float(overlap(row.steps, longest[None, :, None], np.array([wall])).both[0])
         self.bytes_down += int(row.bytes_down.sum())
         self.bytes_up += int(row.bytes_up.sum())
         self.wall += wall
@@ -132,10 +132,6 @@ class Totals:
         self.last |= {k: v for k, v in columns.items() if not math.isnan(v)}
         values = [columns[name] for name in ("objective", "test_loss") if name in columns]
         self.course += [(self.round, value) for value in values[:1]]
-
-    def overlap(self) -> Overlap:
-        """Computing times of clients and server, and of both at once, in all rounds together."""
-        return Overlap(*self.computing)
 
 
 def run(
@@ -269,7 +265,7 @@ class Restored:
 
 
 def restored(checkpoint: records.Checkpoint, method: Method[Any]) -> Restored:
-    """Reads a checkpoint of this method (UserError: it is damaged, or holds what this method does not keep)."""
+    """Reads a checkpoint of this method (UserError: it is damaged, or holds a class that this method does not keep)."""
     payload, classes, of_memory = checkpoint.payload, registry.classes_of(method), registry.with_old_names([Memory])
     try:
         state = messages.read(payload["state"], classes)
@@ -288,13 +284,13 @@ def restored(checkpoint: records.Checkpoint, method: Method[Any]) -> Restored:
     return Restored(done, steps, state, memories)
 
 
-def put_back(found: Restored, clients: Clients) -> tuple[int, Any]:
+def put_back(resumed: Restored, clients: Clients) -> tuple[int, Any]:
     """Gives the clients their memories back; returns the number of finished rounds and the state."""
-    if found.memories:
-        for _ in clients.ask_each(STEPS["<restore>"], found.memories, counted=False):
+    if resumed.memories:
+        for _ in clients.ask_each(STEPS["<restore>"], resumed.memories, counted=False):
             pass
-    clients.ledger.steps[:] = found.steps
-    return found.round, found.state
+    clients.ledger.steps[:] = resumed.steps
+    return resumed.round, resumed.state
 
 
 def result_of(path: Path) -> Path:
@@ -304,12 +300,12 @@ def result_of(path: Path) -> Path:
 
 def final_of(state: Any) -> dict[str, Any]:
     """The state's tensors, numbers and strings, as the result keeps them; entries of a dictionary under FIELD/KEY."""
-    found = {}
+    fields = {}
     for path, value in messages.leaves(state):
         array = messages.as_array(value)
         if value is not None:
-            found["/".join(path)] = value if array is None else array
-    return found
+            fields["/".join(path)] = value if array is None else array
+    return fields
 
 
 def note(last: Mapping[str, float]) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar, final, get_type_hints
 from zofl_mpi.engine.fields import at_least, check_ranges, parts_of
 from zofl_mpi.engine.roles import with_base
 from zofl_mpi.engine.setting import Loads, Method, PlansLoads, PlansWork, Work
-from zofl_mpi.errors import UserError
+from zofl_mpi.errors import UserError, nearest
 from zofl_mpi.run import flags, stored
 from zofl_mpi.run.family import Choice, Family
 from zofl_mpi.run.stored import LOCAL
@@ -229,7 +229,7 @@ def _imported(name: str, flag: str) -> type[Any]:
 def _named(table: Mapping[str, T], name: str, flag: str) -> T:
     if name not in table:
         one_of = f"must be one of {', '.join(table)}, or module:Class"
-        raise UserError(f"{flag} {name}: {one_of}{flags.nearest(name, table)}")
+        raise UserError(f"{flag} {name}: {one_of}{nearest(name, table)}")
     return table[name]
 
 

@@ -1,10 +1,8 @@
-"""Shared parts of every implementation of `Clients`: the order of items, one question at a time."""
-
-from __future__ import annotations
+"""Parts that all implementations of `Clients` share: the order of items, and one open question at a time."""
 
 import inspect
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -35,12 +33,11 @@ def in_turn(
 ) -> Iterator[Item]:
     """Yields the items of the clients of one process, which take turns: the q-th in the order of `inbox`, then q + 1.
 
-    Ends at the first failure.
-
-    One client to its end first would deadlock with bounded buffers, and would be another order.
+    Ends at the first failure. Running one client to its end first would change the order, and deadlock where buffers
+    are bounded.
 
     Args:
-        most: clients whose steps run at once, see `batched`.
+        most: clients of a batch, see `batched`.
     """
     step = batched(step, clients, inbox, inbox, most)
     live = {i: _items(step, clients[i], inbox[i]) for i in inbox}
@@ -84,11 +81,10 @@ class Questions:
 
     Attributes:
         question: name of the step whose question is open; None between questions.
-        stop: whether a signal asked this process to stop.
     """
 
-    def __init__(self, m: int, stop: Callable[[], bool], method: Any = None, watch: Watch | None = None) -> None:
-        self.stop, self._method, self._watch = stop, method, watch or Watch()
+    def __init__(self, m: int, method: Any, watch: Watch) -> None:
+        self._method, self._watch = method, watch
         self.ledger, self.clock = Ledger(m), Clock()
         self._watch.clock = self.clock
         self.question: str | None = None
@@ -128,7 +124,7 @@ class Questions:
         taken = self.clock.take(self.ledger.steps)
         taken[self.ledger.steps.index(SERVER), 0] += now - self._since - taken[:, :3].sum()
         self._since = now
-        return account_of(taken, self.stop())
+        return account_of(taken, self._watch.stop())
 
     def row(self, tables: NDArray[np.float64]) -> tuple[Row, bool]:
         """Ends a round, given the tables of all ranks; see `Clients.account`."""
@@ -142,10 +138,10 @@ class Questions:
         self._watch.begins(following=False)
 
 
-def account_of(seconds: NDArray[np.float64], stop: bool) -> NDArray[np.float64]:
-    """One rank's table of a round, (steps + 1, 5): by step seconds and peak bytes; last, its wish to stop."""
+def account_of(seconds: NDArray[np.float64], stop: str) -> NDArray[np.float64]:
+    """One rank's table of a round, (steps + 1, 5): by step seconds and peak bytes; last, whether it must stop."""
     by_step = np.column_stack([seconds, np.full(len(seconds), float(peak_bytes()))])
-    return np.vstack([by_step, np.full((1, 5), float(stop))])
+    return np.vstack([by_step, np.full((1, 5), float(bool(stop)))])
 
 
 def participants(to: Participants, m: int) -> list[int]:

@@ -1,7 +1,5 @@
 """Flags of earlier versions, and what takes their place."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 from zofl_mpi.errors import UserError

@@ -1,15 +1,12 @@
 """Rank 0's part of a run: the result file, the clients, the closing lines, and a clear end in every case."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,64 +22,57 @@ from zofl_mpi.run.plan import Plan
 from zofl_mpi.run.progress import progress
 from zofl_mpi.run.records import places
 from zofl_mpi.run.records.hdf5 import Attributes
-from zofl_mpi.run.signals import STATUS, Stop
+from zofl_mpi.run.signals import STATUS
 
 Row = Mapping[str, int | str]
 """A row of the table of ranks."""
 
 
-@final
-@dataclass(frozen=True)
-class Opened:
-    """A run whose result file is open.
-
-    Attributes:
-        recorder: writes it.
-        resumed: contents of the checkpoint to start from; None for a new run.
-    """
-
-    world: World
-    method: Method[Any]
-    plan: Plan
-    recorder: records.Recorder
-    resumed: loop.Restored | None
-
-    def lead(self, stop: Stop, watch: Watch, loads: Loads | None) -> int:
-        """Runs the rounds and closes everything; returns the exit status. A failure ends all ranks with one message."""
-        flags, recorder, resumed = self.plan.values, self.recorder, self.resumed
-        clients = clients_of(self.world, self.method, stop, watch, loads)
-        start = watch.before = 0 if resumed is None else resumed.round
-        schedule = loop.Schedule(flags["rounds"], flags["eval_every"], flags["checkpoint_every"])
-        try:
-            with progress(flags["rounds"], start, flags["quiet"]) as bar:
-                totals, done = loop.run(self.method, clients, schedule, recorder, bar, resumed)
-        except UserError as exc:
-            _let_go(recorder, exc)
-            watch.ends()
-            self.world.abort(f"{exc.trace if isinstance(exc, loop.RunError) else ''}zofl_mpi: {exc}")
-            return 1
-        status = 0 if done else STATUS
-        clients.close(status)
-        print(closing(totals, recorder.path, done, stop.name), flush=True)
-        return status
+def lead(
+    world: World,
+    method: Method[Any],
+    plan: Plan,
+    loads: Loads | None,
+    watch: Watch,
+    recorder: records.Recorder,
+    resumed: loop.Restored | None,
+) -> int:
+    """Runs the rounds and closes everything; returns the exit status. A failure ends all ranks with one message."""
+    flags, clients = plan.values, clients_of(world, method, loads, watch)
+    start = watch.before = 0 if resumed is None else resumed.round
+    schedule = loop.Schedule(flags["rounds"], flags["eval_every"], flags["checkpoint_every"])
+    try:
+        with progress(flags["rounds"], start, flags["quiet"]) as bar:
+            totals, done = loop.run(method, clients, schedule, recorder, bar, resumed)
+    except UserError as exc:
+        _close_failed(recorder, exc)
+        watch.ends()
+        world.abort(f"{exc.trace if isinstance(exc, loop.RunError) else ''}zofl_mpi: {exc}")
+        return 1
+    status = 0 if done else STATUS
+    clients.close(status)
+    print(closing(totals, recorder.path, done, watch.stop()), flush=True)
+    return status
 
 
-def clients_of(world: World, method: Method[Any], stop: Stop, watch: Watch, loads: Loads | None) -> Clients:
+def clients_of(world: World, method: Method[Any], loads: Loads | None, watch: Watch) -> Clients:
     """All clients: in this process, or on the other ranks."""
     if world.size == 1:
-        return LocalClients(list(method.setting.data), stop, method, watch)
+        return LocalClients(list(method.setting.data), method, watch)
     from zofl_mpi.run.mpi.server import MPIClients
     from zofl_mpi.run.mpi.world import MPIWorld
 
     assert isinstance(world, MPIWorld)
-    return MPIClients(world, method.setting.m, stop, method, watch, loads)
+    return MPIClients(world, method.setting.m, method, watch, loads)
 
 
 # --- the result file
 
 
-def opened(world: World, method: Method[Any], plan: Plan, attrs: Attributes, rows: Sequence[Row] = ()) -> Opened:
-    """A run with its result file, new or continued.
+def opened(
+    world: World, method: Method[Any], plan: Plan, attrs: Attributes, rows: Sequence[Row]
+) -> tuple[records.Recorder, loop.Restored | None]:
+    """Opens the result file of a run, new or continued; the second is the checkpoint to start from, if there is one.
 
     Args:
         attrs: for the root of the file: the command, and the ranks' hosts, devices and threads.
@@ -102,7 +92,7 @@ def opened(world: World, method: Method[Any], plan: Plan, attrs: Attributes, row
     recorder.places(rows)
     if method.setting.counts is not None:
         recorder.partition(method.setting.counts)
-    return Opened(world, method, plan, recorder, resumed)
+    return recorder, resumed
 
 
 def continued(
@@ -216,8 +206,7 @@ def closing(totals: loop.Totals, path: Path, done: bool, signal: str) -> str:
     who = "each client rank on average" if clients else "in one process"
     lines.append(f"time      {totals.wall:.1f} s for {totals.rounds} rounds; {who}: {spent}")
     if clients:
-        both = totals.overlap().both
-        lines.append(f"server    {_spent(server)}; {both:.1f} s of its computing while clients computed")
+        lines.append(f"server    {_spent(server)}; {totals.both:.1f} s of its computing while clients computed")
     lines.append(f"sent      {_bytes(totals.bytes_down)} down to clients, {_bytes(totals.bytes_up)} up to the server")
     if totals.losses:
         lost = ", ".join(str(rank) for loss in totals.losses for rank in loss.ranks)
@@ -241,7 +230,7 @@ def _bytes(count: int) -> str:
     return f"{count / 1024**power:.1f} {('KiB', 'MiB', 'GiB')[power - 1]}"
 
 
-def _let_go(recorder: records.Recorder, exc: Exception) -> None:
+def _close_failed(recorder: records.Recorder, exc: Exception) -> None:
     """Closes the result of a run that failed, as far as it can be written."""
     if isinstance(exc, records.WriteError) or isinstance(exc.__cause__, records.WriteError):
         recorder.abandon()

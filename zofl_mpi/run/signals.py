@@ -1,7 +1,5 @@
 """SIGTERM and SIGUSR1 (a scheduler's warning before it takes the node) end a run after the round in progress."""
 
-from __future__ import annotations
-
 import signal
 from types import FrameType
 from typing import final
@@ -12,13 +10,13 @@ STATUS = 75
 
 @final
 class Stop:
-    """Becomes true when one of the signals has come. MPI calls that block delay Python's handler until they return."""
+    """Names the signal that has come, "" for none. Blocking MPI calls delay Python's handler until they return."""
 
     def __init__(self) -> None:
-        self.name = ""
+        self._name = ""
 
-    def __call__(self) -> bool:
-        return bool(self.name)
+    def __call__(self) -> str:
+        return self._name
 
     def listen(self) -> None:
         """Makes the signals only set this flag."""
@@ -31,4 +29,4 @@ class Stop:
             signal.signal(number, signal.SIG_IGN)
 
     def _heard(self, number: int, frame: FrameType | None) -> None:
-        self.name = self.name or signal.Signals(number).name
+        self._name = self._name or signal.Signals(number).name

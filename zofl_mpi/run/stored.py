@@ -5,8 +5,6 @@ Results and checkpoints are files that people send each other. Their configurati
 from a file: it counts only where the command itself names it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping
@@ -63,7 +61,7 @@ def trusted(config: Mapping[str, Any], named: Mapping[str, Any], source: str, re
             kind = "a class of somebody's own" if name in CLASSES else "a file or folder of somebody's own"
             advice = remedy.format(flag=f"--{flags.flag(name)}", value=value)
             raise UserError(f"{source} was made with --{flags.flag(name)} {value}, {kind}: {advice}")
-    _tell_folders(config, named, source)
+    _warn_folders(config, named, source)
     return kept
 
 
@@ -79,7 +77,7 @@ def _check_words(key: str, value: Any, source: str) -> None:
             raise UserError(f"{source}: its configuration has {key} = {word!r}, which is no value of a flag")
 
 
-def _tell_folders(config: Mapping[str, Any], named: Mapping[str, Any], source: str) -> None:
+def _warn_folders(config: Mapping[str, Any], named: Mapping[str, Any], source: str) -> None:
     for name in FOLDERS:
         if config.get(name) and not named.get(name):
             made = f"{source} was made with --{flags.flag(name)} {config[name]}"

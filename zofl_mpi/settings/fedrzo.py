@@ -1,16 +1,12 @@
 """The problems of [B] that a command line can name. In [B] all data are the clients', so that is the default here."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, final
+from typing import final
 
 import numpy as np
 
 from zofl_mpi.data import Federation
 from zofl_mpi.engine.fields import at_least
-from zofl_mpi.problems import Bilevel, Lipschitz, SecondOrder, Smooth
 from zofl_mpi.problems.analytic.bilevel import BilevelBowls, Coupled, Saddle
 from zofl_mpi.problems.analytic.black_boxes import CVaR, Shares
 from zofl_mpi.problems.analytic.nonsmooth import Bowls, MaxAffine
@@ -61,11 +57,3 @@ PROBLEMS = {
     "shares": random_problem(Known, Shares),
     "coupled": without_data(Coupled),
 }
-
-if TYPE_CHECKING:  # mypy: each problem has its roles
-    from zofl_mpi.problems.network import Network
-
-    lipschitz: Sequence[type[Lipschitz]] = (ReLUNet, Network, MaxAffine, Bowls)
-    smooth: Sequence[type[Smooth]] = (ReLUNet, Network, Bowls)
-    bilevel: Sequence[type[Bilevel]] = (Hyperparameter, Fair, FairSoftmax, BilevelBowls, Coupled, Saddle, CVaR, Shares)
-    second_order: Sequence[type[SecondOrder]] = (Hyperparameter, BilevelBowls, Saddle)

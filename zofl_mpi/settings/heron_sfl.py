@@ -1,7 +1,5 @@
 """The split networks that a command line can name. All data are the clients' here."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """The flags of a data set and of its partition among server and clients."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,10 +16,10 @@ from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.engine.world import World, run_or_fail_all
 from zofl_mpi.errors import UserError
-from zofl_mpi.numerics.descent import identity
 from zofl_mpi.run.family import Site
 
 P = TypeVar("P")
+Derive = Callable[[Sources], Sources]
 
 SHARES = ("m", "alpha", "partition", "test_fraction", "server_fraction", "validation", "min_samples", "pixels")
 """Flags that `partition.split` takes by the same names."""
@@ -41,7 +39,7 @@ class Samples:
         m: number of clients.
         alpha: Dirichlet concentration of the clients' classes, above 0; inf for iid.
         partition: by_class (each class is spread over the clients) or by_client (each draws its classes; equal sizes).
-        min_samples: least number of samples of a client; the partition is redrawn until every client has so many.
+        min_samples: least number of samples of a client; the partition is redrawn until every client has that many.
         split: random (10 % of all samples, --test-fraction, are the test set) or official (the data set's own).
         test_fraction: share of all samples that is the test set.
         server_fraction: share of the training part that is the server's own.
@@ -56,10 +54,10 @@ class Samples:
     data_dir: str = ""
     pixels: Literal["unit", "raw", "standardize"] = "unit"
     features: str = "all"
-    m: int = 10
+    m: int = at_least(1, 10, "a number of clients")
     alpha: float = math.inf
     partition: Literal["by_class", "by_client"] = "by_class"
-    min_samples: int = 10
+    min_samples: int = at_least(1, 10, "a number of samples")
     split: Literal["random", "official"] = "random"
     test_fraction: float = 0.1
     server_fraction: float = 0.3
@@ -69,12 +67,12 @@ class Samples:
     synthetic_classes: int = at_least(2, 10)
 
     def federation(
-        self, world: World, streams: Streams, made_of: Callable[[Sources], Sources] = identity, classifies: bool = True
+        self, world: World, streams: Streams, made_of: Derive | None = None, classifies: bool = True
     ) -> Federation:
         """The samples of the server, of each client, and the test part.
 
         Args:
-            made_of: maps the data set, which is in the cache by then, to the one that is partitioned.
+            made_of: maps the data set, then in the cache, to the one that is partitioned; None: the data set itself.
             classifies: refuse a regression.
 
         Raises:
@@ -84,25 +82,22 @@ class Samples:
         data_dir = Path(self.data_dir).expanduser() if self.data_dir else None
         synthetic = Synthetic(self.synthetic_samples, self.synthetic_features, self.synthetic_classes)
         stored = run_or_fail_all(world, lambda: sources.find(self.data, data_dir, streams, synthetic))
-        cached(world, stored)
-        raw = run_or_fail_all(world, lambda: self._opened(stored, classifies))
-        made = run_or_fail_all(world, lambda: made_of(stored))
-        if made is not stored:
-            cached(world, made)
-            raw = run_or_fail_all(world, lambda: cache.open(made))
+        raw = cached(world, stored)
+        if classifies:
+            run_or_fail_all(world, lambda: self._check_classes(raw))
+        if made_of is not None:
+            raw = cached(world, made_of(stored))
         shares = {name: value for name, value in vars(self).items() if name in SHARES}
         official = self.split == "official"
         federation = run_or_fail_all(world, lambda: partition.split(raw, streams, official_split=official, **shares))
         return features.projected(world, federation, K) if K else federation
 
-    def _opened(self, stored: Sources, classifies: bool) -> Raw:
-        raw = cache.open(stored)
-        if classifies and raw.targets is not None:
+    def _check_classes(self, raw: Raw) -> None:
+        if raw.targets is not None:
             raise UserError(
                 f"--data {self.data} has targets, not classes; this problem classifies: store classes as integers "
                 "(y.astype(int)), or give a problem of your own that reads targets (--problem module:Class)"
             )
-        return raw
 
 
 @final
@@ -110,7 +105,7 @@ class Samples:
 class ClientSamples(Samples):
     """The flags of `Samples`, with defaults for families whose data are all the clients'."""
 
-    m: int = 5
+    m: int = at_least(1, 5, "a number of clients")
     server_fraction: float = 0.0
 
 
@@ -122,7 +117,8 @@ def setting_on(site: Site, problem: P, federation: Federation, network: str = ""
     return Setting(problem, site.streams, *data, dtype, fingerprint, validation=federation.validation)
 
 
-def cached(world: World, stored: Sources) -> None:
-    """Puts the data set into each node's cache, by one of its ranks."""
+def cached(world: World, stored: Sources) -> Raw:
+    """The data set from its node's cache, into which one rank of each node puts it."""
     place, _ = world.neighbours(None)
     run_or_fail_all(world, lambda: cache.prepare(stored) if place == 0 else None)
+    return run_or_fail_all(world, lambda: cache.open(stored))

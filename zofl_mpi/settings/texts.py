@@ -1,13 +1,11 @@
 """`Texts`: the flags of a data set of texts and of its division among clients."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, final
 
-from zofl_mpi.data import Federation, bpe, cache, e2e, texts
+from zofl_mpi.data import Federation, bpe, e2e, texts
 from zofl_mpi.data.bpe import Vocabulary
 from zofl_mpi.data.published import default_data_dir, find_files, missing_files
 from zofl_mpi.engine.fields import at_least
@@ -49,7 +47,7 @@ class Texts:
         alpha: Dirichlet concentration of the clients' classes, the types of meaning representations, above 0; inf for
             iid.
         partition: by_class (each class is spread over the clients) or by_client (each draws its classes; equal sizes).
-        min_samples: every client holds at least so many; the partition is redrawn until it is so.
+        min_samples: least number of samples of a client; the partition is redrawn until every client has that many.
         part: all training contexts, or pretrain (half of them, the same for all seeds) or finetune (the others).
         validation: dev (devset.csv is reported beside the test part) or none.
         eval_samples: texts of the test and of the validation part that reports are made on, drawn by --seed; 0 for all.
@@ -59,10 +57,10 @@ class Texts:
     data_dir: str = ""
     text: Literal["official", "tokenised"] = "tokenised"
     vocabulary: Literal["gpt2", "e2e"] = "gpt2"
-    m: int = 3
+    m: int = at_least(1, 3, "a number of clients")
     alpha: float = math.inf
     partition: Literal["by_class", "by_client"] = "by_class"
-    min_samples: int = 10
+    min_samples: int = at_least(1, 10, "a number of samples")
     part: Literal["all", "pretrain", "finetune"] = "all"
     validation: Literal["dev", "none"] = "dev"
     eval_samples: int = at_least(0, 0, remark="(all)")
@@ -78,10 +76,9 @@ class Texts:
         """
         files, vocabulary = run_or_fail_all(world, self._files)
         stored = run_or_fail_all(world, lambda: texts.sources(self.data, files, vocabulary, self.text, self.vocabulary))
-        cached(world, stored)
+        raw = cached(world, stored)
 
         def shared() -> Corpus:
-            raw = cache.open(stored)
             if most is not None:
                 texts.check_lengths(raw, most, files, self.text)
             rows, division = texts.training_rows(raw, self.part)

@@ -1,17 +1,13 @@
 """The problems of [A] that a command line can name: softmax regression, frozen features, networks, and toys."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, final
+from typing import final
 
 from zofl_mpi.data import features
 from zofl_mpi.engine.fields import at_least
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.errors import demand
-from zofl_mpi.problems import Hierarchical, Smooth
 from zofl_mpi.problems.analytic.caps import Caps
 from zofl_mpi.problems.analytic.quadratic import Corner, Quadratic
 from zofl_mpi.problems.softmax import Softmax
@@ -59,9 +55,3 @@ PROBLEMS = {
     "corner": without_data(Corner),
     "caps": without_data(Caps),
 }
-
-if TYPE_CHECKING:  # mypy: each problem has its roles
-    from zofl_mpi.problems.network import Network
-
-    hierarchical: Sequence[type[Hierarchical]] = (Softmax, Network, Quadratic, Corner, Caps)
-    smooth: Sequence[type[Smooth]] = (Softmax, Network, Quadratic)

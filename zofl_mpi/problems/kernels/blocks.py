@@ -8,8 +8,6 @@ On a GPU steps are replayed from CUDA graphs, of CHUNK steps and of a single one
 grows with the rounds. So the tensors that they compute with stay where they are.
 """
 
-from __future__ import annotations
-
 import math
 import threading
 from collections import OrderedDict

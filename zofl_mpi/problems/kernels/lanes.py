@@ -4,8 +4,6 @@ numba keeps a compiled function on the disk until the function's own file change
 file's content, so that a change here changes that file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -35,7 +33,7 @@ class LanesModel(models.PrimitiveModel):  # type: ignore[misc, unused-ignore]
 
 
 def place(context: Any, builder: Any, array: Any, value: Any, at: Any) -> Any:
-    """Where WIDTH values of a flat array lie, from position `at`, as one vector."""
+    """Address of the WIDTH values of a flat array from position `at`, as one vector."""
     vector = context.get_value_type(Lanes(array.dtype))
     return builder.bitcast(
         builder.gep(context.make_array(array)(context, builder, value).data, [at]), vector.as_pointer()
@@ -69,7 +67,7 @@ def store(typing: Any, array: Any, at: Any, lanes: Any) -> Any:
 
 @operation
 def prefetch(typing: Any, array: Any, at: Any) -> Any:
-    """Asks for array[at] of a row to be fetched while other work goes on; changes nothing."""
+    """Prefetches array[at] of a row into the cache; changes no value."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)

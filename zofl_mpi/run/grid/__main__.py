@@ -9,8 +9,6 @@ A result of another configuration is never touched. Any number of grid runners m
 holds the lock of its log, and so does the run itself, should its grid runner be killed.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shlex

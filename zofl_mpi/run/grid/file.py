@@ -21,8 +21,6 @@ method = "zo_hfl"
 seed = [2, 3]
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import json
@@ -33,7 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-from zofl_mpi.errors import UserError
+from zofl_mpi.errors import UserError, nearest
 from zofl_mpi.run import flags, plan
 from zofl_mpi.run.family import family_of
 from zofl_mpi.run.removed import refuse_removed
@@ -162,7 +160,7 @@ def _axis(axis: str, given: Any) -> dict[str, Flags]:
     for entry, values in entries:
         if entry in found:
             raise UserError(f"axis {axis} has the entry {entry} twice; remove one")
-        found[entry] = _own(values, f"axis {axis}, entry {entry!r}")
+        found[entry] = _flags_in(values, f"axis {axis}, entry {entry!r}")
     return found
 
 
@@ -173,8 +171,8 @@ def _entry(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _own(values: Any, where: str) -> Flags:
-    """Flags by field name, whatever their spelling."""
+def _flags_in(values: Any, where: str) -> Flags:
+    """The flags of a table, by field name, whatever their spelling."""
     if not isinstance(values, dict):
         raise UserError(f"{where} is {values!r}: must be a table of flags, as {{ alpha = 0.1 }}")
     own: Flags = {}
@@ -195,7 +193,7 @@ Axes = Mapping[str, Mapping[str, Flags]]
 
 
 def _runs(module: str, folder: Path, table: Mapping[str, Any], axes: Axes) -> Iterator[GridRun]:
-    fixed = _own(table.get("fixed", {}), "fixed")
+    fixed = _flags_in(table.get("fixed", {}), "fixed")
     optional = [flags.field_of(str(key)) for key in _value(table, "optional", list, [])]
     skips = [_skip(skip, axes) for skip in _value(table, "skip", list, [])]
     used: set[str] = set()
@@ -282,4 +280,4 @@ def check_one_of(allowed: Iterable[str], word: str, what: str, where: str = "") 
     """Refuses a word that is none of those allowed."""
     allowed = list(allowed)
     if word not in allowed:
-        raise UserError(f"{where}unknown {what} {word!r}{flags.nearest(word, allowed)}; there are {', '.join(allowed)}")
+        raise UserError(f"{where}unknown {what} {word!r}{nearest(word, allowed)}; there are {', '.join(allowed)}")

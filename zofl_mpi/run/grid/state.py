@@ -1,7 +1,5 @@
 """State of the runs of a grid: how far each is, the command that completes it, whether a process runs it now."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shlex

@@ -1,10 +1,8 @@
 """The clients' side of MPI: one rank's clients, answering the server's questions until the end."""
 
-from __future__ import annotations
-
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, cast, final
 
 import numpy as np
@@ -33,8 +31,7 @@ class ClientRank:
     Args:
         method: the running method, built alike on every rank: a question names one of its steps.
         data: of every client: this rank may have to take over any.
-        stop: whether a signal asked this process to stop.
-        watch: ends rounds that take too long.
+        watch: ends rounds that take too long, and tells of signals.
         loads: the planned work of every client, the same on all ranks.
     """
 
@@ -43,13 +40,12 @@ class ClientRank:
         world: MPIWorld,
         method: Any,
         data: Sequence[Any],
-        stop: Callable[[], bool] = lambda: False,
         watch: Watch | None = None,
         loads: Loads | None = None,
     ) -> None:
         self._method, self._staging = method, staging_of(method)
         self._batched = program_of(method).backend.batched_clients
-        self._data, self._stop, self._watch = data, stop, watch or Watch()
+        self._data, self._watch = data, watch or Watch()
         self._wire = connected(world, self._watch, loads, self._staging)
         self._clients = self._own_clients()
         self._clock = self._watch.clock = Clock()
@@ -91,13 +87,13 @@ class ClientRank:
         return None
 
     def _account(self, steps: list[str]) -> None:
-        self._wire.gather_tables(account_of(self._clock.take(steps), self._stop()))
+        self._wire.gather_tables(account_of(self._clock.take(steps), self._watch.stop()))
         if self._survival is not None:
             self._survival.agree()
         self._watch.begins()
 
     def _recover(self, survival: Survival) -> None:
-        """Comes together with the ranks that are left; has then other clients, whose memories the server knows."""
+        """Comes together with the ranks that are left; gets other clients, whose memories the server keeps."""
         survival.recover()
         self._wire = self._wire.over(survival.guarded())
         self._clients = self._own_clients()
@@ -149,8 +145,8 @@ class ClientRank:
             with self._clock.time(question.step, "comm"):
                 prepared = messages.prepare(item.failed or item.content)
             with self._clock.time(question.step, "wait"):
-                going_on = outbox.wait_for_room(prepared.size)
-            if not going_on:
+                is_open = outbox.wait_for_room(prepared.size)
+            if not is_open:
                 break
             with self._clock.time(question.step, "comm"):
                 outbox.add(FAILED if item.failed else REPLY if item.last else UPLOAD, prepared)

@@ -1,7 +1,5 @@
 """The part of an mpi4py communicator that the engine uses; anything that has it can carry a run."""
 
-from __future__ import annotations
-
 import ctypes
 import time
 from collections.abc import Callable

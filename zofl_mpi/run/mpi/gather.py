@@ -3,8 +3,6 @@
 Nothing here knows MPI: `Order` is the same computation on every rank, `Outbox` stands between the two threads of one.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import deque

@@ -1,7 +1,5 @@
 """ClientPlacement: on which rank each client lives, from the configuration alone."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Sequence
 from typing import final

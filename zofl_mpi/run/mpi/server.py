@@ -1,7 +1,5 @@
 """The server's side of MPI: `MPIClients`, the `Clients` of a run on several ranks."""
 
-from __future__ import annotations
-
 import queue
 import sys
 import threading
@@ -41,14 +39,13 @@ class MPIClients:
         self,
         world: MPIWorld,
         m: int,
-        stop: Callable[[], bool] = lambda: False,
         method: Any = None,
         watch: Watch | None = None,
         loads: Loads | None = None,
     ) -> None:
         self.m, self.lost, self._ranks = m, list[list[int]](), world.comm.size
         self._watch, self._staging = watch or Watch(), staging_of(method)
-        self._questions = Questions(m, stop, method, self._watch)
+        self._questions = Questions(m, method, self._watch)
         self.ledger = self._questions.ledger
         self._survival = world.survival
         self.survives = self._survival is not None
@@ -87,7 +84,7 @@ class MPIClients:
         self._questions.close()
         failed = mean.first_failure(contributions)
         if failed:
-            raise ClientError(failed[0], self._named(failed[1]), name, failed[2])
+            raise ClientError(failed[0], self._rank_at_start(failed[1]), name, failed[2])
         with self._questions.clock.time(name, "comm"):
             result = mean.combined(contributions, own, shares, self._wire.reduce_sum)
         for i, size in sorted(pair for c in contributions for pair in c.sizes.items()) if counted else ():
@@ -143,11 +140,11 @@ class MPIClients:
             self._wire.bcast_question(Question("keep", to=sorted(self._touched)))
             memories, failed = self._wire.gather_memories({})
         for i, problem in failed:
-            raise ClientError(i, self._named(self._wire.placement[i]), "<keep>", problem)
+            raise ClientError(i, self._rank_at_start(self._wire.placement[i]), "<keep>", problem)
         return memories
 
-    def _named(self, rank: int) -> int:
-        """The number that a rank had at the start."""
+    def _rank_at_start(self, rank: int) -> int:
+        """The rank's number at the start, before ranks were lost."""
         return rank if self._survival is None else self._survival.alive[rank]
 
     def _memory(self, i: int) -> Memory:
@@ -224,7 +221,7 @@ class MPIClients:
                 if kind == FAILED:
                     thread.join()
                     self._questions.close()
-                    raise ClientError(i, self._named(rank), name, item)
+                    raise ClientError(i, self._rank_at_start(rank), name, item)
                 live -= int(kind == REPLY)
                 if counted:
                     self.ledger.received(name, i, messages.size(item))

@@ -13,8 +13,6 @@ and MPI's end (Finalize) hang after a loss, so a rank that ends all kills itself
 fail, and _exit.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import signal
@@ -65,7 +63,7 @@ class _Guarded:
 
 @final
 class Survival:
-    """Ranks that are left.
+    """The ranks that are left, and how they come together after a loss.
 
     Args:
         faults: exceptions of the communicator's calls where ranks are lost.

@@ -79,7 +79,7 @@ def unframe(framed: Bytes) -> bytes | None:
 
 @final
 class Wire:
-    """The collectives, in blocks of at most LIMIT bytes. All ranks call the same ones in the same order.
+    """The collectives, in blocks of at most LIMIT bytes. All ranks call the same ones, in the same order.
 
     Args:
         meanwhile: called by a rank that waits long.
@@ -95,7 +95,7 @@ class Wire:
         self.placement = ClientPlacement(self.ranks, loads)
 
     def over(self, comm: Communicator) -> Wire:
-        """The same between other ranks, with another placement of the clients."""
+        """A wire between the ranks of another communicator, among which the clients are placed anew."""
         return Wire(comm, self.meanwhile, self._loads, self._staging)
 
     def bcast_question(self, question: Question | None = None) -> Question:

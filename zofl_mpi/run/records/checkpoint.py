@@ -1,7 +1,5 @@
 """Checkpoints: written in one step beside the result, complete or not at all; the last two are kept."""
 
-from __future__ import annotations
-
 import json
 import os
 import zlib

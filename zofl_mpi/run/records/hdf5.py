@@ -1,7 +1,5 @@
 """Opening HDF5 files, and what h5py raises turned into sentences."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """One writer a result, even where the file system has no locks: a file beside it names its host and process."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """Where a result may be made: refused before the first round, in a sentence each."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import stat

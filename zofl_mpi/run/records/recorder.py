@@ -32,7 +32,7 @@ ORIGIN = ("run", "config", "data", "kernel", "blas")
 COLUMNS = {"round": ("1", "finished rounds"), "seconds": ("s", "wall time of the round, its evaluation included")}
 """Unit and description of the columns of every result."""
 LOSSES = 500
-"""So many losses are named."""
+"""Most losses that the attribute `lost` names."""
 
 
 class Loss(NamedTuple):

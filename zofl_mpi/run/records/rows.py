@@ -1,7 +1,5 @@
 """The data sets of a result that grow by a row a round."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
@@ -18,9 +16,9 @@ RANKS = {**{f"seconds_{kind}": "s" for kind in KINDS}, "peak_bytes": "bytes"}
 PLACES = "ranks/table"
 CHUNK_BYTES = 131_072
 LISTED = 1000
-"""So many clients have a column each. Of more, consecutive ones share one, so that a file does not grow with them."""
+"""Most clients with a column each. Of more, consecutive ones share a column, so that a file does not grow with them."""
 COLUMNS = 100
-"""So many columns then."""
+"""Columns of a result with more than LISTED clients."""
 
 
 @final

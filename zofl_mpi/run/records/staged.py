@@ -10,8 +10,6 @@ A process that is killed while it copies the journal's pieces to their places le
 HDF5 ignores what lies behind the end. The journal's space is kept until the file is closed: later commits need none.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import struct
