@@ -62,19 +62,19 @@ class Vocabulary:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The tokens of each text (UserError: one is not kept; the files are damaged)."""
-        found = [encoding.ids for encoding in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)]
+        encoded = [encoding.ids for encoding in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)]
         if self.kept is None:
-            return found
-        for text, ids in zip(texts, found, strict=True):
+            return encoded
+        for text, ids in zip(texts, encoded, strict=True):
             if not np.isin(ids, self.kept).all():
                 raise UserError(f"--vocabulary e2e: it has not all tokens of {text[:60]!r}; take --vocabulary gpt2")
-        return [np.searchsorted(self.kept, ids).tolist() for ids in found]
+        return [np.searchsorted(self.kept, ids).tolist() for ids in encoded]
 
     def decode(self, tokens: Iterable[int]) -> str:
         """The text of some tokens, without the ends of texts among them."""
         numbers = np.asarray(list(tokens), np.int64)
-        own = numbers if self.kept is None else self.kept[numbers]
-        return self._tokenizer.decode(own[own != END].tolist(), skip_special_tokens=False)
+        gpt2_tokens = numbers if self.kept is None else self.kept[numbers]
+        return self._tokenizer.decode(gpt2_tokens[gpt2_tokens != END].tolist(), skip_special_tokens=False)
 
     @cached_property
     def _tokenizer(self) -> Tokenizer:

@@ -86,8 +86,8 @@ def _sample(row: Mapping[str, str | None], tokenise: Tokeniser | None, where: st
 
 def _slots(representation: str, where: str) -> list[tuple[str, str]]:
     """Names and values of the slots, in their order."""
-    found: list[tuple[str, str]] = SLOT.findall(representation)
-    if not found or SLOT.sub("", representation).replace(",", ""):
+    slots: list[tuple[str, str]] = SLOT.findall(representation)
+    if not slots or SLOT.sub("", representation).replace(",", ""):
         fault = f"{where}: mr is {representation!r}"
         raise UserError(f"{fault}, it must be a list of slots, as in name[The Mill], food[Thai]")
-    return found
+    return slots

@@ -36,7 +36,7 @@ def filters(channels: int) -> NDArray[np.float32]:
 
 
 def image_shape(features: int, channels: int) -> tuple[int, int, int]:
-    """(channels, height, width) of square images of so many numbers (UserError: there is no such square)."""
+    """(channels, height, width) of square images with this many numbers (UserError: no square has)."""
     side = math.isqrt(features // channels)
     if channels * side * side != features:
         each = f"{features} numbers" + (f" in {channels} channels" if channels > 1 else "")

@@ -100,7 +100,7 @@ def spacy(text: str) -> str:
 @cache
 def _spacy_parts(chunk: str) -> tuple[str, ...]:
     before, after = list[str](), list[str]()
-    while chunk and not (found := _exception(chunk)):
+    while chunk and not (words := _exception(chunk)):
         prefix, suffix = PREFIX.match(chunk), SUFFIX.search(chunk)
         if prefix:
             before.append(prefix[0])
@@ -109,9 +109,9 @@ def _spacy_parts(chunk: str) -> tuple[str, ...]:
             after.append(suffix[0])
             chunk = chunk[: suffix.start()]
         else:
-            found = tuple(filter(None, INFIX.split(chunk)))
+            words = tuple(filter(None, INFIX.split(chunk)))
             break
-    return (*before, *(found if chunk else ()), *reversed(after))
+    return (*before, *(words if chunk else ()), *reversed(after))
 
 
 def _exception(chunk: str) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Batched steps: the requests of several clients' steps are computed in one call.
 
 A step is plain code, called for one client. Where a problem computes for many clients in about the time of one (on a
-GPU) its `batched_clients` says for how many, and a rank runs the steps of so many clients as coroutines. A step runs
+GPU) its `batched_clients` says for how many, and a rank runs the steps of that many as coroutines. A step runs
 until it makes a `batched_call`; when all of them wait for one or have ended, their requests are computed together, and
 each goes on with its own result. Methods and steps need not know: at any time at most one of the steps runs.
 

@@ -22,9 +22,9 @@ def classes_of(method: Any) -> Classes:
 
 def with_old_names(classes: Iterable[type[Any]]) -> Classes:
     """The classes by module and name, and by the modules that they had in checkpoints of earlier versions."""
-    found = {(cls.__module__, cls.__qualname__): cls for cls in classes}
+    named = {(cls.__module__, cls.__qualname__): cls for cls in classes}
     moved = ((old, name, new) for old, names in MOVED.items() for name, new in names.items())
-    return found | {(old, name): found[new, name] for old, name, new in moved if (new, name) in found}
+    return named | {(old, name): named[new, name] for old, name, new in moved if (new, name) in named}
 
 
 def _dataclasses(names: Mapping[str, Any], within: str = "") -> Iterator[type[Any]]:
@@ -39,6 +39,6 @@ def _dataclasses(names: Mapping[str, Any], within: str = "") -> Iterator[type[An
 def _returned(cls: type[Any]) -> Iterator[type[Any]]:
     for name in ("start", "round"):
         with suppress(Exception):  # a name that only type checkers import, or no annotation
-            found = get_type_hints(getattr(cls, name))["return"]
-            if isinstance(found, type) and is_dataclass(found):
-                yield found
+            returned = get_type_hints(getattr(cls, name))["return"]
+            if isinstance(returned, type) and is_dataclass(returned):
+                yield returned

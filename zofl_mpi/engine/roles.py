@@ -32,8 +32,8 @@ def with_base(cls: type[T], base: type[Any]) -> type[T]:
     """The class itself where it has this base, else a subclass of both."""
     if base in cls.__mro__:
         return cls
-    own = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
-    return types.new_class(cls.__name__, (cls, base), exec_body=lambda namespace: namespace.update(own))
+    names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+    return types.new_class(cls.__name__, (cls, base), exec_body=lambda namespace: namespace.update(names))
 
 
 class KernelChoice(NamedTuple):

@@ -70,18 +70,18 @@ class Streams:
         return np.random.Generator(np.random.Philox(key=[self.seed, int(purpose)], counter=[0, t, i, r]))
 
 
-def seed_torch(own: torch.Generator, generator: np.random.Generator) -> torch.Generator:
-    """Sets the whole state of torch's generator `own` from `generator`.
+def seed_torch(target: torch.Generator, generator: np.random.Generator) -> torch.Generator:
+    """Sets the whole state of torch's generator `target` from `generator`.
 
     On a CPU not by `manual_seed`, which keeps 32 bits: among 200,000 seeds some five pairs give the same numbers. The
     state of a GPU's generator, which is counter-based, is its seed of 64 bits.
     """
     import torch
 
-    if own.device.type != "cpu":
-        return own.manual_seed(int(generator.integers(2**63)))
+    if target.device.type != "cpu":
+        return target.manual_seed(int(generator.integers(2**63)))
     state = torch.Generator().get_state()  # a new one's: no word is used yet, and no second normal number is kept
     fields = state.numpy().view(np.uint64)  # the seed; how many words are left; the next; then the words, one in each
     pairs = generator.bit_generator.random_raw(WORDS // 2)
     fields[3 : 3 + WORDS : 2], fields[4 : 4 + WORDS : 2] = pairs & 0xFFFFFFFF, pairs >> 32
-    return own.set_state(state)
+    return target.set_state(state)

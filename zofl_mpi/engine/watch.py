@@ -59,7 +59,7 @@ class Watch:
         self._thread: threading.Thread | None = None
 
     def begins(self, following: bool = True) -> None:
-        """A round begins: the following one, or the same once more."""
+        """Notes that a round begins: the following one, or the same one repeated."""
         now = time.monotonic()
         if self._since is not None:
             self.longest = max(self.longest, now - self._since)
@@ -71,7 +71,7 @@ class Watch:
             self._thread.start()
 
     def ends(self) -> None:
-        """There is no further round."""
+        """Notes that no further round follows."""
         self._since = None
 
     @property
@@ -80,7 +80,7 @@ class Watch:
         return bool(self.limit) and self._since is not None and time.monotonic() - self._since > self.limit
 
     def waits(self, rank: int, round_: int) -> None:
-        """Rank `rank` waits for others in that round: it is not late."""
+        """Notes that a rank waits for others in that round: it is not late."""
         if round_ == self.round:
             self._waiting.add(rank)
 

@@ -40,8 +40,8 @@ class Place:
 
     def row(self, rank: int, clients: int) -> dict[str, int | str]:
         """The rank's row of the table of ranks; `clients` live on it."""
-        own = {name: value for name, value in asdict(self).items() if name not in ("client", "blas", "unused")}
-        return {"rank": rank, **own, "clients": clients}
+        columns = {name: value for name, value in asdict(self).items() if name not in ("client", "blas", "unused")}
+        return {"rank": rank, **columns, "clients": clients}
 
 
 def bind(world: World, requested: str, gpu: bool) -> list[Place]:

@@ -249,9 +249,9 @@ def _watch(world: World, plan: Plan, hosts: list[str], recorder: Recorder | None
 
 def _neighbours(world: World) -> dict[int, Process]:
     """The processes of the other ranks of this node whose numbers mean the same here."""
-    own = this_process()
-    _, found = world.neighbours((world.rank, own))
-    return {rank: each for rank, each in found if own and each and each.space == own.space and each.pid != own.pid}
+    me = this_process()
+    _, ranks = world.neighbours((world.rank, me))
+    return {rank: each for rank, each in ranks if me and each and each.space == me.space and each.pid != me.pid}
 
 
 def _compile_kernel(world: World, method: Method[Any]) -> None:
@@ -281,17 +281,17 @@ def _read_plan(world: World, family: Family, arguments: Sequence[str]) -> Plan |
 
 def _places(world: World, places: list[Place]) -> dict[str, list[Any]]:
     """Hosts, devices, threads and libraries of the ranks, for the record; warns of shared cores and mixed libraries."""
-    found: dict[str, list[Any]] = {"hosts": [place.host for place in places], "blas": [place.blas for place in places]}
-    found |= {"device": [place.device for place in places], "threads": [place.threads for place in places]}
+    table: dict[str, list[Any]] = {"hosts": [place.host for place in places], "blas": [place.blas for place in places]}
+    table |= {"device": [place.device for place in places], "threads": [place.threads for place in places]}
     if world.size > RANKS_LISTED:
-        found = {name: sorted(set(values)) for name, values in found.items()}
+        table = {name: sorted(set(values)) for name, values in table.items()}
     warnings = warnings_of(places)
-    if len(set(found["blas"])) > 1:
-        libraries = ", ".join(sorted(set(found["blas"])))
+    if len(set(table["blas"])) > 1:
+        libraries = ", ".join(sorted(set(table["blas"])))
         warnings.append(f"ranks compute with different libraries ({libraries}): bits may depend on their number")
     for sentence in warnings if world.rank == 0 else ():
         warn(sentence)
-    return found
+    return table
 
 
 def _check_equal(world: World, value: Any, sentence: str) -> None:

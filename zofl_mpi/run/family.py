@@ -71,9 +71,9 @@ def family_of(module: str) -> Family:
     """The family of that name (UserError: the module does not exist, or is no family)."""
     remedy = "name a family of methods, as zofl_mpi.zo_hfl"
     try:
-        found = importlib.import_module(module)
+        family = importlib.import_module(module)
     except (ImportError, ValueError, TypeError) as exc:
         raise UserError(f"module {module!r}: {exc}; {remedy}") from exc
-    if not {"METHODS", "PROBLEMS"} <= vars(found).keys():
+    if not {"METHODS", "PROBLEMS"} <= vars(family).keys():
         raise UserError(f"module {module!r} has no METHODS and PROBLEMS; {remedy}")
-    return cast("Family", found)
+    return cast("Family", family)

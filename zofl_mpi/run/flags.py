@@ -143,14 +143,14 @@ def parse(
 
 def split(arguments: Iterable[str]) -> list[tuple[str, list[str]]]:
     """The flags as typed, each with the words up to the next one; a word that precedes all flags stands as one."""
-    found: list[tuple[str, list[str]]] = []
+    groups: list[tuple[str, list[str]]] = []
     for word in arguments:
-        if found and not IS_FLAG(word):
-            found[-1][1].append(word)
+        if groups and not IS_FLAG(word):
+            groups[-1][1].append(word)
         else:
             typed, equals, value = word.partition("=")
-            found.append((typed, [value] if equals else []))
-    return found
+            groups.append((typed, [value] if equals else []))
+    return groups
 
 
 def _value(kind: Any, typed: str, words: Sequence[str]) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from zofl_mpi.engine.world import SingleProcess, World, launched
 
 RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
-"""Variables in which launchers tell a process its rank."""
+"""Variables in which launchers give a process its rank."""
 
 
 def speaks_first(environment: Mapping[str, str] = os.environ) -> bool:

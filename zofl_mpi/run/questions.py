@@ -132,7 +132,7 @@ class Questions:
         return self.ledger.row(tables[:, :-1]), bool(tables[:, -1].any())
 
     def restart(self) -> None:
-        """Begins the round in progress once more."""
+        """Restarts the round in progress."""
         self.question = None
         self.ledger.forget()
         self._watch.begins(following=False)

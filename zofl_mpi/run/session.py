@@ -189,7 +189,7 @@ def closing(totals: loop.Totals, path: Path, done: bool, signal: str) -> str:
     """The last lines of a run: measures reached, times, bytes sent, and the path of the result."""
     lines = []
     if not done:
-        cause = f"told by {signal}" if signal else "told by a signal to another rank"
+        cause = f"by {signal}" if signal else "by a signal to another rank"
         lines.append(f"stopped after round {totals.round} ({cause}); continue with --resume {path}")
     measures = ("test_accuracy", "personal_accuracy", "test_loss", "objective")
     reached = [f"{k.replace('_', ' ')} {loop.short(v)}" for k, v in totals.last.items() if k in measures]

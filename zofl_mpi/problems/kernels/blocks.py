@@ -164,7 +164,7 @@ class StepGraphs:
     def capture(self, H: int, work: Callable[[int], None]) -> None:
         """Captures the graphs of H steps, before any tensor of theirs is filled: CUDA-graph capture executes the steps.
 
-        `work` takes the first so many of the steps in `targets`, with tensors that stay where they are.
+        `work(steps)` takes the first `steps` steps of `targets`, with tensors that stay where they are.
         """
         for _, steps in self._replays_of(H):
             if steps not in self._replays:

@@ -194,7 +194,7 @@ def choose(kernel: str) -> str:
 
 
 def repays_loading(steps: int, clients: int) -> bool:
-    """Whether so many `steps` in all repay the loading of the compiled kernel, however many processes there will be."""
+    """Whether `steps` local steps in all repay the loading of the compiled kernel, in any number of processes."""
     return steps >= LOADED_FOR * min(clients, LOADING)
 
 
@@ -210,7 +210,7 @@ Times = dict[str, float]
 def step_times(size: Mapping[str, str | int], kernels: Mapping[str, Callable[[int], object]]) -> Times:
     """{kernel: seconds of a local step}: as kept in the user's cache, else (also if it is damaged) measured now.
 
-    Of a step's `size`, with the `kernels` as functions that take so many steps.
+    Of a step of this `size`; the `kernels` are functions of a number of steps, which they take.
     """
     key = {**machine(), **size}
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()

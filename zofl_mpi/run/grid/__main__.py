@@ -4,7 +4,7 @@
     python -m zofl_mpi.run.grid jobs/a_table1.toml --run        # does it; after an interruption, the rest
     sbatch --array=0-107 jobs/grid.sbatch jobs/a_table1.toml    # on a cluster: every run a job of its own
 
-What is done is read from the results alone: a run is finished if its result is, with the configuration of the file.
+The state of a run is read from its result alone: it is finished if its result is, with the configuration of the file.
 A result of another configuration is never touched. Any number of grid runners may work on one folder: who runs a run
 holds the lock of its log, and so does the run itself, should its grid runner be killed.
 """
@@ -105,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     about = "List the runs of a grid, or run those that are not done."
     epilog = "A signal (SIGTERM, SIGUSR1, Ctrl-C) ends the runs in progress after their round, with a checkpoint."
     parser = argparse.ArgumentParser(prog="python -m zofl_mpi.run.grid", description=about, epilog=epilog)
-    parser.add_argument("file", type=Path, help="the grid, in TOML; python -m pydoc zofl_mpi.run.grid.file tells how")
+    parser.add_argument("file", type=Path, help="the grid, in TOML; see python -m pydoc zofl_mpi.run.grid.file")
     parser.add_argument("--run", action="store_true", help="run what is not done, and continue what was interrupted")
     parser.add_argument("--index", type=int, metavar="K", help="run only number K of the list, with its exit status")
     parser.add_argument("--only", action="append", default=[], metavar="AXIS=ENTRY[,ENTRY]", help="a part of the grid")

@@ -156,12 +156,12 @@ def _axis(axis: str, given: Any) -> dict[str, Flags]:
         raise UserError(f"axis {axis} = {given!r}: must be a list of values of --{axis}, or a table of entries")
     if not entries:
         raise UserError(f"axis {axis} has no entries; give it at least one, or remove it")
-    found: dict[str, Flags] = {}
+    named: dict[str, Flags] = {}
     for entry, values in entries:
-        if entry in found:
+        if entry in named:
             raise UserError(f"axis {axis} has the entry {entry} twice; remove one")
-        found[entry] = _flags_in(values, f"axis {axis}, entry {entry!r}")
-    return found
+        named[entry] = _flags_in(values, f"axis {axis}, entry {entry!r}")
+    return named
 
 
 def _entry(value: Any) -> str:
@@ -175,15 +175,15 @@ def _flags_in(values: Any, where: str) -> Flags:
     """The flags of a table, by field name, whatever their spelling."""
     if not isinstance(values, dict):
         raise UserError(f"{where} is {values!r}: must be a table of flags, as {{ alpha = 0.1 }}")
-    own: Flags = {}
+    named: Flags = {}
     for key, value in values.items():
         name = flags.field_of(key)
         if name in OURS:
             raise UserError(f"{where} sets --{flags.flag(name)}, which the grid runner sets itself; remove it")
-        if name in own:
+        if name in named:
             raise UserError(f"{where} sets --{flags.flag(name)} twice; remove one")
-        own[name] = value
-    return own
+        named[name] = value
+    return named
 
 
 # --- the runs

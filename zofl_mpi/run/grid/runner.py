@@ -103,7 +103,7 @@ class Runner:
             self._children.remove(child)
             outcome = ended(self._grid, child, bool(self.heard))
             child.log.close()
-            if outcome.status == STATUS and not self.heard:  # a scheduler may tell the runs alone: then all must end
+            if outcome.status == STATUS and not self.heard:  # a scheduler may signal the runs alone: then all must end
                 self.heard.append(signal.SIGUSR1)
             self._note(outcome, screen)
 
@@ -162,13 +162,13 @@ def ended(grid: Grid, child: Child, stopping: bool) -> Outcome:
 
 
 def _last_words(child: Child) -> tuple[str, str]:
-    """The run's own last sentence, "" if it died without one, and the log's last line: the launcher has a say, too."""
+    """The run's ours last sentence, "" if it died without one, and the log's last line: the launcher has a say, too."""
     with child.run.log.open("rb") as file:
         file.seek(max(child.start, child.run.log.stat().st_size - 20_000))
         lines = [line.strip() for line in file.read().decode(errors="replace").splitlines()]
     lines = [line for line in lines if any(map(str.isalpha, line))]
-    own = [line for line in lines if line.startswith("zofl_mpi: ") and not line.startswith("zofl_mpi: warning")]
-    return (own or [""])[-1], (lines or ["it said nothing"])[-1]
+    ours = [line for line in lines if line.startswith("zofl_mpi: ") and not line.startswith("zofl_mpi: warning")]
+    return (ours or [""])[-1], (lines or ["it said nothing"])[-1]
 
 
 @contextmanager

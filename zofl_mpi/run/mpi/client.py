@@ -31,7 +31,7 @@ class ClientRank:
     Args:
         method: the running method, built alike on every rank: a question names one of its steps.
         data: of every client: this rank may have to take over any.
-        watch: ends rounds that take too long, and tells of signals.
+        watch: ends rounds that take too long, and knows of signals.
         loads: the planned work of every client, the same on all ranks.
     """
 

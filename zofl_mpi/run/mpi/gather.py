@@ -23,7 +23,7 @@ UPLOAD, REPLY, FAILED = range(3)
 EARLY, WELCOME, DUE = range(3)
 """May a rank send in a wave? No, the server still holds its items; if some are ready; at least one, which is next."""
 BOUND = 1 << 16  # bytes that a rank packs into one wave, unless a single item is larger
-MOST = 60  # items that a rank packs into one wave: a bit of a header tells of each whether it is its client's last
+MOST = 60  # items that a rank packs into one wave: a header has a bit for each, whether it is its client's last
 PAUSE = 1e-3  # seconds that a rank waits for more items since the wave before, unless it can make none
 EMPTY: Bytes = np.empty(0, np.uint8)
 
@@ -34,7 +34,7 @@ class Sent(NamedTuple):
     items: int = 0
     size: int = 0
     last: int = 0  # bit j: item j is its client's last
-    failed: int = 0  # 1 if the last of the items tells a failure
+    failed: int = 0  # 1 if the last of the items is a failure
     block: Bytes = EMPTY
 
     @property

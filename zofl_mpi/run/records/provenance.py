@@ -54,7 +54,7 @@ def _git(checkout: Path) -> tuple[str, bool]:
         git("ls-files", "--error-unmatch", "zofl_mpi/__init__.py")
         return git("rev-parse", "HEAD").strip(), bool(git("status", "--porcelain", "--untracked-files=no").strip())
     except (OSError, subprocess.SubprocessError):
-        with suppress(OSError, ValueError):  # a copy that jobs/pack.sh made has a file that tells both
+        with suppress(OSError, ValueError):  # a copy that jobs/pack.sh made has a file with both
             commit, changed = (checkout / ".commit").read_text().split()
             return commit, changed != "0"
         return "", False
