@@ -86,7 +86,7 @@ class Dataset:
         return replace(self, rows=self.rows_of(positions))
 
     def rows_of(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Which of the N samples those at `positions` are."""
+        """Rows, among all N samples, of the samples at `positions`."""
         return positions if self.rows is None else self.rows[positions]
 
     def take(self, positions: NDArray[np.int64], dtype: Any) -> tuple[Array, NDArray[np.int64]]:
@@ -106,7 +106,7 @@ class Dataset:
 
     @property
     def factor(self) -> float | NDArray[np.float64]:
-        """Factor of a linear model that stands for the scale of every input that `unscaled` gives.
+        """Factor by which the inputs of `unscaled` are multiplied, for a linear model to apply to its weights instead.
 
         1 where there is a shift, which `unscaled` then applies with the scale: products would cancel in float32.
         """
@@ -164,7 +164,7 @@ class Federation:
         return np.sort(np.concatenate([part.rows_of(np.arange(len(part))) for part in parts]))
 
     def seen_as(self, change: Callable[[Dataset], Dataset]) -> Federation:
-        """The same parts with other inputs, in one channel."""
+        """The same parts with their inputs changed, in one channel."""
         validation = None if self.validation is None else change(self.validation)
         clients = tuple(map(change, self.clients))
         return Federation(change(self.server), clients, change(self.test), validation=validation)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 FOLDER = "gpt2-bpe"
 FILES = ("encoder.json", "vocab.bpe")
 SIZE = 50_257
-END = 50_256  # stands behind a context and behind a text
+END = 50_256  # ends a context and a text
 END_TEXT = "<|endoftext|>"
 
 
@@ -57,11 +57,11 @@ class Vocabulary:
 
     @property
     def end(self) -> int:
-        """The number of the token behind a context and behind a text."""
+        """Number of the token that ends a context and a text."""
         return self.size - 1
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The tokens of each text (UserError: one is not kept; the files are damaged)."""
+        """Tokens of each text (UserError: a token is not among `kept`; the files are damaged)."""
         encoded = [encoding.ids for encoding in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)]
         if self.kept is None:
             return encoded
@@ -71,7 +71,7 @@ class Vocabulary:
         return [np.searchsorted(self.kept, ids).tolist() for ids in encoded]
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """The text of some tokens, without the ends of texts among them."""
+        """The text of some tokens, without the tokens that end texts."""
         numbers = np.asarray(list(tokens), np.int64)
         gpt2_tokens = numbers if self.kept is None else self.kept[numbers]
         return self._tokenizer.decode(gpt2_tokens[gpt2_tokens != END].tolist(), skip_special_tokens=False)

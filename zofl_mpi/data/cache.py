@@ -102,7 +102,7 @@ def keep_note(note: Path, text: str) -> None:
 
 
 def prepare(sources: Sources, cache_dir: Path | None = None) -> None:
-    """Makes the cache entry unless an intact one is there (or a UserError); several ranks may try at once."""
+    """Makes the cache entry unless an intact one exists (UserError: it cannot); several ranks may try at once."""
     folder = cache_dir or default_cache_dir()
     if _is_intact(folder / sources.key):
         return

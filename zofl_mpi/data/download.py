@@ -17,7 +17,7 @@ TIMEOUT = 30.0  # seconds without an answer
 
 
 def download(name: str, data_dir: Path | None = None, base_url: str | None = None) -> tuple[Path, ...]:
-    """Paths of the files of data set `name` in `data_dir`/`name`; fetches or checks them (or a UserError)."""
+    """Fetches or checks the files of data set `name` in `data_dir`/`name`; returns their paths (or a UserError)."""
     remote = _remote(name)
     url = _checked_url(base_url or remote.url)
     root = data_dir or default_data_dir()
@@ -46,7 +46,7 @@ def _checked_url(url: str) -> str:
 
 
 def _held_cifar(root: Path) -> tuple[Path, ...]:
-    """Paths of a CIFAR-10 that is there already, in whatever packing; its contents are checked."""
+    """Paths of a CIFAR-10 that is there already, in any packing; its contents are checked."""
     from zofl_mpi.data import images
 
     if held := images.find_cifar(root):

@@ -45,7 +45,7 @@ def image_shape(features: int, channels: int) -> tuple[int, int, int]:
 
 
 def sources(images: Sources, cache_dir: Path | None = None) -> Sources:
-    """Where the features of a data set come from, which lies in the cache already when they are made."""
+    """Sources of a data set's features, which are made from its copy in the cache."""
     facts = {"count": FILTERS, "size": SIZE, "pool": POOL, "seed": 0}
     key = f"features-{images.key}"
     derived = cache.identify(key, lambda: random_features(cache.open(images, cache_dir)), parameters=facts)
@@ -114,7 +114,7 @@ def _moments(inputs: Array, rows: NDArray[np.int64]) -> tuple[NDArray[np.float64
 
 
 def parsed_components(features: str) -> int:
-    """K of pca:K; 0 for all (UserError: neither)."""
+    """K, from "pca:K", or 0 from "all" (UserError: it is neither)."""
     kind, _, number = features.partition(":")
     if features == "all":
         return 0

@@ -42,7 +42,7 @@ def find_idx(name: str, data_dir: Path) -> tuple[Path, ...]:
 
 
 def read_idx(name: str, files: Sequence[Path]) -> Raw:
-    """Training images, labels, test images, labels, in this order; inputs (N, 784) bytes (UserError: bad files)."""
+    """Reads training images, their labels, test images, their labels; inputs (N, 784) bytes (UserError: bad files)."""
     (train, train_labels), (test, test_labels) = (_labelled(name, *files[k : k + 2]) for k in (0, 2))
     owner = TRAIN_LABELS.get(hashlib.sha256(train_labels.tobytes()).hexdigest(), name)
     if owner != name:
@@ -97,7 +97,7 @@ def find_cifar(data_dir: Path) -> tuple[Path, ...]:
 
 
 def read_cifar(files: Sequence[Path]) -> Raw:
-    """The six .bin files or the archive, each .bin checked by its md5; inputs (60000, 3072) (UserError: others)."""
+    """Reads the six .bin files or the archive, checked by md5; inputs (60000, 3072) (UserError: other files)."""
     parts: dict[str, Array] = {}
     place, advice = files[0] if len(files) == 1 else files[0].parent, fetch_again("cifar10")
     with reading_file(place, advice):

@@ -50,7 +50,7 @@ def batch(data: Dataset, positions: Rows) -> tuple[NDArray[np.int64], NDArray[np
 
 
 def longest(data: Dataset | Raw) -> tuple[int, int]:
-    """T of the longest text of all N, training, validation and test, and most labels that one has besides NONE."""
+    """T of the longest of all N texts, and the most labels besides NONE that a text has."""
     context, length = (np.asarray(data.inputs[:, k], np.int64) for k in range(HEAD))
     return int(length.max()) - 1, int((length - context).max())
 
@@ -58,7 +58,7 @@ def longest(data: Dataset | Raw) -> tuple[int, int]:
 def sources(
     data: str, files: Sequence[Path], vocabulary: Sequence[Path], pipeline: Pipeline, tokens: Tokens
 ) -> Sources:
-    """Files and options that the encoded texts follow from, for the cache.
+    """Sources of the encoded texts for the cache: files and options.
 
     Args:
         data: the data set, by the name that the user gave.
@@ -99,7 +99,7 @@ def _inputs(samples: Sequence[Sample], vocabulary: Vocabulary) -> NDArray[np.uin
 
 
 def check_lengths(raw: Raw, most: int, files: Sequence[Path], pipeline: Pipeline) -> None:
-    """Refuses texts that without their last END have more than `most` tokens, by the line of the first."""
+    """Refuses texts that have more than `most` tokens without their last END; names the line of the first."""
     used = raw.inputs[:, 1].astype(np.int64) - 1
     if used.max() <= most:
         return
@@ -138,7 +138,7 @@ def training_rows(raw: Raw, part: Part) -> tuple[Rows, str]:
 
 
 def context_numbers(raw: Raw, rows: Rows) -> Rows:
-    """(k,) number of each row's context, in the order in which contexts first come among the rows."""
+    """(k,) number of each row's context; contexts are numbered as they first occur among the rows."""
     count = raw.inputs[rows, :1]
     tokens = raw.inputs[rows, HEAD : HEAD + int(count.max())]
     numbers: dict[bytes, int] = {}

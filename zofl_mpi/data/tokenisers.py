@@ -45,7 +45,7 @@ def moses(text: str) -> str:
 
 @cache
 def _moses_parts(chunk: str) -> tuple[str, ...]:
-    """The parts of what stands between white space; a full stop at its end is still on its word."""
+    """The parts of a chunk between white space; a full stop at its end stays on its word."""
     spaced = f" {chunk} "
     for pattern, written in RULES:
         spaced = pattern.sub(written, spaced)
@@ -115,7 +115,7 @@ def _spacy_parts(chunk: str) -> tuple[str, ...]:
 
 
 def _exception(chunk: str) -> tuple[str, ...]:
-    """The words of a chunk that the general rules do not hold for; none where they do."""
+    """The words of a chunk that is an exception to the general rules; none where the rules hold."""
     if WHOLE.fullmatch(chunk):
         return (chunk,)
     return next((match.groups() for each in CONTRACTIONS if (match := each.fullmatch(chunk))), ())

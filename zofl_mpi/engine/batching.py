@@ -26,7 +26,7 @@ _THREAD = threading.local()  # `call` on a thread that runs a step as a coroutin
 
 
 def batched_call(compute: Compute[Request, Result], request: Request) -> Result:
-    """Result of the request: computed alone, or, among steps that run as coroutines, in one call with theirs.
+    """Result of the request: computed alone, or in one call with those of the other steps that run as coroutines.
 
     Args:
         compute: results of requests, in their order; requests with an equal `compute` share a call.

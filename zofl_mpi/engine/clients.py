@@ -86,7 +86,7 @@ class Clients(Protocol):
         """
 
     def ask_each(self, step: Step, each: Mapping[int, Any], *, counted: bool = True) -> Replies:
-        """Like `ask`, with a message of its own for each participant, in the order of `each`."""
+        """Like `ask`, with a different message for each participant, in the order of `each`."""
 
     def mean(
         self, step: Step, message: Any, *, to: Participants = None, weights: Weights = None, counted: bool = True
@@ -102,7 +102,7 @@ class Clients(Protocol):
         """Ends a round; returns its costs, and whether a signal asked some rank to stop."""
 
     def steadily(self, work: Callable[[], T]) -> T:
-        """The result of `work`, which is repeated whenever ranks were lost in it; UserError if none is left.
+        """The result of `work`, which is repeated when ranks are lost during it; UserError if no client rank is left.
 
         The clients' memories are then as at the last `account`, and the ledger is empty.
         """

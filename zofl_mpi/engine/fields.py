@@ -122,7 +122,7 @@ def is_flag(f: dataclasses.Field[Any]) -> bool:
 
 
 def parts_of(method: Any) -> Iterator[Any]:
-    """A method, or a part of one, and the dataclasses of flags in its fields, each before its own parts."""
+    """A method, or a part of one, then the dataclasses of flags in its fields, each before its own parts."""
     yield method
     for f in dataclasses.fields(method) if dataclasses.is_dataclass(method) else ():
         if is_flag(f) and dataclasses.is_dataclass(getattr(method, f.name)):
@@ -143,7 +143,7 @@ def numbers(state: Any) -> Iterator[tuple[str, float]]:
 
 
 def reported(report: Any) -> dict[str, float]:
-    """{column: number} of an evaluation's report; None is no column, a dictionary has one an entry.
+    """{column: number} of an evaluation's report; a field that is None gives no column, a dictionary one per entry.
 
     Raises:
         TypeError: it is no dataclass, or a field is no number; names the field.

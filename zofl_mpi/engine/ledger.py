@@ -98,7 +98,7 @@ class Overlap:
 
     @property
     def share(self) -> Seconds:
-        """Share of the shorter computing time that ran beside the longer: 1 all of it, 0 lockstep; NaN if none."""
+        """Share of the shorter computing time that overlaps with the longer: 1 all of it, 0 lockstep; NaN if none."""
         shorter = np.minimum(self.clients, self.server)
         return np.divide(self.both, shorter, out=np.full_like(shorter, np.nan), where=shorter > 0)
 
@@ -121,7 +121,7 @@ class Ledger:
     _counts: Counts = field(default_factory=lambda: defaultdict(lambda: defaultdict(int)))
 
     def open(self, step: str) -> None:
-        """Registers the step, so that the row has a place for it even if it moves no bytes."""
+        """Registers the step: the row lists it even if it moves no bytes."""
         if step not in self.steps:
             self.steps.append(step)
 

@@ -51,7 +51,7 @@ class Compact:
 
 
 def size(message: Any) -> int:
-    """Communicated bytes of a message but for fields marked APART: of tensors, 8 for each number, a string's length.
+    """Communicated bytes: of tensors, 8 for each number, a string's length; fields marked APART are not counted.
 
     A `Compact` message states its bytes.
     """
@@ -62,7 +62,7 @@ def size(message: Any) -> int:
 
 
 def pack(message: Any) -> Bytes:
-    """The message as bytes; TypeError for no dataclass, or a field that cannot travel, which it names."""
+    """The message as bytes (TypeError: it is no dataclass, or a field cannot travel, which is named)."""
     return prepare(message).packed()
 
 
@@ -125,7 +125,7 @@ def prepare(message: Any) -> Prepared:
 
 
 def unpack(block: Bytes) -> Any:
-    """The message that `pack` made into `block`, of a rank of this job; of a file see `read`.
+    """The message in a block that `pack` made on a rank of this job; blocks of files: see `read`.
 
     Its arrays are views: they live, and are writable, as the block is. A torch tensor of a read-only block is a copy
     (torch has no read-only tensors).

@@ -37,7 +37,7 @@ def with_base(cls: type[T], base: type[Any]) -> type[T]:
 
 
 class KernelChoice(NamedTuple):
-    """The kernel that a problem takes for a run.
+    """The kernel that a problem chooses for a run.
 
     Attributes:
         name: as --kernel would name it.
@@ -55,12 +55,12 @@ class Backend(Protocol):
 
     @attribute
     def device(self) -> str:
-        """Where it computes, as torch calls it."""
+        """Name of the device it computes on, as torch calls it."""
         return "cpu"
 
     @attribute
     def batched_clients(self) -> int:
-        """For how many clients it computes in one call; see `engine.batching`."""
+        """Number of clients that it computes for in one call; see `engine.batching`."""
         return 1
 
     @attribute
@@ -118,7 +118,7 @@ class ClientProgram(Protocol):
 
 
 class _Plain(ClientProgram):
-    """Steps of a class without that base."""
+    """Defaults for a class without that base."""
 
 
 def program_of(method: Any) -> ClientProgram:

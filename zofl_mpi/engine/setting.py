@@ -155,11 +155,11 @@ class Method(PlansWork, PlansLoads, ClientProgram, Protocol[S]):
         return ""
 
     def plan(self, rounds: int) -> Mapping[str, str | float]:
-        """The lines of --dry-run, by description."""
+        """Lines of --dry-run: {description: value}."""
         return {}
 
     def costs(self) -> Mapping[str, Any]:
-        """Measured costs of a client's step, by description, for --dry-run and the result's attribute `costs`."""
+        """Measured costs of a client's step, {description: value}, for --dry-run and the result's attribute `costs`."""
         return {}
 
     def directions(self, rounds: int) -> Directions | None:

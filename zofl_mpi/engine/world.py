@@ -47,13 +47,13 @@ class World(Protocol):
         """Every rank's value, by rank, on all ranks."""
 
     def neighbours(self, value: Any) -> tuple[int, list[Any]]:
-        """This process's place on its node, and the values of the ranks there."""
+        """This process's number among the ranks of its node, and their values."""
 
     def abort(self, text: str) -> None:
         """Prints the text and ends all ranks at once, with a non-zero status that the launcher chooses."""
 
     def halt(self, text: str, stopped: Sequence[Process] = ()) -> None:
-        """Like `abort`, from any thread; ends this process even if the others cannot be reached, and stopped ones."""
+        """Like `abort`, from any thread; ends `stopped` processes, and this one even if others are out of reach."""
 
     def survive(self, watch: Watch) -> None:
         """Lets the run survive lost client ranks, where nothing is `missing`."""

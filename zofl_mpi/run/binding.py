@@ -39,7 +39,7 @@ class Place:
     unused: str = ""
 
     def row(self, rank: int, clients: int) -> dict[str, int | str]:
-        """The rank's row of the table of ranks; `clients` live on it."""
+        """The rank's row of the table of ranks; `clients` is its number of clients."""
         columns = {name: value for name, value in asdict(self).items() if name not in ("client", "blas", "unused")}
         return {"rank": rank, **columns, "clients": clients}
 
@@ -116,7 +116,7 @@ def spans(numbers: Collection[int]) -> str:
 
 
 def listed(rows: Sequence[dict[str, int | str]]) -> str:
-    """The table of ranks as text, a line a rank, its columns as wide as they need be."""
+    """The table of ranks as text, a line per rank, its columns aligned."""
     cells = [list(rows[0]), *([str(value) or "-" for value in row.values()] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in cells)

@@ -64,7 +64,7 @@ def main(module: str, arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _last_words(exc: BaseException, world: World, job: Job | int) -> str:
-    """The sentence of a rank that ends all; a traceback where nobody foresaw it."""
+    """The last words of a rank that ends the run: a sentence, or a traceback of an unforeseen error."""
     if isinstance(exc, KeyboardInterrupt):
         return "zofl_mpi: interrupted; the finished rounds are in the result file"
     if not (isinstance(exc, BrokenPipeError) or (isinstance(exc, OSError) and _output_fails())):
@@ -248,7 +248,7 @@ def _watch(world: World, plan: Plan, hosts: list[str], recorder: Recorder | None
 
 
 def _neighbours(world: World) -> dict[int, Process]:
-    """The processes of the other ranks of this node whose numbers mean the same here."""
+    """The processes of the other ranks of this node, where process numbers are the same (one namespace)."""
     me = this_process()
     _, ranks = world.neighbours((world.rank, me))
     return {rank: each for rank, each in ranks if me and each and each.space == me.space and each.pid != me.pid}

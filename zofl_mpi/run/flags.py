@@ -32,7 +32,7 @@ _hints: Callable[[type[Any]], dict[str, Any]] = functools.cache(typing.get_type_
 
 
 def flags_of(groups: Groups) -> dict[str, Any]:
-    """{field: its type} of all groups. A name means one thing in a command line, so two groups may not share one."""
+    """{field: its type} of all groups (UserError: two groups share a name, which must mean one thing)."""
     kinds: dict[str, Any] = {}
     for title, cls in groups.items():
         for leaf in leaves(cls):
@@ -86,7 +86,7 @@ class _Leaf(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Its text in the docstring of the class or of a base."""
+        """Its help text, from the docstring of the class or of a base."""
         texts = (attribute_texts(base) for base in self.owner.__mro__)
         return next((each[self.name] for each in texts if self.name in each), "")
 
@@ -142,7 +142,7 @@ def parse(
 
 
 def split(arguments: Iterable[str]) -> list[tuple[str, list[str]]]:
-    """The flags as typed, each with the words up to the next one; a word that precedes all flags stands as one."""
+    """The flags as typed, each with the words up to the next one; a word before all flags counts as a flag."""
     groups: list[tuple[str, list[str]]] = []
     for word in arguments:
         if groups and not IS_FLAG(word):
@@ -248,7 +248,7 @@ def read_toml(path: str | Path, called: str = "--config ") -> dict[str, Any]:
 
 
 def to_arguments(values: Mapping[str, Any], known: Mapping[str, Any], source: str) -> list[str]:
-    """Values by field or flag name as arguments, for before the user's (UserError: an unknown key of `source`)."""
+    """Values by field or flag name, as arguments to put before the user's (UserError: an unknown key of `source`)."""
     arguments: list[str] = []
     for key, value in values.items():
         name = field_of(key)

@@ -73,11 +73,11 @@ class LocalClients:
         return self._replies(step, name, inbox, counted)
 
     def _copied(self, items: Replies) -> Replies:
-        """Copies what clients yield: they may overwrite it, and what the server reads is its own."""
+        """Copies the clients' items, which they may overwrite; the server keeps its copies."""
         return ((i, messages.copy(item)) for i, item in items)
 
     def _replies(self, step: Step, name: str, inbox: dict[int, Any], counted: bool) -> Replies:
-        """Yields the items as the clients made them: still theirs, if they are not copied."""
+        """Yields the items as the clients made them, without copies."""
         for item in in_turn(step, self._clients, inbox, self._questions.clock, name, self._batched):
             if item.failed:
                 self._questions.close()

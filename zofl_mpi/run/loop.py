@@ -27,7 +27,7 @@ from zofl_mpi.run.progress import Progress
 
 
 class RunError(UserError):
-    """A run that ended before its time; names the failure, its place and the safe rounds. `trace` may be empty."""
+    """A run that failed; names the failure, its place and the finished rounds. `trace` may be empty."""
 
     status = 1
 
@@ -208,7 +208,7 @@ def one_round(
 
 
 def finite_round(method: Method[Any], state: Any, r: int, clients: Clients) -> Any:
-    """The state after round r; a UserError where one of its values is not finite although it must be."""
+    """The state after round r (UserError: a value that must be finite is not)."""
     with without_warnings():
         state = method.round(state, r, clients)
     check_finite(state)
@@ -216,7 +216,7 @@ def finite_round(method: Method[Any], state: Any, r: int, clients: Clients) -> A
 
 
 def survived(totals: Totals, clients: Clients, recorder: records.Recorder, repeated: bool) -> None:
-    """Notes in the result which ranks have been lost in the round, or in its checkpoint (nothing is repeated then)."""
+    """Notes in the result which ranks were lost in the round, or in its checkpoint (then nothing is `repeated`)."""
     new = clients.lost[len(totals.losses) :]
     if new:
         totals.losses += [records.Loss(totals.round, tuple(ranks), repeated) for ranks in new]
@@ -250,7 +250,7 @@ def save(recorder: records.Recorder, done: int, state: Any, clients: Clients) ->
 @final
 @dataclass(frozen=True)
 class Restored:
-    """Contents of a checkpoint, read into the classes of its method alone.
+    """Contents of a checkpoint, read with no classes but those of its method.
 
     Attributes:
         round: R, the number of finished rounds.

@@ -74,7 +74,7 @@ result's kernel)."""
 @final
 @dataclass(frozen=True)
 class Plan:
-    """The values of all flags as rank 0 understood them, for all ranks: plain values only.
+    """The values of all flags, as rank 0 has read them, for all ranks: plain values only.
 
     Attributes:
         values: {flag: value} of everything, `method` and `problem` among them.
@@ -241,7 +241,7 @@ def _check_same(stored: Values, values: Values, path: str) -> None:
 
 
 def check_validation(method: Method[Any], plan: Plan) -> None:
-    """Refuses a validation part that the method's reports say nothing of."""
+    """Refuses a validation part where the method reports no accuracy on it."""
     if method.setting.validation is None:
         return
     try:

@@ -19,7 +19,7 @@ class Progress:
         self._next = self._pace = 0.0
 
     def update(self, done: int, note: str, seconds: float) -> None:
-        """Tells that `done` rounds are finished; `note` is the last evaluation, `seconds` the time of the round."""
+        """Notes that `done` rounds are finished; `note` is the last evaluation, `seconds` the time of the round."""
         pace = self.pace(seconds)
         if self._quiet or (time.monotonic() < self._next and done < self._rounds):
             return

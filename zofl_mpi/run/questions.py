@@ -113,13 +113,13 @@ class Questions:
         self.question = None
 
     def check_closed(self, what: str) -> None:
-        """Lets `what`, the round or the run, end (RuntimeError: a question is open)."""
+        """Refuses to end `what`, the round or the run, while a question is open (RuntimeError)."""
         if self.question is not None:
             unread = f"replies to {self.question!r} are unread: read every item of a question"
             raise RuntimeError(f"{what} ended while {unread}")
 
     def account(self) -> NDArray[np.float64]:
-        """This rank's table of a round; all but waiting and sending counts as the server's computing."""
+        """This rank's table of a round; all time but waiting and sending counts as the server's computing."""
         now = time.perf_counter()
         taken = self.clock.take(self.ledger.steps)
         taken[self.ledger.steps.index(SERVER), 0] += now - self._since - taken[:, :3].sum()

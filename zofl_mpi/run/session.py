@@ -98,7 +98,7 @@ def opened(
 def continued(
     world: World, method: Method[Any], plan: Plan, attrs: Attributes, create: Callable[..., records.Recorder]
 ) -> tuple[records.Recorder, loop.Restored]:
-    """The result that --resume names, cut back to its checkpoint, in place or at --out, and its contents."""
+    """The result that --resume names, cut back to its checkpoint, in place or at --out; and the checkpoint."""
     flags, rounds = plan.values, plan.values["rounds"]
     source = loop.result_of(Path(flags["resume"]))
     checkpoint = records.load_checkpoint(records.checkpoint_path(source))
@@ -130,7 +130,7 @@ def continued(
 
 
 def attributes_of(source: Path, checkpoint: records.Checkpoint, now: Attributes) -> tuple[Attributes, bool]:
-    """The attributes of a result, and whether it is lost; then those that its checkpoint has."""
+    """The attributes of a result (of its checkpoint, if the result is lost), and whether it is lost."""
     try:
         return records.load(source).attrs, False
     except records.LostError as error:

@@ -19,7 +19,7 @@ class Stop:
         return self._name
 
     def listen(self) -> None:
-        """Makes the signals only set this flag."""
+        """Makes the signals be noted here, and do nothing else."""
         for number in (signal.SIGTERM, signal.SIGUSR1):
             signal.signal(number, self._heard)
 

@@ -66,7 +66,7 @@ def trusted(config: Mapping[str, Any], named: Mapping[str, Any], source: str, re
 
 
 def is_place(name: str, value: str) -> bool:
-    """Whether the value of --data or --model names a file or a folder, not something that zofl_mpi knows by name."""
+    """Whether the value of --data or --model is the path of a file or folder, not a name that zofl_mpi knows."""
     return value.endswith(".npz") or any(c in value for c in "/\\~") or (name == "model" and os.path.isdir(value))
 
 

@@ -60,7 +60,7 @@ def problem_on(cls: type[P], site: Site, federation: Federation) -> P:
 
 
 def lacking(cls: type[Any]) -> dict[str, list[str]]:
-    """{role: the members that it needs and a class has not}; defaults of a base class are no members of its own."""
+    """{role: the members that it needs and a class lacks}; a base class's defaults do not count as the class's."""
     own = [base for base in cls.__mro__ if base not in BASES]
     has = {f.name for f in fields(cls)}.union(*map(vars, own))
     return {role.__name__: [name for name in needed(role) if name not in has] for role in ROLES}

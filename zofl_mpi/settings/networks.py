@@ -57,7 +57,7 @@ class Kernel:
 
 
 def classifier(factory: Factory, flags: type[Any] | None = None, samples: type[Any] = Samples) -> Choice:
-    """A torch module that classifies, as a problem; `flags`: of the module, `samples`: of the data set."""
+    """A torch module that classifies, as a problem; `flags` are the module's, `samples` the data set's."""
     own = {"problem": flags} if flags else {}
     return Choice({"data": samples, **own, "local steps": Kernel}, partial(_setting, factory), ROLES, gpu=True)
 

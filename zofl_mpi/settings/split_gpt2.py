@@ -72,7 +72,7 @@ class GPT2:
         return int(stored.config.n_positions if stored else gpt2.size_of(self.random)["n_positions"])
 
     def uncut(self, stored: Any, streams: Streams, vocabulary: int, end: int) -> Any:
-        """The model before it is cut, on the CPU in float32, with LoRA where that trains.
+        """The model before it is cut, on the CPU in float32, with LoRA if LoRA is trained.
 
         Args:
             stored: from `stored`; not to be used afterwards.

@@ -67,7 +67,7 @@ def dataset_key(data: Dataset) -> tuple[Any, ...]:
 
 @final
 class StagingBuffer:
-    """Memory through which arrays go to the device together; reused once the values sent before were computed with."""
+    """Memory through which arrays are sent to the device together; reused when the values sent before are computed."""
 
     def __init__(self, dtype: str, device: str) -> None:
         self._dtype, self._device = getattr(torch, dtype), device

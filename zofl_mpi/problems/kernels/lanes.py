@@ -82,7 +82,7 @@ def prefetch(typing: Any, array: Any, at: Any) -> Any:
 
 @operation
 def spread(typing: Any, value: Any) -> Any:
-    """A number in all lanes."""
+    """Vector with a number in all lanes."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         vector = context.get_value_type(Lanes(value))
@@ -101,7 +101,7 @@ def arithmetic(formula: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def lanewise(instruction: str) -> Any:
-    """The operation of two vectors that LLVM calls by this name, rounded."""
+    """Operation on two vectors by an LLVM instruction of this name, rounded."""
 
     def typed(typing: Any, one: Any, other: Any) -> Any:
         return one(one, other), arithmetic(lambda builder, a, b: getattr(builder, instruction)(a, b, flags=("nsz",)))

@@ -175,7 +175,7 @@ KERNELS: dict[str, Kernel] = {"numpy": solve_numpy, "numba": solve_numba}
 
 @functools.cache
 def numba_installed() -> bool:
-    """Whether numba can be imported; kept, since looking for a module takes as long as a local step."""
+    """Whether numba can be imported; cached, since looking for a module takes as long as a local step."""
     return importlib.util.find_spec("numba") is not None
 
 
@@ -185,7 +185,7 @@ LOADING = 10  # processes that are assumed to share a run's clients, at most
 
 
 def choose(kernel: str) -> str:
-    """The name in KERNELS that computes: `kernel` itself; for "auto", unless measured, the compiled one if it runs."""
+    """The name in KERNELS for `kernel`; for "auto" (nothing is measured) the compiled one if numba is installed."""
     if kernel == "numba" and not numba_installed():
         raise UserError("--kernel numba: numba is not installed; pip install 'zofl_mpi[fast]', or take auto or numpy")
     if kernel == "auto":
@@ -223,7 +223,7 @@ def step_times(size: Mapping[str, str | int], kernels: Mapping[str, Callable[[in
 
 
 def machine() -> dict[str, str]:
-    """Processor and libraries, by which times differ."""
+    """Processor and libraries, on which the times depend."""
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     versions = {name: importlib.metadata.version(name) for name in ("numpy", "numba", "llvmlite", "zofl_mpi")}
@@ -256,7 +256,7 @@ def _folder() -> Path:
 
 
 def _read(file: Path, key: Mapping[str, str | int], kernels: Mapping[str, object]) -> Times | None:
-    """The times in a file of ours; None where it is missing, damaged or of something else."""
+    """The times in a file of the cache; None where it is missing, damaged or of another key."""
     try:
         stored = json.loads(file.read_text())
         times = {name: float(stored["seconds"][name]) for name in kernels}

@@ -28,7 +28,7 @@ from zofl_mpi.run.signals import STATUS
 
 
 def listing(grid: Grid, runs: Mapping[int, GridRun], launcher: Sequence[str]) -> Iterator[str]:
-    """Yields a line a run, then the runs that are left alone or begin anew, and why, then the numbers."""
+    """Yields a line per run, then why some are left alone or begin anew, then how many are in which state."""
     notes, count = [], Counter[str]()
     for k, run in runs.items():
         word, sentence = state_of(grid, run)
@@ -62,7 +62,7 @@ def perform(grid: Grid, runs: Mapping[int, GridRun], launcher: Sequence[str], jo
 
 
 def report(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """Yields what did not end well, then the numbers."""
+    """Yields a line per run that did not end well, then how many ended how."""
     for outcome in outcomes:
         if outcome.word in ("failed", "elsewhere", "stopped"):
             yield f"{LABELS[outcome.word]}: {outcome.run.name}: {outcome.sentence}"

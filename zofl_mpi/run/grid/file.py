@@ -84,7 +84,7 @@ class Grid:
 
 
 def read(path: str | Path, results: str | Path | None = None) -> Grid:
-    """The grid in a file. Flags, and the kinds of their values, are checked for every run.
+    """Reads the grid in a file; checks flags, and the kinds of their values, for every run.
 
     Args:
         results: a folder in place of the file's.
@@ -138,7 +138,7 @@ def _grid(table: Mapping[str, Any], stem: str, results: str | Path | None) -> Gr
 
 
 def _value(table: Mapping[str, Any], key: str, kind: type[Any], default: Any) -> Any:
-    """A key's value, of the kind that is needed."""
+    """The value of a key (UserError: missing, or of another kind)."""
     value = table.get(key, default)
     if type(value) is not kind:
         words = {str: "some text", int: "a whole number", dict: "a table", list: "a list"}
@@ -165,7 +165,7 @@ def _axis(axis: str, given: Any) -> dict[str, Flags]:
 
 
 def _entry(value: Any) -> str:
-    """The name of a value in a list."""
+    """The entry's name for a value in a list."""
     if isinstance(value, list):
         return "_".join(map(_entry, value))
     return str(value).lower() if isinstance(value, bool) else str(value)

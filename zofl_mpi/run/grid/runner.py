@@ -91,7 +91,7 @@ class Runner:
                 self._note(begun, screen)
 
     def _pass_on(self) -> None:
-        """Sends SIGUSR1, whatever was heard: mpirun kills its ranks upon others."""
+        """Sends SIGUSR1, whichever signal was heard (mpirun kills its ranks at others); at a second signal SIGTERM."""
         if len(self.heard) > self._passed_on:
             for child in self._children:
                 child.process.send_signal(signal.SIGTERM if self._passed_on else signal.SIGUSR1)
@@ -162,7 +162,7 @@ def ended(grid: Grid, child: Child, stopping: bool) -> Outcome:
 
 
 def _last_words(child: Child) -> tuple[str, str]:
-    """The run's ours last sentence, "" if it died without one, and the log's last line: the launcher has a say, too."""
+    """The run's own last sentence, "" if it died without one; and the log's last line, which may be the launcher's."""
     with child.run.log.open("rb") as file:
         file.seek(max(child.start, child.run.log.stat().st_size - 20_000))
         lines = [line.strip() for line in file.read().decode(errors="replace").splitlines()]

@@ -69,7 +69,7 @@ def _other(difference: str) -> str:
 
 
 def command(grid: Grid, run: GridRun, word: str, launcher: Sequence[str]) -> list[str]:
-    """Command that completes a run in that state."""
+    """Command that completes a run in the state `word`."""
     out = str(run.out)
     target = {"interrupted": ["--resume", out], "begun": ["--out", out, "--force"]}.get(word, ["--out", out])
     return [*launcher, sys.executable, "-m", grid.module, *arguments(grid.module, run.flags), *target]

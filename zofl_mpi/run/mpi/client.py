@@ -26,7 +26,7 @@ from zofl_mpi.run.questions import account_of, in_turn, received
 
 @final
 class ClientRank:
-    """One of the ranks 1..P.
+    """A client rank, one of the ranks 1..P: computes for its clients what the server asks.
 
     Args:
         method: the running method, built alike on every rank: a question names one of its steps.
@@ -126,7 +126,7 @@ class ClientRank:
             return {i: received(block[end - sizes[i] : end].copy()) for i, end in zip(own, ends, strict=True)}
 
     def _stream(self, question: Question, inbox: dict[int, Any]) -> None:
-        """Computes item after item while the communication thread delivers those before."""
+        """Computes item after item, while the communication thread delivers the earlier ones."""
         outbox, lost = Outbox(self._staging), list[Exception]()
 
         def gather() -> None:

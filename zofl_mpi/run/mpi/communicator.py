@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 
 class RanksLost(Exception):
-    """Ranks are gone, as this rank or another has seen: the round must be given up, and the rest come together.
+    """Raised when ranks are lost: this round must be given up, and the ranks that are left come together.
 
-    Raised with --survive only; otherwise the launcher ends all ranks.
+    With --survive only; otherwise the launcher ends all ranks.
     """
 
 
@@ -18,7 +18,7 @@ class Request(Protocol):
     """A collective that has begun."""
 
     def Test(self) -> bool:
-        """Whether it is complete. Until then its buffers belong to it."""
+        """Whether it is complete; until then its buffers must not be touched."""
 
 
 class Communicator(Protocol):
@@ -62,7 +62,7 @@ TIMERSLACK, LATE = 29, 1_000
 
 
 def wake_in_time() -> None:
-    """Lets this thread, and those that it will start, sleep for as short as they ask, where the system is Linux.
+    """Makes short sleeps of this thread, and of those that it will start, end in time, on Linux.
 
     Linux wakes a thread up to 50 us late, longer than most sleeps of `wait`; a round of small models has half a dozen.
     """

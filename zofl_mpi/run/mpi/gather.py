@@ -118,7 +118,7 @@ class Item(NamedTuple):
 
 @final
 class Outbox:
-    """A rank's items on their way from the main thread, which makes them, to the communication thread.
+    """Buffer of a rank's items between the main thread, which makes them, and the communication thread.
 
     BOUND bytes of them, or one larger item, wait while those before are being sent. The main thread does not wait for
     copies from a GPU, the communication thread does.
@@ -156,7 +156,7 @@ class Outbox:
             self._changed.notify_all()
 
     def finish(self) -> None:
-        """No item will follow."""
+        """Notes that no item will follow."""
         with self._changed:
             self._finished = True
             self._changed.notify_all()
@@ -183,7 +183,7 @@ class Outbox:
         return sent(items)
 
     def close(self) -> None:
-        """The question is over: lets a main thread go that waits for room."""
+        """Notes that the question is over, and releases a main thread that waits for room."""
         with self._changed:
             self._over = True
             self._changed.notify_all()
@@ -207,7 +207,7 @@ class Outbox:
 
 
 def sent(items: Sequence[Item]) -> Sent:
-    """The items as a part of a wave: one block, or several and behind them the bytes of each (int64)."""
+    """The items as a part of a wave: one block, or several followed by the sizes of each (int64)."""
     if not items:
         return SILENT
     blocks = [item.block for item in items]
@@ -218,7 +218,7 @@ def sent(items: Sequence[Item]) -> Sent:
 
 
 def pieces(block: Bytes, items: int) -> list[Bytes]:
-    """The items that a rank sent in `block`: a view of a large one, else copies, so that none keeps the others.
+    """The items that a rank sent in `block`: a view of a single large one, else copies, so that none keeps the others.
 
     An item that comes before its turn waits at the server, and may not keep a whole wave in memory meanwhile.
     """

@@ -33,7 +33,7 @@ Inbox = queue.SimpleQueue[list[Arrived] | RanksLost]
 
 @final
 class MPIClients:
-    """See `engine.clients.Clients`. Rank 0 only; the other ranks run `ClientRank.serve`."""
+    """All clients, on the ranks 1..P, as rank 0 asks them (`Clients`); the other ranks run `ClientRank.serve`."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class MPIClients:
         return chosen
 
     def _changed(self) -> dict[int, Bytes]:
-        """The memories that changed since the last account; none where lost ranks end the run."""
+        """Memories that changed since the last account; none without --survive."""
         if self._survival is None:
             return {}
         with self._questions.clock.time(SERVER, "comm"):

@@ -118,7 +118,7 @@ class Survival:
         return [rank for rank in before if rank not in self.alive]
 
     def agree(self) -> None:
-        """Returns on all ranks, if none of them has been lost, or else raises RanksLost on all."""
+        """Returns on all ranks if none has been lost; otherwise raises RanksLost on all."""
         with suppress(*self.faults):
             if self.comm.Agree(1):
                 return
@@ -126,7 +126,7 @@ class Survival:
         raise RanksLost("some have been lost")
 
     def lost(self, exc: Exception) -> bool:
-        """Whether an exception may be due to a loss; the news of one takes a moment."""
+        """Whether an exception may be due to a lost rank; waits a moment for the news of one."""
         deadline = time.monotonic() + NEWS
         while not (isinstance(exc, RanksLost) or self.comm.Is_revoked() or self.comm.Get_failed().size):
             if time.monotonic() > deadline:
@@ -135,7 +135,7 @@ class Survival:
         return True
 
     def leave(self, status: int) -> NoReturn:
-        """Ends this process with the others; see above."""
+        """Ends this process with the others, by a barrier and _exit (see the module)."""
         _after(TIMEOUT, lambda: _exit(status))
         with suppress(*self.faults):
             self.comm.Barrier()

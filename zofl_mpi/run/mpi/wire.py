@@ -63,7 +63,7 @@ Arrived = tuple[Turn, Bytes]  # an item at the server, packed
 
 
 def frame(body: bytes) -> Bytes:
-    """FRAME bytes: the length of `body`, and as much of it as there is room for."""
+    """FRAME bytes: the length of `body`, and as much of it as fits."""
     framed = np.zeros(FRAME, np.uint8)
     framed[:8].view(np.int64)[0] = len(body)
     part = np.frombuffer(body[: FRAME - 8], np.uint8)
@@ -143,7 +143,7 @@ class Wire:
         return [pickle.loads(each or b"") for each in bodies]
 
     def gather_memories(self, own: Mapping[int, Bytes], failed: Any = None) -> tuple[dict[int, Bytes], list[Any]]:
-        """Packed memories of all ranks' clients, at the server; and on all ranks what failed."""
+        """Packed memories of all ranks' clients, at the server; and the failures, on all ranks."""
         headers = self.allgather_objects(({i: block.size for i, block in own.items()}, failed))
         sizes = {i: size for each, _ in headers for i, size in each.items()}
         totals = [sum(each.values()) for each, _ in headers]
@@ -198,7 +198,7 @@ class Wire:
             self.comm.Gatherv(own[cut], None if self.rank else [block[low:], (counts, offsets)])
 
     def _pieces(self, sizes: Sequence[int]) -> Iterator[tuple[int, list[int], list[int], slice]]:
-        """Pieces of all ranks' bytes, one after the other: start, counts and offsets by rank, this rank's own part."""
+        """Pieces of at most LIMIT of all ranks' bytes: start, counts and offsets by rank, this rank's own part."""
         ends = np.cumsum(sizes, dtype=np.int64)
         starts = ends - sizes
         for low in range(0, int(ends[-1]), LIMIT):
@@ -217,7 +217,7 @@ def connected(world: MPIWorld, watch: Watch, loads: Loads | None, staging: Stagi
 
 
 def reporting(watch: Watch, rank: int) -> Callable[[Communicator], None]:
-    """Function for a rank that waits long: reports to rank 0, which listens, that this rank is not the late one."""
+    """Function that a rank calls while it waits long: it tells rank 0, which listens, that this rank is not late."""
     reported = 0
 
     def report(comm: Communicator) -> None:

@@ -27,7 +27,7 @@ CHECKSUMS = "checksums"
 @final
 @dataclass(frozen=True)
 class Checkpoint:
-    """Everything a run needs to go on.
+    """Contents of a checkpoint: all that a run needs to continue.
 
     Attributes:
         payload: name -> (bytes,) uint8, packed messages: the state, and one memory a client.

@@ -31,7 +31,7 @@ class WriteError(UserError):
 
 
 class LostError(UserError):
-    """A file is missing or damaged: no other file lies in its place."""
+    """A file that is missing or damaged, not one of another kind."""
 
 
 def set_attributes(attrs: Any, values: Attributes) -> None:
@@ -54,7 +54,7 @@ def explaining(path: Path, safe: int) -> Iterator[None]:
 
 
 def reason_of(error: BaseException, path: Path) -> str:
-    """The system's own words, and, where these are of space, how much is left."""
+    """The system's own words, and, if they are about space, how much is left."""
     if not isinstance(error, OSError) or not error.errno:
         return str(error)
     words = os.strerror(error.errno)
@@ -87,7 +87,7 @@ def read_file(path: Path, read: Callable[[Any], T]) -> T:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """Opens without locking, so that the writer does not notice, and with what a killed writer left to be done."""
+    """Opens a file without a lock, which its writer would notice, and with the journal that a killed writer left."""
     number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         with h5py.File(StagedFile(number, write=False), "r") as file:

@@ -20,7 +20,7 @@ GLANCES = (0.1, 0.1, 0.1)
 
 @final
 class WriterLock:
-    """Held by the process that writes a result; the results `run` and `run.h5`, which share a checkpoint, share it.
+    """Lock of the process that writes a result; `run` and `run.h5`, which share a checkpoint, share it.
 
     Attributes:
         path: of the lock's file.
@@ -129,7 +129,7 @@ def described(holder: dict[str, Any]) -> str:
 
 
 def _started(process: int) -> str | None:
-    """Start of a process of this host, in ticks, since process numbers come back; None if it has ended."""
+    """Start of a process of this host, in ticks (process numbers are reused); None if it has ended."""
     try:
         fields = stat(process)
     except OSError:

@@ -141,7 +141,7 @@ class Recorder:
             return cls(Path(path), rounds_done, rounds or max(rounds_done, 1), prepare, new=False)
 
     def append(self, row: Mapping[str, float], *, steps: Sequence[str] = (), **tables: ArrayLike) -> None:
-        """Appends a round, on its way to the disk when this returns: the death of the process cannot take it back.
+        """Appends a round, which is on its way to the disk when this returns, and survives the death of the process.
 
         Args:
             row: name -> number for /rounds; a name may come later than others (NaN before).
@@ -208,7 +208,7 @@ class Recorder:
         self.close("done", **attrs)
 
     def close(self, status: str = "interrupted", **attrs: Any) -> None:
-        """Ends the file with that status. After a failed write it only lets go of the file, as it is on the disk."""
+        """Closes the file with that status; after a failed write as it is on the disk."""
         if not self._file or self._failed:
             self.abandon()
             return
@@ -223,7 +223,7 @@ class Recorder:
             self.abandon()
 
     def abandon(self) -> None:
-        """Lets go of the file as the last commit left it."""
+        """Closes the file as the last commit left it."""
         self._failed = True
         self._let_go()
 

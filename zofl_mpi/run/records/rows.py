@@ -57,7 +57,7 @@ class Rows:
 
 
 def first_clients(m: int) -> NDArray[np.int64]:
-    """The first client of each column of a table by client: 0..m-1, or of more than LISTED every (m / COLUMNS)-th."""
+    """The first client of each column: 0..m-1; with more than LISTED clients, every (m / COLUMNS)-th."""
     return np.arange(m) if m <= LISTED else np.arange(COLUMNS) * m // COLUMNS
 
 
