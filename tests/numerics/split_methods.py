@@ -281,13 +281,13 @@ def forward(local: LocalSteps, x: Tensor, labels: Tensor) -> tuple[Tensor, Tenso
 
 def gradient(local: LocalSteps, x: Tensor, labels: Tensor) -> Tensor:
     """(n_l,) the gradient of the local loss, by backpropagation."""
-    found = Backprop(slice(0, local.problem.local.n)).forward(local, 0, x, labels).gradient
+    found = Backprop(slice(0, local.problem.local.n)).forward(local, x, labels).gradient
     assert found is not None
     return found
 
 
 def estimate_of(rule: Any, local: LocalSteps, q: int, x: Tensor, labels: Tensor) -> Tensor:
     """(d,) a rule's direction of step q, its first part's."""
-    found = rule(local, rule.forward(local, q, x, labels), labels, local.key(q)).parts[0]
+    found = rule(local, rule.forward(local, x, labels), labels, local.key(q)).parts[0]
     assert found is not None
     return found

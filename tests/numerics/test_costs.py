@@ -14,7 +14,7 @@ from zofl_mpi.problems.counting import Allocations, Products
 from zofl_mpi.problems.split import SplitNetwork
 from zofl_mpi.problems.split_images import ResNet
 from zofl_mpi.rounds.split import costs
-from zofl_mpi.rounds.split.costs import macs, peak_bytes
+from zofl_mpi.rounds.split.costs import macs, peak_bytes, recomputing
 from zofl_mpi.rounds.split.estimates import TwoPoint
 from zofl_mpi.rounds.split.losses import CutLoss, HeadLoss
 from zofl_mpi.rounds.split.rules import Backprop
@@ -38,7 +38,8 @@ def step_of(problem: SplitNetwork, step: str) -> tuple[Any, Any]:
 
 
 def peak(problem: SplitNetwork, batch: int, step: str, recompute: bool = False) -> int:
-    return peak_bytes(*step_of(problem, step), batch, recompute)
+    with recomputing(problem.blocks if recompute else ()):
+        return peak_bytes(*step_of(problem, step), batch)
 
 
 @pytest.fixture(scope="module")
@@ -97,9 +98,9 @@ def test_two_small_steps_tell_the_memory_of_a_large_one(
     parts = ResNet(8, (1, 1, 1), cut, head).parts((3, 32, 32), 10)  # type: ignore[arg-type]
     problem = SplitNetwork(*parts, (3, 32, 32), 10, dtype, bf16=bf16)
     for batch in (2, 17):
-        with Allocations() as counted:
+        with Allocations() as counted, recomputing(problem.blocks if recompute else ()):
             loss, rule = step_of(problem, step)
-            costs._trial(loss, rule, *costs._given(loss, batch), recompute)
+            costs._trial(loss, rule, *costs._given(loss, batch))
         inputs = batch * 3 * 32 * 32 * (8 if dtype == "float64" else 4)
         # the inputs are made within the block here, and are no part of what peak_bytes adds them to
         own = inputs + 8 * batch + sum(t.numel() * t.element_size() for t in problem.local.initial())

@@ -199,8 +199,8 @@ def test_a_radius_that_drowns_in_rounding_is_told_once(monkeypatch: Patch, capsy
 class Signs(GradientRule):
     """A rule of one's own: the signs of the gradient."""
 
-    def forward(self, model: LocalSteps, q: int, x: Tensor, labels: Tensor, upload: bool = True) -> Point:
-        return Backprop(self.part).forward(model, q, x, labels, upload)
+    def forward(self, model: LocalSteps, x: Tensor, labels: Tensor, upload: bool = True) -> Point:
+        return Backprop(self.part).forward(model, x, labels, upload)
 
     def __call__(self, model: LocalSteps, point: Point, target: Tensor, key: Key) -> Gradient:
         (g,) = Backprop(self.part)(model, point, target, key).parts

@@ -36,7 +36,7 @@ class CSEFSL(SplitMethod):
         """Takes the local steps, and uploads."""
         model = self.steps(client, message)
         for q, x, labels in model:
-            point = self.rule.forward(model, q, x, labels)
+            point = self.rule.forward(model, x, labels)
             if model.uploads(q):
                 yield point.upload(labels)
             model.step(self.rule(model, point, labels, model.key(q)))

@@ -134,7 +134,7 @@ class DeComFL(SplitMethod):
         local = LocalSteps(self._given_moments, client, model, self.loss, self.rule.parts, self.n_p)
         rule = self.estimate_with(moments)
         for q, inputs, labels in local:
-            point = rule.forward(local, q, inputs, labels, self._moves_statistics)
+            point = rule.forward(local, inputs, labels, self._moves_statistics)
             local.step(rule(local, point, labels, self.key(local.r, q)))
         loss = local.done().loss
         for name in ("theta", "moments"):  # of the copy

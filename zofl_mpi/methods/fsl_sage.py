@@ -166,7 +166,7 @@ class FSLSAGE(SplitMethod):
     def _steps(self, model: LocalSteps, sent: int = 0) -> Generator[Smashed, None, Trained]:
         """Takes the local steps; `sent` of them have been uploaded."""
         for q, x, labels in model:
-            point = self.rule.forward(model, q, x, labels)
+            point = self.rule.forward(model, x, labels)
             if model.uploads(q) and q >= sent:
                 yield point.upload(labels)
             model.step(self.rule(model, point, labels, model.key(q)))

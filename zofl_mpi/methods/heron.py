@@ -47,7 +47,7 @@ class HERON(EstimatingMethod):
         model = self.steps(client, message)
         for q, x, labels in model:
             uploads = model.uploads(q)
-            point = self.rule.forward(model, q, x, labels, uploads)  # s = theta_c(x), F(theta_l)
+            point = self.rule.forward(model, x, labels, uploads)  # s = theta_c(x), F(theta_l)
             if uploads:
                 yield point.upload(labels)  # it leaves while the perturbed passes go on
             model.step(self.rule(model, point, labels, model.key(q)))  # (2)

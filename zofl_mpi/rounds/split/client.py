@@ -28,15 +28,16 @@ _warned: list[bool] = []
 class Point:
     """A local step's forward pass at the model itself, or as much of it as the step's rule needs."""
 
-    q: int
     x: Tensor  # its inputs
     smashed: Tensor | None = None  # with a graph where a backward pass is to come
     loss: Tensor | None = None  # () where the target is known
     gradient: Tensor | None = None  # of an exact rule's part, where the pass gives it too
 
-    def upload(self, labels: Tensor) -> Smashed:
-        """The message to the server, without the graph."""
-        return Smashed(cast("Tensor", self.smashed).detach(), labels)
+    def upload(self, labels: Tensor, keep: bool = True) -> Smashed:
+        """The message to the server, without the graph; `keep`: whether the step still needs the smashed samples."""
+        smashed = cast("Tensor", self.smashed)
+        self.smashed = smashed if keep else None
+        return Smashed(smashed.detach(), labels)
 
 
 class Gradient(NamedTuple):
@@ -102,13 +103,13 @@ class LocalSteps:
         """The buffers (b,) of further passes: a copy, unless these may move the statistics or move none."""
         return self.scratch.copy_(self.buffers) if self.training.batchnorm == "batch" else self.buffers
 
-    def forward(self, q: int, x: Tensor, labels: Tensor) -> Point:
+    def forward(self, x: Tensor, labels: Tensor) -> Point:
         """The pass at the model itself, without a graph; moves BatchNorm's running statistics."""
         with torch.no_grad(), self.at(self.buffers):
             smashed = self.problem.smash(x)
             loss = None if self.loss.answered else self.loss(smashed, labels)
         self.record(loss)
-        return Point(q, x, smashed, loss)
+        return Point(x, smashed, loss)
 
     def perturbed(self, x: Tensor, target: Tensor, u: Tensor, mu: float) -> Tensor:
         """() the loss at theta + mu u, u of the first part; a point that has memory of its own: the model stays."""

@@ -13,17 +13,17 @@ import numpy as np
 
 from zofl_mpi import Client, Clients, Directions, UserError, demand, part
 from zofl_mpi.engine import mean
-from zofl_mpi.engine.lazy import Tensor
+from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.numerics.optimisers import copied
 from zofl_mpi.problems import Split
 from zofl_mpi.rounds.base import OnProblem
-from zofl_mpi.rounds.split.client import LocalSteps, Point
+from zofl_mpi.rounds.split.client import LocalSteps
 from zofl_mpi.rounds.split.costs import Traffic, costs_of, plan_of
 from zofl_mpi.rounds.split.estimates import Estimation
 from zofl_mpi.rounds.split.losses import CutLoss, Loss
 from zofl_mpi.rounds.split.messages import Ask, Model, Network, Report, Scalars, Smashed, State, Trained, Update
 from zofl_mpi.rounds.split.rules import Backprop, GradientRule, Lines
-from zofl_mpi.rounds.split.server import Server, slope_at_cut
+from zofl_mpi.rounds.split.server import Server
 from zofl_mpi.rounds.split.training import Training
 
 BLOCK = 256
@@ -216,10 +216,14 @@ class EstimatingMethod(SplitMethod):
             self.problem.n_client,
         )
         q, x, labels = next(iter(local))
-        target = slope_at_cut(self.training, message)(x, labels) if self.loss.answered else labels
+        target = labels
+        if self.loss.answered:  # lambda, as the server would return it
+            with torch.no_grad(), local.at(local.scratch):
+                upload = Smashed(self.problem.smash(x), labels)
+            target = Server(self.training, message.theta_s, message.buffers_s, {}).exchange(upload)
         with local.at(local.scratch):
             g = self.problem.local.gradient(self.loss(self.problem.smash(x), target))
-        gradient = rule(local, rule.forward(local, q, x, labels), target, local.key(q))
+        gradient = rule(local, rule.forward(local, x, labels), target, local.key(q))
         direction = g.new_zeros(g.shape)
         for place, estimate in zip(rule.parts, gradient.parts, strict=True):
             if estimate is not None:
@@ -277,17 +281,10 @@ class LockstepMethod(SplitMethod):
         """Takes the local steps: each uploads a mini-batch at the cut and steps along lambda, the server's answer."""
         model = self.steps(client, message)
         for q, x, labels in model:
-            point = self.rule.forward(model, q, x, labels)
-            lam = yield self._upload(point, labels)
+            point = self.rule.forward(model, x, labels)
+            lam = yield point.upload(labels, keep=self.rule.needs_point)
             model.step(self.rule(model, point, model.problem.placed(lam), model.key(q)))
         return model.done()
-
-    def _upload(self, point: Point, labels: Tensor) -> Smashed:
-        """The message of a pass, whose smashed samples are kept only where the step needs them."""
-        upload = point.upload(labels)
-        if not self.rule.needs_point:
-            point.smashed = None
-        return upload
 
     def begin(self, client: Client, message: Model) -> Smashed:
         """Begins `train`, up to its first upload."""

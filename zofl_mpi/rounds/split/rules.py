@@ -10,7 +10,7 @@ With a loss (`losses`) a rule makes a client of [C]'s family:
 
 A local step q on a mini-batch has two halves, between which the upload leaves:
 
-    point = rule.forward(model, q, x, labels, upload)    the pass at the model itself, as far as it is needed
+    point = rule.forward(model, x, labels, upload)    the pass at the model itself, as far as it is needed
     gradient = rule(model, point, target, key)           the target: the labels, or lambda
     model.step(gradient)
 
@@ -69,9 +69,9 @@ class GradientRule:
         """Whether a step needs the pass at the model itself even where nothing is uploaded."""
         return True
 
-    def forward(self, model: LocalSteps, q: int, x: Tensor, labels: Tensor, upload: bool = True) -> Point:
+    def forward(self, model: LocalSteps, x: Tensor, labels: Tensor, upload: bool = True) -> Point:
         """The pass at the model itself, with its smashed samples; nothing where neither step nor upload needs it."""
-        return model.forward(q, x, labels) if upload or self.needs_point else Point(q, x)
+        return model.forward(x, labels) if upload or self.needs_point else Point(x)
 
     def __call__(self, model: LocalSteps, point: Point, target: Tensor, key: Key) -> Gradient:
         """The direction of a step; `target`: the labels, or lambda where the loss is `answered`."""
@@ -114,12 +114,12 @@ class Backprop(GradientRule):
 
     last: bool = False  # whether what lies before the part keeps no graph
 
-    def forward(self, model: LocalSteps, q: int, x: Tensor, labels: Tensor, upload: bool = True) -> Point:
+    def forward(self, model: LocalSteps, x: Tensor, labels: Tensor, upload: bool = True) -> Point:
         """A pass with a graph; the backward pass at once, but for a loss that the server still has to answer."""
         with model.at(model.buffers), self._graph(model.loss):
             smashed = model.problem.smash(x)
             if model.loss.answered:
-                return Point(q, x, smashed)
+                return Point(x, smashed)
             loss = model.loss(smashed, labels)
             g = self._gradient(model.loss, loss)
         loss, smashed = loss.detach(), smashed.detach()
@@ -127,7 +127,7 @@ class Backprop(GradientRule):
         if self.last:  # once more, without a graph: summed in float64, as perturbed passes sum it
             with torch.no_grad(), model.at(model.scratch.copy_(model.buffers)):
                 loss = model.loss(smashed, labels)
-        return Point(q, x, smashed, loss, g)
+        return Point(x, smashed, loss, g)
 
     def __call__(self, model: LocalSteps, point: Point, target: Tensor, key: Key) -> Gradient:
         """The gradient that the pass gave, or that continues the server's answer."""
@@ -171,13 +171,13 @@ class LinearHead(GradientRule):
 
     gradient: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # (smashed, labels) to loss () and gradient (n_a,)
 
-    def forward(self, model: LocalSteps, q: int, x: Tensor, labels: Tensor, upload: bool = True) -> Point:
+    def forward(self, model: LocalSteps, x: Tensor, labels: Tensor, upload: bool = True) -> Point:
         """The pass, with the head's gradient."""
         with torch.no_grad(), model.at(model.buffers):
             smashed = model.problem.smash(x)
             loss, g = self.gradient(smashed, labels)
         model.record(loss)
-        return Point(q, x, smashed, loss, g)
+        return Point(x, smashed, loss, g)
 
     def __call__(self, model: LocalSteps, point: Point, target: Tensor, key: Key) -> Gradient:
         return Gradient((point.gradient,))
@@ -212,8 +212,8 @@ class Tail(GradientRule):
     def count(self, batch: int) -> int:
         return self.rest.count(batch)
 
-    def forward(self, model: LocalSteps, q: int, x: Tensor, labels: Tensor, upload: bool = True) -> Point:
-        return self.exact.forward(model, q, x, labels, upload)
+    def forward(self, model: LocalSteps, x: Tensor, labels: Tensor, upload: bool = True) -> Point:
+        return self.exact.forward(model, x, labels, upload)
 
     def __call__(self, model: LocalSteps, point: Point, target: Tensor, key: Key) -> Gradient:
         exact = self.exact(model, point, target, key)
