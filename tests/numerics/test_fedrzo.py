@@ -294,7 +294,7 @@ def test_divergence_names_gamma(flags: Any) -> None:
         ({"schedule": "linear"}, "--schedule 'linear': allowed are"),
         ({"n_p": 0}, "--n-p 0: must be a whole number of directions, at least 1"),
         ({"beta": 0.0}, "--beta 0.0: must be a fraction of the clients"),
-        ({"x_set": ("sphere:1",)}, "convex, and a sphere is not"),
+        ({"x_set": ("sphere:1",)}, "one of all, box:LOW:HIGH"),
         ({"x_set": ("all", "all")}, "one set for all, or one for each of the 3 clients, not 2"),
         ({"x_set": ("box:1:0",)}, "this one is empty"),
         ({"x_set": ("box:0:1", "box:2:3", "all")}, "sets with a common point"),

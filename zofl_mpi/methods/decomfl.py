@@ -210,18 +210,16 @@ class DeComFL(SplitMethod):
 class HiSo(DeComFL):
     """DeComFL along z = u / sqrt(K), entry by entry, u the directions of DeComFL; K (d,) begins at 1.
 
-    After a round K <- nu K + (1 - nu) G^2, at least --floor, with G = (1/P) sum_p g_p z_p its last local step's
+    After a round K <- nu K + (1 - nu) G^2, with G = (1/P) sum_p g_p z_p its last local step's
     estimate, g_p the participants' mean scalars. A client that was away replays the missed steps and updates of K in
     order, and so has the server's x and K to the bit. nu = 1 is DeComFL.
+    As in the paper's code nothing bounds K below: an entry that nothing moves goes to 0, and its directions grow.
 
     Attributes:
         nu: weight of the old K; the code of the paper has 0.95.
-        floor: least entry of K. 0, as in the code of the paper: an entry that nothing moves goes to 0, and its
-            directions grow.
     """
 
     nu: float = fraction(0.95)
-    floor: float = at_least(0, 0.0)
 
     def round(self, state: ScalarState, r: int, clients: Clients) -> HiSoState:
         """The round of DeComFL, and the smallest entry of the new K."""
@@ -231,7 +229,7 @@ class HiSo(DeComFL):
     def replay(self, x: Tensor, moments: MutableMapping[str, Any], r: int, differences: NDArray[np.float64]) -> Tensor:
         """Moves x, the optimiser's moments and K by round r; returns G."""
         G = super().replay(x, moments, r, differences)
-        moments[K] = moments[K].to(G.device).mul_(self.nu).addcmul_(G, G, value=1 - self.nu).clamp_(min=self.floor)
+        moments[K] = moments[K].to(G.device).mul_(self.nu).addcmul_(G, G, value=1 - self.nu)
         return G
 
     def first_moments(self, x: Tensor) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import numpy as np
 from zofl_mpi import Array, Client, Clients, Directions, UserError, column, demand
 from zofl_mpi.numerics import zo
 from zofl_mpi.rounds.bilevel_report import BilevelReports
-from zofl_mpi.rounds.zeroth_order import Stepped, finite_losses
+from zofl_mpi.rounds.zeroth_order import Iterates, Stepped, finite_losses
 
 RESIDUAL = "|(1/m) sum_i grad_y h_i(x, y)| on all samples, y returned by the call at x; with Y(x), |y - P(y - grad)|"
 
@@ -37,17 +37,11 @@ class Halfway(Solutions):
     steps: int
 
 
-@dataclass(frozen=True)
-class BilevelState:
+@dataclass(frozen=True, kw_only=True)
+class BilevelState(Iterates):
     """State of Algorithm 2's server between rounds."""
 
-    x: Array = column("1", "the iterate")  # (n,)
-    drawn: Array = column(  # (n,)
-        "1", "uniformly drawn from the mean iterates of all rounds and local steps, the output of the theorems"
-    )
     y: Array = column("1", "the lower solution at x of the last round")  # (n_lower,)
-    steps: int = column("1", "local iterations so far (k of the paper), of each client", 0)
-    step_distance: float = column("1", "|x_{r+1} - x_r|", math.nan)
     lower_rounds: int = column("1", "communication rounds of the lower level in this round, both calls", 0)
     lower_steps: int = column("1", "local steps of the lower level in this round, both calls, of each client", 0)
     lower_residual: float = column("1", RESIDUAL, math.nan)
@@ -71,20 +65,20 @@ class FedRZOBL(BilevelReports):
         if kept is not None:
             drawn = clients.mean(self.partial, Halfway(y0, yv, kept), weights=shares, counted=False).x
         return BilevelState(
-            new,
-            drawn,
-            y0,
-            state.steps + self.local.steps(),
-            float(np.linalg.norm(new.astype(np.float64) - x)),
-            calls.rounds + more.rounds,
-            calls.T + more.T,
-            self.residual(clients, x, y0, shifted=False),
-            self.residual(clients, xv, yv, shifted=True),
+            x=new,
+            drawn=drawn,
+            y=y0,
+            steps=state.steps + self.local.steps(),
+            step_distance=float(np.linalg.norm(new.astype(np.float64) - x)),
+            lower_rounds=calls.rounds + more.rounds,
+            lower_steps=calls.T + more.T,
+            lower_residual=self.residual(clients, x, y0, shifted=False),
+            lower_residual_shifted=self.residual(clients, xv, yv, shifted=True),
         )
 
     def start(self) -> BilevelState:
         x = self.local.start()
-        return BilevelState(x, x, self.first_lower())
+        return BilevelState(x=x, drawn=x, y=self.first_lower())
 
     def step(self, client: Client, message: Solutions) -> Stepped:
         """Takes the H local steps of Algorithm 2."""

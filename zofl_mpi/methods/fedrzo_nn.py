@@ -8,17 +8,16 @@ Optimization", NeurIPS 2023, Algorithm 1.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal, final
 
 import numpy as np
 
-from zofl_mpi import Array, Client, Clients, Directions, Purpose, at_least, column
+from zofl_mpi import Array, Client, Clients, Directions, Purpose, at_least
 from zofl_mpi.numerics import zo
 from zofl_mpi.rounds.base import Effort
 from zofl_mpi.rounds.report import Model
-from zofl_mpi.rounds.zeroth_order import LipschitzReports, Stepped, finite_losses
+from zofl_mpi.rounds.zeroth_order import Iterates, LipschitzReports, Stepped, finite_losses
 
 
 @dataclass(frozen=True)
@@ -29,15 +28,8 @@ class Partial(Model):
 
 
 @dataclass(frozen=True)
-class State:
+class State(Iterates):
     """State of Algorithm 1's server between rounds."""
-
-    x: Array = column("1", "the iterate")  # (n,)
-    drawn: Array = column(  # (n,)
-        "1", "uniformly drawn from the mean iterates of all rounds and local steps, the output of the theorems"
-    )
-    steps: int = column("1", "local iterations so far (k of the paper), of each client", 0)
-    step_distance: float = column("1", "|x_{r+1} - x_r|", math.nan)
 
 
 @final

@@ -14,17 +14,16 @@ import numpy as np
 
 from zofl_mpi import Array, Client, Clients, Purpose, UserError, above, at_least, column, fraction, part
 from zofl_mpi.problems import Smooth
+from zofl_mpi.rounds import local_sgd
 from zofl_mpi.rounds.base import X0, Costed, Effort, first_point, shares
 from zofl_mpi.rounds.local_sgd import Trained, minibatches
 from zofl_mpi.rounds.report import Model, Report, Reporting
 
 
 @dataclass(frozen=True)
-class State:
+class State(local_sgd.State):
     """State of the server between rounds."""
 
-    x: Array = column("1", "the global model, flat")  # (n,) the mean of finite models
-    local_steps: int = column("1", "local steps that all participants took in this round", 0)
     iterations: int = column("1", "local steps of each client since the start", 0)  # t of the paper
 
 

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from zofl_mpi.errors import UserError, demand
 
 STEPSIZES = "constant, sqrt, harmonic, harmonic:OFFSET (OFFSET > 0) or power:P (1/2 < P <= 1)"
-LENGTHS = "sqrt or constant"
 MOST_STEPS = 10**9
 """Local steps of a round that tau may ask for: years of computing, and more samples than any memory can hold."""
 
@@ -105,15 +104,11 @@ def stepsize(schedule: str, c: float, t: int) -> float:
 
 
 @functools.lru_cache(maxsize=4096)
-def local_steps(schedule: str, tau: float, r: int, flag: str = "local step schedule") -> int:
+def local_steps(schedule: str, tau: float, r: int) -> int:
     """H of round r: ceil(tau sqrt(r + 1)) for "sqrt" ([A] Algorithm 2), ceil(tau) for "constant".
 
     Exact: tau counts as the decimal number it was typed as, since ceil(16.6 * 15) is 250 in floating point.
     """
-    if schedule not in ("sqrt", "constant"):
-        raise UserError(f"{flag} {schedule!r}: allowed are {LENGTHS}")
-    if not 0 <= tau < math.inf:
-        raise UserError(f"tau {tau}: the number of local steps must be finite and not negative")
     square = Fraction(repr(float(tau))) ** 2 * (r + 1 if schedule == "sqrt" else 1)
     whole = math.ceil(square)  # H^2 >= square exactly if H^2 >= ceil(square)
     return math.isqrt(whole - 1) + 1 if whole else 0

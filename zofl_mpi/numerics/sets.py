@@ -11,7 +11,6 @@ Several numbers are separated by commas: box:0,0:1,inf.
 
 from __future__ import annotations
 
-import difflib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -40,12 +39,6 @@ KINDS = {
     "simplex": "simplex[:TOTAL]",
 }
 COUNTS = {"all": (0,), "box": (2,), "ball": (1, 2), "half-space": (1, 2), "simplex": (0, 1)}
-NOT_CONVEX = {
-    "sphere": ("a sphere", "ball"),
-    "annulus": ("an annulus", "ball"),
-    "integers": ("the set of integer points", "box"),
-    "sparse": ("the set of sparse points", "ball"),
-}
 
 
 class ConvexSet(ABC):
@@ -128,7 +121,8 @@ def parse(text: str, n: int, flag: str) -> ConvexSet:
     """The set in R^n that `text` describes, see the module's docstring; a UserError names the `flag`."""
     described = _Description(text, n, flag)
     name, *words = (word.strip() for word in text.split(":"))
-    _demand_kind(name, words, described)
+    described.demand(name in KINDS, f"one of {', '.join(KINDS.values())}")
+    described.demand(len(words) in COUNTS[name], f"of the form {KINDS[name]}")
     makers = {"box": _box, "ball": _ball, "half-space": _half_space, "simplex": _simplex}
     return makers[name](words, described) if name in makers else All()
 
@@ -184,19 +178,6 @@ def _cycle(different: Sequence[ConvexSet], x: Array, count: int, flag: str) -> f
 def _refuse(gap: float, count: int, flag: str) -> None:
     allowed = f"sets with a common point: these stay {gap:.3g} apart; make them wider"
     demand(gap <= 0, flag, f"({count} sets)", allowed)
-
-
-def _demand_kind(name: str, words: list[str], described: _Description) -> None:
-    """Refuses a name that is none, or the wrong number of parts."""
-    if name in NOT_CONVEX:
-        what, instead = NOT_CONVEX[name]
-        same = instead == "ball" and len(words) in COUNTS["ball"]
-        remedy = _short(":".join([instead, *words])) if same else KINDS[instead]
-        described.demand(False, f"convex, and {what} is not; take {remedy}")
-    near = difflib.get_close_matches(name.lower().replace("_", "-"), KINDS, 1)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    described.demand(name in KINDS, f"one of {', '.join(KINDS.values())}{hint}")
-    described.demand(len(words) in COUNTS[name], f"of the form {KINDS[name]}")
 
 
 def _box(words: list[str], described: _Description) -> ConvexSet:

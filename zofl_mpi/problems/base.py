@@ -93,6 +93,10 @@ class BilevelProblem(Problem, Protocol):
         """(upper, lower), the samples of a client that f_i and h_i see: by default both see all."""
         return data, data
 
+    def project(self, i: int, x: Array) -> Array:
+        """(n,) the nearest point of X_i to x (n,); x itself where there is no constraint."""
+        return x
+
     def initial_lower(self) -> Array:
         """(n_lower,) where the first lower solve starts."""
         return np.zeros(self.n_lower)

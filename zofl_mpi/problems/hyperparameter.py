@@ -95,10 +95,6 @@ class Hyperparameter(NumPyProblem, BilevelProblem):
     def n_lower(self) -> int:
         return self.features
 
-    def flops_evaluation(self, batch_size: int) -> float:
-        """FLOPs of f at one point: a product with the batch. `gradient_h` takes two."""
-        return 2.0 * batch_size * self.features
-
     def initial(self, generator: np.random.Generator) -> Array:
         """(n,) all `x_start`: nothing is drawn."""
         return np.full(self.n, self.x_start, self.dtype)

@@ -257,7 +257,7 @@ class SecondOrderReports(TwoLevels[SecondOrder], ABC):
             clients_asked=len(self.setting.eval_participants(r)),
             objective_exact=None if exact is None else float(f[1]),
             lower_error=None if exact is None else float(np.linalg.norm(state.y.astype(np.float64) - exact)),
-            **held_out(self.setting, state.x, state.y),
+            **held_out(HypergradientReport, self.setting, state.x, state.y),
         )
 
     def loads(self) -> Loads:

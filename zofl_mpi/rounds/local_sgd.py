@@ -68,11 +68,11 @@ class LocalSteps:
 
     def count(self, i: int, r: int) -> int:
         """H_{i,r}."""
-        return local_steps(self.schedule_h, self.tau[i % len(self.tau)], r, "--schedule-h")
+        return local_steps(self.schedule_h, self.tau[i % len(self.tau)], r)
 
-    def sizes(self, i: int, r: int, gamma: float | None = None) -> NDArray[np.float64]:
-        """(H,) step sizes gamma~_t of client i in round r; of `gamma` in place of --gamma-local if it is given."""
-        return stepsizes(self.schedule_local, self.gamma_local if gamma is None else gamma, self.count(i, r))
+    def sizes(self, i: int, r: int) -> NDArray[np.float64]:
+        """(H,) step sizes gamma~_t of client i in round r."""
+        return stepsizes(self.schedule_local, self.gamma_local, self.count(i, r))
 
     def planned(self, rounds: int, participants: int) -> int:
         """About the local steps of all clients in all rounds."""

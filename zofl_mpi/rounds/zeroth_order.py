@@ -30,6 +30,18 @@ class Stepped:
     x: Array = finite("x_i is not finite after the local steps; a smaller --gamma may help")
 
 
+@dataclass(frozen=True)
+class Iterates:
+    """State of the server of [B] Algorithms 1 and 2 between rounds."""
+
+    x: Array = column("1", "the iterate")  # (n,)
+    drawn: Array = column(  # (n,)
+        "1", "uniformly drawn from the mean iterates of all rounds and local steps, the output of the theorems"
+    )
+    steps: int = column("1", "local iterations so far (k of the paper), of each client", 0)
+    step_distance: float = column("1", "|x_{r+1} - x_r|", math.nan)
+
+
 @final
 @dataclass(frozen=True)
 class Local:

@@ -27,6 +27,8 @@ REMOVED = {
     "features_seed": Removed("all runs have the same filters, leave the flag out", today=0),
     "filter_size": Removed("filters have 6 x 6 pixels, leave the flag out", today=6),
     "filters": Removed("there are 256 filters, leave the flag out", today=256),
+    "floor": Removed("nothing bounds the second moment below, leave the flag out", today=0.0),
+    "gamma_personal": Removed("the personal models take steps of --gamma-local, leave the flag out", today=0.0),
     "kernel": Removed("this problem is computed by NumPy alone, leave the flag out"),
     "pretrain_gamma": Removed("x_0 is zero or random, see --x0"),
     "pretrain_steps": Removed("x_0 is zero or random, see --x0"),

@@ -53,7 +53,7 @@ class Unconstrained(NumPyProblem, Protocol):
         return x
 
 
-class KnownBilevel(Unconstrained, BilevelProblem, Protocol):
+class KnownBilevel(NumPyProblem, BilevelProblem, Protocol):
     """A bilevel problem without constraints on x, whose score is its objective and whose y is as long as x."""
 
     @attribute

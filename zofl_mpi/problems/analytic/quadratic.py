@@ -141,11 +141,6 @@ class Quadratic(SmoothBowls, KnownHierarchical):
             return None
         return np.linalg.solve(data.A + self.mu[i] * np.eye(self.n), data.A @ data.a - data.drift + self.mu[i] * x)
 
-    def implicit_gradient(self, i: int, data: Bowl, x: Array) -> Array:
-        """(n,) the gradient of x -> f_{2,i}(x, y_i(x)): m rho_i lam K' (x - y_i(x)), K = (A + mu I)^{-1} A."""
-        K = np.linalg.solve(data.A + self.mu[i] * np.eye(self.n), data.A)
-        return np.asarray(len(self.weights) * self.weights[i] * self.lam * K.T @ (x - self.solution(i, data, x)))
-
     def score(self, x: Array, data: Bowl, mix: Vector | None = None) -> dict[str, float]:
         """The value of the bowl at x; there are no classes, so `mix` has no meaning."""
         return {"loss": data.value(x)}
@@ -187,10 +182,6 @@ class Corner(KnownHierarchical):
 
     def solution(self, i: int, data: object, x: Array) -> Array:
         return np.maximum(x, 0)
-
-    def implicit_gradient(self, x: Array) -> Array:
-        """(n,) the gradient of f where no entry of x is 0."""
-        return np.where(x > 0, 0.0, x + 1)
 
     def score(self, x: Array, data: object, mix: Vector | None = None) -> dict[str, float]:
         """f(x)."""
