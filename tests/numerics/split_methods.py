@@ -274,7 +274,7 @@ def local_of(of: Any, i: int = 0, r: int = 0) -> LocalSteps:
 
 def forward(local: LocalSteps, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """The smashed samples and () the loss at the model itself."""
-    point = local.forward(0, x, labels)
+    point = local.forward(x, labels)
     assert point.smashed is not None and point.loss is not None
     return point.smashed, point.loss
 

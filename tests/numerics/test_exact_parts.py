@@ -68,9 +68,9 @@ def test_the_heads_gradient_costs_as_much_as_its_forward_pass() -> None:
     [
         (lambda: mlp(twins=True), {}, {}, "this auxiliary head is not a linear layer with nothing to train before it"),
         (twins, {}, {}, "this auxiliary head is not a linear layer"),
-        (small, {}, {"estimate": "exact"}, "--estimate exact has it already"),
-        (small, {"freeze": "auxiliary"}, {}, "--freeze auxiliary leaves no client or no head to train"),
-        (small, {"state": "average"}, {}, "--state average has one optimiser for client and head"),
+        (small, {}, {"estimate": "exact"}, "--estimate exact has the gradient itself"),
+        (small, {"freeze": "auxiliary"}, {}, "--freeze auxiliary contradicts it"),
+        (small, {"state": "average"}, {}, "--state average has one optimiser for all layers"),
     ],
 )
 def test_what_has_no_closed_form_or_no_meaning_is_refused(make: Make, flags: Any, own: Any, words: str) -> None:

@@ -226,7 +226,7 @@ SEEDS: list[tuple[Any, dict[str, Any], dict[str, Any]]] = [
     (HERON, {"state": "average", "beta": 0.7}, {"n_p": 2}),
     (HERON, {"state": "average", "rule": Optimiser("sgd", momentum=0.9)}, {}),
     (HERON, {"beta": 0.7}, {"n_p": 2, "distribution": "sphere", "mu": 0.01}),
-    (HERON, {"freeze": "client", "k": 3, "upload_at": "last"}, {"estimate": "central"}),
+    (HERON, {"freeze": "client", "k": 3}, {"estimate": "central"}),
     (HERON, {"freeze": "auxiliary", "weights": "uniform", "order": "client_major"}, {}),
     (HERON, {"beta": 0.7, "weights": "uniform"}, {"n_p": 2, "distribution": "sphere", "mu": 0.01, **HEAD}),
     (HERON, {"state": "reset", "k": 2}, {"distribution": "gaussian", **HEAD}),

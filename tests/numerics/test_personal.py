@@ -73,7 +73,7 @@ def test_a_mean_is_over_clients_by_their_own_classes() -> None:
 
 
 def test_personal_columns_are_there_only_where_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Reporting, "model", None)
+    monkeypatch.setattr("zofl_mpi.rounds.report.local_steps", None)  # no step of a personal model is taken
     setting = validated(softmax())
     assert not NAMES & set(report(built(FedAvg, setting), point(setting)))
     setting = toy()

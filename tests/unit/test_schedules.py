@@ -9,7 +9,7 @@ import pytest
 
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
-from zofl_mpi.numerics.schedules import Pace, demand_tau, local_steps, parse_decay, planned_steps, stepsize, stepsizes
+from zofl_mpi.numerics.schedules import Pace, demand_tau, local_steps, parse_decay, stepsize, stepsizes
 from zofl_mpi.numerics.zo import gradient_squared
 
 T = np.arange(5)
@@ -81,14 +81,6 @@ def test_an_unknown_schedule_names_its_flag_its_value_and_what_is_allowed(text):
 def test_local_steps_of_500_rounds_add_up_to_the_known_totals(tau, total):
     """[A] section IV, the cost of a round. Mutations: sqrt(r); floor for ceil."""
     assert sum(local_steps("sqrt", tau, r) for r in range(500)) == total
-
-
-@pytest.mark.parametrize("schedule", ["sqrt", "constant"])
-@pytest.mark.parametrize("tau", [(20.0,), (3.0, 5.0, 40.0)])
-def test_planned_steps_are_the_steps_of_all_rounds_to_a_few_in_a_hundred(schedule, tau):
-    exact = 6 * sum(local_steps(schedule, t, r) for r in range(300) for t in tau) / len(tau)
-    assert abs(planned_steps(schedule, tau, 300, 6) - exact) < 0.05 * exact
-    assert planned_steps("sqrt", (1e308, 1e308), 10**9, 10) == 10**18  # no overflow
 
 
 def test_local_steps_are_exact_where_floating_point_is_not():

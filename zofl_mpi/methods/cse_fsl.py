@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import final
 
 from zofl_mpi import Client, Clients
-from zofl_mpi.rounds.split.losses import HeadLoss, Loss
+from zofl_mpi.rounds.split.client import HeadLoss, Loss
 from zofl_mpi.rounds.split.messages import Model, Smashed, State, Trained
 from zofl_mpi.rounds.split.method import SplitMethod
 from zofl_mpi.rounds.split.rules import Backprop, GradientRule

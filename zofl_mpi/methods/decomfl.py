@@ -22,10 +22,9 @@ from zofl_mpi.engine import mean
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.engine.messages import APART
 from zofl_mpi.numerics.optimisers import copied
-from zofl_mpi.rounds.split.client import Draw, Key, LocalSteps
+from zofl_mpi.rounds.split.client import Draw, Key, LocalSteps, Loss, NetworkLoss
 from zofl_mpi.rounds.split.costs import Traffic, plan_of, unsplit_costs
 from zofl_mpi.rounds.split.estimates import TwoPoint
-from zofl_mpi.rounds.split.losses import Loss, NetworkLoss
 from zofl_mpi.rounds.split.messages import Model, State
 from zofl_mpi.rounds.split.method import SplitMethod, check_arithmetic
 from zofl_mpi.rounds.split.rules import Lines, StepCost
@@ -49,7 +48,7 @@ class DeComFL(SplitMethod):
 
     Attributes:
         training: the round; its lr_client is the one step size, which changes with r h + q. Its lr_server, k,
-            upload_at, order, state, server_state and freeze have no meaning here.
+            order, state and freeze have no meaning here.
         mu: smoothing radius, in the unit of the distribution.
         distribution: of the directions; see --method heron.
         n_p: directions of a local step, whose estimates are averaged.
@@ -168,11 +167,7 @@ class DeComFL(SplitMethod):
         training = self.training
         demand(training.h >= 1, "h", training.h, "at least 1: the scalars of equally many steps are averaged")
         demand(training.k == 1, "k", training.k, "1: it has no meaning here")
-        for flag, value, only in (
-            ("freeze", training.freeze, "none"),
-            ("state", training.state, "keep"),
-            ("server_state", training.server_state, "keep"),
-        ):
+        for flag, value, only in (("freeze", training.freeze, "none"), ("state", training.state, "keep")):
             demand(value == only, flag, value, f"{only}: it has no meaning here")
         super().__post_init__()
 

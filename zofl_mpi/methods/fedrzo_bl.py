@@ -112,7 +112,4 @@ class FedRZOBL(BilevelReports):
         for flag, asked in (("--exact", self.exact), ("--lower exact", self.solver.lower == "exact")):
             if asked and self.problem.solution is None:
                 raise UserError(f"{flag}: this problem does not know its lower solution; leave it out")
-        unequal = len({len(data) for data in self.setting.data}) > 1
-        if self.exact and unequal and self.solver.weights() is not None:
-            raise UserError("--exact: the exact solution counts all h_i alike, --sampling size by their samples")
         self.first_schedule()  # refuses a step that the solver cannot take

@@ -16,9 +16,8 @@ import numpy as np
 from zofl_mpi import Client, Clients, at_least, column, demand
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.numerics.optimisers import Optimiser
-from zofl_mpi.rounds.split.client import LocalSteps
+from zofl_mpi.rounds.split.client import HeadLoss, LocalSteps, Loss
 from zofl_mpi.rounds.split.costs import Traffic
-from zofl_mpi.rounds.split.losses import HeadLoss, Loss
 from zofl_mpi.rounds.split.messages import Model, Smashed, State, Trained
 from zofl_mpi.rounds.split.method import SplitMethod
 from zofl_mpi.rounds.split.rules import Backprop, GradientRule, Lines
@@ -126,14 +125,16 @@ class FSLSAGE(SplitMethod):
         """() |estimated - true gradient|^2 on smashed samples `leaf`, and its gradient (|theta_a|,) in the head."""
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
+        from zofl_mpi.problems.layers import slope_of
+
         problem = self.problem
         buffers, math_alone = problem.placed(problem.local.initial()[1]), sdpa_kernel(SDPBackend.MATH)
         # attention by products, since its fused kernels have one derivative only
         with problem.local.at(theta, buffers, self.training.running) as parameters, math_alone:
             (estimated,) = torch.autograd.grad(problem.local_loss(leaf, labels), leaf, create_graph=True)
             distance = (estimated - target).square().sum()
-            parts = torch.autograd.grad(distance, parameters, materialize_grads=True)
-        return distance.detach(), torch.cat([part.reshape(-1) for part in parts])[problem.n_client :]
+            slope = slope_of(distance, parameters)
+        return distance.detach(), slope[problem.n_client :]
 
     # --- a client
 
@@ -174,8 +175,6 @@ class FSLSAGE(SplitMethod):
 
     def __post_init__(self) -> None:
         demand(self.training.freeze == "none", "freeze", self.training.freeze, "none: heads do not train here anyway")
-        first = all(self.training.uploads(i, 0) for i in range(self.setting.m))
-        demand(first, "upload_at", "last", "first: the heads are aligned after it")
         least = 1 if self.problem.takes_one or self.training.running else 2
         demand(self.buffer >= least, "buffer", self.buffer, "at least 2: BatchNorm cannot normalise one sample")
         super().__post_init__()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, final
 
 from zofl_mpi import Client, Clients
-from zofl_mpi.rounds.split.losses import HeadLoss, Loss
+from zofl_mpi.rounds.split.client import HeadLoss, Loss
 from zofl_mpi.rounds.split.messages import Model, Smashed, State, Trained
 from zofl_mpi.rounds.split.method import EstimatingMethod
 from zofl_mpi.rounds.split.rules import GradientRule

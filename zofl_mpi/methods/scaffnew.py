@@ -6,7 +6,6 @@ Acceleration! Finally!", ICML 2022.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal, final
 
@@ -100,5 +99,4 @@ class Scaffnew(Costed[Smooth]):
     @property
     def effort(self) -> Effort:
         m, x = self.setting.m, np.zeros(self.problem.n, self.setting.dtype)
-        planned = lambda rounds: m * math.ceil(rounds / self.p)  # noqa: E731  (the mean of the geometric number)
-        return Effort(lambda r: range(m), lambda i, r: self.steps(r), planned, self.batch, Model(x, 0), Trained(x))
+        return Effort(lambda r: range(m), lambda i, r: self.steps(r), self.batch, Model(x, 0), Trained(x))

@@ -124,11 +124,10 @@ class ZOHFL(Costed[Hierarchical]):
 
     @property
     def effort(self) -> Effort:
-        x, count = np.zeros(self.problem.n, self.setting.dtype), len(self.sampling(0))
+        x = np.zeros(self.problem.n, self.setting.dtype)
         return Effort(
             participants=self.sampling,
             steps=self.steps,
-            planned=lambda rounds: 2 * self.local.steps.planned(rounds, count),
             batch=self.local.batch,
             down=Model(x, 0),
             up=Values(0.0, 0.0) if self.exchange == "scalars" else Solutions(x, x),

@@ -80,7 +80,7 @@ def parse_decay(text: str, flag: str = "step size schedule") -> tuple[float, flo
     fixed = {"constant": 0.0, "sqrt": 0.5, "harmonic": 1.0}
     if not colon and name in fixed:
         return fixed[name], 1.0
-    value = _number(number)
+    value = to_number(number)
     if name == "harmonic" and 0 < value < math.inf:
         return 1.0, value
     if name == "power" and 0.5 < value <= 1:
@@ -114,19 +114,14 @@ def local_steps(schedule: str, tau: float, r: int) -> int:
     return math.isqrt(whole - 1) + 1 if whole else 0
 
 
-def planned_steps(schedule: str, tau: Sequence[float], rounds: int, participants: int) -> int:
-    """The local steps of all rounds together, roughly: H is not rounded, a participant has the mean of all `tau`."""
-    each = rounds if schedule == "constant" else 2 / 3 * rounds * math.sqrt(rounds)
-    return int(min(participants * each * (sum(tau) / len(tau)), 1e18))
-
-
 def demand_tau(flag: str, taus: Sequence[float]) -> None:
     """Refuses numbers of local steps that are negative or beyond MOST_STEPS."""
     holds = all(0 <= t <= MOST_STEPS for t in taus)
     demand(holds, flag, tuple(taus), "a number of local steps, at least 0 and at most 1e9")
 
 
-def _number(text: str) -> float:
+def to_number(text: str) -> float:
+    """The number that a text stands for; nan where it is none."""
     try:
         return float(text)
     except ValueError:

@@ -15,7 +15,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from zofl_mpi.errors import demand
 from zofl_mpi.numerics import projections
+from zofl_mpi.numerics.schedules import to_number
 
 Array = NDArray[Any]
 
@@ -103,10 +104,7 @@ class _Description(NamedTuple):
 
     def numbers(self, word: str, what: str, counts: tuple[int, ...]) -> float | Array:
         """A number, or an (n,) array of several; `counts`: how many there may be."""
-        try:
-            values = np.array([float(part) for part in word.split(",")])
-        except ValueError:
-            values = np.array([math.nan])
+        values = np.array([to_number(part) for part in word.split(",")])
         allowed = " or ".join(map(str, dict.fromkeys(counts)))
         self.demand(not np.isnan(values).any(), f"made of numbers, which {what} = {_short(word)} is not")
         wanted = f"given {allowed} numbers as {what} where n is {max(counts)}, not {len(values)}"
@@ -149,9 +147,7 @@ def common_point(sets: Sequence[ConvexSet], n: int, flag: str = "--x-set") -> fl
     boxes = [s for s in sets if isinstance(s, Box)]
     others = list({id(s): s for s in sets if not isinstance(s, Box | All)}.values())
     if boxes:
-        low, high = boxes[0].low, boxes[0].high
-        for box in boxes[1:]:
-            low, high = np.maximum(low, box.low), np.minimum(high, box.high)
+        low, high = reduce(np.maximum, [box.low for box in boxes]), reduce(np.minimum, [box.high for box in boxes])
         _refuse(float(np.max(np.subtract(low, high))), len(sets), flag)
         others.append(Box(low, high))
     return _cycle(others, np.zeros(n), len(sets), flag) if len(others) > 1 else 0.0

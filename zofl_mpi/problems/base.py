@@ -152,8 +152,3 @@ class SplitProblem(Backend, Protocol):
     def head_gradient(self) -> Callable[[Any, Any], tuple[Any, Any]] | None:
         """head_gradient(smashed, labels): local loss () and its gradient (n_a,) in theta_a, forward only; or None."""
         return None
-
-
-def score_of(problem: Problem, *arguments: Any) -> Mapping[str, float]:
-    """`score` of these arguments, the data last; {} where there are no data."""
-    return problem.score(*arguments) if arguments[-1] else {}

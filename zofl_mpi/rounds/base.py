@@ -138,7 +138,6 @@ class Effort:
 
     participants: Callable[[int], Sequence[int]]  # (r) -> S_r
     steps: Callable[[int, int], int]  # (i, r) -> local steps of client i in round r
-    planned: Callable[[int], int]  # (rounds) -> about the local steps of all clients in all rounds, without a loop
     batch: int  # samples of a local step; 0: all of the client's
     down: Any  # an example of the message to a participant; None: none
     up: Any  # an example of its reply
@@ -176,9 +175,10 @@ class Costed(OnProblem[P], ABC):
         return str(cast(Any, self.problem).kernel_name(self._largest()))
 
     def work(self, rounds: int) -> Work:
-        """The local steps of all rounds, for --kernel auto."""
-        effort = self.effort
-        return Work(self._largest(), effort.models, effort.gradients * effort.planned(rounds) // effort.models)
+        """The local steps of all rounds, for --kernel auto: in each about as many as in the middle one."""
+        effort, r = self.effort, rounds // 2
+        steps = rounds * sum(effort.steps(i, r) for i in effort.participants(r))
+        return Work(self._largest(), effort.models, effort.gradients * steps // effort.models)
 
     def loads(self) -> Loads:
         """Samples of each client's gradients in round 0."""

@@ -120,14 +120,14 @@ class BilevelReports(Costed[Bilevel], TwoLevels[Bilevel]):
         return self.solver.local(client, data, self.point(client, message.shifted), client.memory["r"], message)
 
     def residual(self, clients: Clients, x: Array, y: Array, *, shifted: bool) -> float:
-        """|y - P(y - g)|, g the mean of grad_y h_i on all samples by the solver's weights, P the projection onto Y(x).
+        """|y - P(y - g)|, g the mean of grad_y h_i on all samples, P the projection onto Y(x).
 
         At x, the point of the call (x + eta v if `shifted`); nan where the lower level gives its solution alone.
         """
         if self.problem.solution_only:
             return math.nan
         asked = Iterate(y[None], int(shifted), 0)
-        g = clients.mean(self.slope, asked, weights=self.solver.weights(), counted=False).values
+        g = clients.mean(self.slope, asked, counted=False).values
         project = self.problem.project_lower
         if project is not None:
             g = y - project(x, y - g)
@@ -170,7 +170,7 @@ class BilevelReports(Costed[Bilevel], TwoLevels[Bilevel]):
 
     def first_schedule(self) -> Schedule:
         """The schedule of a lower-level call at x_0."""
-        return Schedule(0, 1, 0.0) if self.solver.lower == "exact" else self.solver.schedule(self.local.start(), 0)
+        return self.solver.schedule(self.local.start(), 0)
 
     def loads(self) -> Loads:
         """Samples of each client's steps in a round whose lower level is solved as at x_0."""

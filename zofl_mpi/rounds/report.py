@@ -12,7 +12,6 @@ import numpy as np
 from zofl_mpi import Array, Client, Clients, Purpose, Setting, Step, at_least, column
 from zofl_mpi.numerics.schedules import demand_tau, local_steps, parse_decay, stepsizes
 from zofl_mpi.problems import Hierarchical, Lipschitz, Smooth
-from zofl_mpi.problems.base import score_of
 from zofl_mpi.rounds.base import among, has_samples
 
 
@@ -57,11 +56,14 @@ def held_out(report: type[HeldOut], setting: Setting[Any], *point: Array) -> dic
 
 def all_scores(setting: Setting[Any], *point: Array) -> dict[str, float]:
     """{column: score} of x (n,), and y (n_lower,), on the test samples; accuracy and loss on the validation samples."""
-    score = {**NO_SCORE, **score_of(setting.problem, *point, setting.test)}
-    scores = {f"test_{name}": value for name, value in score.items()}
+
+    def score(data: Any) -> dict[str, float]:
+        return {**NO_SCORE, **(setting.problem.score(*point, data) if data else {})}
+
+    scores = {f"test_{name}": value for name, value in score(setting.test).items()}
     if setting.validation is not None:
-        score = {**NO_SCORE, **score_of(setting.problem, *point, setting.validation)}
-        scores |= {f"validation_{name}": score[name] for name in NO_SCORE}
+        own = score(setting.validation)
+        scores |= {f"validation_{name}": own[name] for name in NO_SCORE}
     return scores
 
 

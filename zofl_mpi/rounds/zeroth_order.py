@@ -137,9 +137,8 @@ class Local:
 
     def effort(self, participants: Callable[[int], Sequence[int]], points: int) -> Effort:
         """The work and the messages of the local steps, each of which evaluates the loss at so many points."""
-        x, H, m = np.zeros(self.setting.problem.n, self.setting.dtype), self.steps(), self.setting.m
-        down, up = Model(x, 0), Stepped(x)
-        return Effort(participants, lambda i, r: H, lambda rounds: rounds * H * m, self.batch, down, up, points=points)
+        x, H = np.zeros(self.setting.problem.n, self.setting.dtype), self.steps()
+        return Effort(participants, lambda i, r: H, self.batch, Model(x, 0), Stepped(x), points=points)
 
 
 def theorem1(K: int, m: int) -> tuple[int, float]:

@@ -36,7 +36,10 @@ REMOVED = {
     "passes_abreast": Removed("perturbed passes go one by one, leave the flag out", today=1),
     "pool": Removed("responses are averaged over 2 x 2 cells, leave the flag out", today=2),
     "pretrain_share": Removed("half of the contexts are for pretraining, leave the flag out", today=0.5),
+    "sampling": Removed("all clients take part in the lower level, leave the flag out", today="all"),
+    "server_state": Removed("the server keeps its moments, leave the flag out", today="keep"),
     "synthetic_noise": Removed("labels are a linear teacher's, leave the flag out", today=0.0),
+    "upload_at": Removed("the first of every k local steps is uploaded, leave the flag out", today="first"),
 }
 """Flags of earlier versions that are gone, everywhere or for some methods or problems."""
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from zofl_mpi.engine.fields import at_least
 from zofl_mpi.engine.streams import Purpose, Streams
-from zofl_mpi.numerics.descent import descend
+from zofl_mpi.numerics.descent import local_descent
 from zofl_mpi.numerics.projections import ball
 from zofl_mpi.problems import Array, Batch
 from zofl_mpi.problems.analytic.known import KnownHierarchical, Noisy, Vector
@@ -62,13 +62,7 @@ class SmoothBowls(NumPyProblem, Protocol):
         self, data: Bowl, y: Array, batches: Batch, stepsizes: Vector, *, mu: float = 0.0, shift: Array | None = None
     ) -> Array:
         """See `Smooth.descend`."""
-
-        def gradient(z: Array, t: int) -> Array:
-            g = data.gradient(z, batches[t])
-            g = g if mu == 0 else g + mu * (z - y)
-            return g if shift is None else g + shift
-
-        return descend(y.copy(), gradient, steps=len(stepsizes), stepsize=lambda t: float(stepsizes[t]))
+        return local_descent(y, lambda z, t: data.gradient(z, batches[t]), stepsizes, mu, shift)
 
     def flops(self, batch_size: int) -> float:
         return 2.0 * self.n**2

@@ -5,23 +5,21 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.problems import Batch, Split
-from zofl_mpi.rounds.split.losses import HeadLoss, Loss
+from zofl_mpi.rounds.split.client import HeadLoss, Loss
 from zofl_mpi.rounds.split.rules import Backprop, GradientRule, Lines, StepCost, Tail
 from zofl_mpi.rounds.split.training import Training
 
-if TYPE_CHECKING:
-    from zofl_mpi.problems.counting import Allocations
-
+C = TypeVar("C", bound=AbstractContextManager[Any])
 STEP_MACS = "multiply-accumulates of a client's step"
 STEP_BYTES = "peak bytes of a client's step, beyond its model"
 STEP_COUNTED = STEP_MACS + ", its backward pass as computed"
@@ -89,7 +87,7 @@ class Traffic:
     def _uploads(self, r: int, i: int) -> tuple[int, int]:
         """Bytes of client i's smashed samples and labels in round r; the same in each where samples have one size."""
         if i not in self._clients or not self.training.problem.alike:
-            sent = (batch for q, batch in enumerate(self.training.batches(i, r)) if self.training.uploads(i, q))
+            sent = (batch for q, batch in enumerate(self.training.batches(i, r)) if self.training.uploads(q))
             smashed, labels = zip(*(self._bytes(i, batch) for batch in sent), strict=True)
             self._clients[i] = sum(smashed), sum(labels)
         return self._clients[i]
@@ -215,10 +213,7 @@ def step_macs(loss: Loss, rule: GradientRule) -> float:
     """
     from zofl_mpi.problems.counting import Products
 
-    given, counted = _given(loss, 2), Products()
-    with counted:
-        _trial(loss, rule, *given)
-    return float(counted.flops / 2 / 2)
+    return float(_counted(loss, rule, 2, Products()).flops / 2 / 2)
 
 
 def peak_bytes(loss: Loss, rule: GradientRule, batch: int) -> int:
@@ -234,11 +229,13 @@ def peak_bytes(loss: Loss, rule: GradientRule, batch: int) -> int:
 
         given = _given(loss, batch)
         return given[2].nbytes + int(allocated(problem.device, lambda: _trial(loss, rule, *given)))
+    from zofl_mpi.problems.counting import Allocations
+
     with problem.as_for(batch):
-        two, three = (_allocations(loss, rule, count) for count in (2, 3))
+        two, three = (_counted(loss, rule, count, Allocations()) for count in (2, 3))
     peak = None if batch < 2 else _peak(two.events, three.events, batch)
     own = _given(loss, 1)[2].nbytes * batch
-    return own + (_allocations(loss, rule, batch).peak if peak is None else peak)
+    return own + (_counted(loss, rule, batch, Allocations()).peak if peak is None else peak)
 
 
 def _given(loss: Loss, batch: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -247,14 +244,12 @@ def _given(loss: Loss, batch: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return theta, buffers, *loss.problem.example(batch)
 
 
-def _allocations(loss: Loss, rule: GradientRule, batch: int) -> Allocations:
-    """The tensors that a step on `batch` samples makes, as it is computed."""
-    from zofl_mpi.problems.counting import Allocations
-
-    given, counted = _given(loss, batch), Allocations()
-    with counted:
+def _counted(loss: Loss, rule: GradientRule, batch: int, counter: C) -> C:
+    """The counter, after a step on `batch` samples within it."""
+    given = _given(loss, batch)
+    with counter:
         _trial(loss, rule, *given)
-    return counted
+    return counter
 
 
 def _peak(two: list[tuple[int, int]], three: list[tuple[int, int]], batch: int) -> int | None:

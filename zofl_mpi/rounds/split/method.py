@@ -17,10 +17,9 @@ from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.numerics.optimisers import copied
 from zofl_mpi.problems import Split
 from zofl_mpi.rounds.base import OnProblem
-from zofl_mpi.rounds.split.client import LocalSteps
+from zofl_mpi.rounds.split.client import CutLoss, LocalSteps, Loss
 from zofl_mpi.rounds.split.costs import Traffic, costs_of, plan_of
 from zofl_mpi.rounds.split.estimates import Estimation
-from zofl_mpi.rounds.split.losses import CutLoss, Loss
 from zofl_mpi.rounds.split.messages import Ask, Model, Network, Report, Scalars, Smashed, State, Trained, Update
 from zofl_mpi.rounds.split.rules import Backprop, GradientRule, Lines
 from zofl_mpi.rounds.split.server import Server
@@ -57,8 +56,7 @@ class SplitMethod(OnProblem[Split]):
 
     def __post_init__(self) -> None:
         loss, rule = self.chosen()
-        object.__setattr__(self, "loss", loss)
-        object.__setattr__(self, "rule", rule)
+        vars(self).update(loss=loss, rule=rule)
 
     def chosen(self) -> tuple[Loss, GradientRule]:
         """The loss and the rule of a client's step; refuses flags that contradict each other."""

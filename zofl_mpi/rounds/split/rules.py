@@ -1,6 +1,6 @@
 """`GradientRule`: how a client's local step gets its direction; chosen once, from the flags (`Estimation.rule`).
 
-With a loss (`losses`) a rule makes a client of [C]'s family:
+With a loss (`client`) a rule makes a client of [C]'s family:
 
                  loss of the auxiliary head   <lambda, s> at the cut     the network's loss
     Backprop     CSE-FSL, FSL-SAGE            SFLV1, SFLV2, SplitLoRA    (FedAvg of networks)
@@ -27,8 +27,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, cast, final
 
 from zofl_mpi.engine.lazy import Tensor, torch
-from zofl_mpi.rounds.split.client import Gradient, Key, LocalSteps, Point
-from zofl_mpi.rounds.split.losses import Loss
+from zofl_mpi.rounds.split.client import Gradient, Key, LocalSteps, Loss, Point
 
 Lines = dict[str, str | float]
 """Maps a label of --dry-run to its value."""

@@ -91,8 +91,6 @@ class Server:
         return self.problem.placed(self.staging.bring(item.s)), self.problem.placed(item.labels)
 
     def _move(self, g: Tensor, loss: Tensor, item: Smashed) -> None:
-        if self.training.server_state == "per_batch_reset":
-            self.moments.clear()
         size = self.training.pace.server(self.training.lr_server, self.before + self.steps)
         self.training.rule.step(self.theta, g, self.moments, size)
         self.steps += 1

@@ -24,15 +24,12 @@ class Training:
     Attributes:
         batch: samples of a local step.
         h: local steps of a round; 0: one pass over the client's data.
-        k: the smashed samples of every k-th local step go up.
-        upload_at: first or last local step of each k.
+        k: the smashed samples of every k-th local step go up, from the first on.
         lr_client: step size of the clients.
         lr_server: step size of the server.
         rule: how clients and server step.
         pace: how their step sizes change with their own steps so far.
         state: a client's moments between rounds: keep, reset, or average, as the models (they travel with these).
-        server_state: the server's moments: keep, or per_batch_reset, a new optimiser for each step, as SplitFed's code
-            has it; a step of Adam is then about lr_server times the gradient's sign.
         order: interleave (the server takes the q-th uploads of all, then the next; the clients in an order drawn each
             round) or client_major (client by client).
         weights: of the clients in the average: size (|D_i|) or uniform.
@@ -48,13 +45,11 @@ class Training:
     batch: int = at_least(1, 256)
     h: int = at_least(0, 0, remark="(0: one pass over the data)")
     k: int = at_least(1, 1)
-    upload_at: Literal["first", "last"] = "first"
     lr_client: float = at_least(0, 1e-4, "a step size")
     lr_server: float = at_least(0, 1e-4, "a step size")
     rule: Optimiser = field(default_factory=Optimiser)
     pace: Pace = field(default_factory=Pace)
     state: Literal["keep", "reset", "average"] = "keep"
-    server_state: Literal["keep", "per_batch_reset"] = "keep"
     order: Literal["interleave", "client_major"] = "interleave"
     weights: Literal["size", "uniform"] = "size"
     beta: float = fraction(1.0, "a fraction of the clients")
@@ -111,10 +106,9 @@ class Training:
         """h of client i."""
         return self.h or -(-len(self.setting.data[i]) // self.batch)
 
-    def uploads(self, i: int, q: int) -> bool:
-        """Whether local step q goes up."""
-        last = self.steps(i) - 1
-        return q % self.k == 0 if self.upload_at == "first" else q % self.k == self.k - 1 or q == last
+    def uploads(self, q: int) -> bool:
+        """Whether the smashed samples of local step q are uploaded."""
+        return q % self.k == 0
 
     def loads(self) -> Loads:
         """The local steps of each client, whose uploads the server takes in turn."""
