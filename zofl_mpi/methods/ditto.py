@@ -54,8 +54,7 @@ class Ditto(FirstOrder):
 
     def personal(self, client: Client, x: Array, r: int) -> Array:
         """(n,) v_i."""
-        v: Array = client.memory.get("v", x)
-        return v
+        return np.asarray(client.memory.get("v", x))
 
     @property
     def effort(self) -> Effort:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any, Literal, final
 
 from zofl_mpi import Client, Clients, Loads, Purpose, Setting, UserError, at_least, demand, fraction
@@ -56,6 +55,7 @@ class Training:
     augment: Literal["none", "crop-flip"] = "none"
     freeze: Literal["none", "client", "auxiliary"] = "none"
     batchnorm: Literal["batch", "every_pass", "running"] = "batch"
+    _last_past: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)  # of `_past`
 
     def __post_init__(self) -> None:
         if self.augment != "none":
@@ -131,19 +131,14 @@ class Training:
 
     def _past(self, r: int) -> tuple[dict[int, int], dict[int, int]]:
         """How often, and when last, each client took part before round r: a function of the seed, kept nowhere."""
-        done, counts, latest = self._known.get("past", (0, {}, {}))
+        done, counts, latest = self._last_past.get("past", (0, {}, {}))
         if done != r:
             done, counts, latest = (done, dict(counts), dict(latest)) if done < r else (0, {}, {})
             for earlier in range(done, r):
                 for i in self.participants(earlier):
                     counts[i], latest[i] = counts.get(i, 0) + 1, earlier
-            self._known["past"] = r, counts, latest
+            self._last_past["past"] = r, counts, latest
         return counts, latest
-
-    @cached_property
-    def _known(self) -> dict[str, tuple[int, dict[int, int], dict[int, int]]]:
-        """The last result of `_past`, and its r."""
-        return {}
 
     def inputs(self, client: Client, positions: Batch, r: int, q: int) -> tuple[Tensor, Tensor]:
         """Inputs and labels of a local step, on the device."""
