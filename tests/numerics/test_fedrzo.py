@@ -203,7 +203,7 @@ def test_every_iterate_is_drawn_alike() -> None:
     for seed in range(3000):
         local, kept = Local(Setting(problem, Streams(seed), (None,) * m), H=3), -1
         for r in range(4):
-            place = local.keeps(3 * r, r)
+            place = local.drawn_step(3 * r, r)
             kept = kept if place is None else 3 * r + place
             if r == 1:
                 counts[0, kept] += 1
@@ -225,7 +225,7 @@ def test_the_drawn_iterate_is_the_mean_of_the_local_ones(monkeypatch: pytest.Mon
         state, clients = of.start(), clients_of(of)
         expected = state.x
         for r in range(4):
-            place = of.local.keeps(H * r, r)
+            place = of.local.drawn_step(H * r, r)
             before = state
             state = of.round(state, r, clients)
             if place == 0:

@@ -261,7 +261,7 @@ class Averaged:
 class Uploaded(Averaged):
     """Client to server."""
 
-    loss: float  # mean over the local steps of the loss; nan where no step has it
+    loss: float  # mean over the local steps of the loss; nan where no step computes it
     arithmetic: str = field(metadata=APART)  # a check, not communication that the method needs
 
 

@@ -37,11 +37,11 @@ class Ditto(FirstOrder):
     def train(self, client: Client, message: Model) -> Trained:
         """Takes FedAvg's local steps from x and as many on v_i: lines 5 and 6."""
         x, r, i = message.x, message.r, client.i
-        client.memory["v"] = self.drawn_to(x, client.memory.get("v", x), client, r)
+        client.memory["v"] = self.personal_steps(x, client.memory.get("v", x), client, r)
         batches, gammas = self.local.batches(client, r), self.local.steps.sizes(i, r)
         return Trained(self.problem.descend(client.data, x, batches, gammas))
 
-    def drawn_to(self, x: Array, v: Array, client: Client, r: int) -> Array:
+    def personal_steps(self, x: Array, v: Array, client: Client, r: int) -> Array:
         """(n,) v_i after v <- v - gamma~_t (g_i(v) + lam_p (v - x)), refused where it is not finite."""
         gammas = self.local.steps.sizes(client.i, r)
         size = (len(gammas), self.local.batch or len(client.data))

@@ -54,16 +54,16 @@ class FedRZOBL(BilevelReports):
     """[B] Algorithm 2: one direction a round, two calls of an inexact federated solver, delayed lower solutions."""
 
     def round(self, state: BilevelState, r: int, clients: Clients) -> BilevelState:
-        """Places x_r, calls the lower solver twice, and averages the local steps."""
+        """One round of Algorithm 2: sends x_r, calls the lower solver twice, and averages the clients' iterates."""
         x, xv, y, shares = state.x, self.shifted(state.x, r), self.lower_start(state), self.local.shares()
         self.send(clients, x, r)
         yv, calls = self.solver.solve(clients, self.lower, xv, y, r, shifted=True)
         y0, more = self.solver.solve(clients, self.lower, x, y, r)
         new = clients.mean(self.step, Solutions(y0, yv), weights=shares).x
 
-        drawn, kept = state.drawn, self.local.keeps(state.steps, r)
-        if kept is not None:
-            drawn = clients.mean(self.partial, Halfway(y0, yv, kept), weights=shares, counted=False).x
+        drawn, k = state.drawn, self.local.drawn_step(state.steps, r)
+        if k is not None:
+            drawn = clients.mean(self.partial, Halfway(y0, yv, k), weights=shares, counted=False).x
         return BilevelState(
             x=new,
             drawn=drawn,

@@ -54,13 +54,13 @@ class FedRZONN(LipschitzReports):
         return State(x, x)
 
     def round(self, state: State, r: int, clients: Clients) -> State:
-        """Goes from one synchronisation of Algorithm 1 to the next."""
+        """One round of Algorithm 1: the participants' H local steps, then the mean of their iterates."""
         S, shares = self.sampling(r), self.local.shares()
         x = clients.mean(self.step, Model(state.x, r), to=S, weights=shares).x
 
-        drawn, kept = state.drawn, self.local.keeps(state.steps, r)
-        if kept is not None:
-            asked = Partial(state.x, r, kept)
+        drawn, k = state.drawn, self.local.drawn_step(state.steps, r)
+        if k is not None:
+            asked = Partial(state.x, r, k)
             drawn = clients.mean(self.partial, asked, to=S, weights=shares, counted=False).x
         steps = state.steps + self.local.steps()
         return State(x, drawn, steps, float(np.linalg.norm(x.astype(np.float64) - state.x)))

@@ -58,7 +58,7 @@ class Scaffnew(Costed[Smooth]):
         return State(first_point(self.setting, self.x0))
 
     def round(self, state: State, r: int, clients: Clients) -> State:
-        """Goes from one communication to the next: Algorithm 2 of the paper."""
+        """Algorithm 2 of the paper, from one communication to the next: local steps, then the mean of the models."""
         mean = clients.mean(self.train, Model(state.x, r))
         steps = self.steps(r)
         return State(mean.y, self.setting.m * steps, state.iterations + steps)

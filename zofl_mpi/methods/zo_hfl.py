@@ -136,7 +136,7 @@ class ZOHFL(Costed[Hierarchical]):
         )
 
 
-# What travels up; down goes `Model`, x_r and r
+# Messages to the server, which itself sends `Model`: x_r and r
 
 F2 = "f_2 is not finite; smaller --gamma, --lam, --gamma-local or --mu, or --pixels unit, may help"
 LOCAL = "the local solution is not finite; smaller --gamma-local or --mu, or --pixels unit, may help"

@@ -1,4 +1,4 @@
-"""Closed convex sets X_i by name, as a command line describes them: how to project onto them, whether they meet.
+"""Closed convex sets X_i by name, as a command line describes them: projections, and whether they have a common point.
 
     all                          R^n
     box:LOW:HIGH                 LOW <= x <= HIGH; each one number or n, inf allowed
@@ -106,7 +106,7 @@ class _Description(NamedTuple):
         """A number, or an (n,) array of several; `counts`: how many there may be."""
         values = np.array([to_number(part) for part in word.split(",")])
         allowed = " or ".join(map(str, dict.fromkeys(counts)))
-        self.demand(not np.isnan(values).any(), f"made of numbers, which {what} = {_short(word)} is not")
+        self.demand(not np.isnan(values).any(), f"made of numbers: {what} = {_short(word)} is none")
         wanted = f"given {allowed} numbers as {what} where n is {max(counts)}, not {len(values)}"
         self.demand(len(values) in counts, wanted)
         return float(values[0]) if len(values) == 1 else values

@@ -118,8 +118,8 @@ def shares(setting: Setting, weights: str) -> dict[int, float]:
     return {i: size / total for i, size in enumerate(sizes)}
 
 
-def among(weights: Mapping[int, float], asked: Collection[int]) -> Mapping[int, float]:
-    """{i: w_i} of the clients that were asked, summing to 1; as they are where all were."""
+def scaled_to_one(weights: Mapping[int, float], asked: Collection[int]) -> Mapping[int, float]:
+    """The weights {i: w_i} of the clients that were asked, scaled to sum to 1; unchanged where all were."""
     if len(asked) == len(weights):
         return weights
     total = math.fsum(weights[i] for i in asked)
@@ -190,7 +190,7 @@ class Costed(OnProblem[P], ABC):
         asked = [(i, r) for r in range(rounds) for i in effort.participants(r)]
         down, up = (0 if message is None else messages.size(message) for message in (effort.down, effort.up))
         probe = effort.batch or min(self._largest(), PROBE)
-        # of a sample; a network counts by computing: ask once
+        # of one sample; a network computes a step to count them, so it is asked once
         each = (effort.points * problem.flops_evaluation(probe) if effort.points else problem.flops(probe)) / probe
         steps = sum(effort.steps(i, r) for i, r in asked)
         lines: dict[str, str | float] = {

@@ -14,7 +14,7 @@ from zofl_mpi import Array, Client, Clients, Loads, Purpose, UserError, at_least
 from zofl_mpi.engine import messages
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems import Bilevel, SecondOrder
-from zofl_mpi.rounds.base import Costed, Effort, OnProblem, among, draw_batches, step_samples
+from zofl_mpi.rounds.base import Costed, Effort, OnProblem, draw_batches, scaled_to_one, step_samples
 from zofl_mpi.rounds.lower import Iterate, Lower, Moved, Schedule
 from zofl_mpi.rounds.report import HeldOut, Model, all_scores, held_out
 from zofl_mpi.rounds.zeroth_order import Local, Report, Stepped, directions, report, schedule_lines
@@ -67,7 +67,7 @@ class TwoLevels(OnProblem[B]):
     def objective(self, clients: Clients, x: Array, y: Array, weights: dict[int, float], r: int) -> Array:
         """(k,) sum_i w_i f_i at the rows of x and y on all samples, over the clients that an evaluation asks."""
         asked = self.setting.eval_participants(r)
-        shares = among(weights, asked)
+        shares = scaled_to_one(weights, asked)
         replies = clients.ask(self.measure, EvalPoints(x, y), to=asked, counted=False)
         return np.asarray(sum(shares[i] * reply.values for i, reply in replies))
 

@@ -110,8 +110,8 @@ class Lower:
             )
         kappa = L / mu
         a = max(m, 4 * kappa, r) + 1
-        T = self._length(kappa, a, r)
-        H = self._between(T)
+        T = self._local_steps(kappa, a, r)
+        H = self._interval(T)
         if self.lower == "lfd":
             return Schedule(T, H, self.gamma_lower or 4 / mu, offset=max(H + 4, 4 * kappa))
         if self.sequences == 2:
@@ -121,7 +121,7 @@ class Lower:
             return Schedule(T, H, self.gamma_lower or 1 / (mu * a))
         return Schedule(T, H, self.gamma_lower or min(1 / L, 2 * math.log(T + 1) / (mu * max(T, 1))))
 
-    def _length(self, kappa: float, a: float, r: int) -> int:
+    def _local_steps(self, kappa: float, a: float, r: int) -> int:
         """T. FedAC's auto contracts by about a^-2, as Algorithm 3 does; a step by 1 - 1/min(kappa, sqrt(kappa H))."""
         if self.T_lower.isdecimal():
             return int(self.T_lower)
@@ -130,13 +130,13 @@ class Lower:
         if self.T_lower == "auto" and self.sequences == 2:
             T, enough = 0, math.ceil(2 * math.sqrt(kappa) * math.log(a))
             while enough > T:  # H grows with T
-                T, H = enough, self._between(enough)
+                T, H = enough, self._interval(enough)
                 enough = math.ceil(2 * math.log(a) * min(kappa, math.sqrt(kappa * H)))
             return T
         return math.ceil(2 * a * math.log(a))
 
-    def _between(self, T: int) -> int:
-        """H. The paper's: T/m for Local SGD, T/m^(1/3) for FedAC, T^(2/3)/m^(1/3) for LFD."""
+    def _interval(self, T: int) -> int:
+        """H, by [B] T/m for Local SGD, T/m^(1/3) for FedAC, T^(2/3)/m^(1/3) for LFD; 1 for unequal h_i by default."""
         if self.H_lower.isdecimal():
             return int(self.H_lower)
         if self.H_lower == "auto" and not self.setting.problem.homogeneous:

@@ -12,7 +12,7 @@ import numpy as np
 from zofl_mpi import Array, Client, Clients, Purpose, Setting, Step, at_least, column
 from zofl_mpi.numerics.schedules import demand_tau, local_steps, parse_decay, stepsizes
 from zofl_mpi.problems import Hierarchical, Lipschitz, Smooth
-from zofl_mpi.rounds.base import among, has_samples
+from zofl_mpi.rounds.base import has_samples, scaled_to_one
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ class Reporting:
         scores = held_out(Report, setting, x)  # while the clients compute
         f1 = setting.problem.loss(x, setting.server) if has_samples(setting) else math.nan
         replies = dict(asked)
-        shares = among(weights, replies)
+        shares = scaled_to_one(weights, replies)
         own = [(len(setting.server), f1)] if has_samples(setting) else []
         twin = setting.problem.smooth_twin
         return Report(

@@ -18,7 +18,7 @@ from zofl_mpi.numerics import zo
 from zofl_mpi.numerics.schedules import parse_decay, stepsize
 from zofl_mpi.numerics.zo import gradient_squared
 from zofl_mpi.problems import Bilevel, Lipschitz
-from zofl_mpi.rounds.base import X0, Costed, Effort, Sampling, among, draw_batches, first_point, shares
+from zofl_mpi.rounds.base import X0, Costed, Effort, Sampling, draw_batches, first_point, scaled_to_one, shares
 from zofl_mpi.rounds.report import HeldOut, Model, all_scores
 
 
@@ -126,10 +126,10 @@ class Local:
             x = (x - gamma * (estimate(x, k) + self.pull(x, convex))).astype(self.setting.dtype)
         return x
 
-    def keeps(self, before: int, r: int) -> int | None:
-        """Reservoir sampling: the iterate of this round, 0..H-1, that replaces the kept one; None: that stays.
+    def drawn_step(self, before: int, r: int) -> int | None:
+        """Reservoir sampling: the local step, 0..H-1, whose mean iterate is drawn; None: the one drawn before stays.
 
-        Replaced with probability H/(steps so far and now): each iterate so far is kept with the same probability.
+        One of this round is drawn with probability H/(steps so far and now): all iterates so far have equal chances.
         """
         H = self.steps()
         place = int(self.setting.streams(Purpose.OUTPUT, r=r).integers(before + H))
@@ -261,7 +261,7 @@ class LipschitzReports(Costed[Lipschitz]):
         replies = clients.ask(self.probe, Model(x, r), to=self.setting.eval_participants(r), counted=False)
         scores = all_scores(self.setting, x)  # while the clients compute
         probes = dict(replies)
-        shares = among(self.local.shares(), probes)
+        shares = scaled_to_one(self.local.shares(), probes)
         differences = sum((shares[i] * p.differences for i, p in probes.items()), np.zeros(self.local.probe))
         objective = math.fsum(shares[i] * p.loss for i, p in probes.items())
         return report(self.local, x, r, differences, scores | {"objective": objective, "clients_asked": len(probes)})

@@ -1,4 +1,4 @@
-"""Bilevel problems with a level that only answers: no derivative of it exists."""
+"""Bilevel problems with a level that is a black box: it returns values or solutions, and has no derivatives."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ C = TypeVar("C", bound=AbstractContextManager[Any])
 STEP_MACS = "multiply-accumulates of a client's step"
 STEP_BYTES = "peak bytes of a client's step, beyond its model"
 STEP_COUNTED = STEP_MACS + ", its backward pass as computed"
-AGAIN = ", if it computes its blocks again"  # gradient checkpointing
+RECOMPUTED = ", if it computes its blocks again"  # gradient checkpointing
 PARTS, HEADS, SMASHED = "the clients' parts", "auxiliary heads", "smashed samples"
 GRADIENTS, LABELS, NUMBERS = "gradients at the cut", "labels", "rounds and losses"
 
@@ -172,8 +172,8 @@ def costs_of(training: Training, loss: Loss, rule: GradientRule) -> Lines:
         lines[STEP_COUNTED] = round(step_macs(loss, rule) * batch)
     if step.backwards and loss.problem.blocks:
         with recomputing(loss.problem.blocks):
-            lines[STEP_COUNTED + AGAIN] = round(step_macs(loss, rule) * batch)
-            lines[STEP_BYTES + AGAIN] = peak_bytes(loss, rule, batch)
+            lines[STEP_COUNTED + RECOMPUTED] = round(step_macs(loss, rule) * batch)
+            lines[STEP_BYTES + RECOMPUTED] = peak_bytes(loss, rule, batch)
     return lines
 
 

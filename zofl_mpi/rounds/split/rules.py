@@ -138,9 +138,9 @@ class Backprop(GradientRule):
 
     def _graph(self, loss: Loss) -> AbstractContextManager[Any]:
         """Context manager: the parameters that ask for a gradient."""
-        from zofl_mpi.problems.layers import only
+        from zofl_mpi.problems.layers import requiring_grad
 
-        return only(loss.problem.local, self.part) if self.last else nullcontext()
+        return requiring_grad(loss.problem.local, self.part) if self.last else nullcontext()
 
     def _gradient(self, loss: Loss, output: Tensor, slope: Tensor | None = None) -> Tensor:
         """(d,) the gradient of `output`, or of <slope, output>, within `_graph`."""
