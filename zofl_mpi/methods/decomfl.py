@@ -193,7 +193,7 @@ class DeComFL(SplitMethod):
         return {**lines, "further bytes down, a client, for each round since its last": each}
 
     def directions(self, rounds: int) -> Directions:
-        """Those of a client's local steps, which all clients share."""
+        """The directions of one client's local steps: all clients share them."""
         return Directions(rounds * self.training.h * self.n_p, self.loss.flat.n)
 
     def costs(self) -> Lines:

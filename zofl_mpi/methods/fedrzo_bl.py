@@ -103,7 +103,7 @@ class FedRZOBL(BilevelReports):
         return Stepped(self.local.descend(x, r, client.i, estimate, steps))
 
     def directions(self, rounds: int) -> Directions:
-        """One a round."""
+        """One direction a round, which all clients share."""
         return Directions(rounds, self.problem.n)
 
     def __post_init__(self) -> None:

@@ -94,7 +94,7 @@ class FedRZONN(LipschitzReports):
         return Stepped(self.local.descend(message.x, r, client.i, estimate, steps))
 
     def directions(self, rounds: int) -> Directions:
-        """n_p of each participant and local step."""
+        """n_p directions for each participant and local step."""
         return Directions(rounds * len(self.sampling(0)) * self.local.steps() * self.n_p, self.problem.n)
 
     @property

@@ -94,7 +94,7 @@ class FSLSAGE(SplitMethod):
         return SageState(**vars(self.training.start(head=False)), heads={}, smashed={}, labels={})
 
     def align(self, main: Server, recent: RecentUploads, heads: dict[str, Tensor], i: int) -> float:
-        """Aligns client i's head; |estimated - true gradient|^2 summed over its recent uploads before that."""
+        """Aligns client i's head; returns |estimated - true gradient|^2 on its recent uploads before the alignment."""
         problem, running = self.problem, self.training.running
         uploads, targets = [], []
         for s, y in recent.uploads(i):
@@ -140,24 +140,24 @@ class FSLSAGE(SplitMethod):
 
     def train(self, client: Client, message: Model) -> Generator[Smashed, None, Trained]:
         """Takes the local steps of a round without alignment, and uploads."""
-        return (yield from self._steps(self.begun(client, message)))
+        return (yield from self._steps(self.local_model(client, message)))
 
     def first(self, client: Client, message: Model) -> Smashed:
-        """The first upload of a round with alignment; the head that the step needs is still to come."""
-        model = client.scratch["model"] = self.begun(client, message)
+        """Uploads the first mini-batch of a round with alignment, before the aligned head arrives."""
+        model = client.scratch["model"] = self.local_model(client, message)
         _, x, labels = next(iter(model))
         with torch.no_grad(), model.at(model.scratch):  # the pass that moves the statistics comes with the head
             return Smashed(model.problem.smash(x), labels)
 
     def rest(self, client: Client, message: Head) -> Generator[Smashed, None, Trained]:
-        """Takes all local steps, with the aligned head; the first upload has been sent."""
+        """Takes all local steps, with the aligned head; the first mini-batch has been uploaded."""
         model: LocalSteps = client.scratch.pop("model")
         model.theta[model.problem.n_client :] = model.problem.placed(message.theta)
         client.memory["head"] = message.theta.clone()
         return (yield from self._steps(model, sent=1))
 
-    def begun(self, client: Client, message: Model) -> LocalSteps:
-        """A round's local steps, from theta_c and the client's own head."""
+    def local_model(self, client: Client, message: Model) -> LocalSteps:
+        """The client's model for its local steps of a round: theta_c as sent, with its own head."""
         problem = self.problem
         own = client.memory.get("head")
         head = problem.local.initial()[0][problem.n_client :] if own is None else own

@@ -111,7 +111,7 @@ class ZOHFL(Costed[Hierarchical]):
         return State(self.server.start())
 
     def directions(self, rounds: int) -> Directions:
-        """One of each participant and round."""
+        """One direction for each participant and round."""
         return Directions(rounds * len(self.sampling(0)), self.problem.n)
 
     def evaluate(self, state: State, r: int, clients: Clients) -> Report:

@@ -1,4 +1,4 @@
-"""The one inner loop of all methods."""
+"""The inner loop of all methods: projected steps, and the local steps of the first-order ones."""
 
 from __future__ import annotations
 

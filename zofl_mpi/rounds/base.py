@@ -85,7 +85,7 @@ class ServerStep:
 
 
 def has_samples(setting: Setting) -> bool:
-    """Whether the server holds any; with --server-fraction 0 it does not."""
+    """Whether the server holds samples; with --server-fraction 0 it holds none."""
     return setting.server is not None and len(setting.server) > 0
 
 

@@ -17,7 +17,7 @@ Vector = NDArray[np.float64]
 
 
 class KnownHierarchical(NumPyProblem, Protocol):
-    """Algorithm 2 as it is printed, on the gradient of h_i."""
+    """A problem whose `lower` is Algorithm 2 as it is printed, by the gradient of h_i."""
 
     def gradient_h(self, i: int, data: Any, x: Array, y: Array, batch: Batch) -> Array:
         """(k, n) the gradients of h_i(x, .) at the rows of y on one mini-batch."""

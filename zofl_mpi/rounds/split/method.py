@@ -126,7 +126,7 @@ class SplitMethod(OnProblem[Split]):
         return plan_of(self.traffic, rounds, self.rule.cost(self.loss)) | self.rule.lines()
 
     def directions(self, rounds: int) -> Directions | None:
-        """Those of all participants' local steps, each client's own."""
+        """The directions of all participants' local steps; each client draws its own."""
         training, part = self.training, self.rule.parts[0]
         taken = Counter(i for r in range(rounds) for i in training.participants(r))
         steps = ((taken[i], training.samples(i, q)) for i in taken for q in range(training.steps(i)))
@@ -267,7 +267,7 @@ class LockstepMethod(SplitMethod):
     # --- the server
 
     def exchange(self, state: State, r: int, clients: Clients, servers: Mapping[int, Server]) -> None:
-        """Exchanges all mini-batches with {i: client i's server part}; the clients' models then wait."""
+        """Exchanges all mini-batches with {i: client i's server part}; the models stay at the clients."""
         for group in self.training.groups(r):
             replies = clients.ask(self.begin, self.training.client_part(state, r), to=group)
             while cuts := {i: Cut(servers[i].exchange(item)) for i, item in replies if isinstance(item, Smashed)}:

@@ -137,7 +137,7 @@ class Backprop(GradientRule):
         return Gradient((g,))
 
     def _graph(self, loss: Loss) -> AbstractContextManager[Any]:
-        """Context manager: the parameters that ask for a gradient."""
+        """Context manager: restricts the parameters that require a gradient."""
         from zofl_mpi.problems.layers import requiring_grad
 
         return requiring_grad(loss.problem.local, self.part) if self.last else nullcontext()
@@ -221,7 +221,7 @@ class Tail(GradientRule):
         return Gradient((*rest.parts, *exact.parts), rest.differences)
 
     def replay(self, moving: Tensor, differences: Sequence[float], key: Key) -> Tensor:
-        """The rest's: the last layers travel as they are."""
+        """The direction of the rest: the last layers are uploaded densely."""
         return self.rest.replay(moving, differences, key)
 
     def cost(self, loss: Loss) -> StepCost:

@@ -159,5 +159,5 @@ class RecentUploads:
 
 
 def in_order(uploads: Tensor | Mapping[str, Tensor]) -> list[Tensor]:
-    """The uploads in the order of their numbers: a checkpoint keeps them in that of their names."""
+    """The uploads by ascending number: a checkpoint sorts them by name."""
     return [uploads[n] for n in sorted(uploads, key=int)] if isinstance(uploads, Mapping) else [uploads]

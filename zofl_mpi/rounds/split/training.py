@@ -130,7 +130,7 @@ class Training:
         return self._past(r)[1]
 
     def _past(self, r: int) -> tuple[dict[int, int], dict[int, int]]:
-        """How often, and when last, each client took part before round r: a function of the seed, kept nowhere."""
+        """How often, and when last, each client took part before round r: a function of the seed, so no state keeps it."""
         done, counts, latest = self._last_past.get("past", (0, {}, {}))
         if done != r:
             done, counts, latest = (done, dict(counts), dict(latest)) if done < r else (0, {}, {})
@@ -158,7 +158,7 @@ class Training:
         return slice(start, stop)
 
     def moments(self, client: Client, message: Model, name: str = "moments") -> dict[str, Any]:
-        """The client's optimiser state, in its memory by that name; only the usual one is ever averaged."""
+        """The client's optimiser state, in its memory by that name; only `moments` is ever averaged."""
         if self.state == "average":
             client.memory[name] = copied(message.moments)
         elif self.state == "reset" or name not in client.memory:
