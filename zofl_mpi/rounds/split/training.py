@@ -130,7 +130,7 @@ class Training:
         return self._past(r)[1]
 
     def _past(self, r: int) -> tuple[dict[int, int], dict[int, int]]:
-        """How often, and when last, each client took part before round r; it follows from the seed: no state keeps it."""
+        """How often, and when last, each client took part before round r; the seed gives it, so no state keeps it."""
         done, counts, latest = self._last_past.get("past", (0, {}, {}))
         if done != r:
             done, counts, latest = (done, dict(counts), dict(latest)) if done < r else (0, {}, {})
