@@ -74,10 +74,10 @@ def zeroth_order(eta: float, rounds: int, seed: int) -> Array:
 
 
 def surrogate(rounds: int) -> Array:
-    """(rounds + 1, n) the same steps along the surrogate."""
+    """(rounds + 1, n) the same steps along the surrogate, the gradient of f_1 alone: dy_i/dx is taken for 0."""
     points = [np.full(CAPS.n, START)]
     for r in range(rounds):
-        points.append(points[-1] - stepsize(SCHEDULE, GAMMA, r) * CAPS.surrogate(points[-1]))
+        points.append(points[-1] - stepsize(SCHEDULE, GAMMA, r) * (CAPS.cost * points[-1]))
     return np.stack(points)
 
 

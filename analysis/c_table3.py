@@ -22,9 +22,9 @@ from shared.heron import NAMES
 
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.problems.split_gpt2 import SplitGPT2
-from zofl_mpi.rounds.split.costs import macs, peak_bytes, step_macs
+from zofl_mpi.rounds.split.client import CutLoss, HeadLoss, NetworkLoss
+from zofl_mpi.rounds.split.costs import macs, peak_bytes, recomputing, step_macs
 from zofl_mpi.rounds.split.estimates import TwoPoint
-from zofl_mpi.rounds.split.losses import CutLoss, HeadLoss, NetworkLoss
 from zofl_mpi.rounds.split.rules import Backprop
 from zofl_mpi.settings.split_gpt2 import GPT2
 
@@ -119,7 +119,9 @@ def row(size: str, setting: Setting, blocks: int, problem: SplitGPT2, method: st
     client, head, server = macs(problem)
     each = {"splitlora": client, "decomfl": client + server}.get(method, client + head)
     passes = 2 if forward else 3
-    computed = passes * each if forward else step_macs(loss, rule, again)
+    with recomputing(problem.blocks if again else ()):
+        computed = passes * each if forward else step_macs(loss, rule)
+        step_bytes = peak_bytes(loss, rule, setting.texts)
     reading = size == "medium" and setting.name == "paper" and not again
     paper = PAPER.get(method, (None, None)) if reading else (None, None)
     return {
@@ -131,7 +133,7 @@ def row(size: str, setting: Setting, blocks: int, problem: SplitGPT2, method: st
         "method": method,
         "head_blocks": "" if method in ("splitlora", "decomfl") else blocks,
         "recomputes": again,
-        "step_bytes": peak_bytes(loss, rule, setting.texts, again),
+        "step_bytes": step_bytes,
         "weight_bytes": weight_bytes(problem, method),
         "operations_3f": 2.0 * passes * each * setting.texts,
         "operations_computed": 2.0 * computed * setting.texts,

@@ -18,9 +18,9 @@ from zofl_mpi.errors import UserError
 from zofl_mpi.problems.network import seeded
 from zofl_mpi.problems.split import SplitNetwork
 from zofl_mpi.problems.split_images import ResNet
+from zofl_mpi.rounds.split.client import CutLoss, HeadLoss
 from zofl_mpi.rounds.split.costs import STEP_BYTES, STEP_MACS, macs, peak_bytes
 from zofl_mpi.rounds.split.estimates import TwoPoint
-from zofl_mpi.rounds.split.losses import CutLoss, HeadLoss
 from zofl_mpi.rounds.split.rules import Backprop
 from zofl_mpi.run import records
 

@@ -39,7 +39,7 @@ OWN = {
     "bl-fair": ["--method", "fedrzo_bl", "--problem", "fair", "--lower", "fedac1", "--exact"],
     "bl-softmax": ["--method", "fedrzo_bl", "--problem", "fair_softmax", "--y-set", "simplex", "--exact"],
     "bl-bowls": ["--method", "fedrzo_bl", "--problem", "bilevel_bowls", "--lower", "fedac2", "--exact"],
-    "bl-lfd": ["--method", "fedrzo_bl", "--problem", "bilevel_bowls", "--lower", "lfd", "--sampling", "size"],
+    "bl-lfd": ["--method", "fedrzo_bl", "--problem", "bilevel_bowls", "--lower", "lfd"],
     "bl-coupled": ["--method", "fedrzo_bl", "--problem", "coupled", "--y0", "fixed", "--exact"],
     "bl-exact": ["--method", "fedrzo_bl", "--problem", "hyperparameter", "--lower", "exact", "--exact"],
 }

@@ -23,11 +23,11 @@ FAMILY = "zofl_mpi.heron_sfl"
 METHODS = {
     "heron": ["--k", "2", "--n-p", "2", "--mu", "0.01"],
     "heron+seeds": ["--k", "2", "--n-p", "2", "--mu", "0.01", "--uplink", "seeds"],
-    "heron+average": ["--state", "average", "--server-state", "per_batch_reset", "--k", "2", "--freeze", "auxiliary"],
+    "heron+average": ["--state", "average", "--k", "2", "--freeze", "auxiliary"],
     "heron+adamw": ["--optimiser", "adamw", "--weight-decay", "0.1", "--uplink", "seeds"],
     "sflv1": ["--momentum", "0.5", "--optimiser", "sgd", "--lr-client", "0.1"],
     "sflv2": ["--order", "client_major"],
-    "cse_fsl": ["--k", "3", "--upload-at", "last"],
+    "cse_fsl": ["--k", "3"],
     "fsl_sage": ["--k", "2", "--l", "2", "--align-epochs", "2", "--buffer", "40"],
     "splitlora": ["--warmup", "3"],
     "decomfl": ["--optimiser", "adamw", "--n-p", "2", "--mu", "0.01", "--lr-client", "0.01"],

@@ -142,8 +142,8 @@ def estimated(bench: Bench, name: str, make: Callable[[str, str], HERON]) -> Non
         method = make(device, dtype)
         state, own = method.start(), method.setting
         local = method.steps(Client(0, own.data[0]), Model(state.theta, state.buffers, 0))
-        q, x, labels = next(iter(local))
-        point = method.rule.forward(local, q, x, labels)
+        _, x, labels = next(iter(local))
+        point = method.rule.forward(local, x, labels)
         found = method.rule(local, point, labels, partial(made.STREAMS, i=0))
         g, base = found.parts[0], point.loss
         assert g is not None and base is not None

@@ -19,9 +19,9 @@ from zofl_mpi.methods.heron import HERON
 from zofl_mpi.methods.splitfed import SFLV1, SFLV2, SplitLoRA
 from zofl_mpi.methods.zo_hfl import ZOHFL
 from zofl_mpi.rounds.report import Model
+from zofl_mpi.rounds.split.client import CutLoss, HeadLoss
 from zofl_mpi.rounds.split.costs import peak_bytes
 from zofl_mpi.rounds.split.estimates import TwoPoint
-from zofl_mpi.rounds.split.losses import CutLoss, HeadLoss
 from zofl_mpi.rounds.split.messages import Model as SplitModel
 from zofl_mpi.rounds.split.rules import Backprop
 from zofl_mpi.run.flags import built

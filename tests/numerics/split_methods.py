@@ -274,20 +274,20 @@ def local_of(of: Any, i: int = 0, r: int = 0) -> LocalSteps:
 
 def forward(local: LocalSteps, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """The smashed samples and () the loss at the model itself."""
-    point = local.forward(0, x, labels)
+    point = local.forward(x, labels)
     assert point.smashed is not None and point.loss is not None
     return point.smashed, point.loss
 
 
 def gradient(local: LocalSteps, x: Tensor, labels: Tensor) -> Tensor:
     """(n_l,) the gradient of the local loss, by backpropagation."""
-    found = Backprop(slice(0, local.problem.local.n)).forward(local, 0, x, labels).gradient
+    found = Backprop(slice(0, local.problem.local.n)).forward(local, x, labels).gradient
     assert found is not None
     return found
 
 
 def estimate_of(rule: Any, local: LocalSteps, q: int, x: Tensor, labels: Tensor) -> Tensor:
     """(d,) a rule's direction of step q, its first part's."""
-    found = rule(local, rule.forward(local, q, x, labels), labels, local.key(q)).parts[0]
+    found = rule(local, rule.forward(local, x, labels), labels, local.key(q)).parts[0]
     assert found is not None
     return found

@@ -14,9 +14,9 @@ from zofl_mpi.problems.counting import Allocations, Products
 from zofl_mpi.problems.split import SplitNetwork
 from zofl_mpi.problems.split_images import ResNet
 from zofl_mpi.rounds.split import costs
-from zofl_mpi.rounds.split.costs import macs, peak_bytes
+from zofl_mpi.rounds.split.client import CutLoss, HeadLoss
+from zofl_mpi.rounds.split.costs import macs, peak_bytes, recomputing
 from zofl_mpi.rounds.split.estimates import TwoPoint
-from zofl_mpi.rounds.split.losses import CutLoss, HeadLoss
 from zofl_mpi.rounds.split.rules import Backprop
 
 BATCH = 8
@@ -38,7 +38,8 @@ def step_of(problem: SplitNetwork, step: str) -> tuple[Any, Any]:
 
 
 def peak(problem: SplitNetwork, batch: int, step: str, recompute: bool = False) -> int:
-    return peak_bytes(*step_of(problem, step), batch, recompute)
+    with recomputing(problem.blocks if recompute else ()):
+        return peak_bytes(*step_of(problem, step), batch)
 
 
 @pytest.fixture(scope="module")
@@ -97,9 +98,9 @@ def test_two_small_steps_tell_the_memory_of_a_large_one(
     parts = ResNet(8, (1, 1, 1), cut, head).parts((3, 32, 32), 10)  # type: ignore[arg-type]
     problem = SplitNetwork(*parts, (3, 32, 32), 10, dtype, bf16=bf16)
     for batch in (2, 17):
-        with Allocations() as counted:
+        with Allocations() as counted, recomputing(problem.blocks if recompute else ()):
             loss, rule = step_of(problem, step)
-            costs._trial(loss, rule, *costs._given(loss, batch), recompute)
+            costs._trial(loss, rule, *costs._given(loss, batch))
         inputs = batch * 3 * 32 * 32 * (8 if dtype == "float64" else 4)
         # the inputs are made within the block here, and are no part of what peak_bytes adds them to
         own = inputs + 8 * batch + sum(t.numel() * t.element_size() for t in problem.local.initial())
@@ -119,7 +120,7 @@ def test_small_steps_that_differ_and_peaks_that_move() -> None:
     """9 samples of 6 numbers: inputs, x + 1, (x + 1) + 0. A tensor of 100 bytes, or one of 10 for each sample: the peak
     moves. Mutations: the events matched by their number alone; the events' sums extrapolated."""
     problem = SplitNetwork(Halves(), nn.Linear(6, 3), nn.Linear(6, 3), (6,), 3)
-    two, three = (costs._allocations(*step_of(problem, "forward"), n).events for n in (2, 3))
+    two, three = (costs._counted(*step_of(problem, "forward"), n, Allocations()).events for n in (2, 3))
     assert costs._peak(two, three, 9) is None
     assert peak(problem, 9, "forward") >= 3 * 9 * 6 * 4
     assert costs._peak([(0, 4), (0, -4), (1, 8)], [(0, 4), (1, 8), (0, -4)], 9) is None
@@ -153,7 +154,7 @@ def test_counting_does_not_load_torch_s_compiler() -> None:
         "from zofl_mpi.problems.split import SplitNetwork\n"
         "from zofl_mpi.problems.split_images import ResNet\n"
         "p = SplitNetwork(*ResNet(2, (1, 1)).parts((1, 8, 8), 10), (1, 8, 8), 10)\n"
-        "from zofl_mpi.rounds.split.estimates import TwoPoint\nfrom zofl_mpi.rounds.split.losses import HeadLoss\n"
+        "from zofl_mpi.rounds.split.estimates import TwoPoint\nfrom zofl_mpi.rounds.split.client import HeadLoss\n"
         "from zofl_mpi.rounds.split.rules import Backprop\n"
         "costs.macs(p)\nfor r in (TwoPoint, Backprop): costs.peak_bytes(HeadLoss(p), r(slice(0, p.local.n)), 64)\n"
         "print([name for name in ('torch._dynamo', 'sympy') if name in sys.modules])\n"

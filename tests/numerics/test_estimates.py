@@ -169,7 +169,7 @@ def of_client(cls: type[nn.Module], width: int) -> Make:
         (of_client(Own, 64), {}, r"Own \(the whole part\) is no layer whose perturbation takes signs: Linear, Conv2d"),
         (of_client(Uncalled, 4), {}, r"Linear \(inner\) is not called in a forward pass"),
         (of_client(Merged, 32), {}, r"Linear \(inner\) takes 16 rows of a batch of 2 samples"),
-        (small, {"estimate": "exact"}, "--estimate exact has no differences"),
+        (small, {"estimate": "exact"}, "--estimate exact has the gradient itself"),
         (small, {"estimate": "jvp"}, "--estimate jvp has no differences"),
         (small, {"uplink": "seeds"}, "--uplink seeds sends a number a step and direction, not a number a sample"),
     ],

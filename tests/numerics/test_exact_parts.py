@@ -32,7 +32,7 @@ def test_the_closed_form_is_autograds_gradient(make: Make) -> None:
     n = local.problem.n_client
     for _, x, labels in local:
         before = local.buffers.clone()
-        point = of.rule.forward(local, 0, x, labels)
+        point = of.rule.forward(local, x, labels)
         local.buffers.copy_(before)
         close(point.gradient, gradient(local, x, labels)[n:])
         assert float(point.gradient.norm()) > 1e-2 and not point.loss.requires_grad
@@ -68,9 +68,9 @@ def test_the_heads_gradient_costs_as_much_as_its_forward_pass() -> None:
     [
         (lambda: mlp(twins=True), {}, {}, "this auxiliary head is not a linear layer with nothing to train before it"),
         (twins, {}, {}, "this auxiliary head is not a linear layer"),
-        (small, {}, {"estimate": "exact"}, "--estimate exact has it already"),
-        (small, {"freeze": "auxiliary"}, {}, "--freeze auxiliary leaves no client or no head to train"),
-        (small, {"state": "average"}, {}, "--state average has one optimiser for client and head"),
+        (small, {}, {"estimate": "exact"}, "--estimate exact has the gradient itself"),
+        (small, {"freeze": "auxiliary"}, {}, "--freeze auxiliary contradicts it"),
+        (small, {"state": "average"}, {}, "--state average has one optimiser for all layers"),
     ],
 )
 def test_what_has_no_closed_form_or_no_meaning_is_refused(make: Make, flags: Any, own: Any, words: str) -> None:
@@ -143,7 +143,7 @@ def test_the_rests_estimate_has_no_graph() -> None:
     and the base is summed in float32 where the perturbed losses are in float64."""
     local = local_of(of := method(HOSFL, training(setting(convolutions)), exact_layers=1))
     q, x, labels = next(iter(local))
-    point = of.rule.forward(local, q, x, labels)
+    point = of.rule.forward(local, x, labels)
     found = of.rule(local, point, torch.ones_like(point.smashed), local.key(q))
     assert not any(value.requires_grad for value in (*found.parts, *found.differences))
 
@@ -182,9 +182,9 @@ def test_a_backward_pass_ends_where_the_exact_layers_begin(monkeypatch: pytest.M
         return grad(output, inputs, *more, **flags)
 
     local = local_of(of)
-    q, x, labels = next(iter(local))
+    _, x, labels = next(iter(local))
     monkeypatch.setattr(torch.autograd, "grad", watched)
-    of.rule.forward(local, q, x, labels)
+    of.rule.forward(local, x, labels)
     (asked,) = seen
     assert asked == [False] * 5 + [True] * 3
     assert all(p.requires_grad for p in of.setting.problem.local.parameters)

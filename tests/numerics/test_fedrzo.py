@@ -203,7 +203,7 @@ def test_every_iterate_is_drawn_alike() -> None:
     for seed in range(3000):
         local, kept = Local(Setting(problem, Streams(seed), (None,) * m), H=3), -1
         for r in range(4):
-            place = local.keeps(3 * r, r)
+            place = local.drawn_step(3 * r, r)
             kept = kept if place is None else 3 * r + place
             if r == 1:
                 counts[0, kept] += 1
@@ -225,7 +225,7 @@ def test_the_drawn_iterate_is_the_mean_of_the_local_ones(monkeypatch: pytest.Mon
         state, clients = of.start(), clients_of(of)
         expected = state.x
         for r in range(4):
-            place = of.local.keeps(H * r, r)
+            place = of.local.drawn_step(H * r, r)
             before = state
             state = of.round(state, r, clients)
             if place == 0:
@@ -294,7 +294,7 @@ def test_divergence_names_gamma(flags: Any) -> None:
         ({"schedule": "linear"}, "--schedule 'linear': allowed are"),
         ({"n_p": 0}, "--n-p 0: must be a whole number of directions, at least 1"),
         ({"beta": 0.0}, "--beta 0.0: must be a fraction of the clients"),
-        ({"x_set": ("sphere:1",)}, "convex, and a sphere is not"),
+        ({"x_set": ("sphere:1",)}, "one of all, box:LOW:HIGH"),
         ({"x_set": ("all", "all")}, "one set for all, or one for each of the 3 clients, not 2"),
         ({"x_set": ("box:1:0",)}, "this one is empty"),
         ({"x_set": ("box:0:1", "box:2:3", "all")}, "sets with a common point"),

@@ -199,8 +199,8 @@ def test_a_radius_that_drowns_in_rounding_is_told_once(monkeypatch: Patch, capsy
 class Signs(GradientRule):
     """A rule of one's own: the signs of the gradient."""
 
-    def forward(self, model: LocalSteps, q: int, x: Tensor, labels: Tensor, upload: bool = True) -> Point:
-        return Backprop(self.part).forward(model, q, x, labels, upload)
+    def forward(self, model: LocalSteps, x: Tensor, labels: Tensor, upload: bool = True) -> Point:
+        return Backprop(self.part).forward(model, x, labels, upload)
 
     def __call__(self, model: LocalSteps, point: Point, target: Tensor, key: Key) -> Gradient:
         (g,) = Backprop(self.part)(model, point, target, key).parts
@@ -226,7 +226,7 @@ SEEDS: list[tuple[Any, dict[str, Any], dict[str, Any]]] = [
     (HERON, {"state": "average", "beta": 0.7}, {"n_p": 2}),
     (HERON, {"state": "average", "rule": Optimiser("sgd", momentum=0.9)}, {}),
     (HERON, {"beta": 0.7}, {"n_p": 2, "distribution": "sphere", "mu": 0.01}),
-    (HERON, {"freeze": "client", "k": 3, "upload_at": "last"}, {"estimate": "central"}),
+    (HERON, {"freeze": "client", "k": 3}, {"estimate": "central"}),
     (HERON, {"freeze": "auxiliary", "weights": "uniform", "order": "client_major"}, {}),
     (HERON, {"beta": 0.7, "weights": "uniform"}, {"n_p": 2, "distribution": "sphere", "mu": 0.01, **HEAD}),
     (HERON, {"state": "reset", "k": 2}, {"distribution": "gaussian", **HEAD}),

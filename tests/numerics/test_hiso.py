@@ -27,11 +27,11 @@ def test_the_recursion_by_hand(rule: Optimiser) -> None:
     """One client, two directions, two local steps, three rounds, in float64.
 
     Mutations: K for its root; the first local step's G; nu and 1 - nu exchanged; G for G^2; K renewed before the step;
-    u for z in the step; the floor as an upper bound.
+    u for z in the step.
     """
     own = setting(mlp, clients=(2,))
-    plan, nu, floor, mu = planned(own, rule), 0.6, 0.3, 1e-3
-    made = hiso(plan, n_p=2, mu=mu, nu=nu, floor=floor)
+    plan, nu, mu = planned(own, rule), 0.6, 1e-3
+    made = hiso(plan, n_p=2, mu=mu, nu=nu)
     found = run(made, 3)
     net = whole_of(mlp)
     x, memory = flat(net), dict[str, Any]()
@@ -49,10 +49,10 @@ def test_the_recursion_by_hand(rule: Optimiser) -> None:
                 z = u / K.sqrt()
                 G += (loss(x + mu * z, inputs, labels) - loss(x, inputs, labels)) / mu / 2 * z
             rule.step(x, G, memory, 0.05)
-        K = torch.clamp(nu * K + (1 - nu) * G * G, min=floor)
+        K = nu * K + (1 - nu) * G * G
     close(joined(made, found), x, 1e-9)
     close(found.optimiser["second_moment"], K, 1e-7)
-    assert found.least_second_moment == pytest.approx(float(K.min())) and float(K.min()) == floor
+    assert found.least_second_moment == pytest.approx(float(K.min()))
     assert apart(joined(made, found), joined(made, run(hiso(plan, n_p=2, mu=mu, nu=1.0), 3)))
 
 

@@ -218,7 +218,6 @@ def test_projection_start_sizes_and_score():
     assert replace(own, dtype=np.float32).project(0, X.astype(np.float32)).dtype == np.float32
     np.testing.assert_array_equal(own.initial(STREAMS(Purpose.START)), [0.3, 0.3, 0.3])
     assert (own.n, own.n_lower, own.m, own.homogeneous, own.x0) == (3, 6, 3, False, "random")
-    assert own.flops_evaluation(64) == 2 * 64 * 6
     own, y, data = problem(), points(1)[0], CLIENTS[2]
     inputs, labels = data.take(np.arange(len(data)), np.float64)
     found = own.score(X, y, data)

@@ -283,7 +283,7 @@ def test_the_solution_by_a_grid(order, where):
     x, value = problem.truth()
     close(x, GRID[best])
     close(value, values[best])
-    assert problem.printed(x, problem.solution(x, None)) == pytest.approx(where)
+    assert (x[0], problem.solution(x, None)[0])[::sign] == pytest.approx(where)
 
 
 @pytest.mark.parametrize("order", ["min-max", "max-min"])
@@ -345,7 +345,6 @@ def test_the_lower_solution_minimises_h_and_gives_the_implicit_gradient(i):
     K = np.linalg.inv(data.A + problem.mu[i] * np.eye(n)) @ data.A
     expected = m * problem.weights[i] * 1.7 * K.T @ K @ (x - data.a)
     close(frame_mean(lambda z: problem.f2(i, z, problem.solution(i, data, z)), x, basis()), expected)
-    close(problem.implicit_gradient(i, data, x), expected)
 
 
 def test_the_server_gradient_belongs_to_f1():
@@ -364,6 +363,5 @@ def test_the_corner_is_separable_with_a_plateau():
     expected = np.where(x >= 0, 0.5, (x + 1) ** 2 / 2)
     close(problem.f2(0, x, problem.solution(0, None, x)), expected.sum())
     close([Corner(1).score(x[j : j + 1], None)["loss"] for j in range(6)], expected)
-    close(problem.implicit_gradient(np.array([-3.0, -0.25, 0.5])), [-2, 0.75, 0])
     xs = np.array([[-1.0, 2.0], [0.5, -0.1]])
     close(Corner(2).lower(0, None, xs, np.ones((2, 2)), np.zeros((1, 1), int), np.ones(1)), np.maximum(xs, 0))

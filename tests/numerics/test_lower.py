@@ -293,9 +293,6 @@ def test_the_exact_solution_is_exact_where_it_is_offered() -> None:
     close(found, bowls().problem.P @ point(), 1e-15)  # type: ignore[attr-defined]
     assert (schedule.T, schedule.rounds) == (0, 0)
     assert "lower" not in clients.account()[0].steps
-    with pytest.raises(UserError, match="--sampling size: the exact solution counts all h_i alike"):
-        solver(Line(), 2, lower="exact", sampling="size", parts=(Part(1.0, 0.0, 2), Part(1.0, 0.0, 3)))
-    solver(Line(), 2, lower="exact", sampling="size")  # equal sizes
     with pytest.raises(UserError, match="--lower exact: this problem does not know its lower solution"):
         solve(line(Part(1.0), lower="exact"), np.zeros(1))
 
@@ -322,49 +319,6 @@ def test_every_step_is_projected_at_its_own_point(monkeypatch: pytest.MonkeyPatc
     of = built(FedRZOBL, setting, eta=eta, lower=which, T_lower="9", H_lower="9")
     found, *_ = solve(of, np.array([0.5]), 0, np.array([-1.0]))
     assert max(seen[1:]) <= -0.5 and found.tolist() == [-0.5] and len(seen) == 9
-
-
-# --- who takes part
-
-
-def test_lfd_may_draw_its_clients_by_their_sizes() -> None:
-    """m draws with replacement, each as often as drawn, others not asked. Mutations: without replacement; equal
-    probabilities; drawn clients counted once; new draws for the second call."""
-    parts = (Part(1.0, 1.0, 2), Part(2.0, -1.0, 10), Part(4.0, 3.0, 28))
-    of = line(*parts, lower="lfd", sampling="size", T_lower="10", H_lower="2")
-    sizes, r = np.array([2, 10, 28]) / 40, 3
-    y, messages = np.ones(1), np.zeros(3)
-    for t in range(5):
-        drawn = STREAMS(Purpose.LOWER_PARTICIPANTS, r=r, t=t).choice(3, size=3, p=sizes)
-        ends = []
-        for i in drawn:
-            z = y
-            for k in (2 * t, 2 * t + 1):
-                z = z - 4 / (k + 16) * parts[i].c * (z - parts[i].a)
-            ends.append(z)
-        y = np.mean(ends, axis=0)
-        messages[list(set(drawn.tolist()))] += 1
-    found, _, clients = solve(of, np.zeros(1), r)
-    close(found, y)
-    row = clients.account()[0]
-    assert row.messages[row.steps.index("lower")].tolist() == messages.tolist() and messages.sum() < 15
-
-
-def test_the_residual_weighs_the_clients_as_the_solver_does() -> None:
-    """The gradient's mean by sizes vanishes at the solution by sizes. Mutation: equal weights, which see 3.3 there."""
-    parts = (Part(1.0, 1.0, 2), Part(2.0, -1.0, 10), Part(4.0, 3.0, 28))
-    sizes, c, a = (np.array([getattr(p, name) for p in parts]) for name in ("size", "c", "a"))
-    y = np.array([(sizes * c) @ a / (sizes @ c)])
-    residuals = {}
-    for sampling in ("size", "all"):
-        of = line(*parts, lower="lfd", sampling=sampling, T_lower="10", H_lower="2")
-        clients = LocalClients(list(of.setting.data), method=of)
-        for _ in clients.ask(of.place, Model(np.zeros(1), 0)):
-            pass
-        residuals[sampling] = of.residual(clients, np.zeros(1), y, shifted=False)
-    close(residuals["size"], 0.0)
-    close(residuals["all"], abs(np.mean(c * (y - a))))
-    assert residuals["all"] > 0.1
 
 
 @pytest.mark.parametrize("x", [-0.3, 0.4])

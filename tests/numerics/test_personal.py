@@ -49,7 +49,8 @@ def test_the_personal_models_are_zo_hfls_at_the_same_x(cls: Any) -> None:
     tuning = Reporting(setting, personal=True)
     for i, data in enumerate(setting.data):
         client = Client(i, data)
-        y = tuning.model(client, x, 3)
+        y = tuning.fine_tuned(client, x, 3)
+        assert y is not None
         close(y, built(ZOHFL, setting).local.solve(client, x[None], 3, Purpose.PERSONAL)[0])
         assert apart(x, y) and not client.memory
 
@@ -72,7 +73,7 @@ def test_a_mean_is_over_clients_by_their_own_classes() -> None:
 
 
 def test_personal_columns_are_there_only_where_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Reporting, "model", None)
+    monkeypatch.setattr("zofl_mpi.rounds.report.local_steps", None)  # no step of a personal model is taken
     setting = validated(softmax())
     assert not NAMES & set(report(built(FedAvg, setting), point(setting)))
     setting = toy()
@@ -98,21 +99,19 @@ def test_dittos_global_model_is_fedavgs_to_the_bit(make: Make, lam_p: float) -> 
 
 
 @BOTH
-@pytest.mark.parametrize(("ratio", "batch"), [(0.0, 4), (3.0, 0)])
-def test_dittos_personal_steps_are_their_formula(make: Make, ratio: float, batch: int) -> None:
-    """Two rounds, so that v_i is not x; steps of their own size, or (0) those of x. Mutations: the pull towards v_i's
-    start alone; x after the round; no memory; gamma_personal ignored, or for x; with --batch 0 (as many samples as the
-    client has, drawn with replacement) another number."""
+@pytest.mark.parametrize("batch", [4, 0])
+def test_dittos_personal_steps_are_their_formula(make: Make, batch: int) -> None:
+    """Two rounds, so that v_i is not x. Mutations: the pull towards v_i's start alone; x after the round; no memory;
+    with --batch 0 (as many samples as the client has, drawn with replacement) another number."""
     setting, lam = make(), 0.7
     of = method(Ditto, setting, lam_p=lam, batch=batch)
-    of = replace(of, gamma_personal=ratio * of.local.steps.gamma_local)
     clients, x, state = clients_of(of), point(setting), None
     v = [x] * len(setting.data)
     state = replace(of.start(), x=x)
     for r in range(2):
         for i, data in enumerate(setting.data):
             for gamma, drawn in zip(HARMONIC, personal_batches(setting, i, r, 3, batch or len(data)), strict=True):
-                v[i] = v[i] - (ratio or 1) * gamma * (gradient(data, v[i], drawn) + lam * (v[i] - state.x))
+                v[i] = v[i] - gamma * (gradient(data, v[i], drawn) + lam * (v[i] - state.x))
         state = of.round(state, r, clients)
     for i in range(len(v)):
         close(memories(clients)[i]["v"], v[i])
@@ -165,7 +164,6 @@ def test_pfedmes_local_steps_are_their_formula(make: Make) -> None:
         (Reporting, "personal_mu", -0.1),
         (Reporting, "personal_batch", 0),
         (Ditto, "lam_p", -1.0),
-        (Ditto, "gamma_personal", math.inf),
         (PFedMe, "lam_p", 0.0),
         (PFedMe, "K", 0),
     ],

@@ -16,9 +16,10 @@ from zofl_mpi.methods.heron import HERON
 from zofl_mpi.methods.splitfed import SFLV2
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.problems import gpt2, split_gpt2
+from zofl_mpi.problems.counting import Allocations
 from zofl_mpi.problems.split_gpt2 import SplitGPT2
 from zofl_mpi.rounds.split import method as split_method
-from zofl_mpi.rounds.split.costs import _allocations, macs, peak_bytes, step_macs
+from zofl_mpi.rounds.split.costs import _counted, macs, peak_bytes, recomputing, step_macs
 from zofl_mpi.run.local import LocalClients
 
 BLOCK = 4 * RANK * WIDTH
@@ -175,14 +176,15 @@ def test_a_client_that_computes_its_blocks_again_needs_less_memory_and_more_prod
     a backward pass that counts as two forward ones."""
     own = problem(2, 2)
     forward, backward = step_of(own, "forward"), step_of(own, "auxiliary")
-    plain, again = (peak_bytes(*backward, 8, recompute) for recompute in (False, True))
+    plain, once = peak_bytes(*backward, 8), step_macs(*backward)
+    with recomputing(own.blocks):
+        again, again_macs = peak_bytes(*backward, 8), step_macs(*backward) - once
     assert peak_bytes(*forward, 8) < again < 0.6 * plain
     client, head, _ = macs(own)
     unembedding = 9 * WIDTH * VOCABULARY
     blocks = client + head - unembedding
-    again_macs = step_macs(*backward, True) - step_macs(*backward)
     assert again_macs == blocks - 4 * (CONTEXT - 2) * 4 * WIDTH**2 + unembedding
-    assert 2 * (client + head) - 0.3 * blocks < step_macs(*backward) < 2.7 * (client + head)
+    assert 2 * (client + head) - 0.3 * blocks < once < 2.7 * (client + head)
     assert step_macs(*forward) == client + head
 
 
@@ -209,7 +211,7 @@ def test_the_account_of_many_texts_is_that_of_computing_them(step: str, monkeypa
     """From two and three texts, in pieces of the logits as for all. Mutations: pieces of the few; one piece."""
     monkeypatch.setattr(gpt2, "LOGITS", 16 * VOCABULARY)
     own = problem()
-    computed = _allocations(*step_of(own, step), 16).peak + 16 * (CONTEXT - 2) * 8
+    computed = _counted(*step_of(own, step), 16, Allocations()).peak + 16 * (CONTEXT - 2) * 8
     assert own.targets * 16 % 16 == 0  # a piece is a whole number of positions of each text
     assert peak_bytes(*step_of(own, step), 16) == computed
     assert own.parts.auxiliary.pieces == own.parts.server.pieces == 0

@@ -17,8 +17,6 @@ from zofl_mpi.methods.heron import HERON
 from zofl_mpi.methods.ho_sfl import HOSFL
 from zofl_mpi.methods.splitfed import SFLV2
 from zofl_mpi.numerics.optimisers import Optimiser
-from zofl_mpi.rounds.split.messages import Network, Smashed
-from zofl_mpi.rounds.split.server import Server, slope_at_cut
 from zofl_mpi.run.local import LocalClients
 
 
@@ -137,18 +135,6 @@ def test_a_probe_leaves_no_trace(cls: Any, more: dict[str, Any]) -> None:
     for a, b in zip(row, other, strict=True):
         assert (a.bytes_down.sum(), a.bytes_up.sum()) == (b.bytes_down.sum(), b.bytes_up.sum())
         assert a.bytes_up.sum() > 0
-
-
-def test_the_slope_is_what_the_server_returns() -> None:
-    """Mutation: the slope after a step, or of the auxiliary head."""
-    of = method(HOSFL, training(setting(resnet)))
-    state, local = of.start(), local_of(method(HERON, of.training), 1)
-    x, labels = next((x, labels) for _, x, labels in local)
-    smashed, _ = forward(local, x, labels)
-    network = Network(state.theta, state.buffers, state.theta_s, state.buffers_s, 0)
-    found = slope_at_cut(of.training, network)(x, labels)
-    close(found, Server.of(of.training, state, 0).exchange(Smashed(smashed, labels)))
-    assert float(found.norm()) > 1e-3
 
 
 @BOTH

@@ -19,10 +19,9 @@ from zofl_mpi.errors import UserError
 from zofl_mpi.methods.cse_fsl import CSEFSL
 from zofl_mpi.methods.fsl_sage import FSLSAGE
 from zofl_mpi.methods.heron import HERON
-from zofl_mpi.methods.splitfed import SFLV2
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.problems.split import crop_flip
-from zofl_mpi.rounds.split.messages import Ask, Model, Smashed
+from zofl_mpi.rounds.split.messages import Ask, Model
 from zofl_mpi.rounds.split.server import Server
 from zofl_mpi.rounds.split.training import Training
 from zofl_mpi.run.client_memory import STEPS, Acknowledged
@@ -97,17 +96,10 @@ def test_every_kth_step_goes_up_and_steps_are_the_sum_of_the_ceilings(monkeypatc
     found = met(monkeypatch, method(cls, training(named(), k=k)))
     assert sorted(found) == [(i, q) for i, h in enumerate(STEPS_OF) for q in range(h) if q % k == 0]
     assert len(found) == sum(math.ceil(h / k) for h in STEPS_OF)
-    if cls is not FSLSAGE:
-        found = met(monkeypatch, method(cls, training(named(), k=k, upload_at="last")))
-        assert len(found) == sum(math.ceil(h / k) for h in STEPS_OF)
-        last = [(i, q) for i, h in enumerate(STEPS_OF) for q in range(h) if q % k == k - 1 or q == h - 1]
-        assert sorted(found) == last
 
 
 def test_methods_refuse_flags_that_mean_nothing_to_them() -> None:
     """Those that the command line is not asked for. Mutation: a batch of one sample refused where none is reached."""
-    with pytest.raises(UserError, match="--upload-at last"):
-        method(FSLSAGE, training(setting(small), k=2, upload_at="last"))
     with pytest.raises(UserError, match="--batch 5: the last batch of client 0 has one sample"):
         method(HERON, training(setting(deep), batch=5))
     method(HERON, training(setting(deep), batch=5, h=1))
@@ -171,31 +163,6 @@ def test_the_mean_of_one_clients_moments_is_its_own(rule: Optimiser, cls: Any) -
     whole = cls in (HERON, CSEFSL)
     size = own.setting.problem.local.n if whole else own.setting.problem.n_client
     assert averaged.moments["first"].shape == (size,)
-
-
-@pytest.mark.parametrize("cls", [SFLV2, CSEFSL])
-def test_a_server_may_take_every_step_with_a_new_optimiser(cls: Any) -> None:
-    """SplitFed's code: a step of Adam is then lr g / (|g| + eps). Mutation: moments kept within a round, or between."""
-    own = setting(mlp)
-    plan = training(own, Optimiser(), server_state="per_batch_reset")
-    of = method(cls, plan)
-    state = run(of, 2)
-    main = Server.of(plan, state, 0)
-    assert state.optimiser["t"] == 1
-    for i in range(2):
-        x, labels = next(batches(plan, i, 0))
-        with torch.no_grad(), own.problem.local.at(state.theta, state.buffers):
-            item = Smashed(own.problem.smash(x), labels)
-        before = main.theta.clone()
-        with own.problem.top.at(before, main.buffers):
-            g = own.problem.top.gradient(own.problem.server_loss(item.s, labels))
-        main.step(item) if i else main.exchange(item)
-        close(main.theta, before - 0.05 * g / (g.abs() + 1e-8), 1e-9)
-    assert apart(state.theta_s, run(method(cls, training(own, Optimiser())), 2).theta_s)
-    assert same(
-        run(method(cls, training(own, Optimiser("sgd"), server_state="per_batch_reset")), 2),
-        run(method(cls, training(own, Optimiser("sgd"))), 2),
-    )
 
 
 @pytest.mark.parametrize("cls", ALL)

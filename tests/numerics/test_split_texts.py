@@ -159,7 +159,7 @@ def test_the_bytes_of_padded_batches_are_announced(cls: Any) -> None:
     assert len(set(labels)) > 1
 
 
-@pytest.mark.parametrize("flags", [{"h": 0}, {"h": 7}, {"h": 5, "k": 2}, {"h": 7, "k": 3, "upload_at": "last"}])
+@pytest.mark.parametrize("flags", [{"h": 0}, {"h": 7}, {"h": 5, "k": 2}, {"h": 7, "k": 3}])
 def test_a_problem_that_tells_its_lengths_is_asked_once_for_each(flags: dict[str, Any]) -> None:
     """The same bytes; of mini-batches as long as each other one is asked for, not one of every round. Mutations: full
     mini-batches for the rest of a pass; steps that do not go up; a pass that begins anew uncounted."""

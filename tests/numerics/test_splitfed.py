@@ -18,7 +18,7 @@ from zofl_mpi.methods.ho_sfl import HOSFL
 from zofl_mpi.methods.splitfed import SFLV1, SFLV2, SplitLoRA
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.numerics.schedules import Pace
-from zofl_mpi.rounds.split.losses import inner
+from zofl_mpi.rounds.split.client import CutLoss
 from zofl_mpi.rounds.split.training import Training
 from zofl_mpi.run import flags
 
@@ -191,7 +191,7 @@ def test_clients_that_do_not_step_are_sflv2s_to_the_bit(estimate: str) -> None:
 
 def test_lambda_along_s_is_summed_in_float64() -> None:
     """Mutations: bfloat16 products; a float32 sum, which loses the small ones of many."""
-    one = torch.full((2**20,), 1 / 3)
+    inner, one = CutLoss(setting().problem), torch.full((2**20,), 1 / 3)
     assert abs(float(inner(one, one)) / 2**20 - float(one[0] * one[0])) < 1e-15
     half = torch.full((4,), 1 + 2**-7, dtype=torch.bfloat16)
     assert float(inner(half, half)) == 4 * (1 + 2**-7) ** 2

@@ -89,7 +89,7 @@ fedrzo fedrzo_bl-fedac1 --method fedrzo_bl {BL} {DATA} --problem fair --gamma 1e
 fedrzo fedrzo_bl-simplex --method fedrzo_bl {BL} {DATA} --problem fair --y-set simplex
 fedrzo fedrzo_bl-softmax --method fedrzo_bl {BL} {DATA} --problem fair_softmax
 fedrzo fedrzo_bl-fedac2 --method fedrzo_bl {BL} --problem bilevel_bowls {KNOWN} --lower fedac2 --exact
-fedrzo fedrzo_bl-lfd --method fedrzo_bl {BL} --problem bilevel_bowls {KNOWN} --lower lfd --sampling size
+fedrzo fedrzo_bl-lfd --method fedrzo_bl {BL} --problem bilevel_bowls {KNOWN} --lower lfd
 fedrzo fednest* --method fednest --gamma 0.03 --H-lower 2 --batch-lower 4 --T 2 --N 3
 fedrzo fednest-saddle --method fednest --problem saddle {KNOWN} --series random --exact
 fedrzo fedrzo_bl-coupled --method fedrzo_bl {BL} --problem coupled --y0 fixed --exact
@@ -110,11 +110,11 @@ heron_sfl heron-signs* {C} --n-p 2 --mu 0.013 --directions per-sample --norm gro
 heron_sfl heron-jvp* {C} --estimate jvp --n-p 2 --uplink seeds
 heron_sfl heron-exact* {C} --head-gradient exact --exact-layers 2 --mu 0.013 --uplink seeds
 heron_sfl ho_sfl-exact* {C} --method ho_sfl --exact-layers 2 --rest frozen
-heron_sfl heron-average* {C} --state average --server-state per_batch_reset --freeze auxiliary --weights uniform
+heron_sfl heron-average* {C} --state average --freeze auxiliary --weights uniform
 heron_sfl sflv1* {C} --method sflv1
 heron_sfl sflv1-momentum* {C} --method sflv1 --optimiser sgd --momentum 0.5 --lr-client 0.1 --weight-decay 0.01
 heron_sfl sflv2* {C} --method sflv2 --order client_major
-heron_sfl cse_fsl* {C} --method cse_fsl --k 3 --upload-at last
+heron_sfl cse_fsl* {C} --method cse_fsl --k 3
 heron_sfl ho_sfl* {C} --method ho_sfl --n-p 2 --mu 0.013 --augment crop-flip
 heron_sfl ho_sfl-seeds* {C} --method ho_sfl --estimate central --mu 0.013 --uplink seeds
 heron_sfl ho_sfl-signs* {C} --method ho_sfl --n-p 2 --mu 0.013 --directions per-sample --norm group --probe-gradient

@@ -18,7 +18,7 @@ from zofl_mpi.engine.roles import HOST, Backend, attribute, program_of, with_bas
 from zofl_mpi.engine.setting import Method, Setting
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.problems import Bilevel, Hierarchical, Lipschitz, SecondOrder, Smooth
-from zofl_mpi.problems.base import BilevelProblem, Problem, score_of
+from zofl_mpi.problems.base import BilevelProblem, Problem
 from zofl_mpi.run.plan import loads_of, method_of, problem_of, role_of, work_of
 from zofl_mpi.settings.given import adapted, lacking, roles_of
 
@@ -141,15 +141,6 @@ def test_what_a_problem_leaves_out_has_a_default() -> None:
     lower = adapted(LeastBilevel)()
     assert (lower.solution, lower.project_lower, lower.solution_only) == (None, None, False)
     assert lower.initial_lower().tolist() == [0.0] * 3 and lower.parts("all") == ("all", "all")
-
-    class Scored(Problem):
-        n = 1
-
-        def score(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-            return {"loss": float(len(args))}
-
-    assert score_of(Scored(), 1, [2]) == {"loss": 2.0}
-    assert score_of(Scored(), 1, []) == score_of(Scored(), 1, None) == {}
 
 
 def test_defaults_and_stubs_of_a_base_are_no_members_of_a_class() -> None:

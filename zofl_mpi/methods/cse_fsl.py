@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import final
 
 from zofl_mpi import Client, Clients
-from zofl_mpi.rounds.split.losses import HeadLoss, Loss
+from zofl_mpi.rounds.split.client import HeadLoss, Loss
 from zofl_mpi.rounds.split.messages import Model, Smashed, State, Trained
 from zofl_mpi.rounds.split.method import SplitMethod
 from zofl_mpi.rounds.split.rules import Backprop, GradientRule
@@ -36,7 +36,7 @@ class CSEFSL(SplitMethod):
         """Takes the local steps, and uploads."""
         model = self.steps(client, message)
         for q, x, labels in model:
-            point = self.rule.forward(model, q, x, labels)
+            point = self.rule.forward(model, x, labels)
             if model.uploads(q):
                 yield point.upload(labels)
             model.step(self.rule(model, point, labels, model.key(q)))

@@ -22,10 +22,9 @@ from zofl_mpi.engine import mean
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.engine.messages import APART
 from zofl_mpi.numerics.optimisers import copied
-from zofl_mpi.rounds.split.client import Draw, Key, LocalSteps
+from zofl_mpi.rounds.split.client import Draw, Key, LocalSteps, Loss, NetworkLoss
 from zofl_mpi.rounds.split.costs import Traffic, plan_of, unsplit_costs
 from zofl_mpi.rounds.split.estimates import TwoPoint
-from zofl_mpi.rounds.split.losses import Loss, NetworkLoss
 from zofl_mpi.rounds.split.messages import Model, State
 from zofl_mpi.rounds.split.method import SplitMethod, check_arithmetic
 from zofl_mpi.rounds.split.rules import Lines, StepCost
@@ -49,7 +48,7 @@ class DeComFL(SplitMethod):
 
     Attributes:
         training: the round; its lr_client is the one step size, which changes with r h + q. Its lr_server, k,
-            upload_at, order, state, server_state and freeze have no meaning here.
+            order, state and freeze have no meaning here.
         mu: smoothing radius, in the unit of the distribution.
         distribution: of the directions; see --method heron.
         n_p: directions of a local step, whose estimates are averaged.
@@ -134,7 +133,7 @@ class DeComFL(SplitMethod):
         local = LocalSteps(self._given_moments, client, model, self.loss, self.rule.parts, self.n_p)
         rule = self.estimate_with(moments)
         for q, inputs, labels in local:
-            point = rule.forward(local, q, inputs, labels, self._moves_statistics)
+            point = rule.forward(local, inputs, labels, self._moves_statistics)
             local.step(rule(local, point, labels, self.key(local.r, q)))
         loss = local.done().loss
         for name in ("theta", "moments"):  # of the copy
@@ -168,11 +167,7 @@ class DeComFL(SplitMethod):
         training = self.training
         demand(training.h >= 1, "h", training.h, "at least 1: the scalars of equally many steps are averaged")
         demand(training.k == 1, "k", training.k, "1: it has no meaning here")
-        for flag, value, only in (
-            ("freeze", training.freeze, "none"),
-            ("state", training.state, "keep"),
-            ("server_state", training.server_state, "keep"),
-        ):
+        for flag, value, only in (("freeze", training.freeze, "none"), ("state", training.state, "keep")):
             demand(value == only, flag, value, f"{only}: it has no meaning here")
         super().__post_init__()
 
@@ -198,7 +193,7 @@ class DeComFL(SplitMethod):
         return {**lines, "further bytes down, a client, for each round since its last": each}
 
     def directions(self, rounds: int) -> Directions:
-        """Those of a client's local steps, which all clients share."""
+        """The directions of one client's local steps: all clients share them."""
         return Directions(rounds * self.training.h * self.n_p, self.loss.flat.n)
 
     def costs(self) -> Lines:
@@ -210,18 +205,16 @@ class DeComFL(SplitMethod):
 class HiSo(DeComFL):
     """DeComFL along z = u / sqrt(K), entry by entry, u the directions of DeComFL; K (d,) begins at 1.
 
-    After a round K <- nu K + (1 - nu) G^2, at least --floor, with G = (1/P) sum_p g_p z_p its last local step's
+    After a round K <- nu K + (1 - nu) G^2, with G = (1/P) sum_p g_p z_p its last local step's
     estimate, g_p the participants' mean scalars. A client that was away replays the missed steps and updates of K in
     order, and so has the server's x and K to the bit. nu = 1 is DeComFL.
+    As in the paper's code nothing bounds K below: an entry that nothing moves goes to 0, and its directions grow.
 
     Attributes:
         nu: weight of the old K; the code of the paper has 0.95.
-        floor: least entry of K. 0, as in the code of the paper: an entry that nothing moves goes to 0, and its
-            directions grow.
     """
 
     nu: float = fraction(0.95)
-    floor: float = at_least(0, 0.0)
 
     def round(self, state: ScalarState, r: int, clients: Clients) -> HiSoState:
         """The round of DeComFL, and the smallest entry of the new K."""
@@ -231,7 +224,7 @@ class HiSo(DeComFL):
     def replay(self, x: Tensor, moments: MutableMapping[str, Any], r: int, differences: NDArray[np.float64]) -> Tensor:
         """Moves x, the optimiser's moments and K by round r; returns G."""
         G = super().replay(x, moments, r, differences)
-        moments[K] = moments[K].to(G.device).mul_(self.nu).addcmul_(G, G, value=1 - self.nu).clamp_(min=self.floor)
+        moments[K] = moments[K].to(G.device).mul_(self.nu).addcmul_(G, G, value=1 - self.nu)
         return G
 
     def first_moments(self, x: Tensor) -> dict[str, Any]:
@@ -268,7 +261,7 @@ class Averaged:
 class Uploaded(Averaged):
     """Client to server."""
 
-    loss: float  # mean over the local steps of the loss; nan where no step has it
+    loss: float  # mean over the local steps of the loss; nan where no step computes it
     arithmetic: str = field(metadata=APART)  # a check, not communication that the method needs
 
 

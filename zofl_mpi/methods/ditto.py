@@ -26,11 +26,9 @@ class Ditto(FirstOrder):
 
     Attributes:
         lam_p: lambda of the paper, the pull towards x; 0: clients learn alone.
-        gamma_personal: step size of v_i's steps; 0: gamma_local.
     """
 
     lam_p: float = at_least(0, 0.1, "a weight")
-    gamma_personal: float = at_least(0, 0.0, "a step size")
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Averages the participants' local models: lines 3, 4, 7 and 8."""
@@ -39,25 +37,24 @@ class Ditto(FirstOrder):
     def train(self, client: Client, message: Model) -> Trained:
         """Takes FedAvg's local steps from x and as many on v_i: lines 5 and 6."""
         x, r, i = message.x, message.r, client.i
-        client.memory["v"] = self.drawn_to(x, client.memory.get("v", x), client, r)
+        client.memory["v"] = self.personal_steps(x, client.memory.get("v", x), client, r)
         batches, gammas = self.local.batches(client, r), self.local.steps.sizes(i, r)
         return Trained(self.problem.descend(client.data, x, batches, gammas))
 
-    def drawn_to(self, x: Array, v: Array, client: Client, r: int) -> Array:
+    def personal_steps(self, x: Array, v: Array, client: Client, r: int) -> Array:
         """(n,) v_i after v <- v - gamma~_t (g_i(v) + lam_p (v - x)), refused where it is not finite."""
-        gammas = self.local.steps.sizes(client.i, r, self.gamma_personal or None)
+        gammas = self.local.steps.sizes(client.i, r)
         size = (len(gammas), self.local.batch or len(client.data))
         batches = self.setting.streams(Purpose.PERSONAL, r=r, i=client.i).integers(len(client.data), size=size)
         pull = (self.lam_p * (v.astype(np.float64) - x)).astype(x.dtype)  # with mu: lam_p (v - x) in every step
         v = self.problem.descend(client.data, v, batches, gammas, mu=self.lam_p, shift=pull)
         if not np.isfinite(v).all():
-            raise UserError("the personal model is not finite; a smaller --gamma-personal or --lam-p may help")
+            raise UserError("the personal model is not finite; a smaller --gamma-local or --lam-p may help")
         return v
 
     def personal(self, client: Client, x: Array, r: int) -> Array:
         """(n,) v_i."""
-        v: Array = client.memory.get("v", x)
-        return v
+        return np.asarray(client.memory.get("v", x))
 
     @property
     def effort(self) -> Effort:

@@ -123,14 +123,14 @@ class FedNest(SecondOrderReports):
     def product(self, client: Client, message: Term) -> Vector:
         """(I - grad_yy h_i / L_h) p, line 5 of FedIHGP."""
         L = float(self.problem.curvature(client.memory["x"])[1])
-        return Vector(np.asarray(message.p - self.times(client, message, self.problem.hessian_h) / L))
+        return Vector(np.asarray(message.p - self.derivative_times(client, message, self.problem.hessian_h) / L))
 
     def hypergradient(self, client: Client, message: Term) -> Vector:
         """grad_x f_i - grad_xy h_i p, line 3 of FedOut."""
         direct, _ = self.gradients(client, client.memory["x"], self.upper_batches(client, 1)[0])
-        return Vector(np.asarray(direct - self.times(client, message, self.problem.cross_h)))
+        return Vector(np.asarray(direct - self.derivative_times(client, message, self.problem.cross_h)))
 
-    def times(self, client: Client, message: Term, derivative: Callable[..., Array]) -> Array:
+    def derivative_times(self, client: Client, message: Term, derivative: Callable[..., Array]) -> Array:
         """A second derivative of h_i, `hessian_h` or `cross_h`, times p."""
         x, y, batch = client.memory["x"], client.memory["y"], self.lower_batches(client, self.T + message.t, 1)[0]
         return derivative(client.i, x, y, message.p, self.parts(client)[1], batch)
@@ -168,7 +168,7 @@ class FedNest(SecondOrderReports):
         return 2 + 2 * self.H, self.T * (1 + 2 * self.H_lower) + self.N
 
 
-# What travels
+# Messages
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import numpy as np
 from zofl_mpi import Array, Client, Clients, Directions, UserError, column, demand
 from zofl_mpi.numerics import zo
 from zofl_mpi.rounds.bilevel_report import BilevelReports
-from zofl_mpi.rounds.zeroth_order import Stepped, finite_losses
+from zofl_mpi.rounds.zeroth_order import Iterates, Stepped, finite_losses
 
 RESIDUAL = "|(1/m) sum_i grad_y h_i(x, y)| on all samples, y returned by the call at x; with Y(x), |y - P(y - grad)|"
 
@@ -37,17 +37,11 @@ class Halfway(Solutions):
     steps: int
 
 
-@dataclass(frozen=True)
-class BilevelState:
+@dataclass(frozen=True, kw_only=True)
+class BilevelState(Iterates):
     """State of Algorithm 2's server between rounds."""
 
-    x: Array = column("1", "the iterate")  # (n,)
-    drawn: Array = column(  # (n,)
-        "1", "uniformly drawn from the mean iterates of all rounds and local steps, the output of the theorems"
-    )
     y: Array = column("1", "the lower solution at x of the last round")  # (n_lower,)
-    steps: int = column("1", "local iterations so far (k of the paper), of each client", 0)
-    step_distance: float = column("1", "|x_{r+1} - x_r|", math.nan)
     lower_rounds: int = column("1", "communication rounds of the lower level in this round, both calls", 0)
     lower_steps: int = column("1", "local steps of the lower level in this round, both calls, of each client", 0)
     lower_residual: float = column("1", RESIDUAL, math.nan)
@@ -60,31 +54,31 @@ class FedRZOBL(BilevelReports):
     """[B] Algorithm 2: one direction a round, two calls of an inexact federated solver, delayed lower solutions."""
 
     def round(self, state: BilevelState, r: int, clients: Clients) -> BilevelState:
-        """Places x_r, calls the lower solver twice, and averages the local steps."""
+        """One round of Algorithm 2: sends x_r, calls the lower solver twice, and averages the clients' iterates."""
         x, xv, y, shares = state.x, self.shifted(state.x, r), self.lower_start(state), self.local.shares()
         self.send(clients, x, r)
         yv, calls = self.solver.solve(clients, self.lower, xv, y, r, shifted=True)
         y0, more = self.solver.solve(clients, self.lower, x, y, r)
         new = clients.mean(self.step, Solutions(y0, yv), weights=shares).x
 
-        drawn, kept = state.drawn, self.local.keeps(state.steps, r)
-        if kept is not None:
-            drawn = clients.mean(self.partial, Halfway(y0, yv, kept), weights=shares, counted=False).x
+        drawn, k = state.drawn, self.local.drawn_step(state.steps, r)
+        if k is not None:
+            drawn = clients.mean(self.partial, Halfway(y0, yv, k), weights=shares, counted=False).x
         return BilevelState(
-            new,
-            drawn,
-            y0,
-            state.steps + self.local.steps(),
-            float(np.linalg.norm(new.astype(np.float64) - x)),
-            calls.rounds + more.rounds,
-            calls.T + more.T,
-            self.residual(clients, x, y0, shifted=False),
-            self.residual(clients, xv, yv, shifted=True),
+            x=new,
+            drawn=drawn,
+            y=y0,
+            steps=state.steps + self.local.steps(),
+            step_distance=float(np.linalg.norm(new.astype(np.float64) - x)),
+            lower_rounds=calls.rounds + more.rounds,
+            lower_steps=calls.T + more.T,
+            lower_residual=self.residual(clients, x, y0, shifted=False),
+            lower_residual_shifted=self.residual(clients, xv, yv, shifted=True),
         )
 
     def start(self) -> BilevelState:
         x = self.local.start()
-        return BilevelState(x, x, self.first_lower())
+        return BilevelState(x=x, drawn=x, y=self.first_lower())
 
     def step(self, client: Client, message: Solutions) -> Stepped:
         """Takes the H local steps of Algorithm 2."""
@@ -109,7 +103,7 @@ class FedRZOBL(BilevelReports):
         return Stepped(self.local.descend(x, r, client.i, estimate, steps))
 
     def directions(self, rounds: int) -> Directions:
-        """One a round."""
+        """One direction a round, which all clients share."""
         return Directions(rounds, self.problem.n)
 
     def __post_init__(self) -> None:
@@ -118,7 +112,4 @@ class FedRZOBL(BilevelReports):
         for flag, asked in (("--exact", self.exact), ("--lower exact", self.solver.lower == "exact")):
             if asked and self.problem.solution is None:
                 raise UserError(f"{flag}: this problem does not know its lower solution; leave it out")
-        unequal = len({len(data) for data in self.setting.data}) > 1
-        if self.exact and unequal and self.solver.weights() is not None:
-            raise UserError("--exact: the exact solution counts all h_i alike, --sampling size by their samples")
         self.first_schedule()  # refuses a step that the solver cannot take

@@ -8,17 +8,16 @@ Optimization", NeurIPS 2023, Algorithm 1.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal, final
 
 import numpy as np
 
-from zofl_mpi import Array, Client, Clients, Directions, Purpose, at_least, column
+from zofl_mpi import Array, Client, Clients, Directions, Purpose, at_least
 from zofl_mpi.numerics import zo
 from zofl_mpi.rounds.base import Effort
 from zofl_mpi.rounds.report import Model
-from zofl_mpi.rounds.zeroth_order import LipschitzReports, Stepped, finite_losses
+from zofl_mpi.rounds.zeroth_order import Iterates, LipschitzReports, Stepped, finite_losses
 
 
 @dataclass(frozen=True)
@@ -29,15 +28,8 @@ class Partial(Model):
 
 
 @dataclass(frozen=True)
-class State:
+class State(Iterates):
     """State of Algorithm 1's server between rounds."""
-
-    x: Array = column("1", "the iterate")  # (n,)
-    drawn: Array = column(  # (n,)
-        "1", "uniformly drawn from the mean iterates of all rounds and local steps, the output of the theorems"
-    )
-    steps: int = column("1", "local iterations so far (k of the paper), of each client", 0)
-    step_distance: float = column("1", "|x_{r+1} - x_r|", math.nan)
 
 
 @final
@@ -62,13 +54,13 @@ class FedRZONN(LipschitzReports):
         return State(x, x)
 
     def round(self, state: State, r: int, clients: Clients) -> State:
-        """Goes from one synchronisation of Algorithm 1 to the next."""
+        """One round of Algorithm 1: the participants' H local steps, then the mean of their iterates."""
         S, shares = self.sampling(r), self.local.shares()
         x = clients.mean(self.step, Model(state.x, r), to=S, weights=shares).x
 
-        drawn, kept = state.drawn, self.local.keeps(state.steps, r)
-        if kept is not None:
-            asked = Partial(state.x, r, kept)
+        drawn, k = state.drawn, self.local.drawn_step(state.steps, r)
+        if k is not None:
+            asked = Partial(state.x, r, k)
             drawn = clients.mean(self.partial, asked, to=S, weights=shares, counted=False).x
         steps = state.steps + self.local.steps()
         return State(x, drawn, steps, float(np.linalg.norm(x.astype(np.float64) - state.x)))
@@ -102,7 +94,7 @@ class FedRZONN(LipschitzReports):
         return Stepped(self.local.descend(message.x, r, client.i, estimate, steps))
 
     def directions(self, rounds: int) -> Directions:
-        """n_p of each participant and local step."""
+        """n_p directions for each participant and local step."""
         return Directions(rounds * len(self.sampling(0)) * self.local.steps() * self.n_p, self.problem.n)
 
     @property

@@ -16,9 +16,8 @@ import numpy as np
 from zofl_mpi import Client, Clients, at_least, column, demand
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.numerics.optimisers import Optimiser
-from zofl_mpi.rounds.split.client import LocalSteps
+from zofl_mpi.rounds.split.client import HeadLoss, LocalSteps, Loss
 from zofl_mpi.rounds.split.costs import Traffic
-from zofl_mpi.rounds.split.losses import HeadLoss, Loss
 from zofl_mpi.rounds.split.messages import Model, Smashed, State, Trained
 from zofl_mpi.rounds.split.method import SplitMethod
 from zofl_mpi.rounds.split.rules import Backprop, GradientRule, Lines
@@ -95,7 +94,7 @@ class FSLSAGE(SplitMethod):
         return SageState(**vars(self.training.start(head=False)), heads={}, smashed={}, labels={})
 
     def align(self, main: Server, recent: RecentUploads, heads: dict[str, Tensor], i: int) -> float:
-        """Aligns client i's head; |estimated - true gradient|^2 summed over its recent uploads before that."""
+        """Aligns client i's head; returns |estimated - true gradient|^2 on its recent uploads before the alignment."""
         problem, running = self.problem, self.training.running
         uploads, targets = [], []
         for s, y in recent.uploads(i):
@@ -126,37 +125,39 @@ class FSLSAGE(SplitMethod):
         """() |estimated - true gradient|^2 on smashed samples `leaf`, and its gradient (|theta_a|,) in the head."""
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
+        from zofl_mpi.problems.layers import slope_of
+
         problem = self.problem
         buffers, math_alone = problem.placed(problem.local.initial()[1]), sdpa_kernel(SDPBackend.MATH)
         # attention by products, since its fused kernels have one derivative only
         with problem.local.at(theta, buffers, self.training.running) as parameters, math_alone:
             (estimated,) = torch.autograd.grad(problem.local_loss(leaf, labels), leaf, create_graph=True)
             distance = (estimated - target).square().sum()
-            parts = torch.autograd.grad(distance, parameters, materialize_grads=True)
-        return distance.detach(), torch.cat([part.reshape(-1) for part in parts])[problem.n_client :]
+            slope = slope_of(distance, parameters)
+        return distance.detach(), slope[problem.n_client :]
 
     # --- a client
 
     def train(self, client: Client, message: Model) -> Generator[Smashed, None, Trained]:
         """Takes the local steps of a round without alignment, and uploads."""
-        return (yield from self._steps(self.begun(client, message)))
+        return (yield from self._steps(self.local_model(client, message)))
 
     def first(self, client: Client, message: Model) -> Smashed:
-        """The first upload of a round with alignment; the head that the step needs is still to come."""
-        model = client.scratch["model"] = self.begun(client, message)
+        """Uploads the first mini-batch of a round with alignment, before the aligned head arrives."""
+        model = client.scratch["model"] = self.local_model(client, message)
         _, x, labels = next(iter(model))
         with torch.no_grad(), model.at(model.scratch):  # the pass that moves the statistics comes with the head
             return Smashed(model.problem.smash(x), labels)
 
     def rest(self, client: Client, message: Head) -> Generator[Smashed, None, Trained]:
-        """Takes all local steps, with the aligned head; the first upload has been sent."""
+        """Takes all local steps, with the aligned head; the first mini-batch has been uploaded."""
         model: LocalSteps = client.scratch.pop("model")
         model.theta[model.problem.n_client :] = model.problem.placed(message.theta)
         client.memory["head"] = message.theta.clone()
         return (yield from self._steps(model, sent=1))
 
-    def begun(self, client: Client, message: Model) -> LocalSteps:
-        """A round's local steps, from theta_c and the client's own head."""
+    def local_model(self, client: Client, message: Model) -> LocalSteps:
+        """The client's model for its local steps of a round: theta_c as sent, with its own head."""
         problem = self.problem
         own = client.memory.get("head")
         head = problem.local.initial()[0][problem.n_client :] if own is None else own
@@ -166,7 +167,7 @@ class FSLSAGE(SplitMethod):
     def _steps(self, model: LocalSteps, sent: int = 0) -> Generator[Smashed, None, Trained]:
         """Takes the local steps; `sent` of them have been uploaded."""
         for q, x, labels in model:
-            point = self.rule.forward(model, q, x, labels)
+            point = self.rule.forward(model, x, labels)
             if model.uploads(q) and q >= sent:
                 yield point.upload(labels)
             model.step(self.rule(model, point, labels, model.key(q)))
@@ -174,8 +175,6 @@ class FSLSAGE(SplitMethod):
 
     def __post_init__(self) -> None:
         demand(self.training.freeze == "none", "freeze", self.training.freeze, "none: heads do not train here anyway")
-        first = all(self.training.uploads(i, 0) for i in range(self.setting.m))
-        demand(first, "upload_at", "last", "first: the heads are aligned after it")
         least = 1 if self.problem.takes_one or self.training.running else 2
         demand(self.buffer >= least, "buffer", self.buffer, "at least 2: BatchNorm cannot normalise one sample")
         super().__post_init__()

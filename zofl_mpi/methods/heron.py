@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, final
 
 from zofl_mpi import Client, Clients
-from zofl_mpi.rounds.split.losses import HeadLoss, Loss
+from zofl_mpi.rounds.split.client import HeadLoss, Loss
 from zofl_mpi.rounds.split.messages import Model, Smashed, State, Trained
 from zofl_mpi.rounds.split.method import EstimatingMethod
 from zofl_mpi.rounds.split.rules import GradientRule
@@ -47,7 +47,7 @@ class HERON(EstimatingMethod):
         model = self.steps(client, message)
         for q, x, labels in model:
             uploads = model.uploads(q)
-            point = self.rule.forward(model, q, x, labels, uploads)  # s = theta_c(x), F(theta_l)
+            point = self.rule.forward(model, x, labels, uploads)  # s = theta_c(x), F(theta_l)
             if uploads:
                 yield point.upload(labels)  # it leaves while the perturbed passes go on
             model.step(self.rule(model, point, labels, model.key(q)))  # (2)

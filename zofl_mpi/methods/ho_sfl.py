@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import final
 
 from zofl_mpi import Clients
-from zofl_mpi.rounds.split.losses import CutLoss, Loss
+from zofl_mpi.rounds.split.client import CutLoss, Loss
 from zofl_mpi.rounds.split.messages import State
 from zofl_mpi.rounds.split.method import EstimatingMethod, LockstepMethod
 from zofl_mpi.rounds.split.rules import GradientRule

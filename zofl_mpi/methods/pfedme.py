@@ -52,8 +52,7 @@ class PFedMe(FirstOrder):
 
     def personal(self, client: Client, x: Array, r: int) -> Array:
         """(n,) the client's last y."""
-        y: Array = client.memory.get("y", x)
-        return y
+        return np.asarray(client.memory.get("y", x))
 
     @property
     def effort(self) -> Effort:

@@ -6,7 +6,6 @@ Acceleration! Finally!", ICML 2022.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal, final
 
@@ -14,17 +13,16 @@ import numpy as np
 
 from zofl_mpi import Array, Client, Clients, Purpose, UserError, above, at_least, column, fraction, part
 from zofl_mpi.problems import Smooth
+from zofl_mpi.rounds import local_sgd
 from zofl_mpi.rounds.base import X0, Costed, Effort, first_point, shares
 from zofl_mpi.rounds.local_sgd import Trained, minibatches
 from zofl_mpi.rounds.report import Model, Report, Reporting
 
 
 @dataclass(frozen=True)
-class State:
+class State(local_sgd.State):
     """State of the server between rounds."""
 
-    x: Array = column("1", "the global model, flat")  # (n,) the mean of finite models
-    local_steps: int = column("1", "local steps that all participants took in this round", 0)
     iterations: int = column("1", "local steps of each client since the start", 0)  # t of the paper
 
 
@@ -60,7 +58,7 @@ class Scaffnew(Costed[Smooth]):
         return State(first_point(self.setting, self.x0))
 
     def round(self, state: State, r: int, clients: Clients) -> State:
-        """Goes from one communication to the next: Algorithm 2 of the paper."""
+        """Algorithm 2 of the paper, from one communication to the next: local steps, then the mean of the models."""
         mean = clients.mean(self.train, Model(state.x, r))
         steps = self.steps(r)
         return State(mean.y, self.setting.m * steps, state.iterations + steps)
@@ -101,5 +99,4 @@ class Scaffnew(Costed[Smooth]):
     @property
     def effort(self) -> Effort:
         m, x = self.setting.m, np.zeros(self.problem.n, self.setting.dtype)
-        planned = lambda rounds: m * math.ceil(rounds / self.p)  # noqa: E731  (the mean of the geometric number)
-        return Effort(lambda r: range(m), lambda i, r: self.steps(r), planned, self.batch, Model(x, 0), Trained(x))
+        return Effort(lambda r: range(m), lambda i, r: self.steps(r), self.batch, Model(x, 0), Trained(x))

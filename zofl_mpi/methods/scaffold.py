@@ -13,6 +13,7 @@ from typing import Literal, final
 import numpy as np
 
 from zofl_mpi import Array, Client, Clients, column, demand, finite
+from zofl_mpi.rounds import local_sgd
 from zofl_mpi.rounds.base import Effort
 from zofl_mpi.rounds.local_sgd import FirstOrder
 
@@ -36,17 +37,11 @@ class Update:
     dc: Array = finite("c_i is not finite; a larger --gamma-local, by which it is divided, may help")
 
 
-@dataclass(frozen=True)
-class State:
+@dataclass(frozen=True, kw_only=True)
+class State(local_sgd.State):
     """State of the server between rounds."""
 
-    x: Array = column(
-        "1",
-        "the global model, flat",
-        finite="x is not finite after the server's step; smaller --eta-g, --gamma or --gamma-local may help",
-    )
     c: Array = column("1", "the server's control variate, flat as x")  # sum_i w_i c_i once all clients have taken part
-    local_steps: int = column("1", "local steps that all participants took in this round", 0)
 
 
 @final
@@ -71,15 +66,15 @@ class Scaffold(FirstOrder):
 
     def start(self) -> State:
         x = self.local.server.start()
-        return State(x, np.zeros_like(x))
+        return State(x=x, c=np.zeros_like(x))
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Samples clients and adds up their changes: Algorithm 1, lines 3, 4, 15 to 17."""
         S, shares = self.local.sampling(r), self.local.shares()
         mean = clients.mean(self.train, Controlled(state.x, state.c, r), to=S, weights=shares)
-        moved = self.local.step(state.x, state.x + mean.dy, r, S)
+        new = self.local.step(state.x, state.x + mean.dy, r, S)
         c = state.c + math.fsum(shares[i] for i in S) * mean.dc.astype(np.float64)
-        return State(moved.x, c.astype(state.c.dtype), moved.local_steps)
+        return State(**vars(new), c=c.astype(state.c.dtype))
 
     def train(self, client: Client, message: Controlled) -> Update:
         """Takes the local steps and renews c_i: Algorithm 1, lines 7 to 13."""

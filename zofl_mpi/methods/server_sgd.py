@@ -44,4 +44,4 @@ class ServerSGD(Costed[Smooth]):
     @property
     def effort(self) -> Effort:
         size = self.server.server_batch
-        return Effort(lambda r: (), lambda i, r: 0, lambda rounds: 0, size, None, None, server_batch=size)
+        return Effort(lambda r: (), lambda i, r: 0, size, None, None, server_batch=size)

@@ -111,7 +111,7 @@ class ZOHFL(Costed[Hierarchical]):
         return State(self.server.start())
 
     def directions(self, rounds: int) -> Directions:
-        """One of each participant and round."""
+        """One direction for each participant and round."""
         return Directions(rounds * len(self.sampling(0)), self.problem.n)
 
     def evaluate(self, state: State, r: int, clients: Clients) -> Report:
@@ -124,11 +124,10 @@ class ZOHFL(Costed[Hierarchical]):
 
     @property
     def effort(self) -> Effort:
-        x, count = np.zeros(self.problem.n, self.setting.dtype), len(self.sampling(0))
+        x = np.zeros(self.problem.n, self.setting.dtype)
         return Effort(
             participants=self.sampling,
             steps=self.steps,
-            planned=lambda rounds: 2 * self.local.steps.planned(rounds, count),
             batch=self.local.batch,
             down=Model(x, 0),
             up=Values(0.0, 0.0) if self.exchange == "scalars" else Solutions(x, x),
@@ -137,7 +136,7 @@ class ZOHFL(Costed[Hierarchical]):
         )
 
 
-# What travels up; down goes `Model`, x_r and r
+# Messages to the server, which itself sends `Model`: x_r and r
 
 F2 = "f_2 is not finite; smaller --gamma, --lam, --gamma-local or --mu, or --pixels unit, may help"
 LOCAL = "the local solution is not finite; smaller --gamma-local or --mu, or --pixels unit, may help"

@@ -1,1 +1,1 @@
-"""The arithmetic that several methods share: estimates, inner loops, step sizes, projections, optimisers, spectra."""
+"""The arithmetic that several methods share: estimates, inner loops, step sizes, projections, sets, optimisers."""

@@ -1,4 +1,4 @@
-"""The one inner loop of all methods."""
+"""The inner loop of all methods: projected steps, and the local steps of the first-order ones."""
 
 from __future__ import annotations
 
@@ -29,3 +29,14 @@ def descend(
     for t in range(steps):
         y = project(y - stepsize(t) * gradient(y, t))
     return y
+
+
+def local_descent(y: T, gradient: Callable[[T, int], T], stepsizes: Any, mu: float, shift: T | None) -> T:
+    """Takes the local steps of `problems.Smooth.descend` from y (n,), by the gradient at z (n,) in step t."""
+
+    def direction(z: T, t: int) -> T:
+        g = gradient(z, t)
+        g = g if mu == 0 else g + mu * (z - y)
+        return g if shift is None else g + shift
+
+    return descend(y.copy(), direction, steps=len(stepsizes), stepsize=lambda t: float(stepsizes[t]))

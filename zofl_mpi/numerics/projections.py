@@ -32,15 +32,13 @@ def ball(y: Array, centre: Array, radius: Bound) -> Array:
     displacement = y - centre
     factor = shrink(displacement, radius)
     moved = centre + factor.astype(y.dtype) * displacement
-    result: Array = np.where(factor < 1, moved, y)
-    return result.astype(y.dtype, copy=False)
+    return np.where(factor < 1, moved, y).astype(y.dtype, copy=False)
 
 
 def half_space(y: Array, normal: Array, offset: Bound) -> Array:
     """argmin |z - y| over <normal, z> <= offset, for each row of y (k, n); normal (n,) must not be 0."""
     excess = np.maximum(y @ normal - offset, 0) / (normal @ normal)
-    result: Array = y - np.asarray(excess)[..., None] * normal
-    return result
+    return y - np.asarray(excess)[..., None] * normal
 
 
 def simplex(y: Array, total: float = 1.0) -> Array:
@@ -53,5 +51,4 @@ def simplex(y: Array, total: float = 1.0) -> Array:
     counts = np.arange(1, y.shape[-1] + 1)
     support = np.sum(descending * counts > excess, axis=-1, keepdims=True)
     theta = np.take_along_axis(excess, support - 1, axis=-1) / support
-    result: Array = np.maximum(y - theta, 0)
-    return result
+    return np.asarray(np.maximum(y - theta, 0))

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from zofl_mpi.errors import UserError, demand
 
 STEPSIZES = "constant, sqrt, harmonic, harmonic:OFFSET (OFFSET > 0) or power:P (1/2 < P <= 1)"
-LENGTHS = "sqrt or constant"
 MOST_STEPS = 10**9
 """Local steps of a round that tau may ask for: years of computing, and more samples than any memory can hold."""
 
@@ -81,7 +80,7 @@ def parse_decay(text: str, flag: str = "step size schedule") -> tuple[float, flo
     fixed = {"constant": 0.0, "sqrt": 0.5, "harmonic": 1.0}
     if not colon and name in fixed:
         return fixed[name], 1.0
-    value = _number(number)
+    value = to_number(number)
     if name == "harmonic" and 0 < value < math.inf:
         return 1.0, value
     if name == "power" and 0.5 < value <= 1:
@@ -105,24 +104,14 @@ def stepsize(schedule: str, c: float, t: int) -> float:
 
 
 @functools.lru_cache(maxsize=4096)
-def local_steps(schedule: str, tau: float, r: int, flag: str = "local step schedule") -> int:
+def local_steps(schedule: str, tau: float, r: int) -> int:
     """H of round r: ceil(tau sqrt(r + 1)) for "sqrt" ([A] Algorithm 2), ceil(tau) for "constant".
 
     Exact: tau counts as the decimal number it was typed as, since ceil(16.6 * 15) is 250 in floating point.
     """
-    if schedule not in ("sqrt", "constant"):
-        raise UserError(f"{flag} {schedule!r}: allowed are {LENGTHS}")
-    if not 0 <= tau < math.inf:
-        raise UserError(f"tau {tau}: the number of local steps must be finite and not negative")
     square = Fraction(repr(float(tau))) ** 2 * (r + 1 if schedule == "sqrt" else 1)
     whole = math.ceil(square)  # H^2 >= square exactly if H^2 >= ceil(square)
     return math.isqrt(whole - 1) + 1 if whole else 0
-
-
-def planned_steps(schedule: str, tau: Sequence[float], rounds: int, participants: int) -> int:
-    """The local steps of all rounds together, roughly: H is not rounded, a participant has the mean of all `tau`."""
-    each = rounds if schedule == "constant" else 2 / 3 * rounds * math.sqrt(rounds)
-    return int(min(participants * each * (sum(tau) / len(tau)), 1e18))
 
 
 def demand_tau(flag: str, taus: Sequence[float]) -> None:
@@ -131,7 +120,8 @@ def demand_tau(flag: str, taus: Sequence[float]) -> None:
     demand(holds, flag, tuple(taus), "a number of local steps, at least 0 and at most 1e9")
 
 
-def _number(text: str) -> float:
+def to_number(text: str) -> float:
+    """The number that a text stands for; nan where it is none."""
     try:
         return float(text)
     except ValueError:

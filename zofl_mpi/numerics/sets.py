@@ -1,4 +1,4 @@
-"""Closed convex sets X_i by name, as a command line describes them: how to project onto them, whether they meet.
+"""Closed convex sets X_i by name, as a command line describes them: projections, and whether they have a common point.
 
     all                          R^n
     box:LOW:HIGH                 LOW <= x <= HIGH; each one number or n, inf allowed
@@ -11,12 +11,11 @@ Several numbers are separated by commas: box:0,0:1,inf.
 
 from __future__ import annotations
 
-import difflib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -24,6 +23,7 @@ from numpy.typing import NDArray
 
 from zofl_mpi.errors import demand
 from zofl_mpi.numerics import projections
+from zofl_mpi.numerics.schedules import to_number
 
 Array = NDArray[Any]
 
@@ -40,12 +40,6 @@ KINDS = {
     "simplex": "simplex[:TOTAL]",
 }
 COUNTS = {"all": (0,), "box": (2,), "ball": (1, 2), "half-space": (1, 2), "simplex": (0, 1)}
-NOT_CONVEX = {
-    "sphere": ("a sphere", "ball"),
-    "annulus": ("an annulus", "ball"),
-    "integers": ("the set of integer points", "box"),
-    "sparse": ("the set of sparse points", "ball"),
-}
 
 
 class ConvexSet(ABC):
@@ -110,12 +104,9 @@ class _Description(NamedTuple):
 
     def numbers(self, word: str, what: str, counts: tuple[int, ...]) -> float | Array:
         """A number, or an (n,) array of several; `counts`: how many there may be."""
-        try:
-            values = np.array([float(part) for part in word.split(",")])
-        except ValueError:
-            values = np.array([math.nan])
+        values = np.array([to_number(part) for part in word.split(",")])
         allowed = " or ".join(map(str, dict.fromkeys(counts)))
-        self.demand(not np.isnan(values).any(), f"made of numbers, which {what} = {_short(word)} is not")
+        self.demand(not np.isnan(values).any(), f"made of numbers: {what} = {_short(word)} is none")
         wanted = f"given {allowed} numbers as {what} where n is {max(counts)}, not {len(values)}"
         self.demand(len(values) in counts, wanted)
         return float(values[0]) if len(values) == 1 else values
@@ -128,7 +119,8 @@ def parse(text: str, n: int, flag: str) -> ConvexSet:
     """The set in R^n that `text` describes, see the module's docstring; a UserError names the `flag`."""
     described = _Description(text, n, flag)
     name, *words = (word.strip() for word in text.split(":"))
-    _demand_kind(name, words, described)
+    described.demand(name in KINDS, f"one of {', '.join(KINDS.values())}")
+    described.demand(len(words) in COUNTS[name], f"of the form {KINDS[name]}")
     makers = {"box": _box, "ball": _ball, "half-space": _half_space, "simplex": _simplex}
     return makers[name](words, described) if name in makers else All()
 
@@ -155,9 +147,7 @@ def common_point(sets: Sequence[ConvexSet], n: int, flag: str = "--x-set") -> fl
     boxes = [s for s in sets if isinstance(s, Box)]
     others = list({id(s): s for s in sets if not isinstance(s, Box | All)}.values())
     if boxes:
-        low, high = boxes[0].low, boxes[0].high
-        for box in boxes[1:]:
-            low, high = np.maximum(low, box.low), np.minimum(high, box.high)
+        low, high = reduce(np.maximum, [box.low for box in boxes]), reduce(np.minimum, [box.high for box in boxes])
         _refuse(float(np.max(np.subtract(low, high))), len(sets), flag)
         others.append(Box(low, high))
     return _cycle(others, np.zeros(n), len(sets), flag) if len(others) > 1 else 0.0
@@ -184,19 +174,6 @@ def _cycle(different: Sequence[ConvexSet], x: Array, count: int, flag: str) -> f
 def _refuse(gap: float, count: int, flag: str) -> None:
     allowed = f"sets with a common point: these stay {gap:.3g} apart; make them wider"
     demand(gap <= 0, flag, f"({count} sets)", allowed)
-
-
-def _demand_kind(name: str, words: list[str], described: _Description) -> None:
-    """Refuses a name that is none, or the wrong number of parts."""
-    if name in NOT_CONVEX:
-        what, instead = NOT_CONVEX[name]
-        same = instead == "ball" and len(words) in COUNTS["ball"]
-        remedy = _short(":".join([instead, *words])) if same else KINDS[instead]
-        described.demand(False, f"convex, and {what} is not; take {remedy}")
-    near = difflib.get_close_matches(name.lower().replace("_", "-"), KINDS, 1)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    described.demand(name in KINDS, f"one of {', '.join(KINDS.values())}{hint}")
-    described.demand(len(words) in COUNTS[name], f"of the form {KINDS[name]}")
 
 
 def _box(words: list[str], described: _Description) -> ConvexSet:

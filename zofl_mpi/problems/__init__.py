@@ -232,9 +232,6 @@ class Bilevel(BilevelProblem, Protocol):
     def curvature(self, x: Array) -> tuple[float, float]:
         """mu_h, L_h: (1/m) sum_i h_i(x, .) is at least so strongly convex (else a UserError), at most so smooth."""
 
-    def project(self, i: int, x: Array) -> Array:
-        """(n,) the nearest point of X_i to x (n,); x itself where there is no constraint."""
-
 
 class SecondOrder(Bilevel, Protocol):
     """A bilevel problem with the derivatives that hypergradients need."""

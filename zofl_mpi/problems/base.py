@@ -93,6 +93,10 @@ class BilevelProblem(Problem, Protocol):
         """(upper, lower), the samples of a client that f_i and h_i see: by default both see all."""
         return data, data
 
+    def project(self, i: int, x: Array) -> Array:
+        """(n,) the nearest point of X_i to x (n,); x itself where there is no constraint."""
+        return x
+
     def initial_lower(self) -> Array:
         """(n_lower,) where the first lower solve starts."""
         return np.zeros(self.n_lower)
@@ -148,8 +152,3 @@ class SplitProblem(Backend, Protocol):
     def head_gradient(self) -> Callable[[Any, Any], tuple[Any, Any]] | None:
         """head_gradient(smashed, labels): local loss () and its gradient (n_a,) in theta_a, forward only; or None."""
         return None
-
-
-def score_of(problem: Problem, *arguments: Any) -> Mapping[str, float]:
-    """`score` of these arguments, the data last; {} where there are no data."""
-    return problem.score(*arguments) if arguments[-1] else {}

@@ -131,9 +131,6 @@ class ClassWeights(NumPyProblem, BilevelProblem, ABC):
     def curvature(self, x: Array) -> tuple[float, float]:
         return self.lam, self.lam
 
-    def project(self, i: int, x: Array) -> Array:
-        return x
-
     def project_lower(self, x: Array, y: Array) -> Array:
         """(n_lower,) the nearest point of Y to y (n_lower,); Y is the same for all x."""
         return simplex(y) if self.y_set == "simplex" else y
@@ -196,9 +193,6 @@ class Fair(ClassWeights):
     def n(self) -> int:
         return self.network.n
 
-    def flops_evaluation(self, batch_size: int) -> float:
-        return self.network.flops_evaluation(batch_size)
-
     def initial(self, generator: np.random.Generator) -> Array:
         return self.network.initial(generator)
 
@@ -230,9 +224,6 @@ class FairSoftmax(ClassWeights):
     @property
     def n(self) -> int:
         return self.classes * self.features
-
-    def flops_evaluation(self, batch_size: int) -> float:
-        return 2.0 * batch_size * self.n
 
     def outputs(self, x: Array, data: Dataset, positions: Batch) -> Iterator[tuple[Vector, Labels]]:
         """Logits (k, b, C); see `ClassWeights.outputs`."""

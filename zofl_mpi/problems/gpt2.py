@@ -261,7 +261,7 @@ def _conv1d(kind: Any, weight: Tensor, bias: Tensor) -> nn.Module:
 
 
 def cut_model(model: Any, cut: int, auxiliary_blocks: int, train: Train) -> Parts:
-    """The model in three parts; it should not be used any more (UserError: there are not so many blocks).
+    """Cuts the model in three parts, which take its modules over (UserError: it has too few blocks).
 
     The auxiliary part is a copy of the server's first blocks, of its last norm and of the unembedding; frozen tensors
     are shared. Where all parameters train, embedding (the client's) and unembedding (the server's) are two matrices.

@@ -95,10 +95,6 @@ class Hyperparameter(NumPyProblem, BilevelProblem):
     def n_lower(self) -> int:
         return self.features
 
-    def flops_evaluation(self, batch_size: int) -> float:
-        """FLOPs of f at one point: a product with the batch. `gradient_h` takes two."""
-        return 2.0 * batch_size * self.features
-
     def initial(self, generator: np.random.Generator) -> Array:
         """(n,) all `x_start`: nothing is drawn."""
         return np.full(self.n, self.x_start, self.dtype)
@@ -145,9 +141,9 @@ class Hyperparameter(NumPyProblem, BilevelProblem):
 
     def cross_h(self, i: int, x: Array, y: Array, u: Array, data: Dataset, batch: Batch | None = None) -> Array:
         """(n,) y.u at i and 0 elsewhere: x_i weighs |y|^2/2 in h_i alone."""
-        found = np.zeros(self.n, self.dtype)
-        found[i] = y.astype(np.float64) @ u.astype(np.float64)
-        return found
+        product = np.zeros(self.n, self.dtype)
+        product[i] = y.astype(np.float64) @ u.astype(np.float64)
+        return product
 
     def curvature(self, x: Array) -> tuple[float, float]:
         """mu_h = mean(x), above 0 or refused, and L_h = `smoothness` + max(x); L_h holds for each h_i too."""

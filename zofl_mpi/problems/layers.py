@@ -55,8 +55,8 @@ def last_layers(flat: Flat, count: int) -> slice:
 
 
 @contextmanager
-def only(flat: Flat, part: slice) -> Iterator[list[nn.Parameter]]:
-    """Context manager: of the parameters those in this part of theta alone ask for a gradient; yields these."""
+def requiring_grad(flat: Flat, part: slice) -> Iterator[list[nn.Parameter]]:
+    """Context manager: only the parameters in this part of theta require a gradient; yields these."""
     places = flat.places()
     inside = [p for p in flat.parameters if part.start <= places[id(p)][0].start < part.stop]
     chosen = {id(p) for p in inside}

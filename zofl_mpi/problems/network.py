@@ -80,8 +80,8 @@ class Network(Personalised):
         device: where the module computes, as torch calls it.
         kernel: code that computes the local steps, and losses on mini-batches: serial (one client after the other),
             torch (many clients at once), auto (torch on a GPU, if the module can be computed so; else serial).
-        batched_sizes: mini-batches for which all ranks have found equal bits in any company; others are computed one
-            client after the other. None: this process tries each size when it comes.
+        batched_sizes: sizes of mini-batches with which, as all ranks measured, a client's bits do not depend on the
+            clients batched with it; others are computed one client after the other. None: each is tried when it comes.
         obstacle: why the module cannot be computed for many clients at once, in torch's words; "" where it can.
     """
 
@@ -224,13 +224,13 @@ class Network(Personalised):
     @serialized
     def evaluated(self, x: Array, data: Dataset) -> list[tuple[Labels, Vector, NDArray[np.bool]]]:
         """Logits in `dtype`, losses in float64; see `Personalised.evaluated`."""
-        found, function = list[Any](), self._function
+        evaluated, function = list[Any](), self._function
         with function.at(function.vector(x)):
             for inputs, labels in self._blocks(data, np.arange(len(data))):
                 logits = function.logits(inputs)
                 values = labels, cross_entropy(logits, labels, reduction="none"), logits.argmax(dim=1) == labels
-                found.append(tuple(value.cpu().numpy() for value in values))
-        return found
+                evaluated.append(tuple(value.cpu().numpy() for value in values))
+        return evaluated
 
     def hits(self, x: Array, data: Dataset) -> Labels:
         each = [labels[hits] for labels, _, hits in self.evaluated(x, data)]

@@ -22,7 +22,7 @@ from numpy.typing import DTypeLike
 from zofl_mpi.data import Dataset
 from zofl_mpi.engine.fields import above, at_least, check_ranges, given
 from zofl_mpi.errors import demand
-from zofl_mpi.numerics.descent import descend
+from zofl_mpi.numerics.descent import local_descent
 from zofl_mpi.problems import Array, Batch, Vector
 from zofl_mpi.problems.base import NumPyProblem
 from zofl_mpi.problems.sums import QUIET, TARGETS, class_weights, demand_floats, positions_of, unscaled
@@ -121,14 +121,8 @@ class ReLUNet(NumPyProblem):
         self, data: Dataset, y: Array, batches: Batch, stepsizes: Vector, *, mu: float = 0.0, shift: Array | None = None
     ) -> Array:
         """See `Smooth.descend`, on the smooth twin."""
-        start = np.array(y, self.dtype)
-
-        def direction(z: Array, t: int) -> Array:
-            g = self.gradient(z, data, batches[t])
-            g = g if mu == 0 else g + mu * (z - start)
-            return g if shift is None else g + np.asarray(shift, self.dtype)
-
-        return descend(start, direction, steps=len(stepsizes), stepsize=lambda t: float(stepsizes[t]))
+        start, own = np.asarray(y, self.dtype), None if shift is None else np.asarray(shift, self.dtype)
+        return local_descent(start, lambda z, t: self.gradient(z, data, batches[t]), stepsizes, mu, own)
 
     @QUIET
     def score(self, x: Array, data: Dataset, mix: Vector | None = None) -> dict[str, float]:

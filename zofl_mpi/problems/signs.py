@@ -89,7 +89,7 @@ class SignedLayers:
             own = {key: _within(places[id(p)], part) for key, p in held.items()}
             if not any(own.values()):
                 continue
-            if not _known(module) or any(id(p) in seen for p in held.values()):
+            if not _takes_signs(module) or any(id(p) in seen for p in held.values()):
                 raise UserError(
                     f"--directions per-sample: {_shown(name, module)} is no layer whose perturbation takes signs: "
                     "Linear, Conv2d (padded by zeros), GroupNorm, LayerNorm or BatchNorm with running statistics, each "
@@ -102,8 +102,8 @@ class SignedLayers:
         """Signs of `count` samples, of the dtype of `like` and on its device, drawn on the generator's."""
 
         def signs(n: int) -> Tensor:
-            found = torch.randint(0, 2, (count, n), generator=generator, device=generator.device)
-            return to_device(found, like.device).to(like.dtype).mul_(2).sub_(1)
+            bits = torch.randint(0, 2, (count, n), generator=generator, device=generator.device)
+            return to_device(bits, like.device).to(like.dtype).mul_(2).sub_(1)
 
         return [Signs(*map(signs, layer.sizes)) for layer in self._layers]
 
@@ -121,17 +121,17 @@ class SignedLayers:
 
     def weighted(self, u: Tensor, signs: Sequence[Signs], weights: Tensor) -> Tensor:
         """(d,) sum_j weights_j sigma_j u, for weights (B,) and u (d,)."""
-        found = torch.zeros_like(u)
+        total = torch.zeros_like(u)
         for layer, own in zip(self._layers, signs, strict=True):
             r = own.r * weights.to(u.dtype)[:, None]
             if layer.bias is not None:
                 where, _ = layer.bias
-                found[where] = u[where] * r.sum(dim=0)
+                total[where] = u[where] * r.sum(dim=0)
             if layer.weight is not None:
                 where, shape = layer.weight
                 sums = r.sum(dim=0).view(shape) if own.s.shape[1] == 0 else _blocks(r.T @ own.s, layer.module, shape)
-                found[where] = (u[where].view(shape) * sums).reshape(-1)
-        return found
+                total[where] = (u[where].view(shape) * sums).reshape(-1)
+        return total
 
     def check(self, calls: Sequence[int]) -> None:
         """Refuses layers that a pass did not call: something uses their parameters without them."""
@@ -147,7 +147,7 @@ def _shown(name: str, module: nn.Module) -> str:
     return f"{type(module).__name__} ({name or 'the whole part'})"
 
 
-def _known(module: nn.Module) -> bool:
+def _takes_signs(module: nn.Module) -> bool:
     if type(module) is nn.Conv2d:
         return module.padding_mode == "zeros"
     return type(module) in (nn.Linear, nn.LayerNorm, *CHANNELWISE)
@@ -184,12 +184,12 @@ def _hook(
                 f"--directions per-sample: {_shown(layer.name, module)} takes {len(x)} rows of a batch of "
                 f"{len(signs.r)} samples; each sample must stay a row; take --directions global"
             )
-        return output + mu * _along(module, x, output, weight, bias, signs).to(output.dtype)
+        return output + mu * _effect(module, x, output, weight, bias, signs).to(output.dtype)
 
     return hook
 
 
-def _along(
+def _effect(
     module: nn.Module, x: Tensor, output: Tensor, weight: Tensor | None, bias: Tensor | None, signs: Signs
 ) -> Tensor:
     """The perturbation's effect on the output, over mu."""
@@ -222,5 +222,5 @@ def _along(
 
 
 def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    found = x * weight if weight is not None else torch.zeros_like(x)
-    return found if bias is None else found + bias
+    scaled = x * weight if weight is not None else torch.zeros_like(x)
+    return scaled if bias is None else scaled + bias

@@ -150,11 +150,11 @@ class Softmax(Personalised):
 
     @QUIET
     def hits(self, x: Array, data: Dataset) -> Labels:
-        found = np.zeros(self.classes, np.int64)
+        hits = np.zeros(self.classes, np.int64)
         for inputs, labels in all_scaled(data, self.dtype):
             logits = inputs @ x.reshape(self.classes, -1).T
-            found += np.bincount(labels[logits.argmax(axis=1) == labels], minlength=self.classes)
-        return found
+            hits += np.bincount(labels[logits.argmax(axis=1) == labels], minlength=self.classes)
+        return hits
 
 
 def _common_factor(data: Dataset) -> float | None:

@@ -46,5 +46,5 @@ def channels_first(x: Tensor) -> Tensor:
 
 def tangent_of(loss: Tensor) -> Tensor:
     """() the derivative of a loss along the parameters' tangents, within `tangents`; 0 where it depends on none."""
-    found = forward_ad.unpack_dual(loss).tangent  # type: ignore[no-untyped-call]
-    return torch.zeros_like(loss) if found is None else found
+    tangent = forward_ad.unpack_dual(loss).tangent  # type: ignore[no-untyped-call]
+    return torch.zeros_like(loss) if tangent is None else tangent

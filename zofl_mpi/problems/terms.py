@@ -99,7 +99,7 @@ class Personalised(Problem, ABC):
 
     @abstractmethod
     def moved(self, x: Array, y: Array, steps: LocalSteps) -> Array:
-        """(k, n) where the steps end from the rows of y (k, n), around the rows of x (k, n), of the same batches."""
+        """(k, n) the points after the steps from the rows of y (k, n), with the rows of x (k, n) as centres."""
 
     @QUIET
     def score(self, x: Array, data: Dataset, mix: Vector | None = None) -> dict[str, float]:

@@ -85,7 +85,7 @@ class ServerStep:
 
 
 def has_samples(setting: Setting) -> bool:
-    """Whether the server holds any; with --server-fraction 0 it does not."""
+    """Whether the server holds samples; with --server-fraction 0 it holds none."""
     return setting.server is not None and len(setting.server) > 0
 
 
@@ -118,8 +118,8 @@ def shares(setting: Setting, weights: str) -> dict[int, float]:
     return {i: size / total for i, size in enumerate(sizes)}
 
 
-def among(weights: Mapping[int, float], asked: Collection[int]) -> Mapping[int, float]:
-    """{i: w_i} of the clients that were asked, summing to 1; as they are where all were."""
+def scaled_to_one(weights: Mapping[int, float], asked: Collection[int]) -> Mapping[int, float]:
+    """The weights {i: w_i} of the clients that were asked, scaled to sum to 1; unchanged where all were."""
     if len(asked) == len(weights):
         return weights
     total = math.fsum(weights[i] for i in asked)
@@ -138,7 +138,6 @@ class Effort:
 
     participants: Callable[[int], Sequence[int]]  # (r) -> S_r
     steps: Callable[[int, int], int]  # (i, r) -> local steps of client i in round r
-    planned: Callable[[int], int]  # (rounds) -> about the local steps of all clients in all rounds, without a loop
     batch: int  # samples of a local step; 0: all of the client's
     down: Any  # an example of the message to a participant; None: none
     up: Any  # an example of its reply
@@ -176,9 +175,10 @@ class Costed(OnProblem[P], ABC):
         return str(cast(Any, self.problem).kernel_name(self._largest()))
 
     def work(self, rounds: int) -> Work:
-        """The local steps of all rounds, for --kernel auto."""
-        effort = self.effort
-        return Work(self._largest(), effort.models, effort.gradients * effort.planned(rounds) // effort.models)
+        """The local steps of all rounds, for --kernel auto: in each about as many as in the middle one."""
+        effort, r = self.effort, rounds // 2
+        steps = rounds * sum(effort.steps(i, r) for i in effort.participants(r))
+        return Work(self._largest(), effort.models, effort.gradients * steps // effort.models)
 
     def loads(self) -> Loads:
         """Samples of each client's gradients in round 0."""
@@ -190,7 +190,7 @@ class Costed(OnProblem[P], ABC):
         asked = [(i, r) for r in range(rounds) for i in effort.participants(r)]
         down, up = (0 if message is None else messages.size(message) for message in (effort.down, effort.up))
         probe = effort.batch or min(self._largest(), PROBE)
-        # of a sample; a network counts by computing: ask once
+        # of one sample; a network computes a step to count them, so it is asked once
         each = (effort.points * problem.flops_evaluation(probe) if effort.points else problem.flops(probe)) / probe
         steps = sum(effort.steps(i, r) for i, r in asked)
         lines: dict[str, str | float] = {

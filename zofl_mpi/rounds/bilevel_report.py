@@ -14,7 +14,7 @@ from zofl_mpi import Array, Client, Clients, Loads, Purpose, UserError, at_least
 from zofl_mpi.engine import messages
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems import Bilevel, SecondOrder
-from zofl_mpi.rounds.base import Costed, Effort, OnProblem, among, draw_batches, step_samples
+from zofl_mpi.rounds.base import Costed, Effort, OnProblem, draw_batches, scaled_to_one, step_samples
 from zofl_mpi.rounds.lower import Iterate, Lower, Moved, Schedule
 from zofl_mpi.rounds.report import HeldOut, Model, all_scores, held_out
 from zofl_mpi.rounds.zeroth_order import Local, Report, Stepped, directions, report, schedule_lines
@@ -67,7 +67,7 @@ class TwoLevels(OnProblem[B]):
     def objective(self, clients: Clients, x: Array, y: Array, weights: dict[int, float], r: int) -> Array:
         """(k,) sum_i w_i f_i at the rows of x and y on all samples, over the clients that an evaluation asks."""
         asked = self.setting.eval_participants(r)
-        shares = among(weights, asked)
+        shares = scaled_to_one(weights, asked)
         replies = clients.ask(self.measure, EvalPoints(x, y), to=asked, counted=False)
         return np.asarray(sum(shares[i] * reply.values for i, reply in replies))
 
@@ -120,14 +120,14 @@ class BilevelReports(Costed[Bilevel], TwoLevels[Bilevel]):
         return self.solver.local(client, data, self.point(client, message.shifted), client.memory["r"], message)
 
     def residual(self, clients: Clients, x: Array, y: Array, *, shifted: bool) -> float:
-        """|y - P(y - g)|, g the mean of grad_y h_i on all samples by the solver's weights, P the projection onto Y(x).
+        """|y - P(y - g)|, g the mean of grad_y h_i on all samples, P the projection onto Y(x).
 
         At x, the point of the call (x + eta v if `shifted`); nan where the lower level gives its solution alone.
         """
         if self.problem.solution_only:
             return math.nan
         asked = Iterate(y[None], int(shifted), 0)
-        g = clients.mean(self.slope, asked, weights=self.solver.weights(), counted=False).values
+        g = clients.mean(self.slope, asked, counted=False).values
         project = self.problem.project_lower
         if project is not None:
             g = y - project(x, y - g)
@@ -170,7 +170,7 @@ class BilevelReports(Costed[Bilevel], TwoLevels[Bilevel]):
 
     def first_schedule(self) -> Schedule:
         """The schedule of a lower-level call at x_0."""
-        return Schedule(0, 1, 0.0) if self.solver.lower == "exact" else self.solver.schedule(self.local.start(), 0)
+        return self.solver.schedule(self.local.start(), 0)
 
     def loads(self) -> Loads:
         """Samples of each client's steps in a round whose lower level is solved as at x_0."""
@@ -257,7 +257,7 @@ class SecondOrderReports(TwoLevels[SecondOrder], ABC):
             clients_asked=len(self.setting.eval_participants(r)),
             objective_exact=None if exact is None else float(f[1]),
             lower_error=None if exact is None else float(np.linalg.norm(state.y.astype(np.float64) - exact)),
-            **held_out(self.setting, state.x, state.y),
+            **held_out(HypergradientReport, self.setting, state.x, state.y),
         )
 
     def loads(self) -> Loads:

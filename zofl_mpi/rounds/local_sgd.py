@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from zofl_mpi import Array, Client, Clients, Purpose, Setting, Step, UserError, at_least, column, demand, finite, part
 from zofl_mpi.engine.messages import Compact
-from zofl_mpi.numerics.schedules import demand_tau, local_steps, parse_decay, planned_steps, stepsizes
+from zofl_mpi.numerics.schedules import demand_tau, local_steps, parse_decay, stepsizes, to_number
 from zofl_mpi.problems import Hierarchical, Smooth
 from zofl_mpi.rounds.base import Costed, Effort, Sampling, ServerStep, demand_samples, shares
 from zofl_mpi.rounds.report import Measured, Model, Report, Reporting
@@ -68,15 +68,11 @@ class LocalSteps:
 
     def count(self, i: int, r: int) -> int:
         """H_{i,r}."""
-        return local_steps(self.schedule_h, self.tau[i % len(self.tau)], r, "--schedule-h")
+        return local_steps(self.schedule_h, self.tau[i % len(self.tau)], r)
 
-    def sizes(self, i: int, r: int, gamma: float | None = None) -> NDArray[np.float64]:
-        """(H,) step sizes gamma~_t of client i in round r; of `gamma` in place of --gamma-local if it is given."""
-        return stepsizes(self.schedule_local, self.gamma_local if gamma is None else gamma, self.count(i, r))
-
-    def planned(self, rounds: int, participants: int) -> int:
-        """About the local steps of all clients in all rounds."""
-        return planned_steps(self.schedule_h, self.tau, rounds, participants)
+    def sizes(self, i: int, r: int) -> NDArray[np.float64]:
+        """(H,) step sizes gamma~_t of client i in round r."""
+        return stepsizes(self.schedule_local, self.gamma_local, self.count(i, r))
 
 
 @final
@@ -193,11 +189,9 @@ class FirstOrder(Costed[Smooth]):
     @property
     def effort(self) -> Effort:
         local, x = self.local, np.zeros(self.setting.problem.n, self.setting.dtype)
-        count = len(local.sampling(0))
         return Effort(
             local.sampling,
             local.steps.count,
-            lambda rounds: local.steps.planned(rounds, count),
             local.batch,
             Model(x, 0),
             Trained(x),
@@ -301,10 +295,7 @@ def _parsed(compress: str) -> tuple[str, float]:
         UserError: no compression.
     """
     kind, _, number = compress.partition(":")
-    try:
-        amount = float(number or "nan")
-    except ValueError:
-        amount = math.nan
+    amount = to_number(number)
     bits = kind == QUANTISE and amount in range(2, 17)
     if compress == NONE or bits or (kind == TOPK and 0 < amount <= 1):
         return kind, amount

@@ -76,8 +76,6 @@ class Lower:
             SGD: Algorithm 3's 1/(mu_h a); where --T-lower is a number min(1/L_h, 2 ln(T + 1)/(mu_h T))).
         batch_lower: samples of a local step, drawn with replacement, the same for both calls; 0 for all of them.
         y0: where both calls start: last (the y of the round before, at its x) or fixed (the problem's first y).
-        sampling: lfd: all (every client in each round) or size (m draws with replacement, by their sizes, so that the
-            h_i count by these).
     """
 
     setting: Setting[Bilevel]
@@ -87,16 +85,12 @@ class Lower:
     gamma_lower: float = at_least(0, 0.0, "a step size")
     batch_lower: int = at_least(0, 64, remark="(0: all samples)")
     y0: Literal["last", "fixed"] = "last"
-    sampling: Literal["all", "size"] = "all"
 
     def __post_init__(self) -> None:
         T, H = ("T_lower", self.T_lower, ("auto", "alg3", "thm1"), 0), ("H_lower", self.H_lower, ("auto", "paper"), 1)
         for flag, text, words, least in (T, H):
             is_number = text.isdecimal() and int(text) >= least
             demand(text in words or is_number, flag, text, f"{', '.join(words)} or a whole number")
-        sizes = {len(data) for data in self.setting.data}
-        if self.lower == "exact" and self.sampling == "size" and len(sizes) > 1:
-            raise UserError("--sampling size: the exact solution counts all h_i alike; take --sampling all")
 
     @property
     def sequences(self) -> int:
@@ -105,6 +99,8 @@ class Lower:
 
     def schedule(self, x: Array, r: int) -> Schedule:
         """Schedule of a solve at x (n,) in round r; refuses an h that is not strongly convex there, as FedAC may."""
+        if self.lower == "exact":
+            return Schedule(0, 1, 0.0)
         m = self.setting.m
         mu, L = (float(value) for value in self.setting.problem.curvature(x))
         if not 0 < mu <= L < math.inf:
@@ -114,8 +110,8 @@ class Lower:
             )
         kappa = L / mu
         a = max(m, 4 * kappa, r) + 1
-        T = self._length(kappa, a, r)
-        H = self._between(T)
+        T = self._local_steps(kappa, a, r)
+        H = self._interval(T)
         if self.lower == "lfd":
             return Schedule(T, H, self.gamma_lower or 4 / mu, offset=max(H + 4, 4 * kappa))
         if self.sequences == 2:
@@ -125,7 +121,7 @@ class Lower:
             return Schedule(T, H, self.gamma_lower or 1 / (mu * a))
         return Schedule(T, H, self.gamma_lower or min(1 / L, 2 * math.log(T + 1) / (mu * max(T, 1))))
 
-    def _length(self, kappa: float, a: float, r: int) -> int:
+    def _local_steps(self, kappa: float, a: float, r: int) -> int:
         """T. FedAC's auto contracts by about a^-2, as Algorithm 3 does; a step by 1 - 1/min(kappa, sqrt(kappa H))."""
         if self.T_lower.isdecimal():
             return int(self.T_lower)
@@ -134,13 +130,13 @@ class Lower:
         if self.T_lower == "auto" and self.sequences == 2:
             T, enough = 0, math.ceil(2 * math.sqrt(kappa) * math.log(a))
             while enough > T:  # H grows with T
-                T, H = enough, self._between(enough)
+                T, H = enough, self._interval(enough)
                 enough = math.ceil(2 * math.log(a) * min(kappa, math.sqrt(kappa * H)))
             return T
         return math.ceil(2 * a * math.log(a))
 
-    def _between(self, T: int) -> int:
-        """H. The paper's: T/m for Local SGD, T/m^(1/3) for FedAC, T^(2/3)/m^(1/3) for LFD."""
+    def _interval(self, T: int) -> int:
+        """H, by [B] T/m for Local SGD, T/m^(1/3) for FedAC, T^(2/3)/m^(1/3) for LFD; 1 for unequal h_i by default."""
         if self.H_lower.isdecimal():
             return int(self.H_lower)
         if self.H_lower == "auto" and not self.setting.problem.homogeneous:
@@ -156,13 +152,12 @@ class Lower:
         self, clients: Clients, step: Step, x: Array, y: Array, r: int, *, shifted: bool = False, counted: bool = True
     ) -> tuple[Array, Schedule]:
         """(n_lower,) about y(x), from the start y, and the call's schedule; `step` calls `local` on each client."""
-        if self.lower == "exact":
-            return self.exact(x), Schedule(0, 1, 0.0)
         schedule = self.schedule(x, r)
+        if self.lower == "exact":
+            return self.exact(x), schedule
         w = np.repeat(y[None], self.sequences, axis=0)
         for t in range(schedule.rounds):
-            to, weights = self._sampled(r, t)
-            w = clients.mean(step, Iterate(w, int(shifted), t), to=to, weights=weights, counted=counted).w
+            w = clients.mean(step, Iterate(w, int(shifted), t), counted=counted).w
         return w[-1], schedule
 
     def exact(self, x: Array) -> Array:
@@ -172,24 +167,6 @@ class Lower:
         if solution is None:
             raise UserError("--lower exact: this problem has no solution of its own; take local_sgd, fedac1 or lfd")
         return np.asarray(solution, self.setting.dtype)
-
-    def weights(self) -> dict[int, float] | None:
-        """{i: weight} of the h_i in the lower level; None: all alike."""
-        if self.lower != "lfd" or self.sampling == "all":
-            return None
-        return {i: float(len(data)) for i, data in enumerate(self.setting.data)}
-
-    def _sampled(self, r: int, t: int) -> tuple[list[int] | None, dict[int, float] | None]:
-        """The participants of communication round t and their weights; None, None for all, equally."""
-        setting, weights = self.setting, self.weights()
-        if weights is None:
-            return None, None
-        sizes = np.array(list(weights.values()))
-        drawn = setting.streams(Purpose.LOWER_PARTICIPANTS, r=r, t=t).choice(
-            setting.m, size=setting.m, p=sizes / sizes.sum()
-        )
-        counts = np.bincount(drawn, minlength=setting.m)
-        return np.flatnonzero(counts).tolist(), {i: float(c) for i, c in enumerate(counts)}
 
     # --- a client
 

@@ -12,8 +12,7 @@ import numpy as np
 from zofl_mpi import Array, Client, Clients, Purpose, Setting, Step, at_least, column
 from zofl_mpi.numerics.schedules import demand_tau, local_steps, parse_decay, stepsizes
 from zofl_mpi.problems import Hierarchical, Lipschitz, Smooth
-from zofl_mpi.problems.base import score_of
-from zofl_mpi.rounds.base import among, has_samples
+from zofl_mpi.rounds.base import has_samples, scaled_to_one
 
 
 @dataclass(frozen=True)
@@ -49,21 +48,22 @@ class HeldOut:
     validation_loss: float | None = column("nat", "test_loss on the validation samples in place of test's", None)
 
 
-HELD_OUT = frozenset(f.name for f in fields(HeldOut))
-
-
-def held_out(setting: Setting[Any], *point: Array) -> dict[str, float]:
-    """{column of `HeldOut`: score} of a model; see `all_scores`."""
-    return {name: value for name, value in all_scores(setting, *point).items() if name in HELD_OUT}
+def held_out(report: type[HeldOut], setting: Setting[Any], *point: Array) -> dict[str, float]:
+    """{column of the report: score} of a model; see `all_scores`."""
+    columns = {f.name for f in fields(report)}
+    return {name: value for name, value in all_scores(setting, *point).items() if name in columns}
 
 
 def all_scores(setting: Setting[Any], *point: Array) -> dict[str, float]:
     """{column: score} of x (n,), and y (n_lower,), on the test samples; accuracy and loss on the validation samples."""
-    score = {**NO_SCORE, **score_of(setting.problem, *point, setting.test)}
-    scores = {f"test_{name}": value for name, value in score.items()}
+
+    def score(data: Any) -> dict[str, float]:
+        return {**NO_SCORE, **(setting.problem.score(*point, data) if data else {})}
+
+    scores = {f"test_{name}": value for name, value in score(setting.test).items()}
     if setting.validation is not None:
-        score = {**NO_SCORE, **score_of(setting.problem, *point, setting.validation)}
-        scores |= {f"validation_{name}": score[name] for name in NO_SCORE}
+        own = score(setting.validation)
+        scores |= {f"validation_{name}": own[name] for name in NO_SCORE}
     return scores
 
 
@@ -166,21 +166,19 @@ class Reporting:
         """The report on the model x (n,) after round r, by the objective's {i: w_i} and the replies to `measure`."""
         setting = self.setting
         asked = clients.ask(measure or self.measure, Model(x, r), to=setting.eval_participants(r), counted=False)
-        scores = all_scores(setting, x)  # while the clients compute
+        scores = held_out(Report, setting, x)  # while the clients compute
         f1 = setting.problem.loss(x, setting.server) if has_samples(setting) else math.nan
         replies = dict(asked)
-        shares = among(weights, replies)
+        shares = scaled_to_one(weights, replies)
         own = [(len(setting.server), f1)] if has_samples(setting) else []
         twin = setting.problem.smooth_twin
-        smooth = {"test_smooth_loss": scores.pop("test_smooth_loss", math.nan)} if twin else {}
         return Report(
             train_loss=share_weighted([*own, *((p.samples, p.loss) for p in replies.values())]),
             f1=f1,
             objective=math.fsum(shares[i] * p.loss for i, p in replies.items()),
             objective_nonsmooth=math.fsum(shares[i] * p.nonsmooth for i, p in replies.items()) if twin else None,
             clients_asked=len(replies),
-            **smooth,
-            **{name: scores[name] for name in scores if name in HELD_OUT},
+            **scores,
             **column_means([p.means for p in replies.values()]),
         )
 
@@ -189,12 +187,10 @@ class Reporting:
         return self.measured(client, message.x, self.fine_tuned(client, message.x, message.r))
 
     def fine_tuned(self, client: Client, x: Array, r: int) -> Array | None:
-        """(n,) the client's personal model after round r with --personal, else None."""
-        return self.model(client, x, r) if self.personal else None
-
-    def model(self, client: Client, x: Array, r: int) -> Array:
-        """(n,) y_i, the client's personal model after round r; leaves no trace in its memory."""
-        H = local_steps(self.personal_schedule_h, self.personal_tau, r, "--personal-schedule-h")
+        """(n,) y_i, the client's personal model after round r, with --personal, else None; leaves its memory alone."""
+        if not self.personal:
+            return None
+        H = local_steps(self.personal_schedule_h, self.personal_tau, r)
         generator = self.setting.streams(Purpose.PERSONAL, r=r, i=client.i)
         batches = generator.integers(len(client.data), size=(H, self.personal_batch))
         gammas = stepsizes(self.personal_schedule, self.personal_gamma, H)
@@ -245,7 +241,7 @@ def hierarchical_report(
 ) -> HierarchicalReport:
     """The report on x (n,) after round r, from the clients' replies to `step`."""
     asked = clients.ask(step, Model(x, r), to=setting.eval_participants(r), counted=False)
-    scores = held_out(setting, x)  # while the clients compute
+    scores = held_out(HierarchicalReport, setting, x)  # while the clients compute
     own = setting.problem.score(x, setting.server).get("loss", math.nan)
     f1 = setting.problem.f1(x, setting.server)
     replies = [reply for _, reply in asked]

@@ -18,7 +18,7 @@ from zofl_mpi.numerics import zo
 from zofl_mpi.numerics.schedules import parse_decay, stepsize
 from zofl_mpi.numerics.zo import gradient_squared
 from zofl_mpi.problems import Bilevel, Lipschitz
-from zofl_mpi.rounds.base import X0, Costed, Effort, Sampling, among, draw_batches, first_point, shares
+from zofl_mpi.rounds.base import X0, Costed, Effort, Sampling, draw_batches, first_point, scaled_to_one, shares
 from zofl_mpi.rounds.report import HeldOut, Model, all_scores
 
 
@@ -28,6 +28,18 @@ class Stepped:
 
     # (n,) x_i after the local steps
     x: Array = finite("x_i is not finite after the local steps; a smaller --gamma may help")
+
+
+@dataclass(frozen=True)
+class Iterates:
+    """State of the server of [B] Algorithms 1 and 2 between rounds."""
+
+    x: Array = column("1", "the iterate")  # (n,)
+    drawn: Array = column(  # (n,)
+        "1", "uniformly drawn from the mean iterates of all rounds and local steps, the output of the theorems"
+    )
+    steps: int = column("1", "local iterations so far (k of the paper), of each client", 0)
+    step_distance: float = column("1", "|x_{r+1} - x_r|", math.nan)
 
 
 @final
@@ -114,10 +126,10 @@ class Local:
             x = (x - gamma * (estimate(x, k) + self.pull(x, convex))).astype(self.setting.dtype)
         return x
 
-    def keeps(self, before: int, r: int) -> int | None:
-        """Reservoir sampling: the iterate of this round, 0..H-1, that replaces the kept one; None: that stays.
+    def drawn_step(self, before: int, r: int) -> int | None:
+        """Reservoir sampling: the local step, 0..H-1, whose mean iterate is drawn; None: the one drawn before stays.
 
-        Replaced with probability H/(steps so far and now): each iterate so far is kept with the same probability.
+        One of this round is drawn with probability H/(steps so far and now): all iterates so far have equal chances.
         """
         H = self.steps()
         place = int(self.setting.streams(Purpose.OUTPUT, r=r).integers(before + H))
@@ -125,9 +137,8 @@ class Local:
 
     def effort(self, participants: Callable[[int], Sequence[int]], points: int) -> Effort:
         """The work and the messages of the local steps, each of which evaluates the loss at so many points."""
-        x, H, m = np.zeros(self.setting.problem.n, self.setting.dtype), self.steps(), self.setting.m
-        down, up = Model(x, 0), Stepped(x)
-        return Effort(participants, lambda i, r: H, lambda rounds: rounds * H * m, self.batch, down, up, points=points)
+        x, H = np.zeros(self.setting.problem.n, self.setting.dtype), self.steps()
+        return Effort(participants, lambda i, r: H, self.batch, Model(x, 0), Stepped(x), points=points)
 
 
 def theorem1(K: int, m: int) -> tuple[int, float]:
@@ -250,7 +261,7 @@ class LipschitzReports(Costed[Lipschitz]):
         replies = clients.ask(self.probe, Model(x, r), to=self.setting.eval_participants(r), counted=False)
         scores = all_scores(self.setting, x)  # while the clients compute
         probes = dict(replies)
-        shares = among(self.local.shares(), probes)
+        shares = scaled_to_one(self.local.shares(), probes)
         differences = sum((shares[i] * p.differences for i, p in probes.items()), np.zeros(self.local.probe))
         objective = math.fsum(shares[i] * p.loss for i, p in probes.items())
         return report(self.local, x, r, differences, scores | {"objective": objective, "clients_asked": len(probes)})

@@ -25,6 +25,8 @@ REMOVED = {
     "features_seed": Removed("all runs have the same filters, leave the flag out", today=0),
     "filter_size": Removed("filters have 6 x 6 pixels, leave the flag out", today=6),
     "filters": Removed("there are 256 filters, leave the flag out", today=256),
+    "floor": Removed("nothing bounds the second moment below, leave the flag out", today=0.0),
+    "gamma_personal": Removed("the personal models take steps of --gamma-local, leave the flag out", today=0.0),
     "kernel": Removed("this problem is computed by NumPy alone, leave the flag out"),
     "pretrain_gamma": Removed("x_0 is zero or random, see --x0"),
     "pretrain_steps": Removed("x_0 is zero or random, see --x0"),
@@ -32,7 +34,10 @@ REMOVED = {
     "passes_abreast": Removed("perturbed passes go one by one, leave the flag out", today=1),
     "pool": Removed("responses are averaged over 2 x 2 cells, leave the flag out", today=2),
     "pretrain_share": Removed("half of the contexts are for pretraining, leave the flag out", today=0.5),
+    "sampling": Removed("all clients take part in the lower level, leave the flag out", today="all"),
+    "server_state": Removed("the server keeps its moments, leave the flag out", today="keep"),
     "synthetic_noise": Removed("labels are a linear teacher's, leave the flag out", today=0.0),
+    "upload_at": Removed("the first of every k local steps is uploaded, leave the flag out", today="first"),
 }
 """Flags of earlier versions that are gone, everywhere or for some methods or problems."""
 

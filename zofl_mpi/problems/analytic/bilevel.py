@@ -160,9 +160,6 @@ class BilevelBowls(KnownBilevel, Solved):
         """(n,) the gradient of F."""
         return self.hessian @ (x - self.minimiser)
 
-    def flops_evaluation(self, batch_size: int) -> float:
-        return 2.0 * self.n_lower**2 + 2.0 * self.n
-
 
 @final
 @dataclass(frozen=True)
@@ -267,13 +264,6 @@ class Saddle(KnownBilevel, Solved):
         y = self.solution(x, ())
         return float(y @ y / 2 + self.lam / 2 * x @ x)
 
-    def implicit_gradient(self, x: Array) -> Array:
-        """(n,) the gradient of F."""
-        return np.asarray(self.A.T @ self.solution(x, ()) + self.lam * x)
-
-    def flops_evaluation(self, batch_size: int) -> float:
-        return 2.0 * self.n**2 + 4.0 * self.n
-
 
 @final
 @dataclass(frozen=True)
@@ -335,13 +325,6 @@ class Coupled(KnownBilevel):
     def truth(self) -> tuple[Vector, float]:
         """x*, F(x*), in the protocol's letters."""
         return (np.array([0.5]), -0.25) if self.order == "min-max" else (np.array([1.0]), -2.0)
-
-    def printed(self, x: Array, y: Array) -> tuple[float, float]:
-        """The pair (x, y) in the letters of the printed problem."""
-        return (float(x[0]), float(y[0])) if self.order == "min-max" else (float(y[0]), float(x[0]))
-
-    def flops_evaluation(self, batch_size: int) -> float:
-        return 2.0
 
     def score(self, x: Array, y: Array, data: object, mix: Vector | None = None) -> dict[str, float]:
         """f(x, y), the objective of the outer problem."""

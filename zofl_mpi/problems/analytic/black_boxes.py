@@ -1,4 +1,4 @@
-"""Bilevel problems with a level that only answers: no derivative of it exists."""
+"""Bilevel problems with a level that is a black box: it returns values or solutions, and has no derivatives."""
 
 from __future__ import annotations
 
@@ -130,32 +130,14 @@ class CVaR(KnownBilevel):
         beyond = (LARGE - USUAL) * OUTLIERS / PAIRS
         return np.append(prior, USUAL), USUAL + beyond / (1 - self.level)
 
-    def flops_evaluation(self, batch_size: int) -> float:
-        return 2.0 * batch_size * self.n_lower
-
-
-@final
-@dataclass(frozen=True)
-class Wishes:
-    """Data of a client of `Shares`.
-
-    Attributes:
-        points: (N, n) the shares that it wishes, a sample a row.
-    """
-
-    points: Vector
-
-    def __len__(self) -> int:
-        return len(self.points)
-
 
 @final
 @dataclass(frozen=True)
 class Shares(KnownBilevel):
     """Scores x, which a service turns into shares y(x), the nearest point of the simplex {y >= 0, sum y = 1}.
 
-    f_i(x, y) = mean_j 1/2 |y - c_ij|^2 + rho/2 |x|^2 over client i's wishes c_ij. The lower level is a black box with
-    `solution` alone, for `--lower exact`.
+    f_i(x, y) = mean_j 1/2 |y - c_ij|^2 + rho/2 |x|^2 over client i's wishes c_ij, the rows of its data (N, n). The
+    lower level is a black box with `solution` alone, for `--lower exact`.
 
     Scores have the shares y if, for some number s, they are y + s where y > 0 and at most s elsewhere; the shortest of
     them are y - 1/n, with |y|^2 - 1/n for |x|^2. So F(x) = f(x, y(x)) is least where y minimises
@@ -176,7 +158,7 @@ class Shares(KnownBilevel):
     @classmethod
     def random(
         cls, streams: Streams, n: int, m: int, *, noise: float = 0.0, samples: int = 32, rho: float = 0.5
-    ) -> tuple[Shares, Wishes, tuple[Wishes, ...]]:
+    ) -> tuple[Shares, Vector, tuple[Vector, ...]]:
         """A problem with unequal clients, the server's part (that no client has), and each client's.
 
         Entries of a wish have the standard deviation `noise` around the client's mean.
@@ -187,8 +169,7 @@ class Shares(KnownBilevel):
         points = common + 0.5 * generator.standard_normal((m + 1, 1, n)) + table
         wish = points[1:].mean(axis=(0, 1))
         spread = float(np.square(points[1:] - wish).sum(axis=2).mean() / 2)
-        server, *clients = map(Wishes, points)
-        return cls(rho, wish, spread), server, tuple(clients)
+        return cls(rho, wish, spread), points[0], tuple(points[1:])
 
     @property
     def n(self) -> int:
@@ -198,12 +179,12 @@ class Shares(KnownBilevel):
     def initial(self, generator: np.random.Generator) -> Array:
         return generator.standard_normal(self.n)
 
-    def f(self, i: int, x: Array, y: Array, data: Wishes, batch: Batch | None = None) -> Vector:
-        points = data.points if batch is None else data.points[batch]
+    def f(self, i: int, x: Array, y: Array, data: Vector, batch: Batch | None = None) -> Vector:
+        points = data if batch is None else data[batch]
         distances = np.square(y[:, None] - points).sum(axis=2).mean(axis=1)
         return np.asarray(distances / 2 + self.rho / 2 * np.einsum("kn,kn->k", x, x))
 
-    def gradient_h(self, i: int, x: Array, y: Array, data: Wishes, batch: Batch | None = None) -> Never:
+    def gradient_h(self, i: int, x: Array, y: Array, data: Vector, batch: Batch | None = None) -> Never:
         """Refuses: nothing of h is known."""
         raise UserError(UNKNOWN)
 
@@ -211,7 +192,7 @@ class Shares(KnownBilevel):
         """Refuses: nothing of h is known."""
         raise UserError(UNKNOWN)
 
-    def solution(self, x: Array, data: Sequence[Wishes]) -> Array:
+    def solution(self, x: Array, data: Sequence[Vector]) -> Array:
         """The shares of the scores x (n,)."""
         return np.asarray(simplex(x[None])[0])
 
@@ -224,6 +205,3 @@ class Shares(KnownBilevel):
         """x*, F(x*)."""
         x = simplex(self.wish[None] / (1 + self.rho))[0] - 1 / self.n
         return x, self.implicit(x)
-
-    def flops_evaluation(self, batch_size: int) -> float:
-        return 3.0 * batch_size * self.n

@@ -86,10 +86,6 @@ class Caps(KnownHierarchical):
         binding = (self.m - k) / self.m  # below t the constraints of the clients k, ..., m - 1 bind
         return np.full(self.n, binding * self.level / (self.cost + binding))
 
-    def surrogate(self, x: Array) -> Array:
-        """(n,) the gradient of F by implicit differentiation without the constraint, a wrong one: that of f_1 alone."""
-        return self.gradient_f1(x, None, np.empty(0, np.int64))
-
     def score(self, x: Array, data: object, mix: Vector | None = None) -> dict[str, float]:
         """F(x)."""
         return {"loss": self.implicit(x)}

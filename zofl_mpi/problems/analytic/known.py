@@ -17,7 +17,7 @@ Vector = NDArray[np.float64]
 
 
 class KnownHierarchical(NumPyProblem, Protocol):
-    """Algorithm 2 as it is printed, on the gradient of h_i."""
+    """A problem whose `lower` is Algorithm 2 as it is printed, by the gradient of h_i."""
 
     def gradient_h(self, i: int, data: Any, x: Array, y: Array, batch: Batch) -> Array:
         """(k, n) the gradients of h_i(x, .) at the rows of y on one mini-batch."""
@@ -53,7 +53,7 @@ class Unconstrained(NumPyProblem, Protocol):
         return x
 
 
-class KnownBilevel(Unconstrained, BilevelProblem, Protocol):
+class KnownBilevel(NumPyProblem, BilevelProblem, Protocol):
     """A bilevel problem without constraints on x, whose score is its objective and whose y is as long as x."""
 
     @attribute

@@ -9,7 +9,7 @@ import numpy as np
 
 from zofl_mpi.engine.fields import at_least
 from zofl_mpi.engine.streams import Purpose, Streams
-from zofl_mpi.numerics.descent import descend
+from zofl_mpi.numerics.descent import local_descent
 from zofl_mpi.numerics.projections import ball
 from zofl_mpi.problems import Array, Batch
 from zofl_mpi.problems.analytic.known import KnownHierarchical, Noisy, Vector
@@ -62,13 +62,7 @@ class SmoothBowls(NumPyProblem, Protocol):
         self, data: Bowl, y: Array, batches: Batch, stepsizes: Vector, *, mu: float = 0.0, shift: Array | None = None
     ) -> Array:
         """See `Smooth.descend`."""
-
-        def gradient(z: Array, t: int) -> Array:
-            g = data.gradient(z, batches[t])
-            g = g if mu == 0 else g + mu * (z - y)
-            return g if shift is None else g + shift
-
-        return descend(y.copy(), gradient, steps=len(stepsizes), stepsize=lambda t: float(stepsizes[t]))
+        return local_descent(y, lambda z, t: data.gradient(z, batches[t]), stepsizes, mu, shift)
 
     def flops(self, batch_size: int) -> float:
         return 2.0 * self.n**2
@@ -141,11 +135,6 @@ class Quadratic(SmoothBowls, KnownHierarchical):
             return None
         return np.linalg.solve(data.A + self.mu[i] * np.eye(self.n), data.A @ data.a - data.drift + self.mu[i] * x)
 
-    def implicit_gradient(self, i: int, data: Bowl, x: Array) -> Array:
-        """(n,) the gradient of x -> f_{2,i}(x, y_i(x)): m rho_i lam K' (x - y_i(x)), K = (A + mu I)^{-1} A."""
-        K = np.linalg.solve(data.A + self.mu[i] * np.eye(self.n), data.A)
-        return np.asarray(len(self.weights) * self.weights[i] * self.lam * K.T @ (x - self.solution(i, data, x)))
-
     def score(self, x: Array, data: Bowl, mix: Vector | None = None) -> dict[str, float]:
         """The value of the bowl at x; there are no classes, so `mix` has no meaning."""
         return {"loss": data.value(x)}
@@ -187,10 +176,6 @@ class Corner(KnownHierarchical):
 
     def solution(self, i: int, data: object, x: Array) -> Array:
         return np.maximum(x, 0)
-
-    def implicit_gradient(self, x: Array) -> Array:
-        """(n,) the gradient of f where no entry of x is 0."""
-        return np.where(x > 0, 0.0, x + 1)
 
     def score(self, x: Array, data: object, mix: Vector | None = None) -> dict[str, float]:
         """f(x)."""

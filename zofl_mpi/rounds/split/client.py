@@ -1,11 +1,17 @@
-"""`LocalSteps`: a client's model during its local steps of a round, and the directions along which it is perturbed."""
+"""`LocalSteps`: a client's model during its local steps of a round, with its loss and the directions of its estimates.
+
+A loss is a function of the smashed samples and a target: the labels, or, where it is `answered`, lambda (B,
+*smashed_shape), the gradient at the cut that the server returns. Its value () is summed in float64 where no gradient is
+asked for. All have the network in its parts (`problem`), the modules whose parameters are theta (`flat`), and the
+number of theta's first entries that travel (`travels`).
+"""
 
 from __future__ import annotations
 
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple, cast, final
@@ -15,7 +21,7 @@ import numpy as np
 from zofl_mpi import Client, Purpose
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.engine.streams import seed_torch
-from zofl_mpi.rounds.split.losses import Loss
+from zofl_mpi.problems import Split
 from zofl_mpi.rounds.split.messages import Model, Smashed, Trained
 from zofl_mpi.rounds.split.training import Training
 
@@ -24,19 +30,113 @@ Key = Callable[[Purpose], np.random.Generator]  # the random numbers of one loca
 _warned: list[bool] = []
 
 
+# --- losses
+
+
+@final
+class HeadLoss:
+    """The auxiliary head's loss, in theta_l = (theta_c, theta_a)."""
+
+    answered = False
+
+    def __init__(self, problem: Split, trained: bool = True) -> None:
+        """`trained`: whether the head trains and travels."""
+        self.problem, self.flat = problem, problem.local
+        self.travels = problem.local.n if trained else problem.n_client
+        self.each = problem.local_losses  # (smashed, labels) to (B,) each sample's contribution; None: it is not known
+
+    def __call__(self, smashed: Tensor, target: Tensor) -> Tensor:
+        """() the head's mean loss on the labels."""
+        return self.problem.local_loss(smashed, target)
+
+
+@final
+class CutLoss:
+    """<lambda, s>, whose gradient in theta_c continues the server's through the cut; the head plays no part."""
+
+    answered = True
+
+    def __init__(self, problem: Split) -> None:
+        self.problem, self.flat, self.travels = problem, problem.local, problem.n_client
+
+    def __call__(self, smashed: Tensor, target: Tensor) -> Tensor:
+        """() sum_j <lambda_j, s_j> over the samples j; summed in float64 where no gradient is asked for."""
+        product = _products(target, smashed)
+        return product.sum(dtype=None if product.requires_grad else torch.float64)
+
+    def each(self, smashed: Tensor, target: Tensor) -> Tensor:
+        """(B,) <lambda_j, s_j>."""
+        return _products(target, smashed).flatten(1).sum(dim=1, dtype=torch.float64)
+
+
+@final
+class NetworkLoss:
+    """The server's loss as a function of theta = (theta_c, theta_s), for clients that hold both parts."""
+
+    answered = False
+
+    def __init__(self, problem: Split) -> None:
+        self.problem, self.flat = problem, Joined(problem)
+        self.travels = self.flat.n
+
+    def __call__(self, smashed: Tensor, target: Tensor) -> Tensor:
+        """() the network's mean loss on the labels."""
+        return self.problem.server_loss(smashed, target)
+
+
+OwnLoss = HeadLoss | CutLoss
+"""The losses of clients that hold the first layers alone."""
+Loss = OwnLoss | NetworkLoss
+
+
+@final
+class Joined:
+    """The client's and the server's part as a function of (theta_c, theta_s) and (b_l, b_s): a `Flat`."""
+
+    def __init__(self, problem: Split) -> None:
+        self._problem = problem
+        self.n = problem.n_client + problem.top.n
+        self.b = problem.local.b + problem.top.b
+        self._local = problem.placed(problem.local.initial()[0]).clone()  # with a head, which must lie somewhere
+
+    def initial(self) -> tuple[Tensor, Tensor]:
+        """(n,) and (b,) what the modules came with."""
+        (theta, buffers), (theta_s, buffers_s) = self._problem.local.initial(), self._problem.top.initial()
+        return torch.cat([theta[: self._problem.n_client], theta_s]), torch.cat([buffers, buffers_s])
+
+    @contextmanager
+    def at(self, theta: Tensor, buffers: Tensor | None = None, running: bool = False) -> Iterator[list[Any]]:
+        """Context manager: see `problems.flat.Flat.at`."""
+        problem, n, b = self._problem, self._problem.n_client, self._problem.local.b
+        self._local[:n] = theta[:n]
+        client, server = (None, None) if buffers is None else (buffers[:b], buffers[b:])
+        with problem.local.at(self._local, client, running) as below, problem.top.at(theta[n:], server, running) as top:
+            yield [*below, *top]
+
+
+def _products(slope: Tensor, smashed: Tensor) -> Tensor:
+    """(B, *smashed_shape) entry by entry, in float32 or better."""
+    wide = torch.promote_types(smashed.dtype, torch.float32)
+    return smashed.to(wide) * slope.to(wide)
+
+
+# --- a local step
+
+
 @dataclass
 class Point:
     """A local step's forward pass at the model itself, or as much of it as the step's rule needs."""
 
-    q: int
     x: Tensor  # its inputs
     smashed: Tensor | None = None  # with a graph where a backward pass is to come
     loss: Tensor | None = None  # () where the target is known
     gradient: Tensor | None = None  # of an exact rule's part, where the pass gives it too
 
-    def upload(self, labels: Tensor) -> Smashed:
-        """The message to the server, without the graph."""
-        return Smashed(cast("Tensor", self.smashed).detach(), labels)
+    def upload(self, labels: Tensor, keep: bool = True) -> Smashed:
+        """The message to the server, without the graph; `keep`: whether the step still needs the smashed samples."""
+        smashed = cast("Tensor", self.smashed)
+        self.smashed = smashed if keep else None
+        return Smashed(smashed.detach(), labels)
 
 
 class Gradient(NamedTuple):
@@ -89,8 +189,8 @@ class LocalSteps:
         return partial(self.training.setting.streams, r=self.r, i=self.client.i, t=q)
 
     def uploads(self, q: int) -> bool:
-        """Whether local step q goes up."""
-        return self.training.uploads(self.client.i, q)
+        """Whether the smashed samples of local step q are uploaded."""
+        return self.training.uploads(q)
 
     # --- passes
 
@@ -102,13 +202,13 @@ class LocalSteps:
         """The buffers (b,) of further passes: a copy, unless these may move the statistics or move none."""
         return self.scratch.copy_(self.buffers) if self.training.batchnorm == "batch" else self.buffers
 
-    def forward(self, q: int, x: Tensor, labels: Tensor) -> Point:
+    def forward(self, x: Tensor, labels: Tensor) -> Point:
         """The pass at the model itself, without a graph; moves BatchNorm's running statistics."""
         with torch.no_grad(), self.at(self.buffers):
             smashed = self.problem.smash(x)
             loss = None if self.loss.answered else self.loss(smashed, labels)
         self.record(loss)
-        return Point(q, x, smashed, loss)
+        return Point(x, smashed, loss)
 
     def perturbed(self, x: Tensor, target: Tensor, u: Tensor, mu: float) -> Tensor:
         """() the loss at theta + mu u, u of the first part; a point that has memory of its own: the model stays."""

@@ -5,27 +5,25 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.problems import Batch, Split
-from zofl_mpi.rounds.split.losses import HeadLoss, Loss
+from zofl_mpi.rounds.split.client import HeadLoss, Loss
 from zofl_mpi.rounds.split.rules import Backprop, GradientRule, Lines, StepCost, Tail
 from zofl_mpi.rounds.split.training import Training
 
-if TYPE_CHECKING:
-    from zofl_mpi.problems.counting import Allocations
-
+C = TypeVar("C", bound=AbstractContextManager[Any])
 STEP_MACS = "multiply-accumulates of a client's step"
 STEP_BYTES = "peak bytes of a client's step, beyond its model"
 STEP_COUNTED = STEP_MACS + ", its backward pass as computed"
-AGAIN = ", if it computes its blocks again"  # gradient checkpointing
+RECOMPUTED = ", if it computes its blocks again"  # gradient checkpointing
 PARTS, HEADS, SMASHED = "the clients' parts", "auxiliary heads", "smashed samples"
 GRADIENTS, LABELS, NUMBERS = "gradients at the cut", "labels", "rounds and losses"
 
@@ -89,7 +87,7 @@ class Traffic:
     def _uploads(self, r: int, i: int) -> tuple[int, int]:
         """Bytes of client i's smashed samples and labels in round r; the same in each where samples have one size."""
         if i not in self._clients or not self.training.problem.alike:
-            sent = (batch for q, batch in enumerate(self.training.batches(i, r)) if self.training.uploads(i, q))
+            sent = (batch for q, batch in enumerate(self.training.batches(i, r)) if self.training.uploads(q))
             smashed, labels = zip(*(self._bytes(i, batch) for batch in sent), strict=True)
             self._clients[i] = sum(smashed), sum(labels)
         return self._clients[i]
@@ -173,8 +171,9 @@ def costs_of(training: Training, loss: Loss, rule: GradientRule) -> Lines:
     if step.backwards:
         lines[STEP_COUNTED] = round(step_macs(loss, rule) * batch)
     if step.backwards and loss.problem.blocks:
-        lines[STEP_COUNTED + AGAIN] = round(step_macs(loss, rule, recompute=True) * batch)
-        lines[STEP_BYTES + AGAIN] = peak_bytes(loss, rule, batch, recompute=True)
+        with recomputing(loss.problem.blocks):
+            lines[STEP_COUNTED + RECOMPUTED] = round(step_macs(loss, rule) * batch)
+            lines[STEP_BYTES + RECOMPUTED] = peak_bytes(loss, rule, batch)
     return lines
 
 
@@ -207,41 +206,36 @@ def macs(problem: Split) -> tuple[float, float, float]:
     return client.flops / 2 / len(x), auxiliary.flops / 2 / len(x), server.flops / 2 / len(x)
 
 
-def step_macs(loss: Loss, rule: GradientRule, recompute: bool = False) -> float:
-    """Multiply-accumulates of a client's step on one sample, the backward pass as computed; `recompute`: see below.
+def step_macs(loss: Loss, rule: GradientRule) -> float:
+    """Multiply-accumulates of a client's step on one sample, the backward pass as computed.
 
     With frozen weights, as with LoRA, a backward pass has about as many as the forward pass, not twice as many.
     """
     from zofl_mpi.problems.counting import Products
 
-    given, counted = _given(loss, 2), Products()
-    with counted:
-        _trial(loss, rule, *given, recompute)
-    return float(counted.flops / 2 / 2)
+    return float(_counted(loss, rule, 2, Products()).flops / 2 / 2)
 
 
-def peak_bytes(loss: Loss, rule: GradientRule, batch: int, recompute: bool = False) -> int:
+def peak_bytes(loss: Loss, rule: GradientRule, batch: int) -> int:
     """Bytes live at once in a client's step on a mini-batch, beyond its model: inputs, activations, gradients.
 
     On a GPU as its allocator counts, else by the tensors that torch makes: steps on 2 and on 3 samples give it for any
     number, each tensor's size being linear in it; the mini-batch itself is computed where these two make other tensors.
     Chunked computation uses the full batch's chunk count (`Split.as_for`), perhaps a part of one chunk too much.
-
-    Args:
-        recompute: keep the inputs of the problem's `blocks` alone, and compute each once more in the backward pass
-            (gradient checkpointing: Chen, Xu, Zhang, Guestrin, "Training Deep Nets with Sublinear Memory Cost", 2016).
     """
     problem = loss.problem
     if torch.device(problem.device).type == "cuda":
         from zofl_mpi.engine.device import allocated
 
         given = _given(loss, batch)
-        return given[2].nbytes + int(allocated(problem.device, lambda: _trial(loss, rule, *given, recompute)))
+        return given[2].nbytes + int(allocated(problem.device, lambda: _trial(loss, rule, *given)))
+    from zofl_mpi.problems.counting import Allocations
+
     with problem.as_for(batch):
-        two, three = (_allocations(loss, rule, count, recompute) for count in (2, 3))
+        two, three = (_counted(loss, rule, count, Allocations()) for count in (2, 3))
     peak = None if batch < 2 else _peak(two.events, three.events, batch)
     own = _given(loss, 1)[2].nbytes * batch
-    return own + (_allocations(loss, rule, batch, recompute).peak if peak is None else peak)
+    return own + (_counted(loss, rule, batch, Allocations()).peak if peak is None else peak)
 
 
 def _given(loss: Loss, batch: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -250,14 +244,12 @@ def _given(loss: Loss, batch: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return theta, buffers, *loss.problem.example(batch)
 
 
-def _allocations(loss: Loss, rule: GradientRule, batch: int, recompute: bool = False) -> Allocations:
-    """The tensors that a step on `batch` samples makes, as it is computed."""
-    from zofl_mpi.problems.counting import Allocations
-
-    given, counted = _given(loss, batch), Allocations()
-    with counted:
-        _trial(loss, rule, *given, recompute)
-    return counted
+def _counted(loss: Loss, rule: GradientRule, batch: int, counter: C) -> C:
+    """The counter, after a step on `batch` samples within it."""
+    given = _given(loss, batch)
+    with counter:
+        _trial(loss, rule, *given)
+    return counter
 
 
 def _peak(two: list[tuple[int, int]], three: list[tuple[int, int]], batch: int) -> int | None:
@@ -268,11 +260,9 @@ def _peak(two: list[tuple[int, int]], three: list[tuple[int, int]], batch: int) 
     return max(itertools.accumulate(sizes), default=0)
 
 
-def _trial(
-    loss: Loss, rule: GradientRule, theta: Tensor, buffers: Tensor, x: Tensor, labels: Tensor, recompute: bool = False
-) -> None:
+def _trial(loss: Loss, rule: GradientRule, theta: Tensor, buffers: Tensor, x: Tensor, labels: Tensor) -> None:
     """Computes a step's passes, as the rule takes them."""
-    with loss.flat.at(theta, buffers), recomputing(loss.problem.blocks if recompute else ()):
+    with loss.flat.at(theta, buffers):
         rule.trial(loss, theta, x, labels)
 
 
@@ -280,7 +270,8 @@ def _trial(
 def recomputing(blocks: Sequence[torch.nn.Module]) -> Iterator[None]:
     """Context manager: a graph keeps the inputs of each block alone, and a backward pass computes the block once more.
 
-    For measurements: the second time a BatchNorm moves its running statistics once more.
+    Gradient checkpointing: Chen, Xu, Zhang, Guestrin, "Training Deep Nets with Sublinear Memory Cost", 2016. It serves
+    measurements alone: a BatchNorm moves its running statistics in both computations.
     """
     from torch.utils.checkpoint import checkpoint
 

@@ -11,16 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal, cast, final
 from zofl_mpi import Purpose, UserError, above, at_least
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.numerics import zo
-from zofl_mpi.rounds.split.client import Draw, Gradient, Key, LocalSteps, Point, drawn, generator_of
-from zofl_mpi.rounds.split.losses import CutLoss, HeadLoss, Loss
+from zofl_mpi.rounds.split.client import Draw, Gradient, Key, LocalSteps, Loss, OwnLoss, Point, drawn, generator_of
 from zofl_mpi.rounds.split.rules import Backprop, Frozen, GradientRule, LinearHead, Lines, StepCost, Tail
 from zofl_mpi.rounds.split.training import Training
 
 if TYPE_CHECKING:
     from zofl_mpi.problems.signs import SignedLayers
-
-OwnLoss = HeadLoss | CutLoss
-"""The losses of clients that hold the first layers alone."""
 
 
 @dataclass(frozen=True)
@@ -287,37 +283,34 @@ class Estimation:
 
     def _check(self, training: Training, exact_head: bool) -> None:
         """Refuses flags that contradict each other."""
-        estimate, seeds, signs = self.estimate, self.uplink == "seeds", self.directions == "per-sample"
-        exact, layers, freeze = estimate == "exact", self.exact_layers, training.freeze
-        average, closed = training.state == "average", training.problem.head_gradient is not None or layers
-        none = "no differences of losses; take one-sided or central"
-        _refuse("--uplink seeds", (seeds and exact, f"--estimate exact has {none}"))
-        probe = self.probe_gradient and exact
-        _refuse("--probe-gradient", (probe, "--estimate exact has the gradient itself; leave one of them out"))
+        jvp, seeds, signs = self.estimate == "jvp", self.uplink == "seeds", self.directions == "per-sample"
+        closed = training.problem.head_gradient is not None or self.exact_layers
+        exact_parts = {"--head-gradient exact": exact_head, f"--exact-layers {self.exact_layers}": self.exact_layers}
+        with_estimates = {
+            "--uplink seeds": seeds,
+            "--probe-gradient": self.probe_gradient,
+            "--directions per-sample": signs,
+            **exact_parts,
+        }
+        for flag, given in with_estimates.items():
+            exact = given and self.estimate == "exact"
+            _refuse(flag, (exact, "--estimate exact has the gradient itself; leave one of them out"))
+        for flag, given in exact_parts.items():
+            frozen, average = given and training.freeze != "none", given and training.state == "average"
+            _refuse(
+                flag,
+                (frozen, f"--freeze {training.freeze} contradicts it; take --freeze none"),
+                (average, "--state average has one optimiser for all layers; take keep or reset"),
+            )
         _refuse(
             "--directions per-sample",
-            (signs and estimate in ("exact", "jvp"), f"--estimate {estimate} has {none}"),
+            (signs and jvp, "--estimate jvp has no differences of losses; take one-sided or central"),
             (signs and seeds, "--uplink seeds sends a number a step and direction, not a number a sample; take dense"),
         )
-        _refuse(
-            "--head-gradient exact",
-            (
-                exact_head and not closed,
-                "this auxiliary head is not a linear layer with nothing to train before it, and so has no gradient in "
-                "closed form; take --head-gradient estimated",
-            ),
-            (exact_head and exact, "--estimate exact has it already; take one-sided or central"),
-            (exact_head and freeze != "none", f"--freeze {freeze} leaves no client or no head to train; take none"),
-            (exact_head and average, "--state average has one optimiser for client and head; take keep or reset"),
-        )
+        no_form = "this auxiliary head is not a linear layer with nothing to train before it, and so has no gradient in"
+        _refuse("--head-gradient exact", (exact_head and not closed, f"{no_form} closed form; take estimated"))
         nothing = "with --exact-layers 0 nothing of the client would train; --freeze client does so"
-        _refuse("--rest frozen", (not layers and self.rest == "frozen", nothing))
-        _refuse(
-            f"--exact-layers {layers}",
-            (layers and exact, "--estimate exact has them all already; take one-sided, central or jvp"),
-            (layers and freeze != "none", f"--freeze {freeze} and --rest contradict each other; take --freeze none"),
-            (layers and average, "--state average has one optimiser for all layers; take keep or reset"),
-        )
+        _refuse("--rest frozen", (not self.exact_layers and self.rest == "frozen", nothing))
 
 
 def _refuse(flag: str, *reasons: tuple[object, str]) -> None:

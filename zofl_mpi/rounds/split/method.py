@@ -13,17 +13,16 @@ import numpy as np
 
 from zofl_mpi import Client, Clients, Directions, UserError, demand, part
 from zofl_mpi.engine import mean
-from zofl_mpi.engine.lazy import Tensor
+from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.numerics.optimisers import copied
 from zofl_mpi.problems import Split
 from zofl_mpi.rounds.base import OnProblem
-from zofl_mpi.rounds.split.client import LocalSteps, Point
+from zofl_mpi.rounds.split.client import CutLoss, LocalSteps, Loss
 from zofl_mpi.rounds.split.costs import Traffic, costs_of, plan_of
 from zofl_mpi.rounds.split.estimates import Estimation
-from zofl_mpi.rounds.split.losses import CutLoss, Loss
 from zofl_mpi.rounds.split.messages import Ask, Model, Network, Report, Scalars, Smashed, State, Trained, Update
 from zofl_mpi.rounds.split.rules import Backprop, GradientRule, Lines
-from zofl_mpi.rounds.split.server import Server, slope_at_cut
+from zofl_mpi.rounds.split.server import Server
 from zofl_mpi.rounds.split.training import Training
 
 BLOCK = 256
@@ -57,8 +56,7 @@ class SplitMethod(OnProblem[Split]):
 
     def __post_init__(self) -> None:
         loss, rule = self.chosen()
-        object.__setattr__(self, "loss", loss)
-        object.__setattr__(self, "rule", rule)
+        vars(self).update(loss=loss, rule=rule)
 
     def chosen(self) -> tuple[Loss, GradientRule]:
         """The loss and the rule of a client's step; refuses flags that contradict each other."""
@@ -128,7 +126,7 @@ class SplitMethod(OnProblem[Split]):
         return plan_of(self.traffic, rounds, self.rule.cost(self.loss)) | self.rule.lines()
 
     def directions(self, rounds: int) -> Directions | None:
-        """Those of all participants' local steps, each client's own."""
+        """The directions of all participants' local steps; each client draws its own."""
         training, part = self.training, self.rule.parts[0]
         taken = Counter(i for r in range(rounds) for i in training.participants(r))
         steps = ((taken[i], training.samples(i, q)) for i in taken for q in range(training.steps(i)))
@@ -216,10 +214,14 @@ class EstimatingMethod(SplitMethod):
             self.problem.n_client,
         )
         q, x, labels = next(iter(local))
-        target = slope_at_cut(self.training, message)(x, labels) if self.loss.answered else labels
+        target = labels
+        if self.loss.answered:  # lambda, as the server would return it
+            with torch.no_grad(), local.at(local.scratch):
+                upload = Smashed(self.problem.smash(x), labels)
+            target = Server(self.training, message.theta_s, message.buffers_s, {}).exchange(upload)
         with local.at(local.scratch):
             g = self.problem.local.gradient(self.loss(self.problem.smash(x), target))
-        gradient = rule(local, rule.forward(local, q, x, labels), target, local.key(q))
+        gradient = rule(local, rule.forward(local, x, labels), target, local.key(q))
         direction = g.new_zeros(g.shape)
         for place, estimate in zip(rule.parts, gradient.parts, strict=True):
             if estimate is not None:
@@ -265,7 +267,7 @@ class LockstepMethod(SplitMethod):
     # --- the server
 
     def exchange(self, state: State, r: int, clients: Clients, servers: Mapping[int, Server]) -> None:
-        """Exchanges all mini-batches with {i: client i's server part}; the clients' models then wait."""
+        """Exchanges all mini-batches with {i: client i's server part}; the models stay at the clients."""
         for group in self.training.groups(r):
             replies = clients.ask(self.begin, self.training.client_part(state, r), to=group)
             while cuts := {i: Cut(servers[i].exchange(item)) for i, item in replies if isinstance(item, Smashed)}:
@@ -277,17 +279,10 @@ class LockstepMethod(SplitMethod):
         """Takes the local steps: each uploads a mini-batch at the cut and steps along lambda, the server's answer."""
         model = self.steps(client, message)
         for q, x, labels in model:
-            point = self.rule.forward(model, q, x, labels)
-            lam = yield self._upload(point, labels)
+            point = self.rule.forward(model, x, labels)
+            lam = yield point.upload(labels, keep=self.rule.needs_point)
             model.step(self.rule(model, point, model.problem.placed(lam), model.key(q)))
         return model.done()
-
-    def _upload(self, point: Point, labels: Tensor) -> Smashed:
-        """The message of a pass, whose smashed samples are kept only where the step needs them."""
-        upload = point.upload(labels)
-        if not self.rule.needs_point:
-            point.smashed = None
-        return upload
 
     def begin(self, client: Client, message: Model) -> Smashed:
         """Begins `train`, up to its first upload."""

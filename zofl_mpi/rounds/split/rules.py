@@ -1,6 +1,6 @@
 """`GradientRule`: how a client's local step gets its direction; chosen once, from the flags (`Estimation.rule`).
 
-With a loss (`losses`) a rule makes a client of [C]'s family:
+With a loss (`client`) a rule makes a client of [C]'s family:
 
                  loss of the auxiliary head   <lambda, s> at the cut     the network's loss
     Backprop     CSE-FSL, FSL-SAGE            SFLV1, SFLV2, SplitLoRA    (FedAvg of networks)
@@ -10,7 +10,7 @@ With a loss (`losses`) a rule makes a client of [C]'s family:
 
 A local step q on a mini-batch has two halves, between which the upload leaves:
 
-    point = rule.forward(model, q, x, labels, upload)    the pass at the model itself, as far as it is needed
+    point = rule.forward(model, x, labels, upload)    the pass at the model itself, as far as it is needed
     gradient = rule(model, point, target, key)           the target: the labels, or lambda
     model.step(gradient)
 
@@ -27,8 +27,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, cast, final
 
 from zofl_mpi.engine.lazy import Tensor, torch
-from zofl_mpi.rounds.split.client import Gradient, Key, LocalSteps, Point
-from zofl_mpi.rounds.split.losses import Loss
+from zofl_mpi.rounds.split.client import Gradient, Key, LocalSteps, Loss, Point
 
 Lines = dict[str, str | float]
 """Maps a label of --dry-run to its value."""
@@ -69,9 +68,9 @@ class GradientRule:
         """Whether a step needs the pass at the model itself even where nothing is uploaded."""
         return True
 
-    def forward(self, model: LocalSteps, q: int, x: Tensor, labels: Tensor, upload: bool = True) -> Point:
+    def forward(self, model: LocalSteps, x: Tensor, labels: Tensor, upload: bool = True) -> Point:
         """The pass at the model itself, with its smashed samples; nothing where neither step nor upload needs it."""
-        return model.forward(q, x, labels) if upload or self.needs_point else Point(q, x)
+        return model.forward(x, labels) if upload or self.needs_point else Point(x)
 
     def __call__(self, model: LocalSteps, point: Point, target: Tensor, key: Key) -> Gradient:
         """The direction of a step; `target`: the labels, or lambda where the loss is `answered`."""
@@ -114,12 +113,12 @@ class Backprop(GradientRule):
 
     last: bool = False  # whether what lies before the part keeps no graph
 
-    def forward(self, model: LocalSteps, q: int, x: Tensor, labels: Tensor, upload: bool = True) -> Point:
+    def forward(self, model: LocalSteps, x: Tensor, labels: Tensor, upload: bool = True) -> Point:
         """A pass with a graph; the backward pass at once, but for a loss that the server still has to answer."""
         with model.at(model.buffers), self._graph(model.loss):
             smashed = model.problem.smash(x)
             if model.loss.answered:
-                return Point(q, x, smashed)
+                return Point(x, smashed)
             loss = model.loss(smashed, labels)
             g = self._gradient(model.loss, loss)
         loss, smashed = loss.detach(), smashed.detach()
@@ -127,7 +126,7 @@ class Backprop(GradientRule):
         if self.last:  # once more, without a graph: summed in float64, as perturbed passes sum it
             with torch.no_grad(), model.at(model.scratch.copy_(model.buffers)):
                 loss = model.loss(smashed, labels)
-        return Point(q, x, smashed, loss, g)
+        return Point(x, smashed, loss, g)
 
     def __call__(self, model: LocalSteps, point: Point, target: Tensor, key: Key) -> Gradient:
         """The gradient that the pass gave, or that continues the server's answer."""
@@ -138,10 +137,10 @@ class Backprop(GradientRule):
         return Gradient((g,))
 
     def _graph(self, loss: Loss) -> AbstractContextManager[Any]:
-        """Context manager: the parameters that ask for a gradient."""
-        from zofl_mpi.problems.layers import only
+        """Context manager: restricts the parameters that require a gradient."""
+        from zofl_mpi.problems.layers import requiring_grad
 
-        return only(loss.problem.local, self.part) if self.last else nullcontext()
+        return requiring_grad(loss.problem.local, self.part) if self.last else nullcontext()
 
     def _gradient(self, loss: Loss, output: Tensor, slope: Tensor | None = None) -> Tensor:
         """(d,) the gradient of `output`, or of <slope, output>, within `_graph`."""
@@ -171,13 +170,13 @@ class LinearHead(GradientRule):
 
     gradient: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # (smashed, labels) to loss () and gradient (n_a,)
 
-    def forward(self, model: LocalSteps, q: int, x: Tensor, labels: Tensor, upload: bool = True) -> Point:
+    def forward(self, model: LocalSteps, x: Tensor, labels: Tensor, upload: bool = True) -> Point:
         """The pass, with the head's gradient."""
         with torch.no_grad(), model.at(model.buffers):
             smashed = model.problem.smash(x)
             loss, g = self.gradient(smashed, labels)
         model.record(loss)
-        return Point(q, x, smashed, loss, g)
+        return Point(x, smashed, loss, g)
 
     def __call__(self, model: LocalSteps, point: Point, target: Tensor, key: Key) -> Gradient:
         return Gradient((point.gradient,))
@@ -212,8 +211,8 @@ class Tail(GradientRule):
     def count(self, batch: int) -> int:
         return self.rest.count(batch)
 
-    def forward(self, model: LocalSteps, q: int, x: Tensor, labels: Tensor, upload: bool = True) -> Point:
-        return self.exact.forward(model, q, x, labels, upload)
+    def forward(self, model: LocalSteps, x: Tensor, labels: Tensor, upload: bool = True) -> Point:
+        return self.exact.forward(model, x, labels, upload)
 
     def __call__(self, model: LocalSteps, point: Point, target: Tensor, key: Key) -> Gradient:
         exact = self.exact(model, point, target, key)
@@ -222,7 +221,7 @@ class Tail(GradientRule):
         return Gradient((*rest.parts, *exact.parts), rest.differences)
 
     def replay(self, moving: Tensor, differences: Sequence[float], key: Key) -> Tensor:
-        """The rest's: the last layers travel as they are."""
+        """The direction of the rest: the last layers are uploaded densely."""
         return self.rest.replay(moving, differences, key)
 
     def cost(self, loss: Loss) -> StepCost:

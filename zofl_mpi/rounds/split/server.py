@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 from zofl_mpi import Clients, Step
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.engine.staging import staging
 from zofl_mpi.numerics.optimisers import copied
-from zofl_mpi.rounds.split.messages import Model, Network, Smashed, State, Update
+from zofl_mpi.rounds.split.messages import Model, Smashed, State, Update
 from zofl_mpi.rounds.split.training import Training
 
 
@@ -91,8 +91,6 @@ class Server:
         return self.problem.placed(self.staging.bring(item.s)), self.problem.placed(item.labels)
 
     def _move(self, g: Tensor, loss: Tensor, item: Smashed) -> None:
-        if self.training.server_state == "per_batch_reset":
-            self.moments.clear()
         size = self.training.pace.server(self.training.lr_server, self.before + self.steps)
         self.training.rule.step(self.theta, g, self.moments, size)
         self.steps += 1
@@ -122,24 +120,6 @@ def _weighted(weights: Sequence[float], values: Sequence[Any]) -> Any:
     if isinstance(values[0], int | float):
         return math.fsum(weight * value for weight, value in pairs)
     return sum(weight * value.double() for weight, value in pairs).to(values[0].dtype)
-
-
-def slope_at_cut(training: Training, message: Network) -> Callable[[Tensor, Tensor], Tensor]:
-    """(inputs, labels) to the gradient of the server's loss at the smashed samples, as the server would return it."""
-    problem = training.problem
-    theta, buffers, theta_s, buffers_s = (
-        problem.placed(t).clone() for t in (message.theta, message.buffers, message.theta_s, message.buffers_s)
-    )
-
-    def slope(x: Tensor, labels: Tensor) -> Tensor:
-        with problem.local.at(theta, buffers, training.running), torch.no_grad():
-            smashed = problem.smash(x)
-        smashed = smashed.detach().requires_grad_()
-        with problem.top.at(theta_s, buffers_s, training.running):
-            (gradient,) = torch.autograd.grad(problem.server_loss(smashed, labels), [smashed])
-        return gradient
-
-    return slope
 
 
 @final
@@ -179,5 +159,5 @@ class RecentUploads:
 
 
 def in_order(uploads: Tensor | Mapping[str, Tensor]) -> list[Tensor]:
-    """The uploads in the order of their numbers: a checkpoint keeps them in that of their names."""
+    """The uploads by ascending number: a checkpoint sorts them by name."""
     return [uploads[n] for n in sorted(uploads, key=int)] if isinstance(uploads, Mapping) else [uploads]

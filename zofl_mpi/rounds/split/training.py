@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any, Literal, final
 
 from zofl_mpi import Client, Clients, Loads, Purpose, Setting, UserError, at_least, demand, fraction
@@ -24,15 +23,12 @@ class Training:
     Attributes:
         batch: samples of a local step.
         h: local steps of a round; 0: one pass over the client's data.
-        k: the smashed samples of every k-th local step go up.
-        upload_at: first or last local step of each k.
+        k: the smashed samples of every k-th local step go up, from the first on.
         lr_client: step size of the clients.
         lr_server: step size of the server.
         rule: how clients and server step.
         pace: how their step sizes change with their own steps so far.
         state: a client's moments between rounds: keep, reset, or average, as the models (they travel with these).
-        server_state: the server's moments: keep, or per_batch_reset, a new optimiser for each step, as SplitFed's code
-            has it; a step of Adam is then about lr_server times the gradient's sign.
         order: interleave (the server takes the q-th uploads of all, then the next; the clients in an order drawn each
             round) or client_major (client by client).
         weights: of the clients in the average: size (|D_i|) or uniform.
@@ -48,19 +44,18 @@ class Training:
     batch: int = at_least(1, 256)
     h: int = at_least(0, 0, remark="(0: one pass over the data)")
     k: int = at_least(1, 1)
-    upload_at: Literal["first", "last"] = "first"
     lr_client: float = at_least(0, 1e-4, "a step size")
     lr_server: float = at_least(0, 1e-4, "a step size")
     rule: Optimiser = field(default_factory=Optimiser)
     pace: Pace = field(default_factory=Pace)
     state: Literal["keep", "reset", "average"] = "keep"
-    server_state: Literal["keep", "per_batch_reset"] = "keep"
     order: Literal["interleave", "client_major"] = "interleave"
     weights: Literal["size", "uniform"] = "size"
     beta: float = fraction(1.0, "a fraction of the clients")
     augment: Literal["none", "crop-flip"] = "none"
     freeze: Literal["none", "client", "auxiliary"] = "none"
     batchnorm: Literal["batch", "every_pass", "running"] = "batch"
+    _last_past: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)  # of `_past`
 
     def __post_init__(self) -> None:
         if self.augment != "none":
@@ -111,10 +106,9 @@ class Training:
         """h of client i."""
         return self.h or -(-len(self.setting.data[i]) // self.batch)
 
-    def uploads(self, i: int, q: int) -> bool:
-        """Whether local step q goes up."""
-        last = self.steps(i) - 1
-        return q % self.k == 0 if self.upload_at == "first" else q % self.k == self.k - 1 or q == last
+    def uploads(self, q: int) -> bool:
+        """Whether the smashed samples of local step q are uploaded."""
+        return q % self.k == 0
 
     def loads(self) -> Loads:
         """The local steps of each client, whose uploads the server takes in turn."""
@@ -136,20 +130,15 @@ class Training:
         return self._past(r)[1]
 
     def _past(self, r: int) -> tuple[dict[int, int], dict[int, int]]:
-        """How often, and when last, each client took part before round r: a function of the seed, kept nowhere."""
-        done, counts, latest = self._known.get("past", (0, {}, {}))
+        """How often, and when last, each client took part before round r; the seed gives it, so no state keeps it."""
+        done, counts, latest = self._last_past.get("past", (0, {}, {}))
         if done != r:
             done, counts, latest = (done, dict(counts), dict(latest)) if done < r else (0, {}, {})
             for earlier in range(done, r):
                 for i in self.participants(earlier):
                     counts[i], latest[i] = counts.get(i, 0) + 1, earlier
-            self._known["past"] = r, counts, latest
+            self._last_past["past"] = r, counts, latest
         return counts, latest
-
-    @cached_property
-    def _known(self) -> dict[str, tuple[int, dict[int, int], dict[int, int]]]:
-        """The last result of `_past`, and its r."""
-        return {}
 
     def inputs(self, client: Client, positions: Batch, r: int, q: int) -> tuple[Tensor, Tensor]:
         """Inputs and labels of a local step, on the device."""
@@ -169,7 +158,7 @@ class Training:
         return slice(start, stop)
 
     def moments(self, client: Client, message: Model, name: str = "moments") -> dict[str, Any]:
-        """The client's optimiser state, in its memory by that name; only the usual one is ever averaged."""
+        """The client's optimiser state, in its memory by that name; only `moments` is ever averaged."""
         if self.state == "average":
             client.memory[name] = copied(message.moments)
         elif self.state == "reset" or name not in client.memory:
