@@ -1,12 +1,14 @@
-"""What a user sees: lines that are neither too many nor too few."""
+"""What a user sees: lines that are neither too many nor too few, a bar only where a person looks at it."""
 
+import os
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import Capsys, Hands, Patch
 from zofl_mpi.run import progress
-from zofl_mpi.run.progress import Progress
+from zofl_mpi.run.progress import Bar, Lines, Progress
 
 
 @pytest.fixture
@@ -16,11 +18,12 @@ def hands(monkeypatch: Patch) -> Hands:
     return hands
 
 
-def printed(lines: Progress, hands: Hands, rounds: int, seconds: float, capsys: Capsys) -> list[int]:
+def printed(lines: Lines, hands: Hands, rounds: int, seconds: float, capsys: Capsys) -> list[int]:
     """The rounds that had a line."""
-    for done in range(1, rounds + 1):
-        hands.now += seconds
-        lines.update(done, "objective 1.0", seconds)
+    with lines:
+        for done in range(1, rounds + 1):
+            hands.now += seconds
+            lines.update(done, "objective 1.0", seconds)
     return [int(line.split("/")[0].removeprefix("round")) for line in capsys.readouterr().out.splitlines()]
 
 
@@ -31,24 +34,72 @@ def printed(lines: Progress, hands: Hands, rounds: int, seconds: float, capsys: 
 def test_lines_come_first_then_every_five_seconds_and_last(
     hands: Hands, capsys: Capsys, rounds: int, seconds: float, shown: list[int]
 ) -> None:
-    assert printed(Progress(rounds), hands, rounds, seconds, capsys) == shown
+    assert printed(Lines(rounds), hands, rounds, seconds, capsys) == shown
 
 
 def test_a_line_says_how_far_how_good_how_fast_and_how_long(hands: Hands, capsys: Capsys) -> None:
-    lines = Progress(500)
+    lines = Lines(500)
     lines.update(20, "test accuracy 0.9000", 2.0)
     assert capsys.readouterr().out == "round  20/500  test accuracy 0.9000  2.000 s/round  0:16:00 left\n"
     hands.now += 10
     lines.update(21, "", 2.0)
     assert "0:15:58 left" in capsys.readouterr().out
-    quiet = Progress(500, quiet=True)  # the pace follows rounds that grow longer
+    quiet = Progress()  # the pace follows rounds that grow longer
     assert (quiet.pace(1.0), quiet.pace(2.0)) == (1.0, pytest.approx(1.1))
     assert [quiet.pace(3.0) for _ in range(100)][-1] == pytest.approx(3.0, rel=1e-3)
 
 
 def test_quiet_prints_nothing(capfd: Capsys) -> None:
-    Progress(3, quiet=True).update(1, "note", 1.0)
+    with progress.progress(3, 0, quiet=True) as bar:
+        assert type(bar) is Progress
+        bar.update(1, "note", 1.0)
     assert capfd.readouterr() == ("", "")
+
+
+class Out:
+    """A standard output that is a terminal, or is not."""
+
+    def __init__(self, terminal: bool) -> None:
+        self.isatty = lambda: terminal
+
+
+@pytest.mark.parametrize(("terminal", "kind"), [(False, Lines), (True, Bar)])
+def test_without_a_launcher_standard_output_decides(monkeypatch: Patch, terminal: bool, kind: type) -> None:
+    """A launcher that cannot be looked at counts as a file."""
+    monkeypatch.setattr(progress, "outermost_launcher", lambda: None)
+    monkeypatch.setattr(progress.sys, "stdout", Out(terminal))
+    assert isinstance(progress.progress(3, 1, quiet=False), kind)
+    monkeypatch.setattr(progress, "outermost_launcher", lambda: 2**22 + 1)
+    assert isinstance(progress.progress(3, 1, quiet=False), Lines)
+
+
+@pytest.mark.parametrize(
+    ("target", "seen"), [("/dev/pts/3", True), ("/dev/tty1", True), ("/tmp/log", False), ("pipe:[12]", False)]
+)
+def test_under_a_launcher_its_own_standard_output_decides(monkeypatch: Patch, target: str, seen: bool) -> None:
+    """Open MPI gives its ranks a pseudo-terminal in any case, MPICH a pipe."""
+    asked: list[str] = []
+    monkeypatch.setattr(progress.os, "readlink", lambda path: asked.append(path) or target)
+    monkeypatch.setattr(progress.os, "access", lambda path, mode: True)
+    assert progress.terminal_of(77) == (target if seen else None)
+    assert asked == ["/proc/77/fd/1"]
+    monkeypatch.setattr(progress.os, "access", lambda path, mode: False)
+    assert progress.terminal_of(77) is None
+
+
+def test_under_a_launcher_the_bar_is_drawn_on_the_terminal_itself(monkeypatch: Patch) -> None:
+    """A launcher passes output on line by line; a bar is one line that does not end."""
+    reader, writer = os.openpty()
+    monkeypatch.setattr(progress, "outermost_launcher", lambda: 77)
+    monkeypatch.setattr(progress, "terminal_of", lambda launcher: os.ttyname(writer))
+    with progress.progress(10, 0, quiet=False) as bar:
+        bar.update(5, "objective 2.0000", 0.5)
+        deadline, text = time.monotonic() + 60, ""
+        while "5/10" not in text and time.monotonic() < deadline:
+            text += os.read(reader, 4096).decode()
+    assert "5/10" in text
+    os.close(reader)
+    os.close(writer)
 
 
 def test_the_outermost_launcher_among_the_ancestors_is_found(monkeypatch: Patch) -> None:

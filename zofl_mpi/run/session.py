@@ -19,7 +19,7 @@ from zofl_mpi.errors import UserError, warn
 from zofl_mpi.run import loop, records
 from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.plan import Plan
-from zofl_mpi.run.progress import Progress
+from zofl_mpi.run.progress import progress
 from zofl_mpi.run.records import places
 from zofl_mpi.run.records.hdf5 import Attributes
 from zofl_mpi.run.signals import STATUS
@@ -39,11 +39,11 @@ def lead(
 ) -> int:
     """Runs the rounds and closes everything; returns the exit status. A failure ends all ranks with one message."""
     flags, clients = plan.values, clients_of(world, method, loads, watch)
-    watch.before = 0 if resumed is None else resumed.round
+    start = watch.before = 0 if resumed is None else resumed.round
     schedule = loop.Schedule(flags["rounds"], flags["eval_every"], flags["checkpoint_every"])
-    progress = Progress(flags["rounds"], flags["quiet"])
     try:
-        totals, done = loop.run(method, clients, schedule, recorder, progress, resumed)
+        with progress(flags["rounds"], start, flags["quiet"]) as bar:
+            totals, done = loop.run(method, clients, schedule, recorder, bar, resumed)
     except UserError as exc:
         _close_failed(recorder, exc)
         watch.ends()

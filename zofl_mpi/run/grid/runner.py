@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
-from typing import IO, NamedTuple, final
+from typing import IO, Any, NamedTuple, Self, final
 
 from zofl_mpi.run.grid.file import Grid, GridRun
 from zofl_mpi.run.grid.state import command, judged, locks, state_of, typed
@@ -65,11 +65,12 @@ class Runner:
     def run(self, screen: Screen) -> None:
         """Runs until all have ended; after a signal, until those in progress have."""
         try:
-            with _listening(self.heard):
+            with _listening(self.heard), screen:
                 while self._children or (self._waiting and not self.heard):
                     self._begin_next(screen)
                     self._pass_on()
                     self._collect(screen)
+                    screen.tick(self.outcomes, self._children)
         finally:  # also after a mistake of this program, no run is left alone
             for child in self._children:
                 child.process.send_signal(signal.SIGUSR1)
@@ -184,25 +185,58 @@ def _listening(heard: list[int]) -> Iterator[None]:
 
 @final
 class Screen:
-    """Prints a line at the start and at the end of every run."""
+    """A bar over the grid on a terminal, else a line at every start and every end."""
 
     def __init__(self, total: int) -> None:
         self._total, self._since, self._end = total, time.monotonic(), 0.0
+        self._bar = _bar(total) if sys.stdout.isatty() else None
+
+    def __enter__(self) -> Self:
+        if self._bar:
+            self._bar.start()
+            self._bar.console.show_cursor(True)  # whoever is killed could not bring it back
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._bar:
+            self._bar.stop()
 
     def begun(self, child: Child) -> None:
-        """Prints which run was started."""
-        say(f"{child.run.name}: running, see {child.run.log}")
+        """Shows that a run was started."""
+        if not self._bar:
+            say(f"{child.run.name}: running, see {child.run.log}")
 
     def ended(self, outcomes: Sequence[Outcome]) -> None:
-        """Prints the last of these, how many have failed, and how long the others may take."""
-        last, count = outcomes[-1], Counter(outcome.word for outcome in outcomes)
-        if count["done"]:
+        """Shows the last of these, which has just come."""
+        last, done = outcomes[-1], sum(outcome.word == "done" for outcome in outcomes)
+        if done:
             now = time.monotonic()
-            self._end = now + (now - self._since) / count["done"] * (self._total - len(outcomes))
-        if last.word != "already":
-            left = timedelta(seconds=round(max(0.0, self._end - time.monotonic())))
-            numbers = f"{count['failed']} failed" + (f", {left} left" if self._end else "")
-            say(f"[{len(outcomes)}/{self._total}] {last.run.name}: {LABELS[last.word]}, {last.sentence}; {numbers}")
+            self._end = now + (now - self._since) / done * (self._total - len(outcomes))
+        text = f"{last.run.name}: {LABELS[last.word]}, {last.sentence}"
+        if self._bar and last.word not in ("done", "already"):
+            self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        elif not self._bar and last.word != "already":
+            say(f"[{len(outcomes)}/{self._total}] {text}; {self._numbers(outcomes)}")
+
+    def tick(self, outcomes: Sequence[Outcome], children: Sequence[Child]) -> None:
+        """Draws the bar; called ten times a second."""
+        if self._bar:
+            names = ", ".join(child.run.name for child in children)
+            self._bar.update(self._bar.task_ids[0], completed=len(outcomes), note=f"{self._numbers(outcomes)}  {names}")
+
+    def _numbers(self, outcomes: Sequence[Outcome]) -> str:
+        failed = sum(outcome.word == "failed" for outcome in outcomes)
+        left = timedelta(seconds=round(max(0.0, self._end - time.monotonic())))
+        return f"{failed} failed" + (f", {left} left" if self._end else "")
+
+
+def _bar(total: int) -> Any:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    note = TextColumn("{task.fields[note]}", markup=False)
+    bar = Progress(TextColumn("run"), MofNCompleteColumn(), BarColumn(bar_width=24), note)
+    bar.add_task("", total=total, note="")
+    return bar
 
 
 def say(text: str) -> None:
