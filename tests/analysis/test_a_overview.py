@@ -76,7 +76,6 @@ def test_the_panels_show_the_numbers(overview: Any, result: Callable[..., Path])
     paths = [result("zo_hfl", 8, ("test_accuracy", "personal_accuracy")), result("fedavg", 1024), result("own", 0)]
     runs = [records.load(path) for path in paths]
     figure = overview.drawn(overview.numbers(runs), "heading")
-    overview.plt.close(figure)
     left, middle, right = figure.axes
     lines = {line.get_label(): line.get_xydata() for line in left.get_lines()}
     assert list(lines) == ["$y_i$ of ZO-HFL's clients", "$x$, ZO-HFL", "$x$, FedAvg", "$x$, own"]
@@ -94,9 +93,8 @@ def test_the_panels_show_the_numbers(overview: Any, result: Callable[..., Path])
 
 def test_a_run_that_sends_nothing_has_no_bars(overview: Any) -> None:
     found = [overview.Number("bytes", run, "up", "all", size, "B") for run, size in (("a", 5.0), ("b", 0.0))]
-    figure, axis = overview.plt.subplots()
+    axis = overview.plt.figure().gca()
     overview.bytes_sent(axis, found)
-    overview.plt.close(figure)
     assert [label.get_text() for label in axis.get_yticklabels()] == ["a\nto the server"]
 
 

@@ -40,7 +40,6 @@ def test_a_first_round_that_loads_does_not_hide_the_others(
     panel = figure.axes[0]
     assert panel.get_legend().get_title().get_text() == told
     assert panel.get_ylim()[1] == top if top else panel.get_ylim()[1] > first
-    sys.modules["matplotlib.pyplot"].close(figure)
 
 
 @pytest.mark.parametrize(("name", "sentence"), [("new", "has no finished round yet"), ("none", "there is no file")])

@@ -56,7 +56,6 @@ def test_the_lines_and_bands_of_figure_2(made: Grids, script: Any) -> None:
             assert np.allclose(line.get_ydata(), expected, rtol=1e-12)
     looks = {(line.get_color(), line.get_linestyle(), line.get_marker()) for line in figure.axes[0].get_lines()}
     assert len(looks) == 6
-    plt.close(figure)
 
 
 def test_lines_that_lack_seeds_are_named_in_few_lines(script: Any) -> None:
@@ -66,7 +65,7 @@ def test_lines_that_lack_seeds_are_named_in_few_lines(script: Any) -> None:
         groups.Group({"method": method}, 1 + lacking, {}, (object(),))
         for method, lacking in (("heron", 2), ("cse_fsl", 2), ("sflv2", 0))
     )
-    figure, panel = plt.subplots()
+    panel = plt.figure().gca()
     for those, told in (
         ([one, two, none], "t\n1 of 3 seeds: HERON; CSE-FSL"),
         ([one, two], "t\n1 of 3 seeds: all"),
@@ -75,4 +74,3 @@ def test_lines_that_lack_seeds_are_named_in_few_lines(script: Any) -> None:
     ):
         heron.titled(panel, "t", those, heron.name)
         assert panel.get_title(loc="left") == told
-    plt.close(figure)

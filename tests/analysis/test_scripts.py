@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import h5py
-import matplotlib.pyplot as plt
 import pytest
 
 from tests.analysis.made import Grids
@@ -116,7 +115,6 @@ def test_a_file_in_the_way_is_a_sentence(
         script(name).main(made(grid_name).words(tmp_path / "file" / "t"))
     told = capsys.readouterr().err
     assert caught.value.code == 2 and told.startswith(f"{name}: cannot ") and told.count("\n") == 1
-    plt.close("all")
 
 
 def test_the_grids_of_b_in_the_repository_are_those_of_the_scripts(script: Any) -> None:
