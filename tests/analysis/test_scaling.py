@@ -2,23 +2,17 @@
 
 import json
 import math
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from tests.analysis.made import check_figure, table_of
-from tests.analysis.scaling_made import doctor, report, result
-from tests.conftest import ROOT
-
-sys.path.insert(0, str(ROOT / "analysis"))  # as where Python runs the scripts
 from shared.exchange import Cost
 from shared.timing import StepTiming, Timing
 
-sys.path.remove(str(ROOT / "analysis"))
+from tests.analysis.made import check_figure, table_of
+from tests.analysis.scaling_made import doctor, report, result
 
 Script = Callable[[str], Any]
 

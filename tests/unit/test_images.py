@@ -115,19 +115,6 @@ def test_a_bad_idx_file_is_named_with_its_fault_and_remedy(tmp_path, case):
         assert word in said
 
 
-def test_a_file_that_may_not_be_read_is_named(tmp_path, monkeypatch):
-    def refuse(path: Path, *arguments, **options):
-        if tmp_path in path.parents:
-            raise PermissionError(13, "Permission denied", str(path))
-        return opened(path, *arguments, **options)
-
-    opened = Path.open
-    written(tmp_path / "mnist", contents())
-    monkeypatch.setattr(Path, "open", refuse)
-    said = complaint(load, "mnist", tmp_path)
-    assert "Permission denied" in said and TRAIN_IMAGES in said
-
-
 def test_the_files_of_the_other_data_set_are_recognised(tmp_path, monkeypatch):
     digest = hashlib.sha256(samples(6, 1)[1].astype(np.uint8).tobytes()).hexdigest()
     monkeypatch.setattr(images, "TRAIN_LABELS", {digest: "mnist"})

@@ -1,15 +1,14 @@
 """Encoded texts: batches of differing length, who holds which, and the flags that say so."""
 
 import math
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from shared.prompts import prompts
 
-from tests.conftest import ROOT
 from tests.threads import run_ranks
 from tests.unit.made import complaint
 from zofl_mpi.data import Dataset, Raw, bpe, texts
@@ -20,11 +19,6 @@ from zofl_mpi.engine.world import SingleProcess, World
 from zofl_mpi.errors import UserError
 from zofl_mpi.run.flags import flags_of
 from zofl_mpi.settings.texts import Corpus, Texts
-
-sys.path.insert(0, str(ROOT / "analysis"))  # as where Python runs the scripts
-from shared.prompts import prompts
-
-sys.path.remove(str(ROOT / "analysis"))
 
 END = 9
 THREE = (([1, 2], [3]), ([4], [5, 6, 0, 8]), ([0], [7]))
