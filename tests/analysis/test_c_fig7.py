@@ -100,7 +100,7 @@ def test_the_numbers_are_those_of_the_explicit_hessian(made: Path, fig7: Any) ->
     """Mutations: samples with replacement, of one client or of the test part; BatchNorm in train mode; the trace over
     another norm."""
     args = given(fig7, made / "cse_fsl.h5", "--seed", 5)
-    args.steps, args.trace_probes = 60, 60
+    args.steps, args.trace_probes = 60, 20
     *_, model = fig7.models_of(made / "cse_fsl.h5", args)
     found = fig7.look_at(model, args)
     matrix = explicit(model, 40, 5)
@@ -108,12 +108,12 @@ def test_the_numbers_are_those_of_the_explicit_hessian(made: Path, fig7: Any) ->
     assert found.spectrum.norm.value == pytest.approx(abs(values).max(), rel=1e-6)
     assert found.spectrum.ends == pytest.approx((values[0], values[-1]), rel=1e-4)
     by_hand = []
-    for i in range(60):
+    for i in range(20):
         generator = np.random.Generator(np.random.Philox(key=[5, 23], counter=[0, 0, i, 2]))
         z = 2.0 * generator.integers(0, 2, len(matrix)) - 1
         by_hand.append(float(z @ matrix @ z))
     assert found.trace.value == pytest.approx(np.mean(by_hand), rel=1e-8)
-    assert found.trace.error == pytest.approx(np.std(by_hand, ddof=1) / math.sqrt(60), rel=1e-8)
+    assert found.trace.error == pytest.approx(np.std(by_hand, ddof=1) / math.sqrt(20), rel=1e-8)
     assert found.rank.value == pytest.approx(np.mean(by_hand) / abs(values).max(), rel=1e-6)
     assert fig7.positive(found).value > 0
 

@@ -161,7 +161,8 @@ import os, runpy, sys
 import h5py, matplotlib.pyplot, numpy, scipy.optimize, torch, zofl_mpi.run.cli, zofl_mpi.run.grid
 import zofl_mpi.methods, zofl_mpi.heron_sfl, zofl_mpi.problems.split_images, zofl_mpi.settings.split_gpt2
 import zofl_mpi.rounds.split.costs
-for path in sys.argv[1:]:
+paths, children = sys.argv[1:], {}
+for path in paths:
     if (child := os.fork()) == 0:
         sys.argv, sys.path[0] = [path, "--help"], os.path.dirname(path)
         os.dup2(os.open(os.path.basename(path) + ".out", os.O_WRONLY | os.O_CREAT), 1)
@@ -173,9 +174,11 @@ for path in sys.argv[1:]:
             sys.stderr.flush()
             os._exit(0 if end.code in (None, 0) else 1)  # to take torch down takes a second
         raise RuntimeError("--help ends a script")
+    children[child] = path
+for child, path in children.items():
     assert os.waitpid(child, 0)[1] == 0, path
 """
-"""Each script with --help, in a process of its own that a single start of Python is the parent of."""
+"""Each script with --help, in processes of their own that a single start of Python is the parent of."""
 
 
 def test_every_script_tells_its_flags(tmp_path: Path) -> None:
