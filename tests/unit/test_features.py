@@ -107,6 +107,7 @@ def test_a_validation_part_is_seen_on_the_scale_of_those_who_train():
     np.testing.assert_array_equal(seen.validation.shift, seen.server.shift)
     training = np.concatenate([part.take(np.arange(len(part)), np.float64)[0] for part in (seen.server, *seen.clients)])
     np.testing.assert_allclose(training.mean(axis=0), 0, atol=1e-6)
+    assert np.square(training).sum(axis=1).mean() == pytest.approx(100)  # as images, which the papers' steps go with
 
 
 def test_moments_of_rows_in_chunks_are_those_of_all(monkeypatch):
