@@ -4,14 +4,15 @@ import importlib
 import json
 import os
 import shutil
-import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
 import pytest
+from matplotlib.figure import Figure
 
 from tests.analysis.made import PAPER, Made, Wrote, grid_files, once, refused, sketch
 from tests.conftest import ROOT
@@ -91,20 +92,21 @@ def painted() -> set[str]:
 
 
 @contextmanager
-def sketched() -> Iterator[None]:
-    """Figures are laid out and drawn, once and not for each of two formats, and without pixels."""
-    from matplotlib.figure import Figure
-
+def drawing(pixels: bool) -> Iterator[None]:
+    """Figures that a script closes; without pixels they are laid out and drawn once and not for each of two formats."""
+    before = plt.get_fignums()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Figure, "savefig", sketch)
+        if not pixels:
+            patch.setattr(Figure, "savefig", sketch)
         yield
+    assert plt.get_fignums() == before
 
 
 @pytest.fixture
 def wrote(script: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], painted: set[str]) -> Callable[..., Wrote]:
     """wrote(SCRIPT, GRIDS or words, more words): what a script writes and prints that ends well, without a warning.
 
-    Its figures are real ones the first time in a file of tests, then `sketched`; with pixels=False always.
+    Its figures are real ones the first time in a file of tests, then sketches; with pixels=False always.
     """
 
     def run(
@@ -112,7 +114,7 @@ def wrote(script: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], paint
     ) -> Wrote:
         capsys.readouterr()
         real = pixels and name not in painted
-        with nullcontext() if real else sketched():
+        with drawing(real):
             script(name).main(arguments(given, tmp_path / "out", *words, names=names))
         if real:
             painted.add(name)
@@ -131,7 +133,7 @@ def wrote_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Wrote]
     def run(name: str, given: Made) -> Wrote:
         if (name, given) not in found:
             stem, out, err = tmp_path_factory.mktemp(name) / "out", StringIO(), StringIO()
-            with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+            with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err), drawing(True):
                 patch.syspath_prepend(str(ROOT / "analysis"))
                 importlib.import_module(name).main(arguments(given, stem))
             assert err.getvalue() == ""
@@ -167,5 +169,4 @@ def stand_in_paper(script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def no_figure_stays_open() -> Iterator[None]:
     yield
-    if "matplotlib.pyplot" in sys.modules:
-        assert sys.modules["matplotlib.pyplot"].get_fignums() == []
+    plt.close("all")

@@ -4,7 +4,6 @@ import statistics
 from typing import Any
 
 import h5py
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
@@ -46,4 +45,3 @@ def test_the_lines_of_the_budgets_meet_the_accuracies(made: Grids, script: Any) 
     for panel in figure.axes[1:]:  # it sends nothing, and no client computes
         assert panel.get_lines()[2].get_ydata() == pytest.approx([level, level])
         assert panel.texts[0].get_text() == "server SGD: 0"
-    plt.close(figure)

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
@@ -34,7 +33,6 @@ def test_the_areas_of_figure_1_are_the_counts(made: Grids, script: Any) -> None:
         assert np.allclose(areas / counts, figure.axes[0].collections[0].get_sizes().max() / runs[0].counts.max())
         assert f"({counts.sum():,} samples)" in panel.get_title()
     assert largest >= runs[0].counts.max()
-    plt.close(figure)
 
 
 def test_figure_1_needs_one_finished_result_a_cell(place: Grids, wrote: Any, refuses: Any) -> None:

@@ -3,7 +3,6 @@
 import statistics
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
@@ -18,7 +17,6 @@ def test_the_axis_of_figure_2_is_logarithmic_on_demand(made: Grids, script: Any)
         assert {panel.get_yscale() for panel in figure.axes} == {scale}
         assert figure.axes[0].get_ylabel() == "test accuracy (%)"
         assert max(figure.axes[0].get_lines()[0].get_ydata()) > 1
-        plt.close(figure)
 
 
 @pytest.mark.parametrize("more", [[], ["--column", "test_accuracy"], ["--column", "objective", "--log"]])
@@ -39,7 +37,6 @@ def test_the_lines_and_bands_of_figure_2_are_mean_least_and_largest(made: Grids,
             assert np.allclose(line.get_ydata(), values.mean(axis=0), rtol=1e-14)
             heights = band.get_paths()[0].vertices[:, 1]
             assert heights.min() == values.min() and heights.max() == values.max()
-    plt.close(figure)
 
 
 def test_figure_2_says_which_line_lacks_a_seed(place: Grids, script: Any) -> None:
@@ -48,7 +45,6 @@ def test_figure_2_says_which_line_lacks_a_seed(place: Grids, script: Any) -> Non
     figure = script("a_fig2").draw(groups, "tau", "train_loss", False)
     titles = [panel.get_title(loc="left") for panel in figure.axes]
     assert titles == ["digits, α = 1000, β = 0.9", "digits, α = 0.1, β = 0.5\nτ = 9 (1 of 2 seeds)"]
-    plt.close(figure)
 
 
 def test_figure_2_tells_the_last_numbers(made: Grids, wrote: Any) -> None:

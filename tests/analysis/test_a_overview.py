@@ -76,7 +76,6 @@ def test_the_panels_show_the_numbers(overview: Any, result: Callable[..., Path])
     paths = [result("zo_hfl", 8, ("test_accuracy", "personal_accuracy")), result("fedavg", 1024), result("own", 0)]
     runs = [records.load(path) for path in paths]
     figure = overview.drawn(overview.numbers(runs), "heading")
-    overview.plt.close(figure)
     left, middle, right = figure.axes
     lines = {line.get_label(): line.get_xydata() for line in left.get_lines()}
     assert list(lines) == ["$y_i$ of ZO-HFL's clients", "$x$, ZO-HFL", "$x$, FedAvg", "$x$, own"]
@@ -85,29 +84,21 @@ def test_the_panels_show_the_numbers(overview: Any, result: Callable[..., Path])
     assert [text.get_text() for text in middle.texts] == ["3 KiB", "48 B", "3 KiB", "6 KiB", "3 KiB", "0 B"]
     assert [bar.get_x() for bar in right.patches] == pytest.approx([0, 0, 1.5, 9.0, 4.5, 9.75])
     assert [bar.get_width() for bar in right.patches] == pytest.approx([1.5, 9.0, 3.0, 0.75, 0.375, 0])
-    assert [axis.get_xlabel() for axis in (left, middle, right)] == [
-        "finished rounds",
-        "MiB in the whole run",
-        "seconds",
-    ]
+    labels = ["finished rounds", "MiB in the whole run", "seconds"]
+    assert [axis.get_xlabel() for axis in (left, middle, right)] == labels
 
 
 def test_a_run_that_sends_nothing_has_no_bars(overview: Any) -> None:
     found = [overview.Number("bytes", run, "up", "all", size, "B") for run, size in (("a", 5.0), ("b", 0.0))]
-    figure, axis = overview.plt.subplots()
+    axis = overview.plt.figure().gca()
     overview.bytes_sent(axis, found)
-    overview.plt.close(figure)
     assert [label.get_text() for label in axis.get_yticklabels()] == ["a\nto the server"]
 
 
 def test_the_heading_tells_the_setting(overview: Any, result: Callable[..., Path]) -> None:
-    with_beta, without = result("zo_hfl", 8, beta=0.5), result("server_sgd", 0)
-    assert overview.title(records.load(with_beta)) == (
-        "MNIST, 2 clients, 50 % of them in a round, classes shared out by Dirichlet(0.1), 2 MPI ranks"
-    )
-    assert overview.title(records.load(without)) == (
-        "MNIST, 2 clients, classes shared out by Dirichlet(0.1), 2 MPI ranks"
-    )
+    for path, share in ((result("zo_hfl", 8, beta=0.5), " 50 % of them in a round,"), (result("server_sgd", 0), "")):
+        told = f"MNIST, 2 clients,{share} classes shared out by Dirichlet(0.1), 2 MPI ranks"
+        assert overview.title(records.load(path)) == told
 
 
 @pytest.mark.parametrize(("problem", "sentence"), [("missing", "missing.h5"), ("toy", "has no test accuracy")])

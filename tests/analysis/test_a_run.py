@@ -1,6 +1,5 @@
 """The figure of one run."""
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,19 +8,20 @@ import numpy as np
 import pytest
 
 from tests.analysis.made import refused
-from tests.conftest import ROOT, run_process
+from tests.conftest import Capsys
 from zofl_mpi.run import records
 
 
 @pytest.mark.parametrize("columns", [("test_accuracy", "test_loss"), ("objective",), ()])
-def test_the_figure_of_a_run_is_drawn_also_while_it_runs(tmp_path: Path, columns: tuple[str, ...]) -> None:
+def test_the_figure_of_a_run_is_drawn_also_while_it_runs(
+    tmp_path: Path, columns: tuple[str, ...], script: Any, capsys: Capsys
+) -> None:
     recorder = records.Recorder.create(tmp_path / "a.h5", attrs={"config": {}}, m=2, ranks=1, rounds=9)
     for r in range(3):
         row = {"round": r + 1.0, **{name: 0.5 for name in columns if r != 1}}
         recorder.append(row, steps=["solve"], bytes_up=np.full((1, 2), 8), seconds_compute=0.5)
-    found = run_process([sys.executable, str(ROOT / "analysis/a_run.py"), str(tmp_path / "a.h5")])
-    assert found.returncode == 0, found.stderr
-    assert found.stdout.strip() == str(tmp_path / "a.png")
+    script("a_run").main([str(tmp_path / "a.h5")])
+    assert capsys.readouterr().out.strip() == str(tmp_path / "a.png")
     assert (tmp_path / "a.png").stat().st_size > 10_000
     assert (tmp_path / "a.pdf").read_bytes().startswith(b"%PDF")
 
@@ -40,7 +40,6 @@ def test_a_first_round_that_loads_does_not_hide_the_others(
     panel = figure.axes[0]
     assert panel.get_legend().get_title().get_text() == told
     assert panel.get_ylim()[1] == top if top else panel.get_ylim()[1] > first
-    sys.modules["matplotlib.pyplot"].close(figure)
 
 
 @pytest.mark.parametrize(("name", "sentence"), [("new", "has no finished round yet"), ("none", "there is no file")])

@@ -4,7 +4,6 @@ import math
 import statistics
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
@@ -53,7 +52,6 @@ def test_the_lines_and_bands_of_figure_1_are_mean_least_and_largest(made: Grids,
             assert np.allclose(line.get_ydata(), values.mean(axis=0), rtol=1e-14)
             heights = band.get_paths()[0].vertices[:, 1]
             assert heights.min() == values.min() and heights.max() == values.max()
-    plt.close(figure)
 
 
 def test_the_sum_is_drawn_beside_the_mean(made: Grids, script: Any, wrote: Any) -> None:
@@ -67,7 +65,6 @@ def test_the_sum_is_drawn_beside_the_mean(made: Grids, script: Any, wrote: Any) 
     figure = module.draw(groups, flags)
     assert {panel.get_yscale() for panel in figure.axes} == {"log"}
     assert [line.get_label() for line in figure.axes[0].get_lines()[:2]] == ["mean, γ = 1e-5", "sum, γ = 1e-5"]
-    plt.close(figure)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import h5py
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
@@ -57,7 +56,6 @@ def test_figure_2_draws_means_with_students_intervals_or_single_seeds(made: Grid
             thin = panel[panel.index(line) + 1 :][:3]
             np.testing.assert_array_equal([t.get_ydata() for t in thin], values)
             assert {t.get_color() for t in thin} == {line.get_color()}
-    plt.close(figure)
 
 
 def test_figure_2_tells_and_writes_its_numbers(made: Grids, wrote: Any) -> None:
@@ -87,7 +85,6 @@ def test_figure_2_knows_problems_that_there_are(script: Any) -> None:
 def test_figure_2_of_one_problem_has_one_panel(made: Grids, script: Any) -> None:
     figure = script("b_fig2").draw(made("b_levels").groups("H", "goal", names=("hyper",)))
     assert [panel.get_ylabel() for panel in figure.axes] == ["test loss (nat)"]
-    plt.close(figure)
 
 
 def test_figure_2_refuses_a_grid_without_local_steps(made: Grids, tmp_path: Path, refuses: Any) -> None:

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import h5py
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
@@ -100,7 +99,6 @@ def test_fedrzo_is_drawn_beside_each_sharpness(made: Grids, script: Any) -> None
         values = made("b_methods").column("objective_nonsmooth", **fedavg.where)[:, np.array(EVALUATED) - 1]
         assert np.allclose(lines["FedAvg"].get_ydata(), values.mean(axis=0))
     assert [panel.get_xscale() for panel in figure.axes[:3]] == ["linear", "linear", "log"]
-    plt.close(figure)
 
 
 def test_the_step_is_chosen_on_the_seeds_that_all_steps_have(script: Any) -> None:

@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 import h5py
-import matplotlib.pyplot as plt
 import pytest
 
 from tests.analysis.made import Grids, expected_bytes
@@ -33,7 +32,6 @@ def test_budgets_are_those_of_the_formulas(made: Grids, script: Any, wrote: Any)
     sizes = [sum(expected_bytes("heron", r)[:2]) / 2**10 for r in EVALUATED]
     assert lines["HERON"].get_xdata() == pytest.approx(sizes)
     assert figure.axes[2].get_xlabel() == "sent down and up, with labels (KiB)"
-    plt.close(figure)
 
 
 def test_costs_that_a_result_does_not_tell_are_counted_again(place: Grids, script: Any, wrote: Any) -> None:

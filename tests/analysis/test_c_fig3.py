@@ -3,7 +3,6 @@
 import statistics
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 
 from tests.analysis.made import Grids, check_difference, same
@@ -33,4 +32,3 @@ def test_figure_3_has_a_panel_for_each_thing_that_changes(made: Grids, script: A
         assert heron.get_xdata().tolist() == [float(x) for x in points[key]]
         means = [statistics.mean(made("c_clients").lasts(cell=c, method="heron")) for c in cells[2 * k : 2 * k + 2]]
         assert np.allclose(heron.get_ydata(), means)
-    plt.close(figure)

@@ -3,7 +3,6 @@
 import statistics
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 
 from tests.analysis.made import Grids, check_difference, same
@@ -39,4 +38,3 @@ def test_figure_4_has_mu_and_n_p_and_a_level_for_each_control(made: Grids, scrip
             assert np.allclose(lines[f"HERON, {word}"].get_ydata(), means)
             level = statistics.mean(made("c_estimates").lasts(size=size, cell="frozen"))
             assert np.allclose(lines[f"frozen client, {word}"].get_ydata(), level)
-    plt.close(figure)

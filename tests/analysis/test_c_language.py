@@ -4,7 +4,6 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
@@ -79,7 +78,6 @@ def test_the_lines_of_figure_5(made: Grids, script: Any) -> None:
         assert np.allclose(ratio, ratio[0], rtol=1e-12)
     looks = {(line.get_color(), line.get_linestyle(), line.get_marker()) for line in left.values()}
     assert len(looks) == 4
-    plt.close(figure)
 
 
 def test_figure_6_has_both_losses_and_what_the_frozen_client_of_the_same_cut_is_less(
@@ -102,7 +100,6 @@ def test_figure_6_has_both_losses_and_what_the_frozen_client_of_the_same_cut_is_
     figure = module.draw(grids.groups(*module.AXES))
     lines = {line.get_label(): line for line in figure.axes[0].get_lines()}
     assert lines["HERON, 2 blocks at the client"].get_xdata().tolist() == [0, 1] and len(lines) == 4 + 2
-    plt.close(figure)
 
 
 def test_the_best_step_has_the_lowest_validation_loss(made: Grids, wrote: Any) -> None:

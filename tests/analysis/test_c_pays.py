@@ -6,7 +6,6 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
@@ -175,8 +174,6 @@ def test_the_lines_and_the_curve_of_the_figures(made: Grids, rows: Any, told: Wr
             at = angles[pays.spelled(row["method"])], gains[pays.spelled(row["method"])]
             assert at[0] == [pytest.approx([float(row["passes"]), float(row["cosine"])])]
             assert at[1] == [pytest.approx([float(row["passes"]), float(row["gain_mean"])])]
-    for each in (figure, figure_of_memory, figure_of_estimates):
-        plt.close(each)
 
 
 def test_the_grids_of_the_repository_are_those_of_the_scripts(script: Any) -> None:

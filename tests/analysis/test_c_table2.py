@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from tests.analysis.made import Grids, Made, expected_bytes
-from tests.gpu import table2
 
 EVALUATED = [1, 2, 4, 5]
 
@@ -77,11 +76,3 @@ def test_the_papers_table_is_beside_ours(script: Any) -> None:
 )
 def test_what_table_2_refuses(made: Grids, more: list[str], sentence: str, refuses: Any) -> None:
     assert sentence.split(":")[1] in " ".join(refuses("c_table2", made("c_methods"), *more))
-
-
-def test_the_numbers_of_the_paper_in_the_benchmark_are_those_of_the_table(script: Any) -> None:
-    paper = script("c_table2").PAPER
-    control = {"heron-frozen": paper["heron"].rounds}
-    assert {name: row.rounds for name, row in paper.items()} | control == table2.ROUNDS
-    for name, other in (("SFLV2", "sflv2"), ("CSE-FSL", "cse_fsl")):
-        assert table2.SHARES[name] == paper["heron"].peak_mib / paper[other].peak_mib

@@ -24,8 +24,8 @@ def test_equal_curvatures_lose_one_part_in_d_a_step(script: Any, steps: int) -> 
 
 
 def test_the_curve_is_the_mean_of_simulated_two_point_steps(script: Any) -> None:
-    """Two-point steps on a `Bowl`, 4,000 paths; tolerance: 4 standard errors of their mean. Mutation: h for h^2."""
-    d, gamma, steps, paths = 5, 0.08, 10, 4000
+    """Two-point steps on a `Bowl`, 1,500 paths; tolerance: 4 standard errors of their mean. Mutation: h for h^2."""
+    d, gamma, steps, paths = 5, 0.08, 10, 1500
     h = np.geomspace(0.1, 1, d)
     bowl = Bowl(np.diag(h), np.zeros(d), np.zeros((1, d)))
     generator, left = np.random.default_rng(7), np.empty(paths)

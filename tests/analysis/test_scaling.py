@@ -2,23 +2,17 @@
 
 import json
 import math
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from tests.analysis.made import check_figure, refused, table_of
-from tests.analysis.scaling_made import doctor, report, result
-from tests.conftest import ROOT
-
-sys.path.insert(0, str(ROOT / "analysis"))  # as where Python runs the scripts
 from shared.exchange import Cost
 from shared.timing import StepTiming, Timing
 
-sys.path.remove(str(ROOT / "analysis"))
+from tests.analysis.made import check_figure, table_of
+from tests.analysis.scaling_made import doctor, report, result
 
 Script = Callable[[str], Any]
 
@@ -53,10 +47,10 @@ def study(folder: Path) -> Path:
 # --- the table
 
 
-def test_the_table_tells_speed_up_and_efficiency(script: Script, tmp_path: Path, capsys: Any) -> None:
+def test_the_table_tells_speed_up_and_efficiency(wrote: Any, tmp_path: Path) -> None:
     """Mutations: efficiency by client ranks; the speed-up's inverse; one process of other clients taken."""
-    script("scaling").main([str(study(tmp_path / "s")), "--reference", "none", "--out", str(tmp_path / "t")])
-    rows = table_of(tmp_path / "t.csv")
+    told = wrote("scaling", [str(study(tmp_path / "s")), "--reference", "none"])
+    rows = told.rows
     assert [(row["ranks"], float(row["speed_up"]), float(row["efficiency"])) for row in rows] == [
         ("1", 1.0, 1.0),
         ("2", 1.6, 0.8),
@@ -66,45 +60,44 @@ def test_the_table_tells_speed_up_and_efficiency(script: Script, tmp_path: Path,
     assert [float(row["clients_per_rank"]) for row in rows] == [4, 4, 2]
     assert [float(row["compute"]) for row in rows] == [7.0, 4.0, 1.5]
     assert {row["to_reference"] for row in rows} == {""} and {row["start"] for row in rows} == {"1.5"}
-    told = capsys.readouterr().out
-    assert "2026-11-22; Abacus 9, Open MPI v5" in told and "Times of a round in ms" in told
-    check_figure(tmp_path / "t")
+    assert "2026-11-22; Abacus 9, Open MPI v5" in told.out and "Times of a round in ms" in told.out
+    check_figure(told.stem)
 
 
-def test_what_is_kept_is_read_again_and_compared_with(script: Script, tmp_path: Path) -> None:
+def test_what_is_kept_is_read_again_and_compared_with(wrote: Any, tmp_path: Path) -> None:
     """Mutations: the ratio's inverse; compared with a run of other ranks; a field lost on the way to the file."""
-    main = script("scaling").main
-    path = study(tmp_path / "s")
-    main([str(path), "--reference", "none", "--out", str(tmp_path / "t")])
-    kept = json.loads((tmp_path / "t.json").read_text())
+    told = wrote("scaling", [str(study(tmp_path / "s")), "--reference", "none"])
+    text = told.path(".json").read_text()
+    kept = json.loads(text)
     for run in kept["runs"]:
         run["timing"]["seconds"] *= 2 if run["timing"]["ranks"] == 3 else 1
     (tmp_path / "kept.json").write_text(json.dumps(kept))
-    main([str(tmp_path / "t.json"), "--reference", str(tmp_path / "kept.json"), "--out", str(tmp_path / "u")])
-    assert [float(row["to_reference"]) for row in table_of(tmp_path / "u.csv")] == [1.0, 1.0, 0.5]
-    assert (tmp_path / "t.json").read_text() == (tmp_path / "u.json").read_text()
+    told = wrote("scaling", [str(told.path(".json")), "--reference", str(tmp_path / "kept.json")])
+    assert [float(row["to_reference"]) for row in told.rows] == [1.0, 1.0, 0.5]
+    assert told.path(".json").read_text() == text
 
 
-def test_results_alone_are_read_too(script: Script, tmp_path: Path) -> None:
+def test_results_alone_are_read_too(wrote: Any, tmp_path: Path) -> None:
     """Mutation: results without ReFrame's names taken for one run."""
     paths = [str(result(tmp_path / f"{ranks}.h5", ranks=ranks, walls=[6.0 / ranks] * 8)) for ranks in (1, 2)]
-    script("scaling").main([*paths, "--reference", "none", "--out", str(tmp_path / "t")])
-    rows = table_of(tmp_path / "t.csv")
-    assert [(row["system"], row["method"], float(row["speed_up"])) for row in rows] == [
-        ("-", "zo_hfl", k) for k in (1, 2)
-    ]
+    rows = wrote("scaling", [*paths, "--reference", "none"]).rows
+    found = [(row["system"], row["method"], float(row["speed_up"])) for row in rows]
+    assert found == [("-", "zo_hfl", 1), ("-", "zo_hfl", 2)]
 
 
-def test_what_cannot_be_read_is_told_in_a_sentence(script: Script, tmp_path: Path, capsys: Any) -> None:
-    main, out = script("scaling").main, ["--out", str(tmp_path / "t")]
+def test_what_cannot_be_read_is_told_in_a_sentence(refuses: Any, tmp_path: Path) -> None:
     failed = report(tmp_path / "f.json", [{"result": "fail", "fail_reason": "bits", "display_name": "Scaling 3"}])
-    assert refused(main, [str(failed), *out], capsys) == ["scaling: Scaling 3 did not pass: bits"]
-    assert refused(main, [str(tmp_path / "no.json"), *out], capsys) == [f"scaling: there is no file {tmp_path}/no.json"]
-    (tmp_path / "other.json").write_text('{"a": 1}')
-    (line,) = refused(main, [str(tmp_path / "other.json"), *out], capsys)
-    assert line.startswith(f"scaling: {tmp_path}/other.json is neither ReFrame's report nor a kept scaling study")
+    other, none = tmp_path / "other.json", tmp_path / "no.json"
+    other.write_text('{"a": 1}')
     lone = report(tmp_path / "e.json", [{"outputdir": str(doctor(tmp_path / "e", 2, COSTS))}])
-    assert refused(main, [str(lone), *out], capsys) == [f"scaling: no run is in {lone}"]
+    for path, words in (
+        (failed, "Scaling 3 did not pass: bits"),
+        (none, f"there is no file {none}"),
+        (other, f"{other} is neither ReFrame's report nor a kept scaling study"),
+        (lone, f"no run is in {lone}"),
+    ):
+        (line,) = refuses("scaling", [str(path)])
+        assert line.startswith(f"scaling: {words}")
 
 
 # --- the model
@@ -214,14 +207,8 @@ def test_the_model_is_exact_on_data_made_from_it(script: Script, method: str, sp
     """Work and network come back, and every run is predicted. Mutations: work of a mean counted as the server's; the
     fixed part lost; seconds of all clients taken for one's; the network of other ranks; a share of the bytes."""
     model = script("shared.round_model")
-    train = {
-        "mean": method == "fedavg",
-        "seconds": 0.01,
-        "down": 5000,
-        "up": 300,
-        "items": 3 if method == "heron" else 1,
-    }
-    questions = [model.Question(**train)]
+    train: dict[str, Any] = {"seconds": 0.01, "down": 5000, "up": 300, "items": 3 if method == "heron" else 1}
+    questions = [model.Question(mean=method == "fedavg", **train)]
     if method == "heron":
         questions.append(model.Question(mean=True, seconds=0.0, down=0, up=5000, items=1))
     per = {"item": 0.0, "client": 0.003} if method == "fedavg" else {"item": 0.0005, "client": 0.0}
@@ -237,40 +224,31 @@ def test_the_model_is_exact_on_data_made_from_it(script: Script, method: str, sp
     assert errors == pytest.approx([0.0] * 3, abs=1e-9)
 
 
-def test_the_models_text_and_figure_are_made(script: Script, tmp_path: Path, capsys: Any) -> None:
+def test_the_models_text_and_figure_are_made(wrote: Any, tmp_path: Path) -> None:
     """Mutations: errors of one sign only; a method's far rounds left out; the limit's sentence of another limit."""
-    path = study(tmp_path / "s")
-    script("scaling_model").main([str(path), "--out", str(tmp_path / "m")])
-    told = " ".join(capsys.readouterr().out.split())
-    rows = table_of(tmp_path / "m.csv")
-    assert [row["ranks"] for row in rows] == ["2", "3"]
-    for row in rows:
+    told = wrote("scaling_model", [str(study(tmp_path / "s"))])
+    assert [row["ranks"] for row in told.rows] == ["2", "3"]
+    for row in told.rows:
         assert float(row["error"]) == pytest.approx(float(row["predicted"]) / float(row["measured"]) - 1)
-    assert "2 runs: error" in told and "links of 100 Gbit/s" in told
-    far = table_of(tmp_path / "m_far.csv")
-    assert [(row["m"], row["client_ranks"]) for row in far] == [
-        (m, p) for m in ("1000", "100000") for p in ("16", "128", "1024")
-    ]
+    text = " ".join(told.out.split())
+    assert "2 runs: error" in text and "links of 100 Gbit/s" in text
+    far = table_of(told.path("_far.csv"))
+    places = [(row["m"], row["client_ranks"]) for row in far]
+    assert places == [(m, p) for m in ("1000", "100000") for p in ("16", "128", "1024")]
     assert {row["limit"] for row in far} == {"clients", "server"}
     for row in far:
         lift = "more client ranks" if row["limit"] == "clients" else "ranks that add up"
         assert row["lifted_by"].startswith(lift)
-    check_figure(tmp_path / "m")
+    check_figure(told.stem)
 
 
-def test_a_model_without_its_measurements_is_refused(script: Script, tmp_path: Path, capsys: Any) -> None:
-    main, out = script("scaling_model").main, ["--out", str(tmp_path / "m")]
-    full = json.loads(study(tmp_path / "s").read_text())
-    tests = full["runs"][0]["testcases"]
+def test_a_model_without_its_measurements_is_refused(refuses: Any, tmp_path: Path) -> None:
+    tests = json.loads(study(tmp_path / "s").read_text())["runs"][0]["testcases"]
     without = report(tmp_path / "w.json", [test for test in tests if "method" in test])
-    assert refused(main, [str(without), *out], capsys) == [
-        "scaling_model: here: no exchange on 2 ranks is among the results"
-    ]
     alone = report(tmp_path / "a.json", tests[:1])
-    (line,) = refused(main, [str(alone), *out], capsys)
-    assert (
-        line
-        == "scaling_model: no run on several ranks is among the results: there is nothing to compare the model with"
-    )
-    rate = refused(main, [str(tmp_path / "s/report.json"), "--rate", "0", *out], capsys)
-    assert rate == ["scaling_model: --rate 0.0: must be a number of Gbit/s above 0"]
+    for words, sentence in (
+        ([str(without)], "here: no exchange on 2 ranks is among the results"),
+        ([str(alone)], "no run on several ranks is among the results: there is nothing to compare the model with"),
+        ([str(tmp_path / "s/report.json"), "--rate", "0"], "--rate 0.0: must be a number of Gbit/s above 0"),
+    ):
+        assert refuses("scaling_model", words) == [f"scaling_model: {sentence}"]

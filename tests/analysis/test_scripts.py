@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import h5py
-import matplotlib.pyplot as plt
 import pytest
 
 from tests.analysis.made import Grids
@@ -116,7 +115,6 @@ def test_a_file_in_the_way_is_a_sentence(
         script(name).main(made(grid_name).words(tmp_path / "file" / "t"))
     told = capsys.readouterr().err
     assert caught.value.code == 2 and told.startswith(f"{name}: cannot ") and told.count("\n") == 1
-    plt.close("all")
 
 
 def test_the_grids_of_b_in_the_repository_are_those_of_the_scripts(script: Any) -> None:
@@ -163,7 +161,8 @@ import os, runpy, sys
 import h5py, matplotlib.pyplot, numpy, scipy.optimize, torch, zofl_mpi.run.cli, zofl_mpi.run.grid
 import zofl_mpi.methods, zofl_mpi.heron_sfl, zofl_mpi.problems.split_images, zofl_mpi.settings.split_gpt2
 import zofl_mpi.rounds.split.costs
-for path in sys.argv[1:]:
+paths, children = sys.argv[1:], {}
+for path in paths:
     if (child := os.fork()) == 0:
         sys.argv, sys.path[0] = [path, "--help"], os.path.dirname(path)
         os.dup2(os.open(os.path.basename(path) + ".out", os.O_WRONLY | os.O_CREAT), 1)
@@ -175,27 +174,19 @@ for path in sys.argv[1:]:
             sys.stderr.flush()
             os._exit(0 if end.code in (None, 0) else 1)  # to take torch down takes a second
         raise RuntimeError("--help ends a script")
+    children[child] = path
+for child, path in children.items():
     assert os.waitpid(child, 0)[1] == 0, path
 """
-"""Each script with --help, in a process of its own that a single start of Python is the parent of."""
-
-
-def check_help(name: str, out: str, err: str) -> None:
-    assert err == "" and out.startswith(f"usage: {name}")
-    told = "".join(out.split())
-    assert f"analysis/results/{name}" in told or (name == "a_run" and "besidetheresult" in told)
+"""Each script with --help, in processes of their own that a single start of Python is the parent of."""
 
 
 def test_every_script_tells_its_flags(tmp_path: Path) -> None:
     files = [ROOT / "analysis" / f"{name}.py" for name in SCRIPTS]
     done = run_process([sys.executable, "-c", ALL, *map(str, files)], cwd=tmp_path)
     assert done.returncode == 0, done.stderr + "".join(path.read_text() for path in tmp_path.glob("*.err"))
-    for file in files:
-        check_help(file.stem, *((tmp_path / f"{file.name}.{end}").read_text() for end in ("out", "err")))
-
-
-def test_a_script_runs_from_any_folder(tmp_path: Path) -> None:
-    """As typed; all others are run alike above."""
-    done = run_process([sys.executable, str(ROOT / "analysis/b_methods.py"), "--help"], cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    check_help("b_methods", done.stdout, done.stderr)
+    for name in SCRIPTS:
+        out, err = ((tmp_path / f"{name}.py.{end}").read_text() for end in ("out", "err"))
+        assert err == "" and out.startswith(f"usage: {name}")
+        told = "".join(out.split())
+        assert f"analysis/results/{name}" in told or (name == "a_run" and "besidetheresult" in told)

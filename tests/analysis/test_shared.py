@@ -15,12 +15,6 @@ from zofl_mpi.errors import UserError
 NAN = math.nan
 
 
-def test_the_deviation_is_divided_by_n_minus_1(script: Any) -> None:
-    mean, sd = script("shared.groups").mean_sd(np.array([1.0, 2.0, 4.0]))
-    assert mean == pytest.approx(7 / 3, rel=1e-15)
-    assert sd == pytest.approx(math.sqrt(((4 / 3) ** 2 + (1 / 3) ** 2 + (5 / 3) ** 2) / 2), rel=1e-15)
-
-
 def test_one_value_has_no_deviation_and_no_value_no_mean(script: Any) -> None:
     mean, sd = script("shared.groups").mean_sd(np.array([3.0]))
     assert mean == 3.0 and math.isnan(sd)
@@ -101,23 +95,6 @@ def test_lines_are_told_apart_by_more_than_colour(script: Any) -> None:
     looks = [script("shared.figures").look(k) for k in range(len(script("shared.figures").LOOKS))]
     for key in ("color", "linestyle", "marker"):
         assert len({str(look[key]) for look in looks}) == len(looks) >= 6
-
-
-def test_a_mistake_is_told_in_lines_and_exits_with_2(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught, script("shared.command").refusals("a_name"):
-        raise UserError("one\ntwo")
-    assert caught.value.code == 2
-    assert capsys.readouterr().err == "a_name: one\na_name: two\n"
-
-
-def test_a_file_that_cannot_be_written_is_a_sentence(script: Any, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    for call in (
-        lambda: script("shared.files").write(tmp_path / "file" / "a.tex", ""),
-        lambda: script("shared.files").keep(None, tmp_path / "file" / "a"),
-    ):
-        with pytest.raises(UserError, match="cannot "):
-            call()
 
 
 def test_a_csv_has_all_digits_and_nothing_for_nan(script: Any, tmp_path: Path) -> None:

@@ -1,24 +1,18 @@
 """What a round costs, read from a result whose every second is known; and when two results have the same bits."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-
-from tests.analysis.scaling_made import result
-from tests.conftest import ROOT
-from zofl_mpi.errors import UserError
-from zofl_mpi.run import records
-from zofl_mpi.run.local import LocalClients
-
-sys.path.insert(0, str(ROOT / "analysis"))  # as where Python runs the scripts
 from shared import exchange
 from shared.timing import Timing, timing
 
-sys.path.remove(str(ROOT / "analysis"))
+from tests.analysis.scaling_made import result
+from zofl_mpi.errors import UserError
+from zofl_mpi.run import records
+from zofl_mpi.run.local import LocalClients
 
 
 def test_medians_leave_out_the_first_round_and_the_evaluated_ones(tmp_path: Path) -> None:

@@ -40,7 +40,9 @@ from typing import Any
 import h5py  # results are read by h5py alone: both revisions' packages have one name
 import numpy as np
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests import conftest
+from tests.conftest import ROOT
+
 RANKS = {"alone": 0, "ranks": 3}  # {folder: ranks of its runs}; 0 is without mpirun
 PATIENCE = 300.0  # seconds in which at least one command has to end
 VOLATILE = {"run", "git_commit", "git_dirty", "started", "ended", "sessions", "seconds_start"}
@@ -214,16 +216,9 @@ for job in json.load(open("jobs.json")):
 
 def environment(tree: Path, folder: Path) -> dict[str, str]:
     """For runs of `tree`: no variables of this process's launcher, a data cache of their own, lines of one width."""
-    taken = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "MPI_LOCAL", "SLURM_", "HYDI_", "HYDRA_", "ZOFL_", "GIT_")
-    found = {name: value for name, value in os.environ.items() if not name.startswith(taken)}
-    found["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), found.get("PATH", "")])
-    found |= {"PYTHONPATH": str(tree), "ZOFL_CACHE": str(folder / "cache"), "COLUMNS": "100", "PYTHONUNBUFFERED": "1"}
-    found |= {
-        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-        "PRTE_MCA_hwloc_default_binding_policy": "none",
-    }
-    found |= {"OMPI_MCA_pml": "ob1", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
-    return found | dict.fromkeys(["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"], "1")
+    taken = ("ZOFL_", "GIT_", "OMP_NUM_THREADS")
+    found = {name: value for name, value in conftest.environment().items() if not name.startswith(taken)}
+    return found | {"PYTHONPATH": str(tree), "ZOFL_CACHE": str(folder / "cache"), "COLUMNS": "100"}
 
 
 def run(tree: Path, folder: Path, jobs: Sequence[Job], ranks: int) -> None:

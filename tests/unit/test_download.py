@@ -2,9 +2,6 @@
 
 import gc
 import hashlib
-import io
-import os
-import tarfile
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -13,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.made import archive, complaint, real
 from zofl_mpi.data import download, images, published
 from zofl_mpi.data.published import REMOTES, Remote
-from zofl_mpi.errors import UserError
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # urllib3 leaves broken sockets to the collector
 
@@ -79,13 +76,6 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()} if folder.exists() else {}
 
 
-def complaint(*arguments, **options) -> str:
-    with pytest.raises(UserError) as caught:
-        download.download(*arguments, **options)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
 def test_what_lacks_is_fetched_once_and_then_only_checked(site, tmp_path, monkeypatch, capsys):
     """From a mirror, if one is named."""
     for _ in range(2):
@@ -109,7 +99,7 @@ def test_a_wrong_file_that_is_there_is_told_with_both_sums_and_kept(site, tmp_pa
     (tmp_path / "mnist").mkdir()
     path = tmp_path / "mnist" / "a.gz"
     path.write_bytes(b"mine")
-    said = complaint("mnist", tmp_path)
+    said = complaint(download.download, "mnist", tmp_path)
     for word in (str(path), sha256(b"mine"), sha256(FILES["a.gz"]), "delete it"):
         assert word in said
     assert path.read_bytes() == b"mine"
@@ -119,27 +109,27 @@ def test_a_wrong_file_that_is_there_is_told_with_both_sums_and_kept(site, tmp_pa
 def test_a_corrupted_download_is_told_with_both_sums_and_not_kept(site, tmp_path):
     """So is one that breaks off, and one that is not there; and what lies in its place."""
     site.files["b.gz"] = b"changed"
-    said = complaint("mnist", tmp_path)
+    said = complaint(download.download, "mnist", tmp_path)
     for word in (f"{site.url}/b.gz", sha256(b"changed"), sha256(FILES["b.gz"]), "try again", "--base-url"):
         assert word in said
     assert contents(tmp_path / "mnist") == {"a.gz": FILES["a.gz"]}
     site.lost = 5
-    said = complaint("mnist", tmp_path / "new")
+    said = complaint(download.download, "mnist", tmp_path / "new")
     assert "a.gz cannot be fetched" in said and "broke off" in said
     del site.files["a.gz"]
-    assert "a.gz cannot be fetched (the server answers 404)" in complaint("mnist", tmp_path / "new")
+    assert "a.gz cannot be fetched (the server answers 404)" in complaint(download.download, "mnist", tmp_path / "new")
     assert contents(tmp_path / "new" / "mnist") == {}
     (tmp_path / "file").write_text("")
-    said = complaint("mnist", tmp_path / "file")
+    said = complaint(download.download, "mnist", tmp_path / "file")
     assert "cannot be written" in said and "--data-dir" in said
     (tmp_path / "other" / "mnist" / "a.gz").mkdir(parents=True)
-    assert "a.gz cannot be read" in complaint("mnist", tmp_path / "other")
+    assert "a.gz cannot be read" in complaint(download.download, "mnist", tmp_path / "other")
 
 
 def test_a_server_that_does_not_answer_is_told(site, tmp_path, monkeypatch):
     site.silent = threading.Event()
     monkeypatch.setattr(download, "TIMEOUT", 0.1)
-    assert "no answer within 0.1 s" in complaint("mnist", tmp_path)
+    assert "no answer within 0.1 s" in complaint(download.download, "mnist", tmp_path)
     site.silent.set()
     gc.collect()
 
@@ -168,21 +158,11 @@ def cifar(site, tmp_path, monkeypatch) -> dict[str, bytes]:
     files = {file: bytes([k]) * images.CIFAR_RECORD for k, file in enumerate(images.CIFAR_MD5)}
     md5s = {file: hashlib.md5(data).hexdigest() for file, data in files.items()}
     monkeypatch.setattr(images, "CIFAR_MD5", md5s)
-    packed = archive(files, "w:gz")
+    packed = archive(files)
     site.files["cifar-10-binary.tar.gz"] = packed
     remote = Remote(site.url, {"cifar-10-binary.tar.gz": f"md5:{hashlib.md5(packed).hexdigest()}"})
     monkeypatch.setitem(REMOTES, "cifar10", remote)
     return files
-
-
-def archive(files: dict[str, bytes], mode: str) -> bytes:
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode=mode) as tar:
-        for file, data in files.items():
-            member = tarfile.TarInfo(f"cifar-10-batches-bin/{file}")
-            member.size = len(data)
-            tar.addfile(member, io.BytesIO(data))
-    return stream.getvalue()
 
 
 def test_cifar_is_fetched_checked_by_md5_and_then_found(cifar, site, tmp_path):
@@ -196,13 +176,11 @@ def test_a_cifar_of_another_packing_counts_as_there(cifar, site, tmp_path):
     (tmp_path / "cifar-10-binary.tar.xz").write_bytes(archive(cifar, "w:xz"))
     assert download.download("cifar10", tmp_path) == (tmp_path / "cifar-10-binary.tar.xz",)
     (tmp_path / "cifar-10-binary.tar.xz").write_bytes(archive(cifar | {"test_batch.bin": b"x" * 3073}, "w:xz"))
-    said = complaint("cifar10", tmp_path)
+    said = complaint(download.download, "cifar10", tmp_path)
     assert "test_batch.bin" in said and images.CIFAR_MD5["test_batch.bin"] in said and site.asked == []
 
 
 @pytest.mark.parametrize("name", ["mnist", "fashion-mnist", "e2e", "gpt2-bpe"])
 def test_real_files_have_the_sums_in_the_table(name):
-    folder = Path(os.environ.get("ZOFL_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
-    if not all((folder / name / file).is_file() for file in REMOTES[name].files):
-        pytest.skip(f"the real data set is not in {folder} (set ZOFL_DATA)")
+    folder = real(*(f"{name}/{file}" for file in REMOTES[name].files))
     assert len(download.download(name, folder, "http://127.0.0.1:1")) == len(REMOTES[name].files)

@@ -1,5 +1,6 @@
 """E2E's files as texts, against the LoRA code's lines, and GPT-2's byte-pair encoding from local files."""
 
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.unit.made import complaint
 from zofl_mpi.data import bpe, e2e, tokenisers
 from zofl_mpi.data.bpe import Vocabulary
 from zofl_mpi.errors import UserError
@@ -126,9 +128,7 @@ def test_the_contexts_are_as_many_in_both_pipelines(data_dir: Path) -> None:
 def test_a_line_that_cannot_be_used_is_named(tmp_path: Path, row: str, sentence: str) -> None:
     """Counted in the file's lines, of which a sample can take several. Mutation: a text that is let through empty."""
     path = written(tmp_path, MILL + '"One\nline."', row)
-    with pytest.raises(UserError, match=sentence) as caught:
-        e2e.read(path, "tokenised", 0)
-    assert "\n" not in str(caught.value)
+    assert re.match(rf".*{sentence}", complaint(e2e.read, path, "tokenised", 0))
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
@@ -180,9 +180,7 @@ def test_missing_files_are_named_with_where_and_how(tmp_path: Path) -> None:
     folder = tmp_path / "gpt2-bpe"
     folder.mkdir()
     (folder / "encoder.json").write_text("{}")
-    with pytest.raises(UserError) as caught:
-        bpe.find(tmp_path)
-    assert str(caught.value) == (
+    assert complaint(bpe.find, tmp_path) == (
         f"--vocabulary: GPT-2's vocabulary, encoder.json and vocab.bpe, is not in {folder} or {tmp_path}; fetch it "
         f"with `python -m zofl_mpi.data.download gpt2-bpe --data-dir {tmp_path}`, or set --data-dir or ZOFL_DATA to "
         "the folder that holds it"

@@ -18,6 +18,7 @@ import h5py
 import pytest
 
 from tests.conftest import Patch
+from tests.unit.made import complaint
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import grid, records
 from zofl_mpi.run.grid import __main__ as grid_main
@@ -129,10 +130,8 @@ def test_folder_and_name_have_defaults(tmp_path: Path, read: Callable[..., grid.
     ],
 )
 def test_a_wrong_file_is_refused_in_one_sentence(read: Callable[..., grid.Grid], text: str, words: str) -> None:
-    with pytest.raises(UserError) as caught:
-        read(text)
-    assert re.fullmatch(r"\S+toy\.toml: .+", str(caught.value)), "one line that names the file"
-    assert words in str(caught.value)
+    told = complaint(read, text)
+    assert re.match(r"\S+toy\.toml: ", told) and words in told
     with pytest.raises(UserError, match=r"none\.toml: cannot be read"):
         grid.read("none.toml")
 
@@ -146,7 +145,7 @@ def test_a_grid_of_jobs_is_readable_and_has_as_many_runs_as_it_says(path: Path) 
     assert f" {count} {'run' if count == 1 else 'runs'} of {found.runs[0].flags['rounds']} rounds" in text
     assert re.search(rf"sbatch --array=0-{count - 1} jobs/(grid|gpu)\.sbatch jobs/{path.name} ", text)
     assert found.folder == Path("results") / path.stem
-    assert all(f"python -m zofl_mpi.run.grid {file}" in text for file in [f"jobs/{path.name}"])
+    assert f"python -m zofl_mpi.run.grid jobs/{path.name}" in text
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 import gzip
 import hashlib
-import io
-import os
 import subprocess
 import sys
 import tarfile
@@ -15,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.made import archive, complaint, real
 from zofl_mpi.data import Raw, images, sources
 from zofl_mpi.data import cache as stored_arrays
 from zofl_mpi.data import npz as npz_reader
@@ -24,21 +23,6 @@ from zofl_mpi.engine.streams import Streams
 from zofl_mpi.errors import UserError
 
 STREAMS = Streams(3)
-DATA = Path(os.environ.get("ZOFL_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
-
-
-def complaint(read, *arguments, **options) -> str:
-    """The sentence of the UserError that a call must end in."""
-    with pytest.raises(UserError) as caught:
-        read(*arguments, **options)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
-def real(*files: str) -> Path:
-    if not all((DATA / file).is_file() for file in files):
-        pytest.skip(f"the real data set is not in {DATA} (set ZOFL_DATA)")
-    return DATA
 
 
 @pytest.fixture(scope="module")
@@ -131,19 +115,6 @@ def test_a_bad_idx_file_is_named_with_its_fault_and_remedy(tmp_path, case):
         assert word in said
 
 
-def test_a_file_that_may_not_be_read_is_named(tmp_path, monkeypatch):
-    def refuse(path: Path, *arguments, **options):
-        if tmp_path in path.parents:
-            raise PermissionError(13, "Permission denied", str(path))
-        return opened(path, *arguments, **options)
-
-    opened = Path.open
-    written(tmp_path / "mnist", contents())
-    monkeypatch.setattr(Path, "open", refuse)
-    said = complaint(load, "mnist", tmp_path)
-    assert "Permission denied" in said and TRAIN_IMAGES in said
-
-
 def test_the_files_of_the_other_data_set_are_recognised(tmp_path, monkeypatch):
     digest = hashlib.sha256(samples(6, 1)[1].astype(np.uint8).tobytes()).hexdigest()
     monkeypatch.setattr(images, "TRAIN_LABELS", {digest: "mnist"})
@@ -172,11 +143,7 @@ def batches() -> dict[str, bytes]:
 
 def archived(path: Path, files: dict[str, bytes], mode: str = "w:gz") -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, mode) as tar:
-        for file, data in files.items():
-            member = tarfile.TarInfo(f"cifar-10-batches-bin/{file}")
-            member.size = len(data)
-            tar.addfile(member, io.BytesIO(data))
+    path.write_bytes(archive(files, mode))
     return path
 
 
@@ -365,5 +332,5 @@ def test_real_label_counts_are_the_published_ones(cache, name, train, test):
     raw = loaded(name, real(*(f"{name}/{file}.gz" for file in IDX_FILES)), cache)
     assert raw.inputs.shape == (70_000, 784) and raw.official_test == 10_000
     if name == "fashion-mnist":
-        assert "belongs to fashion-mnist" in complaint(loaded, "mnist", DATA / name, cache / "new")
+        assert "belongs to fashion-mnist" in complaint(loaded, "mnist", real() / name, cache / "new")
     assert np.bincount(raw.labels[:60_000]).tolist() == train and np.bincount(raw.labels[60_000:]).tolist() == test

@@ -24,12 +24,6 @@ class Letter:
     more: dict[str, Any] = field(default_factory=dict)
 
 
-class Envelope:
-    @dataclass(frozen=True)
-    class Inner:
-        k: int
-
-
 DTYPES = ["?", "i1", "u1", "<i2", ">i4", "<i8", "<u8", "<f2", "<f4", ">f4", "<f8", "<c8", "<c16"]
 ARRAYS = st.sampled_from(DTYPES).flatmap(
     lambda dtype: npst.arrays(np.dtype(dtype), npst.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=5))
@@ -47,11 +41,8 @@ def sent(message: Any) -> Any:
 def same(one: Any, two: Any) -> bool:
     """Equal in type and in every bit; the payload of a number that is nan does not matter."""
     if isinstance(one, np.ndarray):
-        return isinstance(two, np.ndarray) and (one.dtype, one.shape, one.tobytes()) == (
-            two.dtype,
-            two.shape,
-            two.tobytes(),
-        )
+        bits = [(a.dtype, a.shape, a.tobytes()) for a in (one, two) if isinstance(a, np.ndarray)]
+        return len(bits) == 2 and bits[0] == bits[1]
     if isinstance(one, float) and isinstance(two, float):
         return (math.isnan(one) and math.isnan(two)) or (one == two and math.copysign(1, one) == math.copysign(1, two))
     return type(one) is type(two) and one == two
@@ -82,14 +73,16 @@ def test_the_size_is_the_tensors_bytes_plus_8_for_each_number(letter: Letter) ->
 
 
 @settings(max_examples=100, deadline=None)
-@given(LETTERS)
-def test_every_array_lies_on_a_boundary_of_64_bytes(letter: Letter) -> None:
+@given(LETTERS, st.booleans())
+def test_every_array_lies_on_a_boundary_of_64_bytes(letter: Letter, writable: bool) -> None:
+    """A view that can be written where the block can be."""
     block = messages.pack(letter)
+    block.setflags(write=writable)
     found = messages.unpack(block)
     start = block.__array_interface__["data"][0]
     for array in (v for v in (found.a, found.b, *found.more.values()) if isinstance(v, np.ndarray) and v.size):
         assert (array.__array_interface__["data"][0] - start) % 64 == 0
-        assert np.shares_memory(array, block)
+        assert np.shares_memory(array, block) and array.flags.writeable == writable
 
 
 TENSORS: dict[str, Callable[[], torch.Tensor]] = {
@@ -131,10 +124,7 @@ def test_an_array_in_any_memory_order_arrives_right(array: np.ndarray[Any, Any])
     assert found.dtype == array.dtype and found.flags.c_contiguous
 
 
-def test_numbers_keep_their_type_and_the_last_bit() -> None:
-    values = [True, 0, 2**70, -0.0, 0.1, 5e-324, math.inf, -math.inf, math.nan, "", "ä€\n", None]
-    for value in values:
-        assert same(sent(Letter(value)).a, value)
+def test_scalars_of_numpy_keep_their_type() -> None:
     for scalar in (np.float64(0.1), np.float32(0.1), np.int32(-3), np.bool_(True)):
         found = sent(Letter(scalar)).a
         assert type(found) is type(scalar)
@@ -152,16 +142,6 @@ def test_dictionaries_may_lie_in_dictionaries() -> None:
     np.testing.assert_array_equal(found["layer"]["m"], np.ones(2))
 
 
-@pytest.mark.parametrize("writable", [True, False])
-def test_views_are_writable_as_the_block_is(writable: bool) -> None:
-    block = messages.pack(Letter(np.zeros(3), more={"x": np.ones((2, 2))}))
-    block.setflags(write=writable)
-    found = messages.unpack(block)
-    for array in (found.a, found.more["x"]):
-        assert array.flags.writeable == writable
-        assert np.shares_memory(array, block)
-
-
 def test_a_copy_shares_nothing_and_can_be_written() -> None:
     mine = Letter(np.zeros(3), torch.zeros(3))
     theirs = messages.copy(mine)
@@ -170,15 +150,6 @@ def test_a_copy_shares_nothing_and_can_be_written() -> None:
     assert mine.a.sum() == 0 and mine.b.sum() == 0
     mine.a[:] = 2
     assert theirs.a.sum() == 3
-
-
-def test_a_nested_class_is_found_again() -> None:
-    found = sent(Envelope.Inner(4))
-    assert type(found) is Envelope.Inner and found.k == 4
-
-
-def test_an_empty_dictionary_stays_one() -> None:
-    assert sent(Letter()).more == {}
 
 
 def local() -> Any:

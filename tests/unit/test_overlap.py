@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.bench.overlap import Measured
-from tests.numerics.split_methods import method, same, setting, small, training
+from tests.numerics.split_methods import method, setting, small, training
 from tests.threads import run_ranks, serve_or_ask
 from zofl_mpi.methods.fsl_sage import FSLSAGE
 from zofl_mpi.methods.heron import HERON
@@ -23,20 +22,15 @@ H, M = 20, 2
 class Course:
     """How many uploads each client rank has computed, and on how many the server has trained.
 
-    Args:
-        held: whether they wait for each other: the server before it trains on the clients' uploads number j until each
-            rank has computed the one AHEAD of it; a rank that has computed its upload number j until the server has
-            trained on all those SLACK before it.
-
-    Attributes:
-        ahead: when the server trains on an upload, how many later ones each rank has computed.
+    They wait for each other: the server before it trains on the clients' uploads number j until each rank has computed
+    the one AHEAD of it; a rank that has computed its upload number j until the server has trained on all those SLACK
+    before it.
     """
 
     AHEAD, SLACK = 2, 4
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, held: bool) -> None:
-        self.held, self.made, self.trained = held, Counter({"rank 1": 0, "rank 2": 0}), 0
-        self.ahead: list[int] = []
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.made, self.trained = Counter({"rank 1": 0, "rank 2": 0}), 0
         self._changed = threading.Condition()
         step, in_turn = Server.step, client.in_turn
 
@@ -61,9 +55,7 @@ class Course:
         """The server has an upload, and goes on when it may."""
         j = self.trained // M
         with self._changed:
-            if self.held:
-                self._wait(lambda: min(self.made.values()) > min(j + self.AHEAD, H - 1))
-            self.ahead += [made - j - 1 for made in self.made.values()]
+            self._wait(lambda: min(self.made.values()) > min(j + self.AHEAD, H - 1))
 
     def _computed(self, rank: str) -> None:
         """A client has computed an upload, and goes on when it may."""
@@ -71,16 +63,15 @@ class Course:
         with self._changed:
             self.made[rank] += 1
             self._changed.notify_all()
-            if self.held:
-                self._wait(lambda: self.trained >= M * (j - self.SLACK + 1))
+            self._wait(lambda: self.trained >= M * (j - self.SLACK + 1))
 
     def _wait(self, holds: Callable[[], bool]) -> None:
         assert self._changed.wait_for(holds, 60), f"each waits for the other: {self.made}, {self.trained} trained on"
 
 
-def performed(cls: Any, **flags: Any) -> Any:
+def performed(cls: Any) -> Any:
     """The state after a round in which no head is aligned, on three ranks."""
-    own = [method(cls, training(setting(small, (0, 1)), h=H), **flags) for _ in range(M + 1)]
+    own = [method(cls, training(setting(small, (0, 1)), h=H)) for _ in range(M + 1)]
 
     def program(world: Any) -> Any:
         mine = own[world.rank]
@@ -94,16 +85,6 @@ def test_server_and_clients_compute_at_once_all_the_time(monkeypatch: pytest.Mon
     """So a round takes no longer than the slower side and the filling of the pipe, whatever both take. Mutations: the
     server reads all uploads before it trains; a client rank computes all items before it sends the first; the next
     upload is asked for when the server has trained on the one before."""
-    course = Course(monkeypatch, held=True)
+    course = Course(monkeypatch)
     performed(cls)
     assert (course.trained, min(course.made.values())) == (M * H, H)
-
-
-def test_in_lockstep_nobody_computes_while_the_server_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The benchmark's measure of the same items in the same order, asked for one by one, gives the same model.
-    Mutation: lockstep that streams after all."""
-    states = [performed(HERON), performed(Measured)]
-    course = Course(monkeypatch, held=False)
-    states.append(performed(Measured, asks="lockstep"))
-    assert course.ahead == [0] * M * M * H
-    assert all(same(states[0], other) for other in states[1:])

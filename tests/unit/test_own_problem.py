@@ -3,8 +3,7 @@
 import functools
 import json
 import sys
-from collections.abc import Callable, Iterator
-from itertools import count
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -119,32 +118,15 @@ KINDS = {"smooth": HEAD + SMOOTH, "hierarchical": HEAD + HIERARCHICAL, "both": H
 TINY = ["--data", "synthetic", "--synthetic-samples", "200", "--synthetic-features", "6", "--synthetic-classes", "3"]
 TINY += ["--m", "3"]
 RUN = [*TINY, "--rounds", "3", "--tau", "2", "--gamma", "0.1", "--quiet"]
-NUMBER = count()
 Written = Callable[..., str]
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: Patch) -> Iterator[Path]:
-    """Each test runs in a folder of its own, and leaves modules as they were."""
-    modules = set(sys.modules)
+def here(tmp_path: Path, monkeypatch: Patch) -> Path:
+    """Each test runs in a folder of its own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ZOFL_CACHE", str(tmp_path / "cache"))
-    yield tmp_path
-    for name in set(sys.modules) - modules:
-        if name.startswith("own_"):
-            del sys.modules[name]
-
-
-@pytest.fixture
-def written(here: Path) -> Written:
-    """written(source): the name of a new module in this folder."""
-
-    def write(source: str) -> str:
-        name = f"own_{next(NUMBER)}"
-        (here / f"{name}.py").write_text(source)
-        return name
-
-    return write
+    return tmp_path
 
 
 FAMILY = "zofl_mpi.zo_hfl"
@@ -239,47 +221,43 @@ def test_its_flags_are_in_the_help_and_the_plan(written: Written, capsys: Capsys
     assert lines["ridge"] == ["0.125"] and lines["steepness"] == ["1.0"] and lines["kernel"] == ["mine"]
 
 
-def without(source: str, function: str) -> str:
-    return source.replace(f"def {function}(", f"def _{function}(")
+def without(kind: str, *functions: str) -> str:
+    source = KINDS[kind]
+    for function in functions:
+        source = source.replace(f"def {function}(", f"def _{function}(")
+    return source
 
 
 @pytest.mark.parametrize(
-    ("source", "lacking"),
+    ("source", "words"),
     [
-        (without(KINDS["smooth"], "descend"), "a Smooth problem lacks descend"),
-        (without(without(KINDS["smooth"], "loss"), "flops"), "a Smooth problem lacks loss, flops"),
-        (without(KINDS["hierarchical"], "f2"), "a Hierarchical problem lacks f2; a Smooth problem lacks"),
-        (without(KINDS["both"], "score"), "a Hierarchical problem lacks score; a Smooth problem lacks score"),
-    ],
-)
-def test_functions_that_it_lacks_are_named(written: Written, capsys: Capsys, source: str, lacking: str) -> None:
-    name = f"{written(source)}:Squares"
-    sentence = refused(capsys, "--problem", name)
-    assert sentence.startswith(f"--problem {name}: Squares is no problem: ") and lacking in sentence
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda text: text.replace("@dataclass(frozen=True)\n", ""), "a dataclass with a field named federation"),
-        (lambda text: text + "\n\ndef squares(): ...\n\n\nSquares = squares\n", "is a function; it must be a class"),
+        (without("smooth", "descend"), "a Smooth problem lacks descend"),
+        (without("smooth", "loss", "flops"), "a Smooth problem lacks loss, flops"),
         (
-            lambda text: text.replace("ridge: float = 0.25", "ridge: float = __import__('zofl_mpi').given()"),
+            without("hierarchical", "f2"),
+            "Squares is no problem: a Hierarchical problem lacks f2; a Smooth",
+        ),
+        (without("both", "score"), "a Hierarchical problem lacks score; a Smooth problem lacks score"),
+        (KINDS["both"].replace("@dataclass(frozen=True)\n", ""), "a dataclass with a field named federation"),
+        (KINDS["both"] + "\n\ndef squares(): ...\n\n\nSquares = squares\n", "is a function; it must be a class"),
+        (
+            KINDS["both"].replace("ridge: float = 0.25", "ridge: float = __import__('zofl_mpi').given()"),
             "the run cannot give Squares the field ridge; it gives federation, features, classes",
         ),
-        (lambda text: text.replace("class Squares", "class Square"), "has no attribute 'Squares'"),
-        (lambda text: "import nowhere_at_all\n" + text, "No module named 'nowhere_at_all'"),
+        (KINDS["both"].replace("class Squares", "class Square"), "has no attribute 'Squares'"),
+        ("import nowhere_at_all\n" + KINDS["both"], "No module named 'nowhere_at_all'"),
     ],
 )
-def test_what_is_no_problem_is_refused_by_name(
-    written: Written, capsys: Capsys, change: Callable[[str], str], words: str
-) -> None:
-    name = f"{written(change(KINDS['both']))}:Squares"
+def test_what_is_no_problem_is_refused_by_name(written: Written, capsys: Capsys, source: str, words: str) -> None:
+    name = f"{written(source)}:Squares"
     sentence = refused(capsys, "--problem", name)
     assert sentence.startswith(f"--problem {name}: ") and words in sentence
-    for name in ("nowhere.at.all:Squares", ":Squares", "math:", "math:pi"):
-        sentence = refused(capsys, "--problem", name)
-        assert sentence.startswith(f"--problem {name}: ") and "must be" in sentence
+
+
+@pytest.mark.parametrize("name", ["nowhere.at.all:Squares", ":Squares", "math:", "math:pi"])
+def test_a_name_of_no_class_is_refused(capsys: Capsys, name: str) -> None:
+    sentence = refused(capsys, "--problem", name)
+    assert sentence.startswith(f"--problem {name}: ") and "must be" in sentence
 
 
 def test_an_unknown_flag_is_refused_with_the_nearest(written: Written, capsys: Capsys) -> None:

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.made import complaint
 from zofl_mpi.data import Dataset, Federation, Raw, partition
 from zofl_mpi.data.partition import as_dataset
 from zofl_mpi.engine.streams import Purpose, Streams
@@ -27,13 +28,6 @@ def split(pool: Raw, seed: int = 1, **options) -> Federation:
 def rows(federation: Federation) -> list[np.ndarray]:
     parts = [federation.test, federation.server, *federation.clients]
     return [part.rows for part in parts]
-
-
-def complaint(pool: Raw, **options) -> str:
-    with pytest.raises(UserError) as caught:
-        split(pool, **options)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 POOL = raw(5000)
@@ -240,7 +234,7 @@ def test_without_a_servers_share_the_clients_hold_all_training_samples(alpha, sc
     ],
 )
 def test_an_argument_out_of_range_is_named_with_what_is_allowed(options, words):
-    said = complaint(POOL, **options)
+    said = complaint(split, POOL, **options)
     for word in words:
         assert word in said
 

@@ -1,27 +1,16 @@
 """Principal components: of the training part alone, centred, uncorrelated, as one SVD of a small matrix has them."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 
 from zofl_mpi.data import Dataset, Federation
 from zofl_mpi.data.features import parsed_components, projected
+from zofl_mpi.engine.world import SingleProcess
 from zofl_mpi.errors import UserError
 
 GENERATOR = np.random.default_rng(5)
 INPUTS = (GENERATOR.standard_normal((60, 5)) @ np.diag([9, 5, 3, 1, 0.1]) @ GENERATOR.standard_normal((5, 5)) + 4) * 10
 TRAINING = np.arange(8, 50)
-
-
-class One:
-    """A world of one process."""
-
-    rank = 0
-    size = 1
-
-    def bcast(self, value: Any) -> Any:
-        return value
 
 
 def federation() -> Federation:
@@ -34,7 +23,7 @@ def federation() -> Federation:
 def test_components_are_those_of_the_training_part(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutations: all samples' mean or axes; the last axes; no mean; the scale left out; a chunk's end left out."""
     monkeypatch.setattr("zofl_mpi.data.features.CHUNK", 7)
-    made = projected(One(), federation(), 3)  # type: ignore[arg-type]
+    made = projected(SingleProcess(), federation(), 3)
     x = 0.1 * INPUTS - 1
     mean = x[TRAINING].mean(axis=0)
     axes = np.linalg.svd(x[TRAINING] - mean)[2][:3]
@@ -57,4 +46,4 @@ def test_other_features_are_refused(features: str) -> None:
 
 def test_more_components_than_numbers_are_refused() -> None:
     with pytest.raises(UserError, match="an input has 5 numbers"):
-        projected(One(), federation(), 6)  # type: ignore[arg-type]
+        projected(SingleProcess(), federation(), 6)

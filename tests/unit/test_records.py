@@ -309,29 +309,6 @@ def test_a_disk_that_fills_up_does_not_stop_the_planned_rounds(small_disk: Path)
     assert records.load(small_disk / "a.h5").length == 200 and os.path.getsize(small_disk / "a.h5") == size
 
 
-def test_a_full_disk_is_told_in_one_sentence_and_takes_no_finished_round(small_disk: Path) -> None:
-    path = small_disk / "a.h5"
-    recorder = started(path, rounds=10)
-    add(recorder, 0, loss=0)
-    fill(small_disk)
-    done = 1
-    with pytest.raises(
-        records.WriteError, match=r"^round \d+: .* left on device \(\d+ bytes are free there\); \d+ finished"
-    ):
-        for r in range(1, 10_000):
-            add(recorder, r, loss=r)
-            done = r + 1
-    recorder.close()
-    run = records.load(path)
-    assert run.length == done == recorder.rounds
-    np.testing.assert_array_equal(run.rounds["loss"], np.arange(done))
-    (small_disk / "filler").unlink()
-    recorder = Recorder.reopen(path, done)
-    add(recorder, done, loss=done)
-    recorder.finish({})
-    np.testing.assert_array_equal(records.load(path).rounds["loss"], np.arange(done + 1))
-
-
 def test_a_checkpoint_that_does_not_fit_leaves_the_previous_one(small_disk: Path) -> None:
     path = small_disk / "a.ckpt.h5"
     records.save_checkpoint(path, {"state": b"one"}, {"round": 1})

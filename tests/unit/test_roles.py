@@ -2,11 +2,9 @@
 
 import ast
 import re
-import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -156,41 +154,24 @@ def test_defaults_and_stubs_of_a_base_are_no_members_of_a_class() -> None:
     assert list(roles_of(LeastBilevel)) == ["Lipschitz", "Bilevel"]
 
 
-@pytest.fixture
-def importable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], None]]:
-    """importable(name, source): a module of that name in the current folder."""
-    monkeypatch.chdir(tmp_path)
-    names: list[str] = []
-
-    def write(name: str, source: str) -> None:
-        (tmp_path / f"{name}.py").write_text(source)
-        names.append(name)
-
-    yield write
-    for name in names:
-        sys.modules.pop(name, None)
-
-
 def shown(file: str, pattern: str) -> str:
     """The Python block of a README that has this text in it."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / file).read_text(), re.S)
     return next(block for block in blocks if pattern in block)
 
 
-def test_the_readmes_method_has_the_defaults(importable: Callable[[str, str], None]) -> None:
+def test_the_readmes_method_has_the_defaults(written: Callable[[str], str]) -> None:
     """FedSGD as the README shows it, without a base. Mutation: `method_of` returns the class as it is."""
-    importable("fedsgd", shown("README.md", "class FedSGD"))
-    cls: Any = method_of(zo_hfl, "fedsgd:FedSGD")
+    cls: Any = method_of(zo_hfl, f"{written(shown('README.md', 'class FedSGD'))}:FedSGD")
     of = cls(Setting(adapted(Least)(), Streams(1), ([1, 2],)), gamma=0.25)
     assert (of.kernel, of.grows_with, of.plan(3), of.costs(), of.needs, role_of(cls)) == ("", (), {}, {}, None, None)
     assert (work_of(of, 3), loads_of(of), of.backend.batched_clients, of.gamma) == (None, None, 1, 0.25)
     assert of.start().x.shape == (2,)
 
 
-def test_the_readmes_problem_has_the_defaults(importable: Callable[[str, str], None]) -> None:
+def test_the_readmes_problem_has_the_defaults(written: Callable[[str], str]) -> None:
     """CVaR as the problems' README shows it, without a base. Mutation: `own_problem` takes the class as it is."""
-    importable("risk", shown("zofl_mpi/problems/README.md", "class CVaR"))
-    choice = problem_of(fedrzo, "risk:CVaR")
+    choice = problem_of(fedrzo, f"{written(shown('zofl_mpi/problems/README.md', 'class CVaR'))}:CVaR")
     assert list(choice.roles) == ["Lipschitz"]
     (cls,) = (cls for cls in choice.groups.values() if cls.__name__ == "CVaR")
     assert Problem in cls.__mro__ and cls(None).kernel_name(64) == "own"

@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.conftest import Patch
+from tests.conftest import Capsys, Patch
+from tests.launch import here
+from tests.tools.agreement import differences
 from tests.unit.test_records import add, started
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import records
@@ -57,6 +59,30 @@ def test_a_writer_may_end_between_any_two_writes(tmp_path: Path, monkeypatch: Pa
         add(recorder, done, loss=done)
         recorder.close()
         np.testing.assert_array_equal(records.load(path).rounds["loss"], np.arange(done + 1))
+
+
+@pytest.mark.parametrize("pieces", [270, 460])
+def test_a_run_whose_disk_fills_up_ends_in_a_sentence_and_goes_on_with_the_same_bits(
+    tmp_path: Path, monkeypatch: Patch, capsys: Capsys, pieces: int
+) -> None:
+    """Mutations: a traceback; status 2, as for a mistake in the flags; a finished round that is lost with the last."""
+    family, words = "zofl_mpi.zo_hfl", ["--m", 3, "--tau", 1, "--rounds", 6, "--checkpoint-every", 2, "--quiet"]
+    assert here(family, *words, "--out", tmp_path / "whole.h5") == 0
+    write, out, left = staged.write_all, tmp_path / "a.h5", iter(range(pieces))
+
+    def limited(*given: Any) -> None:
+        if next(left, None) is None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(staged, "write_all", limited)
+        assert here(family, *words, "--out", out) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("zofl_mpi: round ") and "bytes are free there" in told and told.count("\n") == 1
+    done = int(told.rpartition("; ")[2].removesuffix(" finished rounds are safe in it\n"))
+    assert 2 <= done <= records.load(out).length
+    assert here(family, "--resume", out, "--quiet") == 0 and differences(tmp_path / "whole.h5", out) == []
 
 
 def test_a_damaged_journal_is_not_applied(tmp_path: Path) -> None:

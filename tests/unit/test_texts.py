@@ -1,16 +1,16 @@
 """Encoded texts: batches of differing length, who holds which, and the flags that say so."""
 
 import math
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from shared.prompts import prompts
 
-from tests.conftest import ROOT
 from tests.threads import run_ranks
+from tests.unit.made import complaint
 from zofl_mpi.data import Dataset, Raw, bpe, texts
 from zofl_mpi.data.texts import NONE, training_rows
 from zofl_mpi.engine.fields import check_ranges
@@ -19,11 +19,6 @@ from zofl_mpi.engine.world import SingleProcess, World
 from zofl_mpi.errors import UserError
 from zofl_mpi.run.flags import flags_of
 from zofl_mpi.settings.texts import Corpus, Texts
-
-sys.path.insert(0, str(ROOT / "analysis"))  # as where Python runs the scripts
-from shared.prompts import prompts
-
-sys.path.remove(str(ROOT / "analysis"))
 
 END = 9
 THREE = (([1, 2], [3]), ([4], [5, 6, 0, 8]), ([0], [7]))
@@ -240,9 +235,7 @@ def test_a_text_that_is_too_long_is_refused_by_its_line(folder: Path, home: Path
     made = corpus(folder, home)
     longest, _ = texts.longest(made.federation.test)
     corpus(folder, home, most=longest)
-    with pytest.raises(UserError) as caught:
-        corpus(folder, home, most=longest - 1)
-    assert str(caught.value) == (
+    assert complaint(corpus, folder, home, most=longest - 1) == (
         f"{folder / 'testset_w_refs.csv'}, line 2: context and text have {longest} tokens, the model takes "
         f"{longest - 1} at most: shorten or remove the line, or take a model with a longer context"
     )
@@ -283,9 +276,7 @@ def test_files_that_one_rank_lacks_end_all_ranks_with_a_sentence(
 
     def program(world: World) -> str:
         other = {name: str(path) for name, path in where.items()} if world.rank == 1 else {}
-        with pytest.raises(UserError) as caught:
-            corpus(folder, home, world, **other)
-        return str(caught.value)
+        return complaint(corpus, folder, home, world, **other)
 
     told = run_ranks(3, program)
     assert all(sentence in each for each in told), told
@@ -299,6 +290,4 @@ def test_files_that_one_rank_lacks_end_all_ranks_with_a_sentence(
     ],
 )
 def test_flags_out_of_range_are_refused(folder: Path, home: Path, flags: Any, sentence: str) -> None:
-    with pytest.raises(UserError) as caught:
-        corpus(folder, home, **flags)
-    assert str(caught.value).startswith(sentence)
+    assert complaint(corpus, folder, home, **flags).startswith(sentence)

@@ -1,14 +1,14 @@
 """Reports: the validation part beside the test part, and which clients an evaluation asks."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, ClassVar, get_type_hints
 
 import numpy as np
 import pytest
 
-from tests.conftest import Capsys, Patch
-from tests.launch import here
+from tests.conftest import Capsys
+from tests.launch import here, refused
 from tests.numerics.first_order import clients_of, method, point, softmax
 from zofl_mpi.engine.fields import described, reported
 from zofl_mpi.engine.setting import Setting
@@ -68,35 +68,29 @@ def test_a_run_with_a_share_has_the_columns_and_one_without_has_not(tmp_path: Pa
     assert run.rounds["validation_loss"][-1] != run.rounds["test_loss"][-1]
 
 
-OWN = """
-from dataclasses import dataclass
-from zofl_mpi import Setting
-from zofl_mpi.methods.fedavg import FedAvg, State
-
 @dataclass(frozen=True)
 class Bare:
     test_accuracy: float = 0.5
 
+
 @dataclass(frozen=True)
 class Silent:
-    needs = FedAvg.needs
-    setting: Setting
-    def start(self):
-        return State(0)
-    def round(self, state, r, clients):
-        return state
-    def evaluate(self, state, r, clients) -> Bare:
+    needs: ClassVar[Any] = FedAvg.needs
+    setting: Setting[Any]
+
+    def start(self) -> None: ...
+
+    def round(self, state: None, r: int, clients: Any) -> None: ...
+
+    def evaluate(self, state: None, r: int, clients: Any) -> Bare:
         return Bare()
-"""
 
 
-def test_a_method_that_does_not_report_it_refuses_the_flag(tmp_path: Path, monkeypatch: Patch, capsys: Capsys) -> None:
+def test_a_method_that_does_not_report_it_refuses_the_flag(capsys: Capsys) -> None:
     """Else samples would be taken away for nothing."""
-    (tmp_path / "silent_method.py").write_text(OWN, encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    assert here("zofl_mpi.zo_hfl", *FLAGS, "--method", "silent_method:Silent", "--validation", "0.1", "--dry-run") == 2
-    sentence = "--validation 0.1: --method silent_method:Silent reports no validation_accuracy; leave the flag out"
-    assert sentence in capsys.readouterr().err
+    name = f"{__name__}:Silent"
+    told = refused(capsys, "zofl_mpi.zo_hfl", *FLAGS, "--method", name, "--validation", "0.1", "--dry-run")
+    assert f"--validation 0.1: --method {name} reports no validation_accuracy; leave the flag out" in told
 
 
 def of(m: int, eval_clients: int, seed: int = 1) -> Setting[Any]:

@@ -1,8 +1,9 @@
-"""Ranks of real runs that are killed at random moments: a run ends by itself, or in a sentence and is resumed.
+"""Kills ranks of real runs at random moments: a run ends by itself, or in a sentence and is resumed.
 
-On 4 ranks under `mpirun --with-ft ulfm` and --survive. KILLED_RANKS (40) trials lose a random client rank, every fourth
-a second one soon after, every fifth rank 0 in their place. A trial holds if the run ends by itself with the bits of the
-undisturbed run in one process, or, within LIMIT seconds of the kill, with a message and these bits after --resume.
+`python -m tests.tools.killed_ranks` runs all trials and counts those that held. On 4 ranks under `mpirun --with-ft
+ulfm` and --survive, KILLED_RANKS (40) trials lose a random client rank, every fourth a second one soon after, every
+fifth rank 0 in their place. A trial holds if the run ends by itself with the bits of the undisturbed run in one
+process, or, within LIMIT seconds of the kill, with a message and these bits after --resume.
 """
 
 import os
@@ -11,13 +12,12 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
-from tests.adversary.frame import Trials
 from tests.conftest import environment
 from tests.tools.agreement import differences
 from zofl_mpi.run import records
@@ -39,15 +39,19 @@ def launcher() -> str:
     return found or sys.exit("no mpirun in this environment")
 
 
-def trials(folder: Path) -> Trials:
-    """Yields (name, trial)."""
-    program, chance = launcher(), random.Random(int(os.environ.get("SEED", "1")))
+def main(folder: Path) -> int:
+    """Runs all trials; the exit status."""
+    program, chance, broken = launcher(), random.Random(int(os.environ.get("SEED", "1"))), 0
     for case in CASES:
         subprocess.run(command(case, folder / f"{case}.h5"), env=environment(), check=True, capture_output=True)
     for k in range(COUNT):
         lost = [0] if k % 5 == 4 else chance.sample(range(1, RANKS), 1 + (k % 4 == 3))
         case, moments = list(CASES)[k % len(CASES)], random.Random(chance.random())
-        yield f"{case}, rank {lost}, trial {k}", partial(killed, program, folder / f"run{k}.h5", case, lost, moments)
+        if what := killed(program, folder / f"run{k}.h5", case, lost, moments):
+            broken += 1
+            print(f"{case}, rank {lost}, trial {k}: {what}")
+    print(f"{COUNT - broken} of {COUNT} held")
+    return int(bool(broken))
 
 
 def command(case: str, out: Path) -> list[str]:
@@ -115,3 +119,8 @@ def killed(program: str, out: Path, case: str, lost: Sequence[int], chance: rand
         again = [sys.executable, "-m", FAMILY, "--resume", str(out), "--quiet"]
         subprocess.run(again, env=environment(), check=True, capture_output=True, timeout=200)
     return f"other bits: {found}" if (found := differences(out.with_name(f"{case}.h5"), out)) else ""
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        sys.exit(main(Path(folder)))
