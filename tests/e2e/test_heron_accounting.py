@@ -24,11 +24,6 @@ EVEN = "as [C] counts, without heads"
 WHOLE = "as [C] counts, with heads"
 
 
-@pytest.fixture(autouse=True)
-def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 @pytest.fixture
 def cifar(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many black images as CIFAR-10 has, which take no memory."""
@@ -118,9 +113,9 @@ def test_only_rank_0_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert STEP_MACS in json.loads(records.load("a.h5").attrs["costs"])
 
 
-def test_methods_without_a_network_in_parts_have_no_costs(tmp_path: Path) -> None:
-    flags = ["--method", "fedavg", "--problem", "toy", "--rounds", "1", "--quiet", "--out", str(tmp_path / "t.h5")]
-    assert here("zofl_mpi.zo_hfl", *flags) == 0 and "costs" not in records.load(tmp_path / "t.h5").attrs
+def test_methods_without_a_network_in_parts_have_no_costs() -> None:
+    flags = ["--method", "fedavg", "--problem", "toy", "--rounds", "1", "--quiet", "--out", "t.h5"]
+    assert here("zofl_mpi.zo_hfl", *flags) == 0 and "costs" not in records.load("t.h5").attrs
 
 
 def test_a_central_estimate_s_steps_differ(capsys: pytest.CaptureFixture[str]) -> None:

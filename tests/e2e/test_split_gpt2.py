@@ -56,11 +56,6 @@ def texts(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]
 RANDOM = ["--model", "random:tiny", "--lr-client", "0.01", "--lr-server", "0.01"]
 
 
-@pytest.fixture(autouse=True)
-def own_folder(tmp_path: Path, monkeypatch: Patch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 @pytest.fixture(scope="module")
 def results(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """results(name): of two rounds, "method-ranks" or, on 3 threads, "method-half", the first of which was on one."""
@@ -174,12 +169,9 @@ def test_what_is_no_model_is_refused(texts: list[str], capsys: Capsys, monkeypat
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--cut", "4"], "--cut 4: must be from 1 to 3: the model has 4 blocks"),
-        (["--cut", "3", "--auxiliary-blocks", "2"], "--auxiliary-blocks 2: must be from 0 to 1: after"),
         (["--lora-rank", "0"], "--lora-rank 0: must be a whole number, at least 1"),
         (["--lora-alpha", "-1"], "--lora-alpha -1.0: must be a number, at least 0"),
         (["--label-smoothing", "1"], "--label-smoothing 1.0: must be from 0 to below 1"),
-        (["--augment", "crop-flip"], "--augment crop-flip: texts are no images"),
     ],
 )
 def test_flags_out_of_range_are_refused(texts: list[str], words: list[str], sentence: str, capsys: Capsys) -> None:

@@ -3,14 +3,8 @@
 Where there is no GPU the same ways are taken on the CPU, with tensors that count as a GPU's.
 """
 
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
-import numpy as np
-import pytest
-import torch
-from torch import Tensor
 from torch.utils import backend_registration
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -18,15 +12,12 @@ from tests.bench import gpu_split
 from tests.bench.gpu_split import VARIANTS, made
 from tests.conftest import Patch, start
 from tests.numerics import gpt2_toy
-from tests.numerics.split_methods import LABELS, PIXELS, SGD, C, local_of, method, run, setting, training, vectors
-from zofl_mpi.data import Dataset
+from tests.numerics.split_methods import *
 from zofl_mpi.engine import device as devices
 from zofl_mpi.engine import messages
-from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.methods.decomfl import DeComFL
 from zofl_mpi.problems import device_cache, flat, layers, split_gpt2
 from zofl_mpi.rounds.split.client import drawn
-from zofl_mpi.rounds.split.training import Training
 
 WAITS = {"_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "_unique2"}
 """Operations whose result the host must know."""

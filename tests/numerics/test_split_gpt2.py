@@ -2,21 +2,17 @@
 
 import math
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
 from tests.numerics.gpt2_toy import *
-from tests.numerics.split_methods import close, method, run, seeded, training
+from tests.numerics.split_methods import close, method, run, training
 from tests.numerics.test_costs import step_of
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.heron import HERON
 from zofl_mpi.methods.splitfed import SFLV2
 from zofl_mpi.numerics.optimisers import Optimiser
-from zofl_mpi.problems import gpt2, split_gpt2
-from zofl_mpi.problems.split_gpt2 import SplitGPT2
+from zofl_mpi.problems import split_gpt2
 from zofl_mpi.rounds.split import method as split_method
 from zofl_mpi.rounds.split.costs import _allocations, macs, peak_bytes, step_macs
 from zofl_mpi.run.local import LocalClients

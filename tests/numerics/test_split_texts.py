@@ -4,31 +4,17 @@ The problem is written against the protocol `Split` and its base class alone, as
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
-import numpy as np
-import pytest
-import torch
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
-
-from tests.numerics.split_methods import STREAMS, method, put, run, same, seeded, training
-from zofl_mpi.engine.setting import Setting
-from zofl_mpi.engine.streams import Purpose
+from tests.numerics.split_methods import *
 from zofl_mpi.errors import UserError
-from zofl_mpi.methods.cse_fsl import CSEFSL
-from zofl_mpi.methods.fsl_sage import FSLSAGE
-from zofl_mpi.methods.heron import HERON
-from zofl_mpi.methods.splitfed import SFLV1, SFLV2
 from zofl_mpi.problems import Split
 from zofl_mpi.problems.base import SplitProblem
 from zofl_mpi.problems.flat import Flat
 from zofl_mpi.rounds.split.messages import Smashed
 from zofl_mpi.rounds.split.server import RecentUploads, Server, in_order
-from zofl_mpi.run.local import LocalClients
 
 WORDS, WIDTH, LONGEST, NONE = 11, 4, 9, -100
 SIZES, TEST = (6, 10, 15), 7
