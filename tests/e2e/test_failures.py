@@ -41,7 +41,7 @@ def run_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
             for name, value in planted(plant).items():
                 patch.setenv(name, value)
             status = run_module(ranks, FAMILY, *arguments)
-        return Completed([FAMILY, *map(str, arguments)], status, *capsys.readouterr(), 0.0)
+        return Completed([FAMILY, *map(str, arguments)], status, *capsys.readouterr())
 
     return run
 

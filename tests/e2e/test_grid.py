@@ -57,7 +57,7 @@ def inside(*words: object) -> Completed:
     out, err = StringIO(), StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         status = __main__.main(["toy.toml", *map(str, words)])
-    return Completed([*map(str, words)], status, out.getvalue(), err.getvalue(), 0.0)
+    return Completed([*map(str, words)], status, out.getvalue(), err.getvalue())
 
 
 def refused(*words: object) -> str:

@@ -255,8 +255,8 @@ def test_the_quickstart_prints_what_the_readme_shows(here: Path) -> None:
     (shown,) = [block for block in blocks(TEXT["README.md"], "") if block.startswith("reached")]
     assert "mpirun -n 11 python -m zofl_mpi.zo_hfl --gamma 1`" in TEXT["README.md"]
     assert "python -m zofl_mpi.zo_hfl --gamma 1 " in (ROOT / "jobs/quickstart.sh").read_text()
-    given = (["--gamma", "1"], ["--eval-every", "100", "--checkpoint-every", "0"])
-    plain = [["zofl_mpi.zo_hfl", *words, "--quiet", "--out", f"{k}.h5"] for k, words in enumerate(given)]
+    once = ["--eval-every", "100", "--checkpoint-every", "0", "--quiet"]  # what is counted and reached stays
+    plain = [["zofl_mpi.zo_hfl", *words, *once, "--out", f"{k}.h5"] for k, words in enumerate((["--gamma", "1"], []))]
     told, _ = performed(plain)
     number = r"\d+\.\d+"
     reached, was = (text.splitlines()[0] for text in (told, shown))

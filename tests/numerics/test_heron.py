@@ -257,8 +257,9 @@ def test_replays_that_cannot_be_are_told() -> None:
     told = Scalars(np.zeros((2, 1)), of.start().buffers, torch.zeros(0), "cpu with other instructions")
     with pytest.raises(UserError, match="client 1 computes on cpu with other instructions, the server on cpu with "):
         of.replay(of.start(), 0, 1, told)
-    with pytest.raises(UserError, match="--uplink seeds: --estimate exact"):
-        method(HERON, training(setting()), uplink="seeds", estimate="exact")
+    for cls in (HERON, HOSFL):
+        with pytest.raises(UserError, match="--uplink seeds: --estimate exact"):
+            method(cls, training(setting()), uplink="seeds", estimate="exact")
     of = method(HERON, training(setting(), lr_client=1e300), uplink="seeds", mu=0.1)
     with pytest.raises(UserError, match=r"client \d: Update.theta is not finite"):
         run(of, 3)

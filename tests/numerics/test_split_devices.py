@@ -115,15 +115,9 @@ def test_an_evaluation_waits_as_often_however_many_samples_it_has(monkeypatch: P
         with Patch.context() as patched:
             asked = Asked(patched)
             with asked:
-                told = of.evaluate(of.start(), 0, _clients(of))
+                told = of.evaluate(of.start(), 0, LocalClients(list(of.setting.data), method=of))
             found.append((asked.count, told.test_accuracy))
     assert found[0] == found[1]
-
-
-def _clients(of: Any) -> Any:
-    from zofl_mpi.run.local import LocalClients
-
-    return LocalClients(list(of.setting.data), method=of)
 
 
 # --- the same numbers

@@ -18,8 +18,6 @@ from zofl_mpi.rounds.split.server import RecentUploads, Server, in_order
 
 WORDS, WIDTH, LONGEST, NONE = 11, 4, 9, -100
 SIZES, TEST = (6, 10, 15), 7
-ALL = "all but labels"
-ALL_METHODS = [HERON, CSEFSL, SFLV1, SFLV2, FSLSAGE]
 
 
 @dataclass(frozen=True)
@@ -124,7 +122,7 @@ def setting(clients: int = 3) -> Setting[Split]:
     return Setting(Words(), STREAMS, tuple(data[:clients]), None, test, None, np.dtype(np.float64))
 
 
-@pytest.mark.parametrize("cls", ALL_METHODS)
+@pytest.mark.parametrize("cls", ALL)
 def test_the_bytes_of_padded_batches_are_announced(cls: Any) -> None:
     """Round by round they differ. Mutations: every batch as long as the longest text; the lengths of round 0, kept."""
     of = method(cls, training(setting(), h=0))
@@ -136,7 +134,10 @@ def test_the_bytes_of_padded_batches_are_announced(cls: Any) -> None:
         each.append(int(row.bytes_down.sum() + row.bytes_up.sum()))
         labels.append(state.label_bytes)
         plan = of.plan(r + 1)
-        gib, own = (float(plan[f"GiB in {r + 1} rounds: {name}"].split("(")[1].split()[0]) for name in (ALL, "labels"))
+        gib, own = (
+            float(plan[f"GiB in {r + 1} rounds: {name}"].split("(")[1].split()[0])
+            for name in ("all but labels", "labels")
+        )
         assert gib * (r + 1) * 2**30 == pytest.approx(sum(each), rel=1e-4)
         assert own * (r + 1) * 2**30 == pytest.approx(sum(labels), rel=1e-4)
         heads = 3 * int(plan.get("further bytes down, each client, every 10 rounds", 0))
@@ -157,7 +158,7 @@ def test_a_problem_that_tells_its_lengths_is_asked_once_for_each(flags: dict[str
     assert 0 < Measured.asked <= 2 * 3 * (LONGEST - 1), "once for each length and number of samples, in two plans"
 
 
-@pytest.mark.parametrize("cls", ALL_METHODS)
+@pytest.mark.parametrize("cls", ALL)
 def test_a_report_weighs_every_token_alike(cls: Any) -> None:
     """Texts of 1 to 8 predicted tokens over three clients. Mutations: a mean over clients, batches or texts."""
     of = method(cls, training(setting()))

@@ -2,7 +2,6 @@
 
 from tests.numerics.split_methods import *
 from tests.numerics.test_split_texts import setting as texts
-from zofl_mpi.errors import UserError
 from zofl_mpi.methods.ho_sfl import HOSFL
 from zofl_mpi.methods.splitfed import SplitLoRA
 from zofl_mpi.numerics.schedules import Pace
@@ -189,8 +188,3 @@ def test_it_runs_on_texts_of_differing_length(estimate: str) -> None:
         )
     )
     assert same(ho, sfl) and apart(again.theta, sfl.theta)
-
-
-def test_seeds_of_the_exact_gradient_are_refused() -> None:
-    with pytest.raises(UserError, match="--uplink seeds: --estimate exact"):
-        method(HOSFL, training(setting(small)), uplink="seeds", estimate="exact")
