@@ -146,9 +146,13 @@ class Ranks:
             with self.changed:
                 del self._within[rank]
 
-    def check_alive(self, rank: int | None = None) -> None:
+    def ended(self, rank: int) -> bool:
+        """Whether the ranks have been ended, or this one."""
+        return self.failure is not None or rank in self.lost
+
+    def check_alive(self, rank: int) -> None:
         """Raises Killed if the ranks have been ended, or this one."""
-        if self.failure is not None or rank in self.lost:
+        if self.ended(rank):
             raise Killed
 
     def dies(self, rank: int, made: bool) -> None:

@@ -1,8 +1,8 @@
 """DeComFL: scalars make every model; identities of estimates in one dimension and of two radii."""
 
 from tests.conftest import Patch
-from tests.numerics import test_split_texts as texts
 from tests.numerics.split_methods import *
+from tests.numerics.test_split_texts import texts_setting
 from zofl_mpi.engine.clients import ClientError
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.decomfl import DeComFL, Missed
@@ -28,7 +28,7 @@ def of(plan: Training, **given: Any) -> DeComFL:
 
 
 def source(make: Any, **given: Any) -> Any:
-    return texts.setting() if make is None else setting(make, **given)
+    return texts_setting() if make is None else setting(make, **given)
 
 
 def joined(method: DeComFL, state: Any) -> Tensor:

@@ -3,7 +3,7 @@
 import itertools
 
 from tests.numerics.split_methods import *
-from tests.numerics.test_split_texts import setting as texts
+from tests.numerics.test_split_texts import texts_setting as texts
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.ho_sfl import HOSFL
 from zofl_mpi.problems.signs import SignedLayers, Signs

@@ -16,7 +16,8 @@ from tests.numerics.split_methods import *
 from zofl_mpi.engine import device as devices
 from zofl_mpi.engine import messages
 from zofl_mpi.methods.decomfl import DeComFL
-from zofl_mpi.problems import device_cache, flat, layers, split_gpt2
+from zofl_mpi.problems import device_cache, layers, split_gpt2
+from zofl_mpi.problems.flat import _deterministic
 from zofl_mpi.rounds.split.client import drawn
 
 WAITS = {"_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "_unique2"}
@@ -252,11 +253,11 @@ def test_within_a_model_on_a_gpu_torch_warns_or_refuses(strict: bool, monkeypatc
         is_cuda = True
 
     before = torch.are_deterministic_algorithms_enabled()
-    with flat._deterministic(OnGPU(), strict):  # type: ignore[arg-type]
+    with _deterministic(OnGPU(), strict):  # type: ignore[arg-type]
         assert all(sharp()) and torch.is_deterministic_algorithms_warn_only_enabled() is not strict
         assert devices.os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
     assert torch.are_deterministic_algorithms_enabled() == before
-    with flat._deterministic(torch.zeros(1), strict):
+    with _deterministic(torch.zeros(1), strict):
         assert torch.are_deterministic_algorithms_enabled() == before
 
 

@@ -1,7 +1,7 @@
 """SplitFed (SFLV1, SFLV2) is training of the whole network; CSE-FSL too where its head is the server."""
 
 from tests.numerics.split_methods import *
-from tests.numerics.test_split_texts import setting as texts
+from tests.numerics.test_split_texts import texts_setting as texts
 from zofl_mpi.methods.ho_sfl import HOSFL
 from zofl_mpi.methods.splitfed import SplitLoRA
 from zofl_mpi.numerics.schedules import Pace
