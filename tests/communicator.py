@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.fates import Aborted, Agreement, Call, Group, Killed, Mismatch, RankLost, Ranks, Revoked
+from tests.fates import Aborted, Call, Decision, Group, Killed, Mismatch, RankLost, Ranks, Revoked
 
 ALL, DOWN, UP = "all to all", "from rank 0", "to rank 0"
 DIRECTION = {
@@ -121,51 +121,42 @@ class Communicator:
         return np.array(sorted(self._ranks.lost & set(self._group.members)))
 
     def Agree(self, flag: int) -> int:
-        """Ends when all that are left have come, alike for all; also where the communicator is revoked."""
-        group, ranks, k = self._group, self._ranks, self._agreed
-        with ranks.within(self._own), ranks.changed:
-            ranks.dies(self._own, made=False)
-            self._agreed += 1
-            agreement = group.agreements.setdefault(k, Agreement())
-            agreement.flags[self._own] = flag
-            ranks.waiting[self._own] = f"Agree {k} of {group.name}"
-            ranks.move()
-            ranks.dies(self._own, made=True)
-            while agreement.result is None:
-                ranks.check_alive(self._own)
-                gone = ranks.lost & set(group.members)
-                if set(group.members) - gone <= agreement.flags.keys():
-                    flags = [agreement.flags[rank] for rank in group.members if rank not in gone]
-                    agreement.result = -1 if gone else int(np.bitwise_and.reduce(flags))
-                    ranks.move()
-                else:
-                    ranks.changed.wait()
-            ranks.waiting.pop(self._own, None)
-            if agreement.result < 0:
-                raise RankLost("Agree: a rank is gone")
-            return agreement.result
+        k, self._agreed = self._agreed, self._agreed + 1
+        found: int = self._decided(
+            f"Agree {k}", flag, lambda flags: int(np.bitwise_and.reduce([*flags.values()])) if not self._lost() else -1
+        )
+        if found < 0:
+            raise RankLost("Agree: a rank is gone")
+        return found
 
     def Shrink(self) -> Communicator:
-        """The ranks that are left when all that are left have come; it works where nothing else does any more."""
+        """The ranks that are left."""
+        rest = self._decided("Shrink", None, lambda left: Group(f"{self._group.name}'", tuple(left)))
+        return Communicator(self._ranks, rest, self._own)
+
+    def _decided(self, name: str, brings: Any, decide: Callable[[dict[int, Any]], Any]) -> Any:
+        """decide({rank: what it brings}) when all that are left have come, alike for all; also where the communicator
+        is revoked, and nothing else works any more."""
         group, ranks = self._group, self._ranks
         with ranks.within(self._own), ranks.changed:
             ranks.dies(self._own, made=False)
-            if self._own in group.shrinking:
-                raise Mismatch(f"rank {self._own} shrinks {group.name} twice")
-            group.shrinking.add(self._own)
-            ranks.waiting[self._own] = f"Shrink of {group.name}"
+            decision = group.decisions.setdefault(name, Decision())
+            if self._own in decision.brought:
+                raise Mismatch(f"rank {self._own} comes twice to {name} of {group.name}")
+            decision.brought[self._own] = brings
+            ranks.waiting[self._own] = f"{name} of {group.name}"
             ranks.move()
             ranks.dies(self._own, made=True)
-            while group.rest is None:
+            while decision.result is None:
                 ranks.check_alive(self._own)
                 left = [rank for rank in group.members if rank not in ranks.lost]
-                if set(left) <= group.shrinking:
-                    group.rest = Group(f"{group.name}'", tuple(left))
+                if set(left) <= decision.brought.keys():
+                    decision.result = decide({rank: decision.brought[rank] for rank in left})
                     ranks.move()
                 else:
                     ranks.changed.wait()
             ranks.waiting.pop(self._own, None)
-            return Communicator(ranks, group.rest, self._own)
+            return decision.result
 
     # --- what they share
 

@@ -98,11 +98,11 @@ class Fate:
 
 
 @dataclass
-class Agreement:
-    """What the ranks bring to it, by their numbers at the start, and what came out: -1 if one of them is gone."""
+class Decision:
+    """What the ranks bring to it, by their numbers at the start, and what came out."""
 
-    flags: dict[int, int] = field(default_factory=dict)
-    result: int | None = None
+    brought: dict[int, Any] = field(default_factory=dict)
+    result: Any = None
 
 
 @dataclass
@@ -112,10 +112,8 @@ class Group:
     name: str
     members: tuple[int, ...]
     calls: dict[int, Call] = field(default_factory=dict)
-    agreements: dict[int, Agreement] = field(default_factory=dict)
+    decisions: dict[str, Decision] = field(default_factory=dict)
     revoked: bool = False
-    shrinking: set[int] = field(default_factory=set)
-    rest: Group | None = None
     letters: deque[Any] = field(default_factory=deque)
     """What was sent to rank 0 and is not read yet."""
 
@@ -148,9 +146,13 @@ class Ranks:
             with self.changed:
                 del self._within[rank]
 
-    def check_alive(self, rank: int | None = None) -> None:
+    def ended(self, rank: int) -> bool:
+        """Whether the ranks have been ended, or this one."""
+        return self.failure is not None or rank in self.lost
+
+    def check_alive(self, rank: int) -> None:
         """Raises Killed if the ranks have been ended, or this one."""
-        if self.failure is not None or rank in self.lost:
+        if self.ended(rank):
             raise Killed
 
     def dies(self, rank: int, made: bool) -> None:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# All checks: lint, format, the tests (two files at a time), types, then the MPI tests on 2, 3 and 5 ranks. Ends non-zero
-# if any failed; every step has a time limit, so it never hangs.
+# All checks: lint, format, the tests (three files at a time, since much of tests/e2e waits), types, then the MPI tests on
+# 2, 3 and 5 ranks. Ends non-zero if any failed; every step has a time limit, so it never hangs.
 #
 #   bash tests/run.sh            everything
 #   bash tests/run.sh quick      while one develops: lint, format, types, unit and numerics without the slow ones, 3 ranks
@@ -69,14 +69,14 @@ check() { # check NAME SECONDS COMMAND...
 
 # Each rank loads the one plugin that it needs: all that are installed take longer than the tests.
 mpi=(env PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 python -m pytest -q -p pytest_mpi --with-mpi --only-mpi tests/mpi)
-tests=(python -m pytest -n 2 --dist loadfile --no-loadscope-reorder) # the short files last
+tests=(python -m pytest --dist loadfile --no-loadscope-reorder) # the short files last
 case $what in
-    all) further=("${tests[@]}" tests) ranks=(2 3 5) ;;
-    quick) further=("${tests[@]}" -m 'not slow' tests/unit tests/numerics) ranks=(3) ;;
+    all) further=("${tests[@]}" -n 3 tests) ranks=(2 3 5) ;;
+    quick) further=("${tests[@]}" -n 2 -m 'not slow' tests/unit tests/numerics) ranks=(3) ;;
     foreign)
         # OpenBLAS, torch, oneDNN and numba as on older processors; each takes other sums in another order.
         export OPENBLAS_CORETYPE=Haswell ATEN_CPU_CAPABILITY=default DNNL_MAX_CPU_ISA=SSE41 NUMBA_CPU_NAME=generic
-        further=("${tests[@]}" tests/unit tests/numerics) ranks=()
+        further=("${tests[@]}" -n 2 tests/unit tests/numerics) ranks=()
         ;;
 esac
 

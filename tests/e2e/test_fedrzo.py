@@ -206,18 +206,11 @@ def test_a_run_goes_on_as_if_never_interrupted(continued: Path, case: str, befor
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("--x-set sphere:1", "--x-set sphere:1: must be convex, and a sphere is not; take ball:1"),
         ("--x-set ball:1 ball:2", "one set for all, or one for each of the 5 clients, not 2"),
-        ("--problem bowls --x-set box:0:1 box:2:3 all all all", "sets with a common point: these stay 1 apart"),
-        ("--H 0", "--H 0: must be a whole number of local steps, at least 1"),
-        ("--gamma nan", "--gamma nan: must be a step size"),
-        ("--probe 1", "--probe 1: must be a number of directions, at least 3, or 0"),
         ("--problem fair", "--method fedrzo_nn needs a Lipschitz problem; --problem fair offers Bilevel"),
         ("--method fedrzo_bl --problem fair --lower fedac2", "gamma_l mu_h = 1, it must be below 1"),
         ("--method fedrzo_bl --problem bilevel_bowls --lower fedac2 --gamma-lower 100", "FedAC needs at most 1/L_h"),
         ("--method fedrzo_bl --lower newton", "--lower newton: must be one of local_sgd, fedac1, fedac2, lfd, exact"),
-        ("--method fedrzo_bl --T-lower abc", "--T-lower abc: must be auto, alg3, thm1 or a whole number"),
-        ("--method fedrzo_bl --H-lower 0", "--H-lower 0: must be auto, paper or a whole number"),
         ("--method fedrzo_bl --problem fair --probe 3", "--probe 3: must be 0 without --exact"),
     ],
 )

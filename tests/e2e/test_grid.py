@@ -42,7 +42,6 @@ LONG = TOY.replace("rounds = 6", "rounds = 5000\nschedule-h = 'constant'")
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of the test's own, with toy.toml in it."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
     (tmp_path / "toy.toml").write_text(TOY)
     return tmp_path
@@ -58,7 +57,7 @@ def inside(*words: object) -> Completed:
     out, err = StringIO(), StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         status = __main__.main(["toy.toml", *map(str, words)])
-    return Completed([*map(str, words)], status, out.getvalue(), err.getvalue(), 0.0)
+    return Completed([*map(str, words)], status, out.getvalue(), err.getvalue())
 
 
 def refused(*words: object) -> str:

@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 import pytest
 
-from tests.conftest import Capsys, Patch
+from tests.conftest import Capsys
 from tests.launch import Command, here, launch, refused, threads
 from tests.tools.agreement import differences
 from zofl_mpi.rounds.split.costs import STEP_BYTES, STEP_MACS
@@ -53,11 +53,6 @@ N_CLIENT, N_HEAD, N_BUFFERS, Q_S = 102, 1290, 12, 128
 
 def command(method: str, rounds: int, out: Path) -> list[str]:
     return ["--method", method.split("+")[0], *USUAL, *METHODS[method], "--rounds", str(rounds), "--out", str(out)]
-
-
-@pytest.fixture(autouse=True)
-def own_folder(tmp_path: Path, monkeypatch: Patch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -314,14 +309,12 @@ def test_an_own_split_that_does_not_do_is_told_in_a_sentence(own: str, capsys: C
         ("--batch 600", "--batch 600: must be at most 539, the samples of the smallest client"),
         ("--stages 1 1 1 1 --batch 1", "--batch 1: every batch has one sample, which BatchNorm cannot normalise"),
         ("--stages 1 1 1 1 --batch 269", "--batch 269: the last batch of client 0 has one sample, which"),
-        ("--cut 99", "--cut 99: must be from 0 to 1: the network has 2 basic blocks"),
         ("--stages 1 1 1 1 1", "--stages: 5 stages need images of at least 16 pixels a side, not 8"),
         ("--mu 0", "--mu 0.0: must be a smoothing radius above 0"),
         ("--k 0", "--k 0: must be a whole number, at least 1"),
         ("--lr-client -1", "--lr-client -1.0: must be a step size, at least 0"),
         ("--method sflv1 --k 2", "--k 2: must be 1: the server answers every mini-batch"),
         ("--method decomfl --h 0", "--h 0: must be at least 1: the scalars of equally many steps are averaged"),
-        ("--optimiser adamw --weight-decay -1", "--weight-decay -1.0: must be a number, at least 0"),
         ("--method fsl_sage --stages 1 1 1 1 --buffer 1", "--buffer 1: must be at least 2: BatchNorm"),
         (
             "--problem softmax",
@@ -348,17 +341,6 @@ def test_features_that_are_no_images_are_taken_and_not_cropped(own: str, capsys:
     Path("a.h5").unlink()
     told = refused(capsys, FAMILY, *TINY, *data, "--problem", f"{own}:Flat", "--augment", "crop-flip")
     assert "--augment crop-flip: inputs of shape (50,) are no images" in told
-
-
-def test_a_radius_that_drowns_is_warned_of_and_a_usual_one_is_not(monkeypatch: Patch, capsys: Capsys) -> None:
-    from zofl_mpi.rounds.split import client as client_steps
-
-    monkeypatch.setattr(client_steps, "_warned", [])
-    assert here(FAMILY, *TINY, *RESNET, "--force") == 0
-    assert capsys.readouterr().err == ""
-    assert here(FAMILY, *TINY, *RESNET, "--force", "--mu", 1e-12, "--rounds", 2) == 0
-    told = capsys.readouterr().err
-    assert told.count("zofl_mpi: warning: ") == 1 and told.count("\n") == 1 and "a larger --mu" in told
 
 
 def test_bytes_of_two_precisions(capsys: Capsys) -> None:

@@ -61,9 +61,13 @@ def stub(folder: Path, name: str, body: str) -> None:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
+def place(tmp_path: Path) -> Path:
+    return tmp_path / "a checkout"
+
+
+@pytest.fixture
+def cluster(place: Path) -> Callable[..., subprocess.Popen[str]]:
     """Starts a job script as Slurm would, in a checkout whose mpirun and python only note their arguments and wait."""
-    place = tmp_path / "a checkout"
     (place / ".venv/bin").mkdir(parents=True)
     (place / "jobs").mkdir()
     shutil.copy(ROOT / "jobs/slurm.sh", place / "jobs")
@@ -95,8 +99,7 @@ def stopped(job: subprocess.Popen[str], word: str = "started") -> None:
     assert job.wait(LIMIT) == 75
 
 
-def test_a_job_that_runs_out_of_time_is_requeued_and_continued(cluster: Cluster, tmp_path: Path) -> None:
-    place = tmp_path / "a checkout"
+def test_a_job_that_runs_out_of_time_is_requeued_and_continued(cluster: Cluster, place: Path) -> None:
     for _ in range(2):
         with cluster("--rounds", "5") as job:
             stopped(job)
@@ -109,8 +112,7 @@ def test_a_job_that_runs_out_of_time_is_requeued_and_continued(cluster: Cluster,
     ]
 
 
-def test_a_cancelled_job_ends_its_round_and_is_not_requeued(cluster: Cluster, tmp_path: Path) -> None:
-    place = tmp_path / "a checkout"
+def test_a_cancelled_job_ends_its_round_and_is_not_requeued(cluster: Cluster, place: Path) -> None:
     with cluster() as job:
         assert job.stdout
         assert job.stdout.readline() == "started\n"
@@ -132,11 +134,10 @@ ARRAY = {"SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "2"}
     ],
 )
 def test_a_task_of_a_grid_that_runs_out_of_time_is_requeued_alone(
-    cluster: Cluster, tmp_path: Path, script: str, variables: dict[str, str], words: str, job: str
+    cluster: Cluster, place: Path, script: str, variables: dict[str, str], words: str, job: str
 ) -> None:
     """The number of an array's job stands for all its tasks: the others must go on. Mutation: a child in place of exec,
     so that nobody hands Slurm's signal on."""
-    place = tmp_path / "a checkout"
     shutil.copy(ROOT / "jobs/grid.sbatch", place / "jobs")  # what the script for GPUs hands a grid to
     with cluster("a.toml", script=script, **variables) as process:
         stopped(process)
@@ -145,8 +146,7 @@ def test_a_task_of_a_grid_that_runs_out_of_time_is_requeued_alone(
     assert (place / "ran").read_text() == f"-m zofl_mpi.run.grid a.toml --run {words}\n"
 
 
-def test_a_job_on_a_gpu_alone_is_the_benchmark_and_ends_with_its_status(cluster: Cluster, tmp_path: Path) -> None:
-    place = tmp_path / "a checkout"
+def test_a_job_on_a_gpu_alone_is_the_benchmark_and_ends_with_its_status(cluster: Cluster, place: Path) -> None:
     stub(place / ".venv/bin", "python", 'echo "$*" >>ran; exit 1')
     with cluster(script="gpu") as job:
         assert job.wait(LIMIT) == 1
@@ -161,9 +161,8 @@ while [[ ! -s pid ]]; do sleep 0.05; done
 """A step that lasts holds the daemon; another asks whether it answers."""
 
 
-def test_mps_answers_before_the_job_begins_and_ends_with_it(cluster: Cluster, tmp_path: Path) -> None:
+def test_mps_answers_before_the_job_begins_and_ends_with_it(cluster: Cluster, place: Path) -> None:
     """Mutations: not started; not ended; its pipe unknown to the ranks; ranks that do not wait for its answer."""
-    place = tmp_path / "a checkout"
     stub(place / ".venv/bin", "srun", SRUN)
     stub(place / ".venv/bin", "python", 'kill -0 "$(cat pid)"; [[ -e answered ]]; echo "$CUDA_MPS_PIPE_DIRECTORY" >ran')
     with cluster(script="gpu", ZOFL_MPS="1", TMPDIR="/elsewhere") as job:
@@ -174,8 +173,7 @@ def test_mps_answers_before_the_job_begins_and_ends_with_it(cluster: Cluster, tm
     ended(place)
 
 
-def test_a_job_whose_mps_does_not_answer_ends(cluster: Cluster, tmp_path: Path) -> None:
-    place = tmp_path / "a checkout"
+def test_a_job_whose_mps_does_not_answer_ends(cluster: Cluster, place: Path) -> None:
     (place / "silent").touch()
     stub(place / ".venv/bin", "srun", SRUN)
     with cluster(script="gpu", ZOFL_MPS="1") as job:
@@ -186,17 +184,16 @@ def test_a_job_whose_mps_does_not_answer_ends(cluster: Cluster, tmp_path: Path) 
 
 @pytest.mark.parametrize(("script", "missing"), [("zo_hfl", ".venv"), ("grid", ".venv"), ("gpu", "jobs")])
 def test_a_job_without_its_environment_says_what_to_do(
-    cluster: Cluster, tmp_path: Path, script: str, missing: str
+    cluster: Cluster, place: Path, script: str, missing: str
 ) -> None:
-    shutil.rmtree(tmp_path / "a checkout" / missing)
+    shutil.rmtree(place / missing)
     with cluster(script=script) as job:
         _, told = job.communicate(timeout=LIMIT)
     want = "bash jobs/environment.sh fast" if missing == ".venv" else "from the root of the checkout"
     assert job.returncode == 2 and want in told and len(told.splitlines()) == 1
 
 
-def test_a_job_that_is_always_ended_while_it_starts_is_not_requeued_for_ever(cluster: Cluster, tmp_path: Path) -> None:
-    place = tmp_path / "a checkout"
+def test_a_job_that_is_always_ended_while_it_starts_is_not_requeued_for_ever(cluster: Cluster, place: Path) -> None:
     (place / "slow").touch()
     with cluster(SLURM_RESTART_COUNT="3") as job:
         stopped(job, "slow")
@@ -221,10 +218,7 @@ def gone(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("script", ["zo_hfl", "grid"])
-def test_a_job_that_is_told_to_stop_before_it_listens_is_requeued(
-    cluster: Cluster, tmp_path: Path, script: str
-) -> None:
-    place = tmp_path / "a checkout"
+def test_a_job_that_is_told_to_stop_before_it_listens_is_requeued(cluster: Cluster, place: Path, script: str) -> None:
     (place / "slow").touch()
     with cluster(script=script) as job:
         stopped(job, "slow")
@@ -236,10 +230,9 @@ def test_a_job_that_is_told_to_stop_before_it_listens_is_requeued(
     [("zo_hfl", "sbatch jobs/zo_hfl.sbatch --resume results/zo_hfl-7.h5"), ("grid", "submit the same command again")],
 )
 def test_a_job_on_a_node_without_scontrol_says_how_to_continue(
-    cluster: Cluster, tmp_path: Path, script: str, remedy: str
+    cluster: Cluster, place: Path, script: str, remedy: str
 ) -> None:
     """Mutation: the state asked of a command that is missing, so that the job ends without a word."""
-    place = tmp_path / "a checkout"
     (place / ".venv/bin/scontrol").unlink()
     for name in ("bash", "env", "mkdir", "seq", "sleep", "uname"):
         (place / ".venv/bin" / name).symlink_to(str(shutil.which(name)))
@@ -255,10 +248,9 @@ def test_a_job_on_a_node_without_scontrol_says_how_to_continue(
 @pytest.mark.parametrize(("made", "told"), [(False, "there is no .venv.tar"), (True, "changed.py is newer than")])
 @pytest.mark.parametrize("script", ["zo_hfl", "grid"])
 def test_a_packed_environment_that_is_missing_or_old_is_refused(
-    cluster: Cluster, tmp_path: Path, script: str, made: bool, told: str
+    cluster: Cluster, place: Path, script: str, made: bool, told: str
 ) -> None:
     """Mutation: -nt for -newer turned round, which runs the code of another day."""
-    place = tmp_path / "a checkout"
     (place / "zofl_mpi").mkdir()
     (place / "zofl_mpi/changed.py").touch()
     if made:

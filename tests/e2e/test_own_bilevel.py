@@ -65,7 +65,6 @@ class Ridge:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder with the problem, a table, and a cache of its own."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ZOFL_CACHE", str(tmp_path / "cache"))
     (tmp_path / "ridge.py").write_text(RIDGE)
     generator = np.random.Generator(np.random.Philox(1))

@@ -153,7 +153,6 @@ def submitted(words: list[str], capsys: Any) -> None:
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder with the READMEs' own modules and table, and a cache of its own."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ZOFL_CACHE", str(tmp_path / "cache"))
     for module, code in own().items():
         (tmp_path / f"{module}.py").write_text(code)
@@ -203,27 +202,21 @@ def of_files(words: Sequence[str]) -> bool:
     return bool({"mnist", "fashion-mnist", "cifar10"} & set(words))
 
 
-def test_every_run_on_the_digits_runs(here: Path) -> None:
-    assert len(TEXT["README.md"].splitlines()) <= 220 and len(own()["fedsgd"].splitlines()) <= 40
-    several = [words for words in runs() if not of_files(words) and not {"--help", "--resume"} & set(words)]
-    assert len(several) >= 9
+@pytest.mark.parametrize("files", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_every_run_runs(here: Path, files: bool, request: pytest.FixtureRequest) -> None:
+    """On the digits, and on files."""
+    data_dir = request.getfixturevalue("data_dir") if files else None
+    several = [words for words in runs() if of_files(words) == files and not {"--help", "--resume"} & set(words)]
+    assert len(several) == 5 if files else len(several) >= 9
     alone = [[word for word in words if word != "--survive"] for words in several]  # which one process cannot
-    told = performed([shortened(words, f"{k}.h5", None) for k, words in enumerate(alone)])
-    for words, text in zip(several, told, strict=True):
-        assert ("bytes down" if "--dry-run" in words else "result    ") in text
-
-
-@pytest.mark.slow
-def test_every_run_on_files_runs(here: Path, data_dir: Path) -> None:
-    several = [words for words in runs() if of_files(words)]
-    assert len(several) == 5
-    told = performed([shortened(words, f"{k}.h5", data_dir) for k, words in enumerate(several)])
+    told = performed([shortened(words, f"{k}.h5", data_dir) for k, words in enumerate(alone)])
     for words, text in zip(several, told, strict=True):
         assert ("bytes down" if "--dry-run" in words else "result    ") in text
 
 
 def test_every_snippet_is_run_here(here: Path, capsys: Any) -> None:
     """A module by the commands that name it, as above and below; all others after one another, beside a result."""
+    assert len(TEXT["README.md"].splitlines()) <= 220 and len(own()["fedsgd"].splitlines()) <= 40
     scripts = [code for code in blocks(ALL, "python") if code not in own().values()]
     assert set(own()) == {"fedsgd", "mynet", "mysplit", "risk"} and len(scripts) == 3
     performed([["zofl_mpi.zo_hfl", "--rounds", "2", "--checkpoint-every", "1", "--quiet", "--out", "mnist.h5"]])
@@ -262,8 +255,8 @@ def test_the_quickstart_prints_what_the_readme_shows(here: Path) -> None:
     (shown,) = [block for block in blocks(TEXT["README.md"], "") if block.startswith("reached")]
     assert "mpirun -n 11 python -m zofl_mpi.zo_hfl --gamma 1`" in TEXT["README.md"]
     assert "python -m zofl_mpi.zo_hfl --gamma 1 " in (ROOT / "jobs/quickstart.sh").read_text()
-    given = (["--gamma", "1"], ["--eval-every", "100", "--checkpoint-every", "0"])
-    plain = [["zofl_mpi.zo_hfl", *words, "--quiet", "--out", f"{k}.h5"] for k, words in enumerate(given)]
+    once = ["--eval-every", "100", "--checkpoint-every", "0", "--quiet"]  # what is counted and reached stays
+    plain = [["zofl_mpi.zo_hfl", *words, *once, "--out", f"{k}.h5"] for k, words in enumerate((["--gamma", "1"], []))]
     told, _ = performed(plain)
     number = r"\d+\.\d+"
     reached, was = (text.splitlines()[0] for text in (told, shown))

@@ -140,27 +140,15 @@ def test_a_finished_run_has_nothing_to_do(part: Path, capsys: Capsys) -> None:
     assert f"start     {last:.1f} s before the first round" in capsys.readouterr().out
 
 
-def early_and_late(tmp_path: Path) -> tuple[Path, Path]:
-    """A result of 9 rounds, and the checkpoint that it had after 5."""
-    out, early = tmp_path / "run.h5", tmp_path / "early.ckpt.h5"
-    assert here(FAMILY, *FLAGS, "--rounds", "5", "--out", out) == 0
-    shutil.copy(checkpoint_path(out), early)
-    assert resume(out, "--rounds", 9) == 0
-    return out, early
-
-
-def test_rows_after_the_checkpoint_are_made_again(whole: Path, tmp_path: Path) -> None:
-    """A run that was killed 4 rounds after its checkpoint."""
-    out, early = early_and_late(tmp_path)
-    shutil.copy(early, checkpoint_path(out))
-    assert resume(out, "--rounds", 9) == 0
-    assert differences(whole, out) == []
-
-
-def test_a_checkpoint_of_another_run_is_refused(whole: Path, tmp_path: Path, capsys: Capsys) -> None:
-    """Even if it has the same configuration: it was made by a run whose result this is not."""
-    _, early = early_and_late(tmp_path)
-    other = tmp_path / "other.h5"
+def test_rows_after_the_checkpoint_are_made_again(whole: Path, part: Path, tmp_path: Path, capsys: Capsys) -> None:
+    """A run that was killed 4 rounds after its checkpoint; that of another run is refused, even if it has the same
+    configuration: it was made by a run whose result this is not."""
+    early, other = tmp_path / "early.ckpt.h5", tmp_path / "other.h5"
+    shutil.copy(checkpoint_path(part), early)
+    for _ in range(2):
+        assert resume(part, "--rounds", 9) == 0
+        assert differences(whole, part) == []
+        shutil.copy(early, checkpoint_path(part))
     shutil.copy(whole, other)
     shutil.copy(early, checkpoint_path(other))
     assert resume(other, "--rounds", 9) == 2
@@ -178,13 +166,24 @@ def test_changed_data_are_refused(tmp_path: Path, capsys: Capsys) -> None:
     assert "data or network are not those that the run began with" in told and "another version" not in told
 
 
-def test_another_configuration_is_refused_with_the_differences(part: Path, capsys: Capsys) -> None:
+CHANGED = ["--eta was 0.1, is now 0.2", "--tau was 3.0, is now 1.0 2.0", "--seed was 1, is now 5"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--rounds 9 --eta 0.2 --tau 1 2 --seed 5", ["the checkpoint is of another configuration", *CHANGED]),
+        ("--method zofl_mpi.zo_hfl:ZOHFL", ["that run has --method ", "zofl_mpi.zo_hfl:ZOHFL"]),
+        ("--problem toy", ["that run has --problem ", "toy"]),
+        ("--rounds 4", ["--rounds 4: 5 rounds are done already; ask for more of them"]),
+    ],
+)
+def test_another_run_than_that_of_the_checkpoint_is_refused_with_the_differences(
+    part: Path, capsys: Capsys, flags: str, words: list[str]
+) -> None:
     before = part.read_bytes()
-    text = refused(capsys, FAMILY, "--resume", part, "--rounds", 9, "--eta", 0.2, "--tau", 1, 2, "--seed", 5)
-    assert "the checkpoint is of another configuration" in text
-    for words in ("--eta was 0.1, is now 0.2", "--tau was 3.0, is now 1.0 2.0", "--seed was 1, is now 5"):
-        assert words in text
-    assert "--rounds was" not in text
+    told = refused(capsys, FAMILY, "--resume", part, *flags.split())
+    assert [each for each in words if each not in told] == [] and "--rounds was" not in told
     assert part.read_bytes() == before
 
 
@@ -217,19 +216,6 @@ def test_auto_keeps_the_kernel_of_the_result_however_many_rounds_follow(
         assert [s["kernel"] for s in json.loads(run.attrs["sessions"])] == [kernel, kernel]
         assert run.attrs["kernel"] == kernel and run.length == 4
         assert run.config["kernel"] == "auto"
-
-
-@pytest.mark.parametrize("what", ["--method", "--problem"])
-def test_another_method_or_problem_is_refused(part: Path, capsys: Capsys, what: str) -> None:
-    other = {"--method": "zofl_mpi.zo_hfl:ZOHFL", "--problem": "toy"}[what]
-    text = refused(capsys, FAMILY, "--resume", part, what, other)
-    assert f"that run has {what} " in text and other in text
-
-
-def test_fewer_rounds_than_are_done_are_refused(part: Path, capsys: Capsys) -> None:
-    told = refused(capsys, FAMILY, "--resume", part, "--rounds", 4)
-    assert "--rounds 4: 5 rounds are done already; ask for more of them" in told
-    assert records.load(part).length == 5
 
 
 def spoil(path: Path) -> None:

@@ -136,17 +136,8 @@ def test_a_packed_environment_is_all_that_a_job_reads(
     slurm: Cluster, checkout: Path, tmp_path: Path, launcher: str
 ) -> None:
     """Mutations: the shared environment or package in place of the copies; no copy on the second node; copies left."""
-    git: list[str | Path] = [
-        "git",
-        "-C",
-        checkout,
-        "-c",
-        "user.name=A",
-        "-c",
-        "user.email=a@b",
-        "-c",
-        "init.defaultBranch=main",
-    ]
+    git: list[str | Path] = ["git", "-C", checkout, "-c", "user.name=A", "-c", "user.email=a@b"]
+    git += ["-c", "init.defaultBranch=main"]
     for words in (["init", "--quiet"], ["add", "zofl_mpi"], ["commit", "--quiet", "--message", "all"]):
         subprocess.run([*git, *words], check=True, timeout=60)
     subprocess.run(["bash", checkout / "jobs/pack.sh"], check=True, timeout=LIMIT, capture_output=True)

@@ -48,7 +48,6 @@ def copy(made: Path, tmp_path: Path, monkeypatch: Patch) -> Path:
     for path in (made, checkpoint_path(made)):
         shutil.copy(path, tmp_path)
     (tmp_path / "stranger_mod.py").write_text(MARK)
-    monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "stranger_mod", raising=False)
     return tmp_path / made.name
 

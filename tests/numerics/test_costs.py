@@ -61,7 +61,6 @@ def test_the_macs_and_the_memory_of_the_papers_table(resnet: SplitNetwork) -> No
     found = peak(resnet, BATCH, "forward")
     assert 3 * MAP + inputs <= found < 3.1 * MAP + inputs
     assert found < 0.4 * min(peak(resnet, BATCH, step) for step in ("cut", "auxiliary"))  # [C]: 0.365
-    inputs = BATCH * 3 * 32 * 32 * 4
     assert 4 * MAP + inputs <= peak(resnet, BATCH, "slope") < 4.1 * MAP + inputs
 
 

@@ -1,22 +1,13 @@
 """One direction a sample: the passes of each layer and the estimate behind them; --estimate jvp: no radius."""
 
 import itertools
-from dataclasses import replace
-from typing import Any
-
-import pytest
-import torch
-from torch import Tensor, nn
 
 from tests.numerics.split_methods import *
-from tests.numerics.test_split_texts import setting as texts
+from tests.numerics.test_split_texts import texts_setting as texts
 from zofl_mpi.errors import UserError
-from zofl_mpi.methods.heron import HERON
 from zofl_mpi.methods.ho_sfl import HOSFL
-from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.problems.signs import SignedLayers, Signs
-from zofl_mpi.rounds.split.client import LocalSteps
-from zofl_mpi.rounds.split.estimates import ForwardMode, PerSample, TwoPoint
+from zofl_mpi.rounds.split.estimates import PerSample, TwoPoint
 from zofl_mpi.rounds.split.rules import Tail
 
 EACH: dict[str, Any] = {"directions": "per-sample"}
@@ -73,11 +64,6 @@ def test_each_sample_goes_through_at_its_own_point(make: Make, flags: dict[str, 
     assert torch.allclose(layers.weighted(u, signs, weights), sums, rtol=1e-12, atol=1e-12)
 
 
-def tiny() -> Parts:
-    client = nn.Sequential(nn.AdaptiveAvgPool2d((1, 2)), nn.Flatten(), nn.Linear(2, 2), nn.Tanh())
-    return client, nn.Linear(2, C), nn.Linear(2, C)
-
-
 def pattern(k: int, count: int) -> Signs:
     """The k-th of the 16 patterns of a layer 2 -> 2, for each of so many samples."""
     bits = torch.tensor([1.0 if k >> b & 1 else -1.0 for b in range(4)], dtype=torch.float64)
@@ -88,7 +74,7 @@ def pattern(k: int, count: int) -> Signs:
 def test_its_mean_over_all_signs_is_that_of_the_global_estimate(monkeypatch: pytest.MonkeyPatch, central: bool) -> None:
     """All 256 patterns of two samples beside the 16 directions that they turn one into, of a loss that is not linear.
     Mutations: the mean over samples for their sum; mu, n_p or 2 missing; the estimate of a neighbour's signs."""
-    local, rule, x, labels = started(tiny, freeze="auxiliary")
+    local, rule, x, labels = started(small, freeze="auxiliary")
     x, labels, layers = x[:2], labels[:2], rule.layers
     u = torch.randn(layers.d, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     rule = replace(rule, mu=0.5, central=central)
@@ -209,17 +195,6 @@ def test_the_derivative_is_that_of_the_gradient(make: Make, freeze: str) -> None
         assert abs(float(found)) > 1e-6
     for module, parameters in zip(modules, held, strict=True):
         assert all(module._parameters[name] is p for name, p in parameters)
-
-
-def test_the_mean_over_a_frame_is_the_gradient_to_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mutations: mu or 2 in the scale; n_p or d missing."""
-    of = method(HERON, training(setting(small)), mu=0.5, **JVP)
-    local, d = local_of(of), of.setting.problem.local.n
-    _, x, labels = next(iter(local))
-    frame = torch.linalg.qr(torch.randn(d, d, generator=torch.Generator().manual_seed(1), dtype=torch.float64))[0]
-    monkeypatch.setattr(ForwardMode, "directions", lambda *_: iter(frame.T))
-    rule = ForwardMode(slice(0, d), d, "sphere")
-    close(estimate_of(rule, local, 0, x, labels), gradient(local, x, labels), 1e-11)
 
 
 @pytest.mark.parametrize("cls", [HERON, HOSFL])

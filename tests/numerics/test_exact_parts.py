@@ -1,18 +1,8 @@
 """HERON with the exact gradient of its head, in closed form; --exact-layers: from forward passes to first order."""
 
-from typing import Any
-
-import pytest
-import torch
-from torch import nn
-
 from tests.numerics.split_methods import *
 from zofl_mpi.errors import UserError
-from zofl_mpi.methods.cse_fsl import CSEFSL
-from zofl_mpi.methods.heron import HERON
 from zofl_mpi.methods.ho_sfl import HOSFL
-from zofl_mpi.methods.splitfed import SFLV2
-from zofl_mpi.numerics.optimisers import Optimiser
 
 HEAD: dict[str, Any] = {"head_gradient": "exact"}
 PLAIN = Optimiser("sgd")
@@ -61,21 +51,6 @@ def test_the_heads_gradient_costs_as_much_as_its_forward_pass() -> None:
     head = plain["multiply-accumulates of a sample in the head"]
     name = "multiply-accumulates of a client's step"
     assert exact[name] == plain[name] + 4 * head > plain[name]
-
-
-@pytest.mark.parametrize(
-    ("make", "flags", "own", "words"),
-    [
-        (lambda: mlp(twins=True), {}, {}, "this auxiliary head is not a linear layer with nothing to train before it"),
-        (twins, {}, {}, "this auxiliary head is not a linear layer"),
-        (small, {}, {"estimate": "exact"}, "--estimate exact has the gradient itself"),
-        (small, {"freeze": "auxiliary"}, {}, "--freeze auxiliary contradicts it"),
-        (small, {"state": "average"}, {}, "--state average has one optimiser for all layers"),
-    ],
-)
-def test_what_has_no_closed_form_or_no_meaning_is_refused(make: Make, flags: Any, own: Any, words: str) -> None:
-    with pytest.raises(UserError, match=f"^--head-gradient exact: {words}"):
-        method(HERON, training(setting(make), **flags), **own, **HEAD)
 
 
 EXACT: dict[Any, dict[str, Any]] = {HERON: HEAD, HOSFL: {}}
@@ -190,26 +165,35 @@ def test_a_backward_pass_ends_where_the_exact_layers_begin(monkeypatch: pytest.M
     assert all(p.requires_grad for p in of.setting.problem.local.parameters)
 
 
-@BOTH
+ONE: dict[str, Any] = {"exact_layers": 1}
+
+
 @pytest.mark.parametrize(
-    ("make", "flags", "own", "words"),
+    ("classes", "make", "flags", "own", "words"),
     [
-        (resnet, {}, {"exact_layers": 7}, "--exact-layers 7: must be from 0 to 6, the client's layers with parameters"),
-        (resnet, {}, {"exact_layers": -1}, "--exact-layers -1: must be from 0 to 6"),
-        (resnet, {}, {"rest": "frozen"}, "--rest frozen: with --exact-layers 0 nothing of the client would train"),
-        (small, {}, {"exact_layers": 1, "uplink": "seeds"}, "--exact-layers 1: --uplink seeds sends scalars of an"),
-        (resnet, {}, {"exact_layers": 1, "rest": "frozen", "uplink": "seeds"}, "--exact-layers 1: --uplink seeds"),
+        ((HERON,), lambda: mlp(twins=True), {}, {}, "--head-gradient exact: this auxiliary head is not a linear layer"),
+        ((HERON,), twins, {}, {}, "--head-gradient exact: this auxiliary head is not a linear layer"),
+        ((HERON,), small, {}, {"estimate": "exact"}, "--head-gradient exact: --estimate exact has it already"),
+        ((HERON,), small, {"freeze": "auxiliary"}, {}, "--head-gradient exact: --freeze auxiliary leaves no client or"),
+        ((HERON,), small, {"state": "average"}, {}, "--head-gradient exact: --state average has one optimiser for"),
+        (EXACT, resnet, {}, {"exact_layers": 7}, "--exact-layers 7: must be from 0 to 6, the client's layers with"),
+        (EXACT, resnet, {}, {"exact_layers": -1}, "--exact-layers -1: must be from 0 to 6"),
+        (EXACT, resnet, {}, {"rest": "frozen"}, "--rest frozen: with --exact-layers 0 nothing of the client would"),
+        (EXACT, small, {}, {**ONE, "uplink": "seeds"}, "--exact-layers 1: --uplink seeds sends scalars of an"),
+        (EXACT, resnet, {}, {**ONE, "rest": "frozen", "uplink": "seeds"}, "--exact-layers 1: --uplink seeds"),
+        ((HOSFL,), resnet, {"freeze": "client"}, ONE, "--exact-layers 1: --freeze client"),
+        ((HOSFL,), resnet, {"state": "average"}, ONE, "--exact-layers 1: --state average"),
     ],
 )
-def test_what_has_no_meaning_is_refused(cls: Any, make: Make, flags: Any, own: dict[str, Any], words: str) -> None:
-    with pytest.raises(UserError, match=f"^{words}"):
-        method(cls, training(setting(make), **flags), **own, **EXACT[cls])
+def test_what_has_no_closed_form_or_no_meaning_is_refused(
+    classes: Any, make: Make, flags: Any, own: dict[str, Any], words: str
+) -> None:
+    for cls in classes:
+        with pytest.raises(UserError, match=f"^{words}"):
+            method(cls, training(setting(make), **flags), **own, **EXACT[cls])
 
 
 def test_the_head_is_exact_too_or_it_is_refused() -> None:
     with pytest.raises(UserError, match=r"--exact-layers 1: a backward pass to them has the head's gradient too; give"):
         method(HERON, training(setting()), exact_layers=1)
-    for flags, words in (({"freeze": "client"}, "--freeze client"), ({"state": "average"}, "--state average")):
-        with pytest.raises(UserError, match=f"--exact-layers 1: {words}"):
-            method(HOSFL, training(setting(), **flags), exact_layers=1)
     run(method(HERON, training(setting(lambda: mlp(twins=True))), exact_layers=1, **EXACT[HERON]), 1)

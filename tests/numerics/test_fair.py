@@ -116,19 +116,14 @@ def test_a_class_that_one_client_holds_has_its_own_mean_loss(model):
 
 @both
 def test_gradient_h_and_curvature_are_those_of_the_losses(model):
-    """The closed form, with a class that nobody has, too. Mutations: a division by 0; the mean of the clients' class
-    means; lam squared; 1; lam/2."""
+    """The closed form, with a class that nobody has, too; its stationarity in closed form:
+    `test_gradient_h_is_lam_y_minus_the_losses`. Mutations: a division by 0; the mean of the clients' class means; lam
+    squared; 1; lam/2."""
     some = [data.subset(np.flatnonzero(data.labels[data.rows] != 3)) for data in CLIENTS]
-    own = problem(model, COUNTS * np.array([1, 1, 1, 0]))
-    y = own.solution(points(model, 1)[0], some)
-    assert y[3] == 0 and (y[:3] > 0).all()
-    own, x = problem(model), points(model, 1)[0]
-    y = own.solution(x, CLIENTS)
-    np.testing.assert_allclose(y, average(model, x) / 0.5, rtol=1e-12)
-    slopes = [own.gradient_h(i, x, y, data) for i, data in enumerate(CLIENTS)]
-    np.testing.assert_allclose(np.mean(slopes, axis=0), 0, atol=1e-11)
-    own, x = problem(model, lam=0.3), points(model, 1)[0]
-    assert own.curvature(x) == (0.3, 0.3)
+    own, x = problem(model, COUNTS * np.array([1, 1, 1, 0]), lam=0.3), points(model, 1)[0]
+    y = own.solution(x, some)
+    assert y[3] == 0 and (y[:3] > 0).all() and own.curvature(x) == (0.3, 0.3)
+    np.testing.assert_allclose(problem(model).solution(x, CLIENTS), average(model, x) / 0.5, rtol=1e-12)
 
 
 def test_the_start_is_section_51s_or_a_small_one():

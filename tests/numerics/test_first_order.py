@@ -1,25 +1,20 @@
 """What holds for all first-order methods: bytes, reports, columns, refusals, divergence."""
 
 import math
-from dataclasses import replace
-from typing import Any
-
-import numpy as np
-import pytest
 
 from tests.numerics.first_order import *
 from zofl_mpi.engine.clients import ClientError
 from zofl_mpi.engine.fields import reported
-from zofl_mpi.engine.setting import Setting
 from zofl_mpi.errors import UserError
+from zofl_mpi.methods.ditto import Ditto
 from zofl_mpi.methods.fedavg import FedAvg, FedProx
 from zofl_mpi.methods.fedmspp import FedMSPP
+from zofl_mpi.methods.pfedme import PFedMe
 from zofl_mpi.methods.scaffnew import Scaffnew
 from zofl_mpi.methods.scaffold import Scaffold
 from zofl_mpi.methods.server_sgd import ServerSGD
 from zofl_mpi.methods.zo_hfl import ZOHFL
-from zofl_mpi.problems.softmax import Softmax
-from zofl_mpi.run.flags import built
+from zofl_mpi.rounds.report import Reporting
 
 # --- what travels
 
@@ -113,7 +108,7 @@ def test_what_needs_the_servers_samples_is_refused_without_them(make: Make) -> N
         built(ZOHFL, setting)
 
 
-@pytest.mark.parametrize("cls", EVERY)
+@pytest.mark.parametrize("cls", [*EVERY, ZOHFL])
 @BOTH
 def test_evaluations_leave_no_trace(make: Make, cls: Any) -> None:
     """Mutation: an evaluation that trains, and so writes c_i."""
@@ -129,53 +124,54 @@ def test_evaluations_leave_no_trace(make: Make, cls: Any) -> None:
 # --- what cannot be
 
 
+ALL = (FedAvg, FedProx, Scaffold)
+
+
 @pytest.mark.parametrize(
-    ("flags", "words"),
+    ("classes", "flags", "words"),
     [
-        ({"tau": (1.0, 2.0)}, "--tau 1.0 2.0: must be one number, or 4, one for each client"),
-        ({"tau": (-1.0,)}, "--tau -1.0: must be a number of local steps, at least 0"),
-        ({"tau": (math.inf,)}, "--tau inf"),
-        ({"beta": 0.0}, "--beta 0.0: must be a fraction of the clients, above 0 and at most 1"),
-        ({"beta": 1.5}, "--beta 1.5"),
-        ({"beta": math.nan}, "--beta nan"),
-        ({"eta_g": -0.5}, "--eta-g -0.5: must be a step size, at least 0"),
-        ({"eta_g": math.nan}, "--eta-g nan"),
-        ({"gamma": -1.0}, "--gamma -1.0: must be a step size, at least 0"),
-        ({"gamma_local": math.inf}, "--gamma-local inf"),
-        ({"batch": -1}, "--batch -1: must be a whole number, at least 0 .0: all samples of the client, in every step"),
-        ({"server_batch": 0}, "--server-batch 0"),
-        ({"schedule": "linear"}, "--schedule 'linear': allowed are constant, sqrt"),
-        ({"schedule_local": "power:2"}, "--schedule-local 'power:2'"),
+        (ALL, {"tau": (1.0, 2.0)}, "--tau 1.0 2.0: must be one number, or 4, one for each client"),
+        (ALL, {"tau": (-1.0,)}, "--tau -1.0: must be a number of local steps, at least 0"),
+        (ALL, {"tau": (math.inf,)}, "--tau inf"),
+        (ALL, {"beta": 0.0}, "--beta 0.0: must be a fraction of the clients, above 0 and at most 1"),
+        (ALL, {"beta": 1.5}, "--beta 1.5"),
+        (ALL, {"beta": math.nan}, "--beta nan"),
+        (ALL, {"eta_g": -0.5}, "--eta-g -0.5: must be a step size, at least 0"),
+        (ALL, {"eta_g": math.nan}, "--eta-g nan"),
+        (ALL, {"gamma": -1.0}, "--gamma -1.0: must be a step size, at least 0"),
+        (ALL, {"gamma_local": math.inf}, "--gamma-local inf"),
+        (ALL, {"batch": -1}, "--batch -1: must be a whole number, at least 0 .0: all samples of the client, in every"),
+        (ALL, {"server_batch": 0}, "--server-batch 0"),
+        (ALL, {"schedule": "linear"}, "--schedule 'linear': allowed are constant, sqrt"),
+        (ALL, {"schedule_local": "power:2"}, "--schedule-local 'power:2'"),
+        ((FedProx, FedMSPP), {"mu": -1.0}, "--mu -1.0: must be a weight, at least 0"),
+        ((FedProx,), {"mu": math.inf}, "--mu inf"),
+        ((FedMSPP,), {"batch": 5}, "--batch 5: must be at most 4, all that client 0 has to draw without replacement"),
+        ((Scaffold,), {"tau": (0.0,)}, "--tau 0.0: must be above 0"),
+        ((Scaffold,), {"tau": (1.0, 2.0, 0.0, 1.0)}, "--tau 1.0 2.0 0.0 1.0: must be above 0"),
+        ((Scaffold,), {"gamma_local": 0.0}, "--gamma-local 0.0: must be above 0"),
+        ((ServerSGD,), {"gamma": -1.0}, "--gamma -1.0: must be a step size"),
+        ((ServerSGD,), {"server_batch": 0}, "--server-batch 0"),
+        ((ServerSGD,), {"schedule": "fast"}, "--schedule 'fast'"),
+        ((Scaffnew,), {"p": 0.0}, "--p 0.0: must be a probability, above 0 and at most 1"),
+        ((Scaffnew,), {"p": 1.5}, "--p 1.5"),
+        ((Scaffnew,), {"gamma_local": 0.0}, "--gamma-local 0.0: must be a step size above 0"),
+        ((Scaffnew,), {"batch": -1}, "--batch -1: must be a whole number, at least 0"),
+        ((Reporting,), {"personal_tau": -1.0}, "--personal-tau "),
+        ((Reporting,), {"personal_gamma": math.nan}, "--personal-gamma "),
+        ((Reporting,), {"personal_mu": -0.1}, "--personal-mu "),
+        ((Reporting,), {"personal_batch": 0}, "--personal-batch "),
+        ((Ditto, PFedMe), {"lam_p": -1.0}, "--lam-p "),
+        ((Ditto,), {"gamma_personal": math.inf}, "--gamma-personal "),
+        ((PFedMe,), {"lam_p": 0.0}, "--lam-p "),
+        ((PFedMe,), {"K": 0}, "--K "),
     ],
 )
-def test_parameters_out_of_range_are_refused_by_flag(flags: dict[str, Any], words: str) -> None:
-    for cls in (FedAvg, FedProx, Scaffold):
+def test_values_out_of_range_are_refused_by_flag(classes: Any, flags: dict[str, Any], words: str) -> None:
+    """ZO-HFL's: tests/e2e/test_bad_input.py."""
+    for cls in classes:
         with pytest.raises(UserError, match=words):
-            method(cls, toy(), **flags)
-
-
-@pytest.mark.parametrize(
-    ("cls", "flags", "words"),
-    [
-        (FedProx, {"mu": -1.0}, "--mu -1.0: must be a weight, at least 0"),
-        (FedProx, {"mu": math.inf}, "--mu inf"),
-        (FedMSPP, {"mu": -1.0}, "--mu -1.0: must be a weight, at least 0"),
-        (
-            FedMSPP,
-            {"batch": 5},
-            "--batch 5: must be at most 4, all that client 0 has to draw without replacement; or 0",
-        ),
-        (Scaffold, {"tau": (0.0,)}, "--tau 0.0: must be above 0"),
-        (Scaffold, {"tau": (1.0, 2.0, 0.0, 1.0)}, "--tau 1.0 2.0 0.0 1.0: must be above 0"),
-        (Scaffold, {"gamma_local": 0.0}, "--gamma-local 0.0: must be above 0"),
-        (ServerSGD, {"gamma": -1.0}, "--gamma -1.0: must be a step size"),
-        (ServerSGD, {"server_batch": 0}, "--server-batch 0"),
-        (ServerSGD, {"schedule": "fast"}, "--schedule 'fast'"),
-    ],
-)
-def test_a_methods_own_parameters_are_refused_by_flag(cls: Any, flags: dict[str, Any], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        (built if cls is ServerSGD else method)(cls, toy(), **flags)
+            built(cls, toy(), **flags)
 
 
 def test_no_step_at_all_is_allowed_where_it_has_a_meaning() -> None:

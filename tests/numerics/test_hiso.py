@@ -1,19 +1,9 @@
 """HiSo: DeComFL along directions over the root of a second moment, which the scalars alone make anew."""
 
-from typing import Any
-
-import numpy as np
-import pytest
-import torch
-from torch.nn.functional import cross_entropy
-
-from tests.numerics.split_methods import SGD, apart, batches, close, flat, method, mlp, put, run, setting, whole_of
+from tests.numerics.split_methods import *
 from tests.numerics.test_decomfl import PLAIN, directions, joined, of, planned
-from zofl_mpi.engine.clients import Client
 from zofl_mpi.methods.decomfl import HiSo, Missed
-from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.run.client_memory import Acknowledged, recall
-from zofl_mpi.run.local import LocalClients
 
 RULES = pytest.mark.parametrize("rule", [PLAIN, SGD], ids=["sgd", "momentum"])
 

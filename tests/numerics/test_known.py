@@ -108,9 +108,8 @@ def test_losses_of_a_batch_share_their_samples(make):
         assert np.array_equal(problem.project(i, xs[0]), xs[0])
 
 
-@pytest.mark.parametrize("name", ["MaxAffine", "Bowls", "BilevelBowls"])
-def test_random_problems_depend_on_the_seed_alone(name):
-    cls = {"MaxAffine": MaxAffine, "Bowls": Bowls, "BilevelBowls": BilevelBowls}[name]
+@pytest.mark.parametrize("cls", [MaxAffine, Bowls, BilevelBowls])
+def test_random_problems_depend_on_the_seed_alone(cls):
     first, again, other = (cls.random(Streams(s), n, m, noise=1.0)[0].truth() for s in (1, 1, 2))
     assert np.array_equal(first[0], again[0]) and first[1] == again[1]
     assert not np.allclose(first[0], other[0])
@@ -261,10 +260,6 @@ def test_the_upper_part_and_the_matrices_of_clients():
 GRID = np.linspace(-1, 1, 401)
 
 
-def printed(x, y):
-    return x**2 + y
-
-
 @pytest.mark.parametrize(("order", "where"), [("min-max", (0.5, -0.5)), ("max-min", (-1, 1))])
 def test_the_solution_by_a_grid(order, where):
     """For max-min the outer variable is the printed y. Mutations: y(x) = x, the constraint's sign, a value with the
@@ -273,7 +268,7 @@ def test_the_solution_by_a_grid(order, where):
     sign = 1 if order == "min-max" else -1
     for outer in GRID:
         points = GRID[GRID + outer <= 1e-12]
-        of = sign * (printed(outer, points) if sign == 1 else printed(points, outer))
+        of = sign * (outer**2 + points if sign == 1 else points**2 + outer)  # x^2 + y
         inner.append(points[np.argmax(of)])
         values.append(of.max())
         close(problem.solution(np.array([outer]), None), inner[-1])

@@ -1,18 +1,10 @@
 """Personal models: fine-tuning as ZO-HFL's Algorithm 2, Ditto, pFedMe. Docstrings name the mutations to catch."""
 
 import math
-from dataclasses import replace
-from typing import Any
-
-import numpy as np
-import pytest
 
 from tests.numerics.first_order import *
 from zofl_mpi.engine.clients import Client
 from zofl_mpi.engine.fields import reported
-from zofl_mpi.engine.setting import Setting
-from zofl_mpi.engine.streams import Purpose
-from zofl_mpi.errors import UserError
 from zofl_mpi.methods.ditto import Ditto
 from zofl_mpi.methods.fedavg import FedAvg, FedProx
 from zofl_mpi.methods.pfedme import PFedMe
@@ -20,7 +12,6 @@ from zofl_mpi.methods.scaffold import Scaffold
 from zofl_mpi.methods.server_sgd import ServerSGD
 from zofl_mpi.methods.zo_hfl import ZOHFL
 from zofl_mpi.rounds.report import Reporting, accuracies
-from zofl_mpi.run.flags import built
 
 NAMES = {"personal_accuracy", "personal_accuracy_global", "validation_personal_accuracy"}
 
@@ -154,20 +145,3 @@ def test_pfedmes_local_steps_are_their_formula(make: Make) -> None:
         close(memories(clients)[i]["y"], y)
         mean = mean + SIZE_SHARES[i] * w
     close(new, x + 0.5 * (mean - x))
-
-
-@pytest.mark.parametrize(
-    ("cls", "flag", "value"),
-    [
-        (Reporting, "personal_tau", -1.0),
-        (Reporting, "personal_gamma", math.nan),
-        (Reporting, "personal_mu", -0.1),
-        (Reporting, "personal_batch", 0),
-        (Ditto, "lam_p", -1.0),
-        (PFedMe, "lam_p", 0.0),
-        (PFedMe, "K", 0),
-    ],
-)
-def test_impossible_values_are_refused(cls: Any, flag: str, value: float) -> None:
-    with pytest.raises(UserError, match=f"--{flag.replace('_', '-')} "):
-        built(cls, toy(), **{flag: value})

@@ -30,12 +30,8 @@ UNIT = DATA["bytes"]
 BATCH = np.array([3, 40, 3, 0, 17, 49])  # a position twice: batches are drawn with replacement
 
 
-def network(*sizes, **settings):
-    return ReLUNet(*sizes, **settings)
-
-
 def net(**settings):
-    return network(p, **({"hidden": Q, "lam": 0.3, "dtype": np.float64} | settings))
+    return ReLUNet(p, **({"hidden": Q, "lam": 0.3, "dtype": np.float64} | settings))
 
 
 def points(k, t=0):
@@ -153,7 +149,7 @@ def test_blocks_of_samples_add_up(name, monkeypatch):
 def test_all_samples_take_little_memory():
     """30 MB of floats, never more than a tenth of them at once. Mutation: no blocks."""
     data = Dataset(np.zeros((40_000, 196), np.uint8), np.zeros(40_000, np.uint8), C)
-    problem, x = network(196), np.zeros((2, 4 * 197), np.float32)
+    problem, x = ReLUNet(196), np.zeros((2, 4 * 197), np.float32)
     tracemalloc.start()
     try:
         for evaluate in (lambda: problem.losses(0, x, data), lambda: problem.gradient(x[0], data)):
@@ -168,7 +164,7 @@ def test_all_samples_take_little_memory():
 def test_even_labels_are_plus_one_and_odd_ones_minus_one(labels):
     """The output is 1 for every sample. Mutations: the parity the other way round; unsigned labels that wrap."""
     data = Dataset(np.ones((C, 1)), np.arange(C).astype(labels), C)
-    problem = network(1, hidden=1, lam=0.0, dtype=np.float64)
+    problem = ReLUNet(1, hidden=1, lam=0.0, dtype=np.float64)
     values = [problem.losses(0, np.array([[1.0, 1.0]]), data, np.array([j]))[0] for j in range(C)]
     assert values == [0.0, 2.0] * (C // 2)
     assert problem.score(np.array([1.0, 1.0]), data)["accuracy"] == 0.5
@@ -215,7 +211,7 @@ def test_descend_is_the_generic_loop(mu, shifted):
 @pytest.mark.parametrize("name", ["bytes", "standardised", "per feature"])
 def test_float32_is_float64_to_rounding(name):
     """Mutations: float64 results; a shift folded into the units as the scale is."""
-    small, large = network(p, Q, dtype=np.float32), network(p, Q, dtype=np.float64)
+    small, large = ReLUNet(p, Q, dtype=np.float32), ReLUNet(p, Q, dtype=np.float64)
     x = small.initial(STREAMS(Purpose.START, t=3))
     v = zo.direction(STREAMS(Purpose.DIRECTION), small.n, np.float32)
     pair = np.stack([x + np.float32(1e-3) * v, x])
@@ -241,9 +237,9 @@ def test_in_float32_all_but_the_product_is_float64():
     generator = STREAMS(Purpose.SYNTHETIC, t=1)
     data = Dataset(generator.integers(0, 8, (N, p), dtype=np.uint8), LABELS[:N], C)
     x = np.concatenate([generator.integers(-8, 9, p * Q) / 8, generator.standard_normal(Q)]).astype(np.float32)[None]
-    exact = network(p, Q, dtype=np.float64).losses(0, x.astype(np.float64), data)
-    np.testing.assert_allclose(network(p, Q).losses(0, x, data), exact, rtol=1e-14)
-    problem = network(p, Q, lam=2.0)
+    exact = ReLUNet(p, Q, dtype=np.float64).losses(0, x.astype(np.float64), data)
+    np.testing.assert_allclose(ReLUNet(p, Q).losses(0, x, data), exact, rtol=1e-14)
+    problem = ReLUNet(p, Q, lam=2.0)
     x = np.concatenate(
         [np.float32(0.1) * STREAMS(Purpose.START).standard_normal(p * Q).astype(np.float32), np.zeros(Q)]
     )
@@ -254,11 +250,11 @@ def test_in_float32_all_but_the_product_is_float64():
 
 def test_the_start_is_random():
     """Since zero is stationary. Mutation: x0 = "zero"; the standard deviations of Z and w exchanged."""
-    problem = network(784, dtype=np.float64)
+    problem = ReLUNet(784, dtype=np.float64)
     x = problem.initial(STREAMS(Purpose.START))
     assert ReLUNet.x0 == "random" and x.shape == (problem.n,) == (3140,)
     assert x[:-4].std() == pytest.approx(0.05, rel=0.05)
-    many = network(1, hidden=4000).initial(STREAMS(Purpose.START))
+    many = ReLUNet(1, hidden=4000).initial(STREAMS(Purpose.START))
     assert many[-4000:].std() == pytest.approx(0.5, rel=0.05) and many.dtype == np.float32
 
 
@@ -296,5 +292,5 @@ def test_a_value_out_of_range_is_refused_in_one_sentence(settings, said):
 def test_flops_kernel_and_set():
     """Forward and backward, 2 B N_1 p each. Mutation: the forward pass alone."""
     x = points(1)[0]
-    assert network(784).flops(64) == 4 * 64 * 4 * 784
-    assert network(784).kernel_name(64) == "numpy" and net().project(3, x) is x
+    assert ReLUNet(784).flops(64) == 4 * 64 * 4 * 784
+    assert ReLUNet(784).kernel_name(64) == "numpy" and net().project(3, x) is x

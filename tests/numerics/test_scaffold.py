@@ -1,27 +1,16 @@
 """SCAFFOLD, FedMSPP, Scaffnew (Mishchenko et al. 2022, Algorithm 2): control variates and proximal points."""
 
-from dataclasses import replace
-from typing import Any
-
-import numpy as np
-import pytest
 import torch
 
 from tests.numerics.first_order import *
 from zofl_mpi.engine.clients import Client, ClientError
-from zofl_mpi.engine.setting import Setting
-from zofl_mpi.engine.streams import Purpose
-from zofl_mpi.errors import UserError
 from zofl_mpi.methods.fedavg import FedAvg, FedProx
 from zofl_mpi.methods.fedmspp import FedMSPP
 from zofl_mpi.methods.scaffnew import Scaffnew
 from zofl_mpi.methods.scaffold import Controlled, Scaffold
 from zofl_mpi.methods.scaffold import State as Pair
-from zofl_mpi.problems.analytic.quadratic import Quadratic
 from zofl_mpi.problems.network import Network
-from zofl_mpi.run.client_memory import STEPS, Memory
-from zofl_mpi.run.flags import built
-from zofl_mpi.run.local import LocalClients
+from zofl_mpi.run.client_memory import Memory
 
 
 @WEIGHTS
@@ -198,20 +187,6 @@ def test_clients_of_one_size_have_equal_weights_to_the_bit() -> None:
     assert run(made(setting, weights="size"), 4).x.tobytes() == run(made(setting, weights="uniform"), 4).x.tobytes()
     many = replace(setting, data=49 * setting.data[:1])
     assert made(many, weights="size").scale(3) == made(many).scale(3) == 1
-
-
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        ({"p": 0.0}, "--p 0.0: must be a probability, above 0 and at most 1"),
-        ({"p": 1.5}, "--p 1.5"),
-        ({"gamma_local": 0.0}, "--gamma-local 0.0: must be a step size above 0"),
-        ({"batch": -1}, "--batch -1: must be a whole number, at least 0"),
-    ],
-)
-def test_parameters_out_of_range_are_refused_by_flag(flags: dict[str, Any], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        made(toy(), **flags)
 
 
 def test_what_is_not_finite_names_the_client() -> None:

@@ -1,6 +1,5 @@
 """Softmax regression: derivatives by Taylor's theorem and autograd, kernels against the generic loop."""
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.numerics.first_order import COMPILED, KERNELS
 from zofl_mpi.data import Dataset
 from zofl_mpi.engine.setting import Work
 from zofl_mpi.engine.streams import Purpose, Streams
@@ -25,8 +25,6 @@ from zofl_mpi.problems.terms import LocalSteps, Terms, for_client
 STREAMS = Streams(11)
 N, p, C, m = 60, 7, 4, 3
 WEIGHTS = np.array([0.1, 0.35, 0.25])
-COMPILED = pytest.mark.skipif(not importlib.util.find_spec("numba"), reason="no numba")
-KERNELS = ["numpy", pytest.param("numba", marks=COMPILED)]
 GENERATOR = STREAMS(Purpose.SYNTHETIC)
 BYTES, LABELS = GENERATOR.integers(0, 256, (2 * N, p), dtype=np.uint8), GENERATOR.integers(0, C, 2 * N).astype(np.uint8)
 BYTES.flags.writeable = False  # as maps of files are, for which numba compiles another function
@@ -92,7 +90,8 @@ def test_loss_and_gradient_agree_with_autograd(name):
     loss = torch.nn.functional.cross_entropy(logits, torch.tensor(labels))
     loss.backward()
     close(problem.f1(x, data), loss.item())
-    close(problem.gradient_f1(x, data, np.arange(N)), W.grad.numpy().ravel())
+    for gradient in (problem.gradient_f1(x, data, np.arange(N)), problem.gradient(x, data)):
+        close(gradient, W.grad.numpy().ravel())
     assert problem.score(x, data)["accuracy"] == (logits.argmax(1).numpy() == labels).mean()
 
 
@@ -100,11 +99,29 @@ TOLERANCES = {np.float64: 1e-12, np.float32: 1e-4}
 COMPUTED = [("numpy", dtype, name) for dtype in TOLERANCES for name in DATA]
 COMPUTED += [("numba", np.float64, name) for name in DATA]  # each type of inputs and of points is compiled for seconds
 COMPUTED += [("numba", np.float32, name) for name in DATA if name != "floats"]
-
-
-@pytest.mark.parametrize(
+EACH = pytest.mark.parametrize(
     ("kernel", "dtype", "name"), [pytest.param(*own, marks=[COMPILED] * (own[0] == "numba")) for own in COMPUTED]
 )
+
+
+@EACH
+def test_descend_is_a_plain_loop(kernel, dtype, name):
+    """Mutations: the shift with the inputs' factor s wrong, or its square; shift not shaped as the model; the
+    hierarchical mu or radius; mu of the start in place of the displacement; a step too many."""
+    problem, steps = softmax(dtype=dtype, kernel=kernel, mu=(2.0,), radius=(0.01,)), 0.3 / np.arange(1, 8)
+    start, shift = points(2, problem.n, 1, dtype)
+    kept = start.copy()
+    for B, mu, against in ((1, 0.0, None), (1, 0.8, shift), (5, 0.0, None), (5, 0.8, shift)):
+        found, y = problem.descend(DATA[name], start, batches(7, B), steps, mu=mu, shift=against), start
+        for gamma, batch in zip(steps, batches(7, B), strict=True):
+            g = problem.gradient(y.astype(dtype), DATA[name], batch)
+            y = y - gamma * (g + mu * (y - start) + (0 if against is None else against))
+        assert found.dtype == dtype and np.linalg.norm(y - start) > 1e-3
+        close(found, y, TOLERANCES[dtype])
+    assert np.array_equal(start, kept)
+
+
+@EACH
 @pytest.mark.parametrize("settings", [{"radius": (0.3, 0.2, np.inf)}, {"mu": (0.0,)}], ids=str)
 def test_lower_is_the_generic_loop(kernel, dtype, settings, name):
     """Mutations: s for s^2; keep without mu; 1/B; another client's mu, radius; radius not scaled; order of steps."""
@@ -158,9 +175,13 @@ def test_radius_zero_and_no_steps_leave_what_they_should_bit_for_bit(kernel, nam
     problem = softmax(kernel=kernel, dtype=np.float32, radius=(0.0,))
     x, y = points(200, problem.n, 1, np.float32), points(200, problem.n, 2, np.float32)
     assert np.array_equal(problem.lower(0, DATA[name], x, y, batches(5, 3), np.full(5, 0.1)), x)
-    same = problem.lower(0, DATA[name], x, y, batches(0, 3), np.zeros(0))
-    assert np.array_equal(same, y)
-    assert same is not y
+    for end in (
+        lambda *none: problem.lower(0, DATA[name], x, y, *none),
+        lambda *none: problem.descend(UNIT, y[0], *none),
+    ):
+        same = end(batches(0, 3), np.zeros(0))
+        assert np.array_equal(same, y if same.ndim > 1 else y[0])
+        assert not np.shares_memory(same, y)
 
 
 def test_kernels_compute_with_copies_wherever_the_callers_arrays_lie(monkeypatch):
@@ -180,11 +201,9 @@ def test_kernels_compute_with_copies_wherever_the_callers_arrays_lie(monkeypatch
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_a_read_only_map_of_a_file_serves_as_inputs(kernel, tmp_path):
     np.save(tmp_path / "inputs.npy", BYTES)
-    data = replace(UNIT, inputs=np.load(tmp_path / "inputs.npy", mmap_mode="r"))
-    problem = softmax(kernel=kernel)
+    problem, data = softmax(kernel=kernel), replace(UNIT, inputs=np.load(tmp_path / "inputs.npy", mmap_mode="r"))
     x = points(2, problem.n)
-    results = [problem.lower(0, d, x, x, batches(9, 3), np.full(9, 0.1)) for d in (data, UNIT)]
-    assert np.array_equal(*results)
+    assert np.array_equal(*(problem.lower(0, d, x, x, batches(9, 3), np.full(9, 0.1)) for d in (data, UNIT)))
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -241,9 +260,7 @@ def test_scores_of_blocks_and_of_a_mix_of_classes(monkeypatch):
     whole, gradient = problem.score(x, UNIT), problem.gradient_f1(x, UNIT, np.arange(N))
     monkeypatch.setattr("zofl_mpi.problems.sums.BLOCK", 7)
     close(list(problem.score(x, UNIT).values()), list(whole.values()))
-    close(problem.gradient_f1(x, UNIT, np.arange(N)), gradient)
-    problem = softmax()
-    x = points(1, problem.n)[0]
+    close(problem.gradient(x, UNIT), gradient)
     own = UNIT.counts() / N
     close(list(problem.score(x, UNIT, own).values()), list(problem.score(x, UNIT).values()))
     mix = np.array([0.5, 0.0, 0.2, 0.3])

@@ -3,14 +3,8 @@
 Where there is no GPU the same ways are taken on the CPU, with tensors that count as a GPU's.
 """
 
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
-import numpy as np
-import pytest
-import torch
-from torch import Tensor
 from torch.utils import backend_registration
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -18,15 +12,13 @@ from tests.bench import gpu_split
 from tests.bench.gpu_split import VARIANTS, made
 from tests.conftest import Patch, start
 from tests.numerics import gpt2_toy
-from tests.numerics.split_methods import LABELS, PIXELS, SGD, C, local_of, method, run, setting, training, vectors
-from zofl_mpi.data import Dataset
+from tests.numerics.split_methods import *
 from zofl_mpi.engine import device as devices
 from zofl_mpi.engine import messages
-from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.methods.decomfl import DeComFL
-from zofl_mpi.problems import device_cache, flat, layers, split_gpt2
+from zofl_mpi.problems import device_cache, layers, split_gpt2
+from zofl_mpi.problems.flat import _deterministic
 from zofl_mpi.rounds.split.client import drawn
-from zofl_mpi.rounds.split.training import Training
 
 WAITS = {"_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "_unique2"}
 """Operations whose result the host must know."""
@@ -124,15 +116,9 @@ def test_an_evaluation_waits_as_often_however_many_samples_it_has(monkeypatch: P
         with Patch.context() as patched:
             asked = Asked(patched)
             with asked:
-                told = of.evaluate(of.start(), 0, _clients(of))
+                told = of.evaluate(of.start(), 0, LocalClients(list(of.setting.data), method=of))
             found.append((asked.count, told.test_accuracy))
     assert found[0] == found[1]
-
-
-def _clients(of: Any) -> Any:
-    from zofl_mpi.run.local import LocalClients
-
-    return LocalClients(list(of.setting.data), method=of)
 
 
 # --- the same numbers
@@ -267,11 +253,11 @@ def test_within_a_model_on_a_gpu_torch_warns_or_refuses(strict: bool, monkeypatc
         is_cuda = True
 
     before = torch.are_deterministic_algorithms_enabled()
-    with flat._deterministic(OnGPU(), strict):  # type: ignore[arg-type]
+    with _deterministic(OnGPU(), strict):  # type: ignore[arg-type]
         assert all(sharp()) and torch.is_deterministic_algorithms_warn_only_enabled() is not strict
         assert devices.os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
     assert torch.are_deterministic_algorithms_enabled() == before
-    with flat._deterministic(torch.zeros(1), strict):
+    with _deterministic(torch.zeros(1), strict):
         assert torch.are_deterministic_algorithms_enabled() == before
 
 

@@ -2,14 +2,11 @@
 
 import math
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
 from tests.numerics.gpt2_toy import *
-from tests.numerics.split_methods import close, method, run, seeded, training
+from tests.numerics.split_methods import close, method, run, training
 from tests.numerics.test_costs import step_of
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.heron import HERON

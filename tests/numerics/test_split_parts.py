@@ -1,21 +1,12 @@
 """Networks in parts: flat vectors of modules, [C]'s ResNet, what is refused. Docstrings name the mutations to catch."""
 
-import copy
 import math
 import re
-from typing import Any
-
-import pytest
-import torch
-from torch import nn
 
 from tests.numerics.split_methods import *
 from zofl_mpi.errors import UserError
-from zofl_mpi.methods.splitfed import SFLV1
-from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.problems.flat import Flat
-from zofl_mpi.problems.split import SplitNetwork
-from zofl_mpi.problems.split_images import ConvNet, ResNet
+from zofl_mpi.problems.split_images import ConvNet
 from zofl_mpi.problems.split_mlp import SplitMLP
 
 
@@ -122,12 +113,9 @@ def test_group_norm_takes_the_place_of_batch_norm() -> None:
     x = torch.rand(5, 1, SIDE, SIDE, generator=torch.Generator().manual_seed(1))
     close(server(client(x))[:2], server(client(x[:2])), 1e-5)
 
-    def small_groups() -> Parts:
-        return ResNet(2, (1, 1), 1, "pooled", "group").parts((1, SIDE, SIDE), C)
-
-    own = setting(small_groups)
+    own = setting(groups)
     plan = training(own, Optimiser())
-    is_whole(run(method(SFLV1, plan), 2), own, fedavg(plan, small_groups, 2, (0, 1, 2)), 1e-9)
+    is_whole(run(method(SFLV1, plan), 2), own, fedavg(plan, groups, 2, (0, 1, 2)), 1e-9)
 
 
 @pytest.mark.parametrize("cut", range(4))
@@ -135,20 +123,6 @@ def test_any_cut_of_odd_images_fits(cut: int) -> None:
     """Mutation: the side of a smashed sample rounded down."""
     parts = ResNet(2, (1, 2, 1), cut).parts((1, 9, 7), C)
     assert SplitNetwork(*parts, (1, 9, 7), C).smashed_shape == [(2, 9, 7), (2, 9, 7), (4, 5, 4), (4, 5, 4)][cut]
-
-
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        ({"cut": 99}, "--cut 99: must be from 0 to 7: the network has 8 basic blocks"),
-        ({"cut": -1}, "--cut -1: must be from 0"),
-        ({"width": 0}, "--width 0: must be a whole number, at least 1"),
-        ({"stages": (1, 0)}, "--stages 1 0: must be whole numbers, each at least 1"),
-    ],
-)
-def test_a_network_that_cannot_be_cut_so_is_refused(flags: dict[str, Any], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        ResNet(**flags).parts((1, SIDE, SIDE), C)
 
 
 def spoiled(**parts: Any) -> SplitNetwork:
@@ -198,18 +172,13 @@ def parts(cut: int = 3, **flags: object) -> tuple[nn.Module, nn.Module, nn.Modul
     return ConvNet(cut=cut, **flags).parts(SHAPE, CLASSES)  # type: ignore[arg-type]
 
 
-def count(module: nn.Module) -> int:
-    return sum(p.numel() for p in module.parameters())
-
-
 @pytest.mark.parametrize("cut", [1, 2, 3, 4])
 @pytest.mark.parametrize("head", ["linear", "pooled"])
 def test_the_cut_moves_stages_from_the_server_to_the_client(cut: int, head: str) -> None:
     """Mutations: a stage at both or at neither; a bias before a norm; the head for a map rounded down."""
     client, auxiliary, server = parts(cut, head=head)
     own = [a + b for a, b in zip(CONVOLUTIONS, NORMS, strict=True)]
-    assert count(client) == sum(own[:cut])
-    assert count(server) == sum(own[cut:]) + 64 * CLASSES + CLASSES
+    assert sizes(client, server) == [sum(own[:cut]), sum(own[cut:]) + 64 * CLASSES + CLASSES]
     side, channels = (5, 3, 3, 2)[cut - 1], (16, 32, 32, 64)[cut - 1]
     problem = SplitNetwork(client, auxiliary, server, SHAPE, CLASSES)
     assert problem.smashed_shape == (channels, side, side) and len(problem.blocks) == (cut if cut > 1 else 0)
@@ -239,19 +208,23 @@ def test_samples_see_each_other_by_batch_norm_alone(norm: str, alone: bool) -> N
 
 
 @pytest.mark.parametrize(
-    ("flags", "sentence"),
+    ("cls", "flags", "sentence"),
     [
-        ({"channels": ()}, "--channels : must be whole numbers above 0"),
-        ({"channels": (4, 0), "strides": (1, 1)}, "--channels 4 0: must be whole numbers above 0"),
-        ({"channels": (4, 4)}, "--strides 2 2 1 2: must be a whole number above 0 for each of the 2 channels"),
-        ({"strides": (2, 0, 1, 1)}, "must be a whole number above 0 for each of the 4 channels"),
-        ({"cut": 0}, "--cut 0: must be from 1 to 4, the stages"),
-        ({"cut": 5}, "--cut 5: must be from 1 to 4, the stages"),
+        (ResNet, {"cut": 99}, "--cut 99: must be from 0 to 7: the network has 8 basic blocks"),
+        (ResNet, {"cut": -1}, "--cut -1: must be from 0"),
+        (ResNet, {"width": 0}, "--width 0: must be a whole number, at least 1"),
+        (ResNet, {"stages": (1, 0)}, "--stages 1 0: must be whole numbers, each at least 1"),
+        (ConvNet, {"channels": ()}, "--channels : must be whole numbers above 0"),
+        (ConvNet, {"channels": (4, 0), "strides": (1, 1)}, "--channels 4 0: must be whole numbers above 0"),
+        (ConvNet, {"channels": (4, 4)}, "--strides 2 2 1 2: must be a whole number above 0 for each of the 2 channels"),
+        (ConvNet, {"strides": (2, 0, 1, 1)}, "must be a whole number above 0 for each of the 4 channels"),
+        (ConvNet, {"cut": 0}, "--cut 0: must be from 1 to 4, the stages"),
+        (ConvNet, {"cut": 5}, "--cut 5: must be from 1 to 4, the stages"),
     ],
 )
-def test_a_network_that_cannot_be_is_refused_in_one_sentence(flags: dict[str, object], sentence: str) -> None:
+def test_a_network_that_cannot_be_is_refused_in_one_sentence(cls: Any, flags: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError, match=re.escape(sentence)):
-        ConvNet(**flags)  # type: ignore[arg-type]
+        cls(**flags).parts((1, SIDE, SIDE), C)
 
 
 def test_a_perceptron_is_cut_behind_its_first_layer() -> None:

@@ -1,19 +1,11 @@
 """Reports of the split methods: the whole network scored; --probe-gradient, steps beside gradients, without a trace."""
 
 import math
-from typing import Any
-
-import numpy as np
-import pytest
-import torch
-from torch.nn.functional import cross_entropy
 
 from tests.numerics.split_methods import *
+from tests.numerics.test_exact_parts import BOTH, EXACT
 from zofl_mpi.engine.clients import ClientError
 from zofl_mpi.errors import UserError
-from zofl_mpi.methods.cse_fsl import CSEFSL
-from zofl_mpi.methods.fsl_sage import FSLSAGE
-from zofl_mpi.methods.heron import HERON
 from zofl_mpi.methods.ho_sfl import HOSFL
 from zofl_mpi.methods.splitfed import SFLV2
 from zofl_mpi.numerics.optimisers import Optimiser
@@ -65,8 +57,6 @@ def test_a_model_that_is_not_finite_ends_the_run_in_a_sentence(cls: Any) -> None
         run(method(cls, training(setting(mlp), Optimiser("sgd", weight_decay=1e10), lr_server=1e300)), 2)
 
 
-BOTH = pytest.mark.parametrize("cls", [HERON, HOSFL])
-EXACT: dict[Any, dict[str, Any]] = {HERON: {"head_gradient": "exact"}, HOSFL: {}}
 PROBE: dict[str, Any] = {"probe_gradient": True}
 
 

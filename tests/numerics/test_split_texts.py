@@ -4,36 +4,20 @@ The problem is written against the protocol `Split` and its base class alone, as
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
-import numpy as np
-import pytest
-import torch
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
-
-from tests.numerics.split_methods import STREAMS, method, put, run, same, seeded, training
-from zofl_mpi.engine.setting import Setting
-from zofl_mpi.engine.streams import Purpose
+from tests.numerics.split_methods import *
 from zofl_mpi.errors import UserError
-from zofl_mpi.methods.cse_fsl import CSEFSL
-from zofl_mpi.methods.fsl_sage import FSLSAGE
-from zofl_mpi.methods.heron import HERON
-from zofl_mpi.methods.splitfed import SFLV1, SFLV2
 from zofl_mpi.problems import Split
 from zofl_mpi.problems.base import SplitProblem
 from zofl_mpi.problems.flat import Flat
 from zofl_mpi.rounds.split.messages import Smashed
 from zofl_mpi.rounds.split.server import RecentUploads, Server, in_order
-from zofl_mpi.run.local import LocalClients
 
 WORDS, WIDTH, LONGEST, NONE = 11, 4, 9, -100
 SIZES, TEST = (6, 10, 15), 7
-ALL = "all but labels"
-ALL_METHODS = [HERON, CSEFSL, SFLV1, SFLV2, FSLSAGE]
 
 
 @dataclass(frozen=True)
@@ -127,7 +111,7 @@ def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
     return cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=NONE)
 
 
-def setting(clients: int = 3) -> Setting[Split]:
+def texts_setting(clients: int = 3) -> Setting[Split]:
     generator = STREAMS(Purpose.SYNTHETIC)
 
     def texts(count: int) -> Texts:
@@ -138,10 +122,10 @@ def setting(clients: int = 3) -> Setting[Split]:
     return Setting(Words(), STREAMS, tuple(data[:clients]), None, test, None, np.dtype(np.float64))
 
 
-@pytest.mark.parametrize("cls", ALL_METHODS)
+@pytest.mark.parametrize("cls", ALL)
 def test_the_bytes_of_padded_batches_are_announced(cls: Any) -> None:
     """Round by round they differ. Mutations: every batch as long as the longest text; the lengths of round 0, kept."""
-    of = method(cls, training(setting(), h=0))
+    of = method(cls, training(texts_setting(), h=0))
     clients = LocalClients(list(of.setting.data), method=of)
     state, each, labels = of.start(), [], []
     for r in range(3):
@@ -150,7 +134,10 @@ def test_the_bytes_of_padded_batches_are_announced(cls: Any) -> None:
         each.append(int(row.bytes_down.sum() + row.bytes_up.sum()))
         labels.append(state.label_bytes)
         plan = of.plan(r + 1)
-        gib, own = (float(plan[f"GiB in {r + 1} rounds: {name}"].split("(")[1].split()[0]) for name in (ALL, "labels"))
+        gib, own = (
+            float(plan[f"GiB in {r + 1} rounds: {name}"].split("(")[1].split()[0])
+            for name in ("all but labels", "labels")
+        )
         assert gib * (r + 1) * 2**30 == pytest.approx(sum(each), rel=1e-4)
         assert own * (r + 1) * 2**30 == pytest.approx(sum(labels), rel=1e-4)
         heads = 3 * int(plan.get("further bytes down, each client, every 10 rounds", 0))
@@ -163,7 +150,7 @@ def test_the_bytes_of_padded_batches_are_announced(cls: Any) -> None:
 def test_a_problem_that_tells_its_lengths_is_asked_once_for_each(flags: dict[str, Any]) -> None:
     """The same bytes; of mini-batches as long as each other one is asked for, not one of every round. Mutations: full
     mini-batches for the rest of a pass; steps that do not go up; a pass that begins anew uncounted."""
-    own = setting()
+    own = texts_setting()
     plain = method(CSEFSL, training(own, beta=0.6, **flags)).plan(9)
     Measured.asked = 0
     measured = method(CSEFSL, training(replace(own, problem=Measured()), beta=0.6, **flags)).plan(9)
@@ -171,10 +158,10 @@ def test_a_problem_that_tells_its_lengths_is_asked_once_for_each(flags: dict[str
     assert 0 < Measured.asked <= 2 * 3 * (LONGEST - 1), "once for each length and number of samples, in two plans"
 
 
-@pytest.mark.parametrize("cls", ALL_METHODS)
+@pytest.mark.parametrize("cls", ALL)
 def test_a_report_weighs_every_token_alike(cls: Any) -> None:
     """Texts of 1 to 8 predicted tokens over three clients. Mutations: a mean over clients, batches or texts."""
-    of = method(cls, training(setting()))
+    of = method(cls, training(texts_setting()))
     clients = LocalClients(list(of.setting.data), method=of)
     state = run(of, 1, clients=clients)
     client, _, server = (part.double() for part in seeded(parts))
@@ -192,7 +179,7 @@ def test_a_report_weighs_every_token_alike(cls: Any) -> None:
 
 def test_heron_trains_on_texts() -> None:
     """With the exact gradient it is CSE-FSL to the bit; from seeds the server makes the dense uplink's model."""
-    plan = training(setting())
+    plan = training(texts_setting())
     assert same(run(method(HERON, plan, estimate="exact"), 2), run(method(CSEFSL, plan), 2))
     dense, seeds = (run(method(HERON, plan, uplink=uplink), 2) for uplink in ("dense", "seeds"))
     assert same(dense, seeds) and not torch.equal(dense.theta, method(HERON, plan).start().theta)
@@ -201,7 +188,7 @@ def test_heron_trains_on_texts() -> None:
 @pytest.mark.parametrize("buffer", [7, 1000])
 def test_sage_keeps_the_newest_texts_in_the_mini_batches_in_which_they_came(buffer: int) -> None:
     """Of two rounds. Mutations: the oldest; a mini-batch too many; texts of one beside labels of another."""
-    plan = training(setting())
+    plan = training(texts_setting())
     of = method(FSLSAGE, plan, buffer=buffer, l=100)
     clients = LocalClients(list(of.setting.data), method=of)
     state = run(of, 2, clients=clients)
@@ -219,7 +206,7 @@ def test_sage_aligns_on_every_mini_batch_of_its_texts() -> None:
     """The loss is the sum over the mini-batches, each with its own mean; 60 steps make it small. The order of a
     checkpoint's names, 10 before 2, changes neither that nor what is kept. Mutations: that order; the last mini-batch
     alone; padding in the means; the mini-batches of labels in another order than those of texts."""
-    of = method(FSLSAGE, training(setting()), align_epochs=60, align_lr=0.05, l=4)
+    of = method(FSLSAGE, training(texts_setting()), align_epochs=60, align_lr=0.05, l=4)
     clients = LocalClients(list(of.setting.data), method=of)
     state = run(of, 4, clients=clients)
     assert max(len(uploads) for uploads in state.labels.values()) > 10
@@ -264,5 +251,5 @@ def test_a_head_with_attention_is_aligned(monkeypatch: pytest.MonkeyPatch) -> No
     """Mutation: the fused kernels, which refuse a second derivative."""
     made = parts
     monkeypatch.setitem(globals(), "parts", lambda: (made()[0], Attention(), made()[2]))
-    state = run(method(FSLSAGE, training(setting()), align_epochs=30, align_lr=0.05, l=1), 2)
+    state = run(method(FSLSAGE, training(texts_setting()), align_epochs=30, align_lr=0.05, l=1), 2)
     assert 0 < state.alignment_loss < math.inf

@@ -1,22 +1,9 @@
 """SplitFed (SFLV1, SFLV2) is training of the whole network; CSE-FSL too where its head is the server."""
 
-import copy
-from dataclasses import replace
-from typing import Any
-
-import pytest
-import torch
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
-
 from tests.numerics.split_methods import *
-from tests.numerics.test_split_texts import setting as texts
-from zofl_mpi.engine.streams import Streams
-from zofl_mpi.errors import UserError
-from zofl_mpi.methods.cse_fsl import CSEFSL
+from tests.numerics.test_split_texts import texts_setting as texts
 from zofl_mpi.methods.ho_sfl import HOSFL
-from zofl_mpi.methods.splitfed import SFLV1, SFLV2, SplitLoRA
-from zofl_mpi.numerics.optimisers import Optimiser
+from zofl_mpi.methods.splitfed import SplitLoRA
 from zofl_mpi.numerics.schedules import Pace
 from zofl_mpi.rounds.split.client import CutLoss
 from zofl_mpi.rounds.split.training import Training
@@ -67,17 +54,9 @@ def test_sflv1_is_fedavg_on_the_unsplit_network(rule: Optimiser, state: str, bet
 
 
 @RULES
-def test_sflv2_with_one_client_is_plain_training(rule: Optimiser) -> None:
-    """Mutations: the server's gradient at the cut after its own step; its moments lost between rounds."""
-    own = setting(clients=(2,))
-    plan = training(own, rule)
-    state = run(method(SFLV2, plan), 3)
-    is_whole(state, own, fedavg(plan, resnet, 3, (0,)), 1e-9)
-
-
-@RULES
 def test_sflv2_is_a_loop_by_hand(rule: Optimiser) -> None:
-    """Three clients, one server part, in turns. Mutations: a server part each; server steps after all of a turn."""
+    """Three clients, one server part, in turns; one client in several rounds: tests/numerics/test_split_pace.py.
+    Mutations: a server part each; server steps after all of a turn; the gradient at the cut after the server's step."""
     own = setting()
     plan = training(own, rule)
     found = run(method(SFLV2, plan), 1)
@@ -210,8 +189,3 @@ def test_it_runs_on_texts_of_differing_length(estimate: str) -> None:
         )
     )
     assert same(ho, sfl) and apart(again.theta, sfl.theta)
-
-
-def test_seeds_of_the_exact_gradient_are_refused() -> None:
-    with pytest.raises(UserError, match="--uplink seeds: --estimate exact"):
-        method(HOSFL, training(setting(small)), uplink="seeds", estimate="exact")

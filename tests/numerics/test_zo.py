@@ -30,10 +30,6 @@ def frame(n: int = n):
     return np.linalg.qr(generator(2).standard_normal((n, n)))[0].T
 
 
-def cubic(x):
-    return float(np.sum(x**3))
-
-
 def one_sided(F, x, v, mu, distribution="sphere"):
     """n / mu (F(x + mu v) - F(x)) v, as the methods of [B] and [C] form it."""
     return zo.estimate(F(x + mu * v) - F(x), v, mu, distribution)
@@ -51,6 +47,7 @@ def test_the_mean_over_a_frame_is_the_gradient_of_a_quadratic():
 def test_normal_form_with_sphere_directions_times_root_n_is_the_sphere_form():
     """Sample by sample, with a radius sqrt(n) times as large. Mutation: factor n in the normal form."""
     x, v = generator(3).standard_normal(n), zo.direction(STREAMS(Purpose.DIRECTION), n)
+    cubic = lambda x: float(np.sum(x**3))  # noqa: E731
     for form in (one_sided, zo.central):
         close(form(cubic, x, np.sqrt(n) * v, mu / np.sqrt(n), "gaussian"), form(cubic, x, v, mu))
 
