@@ -173,8 +173,8 @@ ONE: dict[str, Any] = {"exact_layers": 1}
     [
         ((HERON,), lambda: mlp(twins=True), {}, {}, "--head-gradient exact: this auxiliary head is not a linear layer"),
         ((HERON,), twins, {}, {}, "--head-gradient exact: this auxiliary head is not a linear layer"),
-        ((HERON,), small, {}, {"estimate": "exact"}, "--head-gradient exact: --estimate exact has it already"),
-        ((HERON,), small, {"freeze": "auxiliary"}, {}, "--head-gradient exact: --freeze auxiliary leaves no client or"),
+        ((HERON,), small, {}, {"estimate": "exact"}, "--head-gradient exact: --estimate exact has the gradient itself"),
+        ((HERON,), small, {"freeze": "auxiliary"}, {}, "--head-gradient exact: --freeze auxiliary contradicts it"),
         ((HERON,), small, {"state": "average"}, {}, "--head-gradient exact: --state average has one optimiser for"),
         (EXACT, resnet, {}, {"exact_layers": 7}, "--exact-layers 7: must be from 0 to 6, the client's layers with"),
         (EXACT, resnet, {}, {"exact_layers": -1}, "--exact-layers -1: must be from 0 to 6"),

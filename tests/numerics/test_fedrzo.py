@@ -294,7 +294,7 @@ def test_divergence_names_gamma(flags: Any) -> None:
         (FedRZONN, {"schedule": "linear"}, "--schedule 'linear': allowed are"),
         (FedRZONN, {"n_p": 0}, "--n-p 0: must be a whole number of directions, at least 1"),
         (FedRZONN, {"beta": 0.0}, "--beta 0.0: must be a fraction of the clients"),
-        (FedRZONN, {"x_set": ("sphere:1",)}, "--x-set sphere:1: must be convex, and a sphere is not; take ball:1"),
+        (FedRZONN, {"x_set": ("sphere:1",)}, "--x-set sphere:1: must be one of all, box:LOW:HIGH"),
         (FedRZONN, {"x_set": ("all", "all")}, "one set for all, or one for each of the 3 clients, not 2"),
         (FedRZONN, {"x_set": ("box:1:0",)}, "this one is empty"),
         (FedRZONN, {"x_set": ("box:0:1", "box:2:3", "all")}, "sets with a common point: these stay 1 apart"),
