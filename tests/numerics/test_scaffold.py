@@ -38,7 +38,7 @@ def test_a_round_of_scaffold_is_its_formula(make: Make, option: str, weights: st
         reply = scaffold.train(Client(i, setting.data[i], {"c_i": own[i]}), Controlled(x, c, r))
         close(reply.dy, dy[i])
         close(reply.dc, dc[i], 1e-11)
-    state = scaffold.round(Pair(x, c), r, clients)
+    state = scaffold.round(Pair(x=x, c=c), r, clients)
     close(state.x, x + 0.7 * w[asked] @ dy[asked] / w[asked].sum())
     close(state.c, c + w[asked] @ dc[asked], 1e-11)
     kept = np.stack([entries["c_i"] for entries in memories(clients).values()])

@@ -19,7 +19,7 @@ from zofl_mpi.methods.scaffnew import Scaffnew
 from zofl_mpi.methods.scaffold import Scaffold
 from zofl_mpi.methods.server_sgd import ServerSGD
 from zofl_mpi.methods.zo_hfl import ZOHFL
-from zofl_mpi.rounds.base import among
+from zofl_mpi.rounds.base import scaled_to_one
 from zofl_mpi.rounds.report import Model
 from zofl_mpi.run import records
 from zofl_mpi.run.flags import built
@@ -102,7 +102,7 @@ def test_some_are_drawn_anew_each_time_and_alike_on_every_rank() -> None:
     for m, most in ((5, 0), (5, 5), (5, 6), (1, 1)):
         assert of(m, most).eval_participants(3) == list(range(m)), "all where they are few"
     weights = {0: 0.5, 1: 0.25, 2: 0.25}
-    assert among(weights, {0: 1, 1: 1, 2: 1}) is weights and among(weights, [1, 2]) == {1: 0.5, 2: 0.5}
+    assert scaled_to_one(weights, {0: 1, 1: 1, 2: 1}) is weights and scaled_to_one(weights, [1, 2]) == {1: 0.5, 2: 0.5}
     sets = [of(1000, 100).eval_participants(r) for r in range(20)]
     assert all(len(set(found)) == 100 and found == sorted(found) for found in sets)
     assert len({tuple(found) for found in sets}) == 20

@@ -133,8 +133,7 @@ class FSLSAGE(SplitMethod):
         with problem.local.at(theta, buffers, self.training.running) as parameters, math_alone:
             (estimated,) = torch.autograd.grad(problem.local_loss(leaf, labels), leaf, create_graph=True)
             distance = (estimated - target).square().sum()
-            slope = slope_of(distance, parameters)
-        return distance.detach(), slope[problem.n_client :]
+            return distance.detach(), slope_of(distance, parameters)[problem.n_client :]
 
     # --- a client
 

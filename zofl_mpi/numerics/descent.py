@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from numpy.typing import NDArray
+
 T = TypeVar("T", bound=Any)
+Array = NDArray[Any]
+Gradient = Callable[[Array, int], Array]  # (point, step) -> gradient
 
 
 def identity(y: T) -> T:
@@ -31,10 +35,10 @@ def descend(
     return y
 
 
-def local_descent(y: T, gradient: Callable[[T, int], T], stepsizes: Any, mu: float, shift: T | None) -> T:
+def local_descent(y: Array, gradient: Gradient, stepsizes: Array, mu: float, shift: Array | None) -> Array:
     """Takes the local steps of `problems.Smooth.descend` from y (n,), by the gradient at z (n,) in step t."""
 
-    def direction(z: T, t: int) -> T:
+    def direction(z: Array, t: int) -> Array:
         g = gradient(z, t)
         g = g if mu == 0 else g + mu * (z - y)
         return g if shift is None else g + shift

@@ -38,7 +38,7 @@ def ball(y: Array, centre: Array, radius: Bound) -> Array:
 def half_space(y: Array, normal: Array, offset: Bound) -> Array:
     """argmin |z - y| over <normal, z> <= offset, for each row of y (k, n); normal (n,) must not be 0."""
     excess = np.maximum(y @ normal - offset, 0) / (normal @ normal)
-    return y - np.asarray(excess)[..., None] * normal
+    return np.asarray(y - np.asarray(excess)[..., None] * normal)
 
 
 def simplex(y: Array, total: float = 1.0) -> Array:

@@ -62,8 +62,7 @@ def all_scores(setting: Setting[Any], *point: Array) -> dict[str, float]:
 
     scores = {f"test_{name}": value for name, value in score(setting.test).items()}
     if setting.validation is not None:
-        own = score(setting.validation)
-        scores |= {f"validation_{name}": own[name] for name in NO_SCORE}
+        scores |= {f"validation_{name}": value for name, value in score(setting.validation).items() if name in NO_SCORE}
     return scores
 
 
