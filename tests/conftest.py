@@ -30,7 +30,7 @@ LIMIT = 300.0
 LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "SLURM_STEP_NUM_TASKS")
 UNDER_MPI = any(name in os.environ for name in LAUNCHED)
 """Started by mpirun or srun. Importing mpi4py to find out would start MPI in a process that may then start mpirun."""
-# Several files of tests run at a time, and threads that wait for each other starve them; read by libraries when they load.
+# Files of tests run beside each other, and waiting threads starve each other; read by libraries as they load.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 for terminal in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
     os.environ.pop(terminal, None)  # lines are as long and as plain for everyone
