@@ -146,13 +146,9 @@ class Ranks:
             with self.changed:
                 del self._within[rank]
 
-    def ended(self, rank: int) -> bool:
-        """Whether the ranks have been ended, or this one."""
-        return self.failure is not None or rank in self.lost
-
-    def check_alive(self, rank: int) -> None:
+    def check_alive(self, rank: int | None = None) -> None:
         """Raises Killed if the ranks have been ended, or this one."""
-        if self.ended(rank):
+        if self.failure is not None or rank in self.lost:
             raise Killed
 
     def dies(self, rank: int, made: bool) -> None:

@@ -122,8 +122,6 @@ def _world(ranks: Ranks, groups: Sequence[Group], rank: int, ulfm: bool) -> MPIW
 
     def abort(text: str, stopped: Sequence[Any] = ()) -> None:
         with ranks.changed:
-            if ranks.ended(rank) and threading.current_thread().name != f"rank {rank}":
-                sys.exit()  # without a word: a watch's thread may outlive `run_ranks`, which would hear of a Killed
             ranks.check_alive(rank)  # a process that has been ended prints nothing more
         sys.stderr.write(f"{text}\n")
         if world.survival is None:

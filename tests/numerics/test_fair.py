@@ -25,11 +25,7 @@ GENERATOR = STREAMS(Purpose.SYNTHETIC)
 BYTES = GENERATOR.integers(0, 256, (150, p), dtype=np.uint8)
 LABELS = GENERATOR.choice(C, 150, p=[0.4, 0.3, 0.2, 0.1]).astype(np.uint8)
 SHUFFLED = GENERATOR.permutation(150)
-ROWS = [
-    SHUFFLED[:40],
-    SHUFFLED[40:97],
-    np.array([r for r in SHUFFLED[97:] if LABELS[r] != 2]),
-]  # the last lacks class 2
+ROWS = [SHUFFLED[:40], SHUFFLED[40:97], SHUFFLED[97:][LABELS[SHUFFLED[97:]] != 2]]  # the last lacks class 2
 CLIENTS = tuple(Dataset(BYTES, LABELS, C, rows, scale=1 / 100, shift=-0.7) for rows in ROWS)
 COUNTS = np.array([[sum(int(LABELS[r] == c) for r in rows) for c in range(C)] for rows in ROWS])
 BATCH = np.array([3, 30, 3, 0, 17, 29])  # a position twice: batches are drawn with replacement

@@ -236,11 +236,9 @@ def test_float32_stays_float32_and_nothing_overflows():
 
 @pytest.mark.parametrize("x", [[0.1, -0.2, 0.05], [0.0, 0.0, 0.0], [np.nan, 1.0, 1.0]])
 def test_a_mean_that_is_not_positive_is_refused(x):
-    own = problem()
+    own, words = problem(), r"^the mean of the regularisers x came to .*smaller --eta or --gamma.*--mu"
     for ask in (own.curvature, lambda x: own.solution(x, CLIENTS)):
-        with pytest.raises(
-            UserError, match=r"^the mean of the regularisers x came to .*smaller --eta or --gamma.*--mu"
-        ):
+        with pytest.raises(UserError, match=words):
             ask(np.array(x))
     assert own.curvature(np.array([-0.1, 0.2, 0.05]))[0] == pytest.approx(0.05)  # one may be negative
 

@@ -240,10 +240,8 @@ def test_in_float32_all_but_the_product_is_float64():
     exact = ReLUNet(p, Q, dtype=np.float64).losses(0, x.astype(np.float64), data)
     np.testing.assert_allclose(ReLUNet(p, Q).losses(0, x, data), exact, rtol=1e-14)
     problem = ReLUNet(p, Q, lam=2.0)
-    x = np.concatenate(
-        [np.float32(0.1) * STREAMS(Purpose.START).standard_normal(p * Q).astype(np.float32), np.zeros(Q)]
-    )
-    x = x.astype(np.float32)[None]  # w = 0: the network's own part is 1/2 exactly
+    Z = np.float32(0.1) * STREAMS(Purpose.START).standard_normal(p * Q).astype(np.float32)
+    x = np.concatenate([Z, np.zeros(Q, np.float32)])[None]  # w = 0: the network's own part is 1/2 exactly
     exact = 0.5 + float(np.sum(x.astype(np.float64) ** 2))
     assert problem.losses(0, x, UNIT)[0] == pytest.approx(exact, rel=1e-14)
 
