@@ -28,7 +28,7 @@ ALIASES = {"lambda": "lam"}
 IS_FLAG = re.compile(r"--?[a-z]", re.IGNORECASE).match
 """Whether a word of a command line is a flag, not a (negative) number."""
 
-_hints: Callable[[type[Any]], dict[str, Any]] = functools.cache(typing.get_type_hints)
+_hints: Callable[[type[Any]], dict[str, Any]] = functools.cache(typing.get_type_hints)  # type: ignore[assignment]
 
 
 def flags_of(groups: Groups) -> dict[str, Any]:
