@@ -11,8 +11,6 @@ Optimization", NeurIPS 2023.
     mpirun -n 6 python -m zofl_mpi.fedrzo --method fedrzo_bl --problem hyperparameter --data mnist --lower fedac1
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 from zofl_mpi.methods.fedavg import FedAvg, FedProx

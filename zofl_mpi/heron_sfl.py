@@ -15,8 +15,6 @@ the whole network and exchange scalars alone (decomfl).
     mpirun -n 3 python -m zofl_mpi.heron_sfl --data digits --m 2 --width 8 --batch 64 --rounds 5
 """
 
-from __future__ import annotations
-
 from zofl_mpi.methods.cse_fsl import CSEFSL
 from zofl_mpi.methods.decomfl import DeComFL, HiSo
 from zofl_mpi.methods.fsl_sage import FSLSAGE

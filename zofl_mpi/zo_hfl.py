@@ -12,8 +12,6 @@ estimate of it (Algorithm 1).
     mpirun -n 11 python -m zofl_mpi.zo_hfl --data mnist --alpha 0.1 --beta 0.5 --rounds 500 --out mnist.h5
 """
 
-from __future__ import annotations
-
 from zofl_mpi.methods.ditto import Ditto
 from zofl_mpi.methods.fedavg import FedAvg, FedProx
 from zofl_mpi.methods.pfedme import PFedMe

@@ -4,8 +4,6 @@ Every draw depends on the seed alone: each rank makes the same federation by its
 increasing order, so that maps are read forwards.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Iterator
 from math import inf, isinf

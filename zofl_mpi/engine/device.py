@@ -3,8 +3,6 @@
 torch is imported only where there may be a GPU: on the CPU path it would cost each rank more than a second.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import sys

@@ -1,7 +1,5 @@
 """Bytes, messages, seconds and memory of a round, by step: counted in one place, for any number of ranks."""
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence

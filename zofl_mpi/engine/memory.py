@@ -1,7 +1,5 @@
 """Memory that runs out: a sentence that says how much was asked for and is free, and which flags take less."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator

@@ -9,8 +9,6 @@ already, and the ranks' questions travel as pickles beside them. Blocks of files
 caller allows (`read`): nothing is imported, nothing but one of these is built.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import json

@@ -1,7 +1,5 @@
 """The role of a method, and the setting that it gets: problem, data, random numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, final, runtime_checkable

@@ -1,7 +1,5 @@
 """The processes of a run: how many, which one is this, and how all of them end together."""
 
-from __future__ import annotations
-
 import os
 import platform
 import sys

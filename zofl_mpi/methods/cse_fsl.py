@@ -3,8 +3,6 @@
 Mu, Shen, "Communication and Storage Efficient Federated Split Learning", ICC 2023.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import final

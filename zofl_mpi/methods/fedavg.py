@@ -5,8 +5,6 @@ Data", AISTATS 2017, Algorithm 1. Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, "
 Networks", MLSys 2020, Algorithm 2.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import final
 

@@ -3,8 +3,6 @@
 Yuan, Li, "On Convergence of FedProx: Local Dissimilarity Invariant Bounds, Non-smoothness and Beyond", NeurIPS 2022.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import final
 

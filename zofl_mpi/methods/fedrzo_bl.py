@@ -6,8 +6,6 @@ Optimization", NeurIPS 2023, Algorithms 2 and 3.
     min_x (1/m) sum_i f_i(x, y(x)),    y(x) = argmin_y (1/m) sum_i h_i(x, y);    minimax is h = -f
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import final

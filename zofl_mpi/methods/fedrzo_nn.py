@@ -6,8 +6,6 @@ Optimization", NeurIPS 2023, Algorithm 1.
     min_x (1/m) sum_i f_i(x) over the intersection of the X_i, f_i locally Lipschitz
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal, final
 

@@ -4,8 +4,6 @@ Nair, Lin, Liu, Liu, "FSL-SAGE: Accelerating Federated Split Learning via Smashe
 ICML 2025.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Generator
 from dataclasses import dataclass, replace

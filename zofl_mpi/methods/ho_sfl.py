@@ -4,8 +4,6 @@ Chen, Wu, Wang, Chen, "HO-SFL: Hybrid-Order Split Federated Learning with Backpr
 Aggregation", arXiv:2603.14773. Its code is not public.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import final

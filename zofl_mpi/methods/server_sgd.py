@@ -3,8 +3,6 @@
 ZO-HFL with lambda = 0 takes the same steps, to the bit.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, final
 

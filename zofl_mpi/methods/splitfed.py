@@ -6,8 +6,6 @@ Lin, Hu, Zhang, Chen, Fang, Chen, Li, Vepakomma, Gao, "SplitLoRA: A Split Parame
 Large Language Models", arXiv:2407.00952.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import final

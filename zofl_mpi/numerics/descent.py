@@ -1,7 +1,5 @@
 """The inner loop of all methods: projected steps, and the local steps of the first-order ones."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, TypeVar
 

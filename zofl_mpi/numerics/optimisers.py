@@ -1,7 +1,5 @@
 """SGD, Adam and two kinds of AdamW on flat tensors, with their state in a dictionary that can be sent and stored."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass

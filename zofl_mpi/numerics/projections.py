@@ -1,7 +1,5 @@
 """Euclidean projections of the rows of an array. Each docstring states the problem that the projection solves."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Step sizes and numbers of local steps, as functions of the round or of the local step."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Sequence

@@ -9,8 +9,6 @@
 Several numbers are separated by commas: box:0,0:1,inf.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence

@@ -10,8 +10,6 @@ exactly the gradient of F where F is quadratic. With standard normal v the facto
 Gaussian; such a radius mu moves x by about mu sqrt(n), and is never converted here.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple

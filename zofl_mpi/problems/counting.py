@@ -1,7 +1,5 @@
 """Counts of torch's operations: FLOPs, and bytes of the tensors that it makes."""
 
-from __future__ import annotations
-
 import itertools
 import weakref
 from typing import Any

@@ -1,7 +1,5 @@
 """Samples on a GPU: the data set lies there once, and mini-batches are gathered there, from their positions alone."""
 
-from __future__ import annotations
-
 import weakref
 
 import numpy as np

@@ -13,8 +13,6 @@ sums over D_{i,c}; we divide by N_c. 5.1's factor 1/2 is missing there, which on
 missing as well, and we leave it out. Classes are the labels, of which 5.1's targets are the parities. lam is not given.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -10,8 +10,6 @@ backward pass, not six: six would flatter the memory of methods without one. Dro
 zeroth-order estimate must see one function.
 """
 
-from __future__ import annotations
-
 import copy
 import os
 from collections.abc import Iterable

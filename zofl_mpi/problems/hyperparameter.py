@@ -11,8 +11,6 @@ labels +1 and odd ones -1, 0.01, and every fifth sample are choices. (1/m) sum_i
 and f_i on y only: all components of the implicit gradient are equal.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

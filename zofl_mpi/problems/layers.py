@@ -1,7 +1,5 @@
 """Gradients of some layers alone: of a linear auxiliary head in closed form, of the last layers by a backward pass."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """Torch modules that problems are made of: an MLP, a small CNN, the blocks of a ResNet."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from math import gcd, prod

@@ -1,7 +1,5 @@
 """A torch module that classifies, as a function of a flat vector, with the samples of a `Dataset` as its inputs."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from collections.abc import Callable, Iterator

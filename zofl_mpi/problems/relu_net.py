@@ -10,8 +10,6 @@ max(0, t): larger by at most log(2) / s.
 the whole space (choices).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal, final

@@ -17,8 +17,6 @@ so B times less where the g_j are equal, and more where they cancel. On 64 digit
 8, 1,362 parameters) it is 4.4, 1.3, 1.7 and 1.1 times the second after 0, 50, 200 and 599 first-order steps: more.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager

@@ -5,8 +5,6 @@
 All losses are mean cross-entropies over a batch. Images may be augmented: padded by 4, cropped back, mirrored.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field

@@ -7,8 +7,6 @@ losses have labels smoothed, zeroth-order ones too; those of reports have not. T
 batch's longest: attention is causal, so that padding reaches no token that counts, and needs no mask.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager

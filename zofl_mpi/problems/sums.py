@@ -1,7 +1,5 @@
 """Sums over samples: positions, blocks and class weights, and the dtypes of problems over samples."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar

@@ -3,8 +3,6 @@
 Baydin, Pearlmutter, Syme, Wood, Torr, "Gradients without Backpropagation", arXiv:2202.08587.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager

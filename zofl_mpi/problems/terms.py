@@ -1,7 +1,5 @@
 """The terms that [A] section IV adds to a loss, and the hierarchical problem of a loss with them."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable

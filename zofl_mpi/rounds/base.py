@@ -1,7 +1,5 @@
 """Parts that all methods share: first model, participants, the server's own step, weights, expected costs."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence

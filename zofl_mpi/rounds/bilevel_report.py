@@ -1,7 +1,5 @@
 """Bases of the methods on two levels: points and lower-level calls of [B] Algorithm 2, reports, --dry-run."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence

@@ -5,8 +5,6 @@ those of ZO-HFL: as many local steps as one call of its Algorithm 2 takes ([A] s
 steps" and makes two calls).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, final

@@ -6,8 +6,6 @@ Learning", 2019. With several local steps between averagings the first two are e
 at the mean of the clients' own minimisers, which is not y(x).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

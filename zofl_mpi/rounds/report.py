@@ -1,7 +1,5 @@
 """Reports of evaluations: scores on held-out samples, losses of the global model, personal models."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields

@@ -1,7 +1,5 @@
 """Penalised zeroth-order local steps of [B] Algorithms 1 and 2, their reports and --dry-run."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields

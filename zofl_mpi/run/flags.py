@@ -1,7 +1,5 @@
 """Dataclass fields as command-line flags: names, types, help texts, TOML keys, and clear sentences for mistakes."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import re

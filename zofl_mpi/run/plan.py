@@ -1,7 +1,5 @@
 """Plan of a run: the command line, the configuration file and the resumed run, combined and checked."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import math

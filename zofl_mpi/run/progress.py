@@ -1,7 +1,5 @@
 """Progress of a run on the screen: a bar on a terminal, else a line every few rounds."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

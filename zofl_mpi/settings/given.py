@@ -3,8 +3,6 @@
 A class offers the roles whose members it has, which decides the methods that can run on it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, TypeVar, cast

@@ -1,7 +1,5 @@
 """A hierarchical problem whose constraint binds: implicit differentiation of the clients' problems sees no slope."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import final
 

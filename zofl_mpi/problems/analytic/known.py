@@ -1,7 +1,5 @@
 """Members that problems with known solutions share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 

@@ -9,8 +9,6 @@ of oneDNN do on some): `equal_bits` tries it, and a `Network` computes batched o
 CUDA graphs (`blocks`), losses do not: each new batch size would cost a capture.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial

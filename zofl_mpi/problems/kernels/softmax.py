@@ -5,8 +5,6 @@ A kernel is a function (x, d, minibatches, radius, shift) that moves the displac
 proximal term only shrinks d, d <- (1 - gamma mu) d - gamma grad CE(x + d): one pass fewer than with y.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import importlib.metadata

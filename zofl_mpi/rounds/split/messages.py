@@ -1,7 +1,5 @@
 """The messages of split training, the state of its server, and the columns of its evaluations."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from typing import Any

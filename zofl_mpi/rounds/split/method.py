@@ -1,7 +1,5 @@
 """Bases of the methods of split training: all but their rounds."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence

@@ -19,8 +19,6 @@ A local step q on a mini-batch has two halves, between which the upload leaves:
 `GradientRule`; a flag chooses it in `Estimation.rule`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass

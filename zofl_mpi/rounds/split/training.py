@@ -1,7 +1,5 @@
 """`Training`: the flags of a round of split training, and the steps that follow from them in all split methods."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, final
