@@ -15,7 +15,7 @@
 set -euo pipefail
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 
-RIGHT=(resnet=60 gpt2=70 ranks=80 resume=80 cli=60 selfcheck-split=90 selfcheck-gpu=30 selfcheck-networks=80 cnn=30)
+RIGHT=(resnet=60 gpt2=70 ranks=70 resume=80 cli=90 selfcheck-split=80 selfcheck-gpu=30 selfcheck-networks=80 cnn=20)
 SPEED=(speed-resnet=160 speed-gpt2=100 speed-zo_hfl=70 speed-fedavg=50 speed-fedrzo=40)
 device=${DEVICE:-cuda} out=${OUT:-results/gpu_check} wheels=${ZOFL_WHEELS:-.whl}
 tiny=()
@@ -25,23 +25,23 @@ run() { # run NAME FLAGS...: a short HERON run on the device, into OUT/NAME.h5, 
     local launcher=()
     if [[ -n ${RANKS:-} ]]; then launcher=(mpirun --oversubscribe -n "$RANKS"); fi
     "${launcher[@]}" "$PYTHON" -m zofl_mpi.heron_sfl --device "$device" --data digits --problem split_cnn --m 4 --h 4 \
-        --batch 32 --seed 1 --force --quiet --out "$out/$1.h5" "${@:2}"
+        --batch 32 --seed 1 --eval-every 1 --force --quiet --out "$out/$1.h5" "${@:2}"
 }
 
 ranks() { # the server and two client ranks, which share the card, have the bits of one process
-    rm -f "$out"/{ranks,alone}.h5*
+    rm -f "$out"/{ranks,alone}{,.ckpt}.h5*
     run alone --rounds 3 && RANKS=3 run ranks --rounds 3 && same ranks alone
 }
 
 resume() { # a run that is continued on the device has the bits of one that never stopped
-    rm -f "$out"/{whole,part}.h5*
+    rm -f "$out"/{whole,part}{,.ckpt}.h5*
     run whole --rounds 4 && run part --rounds 2 &&
         "$PYTHON" -m zofl_mpi.heron_sfl --resume "$out/part.h5" --rounds 4 --quiet && same part whole
 }
 
 cli() { # the three commands, as one types them
     "$PYTHON" -m zofl_mpi.doctor || return
-    "$PYTHON" -m zofl_mpi.zo_hfl --problem cnn --data digits --device "$device" --rounds 2 --force --quiet --out "$out/zo_hfl.h5" &&
+    "$PYTHON" -m zofl_mpi.zo_hfl --problem cnn --data digits --device "$device" --rounds 2 --tau 5 --force --quiet --out "$out/zo_hfl.h5" &&
         "$PYTHON" -m zofl_mpi.fedrzo --problem cnn --data digits --device "$device" --rounds 2 --force --quiet --out "$out/fedrzo.h5" &&
         run tf32 --rounds 1 --tf32 && run bf16 --rounds 1 --bf16
 }
