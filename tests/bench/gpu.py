@@ -35,8 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         chosen = device.select(options.device)
     except UserError as exc:
         parser.error(str(exc))
-    if chosen != "cpu":
-        device.reproducible()  # as a run does
+    if chosen == "cpu":
+        device.limit_threads(1)  # either as a run does
+    else:
+        device.reproducible()
     print(machine(chosen), flush=True)
     bench = Bench(chosen, options.tiny)
     for name in options.sections:

@@ -158,6 +158,8 @@ def split(bench: Bench) -> None:
     flags: dict[str, Any] = {"batch": sizes.images, "h": sizes.uploads}
     rates: dict[str, float] = {}
     for kind, precision in KINDS.items():
+        if "tf32" in precision and not bench.on_gpu:
+            continue
         whole = plain(bench, sizes, **precision)
         bench.figure(f"ResNet-18, {kind}: plain training", whole, "samples/s")
         own = made.Setting(made.resnet(sizes, bench.device, **precision), made.STREAMS, data)
