@@ -43,7 +43,7 @@ cli() { # the three commands, as one types them
     "$PYTHON" -m zofl_mpi.doctor || return
     "$PYTHON" -m zofl_mpi.zo_hfl --problem cnn --data digits --device "$device" --rounds 2 --tau 5 --force --quiet --out "$out/zo_hfl.h5" &&
         "$PYTHON" -m zofl_mpi.fedrzo --problem cnn --data digits --device "$device" --rounds 2 --force --quiet --out "$out/fedrzo.h5" &&
-        run tf32 --rounds 1 --tf32 && run bf16 --rounds 1 --bf16
+        run rough --rounds 1 --tf32 --bf16
 }
 
 same() { "$PYTHON" analysis/timing.py "$out/$1.h5" --same-as "$out/$2.h5"; }
