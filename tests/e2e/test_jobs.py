@@ -174,7 +174,7 @@ def test_the_check_of_a_gpu_goes_on_after_a_section_that_is_late_or_wrong(tmp_pa
     rows = [line.split() for line in (tmp_path / "results/gpu_check/summary.txt").read_text().splitlines()]
     assert done.returncode == 1 and "FAILED peft" in done.stdout
     assert [row[1] for row in rows] == ["LATE", "WRONG", *["right"] * 7]
-    assert "-m tests.bench.gpu cnn --device cuda --seconds 14" in (tmp_path / "ran").read_text().splitlines()
+    assert "-m tests.bench.gpu cnn --device cuda --seconds 21" in (tmp_path / "ran").read_text().splitlines()
     assert sum(int(row[5]) for row in rows) <= 600
 
 
