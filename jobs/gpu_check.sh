@@ -25,12 +25,12 @@ run() { # run NAME FLAGS...: a short HERON run on the device, into OUT/NAME.h5, 
     local launcher=()
     if [[ -n ${RANKS:-} ]]; then launcher=(mpirun --oversubscribe -n "$RANKS"); fi
     "${launcher[@]}" "$PYTHON" -m zofl_mpi.heron_sfl --device "$device" --data digits --problem split_cnn --m 4 --h 4 \
-        --batch 32 --seed 1 --eval-every 1 --force --quiet --out "$out/$1.h5" "${@:2}"
+        --batch 32 --seed 1 --eval-every 2 --force --quiet --out "$out/$1.h5" "${@:2}"
 }
 
 ranks() { # the server and two client ranks, which share the card, have the bits of one process
     rm -f "$out"/{ranks,alone}{,.ckpt}.h5*
-    run alone --rounds 3 && RANKS=3 run ranks --rounds 3 && same ranks alone
+    run alone --rounds 4 && RANKS=3 run ranks --rounds 4 && same ranks alone
 }
 
 resume() { # a run that is continued on the device has the bits of one that never stopped
