@@ -146,11 +146,52 @@ def test_a_task_of_a_grid_that_runs_out_of_time_is_requeued_alone(
     assert (place / "ran").read_text() == f"-m zofl_mpi.run.grid a.toml --run {words}\n"
 
 
-def test_a_job_on_a_gpu_alone_is_the_benchmark_and_ends_with_its_status(cluster: Cluster, place: Path) -> None:
-    stub(place / ".venv/bin", "python", 'echo "$*" >>ran; exit 1')
+def test_a_job_on_a_gpu_alone_is_the_check_and_ends_with_its_status(cluster: Cluster, place: Path) -> None:
+    stub(place / "jobs", "gpu_check.sh", 'echo "$OUT $*" >>ran; exit 1')
     with cluster(script="gpu") as job:
         assert job.wait(LIMIT) == 1
-    assert (place / "ran").read_text() == "-m tests.bench.gpu --device cuda --json results/bench_gpu-7.json\n"
+    assert (place / "ran").read_text() == "results/gpu_check-7 \n"
+
+
+def checked(place: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """jobs/gpu_check.sh in a checkout whose python notes its arguments, and its limit of resnet a second."""
+    (place / "jobs").mkdir()
+    script = (ROOT / "jobs/gpu_check.sh").read_text().replace("resnet=60", "resnet=1")
+    (place / "jobs/gpu_check.sh").write_text(script)
+    stub(place, "mpirun", '"${@:4}"')
+    late = '[[ $* != *"gpu resnet"* ]] || sleep 20'
+    lacking = '[[ $* != *"gpu gpt2"* ]] || { echo "FAILED peft"; exit 1; }'
+    stub(place, "python", f'echo "$*" >>ran; {late}; {lacking}')
+    command = ["bash", str(place / "jobs/gpu_check.sh"), *words]
+    kept = os.environ | {"PATH": f"{place}:{os.environ['PATH']}", **variables}
+    return subprocess.run(command, env=kept, capture_output=True, text=True, timeout=LIMIT, check=False)
+
+
+def test_the_check_of_a_gpu_goes_on_after_a_section_that_is_late_or_wrong(tmp_path: Path) -> None:
+    """Mutations: late sections that count as right; a missing package that does; an end at the first of them; verdicts
+    that are written at the end."""
+    done = checked(tmp_path, "right")
+    rows = [line.split() for line in (tmp_path / "results/gpu_check/summary.txt").read_text().splitlines()]
+    assert done.returncode == 1 and "FAILED peft" in done.stdout
+    assert [row[1] for row in rows] == ["LATE", "WRONG", *["right"] * 7]
+    assert "-m tests.bench.gpu cnn --device cuda --seconds 21" in (tmp_path / "ran").read_text().splitlines()
+    assert sum(int(row[5]) for row in rows) <= 600
+
+
+def test_the_check_of_a_gpu_compares_ranks_and_resumed_runs(tmp_path: Path) -> None:
+    """Mutations: a comparison with itself; a run that is not resumed; one that never stops; another device."""
+    done = checked(tmp_path, "ranks", "resume", DEVICE="cpu", OUT="told")
+    ran = (tmp_path / "ran").read_text()
+    assert done.returncode == 0 and (tmp_path / "told/summary.txt").read_text().count(" right ") == 2
+    assert ran.count("--device cpu") == 4
+    assert "--resume told/part.h5 --rounds 4" in ran and "--out told/part.h5 --rounds 2" in ran
+    for one, other in (("ranks", "alone"), ("part", "whole")):
+        assert f"analysis/timing.py told/{one}.h5 --same-as told/{other}.h5" in ran
+
+
+def test_the_check_of_a_gpu_refuses_a_section_that_is_none(tmp_path: Path) -> None:
+    done = checked(tmp_path, "wrong")
+    assert done.returncode == 2 and "there is no section wrong" in done.stderr and len(done.stderr.splitlines()) == 1
 
 
 SRUN = """
@@ -164,7 +205,9 @@ while [[ ! -s pid ]]; do sleep 0.05; done
 def test_mps_answers_before_the_job_begins_and_ends_with_it(cluster: Cluster, place: Path) -> None:
     """Mutations: not started; not ended; its pipe unknown to the ranks; ranks that do not wait for its answer."""
     stub(place / ".venv/bin", "srun", SRUN)
-    stub(place / ".venv/bin", "python", 'kill -0 "$(cat pid)"; [[ -e answered ]]; echo "$CUDA_MPS_PIPE_DIRECTORY" >ran')
+    stub(
+        place / "jobs", "gpu_check.sh", 'kill -0 "$(cat pid)"; [[ -e answered ]]; echo "$CUDA_MPS_PIPE_DIRECTORY" >ran'
+    )
     with cluster(script="gpu", ZOFL_MPS="1", TMPDIR="/elsewhere") as job:
         assert job.wait(LIMIT) == 0
     folder = (place / "ran").read_text().strip()

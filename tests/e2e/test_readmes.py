@@ -322,7 +322,7 @@ def test_every_file_and_link_leads_somewhere(name: str) -> None:
 def test_every_flag_that_the_readmes_name_exists() -> None:
     """In text and in tables; those of the commands are tried above."""
     known_flags = {"help"} | set(re.findall(r'"--([\w-]+)"', (ROOT / "zofl_mpi/run/grid/__main__.py").read_text()))
-    known_flags |= {"quick", "tiny", "json"}  # of the benchmarks
+    known_flags |= {"quick"}  # of the benchmarks
     known_flags |= {"with-ft", "no-kill"}  # of mpirun and sbatch
     for family in map(importlib.import_module, FAMILIES):
         for method, cls in family.METHODS.items():

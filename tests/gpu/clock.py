@@ -12,8 +12,6 @@ from tests.gpu.report import Bench
 Work = Callable[[], Any]
 MOST = 50
 """Repetitions at most."""
-NODES = 4096
-"""Kernels of a graph that is captured; of more, the time is in proportion."""
 
 
 def wait(bench: Bench) -> None:
@@ -33,7 +31,7 @@ def once(bench: Bench, work: Work) -> float:
 def timed(bench: Bench, work: Work, share: float = 0.25) -> float:
     """Seconds of `work`: the best of as many times as `share` of the section's time left allows, after a first one.
 
-    The first one warms up: memory is asked for, algorithms are chosen, graphs are captured. It counts where a second
+    The first one warms up: memory is asked for, algorithms are chosen. It counts where a second
     would take longer than the section may.
 
     Raises:
@@ -73,21 +71,6 @@ def kernels(bench: Bench, work: Work) -> int | None:
         work()
         torch.cuda.synchronize()
     return sum(event.device_type == DeviceType.CUDA for event in seen.events()) or None
-
-
-def floor(bench: Bench, count: int | None) -> float | None:
-    """Seconds that a GPU takes for so many kernels that do nothing: a graph of them, replayed; None on a CPU."""
-    if not bench.on_gpu or not count:
-        return None
-    number = torch.zeros(1, device=bench.device)
-    nodes = min(count, NODES)
-    number.add_(1)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(nodes):
-            number.add_(1)
-    return timed(bench, graph.replay, 0.05) * count / nodes
 
 
 @contextmanager

@@ -87,9 +87,9 @@ def parts(sizes: Sizes) -> tuple[Any, Any, Any]:
     return seeded(lambda: ResNet(width, stages).parts(shape, CLASSES), STREAMS(Purpose.MODULE))
 
 
-def resnet(sizes: Sizes, device: str, dtype: str = "float32", bf16: bool = False) -> SplitNetwork:
+def resnet(sizes: Sizes, device: str, dtype: str = "float32", bf16: bool = False, tf32: bool = False) -> SplitNetwork:
     """[C]'s ResNet-18, cut after its first block."""
-    return SplitNetwork(*parts(sizes), (3, sizes.pixels, sizes.pixels), CLASSES, dtype, device, bf16)
+    return SplitNetwork(*parts(sizes), (3, sizes.pixels, sizes.pixels), CLASSES, dtype, device, bf16, tf32)
 
 
 def pictures(sizes: Sizes, m: int, batch: int, uploads: int) -> tuple[Dataset, ...]:

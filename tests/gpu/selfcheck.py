@@ -8,12 +8,10 @@ from typing import Any
 import torch
 
 from tests.gpu import made
-from tests.gpu.report import NO_GPU, Bench, Late
+from tests.gpu.report import NO_GPU, Bench
 from zofl_mpi.engine import device, memory
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.rounds.split.client import drawn
-
-YES = 1.0
 
 
 def chosen(bench: Bench) -> None:
@@ -65,15 +63,7 @@ def graphs(bench: Bench) -> None:
     assert y.tolist() == [3.0] * 4
 
 
-def seen(bench: Bench) -> None:
-    """The profiler sees kernels: without it no floor is known."""
-    from tests.gpu.clock import kernels
-
-    x = torch.zeros(4, device=bench.device)
-    assert kernels(bench, lambda: x.add_(1)) == 1
-
-
-CALLS: tuple[Callable[[Bench], None], ...] = (chosen, counted, told, directions, graphs, seen)
+CALLS: tuple[Callable[[Bench], None], ...] = (chosen, counted, told, directions, graphs)
 
 
 def named(call: Any) -> str:
@@ -90,12 +80,10 @@ def each(bench: Bench, calls: Iterable[tuple[str, Callable[[], None]]]) -> None:
         bench.check_time()
         try:
             call()
-        except Late:
-            raise
         except Exception as exc:  # whatever it is: the other calls are of interest, too
-            bench.check(name, YES, 0.0, f"{type(exc).__name__}: {exc}".partition("\n")[0])
+            bench.failed(name, f"{type(exc).__name__}: {exc}".partition("\n")[0])
         else:
-            bench.check(name, 0.0, 0.0, "it holds or not")
+            bench.holds(name)
 
 
 def general(bench: Bench) -> None:
@@ -103,29 +91,14 @@ def general(bench: Bench) -> None:
     each(bench, ((named(call), partial(call, bench)) for call in CALLS))
 
 
-def split(bench: Bench) -> None:
-    """Split learning: what waits for what, and agrees with what."""
-    _calls(bench, "gpu_split")
-
-
-def networks(bench: Bench) -> None:
-    """Torch modules: batched clients, replays, no waiting; data sets too large to lie on the device."""
-    _calls(bench, "gpu_networks")
-
-
-def _calls(bench: Bench, module: str) -> None:
-    """The CALLS of a module of the tests."""
-    try:
-        found = importlib.import_module(f"tests.bench.{module}")  # and with it the tests' own helpers
-    except ModuleNotFoundError as exc:
-        bench.skip(f"the calls of tests/bench/{module}.py", f"{exc.name} is not installed")
-        return
+def _calls(module: str, bench: Bench) -> None:
+    """The CALLS of a module of the tests, and with it the tests' own helpers, which import pytest."""
+    found = importlib.import_module(f"tests.bench.{module}")
     each(bench, ((named(call), partial(call, bench.device)) for call in found.CALLS))
 
 
-SECTIONS: dict[str, tuple[Callable[[Bench], None], float]] = {
-    "self-check of the GPU": (general, 20),
-    "self-check of batched networks": (networks, 35),
-    "self-check of split learning": (split, 45),
+SECTIONS: dict[str, Callable[[Bench], None]] = {
+    "selfcheck-gpu": general,
+    "selfcheck-split": partial(_calls, "gpu_split"),
+    "selfcheck-networks": partial(_calls, "gpu_networks"),
 }
-"""{title: (section, seconds)}."""

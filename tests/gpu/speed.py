@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from tests.gpu import made
-from tests.gpu.clock import floor, kernels, peak, timed
+from tests.gpu.clock import kernels, peak, timed
 from tests.gpu.correct import sizes_of
 from tests.gpu.report import Bench
 from tests.gpu.table2 import SHARES, predicted
@@ -47,15 +47,10 @@ def held(bench: Bench, name: str, work: Work) -> None:
     bench.figure(f"{name}: memory", None if count is None else count / MIB, "MiB")
 
 
-def launches(bench: Bench, name: str, work: Work, steps: int, seconds: float) -> float | None:
-    """Kernels of a local step, and its time over that of as many empty ones; that ratio, where it is known."""
+def launches(bench: Bench, name: str, work: Work, steps: int) -> None:
+    """Kernels of a local step: where a step's time is in proportion to them, launches limit it."""
     count = kernels(bench, work)
-    least = floor(bench, count)
-    if count is None or least is None:
-        return None
-    bench.figure(f"{name}: kernels of a local step", count / steps, "1")
-    bench.figure(f"{name}: launch-bound floor of a local step", least / steps, "s")
-    return seconds / least
+    bench.figure(f"{name}: kernels of a local step", None if count is None else count / steps, "1")
 
 
 # --- small models
@@ -82,8 +77,7 @@ def zo_hfl(bench: Bench) -> None:
         bench.figure(f"{name}: local steps, both solves counted", 2 * m / step[m], "1/s")
         held(bench, name, work)
         if m == sizes.clients[0]:
-            ratio = launches(bench, name, work, steps, seconds)
-            bench.demand(f"{name}: local step over its launch-bound floor", ratio, "at most", 3)
+            launches(bench, name, work, steps)
     few, many = sizes.clients
     bench.figure(f"ZO-HFL: local step of m = {many} over m = {few}", step[many] / step[few], "1")
 
@@ -118,15 +112,14 @@ def small(bench: Bench, name: str, method: Any, m: int, steps: int, batch: int) 
     bench.figure(f"{name}: a local step of all {m} clients", seconds / steps, "s")
     bench.figure(f"{name}: samples", m * steps * batch / seconds, "1/s")
     held(bench, name, work)
-    ratio = launches(bench, name, work, steps, seconds)
-    bench.figure(f"{name}: local step over its launch-bound floor", ratio, "1")
+    launches(bench, name, work, steps)
     return seconds
 
 
 # --- split learning
 
 
-def plain(bench: Bench, sizes: made.Sizes, bf16: bool, tf32: bool = False) -> float:
+def plain(bench: Bench, sizes: made.Sizes, bf16: bool = False, tf32: bool = False) -> float:
     """Samples a second of training the network in one piece, its batches on the device already, as one would write it.
 
     In the package's precision, float32 that is float32, unless `tf32`, or bfloat16 where autocast says so; but with the
@@ -149,13 +142,12 @@ def plain(bench: Bench, sizes: made.Sizes, bf16: bool, tf32: bool = False) -> fl
             loss.backward()
             rule.step()
 
-    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    torch.use_deterministic_algorithms(False)
-    try:
-        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=False, allow_tf32=tf32):
-            return sizes.uploads * len(x) / timed(bench, work, 0.1)
-    finally:
-        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+    torch.use_deterministic_algorithms(False)  # a problem of the package demands them again
+    with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=False, allow_tf32=tf32):
+        return sizes.uploads * len(x) / timed(bench, work, 0.1)
+
+
+KINDS = {"float32": {}, "TF32": {"tf32": True}, "bfloat16": {"bf16": True}}
 
 
 def split(bench: Bench) -> None:
@@ -165,13 +157,14 @@ def split(bench: Bench) -> None:
     samples = m * sizes.uploads * sizes.images
     flags: dict[str, Any] = {"batch": sizes.images, "h": sizes.uploads}
     rates: dict[str, float] = {}
-    for bf16 in (False, True):
-        kind = "bfloat16" if bf16 else "float32"
-        whole = plain(bench, sizes, bf16)
+    for kind, precision in KINDS.items():
+        if "tf32" in precision and not bench.on_gpu:
+            continue
+        whole = plain(bench, sizes, **precision)
         bench.figure(f"ResNet-18, {kind}: plain training", whole, "samples/s")
-        own = made.Setting(made.resnet(sizes, bench.device, bf16=bf16), made.STREAMS, data)
+        own = made.Setting(made.resnet(sizes, bench.device, **precision), made.STREAMS, data)
         methods = {"SFLV2": built(SFLV2, own, **flags), "HERON": built(HERON, own, **flags)}
-        if not bf16:
+        if not precision:
             methods["CSE-FSL"] = built(HERON, own, estimate="exact", **flags)
             methods["SFLV1"] = built(SFLV1, own, **flags)
         for name, method in methods.items():
@@ -179,14 +172,11 @@ def split(bench: Bench) -> None:
             rate = samples / timed(bench, work, 0.1)
             bench.figure(f"ResNet-18, {kind}: {name}, clients and server", rate, "samples/s")
             held(bench, f"ResNet-18, {kind}: {name}", work)
-            if not bf16:
+            if not precision:
                 rates[name] = rate
             if name == "SFLV2":
                 bench.demand(f"ResNet-18, {kind}: SFLV2 over plain training", rate / whole, "at least", 0.7)
         forward_rate(bench, kind, methods["HERON"], data[0])
-    bench.figure(
-        "ResNet-18, TF32: plain training", plain(bench, sizes, False, True) if bench.on_gpu else None, "samples/s"
-    )
     memory_ratio(bench, sizes)
     predicted(bench, rates, forward(bench, sizes))
 
@@ -256,11 +246,10 @@ def language(bench: Bench) -> None:
             held(bench, name, work)
 
 
-SECTIONS: dict[str, tuple[Callable[[Bench], None], float]] = {
-    "ZO-HFL": (zo_hfl, 40),
-    "FedAvg with a CNN": (fedavg, 25),
-    "FedRZO": (fedrzo, 20),
-    "split ResNet-18": (split, 80),
-    "split GPT-2": (language, 50),
+SECTIONS: dict[str, Callable[[Bench], None]] = {
+    "speed-resnet": split,
+    "speed-gpt2": language,
+    "speed-zo_hfl": zo_hfl,
+    "speed-fedavg": fedavg,
+    "speed-fedrzo": fedrzo,
 }
-"""{title: (section, seconds)}."""

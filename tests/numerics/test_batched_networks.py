@@ -3,6 +3,7 @@
 import gc
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -218,6 +219,16 @@ def test_steps_are_replayed_in_chunks_and_one_by_one(monkeypatch: Patch) -> None
     compared(local(method("fedprox", "mlp", "torch")), serial("fedprox", "mlp", "as stored"), "fedprox")
     assert played == [0, 1, 1] * ROUNDS  # 18 steps: 16, and two by themselves
     assert len(recorded) == 2
+
+
+def test_full_batches_of_unequal_clients_are_not_captured(monkeypatch: Patch) -> None:
+    """With `--batch 0` each client has a size of its own, of which a run computes the largest batched. Mutation: a CUDA
+    graph for each size, of which 100 clients make hundreds a round."""
+    recorded, _ = replays(monkeypatch)
+    expected = serial("fedavg, personal", "mlp", "as stored")
+    monkeypatch.setattr(gpu_networks, "Network", partial(Network, batched_sizes=(80,)))  # as `with_kernel` makes it
+    compared(local(method("fedavg, personal", "mlp", "torch")), expected, "fedavg, personal")
+    assert len(recorded) == 1
 
 
 def test_losses_are_not_captured(monkeypatch: Patch) -> None:

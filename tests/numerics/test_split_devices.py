@@ -4,6 +4,8 @@ Where there is no GPU the same ways are taken on the CPU, with tensors that coun
 """
 
 from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
 
 from torch.utils import backend_registration
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -16,8 +18,8 @@ from tests.numerics.split_methods import *
 from zofl_mpi.engine import device as devices
 from zofl_mpi.engine import messages
 from zofl_mpi.methods.decomfl import DeComFL
-from zofl_mpi.problems import device_cache, layers, split_gpt2
-from zofl_mpi.problems.flat import _deterministic
+from zofl_mpi.problems import device_cache, layers, split, split_gpt2
+from zofl_mpi.problems.flat import Flat
 from zofl_mpi.rounds.split.client import drawn
 
 WAITS = {"_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "_unique2"}
@@ -216,49 +218,61 @@ def as_before() -> Iterator[None]:
     torch.set_float32_matmul_precision(precision)
 
 
-def sharp() -> tuple[bool, ...]:
+def sharp(tf32: bool = False) -> tuple[bool, ...]:
     cudnn = torch.backends.cudnn
     return (
         torch.are_deterministic_algorithms_enabled(),
         cudnn.deterministic,
         not cudnn.benchmark,
-        not cudnn.allow_tf32,
+        cudnn.allow_tf32 is tf32,
         not torch.utils.deterministic.fill_uninitialized_memory,  # type: ignore[attr-defined]
+        torch.get_float32_matmul_precision() == ("high" if tf32 else "highest"),
     )
 
 
 @pytest.mark.usefixtures("as_before")
 def test_a_gpu_is_told_to_give_the_same_bits_before_it_computes(monkeypatch: Patch) -> None:
-    """Mutations: a setting that is left out; TF32; cuBLAS's workspace in place of the user's."""
+    """Mutations: a setting that is left out; TF32 unasked; cuBLAS's workspace in place of the user's."""
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     torch.backends.cudnn.allow_tf32 = True
     torch.set_float32_matmul_precision("high")
     devices.reproducible()
     assert devices.os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
     assert all(sharp()) and torch.is_deterministic_algorithms_warn_only_enabled()
-    assert torch.get_float32_matmul_precision() == "highest"
+    devices.reproducible(tf32=True)
+    assert all(sharp(tf32=True))
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
     devices.reproducible()
-    assert devices.os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"
+    assert devices.os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8" and all(sharp())
+
+
+class OnGPU(torch.Tensor):
+    """A vector that counts as a GPU's."""
+
+    is_cuda = True
 
 
 @pytest.mark.usefixtures("as_before")
-@pytest.mark.parametrize("strict", [False, True])
-def test_within_a_model_on_a_gpu_torch_warns_or_refuses(strict: bool, monkeypatch: Patch) -> None:
-    """And is as before behind it. Mutations: TF32; nothing set where nobody has selected a device; refusals in place of
-    warnings; attention that only warns; settings that stay."""
-    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+@pytest.mark.parametrize(("strict", "tf32"), [(False, False), (True, False), (False, True)])
+def test_within_a_model_on_a_gpu_torch_warns_or_refuses(strict: bool, tf32: bool, monkeypatch: Patch) -> None:
+    """And is told once a process. Mutations: nothing set where nobody has selected a device; refusals in place of
+    warnings; attention that only warns; --tf32 that reaches nothing; settings made anew for each pass."""
+    told = list[object]()
+    monkeypatch.setattr(torch, "set_float32_matmul_precision", told.append)
+    own = Flat([torch.nn.Linear(2, 1)], strict, tf32)
+    for theta in (own.initial()[0], *[own.initial()[0].as_subclass(OnGPU)] * 3):
+        with own.at(theta):
+            on_gpu = isinstance(theta, OnGPU)
+            assert torch.are_deterministic_algorithms_enabled() is on_gpu
+    assert torch.is_deterministic_algorithms_warn_only_enabled() is not strict
+    assert torch.backends.cudnn.allow_tf32 is tf32 and told == ["high" if tf32 else "highest"]
 
-    class OnGPU:
-        is_cuda = True
 
-    before = torch.are_deterministic_algorithms_enabled()
-    with _deterministic(OnGPU(), strict):  # type: ignore[arg-type]
-        assert all(sharp()) and torch.is_deterministic_algorithms_warn_only_enabled() is not strict
-        assert devices.os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
-    assert torch.are_deterministic_algorithms_enabled() == before
-    with _deterministic(torch.zeros(1), strict):
-        assert torch.are_deterministic_algorithms_enabled() == before
+def test_the_kernel_of_a_result_tells_its_arithmetic() -> None:
+    """Mutations: TF32 untold; told where a CPU computes, which has none."""
+    for place, told in (("cuda:0", "torch cuda bf16 tf32"), ("cpu", "torch cpu bf16")):
+        own = SimpleNamespace(device=place, bf16=True, tf32=True)
+        assert split.TorchSplit.kernel_name(own, 8) == told  # type: ignore[arg-type]
 
 
 def test_attention_is_held_to_the_same_bits() -> None:

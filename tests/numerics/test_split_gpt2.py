@@ -224,6 +224,30 @@ def test_attention_is_counted() -> None:
 # --- the whole model again
 
 
+def test_frozen_weights_are_stored_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the bits of weights that each pass rounds anew. Mutations: embeddings or norms rounded; LoRA rounded; a
+    matrix of its own for each part; float64 rounded; a joined model of two kinds of numbers."""
+
+    def found() -> tuple[SplitGPT2, list[bytes]]:
+        own = problem(dtype="float32", bf16=True)
+        theta, theta_s = (moved(vector).float() for vector in vectors(own))
+        x, labels = own.samples(DATA, np.arange(5))
+        with own.local.at(theta), own.top.at(theta_s):
+            smashed = own.smash(x)
+            losses = own.local_loss(smashed, labels), own.server_loss(smashed.detach(), labels)
+            slopes = own.local.gradient(losses[0]), own.top.gradient(losses[1])
+        return own, [each.detach().float().numpy().tobytes() for each in (smashed, *losses, *slopes)]
+
+    own, narrow = found()
+    frozen = [p for part in own.parts[:3] for p in part.parameters() if p.dtype == torch.bfloat16]
+    assert len({id(p) for p in frozen}) == len({p.data_ptr() for p in frozen}) == DEPTH * 12 + 1
+    assert {p.dtype for p in own.joined(*vectors(own)).parameters()} == {torch.float32}
+    monkeypatch.setattr(split_gpt2, "narrow_frozen", lambda parts: None)
+    assert found()[1] == narrow
+    monkeypatch.undo()
+    assert not [p for p in problem(bf16=True).parts.client.parameters() if p.dtype == torch.bfloat16]
+
+
 def test_the_joined_model_computes_what_the_parts_do() -> None:
     """LoRA merged = unmerged. Mutations: merged without alpha / r; the auxiliary's blocks in place of the server's."""
     own = problem()

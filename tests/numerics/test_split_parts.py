@@ -2,6 +2,12 @@
 
 import math
 import re
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
 
 from tests.numerics.split_methods import *
 from zofl_mpi.errors import UserError
@@ -67,6 +73,23 @@ def test_two_clients_take_turns_with_the_same_modules() -> None:
         alone(xs[k]).backward(slope)
         close(g, torch.cat([p.grad.reshape(-1) for p in alone.parameters() if p.grad is not None]), 1e-5)
         close(buffers[k], statistics(alone), 1e-6)
+
+
+def test_views_of_a_vector_are_made_once_and_go_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutations: views made for each pass; a vector that its views keep, with the memory of a model."""
+    client, _, _ = seeded(resnet)
+    found, made = Flat([client]), list[int]()
+    plain = torch.Tensor.split_with_sizes
+    monkeypatch.setattr(torch.Tensor, "split_with_sizes", lambda own, sizes: made.append(1) or plain(own, sizes))
+    theta, buffers = found.initial()
+    for _ in range(3):
+        with found.at(theta, buffers):
+            theta.add_(1)
+            assert torch.equal(flat(client), theta)
+    assert len(made) == 2
+    gone = [weakref.ref(vector) for vector in (theta, buffers)]
+    del theta, buffers
+    assert [vector() for vector in gone] == [None, None]
 
 
 def test_frozen_parameters_are_constants() -> None:

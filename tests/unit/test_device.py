@@ -63,17 +63,14 @@ def test_a_gpu_that_torch_cannot_use_is_told(monkeypatch: pytest.MonkeyPatch, tm
     driver = tmp_path / "version"
     driver.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\n")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(device, "visible", lambda requested: ())
     monkeypatch.setattr(device, "NODES", ())
-    assert device.unused() == ""
+    assert device.unused(()) == ""
     monkeypatch.setattr(device, "NODES", (str(driver),))
-    told = device.unused()
+    told = device.unused(())
     assert version("torch") in told and "NVIDIA's driver 550.54.15 is there" in told and "ZOFL_TORCH_INDEX" in told
-    monkeypatch.setattr(device, "visible", lambda requested: ("GPU-1",))
-    assert device.unused() == ""
-    monkeypatch.setattr(device, "visible", lambda requested: ())
+    assert device.unused(("GPU-1",)) == ""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert device.unused() == ""
+    assert device.unused(()) == ""
 
 
 @pytest.mark.parametrize(("torch", "on_gpu"), [(None, 0), (False, 0), (True, 2**30)])

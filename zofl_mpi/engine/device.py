@@ -72,19 +72,25 @@ def select(requested: str, view: View | None = None, me: int = 0) -> str:
     return device
 
 
-def reproducible() -> None:
-    """Makes a GPU give the same bits each time, else torch warns, and keeps all bits of float32 (TF32 keeps 10).
+def reproducible(strict: bool = False, tf32: bool = False) -> None:
+    """Makes a GPU give the same bits each time, and keep all bits of float32 unless `tf32` (which keeps 10).
 
     To be called before the first product: cuBLAS reads once how much room it has, on which its order of sums depends.
+
+    Args:
+        strict: torch refuses, rather than warns of, operations without the same bits each time.
     """
     import torch
 
+    now = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    if (*now, torch.backends.cudnn.allow_tf32) == (True, not strict, tf32):
+        return
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.use_deterministic_algorithms(True, warn_only=not strict)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # it costs kernels
     torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = False, True
-    torch.backends.cudnn.allow_tf32 = False
-    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = tf32
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
 
 
 def proof(device: str) -> str:
@@ -126,9 +132,12 @@ def _why_no_gpu() -> str:
     return f"torch {_torch_build()} sees no GPU, although {_driver()} is there (see ZOFL_TORCH_INDEX in jobs/README.md)"
 
 
-def unused() -> str:
-    """Why this process cannot use a GPU that its node seems to have; "" where none is there, or it was hidden."""
-    return _why_no_gpu() if _may_have_gpu() and not visible("auto") else ""
+def unused(seen: Collection[str]) -> str:
+    """Why this process cannot use a GPU that its node seems to have; "" where none is there, or it was hidden.
+
+    `seen` are the uuids of `visible("auto")`.
+    """
+    return _why_no_gpu() if _may_have_gpu() and not seen else ""
 
 
 def _torch_build() -> str:

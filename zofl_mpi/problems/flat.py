@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import os
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple, final
+from typing import final
 
 import torch
 from torch import Tensor, nn
+
+from zofl_mpi.engine import device
 
 
 @final
@@ -31,17 +33,18 @@ class Flat:
         b: length of buffers.
     """
 
-    def __init__(self, modules: Sequence[nn.Module], strict: bool = False) -> None:
-        """`strict`: on a GPU torch refuses, rather than warns of, operations without the same bits each time; attention
-        has a kernel with these bits for this case alone.
+    def __init__(self, modules: Sequence[nn.Module], strict: bool = False, tf32: bool = False) -> None:
+        """Which bits a GPU gives, see `device.reproducible`; attention has a kernel with the same ones each time where
+        torch is `strict` alone.
         """
-        self.modules, self._strict = list(modules), strict
+        self.modules, self._strict, self._tf32 = list(modules), strict, tf32
         self.parameters = [p for m in self.modules for p in m.parameters() if p.requires_grad]
         self._buffers = [b for m in self.modules for b in m.buffers() if b.is_floating_point()]
-        self._layout, self._buffer_layout = _Layout.of(self.parameters), _Layout.of(self._buffers)
+        self._layout, self._buffer_layout = _Layout(self.parameters), _Layout(self._buffers)
         self.n = sum(self._layout.sizes)
         self.b = sum(self._buffer_layout.sizes)
         self._first = (_joined(self.parameters), _joined(self._buffers))
+        self._empty = self._first[0].new_empty(0)
         self._release()
 
     def initial(self) -> tuple[Tensor, Tensor]:
@@ -75,8 +78,9 @@ class Flat:
             for m in self.modules:
                 m.eval()
         try:
-            with _deterministic(theta, self._strict):
-                yield self.parameters
+            if theta.is_cuda:
+                device.reproducible(self._strict, self._tf32)
+            yield self.parameters
         finally:
             if running:
                 for m in self.modules:
@@ -102,39 +106,28 @@ class Flat:
 
     def _release(self) -> None:
         for p in self.parameters:
-            p.data = p.data.new_empty(0)
+            p.data = self._empty
 
 
-class _Layout(NamedTuple):
-    """Where tensors lie in a vector, one after the other."""
+@final
+class _Layout:
+    """Where tensors lie in a vector, one after the other.
 
-    sizes: list[int]
-    shapes: list[torch.Size]
+    A vector's views are kept while it lives: to make them takes ten times as long as to bind the modules to them.
+    """
 
-    @classmethod
-    def of(cls, tensors: Sequence[Tensor]) -> _Layout:
-        return cls([t.numel() for t in tensors], [t.shape for t in tensors])
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self.sizes, self.shapes = [t.numel() for t in tensors], [t.shape for t in tensors]
+        self._views: dict[int, tuple[weakref.ref[Tensor], list[Tensor]]] = {}
 
     def views(self, vector: Tensor) -> list[Tensor]:
         """The parts of a vector, in these shapes."""
-        return [part.view(shape) for part, shape in zip(vector.split_with_sizes(self.sizes), self.shapes, strict=True)]
-
-
-@contextmanager
-def _deterministic(theta: Tensor, strict: bool) -> Iterator[None]:
-    """On a GPU: the same bits each time, else torch warns or refuses; and float32 with all its bits (TF32 keeps 10)."""
-    if not theta.is_cuda:
-        yield
-        return
-    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read once, before the first product
-    torch.use_deterministic_algorithms(True, warn_only=not strict)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # it costs kernels
-    try:
-        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
-            yield
-    finally:
-        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        key = id(vector)
+        if key not in self._views:
+            parts = vector.data.split_with_sizes(self.sizes)  # of a tensor of their own: they do not keep `vector`
+            views = [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
+            self._views[key] = weakref.ref(vector, lambda _: self._views.pop(key, None)), views
+        return self._views[key][1]
 
 
 def _joined(tensors: Sequence[Tensor]) -> Tensor:

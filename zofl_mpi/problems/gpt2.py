@@ -285,6 +285,22 @@ def cut_model(model: Any, cut: int, auxiliary_blocks: int, train: Train) -> Part
     return Parts(client, auxiliary, server, config)
 
 
+def narrow_frozen(parts: Parts) -> None:
+    """Stores the frozen weights of products in bfloat16, as autocast would round them in each pass.
+
+    Embeddings and norms, which it computes in float32, stay as they are; the unembedding has a matrix of its own then.
+    """
+    narrowed: dict[nn.Parameter, nn.Parameter] = {}  # parts share frozen ones
+    for module in (m for part in (parts.client, parts.auxiliary, parts.server) for m in part.modules()):
+        if isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D":  # that of `transformers`
+            for name, p in list(module.named_parameters(recurse=False)):
+                if p.requires_grad:
+                    continue
+                if p not in narrowed:
+                    narrowed[p] = nn.Parameter(p.bfloat16(), requires_grad=False)
+                setattr(module, name, narrowed[p])
+
+
 def joined(parts: Parts) -> Any:
     """The parts, bound to some vectors by `at`, as a GPT2LMHeadModel with LoRA in its weights; tensors are copies."""
     _, GPT2LMHeadModel = _transformers()
@@ -294,7 +310,7 @@ def joined(parts: Parts) -> Any:
     client, server = parts.client, parts.server
     transformer.wte, transformer.wpe, transformer.ln_f = client.words, client.places, server.last.norm
     transformer.h, model.lm_head = nn.ModuleList([*client.blocks, *server.blocks]), server.last.unembedding
-    model = copy.deepcopy(model).requires_grad_()
+    model = copy.deepcopy(model).to(client.words.weight.dtype).requires_grad_()
     for block in model.transformer.h:
         if isinstance(block.attn.c_attn, Projections):
             with torch.no_grad():

@@ -34,12 +34,14 @@ class TorchSplit(SplitProblem):
         dtype: "float32" or "float64", of all vectors.
         device: where it computes, as torch calls it.
         bf16: forward passes in bfloat16 where torch's autocast does so; losses in float32.
+        tf32: on a GPU, products of float32 with 10 bits of each factor.
         local, top: the client's part with the auxiliary head, and the server's, as functions of flat vectors.
     """
 
     dtype: str
     device: str
     bf16: bool
+    tf32: bool
     local: Flat
     top: Flat
 
@@ -49,7 +51,8 @@ class TorchSplit(SplitProblem):
 
     def kernel_name(self, batch_size: int) -> str:
         """torch, and the kind of device: each kind rounds differently."""
-        return f"torch {torch.device(self.device).type}{' bf16' if self.bf16 else ''}"
+        kind = torch.device(self.device).type
+        return f"torch {kind}{' bf16' if self.bf16 else ''}{' tf32' if self.tf32 and kind != 'cpu' else ''}"
 
     @property
     def arithmetic(self) -> str:
@@ -60,8 +63,11 @@ class TorchSplit(SplitProblem):
 
     def precision(self, device: str = "") -> AbstractContextManager[Any]:
         """Context manager in which forward passes on this device, by default its own, run in bfloat16 if need be."""
-        kind = torch.device(device or self.device).type
-        return torch.autocast(kind, torch.bfloat16) if self.bf16 else nullcontext()
+        return torch.autocast(torch.device(device or self.device).type, torch.bfloat16) if self.bf16 else nullcontext()
+
+    def narrowed(self, smashed: Tensor) -> Tensor:
+        """Smashed samples as they travel; CUDA's autocast leaves a GroupNorm's output in float32."""
+        return smashed.bfloat16() if self.bf16 else smashed
 
 
 @final
@@ -86,6 +92,7 @@ class SplitNetwork(TorchSplit):
     dtype: str = "float32"
     device: str = "cpu"
     bf16: bool = False
+    tf32: bool = False
     local: Flat = field(init=False, repr=False, compare=False)
     top: Flat = field(init=False, repr=False, compare=False)
     smashed_shape: tuple[int, ...] = field(init=False, compare=False)
@@ -102,7 +109,8 @@ class SplitNetwork(TorchSplit):
         for part in self._parts():
             part.to(torch.device(self.device))
         vars(self).update(smashed_shape=tuple(smashed.shape[1:]), smashed_bytes=smashed[0].nbytes)
-        vars(self).update(local=Flat([self.client, self.auxiliary]), top=Flat([self.server]))
+        local, top = (Flat(own, tf32=self.tf32) for own in ([self.client, self.auxiliary], [self.server]))
+        vars(self).update(local=local, top=top)
 
     def _check(self) -> None:
         """Refuses parts that share parameters, have nothing to train, or depend on a count of batches."""
@@ -125,8 +133,7 @@ class SplitNetwork(TorchSplit):
         inputs = torch.zeros(2, *self.input_shape, dtype=getattr(torch, self.dtype))
         with torch.no_grad(), self.precision("cpu"), torch.random.fork_rng(devices=()):
             state = torch.random.get_rng_state()
-            smashed = self._through("client", self.client, inputs)
-            smashed = smashed.bfloat16() if self.bf16 else smashed
+            smashed = self.narrowed(self._through("client", self.client, inputs))
             for name, part in (("auxiliary", self.auxiliary), ("server", self.server)):
                 logits = self._through(name, part, smashed)
                 if logits.shape != (2, self.classes):
@@ -210,8 +217,7 @@ class SplitNetwork(TorchSplit):
     # --- computing
 
     def smash(self, inputs: Tensor) -> Tensor:
-        smashed = self._output(self.client, inputs)
-        return smashed.bfloat16() if self.bf16 else smashed  # CUDA's autocast leaves a GroupNorm's output in float32
+        return self.narrowed(self._output(self.client, inputs))
 
     def local_loss(self, smashed: Tensor, labels: Tensor) -> Tensor:
         return loss_of(self._output(self.auxiliary, smashed), labels)

@@ -25,7 +25,7 @@ from zofl_mpi.errors import UserError, demand
 from zofl_mpi.problems import Batch
 from zofl_mpi.problems.device_cache import to_device
 from zofl_mpi.problems.flat import Flat
-from zofl_mpi.problems.gpt2 import Back, Parts, joined
+from zofl_mpi.problems.gpt2 import Back, Parts, joined, narrow_frozen
 from zofl_mpi.problems.split import TorchSplit
 
 NONE = texts.NONE  # the label of a position that predicts nothing: of contexts and padding
@@ -43,7 +43,7 @@ class SplitGPT2(TorchSplit):
         longest: T, input tokens of the longest text.
         targets: completion tokens of the text that has most.
         label_smoothing: share of a label that is spread over the whole vocabulary, in training losses.
-        bf16: as in `TorchSplit`, smashed samples too.
+        bf16: as in `TorchSplit`, smashed samples too; frozen weights of products are then stored so.
     """
 
     takes_one: ClassVar[bool] = True
@@ -56,6 +56,7 @@ class SplitGPT2(TorchSplit):
     dtype: str = "float32"
     device: str = "cpu"
     bf16: bool = False
+    tf32: bool = False
     local: Flat = field(init=False, repr=False, compare=False)
     top: Flat = field(init=False, repr=False, compare=False)
 
@@ -69,8 +70,10 @@ class SplitGPT2(TorchSplit):
             )
         for part in (self.parts.client, self.parts.auxiliary, self.parts.server):
             part.eval()  # nothing of it depends on that, but for transformers' own gradient checkpointing
-        local = Flat([self.parts.client, self.parts.auxiliary], strict=True)
-        vars(self).update(local=local, top=Flat([self.parts.server], strict=True))
+        if self.bf16 and self.dtype == "float32":  # autocast leaves float64 as it is
+            narrow_frozen(self.parts)
+        local = Flat([self.parts.client, self.parts.auxiliary], True, self.tf32)
+        vars(self).update(local=local, top=Flat([self.parts.server], True, self.tf32))
 
     # --- sizes
 
@@ -152,7 +155,7 @@ class SplitGPT2(TorchSplit):
         """(B, T, d_model) output of the client's blocks for the tokens (B, T), within `local.at`."""
         with self.precision():
             smashed: Tensor = self.parts.client(inputs)
-        return smashed.bfloat16() if self.bf16 else smashed
+        return self.narrowed(smashed)
 
     def local_loss(self, smashed: Tensor, labels: Tensor) -> Tensor:
         return self._loss(self.parts.auxiliary, smashed, labels)

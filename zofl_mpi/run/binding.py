@@ -73,7 +73,7 @@ def bind(world: World, requested: str, gpu: bool) -> list[Place]:
     )
     device.limit_threads(threads)
     gpus = max(len({uuid for _, uuids in views for uuid in uuids}), device.granted("SLURM_GPUS_ON_NODE"))
-    unused = device.unused() if gpu and requested == "auto" and chosen == "cpu" else ""
+    unused = device.unused(seen) if gpu and requested == "auto" and chosen == "cpu" else ""
     place = Place(platform.node(), client, chosen, uuid, gpus, spans(cores), threads, device.blas(), unused)
     return world.allgather(place)
 

@@ -30,9 +30,11 @@ class Precision:
 
     Attributes:
         bf16: compute forward passes in bfloat16; losses and their differences in float32 or better.
+        tf32: on a GPU, products of float32 as TF32: 10 bits of each factor, several times as fast.
     """
 
     bf16: bool = False
+    tf32: bool = False
 
 
 def _setting(factory: Factory, site: Site) -> Setting[Any]:
@@ -43,8 +45,8 @@ def _setting(factory: Factory, site: Site) -> Setting[Any]:
     shape, classes = shape_of(federation), federation.test.classes
     parts = seeded(lambda: factory(site, shape, classes), site.streams(Purpose.MODULE))
     fingerprint = ", ".join(map(fingerprint_of, parts))  # before the problem takes their values over
-    bf16 = bool(site.values.get("bf16", False))
-    problem: Split = SplitNetwork(*parts, shape, classes, site.dtype, site.device, bf16)
+    precision = (bool(site.values.get(name, False)) for name in ("bf16", "tf32"))
+    problem: Split = SplitNetwork(*parts, shape, classes, site.dtype, site.device, *precision)
     return setting_on(site, problem, federation, fingerprint)
 
 
