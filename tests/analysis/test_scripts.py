@@ -183,7 +183,7 @@ for path in sys.argv[1:]:
 def check_help(name: str, out: str, err: str) -> None:
     assert err == "" and out.startswith(f"usage: {name}")
     told = "".join(out.split())
-    assert f"analysis/results/{name}" in told or (name == "a_run" and "besidetheresult" in told)
+    assert f"analysis/results/{name}" in told
 
 
 def test_every_script_tells_its_flags(tmp_path: Path) -> None:
