@@ -75,7 +75,7 @@ def browsed(page: Path, width: int = 1200) -> dict[str, Any]:
     """What a browser finds on the page, after a drag over the middle half of its first figure."""
     text = page.read_text().replace("<head>", "<head>" + PROBE).replace("</body>", ZOOM + "</body>")
     page.with_name("probed.html").write_text(text)
-    words = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", f"--window-size={width},2000"]
+    words = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", f"--window-size={width},2000"]
     words += [f"--user-data-dir={page.parent / 'profile'}", "--virtual-time-budget=20000", "--dump-dom"]
     done = run_process([*words, page.with_name("probed.html").as_uri()])
     (found,) = re.findall(r'<pre id="found">(.*?)</pre>', done.stdout, re.S)
