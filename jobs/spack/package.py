@@ -13,6 +13,7 @@ class ZoflMpi(PythonPackage):
 
     version("0.1.0")
 
+    variant("torch", default=True, description="Networks, split learning, GPUs")
     variant("fast", default=True, description="Compiled local steps of softmax regression (numba)")
     variant("report", default=True, description="Pages and figures of runs")
 
@@ -22,7 +23,6 @@ class ZoflMpi(PythonPackage):
     with default_args(type=("build", "run")):
         depends_on("py-numpy@2.0:")
         depends_on("py-mpi4py@4.1:")
-        depends_on("py-torch@2.6:")
         depends_on("py-h5py@3.11:")
         depends_on("py-docstring-parser@0.16:")
         depends_on("py-rich@13.7:")
@@ -33,6 +33,7 @@ class ZoflMpi(PythonPackage):
         depends_on("py-scikit-learn@1.5:")
         depends_on("py-typing-extensions@4.12:")
         depends_on("py-threadpoolctl@3.5:")
+        depends_on("py-torch@2.6:", when="+torch")
         depends_on("py-numba@0.61:", when="+fast")
         depends_on("py-llvmlite@0.44:", when="+fast")
         depends_on("py-plotly@6.0:", when="+report")

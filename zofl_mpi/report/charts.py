@@ -85,7 +85,12 @@ def rank_seconds(run: Run) -> Chart:
 def step_bytes(run: Run) -> Chart:
     """Bytes of the run by step of a round and direction."""
     data = [
-        {"type": "bar", "name": word, "x": [escape(step) for step in run.steps], "y": numbers(run.clients[name].sum((0, 2)) / 2**20)}
+        {
+            "type": "bar",
+            "name": word,
+            "x": [escape(step) for step in run.steps],
+            "y": numbers(run.clients[name].sum((0, 2)) / 2**20),
+        }
         for name, word in (("bytes_down", "down to clients"), ("bytes_up", "up to the server"))
     ]
     return chart(data, x="step of a round", y="MiB of the run", barmode="group")
