@@ -9,10 +9,10 @@ import argparse
 import sys
 from collections.abc import Iterator
 
-from shared.agreement import differences
 from shared.timing import Timing, timing
 
 from zofl_mpi.errors import UserError, refused
+from zofl_mpi.report.same import differences
 from zofl_mpi.run import records
 
 

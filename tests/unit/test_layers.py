@@ -16,7 +16,7 @@ FLOORS = (
     ("problems",),
     ("rounds", "run"),
     ("settings", "methods"),
-    ("zo_hfl", "fedrzo", "heron_sfl", "doctor"),
+    ("zo_hfl", "fedrzo", "heron_sfl", "doctor", "report"),
     ("__main__",),
 )
 """The rooms of the package, the lowest first. A room imports rooms of lower floors only."""

@@ -306,7 +306,17 @@ def build_setting(world: World, family: Family, plan: Plan, chosen: str) -> Sett
     """The setting of a plan, on every rank alike but for the device."""
     values, choice = plan.values, problem_of(family, plan.values["problem"])
     site = Site(plan.of_problem(family), world, Streams(values["seed"]), values["dtype"], chosen)
-    return replace(run_or_fail_all(world, lambda: choice.make(site)), eval_clients=values["eval_clients"])
+
+    def make() -> Setting[Any]:
+        try:
+            return choice.make(site)
+        except ModuleNotFoundError as exc:
+            if exc.name != "torch":
+                raise
+            needed = f"--problem {values['problem']} needs torch, which is not installed"
+            raise UserError(f"{needed}: pip install 'zofl_mpi[torch]'") from exc
+
+    return replace(run_or_fail_all(world, make), eval_clients=values["eval_clients"])
 
 
 def _clients_per_rank(world: World, m: int, loads: Loads | None) -> list[int]:

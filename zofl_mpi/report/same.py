@@ -1,11 +1,20 @@
-"""Comparison of the bits of two results, clocks aside."""
+"""Comparison of the bits of results, clocks aside.
+
+    zofl-same RESULT.h5 OTHER.h5 [MORE.h5 ...]       # what differs from the first; exit status 1 if anything does
+
+python -m zofl_mpi.report.same is the same.
+"""
 
 from __future__ import annotations
 
+import argparse
 import os
+import sys
+from collections.abc import Sequence
 
 import numpy as np
 
+from zofl_mpi.errors import UserError
 from zofl_mpi.run.records import load
 
 CLOCKS = {"seconds"}
@@ -39,3 +48,24 @@ def bits(value: object) -> tuple[str, tuple[int, ...], bytes]:
     """Type, shape and bytes of a value: equal for equal bits only; two NaNs of one payload are equal."""
     array = np.asarray(value)
     return array.dtype.str, array.shape, array.tobytes()
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Prints a line for each result beside the first; exit status 1 where bits differ, 2 where one cannot be read."""
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="zofl-same", description=__doc__, formatter_class=form)
+    parser.add_argument("result", help="an HDF5 result")
+    parser.add_argument("others", nargs="+", metavar="other", help="results to compare with it")
+    flags = parser.parse_args(words)
+    try:
+        found = {other: differences(flags.result, other) for other in flags.others}
+    except UserError as error:
+        print(f"zofl-same: {error}", file=sys.stderr)
+        raise SystemExit(2) from error
+    for other, names in found.items():
+        print(f"{other}: {'differs in ' + ', '.join(names) if names else 'the same bits'}")
+    raise SystemExit(int(any(found.values())))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,50 +1,47 @@
-"""The figure of one run: test accuracy and loss, seconds a round, bytes a round, against rounds.
+"""The figure of one run for a paper: test accuracy and loss, seconds and bytes of a round, against rounds.
 
-The seconds before the first round are told in words above the second panel's curves.
-
-python analysis/a_run.py RESULT [--out FIGURE]       # FIGURE.png and FIGURE.pdf; default: beside the result
+The seconds before the first round are named above the second panel's curves.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 from numpy.typing import NDArray
-from shared import command, files
-from shared.figures import BLUE, GREEN, ORANGE, PURPLE
 
 from zofl_mpi.errors import UserError
+from zofl_mpi.report.facts import LOSSES
 from zofl_mpi.run import records
 
-LOSSES = ("test_loss", "objective", "loss")
+BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 FAR = 3.0
 Array = NDArray[Any]
 
 
-def main(words: list[str] | None = None) -> None:
-    """Draw the figure and print its path; exit status 2 and one sentence if the result cannot be drawn."""
-    parser = argparse.ArgumentParser(description="The figure of one run.")
-    parser.add_argument("result", type=Path, help="an HDF5 result, finished or still growing")
-    parser.add_argument("--out", type=Path, help="the figure, without or with .png (default: beside the result)")
-    flags = parser.parse_args(words)
-    with command.refusals("a_run"):
-        figure = draw(records.load(flags.result))
-        print(files.save(figure, flags.out or flags.result))
+def save(run: records.Run, out: Path) -> None:
+    """Draws the figure into a file (UserError: no finished round, or no matplotlib)."""
+    figure = draw(run)
+    figure.savefig(out, dpi=300)
 
 
 def draw(run: records.Run) -> Any:
     """A matplotlib figure of 3.5 inches, the width of a column.
 
     Raises:
-        UserError: the run has no finished round yet.
+        UserError: the run has no finished round yet, or matplotlib is not installed.
     """
     if not run.length:
         raise UserError(f"{run.path} has no finished round yet")
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")  # before pyplot: a node of a cluster has no display
+        import matplotlib.pyplot as plt
+    except ImportError as exc:
+        raise UserError("the figure needs matplotlib, which is not installed: pip install 'zofl_mpi[report]'") from exc
     with plt.rc_context({"font.size": 8}):
         panels = [panel for panel in (quality, seconds, sizes) if panel.__name__ != "quality" or _has_quality(run)]
         figure, axes = plt.subplots(
@@ -145,7 +142,3 @@ def _marker(run: records.Run) -> str:
 def _unit(largest: float) -> tuple[float, str]:
     power = min(3, int(math.log(max(largest, 1.0), 1024)))
     return 1024.0**power, ("bytes", "KiB", "MiB", "GiB")[power]
-
-
-if __name__ == "__main__":
-    main()

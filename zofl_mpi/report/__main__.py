@@ -1,0 +1,70 @@
+"""A page about one run or several: what was run, curves, bytes, seconds of each rank, clients.
+
+    zofl-report RESULT.h5 [MORE.h5 ...]              # report.html, which a browser opens from the file
+    zofl-report RESULT.h5 --out figure.pdf           # a figure for a paper: .png, .pdf or .svg, of one run
+    zofl-report RESULT.h5 [MORE.h5 ...] --watch      # the table in the terminal, while runs go on; Ctrl-C ends it
+
+python -m zofl_mpi.report is the same. A result of a run that goes on, or was killed, is shown as far as it went.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from zofl_mpi.errors import UserError
+from zofl_mpi.run import records
+
+FIGURES = (".png", ".pdf", ".svg")
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Writes the page or the figure and prints its path; exit status 2 and one sentence where it cannot."""
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="zofl-report", description=__doc__, formatter_class=form)
+    parser.add_argument("results", type=Path, nargs="+", metavar="RESULT", help="HDF5 results, growing ones too")
+    parser.add_argument(
+        "--out", type=Path, default=Path("report.html"), help="the file to write: .html, or .png, .pdf, .svg of one run"
+    )
+    parser.add_argument("--watch", action="store_true", help="show the table in the terminal, anew every 2 seconds")
+    flags = parser.parse_args(words)
+    try:
+        if flags.watch:
+            from zofl_mpi.report.watch import watch
+
+            return watch(flags.results)
+        write(flags.results, flags.out)
+    except UserError as error:
+        print(f"zofl-report: {error}", file=sys.stderr)
+        raise SystemExit(2) from error
+    print(flags.out)
+
+
+def write(results: Sequence[Path], out: Path) -> None:
+    """Writes the page, or the figure of one run.
+
+    Raises:
+        UserError: a result cannot be read, the file cannot be written, or it is of another kind.
+    """
+    runs = [records.load(path) for path in results]
+    if out.suffix not in (".html", *FIGURES):
+        raise UserError(f"--out {out} ends in neither .html nor {', '.join(FIGURES)}; name a file that does")
+    if out.suffix in FIGURES and len(runs) > 1:
+        raise UserError(f"--out {out} is a figure of one run and {len(runs)} results are given; .html compares runs")
+    try:
+        if out.suffix == ".html":
+            from zofl_mpi.report.page import page
+
+            out.write_text(page(runs), encoding="utf-8")
+        else:
+            from zofl_mpi.report.figure import save
+
+            save(runs[0], out)
+    except OSError as exc:
+        raise UserError(f"{out} cannot be written ({exc.strerror}); name another --out") from exc
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""Figures of the page, as plotly's JSON: lists and dictionaries, drawn by the script in the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zofl_mpi.run.records import Run
+
+Chart = dict[str, Any]
+Array = NDArray[Any]
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E69F00")
+"""Okabe and Ito's colours, told apart by colour-blind readers."""
+DASHES = ("solid", "dash", "dashdot", "dot", "longdash", "longdashdot")
+POINTS = 2000
+"""A curve has no more points; of longer runs every k-th round is drawn, and the last."""
+BARS = 64
+"""Bars of ranks or clients; of more, consecutive ones share a bar: their mean."""
+KINDS = {"compute": "computing", "wait": "waiting", "comm": "sending", "staging": "copying to and from the GPU"}
+
+
+def curves(runs: Sequence[Run], labels: Sequence[str]) -> dict[str, Any]:
+    """Every column of every run, against rounds, seconds or bytes; the page's script lets the reader choose."""
+    names = list(dict.fromkeys(name for run in runs for name in run.rounds if name not in ("round", "seconds")))
+    shown = [name for name in names if any(np.isfinite(run.rounds.get(name, np.nan)).any() for run in runs)]
+    first = [name for name in ("test_accuracy", "objective", "test_loss", "loss") if name in shown]
+    shown = first + [name for name in shown if name not in first]
+    described = {name: text for run in runs for name, text in run.descriptions.items()}
+    units = {name: unit for run in runs for name, unit in run.units.items()}
+    return {
+        "columns": [
+            {"name": name, "unit": units.get(name, ""), "description": described.get(name, "")} for name in shown
+        ],
+        "runs": [
+            {
+                "label": label,
+                "colour": COLOURS[k % len(COLOURS)],
+                "dash": DASHES[k % len(DASHES)],
+                "x": {name: numbers(values[thinned(run.length)]) for name, values in axes(run).items()},
+                "y": {name: numbers(run.rounds[name][thinned(run.length)]) for name in shown if name in run.rounds},
+            }
+            for k, (run, label) in enumerate(zip(runs, labels, strict=True))
+        ],
+    }
+
+
+def axes(run: Run) -> dict[str, Array]:
+    """What a curve can be drawn against: name with unit -> (R,)."""
+    seconds = np.nan_to_num(run.rounds.get("seconds", np.zeros(run.length)))
+    return {
+        "finished rounds": np.arange(1, run.length + 1),
+        "seconds of all rounds so far": np.cumsum(seconds),
+        "MiB sent up to the server so far": np.cumsum(run.clients["bytes_up"].sum((1, 2))) / 2**20,
+        "MiB sent down to clients so far": np.cumsum(run.clients["bytes_down"].sum((1, 2))) / 2**20,
+    }
+
+
+def round_seconds(run: Run) -> Chart:
+    """Wall time of each round, and computing of its busiest rank."""
+    rounds, at = np.arange(1, run.length + 1), thinned(run.length)
+    busiest = run.ranks["seconds_compute"].sum(1).max(1, initial=0.0)
+    lines = {"whole round": run.rounds.get("seconds", np.full(run.length, np.nan)), "computing, busiest rank": busiest}
+    data = [
+        {"type": "scatter", "mode": "lines", "name": name, "x": numbers(rounds[at]), "y": numbers(values[at])}
+        for name, values in lines.items()
+    ]
+    return chart(data, x="finished rounds", y="seconds a round")
+
+
+def rank_seconds(run: Run) -> Chart:
+    """Where each rank's seconds went; rank 0 is the server."""
+    names, starts = groups(run.ranks["seconds_compute"].shape[2])
+    data = [
+        {"type": "bar", "name": word, "x": names, "y": numbers(means(run.ranks[f"seconds_{kind}"].sum((0, 1)), starts))}
+        for kind, word in KINDS.items()
+        if f"seconds_{kind}" in run.ranks and (kind != "staging" or run.ranks["seconds_staging"].any())
+    ]
+    return chart(data, x="rank", y="seconds of the run", barmode="stack")
+
+
+def step_bytes(run: Run) -> Chart:
+    """Bytes of the run by step of a round and direction."""
+    data = [
+        {
+            "type": "bar",
+            "name": word,
+            "x": [escape(step) for step in run.steps],
+            "y": numbers(run.clients[name].sum((0, 2)) / 2**20),
+        }
+        for name, word in (("bytes_down", "down to clients"), ("bytes_up", "up to the server"))
+    ]
+    return chart(data, x="step of a round", y="MiB of the run", barmode="group")
+
+
+def participation(run: Run) -> Chart:
+    """Rounds in which each client sent something."""
+    rounds = (run.clients["messages"].sum(1) > 0).sum(0)
+    names, starts = groups(rounds.size, run.first_clients)
+    data = [{"type": "bar", "name": "rounds", "x": names, "y": numbers(means(rounds, starts))}]
+    return chart(data, x="client", y="rounds with a message")
+
+
+def class_counts(run: Run) -> Chart:
+    """Samples of each class at each client."""
+    assert run.counts is not None
+    names, starts = groups(len(run.counts), run.first_clients)
+    counts = means(run.counts, starts)
+    data = [
+        {
+            "type": "heatmap",
+            "x": names,
+            "y": list(range(counts.shape[1])),
+            "z": [numbers(row) for row in counts.T],
+            "colorscale": "Blues",
+            "reversescale": True,
+            "colorbar": {"title": {"text": "samples"}},
+        }
+    ]
+    return chart(data, x="client", y="class")
+
+
+def chart(data: list[dict[str, Any]], x: str, y: str, **layout: Any) -> Chart:
+    """A figure of traces with titled axes; a trace without a colour takes the next of the palette."""
+    for trace, colour in zip(data, COLOURS, strict=False):
+        if trace["type"] != "heatmap":
+            trace.setdefault("marker", {"color": colour})
+    axis: dict[str, Any] = {"title": {"text": x}}
+    if data[0]["type"] != "scatter":
+        axis["type"] = "category"  # names that are numbers are names all the same
+    return {"data": data, "layout": {"xaxis": axis, "yaxis": {"title": {"text": y}}, **layout}}
+
+
+def groups(n: int, first: Array | None = None) -> tuple[list[str], Array]:
+    """Names of at most BARS groups of consecutive ranks or clients, and where each group starts.
+
+    Args:
+        n: entries.
+        first: (n,) the first client of each entry, where entries are sums over clients already.
+    """
+    starts = np.unique(np.linspace(0, n, min(n, BARS) + 1).astype(int)[:-1])
+    numbered = np.arange(n) if first is None else np.asarray(first)
+    if len(starts) == n and first is None:
+        return [str(k) for k in numbered], starts
+    ends = [str(numbered[b] - 1) for b in starts[1:]] + ["the last"]
+    return [f"{numbered[a]} to {end}" for a, end in zip(starts, ends, strict=True)], starts
+
+
+def means(values: Array, starts: Array) -> Array:
+    """Means over consecutive groups along the first axis."""
+    sizes = np.diff([*starts, len(values)]).reshape(-1, *[1] * (values.ndim - 1))
+    return np.asarray(np.add.reduceat(values.astype(float), starts, axis=0) / sizes)
+
+
+def thinned(length: int) -> Array:
+    """Indices of at most POINTS rounds, the last among them."""
+    return np.unique(np.linspace(0, max(length - 1, 0), min(length, POINTS)).astype(int))
+
+
+def numbers(values: Array) -> list[float | None]:
+    """Values for JSON, with six digits; what is not finite is None, a gap."""
+    return [float(f"{value:.6g}") if np.isfinite(value) else None for value in values.tolist()]

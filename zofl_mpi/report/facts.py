@@ -1,0 +1,170 @@
+"""Numbers and sentences about a result, as the page and the terminal show them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from zofl_mpi.run.grid.state import held
+from zofl_mpi.run.records import Run
+
+Facts = dict[str, str]
+LOSSES = ("test_loss", "objective", "loss")
+"""Columns that fall as training goes on; the first that a run has is its loss."""
+UNTOLD = {"method", "rounds", "out", "resume", "force", "data_dir", "checkpoint_every"}
+"""Flags that tell no runs apart: they change no number, or stand in the table."""
+
+
+def labels(runs: Sequence[Run]) -> list[str]:
+    """A short name for each run: its method, and the flags that tell it from the others, at most three."""
+    named = [dict(flat(run.config)) for run in runs]
+    shared = [key for key in named[0] if key not in UNTOLD and all(key in config for config in named)]
+    differ = [key for key in shared if len({repr(config[key]) for config in named}) > 1][:3]
+    made = []
+    for run, config in zip(runs, named, strict=True):
+        words = [f"{key.rpartition('.')[2]} {config[key]}" for key in differ]
+        made.append(", ".join([str(config.get("method", run.path.stem)), *words]))
+    return [
+        name if made.count(name) == 1 else f"{name} ({run.path.name})" for name, run in zip(made, runs, strict=True)
+    ]
+
+
+def flat(config: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    """Yields the flags of a configuration; a flag of a part is PART.FLAG."""
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def state(run: Run) -> str:
+    """Whether the run is done; the file of a killed run still says "running", but no process holds its lock."""
+    status = str(run.attrs.get("status"))
+    if status == "running" and not held(run.path):
+        return "killed, or running where the file system has no locks; --resume continues it"
+    return {"interrupted": "interrupted; --resume continues it"}.get(status, status)
+
+
+def summary(run: Run) -> Facts:
+    """What a comparison of runs needs of each, in a row."""
+    down, up = (int(run.clients[name].sum()) for name in ("bytes_down", "bytes_up"))
+    seconds = run.rounds.get("seconds", np.full(run.length, np.nan))
+    loss = next((name for name in LOSSES if last(run, name) is not None), "")
+    explored = run.attrs.get("directions_per_parameter")
+    return {
+        "state": state(run),
+        "rounds": f"{run.length} of {run.config.get('rounds', '?')}",
+        "test accuracy": _percent(last(run, "test_accuracy")),
+        "personal accuracy": _percent(last(run, "personal_accuracy")),
+        "loss": f"{last(run, loss):.4g} ({loss.replace('_', ' ')})" if loss else "",
+        "seconds": f"{float(np.nansum(seconds)):.1f}",
+        "seconds a round": f"{float(np.nanmedian(seconds)):.3g}" if np.isfinite(seconds).any() else "",
+        "down to clients": size(down),
+        "up to the server": size(up),
+        "directions per parameter": "" if explored is None else f"{float(explored):.3g}",
+        "ranks": str(int(run.attrs["ranks"])),
+    }
+
+
+def table(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
+    """Names and cells of the comparison's columns; a column that is empty in all runs is left out."""
+    rows = [summary(run) for run in runs]
+    names = [name for name in rows[0] if any(row[name] for row in rows)]
+    return names, [[row[name] for name in names] for row in rows]
+
+
+def origin(run: Run) -> Facts:
+    """Where a run comes from: command, code, machines, libraries."""
+    attrs = run.attrs
+    dirty = ", with uncommitted changes" if attrs.get("git_dirty") else ""
+    versions = ", ".join(f"{name} {version}" for name, version in read_list(attrs.get("versions"), {}).items())
+    hosts = read_list(attrs.get("hosts"), [])
+    facts = {
+        "file": run.path.name,
+        "command": str(attrs.get("command", "")),
+        "started": str(attrs.get("started", "")),
+        "ended": str(attrs.get("ended", "")),
+        "sessions": _sessions(read_list(attrs.get("sessions"), [])),
+        "code": f"commit {attrs['git_commit']}{dirty}" if attrs.get("git_commit") else "",
+        "data": str(attrs.get("data", "")),
+        "hosts": _counted(hosts, "rank"),
+        "devices": _counted(read_list(attrs.get("device"), []), "rank"),
+        "threads": _counted(read_list(attrs.get("threads"), []), "rank", "{} a rank"),
+        "MPI": str(attrs.get("mpi", "")),
+        "kernel": str(attrs.get("kernel_choice", attrs.get("kernel", ""))),
+        "libraries": versions,
+    }
+    return {name: text for name, text in facts.items() if text}
+
+
+def sentences(run: Run) -> list[str]:
+    """Start, times and bytes of a run, in the words of its closing lines."""
+    told = []
+    if run.length:
+        compute, wait, comm = (run.ranks[f"seconds_{kind}"].sum((0, 1)) for kind in ("compute", "wait", "comm"))
+        who, of = ("A client rank", slice(1, None)) if compute.size > 1 else ("The one process", slice(None))
+        means = [float(np.mean(values[of])) for values in (compute, wait, comm)]
+        told.append("{} spent {:.1f} s computing, {:.1f} s waiting and {:.1f} s sending".format(who, *means))
+        if compute.size > 1:
+            told[0] += " on average."
+            slowest = 1 + int(np.argmax(compute[1:]))
+            told.append(
+                f"The server spent {compute[0]:.1f} s computing, {float(run.overlap().both.sum()):.1f} s of them while "
+                f"clients computed; client rank {slowest} computed longest, {compute[slowest]:.1f} s."
+            )
+        else:
+            told[0] += "."
+    if "seconds_start" in run.attrs:
+        told.insert(0, f"Start: {float(run.attrs['seconds_start']):.1f} s from the command to the first round.")
+    explored = run.attrs.get("directions_per_parameter")
+    if explored is not None:
+        told.append(f"The run drew {float(explored):.3g} directions per parameter.")
+    missing = read_list(run.attrs.get("missing_rounds"), None)
+    if missing:
+        told.append(f"Rows of rounds {missing} are lost.")
+    return told
+
+
+def last(run: Run, name: str) -> float | None:
+    """The latest number of a column, or None."""
+    values = run.rounds.get(name, np.empty(0))
+    values = values[np.isfinite(values)]
+    return float(values[-1]) if values.size else None
+
+
+def size(count: int) -> str:
+    """Bytes in words: 512 B, 3.2 KiB, 12.0 MiB."""
+    power = min(int(math.log(max(count, 1), 1024)), 4)
+    return f"{count} B" if not power else f"{count / 1024**power:.1f} {('KiB', 'MiB', 'GiB', 'TiB')[power - 1]}"
+
+
+def read_list(value: Any, default: Any) -> Any:
+    """An attribute that is stored as JSON; the default where it is missing or is none of that type."""
+    try:
+        found = json.loads(value) if isinstance(value, str) else value
+    except json.JSONDecodeError:
+        return default
+    return found if isinstance(found, type(default)) or default is None else default
+
+
+def _sessions(sessions: Sequence[Any]) -> str:
+    if len(sessions) < 2:
+        return ""
+    return f"{len(sessions)}, from round " + ", ".join(str(one.get("from_round")) for one in sessions)
+
+
+def _counted(values: Sequence[Any], what: str, form: str = "{}") -> str:
+    """Equal values once, with their number: "node1 (4 ranks), node2 (4 ranks)"."""
+    texts = [form.format(value) for value in values]
+    counts = {text: texts.count(text) for text in dict.fromkeys(texts)}
+    shown = [f"{text} ({n} {what}{'s' if n > 1 else ''})" for text, n in list(counts.items())[:8]]
+    return ", ".join(shown + [f"and {len(counts) - 8} more"] * (len(counts) > 8))
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.2f} %"

@@ -1,0 +1,101 @@
+"""The page: one HTML file that needs no network, no server and no other file."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+from zofl_mpi.errors import UserError
+from zofl_mpi.report import charts, facts
+from zofl_mpi.run.records import Run
+
+RUNS = 12
+"""Most runs of one page: more lines cannot be told apart."""
+AT_ONCE = 3
+"""Sections of single runs are open where there are no more."""
+
+
+def page(runs: Sequence[Run]) -> str:
+    """The page of one run or a comparison, as HTML of about 5 MB, most of it the plotting library.
+
+    Raises:
+        UserError: there are more than RUNS runs, or plotly is not installed.
+    """
+    if len(runs) > RUNS:
+        raise UserError(f"{len(runs)} results are given and a page compares {RUNS} at most; name fewer")
+    names = facts.labels(runs)
+    drawn: dict[str, charts.Chart] = {}
+    few = len(runs) <= AT_ONCE
+    sections = [_section(k, run, names[k], drawn, few) for k, run in enumerate(runs)]
+    title = names[0] if len(runs) == 1 else f"{len(runs)} runs compared"
+    template = files("zofl_mpi.report").joinpath("page.html").read_text(encoding="utf-8")
+    parts = {
+        "TITLE": escape(title),
+        "SUMMARY": _summary(runs, names),
+        "SECTIONS": "\n".join(sections),
+        "CURVES": _json(charts.curves(runs, names)),
+        "CHARTS": _json(drawn),
+        "PLOTLY": plotly(),
+    }
+    return re.sub("@([A-Z]+)@", lambda place: parts[place[1]], template)
+
+
+def plotly() -> str:
+    """The plotting library's script (UserError: it is not installed)."""
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError as exc:
+        raise UserError("the page needs plotly, which is not installed: pip install 'zofl_mpi[report]'") from exc
+    return str(get_plotlyjs()).replace("</script", "<\\/script")
+
+
+def _summary(runs: Sequence[Run], names: Sequence[str]) -> str:
+    columns, rows = facts.table(runs)
+    head = "".join(f"<th>{escape(name)}</th>" for name in ("run", *columns))
+    body = (
+        "<tr>" + f"<th><a href='#run{k}'>{escape(name)}</a></th>" + "".join(f"<td>{escape(cell)}</td>" for cell in row)
+        for k, (name, row) in enumerate(zip(names, rows, strict=True))
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{'</tr>'.join(body)}</tr></tbody></table>"
+
+
+def _section(k: int, run: Run, name: str, drawn: dict[str, charts.Chart], is_open: bool) -> str:
+    """Everything about one run; its figures are added to `drawn`."""
+    figures = {
+        "Seconds of each round": charts.round_seconds,
+        "Where each rank's seconds went (rank 0 is the server)": charts.rank_seconds,
+        "Bytes by step": charts.step_bytes,
+        "Participation of clients": charts.participation,
+    }
+    if run.counts is not None:
+        figures["Samples of each class at each client"] = charts.class_counts
+    shown = []
+    for n, (caption, draw) in enumerate(figures.items() if run.length else ()):
+        drawn[f"run{k}-{n}"] = draw(run)
+        shown.append(
+            f"<figure><figcaption>{escape(caption)}</figcaption><div id='run{k}-{n}' class=plot></div></figure>"
+        )
+    words = "".join(f"<p>{escape(sentence)}</p>" for sentence in facts.sentences(run))
+    flags = {key: json.dumps(value) for key, value in facts.flat(run.config)}
+    return (
+        f"<details class=run id=run{k}{' open' if is_open else ''}><summary><h2>{escape(name)}</h2></summary>"
+        f"{words}<div class=figures>{''.join(shown)}</div>{_listed(facts.origin(run))}"
+        f"<details><summary>All {len(flags)} flags</summary>{_listed(flags)}</details></details>"
+    )
+
+
+def _listed(rows: Mapping[str, str]) -> str:
+    return f"<dl>{''.join(_row(name, text) for name, text in rows.items())}</dl>"
+
+
+def _row(name: str, text: str) -> str:
+    return f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>"
+
+
+def _json(value: Any) -> str:
+    """JSON inside a script: no text of a result can end it."""
+    return json.dumps(value, allow_nan=False).replace("<", "\\u003c")

@@ -1,0 +1,41 @@
+"""The table of runs in the terminal, drawn anew while they go on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from zofl_mpi.report import facts
+from zofl_mpi.run import records
+
+SECONDS = 2.0
+"""Between two looks at the files."""
+
+
+def watch(results: Sequence[Path], console: Console | None = None) -> None:
+    """Shows the table until every run has ended, or Ctrl-C (UserError: a result cannot be read)."""
+    console = console or Console()
+    with Live(console=console, auto_refresh=False) as live:
+        try:
+            while True:
+                runs = [records.load(path) for path in results]
+                live.update(table(runs), refresh=True)
+                if all(facts.state(run) != "running" for run in runs):
+                    return
+                time.sleep(SECONDS)
+        except KeyboardInterrupt:
+            return
+
+
+def table(runs: Sequence[records.Run]) -> Table:
+    """One column a run, which fits a narrow terminal better than one row a run."""
+    names, cells = facts.table(runs)
+    shown = Table(*("", *facts.labels(runs)))
+    for name, row in zip(names, zip(*cells, strict=True), strict=True):
+        shown.add_row(name, *row)
+    return shown
