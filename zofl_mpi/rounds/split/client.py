@@ -6,6 +6,8 @@ asked for. All have the network in its parts (`problem`), the modules whose para
 number of theta's first entries that travel (`travels`).
 """
 
+from __future__ import annotations
+
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence

@@ -1,5 +1,7 @@
 """The costs of split methods: bytes that travel; passes, products and memory of a client's step, measured."""
 
+from __future__ import annotations
+
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
