@@ -86,8 +86,8 @@ def values(same: Sequence[Group]) -> list[float]:
 
 def chosen(same: Sequence[Group]) -> tuple[Group, list[str]]:
     """The best of a method's steps in a cell, and the axes along which it is at an edge of those that were tried."""
-    found = values(same)
-    best = same[int(np.nanargmax(found))]
+    known = [(value, len(g.runs), -k) for k, (g, value) in enumerate(zip(same, values(same), strict=True)) if value > 0]
+    best = same[-max(known)[2]]  # of equal ones that of more seeds
     order = {axis: sorted(entries(same, axis), key=size) for axis in STEPS if axis in best.where}
     return best, edges.at_edge(best, [g for g in same if g.runs], order)
 

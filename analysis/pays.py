@@ -107,6 +107,8 @@ def studies() -> list[Study]:
         shares("Fashion-MNIST, 1 % of the data at the server, n = 850", "0.01", "850.0"),
         shares("Fashion-MNIST, 10 % of the data at the server, n = 170", "0.1", "170.0"),
         shares("Fashion-MNIST, 10 % of the data at the server, n = 850", "0.1", "850.0"),
+        shares("Fashion-MNIST, 30 % of the data at the server, n = 170", "0.3", "170.0"),
+        shares("Fashion-MNIST, 30 % of the data at the server, n = 850", "0.3", "850.0"),
         Study("b_methods", "FedRZO", "MNIST, ReLU network; control: output 0, loss 0.5", best | {"rectifier": "10"},
               "nonsmooth_mean", 0.5, "fedavg", {"fedrzo": 300 * 5 * 10 / 3140, "fedrzo-16": 300 * 5 * 10 * 16 / 3140}),
         Study("c_fig2", "HERON-SFL", "CIFAR-10, narrow ResNet", one, ACCURACY, "heron-frozen", "sflv2",

@@ -22,6 +22,7 @@ def group(setting: str, accuracies: list[float], validation: float = 0.5) -> Any
 def rows_of(script: Any) -> list[dict[str, Any]]:
     zo, server = f"{CELL}+zo_hfl+lam-30+local-0.1+server", f"{CELL}+server_sgd+server"
     groups = [
+        group(f"{zo}-0.003", [0.95], 0.8),
         group(f"{zo}-0.03", [0.7, 0.73, 0.71], 0.8),
         group(f"{server}-0.1", [0.5, 0.51, 0.55], 0.6),
         group(f"{zo}-0.01", [0.9], 0.7),
@@ -34,7 +35,7 @@ def rows_of(script: Any) -> list[dict[str, Any]]:
 
 
 def test_gains_are_differences_seed_by_seed_of_the_best_steps(script: Any) -> None:
-    """Mutations: a difference of means; the best by test accuracy; the control's first step."""
+    """Mutations: a difference of means; the best by test accuracy; the control's first step; of equals the first."""
     best = {row["method"]: row for row in rows_of(script) if row["best"]}
     zo, control = best["zo_hfl"], best["server_sgd"]
     assert (zo["share"], zo["n"], zo["lacks"], zo["step"]) == (0.01, 170, 3, "lam-30 local-0.1 server-0.03")
@@ -49,7 +50,7 @@ def test_gains_are_differences_seed_by_seed_of_the_best_steps(script: Any) -> No
 def test_all_steps_stand_in_the_table_and_edges_are_named(script: Any) -> None:
     """Mutation: edges by the order in the grid, in which server-0.1 is the first."""
     rows = rows_of(script)
-    assert len(rows) == 6 and sum(row["best"] for row in rows) == 3
+    assert len(rows) == 7 and sum(row["best"] for row in rows) == 3
     assert {row["method"]: row["at_edge"] for row in rows if row["best"]} == {
         "zo_hfl": "server",  # nothing larger was tried
         "server_sgd": "",
