@@ -84,6 +84,12 @@ def narrow(cell: str, title: str, *methods: str) -> Study:
     return Study("c_narrow", "HERON-SFL", title, where, ACCURACY, "heron-frozen", "sflv2", drawn)
 
 
+def shares(title: str, share: str, n: str, lacks: str = "0.0") -> Study:
+    """A cell of `a_shares`, whose table has the directions."""
+    where = {"share": share, "n": n, "lacks": lacks, "best": "True"}
+    return Study("a_shares", "ZO-HFL", title, where, ACCURACY, "server_sgd", "fedavg", {"zo_hfl": math.nan})
+
+
 def studies() -> list[Study]:
     """All comparisons that have a control and a first-order method."""
     best, lora = {"best": "True"}, 2 * 8 * (192 + 576)  # rank 8, a block at the client and one in the head
@@ -95,6 +101,14 @@ def studies() -> list[Study]:
               "server_sgd", "fedavg", {"zo_hfl": 500 * 9 / 7850}),
         Study("a_share", "ZO-HFL", "Fashion-MNIST, 54 samples at the server, n = 170", best, ACCURACY,
               "server_sgd", "fedavg", {"zo_hfl": 500 * 10 / 170}),
+        shares("Fashion-MNIST, server lacks 3 of 10 classes, n = 170", "0.01", "170.0", "3.0"),
+        shares("Fashion-MNIST, 1 % of the data at the server, n = 170", "0.01", "170.0"),
+        shares("Fashion-MNIST, 54 samples at the server, n = 850", "0.001", "850.0"),
+        shares("Fashion-MNIST, 1 % of the data at the server, n = 850", "0.01", "850.0"),
+        shares("Fashion-MNIST, 10 % of the data at the server, n = 170", "0.1", "170.0"),
+        shares("Fashion-MNIST, 10 % of the data at the server, n = 850", "0.1", "850.0"),
+        shares("Fashion-MNIST, 30 % of the data at the server, n = 170", "0.3", "170.0"),
+        shares("Fashion-MNIST, 30 % of the data at the server, n = 850", "0.3", "850.0"),
         Study("b_methods", "FedRZO", "MNIST, ReLU network; control: output 0, loss 0.5", best | {"rectifier": "10"},
               "nonsmooth_mean", 0.5, "fedavg", {"fedrzo": 300 * 5 * 10 / 3140, "fedrzo-16": 300 * 5 * 10 * 16 / 3140}),
         Study("c_fig2", "HERON-SFL", "CIFAR-10, narrow ResNet", one, ACCURACY, "heron-frozen", "sflv2",

@@ -101,6 +101,21 @@ def test_a_validation_part_is_nobody_elses_and_leaves_the_test_part_as_it_is(sch
     np.testing.assert_array_equal(kept, train[np.sort(order[:900])])
 
 
+def test_the_last_classes_can_be_the_clients_alone():
+    """Mutations: the first classes; a share of all classes; samples of the lacking classes lost; other order."""
+    federation, without = split(POOL, alpha=INF, server_lacks=3), split(POOL, alpha=INF)
+    test, server, *clients = rows(federation)
+    np.testing.assert_array_equal(test, rows(without)[0])
+    train = np.setdiff1d(np.arange(5000), test)
+    known = np.isin(POOL.labels[train], range(7))
+    assert federation.server.counts()[7:].sum() == 0 and federation.server.counts()[:7].all()
+    assert len(server) == round(0.3 * known.sum())
+    np.testing.assert_array_equal(np.sort(np.concatenate([server, *clients])), train)
+    assert all(np.all(np.diff(client) > 0) for client in clients) and federation.counts[:, 7:].all()
+    for same, other in zip(rows(split(POOL, alpha=INF, server_lacks=0)), rows(without), strict=True):
+        np.testing.assert_array_equal(same, other)
+
+
 def test_the_scale_is_that_of_those_who_train():
     """Mutation: the mean over the validation part too."""
     federation = split(POOL, pixels="standardize", validation=0.3)
@@ -226,6 +241,7 @@ def test_without_a_servers_share_the_clients_hold_all_training_samples(alpha, sc
         ({"server_fraction": -0.1}, ["--server-fraction -0.1", "between 0 and 1, both excluded, or 0 for no part"]),
         ({"server_fraction": 1e-5}, ["--server-fraction 1e-05", "0 of 4500", "empty"]),
         ({"server_fraction": 0.99999}, ["--server-fraction 0.99999", "4500 of 4500", "empty"]),
+        ({"server_lacks": 10}, ["--server-lacks 10", "0 or more, and below 10 classes"]),
         ({"validation": -0.1}, ["--validation -0.1", "between 0 and 1, both excluded, or 0 for no part"]),
         ({"validation": 1e-5}, ["--validation 1e-05", "0 of 4500", "empty"]),
         ({"validation": 0.99}, ["--m 10", "too few to give each --min-samples 10"]),

@@ -1,5 +1,9 @@
 """Principal components: of the training part alone, centred, uncorrelated, as one SVD of a small matrix has them."""
 
+import os
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -13,6 +17,11 @@ INPUTS = (GENERATOR.standard_normal((60, 5)) @ np.diag([9, 5, 3, 1, 0.1]) @ GENE
 TRAINING = np.arange(8, 50)
 
 
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ZOFL_CACHE", str(tmp_path))
+
+
 def federation() -> Federation:
     whole = Dataset(INPUTS, np.arange(60) % 3, 3, scale=0.1, shift=-1.0)
     parts = [whole.subset(rows) for rows in np.split(TRAINING, [10, 30])]
@@ -23,7 +32,7 @@ def federation() -> Federation:
 def test_components_are_those_of_the_training_part(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutations: all samples' mean or axes; the last axes; no mean; the scale left out; a chunk's end left out."""
     monkeypatch.setattr("zofl_mpi.data.features.CHUNK", 7)
-    made = projected(SingleProcess(), federation(), 3)
+    made = projected(SingleProcess(), federation(), 3, "toy")
     x = 0.1 * INPUTS - 1
     mean = x[TRAINING].mean(axis=0)
     axes = np.linalg.svd(x[TRAINING] - mean)[2][:3]
@@ -38,6 +47,22 @@ def test_components_are_those_of_the_training_part(monkeypatch: pytest.MonkeyPat
     assert made.validation is not None and made.validation.inputs is found
 
 
+def test_components_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutations: the entry's name without K, the key, the rows, the scale or the shift; no cache."""
+    base = federation()
+    scaled = base.seen_as(lambda part: replace(part, scale=0.2))
+    shifted = base.seen_as(lambda part: replace(part, shift=np.linspace(0, 1, 5)))
+    others = replace(base, clients=base.clients[:1])
+    cases = [(base, 3, "toy"), (base, 2, "toy"), (base, 3, "other"), (scaled, 3, "toy"), (shifted, 3, "toy")]
+    cases.append((others, 3, "toy"))
+    made = [projected(SingleProcess(), *case).server.inputs for case in cases]  # type: ignore[arg-type]
+    monkeypatch.setattr("zofl_mpi.data.features._components", None)
+    again = [projected(SingleProcess(), *case).server.inputs for case in cases]  # type: ignore[arg-type]
+    for first, second in zip(made, again, strict=True):
+        np.testing.assert_array_equal(first, second)
+    assert len(list(Path(os.environ["ZOFL_CACHE"]).glob("pca-*"))) == len(cases)
+
+
 @pytest.mark.parametrize("features", ["pca", "pca:0", "pca:-3", "pca:1.5", "ica:3", ""])
 def test_other_features_are_refused(features: str) -> None:
     with pytest.raises(UserError, match="choose all, or pca:K"):
@@ -46,4 +71,4 @@ def test_other_features_are_refused(features: str) -> None:
 
 def test_more_components_than_numbers_are_refused() -> None:
     with pytest.raises(UserError, match="an input has 5 numbers"):
-        projected(SingleProcess(), federation(), 6)
+        projected(SingleProcess(), federation(), 6, "toy")

@@ -6,6 +6,7 @@ cells of a coarse grid. Source: Coates, Lee, Ng, An analysis of single-layer net
 (2011). They are computed once on each node and kept in the cache.
 """
 
+import hashlib
 import math
 import os
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from zofl_mpi.data import Array, Federation, Raw, cache
+from zofl_mpi.data import Array, Dataset, Federation, Raw, cache
 from zofl_mpi.data.cache import Sources
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.engine.world import World, at_server
@@ -123,19 +124,39 @@ def parsed_components(features: str) -> int:
     return int(number)
 
 
-def projected(world: World, federation: Federation, K: int) -> Federation:
-    """The samples' first K principal components, centred, and a constant 1; from rank 0 (UserError: p < K)."""
+def projected(world: World, federation: Federation, K: int, key: str) -> Federation:
+    """The samples' first K principal components, centred, and a constant 1; from rank 0, which keeps them in its cache.
+
+    Args:
+        key: of the samples in the cache.
+
+    Raises:
+        UserError: an input has fewer than K numbers.
+    """
     p = federation.server.features
     if p < K:
         raise UserError(f"--features pca:{K}: an input has {p} numbers; take at most as many components")
-    components = world.bcast(at_server(world, lambda: _components(federation, K)))
+    components = world.bcast(at_server(world, lambda: _kept(federation, K, key)))
     return federation.seen_as(lambda part: replace(part, inputs=components, scale=1.0, shift=0.0))
 
 
-def _components(federation: Federation, K: int) -> Array:
-    """(N, K + 1) float32 of all N samples. On one thread, so that bits do not depend on how many a rank has."""
-    rows = federation.training_rows()
-    samples = replace(federation.server, rows=None)
+def _kept(federation: Federation, K: int, key: str) -> Array:
+    """`_components` from the cache: they depend on the samples, their scale and the rows that are trained on."""
+    samples, rows = federation.server, federation.training_rows()
+    fitted_on = hashlib.sha256(rows.tobytes())
+    for numbers in (samples.scale, samples.shift):
+        fitted_on.update(np.float64(numbers).tobytes())
+
+    def made() -> Raw:
+        return Raw(_components(replace(samples, rows=None), rows, K), samples.labels, samples.classes)
+
+    derived = cache.identify(f"pca-{K}-{key}-{fitted_on.hexdigest()[:16]}", made)
+    cache.prepare(derived)
+    return cache.open(derived._replace(name=f"{K} principal components of {key}")).inputs
+
+
+def _components(samples: Dataset, rows: NDArray[np.int64], K: int) -> Array:
+    """(N, K + 1) float32 of all N samples, fitted on `rows`. One thread: bits do not depend on how many a rank has."""
 
     def chunks(positions: NDArray[np.int64]) -> Iterator[Array]:
         for start in range(0, len(positions), CHUNK):

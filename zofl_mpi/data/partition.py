@@ -31,6 +31,7 @@ def split(
     partition: str = "by_class",
     test_fraction: float = 0.1,
     server_fraction: float = 0.3,
+    server_lacks: int = 0,
     validation: float = 0.0,
     official_split: bool = False,
     min_samples: int = 10,
@@ -45,6 +46,7 @@ def split(
             draws for each client its mix of classes, all clients of equal size (fewer than m samples are left over).
         test_fraction: of all samples; 0 < fraction < 1.
         server_fraction: of the training part; 0 <= fraction < 1; with 0 the server holds nothing.
+        server_lacks: so many classes, the last ones, are the clients' alone; `server_fraction` is then of the others.
         validation: of all but the test part; 0 <= fraction < 1; with 0 there is no validation part.
         official_split: take the data set's own test part instead of a random one.
         min_samples: least number of samples of a client; `by_class` draws until every client has that many.
@@ -61,9 +63,13 @@ def split(
     held_out = train[:0]
     if validation != 0:
         train, held_out = _cut(train, validation, streams, Purpose.VALIDATION, "--validation", "or 0 for no part")
+    demand(0 <= server_lacks < raw.classes, "server_lacks", server_lacks, f"0 or more, and below {raw.classes} classes")
+    known = raw.labels[train] < raw.classes - server_lacks
     rest, server = train, train[:0]
     if server_fraction != 0:
-        rest, server = _cut(train, server_fraction, streams, Purpose.SERVER, "--server-fraction", "or 0 for no part")
+        pool, flag = train[known], "--server-fraction"
+        rest, server = _cut(pool, server_fraction, streams, Purpose.SERVER, flag, "or 0 for no part")
+        rest = np.sort(np.concatenate([rest, train[~known]]))
     parts = shares(raw, rest, streams, m=m, alpha=alpha, partition=partition, min_samples=min_samples)
     data = as_dataset(raw, pixels, train)
     clients = tuple(map(data.subset, parts))

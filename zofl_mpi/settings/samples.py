@@ -21,7 +21,17 @@ from zofl_mpi.run.family import Site
 P = TypeVar("P")
 Derive = Callable[[Sources], Sources]
 
-SHARES = ("m", "alpha", "partition", "test_fraction", "server_fraction", "validation", "min_samples", "pixels")
+SHARES = (
+    "m",
+    "alpha",
+    "partition",
+    "test_fraction",
+    "server_fraction",
+    "server_lacks",
+    "validation",
+    "min_samples",
+    "pixels",
+)
 """Flags that `partition.split` takes by the same names."""
 
 
@@ -43,6 +53,7 @@ class Samples:
         split: random (10 % of all samples, --test-fraction, are the test set) or official (the data set's own).
         test_fraction: share of all samples that is the test set.
         server_fraction: share of the training part that is the server's own.
+        server_lacks: number of classes, the last ones, of which the server has no samples; its share is of the others.
         validation: share of the training part that server and clients do not train on, reported beside the test part
             to choose step sizes by; 0 for none.
         synthetic_samples: --data synthetic: number of samples.
@@ -61,6 +72,7 @@ class Samples:
     split: Literal["random", "official"] = "random"
     test_fraction: float = 0.1
     server_fraction: float = 0.3
+    server_lacks: int = at_least(0, 0, "a number of classes")
     validation: float = 0.0
     synthetic_samples: int = at_least(1, 10_000)
     synthetic_features: int = at_least(1, 64)
@@ -90,7 +102,7 @@ class Samples:
         shares = {name: value for name, value in vars(self).items() if name in SHARES}
         official = self.split == "official"
         federation = run_or_fail_all(world, lambda: partition.split(raw, streams, official_split=official, **shares))
-        return features.projected(world, federation, K) if K else federation
+        return features.projected(world, federation, K, made.key) if K else federation
 
     def _check_classes(self, raw: Raw) -> None:
         if raw.targets is not None:

@@ -1,0 +1,191 @@
+"""ZO-HFL beside its server alone: how far it is ahead against the server's share of the data and the model's length n.
+
+python analysis/a_shares.py [--grid jobs/a_shares.toml] [--results DIR] [--out NAME] [--partial]
+
+An axis `setting` tells the server's share, n, the classes that the server lacks, the method and its steps, as
+share-0.01+n-170+lacks-3+zo_hfl+lam-30+local-0.03+server-0.03. The best steps of a method in a cell are those of the
+highest accuracy on the validation part, mean of the last evaluations, over the seeds that all that were tried have.
+A gain is the test accuracy less that of the server alone, seed by seed, both with their best steps; deviations are
+those of this difference over seeds. Prints a row per cell and method; writes NAME.txt, NAME.csv (with all steps that
+were tried), NAME.pdf and NAME.png.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from shared import choosing, command, edges, figures, files, wording
+from shared.groups import Array, Group, entries, mean_sd, split
+from shared.reading import read
+
+STEPS = ("lam", "local", "server")
+PLACE = ("share", "n", "lacks")
+CONTROL = "server_sgd"
+Row = dict[str, Any]
+
+
+def main(words: list[str] | None = None) -> None:
+    """Print and write the table, draw the figure; exit status 2 if a result is missing."""
+    flags = command.parser("a_shares", __doc__, ["a_shares.toml"]).parse_args(words)
+    with command.refusals("a_shares"):
+        rows = rows_of(placed(read("a_shares", flags, ["setting"], ["setting"])))
+        best = [row for row in rows if row["best"]]
+        marked = [f"{wording.method_name(r['method'])} ({cell(r)}: {r['step']})" for r in best if r["at_edge"]]
+        files.publish(flags.out, f"{table(best)}\n\n{edges.told(marked)}", NOTE, rows, draw(best))
+
+
+NOTE = (
+    "Test accuracy in %, mean ± deviation over seeds; gain: over the server alone, seed by seed. Best steps by the "
+    "accuracy on the validation part, chosen on seed 1; FedAvg's are those of another share with the same n where no "
+    "others were tried. Bytes up: of all clients and rounds. Directions: drawn in the run, per parameter."
+)
+
+
+# --- the choice of steps
+
+
+def placed(groups: Sequence[Group]) -> list[Group]:
+    """The groups with results, with what their axis `setting` tells as coordinates of their own."""
+    found = []
+    for group in groups:
+        words = group.where["setting"].split("+")
+        told = {axis: word for word in words if (axis := word.partition("-")[0]) in (*PLACE, *STEPS)}
+        (method,) = (word for word in words if word not in told.values())
+        where = {"lacks": "lacks-0", **told, "method": method.replace("-", "+")}  # fedavg-server
+        found += [replace(group, where=where)] if group.runs else []
+    return found
+
+
+def size(entry: str) -> float:
+    """The number in an entry: local-0.03."""
+    return float(entry.rpartition("-")[2])
+
+
+def rows_of(groups: Sequence[Group]) -> list[Row]:
+    """The rows of the CSV: all steps of a method in a cell, the best of them marked."""
+    rows = []
+    for here in split(groups, lambda g: " ".join(g.where[axis] for axis in PLACE)).values():
+        tried = split(here, lambda g: g.where["method"])
+        best = {method: chosen(same) for method, same in tried.items()}
+        control = best[CONTROL][0]
+        for method in sorted(tried, key=list(wording.METHODS).index):
+            same = tried[method]
+            rows += [row(group, value, *best[method], control) for group, value in zip(same, values(same), strict=True)]
+    return rows
+
+
+def values(same: Sequence[Group]) -> list[float]:
+    """What each of a method's steps in a cell is chosen by."""
+    return choosing.means(same, lambda run: 100 * choosing.at_the_end(run, "validation_accuracy"))
+
+
+def chosen(same: Sequence[Group]) -> tuple[Group, list[str]]:
+    """The best of a method's steps in a cell, and the axes along which it is at an edge of those that were tried."""
+    known = [(value, len(g.runs), -k) for k, (g, value) in enumerate(zip(same, values(same), strict=True)) if value > 0]
+    best = same[-max(known)[2]]  # of equal ones that of more seeds
+    order = {axis: sorted(entries(same, axis), key=size) for axis in STEPS if axis in best.where}
+    return best, edges.at_edge(best, [g for g in same if g.runs], order)
+
+
+def row(group: Group, value: float, best: Group, ends: list[str], control: Group) -> Row:
+    """A row of the CSV."""
+    accuracy, gains = by_seed(group, "test_accuracy"), gain(group, control)
+    mean, sd = mean_sd(np.array([*accuracy.values()]))
+    gain_mean, gain_sd = mean_sd(gains)
+    return {
+        **{axis: size(group.where[axis]) for axis in PLACE},
+        "method": group.where["method"],
+        "step": " ".join(group.where[axis] for axis in STEPS if axis in group.where),
+        "accuracy_mean_percent": mean,
+        "accuracy_sd_percent": sd,
+        "accuracy_by_seed_percent": " ".join(f"{a:.4f}" for a in accuracy.values()),
+        "gain_mean": gain_mean,
+        "gain_sd": gain_sd,
+        "gain_in_deviations": gain_mean / gain_sd if gain_sd else math.nan,
+        "seeds_ahead": int((gains > 0).sum()),
+        "personal_mean_percent": mean_sd(np.array([*by_seed(group, "personal_accuracy").values()]))[0],
+        "bytes_up": float(np.mean([run.clients["bytes_up"].sum() for run in group.runs])),
+        "directions_per_parameter": float(group.runs[0].attrs.get("directions_per_parameter", math.nan)),
+        "chosen_by_percent": value,
+        "best": group is best,
+        "at_edge": " ".join(ends) if group is best else "",
+        "rounds": group.rounds,
+        "seeds": len(group.runs),
+        "seeds_planned": group.planned,
+    }
+
+
+def by_seed(group: Group, column: str) -> dict[int, float]:
+    """{seed: a column in % after the last round}."""
+    return dict(zip(map(choosing.seed_of, group.runs), 100 * group.last(column), strict=True))
+
+
+def gain(group: Group, control: Group) -> Array:
+    """(seeds,) test accuracy less the control's in points, on the seeds that both have."""
+    one, other = by_seed(group, "test_accuracy"), by_seed(control, "test_accuracy")
+    return np.array([one[seed] - other[seed] for seed in one if seed in other])
+
+
+# --- table and figure
+
+
+def cell(row: Row) -> str:
+    """Share, n and what the server lacks, in words."""
+    lacks = f", lacks {row['lacks']:g} classes" if row["lacks"] else ""
+    return f"{100 * row['share']:g} %, n = {row['n']:g}{lacks}"
+
+
+def table(best: Sequence[Row]) -> str:
+    """A row per cell and method at its best steps."""
+    lines = []
+    for r in best:
+        control = r["method"] == CONTROL
+        ahead = "-" if control else f"{r['gain_mean']:+.2f} ± {r['gain_sd']:.2f}"
+        times = "-" if control else f"{r['gain_in_deviations']:.1f}"
+        numbers = (wording.percent(r["accuracy_mean_percent"], r["accuracy_sd_percent"], ""), ahead, times)
+        personal, count = f"{r['personal_mean_percent']:.2f}", f"{r['bytes_up']:,.0f}"
+        drawn = "-" if math.isnan(r["directions_per_parameter"]) else f"{r['directions_per_parameter']:.3g}"
+        step = f"{r['step']} {edges.MARK}" if r["at_edge"] else r["step"]
+        where = (cell(r), wording.method_name(r["method"]), step)
+        lines.append([*where, str(r["seeds"]), *numbers, personal, count, drawn])
+    header = ["server's data", "method", "steps", "seeds", "accuracy", "gain", "gain / deviation", "personal"]
+    return wording.aligned([*header, "bytes up", "directions"], lines, left=3)
+
+
+def draw(best: Sequence[Row]) -> Any:
+    """Draws the gain of ZO-HFL and of FedAvg over the server alone against the server's share, a colour per n."""
+    sizes = sorted({(r["lacks"], r["n"]) for r in best})
+    with plt.rc_context(figures.STYLE):
+        figure, ((panel,),) = figures.canvas(1, 1, figures.PAGE, 2.8)
+        for method, line in (("zo_hfl", "-"), ("fedavg", ":")):
+            for k, (lacks, n) in enumerate(sizes):
+                of = sorted((r for r in best if (r["method"], r["lacks"], r["n"]) == (method, lacks, n)), key=share)
+                lacking = f", server lacks {lacks:g} classes" if lacks else ""
+                panel.errorbar(
+                    [100 * r["share"] * 1.04 ** (k - len(sizes) / 2) for r in of],
+                    [r["gain_mean"] for r in of],
+                    [r["gain_sd"] for r in of],
+                    **figures.look(k) | {"linestyle": line},
+                    capsize=2,
+                    label=f"{wording.method_name(method)}, n = {n:g}{lacking}",
+                )
+        panel.axhline(0, color="0.5", linewidth=0.8)
+        panel.set(
+            xscale="log", xlabel="server's share of the training data (%)", ylabel="gain over the server (points)"
+        )
+        figures.legend(figure, np.array([[panel]]), 2, "mean and deviation over seeds of the seed-by-seed difference")
+    return figure
+
+
+def share(row: Row) -> float:
+    """The server's share."""
+    return float(row["share"])
+
+
+if __name__ == "__main__":
+    main()
