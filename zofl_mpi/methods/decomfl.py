@@ -172,6 +172,7 @@ class DeComFL(SplitMethod):
             ("freeze", training.freeze, "none"),
             ("state", training.state, "keep"),
             ("server_state", training.server_state, "keep"),
+            ("client_parts", training.client_parts, "average"),
         ):
             demand(value == only, flag, value, f"{only}: it has no meaning here")
         super().__post_init__()

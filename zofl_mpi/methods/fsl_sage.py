@@ -86,7 +86,7 @@ class FSLSAGE(SplitMethod):
                     recent.add(i, item)
                 else:
                     losses[i] = item.loss
-        mean = training.with_head(state, training.mean(clients, to))
+        mean = training.with_head(state, training.mean(state, clients, to))
         new = main.state(mean, math.fsum(losses.values()) / len(to))
         error = math.fsum(errors) / len(errors) if errors else math.nan
         return SageState(**vars(new), heads=heads, smashed=recent.smashed, labels=recent.labels, alignment_loss=error)
@@ -174,6 +174,7 @@ class FSLSAGE(SplitMethod):
 
     def __post_init__(self) -> None:
         demand(self.training.freeze == "none", "freeze", self.training.freeze, "none: heads do not train here anyway")
+        demand(not self.training.own, "client_parts", "own", "average: the server aligns the heads that it sends")
         first = all(self.training.uploads(i, 0) for i in range(self.setting.m))
         demand(first, "upload_at", "last", "first: the heads are aligned after it")
         least = 1 if self.problem.takes_one or self.training.running else 2

@@ -291,7 +291,11 @@ class Estimation:
         exact, layers, freeze = estimate == "exact", self.exact_layers, training.freeze
         average, closed = training.state == "average", training.problem.head_gradient is not None or layers
         none = "no differences of losses; take one-sided or central"
-        _refuse("--uplink seeds", (seeds and exact, f"--estimate exact has {none}"))
+        _refuse(
+            "--uplink seeds",
+            (seeds and exact, f"--estimate exact has {none}"),
+            (seeds and training.own, "with --client-parts own no model goes up; take dense"),
+        )
         probe = self.probe_gradient and exact
         _refuse("--probe-gradient", (probe, "--estimate exact has the gradient itself; leave one of them out"))
         _refuse(
