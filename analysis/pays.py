@@ -65,7 +65,14 @@ class Study:
 
 
 ACCURACY = "accuracy_mean_percent"
-NAMES = {"fedrzo": "FedRZO", "fedrzo-16": "FedRZO, 16 directions", "heron-frozen-head": "HERON, frozen head"}
+NAMES = {
+    "fedrzo": "FedRZO",
+    "fedrzo-16": "FedRZO, 16 directions",
+    "heron-frozen-head": "HERON, frozen head",
+    "heron-1": "HERON, frozen head",
+    "heron-8": "HERON, frozen head, 8 directions",
+    "heron-norm-8": "HERON, frozen head, 8 directions, normalisations",
+}
 
 
 def pays(title: str, config: Mapping[str, Any], steps: int, absent: Sequence[str] = ()) -> Study:
