@@ -72,6 +72,7 @@ NAMES = {
     "heron-frozen-head": "HERON, frozen head",
     "heron-1": "HERON, frozen head",
     "heron-8": "HERON, frozen head, 8 directions",
+    "heron-norm-8": "HERON, normalisations, 8 directions",
 }
 
 
@@ -118,7 +119,8 @@ def studies() -> list[Study]:
         narrow("fashion-k2", "Fashion-MNIST, cut of 2 features", "heron-head-8"),
         narrow("fashion-k4", "Fashion-MNIST, cut of 4 features", "heron", "heron-head", "heron-head-8", "ho_sfl-8"),
         narrow("fashion-k16", "Fashion-MNIST, cut of 16 features", "heron-head-8"),
-        cells("c_fleet", "heron-none", "group", "CIFAR-10, pretrained, sensors that differ", "heron-1", "heron-8"),
+        cells("c_fleet", "heron-none", "group", "CIFAR-10, pretrained, sensors that differ",
+              "heron-1", "heron-8", "heron-norm-8", "ho_sfl-8"),
         cells("c_fleet", "heron-statistics", "batch", "CIFAR-10, sensors that differ, BatchNorm taken anew", "heron-8"),
     ]  # fmt: skip
 
