@@ -18,7 +18,7 @@ from typing import Any
 
 from shared import choosing, command, edges, files, wording
 from shared.budgets import sent
-from shared.groups import Group, series, split
+from shared.groups import Group, mean_sd, series, split
 from shared.reading import read
 
 from zofl_mpi.errors import UserError
@@ -26,6 +26,7 @@ from zofl_mpi.run import grid, records
 
 COMMON = ("data", "problem", "cell", "method")
 VALIDATION = "validation_accuracy"
+SENSOR = "test_accuracy_"
 
 Axes = Mapping[str, Sequence[str]]
 """{axis of steps: its entries, in the order of their size}."""
@@ -98,7 +99,13 @@ def rows_of(groups: Sequence[Group], axes: Axes) -> list[dict[str, Any]]:
         for k, group in enumerate(same):
             ends = edges.at_edge(group, run, axes) if k == chosen else []
             rows[id(group)] = row(group, axes, values[k], k == chosen, ends)
-    return [rows[id(group)] for group in groups]
+    sensors = sorted({name for g in groups for run in g.runs for name in run.rounds if name.startswith(SENSOR)})
+    return [rows[id(group)] | seen(group, sensors) for group in groups]
+
+
+def seen(group: Group, sensors: Sequence[str]) -> dict[str, float]:
+    """Mean test accuracy in % of the clients with each sensor (--shift), by these columns of the results."""
+    return {f"{name}_mean_percent": mean_sd(100 * group.last(name))[0] for name in sensors}
 
 
 def row(group: Group, axes: Axes, value: float, is_best: bool, ends: Sequence[str]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ import csv
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
@@ -65,7 +66,14 @@ class Study:
 
 
 ACCURACY = "accuracy_mean_percent"
-NAMES = {"fedrzo": "FedRZO", "fedrzo-16": "FedRZO, 16 directions", "heron-frozen-head": "HERON, frozen head"}
+NAMES = {
+    "fedrzo": "FedRZO",
+    "fedrzo-16": "FedRZO, 16 directions",
+    "heron-frozen-head": "HERON, frozen head",
+    "heron-1": "HERON, frozen head",
+    "heron-8": "HERON, frozen head, 8 directions",
+    "heron-norm-8": "HERON, normalisations, 8 directions",
+}
 
 
 def pays(title: str, config: Mapping[str, Any], steps: int, absent: Sequence[str] = ()) -> Study:
@@ -78,10 +86,13 @@ def pays(title: str, config: Mapping[str, Any], steps: int, absent: Sequence[str
     return Study("c_pays", "HERON-SFL", title, {"setting": title}, ACCURACY, "heron-frozen", "sflv2", methods)
 
 
-def narrow(cell: str, title: str, *methods: str) -> Study:
-    """A setting of `c_narrow`, whose table has the directions."""
+def cells(table: str, control: str, cell: str, title: str, *methods: str) -> Study:
+    """A cell of a table that has the directions, beside SFLV2."""
     where, drawn = {"cell": cell, "best": "True"}, dict.fromkeys(methods, math.nan)
-    return Study("c_narrow", "HERON-SFL", title, where, ACCURACY, "heron-frozen", "sflv2", drawn)
+    return Study(table, "HERON-SFL", title, where, ACCURACY, control, "sflv2", drawn)
+
+
+narrow = partial(cells, "c_narrow", "heron-frozen")
 
 
 def shares(title: str, share: str, n: str, lacks: str = "0.0") -> Study:
@@ -122,6 +133,9 @@ def studies() -> list[Study]:
         narrow("fashion-k2", "Fashion-MNIST, cut of 2 features", "heron-head-8"),
         narrow("fashion-k4", "Fashion-MNIST, cut of 4 features", "heron", "heron-head", "heron-head-8", "ho_sfl-8"),
         narrow("fashion-k16", "Fashion-MNIST, cut of 16 features", "heron-head-8"),
+        cells("c_fleet", "heron-none", "group", "CIFAR-10, pretrained, sensors that differ",
+              "heron-1", "heron-8", "heron-norm-8", "ho_sfl-8"),
+        cells("c_fleet", "heron-statistics", "batch", "CIFAR-10, sensors that differ, BatchNorm taken anew", "heron-8"),
     ]  # fmt: skip
 
 

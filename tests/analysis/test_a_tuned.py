@@ -126,3 +126,17 @@ def test_a_choice_is_over_the_seeds_that_all_steps_have(script: Any) -> None:
     assert [r["best"] for r in rows] == [False, True]
     assert [r["chosen_by_percent"] for r in rows] == pytest.approx([50.0, 60.0])
     assert rows[0]["accuracy_mean_percent"] == pytest.approx(70.0)
+
+
+def test_sensors_have_columns_of_their_own(script: Any) -> None:
+    """In % of the last round; a group without results has empty ones. Mutation: the first round's."""
+    one, none = at("l1", "s1", 0.4, 0.6), replace(at("l2", "s1"), runs=())
+    seen = [0.1, 0.3]
+    runs = tuple(
+        replace(run, rounds={**run.rounds, "test_accuracy_blur": np.array([0.9, value])})
+        for run, value in zip(one.runs, seen, strict=True)
+    )
+    with_sensor, without = script("a_tuned").rows_of([replace(one, runs=runs), none], AXES)
+    assert with_sensor["test_accuracy_blur_mean_percent"] == pytest.approx(20)
+    assert np.isnan(without["test_accuracy_blur_mean_percent"])
+    assert not any(name.startswith("test_accuracy_") for name in script("a_tuned").rows_of([one], AXES)[0])

@@ -121,7 +121,7 @@ class Measured:
         for _, item in clients.ask(self.train, message, to=to) if streamed else self.one_by_one(clients, message, to):
             if isinstance(item, Smashed):
                 main.step(item)
-        return main.state(self.training.mean(clients, to), math.nan)
+        return main.state(self.training.mean(state, clients, to), math.nan)
 
     def one_by_one(self, clients: Clients, message: Model, to: list[int]) -> Iterator[tuple[int, Any]]:
         """The same items in the same order; no client computes before the server asks for the next."""

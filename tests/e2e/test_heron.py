@@ -36,13 +36,15 @@ METHODS = {
     "ho_sfl+exact": ["--mu", "0.01", "--exact-layers", "2", "--uplink", "seeds"],
     "ho_sfl": ["--n-p", "2", "--mu", "0.01"],
     "ho_sfl+seeds": ["--n-p", "2", "--mu", "0.01", "--uplink", "seeds"],
+    "heron+own": ["--k", "2", "--mu", "0.01", "--client-parts", "own", "--shift", "invert", "gain", "blur"],
+    "sflv2+own": ["--client-parts", "own", "--shift", "contrast", "clean"],
 }
 METHODS["heron+adamw"] += ["--schedule", "linear", "--warmup", "3", "--decay-steps", "14", "--decay-steps-server", "40"]
 CONTINUED = ["heron", "heron+seeds", "heron+average", "heron+adamw", "sflv1", "fsl_sage", "splitlora", "decomfl"]
-CONTINUED += ["ho_sfl+exact", "heron+head", "heron+signs", "ho_sfl", "ho_sfl+seeds"]
+CONTINUED += ["ho_sfl+exact", "heron+head", "heron+signs", "ho_sfl", "ho_sfl+seeds", "heron+own", "sflv2+own"]
 PROCESSES = ["heron+adamw", "fsl_sage"]
 """On three ranks under mpirun, and continued there; the others on threads, of which CONTINUED go on in one process."""
-RETURNING = ("sflv1", "sflv2", "splitlora", "ho_sfl", "ho_sfl+seeds", "ho_sfl+exact")
+RETURNING = ("sflv1", "sflv2", "sflv2+own", "splitlora", "ho_sfl", "ho_sfl+seeds", "ho_sfl+exact")
 """Methods whose server returns a gradient for every mini-batch."""
 USUAL = ["--data", "digits", "--m", "5", "--alpha", "1", "--width", "2", "--stages", "1", "1", "--batch", "16"]
 USUAL += ["--h", "4", "--beta", "0.6", "--augment", "crop-flip", "--eval-every", "2", "--lr-server", "0.01", "--quiet"]
@@ -183,6 +185,7 @@ def test_bytes_are_those_of_the_formulas(results: Callable[..., Path], method: s
     scalars = 8 * 4 * N_P.get(method, 0)
     if method == "decomfl":
         model = 4 * (N_BUFFERS + len(found.final["buffers_s"]))
+    model = 0 if method.endswith("+own") else model
     returned = model
     if scalars:
         returned = scalars + (model if method == "decomfl" else 4 * N_BUFFERS)

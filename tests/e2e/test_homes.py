@@ -28,6 +28,7 @@ RUNS: dict[str, tuple[str, list[Any]]] = {
     "scaffold": ("zofl_mpi.zo_hfl", SCAFFOLD),
     "heron": ("zofl_mpi.heron_sfl", SPLIT),
     "sflv2": ("zofl_mpi.heron_sfl", ["--method", "sflv2", *SPLIT]),
+    "own": ("zofl_mpi.heron_sfl", ["--client-parts", "own", "--shift", "invert", "gain", *SPLIT]),
 }
 
 

@@ -113,6 +113,7 @@ heron_sfl heron-jvp* {C} --estimate jvp --n-p 2 --uplink seeds
 heron_sfl heron-exact* {C} --head-gradient exact --exact-layers 2 --mu 0.013 --uplink seeds
 heron_sfl ho_sfl-exact* {C} --method ho_sfl --exact-layers 2 --rest frozen
 heron_sfl heron-average* {C} --state average --freeze auxiliary --weights uniform
+heron_sfl heron-own* {C} --client-parts own --shift invert blur --trainable first --mu 0.013
 heron_sfl sflv1* {C} --method sflv1
 heron_sfl sflv1-momentum* {C} --method sflv1 --optimiser sgd --momentum 0.5 --lr-client 0.1 --weight-decay 0.01
 heron_sfl sflv2* {C} --method sflv2 --order client_major

@@ -28,7 +28,7 @@ class CSEFSL(SplitMethod):
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Algorithm 1 of the paper."""
         main, local_loss = train_server(self.training, state, r, clients, self.train)
-        return main.state(self.training.mean(clients, self.training.participants(r)), local_loss)
+        return main.state(self.training.mean(state, clients, self.training.participants(r)), local_loss)
 
     def train(self, client: Client, message: Model) -> Generator[Smashed, None, Trained]:
         """Takes the local steps, and uploads."""

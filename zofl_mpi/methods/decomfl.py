@@ -167,7 +167,11 @@ class DeComFL(SplitMethod):
         training = self.training
         demand(training.h >= 1, "h", training.h, "at least 1: the scalars of equally many steps are averaged")
         demand(training.k == 1, "k", training.k, "1: it has no meaning here")
-        for flag, value, only in (("freeze", training.freeze, "none"), ("state", training.state, "keep")):
+        for flag, value, only in (
+            ("freeze", training.freeze, "none"),
+            ("state", training.state, "keep"),
+            ("client_parts", training.client_parts, "average"),
+        ):
             demand(value == only, flag, value, f"{only}: it has no meaning here")
         super().__post_init__()
 

@@ -83,7 +83,7 @@ class FSLSAGE(SplitMethod):
                     recent.add(i, item)
                 else:
                     losses[i] = item.loss
-        mean = training.with_head(state, training.mean(clients, to))
+        mean = training.with_head(state, training.mean(state, clients, to))
         new = main.state(mean, math.fsum(losses.values()) / len(to))
         error = math.fsum(errors) / len(errors) if errors else math.nan
         return SageState(**vars(new), heads=heads, smashed=recent.smashed, labels=recent.labels, alignment_loss=error)
@@ -172,6 +172,7 @@ class FSLSAGE(SplitMethod):
 
     def __post_init__(self) -> None:
         demand(self.training.freeze == "none", "freeze", self.training.freeze, "none: heads do not train here anyway")
+        demand(not self.training.own, "client_parts", "own", "average: the server aligns the heads that it sends")
         least = 1 if self.problem.takes_one or self.training.running else 2
         demand(self.buffer >= least, "buffer", self.buffer, "at least 2: BatchNorm cannot normalise one sample")
         super().__post_init__()

@@ -25,7 +25,7 @@ class SFLV2(LockstepMethod):
         """Algorithm 2 of the paper, with one server part (its section on SFLV2)."""
         main, to = Server.of(self.training, state, r), self.training.participants(r)
         self.exchange(state, r, clients, dict.fromkeys(to, main))
-        return main.state(self.training.with_head(state, self.training.mean(clients, to)), math.nan)
+        return main.state(self.training.with_head(state, self.training.mean(state, clients, to)), math.nan)
 
 
 @final
@@ -42,7 +42,7 @@ class SFLV1(LockstepMethod):
             before = training.uploads_before(r, [i])
             replicas[i] = Server(training, state.theta_s, state.buffers_s, moments, before)
         self.exchange(state, r, clients, replicas)
-        mean = training.with_head(state, training.mean(clients, list(replicas)))
+        mean = training.with_head(state, training.mean(state, clients, list(replicas)))
         main = Server.mean_of(replicas, training.shares())
         main.moments = {**state.optimiser, **main.moments}  # those of the clients that rest stay
         return main.state(mean, math.nan)

@@ -139,6 +139,15 @@ class SplitProblem(Backend, Protocol):
         """Consecutive samples of a report that one client scores together."""
         return 1
 
+    @attribute
+    def sensors(self) -> Sequence[str]:
+        """Names of the clients' sensors, client i's at i modulo their number; () where inputs are seen as they are."""
+        return ()
+
+    def sensed(self, inputs: Any, i: int) -> Any:
+        """Inputs as client i's sensor sees them."""
+        return inputs
+
     def lengths(self, data: Any) -> NDArray[np.int64] | None:
         """(N,) how long each sample is, where the longest decides the bytes of a mini-batch; else None."""
         return None

@@ -10,6 +10,8 @@ from torch.nn.functional import one_hot, softmax
 from zofl_mpi.errors import demand
 from zofl_mpi.problems.flat import Flat
 
+NORMALISATIONS = (nn.GroupNorm, nn.LayerNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
 
 def linear_of(head: nn.Module) -> nn.Linear | None:
     """The linear layer that ends a head, where nothing else in it has parameters; None for any other head."""
@@ -52,6 +54,24 @@ def last_layers(flat: Flat, count: int) -> slice:
     return slice(starts[-count] if count else end, end)
 
 
+def first_module(client: nn.Module) -> list[nn.Parameter]:
+    """Parameters of the first module of a sequence that has some; of all of them where it is no sequence."""
+    modules = list(client) if isinstance(client, nn.Sequential) else [client]
+    return next(filter(None, ([*m.parameters()] for m in modules)), [])
+
+
+def normalisations(client: nn.Module) -> list[nn.Parameter]:
+    """Scales and shifts of the normalisations in a module.
+
+    From here on their inputs have no gradient, where torch's GroupNorm crashes with channels last; see `only`.
+    """
+    found = [m for m in client.modules() if isinstance(m, NORMALISATIONS)]
+    for m in found:
+        if isinstance(m, nn.GroupNorm):
+            m.register_forward_pre_hook(_channels_first)
+    return [p for m in found for p in m.parameters()]
+
+
 @contextmanager
 def requiring_grad(flat: Flat, part: slice) -> Iterator[list[nn.Parameter]]:
     """Context manager: only the parameters in this part of theta require a gradient; yields these."""
@@ -75,7 +95,8 @@ def _channels_first(module: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tenso
     """Inputs of the first GroupNorm that has a backward pass, which crashes with channels last: on a CPU torch then
     writes the gradient of the inputs too, which nothing has asked for."""
     x = given[0]
-    return None if x.requires_grad or x.dim() < 4 else (x.clone(memory_format=torch.contiguous_format),)
+    asked = torch.is_grad_enabled() and not x.requires_grad
+    return None if not asked or x.dim() < 4 else (x.clone(memory_format=torch.contiguous_format),)
 
 
 def slope_of(output: Tensor, parameters: Sequence[nn.Parameter], slope: Tensor | None = None) -> Tensor:

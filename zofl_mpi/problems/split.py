@@ -23,6 +23,7 @@ from zofl_mpi.problems import device_cache
 from zofl_mpi.problems.base import SplitProblem
 from zofl_mpi.problems.flat import Flat
 from zofl_mpi.problems.layers import head_gradient, linear_of
+from zofl_mpi.problems.sensors import SENSORS
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
@@ -81,6 +82,7 @@ class SplitNetwork(TorchSplit):
         classes: C.
         smashed_shape, smashed_bytes: shape of a smashed sample, and its bytes as it travels.
         takes_one: whether a batch may have one sample.
+        sensors: of the clients, in turn (`problems.sensors`); () where all see the images as they are.
     """
 
     alike: ClassVar[bool] = True
@@ -93,6 +95,7 @@ class SplitNetwork(TorchSplit):
     device: str = "cpu"
     bf16: bool = False
     tf32: bool = False
+    sensors: tuple[str, ...] = ()
     local: Flat = field(init=False, repr=False, compare=False)
     top: Flat = field(init=False, repr=False, compare=False)
     smashed_shape: tuple[int, ...] = field(init=False, compare=False)
@@ -197,6 +200,9 @@ class SplitNetwork(TorchSplit):
     def samples(self, data: Dataset, positions: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         inputs, labels = device_cache.samples_on(self.device, data, positions, self.dtype)
         return _channels_last(inputs.reshape(-1, *self.input_shape)), labels
+
+    def sensed(self, inputs: Tensor, i: int) -> Tensor:
+        return SENSORS[self.sensors[i % len(self.sensors)]](inputs) if self.sensors else inputs
 
     def example(self, count: int) -> tuple[Tensor, Tensor]:
         """Zeros (count, *input_shape), and labels (count,) that are all class 0."""

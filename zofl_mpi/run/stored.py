@@ -20,7 +20,7 @@ FOLDERS = ("data_dir",)
 """Flags that say where a machine keeps its files; a run that is continued has them anew."""
 CLASSES = ("method", "problem")
 """Flags that may name a class of a user's own."""
-PLACES = ("data", "model")
+PLACES = ("data", "model", "pretrained")
 """Flags that may name a file or folder of a user's own."""
 
 
@@ -66,7 +66,9 @@ def trusted(config: Mapping[str, Any], named: Mapping[str, Any], source: str, re
 
 
 def is_place(name: str, value: str) -> bool:
-    """Whether the value of --data or --model is the path of a file or folder, not a name that zofl_mpi knows."""
+    """Whether the value of one of these flags names a file or a folder, not something that zofl_mpi knows by name."""
+    if name == "pretrained":
+        return bool(value)
     return value.endswith(".npz") or any(c in value for c in "/\\~") or (name == "model" and os.path.isdir(value))
 
 

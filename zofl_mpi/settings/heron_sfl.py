@@ -1,6 +1,6 @@
 """The split networks that a command line can name. All data are the clients' here."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, final
@@ -14,6 +14,7 @@ from zofl_mpi.problems.split_mlp import SplitMLP
 from zofl_mpi.run.family import Choice, Site
 from zofl_mpi.run.flags import Groups
 from zofl_mpi.settings import split_gpt2
+from zofl_mpi.settings.adaptation import Adaptation
 from zofl_mpi.settings.networks import fingerprint_of, shape_of
 from zofl_mpi.settings.samples import ClientSamples, Samples, setting_on
 from zofl_mpi.settings.split_gpt2 import GPT2
@@ -37,27 +38,30 @@ class Precision:
     tf32: bool = False
 
 
-def _setting(factory: Factory, site: Site) -> Setting[Any]:
+def _setting(factory: Factory, same: Sequence[type[Any]], site: Site) -> Setting[Any]:
     from zofl_mpi.problems.network import seeded  # imports torch
     from zofl_mpi.problems.split import SplitNetwork
 
-    federation = site.group(Samples).federation(site.world, site.streams)
+    federation, adaptation = site.group(Samples).federation(site.world, site.streams), site.group(Adaptation)
     shape, classes = shape_of(federation), federation.test.classes
+    sensors = adaptation.sensors(site, shape)
     parts = seeded(lambda: factory(site, shape, classes), site.streams(Purpose.MODULE))
+    adaptation.fill(site, same, parts)
+    adaptation.choose(parts[0])
     fingerprint = ", ".join(map(fingerprint_of, parts))  # before the problem takes their values over
-    precision = (bool(site.values.get(name, False)) for name in ("bf16", "tf32"))
-    problem: Split = SplitNetwork(*parts, shape, classes, site.dtype, site.device, *precision)
+    bf16, tf32 = (bool(site.values.get(name, False)) for name in ("bf16", "tf32"))
+    problem: Split = SplitNetwork(*parts, shape, classes, site.dtype, site.device, bf16, tf32, sensors)
     return setting_on(site, problem, federation, fingerprint)
 
 
 def _network(cls: type[Any]) -> Choice:
     """A built-in network, whose dataclass has its flags and makes its three parts."""
-    groups: Groups = {"data": ClientSamples, "problem": cls, "precision": Precision}
+    groups: Groups = {"data": ClientSamples, "problem": cls, "precision": Precision, "adaptation": Adaptation}
 
     def parts(site: Site, shape: tuple[int, ...], classes: int) -> Any:
         return site.group(cls).parts(shape, classes)
 
-    return Choice(groups, partial(_setting, parts), {"Split": {}}, gpu=True)
+    return Choice(groups, partial(_setting, parts, (ClientSamples, cls)), {"Split": {}}, gpu=True)
 
 
 def own_split(name: str, cls: type[Any]) -> Choice:
@@ -66,7 +70,9 @@ def own_split(name: str, cls: type[Any]) -> Choice:
     The class is called with the shape of an input, (channels, height, width) or (features,), and the number of classes;
     its instance has the attributes client, auxiliary and server, three torch modules.
     """
-    return Choice({"data": ClientSamples}, partial(_setting, partial(_own, name, cls)), {"Split": {}}, gpu=True)
+    groups: Groups = {"data": ClientSamples, "adaptation": Adaptation}
+    factory = partial(_own, name, cls)
+    return Choice(groups, partial(_setting, factory, (ClientSamples,)), {"Split": {}}, gpu=True)
 
 
 def _own(name: str, cls: type[Any], site: Site, shape: tuple[int, ...], classes: int) -> tuple[Any, Any, Any]:

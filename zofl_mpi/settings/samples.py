@@ -97,8 +97,9 @@ class Samples:
         raw = cached(world, stored)
         if classifies:
             run_or_fail_all(world, lambda: self._check_classes(raw))
-        if made_of is not None:
-            raw = cached(world, made_of(stored))
+        made = stored if made_of is None else made_of(stored)
+        if made is not stored:
+            raw = cached(world, made)
         shares = {name: value for name, value in vars(self).items() if name in SHARES}
         official = self.split == "official"
         federation = run_or_fail_all(world, lambda: partition.split(raw, streams, official_split=official, **shares))

@@ -77,6 +77,8 @@ class Traffic:
         """Bytes of a client's part, of a head, of BatchNorm's statistics and of a client's moments, if they travel."""
         training, problem = self.training, self.training.problem
         itemsize, client = int(np.dtype(training.setting.dtype).itemsize), problem.n_client
+        if training.own:
+            return 0, 0, 0, 0
         if self.unsplit:
             return 0, 0, (problem.local.b + problem.top.b) * itemsize, 0
         part, moments = training.trainable(self.head), 0

@@ -295,6 +295,7 @@ class Estimation:
         for flag, given in with_estimates.items():
             exact = given and self.estimate == "exact"
             _refuse(flag, (exact, "--estimate exact has the gradient itself; leave one of them out"))
+        _refuse("--uplink seeds", (seeds and training.own, "with --client-parts own no model goes up; take dense"))
         for flag, given in exact_parts.items():
             frozen, average = given and training.freeze != "none", given and training.state == "average"
             _refuse(

@@ -119,6 +119,12 @@ class Report:
     validation_perplexity_batches: float | None = column(
         "1", "test_perplexity_batches on the validation samples in place of test's", None
     )
+    test_accuracy_clean: float | None = column("1", "test_accuracy of the clients with this sensor, by --shift", None)
+    test_accuracy_invert: float | None = column("1", "likewise", None)
+    test_accuracy_gain: float | None = column("1", "likewise", None)
+    test_accuracy_tint: float | None = column("1", "likewise", None)
+    test_accuracy_contrast: float | None = column("1", "likewise", None)
+    test_accuracy_blur: float | None = column("1", "likewise", None)
     estimate_cosine: float | None = column(
         "1",
         "cosine of a client's step direction with its gradient in theta_c, mean over clients; --probe-gradient",

@@ -65,37 +65,46 @@ class SplitMethod(OnProblem[Split]):
 
     def steps(self, client: Client, message: Model) -> LocalSteps:
         """The client's model, for its local steps of a round."""
-        return LocalSteps(self.training, client, message, self.loss, self.rule.parts, self.scalars_each)
+        own = self.training.with_own(client, message)
+        return LocalSteps(self.training, client, own, self.loss, self.rule.parts, self.scalars_each)
 
     # --- reports
 
     def evaluate(self, state: State, r: int, clients: Clients) -> Report:
         """The test samples, scored by the clients that an evaluation asks."""
         asked = clients.ask(self.score, state.network(r), to=self.setting.eval_participants(r), counted=False)
-        replies = [reply for _, reply in asked]
-        test = self._quality("test", [reply.sums for reply in replies])
-        return Report(**test, **self._quality("validation", [reply.validation for reply in replies]))
+        replies, sensors = dict(asked), self.problem.sensors
+        test: dict[str, float | None] = {**self._quality("test", [reply.sums for reply in replies.values()])}
+        for name in dict.fromkeys(sensors):
+            seen = [reply.sums for i, reply in replies.items() if sensors[i % len(sensors)] == name]
+            test[f"test_accuracy_{name}"] = self._quality("test", seen).get("test_accuracy")
+        return Report(**test, **self._quality("validation", [reply.validation for reply in replies.values()]))
 
     def score(self, client: Client, message: Network) -> Scored:
         """Sums over a client's share of the test samples, and of the validation samples."""
-        problem, setting = self.problem, self.setting
+        problem, setting, message = self.problem, self.setting, self.training.with_own(client, message)
         theta, buffers, theta_s, buffers_s = (
             problem.placed(t).clone() for t in (message.theta, message.buffers, message.theta_s, message.buffers_s)
         )
         asked = setting.eval_participants(message.r)
         with problem.evaluating(), problem.local.at(theta, buffers), problem.top.at(theta_s, buffers_s):
             test, validation = (
-                self._sums(data, asked.index(client.i), len(asked)) for data in (setting.test, setting.validation)
+                self._sums(data, client.i, asked.index(client.i), len(asked))
+                for data in (setting.test, setting.validation)
             )
         return Scored(test, validation)
 
-    def _sums(self, data: Any, first: int, step: int) -> dict[str, float]:
-        """Sums over every step-th batch of consecutive samples; batches do not depend on the number of clients."""
+    def _sums(self, data: Any, i: int, first: int, step: int) -> dict[str, float]:
+        """Sums over every step-th batch of consecutive samples, as client i sees them.
+
+        Batches do not depend on the number of clients.
+        """
         problem, sums = self.problem, dict[str, Any]()
         rows = np.arange(0 if data is None else len(data))
         positions = rows[rows // problem.report_batch % step == first]
         for start in range(0, len(positions), BLOCK):
-            score = problem.score(*problem.samples(data, positions[start : start + BLOCK]))
+            x, labels = problem.samples(data, positions[start : start + BLOCK])
+            score = problem.score(problem.sensed(x, i), labels)
             sums = {name: sums.get(name, 0.0) + value for name, value in score.items()}
         return {name: float(value) for name, value in sums.items()}
 
@@ -129,7 +138,8 @@ class SplitMethod(OnProblem[Split]):
         taken = Counter(i for r in range(rounds) for i in training.participants(r))
         steps = ((taken[i], training.samples(i, q)) for i in taken for q in range(training.steps(i)))
         drawn = sum(times * self.rule.count(samples) for times, samples in steps)
-        numbers = part.stop - part.start  # 0 where all of the client's part is frozen
+        copies = len(taken) if training.own else 1
+        numbers = copies * (part.stop - part.start)  # 0 where all of the client's part is frozen
         return Directions(drawn, numbers) if drawn and numbers else None
 
     def costs(self) -> Lines:
@@ -155,7 +165,7 @@ class EstimatingMethod(SplitMethod):
         """The mean of the clients' models, and {i: moments of client i} where the server replays its steps."""
         training, models, replayed = self.training, dict[int, Update](), dict(state.replayed)
         if self.estimation.uplink == "dense":
-            return training.mean(clients, training.participants(r)), {}
+            return training.mean(state, clients, training.participants(r)), {}
         for i, reply in clients.ask(self.scalars, Ask(), to=training.participants(r)):
             theta, moments = self.replay(state, r, i, reply)
             models[i] = Update(theta, reply.buffers, moments if training.state == "average" else {})
@@ -205,6 +215,7 @@ class EstimatingMethod(SplitMethod):
 
     def probe(self, client: Client, message: Network) -> Compared:
         """Compares a step's direction with the gradient, at a round's first mini-batch; moves nothing."""
+        message = self.training.with_own(client, message)
         model, copy = Model(message.theta, message.buffers, message.r), Client(client.i, client.data)
         local, rule, n = (
             LocalSteps(self.training, copy, model, self.loss, self.rule.parts),

@@ -10,7 +10,7 @@ from zofl_mpi import Clients, Step
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.engine.staging import staging
 from zofl_mpi.numerics.optimisers import copied
-from zofl_mpi.rounds.split.messages import Model, Smashed, State, Update
+from zofl_mpi.rounds.split.messages import Smashed, State, Update
 from zofl_mpi.rounds.split.training import Training
 
 
@@ -18,7 +18,7 @@ def train_server(training: Training, state: State, r: int, clients: Clients, tra
     """The server's part after a step on each upload of `train`, and the mean of the clients' mean losses."""
     main, losses = Server.of(training, state, r), []
     for group in training.groups(r):
-        for _, item in clients.ask(train, Model(state.theta, state.buffers, r, state.moments), to=group):
+        for _, item in clients.ask(train, training.client_part(state, r, head=True), to=group):
             if isinstance(item, Smashed):
                 main.step(item)
             else:

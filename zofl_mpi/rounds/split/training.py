@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, final
+from typing import Any, Literal, TypeVar, final
 
 from zofl_mpi import Client, Clients, Loads, Purpose, Setting, UserError, at_least, demand, fraction
 from zofl_mpi.engine.lazy import Tensor
@@ -10,7 +10,9 @@ from zofl_mpi.numerics.optimisers import Optimiser, copied
 from zofl_mpi.numerics.schedules import Pace
 from zofl_mpi.problems import Batch, Split
 from zofl_mpi.rounds.base import participants, shares
-from zofl_mpi.rounds.split.messages import Ask, Model, State, Update
+from zofl_mpi.rounds.split.messages import Ask, Model, Network, State, Update
+
+M = TypeVar("M", Model, Network)
 
 
 @final
@@ -36,6 +38,8 @@ class Training:
         batchnorm: what BatchNorm normalises by: batch (the running statistics move in unperturbed passes alone),
             every_pass (in perturbed ones too: the tested network then depends on mu and n_p), or running (the running
             statistics, which stay as they came: for networks that were trained before).
+        client_parts: average (one local part, the mean of the clients'), or own (each client keeps and tests its own,
+            which begins as the problem's and never travels).
     """
 
     setting: Setting[Split]
@@ -53,9 +57,12 @@ class Training:
     augment: Literal["none", "crop-flip"] = "none"
     freeze: Literal["none", "client", "auxiliary"] = "none"
     batchnorm: Literal["batch", "every_pass", "running"] = "batch"
+    client_parts: Literal["average", "own"] = "average"
     _last_past: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)  # of `_past`
 
     def __post_init__(self) -> None:
+        if self.own and self.state == "average":
+            raise UserError("--client-parts own: --state average averages what the clients hold; take keep or reset")
         if self.augment != "none":
             self.problem.augmentation(self.augment)
         least = min(len(data) for data in self.setting.data)
@@ -82,6 +89,11 @@ class Training:
     def running(self) -> bool:
         """Whether BatchNorm uses its running statistics."""
         return self.batchnorm == "running"
+
+    @property
+    def own(self) -> bool:
+        """Whether each client has a local part of its own."""
+        return self.client_parts == "own"
 
     # --- a client
 
@@ -141,6 +153,7 @@ class Training:
     def inputs(self, client: Client, positions: Batch, r: int, q: int) -> tuple[Tensor, Tensor]:
         """Inputs and labels of a local step, on the device."""
         x, labels = self.problem.samples(client.data, positions)
+        x = self.problem.sensed(x, client.i)
         if self.augment == "none":
             return x, labels
         generator = self.setting.streams(Purpose.AUGMENT, r=r, i=client.i, t=q)
@@ -154,6 +167,16 @@ class Training:
         if self.freeze == "auxiliary" or not head:
             stop = self.problem.n_client
         return slice(start, stop)
+
+    def with_own(self, client: Client, message: M) -> M:
+        """The message with the client's own local part, where it has one: as the problem made it, or as it left it."""
+        if not self.own:
+            return message
+        theta, buffers = (self.problem.placed(t) for t in self.problem.local.initial())
+        if "theta" in client.memory:
+            last, buffers = (self.problem.placed(client.memory[name]) for name in ("theta", "buffers"))
+            theta[: len(last)] = last
+        return replace(message, theta=theta, buffers=buffers)
 
     def moments(self, client: Client, message: Model, name: str = "moments") -> dict[str, Any]:
         """The client's optimiser state, in its memory by that name; only `moments` is ever averaged."""
@@ -177,14 +200,16 @@ class Training:
         moments = self.rule.memory(theta[self.trainable(head)]) if self.state == "average" else {}
         return State(theta, buffers, theta_s, buffers_s, {}, moments=moments)
 
-    def client_part(self, state: State, r: int) -> Model:
-        """The message that begins a round: theta_c alone."""
-        return Model(state.theta[: self.problem.n_client], state.buffers, r, state.moments)
+    def client_part(self, state: State, r: int, head: bool = False) -> Model:
+        """The message that begins a round: theta_c, with `head` theta_l; nothing of it where clients have their own."""
+        n = self.problem.local.n if head else self.problem.n_client
+        theta, buffers = (state.theta[:0], state.buffers[:0]) if self.own else (state.theta[:n], state.buffers)
+        return Model(theta, buffers, r, state.moments)
 
     def with_head(self, state: State, mean: Update) -> Update:
         """The mean of the clients' parts, with the head as it was."""
         theta = state.theta.clone()
-        theta[: self.problem.n_client] = mean.theta
+        theta[: len(mean.theta)] = mean.theta
         return replace(mean, theta=theta)
 
     def participants(self, r: int) -> list[int]:
@@ -202,6 +227,8 @@ class Training:
             return [[i] for i in to]
         return [self.setting.streams(Purpose.ORDER, r=r).permutation(to).tolist()]
 
-    def mean(self, clients: Clients, to: list[int]) -> Update:
-        """The mean of the models of the participants `to` by their weights."""
+    def mean(self, state: State, clients: Clients, to: list[int]) -> Update:
+        """The mean of the models of the participants `to` by their weights; the server's where each has its own."""
+        if self.own:
+            return Update(state.theta, state.buffers)
         return clients.mean(self.update, Ask(), to=to, weights=self.shares())  # type: ignore[no-any-return]

@@ -1,0 +1,33 @@
+"""Sensors: how the clients of a fleet see the same images x (B, channels, height, width), whose pixels are in [0, 1].
+
+clean     x
+invert    1 - x
+gain      min(1, 3 x): too bright, and cut off
+tint      x / 1, x / 2, x / 4 in the first, the second, the third channel
+contrast  1/2 + (x - 1/2) / 4
+blur      the mean of the pixels at most 2 rows and 2 columns away, of those that the image has
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+from torch.nn.functional import avg_pool2d
+
+
+def tint(x: Tensor) -> Tensor:
+    """The channels over 1, 2, 4."""
+    return x * torch.tensor([1.0, 0.5, 0.25], dtype=x.dtype, device=x.device)[: x.shape[1], None, None]
+
+
+SENSORS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "clean": lambda x: x,
+    "invert": lambda x: 1 - x,
+    "gain": lambda x: (3 * x).clamp(max=1),
+    "tint": tint,
+    "contrast": lambda x: 0.5 + (x - 0.5) / 4,
+    "blur": lambda x: avg_pool2d(x, 5, stride=1, padding=2, count_include_pad=False),
+}
+"""{name, as --shift has it: what the sensor sees}."""

@@ -1,0 +1,103 @@
+"""A pretrained network that clients adapt, each to the sensor through which it sees its samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal, final
+
+import numpy as np
+
+from zofl_mpi.errors import UserError
+from zofl_mpi.run import flags
+from zofl_mpi.run.family import Site
+from zofl_mpi.settings.samples import Samples
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+DIVISION = {"m", "alpha", "partition", "min_samples", "data_dir"}
+"""Flags of the data that a pretrained network may have had otherwise: they do not change what is held out."""
+
+
+@final
+@dataclass(frozen=True)
+class Adaptation:
+    """What clients adapt a network to, and what of it.
+
+    Attributes:
+        shift: sensors of the clients, in turn, through which each sees its training and its evaluation samples: clean,
+            invert, gain, tint, contrast or blur; `problems/sensors.py` has the formulas.
+        pretrained: a result (.h5) of an earlier run, with whose last model this run begins; else random weights.
+        trainable: of the client's part, what trains and travels: all, norm (scales and shifts of normalisations) or
+            first (its first module with parameters); the rest stays as it came.
+    """
+
+    shift: tuple[Literal["clean", "invert", "gain", "tint", "contrast", "blur"], ...] = ("clean",)
+    pretrained: str = ""
+    trainable: Literal["all", "norm", "first"] = "all"
+
+    def sensors(self, site: Site, shape: Sequence[int]) -> tuple[str, ...]:
+        """The sensors for inputs of this shape; () where all are clean (UserError: no images with pixels in [0, 1])."""
+        if set(self.shift) == {"clean"}:
+            return ()
+        name, samples = f"--shift {' '.join(self.shift)}", site.group(Samples)
+        if len(shape) != 3 or samples.features != "all" or samples.pixels != "unit":
+            raise UserError(f"{name}: sensors see images with pixels in [0, 1]; take --pixels unit and --features all")
+        if "tint" in self.shift and shape[0] != 3:
+            raise UserError(f"{name}: images of {shape[0]} channel cannot be tinted; take other sensors")
+        return self.shift
+
+    def fill(self, site: Site, groups: Sequence[type[Any]], parts: Sequence[nn.Module]) -> None:
+        """Gives the client's, the auxiliary and the server's part the values of the pretrained model, if there is one.
+
+        Args:
+            groups: dataclasses of the flags of data and network.
+
+        Raises:
+            UserError: the result has no last model, another network, or other test and validation samples.
+        """
+        if not self.pretrained:
+            return
+        from zofl_mpi.run import records  # HDF5
+
+        name, run = f"--pretrained {self.pretrained}", records.load(self.pretrained)
+        same = {f.name for group in groups for f in fields(group)} - DIVISION
+        now = {flag: site.values[flag] for flag in sorted(same & site.values.keys())} | {"seed": site.streams.seed}
+        other = [flag for flag in now if flags.shown(run.config.get(flag)) != flags.shown(now[flag])]
+        if other:
+            differing = flags.changes(other, run.config, now)
+            raise UserError(f"{name}: network and held-out samples must be those of that run: {differing}")
+        client, auxiliary, server = parts
+        for modules, suffix in (((client, auxiliary), ""), ((server,), "_s")):
+            parameters = [p for module in modules for p in module.parameters()]
+            statistics = [b for module in modules for b in module.buffers() if b.is_floating_point()]
+            _copy(name, run.final, f"theta{suffix}", parameters)
+            _copy(name, run.final, f"buffers{suffix}", statistics)
+
+    def choose(self, client: nn.Module) -> None:
+        """Freezes the client's parameters that do not train (UserError: none would)."""
+        from zofl_mpi.problems.layers import first_module, normalisations
+
+        if self.trainable == "all":
+            return
+        chosen = first_module(client) if self.trainable == "first" else normalisations(client)
+        if not chosen:
+            raise UserError(f"--trainable {self.trainable}: the client's part has no such parameters; take all")
+        for p in client.parameters():
+            p.requires_grad_(any(p is own for own in chosen))
+
+
+def _copy(name: str, final: Mapping[str, Any], field: str, tensors: Sequence[Tensor]) -> None:
+    """Copies a vector of the pretrained model into tensors of the network."""
+    import torch
+
+    found, size = np.asarray(final.get(field, [])), sum(t.numel() for t in tensors)
+    if found.shape != (size,) or not np.isfinite(found).all():
+        held = "numbers that are not finite" if found.shape == (size,) else f"{found.size} numbers"
+        raise UserError(f"{name}: its last model has {held} in {field}, this network takes {size}; name a finished run")
+    with torch.no_grad():
+        for t, part in zip(
+            tensors, torch.from_numpy(found).split_with_sizes([t.numel() for t in tensors]), strict=True
+        ):
+            t.copy_(part.view(t.shape))
