@@ -162,7 +162,7 @@ def draw(best: Sequence[Row]) -> Any:
     sizes = sorted({(r["lacks"], r["n"]) for r in best})
     with plt.rc_context(figures.STYLE):
         figure, ((panel,),) = figures.canvas(1, 1, figures.PAGE, 2.8)
-        for method, line in (("zo_hfl", "-"), ("fedavg", ":")):
+        for method, line, face in (("zo_hfl", "-", None), ("fedavg", ":", "white")):
             for k, (lacks, n) in enumerate(sizes):
                 of = sorted((r for r in best if (r["method"], r["lacks"], r["n"]) == (method, lacks, n)), key=share)
                 lacking = f", server lacks {lacks:g} classes" if lacks else ""
@@ -170,7 +170,7 @@ def draw(best: Sequence[Row]) -> Any:
                     [100 * r["share"] * 1.04 ** (k - len(sizes) / 2) for r in of],
                     [r["gain_mean"] for r in of],
                     [r["gain_sd"] for r in of],
-                    **figures.look(k) | {"linestyle": line},
+                    **figures.look(k) | {"linestyle": line, "markerfacecolor": face},
                     capsize=2,
                     label=f"{wording.method_name(method)}, n = {n:g}{lacking}",
                 )

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import final
+from typing import Self, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,6 +99,10 @@ class Overlap:
         """Share of the shorter computing time that overlaps with the longer: 1 all of it, 0 lockstep; NaN if none."""
         shorter = np.minimum(self.clients, self.server)
         return np.divide(self.both, shorter, out=np.full_like(shorter, np.nan), where=shorter > 0)
+
+    def total(self) -> Self:
+        """Sums over all rounds."""
+        return type(self)(self.wall.sum(), self.clients.sum(), self.server.sum(), self.both.sum())
 
 
 def overlap(steps: Sequence[str], compute: Seconds, wall: Seconds) -> Overlap:
