@@ -144,13 +144,6 @@ def test_algorithm_2s_bytes(results: Runs, case: str) -> None:
     assert ("lower" in steps) == (case != "bl-exact")
 
 
-def test_lfd_asks_those_it_drew(results: Runs) -> None:
-    """Mutation: all are asked, the others with weight 0."""
-    found = records.load(results("bl-lfd", 3))
-    asked = np.asarray(found.clients["messages"])[:, found.steps.index("lower")]
-    assert (asked.sum(axis=1) < 5 * 6).all() and (asked.sum(axis=1) >= 6).all()
-
-
 @pytest.mark.parametrize("case", ["nn", "bl"])
 def test_the_dry_run_announces_what_is_counted(results: Runs, case: str, capsys: Capsys) -> None:
     """Mutation: a field more in a message than in the plan."""

@@ -29,8 +29,7 @@ def cifar(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many black images as CIFAR-10 has, which take no memory."""
     raw = Raw(np.broadcast_to(np.uint8(0), (60_000, 3072)), np.arange(60_000) % 10, 10, 10_000, 255, 3)
     monkeypatch.setattr(samples.sources, "find", lambda *given: None)
-    monkeypatch.setattr(samples, "cached", lambda *given: None)
-    monkeypatch.setattr(samples.Samples, "_opened", lambda *given: raw)
+    monkeypatch.setattr(samples, "cached", lambda *given: raw)
 
 
 def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

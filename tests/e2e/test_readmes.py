@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -34,6 +35,9 @@ ALL = "\n".join(TEXT.values())
 FAMILIES = ("zofl_mpi.zo_hfl", "zofl_mpi.fedrzo", "zofl_mpi.heron_sfl")
 STARTERS = ("python", "mpirun", "bash", "sbatch", "grid")
 """With these words a command begins that stands within a line of text; `grid FILE` is the README's short form."""
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+SCRIPTS = {name: place.partition(":")[0] for name, place in PROJECT["scripts"].items()}
+EXTRAS = PROJECT["optional-dependencies"]
 REDUCED = {"rounds": "1", "tau": "1", "T_lower": "2"}
 """What makes a long run short; any run is at work on the files of a data set for a second or two."""
 
@@ -107,17 +111,30 @@ def test_every_command_names_what_is_there(here: Path, capsys: Any) -> None:
         if module == "zofl_mpi.run.grid":
             lists(words[3:], capsys)
         elif module or words[0] == "python":
-            source = importlib.util.find_spec(module).origin if module else ROOT / words[1]  # type: ignore[union-attr]
-            given = {word for word in words[2:] if word.startswith("--")}
-            assert given <= flags_of_parser(Path(str(source)).read_text()), words
+            understood(importlib.util.find_spec(module).origin if module else ROOT / words[1], words[2:])  # type: ignore[union-attr]
+        elif SCRIPTS.get(words[0]) in FAMILIES:
+            understand(importlib.import_module(SCRIPTS[words[0]]), words[1:])
+        elif words[0] in SCRIPTS:
+            understood(importlib.util.find_spec(SCRIPTS[words[0]]).origin, words[1:])  # type: ignore[union-attr]
+        elif words[0] == "pip":
+            assert set(re.findall(r"\w+", words[2].partition("[")[2])) <= EXTRAS.keys()
         elif words[0] == "sbatch":
             submitted(words[1:], capsys)
         elif words[0] == "bash":
             is_script(words[1])
         elif words[0] == "export":
-            assert words[1].partition("=")[0] in (ROOT / "jobs/zo_hfl.sbatch").read_text()
+            name, _, value = words[1].partition("=")
+            of_mpi = f"{name.removeprefix('PRTE_MCA_')} = {value}" in (ROOT / "jobs/environment.sh").read_text()
+            assert of_mpi or name in (ROOT / "jobs/zo_hfl.sbatch").read_text()
         else:
             assert words[0] in (".", "module", "reframe"), f"no test knows the command {shlex.join(words)}"
+
+
+def understood(source: str | Path | None, words: Sequence[str]) -> None:
+    """The words are flags and names that a script, or the __main__ of a package, declares."""
+    file = Path(str(source))
+    file = file.with_name("__main__.py") if file.name == "__init__.py" else file
+    assert {word for word in words if word.startswith("--")} <= flags_of_parser(file.read_text()), words
 
 
 def flags_of_parser(source: str) -> set[str]:
@@ -323,7 +340,7 @@ def test_every_flag_that_the_readmes_name_exists() -> None:
     """In text and in tables; those of the commands are tried above."""
     known_flags = {"help"} | set(re.findall(r'"--([\w-]+)"', (ROOT / "zofl_mpi/run/grid/__main__.py").read_text()))
     known_flags |= {"quick"}  # of the benchmarks
-    known_flags |= {"with-ft", "no-kill"}  # of mpirun and sbatch
+    known_flags |= {"with-ft", "no-kill", "mpi", "watch"}  # of mpirun, sbatch, srun and zofl-report
     for family in map(importlib.import_module, FAMILIES):
         for method, cls in family.METHODS.items():
             fitting = [name for name, choice in family.PROBLEMS.items() if cls.needs.__name__ in choice.roles]

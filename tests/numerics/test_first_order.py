@@ -162,7 +162,6 @@ ALL = (FedAvg, FedProx, Scaffold)
         ((Reporting,), {"personal_mu": -0.1}, "--personal-mu "),
         ((Reporting,), {"personal_batch": 0}, "--personal-batch "),
         ((Ditto, PFedMe), {"lam_p": -1.0}, "--lam-p "),
-        ((Ditto,), {"gamma_personal": math.inf}, "--gamma-personal "),
         ((PFedMe,), {"lam_p": 0.0}, "--lam-p "),
         ((PFedMe,), {"K": 0}, "--K "),
     ],
