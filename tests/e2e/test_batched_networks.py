@@ -8,8 +8,8 @@ import pytest
 
 from tests.launch import here, threads
 from tests.threads import run_module
-from tests.tools.agreement import differences
 from zofl_mpi.problems import network
+from zofl_mpi.report.same import differences
 from zofl_mpi.run import records
 
 FAMILY = "zofl_mpi.zo_hfl"

@@ -14,7 +14,7 @@ import pytest
 
 from tests.conftest import LIMIT, Completed, environment
 from tests.threads import run_module
-from tests.tools.agreement import differences
+from zofl_mpi.report.same import differences
 from zofl_mpi.run import records
 
 HERE = Path(__file__).parent

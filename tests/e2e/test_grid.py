@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import LIMIT, Completed, environment, run_process
-from tests.tools.agreement import differences
 from zofl_mpi.errors import UserError
+from zofl_mpi.report.same import differences
 from zofl_mpi.run import grid, records
 from zofl_mpi.run.grid import __main__
 

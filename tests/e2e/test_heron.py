@@ -14,7 +14,7 @@ import pytest
 
 from tests.conftest import Capsys
 from tests.launch import Command, here, launch, refused, threads
-from tests.tools.agreement import differences
+from zofl_mpi.report.same import differences
 from zofl_mpi.rounds.split.costs import STEP_BYTES, STEP_MACS
 from zofl_mpi.run import records
 from zofl_mpi.run.records import checkpoint_path

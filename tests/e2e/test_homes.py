@@ -10,9 +10,9 @@ import pytest
 
 from tests.launch import Command, here, launch, threads
 from tests.threads import run_module
-from tests.tools.agreement import differences
 from zofl_mpi.engine.setting import Loads
 from zofl_mpi.methods.scaffold import Scaffold
+from zofl_mpi.report.same import differences
 from zofl_mpi.run import records
 from zofl_mpi.run.mpi.placement import ClientPlacement
 from zofl_mpi.run.records import checkpoint_path

@@ -10,10 +10,10 @@ import pytest
 
 from tests.conftest import ROOT, UNDER_MPI, run_process
 from tests.launch import here
-from tests.tools.agreement import differences
 from tests.tools.cluster import wait_for
 from tests.tools.hosts import Hosts, hosts, pythons, why_not
 from zofl_mpi.errors import UserError
+from zofl_mpi.report.same import differences
 from zofl_mpi.run import records
 
 FAMILY = "zofl_mpi.zo_hfl"

@@ -8,8 +8,8 @@ import pytest
 
 from tests.conftest import Capsys
 from tests.launch import Runs, here, refused
-from tests.tools.agreement import differences
 from zofl_mpi import zo_hfl
+from zofl_mpi.report.same import differences
 from zofl_mpi.run import flags, records
 from zofl_mpi.run.plan import groups_of
 

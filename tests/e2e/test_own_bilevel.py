@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from tests.launch import Command, launch, threads
-from tests.tools.agreement import differences
 from zofl_mpi.data import npz, partition
 from zofl_mpi.engine.streams import Streams
+from zofl_mpi.report.same import differences
 from zofl_mpi.run import records
 
 RIDGE = '''

@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import Capsys, Patch
 from tests.launch import here, refused
 from tests.threads import run_module
-from tests.tools.agreement import differences
+from zofl_mpi.report.same import differences
 from zofl_mpi.run import records
 from zofl_mpi.run.records import checkpoint_path
 

@@ -17,8 +17,8 @@ import pytest
 
 from tests.conftest import ROOT, UNDER_MPI
 from tests.launch import here
-from tests.tools.agreement import differences
 from tests.tools.cluster import LIMIT, Cluster, cluster, wait_for, why_not
+from zofl_mpi.report.same import differences
 from zofl_mpi.run import records
 
 FAMILY = "zofl_mpi.zo_hfl"

@@ -14,8 +14,8 @@ import torch
 
 from tests.conftest import ROOT, Capsys, Patch
 from tests.launch import Command, here, threads
-from tests.tools.agreement import differences
 from zofl_mpi.data import bpe
+from zofl_mpi.report.same import differences
 from zofl_mpi.run import records
 from zofl_mpi.run.records import checkpoint_path
 

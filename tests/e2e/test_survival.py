@@ -17,8 +17,8 @@ from tests.conftest import Capsys, Completed, Mpirun, Patch, environment, run_pr
 from tests.e2e.test_failures import FAMILY, HERE, LAUNCHER, OWN, RUN, planted
 from tests.fates import Death, Fate
 from tests.threads import run_module
-from tests.tools.agreement import differences
 from zofl_mpi.engine import watch
+from zofl_mpi.report.same import differences
 from zofl_mpi.run import records
 
 SMALL = ["--problem", "toy", "--m", "5", "--rounds", "3", "--checkpoint-every", "2", "--eval-every", "2", "--quiet"]
