@@ -1,12 +1,8 @@
 """[C]'s figure 2 from tiny real results: the numbers are those computed by hand from the files."""
 
-import statistics
-from typing import Any
-
 import matplotlib.pyplot as plt
-import numpy as np
 
-from tests.analysis.made import Grids, check_difference, same
+from tests.analysis.made import *
 
 EVALUATED = [1, 2, 4, 5]
 

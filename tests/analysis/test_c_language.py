@@ -1,14 +1,6 @@
 """[C]'s language figures from tiny real results: the numbers are those computed by hand from the files."""
 
-import statistics
-from pathlib import Path
-from typing import Any
-
-import numpy as np
-import pytest
-
-from tests.analysis.made import Grids, check_difference, check_figure, same
-from zofl_mpi.run import grid, records
+from tests.analysis.made import *
 
 EVALUATED = [1, 2, 3]
 

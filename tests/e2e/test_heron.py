@@ -96,9 +96,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], Pa
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_has_the_same_bits_on_three_ranks(results: Callable[..., Path], method: str) -> None:
-    """On five: tests/e2e/test_homes.py.
-
-    BatchNorm, crops, participants, uploads. Mutations: a generator of a rank; moments or modules of a neighbour."""
+    """On five: tests/e2e/test_homes.py. BatchNorm, crops, participants, uploads. Mutations: a generator of a rank;
+    moments or modules of a neighbour."""
     alone, spread = results(method, 0), results(method, 3)
     first = [json.loads(records.load(path).attrs["sessions"])[0]["ranks"] for path in (alone, spread)]
     assert first == [1, 3]

@@ -68,11 +68,9 @@ def survived(case: tuple[str, Path], folder: Path, fate: Fate, *more: object) ->
 def test_a_rank_lost_at_any_moment_costs_its_round_and_no_bit(
     case: tuple[str, Path], tmp_path: Path, deceived: int
 ) -> None:
-    """Fails without `agree` (garbage is recorded), with memories not given back, a ledger or steps not forgotten.
-
-    Every ninth call of a round until the round has fewer: another number with each run, since what goes together in
-    a wave depends on what is ready.
-    """
+    """Fails without `agree` (garbage is recorded), with memories not given back, a ledger or steps not forgotten. Every
+    ninth call of a round until the round has fewer: another number with each run, since what goes together in a wave
+    depends on what is ready."""
     for k in itertools.count(deceived + 1, 9):
         fate = Fate({2: Death(2, k, after=bool(k % 2))}, deceived)
         losses = survived(case, tmp_path, fate)
