@@ -5,7 +5,6 @@ import math
 from tests.analysis.made import *
 
 SUM = ["--rows", "H", "--lines", "reading", "--column", "test_loss", "--log"]
-EVALUATED = [1, 2, 4, 5]
 
 
 def groups_of(module: Any, grids: Made, *more: str) -> tuple[list[Any], Any]:

@@ -5,8 +5,6 @@ from dataclasses import replace
 from tests.analysis.made import *
 from zofl_mpi.engine.streams import Streams
 
-EVALUATED = [1, 2, 4, 5]
-
 
 def test_all_methods_are_measured_on_the_same_nonsmooth_objective(made: Grids, script: Any) -> None:
     """The column is the true rectifier's objective at the last x; the one that FedAvg descends on is another."""

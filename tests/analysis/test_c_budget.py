@@ -7,8 +7,6 @@ from tests.analysis.made import *
 from zofl_mpi.errors import UserError
 from zofl_mpi.rounds.split.costs import STEP_BYTES, STEP_MACS
 
-EVALUATED = [1, 2, 4, 5]
-
 
 def test_budgets_are_those_of_the_formulas(made: Grids, script: Any, wrote: Any) -> None:
     """Mutations: labels left out of the figure, or in the bytes; steps of one client; those of a round for all."""

@@ -4,8 +4,6 @@ import matplotlib.pyplot as plt
 
 from tests.analysis.made import *
 
-EVALUATED = [1, 2, 4, 5]
-
 
 def test_figure_2_has_the_accuracies_the_paired_differences_and_the_local_losses(made: Grids, wrote: Any) -> None:
     """Mutations: HERON of the other setting; the control less HERON; the loss of the first round told as the last."""

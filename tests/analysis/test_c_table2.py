@@ -2,8 +2,6 @@
 
 from tests.analysis.made import *
 
-EVALUATED = [1, 2, 4, 5]
-
 
 def plant(grids: Made, **accuracies: list[list[float]]) -> None:
     """Test accuracies of the iid results: {method: a list per seed, of the evaluated rounds}."""

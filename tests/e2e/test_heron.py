@@ -1,23 +1,12 @@
 """HERON-SFL and its baselines by the command line: bits, bytes, continued runs, refusals, networks of a user's own."""
 
-import json
 import math
-import shutil
-import sys
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable
 
 import h5py
-import numpy as np
-import pytest
 
-from tests.conftest import Capsys
-from tests.launch import Command, here, launch, refused, threads
-from zofl_mpi.report.same import differences
+from tests.e2e.made import *
 from zofl_mpi.rounds.split.costs import STEP_BYTES, STEP_MACS
-from zofl_mpi.run import records
-from zofl_mpi.run.records import checkpoint_path
 
 FAMILY = "zofl_mpi.heron_sfl"
 METHODS = {

@@ -2,24 +2,12 @@
 
 import importlib
 import itertools
-import json
-import re
-import subprocess
-import sys
-import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
-import pytest
-
-from tests.conftest import Capsys, Completed, Mpirun, Patch, environment, run_process
+from tests.conftest import Mpirun
+from tests.e2e.made import *
 from tests.e2e.test_failures import FAMILY, HERE, LAUNCHER, OWN, RUN, planted
 from tests.fates import Death, Fate
-from tests.threads import run_module
 from zofl_mpi.engine import watch
-from zofl_mpi.report.same import differences
-from zofl_mpi.run import records
 
 SMALL = ["--problem", "toy", "--m", "5", "--rounds", "3", "--checkpoint-every", "2", "--eval-every", "2", "--quiet"]
 CASES = {"zo_hfl": [*SMALL, "--y0", "last"], "scaffold": [*SMALL, "--method", "scaffold", "--tau", *"91213"]}
