@@ -32,6 +32,8 @@ PAPER: dict[tuple[object, ...], dict[str, float]] = {
     ("digits", 0.1, 0.5): {"zo_hfl": 70.0},
 }
 """Stands for the paper's table."""
+EVALUATED = [1, 2, 4, 5]
+"""Rounds of the grids of 5."""
 
 
 def grid_files(name: str) -> list[Path]:

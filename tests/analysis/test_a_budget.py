@@ -1,13 +1,6 @@
 """[A]'s budgets from tiny real results: rounds, bytes and samples are sums over rounds."""
 
-import statistics
-from typing import Any
-
-import h5py
-import numpy as np
-import pytest
-
-from tests.analysis.made import Grids, check_figure
+from tests.analysis.made import *
 
 
 def test_the_budgets_are_sums_over_rounds(made: Grids, script: Any) -> None:

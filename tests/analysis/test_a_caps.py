@@ -1,10 +1,6 @@
 """The figure on caps: ZO-HFL ends at the kink, the surrogate at 0."""
 
-from typing import Any
-
-import numpy as np
-
-from tests.analysis.made import check_figure
+from tests.analysis.made import *
 
 
 def test_the_figure_is_drawn_and_tells_where_the_descents_end(wrote: Any) -> None:

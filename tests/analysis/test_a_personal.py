@@ -2,12 +2,8 @@
 
 import re
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
-import pytest
-
-from tests.analysis.made import Grids, check_difference, check_figure, group_of
+from tests.analysis.made import *
 from zofl_mpi.errors import UserError
 
 NAMES = ("printed", "tuned", "steps")

@@ -1,11 +1,6 @@
 """The readings of [A] from tiny real results: distances to a stand-in for the paper's table, computed by hand."""
 
-import statistics
-from typing import Any
-
-import pytest
-
-from tests.analysis.made import CELLS, PAPER, READINGS, Grids
+from tests.analysis.made import *
 
 pytestmark = pytest.mark.usefixtures("stand_in_paper")
 

@@ -1,12 +1,8 @@
 """Gains over the server alone: steps chosen by validation, differences seed by seed."""
 
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
-import pytest
-
-from tests.analysis.made import group_of
+from tests.analysis.made import *
 
 CELL = "share-0.01+n-170+lacks-3"
 

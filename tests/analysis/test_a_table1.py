@@ -1,11 +1,6 @@
 """Table I of [A] from tiny real results: the numbers are those computed by hand; nothing is averaged silently."""
 
-import statistics
-from typing import Any
-
-import pytest
-
-from tests.analysis.made import CELLS, METHODS, PAPER, SEEDS, Grids
+from tests.analysis.made import *
 
 pytestmark = pytest.mark.usefixtures("stand_in_paper")
 

@@ -1,13 +1,8 @@
 """Tuned steps from tiny real results: the best is that of the highest mean over all seeds."""
 
-import statistics
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
-import pytest
-
-from tests.analysis.made import CELLS, METHODS, Grids, group_of
+from tests.analysis.made import *
 
 
 def test_the_best_step_is_that_of_the_highest_mean(made: Grids, wrote: Any) -> None:

@@ -1,11 +1,6 @@
 """The bias of [B]'s lower solvers."""
 
-import statistics
-from typing import Any
-
-import pytest
-
-from tests.analysis.made import check_figure
+from tests.analysis.made import *
 
 
 def test_local_steps_bias_the_lower_level_and_move_the_upper_one(script: Any) -> None:

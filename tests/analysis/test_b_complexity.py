@@ -1,11 +1,6 @@
 """[B]'s communication rounds: the sums of the schedules, and the messages of runs."""
 
-from typing import Any
-
-import numpy as np
-import pytest
-
-from tests.analysis.made import check_figure
+from tests.analysis.made import *
 
 
 @pytest.mark.parametrize(("K", "m", "upper", "calls"), [(4096, 8, 2048, 8), (2**20, 8, 149797, 8), (1000, 1, 167, 1)])

@@ -1,16 +1,10 @@
 """[B]'s figure 1 from tiny real results: the numbers are those computed by hand."""
 
 import math
-import statistics
-from typing import Any
 
-import numpy as np
-import pytest
-
-from tests.analysis.made import Grids, Made, group_of
+from tests.analysis.made import *
 
 SUM = ["--rows", "H", "--lines", "reading", "--column", "test_loss", "--log"]
-EVALUATED = [1, 2, 4, 5]
 
 
 def groups_of(module: Any, grids: Made, *more: str) -> tuple[list[Any], Any]:

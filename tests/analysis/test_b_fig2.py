@@ -1,24 +1,15 @@
 """[B]'s figure 2 from tiny real results: means, and Student's intervals computed by hand."""
 
 import math
-import statistics
-from pathlib import Path
-from typing import Any
 
-import h5py
-import numpy as np
-import pytest
-
-from tests.analysis.made import Grids, Made, check_figure
+from tests.analysis.made import *
 from zofl_mpi import fedrzo
-
-SEEDS = (1, 2, 3)
 
 
 def column(grids: Made, stem: str, name: str) -> list[list[float]]:
     """Straight from the files: the evaluated numbers, for each seed."""
     found = []
-    for seed in SEEDS:
+    for seed in (1, 2, 3):
         with h5py.File(grids.results / f"{stem}-s{seed}.h5") as file:
             found.append([float(v) for v in file["rounds"][name][()] if not math.isnan(v)])
     return found

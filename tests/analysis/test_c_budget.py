@@ -2,16 +2,10 @@
 
 import json
 from dataclasses import replace
-from typing import Any
 
-import h5py
-import pytest
-
-from tests.analysis.made import Grids, expected_bytes
+from tests.analysis.made import *
 from zofl_mpi.errors import UserError
 from zofl_mpi.rounds.split.costs import STEP_BYTES, STEP_MACS
-
-EVALUATED = [1, 2, 4, 5]
 
 
 def test_budgets_are_those_of_the_formulas(made: Grids, script: Any, wrote: Any) -> None:

@@ -1,14 +1,8 @@
 """[C]'s figure 2 from tiny real results: the numbers are those computed by hand from the files."""
 
-import statistics
-from typing import Any
-
 import matplotlib.pyplot as plt
-import numpy as np
 
-from tests.analysis.made import Grids, check_difference, same
-
-EVALUATED = [1, 2, 4, 5]
+from tests.analysis.made import *
 
 
 def test_figure_2_has_the_accuracies_the_paired_differences_and_the_local_losses(made: Grids, wrote: Any) -> None:

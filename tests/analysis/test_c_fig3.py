@@ -1,11 +1,6 @@
 """[C]'s figure 3 from tiny real results: a panel for each thing that changes."""
 
-import statistics
-from typing import Any
-
-import numpy as np
-
-from tests.analysis.made import Grids, check_difference, same
+from tests.analysis.made import *
 
 
 def test_figure_3_has_a_panel_for_each_thing_that_changes(made: Grids, script: Any, wrote: Any) -> None:

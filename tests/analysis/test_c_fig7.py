@@ -5,22 +5,14 @@ Docstrings name the mutations to catch.
 
 import json
 import math
-import shutil
 from argparse import Namespace
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
-import h5py
-import numpy as np
-import pytest
 import torch
 
-from tests.analysis.made import Wrote, check_figure, explicit_hessian, table_of
+from tests.analysis.made import *
 from tests.conftest import Capsys
 from tests.launch import launch
-from zofl_mpi.run import records
 
 FLAGS = ["--data", "digits", "--width", "4", "--stages", "1", "1", "--head", "pooled", "--batch", "32", "--m", "3"]
 FLAGS += ["--h", "2", "--rounds", "2", "--eval-every", "2", "--quiet", "--lr-client", "0.01"]

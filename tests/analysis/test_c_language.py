@@ -1,16 +1,8 @@
 """[C]'s language figures from tiny real results: the numbers are those computed by hand from the files."""
 
-import statistics
-from pathlib import Path
-from typing import Any
+from tests.analysis.made import *
 
-import numpy as np
-import pytest
-
-from tests.analysis.made import Grids, check_difference, check_figure, same
-from zofl_mpi.run import grid, records
-
-EVALUATED = [1, 2, 3]
+ROUNDS = [1, 2, 3]
 
 pytestmark = pytest.mark.slow
 
@@ -71,7 +63,7 @@ def test_the_lines_of_figure_5(made: Grids, script: Any) -> None:
         values = np.array([run.rounds["validation_perplexity"] for run in runs])
         less = values - [run.rounds["validation_perplexity"] for run in frozen]
         name = names[method]
-        assert left[name].get_xdata().tolist() == EVALUATED == right[name].get_xdata().tolist()
+        assert left[name].get_xdata().tolist() == ROUNDS == right[name].get_xdata().tolist()
         assert np.allclose(left[name].get_ydata(), values.mean(axis=0), rtol=1e-12)
         assert np.allclose(right[name].get_ydata(), less.mean(axis=0), rtol=0, atol=1e-9)
         ratio = np.asarray(middle[name].get_xdata()) / np.mean([sent(run) for run in runs], axis=0)

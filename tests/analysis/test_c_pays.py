@@ -1,20 +1,12 @@
 """The shares of the gap from tiny real results: the numbers are those computed by hand from the files."""
 
 import json
-import shutil
-import statistics
-from pathlib import Path
-from typing import Any
 
-import numpy as np
-import pytest
+from tests.analysis.made import *
 
-from tests.analysis.made import Grids, Made, Wrote, check_figure, same, table_of
-from zofl_mpi.run import grid
-
-METHODS = ("heron-frozen", "heron", "heron-head", "heron-head-jvp", "heron-n2", "cse_fsl", "sflv2")
+TOLD = ("heron-frozen", "heron", "heron-head", "heron-head-jvp", "heron-n2", "cse_fsl", "sflv2")
 SERVER, LOCAL = ("server-1e-2", "server-3e-2"), ("local-1e-3", "local-1e-2")
-N_CLIENT, SMASHED = 4 * 9 + 8 + 4 * 4 * 9 + 8, 4 * 4 * 4
+CNN, SMASHED = 4 * 9 + 8 + 4 * 4 * 9 + 8, 4 * 4 * 4
 
 
 @pytest.fixture
@@ -27,8 +19,8 @@ def rows(told: Wrote) -> list[dict[str, str]]:
     """The table of the first setting, beside which the rest lies."""
     assert told.path(".txt").read_text().strip() in told.out
     found = told.rows
-    assert [row["method"] for row in found] == [*METHODS, "heron-frozen", "cse_fsl", "sflv2"]
-    return found[: len(METHODS)]
+    assert [row["method"] for row in found] == [*TOLD, "heron-frozen", "cse_fsl", "sflv2"]
+    return found[: len(TOLD)]
 
 
 def steps_of(method: str) -> list[dict[str, str]]:
@@ -56,8 +48,8 @@ def test_each_method_has_the_step_that_the_validation_part_prefers(made: Grids, 
         assert row["step"] == steps and same(row["accuracy_mean_percent"], statistics.mean(values))
         assert row["at_edge"] == ("server" if row["method"] == "heron-frozen" else "local")
     tried = table_of(told.path("_steps.csv"))
-    assert len(tried) == 2 * len(METHODS) + 2 * 3
-    for row in tried[: 2 * len(METHODS)]:
+    assert len(tried) == 2 * len(TOLD) + 2 * 3
+    for row in tried[: 2 * len(TOLD)]:
         where = dict(zip(("local", "server"), row["step"].split(), strict=False))
         where = where if len(where) == 2 else {"local": "local-none", "server": row["step"]}
         (one, _) = last(made("c_pays"), "validation_accuracy", method=row["method"], **where)
@@ -66,7 +58,7 @@ def test_each_method_has_the_step_that_the_validation_part_prefers(made: Grids, 
 
 def test_the_share_is_taken_seed_by_seed(made: Grids, rows: Any) -> None:
     """Mutations: the ratio of the means; CSE-FSL for SFLV2; a deviation divided by n."""
-    of = {m: last(made("c_pays"), "test_accuracy", method=m, **best(made("c_pays"), m)) for m in METHODS}
+    of = {m: last(made("c_pays"), "test_accuracy", method=m, **best(made("c_pays"), m)) for m in TOLD}
     for row in rows:
         gains = [a - b for a, b in zip(of[row["method"]], of["heron-frozen"], strict=True)]
         gaps = [a - b for a, b in zip(of["sflv2"], of["heron-frozen"], strict=True)]
@@ -101,7 +93,7 @@ def test_what_estimates_are_worth(made: Grids, rows: Any) -> None:
         if row["method"] not in estimated:
             assert row["cosine"] == row["cosine_sd"] == row["cosine_rule"] == ""
             continue
-        d, p = N_CLIENT + head * (row["method"] == "heron"), estimated[row["method"]]
+        d, p = CNN + head * (row["method"] == "heron"), estimated[row["method"]]
         assert same(row["cosine_rule"], (p / (p + d + 1)) ** 0.5) and int(row["directions"]) == p
         means = [float(np.nanmean(run.rounds["estimate_cosine"])) for run in runs]
         assert same(row["cosine"], statistics.mean(means)) and same(row["cosine_sd"], statistics.stdev(means))
@@ -135,14 +127,14 @@ def test_the_way_up_by_formula(rows: Any, told: Wrote) -> None:
         (row["method"], row["uplink"], int(row["numbers"])): (int(row["bytes"]), float(row["cosine"]))
         for row in table_of(told.path("_uplink.csv"))[:9]
     }
-    assert found["cse_fsl", "dense", N_CLIENT + head] == (4 * (N_CLIENT + head), 1)
-    assert found["sflv2", "dense", N_CLIENT] == (4 * N_CLIENT, 1)
+    assert found["cse_fsl", "dense", CNN + head] == (4 * (CNN + head), 1)
+    assert found["sflv2", "dense", CNN] == (4 * CNN, 1)
     assert found["heron", "seeds", 3][0] == found["ho_sfl", "seeds", 3][0] == 24
     assert found["heron-head", "seeds", 3 + head][0] == 24 + 4 * head
     size, cosine = found["sflv2", "coefficients", 4]
-    assert size == 24 and cosine == pytest.approx((4 / (4 + N_CLIENT + 1)) ** 0.5)
+    assert size == 24 and cosine == pytest.approx((4 / (4 + CNN + 1)) ** 0.5)
     half = {key[0]: value for key, value in found.items() if abs(value[1] - 0.5) < 0.01}
-    assert half["cse_fsl"][0] == 4 * -(-(N_CLIENT + head + 1) // 3) + 8
+    assert half["cse_fsl"][0] == 4 * -(-(CNN + head + 1) // 3) + 8
     assert {int(row["smashed_bytes"]) for row in table_of(told.path("_uplink.csv"))} == {3 * 16 * 4 * SMASHED}
 
 
@@ -153,7 +145,7 @@ def test_the_lines_and_the_curve_of_the_figures(made: Grids, rows: Any, told: Wr
     module, pays = script("shared.pays_figures"), script("shared.pays")
     groups = made("c_pays").groups("setting", "method", "local", "server")
     chosen = [g for g, _ in pays.chosen(groups, {"local": ["local-none", *LOCAL], "server": list(SERVER)})]
-    places = {"linear": chosen[: len(METHODS)]}
+    places = {"linear": chosen[: len(TOLD)]}
     figure = module.budgets(places)
     lines = {line.get_label(): line for line in figure.axes[2].get_lines()}
     assert set(lines) == {"SFLV2", "CSE-FSL", "HERON, last 2 layers exact", "HERON", "frozen client"}

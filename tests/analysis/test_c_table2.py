@@ -1,15 +1,6 @@
 """[C]'s Table II from tiny real results: what it took until a target, and the paper's numbers."""
 
-import statistics
-from typing import Any
-
-import h5py
-import numpy as np
-import pytest
-
-from tests.analysis.made import Grids, Made, expected_bytes
-
-EVALUATED = [1, 2, 4, 5]
+from tests.analysis.made import *
 
 
 def plant(grids: Made, **accuracies: list[list[float]]) -> None:

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
-from typing import Any
 
-import numpy as np
-import pytest
-
-from tests.analysis.made import refused, table_of
+from tests.analysis.made import *
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems.analytic.quadratic import Bowl
 

@@ -2,15 +2,9 @@
 
 import json
 import sys
-from pathlib import Path
-from typing import Any
 
-import h5py
-import pytest
-
-from tests.analysis.made import Grids
-from tests.conftest import ROOT, run_process
-from zofl_mpi.run import grid
+from tests.analysis.made import *
+from tests.conftest import run_process
 
 SCRIPTS = sorted(path.stem for path in (ROOT / "analysis").glob("[abc]_*.py"))
 OF_B = {"b_fig1": "b_figure", "b_methods": "b_methods"}

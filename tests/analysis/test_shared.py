@@ -2,14 +2,8 @@
 
 import argparse
 import math
-from pathlib import Path
-from typing import Any
 
-import numpy as np
-import pytest
-
-from tests.analysis.made import group_of
-from tests.conftest import ROOT
+from tests.analysis.made import *
 from zofl_mpi.errors import UserError
 
 NAN = math.nan

@@ -6,10 +6,7 @@ catch.
 """
 
 import math
-from typing import Any
 
-import numpy as np
-import pytest
 import torch
 from shared.spectrum import (
     Apply,
@@ -26,7 +23,7 @@ from shared.spectrum import (
 )
 from torch import Tensor, nn
 
-from tests.analysis.made import explicit_hessian
+from tests.analysis.made import *
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
 from zofl_mpi.numerics.zo import Estimate
@@ -78,13 +75,10 @@ def shares(v: Tensor, vectors: np.ndarray | None = None) -> np.ndarray:
 
 
 def test_as_many_steps_as_numbers_give_a_spectrum_exactly() -> None:
-    """The Ritz values are the eigenvalues, the weights the squares of the start's entries, whatever its size.
-
-    Of a dense matrix they are those of LAPACK, over 8 decades.
-
-    Mutations: the weights of another row of the eigenvectors, not squared; a coefficient of T left out or shifted; one
-    pass of orthogonalisation against the last two vectors only, or none: copies of the extreme eigenvalues appear.
-    """
+    """The Ritz values are the eigenvalues, the weights the squares of the start's entries, whatever its size. Of a
+    dense matrix they are those of LAPACK, over 8 decades. Mutations: the weights of another row of the eigenvectors,
+    not squared; a coefficient of T left out or shifted; one pass of orthogonalisation against the last two vectors
+    only, or none: copies of the extreme eigenvalues appear."""
     values = np.array([-3.0, -1.0, 0.0, 0.5, 2.0, 4.0, 7.0, 7.5, 20.0])
     v = start(len(values))
     for scale in (1.0, 1e-20):
@@ -100,9 +94,7 @@ def test_as_many_steps_as_numbers_give_a_spectrum_exactly() -> None:
 @pytest.mark.parametrize("frame", ["axes", "random"])
 def test_multiplicities_end_it_early_with_their_shares(values: list[float], frame: str) -> None:
     """As many nodes as different eigenvalues, whatever the steps; each weight the start's share in that eigenspace.
-
-    Mutations: no end at an invariant space (it then divides by nothing: not-a-number); an end only at exactly 0.
-    """
+    Mutations: no end at an invariant space (it then divides by nothing: not-a-number); an end only at exactly 0."""
     n, v = len(values), start(len(values))
     apply, matrix = (diagonal(values), np.diag(values)) if frame == "axes" else rotated(values)
     eigenvalues, vectors = np.linalg.eigh(matrix)
@@ -133,10 +125,8 @@ def test_k_steps_integrate_polynomials_below_degree_2k_exactly() -> None:
 
 @pytest.mark.parametrize("steps", [1, 2, 5, 12])
 def test_a_residual_is_that_of_the_ritz_vector(steps: int) -> None:
-    """Against Rayleigh and Ritz by hand: an orthonormal basis of the Krylov space by QR.
-
-    Mutations: the residual of another start vector's row; of the step before.
-    """
+    """Against Rayleigh and Ritz by hand: an orthonormal basis of the Krylov space by QR. Mutations: the residual of
+    another start vector's row; of the step before."""
     values = np.concatenate([np.linspace(-1, 1, 30), [3.0, -2.5]])
     v = start(32).numpy()
     found = lanczos(diagonal(values), torch.from_numpy(v), steps)
@@ -152,11 +142,9 @@ def test_a_residual_is_that_of_the_ritz_vector(steps: int) -> None:
 
 
 def test_residuals_count_the_rounding_of_the_products() -> None:
-    """With products in float32 they are neither 0 nor large, and cover the eigenvalues' errors.
-
-    Mutations: the residual of exact products, 1e-20 for an eigenvalue that is known to 1e-7; coefficients that are
-    themselves rounded to float32; more steps than numbers.
-    """
+    """With products in float32 they are neither 0 nor large, and cover the eigenvalues' errors. Mutations: the residual
+    of exact products, 1e-20 for an eigenvalue that is known to 1e-7; coefficients that are themselves rounded to
+    float32; more steps than numbers."""
     apply, matrix = rotated(np.append(np.linspace(-1, 1, 39), 50.0))
     single = torch.from_numpy(matrix).float()
     found = lanczos(lambda v: (single @ v.float()).double(), start(40), 60)
@@ -177,10 +165,8 @@ def test_a_product_that_is_not_finite_is_refused(bad: float) -> None:
 
 
 def test_a_spectrum_has_its_starts_from_the_streams() -> None:
-    """The same seed the same bits, another seed others; the starts differ; more of them leave the first as they are.
-
-    n v'Hv is Hutchinson's estimate with the same vectors. Mutation: one generator for all.
-    """
+    """The same seed the same bits, another seed others; the starts differ; more of them leave the first as they are. n
+    v'Hv is Hutchinson's estimate with the same vectors. Mutation: one generator for all."""
     apply, matrix = rotated(np.linspace(-1, 5, 50))
     one, same, few, other = (
         spectrum(apply, 50, Streams(s), steps=8, probes=p).ritz for s, p in ((1, 3), (1, 3), (1, 2), (2, 3))
@@ -194,11 +180,8 @@ def test_a_spectrum_has_its_starts_from_the_streams() -> None:
 
 
 def test_the_norm_is_the_largest_size_of_an_eigenvalue_of_any_sign() -> None:
-    """From below after few steps, as its residual says; that of the start that knows it best.
-
-    Mutations: the largest eigenvalue in its place; the smallest or the mean over the starts; another end's or start's
-    residual.
-    """
+    """From below after few steps, as its residual says; that of the start that knows it best. Mutations: the largest
+    eigenvalue in its place; the smallest or the mean over the starts; another end's or start's residual."""
     values = np.concatenate([np.linspace(-1, 1, 200), [-6.0, 5.0]])
     found = spectrum(diagonal(values), 202, STREAMS, steps=40, probes=3)
     assert found.norm.value == pytest.approx(6, abs=1e-9) and found.norm.sign == -1 and found.norm.residual < 1e-4
@@ -213,10 +196,8 @@ def test_the_norm_is_the_largest_size_of_an_eigenvalue_of_any_sign() -> None:
 
 @pytest.mark.parametrize("width", [0.05, 0.5])
 def test_the_density_is_the_mean_of_normals_and_integrates_to_1(width: float) -> None:
-    """With all eigenvalues and all weights known: the sum by hand.
-
-    Mutations: the factor of the normal; width for its square; weights left out; n in it.
-    """
+    """With all eigenvalues and all weights known: the sum by hand. Mutations: the factor of the normal; width for its
+    square; weights left out; n in it."""
     values = np.array([-1.0, 0.0, 0.5, 2.0])
     found = spectrum(diagonal(values), 4, STREAMS, steps=4, probes=3)
     at = np.linspace(-8, 9, 20_001)
@@ -226,10 +207,8 @@ def test_the_density_is_the_mean_of_normals_and_integrates_to_1(width: float) ->
 
 
 def test_densities_and_traces_of_many_starts_are_those_of_the_eigenvalues() -> None:
-    """Within 5 standard errors, which are not too large.
-
-    Mutations: starts that are not uniform in direction; n left out; the sum over starts.
-    """
+    """Within 5 standard errors, which are not too large. Mutations: starts that are not uniform in direction; n left
+    out; the sum over starts."""
     values = np.concatenate([np.zeros(25), np.linspace(1, 2, 10), [8.0, 8.0, -3.0]])
     found = spectrum(diagonal(values), len(values), STREAMS, steps=len(values), probes=400)
     at = np.linspace(-4, 9, 60)
@@ -254,9 +233,7 @@ def test_nothing_to_do_is_refused(steps: int, probes: int, flag: str) -> None:
 
 def test_hutchinsons_trace_is_exact_for_a_diagonal_and_unbiased_for_any() -> None:
     """2,000 probes: within 5 standard errors, which have the size that theory gives, 2 (|H|_F^2 - sum H_ii^2) a probe.
-
-    Mutations: normal entries (no longer exact for a diagonal); entries 0 and 1; the variance for the error; n in it.
-    """
+    Mutations: normal entries (no longer exact for a diagonal); entries 0 and 1; the variance for the error; n in it."""
     values = np.linspace(-2, 7, 30)
     told = trace(diagonal(values), 30, STREAMS, 5)
     assert told.value == pytest.approx(values.sum(), abs=1e-12) and told.error < 1e-12
@@ -309,11 +286,9 @@ def point(problem: SplitNetwork) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("block", [2, 3, 100])
 def test_products_are_those_of_the_explicit_hessian(block: int) -> None:
-    """Of a ResNet's first block and head in eval mode, whatever the samples of a block.
-
-    Mutations: BatchNorm in train mode; a mean of blocks without their sizes; the gradient's square in place of its
-    derivative; the parts of v in another order; the blocks' last one only.
-    """
+    """Of a ResNet's first block and head in eval mode, whatever the samples of a block. Mutations: BatchNorm in train
+    mode; a mean of blocks without their sizes; the gradient's square in place of its derivative; the parts of v in
+    another order; the blocks' last one only."""
     problem = network()
     theta, buffers = point(problem)
     before = theta.clone(), buffers.clone()

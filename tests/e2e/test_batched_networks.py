@@ -1,16 +1,9 @@
 """Networks whose clients' steps are computed at once, from the command line."""
 
 import itertools
-from pathlib import Path
-from typing import Any
 
-import pytest
-
-from tests.launch import here, threads
-from tests.threads import run_module
-from tests.tools.agreement import differences
+from tests.e2e.made import *
 from zofl_mpi.problems import network
-from zofl_mpi.run import records
 
 FAMILY = "zofl_mpi.zo_hfl"
 RUNS = {

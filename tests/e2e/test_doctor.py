@@ -1,10 +1,6 @@
 """The doctor tells what a run would find, and a script of the analysis what an exchange costs."""
 
-import json
-from collections.abc import Callable
-from pathlib import Path
-
-from tests.conftest import ROOT, Completed
+from tests.e2e.made import *
 
 
 def test_every_rank_is_listed_and_an_exchange_is_timed(mpirun: Callable[..., Completed], tmp_path: Path) -> None:

@@ -1,21 +1,8 @@
 """Whatever happens to a rank, all end soon with one message; finished rounds are kept; a resume gives the same bits."""
 
-import os
-import re
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
-import pytest
-
-from tests.conftest import LIMIT, Completed, environment
-from tests.threads import run_module
-from tests.tools.agreement import differences
-from zofl_mpi.run import records
+from tests.e2e.made import *
 
 HERE = Path(__file__).parent
 FAMILY = "zofl_mpi.zo_hfl"
@@ -178,7 +165,7 @@ def test_a_signal_ends_the_run_after_the_round_with_a_checkpoint_and_status_75(
     env = environment() | {"PLANT": "held", "PLANT_FILE": str(tmp_path / "go on")}
     process = subprocess.Popen(command, cwd=HERE, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        wait_for(lambda: out.exists() and lengths(out) >= 2)
+        wait_until(lambda: out.exists() and rounds_of(out) >= 2)
         if number == signal.SIGTERM and ranks:  # as srun does; Open MPI's mpirun would kill its ranks 0.2 s later
             for child in ranks_of(out):
                 os.kill(child, number)
@@ -206,17 +193,3 @@ def ranks_of(out: Path) -> list[int]:
         if str(out).encode() in words and Path(words[0].decode()).name.startswith("python"):
             found.append(int(folder.name))
     return found
-
-
-def lengths(path: Path) -> int:
-    try:
-        return records.load(path).length
-    except Exception:
-        return 0
-
-
-def wait_for(ready: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + LIMIT
-    while not ready():
-        assert time.monotonic() < deadline, "the run did not get going"
-        time.sleep(0.02)

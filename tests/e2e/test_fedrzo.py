@@ -10,11 +10,11 @@ import pytest
 
 from tests.conftest import Capsys
 from tests.launch import Command, Runs, here, launch, refused, threads
-from tests.tools.agreement import differences
 from zofl_mpi import fedrzo
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.engine.world import SingleProcess
 from zofl_mpi.problems.relu_net import ReLUNet
+from zofl_mpi.report.same import differences
 from zofl_mpi.run import flags, records
 from zofl_mpi.run.plan import groups_of
 from zofl_mpi.settings.samples import Samples

@@ -7,7 +7,6 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
@@ -16,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import LIMIT, Completed, environment, run_process
-from tests.tools.agreement import differences
-from zofl_mpi.errors import UserError
+from tests.e2e.made import rounds_of, wait_until
+from zofl_mpi.report.same import differences
 from zofl_mpi.run import grid, records
 from zofl_mpi.run.grid import __main__
 
@@ -80,21 +79,6 @@ def started(*words: object) -> subprocess.Popen[str]:
     )
 
 
-def wait_for(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + LIMIT
-    while not holds():
-        assert time.monotonic() < end, "it does not come"
-        time.sleep(0.05)
-
-
-def rounds(path: str) -> int:
-    """How many rounds a result holds; 0 if there is none."""
-    try:
-        return records.load(path).length
-    except UserError:
-        return 0
-
-
 def test_a_grid_is_listed_run_and_then_done(here: Path) -> None:
     before = runner()
     flags = "--problem toy --rounds 6 --tau 3 --checkpoint-every 2"
@@ -130,7 +114,7 @@ def test_a_longer_grid_continues_and_what_differs_is_left_alone(here: Path) -> N
     assert inside("--index", 1).returncode == 0
     (here / "toy.toml").write_text(TOY.replace("rounds = 6", "rounds = 9"))
     assert inside("--only", "cell=all").stdout.splitlines()[-1] == "2 runs: 0 finished, 1 to resume, 1 to do"
-    assert inside("--run", "--index", 1).returncode == 0 and rounds("out/1-all.h5") == 9
+    assert inside("--run", "--index", 1).returncode == 0 and rounds_of("out/1-all.h5") == 9
     assert "--resume out/1-all.h5" in Path("out/1-all.log").read_text()
     (here / "toy.toml").write_text(TOY.replace("tau = 3", "tau = 4"))
     kept = Path("out/1-all.h5").read_bytes()
@@ -160,26 +144,26 @@ def test_a_failing_run_stops_no_other_and_is_named_at_the_end(here: Path) -> Non
 def test_an_interrupted_grid_goes_on_with_the_bits_of_an_undisturbed_one(here: Path) -> None:
     (here / "toy.toml").write_text(LONG)
     with started("--run", "--only", "seed=1", "--jobs", 2) as process:
-        wait_for(lambda: rounds("out/1-half.h5") > 5 and rounds("out/1-all.h5") > 5)
+        wait_until(lambda: rounds_of("out/1-half.h5") > 5 and rounds_of("out/1-all.h5") > 5)
         os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C
         told = process.communicate(timeout=LIMIT)[0]
     assert process.returncode == 130, told
     assert told.splitlines()[-2:] == ["2 runs: 2 stopped", "the same command continues"]
-    reached = rounds("out/1-half.h5")
+    reached = rounds_of("out/1-half.h5")
     assert 5 < reached < 5000
 
     (here / "toy.toml").write_text(LONG.replace("5000", str(reached + 20)))
     assert inside("--index", 0).returncode == 0
     assert inside("--index", 0, "--results", "whole").returncode == 0
     final = [records.load(f"{folder}/1-half.h5").final["x"].tobytes() for folder in ("out", "whole")]
-    assert final[0] == final[1] and rounds("out/1-half.h5") == reached + 20
+    assert final[0] == final[1] and rounds_of("out/1-half.h5") == reached + 20
 
 
 def test_a_run_under_mpirun_is_told_in_the_way_it_understands(here: Path, mpirun: Callable[..., Completed]) -> None:
     """mpirun kills its ranks a quarter of a second after a SIGTERM; SIGUSR1 reaches them."""
     (here / "toy.toml").write_text(LONG)
     with started("--index", "1", "--ranks", "2") as process:
-        wait_for(lambda: rounds("out/1-all.h5") > 5)
+        wait_until(lambda: rounds_of("out/1-all.h5") > 5)
         process.send_signal(signal.SIGTERM)
         told = process.communicate(timeout=LIMIT)[0]
     assert process.returncode == 75, told
@@ -191,7 +175,7 @@ def test_a_run_under_mpirun_is_told_in_the_way_it_understands(here: Path, mpirun
 def test_a_run_outlives_its_grid_runner_and_nobody_begins_it_again(here: Path) -> None:
     (here / "toy.toml").write_text(LONG)
     with started("--index", "1") as process:
-        wait_for(lambda: rounds("out/1-all.h5") > 5)
+        wait_until(lambda: rounds_of("out/1-all.h5") > 5)
         (own,) = children(process.pid)
         process.kill()
     try:
@@ -201,7 +185,7 @@ def test_a_run_outlives_its_grid_runner_and_nobody_begins_it_again(here: Path) -
     finally:
         os.kill(own, signal.SIGUSR1)
     found = grid.read("toy.toml")
-    wait_for(lambda: grid.state_of(found, found.runs[1])[0] == "interrupted")
+    wait_until(lambda: grid.state_of(found, found.runs[1])[0] == "interrupted")
     assert Path("out/1-all.log").read_text().count("$ ") == 1
 
 

@@ -1,23 +1,12 @@
 """HERON-SFL and its baselines by the command line: bits, bytes, continued runs, refusals, networks of a user's own."""
 
-import json
 import math
-import shutil
-import sys
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable
 
 import h5py
-import numpy as np
-import pytest
 
-from tests.conftest import Capsys
-from tests.launch import Command, here, launch, refused, threads
-from tests.tools.agreement import differences
+from tests.e2e.made import *
 from zofl_mpi.rounds.split.costs import STEP_BYTES, STEP_MACS
-from zofl_mpi.run import records
-from zofl_mpi.run.records import checkpoint_path
 
 FAMILY = "zofl_mpi.heron_sfl"
 METHODS = {
@@ -96,9 +85,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], Pa
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_has_the_same_bits_on_three_ranks(results: Callable[..., Path], method: str) -> None:
-    """On five: tests/e2e/test_homes.py.
-
-    BatchNorm, crops, participants, uploads. Mutations: a generator of a rank; moments or modules of a neighbour."""
+    """On five: tests/e2e/test_homes.py. BatchNorm, crops, participants, uploads. Mutations: a generator of a rank;
+    moments or modules of a neighbour."""
     alone, spread = results(method, 0), results(method, 3)
     first = [json.loads(records.load(path).attrs["sessions"])[0]["ranks"] for path in (alone, spread)]
     assert first == [1, 3]

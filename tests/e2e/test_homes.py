@@ -1,21 +1,9 @@
 """Clients of unequal work, placed by it: where they compute changes no bit, also where a run goes on elsewhere."""
 
-import shutil
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
-import numpy as np
-import pytest
-
-from tests.launch import Command, here, launch, threads
-from tests.threads import run_module
-from tests.tools.agreement import differences
+from tests.e2e.made import *
 from zofl_mpi.engine.setting import Loads
 from zofl_mpi.methods.scaffold import Scaffold
-from zofl_mpi.run import records
 from zofl_mpi.run.mpi.placement import ClientPlacement
-from zofl_mpi.run.records import checkpoint_path
 
 ROUNDS, M = 2, 7
 USUAL = ["--m", M, "--eval-every", 1, "--quiet"]

@@ -1,24 +1,12 @@
 """Runs over three hosts of two ranks each, which are network namespaces of this one."""
 
-import os
-import re
-import subprocess
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
-from tests.conftest import ROOT, UNDER_MPI, run_process
-from tests.launch import here
-from tests.tools.agreement import differences
+from tests.conftest import UNDER_MPI
+from tests.e2e.made import *
 from tests.tools.cluster import wait_for
 from tests.tools.hosts import Hosts, hosts, pythons, why_not
-from zofl_mpi.errors import UserError
-from zofl_mpi.run import records
 
 FAMILY = "zofl_mpi.zo_hfl"
 RUN = ["--data", "digits", "--m", "7", "--tau", "2", "--rounds", "4", "--eval-every", "2", "--dtype", "float64"]
-LIMIT = 300.0
 pytestmark = pytest.mark.slow
 
 
@@ -82,11 +70,3 @@ def test_a_host_that_is_cut_off_ends_the_run_with_a_sentence_and_the_run_resumes
     assert here(FAMILY, "--resume", out, *own, "--quiet") == 0
     assert here(FAMILY, *words, "--quiet", "--out", alone) == 0
     assert differences(alone, out) == []
-
-
-def rounds_of(path: Path) -> int:
-    """How many rounds a result has that is being written; 0 at a moment in which it cannot be read."""
-    try:
-        return records.load(path).length
-    except (OSError, UserError, KeyError):
-        return 0

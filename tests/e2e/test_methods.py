@@ -1,16 +1,9 @@
 """Every method of the family through the command line: same bits on any number of ranks, continued runs, refusals."""
 
-from pathlib import Path
-from typing import Any
-
-import numpy as np
-import pytest
-
-from tests.conftest import Capsys
-from tests.launch import Runs, here, refused
-from tests.tools.agreement import differences
+from tests.e2e.made import *
+from tests.launch import Runs
 from zofl_mpi import zo_hfl
-from zofl_mpi.run import flags, records
+from zofl_mpi.run import flags
 from zofl_mpi.run.plan import groups_of
 
 FAMILY = "zofl_mpi.zo_hfl"

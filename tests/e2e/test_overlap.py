@@ -3,15 +3,8 @@
 That they do compute at once: tests/unit/test_overlap.py.
 """
 
-import re
-from pathlib import Path
-
-import pytest
-
 from tests.bench.overlap import NAPS, USUAL
-from tests.conftest import Capsys, Patch
-from tests.threads import run_module
-from zofl_mpi.run import records
+from tests.e2e.made import *
 
 H, M = 8, 2
 FAMILY = "zofl_mpi.heron_sfl"

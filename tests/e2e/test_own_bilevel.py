@@ -1,17 +1,8 @@
 """A bilevel problem of a user's own for `zofl_mpi.fedrzo`, with nothing but the protocol's functions."""
 
-import sys
-from collections.abc import Iterator
-from pathlib import Path
-
-import numpy as np
-import pytest
-
-from tests.launch import Command, launch, threads
-from tests.tools.agreement import differences
+from tests.e2e.made import *
 from zofl_mpi.data import npz, partition
 from zofl_mpi.engine.streams import Streams
-from zofl_mpi.run import records
 
 RIDGE = '''
 """Choose the regulariser of a least-squares fit."""

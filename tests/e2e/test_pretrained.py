@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import Capsys, Patch
 from tests.launch import here, refused
-from tests.tools.agreement import differences
+from zofl_mpi.report.same import differences
 from zofl_mpi.run import records
 
 FAMILY = "zofl_mpi.heron_sfl"

@@ -18,9 +18,9 @@ from scipy.optimize import linprog
 
 from tests.conftest import LIMIT, ROOT
 from tests.launch import launch, threads
-from tests.tools.agreement import differences
 from zofl_mpi.data import npz, partition
 from zofl_mpi.engine.streams import Streams
+from zofl_mpi.report.same import differences
 from zofl_mpi.run import flags, records
 from zofl_mpi.run.grid import __main__ as grid_runner
 from zofl_mpi.run.grid import read

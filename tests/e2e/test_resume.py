@@ -1,20 +1,8 @@
 """A run that is continued is the run that was never interrupted; what cannot be continued is refused by name."""
 
-import json
-import shutil
-from collections.abc import Callable
-from pathlib import Path
-
 import h5py
-import numpy as np
-import pytest
 
-from tests.conftest import Capsys, Patch
-from tests.launch import here, refused
-from tests.threads import run_module
-from tests.tools.agreement import differences
-from zofl_mpi.run import records
-from zofl_mpi.run.records import checkpoint_path
+from tests.e2e.made import *
 
 FAMILY = "zofl_mpi.zo_hfl"
 FLAGS = ["--tau", "3", "--beta", "0.5", "--y0", "last", "--eval-every", "5"]

@@ -1,14 +1,6 @@
 """ReFrame lists the scaling study of jobs/scaling."""
 
-import os
-import re
-import subprocess
-import sys
-from pathlib import Path
-
-import pytest
-
-from tests.conftest import ROOT
+from tests.e2e.made import *
 
 REFRAME = Path(sys.executable).with_name("reframe")
 STUDY = ("-C", "jobs/scaling/settings.py", "-c", "jobs/scaling/study.py")

@@ -1,23 +1,12 @@
 """`--problem split_gpt2` by the command line: bits, continued runs, a model pretrained, kept and tuned, refusals."""
 
-import json
-import shutil
 import sys
-from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
-import numpy as np
-import pytest
 import torch
 
-from tests.conftest import ROOT, Capsys, Patch
-from tests.launch import Command, here, threads
-from tests.tools.agreement import differences
+from tests.e2e.made import *
 from zofl_mpi.data import bpe
-from zofl_mpi.run import records
-from zofl_mpi.run.records import checkpoint_path
 
 sys.path.insert(0, str(ROOT / "analysis"))  # as where Python runs the scripts
 import export

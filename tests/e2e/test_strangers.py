@@ -1,24 +1,15 @@
 """A result or a checkpoint that somebody else made runs nothing, and writes nowhere, that the command does not name."""
 
-import json
-import shutil
 import sys
-from pathlib import Path
-from typing import Any
 
 import h5py
-import numpy as np
-import pytest
 
-from tests.conftest import ROOT, Capsys, Patch
-from tests.launch import here
+from tests.e2e.made import *
 from tests.unit.test_registry import changed
 from zofl_mpi.engine import messages
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.zo_hfl import State
-from zofl_mpi.run import records
 from zofl_mpi.run.client_memory import Memory
-from zofl_mpi.run.records import checkpoint_path
 
 sys.path.insert(0, str(ROOT / "analysis"))  # as where Python runs the scripts
 from shared import restore

@@ -2,24 +2,12 @@
 
 import importlib
 import itertools
-import json
-import re
-import subprocess
-import sys
-import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
-import pytest
-
-from tests.conftest import Capsys, Completed, Mpirun, Patch, environment, run_process
+from tests.conftest import Mpirun
+from tests.e2e.made import *
 from tests.e2e.test_failures import FAMILY, HERE, LAUNCHER, OWN, RUN, planted
 from tests.fates import Death, Fate
-from tests.threads import run_module
-from tests.tools.agreement import differences
 from zofl_mpi.engine import watch
-from zofl_mpi.run import records
 
 SMALL = ["--problem", "toy", "--m", "5", "--rounds", "3", "--checkpoint-every", "2", "--eval-every", "2", "--quiet"]
 CASES = {"zo_hfl": [*SMALL, "--y0", "last"], "scaffold": [*SMALL, "--method", "scaffold", "--tau", *"91213"]}
@@ -68,11 +56,9 @@ def survived(case: tuple[str, Path], folder: Path, fate: Fate, *more: object) ->
 def test_a_rank_lost_at_any_moment_costs_its_round_and_no_bit(
     case: tuple[str, Path], tmp_path: Path, deceived: int
 ) -> None:
-    """Fails without `agree` (garbage is recorded), with memories not given back, a ledger or steps not forgotten.
-
-    Every ninth call of a round until the round has fewer: another number with each run, since what goes together in
-    a wave depends on what is ready.
-    """
+    """Fails without `agree` (garbage is recorded), with memories not given back, a ledger or steps not forgotten. Every
+    ninth call of a round until the round has fewer: another number with each run, since what goes together in a wave
+    depends on what is ready."""
     for k in itertools.count(deceived + 1, 9):
         fate = Fate({2: Death(2, k, after=bool(k % 2))}, deceived)
         losses = survived(case, tmp_path, fate)

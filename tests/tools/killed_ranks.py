@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tests.conftest import environment
-from tests.tools.agreement import differences
+from zofl_mpi.report.same import differences
 from zofl_mpi.run import records
 
 FAMILY, RANKS, ROUNDS = "zofl_mpi.zo_hfl", 4, 60

@@ -12,10 +12,10 @@ import pytest
 from tests import launch
 from tests.conftest import Capsys, Patch
 from tests.threads import run_module
-from tests.tools.agreement import differences
 from zofl_mpi import zo_hfl
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems.terms import Terms
+from zofl_mpi.report.same import differences
 from zofl_mpi.run import records
 from zofl_mpi.run.plan import problem_of, understand
 

@@ -13,9 +13,9 @@ import pytest
 
 from tests.conftest import Capsys, Patch
 from tests.launch import here
-from tests.tools.agreement import differences
 from tests.unit.test_records import add, started
 from zofl_mpi.errors import UserError
+from zofl_mpi.report.same import differences
 from zofl_mpi.run import records
 from zofl_mpi.run.records import Recorder, checkpoint_path, staged
 

@@ -190,10 +190,8 @@ def noting(call: Any, name: str, calls: list[str]) -> Any:
 
 def test_the_main_thread_goes_on_while_an_upload_is_on_its_way(gpu: Fake) -> None:
     """The communication thread waits for it where it is due, and leaves it where it is not and has not arrived.
-
     Mutations: `add` waits; a small item in memory that is not pinned, for whose copy it would wait; bytes that are sent
-    before they are there; a wave that is held up by a rank that is not due.
-    """
+    before they are there; a wave that is held up by a rank that is not due."""
     outbox = Outbox(Staging("cuda:1"))
     outbox.add(UPLOAD, messages.prepare(Item(torch.full((8,), 3.0))))
     assert f"{staging_module.LEAST} bytes, pinned" in gpu.calls
@@ -229,11 +227,8 @@ def test_in_one_process_what_is_on_a_gpu_stays_there_and_keeps_its_notes(monkeyp
 
 
 def test_a_run_whose_uploads_leave_a_gpu_has_the_same_bits(monkeypatch: Patch) -> None:
-    """HERON on three ranks, all tensors as if they were on a GPU.
-
-    Mutations: another place in a block; a shape or a dtype of a message that is not the tensor's; sizes of items that
-    are not behind them.
-    """
+    """HERON on three ranks, all tensors as if they were on a GPU. Mutations: another place in a block; a shape or a
+    dtype of a message that is not the tensor's; sizes of items that are not behind them."""
     own = [method(HERON, training(setting())) for _ in range(3)]  # a module serves one thread at a time
     alone = LocalClients(list(own[0].setting.data), method=own[0])
     (plain,) = run_ranks(1, lambda world: own[0].round(own[0].start(), 0, alone))  # threads have torch's own number
