@@ -280,8 +280,8 @@ def test_bytes_are_those_of_the_formulas(dtype: Any, exchange: Any) -> None:
     assert plan["bytes up, for each participant and round"] == up
     assert plan["bytes down and up, all rounds"] == measured
     assert plan["local steps of all clients, all rounds"] == steps == 2 * 2 * (3 + 5 + 6)
-    beyond = plan.get("clients of a rank beyond which scalars are more")
-    assert beyond == (zohfl.problem.n // 2 if exchange == "sums" else None)
+    told = f"{up}; with scalars more, from {zohfl.problem.n // 2 + 1} clients a rank on"
+    assert plan.get("bytes up, for each rank and round") == (told if exchange == "sums" else None)
 
 
 # --- evaluations

@@ -137,8 +137,8 @@ class ZOHFL(Costed[Hierarchical]):
         lines = super().plan(rounds)
         if self.exchange == "sums":
             up = messages.size(self.effort.up)
-            lines["bytes up of a rank's sum, for each round"] = up
-            lines["clients of a rank beyond which scalars are more"] = up // messages.size(SCALARS)
+            enough = up // messages.size(SCALARS) + 1
+            lines["bytes up, for each rank and round"] = f"{up:,}; with scalars more, from {enough:,} clients a rank on"
         return lines
 
     @property
