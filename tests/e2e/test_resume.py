@@ -46,6 +46,15 @@ def test_a_continued_run_is_the_uninterrupted_one_on_any_number_of_ranks(whole: 
     assert records.load(part).attrs["status"] == "done"
 
 
+def test_sums_of_ranks_go_on_with_the_bits_of_one_process(tmp_path: Path) -> None:
+    """Mutation: a sum in float64, which depends on who adds which clients."""
+    flags = [*FLAGS, "--exchange", "sums", "--eval-every", 2, "--quiet", "--out"]
+    assert here(FAMILY, "--rounds", 4, *flags, tmp_path / "whole.h5") == 0
+    assert run_module(5, FAMILY, "--rounds", 2, *flags, tmp_path / "part.h5") == 0
+    assert run_module(3, FAMILY, "--resume", tmp_path / "part.h5", "--rounds", 4) == 0
+    assert differences(tmp_path / "whole.h5", tmp_path / "part.h5") == []
+
+
 def test_another_name_leaves_the_first_result_untouched_and_one_that_exists_is_refused_unless_forced(
     whole: Path, part: Path, tmp_path: Path, capsys: Capsys
 ) -> None:

@@ -14,6 +14,7 @@ from typing import ClassVar, Literal, final
 import numpy as np
 
 from zofl_mpi import Array, Client, Clients, Directions, Purpose, above, column, finite, part
+from zofl_mpi.engine import messages
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems import Hierarchical
 from zofl_mpi.rounds.base import Costed, Effort, Sampling, ServerStep, demand_samples
@@ -47,7 +48,8 @@ class ZOHFL(Costed[Hierarchical]):
         local: Algorithm 2.
         eta: smoothing radius, the distance from x at which the implicit function is evaluated.
         divide: the sum of estimates is divided by m (non-participants count as 0) or by participants (|S_r|).
-        exchange: scalars (f_2's two values go up) or solutions (y+ and y-, the paper's); the same x, bit for bit.
+        exchange: scalars (f_2's two values go up), solutions (y+ and y-, the paper's; the same x, bit for bit) or sums
+            (each rank adds up its clients' estimates, and keeps 8 n bytes of each till then; x agrees to rounding).
     """
 
     needs: ClassVar[type] = Hierarchical
@@ -56,31 +58,42 @@ class ZOHFL(Costed[Hierarchical]):
     local: LocalSolve = part()
     eta: float = above(0, 0.1, "a smoothing radius")
     divide: Literal["m", "participants"] = "m"
-    exchange: Literal["scalars", "solutions"] = "scalars"
+    exchange: Literal["scalars", "solutions", "sums"] = "scalars"
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Algorithm 1, lines 3 to 9: the server descends its own gradient and the clients' estimates."""
         x, S = state.x, self.sampling(r)
-        replies = clients.ask(self.solve, Model(x, r), to=S)
-        g1 = self.problem.gradient_f1(x, self.setting.server, self.server.batch(r))  # while the clients compute
-
-        g2 = np.zeros(len(x), np.float64)
-        for i, reply in replies:
-            v = self.direction(i, r)
-            f = self.values(i, self.pair(x, v), reply)
-            g2 += zo.estimate(f.plus - f.minus, v, 2 * self.eta)
+        if self.exchange == "sums":
+            g2 = len(S) * clients.mean(self.solve, Model(x, r), to=S).g
+            g1 = self.problem.gradient_f1(x, self.setting.server, self.server.batch(r))
+        else:
+            replies = clients.ask(self.solve, Model(x, r), to=S)
+            g1 = self.problem.gradient_f1(x, self.setting.server, self.server.batch(r))  # while the clients compute
+            g2 = np.zeros(len(x), np.float64)
+            for i, reply in replies:
+                v = self.direction(i, r)
+                f = reply if isinstance(reply, Values) else self.values(i, self.pair(x, v), reply)
+                g2 += self.estimate(f, v).g
         g2 /= self.setting.m if self.divide == "m" else len(S)
 
         steps = sum(self.steps(i, r) for i in S)
         return State(self.server.step(x, g1 + g2, r), float(np.linalg.norm(g1)), float(np.linalg.norm(g2)), steps)
 
-    def solve(self, client: Client, message: Model) -> Values | Solutions:
+    def solve(self, client: Client, message: Model) -> Values | Solutions | Estimated:
         """Algorithm 1, line 4: Algorithm 2 at x + eta v and at x - eta v."""
-        x = self.pair(message.x, self.direction(client.i, message.r))
+        v = self.direction(client.i, message.r)
+        x = self.pair(message.x, v)
         y = self.local.solve(client, x, message.r)
         self.local.keep(client, y)
         solutions = Solutions(y[0], y[1])
-        return solutions if self.exchange == "solutions" else self.values(client.i, x, solutions)
+        if self.exchange == "solutions":
+            return solutions
+        f = self.values(client.i, x, solutions)
+        return f if self.exchange == "scalars" else self.estimate(f, v)
+
+    def estimate(self, f: Values, v: Array) -> Estimated:
+        """Algorithm 1, line 5: the client's estimate."""
+        return Estimated(zo.estimate(f.plus - f.minus, v, 2 * self.eta))
 
     def direction(self, i: int, r: int) -> Array:
         """v_{i,r}, uniform on the unit sphere (the text's eta S would make n/(2 eta) wrong); both ends draw it."""
@@ -92,11 +105,9 @@ class ZOHFL(Costed[Hierarchical]):
         zo.demand_move(x, step, self.eta)
         return np.stack([x + step, x - step])
 
-    def values(self, i: int, x: Array, reply: Values | Solutions) -> Values:
+    def values(self, i: int, x: Array, y: Solutions) -> Values:
         """f_{2,i}(x + eta v, y+) and f_{2,i}(x - eta v, y-), formed in float64."""
-        if isinstance(reply, Values):
-            return reply
-        return Values(self.problem.f2(i, x[0], reply.plus), self.problem.f2(i, x[1], reply.minus))
+        return Values(self.problem.f2(i, x[0], y.plus), self.problem.f2(i, x[1], y.minus))
 
     def steps(self, i: int, r: int) -> int:
         """2 H_{i,r}, the steps of both solves."""
@@ -122,15 +133,24 @@ class ZOHFL(Costed[Hierarchical]):
         y = self.local.solve(client, message.x[None], message.r, Purpose.PERSONAL)[0]
         return measure_personal(self.setting, client, message.x, y)
 
+    def plan(self, rounds: int) -> dict[str, str | float]:
+        lines = super().plan(rounds)
+        if self.exchange == "sums":
+            up = messages.size(self.effort.up)
+            enough = up // messages.size(SCALARS) + 1
+            lines["bytes up, for each rank and round"] = f"{up:,}; with scalars more, from {enough:,} clients a rank on"
+        return lines
+
     @property
     def effort(self) -> Effort:
         x = np.zeros(self.problem.n, self.setting.dtype)
+        up = {"scalars": SCALARS, "solutions": Solutions(x, x), "sums": Estimated(x.astype(np.float64))}
         return Effort(
             participants=self.sampling,
             steps=self.steps,
             batch=self.local.batch,
             down=Model(x, 0),
-            up=Values(0.0, 0.0) if self.exchange == "scalars" else Solutions(x, x),
+            up=up[self.exchange],
             models=2 if self.local.samples == "shared" else 1,
             server_batch=self.server.server_batch,
         )
@@ -150,9 +170,19 @@ class Values:
     minus: float = finite(F2)  # f_{2,i}(x - eta v, y-)
 
 
+SCALARS = Values(0.0, 0.0)  # an example
+
+
 @dataclass(frozen=True)
 class Solutions:
     """Client to server, --exchange solutions, as the paper sends them."""
 
     plus: Array = finite(LOCAL)  # (n,) y+, the inexact solution at x + eta v
     minus: Array = finite(LOCAL)  # (n,) y-, that at x - eta v
+
+
+@dataclass(frozen=True)
+class Estimated:
+    """Client to its rank, --exchange sums: what the server would make of the two values."""
+
+    g: Array = finite(F2)  # (n,) n/(2 eta) (f+ - f-) v in float64
