@@ -78,7 +78,7 @@ def test_an_entry_with_classes_from_before_there_were_targets_is_read(tmp_path: 
     sizes = {"inputs": 128 + 640, "labels": 128 + 320}
     before = {"classes": 3, "official_test": 0, "levels": None, "channels": 1, "bytes": sizes}
     new = json.loads((entry / "facts.json").read_text())
-    assert {"levels": None, **new} == {**before, "official_validation": 0}
+    assert {"levels": None, **new} == {**before, "official_validation": 0, "shape": [2]}
     (entry / "facts.json").write_text(json.dumps(before))
     assert load(path, tmp_path).classes == 3
     assert cache.FORMAT == 1

@@ -74,7 +74,7 @@ def split(
     data = as_dataset(raw, pixels, train)
     clients = tuple(map(data.subset, parts))
     chosen_by = data.subset(held_out) if len(held_out) else None
-    return Federation(data.subset(server), clients, data.subset(test), raw.channels, chosen_by)
+    return Federation(data.subset(server), clients, data.subset(test), raw.channels, chosen_by, raw.shape)
 
 
 def shares(
