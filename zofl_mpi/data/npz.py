@@ -21,8 +21,8 @@ def read_npz(path: Path) -> Raw:
 
     x is a table (N, p), or images (N, height, width) or (N, channels, height, width) with 1 or 3 channels.
 
-    Integers y >= 0 are labels, classes = max y + 1. Floats y are the targets of a regression, all samples of one class.
-    Any other file is refused by a UserError.
+    Integers y >= 0 (or booleans) are labels, classes = max y + 1. Floats y are the targets of a regression,
+    all samples of one class. Any other file is refused by a UserError.
     """
     x, y = _arrays(path)
     _check_inputs(path, x)
@@ -91,7 +91,7 @@ def _check_finite(path: Path, field: str, values: Array) -> None:
 
 
 def _check_shape(path: Path, x: Array, y: Array) -> None:
-    if y.dtype.kind not in "iuf" or y.ndim != 1:
+    if y.dtype.kind not in "biuf" or y.ndim != 1:
         raise UserError(
             f"{path}: y is {y.dtype} of shape {y.shape}, it must be one integer (a class) or one float (a target of a "
             "regression) a sample, shape (samples,)"
