@@ -1,6 +1,7 @@
 """Plan of a run: the command line, the configuration file and the resumed run, combined and checked."""
 
 import importlib
+import inspect
 import json
 import math
 import os
@@ -120,11 +121,21 @@ def understand(family: Family, arguments: Sequence[str]) -> Plan:
     before, table = flags.readable(before, known), flags.readable(kept, known) | given
     words = [*flags.to_arguments(table, known, config or resume), *arguments]
     program = f"python -m {family.__spec__.name}"
-    values = flags.parse(groups, words, program, family.__doc__ or "", lambda name: owners_of(family, name))
+    values = flags.parse(groups, words, program, _opening(family, method), lambda name: owners_of(family, name))
     check_ranges(RunFlags, values)
     if before:
         _check_same(before, values, resume)
     return Plan(values, shlex.join(["python", "-m", family.__spec__.name, *arguments]), kernel)
+
+
+def _opening(family: Family, method: str) -> str:
+    """What --help begins with: the family's text, or that of a method of one's own without its flags."""
+    if ":" not in method:
+        return family.__doc__ or ""
+    cls = method_of(family, method)
+    text = inspect.cleandoc(cls.__doc__ or "").partition("Attributes:")[0].strip()
+    bare = not text or text.startswith(f"{cls.__name__}(")  # what a dataclass writes where there is none
+    return method if bare else f"{method}: {text}"
 
 
 def _trusted(before: Values, given: Values, typed: Mapping[str, str], resume: str) -> dict[str, Any]:
