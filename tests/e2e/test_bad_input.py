@@ -294,8 +294,17 @@ def test_good_files_are_run(here: Path) -> None:
     """So the refusals above are about what is wrong with them."""
     written(here)
     np.savez(here / "own.npz", x=X, y=Y)
-    for data, m in (("mnist", 2), ("own.npz", 2)):
+    mnist, own = ["--data", "mnist", "--data-dir", str(here), "--m", "2"], ["--data", "own.npz", "--m", "2"]
+    cases = {
+        "zo_hfl-mnist-s1.h5": mnist,
+        "zo_hfl-own-s1.h5": own,
+        "zo_hfl-own-s1-2.h5": [*own, "--problem", "softmax"],  # the usual one
+        "zo_hfl-mlp-own-s1.h5": [*own, "--problem", "mlp"],
+        "zo_hfl-toy-s1.h5": ["--problem", "toy", "--m", "2"],  # without data
+    }
+    for name, given in cases.items():
         with pytest.raises(SystemExit) as caught:
-            cli.main(FAMILY, [*TINY, "--data", data, "--data-dir", str(here), "--m", str(m)])
+            cli.main(FAMILY, [*TINY, *given])
         assert not caught.value.code
-    assert sorted(path.name for path in here.glob("zo_hfl-*s1.h5")) == ["zo_hfl-mnist-s1.h5", "zo_hfl-own-s1.h5"]
+        assert (here / name).exists(), name
+    assert len(list(here.glob("zo_hfl-*.h5"))) == 2 * len(cases)  # each with its checkpoint

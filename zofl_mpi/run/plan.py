@@ -33,7 +33,8 @@ class RunFlags:
         seed: the run's seed; all random numbers follow from it.
         dtype: floating-point type of all vectors.
         device: auto (a GPU where there is one and the problem can use it), cpu or cuda.
-        out: result file; else METHOD-DATA-sSEED.h5 in this folder, numbered if that exists.
+        out: result file; else METHOD-PROBLEM-DATA-sSEED.h5 in this folder (without PROBLEM where it is the method's
+            usual one), numbered if that exists.
         force: overwrite the result file if it exists.
         checkpoint_every: rounds between checkpoints; 0: only when a signal ends the run.
         resume: a result file or its checkpoint: continue that run, with its configuration.
@@ -79,11 +80,13 @@ class Plan:
         values: {flag: value} of everything, `method` and `problem` among them.
         command: as it was typed.
         kernel_before: the kernel of the run that --resume names; "" for a new run.
+        usual: the problem that the method has where no other is named.
     """
 
     values: dict[str, Any]
     command: str
     kernel_before: str = ""
+    usual: str = ""
 
     @property
     def config(self) -> dict[str, Any]:
@@ -125,7 +128,8 @@ def understand(family: Family, arguments: Sequence[str]) -> Plan:
     check_ranges(RunFlags, values)
     if before:
         _check_same(before, values, resume)
-    return Plan(values, shlex.join(["python", "-m", family.__spec__.name, *arguments]), kernel)
+    command = shlex.join(["python", "-m", family.__spec__.name, *arguments])
+    return Plan(values, command, kernel, _usual_problem(family, method))
 
 
 def _opening(family: Family, method: str) -> str:
