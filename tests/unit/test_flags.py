@@ -249,6 +249,19 @@ def test_a_method_or_problem_that_does_not_exist_is_named(arguments: Sequence[st
     assert complaint(values, *arguments).startswith(words)
 
 
+def test_a_value_that_was_renamed_goes_on_with_a_warning_and_silently_in_a_stored_run(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Mutations: refused; taken without a word; a stored run that is another configuration; a flag that some class of a
+    user's own has with the old value."""
+    assert values("--partition", "by_client")["partition"] == "by_mix"
+    assert "--partition by_client is called --partition by_mix now" in capsys.readouterr().err
+    known = flags.flags_of(groups_of(zo_hfl, "zo_hfl", "softmax"))
+    assert flags.readable({"partition": "by_client", "m": 3}, known) == {"partition": "by_mix", "m": 3}
+    assert flags.readable({"partition": "by_client"}, {"partition": str}) == {"partition": "by_client"}
+    assert values("--partition=by_mix")["partition"] == "by_mix" and not capsys.readouterr().err
+
+
 def test_a_flag_that_was_is_refused_by_name_and_left_out_of_a_stored_run() -> None:
     """Only at the value that is done now. Mutations: an unknown flag without a word on what to do, or with the nearest;
     a value that is no more stops a run that goes on; every value dropped, or none."""

@@ -145,7 +145,7 @@ def test_a_regression_is_dealt_out_uniformly_with_its_targets(pixels: str) -> No
 
 @pytest.mark.parametrize(
     ("options", "flag"),
-    [({"alpha": 0.5}, "--alpha 0.5"), ({"alpha": 1e9}, "--alpha 1e+09"), ({"partition": "by_client"}, "--part")],
+    [({"alpha": 0.5}, "--alpha 0.5"), ({"alpha": 1e9}, "--alpha 1e+09"), ({"partition": "by_mix"}, "--part")],
 )
 def test_uneven_clients_are_refused_for_a_regression_alone(options: dict[str, Any], flag: str) -> None:
     told = complaint(shared, REGRESSION, **options)

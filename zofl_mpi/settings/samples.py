@@ -49,7 +49,7 @@ class Samples:
             clients), and a constant 1.
         m: number of clients.
         alpha: Dirichlet concentration of the clients' classes, above 0; inf for iid.
-        partition: by_class (each class is spread over the clients) or by_client (each draws its classes; equal sizes).
+        partition: by_class (each class is spread over the clients) or by_mix (each client draws its mix; equal sizes).
         min_samples: least number of samples of a client; the partition is redrawn until every client has that many.
         split: random (10 % of all samples, --test-fraction, are the test set) or official (the data set's own).
         test_fraction: share of all samples that is the test set.
@@ -68,7 +68,7 @@ class Samples:
     features: str = "all"
     m: int = at_least(1, 10, "a number of clients")
     alpha: float = math.inf
-    partition: Literal["by_class", "by_client"] = "by_class"
+    partition: Literal["by_class", "by_mix"] = "by_class"
     min_samples: int = at_least(1, 10, "a number of samples")
     split: Literal["random", "official"] = "random"
     test_fraction: float = 0.1
