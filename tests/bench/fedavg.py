@@ -126,7 +126,7 @@ def made(folder: Path) -> Path:
     generator = Streams(1)(Purpose.SYNTHETIC)
     x = generator.integers(0, 256, (SAMPLES, FEATURES), dtype=np.uint8)
     x *= generator.random((SAMPLES, FEATURES), dtype=np.float32) < 0.2
-    np.savez(folder / "bench.npz", x=x, y=generator.integers(0, CLASSES, SAMPLES))
+    np.savez(folder / "bench.npz", x=x.reshape(-1, 28, 28), y=generator.integers(0, CLASSES, SAMPLES))
     return folder / "bench.npz"
 
 

@@ -268,12 +268,43 @@ def test_data_that_cannot_be_used_are_named(refused: Refused, here: Path) -> Non
     assert "cifar10" in sentence and str(here) in sentence and "download" in sentence
 
 
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        (Y + 1, "y means classes 0 to 2, and class 0 has no samples (samples by class: 1: 40, 2: 40)"),
+        (7 * Y, "classes 0 to 7, and 6 classes, 1 among them, have no samples (samples by class: 0: 40, 7: 40)"),
+        (Y > 0, ""),
+    ],
+)
+def test_classes_without_samples_are_told_and_booleans_are_two(
+    here: Path, capsys: Capsys, labels: Any, words: str
+) -> None:
+    """Every time, not only when the file comes into the cache."""
+    np.savez(here / "own.npz", x=X, y=labels)
+    for _ in range(2):
+        with pytest.raises(SystemExit) as ended:
+            cli.main(FAMILY, [*TINY, "--data", "own.npz", "--m", "2"])
+        assert not ended.value.code
+        told = capsys.readouterr().err
+        assert words in told and ("warning" in told) == bool(words)
+    assert records.load(here / "zo_hfl-own-s1.h5").counts.shape[1] == labels.max() + 1
+
+
 def test_good_files_are_run(here: Path) -> None:
     """So the refusals above are about what is wrong with them."""
     written(here)
     np.savez(here / "own.npz", x=X, y=Y)
-    for data, m in (("mnist", 2), ("own.npz", 2)):
+    mnist, own = ["--data", "mnist", "--data-dir", str(here), "--m", "2"], ["--data", "own.npz", "--m", "2"]
+    cases = {
+        "zo_hfl-mnist-s1.h5": mnist,
+        "zo_hfl-own-s1.h5": own,
+        "zo_hfl-own-s1-2.h5": [*own, "--problem", "softmax"],  # the usual one
+        "zo_hfl-mlp-own-s1.h5": [*own, "--problem", "mlp"],
+        "zo_hfl-toy-s1.h5": ["--problem", "toy", "--m", "2"],  # without data
+    }
+    for name, given in cases.items():
         with pytest.raises(SystemExit) as caught:
-            cli.main(FAMILY, [*TINY, "--data", data, "--data-dir", str(here), "--m", str(m)])
+            cli.main(FAMILY, [*TINY, *given])
         assert not caught.value.code
-    assert sorted(path.name for path in here.glob("zo_hfl-*s1.h5")) == ["zo_hfl-mnist-s1.h5", "zo_hfl-own-s1.h5"]
+        assert (here / name).exists(), name
+    assert len(list(here.glob("zo_hfl-*.h5"))) == 2 * len(cases)  # each with its checkpoint

@@ -61,7 +61,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     """results(name, ranks): its result; all on so many ranks were one start."""
     folder = tmp_path_factory.mktemp("methods")
     images = np.add.outer(np.arange(300), np.arange(784)) * 7 % 256
-    np.savez(folder / "images.npz", x=images.astype(np.uint8), y=np.arange(300) % 10)
+    np.savez(folder / "images.npz", x=images.astype(np.uint8).reshape(-1, 28, 28), y=np.arange(300) % 10)
     runs = RUNS | {"network": [*RUNS["network"][:-1], folder / "images.npz"]}
     return Runs(folder, FAMILY, runs, lambda ranks: {2: PROCESSES, 5: FIVE}.get(ranks, RUNS), processes=(2,))
 

@@ -271,7 +271,7 @@ def produce(tree: Path, folder: Path, jobs: Mapping[str, Sequence[Job]], before:
         started, todo = time.monotonic(), list(wanted)
         (folder / place).mkdir(parents=True)
         images = np.add.outer(np.arange(200), np.arange(784)) * 7 % 256
-        np.savez(folder / place / "images.npz", x=images.astype(np.uint8), y=np.arange(200) % 10)
+        np.savez(folder / place / "images.npz", x=images.astype(np.uint8).reshape(-1, 28, 28), y=np.arange(200) % 10)
         if before:
             for path in (before / place).glob("stopped.*.h5"):
                 shutil.copy(path, folder / place)

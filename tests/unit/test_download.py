@@ -118,7 +118,10 @@ def test_a_corrupted_download_is_told_with_both_sums_and_not_kept(site, tmp_path
     assert "a.gz cannot be fetched" in said and "broke off" in said
     del site.files["a.gz"]
     assert "a.gz cannot be fetched (the server answers 404)" in complaint(download.download, "mnist", tmp_path / "new")
-    assert contents(tmp_path / "new" / "mnist") == {}
+    assert not (tmp_path / "new").exists()  # nor are folders that were made for it
+    (tmp_path / "mine" / "mnist").mkdir(parents=True)
+    complaint(download.download, "mnist", tmp_path / "mine")
+    assert (tmp_path / "mine" / "mnist").is_dir()
     (tmp_path / "file").write_text("")
     said = complaint(download.download, "mnist", tmp_path / "file")
     assert "cannot be written" in said and "--data-dir" in said

@@ -123,6 +123,18 @@ def test_images_are_square(features_, channels, shape):
     assert image_shape(features_, channels) == shape
 
 
+def test_a_table_is_no_image_and_others_have_the_shape_that_is_stored():
+    assert image_shape(600, 1, (1, 20, 30)) == (1, 20, 30)
+    with pytest.raises(
+        UserError, match=r"a table's row of 64 numbers, no image: .* \(samples, channels, height, width\)"
+    ):
+        image_shape(64, 1, (64,))
+    wide = Raw(np.ones((4, 160), np.uint8), np.arange(4), 4, levels=255, shape=(1, 20, 8))
+    assert random_features(wide).inputs.shape == (4, features.FILTERS * features.POOL**2)
+    with pytest.raises(UserError, match="pixels or more, not 50 x 2"):
+        random_features(replace(wide, inputs=np.ones((4, 100), np.uint8), shape=(1, 50, 2)))
+
+
 @pytest.mark.parametrize(("features_", "channels"), [(65, 1), (3072, 1), (64, 3)])
 def test_what_is_no_square_image_is_refused(features_, channels):
     with pytest.raises(UserError, match=rf"{features_} numbers.* no square image"):

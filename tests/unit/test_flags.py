@@ -145,6 +145,41 @@ def test_help_is_printed_and_ends_with_status_0(capsys: pytest.CaptureFixture[st
     assert "--gamma-local" in text and "its length, on two lines." in text and "--lambda" in text
 
 
+OWN = """from dataclasses import dataclass
+@dataclass(frozen=True)
+class Mine:{doc}
+    setting: object
+    gamma: float = 0.5
+    def start(self): ...
+    def round(self, state, r, clients): ...
+    def evaluate(self, state, r, clients): ...
+"""
+TEXT = """
+    \"\"\"Means of gradients.
+
+    Each of a mini-batch.
+
+    Attributes:
+        gamma: step size.\"\"\""""
+
+
+@pytest.mark.parametrize(
+    ("doc", "opening"), [(TEXT, "own_{}:Mine: Means of gradients.\n\nEach of a mini-batch.\n"), ("", "own_{}:Mine\n")]
+)
+def test_help_of_a_method_of_ones_own_opens_with_its_docstring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], doc: str, opening: str
+) -> None:
+    """Mutations: the family's text; the flags' texts a second time; a dataclass's fields as its docstring."""
+    name = "text" if doc else "none"
+    (tmp_path / f"own_{name}.py").write_text(OWN.format(doc=doc))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        understand(zo_hfl, ["--method", f"own_{name}:Mine", "--help"])
+    told = capsys.readouterr().out
+    assert told.split("\n\n", 1)[1].startswith(opening.format(name))
+    assert "ZO-HFL" not in told and told.count("step size.") == (1 if doc else 0)
+
+
 def test_a_flag_of_another_method_or_problem_is_told_with_its_owners() -> None:
     """Mutations: the nearest flag in its place; methods alone; problems without their roles."""
     with pytest.raises(
@@ -212,6 +247,19 @@ def test_flags_come_before_the_config_file_and_that_before_the_defaults(tmp_path
 )
 def test_a_method_or_problem_that_does_not_exist_is_named(arguments: Sequence[str], words: str) -> None:
     assert complaint(values, *arguments).startswith(words)
+
+
+def test_a_value_that_was_renamed_goes_on_with_a_warning_and_silently_in_a_stored_run(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Mutations: refused; taken without a word; a stored run that is another configuration; a flag that some class of a
+    user's own has with the old value."""
+    assert values("--partition", "by_client")["partition"] == "by_mix"
+    assert "--partition by_client is called --partition by_mix now" in capsys.readouterr().err
+    known = flags.flags_of(groups_of(zo_hfl, "zo_hfl", "softmax"))
+    assert flags.readable({"partition": "by_client", "m": 3}, known) == {"partition": "by_mix", "m": 3}
+    assert flags.readable({"partition": "by_client"}, {"partition": str}) == {"partition": "by_client"}
+    assert values("--partition=by_mix")["partition"] == "by_mix" and not capsys.readouterr().err
 
 
 def test_a_flag_that_was_is_refused_by_name_and_left_out_of_a_stored_run() -> None:

@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import math
 import subprocess
 import sys
 import tarfile
@@ -14,13 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.made import archive, complaint, real
-from zofl_mpi.data import Raw, images, sources
+from zofl_mpi.data import Raw, images, partition, sources
 from zofl_mpi.data import cache as stored_arrays
 from zofl_mpi.data import npz as npz_reader
 from zofl_mpi.data.published import IDX_FILES
 from zofl_mpi.data.sources import Synthetic
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.errors import UserError
+from zofl_mpi.settings.networks import shape_of
 
 STREAMS = Streams(3)
 
@@ -233,6 +235,9 @@ BAD_NPZ = {
     "label table": ({"x": X, "y": np.eye(3, dtype=int)}, ["(3, 3)"]),
     "other count": ({"x": X, "y": Y[:2]}, ["3 samples", "2 labels", "must be equal"]),
     "negative label": ({"x": X, "y": Y - 1}, ["-1 to 1", "from 0"]),
+    "channels last": ({"x": np.ones((3, 32, 28, 3)), "y": Y}, ["(3, 32, 28, 3)", "x.transpose(0, 3, 1, 2)"]),
+    "five channels": ({"x": np.ones((3, 5, 8, 8)), "y": Y}, ["with 1 or 3 channels", "x.reshape(len(x), -1)"]),
+    "five axes": ({"x": np.ones((3, 1, 2, 2, 3)), "y": Y}, ["(3, 1, 2, 2, 3)", "x.reshape(len(x), -1)"]),
     "huge label": ({"x": X, "y": Y + 10**12}, ["1000000000002", "65535"]),
 }
 
@@ -243,6 +248,31 @@ def test_a_bad_npz_is_named_with_what_is_allowed(tmp_path, case):
     said = complaint(load, npz(tmp_path, **arrays), tmp_path)
     for word in ["own.npz", *words]:
         assert word in said
+
+
+@pytest.mark.parametrize("targets", [False, True])
+@pytest.mark.parametrize(
+    ("stored", "shape"),
+    [
+        ((4, 16), (16,)),
+        ((4, 20, 30), (1, 20, 30)),
+        ((4, 1, 20, 30), (1, 20, 30)),
+        ((4, 3, 32, 32), (3, 32, 32)),
+        ((4, 3, 6, 1), (3, 6, 1)),
+    ],
+)
+def test_images_of_an_npz_keep_their_shape_and_a_table_stays_one(tmp_path, stored, shape, targets):
+    """Mutations: a table of 16 columns that becomes a 4 x 4 image; a shape that the cache or the partition forgets;
+    colours that are one channel for --pixels standardize."""
+    x = np.arange(math.prod(stored)).reshape(stored).astype(np.float32)
+    y = np.arange(4) / 2 if targets else np.arange(4)
+    raw = load(npz(tmp_path, x=x, y=y), tmp_path)
+    assert raw.shape == shape and raw.channels == (shape[0] if len(shape) == 3 else 1)
+    np.testing.assert_array_equal(raw.inputs.reshape(stored), x)
+    federation = partition.split(
+        raw, STREAMS, m=1, alpha=math.inf, server_fraction=0, test_fraction=0.25, min_samples=1
+    )
+    assert shape_of(federation) == shape
 
 
 def good_files(folder: Path) -> dict[str, Path]:

@@ -307,3 +307,26 @@ def test_every_kind_of_field_of_a_state_is_kept_and_read_back(tmp_path: Path) ->
     assert final["note"] == "text"
     assert final["moments/second"] == 0.5
     np.testing.assert_array_equal(final["moments/first"], np.ones(2))
+
+
+def test_the_state_of_a_run_that_is_not_done_is_its_last_checkpoints(tmp_path: Path) -> None:
+    """Mutations: the result's rows without a state; the state of another run's checkpoint; none, and a KeyError."""
+    path, asked = tmp_path / "a.h5", iter([False] * 4 + [True] * 9)
+    run(path, stop=lambda: next(asked))
+    final = records.load(path).final
+    assert final["x"].tolist() == [20, 20] and final["total"] == 8 and final["flag"] is True
+    with pytest.raises(KeyError, match="y"):
+        final["y"]
+    checkpoint = records.checkpoint_path(path)
+    run(tmp_path / "b.h5", rounds=3, every=(4, 1))
+    assert records.load(tmp_path / "b.h5").final["x"].tolist() == [12, 12]
+    records.save_checkpoint(checkpoint, {"state": b"nonsense"}, {"run": records.load(path).attrs["run"]})
+    with pytest.raises(UserError, match="no state of the model yet, and it is damaged"):
+        records.load(path).final["x"]
+    records.save_checkpoint(checkpoint, {"state": b""}, {"run": "another"})
+    with pytest.raises(UserError, match="the checkpoint beside it is of another run"):
+        records.load(path).final["x"]
+    for file in tmp_path.glob("a.ckpt.h5*"):
+        file.unlink()
+    with pytest.raises(UserError, match="holds no state of the model yet, and there is no file"):
+        records.load(path).final["x"]

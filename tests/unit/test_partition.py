@@ -12,7 +12,7 @@ from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
 
 INF = float("inf")
-SCHEMES = ("by_class", "by_client")
+SCHEMES = ("by_class", "by_mix")
 
 
 def raw(n: int, classes: int = 10, official_test: int = 0) -> Raw:
@@ -39,7 +39,7 @@ POOL = raw(5000)
     classes=st.integers(2, 6),
     m=st.integers(1, 12),
     alpha=st.sampled_from([0.3, 1.0, 30.0, INF]),
-    scheme=st.sampled_from(["by_class", "by_client"]),
+    scheme=st.sampled_from(["by_class", "by_mix"]),
     test=st.floats(0.05, 0.4),
     server=st.floats(0.05, 0.5),
     seed=st.integers(0, 2**63 - 1),
@@ -59,7 +59,7 @@ def test_every_sample_belongs_to_one_part_and_sizes_are_as_asked(n, classes, m, 
     if alpha == INF:
         assert left_over == 0
         assert set(sizes[2:]) <= {rest // m, rest // m + 1}
-    elif scheme == "by_client":
+    elif scheme == "by_mix":
         assert sizes[2:] == [rest // m] * m
         assert left_over == rest % m
     else:
@@ -95,7 +95,7 @@ def test_a_validation_part_is_nobody_elses_and_leaves_the_test_part_as_it_is(sch
     assert len(kept) == 900 and len(server) == 1080  # of 4500, and of 3600
     np.testing.assert_array_equal(kept, np.sort(kept))
     taken = np.concatenate([test, kept, server, *clients])
-    assert len(set(taken)) == len(taken) and len(taken) > 5000 - 9  # by_client leaves fewer than m over
+    assert len(set(taken)) == len(taken) and len(taken) > 5000 - 9  # by_mix leaves fewer than m over
     train = np.setdiff1d(np.arange(5000), test)
     order = Streams(1)(Purpose.VALIDATION).permutation(4500)
     np.testing.assert_array_equal(kept, train[np.sort(order[:900])])
@@ -205,9 +205,9 @@ def test_by_class_draws_until_every_client_has_the_least():
     assert min(kept) >= least
 
 
-def test_by_client_uses_classes_up_and_no_sample_twice():
+def test_by_mix_uses_classes_up_and_no_sample_twice():
     pool = Raw(np.zeros((1000, 1)), np.r_[np.zeros(990, int), np.arange(10) % 2 + 1], 3)
-    federation = split(pool, m=7, alpha=1.0, partition="by_client")
+    federation = split(pool, m=7, alpha=1.0, partition="by_mix")
     assert set(map(len, federation.clients)) == {90}
     rest = np.setdiff1d(np.arange(1000), np.concatenate(rows(federation)[:2]))
     assert len(rest) == 7 * 90

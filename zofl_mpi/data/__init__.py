@@ -30,6 +30,7 @@ class Raw:
         targets: (N,) of a regression, whose samples are all of class 0; None where there are classes.
         official_validation: how many samples before the official test part are an official validation part.
         tokens: (V,) of encoded texts (`data.texts`), the tokens that their numbers 0 to V - 1 stand for; else None.
+        shape: of one input, (channels, height, width), or (p,) of a table; () where p alone tells, by square images.
     """
 
     inputs: Array
@@ -41,6 +42,7 @@ class Raw:
     targets: NDArray[np.float64] | None = None
     official_validation: int = 0
     tokens: NDArray[np.int64] | None = None
+    shape: tuple[int, ...] = ()
 
 
 @final
@@ -143,6 +145,7 @@ class Federation:
         test: held out from all.
         channels: equal blocks of features stored one after the other (3 colour planes, else 1).
         validation: held out too, to choose step sizes by; None for none.
+        shape: of one input, as `Raw.shape`.
     """
 
     server: Dataset
@@ -150,6 +153,7 @@ class Federation:
     test: Dataset
     channels: int = 1
     validation: Dataset | None = None
+    shape: tuple[int, ...] = ()
 
     @property
     def weights(self) -> NDArray[np.float64]:

@@ -152,7 +152,7 @@ def _write(raw: Raw, fresh: Path) -> None:
         np.save(fresh / f"{name}.npy", values, allow_pickle=False)
     facts = {name: int(value) for name, value in vars(raw).items() if isinstance(value, int | np.integer)}
     sizes = {name: (fresh / f"{name}.npy").stat().st_size for name in arrays}
-    (fresh / "facts.json").write_text(json.dumps({**facts, "bytes": sizes}))
+    (fresh / "facts.json").write_text(json.dumps({**facts, "bytes": sizes, "shape": raw.shape}))
 
 
 def _place(fresh: Path, entry: Path) -> None:
@@ -188,4 +188,5 @@ def _map(entry: Path) -> Raw:
             raise ValueError(f"{path.name} has {path.stat().st_size} bytes, not {size}")
         # a plain view: np.memmap is slow to index
         arrays[name] = np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
-    return Raw(**arrays, **facts)
+    shape = tuple(facts.pop("shape", ()))  # earlier versions stored none
+    return Raw(**arrays, **facts, shape=shape)

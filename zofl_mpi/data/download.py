@@ -6,6 +6,7 @@ Files that are already there are checked and left alone; nothing unchecked ever 
 import argparse
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -77,12 +78,18 @@ def _fetch(path: Path, url: str, known: str) -> None:
         transfer(source, temporary, caller)
         _check(Path(temporary), known, source, _other_ways(path))  # pooch's own sentence lacks the remedy
 
+    fresh: list[Path] = []
     try:
+        fresh += [folder for folder in path.parents if not folder.exists()]
         path.parent.mkdir(parents=True, exist_ok=True)
         pooch.retrieve(url, known, path.name, path.parent, downloader=checked)
         path.chmod(0o644)  # the temporary file was the user's alone
     except OSError as error:  # those of requests are OSErrors too
         raise UserError(_explained(error, path, url)) from error
+    finally:
+        for folder in fresh:
+            with suppress(OSError):  # it holds files, or was not made
+                folder.rmdir()
 
 
 def _other_ways(path: Path) -> str:

@@ -36,8 +36,13 @@ def filters(channels: int) -> NDArray[np.float32]:
     return np.asarray(drawn / np.sqrt(np.square(drawn).sum(axis=(1, 2, 3), keepdims=True)), np.float32)
 
 
-def image_shape(features: int, channels: int) -> tuple[int, int, int]:
-    """(channels, height, width) of square images with this many numbers (UserError: no square has)."""
+def image_shape(features: int, channels: int, shape: tuple[int, ...] = ()) -> tuple[int, int, int]:
+    """(channels, height, width) of images of `shape`, or () of square ones with this many numbers (UserError: none)."""
+    if len(shape) == 3:
+        return shape[0], shape[1], shape[2]
+    if shape:
+        fault = f"an input of this data set is a table's row of {features} numbers, no image"
+        raise UserError(f"{fault}: another --problem takes it, or store x as (samples, channels, height, width)")
     side = math.isqrt(features // channels)
     if channels * side * side != features:
         each = f"{features} numbers" + (f" in {channels} channels" if channels > 1 else "")
@@ -59,11 +64,11 @@ def random_features(raw: Raw) -> Raw:
     About half a minute for CIFAR-10 on one core. Machines of different kinds may round differently. Inputs that are no
     square images, or too small, and features beyond the memory are refused by a UserError.
     """
-    shape = image_shape(raw.inputs.shape[1], raw.channels)
+    shape = image_shape(raw.inputs.shape[1], raw.channels, raw.shape)
     least = SIZE + POOL - 1
-    if shape[1] < least:
+    if min(shape[1:]) < least:
         raise UserError(
-            f"--problem features takes images of {least} x {least} pixels or more, not {shape[1]} x {shape[1]}"
+            f"--problem features takes images of {least} x {least} pixels or more, not {shape[1]} x {shape[2]}"
         )
     form = (len(raw.inputs), FILTERS * POOL**2)
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

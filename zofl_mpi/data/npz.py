@@ -13,22 +13,29 @@ from zofl_mpi.errors import UserError
 
 MOST_CLASSES = 65_536  # of a .npz; a label beyond it is a mistake, and the counts are arrays of this length
 
+CHANNELS = (1, 3)  # grey or colours
+
 
 def read_npz(path: Path) -> Raw:
-    """Arrays x (N, ...) of bytes, float32 or float64 and y (N,); inputs (N, p).
+    """Arrays x of bytes, float32 or float64 and y (N,); inputs (N, p).
 
-    Integers y >= 0 are labels, classes = max y + 1. Floats y are the targets of a regression, all samples of one class.
-    Any other file is refused by a UserError.
+    x is a table (N, p), or images (N, height, width) or (N, channels, height, width) with 1 or 3 channels.
+
+    Integers y >= 0 (or booleans) are labels, classes = max y + 1. Floats y are the targets of a regression,
+    all samples of one class. Any other file is refused by a UserError.
     """
     x, y = _arrays(path)
     _check_inputs(path, x)
+    shape = _shape_of_one(path, x)
+    channels = shape[0] if len(shape) == 3 else 1
     _check_shape(path, x, y)
     inputs = np.ascontiguousarray(x.reshape(len(x), -1).astype(x.dtype.newbyteorder("="), copy=False))
     levels = 255 if inputs.dtype == np.uint8 else None
     if y.dtype.kind == "f":
-        return Raw(inputs, np.zeros(len(y), np.int64), 1, levels=levels, targets=_targets(path, y))
+        labels, targets = np.zeros(len(y), np.int64), _targets(path, y)
+        return Raw(inputs, labels, 1, levels=levels, channels=channels, targets=targets, shape=shape)
     _check_labels(path, y)
-    return Raw(inputs, y.astype(np.int64), int(y.max()) + 1, levels=levels)
+    return Raw(inputs, y.astype(np.int64), int(y.max()) + 1, levels=levels, channels=channels, shape=shape)
 
 
 def _arrays(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -62,6 +69,20 @@ def _check_inputs(path: Path, x: Array) -> None:
         _check_finite(path, "x", x)
 
 
+def _shape_of_one(path: Path, x: Array) -> tuple[int, ...]:
+    """Shape of one input: (p,) of a table, (channels, height, width) of images (UserError: another layout)."""
+    if x.ndim == 2:
+        return x.shape[1:]
+    if x.ndim == 3:
+        return (1, *x.shape[1:])
+    if x.ndim == 4 and x.shape[1] in CHANNELS:
+        return x.shape[1:]
+    last = x.ndim == 4 and x.shape[3] in CHANNELS
+    remedy = "x.transpose(0, 3, 1, 2) brings the channels forward" if last else "x.reshape(len(x), -1) makes it a table"
+    allowed = "(samples, columns), (samples, height, width) or (samples, channels, height, width) with 1 or 3 channels"
+    raise UserError(f"{path}: x has the shape {x.shape}, it must be {allowed}: {remedy}")
+
+
 def _check_finite(path: Path, field: str, values: Array) -> None:
     finite = np.isfinite(values)
     if not finite.all():
@@ -70,7 +91,7 @@ def _check_finite(path: Path, field: str, values: Array) -> None:
 
 
 def _check_shape(path: Path, x: Array, y: Array) -> None:
-    if y.dtype.kind not in "iuf" or y.ndim != 1:
+    if y.dtype.kind not in "biuf" or y.ndim != 1:
         raise UserError(
             f"{path}: y is {y.dtype} of shape {y.shape}, it must be one integer (a class) or one float (a target of a "
             "regression) a sample, shape (samples,)"

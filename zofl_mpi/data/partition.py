@@ -42,7 +42,7 @@ def split(
     Args:
         alpha: Dirichlet concentration > 0; `inf` deals samples out uniformly, in sizes that differ by one at most,
             whatever the partition. A regression takes no other.
-        partition: `by_class` draws for each class how it spreads over the clients (sizes differ too); `by_client`
+        partition: `by_class` draws for each class how it spreads over the clients (sizes differ too); `by_mix`
             draws for each client its mix of classes, all clients of equal size (fewer than m samples are left over).
         test_fraction: of all samples; 0 < fraction < 1.
         server_fraction: of the training part; 0 <= fraction < 1; with 0 the server holds nothing.
@@ -74,7 +74,7 @@ def split(
     data = as_dataset(raw, pixels, train)
     clients = tuple(map(data.subset, parts))
     chosen_by = data.subset(held_out) if len(held_out) else None
-    return Federation(data.subset(server), clients, data.subset(test), raw.channels, chosen_by)
+    return Federation(data.subset(server), clients, data.subset(test), raw.channels, chosen_by, raw.shape)
 
 
 def shares(
@@ -94,7 +94,7 @@ def shares(
     if partition == "by_class":
         counts = _counts_by_class(pool, streams, m, alpha, min_samples)
     else:
-        counts = _counts_by_client(pool, streams, m, alpha)
+        counts = _counts_by_mix(pool, streams, m, alpha)
     return [rest[share] for share in _deal(labels, counts, streams)]
 
 
@@ -153,7 +153,7 @@ def _counts_by_class(pool: Rows, streams: Streams, m: int, alpha: float, min_sam
     )
 
 
-def _counts_by_client(pool: Rows, streams: Streams, m: int, alpha: float) -> Rows:
+def _counts_by_mix(pool: Rows, streams: Streams, m: int, alpha: float) -> Rows:
     """(m, C) of a Dirichlet(alpha) over the classes for each client; every client gets floor(samples / m).
 
     The clients take turns, one sample at a time. A class that runs out is struck from every client's mix and the mix

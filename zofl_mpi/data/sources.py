@@ -41,7 +41,8 @@ def find(name: str, data_dir: Path | None, streams: Streams, synthetic: Syntheti
     if name.endswith(".npz"):
         if not os.path.isfile(name):  # unlike Path.is_file it answers where a folder may not be searched
             raise UserError(f"--data {name}: there is no such file; check the path (it is relative to {Path.cwd()})")
-        return cache.identify(name, partial(read_npz, Path(name)), [Path(name)])
+        shaped = {"shaped": 1}  # earlier versions cached these files without the shape of an input
+        return cache.identify(name, partial(read_npz, Path(name)), [Path(name)], shaped)
     if name == "digits":
         return cache.identify(name, digits)
     if name == "synthetic":

@@ -14,7 +14,7 @@ import importlib
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
@@ -144,7 +144,23 @@ def read(block: Bytes, classes: Classes) -> Any:
     except UserError:
         raise
     except Exception as exc:  # numpy, json and the class itself raise a dozen types for a header that was changed
-        raise UserError(f"it is damaged ({type(exc).__name__}: {str(exc).partition(chr(10))[0]})") from exc
+        raise _damaged(exc) from exc
+
+
+def fields_of(block: Bytes) -> dict[str, Any]:
+    """{field: value} as `named` has them of the message in a block of a file; no class is needed, and none is built.
+
+    UserError: it is damaged.
+    """
+    try:
+        values = _opened(block)[2]
+        return named(leaf for name, value in values.items() for leaf in _nested_leaves([name], value))
+    except Exception as exc:  # as in `read`
+        raise _damaged(exc) from exc
+
+
+def _damaged(exc: Exception) -> UserError:
+    return UserError(f"it is damaged ({type(exc).__name__}: {str(exc).partition(chr(10))[0]})")
 
 
 def _opened(block: Bytes) -> tuple[str, str, dict[str, Any]]:
@@ -226,6 +242,16 @@ def leaves(message: Any) -> Iterator[tuple[list[str], Any]]:
                     "a message holds arrays, tensors, numbers and strings, in dictionaries too"
                 )
             yield path, value
+
+
+def named(entries: Iterable[tuple[list[str], Any]]) -> dict[str, Any]:
+    """Leaves by name, tensors as arrays, without those that are None; entries of a dictionary under FIELD/KEY."""
+    found = {}
+    for path, value in entries:
+        array = as_array(value)
+        if value is not None:
+            found["/".join(path)] = value if array is None else array
+    return found
 
 
 @lru_cache(maxsize=256)

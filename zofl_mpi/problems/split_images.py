@@ -111,7 +111,8 @@ class ResNet:
 def demand_images(shape: Sequence[int], problem: str) -> None:
     """Refuses inputs that are no images (channels, height, width)."""
     if len(shape) != 3:
-        raise UserError(f"--problem {problem}: inputs of {shape[0]} numbers are no square images")
+        stored = "an .npz has images in x (samples, channels, height, width)"
+        raise UserError(f"--problem {problem}: inputs of {shape[0]} numbers are no square images; {stored}")
 
 
 def cut_after(

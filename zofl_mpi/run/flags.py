@@ -12,8 +12,8 @@ from typing import Any, Literal, NamedTuple, NoReturn, TypeVar, cast, get_args, 
 from zofl_mpi.engine.fields import check_ranges, is_flag
 from zofl_mpi.engine.roles import with_base
 from zofl_mpi.engine.setting import Method
-from zofl_mpi.errors import UserError, nearest
-from zofl_mpi.run.removed import REMOVED, refuse_removed
+from zofl_mpi.errors import UserError, nearest, warn
+from zofl_mpi.run.removed import REMOVED, RENAMED, refuse_removed
 
 T = TypeVar("T")
 Groups = Mapping[str, type[Any]]
@@ -131,6 +131,9 @@ def parse(
         name = negated.get(typed, field_of(typed.removeprefix("--")))
         if name not in known or not typed.startswith("--"):
             _refuse(typed, known, owners)
+        if (today := _today(name, " ".join(words), known[name].kind)) != " ".join(words):
+            warn(f"{typed} {words[0]} is called {typed} {today} now; the old name goes with the next version")
+            words = [today]
         value = _value(known[name].kind, typed, words)
         values[name] = not value if typed in negated else value
     for name, leaf in known.items():
@@ -263,7 +266,7 @@ def to_arguments(values: Mapping[str, Any], known: Mapping[str, Any], source: st
 
 
 def readable(stored: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
-    """The stored values of a run without those of removed flags, as far as today's runs do the same."""
+    """The stored values of a run by their names of today, without those of removed flags where runs do the same."""
 
     def gone(name: str, value: Any) -> bool:
         if name in REMOVED and name in known:
@@ -272,7 +275,14 @@ def readable(stored: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, A
                 return False  # a flag of this problem or method, with this value
         return name in REMOVED and REMOVED[name].today in (None, value)
 
-    return {name: value for name, value in stored.items() if not gone(name, value)}
+    kept = {name: value for name, value in stored.items() if not gone(name, value)}
+    return {name: _today(name, value, known.get(name)) for name, value in kept.items()}
+
+
+def _today(name: str, value: Any, kind: Any) -> Any:
+    """The name that a value of an earlier version has today, where the flag has that; else the value."""
+    today = RENAMED.get((name, value), value) if isinstance(value, str) else value
+    return today if today in get_args(kind) else value
 
 
 # --- names

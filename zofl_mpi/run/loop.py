@@ -300,12 +300,7 @@ def result_of(path: Path) -> Path:
 
 def final_of(state: Any) -> dict[str, Any]:
     """The state's tensors, numbers and strings, as the result keeps them; entries of a dictionary under FIELD/KEY."""
-    fields = {}
-    for path, value in messages.leaves(state):
-        array = messages.as_array(value)
-        if value is not None:
-            fields["/".join(path)] = value if array is None else array
-    return fields
+    return messages.named(messages.leaves(state))
 
 
 def note(last: Mapping[str, float]) -> str:

@@ -1,6 +1,7 @@
 """Plan of a run: the command line, the configuration file and the resumed run, combined and checked."""
 
 import importlib
+import inspect
 import json
 import math
 import os
@@ -32,7 +33,8 @@ class RunFlags:
         seed: the run's seed; all random numbers follow from it.
         dtype: floating-point type of all vectors.
         device: auto (a GPU where there is one and the problem can use it), cpu or cuda.
-        out: result file; else METHOD-DATA-sSEED.h5 in this folder, numbered if that exists.
+        out: result file; else METHOD-PROBLEM-DATA-sSEED.h5 in this folder (without PROBLEM where it is the method's
+            usual one), numbered if that exists.
         force: overwrite the result file if it exists.
         checkpoint_every: rounds between checkpoints; 0: only when a signal ends the run.
         resume: a result file or its checkpoint: continue that run, with its configuration.
@@ -78,11 +80,13 @@ class Plan:
         values: {flag: value} of everything, `method` and `problem` among them.
         command: as it was typed.
         kernel_before: the kernel of the run that --resume names; "" for a new run.
+        usual: the problem that the method has where no other is named.
     """
 
     values: dict[str, Any]
     command: str
     kernel_before: str = ""
+    usual: str = ""
 
     @property
     def config(self) -> dict[str, Any]:
@@ -120,11 +124,22 @@ def understand(family: Family, arguments: Sequence[str]) -> Plan:
     before, table = flags.readable(before, known), flags.readable(kept, known) | given
     words = [*flags.to_arguments(table, known, config or resume), *arguments]
     program = f"python -m {family.__spec__.name}"
-    values = flags.parse(groups, words, program, family.__doc__ or "", lambda name: owners_of(family, name))
+    values = flags.parse(groups, words, program, _opening(family, method), lambda name: owners_of(family, name))
     check_ranges(RunFlags, values)
     if before:
         _check_same(before, values, resume)
-    return Plan(values, shlex.join(["python", "-m", family.__spec__.name, *arguments]), kernel)
+    command = shlex.join(["python", "-m", family.__spec__.name, *arguments])
+    return Plan(values, command, kernel, _usual_problem(family, method))
+
+
+def _opening(family: Family, method: str) -> str:
+    """What --help begins with: the family's text, or that of a method of one's own without its flags."""
+    if ":" not in method:
+        return family.__doc__ or ""
+    cls = method_of(family, method)
+    text = inspect.cleandoc(cls.__doc__ or "").partition("Attributes:")[0].strip()
+    bare = not text or text.startswith(f"{cls.__name__}(")  # what a dataclass writes where there is none
+    return method if bare else f"{method}: {text}"
 
 
 def _trusted(before: Values, given: Values, typed: Mapping[str, str], resume: str) -> dict[str, Any]:

@@ -41,6 +41,9 @@ REMOVED = {
 }
 """Flags of earlier versions that are gone, everywhere or for some methods or problems."""
 
+RENAMED = {("partition", "by_client"): "by_mix"}
+"""{(flag, value) of earlier versions: the value's name today}; the old one still does, with a warning."""
+
 
 def refuse_removed(name: str, shown: str) -> None:
     """Refuses a flag of earlier versions."""

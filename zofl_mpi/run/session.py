@@ -88,7 +88,7 @@ def opened(
     if flags["resume"]:
         recorder, resumed = continued(world, method, plan, attrs, create)
     else:
-        recorder = create(Path(flags["out"]) if flags["out"] else free_name(plan.config), attrs=attrs)
+        recorder = create(Path(flags["out"]) if flags["out"] else free_name(plan), attrs=attrs)
     recorder.places(rows)
     if method.setting.counts is not None:
         recorder.partition(method.setting.counts)
@@ -177,10 +177,12 @@ def check_same_run(source: Path, before: Attributes, checkpoint: Attributes, now
         warn(f"the run began with another BLAS ({blas[0]} then, {blas[1]} now): bits may differ")
 
 
-def free_name(config: Mapping[str, Any]) -> Path:
-    """METHOD-DATA-sSEED.h5 in this folder, numbered if it exists."""
-    data = Path(str(config.get("data", config["problem"]))).stem[:100]  # a file system allows some 255 in all
-    stem = f"{config['method'].replace(':', '.')}-{data}-s{config['seed']}"
+def free_name(plan: Plan) -> Path:
+    """METHOD-PROBLEM-DATA-sSEED.h5 in this folder, numbered if it exists; the usual problem and no data go unnamed."""
+    flags = plan.values
+    data = [Path(str(flags["data"])).stem[:100]] if "data" in flags else []  # a file system allows some 255 in all
+    problem = [flags["problem"][:60]] if flags["problem"] != plan.usual or not data else []
+    stem = "-".join([flags["method"], *problem, *data, f"s{flags['seed']}"]).replace(":", ".")
     names = (Path(f"{stem}{'' if k == 1 else f'-{k}'}.h5") for k in range(1, 1_000_000))
     return next(name for name in names if not name.exists())
 

@@ -15,6 +15,7 @@ from zofl_mpi.data import Federation, features
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
+from zofl_mpi.problems.split_images import demand_images
 from zofl_mpi.run.family import Choice, Site
 from zofl_mpi.run.flags import Groups
 from zofl_mpi.settings.given import GIVEN, HIERARCHY, adapted, given_to, lacking, on_samples, roles_of, terms_of
@@ -82,9 +83,9 @@ def fingerprint_of(module: nn.Module) -> str:
 
 
 def shape_of(federation: Federation) -> tuple[int, ...]:
-    """(channels, height, width) where the inputs are square images, else (features,)."""
+    """(channels, height, width) where the inputs are images, else (features,)."""
     try:
-        return features.image_shape(federation.server.features, federation.channels)
+        return features.image_shape(federation.server.features, federation.channels, federation.shape)
     except UserError:
         return (federation.server.features,)
 
@@ -98,8 +99,7 @@ def _mlp(site: Site, shape: tuple[int, ...], classes: int) -> nn.Module:
 def _cnn(site: Site, shape: tuple[int, ...], classes: int) -> nn.Module:
     from zofl_mpi.problems.models import CNN
 
-    if len(shape) != 3:
-        raise UserError(f"--problem cnn: inputs of {shape[0]} numbers are no square images; take mlp or softmax")
+    demand_images(shape, "cnn")
     return CNN((shape[0], shape[1], shape[2]), classes)
 
 

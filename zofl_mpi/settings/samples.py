@@ -15,12 +15,13 @@ from zofl_mpi.engine.fields import at_least
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.engine.world import World, run_or_fail_all
-from zofl_mpi.errors import UserError
+from zofl_mpi.errors import UserError, warn
 from zofl_mpi.run.family import Site
 
 P = TypeVar("P")
 Derive = Callable[[Sources], Sources]
 
+SHOWN = 10  # classes in a warning
 SHARES = (
     "m",
     "alpha",
@@ -48,7 +49,7 @@ class Samples:
             clients), and a constant 1.
         m: number of clients.
         alpha: Dirichlet concentration of the clients' classes, above 0; inf for iid.
-        partition: by_class (each class is spread over the clients) or by_client (each draws its classes; equal sizes).
+        partition: by_class (each class is spread over the clients) or by_mix (each client draws its mix; equal sizes).
         min_samples: least number of samples of a client; the partition is redrawn until every client has that many.
         split: random (10 % of all samples, --test-fraction, are the test set) or official (the data set's own).
         test_fraction: share of all samples that is the test set.
@@ -67,7 +68,7 @@ class Samples:
     features: str = "all"
     m: int = at_least(1, 10, "a number of clients")
     alpha: float = math.inf
-    partition: Literal["by_class", "by_client"] = "by_class"
+    partition: Literal["by_class", "by_mix"] = "by_class"
     min_samples: int = at_least(1, 10, "a number of samples")
     split: Literal["random", "official"] = "random"
     test_fraction: float = 0.1
@@ -97,6 +98,8 @@ class Samples:
         raw = cached(world, stored)
         if classifies:
             run_or_fail_all(world, lambda: self._check_classes(raw))
+        if world.rank == 0 and self.data.endswith(".npz"):
+            self._warn_gaps(raw)
         made = stored if made_of is None else made_of(stored)
         if made is not stored:
             raw = cached(world, made)
@@ -104,6 +107,19 @@ class Samples:
         official = self.split == "official"
         federation = run_or_fail_all(world, lambda: partition.split(raw, streams, official_split=official, **shares))
         return features.projected(world, federation, K, made.key) if K else federation
+
+    def _warn_gaps(self, raw: Raw) -> None:
+        """Tells which classes below the largest label no sample has, as where labels begin at 1."""
+        counts = np.bincount(raw.labels, minlength=raw.classes)
+        empty, held = np.flatnonzero(counts == 0), np.flatnonzero(counts)
+        if len(empty):
+            none = f"class {empty[0]}" if len(empty) == 1 else f"{len(empty)} classes, {empty[0]} among them,"
+            shown = ", ".join(f"{c}: {counts[c]}" for c in held[:SHOWN]) + (", ..." if len(held) > SHOWN else "")
+            has = "has" if len(empty) == 1 else "have"
+            warn(
+                f"--data {self.data}: y means classes 0 to {raw.classes - 1}, and {none} {has} no samples "
+                f"(samples by class: {shown}); if no class is missing, number them from 0 without gaps"
+            )
 
     def _check_classes(self, raw: Raw) -> None:
         if raw.targets is not None:

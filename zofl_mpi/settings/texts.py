@@ -46,7 +46,7 @@ class Texts:
         m: number of clients.
         alpha: Dirichlet concentration of the clients' classes, the types of meaning representations, above 0; inf for
             iid.
-        partition: by_class (each class is spread over the clients) or by_client (each draws its classes; equal sizes).
+        partition: by_class (each class is spread over the clients) or by_mix (each client draws its mix; equal sizes).
         min_samples: least number of samples of a client; the partition is redrawn until every client has that many.
         part: all training contexts, or pretrain (half of them, the same for all seeds) or finetune (the others).
         validation: dev (devset.csv is reported beside the test part) or none.
@@ -59,7 +59,7 @@ class Texts:
     vocabulary: Literal["gpt2", "e2e"] = "gpt2"
     m: int = at_least(1, 3, "a number of clients")
     alpha: float = math.inf
-    partition: Literal["by_class", "by_client"] = "by_class"
+    partition: Literal["by_class", "by_mix"] = "by_class"
     min_samples: int = at_least(1, 10, "a number of samples")
     part: Literal["all", "pretrain", "finetune"] = "all"
     validation: Literal["dev", "none"] = "dev"

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
@@ -14,14 +15,42 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.engine.ledger import Overlap, overlap
+from zofl_mpi.engine.messages import fields_of
 from zofl_mpi.errors import UserError
 
 if TYPE_CHECKING:
     import pandas as pd
+from zofl_mpi.run.records.checkpoint import checkpoint_path, load_checkpoint
 from zofl_mpi.run.records.hdf5 import SCHEMA, read_file
 from zofl_mpi.run.records.rows import by_round, read_places
 
 Array = NDArray[Any]
+
+
+@final
+class Final(dict[str, Any]):
+    """Fields of a run's last state; while it has none, a field that is asked for is that of its last checkpoint."""
+
+    def __init__(self, values: Mapping[str, Any], path: Path, run: Any):
+        super().__init__(values)
+        self._path, self._run = path, run
+
+    def __missing__(self, name: str) -> Any:
+        if self:
+            raise KeyError(name)
+        return self._checkpointed[name]
+
+    @cached_property
+    def _checkpointed(self) -> dict[str, Any]:
+        """The state in the checkpoint beside the result, once read the same for all fields."""
+        try:
+            checkpoint = load_checkpoint(checkpoint_path(self._path))
+            if checkpoint.attrs.get("run") != self._run:
+                raise UserError("the checkpoint beside it is of another run")
+            return fields_of(checkpoint.payload["state"])
+        except (UserError, KeyError) as error:
+            advice = "read it when the run is done, or has written a checkpoint (--checkpoint-every)"
+            raise UserError(f"{self._path} holds no state of the model yet, and {error}: {advice}") from error
 
 
 @final
@@ -39,7 +68,8 @@ class Run:
             -> (R, steps, ranks).
         steps: names of the steps.
         counts: (m, classes) realised label counts, or None; see `first_clients`.
-        final: field -> value of the last state; empty unless the run is done.
+        final: field -> value of the last state. Empty unless the run is done: until then `final[field]` is that of the
+            last checkpoint beside the result (UserError: there is none).
         units, descriptions: of the columns in `rounds`.
         places: a row a rank and session: from_round, rank, host, device, uuid, gpus, cores, threads, clients.
         first_clients: None, or, with more than 1000 clients, (100,): entry k along the clients' axis of `clients` and
@@ -54,7 +84,7 @@ class Run:
     ranks: dict[str, Array]
     steps: tuple[str, ...]
     counts: Array | None
-    final: dict[str, Any]
+    final: Final
     units: dict[str, str]
     descriptions: dict[str, str]
     places: Sequence[Mapping[str, Any]] = ()
@@ -92,7 +122,7 @@ def load(path: str | os.PathLike[str]) -> Run:
             **rows,
             steps=tuple(map(str, file["clients"].attrs["steps"])),
             counts=file["partition/counts"][()] if "partition/counts" in file else None,
-            final=_values(file.get("final", {})),
+            final=Final(_values(file.get("final", {})), Path(path), file.attrs.get("run")),
             units={name: str(data.attrs.get("unit", "")) for name, data in file["rounds"].items()},
             descriptions={name: str(data.attrs.get("description", "")) for name, data in file["rounds"].items()},
             places=read_places(file),
