@@ -250,10 +250,12 @@ def test_every_snippet_is_run_here(here: Path, capsys: Any) -> None:
 
 @pytest.mark.slow
 def test_the_modules_run_on_any_number_of_ranks_and_learn(here: Path) -> None:
-    """FedSGD, a network, and a network in three parts, whose uplinks have the same bits; the first two rounds."""
+    """FedSGD, on a network too, where zero is no start; a network, and one in three parts, whose uplinks have the same
+    bits; the first two rounds."""
     named = {module: next(words for words in runs() if any(f"{module}:" in word for word in words)) for module in own()}
     several = {module: [called(named[module]), *named[module][3:]] for module in ("fedsgd", "mynet", "mysplit")}
     several["seeds"] = [*several["mysplit"], "--uplink", "seeds"]
+    several["network"] = [*several["fedsgd"], "--problem", "mlp"]
     performed([[*words, "--out", f"{name}.h5"] for name, words in several.items() if name != "seeds"])
     for ranks in (0, 3):
         short = {name: [*words, "--rounds", "2", "--out", f"{name}-{ranks}.h5"] for name, words in several.items()}

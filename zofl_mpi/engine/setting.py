@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, final, runtime_checkable
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, final, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
 from zofl_mpi.engine.clients import Clients
+from zofl_mpi.engine.fields import Array
 from zofl_mpi.engine.roles import Backend, ClientProgram, attribute
 from zofl_mpi.engine.streams import Purpose, Streams
 
@@ -46,6 +47,13 @@ class Setting(Generic[P]):
     def m(self) -> int:
         """Number of clients."""
         return len(self.data)
+
+    def first_model(self, start: Literal["auto", "zero", "random"] = "auto") -> Array:
+        """(n,) x_0, by the seed; auto: zero, or random where the problem cannot start at zero (a network)."""
+        problem: Any = self.problem
+        if (problem.x0 if start == "auto" else start) == "random":
+            return np.asarray(problem.initial(self.streams(Purpose.START)), self.dtype)
+        return np.zeros(problem.n, self.dtype)
 
     def eval_participants(self, r: int) -> list[int]:
         """The clients that the evaluation after round r asks, ascending: all, or `eval_clients` of them drawn anew."""

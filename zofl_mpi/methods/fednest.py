@@ -16,7 +16,6 @@ import numpy as np
 
 from zofl_mpi import Array, Client, Clients, Purpose, at_least, column, finite
 from zofl_mpi.numerics.descent import descend
-from zofl_mpi.rounds.base import first_point
 from zofl_mpi.rounds.bilevel_report import Placed, SecondOrderReports
 from zofl_mpi.rounds.report import Model
 
@@ -94,7 +93,7 @@ class FedNest(SecondOrderReports):
         return int(self.setting.streams(Purpose.NEUMANN, r=r).integers(self.N))
 
     def start(self) -> State:
-        return State(first_point(self.setting, "random"), self.first_lower())
+        return State(self.setting.first_model("random"), self.first_lower())
 
     # --- a client
 

@@ -12,7 +12,7 @@ import numpy as np
 from zofl_mpi import Array, Client, Clients, Purpose, UserError, above, at_least, column, fraction, part
 from zofl_mpi.problems import Smooth
 from zofl_mpi.rounds import local_sgd
-from zofl_mpi.rounds.base import X0, Costed, Effort, first_point, shares
+from zofl_mpi.rounds.base import X0, Costed, Effort, shares
 from zofl_mpi.rounds.local_sgd import Trained, minibatches
 from zofl_mpi.rounds.report import Model, Report, Reporting
 
@@ -53,7 +53,7 @@ class Scaffnew(Costed[Smooth]):
     reporting: Reporting = part()
 
     def start(self) -> State:
-        return State(first_point(self.setting, self.x0))
+        return State(self.setting.first_model(self.x0))
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Algorithm 2 of the paper, from one communication to the next: local steps, then the mean of the models."""

@@ -18,13 +18,6 @@ from zofl_mpi.numerics.schedules import parse_decay, stepsize
 X0 = Literal["auto", "zero", "random"]
 
 
-def first_point(setting: Setting, x0: X0) -> Array:
-    """(n,) x_0."""
-    if (setting.problem.x0 if x0 == "auto" else x0) == "random":
-        return np.asarray(setting.problem.initial(setting.streams(Purpose.START)), setting.dtype)
-    return np.zeros(setting.problem.n, setting.dtype)
-
-
 @final
 @dataclass(frozen=True)
 class Sampling:
@@ -65,7 +58,7 @@ class ServerStep:
 
     def start(self) -> Array:
         """(n,) x_0."""
-        return first_point(self.setting, self.x0)
+        return self.setting.first_model(self.x0)
 
     def batch(self, r: int) -> NDArray[np.int64]:
         """(server_batch,) xi_r, positions in the server's data, drawn with replacement; the same for every method."""

@@ -16,7 +16,7 @@ from zofl_mpi.numerics import zo
 from zofl_mpi.numerics.schedules import parse_decay, stepsize
 from zofl_mpi.numerics.zo import gradient_squared
 from zofl_mpi.problems import Bilevel, Lipschitz
-from zofl_mpi.rounds.base import X0, Costed, Effort, Sampling, draw_batches, first_point, scaled_to_one, shares
+from zofl_mpi.rounds.base import X0, Costed, Effort, Sampling, draw_batches, scaled_to_one, shares
 from zofl_mpi.rounds.report import HeldOut, Model, all_scores
 
 
@@ -87,7 +87,7 @@ class Local:
 
     def start(self) -> Array:
         """(n,) x_0."""
-        return first_point(self.setting, self.x0)
+        return self.setting.first_model(self.x0)
 
     def shares(self) -> dict[int, float]:
         """{i: w_i} of all clients, summing to 1."""
