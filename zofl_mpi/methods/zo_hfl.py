@@ -183,6 +183,6 @@ class Solutions:
 
 @dataclass(frozen=True)
 class Estimated:
-    """Client to its rank, --exchange sums: what the server would make of the two values."""
+    """Client to its rank under --exchange sums: its term of the server's sum."""
 
     g: Array = finite(F2)  # (n,) n/(2 eta) (f+ - f-) v in float64

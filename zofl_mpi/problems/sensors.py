@@ -30,4 +30,4 @@ SENSORS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "contrast": lambda x: 0.5 + (x - 0.5) / 4,
     "blur": lambda x: avg_pool2d(x, 5, stride=1, padding=2, count_include_pad=False),
 }
-"""{name, as --shift has it: what the sensor sees}."""
+"""Transforms of images by the names that --shift takes."""

@@ -104,30 +104,30 @@ def origin(run: Run) -> Facts:
 
 def sentences(run: Run) -> list[str]:
     """Start, times and bytes of a run, in the words of its closing lines."""
-    told = []
+    lines = []
     if run.length:
         compute, wait, comm = (run.ranks[f"seconds_{kind}"].sum((0, 1)) for kind in ("compute", "wait", "comm"))
         who, of = ("A client rank", slice(1, None)) if compute.size > 1 else ("The one process", slice(None))
         means = [float(np.mean(values[of])) for values in (compute, wait, comm)]
-        told.append("{} spent {:.1f} s computing, {:.1f} s waiting and {:.1f} s sending".format(who, *means))
+        lines.append("{} spent {:.1f} s computing, {:.1f} s waiting and {:.1f} s sending".format(who, *means))
         if compute.size > 1:
-            told[0] += " on average."
+            lines[0] += " on average."
             slowest = 1 + int(np.argmax(compute[1:]))
-            told.append(
+            lines.append(
                 f"The server spent {compute[0]:.1f} s computing, {float(run.overlap().both.sum()):.1f} s of them while "
                 f"clients computed; client rank {slowest} computed longest, {compute[slowest]:.1f} s."
             )
         else:
-            told[0] += "."
+            lines[0] += "."
     if "seconds_start" in run.attrs:
-        told.insert(0, f"Start: {float(run.attrs['seconds_start']):.1f} s from the command to the first round.")
+        lines.insert(0, f"Start: {float(run.attrs['seconds_start']):.1f} s from the command to the first round.")
     explored = run.attrs.get("directions_per_parameter")
     if explored is not None:
-        told.append(f"The run drew {float(explored):.3g} directions per parameter.")
+        lines.append(f"The run drew {float(explored):.3g} directions per parameter.")
     missing = read_list(run.attrs.get("missing_rounds"), None)
     if missing:
-        told.append(f"Rows of rounds {missing} are lost.")
-    return told
+        lines.append(f"Rows of rounds {missing} are lost.")
+    return lines
 
 
 def last(run: Run, name: str) -> float | None:
