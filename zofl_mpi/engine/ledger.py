@@ -1,5 +1,6 @@
 """Bytes, messages, seconds and memory of a round, by step: counted in one place, for any number of ranks."""
 
+import math
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -153,3 +154,11 @@ class Ledger:
             counts = self._counts.get((step, what), {})  # of those that took part: few of many
             row[list(counts)] = list(counts.values())
         return table
+
+
+def bytes_in_words(count: int) -> str:
+    """Bytes in a binary unit: 512 B, 3.2 KiB, 12.0 MiB, 1.5 GiB."""
+    if count < 1024:
+        return f"{count} B"
+    power = min(int(math.log2(count)) // 10, 3)
+    return f"{count / 1024**power:.1f} {('KiB', 'MiB', 'GiB')[power - 1]}"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from zofl_mpi.engine.ledger import bytes_in_words
 from zofl_mpi.run.grid.state import held
 from zofl_mpi.run.records import Run
 
@@ -64,8 +64,8 @@ def summary(run: Run) -> Facts:
         "loss": f"{last(run, loss):.4g} ({loss.replace('_', ' ')})" if loss else "",
         "seconds": f"{float(np.nansum(seconds)):.1f}",
         "seconds a round": f"{float(np.nanmedian(seconds)):.3g}" if np.isfinite(seconds).any() else "",
-        "down to clients": size(down),
-        "up to the server": size(up),
+        "down to clients": bytes_in_words(down),
+        "up to the server": bytes_in_words(up),
         "directions per parameter": "" if explored is None else f"{float(explored):.3g}",
         "ranks": str(int(run.attrs["ranks"])),
     }
@@ -82,19 +82,19 @@ def origin(run: Run) -> Facts:
     """Where a run comes from: command, code, machines, libraries."""
     attrs = run.attrs
     dirty = ", with uncommitted changes" if attrs.get("git_dirty") else ""
-    versions = ", ".join(f"{name} {version}" for name, version in read_list(attrs.get("versions"), {}).items())
-    hosts = read_list(attrs.get("hosts"), [])
+    versions = ", ".join(f"{name} {version}" for name, version in read_json(attrs.get("versions"), {}).items())
+    hosts = read_json(attrs.get("hosts"), [])
     facts = {
         "file": run.path.name,
         "command": str(attrs.get("command", "")),
         "started": str(attrs.get("started", "")),
         "ended": str(attrs.get("ended", "")),
-        "sessions": _sessions(read_list(attrs.get("sessions"), [])),
+        "sessions": _sessions(read_json(attrs.get("sessions"), [])),
         "code": f"commit {attrs['git_commit']}{dirty}" if attrs.get("git_commit") else "",
         "data": str(attrs.get("data", "")),
         "hosts": _counted(hosts, "rank"),
-        "devices": _counted(read_list(attrs.get("device"), []), "rank"),
-        "threads": _counted(read_list(attrs.get("threads"), []), "rank", "{} a rank"),
+        "devices": _counted(read_json(attrs.get("device"), []), "rank"),
+        "threads": _counted(read_json(attrs.get("threads"), []), "rank", "{} a rank"),
         "MPI": str(attrs.get("mpi", "")),
         "kernel": str(attrs.get("kernel_choice", attrs.get("kernel", ""))),
         "libraries": versions,
@@ -124,7 +124,7 @@ def sentences(run: Run) -> list[str]:
     explored = run.attrs.get("directions_per_parameter")
     if explored is not None:
         lines.append(f"The run drew {float(explored):.3g} directions per parameter.")
-    missing = read_list(run.attrs.get("missing_rounds"), None)
+    missing = read_json(run.attrs.get("missing_rounds"), None)
     if missing:
         lines.append(f"Rows of rounds {missing} are lost.")
     return lines
@@ -137,13 +137,7 @@ def last(run: Run, name: str) -> float | None:
     return float(values[-1]) if values.size else None
 
 
-def size(count: int) -> str:
-    """Bytes in words: 512 B, 3.2 KiB, 12.0 MiB."""
-    power = min(int(math.log(max(count, 1), 1024)), 4)
-    return f"{count} B" if not power else f"{count / 1024**power:.1f} {('KiB', 'MiB', 'GiB', 'TiB')[power - 1]}"
-
-
-def read_list(value: Any, default: Any) -> Any:
+def read_json(value: Any, default: Any) -> Any:
     """An attribute that is stored as JSON; the default where it is missing or is none of that type."""
     try:
         found = json.loads(value) if isinstance(value, str) else value

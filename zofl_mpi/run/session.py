@@ -1,7 +1,6 @@
 """Rank 0's part of a run: the result file, the clients, the closing lines, and a clear end in every case."""
 
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.engine.clients import Clients
+from zofl_mpi.engine.ledger import bytes_in_words
 from zofl_mpi.engine.setting import Loads, Method
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.engine.world import World
@@ -209,7 +209,9 @@ def closing(totals: loop.Totals, path: Path, done: bool, signal: str) -> str:
     lines.append(f"time      {totals.wall:.1f} s for {totals.rounds} rounds; {who}: {spent}")
     if clients:
         lines.append(f"server    {_spent(server)}; {totals.both:.1f} s of its computing while clients computed")
-    lines.append(f"sent      {_bytes(totals.bytes_down)} down to clients, {_bytes(totals.bytes_up)} up to the server")
+    lines.append(
+        f"sent      {bytes_in_words(totals.bytes_down)} down to clients, {bytes_in_words(totals.bytes_up)} up to the server"
+    )
     if totals.losses:
         lost = ", ".join(str(rank) for loss in totals.losses for rank in loss.ranks)
         repeated = sum(loss.repeated for loss in totals.losses)
@@ -223,13 +225,6 @@ def closing(totals: loop.Totals, path: Path, done: bool, signal: str) -> str:
 def _spent(seconds: NDArray[np.float64]) -> str:
     compute, wait, comm = seconds
     return f"computing {compute:.1f} s, waiting {wait:.1f} s, sending {comm:.1f} s"
-
-
-def _bytes(count: int) -> str:
-    if count < 1024:
-        return f"{count} B"
-    power = min(int(math.log2(count)) // 10, 3)
-    return f"{count / 1024**power:.1f} {('KiB', 'MiB', 'GiB')[power - 1]}"
 
 
 def _close_failed(recorder: records.Recorder, exc: Exception) -> None:
