@@ -209,9 +209,8 @@ def closing(totals: loop.Totals, path: Path, done: bool, signal: str) -> str:
     lines.append(f"time      {totals.wall:.1f} s for {totals.rounds} rounds; {who}: {spent}")
     if clients:
         lines.append(f"server    {_spent(server)}; {totals.both:.1f} s of its computing while clients computed")
-    lines.append(
-        f"sent      {bytes_in_words(totals.bytes_down)} down to clients, {bytes_in_words(totals.bytes_up)} up to the server"
-    )
+    down, up = bytes_in_words(totals.bytes_down), bytes_in_words(totals.bytes_up)
+    lines.append(f"sent      {down} down to clients, {up} up to the server")
     if totals.losses:
         lost = ", ".join(str(rank) for loss in totals.losses for rank in loss.ranks)
         repeated = sum(loss.repeated for loss in totals.losses)
