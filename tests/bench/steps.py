@@ -1,12 +1,12 @@
 """How much a step of split learning costs beside its arithmetic: `python -m tests.bench.steps [--quick]`.
 
-Two networks whose arithmetic is small, on one core: ResNet of width 8 on images of 8 x 8 in batches of 8, and the split
-network of jobs/c_pays.toml, in its batches of 32 of CIFAR-10's shape. All variants of a network run in turn; the best of
-many times counts, in CPU seconds of the one thread.
+Two networks whose arithmetic is small, on one core: ResNet of width 8 on images of 8 x 8 in batches of 8, and the
+split network of jobs/c_pays.toml, in its batches of 32 of CIFAR-10's shape. All variants of a network run in turn; the
+best of many times counts, in CPU seconds of the one thread.
 
 - SFLV2, client and server in one process, beside training the network in one piece with torch, its batch at hand.
-- HERON's client step beside the two bare forward passes that it cannot do without; and beside those with what else every
-  client of HERON does, as one would write it on a flat vector: draw a direction of d numbers, go to a second point, step.
+- HERON's client step beside the two bare forward passes that it cannot do without; and beside these with what else
+  every client of HERON does, as one would write it on a flat vector: draw a direction, go to a second point, step.
 """
 
 import argparse

@@ -94,9 +94,9 @@ class Dataset:
     def take(self, positions: NDArray[np.int64], dtype: Any) -> tuple[Array, NDArray[np.int64]]:
         """Inputs (B, p) in `dtype`, scaled and shifted, and labels (B,) of the samples at `positions`."""
         inputs, labels = self._stored(positions, dtype)
-        if np.any(self.scale != 1.0):
+        if _any_other(self.scale, 1.0):
             inputs *= np.asarray(self.scale, dtype)
-        if np.any(self.shift != 0.0):
+        if _any_other(self.shift, 0.0):
             inputs += np.asarray(self.shift, dtype)
         return inputs, labels
 
@@ -112,26 +112,26 @@ class Dataset:
 
         1 where there is a shift, which `unscaled` then applies with the scale: products would cancel in float32.
         """
-        return 1.0 if self._shifted else self.scale
+        return 1.0 if _any_other(self.shift, 0.0) else self.scale
 
     def unscaled(self, positions: NDArray[np.int64], dtype: Any) -> tuple[Array, NDArray[np.int64]]:
         """Inputs (B, p) in `dtype`, still to be multiplied by `factor`, and labels (B,) of some samples."""
-        return self.take(positions, dtype) if self._shifted else self._stored(positions, dtype)
+        return self.take(positions, dtype) if _any_other(self.shift, 0.0) else self._stored(positions, dtype)
 
     def _stored(self, positions: NDArray[np.int64], dtype: Any) -> tuple[Array, NDArray[np.int64]]:
         rows = self.rows_of(positions)
         inputs = np.take(self.inputs, rows, axis=0).astype(dtype, copy=False)  # twice as fast as indexing
         return inputs, self.labels[rows].astype(np.int64, copy=False)
 
-    @property
-    def _shifted(self) -> bool:
-        """Whether there is a shift. For a number without NumPy: np.any takes as long as gathering a batch."""
-        return bool(self.shift != 0) if isinstance(self.shift, int | float) else bool(np.any(self.shift))
-
     def counts(self) -> NDArray[np.int64]:
         """(C,) the number of samples of each class."""
         labels = self.labels if self.rows is None else self.labels[self.rows]
         return np.bincount(labels, minlength=self.classes).astype(np.int64)
+
+
+def _any_other(value: float | NDArray[np.float64], number: float) -> bool:
+    """Whether a value is not this number. For a number without NumPy: np.any takes as long as gathering a batch."""
+    return bool(value != number) if isinstance(value, int | float) else bool(np.any(value != number))
 
 
 @final

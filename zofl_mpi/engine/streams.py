@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, final
+from functools import cache
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
+from numpy.random.bit_generator import ISeedSequence
+from numpy.typing import NDArray
 
 from zofl_mpi.errors import UserError
 
@@ -66,8 +69,23 @@ class Streams:
             raise UserError(f"--seed {self.seed}: the seed must be a whole number from 0 to 2^63 - 1")
 
     def __call__(self, purpose: Purpose, r: int = 0, i: int = 0, t: int = 0) -> np.random.Generator:
-        """The generator for `purpose` in round `r`, for client `i`, at step `t`; it takes about 20 us to make."""
-        return np.random.Generator(np.random.Philox(key=[self.seed, int(purpose)], counter=[0, t, i, r]))
+        """The generator for `purpose` in round `r`, for client `i`, at step `t`; it takes about 5 us to make."""
+        key = _Key(np.array([self.seed, int(purpose)], np.uint64))
+        return np.random.Generator(np.random.Philox(key, counter=[0, t, i, r]))
+
+
+class _Key(ISeedSequence):
+    """The key of a Philox, as the seed sequence from which it takes it.
+
+    Given as `key`, NumPy would first ask the system for random numbers that nobody uses, at four times the cost.
+    """
+
+    def __init__(self, words: NDArray[np.uint64]) -> None:
+        self.words = words
+
+    def generate_state(self, n_words: int, dtype: Any = np.uint64) -> NDArray[np.uint64]:
+        """The key: Philox asks for nothing else."""
+        return self.words
 
 
 def seed_torch(target: torch.Generator, generator: np.random.Generator) -> torch.Generator:
@@ -76,12 +94,18 @@ def seed_torch(target: torch.Generator, generator: np.random.Generator) -> torch
     On a CPU not by `manual_seed`, which keeps 32 bits: among 200,000 seeds some five pairs give the same numbers. The
     state of a GPU's generator, which is counter-based, is its seed of 64 bits.
     """
-    import torch
-
     if target.device.type != "cpu":
         return target.manual_seed(int(generator.integers(2**63)))
-    state = torch.Generator().get_state()  # a new one's: no word is used yet, and no second normal number is kept
+    state = _new_state().clone()
     fields = state.numpy().view(np.uint64)  # the seed; how many words are left; the next; then the words, one in each
     pairs = generator.bit_generator.random_raw(WORDS // 2)
-    fields[3 : 3 + WORDS : 2], fields[4 : 4 + WORDS : 2] = pairs & 0xFFFFFFFF, pairs >> 32
+    fields[3 : 3 + WORDS] = pairs.astype("<u8", copy=False).view("<u4")  # the lower half of each first
     return target.set_state(state)
+
+
+@cache
+def _new_state() -> torch.Tensor:
+    """A new generator's state: no word is used yet, and no second normal number is kept."""
+    import torch
+
+    return torch.Generator().get_state()

@@ -8,14 +8,9 @@ from zofl_mpi.engine.clients import Client, ClientError, Participants, Replies, 
 from zofl_mpi.engine.ledger import Row
 from zofl_mpi.engine.roles import program_of
 from zofl_mpi.engine.watch import Watch
-from zofl_mpi.run.questions import Questions, in_turn, participants, received, refuse_stream
+from zofl_mpi.run.questions import Questions, in_turn, participants, refuse_stream
 
 T = TypeVar("T")
-
-
-def message_for_clients(message: Any) -> Any:
-    """The message with read-only arrays, as a client receives it; tensors of a GPU stay there."""
-    return messages.copy(message) if messages.has_remote(message) else received(messages.pack(message))
 
 
 @final
@@ -63,7 +58,7 @@ class LocalClients:
 
     def _ask(self, step: Step, each: dict[int, Any], counted: bool) -> Replies:
         different = {id(message): message for message in each.values()}
-        packed = {key: message_for_clients(message) for key, message in different.items()}
+        packed = {key: messages.copy(message, writable=False) for key, message in different.items()}
         inbox = {i: packed[id(message)] for i, message in each.items()}  # read-only: one copy may serve many
         name = self._questions.open(step)
         if counted:

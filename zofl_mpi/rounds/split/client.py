@@ -176,8 +176,8 @@ class LocalSteps:
         self.total, self.count = self.theta.new_zeros((), dtype=torch.float64), 0  # of the steps' losses
         self.moved = 0
         self.differences: list[Tensor] = []
-        self.compared, self.rounding = 0, 8 * float(torch.finfo(theta.dtype).eps)  # relative, of a loss
-        self.vague = self.theta.new_zeros((), dtype=torch.int64)
+        self.rounding = 8 * float(torch.finfo(theta.dtype).eps)  # relative, of a loss
+        self.pairs: list[tuple[Tensor, Tensor]] = []
 
     def __iter__(self) -> Iterator[tuple[int, Tensor, Tensor]]:
         """(q, inputs, labels) of each local step."""
@@ -227,9 +227,8 @@ class LocalSteps:
             self.total, self.count = self.total + loss, self.count + 1
 
     def compare(self, plus: Tensor, other: Tensor) -> None:
-        """Counts the pairs of losses whose difference is rounding (a few are, at any radius); `done` warns of many."""
-        self.compared += plus.numel()
-        self.vague += ((plus - other).abs() <= self.rounding * plus.abs().maximum(other.abs())).sum()
+        """Keeps pairs of losses: `done` warns of many whose difference is rounding (a few are, at any radius)."""
+        self.pairs.append((plus, other))
 
     def step(self, gradient: Gradient) -> None:
         """Moves each part of the model by the optimiser's step along its gradient."""
@@ -253,13 +252,16 @@ class LocalSteps:
 
     def _warn(self) -> None:
         """Warns, once a process, where most differences of losses were rounding."""
-        vague = int(self.vague)
-        if 2 * vague <= self.compared or _warned:
+        if _warned or not self.pairs:
+            return
+        plus, other = (torch.cat([loss.reshape(-1) for loss in losses]) for losses in zip(*self.pairs, strict=True))
+        vague = int(((plus - other).abs() <= self.rounding * plus.abs().maximum(other.abs())).sum())
+        if 2 * vague <= len(plus):
             return
         _warned.append(True)
         dtype = np.dtype(self.training.setting.dtype)
         print(
-            f"zofl_mpi: warning: {vague} of {self.compared} losses of a perturbed pass differ from the other loss "
+            f"zofl_mpi: warning: {vague} of {len(plus)} losses of a perturbed pass differ from the other loss "
             f"of their step by less than {self.rounding:.1g} of their size, which is rounding in {dtype}: take a "
             f"larger --mu{', or --dtype float64' if dtype == np.float32 else ''}",
             file=sys.stderr,
