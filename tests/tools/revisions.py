@@ -90,7 +90,7 @@ fedrzo fedrzo_bl* --method fedrzo_bl {BL} {DATA}
 fedrzo fedrzo_bl-exact --method fedrzo_bl {BL} {DATA} --gamma 0.002 --lower exact --exact
 fedrzo fedrzo_bl-fedac1 --method fedrzo_bl {BL} {DATA} --problem fair --gamma 1e-4 --lower fedac1 --exact --probe 3
 fedrzo fedrzo_bl-simplex --method fedrzo_bl {BL} {DATA} --problem fair --y-set simplex
-fedrzo fedrzo_bl-softmax --method fedrzo_bl {BL} {DATA} --problem fair_softmax
+fedrzo fedrzo_bl-softmax --method fedrzo_bl {BL} {DATA} --problem fair_softmax --gamma 3e-4
 fedrzo fedrzo_bl-fedac2 --method fedrzo_bl {BL} --problem bilevel_bowls {KNOWN} --lower fedac2 --exact
 fedrzo fedrzo_bl-lfd --method fedrzo_bl {BL} --problem bilevel_bowls {KNOWN} --lower lfd
 fedrzo fednest* --method fednest --gamma 0.03 --H-lower 2 --batch-lower 4 --T 2 --N 3
