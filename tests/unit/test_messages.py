@@ -124,6 +124,30 @@ def test_an_array_in_any_memory_order_arrives_right(array: np.ndarray[Any, Any])
     assert found.dtype == array.dtype and found.flags.c_contiguous
 
 
+@settings(max_examples=100, deadline=None)
+@given(LETTERS, st.booleans())
+def test_a_copy_is_what_a_block_gives(letter: Letter, writable: bool) -> None:
+    """Without a block: no memory is shared, and arrays are as writable as was asked for."""
+    found, right = messages.copy(letter, writable), sent(letter)
+    assert found.more.keys() == right.more.keys()
+    both = ((found.a, right.a, letter.a), (found.b, right.b, letter.b))
+    for own, arrived, mine in (*both, *((found.more[k], right.more[k], letter.more[k]) for k in letter.more)):
+        assert same(own, arrived)
+        if isinstance(own, np.ndarray):
+            assert own.flags.writeable == writable and own.flags.c_contiguous and not np.shares_memory(own, mine)
+
+
+@pytest.mark.parametrize("name", [*TENSORS, "channels last"])
+def test_a_copied_tensor_lies_in_memory_as_one_from_a_block(name: str) -> None:
+    """Products of channels that lie last have other bits, so a process alone and ranks must see one order."""
+    image = torch.arange(48.0).reshape(2, 2, 3, 4).to(memory_format=torch.channels_last)
+    tensor = image if name == "channels last" else TENSORS[name]()
+    found, right = messages.copy(Letter(tensor)).a, sent(Letter(tensor)).a
+    assert (found.dtype, found.shape, found.stride()) == (right.dtype, right.shape, right.stride())
+    assert torch.equal(found, right) and not found.requires_grad
+    assert found.data_ptr() != tensor.data_ptr() or not found.numel()
+
+
 def test_scalars_of_numpy_keep_their_type() -> None:
     for scalar in (np.float64(0.1), np.float32(0.1), np.int32(-3), np.bool_(True)):
         found = sent(Letter(scalar)).a
@@ -175,9 +199,10 @@ def local() -> Any:
         (local(), r"message class local\.<locals>\.Hidden is local to a function; declare it at the top of its module"),
     ],
 )
-def test_what_is_no_message_is_refused_by_name(message: Any, words: str) -> None:
+@pytest.mark.parametrize("how", [messages.pack, messages.copy])
+def test_what_is_no_message_is_refused_by_name(message: Any, words: str, how: Callable[[Any], Any]) -> None:
     with pytest.raises(TypeError, match=words):
-        messages.pack(message)
+        how(message)
 
 
 def test_replaced_arrays_keep_the_kind_of_their_field() -> None:

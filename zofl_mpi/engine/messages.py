@@ -204,8 +204,9 @@ def replace_arrays(message: Any, arrays: dict[tuple[str, ...], NDArray[Any]]) ->
 
 def _rebuilt(message: Any, change: Callable[[list[str], Any], Any]) -> Any:
     """The message with each of its leaves changed, given its path."""
+    entries = list(leaves(message))  # refuses anything but a message
     values = {name: _dictionaries(getattr(message, name)) for name in _names(type(message))}
-    for path, value in leaves(message):
+    for path, value in entries:
         _place(values, path, change(path, value))
     return type(message)(**values)
 
