@@ -13,7 +13,7 @@ Prints BLEU of each result and the samples, to be read by a person; writes NAME.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -25,6 +25,7 @@ from shared.restore import OWN
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.engine.world import SingleProcess
 from zofl_mpi.errors import UserError, demand
+from zofl_mpi.run import evaluation
 from zofl_mpi.settings.texts import Corpus, Texts
 
 NOTE = (
@@ -106,7 +107,11 @@ def corpus_of(config: dict[str, Any], data_dir: str | None) -> Corpus:
     """
     flags = {field.name: config[field.name] for field in fields(Texts) if field.name != "data_dir"}
     texts = Texts(**flags | ({"data_dir": data_dir} if data_dir else {}))
-    return texts.corpus(SingleProcess(), Streams(int(config["seed"])))
+    streams, N = Streams(int(config["seed"])), config["eval_samples"]
+    corpus = texts.corpus(SingleProcess(), streams)
+    whole = corpus.federation
+    test, validation = evaluation.held_out(whole.test, whole.validation, streams, 0 if N == "auto" else int(N))
+    return replace(corpus, federation=replace(whole, test=test, validation=validation))
 
 
 # --- writing

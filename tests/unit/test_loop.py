@@ -23,6 +23,7 @@ from zofl_mpi.errors import UserError
 from zofl_mpi.run import loop, records
 from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.loop import RunError, Schedule, Totals
+from zofl_mpi.run.progress import Progress
 
 M = 3
 
@@ -87,7 +88,7 @@ class Counting:
 
 
 @dataclass
-class Diary:
+class Diary(Progress):
     """Progress that is written down."""
 
     told: list[tuple[int, str]] = field(default_factory=list)

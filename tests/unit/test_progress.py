@@ -50,7 +50,7 @@ def test_a_line_says_how_far_how_good_how_fast_and_how_long(hands: Hands, capsys
 
 
 def test_quiet_prints_nothing(capfd: Capsys) -> None:
-    with progress.progress(3, 0, quiet=True) as bar:
+    with progress.progress(3, quiet=True) as bar:
         assert type(bar) is Progress
         bar.update(1, "note", 1.0)
     assert capfd.readouterr() == ("", "")
@@ -68,9 +68,9 @@ def test_without_a_launcher_standard_output_decides(monkeypatch: Patch, terminal
     """A launcher that cannot be looked at counts as a file."""
     monkeypatch.setattr(progress, "outermost_launcher", lambda: None)
     monkeypatch.setattr(progress.sys, "stdout", Out(terminal))
-    assert isinstance(progress.progress(3, 1, quiet=False), kind)
+    assert isinstance(progress.progress(3, quiet=False), kind)
     monkeypatch.setattr(progress, "outermost_launcher", lambda: 2**22 + 1)
-    assert isinstance(progress.progress(3, 1, quiet=False), Lines)
+    assert isinstance(progress.progress(3, quiet=False), Lines)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_under_a_launcher_the_bar_is_drawn_on_the_terminal_itself(monkeypatch: P
     reader, writer = os.openpty()
     monkeypatch.setattr(progress, "outermost_launcher", lambda: 77)
     monkeypatch.setattr(progress, "terminal_of", lambda launcher: os.ttyname(writer))
-    with progress.progress(10, 0, quiet=False) as bar:
+    with progress.progress(10, quiet=False) as bar:
         bar.update(5, "objective 2.0000", 0.5)
         deadline, text = time.monotonic() + 60, ""
         while "5/10" not in text and time.monotonic() < deadline:

@@ -13,7 +13,6 @@ from tests.threads import run_ranks
 from tests.unit.made import complaint
 from zofl_mpi.data import Dataset, Raw, bpe, texts
 from zofl_mpi.data.texts import NONE, training_rows
-from zofl_mpi.engine.fields import check_ranges
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.engine.world import SingleProcess, World
 from zofl_mpi.errors import UserError
@@ -116,22 +115,6 @@ def test_the_parts_are_those_of_the_data_set() -> None:
     assert even.sum() == uneven.sum() == 300
     spread = [np.abs(counts / counts.sum(axis=0) - 1 / 3).max() for counts in (even, uneven)]
     assert spread[0] < 0.2 < 0.6 < spread[1]
-
-
-def test_reports_can_be_made_on_fewer_texts() -> None:
-    """Mutations: the first ones; the validation part left whole; more than there are."""
-    raw = Raw(rows([THREE[0]] * 300), np.zeros(300, np.int64), 1, 100, official_validation=50)
-    some, others, all_of_them = (
-        texts.shared_out(raw, np.arange(150), Streams(seed), m=1, alpha=math.inf, eval_samples=count)
-        for seed, count in ((0, 20), (1, 20), (0, 100))
-    )
-    assert some.validation is not None and some.test.rows is not None and all_of_them.validation is not None
-    assert (len(some.test), len(some.validation)) == (20, 20)
-    assert (len(all_of_them.test), len(all_of_them.validation)) == (100, 50)
-    assert 200 < some.test.rows.max() < 300 and (np.diff(some.test.rows) > 0).all()
-    assert some.test.rows.tolist() != others.test.rows.tolist()
-    with pytest.raises(UserError, match="--eval-samples -1: must be a whole number, at least 0"):
-        check_ranges(Texts, {"eval_samples": -1})
 
 
 @pytest.fixture

@@ -83,6 +83,12 @@ class Dataset:
             checksum = zlib.crc32(self.targets.tobytes(), checksum)
         return f"{self.inputs.shape[0]} x {self.inputs.shape[1]}, crc32 {checksum:08x}"
 
+    def drawn(self, most: int, generator: np.random.Generator) -> Dataset:
+        """At most so many of the samples, drawn without replacement, in their order; all for 0."""
+        if not 0 < most < len(self):
+            return self
+        return self.subset(np.sort(generator.choice(len(self), size=most, replace=False)))
+
     def subset(self, positions: NDArray[np.int64]) -> Dataset:
         """The samples at `positions` (each in 0..len - 1), without a copy of the inputs."""
         return replace(self, rows=self.rows_of(positions))

@@ -155,7 +155,6 @@ def shared_out(
     alpha: float,
     by: str = "by_class",
     min_samples: int = 10,
-    eval_samples: int = 0,
     validates: bool = True,
 ) -> Federation:
     """Divides training rows among m clients; the server has none. Validation and test part are the data set's own.
@@ -163,16 +162,12 @@ def shared_out(
     Args:
         rows: the training rows, ascending.
         alpha, by, min_samples: as in `partition.split`; a class is a type of meaning representation.
-        eval_samples: samples of the validation and of the test part that are kept, drawn by the seed; 0 for all.
         validates: whether there is a validation part.
     """
     shares = partition.shares(raw, rows, streams, m=m, alpha=alpha, partition=by, min_samples=min_samples)
     data = Dataset(raw.inputs, raw.labels, raw.classes)
     train, validation, _ = part_sizes(raw)
     held = np.split(np.arange(train, len(raw.labels)), [validation])
-    for k, purpose in enumerate((Purpose.VALIDATION, Purpose.SPLIT)):
-        if 0 < eval_samples < len(held[k]):
-            held[k] = np.sort(streams(purpose).choice(held[k], size=eval_samples, replace=False))
     chosen, test = map(data.subset, held)
     clients = tuple(map(data.subset, shares))
     return Federation(data.subset(rows[:0]), clients, test, validation=chosen if validates else None)

@@ -103,7 +103,8 @@ def check_ranges(cls: type[Any], values: Mapping[str, Any]) -> None:
         bounds, value = f.metadata.get("range"), values.get(f.name)
         if bounds is not None and value is not None:
             each = value if isinstance(value, tuple | list) else (value,)
-            demand(all(bounds.least <= v <= bounds.most for v in each), f.name, value, bounds.allowed)
+            numbers = (v for v in each if not isinstance(v, str))  # a flag may also have a word
+            demand(all(bounds.least <= v <= bounds.most for v in numbers), f.name, value, bounds.allowed)
 
 
 def part(**defaults: Any) -> Any:

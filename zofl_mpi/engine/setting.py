@@ -1,6 +1,6 @@
 """The role of a method, and the setting that it gets: problem, data, random numbers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, final, runtime_checkable
 
@@ -30,6 +30,8 @@ class Setting(Generic[P]):
         dtype: of all vectors.
         fingerprint: of the data; the same on every rank, and in a run and its continuation.
         eval_clients: how many clients an evaluation asks at most; 0: all.
+        eval_samples: how many samples of each client, and of the server, an evaluation reads at most; 0: all. `test`
+            and `validation` have no more of them, either.
     """
 
     problem: P
@@ -42,6 +44,7 @@ class Setting(Generic[P]):
     fingerprint: str = ""
     eval_clients: int = 0
     validation: Any = None
+    eval_samples: int = 0
 
     @property
     def m(self) -> int:
@@ -61,6 +64,17 @@ class Setting(Generic[P]):
             return list(range(self.m))
         drawn = self.streams(Purpose.AUDIENCE, r=r).choice(self.m, size=self.eval_clients, replace=False)
         return sorted(drawn.tolist())
+
+
+@runtime_checkable
+class Drawable(Protocol):
+    """Samples of which some can be drawn, as a `zofl_mpi.data.Dataset`."""
+
+    def __len__(self) -> int:
+        """How many there are."""
+
+    def drawn(self, most: int, generator: np.random.Generator) -> Any:
+        """At most so many of them, drawn without replacement, in their order; all for 0."""
 
 
 @final
@@ -92,6 +106,22 @@ class Loads:
 
     work: Sequence[float]
     paced: bool = False
+
+
+class Passes(NamedTuple):
+    """Passes of samples through the model in a run; a gradient counts three, as a backward pass costs two forward ones.
+
+    Attributes:
+        training: of all clients and the server, in all rounds.
+        held_out: of each held-out sample at an evaluation.
+        own: of each sample of a client at an evaluation that asks it; of the server, one.
+        flops: floating-point operations of one pass; called only where it matters, as it may compute one.
+    """
+
+    training: float
+    held_out: float
+    own: float
+    flops: Callable[[], float]
 
 
 class Directions(NamedTuple):
@@ -170,6 +200,10 @@ class Method(PlansWork, PlansLoads, ClientProgram, Protocol[S]):
 
     def directions(self, rounds: int) -> Directions | None:
         """Directions of the estimates in `rounds` rounds; None where nothing is estimated."""
+        return None
+
+    def sample_passes(self, rounds: int, asked: int) -> Passes | None:
+        """Passes of a run whose evaluations ask so many clients, for --eval-samples auto; None: not known."""
         return None
 
     def start(self) -> S:

@@ -51,6 +51,7 @@ class Purpose(IntEnum):
     NEUMANN = 27  # how many products a hypergradient's series takes
     SIGNS = 28  # of each sample's direction, where a mini-batch has one a sample
     COMPRESSION = 29  # random rounding of a quantised upload
+    EVALUATION = 30  # samples of a client, or of the server, that evaluations read, where they do not read all
 
 
 @final

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from zofl_mpi import Array, Loads, Purpose, Setting, UserError, at_least, fraction
 from zofl_mpi.engine import messages
-from zofl_mpi.engine.setting import P, Work
+from zofl_mpi.engine.setting import Drawable, P, Passes, Work
 from zofl_mpi.numerics.schedules import parse_decay, stepsize
 
 X0 = Literal["auto", "zero", "random"]
@@ -117,7 +117,17 @@ def scaled_to_one(weights: Mapping[int, float], asked: Collection[int]) -> Mappi
     return {i: weights[i] / total for i in asked}
 
 
+def eval_data(setting: Setting[Any], data: Any, i: int | None = None) -> Any:
+    """The samples that evaluations read of client i's data, of the server's for None: the same ones each time."""
+    if not isinstance(data, Drawable):
+        return data
+    return data.drawn(setting.eval_samples, setting.streams(Purpose.EVALUATION, i=setting.m if i is None else i))
+
+
 # --- expected costs
+
+GRADIENT = 3
+"""Passes that a gradient counts: forward, and a backward pass that costs two of these."""
 
 PROBE = 64
 """Samples that a plan counts the operations of where a batch is all of a client's, maybe too many to compute with."""
@@ -175,14 +185,23 @@ class Costed(OnProblem[P], ABC):
         """Samples of each client's gradients in round 0."""
         return Loads([self._samples(i, 0) for i in range(self.setting.m)])
 
+    def sample_passes(self, rounds: int, asked: int) -> Passes:
+        """In each round about as many as in the middle one."""
+        effort, r = self.effort, rounds // 2
+        own = sum(self._samples(i, r) for i in effort.participants(r)) * (effort.points or GRADIENT)
+        training = rounds * (own + GRADIENT * effort.server_batch)
+        return Passes(training, *self.eval_passes(asked), lambda: self._flops() / (1 if effort.points else GRADIENT))
+
+    def eval_passes(self, asked: int) -> tuple[float, float]:
+        """Passes of each held-out sample and of each sample of a client at an evaluation; see `Passes`."""
+        return 1, 1
+
     def plan(self, rounds: int) -> dict[str, str | float]:
         """The lines of --dry-run."""
         effort, problem = self.effort, cast(Any, self.problem)
         asked = [(i, r) for r in range(rounds) for i in effort.participants(r)]
         down, up = (0 if message is None else messages.size(message) for message in (effort.down, effort.up))
-        probe = effort.batch or min(self._largest(), PROBE)
-        # of one sample; a network computes a step to count them, so it is asked once
-        each = (effort.points * problem.flops_evaluation(probe) if effort.points else problem.flops(probe)) / probe
+        each = (effort.points or 1) * self._flops()
         steps = sum(effort.steps(i, r) for i, r in asked)
         lines: dict[str, str | float] = {
             "length of x, n": problem.n,
@@ -199,6 +218,11 @@ class Costed(OnProblem[P], ABC):
         if effort.server_batch:
             lines["samples of the server's own steps, all rounds"] = rounds * effort.server_batch
         return lines
+
+    def _flops(self) -> float:
+        """FLOPs of a sample's loss where a step evaluates losses, else of its gradient; a network computes a step."""
+        problem, probe = cast(Any, self.problem), self.effort.batch or min(self._largest(), PROBE)
+        return float((problem.flops_evaluation(probe) if self.effort.points else problem.flops(probe)) / probe)
 
     def _samples(self, i: int, r: int) -> int:
         """Samples of client i's gradients in round r."""

@@ -10,9 +10,19 @@ import numpy as np
 
 from zofl_mpi import Array, Client, Clients, Loads, Purpose, UserError, at_least, column, part
 from zofl_mpi.engine import messages
+from zofl_mpi.engine.setting import Passes
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems import Bilevel, SecondOrder
-from zofl_mpi.rounds.base import Costed, Effort, OnProblem, draw_batches, scaled_to_one, step_samples
+from zofl_mpi.rounds.base import (
+    GRADIENT,
+    Costed,
+    Effort,
+    OnProblem,
+    draw_batches,
+    eval_data,
+    scaled_to_one,
+    step_samples,
+)
 from zofl_mpi.rounds.lower import Iterate, Lower, Moved, Schedule
 from zofl_mpi.rounds.report import HeldOut, Model, all_scores, held_out
 from zofl_mpi.rounds.zeroth_order import Local, Report, Stepped, directions, report, schedule_lines
@@ -44,6 +54,10 @@ class Evaluated:
 class TwoLevels(OnProblem[B]):
     """Base of the methods on min_x (1/m) sum_i f_i(x, y(x))."""
 
+    def flops(self) -> float:
+        """FLOPs of a pass, taken as those of a product with each entry of x and y."""
+        return 2.0 * (self.problem.n + self.problem.n_lower)
+
     def parts(self, client: Client) -> tuple[Any, Any]:
         """The samples that f_i and h_i see."""
         return self.problem.parts(client.data)
@@ -63,15 +77,15 @@ class TwoLevels(OnProblem[B]):
         return Placed()
 
     def objective(self, clients: Clients, x: Array, y: Array, weights: dict[int, float], r: int) -> Array:
-        """(k,) sum_i w_i f_i at the rows of x and y on all samples, over the clients that an evaluation asks."""
+        """(k,) sum_i w_i f_i at the rows of x and y, over the clients that an evaluation asks."""
         asked = self.setting.eval_participants(r)
         shares = scaled_to_one(weights, asked)
         replies = clients.ask(self.measure, EvalPoints(x, y), to=asked, counted=False)
         return np.asarray(sum(shares[i] * reply.values for i, reply in replies))
 
     def measure(self, client: Client, message: EvalPoints) -> Evaluated:
-        """f_i on all samples."""
-        data, _ = self.parts(client)
+        """f_i on the client's samples."""
+        data = eval_data(self.setting, self.parts(client)[0], client.i)
         return Evaluated(np.asarray(self.problem.f(client.i, message.x, message.y, data), np.float64))
 
 
@@ -165,6 +179,11 @@ class BilevelReports(Costed[Bilevel], TwoLevels[Bilevel]):
     @property
     def effort(self) -> Effort:
         return self.local.effort(lambda r: range(self.setting.m), 2)
+
+    def sample_passes(self, rounds: int, asked: int) -> Passes:
+        """In each round as many as the lower level takes at x_0."""
+        points = 1 + self.exact * (1 + 2 * self.local.probe)
+        return Passes(rounds * 2 * sum(self.loads().work), 1, points, self.flops)
 
     def first_schedule(self) -> Schedule:
         """The schedule of a lower-level call at x_0."""
@@ -263,6 +282,10 @@ class SecondOrderReports(TwoLevels[SecondOrder], ABC):
         upper, lower = step_samples(self.setting, self.batch), step_samples(self.setting, self.batch_lower)
         outer, inner = self.derivatives()
         return Loads([outer * f + inner * h for f, h in zip(upper, lower, strict=True)])
+
+    def sample_passes(self, rounds: int, asked: int) -> Passes:
+        """In each round with all terms of the series."""
+        return Passes(rounds * GRADIENT * sum(self.loads().work), 1, 1 + self.exact, self.flops)
 
     @property
     def kernel(self) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from zofl_mpi import Array, Client, Clients, Purpose, Setting, Step, at_least, column
 from zofl_mpi.numerics.schedules import demand_tau, local_steps, parse_decay, stepsizes
 from zofl_mpi.problems import Hierarchical, Lipschitz, Smooth
-from zofl_mpi.rounds.base import has_samples, scaled_to_one
+from zofl_mpi.rounds.base import eval_data, has_samples, scaled_to_one
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class Reporting:
         setting = self.setting
         asked = clients.ask(measure or self.measure, Model(x, r), to=setting.eval_participants(r), counted=False)
         scores = held_out(Report, setting, x)  # while the clients compute
-        f1 = setting.problem.loss(x, setting.server) if has_samples(setting) else math.nan
+        f1 = setting.problem.loss(x, eval_data(setting, setting.server)) if has_samples(setting) else math.nan
         replies = dict(asked)
         shares = scaled_to_one(weights, replies)
         own = [(len(setting.server), f1)] if has_samples(setting) else []
@@ -180,7 +180,7 @@ class Reporting:
         )
 
     def measure(self, client: Client, message: Model) -> Measured:
-        """Measures a client's loss of the model on all of its samples, and its personal model with --personal."""
+        """Measures a client's loss of the model on its samples, and its personal model with --personal."""
         return self.measured(client, message.x, self.fine_tuned(client, message.x, message.r))
 
     def fine_tuned(self, client: Client, x: Array, r: int) -> Array | None:
@@ -195,13 +195,20 @@ class Reporting:
 
     def measured(self, client: Client, x: Array, y: Array | None = None) -> Measured:
         """A client's measurements of the global model x (n,) and of its personal one, y (n,)."""
-        problem, data = self.setting.problem, client.data
+        problem, data = self.setting.problem, eval_data(self.setting, client.data, client.i)
         means = {} if y is None else accuracies(self.setting, client.i, y)
         loss = problem.loss(x, data)
         if not problem.smooth_twin:
-            return Measured(loss, len(data), means=means)
+            return Measured(loss, len(client.data), means=means)
         losses = cast(Lipschitz, problem).losses(client.i, x[None], data)
-        return Measured(loss, len(data), float(losses[0]), means)
+        return Measured(loss, len(client.data), float(losses[0]), means)
+
+    def eval_passes(self, asked: int, personal: bool) -> tuple[float, float]:
+        """Passes of each held-out sample and of each sample of a client at an evaluation.
+
+        `personal`: whether each client that it asks has a model of its own, also without --personal.
+        """
+        return 1 + asked * (personal or self.personal), 1 + self.setting.problem.smooth_twin
 
 
 # --- ZO-HFL
@@ -229,7 +236,7 @@ def measure_personal(setting: Setting[Hierarchical], client: Client, x: Array, y
         "local_distance": float(np.linalg.norm(x - y)),
         "local_error": math.nan if exact is None else float(np.linalg.norm(y - exact)),
     }
-    loss = problem.score(x, client.data).get("loss", math.nan)
+    loss = problem.score(x, eval_data(setting, client.data, client.i)).get("loss", math.nan)
     return Measured(loss, len(client.data), means=means | accuracies(setting, client.i, y))
 
 
@@ -239,8 +246,9 @@ def hierarchical_report(
     """The report on x (n,) after round r, from the clients' replies to `step`."""
     asked = clients.ask(step, Model(x, r), to=setting.eval_participants(r), counted=False)
     scores = held_out(HierarchicalReport, setting, x)  # while the clients compute
-    own = setting.problem.score(x, setting.server).get("loss", math.nan)
-    f1 = setting.problem.f1(x, setting.server)
+    server = eval_data(setting, setting.server)
+    own = setting.problem.score(x, server).get("loss", math.nan)
+    f1 = setting.problem.f1(x, server)
     replies = [reply for _, reply in asked]
     means = column_means([p.means for p in replies])
     return HierarchicalReport(

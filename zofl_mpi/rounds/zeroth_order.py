@@ -16,7 +16,7 @@ from zofl_mpi.numerics import zo
 from zofl_mpi.numerics.schedules import parse_decay, stepsize
 from zofl_mpi.numerics.zo import gradient_squared
 from zofl_mpi.problems import Bilevel, Lipschitz
-from zofl_mpi.rounds.base import X0, Costed, Effort, Sampling, draw_batches, scaled_to_one, shares
+from zofl_mpi.rounds.base import X0, Costed, Effort, Sampling, draw_batches, eval_data, scaled_to_one, shares
 from zofl_mpi.rounds.report import HeldOut, Model, all_scores
 
 
@@ -265,12 +265,15 @@ class LipschitzReports(Costed[Lipschitz]):
         return report(self.local, x, r, differences, scores | {"objective": objective, "clients_asked": len(probes)})
 
     def probe(self, client: Client, message: Model) -> Probe:
-        """Measures f_i on all samples, at x and at both ends of each direction."""
+        """Measures f_i, at x and at both ends of each direction."""
         x, v = message.x, directions(self.local, message.r)
         step = x.dtype.type(self.local.eta) * v
         points = np.concatenate([x[None], x + step, x - step])
-        F = self.problem.losses(client.i, points, client.data)
+        F = self.problem.losses(client.i, points, eval_data(self.setting, client.data, client.i))
         return Probe(float(F[0]), np.asarray(F[1 : 1 + len(v)] - F[1 + len(v) :], np.float64))
+
+    def eval_passes(self, asked: int) -> tuple[float, float]:
+        return 1, 1 + 2 * self.local.probe
 
     def plan(self, rounds: int) -> dict[str, str | float]:
         return super().plan(rounds) | schedule_lines(self.local, "Proposition 1")

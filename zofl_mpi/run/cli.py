@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn, final
 
@@ -22,12 +23,13 @@ from zofl_mpi.engine.streams import Streams
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.engine.world import Ended, World, at_server, run_or_fail_all
 from zofl_mpi.errors import UserError, refused, warn
-from zofl_mpi.run import flags
+from zofl_mpi.run import evaluation, flags
 from zofl_mpi.run.binding import Place, bind, listed, warnings_of
 from zofl_mpi.run.family import Family, Site, family_of
 from zofl_mpi.run.launch import connect, speaks_first
 from zofl_mpi.run.mpi.placement import ClientPlacement
 from zofl_mpi.run.plan import Plan, check_validation, loads_of, method_of, print_plan, problem_of, understand, work_of
+from zofl_mpi.run.progress import Progress, progress
 from zofl_mpi.run.signals import Stop
 
 if TYPE_CHECKING:
@@ -107,7 +109,15 @@ def prepared(world: World, module: str, arguments: Sequence[str]) -> Job | int:
     try:
         family = family_of(module)
         plan = _read_plan(world, family, arguments)
-        return plan if isinstance(plan, int) else _job_of(world, family, plan)
+        if isinstance(plan, int):
+            return plan
+        silent = world.rank > 0 or plan.values["quiet"] or plan.values["dry_run"]
+        with ExitStack() as at_a_failure:
+            bar = at_a_failure.enter_context(progress(plan.values["rounds"], silent))
+            job = _job_of(world, family, plan, bar)
+            if isinstance(job, Job):
+                at_a_failure.pop_all()  # the bar goes on in the rounds
+            return job
     except UserError as exc:
         return refused(exc, world.rank == 0)
 
@@ -122,6 +132,7 @@ class Job:
         watch: ends a round that takes too long.
         recorder: writes the result; None but at rank 0.
         resumed: contents of the checkpoint to start from; None for a new run.
+        bar: shows how far the run is; it is on already.
     """
 
     world: World
@@ -132,6 +143,7 @@ class Job:
     watch: Watch
     recorder: Recorder | None
     resumed: Restored | None
+    bar: Progress
 
     def run(self) -> int:
         """Leads the run at rank 0, serves it elsewhere; returns the exit status."""
@@ -139,7 +151,7 @@ class Job:
             from zofl_mpi.run.session import lead  # HDF5 is for rank 0 only
 
             given = self.world, self.method, self.plan, self.loads, self.watch
-            status = lead(*given, self.recorder, self.resumed)
+            status = lead(*given, self.recorder, self.resumed, self.bar)
         else:
             from zofl_mpi.run.mpi.client import ClientRank
             from zofl_mpi.run.mpi.world import MPIWorld
@@ -152,17 +164,24 @@ class Job:
         return status
 
 
-def _job_of(world: World, family: Family, plan: Plan) -> Job | int:
+def _job_of(world: World, family: Family, plan: Plan, bar: Progress) -> Job | int:
     """Builds the data and the method and opens the result file; 0 after --dry-run."""
     names = plan.values["method"], plan.values["problem"]
     cls, choice = run_or_fail_all(world, lambda: (method_of(family, names[0]), problem_of(family, names[1])))
     places = bind(world, plan.values["device"], choice.gpu)
     known = _places(world, places)
+    bar.step("start: data and model", 4)
     data = build_setting(world, family, plan, places[world.rank].device)
     fault = "the ranks hold different data or networks; copy the same files to all nodes, draw in torch only"
     _check_equal(world, data.fingerprint, fault)
+    bar.step("start: method and kernel", 4, 1)
     setting, reason = _with_kernel(world, cls, data, plan)
     method, loads = run_or_fail_all(world, lambda: _build_method(cls, setting, plan))
+    if plan.values["eval_samples"] == "auto":
+        setting = evaluation.limited(setting, world.bcast(at_server(world, lambda: _eval_samples(method, plan))))
+        method, loads = run_or_fail_all(world, lambda: _build_method(cls, setting, plan))
+        if setting.eval_samples and world.rank == 0 and not (plan.values["quiet"] or plan.values["dry_run"]):
+            print(evaluation.line(setting.eval_samples, data.test), flush=True)
     fault = "the ranks compute by different kernels; give all of them a GPU or none, install numba on all nodes, or say"
     _check_equal(world, method.kernel, f"{fault} --kernel numpy")
     if plan.values["dry_run"]:
@@ -170,12 +189,15 @@ def _job_of(world: World, family: Family, plan: Plan) -> Job | int:
             print_plan(plan, method)
         return 0
     _check_survival(world, plan)
+    bar.step("start: compiling", 4, 2)
     _compile_kernel(world, method)
+    bar.step("start: costs and result file", 4, 3)
     device.keep_freed_memory()
     stop = Stop()
     stop.listen()
-    attrs = {"command": plan.command, "mpi": world.library, "kernel": method.kernel, **known}
+    attrs: dict[str, Any] = {"command": plan.command, "mpi": world.library, "kernel": method.kernel, **known}
     attrs |= {"kernel_choice": reason} if reason else {}
+    attrs |= {"eval_samples": setting.eval_samples}
     loads = world.bcast(loads)  # rank 0's: ranks that looked for a client on different ones would hang
     clients = _clients_per_rank(world, data.m, loads)
     rows = [place.row(rank, clients[rank]) for rank, place in enumerate(places)]
@@ -190,7 +212,7 @@ def _job_of(world: World, family: Family, plan: Plan) -> Job | int:
 
     recorder, resumed = at_server(world, open_result) or (None, None)
     watch = _watch(world, plan, [place.host for place in places], recorder, stop)
-    return Job(world, method, plan, loads, stop, watch, recorder, resumed)
+    return Job(world, method, plan, loads, stop, watch, recorder, resumed, bar)
 
 
 def _with_kernel(world: World, cls: type[Method[Any]], setting: Setting[Any], plan: Plan) -> tuple[Setting[Any], str]:
@@ -218,6 +240,13 @@ def _with_kernel(world: World, cls: type[Method[Any]], setting: Setting[Any], pl
     if obstacle:
         name, reason = fallback, f"{fallback}, not {name}: {obstacle}, found on rank {rank}"
     return replace(setting, problem=run_or_fail_all(world, lambda: problem.with_kernel(name, work))), reason
+
+
+def _eval_samples(method: Method[Any], plan: Plan) -> int:
+    """The samples that --eval-samples auto stands for: those that a continued run began with; 0 for all."""
+    if plan.eval_samples_before is not None:
+        return plan.eval_samples_before
+    return evaluation.auto(method, plan.values["rounds"], plan.values["eval_every"])
 
 
 def _build_method(cls: type[Method[Any]], setting: Setting[Any], plan: Plan) -> tuple[Method[Any], Loads | None]:
@@ -316,7 +345,8 @@ def build_setting(world: World, family: Family, plan: Plan, chosen: str) -> Sett
             needed = f"--problem {values['problem']} needs torch, which is not installed"
             raise UserError(f"{needed}: pip install 'zofl_mpi[torch]'") from exc
 
-    return replace(run_or_fail_all(world, make), eval_clients=values["eval_clients"])
+    setting = replace(run_or_fail_all(world, make), eval_clients=values["eval_clients"])
+    return evaluation.limited(setting, 0 if values["eval_samples"] == "auto" else values["eval_samples"])
 
 
 def _clients_per_rank(world: World, m: int, loads: Loads | None) -> list[int]:

@@ -7,7 +7,8 @@ import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, NoReturn, TypeVar, cast, get_args, get_origin
+from types import UnionType
+from typing import Any, Literal, NamedTuple, NoReturn, TypeVar, Union, cast, get_args, get_origin
 
 from zofl_mpi.engine.fields import check_ranges, is_flag
 from zofl_mpi.engine.roles import with_base
@@ -23,6 +24,8 @@ Owners = Callable[[str], Sequence[str]]
 
 ALIASES = {"lambda": "lam"}
 """{other spelling of a flag: its field}."""
+UNIONS = (Union, UnionType)
+"""Origins of the types of flags that are a word or a number."""
 IS_FLAG = re.compile(r"--?[a-z]", re.IGNORECASE).match
 """Whether a word of a command line is a flag, not a (negative) number."""
 
@@ -170,6 +173,11 @@ def _value(kind: Any, typed: str, words: Sequence[str]) -> Any:
 def _read(kind: Any, word: str) -> Any:
     if get_origin(kind) is Literal:
         return {str(choice): choice for choice in get_args(kind)}[word]
+    if get_origin(kind) in UNIONS:
+        for each in get_args(kind):
+            with suppress(KeyError, ValueError):
+                return _read(each, word)
+        raise ValueError(word)
     return kind(word)
 
 
@@ -179,7 +187,9 @@ def _misplaced(word: str) -> str:
 
 def _allowed(kind: Any) -> str:
     if get_origin(kind) is Literal:
-        return "one of " + ", ".join(map(str, get_args(kind)))
+        return "one of " * (len(get_args(kind)) > 1) + ", ".join(map(str, get_args(kind)))
+    if get_origin(kind) in UNIONS:
+        return " or ".join(map(_allowed, get_args(kind)))
     if get_origin(kind) is tuple:
         return f"one or more values, each {_allowed(get_args(kind)[0])}"
     names = {int: "a whole number", float: "a number", bool: "given without a value", str: "some text", Path: "a path"}
@@ -207,6 +217,8 @@ def _print_help(groups: Groups, program: str, description: str) -> None:
 def _metavar(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return f"{{{','.join(map(str, get_args(kind)))}}}"
+    if get_origin(kind) in UNIONS:
+        return "|".join(map(_metavar, get_args(kind)))
     if get_origin(kind) is tuple:
         return f"{_metavar(get_args(kind)[0])} ..."
     return (kind.__name__ if isinstance(kind, type) else str(kind)).upper()

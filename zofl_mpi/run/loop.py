@@ -23,7 +23,7 @@ from zofl_mpi.engine.setting import Directions, Method
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import records
 from zofl_mpi.run.client_memory import STEPS, Acknowledged, Memory
-from zofl_mpi.run.progress import Progress
+from zofl_mpi.run.progress import Progress, WithProgress
 
 
 class RunError(UserError):
@@ -159,11 +159,12 @@ def run(
         return done, state
 
     done, state = clients.steadily(begun)
+    progress.begin(done)
 
     def attempt(state: Any, done: int) -> tuple[tuple[Any, dict[str, float]], tuple[Row, bool]]:
         if clients.survives:  # a repeated round must find its state unchanged
             state = messages.copy(state)
-        return one_round(method, state, done, clients, schedule, recorder), clients.account()
+        return one_round(method, state, done, clients, schedule, recorder, progress), clients.account()
 
     totals, since = Totals(done, start=device.age()), time.perf_counter()
     recorder.begins(totals.start)
@@ -193,15 +194,24 @@ def run(
 
 
 def one_round(
-    method: Method[Any], state: Any, r: int, clients: Clients, schedule: Schedule, recorder: records.Recorder
+    method: Method[Any],
+    state: Any,
+    r: int,
+    clients: Clients,
+    schedule: Schedule,
+    recorder: records.Recorder,
+    progress: Progress,
 ) -> tuple[Any, dict[str, float]]:
     """Runs round r, and its evaluation if one is due; returns the new state and the columns of its row."""
     state = finite_round(method, state, r, clients)
     columns = dict(numbers(state))
     recorder.describe(described(state))
     if schedule.evaluates(r + 1):
+        name = f"evaluation after round {r + 1}"
+        progress.step(name)
         with without_warnings():
-            report = method.evaluate(state, r, clients)
+            report = method.evaluate(state, r, WithProgress(clients, progress, name))
+        progress.step("")
         columns |= reported(report)
         recorder.describe(described(report))
     return state, columns

@@ -40,6 +40,10 @@ class RunFlags:
         resume: a result file or its checkpoint: continue that run, with its configuration.
         eval_every: rounds between evaluations; the first and the last round are always evaluated.
         eval_clients: most clients that an evaluation asks, drawn anew each time where there are more; 0: all.
+        eval_samples: most samples that an evaluation reads of each part (the test part, the validation part, each
+            client's and the server's own), drawn once by --seed; 0: all; auto: all, or so many that the run's
+            evaluations cost a tenth of its training at most, counted in passes of samples (a continued run keeps its
+            number).
         survive: continue with the same bits when client ranks are lost; needs mpirun --with-ft ulfm (Open MPI 5).
         round_timeout: seconds; a round that takes longer ends the job and names the late ranks; 0 for no limit.
         config: a TOML file with flags as keys; flags on the command line come first.
@@ -58,6 +62,7 @@ class RunFlags:
     resume: str = ""
     eval_every: int = at_least(1, 10)
     eval_clients: int = at_least(0, 100)
+    eval_samples: Literal["auto"] | int = at_least(0, "auto", "auto or a whole number", "(0: all)")
     survive: bool = False
     round_timeout: float = at_least(0, 0.0, "seconds", "(more than any round takes; 0: no limit)")
     config: str = ""
@@ -80,12 +85,14 @@ class Plan:
         values: {flag: value} of everything, `method` and `problem` among them.
         command: as it was typed.
         kernel_before: the kernel of the run that --resume names; "" for a new run.
+        eval_samples_before: the samples of its evaluations, 0 for all; None for a new run.
         usual: the problem that the method has where no other is named.
     """
 
     values: dict[str, Any]
     command: str
     kernel_before: str = ""
+    eval_samples_before: int | None = None
     usual: str = ""
 
     @property
@@ -111,7 +118,7 @@ def understand(family: Family, arguments: Sequence[str]) -> Plan:
     typed = {word: " ".join(values) for word, values in flags.split(arguments)}
     resume, config = typed.get("--resume", ""), typed.get("--config", "")
     given = flags.read_toml(config) if config else {}
-    before, kernel = stored.config_of(resume) if resume else ({}, "")
+    before, kernel, samples = stored.config_of(resume) if resume else ({}, "", None)
     kept = _trusted(before, given, typed, resume) if resume else {}
     table = kept | given
     method = typed.get("--method") or str(table.get("method", next(iter(family.METHODS))))
@@ -129,7 +136,7 @@ def understand(family: Family, arguments: Sequence[str]) -> Plan:
     if before:
         _check_same(before, values, resume)
     command = shlex.join(["python", "-m", family.__spec__.name, *arguments])
-    return Plan(values, command, kernel, _usual_problem(family, method))
+    return Plan(values, command, kernel, samples, _usual_problem(family, method))
 
 
 def _opening(family: Family, method: str) -> str:
@@ -275,7 +282,8 @@ def print_plan(plan: Plan, method: Method[Any]) -> None:
     rounds = plan.values["rounds"]
     directions = method.directions(rounds)
     explored = {"explored": str(directions)} if directions else {}
-    for name, value in {**method.plan(rounds), **explored, **method.costs()}.items():
+    evaluated = {"samples of each part that an evaluation reads": method.setting.eval_samples or "all"}
+    for name, value in {**method.plan(rounds), **explored, **evaluated, **method.costs()}.items():
         print(f"{name:46} {value:,}" if isinstance(value, int) else f"{name:46} {value}")
 
 

@@ -1,14 +1,27 @@
 """Progress of a run on the screen: a bar on a terminal, else a line every few rounds."""
 
+from __future__ import annotations
+
 import os
 import sys
 import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Self, final
+from typing import TYPE_CHECKING, Any, Self, TypeVar, final
+
+from zofl_mpi.engine.clients import Clients, Participants, Replies, Step, Weights
+from zofl_mpi.engine.ledger import Row
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+T = TypeVar("T")
 
 LAUNCHERS = ("mpirun", "mpiexec", "prterun", "orterun", "hydra", "srun", "prun")
+SHORT = 0.5
+"""Seconds below which a step beside the rounds is not shown."""
 
 
 class Progress:
@@ -21,6 +34,19 @@ class Progress:
 
     def __exit__(self, *exc: object) -> None:
         pass
+
+    def step(self, name: str, total: int = 0, done: int = 0) -> None:
+        """Shows a step beside the rounds, as of the start or an evaluation, in place of the one before; "": none.
+
+        Args:
+            total: how many parts it has, `done` of which are done; 0: not known.
+        """
+
+    def advance(self) -> None:
+        """Shows that one more part of the step is done."""
+
+    def begin(self, done: int) -> None:
+        """Shows that the rounds begin, after `done` of them in earlier sessions."""
 
     def update(self, done: int, note: str, seconds: float) -> None:
         """Shows that `done` rounds are finished; `note` is the last evaluation, `seconds` the time of the round."""
@@ -50,30 +76,43 @@ class Lines(Progress):
 
 @final
 class Bar(Progress):
-    """A bar that is drawn anew a few times a second, on one line.
+    """A line for the rounds and one for the step beside them, drawn anew a few times a second, with a spinner.
 
     Args:
         terminal: the device to draw on, None for standard output. A launcher passes its ranks' output on line by line,
             and a bar is one line that never ends: under a launcher it goes to the terminal itself.
     """
 
-    def __init__(self, rounds: int, start: int, terminal: str | None) -> None:
+    def __init__(self, rounds: int, terminal: str | None) -> None:
         from rich import progress as rich
         from rich.console import Console
 
+        class Table(rich.Progress):
+            """Leaves out steps that end at once, which would flicker."""
+
+            def get_renderables(self) -> Iterator[RenderableType]:
+                lasting = [t for t in self.tasks if t.id == rounds_task[0] or (t.elapsed or 0.0) > SHORT]
+                yield self.make_tasks_table(lasting)
+
+        rounds_task: list[rich.TaskID] = []
         self._file = open(terminal, "w") if terminal else None  # noqa: SIM115  (closed by __exit__)
         width = os.get_terminal_size(self._file.fileno()).columns or 100 if self._file else None
-        self._bar = rich.Progress(
-            rich.TextColumn("round"),
-            rich.MofNCompleteColumn(),
+        self._bar = Table(
+            rich.SpinnerColumn(finished_text=" "),
+            rich.TextColumn("{task.description}"),
+            rich.TextColumn("{task.fields[of]}"),
             rich.BarColumn(bar_width=24),
-            rich.TextColumn("{task.fields[note]}  {task.fields[pace]}"),
-            rich.TimeRemainingColumn(),
-            rich.TextColumn("left"),
+            rich.TextColumn("{task.fields[note]}"),
+            rich.TimeElapsedColumn(),
+            rich.TextColumn("{task.fields[left]}"),
+            redirect_stderr=terminal is None and sys.stderr.isatty(),  # else a file may get it
             console=Console(file=self._file, force_terminal=True, width=width),
             refresh_per_second=4,
         )
-        self._task = self._bar.add_task("", total=rounds, completed=start, note="", pace="")
+        self._rounds, self._parts = rounds, (0, 0)
+        self._step: rich.TaskID | None = None
+        self._task = self._bar.add_task("round", start=False, total=rounds, of=f"0/{rounds}", note="", left="")
+        rounds_task.append(self._task)
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -81,22 +120,82 @@ class Bar(Progress):
         return self
 
     def __exit__(self, *exc: object) -> None:
+        self.step("")
         self._bar.stop()
         if self._file:
             self._file.close()
 
+    def step(self, name: str, total: int = 0, done: int = 0) -> None:
+        if self._step is not None:
+            self._bar.remove_task(self._step)
+            self._step = None
+        if name:
+            self._parts, of = (done, total), f"{done}/{total}" if total else ""
+            self._step = self._bar.add_task(name, total=total or None, completed=done, of=of, note="", left="")
+
+    def advance(self) -> None:
+        done, total = self._parts
+        self._parts = done + 1, total
+        if self._step is not None and total:
+            self._bar.update(self._step, completed=done + 1, of=f"{done + 1}/{total}")
+
+    def begin(self, done: int) -> None:
+        self.step("")
+        self._bar.start_task(self._task)
+        self._bar.update(self._task, completed=done, of=f"{done}/{self._rounds}")
+
     def update(self, done: int, note: str, seconds: float) -> None:
-        self._bar.update(self._task, completed=done, note=note, pace=f"{self.pace(seconds):.3f} s/round")
+        pace = self.pace(seconds)
+        left = f"{timedelta(seconds=round((self._rounds - done) * pace))} left"
+        note = f"{note}  {pace:.3f} s/round"
+        self._bar.update(self._task, completed=done, of=f"{done}/{self._rounds}", note=note, left=left)
 
 
-def progress(rounds: int, start: int, quiet: bool) -> Progress:
+@final
+class WithProgress:
+    """The clients of a run during an evaluation, whose replies the progress shows one by one."""
+
+    def __init__(self, clients: Clients, progress: Progress, name: str) -> None:
+        self._clients, self._progress, self._name = clients, progress, name
+        self.m, self.ledger, self.survives, self.lost = clients.m, clients.ledger, clients.survives, clients.lost
+
+    def ask(self, step: Step, message: Any, *, to: Participants = None, counted: bool = True) -> Replies:
+        to = None if to is None else list(to)
+        self._progress.step(self._name, self.m if to is None else len(to))
+        return self._shown(self._clients.ask(step, message, to=to, counted=counted))
+
+    def ask_each(self, step: Step, each: Mapping[int, Any], *, counted: bool = True) -> Replies:
+        self._progress.step(self._name, len(each))
+        return self._shown(self._clients.ask_each(step, each, counted=counted))
+
+    def mean(
+        self, step: Step, message: Any, *, to: Participants = None, weights: Weights = None, counted: bool = True
+    ) -> Any:
+        return self._clients.mean(step, message, to=to, weights=weights, counted=counted)
+
+    def account(self) -> tuple[Row, bool]:
+        return self._clients.account()
+
+    def steadily(self, work: Callable[[], T]) -> T:
+        return self._clients.steadily(work)
+
+    def close(self, status: int = 0) -> None:
+        self._clients.close(status)
+
+    def _shown(self, replies: Replies) -> Replies:
+        for reply in replies:
+            self._progress.advance()
+            yield reply
+
+
+def progress(rounds: int, quiet: bool) -> Progress:
     """The form of progress that fits where the output goes."""
     if quiet:
         return Progress()
     launcher = outermost_launcher()
     terminal = None if launcher is None else terminal_of(launcher)
     on_screen = sys.stdout.isatty() if launcher is None else terminal is not None
-    return Bar(rounds, start, terminal) if on_screen else Lines(rounds)
+    return Bar(rounds, terminal) if on_screen else Lines(rounds)
 
 
 def terminal_of(launcher: int) -> str | None:

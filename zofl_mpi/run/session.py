@@ -19,7 +19,7 @@ from zofl_mpi.errors import UserError, warn
 from zofl_mpi.run import loop, records
 from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.plan import Plan
-from zofl_mpi.run.progress import progress
+from zofl_mpi.run.progress import Progress
 from zofl_mpi.run.records import places
 from zofl_mpi.run.records.hdf5 import Attributes
 from zofl_mpi.run.signals import STATUS
@@ -36,13 +36,14 @@ def lead(
     watch: Watch,
     recorder: records.Recorder,
     resumed: loop.Restored | None,
+    bar: Progress,
 ) -> int:
     """Runs the rounds and closes everything; returns the exit status. A failure ends all ranks with one message."""
     flags, clients = plan.values, clients_of(world, method, loads, watch)
-    start = watch.before = 0 if resumed is None else resumed.round
+    watch.before = 0 if resumed is None else resumed.round
     schedule = loop.Schedule(flags["rounds"], flags["eval_every"], flags["checkpoint_every"])
     try:
-        with progress(flags["rounds"], start, flags["quiet"]) as bar:
+        with bar:
             totals, done = loop.run(method, clients, schedule, recorder, bar, resumed)
     except UserError as exc:
         _close_failed(recorder, exc)

@@ -24,8 +24,12 @@ PLACES = ("data", "model", "pretrained")
 """Flags that may name a file or folder of a user's own."""
 
 
-def config_of(path: str) -> tuple[dict[str, Any], str]:
-    """Configuration and kernel in the checkpoint of the run that --resume names (UserError: it cannot be read)."""
+def config_of(path: str) -> tuple[dict[str, Any], str, int]:
+    """Configuration, kernel and samples of an evaluation, in the checkpoint of the run that --resume names.
+
+    Raises:
+        UserError: it cannot be read.
+    """
     from zofl_mpi.run import loop, records
 
     try:
@@ -36,9 +40,10 @@ def config_of(path: str) -> tuple[dict[str, Any], str]:
         config = json.loads(checkpoint.attrs["config"])
         if not isinstance(config, dict) or not all(isinstance(config.get(name), str) for name in CLASSES):
             raise ValueError("it names no method and no problem")
+        samples = int(checkpoint.attrs.get("eval_samples", 0))  # older versions had all of them
     except (KeyError, TypeError, ValueError, RecursionError) as exc:
         raise UserError(f"--resume {path}: the checkpoint's configuration is damaged ({exc})") from exc
-    return config, str(checkpoint.attrs.get("kernel", ""))
+    return {"eval_samples": 0} | config, str(checkpoint.attrs.get("kernel", "")), samples
 
 
 def trusted(config: Mapping[str, Any], named: Mapping[str, Any], source: str, remedy: str) -> dict[str, Any]:

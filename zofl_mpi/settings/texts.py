@@ -50,7 +50,6 @@ class Texts:
         min_samples: least number of samples of a client; the partition is redrawn until every client has that many.
         part: all training contexts, or pretrain (half of them, the same for all seeds) or finetune (the others).
         validation: dev (devset.csv is reported beside the test part) or none.
-        eval_samples: texts of the test and of the validation part that reports are made on, drawn by --seed; 0 for all.
     """
 
     data: str = "e2e"
@@ -63,7 +62,6 @@ class Texts:
     min_samples: int = at_least(1, 10, "a number of samples")
     part: Literal["all", "pretrain", "finetune"] = "all"
     validation: Literal["dev", "none"] = "dev"
-    eval_samples: int = at_least(0, 0, remark="(all)")
 
     def corpus(self, world: World, streams: Streams, most: int | None = None) -> Corpus:
         """The texts, encoded once on each node, and their division among clients.
@@ -82,7 +80,7 @@ class Texts:
             if most is not None:
                 texts.check_lengths(raw, most, files, self.text)
             rows, division = texts.training_rows(raw, self.part)
-            shares = {name: vars(self)[name] for name in ("m", "alpha", "min_samples", "eval_samples")}
+            shares = {name: vars(self)[name] for name in ("m", "alpha", "min_samples")}
             dev = self.validation == "dev"
             federation = texts.shared_out(raw, rows, streams, by=self.partition, validates=dev, **shares)
             kept = None if self.vocabulary == "gpt2" else raw.tokens

@@ -12,11 +12,12 @@ import numpy as np
 from zofl_mpi import Client, Clients, Directions, UserError, demand, part
 from zofl_mpi.engine import mean
 from zofl_mpi.engine.lazy import Tensor, torch
+from zofl_mpi.engine.setting import Passes
 from zofl_mpi.numerics.optimisers import copied
 from zofl_mpi.problems import Split
-from zofl_mpi.rounds.base import OnProblem
+from zofl_mpi.rounds.base import GRADIENT, OnProblem
 from zofl_mpi.rounds.split.client import CutLoss, LocalSteps, Loss
-from zofl_mpi.rounds.split.costs import Traffic, costs_of, plan_of
+from zofl_mpi.rounds.split.costs import Traffic, costs_of, macs, plan_of
 from zofl_mpi.rounds.split.estimates import Estimation
 from zofl_mpi.rounds.split.messages import Ask, Model, Network, Report, Scalars, Smashed, State, Trained, Update
 from zofl_mpi.rounds.split.rules import Backprop, GradientRule, Lines
@@ -141,6 +142,23 @@ class SplitMethod(OnProblem[Split]):
         copies = len(taken) if training.own else 1
         numbers = copies * (part.stop - part.start)  # 0 where all of the client's part is frozen
         return Directions(drawn, numbers) if drawn and numbers else None
+
+    def sample_passes(self, rounds: int, asked: int) -> Passes:
+        """In each round as many as in the middle one.
+
+        A local step counts its passes at the client or those at the server, whichever are fewer: then both sides'
+        evaluations are a tenth of their training at most.
+        """
+        training, r = self.training, rounds // 2
+        client = 1 + self.rule.passes + (GRADIENT - 1) * self.rule.cost(self.loss).backwards
+        samples = sum(training.samples(i, q) for i in training.participants(r) for q in range(training.steps(i)))
+        each = min(client, GRADIENT / training.k)
+        return Passes(rounds * samples * each, 1, 0, self._flops)
+
+    def _flops(self) -> float:
+        """FLOPs of a forward pass of one sample through client and server."""
+        client, _, server = macs(self.problem)
+        return 2 * (client + server)
 
     def costs(self) -> Lines:
         return costs_of(self.training, self.loss, self.rule)

@@ -41,7 +41,8 @@ def judged(grid: Grid, run: GridRun) -> tuple[str, str]:
     if result.attrs["status"] == "running" and held(run.out):  # HDF5 locks a file that it writes
         return "running", f"{run.out} is being written"
     planned = resolved(grid.module, run.flags)
-    before = flags.readable(result.config, known_flags(grid.module, run.flags))
+    older = {"eval_samples": planned["eval_samples"]} if planned["eval_samples"] in (0, "auto") else {}  # it had all
+    before = older | flags.readable(result.config, known_flags(grid.module, run.flags))
     kept = {k: v for k, v in planned.items() if k in before or k in run.flags}
     names = [k for k in {**before, **kept} if k not in FREE | {"rounds"} and before.get(k) != kept.get(k)]
     if names:

@@ -27,7 +27,7 @@ from zofl_mpi.run.records.staged import StagedFile, create_exclusively
 
 Array = NDArray[Any]
 ATTRIBUTE_BYTES = 60_000  # HDF5 allows 64 kB
-ORIGIN = ("run", "config", "data", "kernel", "blas")
+ORIGIN = ("run", "config", "data", "kernel", "blas", "eval_samples")
 """Attributes of a result that its checkpoints have, too, for the run that continues from them."""
 COLUMNS = {"round": ("1", "finished rounds"), "seconds": ("s", "wall time of the round, its evaluation included")}
 """Unit and description of the columns of every result."""
