@@ -140,6 +140,9 @@ if ! fits "$@"; then
     # torch first and alone: by far the largest download, and the build it picks (CPU or CUDA) decides what else is needed.
     torch=$(grep -m 1 '^torch==' "$pins")
     from=()
+    if [[ -z ${ZOFL_TORCH_INDEX:-} ]] && ! command -v nvidia-smi >/dev/null; then
+        printf 'environment: no NVIDIA GPU here; torch for the CPU is a fourth of the download: ZOFL_TORCH_INDEX in jobs/README.md\n'
+    fi
     if [[ -n ${ZOFL_TORCH_INDEX:-} ]]; then from=(--index-url "$ZOFL_TORCH_INDEX"); fi
     step "$torch" "$venv/bin/python" -m pip install -c "$pins" "${from[@]}" "$torch"
     step "zofl_mpi[$extras]" "$venv/bin/python" -m pip install -c "$pins" -e "$root[$extras]"

@@ -88,6 +88,7 @@ def run_ranks(
         deadline = time.monotonic() + GRACE
         while time.monotonic() < deadline and (ranks.failure or ranks.lost) and _working(before):
             time.sleep(0.002)
+        _end_watches(before)
     if ranks.failure is not None or 0 in ranks.lost:
         _close_results()
     if ranks.failure is not None:
@@ -105,6 +106,17 @@ def _close_results() -> None:
     for found in gc.get_objects():
         if type(found) is Recorder:
             found.abandon()
+
+
+def _end_watches(before: set[threading.Thread]) -> None:
+    """Ends the threads that look at a round's time, as the end of a process would, and waits for them."""
+    looking = [thread for thread in set(threading.enumerate()) - before if Watch._look.__name__ in thread.name]
+    for found in gc.get_objects() if looking else ():
+        if type(found) is Watch:
+            found.ends()
+    deadline = time.monotonic() + GRACE
+    for thread in looking:
+        thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def _working(before: set[threading.Thread]) -> bool:

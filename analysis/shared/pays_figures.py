@@ -31,7 +31,7 @@ BESIDE = {"heron-n2": "d", "cse_fsl": "h", "sflv2": "*"}
 def budgets(places: Places) -> Any:
     """Draws a row of panels per setting: accuracy against rounds, bytes, and the clients' work."""
     with plt.rc_context(figures.STYLE):
-        figure, panels = figures.canvas(len(places), 3, figures.PAGE, 2.2, sharex="col", sharey="row")
+        figure, panels = figures.canvas(len(places), 3, figures.PAGE, 2.2, sharey="row")
         for line, (title, found) in zip(panels, places.items(), strict=True):
             for k, method in enumerate(LINES):
                 for group in (g for g in found if g.entry("method") == method and g.runs):

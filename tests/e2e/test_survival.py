@@ -2,6 +2,7 @@
 
 import importlib
 import itertools
+import threading
 
 from tests.conftest import Mpirun
 from tests.e2e.made import *
@@ -13,10 +14,6 @@ SMALL = ["--problem", "toy", "--m", "5", "--rounds", "3", "--checkpoint-every", 
 CASES = {"zo_hfl": [*SMALL, "--y0", "last"], "scaffold": [*SMALL, "--method", "scaffold", "--tau", *"91213"]}
 """Clients that remember something; streams and means; of unequal work, so that their placement are not i mod P."""
 RANKS = 4
-# A watch thread may find its rank ended after the run's own hook is gone: pytest then hears of it, in the next test.
-pytestmark = pytest.mark.filterwarnings(
-    r"ignore:Exception in thread .*_look:pytest.PytestUnhandledThreadExceptionWarning"
-)
 END = 4
 """The round after the last one: its calls are the last question and the agreement that all have heard it."""
 
@@ -138,6 +135,7 @@ def test_a_round_that_takes_too_long_ends_with_the_late_ranks_named(
     monkeypatch.setattr(watch, "GRACE", 5.0)  # in which the other ranks say that they wait
     out = tmp_path / "run.h5"
     fate = {"fate": Fate()} if survive else {}
+    before = set(threading.enumerate())
     flags = ["--survive"] * survive + ["--round-timeout", 6]
     assert run_module(3, FAMILY, *RUN, *flags, "--out", out, **fate) == 1  # type: ignore[arg-type]
     told = capsys.readouterr().err
@@ -147,6 +145,7 @@ def test_a_round_that_takes_too_long_ends_with_the_late_ranks_named(
     )
     assert f"continue with --resume {out}" in told
     assert records.load(out).length == 5
+    assert not [thread for thread in set(threading.enumerate()) - before if "_look" in thread.name]  # none is left
 
 
 @pytest.fixture

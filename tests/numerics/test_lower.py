@@ -5,6 +5,7 @@ Docstrings name the mutations to catch.
 """
 
 import math
+import re
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
@@ -337,3 +338,52 @@ def test_divergence_names_the_step_size(which: Any) -> None:
     of = line(Part(1e200), lower=which, T_lower="4", gamma_lower=0.25 if which == "fedac1" else 10.0)
     with pytest.raises(ClientError, match="iterate is not finite; a smaller --gamma-lower or --gamma"):
         solve(of, np.zeros(1))
+
+
+class Sloping(Line):
+    """L_h/mu_h is 4 at x = 0 and grows by 100 |x|."""
+
+    def curvature(self, x: Array) -> tuple[float, float]:
+        return 1.0, 4.0 + 100.0 * abs(float(x[0]))
+
+
+def test_steps_that_curvature_multiplies_are_told_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutations: the growth with r is told, too; each round; a fixed number of steps; x_0's schedule for now's."""
+    monkeypatch.setattr(lower, "_warned", [])
+    for flags, x, r, kappa in (({}, 0.0, 1000, 4), ({}, 0.01, 0, 5), ({"T_lower": "40"}, 9.0, 0, 904)):
+        of = solver(Sloping(), 3, **flags)
+        now = of.schedule(np.full(1, x), r)
+        assert now.condition == kappa
+        of.watch_growth(of.schedule(np.zeros(1), 0), now, r)
+        assert capsys.readouterr().err == ""
+    of = built(FedRZOBL, Setting(Sloping(), STREAMS, (Part(1.0),) * 3, dtype=np.float64), eta=eta, batch_lower=0)
+    state = replace(of.start(), x=np.ones(1))
+    clients = clients_of(of)
+    for r in (5, 6):
+        state = of.round(replace(state, x=np.ones(1)), r, clients)
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1 and "x of round 6 " in told and ", at x_0 4: --T-lower auto takes " in told
+    a = {k: 4 * k + 1 for k in (4, 104 + 100 * abs(eta))}  # 1 + eta v, v = 1 or -1
+    usual, most = (math.ceil(2 * each * math.log(each)) for each in a.values())
+    (steps, other) = map(int, re.findall(r"takes (\d+) local steps a call now, not (\d+),", told)[0])
+    assert 4 * usual < steps <= most and other == usual
+
+
+@pytest.mark.parametrize(
+    ("member", "value", "told"),
+    [
+        ("gradient_h", 0.0, r"gradient_h\(i, x, y, data, batch\) must have the shape \(1,\); it has \(\)"),
+        ("project", np.zeros((1, 1)), r"project\(i, x\) must have the shape \(1,\); it has \(1, 1\)"),
+        ("curvature", (1.0, 2.0, 3.0), r"curvature\(x\) must have the shape \(2,\); it has \(3,\)"),
+        ("initial_lower", np.ones(2), r"initial_lower\(\) must have the shape \(1,\); it has \(2,\)"),
+        ("f", np.ones(3), r"losses at 2 points must have the shape \(2,\); it has \(3,\)"),
+    ],
+)
+def test_a_member_of_another_shape_is_refused_by_name(member: str, value: Any, told: str) -> None:
+    """Also one that NumPy would stretch. Mutation: np.asarray alone, with which a number is every gradient."""
+    wrong = type("Wrong", (Line,), {member: lambda self, *given: value})
+    with pytest.raises((ClientError, TypeError), match=f"the problem's {told}"):
+        of = built(FedRZOBL, Setting(wrong(), STREAMS, (Part(1.0),), dtype=np.float64), eta=eta)
+        of.round(of.start(), 0, clients_of(of))

@@ -231,13 +231,6 @@ def without(kind: str, *functions: str) -> str:
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        (without("smooth", "descend"), "a Smooth problem lacks descend"),
-        (without("smooth", "loss", "flops"), "a Smooth problem lacks loss, flops"),
-        (
-            without("hierarchical", "f2"),
-            "Squares is no problem: a Hierarchical problem lacks f2; a Smooth",
-        ),
-        (without("both", "score"), "a Hierarchical problem lacks score; a Smooth problem lacks score"),
         (KINDS["both"].replace("@dataclass(frozen=True)\n", ""), "a dataclass with a field named federation"),
         (KINDS["both"] + "\n\ndef squares(): ...\n\n\nSquares = squares\n", "is a function; it must be a class"),
         (
@@ -260,6 +253,51 @@ def test_a_name_of_no_class_is_refused(capsys: Capsys, name: str) -> None:
     assert sentence.startswith(f"--problem {name}: ") and "must be" in sentence
 
 
+SILENT = '''
+"""A method that does not say what it needs."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Silent:
+    """Nothing."""
+
+    setting: object
+
+    def start(self): ...
+
+    def round(self, state, r, clients): ...
+
+    def evaluate(self, state, r, clients): ...
+'''
+LACKS = {
+    ("smooth", "descend"): "needs a Hierarchical problem; {} lacks f1, gradient_f1, f2, lower, project, solution",
+    ("hierarchical", "f2"): "needs a Hierarchical problem; {} lacks f2",
+    ("both", "f2"): "needs a Hierarchical problem; {} lacks f2 and offers Smooth; --method fedavg takes it",
+    ("both", "score"): "needs a Hierarchical problem; {} lacks score",
+}
+
+
+@pytest.mark.parametrize(("kind", "function"), LACKS)
+def test_a_problem_that_lacks_a_member_hears_what_its_method_needs(
+    written: Written, capsys: Capsys, kind: str, function: str
+) -> None:
+    """Mutations: what every protocol lacks; a method that does not take it, either; nothing where none fits."""
+    name = f"--problem {written(without(kind, function))}:Squares"
+    flags = name.split()
+    assert refused(capsys, *flags, "--method", "zo_hfl") == f"--method zo_hfl {LACKS[kind, function].format(name)}"
+    if kind == "smooth":
+        assert (
+            refused(capsys, *flags, "--method", "fedavg")
+            == f"--method fedavg needs a Smooth problem; {name} lacks descend"
+        )
+        method = f"{written(SILENT)}:Silent"
+        assert refused(capsys, *flags, "--method", method) == (
+            f"{name}: to be a Smooth problem, the nearest, it lacks descend"
+        )
+
+
 def test_an_unknown_flag_is_refused_with_the_nearest(written: Written, capsys: Capsys) -> None:
     own = ["--method", "fedavg", "--problem", f"{written(KINDS['both'])}:Squares"]
     assert refused(capsys, *own, "--rigde", 1).startswith("unknown flag --rigde; the nearest is --ridge")
@@ -268,7 +306,10 @@ def test_an_unknown_flag_is_refused_with_the_nearest(written: Written, capsys: C
     assert refused(capsys, *own, "--kernel", "numpy").startswith("--kernel is no flag of this method")
     name = f"{written(KINDS['smooth'])}:Squares"
     sentence = refused(capsys, "--method", "zo_hfl", "--problem", name)
-    assert sentence == f"--method zo_hfl needs a Hierarchical problem; --problem {name} offers Smooth"
+    lacks = "lacks f1, gradient_f1, f2, lower, project, solution and offers Smooth"
+    assert (
+        sentence == f"--method zo_hfl needs a Hierarchical problem; --problem {name} {lacks}; --method fedavg takes it"
+    )
 
 
 @pytest.mark.parametrize(("field", "method"), [("mu", "fedprox"), ("m", "fedavg"), ("seed", "fedavg")])

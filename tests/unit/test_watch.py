@@ -124,7 +124,7 @@ def test_a_rank_that_said_so_is_not_late_but_only_of_this_round(tmp_path: Path) 
 
 
 def test_a_round_that_is_over_ends_nothing(hands: Hands) -> None:
-    """Mutation: `ends` without effect."""
+    """Mutations: `ends` without effect; a thread that goes on for ever."""
     ends, other = Ends(), Ends()
     watched, late = Watch(0, 1, 5, ends), Watch(0, 1, 5, other)
     for each in (watched, late):
@@ -132,6 +132,9 @@ def test_a_round_that_is_over_ends_nothing(hands: Hands) -> None:
     watched.ends()
     hands.now += 100
     assert other.called.wait(200) and not ends.called.is_set()
+    assert watched._thread is not None
+    watched._thread.join(200)
+    assert not watched._thread.is_alive()
 
 
 def test_only_memories_that_changed_are_packed() -> None:

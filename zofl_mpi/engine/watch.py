@@ -55,7 +55,7 @@ class Watch:
         self._neighbours = dict(neighbours or {})
         self._since: float | None = None
         self._waiting: set[int] = set()
-        self._said = False
+        self._said = self._ended = False
         self._thread: threading.Thread | None = None
 
     def begins(self, following: bool = True) -> None:
@@ -71,8 +71,8 @@ class Watch:
             self._thread.start()
 
     def ends(self) -> None:
-        """Notes that no further round follows."""
-        self._since = None
+        """Notes that no further round follows: its thread ends."""
+        self._since, self._ended = None, True
 
     @property
     def overdue(self) -> bool:
@@ -93,7 +93,7 @@ class Watch:
 
     def _look(self) -> None:
         before, used = time.monotonic(), time.process_time()
-        while True:
+        while not self._ended:
             time.sleep(LOOK)
             since, now, computed = self._since, time.monotonic(), time.process_time()
             held, before, idle, used = now - before, now, computed - used, computed

@@ -16,6 +16,7 @@ import numpy as np
 
 from zofl_mpi import Array, Client, Clients, Purpose, at_least, column, finite
 from zofl_mpi.numerics.descent import descend
+from zofl_mpi.rounds.base import shaped
 from zofl_mpi.rounds.bilevel_report import Placed, SecondOrderReports
 from zofl_mpi.rounds.report import Model
 
@@ -72,7 +73,7 @@ class FedNest(SecondOrderReports):
         h = clients.mean(self.hypergradient, Term(p, terms)).v
         new = clients.mean(self.outer, Vector(h)).v
         if self.problem.constrained:
-            new = np.asarray(self.problem.project(0, new), new.dtype)
+            new = np.asarray(shaped(self.problem.project(0, new), new.shape, "project(i, x)"), new.dtype)
         gradients = self.T * (1 + 2 * self.H_lower) + 1 + terms + 2 + 2 * self.H
         return State(new, y, float(np.linalg.norm(h)), 2 * self.T + terms + 4, gradients)
 
@@ -148,7 +149,8 @@ class FedNest(SecondOrderReports):
     def slope(self, client: Client, y: Array, batch: Any) -> Array:
         """(n_lower,) the gradient of h_i in y on a mini-batch."""
         data = self.parts(client)[1]
-        return np.asarray(self.problem.gradient_h(client.i, client.memory["x"], y, data, batch))
+        g = self.problem.gradient_h(client.i, client.memory["x"], y, data, batch)
+        return shaped(g, y.shape, "gradient_h(i, x, y, data, batch)")
 
     def gradients(self, client: Client, x: Array, batch: Any) -> tuple[Array, Array]:
         """(n,) and (n_lower,) the gradients of f_i in x and in y on a mini-batch."""

@@ -57,6 +57,7 @@ class FedRZOBL(BilevelReports):
         self.send(clients, x, r)
         yv, calls = self.solver.solve(clients, self.lower, xv, y, r, shifted=True)
         y0, more = self.solver.solve(clients, self.lower, x, y, r)
+        self.solver.watch_growth(self.first_schedule, max(calls, more, key=lambda call: call.T), r)
         new = clients.mean(self.step, Solutions(y0, yv), weights=shares).x
 
         drawn, k = state.drawn, self.local.drawn_step(state.steps, r)
@@ -110,4 +111,4 @@ class FedRZOBL(BilevelReports):
         for flag, asked in (("--exact", self.exact), ("--lower exact", self.solver.lower == "exact")):
             if asked and self.problem.solution is None:
                 raise UserError(f"{flag}: this problem does not know its lower solution; leave it out")
-        self.first_schedule()  # refuses a step that the solver cannot take
+        self.solver.schedule(self.local.start(), 0)  # refuses a step that the solver cannot take

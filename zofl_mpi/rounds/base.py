@@ -18,6 +18,18 @@ from zofl_mpi.numerics.schedules import parse_decay, stepsize
 X0 = Literal["auto", "zero", "random"]
 
 
+def shaped(value: Any, shape: tuple[int, ...], what: str) -> Array:
+    """What a member of a problem returned, as an array; refused in another shape, which NumPy might stretch.
+
+    Raises:
+        TypeError: it has another shape.
+    """
+    found = np.asarray(value)
+    if found.shape != shape:
+        raise TypeError(f"the problem's {what} must have the shape {shape}; it has {found.shape}")
+    return found
+
+
 @final
 @dataclass(frozen=True)
 class Sampling:

@@ -4,6 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -21,6 +22,7 @@ from zofl_mpi.rounds.base import (
     draw_batches,
     eval_data,
     scaled_to_one,
+    shaped,
     step_samples,
 )
 from zofl_mpi.rounds.lower import Iterate, Lower, Moved, Schedule
@@ -64,7 +66,8 @@ class TwoLevels(OnProblem[B]):
 
     def first_lower(self) -> Array:
         """(n_lower,) where the first lower solve starts."""
-        return np.asarray(self.problem.initial_lower(), self.setting.dtype)
+        y = shaped(self.problem.initial_lower(), (self.problem.n_lower,), "initial_lower()")
+        return np.asarray(y, self.setting.dtype)
 
     def send(self, clients: Clients, x: Array, r: int, counted: bool = True) -> None:
         """Sends x_r (n,) to all clients, which keep it for the rest of the round."""
@@ -86,7 +89,9 @@ class TwoLevels(OnProblem[B]):
     def measure(self, client: Client, message: EvalPoints) -> Evaluated:
         """f_i on the client's samples."""
         data = eval_data(self.setting, self.parts(client)[0], client.i)
-        return Evaluated(np.asarray(self.problem.f(client.i, message.x, message.y, data), np.float64))
+        k = len(message.x)
+        f = shaped(self.problem.f(client.i, message.x, message.y, data), (k,), f"f at {k} points")
+        return Evaluated(np.asarray(f, np.float64))
 
 
 @dataclass(frozen=True)
@@ -149,7 +154,7 @@ class BilevelReports(Costed[Bilevel], TwoLevels[Bilevel]):
         """The gradient of h_i on all of the client's samples."""
         _, data = self.parts(client)
         g = self.problem.gradient_h(client.i, self.point(client, message.shifted), message.w[0], data)
-        return Evaluated(np.asarray(g, np.float64))
+        return Evaluated(np.asarray(shaped(g, message.w[0].shape, "gradient_h(i, x, y, data)"), np.float64))
 
     # --- evaluation
 
@@ -185,18 +190,19 @@ class BilevelReports(Costed[Bilevel], TwoLevels[Bilevel]):
         points = 1 + self.exact * (1 + 2 * self.local.probe)
         return Passes(rounds * 2 * sum(self.loads().work), 1, points, self.flops)
 
+    @cached_property
     def first_schedule(self) -> Schedule:
         """The schedule of a lower-level call at x_0."""
         return self.solver.schedule(self.local.start(), 0)
 
     def loads(self) -> Loads:
         """Samples of each client's steps in a round whose lower level is solved as at x_0."""
-        T = self.first_schedule().T
+        T = self.first_schedule.T
         lower = step_samples(self.setting, self.solver.batch_lower)
         return Loads([f + 2 * T * h for f, h in zip(super().loads().work, lower, strict=True)])
 
     def plan(self, rounds: int) -> dict[str, str | float]:
-        problem, first = self.problem, self.first_schedule()
+        problem, first = self.problem, self.first_schedule
         x, y = np.zeros(problem.n, self.setting.dtype), np.zeros(problem.n_lower, self.setting.dtype)
         w = np.stack([y] * self.solver.sequences)
         return {

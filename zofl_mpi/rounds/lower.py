@@ -14,8 +14,13 @@ from typing import Any, Literal, final
 import numpy as np
 
 from zofl_mpi import Array, Client, Clients, Purpose, Setting, Step, UserError, at_least, demand, finite
+from zofl_mpi.errors import warn
 from zofl_mpi.problems import Bilevel
-from zofl_mpi.rounds.base import draw_batches
+from zofl_mpi.rounds.base import draw_batches, shaped
+
+GROWTH = 4
+"""Times the local steps that x_0's curvature asks for, beyond which a run warns."""
+_warned: list[bool] = []
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,7 @@ class Schedule:
     gamma: float  # step size (LFD: c of c / (t + offset))
     offset: float = 0.0  # LFD's
     acceleration: tuple[float, float, float] | None = None  # FedAC's (alpha, beta, gamma_l)
+    condition: float = 1.0  # L_h/mu_h at the call's x
 
     @property
     def rounds(self) -> int:
@@ -99,28 +105,33 @@ class Lower:
         """Schedule of a solve at x (n,) in round r; refuses an h that is not strongly convex there, as FedAC may."""
         if self.lower == "exact":
             return Schedule(0, 1, 0.0)
-        m = self.setting.m
-        mu, L = (float(value) for value in self.setting.problem.curvature(x))
+        mu, L = map(float, shaped(self.setting.problem.curvature(x), (2,), "curvature(x)"))
         if not 0 < mu <= L < math.inf:
             raise UserError(
                 f"the lower level has mu_h = {mu:g}, L_h = {L:g}; the solvers need 0 < mu_h <= L_h: "
                 "move x or regularise the lower level"
             )
         kappa = L / mu
-        a = max(m, 4 * kappa, r) + 1
-        T = self._local_steps(kappa, a, r)
+        a = self._a(kappa, r)
+        T = self._local_steps(kappa, r)
         H = self._interval(T)
         if self.lower == "lfd":
-            return Schedule(T, H, self.gamma_lower or 4 / mu, offset=max(H + 4, 4 * kappa))
+            return Schedule(T, H, self.gamma_lower or 4 / mu, offset=max(H + 4, 4 * kappa), condition=kappa)
         if self.sequences == 2:
             gamma = self.gamma_lower or 1 / L
-            return Schedule(T, H, gamma, acceleration=acceleration(self.lower, gamma, mu, L, H))
+            return Schedule(T, H, gamma, acceleration=acceleration(self.lower, gamma, mu, L, H), condition=kappa)
         if self.T_lower in ("auto", "alg3"):
-            return Schedule(T, H, self.gamma_lower or 1 / (mu * a))
-        return Schedule(T, H, self.gamma_lower or min(1 / L, 2 * math.log(T + 1) / (mu * max(T, 1))))
+            return Schedule(T, H, self.gamma_lower or 1 / (mu * a), condition=kappa)
+        gamma = self.gamma_lower or min(1 / L, 2 * math.log(T + 1) / (mu * max(T, 1)))
+        return Schedule(T, H, gamma, condition=kappa)
 
-    def _local_steps(self, kappa: float, a: float, r: int) -> int:
+    def _a(self, kappa: float, r: int) -> float:
+        """Algorithm 3's a = max(m, 4 L_h/mu_h, r) + 1."""
+        return max(self.setting.m, 4 * kappa, r) + 1
+
+    def _local_steps(self, kappa: float, r: int) -> int:
         """T. FedAC's auto contracts by about a^-2, as Algorithm 3 does; a step by 1 - 1/min(kappa, sqrt(kappa H))."""
+        a = self._a(kappa, r)
         if self.T_lower.isdecimal():
             return int(self.T_lower)
         if self.T_lower == "thm1":  # Theorem 1 gives the order (r+1)^(2/3)/m up to logarithms; the constant is ours
@@ -146,6 +157,22 @@ class Lower:
 
     # --- the server
 
+    def watch_growth(self, first: Schedule, now: Schedule, r: int) -> None:
+        """Warns, once a process, where a worse L_h/mu_h than at x_0 makes T grow; round r + 1 alone would not.
+
+        Args:
+            first, now: the schedules of a call at x_0 and of one in this round.
+        """
+        usual = self._local_steps(first.condition, r)
+        if GROWTH * usual >= now.T or _warned:
+            return
+        _warned.append(True)
+        warn(
+            f"at x of round {r + 1} the lower level has L_h/mu_h = {now.condition:.3g}, at x_0 {first.condition:.3g}: "
+            f"--T-lower {self.T_lower} takes {now.T} local steps a call now, not {usual}, and more if x goes on that "
+            "way; a whole number there limits them"
+        )
+
     def solve(
         self, clients: Clients, step: Step, x: Array, y: Array, r: int, *, shifted: bool = False, counted: bool = True
     ) -> tuple[Array, Schedule]:
@@ -164,7 +191,7 @@ class Lower:
         solution = None if solve is None else solve(x, self.setting.data)
         if solution is None:
             raise UserError("--lower exact: this problem has no solution of its own; take local_sgd, fedac1 or lfd")
-        return np.asarray(solution, self.setting.dtype)
+        return np.asarray(shaped(solution, (self.setting.problem.n_lower,), "solution(x, data)"), self.setting.dtype)
 
     # --- a client
 
@@ -180,10 +207,11 @@ class Lower:
         dtype = message.w.dtype
 
         def gradient(y: Array, k: int) -> Array:
-            return np.asarray(problem.gradient_h(client.i, x, y, data, batches[k]), dtype)
+            g = problem.gradient_h(client.i, x, y, data, batches[k])
+            return np.asarray(shaped(g, y.shape, "gradient_h(i, x, y, data, batch)"), dtype)
 
         def settle(y: Array) -> Array:
-            return np.asarray(project(x, y), dtype)
+            return np.asarray(shaped(project(x, y), y.shape, "project_lower(x, y)"), dtype)
 
         if schedule.acceleration is not None:
             return Moved(_accelerated(message.w, gradient, settle, steps, (schedule.gamma, *schedule.acceleration)))

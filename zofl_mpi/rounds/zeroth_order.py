@@ -16,7 +16,7 @@ from zofl_mpi.numerics import zo
 from zofl_mpi.numerics.schedules import parse_decay, stepsize
 from zofl_mpi.numerics.zo import gradient_squared
 from zofl_mpi.problems import Bilevel, Lipschitz
-from zofl_mpi.rounds.base import X0, Costed, Effort, Sampling, draw_batches, eval_data, scaled_to_one, shares
+from zofl_mpi.rounds.base import X0, Costed, Effort, Sampling, draw_batches, eval_data, scaled_to_one, shaped, shares
 from zofl_mpi.rounds.report import HeldOut, Model, all_scores
 
 
@@ -115,7 +115,8 @@ class Local:
 
     def pull(self, x: Array, convex: Any) -> NDArray[np.float64]:
         """(n,) (x - P(x))/eta, the gradient of dist^2(x)/(2 eta)."""
-        return np.asarray(np.subtract(x, convex.project(x), dtype=np.float64) / self.eta)
+        projected = shaped(convex.project(x), x.shape, "project(i, x)")
+        return np.asarray(np.subtract(x, projected, dtype=np.float64) / self.eta)
 
     def descend(self, x: Array, r: int, i: int, estimate: Callable[[Array, int], Array], steps: int) -> Array:
         """(n,) x_i after so many of client i's local steps from x, along estimate(x, k) in step k."""
@@ -146,9 +147,7 @@ def theorem1(K: int, m: int) -> tuple[int, float]:
 
 def finite_losses(values: Array, k: int) -> NDArray[np.float64]:
     """(k,) the values of f_i at k points, refused in another shape or where one is not finite."""
-    F = np.asarray(values, np.float64)
-    if F.shape != (k,):
-        raise TypeError(f"the problem's losses at {k} points have the shape {F.shape}; it must be ({k},)")
+    F = np.asarray(shaped(values, (k,), f"losses at {k} points"), np.float64)
     if not np.isfinite(F).all():
         raise UserError("f_i is not finite at the points of the estimate; a smaller --gamma may help")
     return F
@@ -269,7 +268,8 @@ class LipschitzReports(Costed[Lipschitz]):
         x, v = message.x, directions(self.local, message.r)
         step = x.dtype.type(self.local.eta) * v
         points = np.concatenate([x[None], x + step, x - step])
-        F = self.problem.losses(client.i, points, eval_data(self.setting, client.data, client.i))
+        k, data = len(points), eval_data(self.setting, client.data, client.i)
+        F = shaped(self.problem.losses(client.i, points, data), (k,), f"losses at {k} points")
         return Probe(float(F[0]), np.asarray(F[1 : 1 + len(v)] - F[1 + len(v) :], np.float64))
 
     def eval_passes(self, asked: int) -> tuple[float, float]:

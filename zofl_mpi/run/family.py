@@ -1,8 +1,8 @@
 """A family of methods as the command line uses it: a module with methods, problems and a docstring."""
 
 import importlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.machinery import ModuleSpec
 from typing import Any, Protocol, TypeVar, cast, final
 
@@ -49,12 +49,14 @@ class Choice:
         make: makes its setting, the same on every rank but for the device (UserError: a flag out of range, other data).
         roles: {role (`zofl_mpi.problems`) that it offers: further groups of flags for methods that need it}.
         gpu: whether it can run on one.
+        lacks: {role: the members of it that a user's class lacks}; empty for a family's own problems.
     """
 
     groups: Groups
     make: Callable[[Site], Setting[Any]]
     roles: Mapping[str, Groups]
     gpu: bool = False
+    lacks: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 class Family(Protocol):

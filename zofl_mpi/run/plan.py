@@ -177,7 +177,7 @@ def groups_of(family: Family, method: str, problem: str) -> dict[str, type[Any]]
     """
     method_class, choice = method_of(family, method), problem_of(family, problem)
     groups = {"choice of method and problem": which, "run": RunFlags, **choice.groups}
-    for further in _roles(method, method_class, problem, choice):
+    for further in _roles(family, method, problem, choice):
         groups |= further
     return {**groups, "method": method_class}
 
@@ -199,15 +199,31 @@ def role_of(method_class: type[Method[Any]]) -> str | None:
     return needs if needs is None or isinstance(needs, str) else needs.__name__
 
 
-def _roles(method: str, method_class: type[Method[Any]], problem: str, choice: Choice) -> list[flags.Groups]:
-    """The groups of flags of the role that the problem plays in this method; of all roles if it does not say."""
-    role = role_of(method_class)
+def _roles(family: Family, method: str, problem: str, choice: Choice) -> list[flags.Groups]:
+    """The groups of flags of the role that the problem plays in this method; of all roles if it does not say.
+
+    Raises:
+        UserError: the problem lacks members of that role; of every role, where the method does not say.
+    """
+    role = role_of(method_of(family, method))
+    if role is None and not choice.roles:
+        near = min(choice.lacks, key=lambda each: len(choice.lacks[each]))
+        raise UserError(f"--problem {problem}: to be a {near} problem, the nearest, it lacks {_members(choice, near)}")
     if role is None:
         return list(choice.roles.values())
-    if role not in choice.roles:
-        offered = ", ".join(choice.roles)
-        raise UserError(f"--method {method} needs a {role} problem; --problem {problem} offers {offered}")
-    return [choice.roles[role]]
+    if role in choice.roles:
+        return [choice.roles[role]]
+    found = [f"lacks {_members(choice, role)}"] if role in choice.lacks else []
+    if choice.roles:
+        found.append(f"offers {', '.join(choice.roles)}")
+    fitting = (f"; --method {name} takes it" for name, cls in family.METHODS.items() if role_of(cls) in choice.roles)
+    remedy = next(fitting, "") if choice.lacks else ""
+    raise UserError(f"--method {method} needs a {role} problem; --problem {problem} {' and '.join(found)}{remedy}")
+
+
+def _members(choice: Choice, role: str) -> str:
+    """The members of a role that a user's class lacks, in words."""
+    return ", ".join(choice.lacks[role])
 
 
 def method_of(family: Family, name: str) -> type[Method[Any]]:

@@ -42,7 +42,9 @@ class Adaptation:
         if set(self.shift) == {"clean"}:
             return ()
         name, samples = f"--shift {' '.join(self.shift)}", site.group(Samples)
-        if len(shape) != 3 or samples.features != "all" or samples.pixels != "unit":
+        if len(shape) != 3 and samples.features == "all":
+            raise UserError(f"{name}: sensors see images, and --data {samples.data} is a table of {shape[0]} columns")
+        if samples.features != "all" or samples.pixels != "unit":
             raise UserError(f"{name}: sensors see images with pixels in [0, 1]; take --pixels unit and --features all")
         if "tint" in self.shift and shape[0] != 3:
             raise UserError(f"{name}: images of {shape[0]} channel cannot be tinted; take other sensors")

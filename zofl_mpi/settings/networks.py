@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, is_dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, final
 
@@ -18,7 +18,7 @@ from zofl_mpi.errors import UserError
 from zofl_mpi.problems.split_images import demand_images
 from zofl_mpi.run.family import Choice, Site
 from zofl_mpi.run.flags import Groups
-from zofl_mpi.settings.given import GIVEN, HIERARCHY, adapted, given_to, lacking, on_samples, roles_of, terms_of
+from zofl_mpi.settings.given import GIVEN, HIERARCHY, adapted, given_to, lacking, on_samples, terms_of
 from zofl_mpi.settings.samples import Samples, setting_on
 
 if TYPE_CHECKING:
@@ -124,10 +124,7 @@ def own_problem(name: str, cls: type[Any], samples: type[Any] = Samples) -> Choi
     if unknown:
         fault = f"the run cannot give {cls.__name__} the field {unknown[0]}"
         raise UserError(f"--problem {name}: {fault}; it gives {', '.join(GIVEN)}")
-    if not roles_of(cls):
-        lists = "; ".join(f"a {role} problem lacks {', '.join(missing)}" for role, missing in lacking(cls).items())
-        raise UserError(f"--problem {name}: {cls.__name__} is no problem: {lists}")
-    return on_samples(adapted(cls), samples, classifies=False)
+    return replace(on_samples(adapted(cls), samples, classifies=False), lacks=lacking(cls))
 
 
 def _own_module(name: str, cls: type[Any], site: Site, shape: tuple[int, ...], classes: int) -> nn.Module:
