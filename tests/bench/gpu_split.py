@@ -84,12 +84,12 @@ def steps_of(of: Any) -> Iterator[None]:
     if isinstance(of, LockstepMethod):
         item: Any = of.begin(client, of.training.client_part(state, 0))
         while isinstance(item, Smashed):
-            item = of.proceed(client, Cut(server.exchange(item)))
+            item = of.proceed(client, Cut(server.exchange(0, item)))
             yield
         return
     message = of.training.client_part(state, 0) if isinstance(of, FSLSAGE) else Model(state.theta, state.buffers, 0)
     for item in of.train(client, message):
-        server.step(item)
+        server.step(0, item)
         yield
 
 

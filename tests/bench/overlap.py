@@ -118,9 +118,9 @@ class Measured:
     def round(self, state: State, r: int, clients: Clients) -> State:
         [to], main = self.training.groups(r), Server.of(self.training, state, r)
         message, streamed = Model(state.theta, state.buffers, r), self.asks == "streaming"
-        for _, item in clients.ask(self.train, message, to=to) if streamed else self.one_by_one(clients, message, to):
+        for i, item in clients.ask(self.train, message, to=to) if streamed else self.one_by_one(clients, message, to):
             if isinstance(item, Smashed):
-                main.step(item)
+                main.step(i, item)
         return main.state(self.training.mean(state, clients, to), math.nan)
 
     def one_by_one(self, clients: Clients, message: Model, to: list[int]) -> Iterator[tuple[int, Any]]:

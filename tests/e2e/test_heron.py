@@ -17,7 +17,7 @@ METHODS = {
     "sflv1": ["--momentum", "0.5", "--optimiser", "sgd", "--lr-client", "0.1"],
     "sflv2": ["--order", "client_major"],
     "cse_fsl": ["--k", "3"],
-    "fsl_sage": ["--k", "2", "--l", "2", "--align-epochs", "2", "--buffer", "40"],
+    "fsl_sage": ["--k", "2", "--l", "2", "--align-epochs", "2", "--buffer", "40", "--merge", "2"],
     "splitlora": ["--warmup", "3"],
     "decomfl": ["--optimiser", "adamw", "--n-p", "2", "--mu", "0.01", "--lr-client", "0.01"],
     "heron+head": ["--k", "2", "--n-p", "2", "--mu", "0.01", "--head-gradient", "exact", "--uplink", "seeds"],
@@ -26,14 +26,26 @@ METHODS = {
     "ho_sfl": ["--n-p", "2", "--mu", "0.01"],
     "ho_sfl+seeds": ["--n-p", "2", "--mu", "0.01", "--uplink", "seeds"],
     "heron+own": ["--k", "2", "--mu", "0.01", "--client-parts", "own", "--shift", "invert", "gain", "blur"],
+    "sflv2+merge": ["--merge", "2", "--warmup", "4"],
+    "cse_fsl+merge": ["--merge", "5", "--schedule", "linear", "--decay-steps-server", "9"],
     "sflv2+own": ["--client-parts", "own", "--shift", "contrast", "clean"],
 }
 METHODS["heron+adamw"] += ["--schedule", "linear", "--warmup", "3", "--decay-steps", "14", "--decay-steps-server", "40"]
 CONTINUED = ["heron", "heron+seeds", "heron+average", "heron+adamw", "sflv1", "fsl_sage", "splitlora", "decomfl"]
-CONTINUED += ["ho_sfl+exact", "heron+head", "heron+signs", "ho_sfl", "ho_sfl+seeds", "heron+own", "sflv2+own"]
+CONTINUED += [
+    "ho_sfl+exact",
+    "heron+head",
+    "heron+signs",
+    "ho_sfl",
+    "ho_sfl+seeds",
+    "heron+own",
+    "sflv2+own",
+    "sflv2+merge",
+    "cse_fsl+merge",
+]
 PROCESSES = ["heron+adamw", "fsl_sage"]
 """On three ranks under mpirun, and continued there; the others on threads, of which CONTINUED go on in one process."""
-RETURNING = ("sflv1", "sflv2", "sflv2+own", "splitlora", "ho_sfl", "ho_sfl+seeds", "ho_sfl+exact")
+RETURNING = ("sflv1", "sflv2", "sflv2+own", "sflv2+merge", "splitlora", "ho_sfl", "ho_sfl+seeds", "ho_sfl+exact")
 """Methods whose server returns a gradient for every mini-batch."""
 USUAL = ["--data", "digits", "--m", "5", "--alpha", "1", "--width", "2", "--stages", "1", "1", "--batch", "16"]
 USUAL += ["--h", "4", "--beta", "0.6", "--augment", "crop-flip", "--eval-every", "2", "--lr-server", "0.01", "--quiet"]
@@ -153,7 +165,7 @@ N_P = {"heron+seeds": 2, "heron+adamw": 1, "decomfl": 2, "ho_sfl+seeds": 2, "her
 
 def uploads(method: str) -> int:
     """Of the four local steps of a client."""
-    return 0 if method == "decomfl" else 4 if method in (*RETURNING, "heron+adamw") else 2
+    return 0 if method == "decomfl" else 4 if method in (*RETURNING, "heron+adamw", "cse_fsl+merge") else 2
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -190,7 +202,8 @@ def test_bytes_are_those_of_the_formulas(results: Callable[..., Path], method: s
     assert np.array_equal(up, took * (returned + 8 + smashed))
     assert np.array_equal(down, took * (model + 8 + back + aligned * (rounds % 2 == 0)))
     assert found.rounds["label_bytes"].tolist() == [3 * uploads(method) * BATCH * 8] * ROUNDS
-    assert found.rounds["server_steps"].tolist() == [3 * uploads(method)] * ROUNDS
+    merged = {"fsl_sage": 2, "sflv2+merge": 2, "cse_fsl+merge": 1}  # steps on the q-th uploads of three clients
+    assert found.rounds["server_steps"].tolist() == [merged.get(method, 3) * uploads(method)] * ROUNDS
 
 
 @pytest.mark.parametrize("method", METHODS)

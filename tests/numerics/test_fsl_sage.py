@@ -69,9 +69,9 @@ def test_the_newest_uploads_are_kept(monkeypatch: pytest.MonkeyPatch, start: int
     met: dict[int, torch.Tensor] = {}
     step = Server.step
 
-    def seen(self: Server, item: Any) -> None:
+    def seen(self: Server, i: int, item: Any) -> None:
         met.update(zip(item.labels.tolist(), item.s.clone(), strict=True))
-        step(self, item)
+        step(self, i, item)
 
     monkeypatch.setattr(Server, "step", seen)
     clients = LocalClients(list(own.data), method=of)

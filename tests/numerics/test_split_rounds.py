@@ -54,10 +54,10 @@ def met(monkeypatch: Patch, of: Any, r: int = 0) -> list[tuple[int, int]]:
     sent = Sent(of.training, r)
     kept = {name: getattr(Server, name) for name in ("step", "exchange")}
 
-    def seeing(name: str) -> Callable[[Server, Any], Any]:
-        def seen(self: Server, item: Any) -> Any:
+    def seeing(name: str) -> Callable[[Server, int, Any], Any]:
+        def seen(self: Server, i: int, item: Any) -> Any:
             sent.see(item)
-            return kept[name](self, item)
+            return kept[name](self, i, item)
 
         return seen
 

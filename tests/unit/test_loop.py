@@ -24,6 +24,7 @@ from zofl_mpi.run import loop, records
 from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.loop import RunError, Schedule, Totals
 from zofl_mpi.run.progress import Progress
+from zofl_mpi.run.session import closing
 
 M = 3
 
@@ -190,6 +191,24 @@ def test_totals_overlap_as_the_result_does_though_steps_come_later(tmp_path: Pat
 
     totals, _ = run(tmp_path / "a.h5", rounds=5)
     assert totals.both == pytest.approx(records.load(tmp_path / "a.h5").overlap().both.sum())
+
+
+def test_the_server_waits_for_a_rank_that_is_late_in_every_round_and_for_no_other() -> None:
+    """Hand-made rounds of two client ranks. Mutations: the server's whole wait; the longest rank's whole computing; the
+    second rank's; a lost rank in the mean."""
+    totals, zeros = Totals(0), np.zeros((1, 3), np.int64)
+    for first, second, wait in ((1.0, 3.0, 9.0), (1.0, 3.0, 0.25), (2.0, 1.0, 9.0), (2.0, 2.0, 9.0)):
+        seconds = np.zeros((1, 3, 4))
+        seconds[0, :, 0], seconds[0, 0, 1] = [5, first, second], wait
+        totals.add(Row(["server"], zeros, zeros, zeros, seconds, zeros), 10.0, {})
+    assert totals.late == {2: 1.25, 1: 0.5}  # 3 - (1 + 3)/2, at most the wait of 0.25; 2 - (2 + 1)/2
+    assert "for client rank" not in closing(totals, Path("a.h5"), True, "")  # 1.25 of 40 seconds
+    totals.wall = 10.0
+    words = next(line for line in closing(totals, Path("a.h5"), True, "").splitlines() if line.startswith("waited"))
+    assert words.startswith("waited    the server 1.2 s (12% of the run) for client rank 2, which")
+    totals.losses = [records.Loss(1, (2,), True)]
+    totals.add(Row(["server"], zeros, zeros, zeros, seconds, zeros), 10.0, {})
+    assert totals.late == {2: 1.25, 1: 0.5}  # one rank is left
 
 
 def test_a_stop_ends_after_the_round_with_a_checkpoint(tmp_path: Path) -> None:

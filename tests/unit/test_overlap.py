@@ -34,9 +34,9 @@ class Course:
         self._changed = threading.Condition()
         step, in_turn = Server.step, client.in_turn
 
-        def trains(server: Server, item: Smashed) -> Any:
+        def trains(server: Server, i: int, item: Smashed) -> Any:
             self._trains()
-            found = step(server, item)
+            found = step(server, i, item)
             with self._changed:
                 self.trained += 1
                 self._changed.notify_all()

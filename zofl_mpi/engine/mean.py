@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from zofl_mpi.engine import messages
 from zofl_mpi.engine.fields import not_finite
+from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.errors import UserError
 
 BLOCK = 1 << 16  # entries that are rounded and added at once: 512 kB of int64 stay in cache
@@ -96,6 +97,22 @@ def of_replies(replies: Mapping[int, Any], weights: Mapping[int, float] | None) 
         except UserError as exc:
             raise UserError(f"client {i}: {exc}") from exc
     return local_mean(own, shares)
+
+
+def of_tensors(values: Sequence[Tensor]) -> Tensor:
+    """The mean of tensors of one shape with equal weights, where they are, with the bits of `of_replies`.
+
+    FloatingPointError: one of them is not finite; its argument is which.
+    """
+    share, bounds = 1.0 / len(values), [float(x.abs().amax()) if x.numel() else 0.0 for x in values]
+    for which, bound in enumerate(bounds):
+        if not math.isfinite(bound):
+            raise FloatingPointError(which)
+    unit = quantum(max(bounds) * share, len(values))
+    total = values[0].new_zeros(values[0].shape, dtype=torch.int64)
+    for x in values:
+        total += (x.double() * (share / unit)).round_().long()
+    return (total.double() * unit).to(values[0].dtype)
 
 
 def local_mean(own: Contribution, shares: Mapping[int, float]) -> Any:

@@ -168,6 +168,7 @@ class DeComFL(SplitMethod):
         demand(training.h >= 1, "h", training.h, "at least 1: the scalars of equally many steps are averaged")
         demand(training.k == 1, "k", training.k, "1: it has no meaning here")
         for flag, value, only in (
+            ("merge", training.merge, 1),
             ("freeze", training.freeze, "none"),
             ("state", training.state, "keep"),
             ("client_parts", training.client_parts, "average"),

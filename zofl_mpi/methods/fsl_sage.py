@@ -70,16 +70,14 @@ class FSLSAGE(SplitMethod):
         message, losses, errors = training.client_part(state, r), {}, []
         for group in training.groups(r):
             if r % self.l == 0:
-                for i, item in clients.ask(self.first, message, to=group):
-                    main.step(item)
+                for i, item in main.train(clients.ask(self.first, message, to=group)):
                     recent.add(i, item)
                 errors += [self.align(main, recent, heads, i) for i in group]
                 uploads = clients.ask_each(self.rest, {i: Head(heads[str(i)]) for i in group})
             else:
                 uploads = clients.ask(self.train, message, to=group)
-            for i, item in uploads:
+            for i, item in main.train(uploads):
                 if isinstance(item, Smashed):
-                    main.step(item)
                     recent.add(i, item)
                 else:
                     losses[i] = item.loss

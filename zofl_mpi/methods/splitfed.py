@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import final
 
-from zofl_mpi import Clients, part
+from zofl_mpi import Clients, demand, part
 from zofl_mpi.rounds.split.messages import State
 from zofl_mpi.rounds.split.method import LockstepMethod
 from zofl_mpi.rounds.split.server import Server
@@ -32,6 +32,15 @@ class SFLV2(LockstepMethod):
 @dataclass(frozen=True)
 class SFLV1(LockstepMethod):
     """A replica of the server's part for each client; both parts are averaged: FedAvg of the network."""
+
+    def __post_init__(self) -> None:
+        demand(
+            self.training.merge == 1,
+            "merge",
+            self.training.merge,
+            "1: each client's replica steps on its uploads alone",
+        )
+        super().__post_init__()
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Algorithm 1 of the paper."""

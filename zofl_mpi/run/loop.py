@@ -84,6 +84,8 @@ class Totals:
         course: (round, objective) of each evaluation; the test loss where there is no objective.
         losses: of client ranks, that were survived.
         directions: of the estimates in all rounds of the run so far; counted at the end, which costs time at large m.
+        late: {client rank: seconds} that the server waited in rounds in which this rank computed longest: at most what
+            it computed beyond the mean of the client ranks.
     """
 
     round: int
@@ -98,6 +100,7 @@ class Totals:
     course: list[tuple[int, float]] = field(default_factory=list)
     losses: list[records.Loss] = field(default_factory=list)
     directions: Directions | None = None
+    late: dict[int, float] = field(default_factory=dict)
 
     def explored(self, method: Method[Any]) -> dict[str, float]:
         """Counts the run's directions; returns the result's attribute `directions_per_parameter`, if there are any."""
@@ -124,6 +127,7 @@ class Totals:
         self.seconds = self.seconds + row.seconds[:, :, :3].sum(axis=0)
         longest = row.seconds[:, :, 0].max(axis=1)
         self.both += float(overlap(row.steps, longest[None, :, None], np.array([wall])).both[0])
+        self._notes_late(row)
         self.bytes_down += int(row.bytes_down.sum())
         self.bytes_up += int(row.bytes_up.sum())
         self.wall += wall
@@ -132,6 +136,16 @@ class Totals:
         self.last |= {k: v for k, v in columns.items() if not math.isnan(v)}
         values = [columns[name] for name in ("objective", "test_loss") if name in columns]
         self.course += [(self.round, value) for value in values[:1]]
+
+    def _notes_late(self, row: Row) -> None:
+        """Adds to `late`; ranks that were lost count for no mean."""
+        lost = {rank for loss in self.losses for rank in loss.ranks}
+        compute, wait = row.seconds[:, :, 0].sum(axis=0), float(row.seconds[:, 0, 1].sum())
+        ranks = [rank for rank in range(1, len(compute)) if rank not in lost]
+        if len(ranks) > 1:
+            slowest = max(ranks, key=lambda rank: compute[rank])
+            seconds = min(wait, float(compute[slowest] - compute[ranks].mean()))
+            self.late[slowest] = self.late.get(slowest, 0.0) + seconds
 
 
 def run(

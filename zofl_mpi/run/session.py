@@ -24,6 +24,8 @@ from zofl_mpi.run.records import places
 from zofl_mpi.run.records.hdf5 import Attributes
 from zofl_mpi.run.signals import STATUS
 
+NOTABLE = 0.1
+"""Share of a run from which on the closing lines tell that the server waited for one rank."""
 Row = Mapping[str, int | str]
 """A row of the table of ranks."""
 
@@ -210,6 +212,12 @@ def closing(totals: loop.Totals, path: Path, done: bool, signal: str) -> str:
     lines.append(f"time      {totals.wall:.1f} s for {totals.rounds} rounds; {who}: {spent}")
     if clients:
         lines.append(f"server    {_spent(server)}; {totals.both:.1f} s of its computing while clients computed")
+    slowest, late = max(totals.late.items(), key=lambda item: item[1], default=(0, 0.0))
+    if late > NOTABLE * totals.wall:
+        lines.append(
+            f"waited    the server {late:.1f} s ({late / totals.wall:.0%} of the run) for client rank {slowest}, which "
+            "computes longer than the others on average: give it fewer clients, or a core of its own"
+        )
     down, up = bytes_in_words(totals.bytes_down), bytes_in_words(totals.bytes_up)
     lines.append(f"sent      {down} down to clients, {up} up to the server")
     if totals.losses:

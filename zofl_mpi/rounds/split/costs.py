@@ -155,6 +155,7 @@ def costs_of(training: Training, loss: Loss, rule: GradientRule) -> Lines:
     """Measured costs of a step: multiply-accumulates (a backward pass as two forward ones), and bytes live at once."""
     step, batch = rule.cost(loss), training.batch
     client, auxiliary, server_part = macs(training.problem)
+    merged = min(training.merge, len(training.participants(0)))
     forward = client if loss.answered else client + auxiliary
     further = step.heads * auxiliary
     if isinstance(rule, Tail) and isinstance(rule.exact, Backprop):
@@ -167,7 +168,7 @@ def costs_of(training: Training, loss: Loss, rule: GradientRule) -> Lines:
         "multiply-accumulates of a sample in the head": round(auxiliary),
         "multiply-accumulates of a sample at the server": round(server_part),
         label: round((passes * forward + further) * batch),
-        "multiply-accumulates of the server's step": round(3 * server_part * batch),
+        "multiply-accumulates of the server's step": round(3 * server_part * batch * merged),
         STEP_BYTES: peak_bytes(loss, rule, batch),
     }
     if step.backwards:

@@ -245,7 +245,7 @@ class EstimatingMethod(SplitMethod):
         if self.loss.answered:  # lambda, as the server would return it
             with torch.no_grad(), local.at(local.scratch):
                 upload = Smashed(self.problem.smash(x), labels)
-            target = Server(self.training, message.theta_s, message.buffers_s, {}).exchange(upload)
+            target = Server(self.training, message.theta_s, message.buffers_s, {}).exchange(client.i, upload)
         with local.at(local.scratch):
             g = self.problem.local.gradient(self.loss(self.problem.smash(x), target))
         gradient = rule(local, rule.forward(local, x, labels), target, local.key(q))
@@ -297,7 +297,9 @@ class LockstepMethod(SplitMethod):
         """Exchanges all mini-batches with {i: client i's server part}; the models stay at the clients."""
         for group in self.training.groups(r):
             replies = clients.ask(self.begin, self.training.client_part(state, r), to=group)
-            while cuts := {i: Cut(servers[i].exchange(item)) for i, item in replies if isinstance(item, Smashed)}:
+            while cuts := {i: Cut(servers[i].exchange(i, item)) for i, item in replies if isinstance(item, Smashed)}:
+                for i in cuts:
+                    servers[i].move()
                 replies = clients.ask_each(self.proceed, cuts)
 
     # --- a client

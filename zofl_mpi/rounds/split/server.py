@@ -6,29 +6,34 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
-from zofl_mpi import Clients, Step
+from zofl_mpi import Clients, Step, UserError
+from zofl_mpi.engine import mean
+from zofl_mpi.engine.clients import Replies
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.engine.staging import staging
 from zofl_mpi.numerics.optimisers import copied
 from zofl_mpi.rounds.split.messages import Smashed, State, Update
 from zofl_mpi.rounds.split.training import Training
 
+DIVERGED_AT_SERVER = "the server's gradient on its upload is not finite; smaller --lr-client or --lr-server may help"
+
 
 def train_server(training: Training, state: State, r: int, clients: Clients, train: Step) -> tuple[Server, float]:
     """The server's part after a step on each upload of `train`, and the mean of the clients' mean losses."""
     main, losses = Server.of(training, state, r), []
     for group in training.groups(r):
-        for _, item in clients.ask(train, training.client_part(state, r, head=True), to=group):
-            if isinstance(item, Smashed):
-                main.step(item)
-            else:
-                losses.append(item.loss)
+        replies = clients.ask(train, training.client_part(state, r, head=True), to=group)
+        losses += [item.loss for _, item in main.train(replies) if not isinstance(item, Smashed)]
     return main, math.fsum(losses) / len(losses)
 
 
 @final
 class Server:
-    """The server's part, theta (n_s,) and buffers (b_s,), while a round goes on: it takes a step for each upload.
+    """The server's part, theta (n_s,) and buffers (b_s,), while a round goes on.
+
+    It takes a step for each upload, or with --merge G for G of them: along the mean of their gradients at the same
+    theta. Each passes from the same running statistics, and their mean is kept. Both means are exact, so that the bits
+    do not depend on which of them was computed first. Until the step the server holds G gradients.
 
     `before` is its number of steps in the rounds before this one, on which their size may depend.
     """
@@ -41,13 +46,13 @@ class Server:
         self.moments = copied(moments)
         self.before, self.staging = before, staging(self.problem.device)
         self.steps, self.label_bytes = 0, 0
+        self._met = dict[int, tuple[Tensor, Tensor, Tensor]]()  # {i: gradient, buffers, loss} for the next step
         self.losses = self.theta.new_zeros((), dtype=torch.float64)  # where it is computed, as at the clients
 
     @classmethod
     def of(cls, training: Training, state: State, r: int) -> Server:
         """The server's part, for the uploads of all clients, at the beginning of round r."""
-        before = training.uploads_before(r, range(training.setting.m))
-        return cls(training, state.theta_s, state.buffers_s, state.optimiser, before)
+        return cls(training, state.theta_s, state.buffers_s, state.optimiser, training.server_steps_before(r))
 
     @classmethod
     def mean_of(cls, replicas: Mapping[int, Server], shares: Mapping[int, float]) -> Server:
@@ -68,34 +73,77 @@ class Server:
         main.label_bytes = sum(replica.label_bytes for replica in every)
         return main
 
-    def step(self, item: Smashed) -> None:
-        """Takes a step on an upload."""
+    def train(self, replies: Replies) -> Replies:
+        """Takes the steps on the uploads among streamed replies, and passes all of them on.
+
+        A step merges q-th uploads alone; where too few of them are left, it has fewer.
+        """
+        met = set[int]()
+        for i, item in replies:
+            if i in met:  # the next item of the first client that still has one
+                self.move()
+                met.clear()
+            met.add(i)
+            if isinstance(item, Smashed):
+                self.step(i, item)
+            yield i, item
+        self.move()
+
+    def step(self, i: int, item: Smashed) -> None:
+        """Takes a step on client i's upload, with --merge once there are enough."""
         smashed, labels = self._placed(item)
-        with self.problem.top.at(self.theta, self.buffers, self.training.running):
+        buffers = self._own_buffers()
+        with self.problem.top.at(self.theta, buffers, self.training.running):
             loss = self.problem.server_loss(smashed, labels)
             g = self.problem.top.gradient(loss)
-        self._move(g, loss.detach(), item)
+        self._take(i, item, g, buffers, loss.detach())
 
-    def exchange(self, item: Smashed) -> Tensor:
-        """Takes a step on an upload; (B, *smashed_shape) the gradient at the smashed samples, taken before the step."""
+    def exchange(self, i: int, item: Smashed) -> Tensor:
+        """Takes a step likewise; returns (B, *smashed_shape) the gradient of client i's own loss at its smashed
+        samples, taken before the step.
+        """
         smashed, labels = self._placed(item)
         smashed.requires_grad_()
-        with self.problem.top.at(self.theta, self.buffers, self.training.running) as parameters:
+        buffers = self._own_buffers()
+        with self.problem.top.at(self.theta, buffers, self.training.running) as parameters:
             loss = self.problem.server_loss(smashed, labels)
             slope, *parts = torch.autograd.grad(loss, [smashed, *parameters], materialize_grads=True)
-        self._move(torch.cat([part.reshape(-1) for part in parts]), loss.detach(), item)
+        self._take(i, item, torch.cat([part.reshape(-1) for part in parts]), buffers, loss.detach())
         return slope
+
+    def move(self) -> None:
+        """Takes a step on the uploads that wait for one, if any do."""
+        if not self._met:
+            return
+        (g, buffers, loss), *more = self._met.values()
+        if more:
+            gradients, statistics, losses = zip(*self._met.values(), strict=True)
+            try:
+                g, buffers = mean.of_tensors(gradients), mean.of_tensors(statistics)
+            except FloatingPointError as error:
+                raise UserError(f"client {list(self._met)[error.args[0]]}: {DIVERGED_AT_SERVER}") from error
+            loss = torch.stack(losses).double().mean()
+        self._met.clear()
+        if self.training.merge > 1:
+            self.buffers.copy_(buffers)
+        size = self.training.pace.server(self.training.lr_server, self.before + self.steps)
+        self.training.rule.step(self.theta, g, self.moments, size)
+        self.steps += 1
+        self.losses = self.losses + loss
 
     def _placed(self, item: Smashed) -> tuple[Tensor, Tensor]:
         """Upload as tensors of the device, copied while the GPU still computes on the upload before."""
         return self.problem.placed(self.staging.bring(item.s)), self.problem.placed(item.labels)
 
-    def _move(self, g: Tensor, loss: Tensor, item: Smashed) -> None:
-        size = self.training.pace.server(self.training.lr_server, self.before + self.steps)
-        self.training.rule.step(self.theta, g, self.moments, size)
-        self.steps += 1
-        self.losses = self.losses + loss
+    def _own_buffers(self) -> Tensor:
+        """(b_s,) running statistics that the pass of one upload moves."""
+        return self.buffers if self.training.merge == 1 else self.buffers.clone()
+
+    def _take(self, i: int, item: Smashed, g: Tensor, buffers: Tensor, loss: Tensor) -> None:
+        self._met[i] = g, buffers, loss
         self.label_bytes += item.labels.numel() * item.labels.element_size()
+        if len(self._met) == self.training.merge:
+            self.move()
 
     def state(self, average: Update, local_loss: float) -> State:
         """The state after the round; `average` of the clients' models has all of theta_l."""

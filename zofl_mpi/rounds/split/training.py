@@ -4,6 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar, final
 
+import numpy as np
+
 from zofl_mpi import Client, Clients, Loads, Purpose, Setting, UserError, at_least, demand, fraction
 from zofl_mpi.engine.lazy import Tensor
 from zofl_mpi.numerics.optimisers import Optimiser, copied
@@ -31,6 +33,8 @@ class Training:
         state: a client's moments between rounds: keep, reset, or average, as the models (they travel with these).
         order: interleave (the server takes the q-th uploads of all, then the next; the clients in an order drawn each
             round) or client_major (client by client).
+        merge: G: the server takes one step on the q-th uploads of G clients together (fewer where fewer are left),
+            along the mean of their gradients; a client gets the gradient of its own loss back. 1: each in turn.
         weights: of the clients in the average: size (|D_i|) or uniform.
         beta: participating fraction of the clients.
         augment: none, or crop-flip (images padded by 4, cropped back, mirrored with probability 1/2).
@@ -52,6 +56,7 @@ class Training:
     pace: Pace = field(default_factory=Pace)
     state: Literal["keep", "reset", "average"] = "keep"
     order: Literal["interleave", "client_major"] = "interleave"
+    merge: int = at_least(1, 1)
     weights: Literal["size", "uniform"] = "size"
     beta: float = fraction(1.0, "a fraction of the clients")
     augment: Literal["none", "crop-flip"] = "none"
@@ -63,6 +68,11 @@ class Training:
     def __post_init__(self) -> None:
         if self.own and self.state == "average":
             raise UserError("--client-parts own: --state average averages what the clients hold; take keep or reset")
+        if self.merge > 1 and self.order == "client_major":
+            raise UserError(
+                f"--merge {self.merge}: with --order client_major the server meets one client after the other, never "
+                "uploads of several; take --order interleave"
+            )
         if self.augment != "none":
             self.problem.augmentation(self.augment)
         least = min(len(data) for data in self.setting.data)
@@ -133,22 +143,39 @@ class Training:
     def uploads_before(self, r: int, clients: Iterable[int]) -> int:
         """Uploads of these clients before round r; 0 where no step size depends on their number."""
         rounds = {} if self.pace.still else self._past(r)[0]
-        return sum(rounds.get(i, 0) * -(-self.steps(i) // self.k) for i in clients)
+        return sum(rounds.get(i, 0) * self._uploads(i) for i in clients)
+
+    def server_steps_before(self, r: int) -> int:
+        """The steps of a server with one part before round r; 0 where no step size depends on their number."""
+        return 0 if self.pace.still else self._past(r)[2]
+
+    def server_steps(self, r: int) -> int:
+        """The steps of a server with one part in round r: of the q-th uploads each `merge`, for each q."""
+        uploads = np.array([self._uploads(i) for i in self.participants(r)])
+        still = np.bincount(uploads)[:0:-1].cumsum()  # clients with more than q uploads, from the last q on
+        return int((-(-still // self.merge)).sum())
+
+    def _uploads(self, i: int) -> int:
+        """Uploads of client i in a round."""
+        return -(-self.steps(i) // self.k)
 
     def latest(self, r: int) -> Mapping[int, int]:
         """{i: the last round before r in which client i took part}."""
         return self._past(r)[1]
 
-    def _past(self, r: int) -> tuple[dict[int, int], dict[int, int]]:
-        """How often, and when last, each client took part before round r; the seed gives it, so no state keeps it."""
-        done, counts, latest = self._last_past.get("past", (0, {}, {}))
+    def _past(self, r: int) -> tuple[dict[int, int], dict[int, int], int]:
+        """How often, and when last, each client took part before round r, and the server's steps by then; the seed
+        gives them, so no state keeps them.
+        """
+        done, counts, latest, steps = self._last_past.get("past", (0, {}, {}, 0))
         if done != r:
-            done, counts, latest = (done, dict(counts), dict(latest)) if done < r else (0, {}, {})
+            done, counts, latest, steps = (done, dict(counts), dict(latest), steps) if done < r else (0, {}, {}, 0)
             for earlier in range(done, r):
+                steps += self.server_steps(earlier)
                 for i in self.participants(earlier):
                     counts[i], latest[i] = counts.get(i, 0) + 1, earlier
-            self._last_past["past"] = r, counts, latest
-        return counts, latest
+            self._last_past["past"] = r, counts, latest, steps
+        return counts, latest, steps
 
     def inputs(self, client: Client, positions: Batch, r: int, q: int) -> tuple[Tensor, Tensor]:
         """Inputs and labels of a local step, on the device."""
