@@ -41,7 +41,8 @@ from zofl_mpi.run.family import family_of
 
 FAMILY = "zofl_mpi.zo_hfl"
 TOLERANCE = {"softmax": 1.0, "cnn": 4.0}
-"""Points of test accuracy: each program draws mini-batches of its own, and after five rounds the CNN's still rises."""
+"""Points of test accuracy. Each program draws mini-batches of its own, and after five rounds the CNN still learns fast:
+from the same first parameters four programs ended within 2.0 points, after which the 4.0 were chosen (2.0 before)."""
 PINS = {
     "FedJAX": (
         "fedjax==0.0.17 jax==0.4.30 jaxlib==0.4.30 dm-haiku==0.0.12 chex==0.1.86 optax==0.2.3 ml-dtypes==0.4.1 "
