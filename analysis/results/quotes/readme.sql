@@ -27,6 +27,12 @@ where cells = 9 and h.c1 = 'HERON' and s.c1 = 'SFLV2';
 -- two client ranks beside one process: ZO-HFL; FedAvg's CNN | # times; # |
 select nth(method, 'zo_hfl | fedavg-cnn') as k, speed_up from scaling
 where system = 'local' and share = 'low' and study = 'strong' and ranks = 3;
+-- FedJAX; pfl; stacked torch loop; here; on 2 client ranks | # ms; #; #; #; # |
+select 1 as k, min(ms) from peers where variant like 'FedJAX%' union all
+select 2, min(ms) from peers where variant like 'pfl%' union all
+select 3, min(ms) from peers where variant like 'stacked%' union all
+select 4, ms from peers where variant = 'zofl_mpi, 1 process' union all
+select 5, ms from peers where variant = 'zofl_mpi, 2 client ranks';
 
 -- with the printed steps ends at # % on MNIST and # % on Fashion-MNIST, # to # points below the printed numbers
 select group_concat(mean, ' '), min(least), max(most) from (

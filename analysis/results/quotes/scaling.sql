@@ -31,3 +31,5 @@ where method = 'zo_hfl' and m = 100000 and few.client_ranks = 128 and many.clien
 select packed from scaling_model_far where method = 'heron' and m = 100000 and client_ranks = 16;
 -- HERON stops below 16
 select count(distinct round(packed)) = 1 from scaling_model_far where method = 'heron' and m = 100000 and client_ranks in (16, 1024);
+-- | softmax 784 x 10 | ms a round
+select variant, ms, ratio, ratio_least, ratio_most, start_s, accuracy_percent from peers;
