@@ -49,10 +49,55 @@ RUNS: dict[str, list[Any]] = {
     "corner": ["--rounds", 4, "--x0", "random", "--problem", "corner"],
     "caps": ["--rounds", 4, "--x0", "random", "--problem", "caps"],
     "network": [*USUAL, *NETWORK],
+    **{
+        f"rule-{method}-{rule}": [*command(method, "softmax"), "--server-rule", rule, "--eta-g", 0.05]
+        for method, rule in (("fedavg", "yogi"), ("fedprox", "adagrad"), ("scaffold", "momentum"))
+    },
+    "shards": [*USUAL, "--alpha", "inf", "--partition", "shards:2"],
+    "natural": [
+        "--method",
+        "fedavg",
+        *USUAL,
+        "--alpha",
+        "inf",
+        "--partition",
+        "natural",
+        "--data",
+        "natural.npz",
+    ],  # of unequal clients
+    "thousand-sizes": [
+        "--method",
+        "fedavg",
+        "--rounds",
+        2,
+        "--tau",
+        1,
+        "--m",
+        1000,
+        "--min-samples",
+        1,
+        "--partition",
+        "quantity:0.5",
+        "--server-rule",
+        "adam",
+        "--eta-g",
+        0.01,
+    ],
 }
 """Name -> flags; idle: 2 of 5 ranks have nothing to do."""
 PROCESSES = ["memories", "idle", "sums", "scaffold-softmax", "caps"]
-FIVE = [*PROCESSES, "usual", "many", "thousand", "zo_hfl-toy", "fedavg-softmax", "pfedme-toy"]
+FIVE = [
+    *PROCESSES,
+    "rule-scaffold-momentum",
+    "natural",
+    "thousand-sizes",
+    "usual",
+    "many",
+    "thousand",
+    "zo_hfl-toy",
+    "fedavg-softmax",
+    "pfedme-toy",
+]
 """PROCESSES on two ranks under mpirun; on three, which are threads, all of RUNS, and FIVE on five."""
 
 
@@ -62,7 +107,10 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     folder = tmp_path_factory.mktemp("methods")
     images = np.add.outer(np.arange(300), np.arange(784)) * 7 % 256
     np.savez(folder / "images.npz", x=images.astype(np.uint8).reshape(-1, 28, 28), y=np.arange(300) % 10)
-    runs = RUNS | {"network": [*RUNS["network"][:-1], folder / "images.npz"]}
+    few = np.arange(300) ** 2 // 9000  # 95, 39, 30, ... samples
+    np.savez(folder / "natural.npz", x=images.astype(np.uint8), y=np.arange(300) % 10, client=few)
+    files = {"network": "images.npz", "natural": "natural.npz"}
+    runs = RUNS | {name: [*RUNS[name][:-1], folder / file] for name, file in files.items()}
     return Runs(folder, FAMILY, runs, lambda ranks: {2: PROCESSES, 5: FIVE}.get(ranks, RUNS), processes=(2,))
 
 
