@@ -35,6 +35,8 @@ def command(method: str, problem: str) -> list[str]:
 USUAL = ["--rounds", 4, "--eval-every", 2, "--alpha", 0.5, "--beta", 0.5, "--tau", 3]
 FLOAT64 = ["--dtype", "float64", "--samples", "separate", "--radius", 0.1, "--x0", "random"]
 NETWORK = ["--method", "fedavg", "--problem", "cnn", "--batch", 32, "--m", 3, "--data", "images.npz"]
+NATURAL = "--method fedavg --alpha inf --min-samples 1 --partition natural --data natural.npz".split()
+SIZES = ["--method", "fedavg", "--partition", "quantity:0.5", "--server-rule", "adam", "--eta-g", 0.01]
 RUNS: dict[str, list[Any]] = {
     **{f"{method}-{problem}": command(method, problem) for method in METHODS for problem in PROBLEMS},
     "usual": USUAL,
@@ -54,50 +56,13 @@ RUNS: dict[str, list[Any]] = {
         for method, rule in (("fedavg", "yogi"), ("fedprox", "adagrad"), ("scaffold", "momentum"))
     },
     "shards": [*USUAL, "--alpha", "inf", "--partition", "shards:2"],
-    "natural": [
-        "--method",
-        "fedavg",
-        *USUAL,
-        "--alpha",
-        "inf",
-        "--partition",
-        "natural",
-        "--data",
-        "natural.npz",
-    ],  # of unequal clients
-    "thousand-sizes": [
-        "--method",
-        "fedavg",
-        "--rounds",
-        2,
-        "--tau",
-        1,
-        "--m",
-        1000,
-        "--min-samples",
-        1,
-        "--partition",
-        "quantity:0.5",
-        "--server-rule",
-        "adam",
-        "--eta-g",
-        0.01,
-    ],
+    "natural": [*USUAL, *NATURAL],
+    "thousand-sizes": ["--rounds", 2, "--tau", 1, "--m", 1000, "--min-samples", 1, *SIZES],
 }
 """Name -> flags; idle: 2 of 5 ranks have nothing to do."""
 PROCESSES = ["memories", "idle", "sums", "scaffold-softmax", "caps"]
-FIVE = [
-    *PROCESSES,
-    "rule-scaffold-momentum",
-    "natural",
-    "thousand-sizes",
-    "usual",
-    "many",
-    "thousand",
-    "zo_hfl-toy",
-    "fedavg-softmax",
-    "pfedme-toy",
-]
+SPLITS = ["rule-scaffold-momentum", "natural", "thousand-sizes"]
+FIVE = [*PROCESSES, *SPLITS, "usual", "many", "thousand", "zo_hfl-toy", "fedavg-softmax", "pfedme-toy"]
 """PROCESSES on two ranks under mpirun; on three, which are threads, all of RUNS, and FIVE on five."""
 
 
