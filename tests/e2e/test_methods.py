@@ -35,6 +35,8 @@ def command(method: str, problem: str) -> list[str]:
 USUAL = ["--rounds", 4, "--eval-every", 2, "--alpha", 0.5, "--beta", 0.5, "--tau", 3]
 FLOAT64 = ["--dtype", "float64", "--samples", "separate", "--radius", 0.1, "--x0", "random"]
 NETWORK = ["--method", "fedavg", "--problem", "cnn", "--batch", 32, "--m", 3, "--data", "images.npz"]
+NATURAL = "--method fedavg --alpha inf --min-samples 1 --partition natural --data natural.npz".split()
+SIZES = ["--method", "fedavg", "--partition", "quantity:0.5", "--server-rule", "adam", "--eta-g", 0.01]
 RUNS: dict[str, list[Any]] = {
     **{f"{method}-{problem}": command(method, problem) for method in METHODS for problem in PROBLEMS},
     "usual": USUAL,
@@ -49,10 +51,18 @@ RUNS: dict[str, list[Any]] = {
     "corner": ["--rounds", 4, "--x0", "random", "--problem", "corner"],
     "caps": ["--rounds", 4, "--x0", "random", "--problem", "caps"],
     "network": [*USUAL, *NETWORK],
+    **{
+        f"rule-{method}-{rule}": [*command(method, "softmax"), "--server-rule", rule, "--eta-g", 0.05]
+        for method, rule in (("fedavg", "yogi"), ("fedprox", "adagrad"), ("scaffold", "momentum"))
+    },
+    "shards": [*USUAL, "--alpha", "inf", "--partition", "shards:2"],
+    "natural": [*USUAL, *NATURAL],
+    "thousand-sizes": ["--rounds", 2, "--tau", 1, "--m", 1000, "--min-samples", 1, *SIZES],
 }
 """Name -> flags; idle: 2 of 5 ranks have nothing to do."""
 PROCESSES = ["memories", "idle", "sums", "scaffold-softmax", "caps"]
-FIVE = [*PROCESSES, "usual", "many", "thousand", "zo_hfl-toy", "fedavg-softmax", "pfedme-toy"]
+SPLITS = ["rule-scaffold-momentum", "natural", "thousand-sizes"]
+FIVE = [*PROCESSES, *SPLITS, "usual", "many", "thousand", "zo_hfl-toy", "fedavg-softmax", "pfedme-toy"]
 """PROCESSES on two ranks under mpirun; on three, which are threads, all of RUNS, and FIVE on five."""
 
 
@@ -62,7 +72,10 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     folder = tmp_path_factory.mktemp("methods")
     images = np.add.outer(np.arange(300), np.arange(784)) * 7 % 256
     np.savez(folder / "images.npz", x=images.astype(np.uint8).reshape(-1, 28, 28), y=np.arange(300) % 10)
-    runs = RUNS | {"network": [*RUNS["network"][:-1], folder / "images.npz"]}
+    few = np.arange(300) ** 2 // 9000  # 95, 39, 30, ... samples
+    np.savez(folder / "natural.npz", x=images.astype(np.uint8), y=np.arange(300) % 10, client=few)
+    files = {"network": "images.npz", "natural": "natural.npz"}
+    runs = RUNS | {name: [*RUNS[name][:-1], folder / file] for name, file in files.items()}
     return Runs(folder, FAMILY, runs, lambda ranks: {2: PROCESSES, 5: FIVE}.get(ranks, RUNS), processes=(2,))
 
 

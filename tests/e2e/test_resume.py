@@ -46,6 +46,25 @@ def test_a_continued_run_is_the_uninterrupted_one_on_any_number_of_ranks(whole: 
     assert records.load(part).attrs["status"] == "done"
 
 
+@pytest.mark.parametrize("method", ["fedavg", "scaffold"])
+def test_the_moments_of_a_server_rule_go_on(tmp_path: Path, method: str) -> None:
+    """On clients that a file tells. Mutations: moments that begin anew; a file whose clients have changed goes on."""
+    x, y = np.arange(400.0).reshape(100, 4) % 7, np.arange(100) % 4
+    np.savez(tmp_path / "own.npz", x=x, y=y, client=np.arange(100) % 5)
+    flags = ["--method", method, "--server-rule", "adam", "--eta-g", 0.1, "--tau", 2, "--beta", 0.5, "--eval-every", 2]
+    flags += ["--partition", "natural", "--data", tmp_path / "own.npz", "--quiet", "--out"]
+    assert here(FAMILY, "--rounds", 4, *flags, tmp_path / "whole.h5") == 0
+    assert run_module(5, FAMILY, "--rounds", 2, *flags, tmp_path / "part.h5") == 0
+    again = ["--resume", tmp_path / "part.h5", "--rounds", 4, "--data", tmp_path / "own.npz"]
+    shutil.copy(tmp_path / "own.npz", tmp_path / "kept.npz")
+    np.savez(tmp_path / "own.npz", x=x, y=y, client=np.arange(100) * 7 % 5)
+    assert run_module(3, FAMILY, *again) == 2
+    shutil.copy(tmp_path / "kept.npz", tmp_path / "own.npz")
+    assert run_module(3, FAMILY, *again) == 0
+    assert differences(tmp_path / "whole.h5", tmp_path / "part.h5") == []
+    assert {"moments/m", "moments/v"} <= set(records.load(tmp_path / "whole.h5").final)
+
+
 def test_sums_of_ranks_go_on_with_the_bits_of_one_process(tmp_path: Path) -> None:
     """Mutation: a sum in float64, which depends on who adds which clients."""
     flags = [*FLAGS, "--exchange", "sums", "--eval-every", 2, "--quiet", "--out"]

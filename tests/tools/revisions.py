@@ -72,6 +72,7 @@ zo_hfl zo_hfl-corner {ZO} --problem corner --m 5
 zo_hfl fedavg --method fedavg {A} {DATA} --eta-g 0.9 --weights uniform
 zo_hfl fedavg-features --method fedavg {A} {DATA} --problem features
 zo_hfl fedavg-cnn --method fedavg {A} --problem cnn {IMAGES}
+zo_hfl fedavg-rule* --method fedavg {A} {DATA} --server-rule adam --eta-g 0.05
 zo_hfl fedavg-toy --method fedavg {A} --problem toy {KNOWN} --gamma 0.1
 zo_hfl fedprox --method fedprox {A} {DATA}
 zo_hfl ditto --method ditto {A} {DATA}

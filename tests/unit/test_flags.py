@@ -258,7 +258,7 @@ def test_a_value_that_was_renamed_goes_on_with_a_warning_and_silently_in_a_store
     assert "--partition by_client is called --partition by_mix now" in capsys.readouterr().err
     known = flags.flags_of(groups_of(zo_hfl, "zo_hfl", "softmax"))
     assert flags.readable({"partition": "by_client", "m": 3}, known) == {"partition": "by_mix", "m": 3}
-    assert flags.readable({"partition": "by_client"}, {"partition": str}) == {"partition": "by_client"}
+    assert flags.readable({"partition": "by_client"}, {"partition": Literal["by_client"]}) == {"partition": "by_client"}
     assert values("--partition=by_mix")["partition"] == "by_mix" and not capsys.readouterr().err
 
 

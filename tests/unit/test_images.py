@@ -226,7 +226,17 @@ def test_an_npz_is_flattened_and_keeps_its_numbers(tmp_path, dtype):
 X, Y = np.ones((3, 2), np.float32), np.arange(3)
 BAD_NPZ = {
     "no y": ({"x": X}, ["holds x, it must hold x and y", "savez"]),
-    "another array": ({"x": X, "y": Y, "client": Y}, ["holds x, y, client, it must hold x and y alone"]),
+    "another array": (
+        {"x": X, "y": Y, "z": Y},
+        ["holds x, y, z, it must hold x and y alone, or with client for --part"],
+    ),
+    "other clients": ({"x": X, "y": Y, "client": Y[:2]}, ["client is int64 of shape (2,)", "shape (3,)"]),
+    "broken clients": ({"x": X, "y": Y, "client": Y / 2}, ["client is float64 of shape (3,)", "one integer a sample"]),
+    "negative client": ({"x": X, "y": Y, "client": Y - 1}, ["client runs from -1 to 1", "from 0"]),
+    "huge client": (
+        {"x": X, "y": Y, "client": Y.astype(np.uint64) + np.uint64(2**63)},
+        ["to 9223372036854775810", "from 0"],
+    ),
     "objects": ({"x": np.array([[{}]], object), "y": Y[:1]}, ["own.npz", "no objects"]),
     "NaN": ({"x": np.array([[0, 0], [0, np.nan], [1, 1]]), "y": Y}, ["NaN or infinite", "sample 1"]),
     "one dimension": ({"x": Y.astype(float), "y": Y}, ["shape (3,)", "(samples, features...)"]),

@@ -31,6 +31,7 @@ class Raw:
         official_validation: how many samples before the official test part are an official validation part.
         tokens: (V,) of encoded texts (`data.texts`), the tokens that their numbers 0 to V - 1 stand for; else None.
         shape: of one input, (channels, height, width), or (p,) of a table; () where p alone tells, by square images.
+        clients: (N,) int64, the number of the client that a sample belongs to; None where the data do not say.
     """
 
     inputs: Array
@@ -43,6 +44,7 @@ class Raw:
     official_validation: int = 0
     tokens: NDArray[np.int64] | None = None
     shape: tuple[int, ...] = ()
+    clients: NDArray[np.int64] | None = None
 
 
 @final
@@ -152,6 +154,7 @@ class Federation:
         channels: equal blocks of features stored one after the other (3 colour planes, else 1).
         validation: held out too, to choose step sizes by; None for none.
         shape: of one input, as `Raw.shape`.
+        whose: fingerprint of `Raw.clients`; "" where the data do not say whose a sample is.
     """
 
     server: Dataset
@@ -160,6 +163,7 @@ class Federation:
     channels: int = 1
     validation: Dataset | None = None
     shape: tuple[int, ...] = ()
+    whose: str = ""
 
     @property
     def weights(self) -> NDArray[np.float64]:
@@ -177,7 +181,7 @@ class Federation:
         """The same parts with their inputs changed, in one channel."""
         validation = None if self.validation is None else change(self.validation)
         clients = tuple(map(change, self.clients))
-        return Federation(change(self.server), clients, change(self.test), validation=validation)
+        return Federation(change(self.server), clients, change(self.test), validation=validation, whose=self.whose)
 
     @property
     def counts(self) -> NDArray[np.int64]:

@@ -81,7 +81,7 @@ def random_features(raw: Raw) -> Raw:
     for start in range(0, len(inputs), BLOCK):
         images = np.asarray(raw.inputs[start : start + BLOCK], np.float32) / np.float32(raw.levels or 1)
         inputs[start : start + BLOCK] = _filtered(images.reshape(-1, *shape), weights)
-    return Raw(inputs, raw.labels, raw.classes, raw.official_test)
+    return Raw(inputs, raw.labels, raw.classes, raw.official_test, clients=raw.clients)
 
 
 def _filtered(images: Array, weights: Array) -> Array:

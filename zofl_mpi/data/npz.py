@@ -1,4 +1,4 @@
-"""A data set of one's own: an .npz file with the arrays x and y."""
+"""A data set of one's own: an .npz file with the arrays x and y, and maybe client."""
 
 from pathlib import Path
 from typing import Any
@@ -22,34 +22,39 @@ def read_npz(path: Path) -> Raw:
     x is a table (N, p), or images (N, height, width) or (N, channels, height, width) with 1 or 3 channels.
 
     Integers y >= 0 (or booleans) are labels, classes = max y + 1. Floats y are the targets of a regression,
-    all samples of one class. Any other file is refused by a UserError.
+    all samples of one class. An array client (N,) of integers >= 0 says whose each sample is. Any other file is refused
+    by a UserError.
     """
-    x, y = _arrays(path)
+    x, y, client = _arrays(path)
     _check_inputs(path, x)
     shape = _shape_of_one(path, x)
     channels = shape[0] if len(shape) == 3 else 1
     _check_shape(path, x, y)
+    clients = None if client is None else _clients(path, client, len(x))
     inputs = np.ascontiguousarray(x.reshape(len(x), -1).astype(x.dtype.newbyteorder("="), copy=False))
     levels = 255 if inputs.dtype == np.uint8 else None
     if y.dtype.kind == "f":
         labels, targets = np.zeros(len(y), np.int64), _targets(path, y)
-        return Raw(inputs, labels, 1, levels=levels, channels=channels, targets=targets, shape=shape)
+        return Raw(inputs, labels, 1, levels=levels, channels=channels, targets=targets, shape=shape, clients=clients)
     _check_labels(path, y)
-    return Raw(inputs, y.astype(np.int64), int(y.max()) + 1, levels=levels, channels=channels, shape=shape)
+    labels, classes = y.astype(np.int64), int(y.max()) + 1
+    return Raw(inputs, labels, classes, levels=levels, channels=channels, shape=shape, clients=clients)
 
 
-def _arrays(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
+def _arrays(path: Path) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
     advice = "write it with numpy.savez(path, x=..., y=...), arrays of numbers and no objects"
     with reading_file(path, advice), path.open("rb") as file:  # given a path, np.load leaks the file of a bad zip
         stored = np.load(file, allow_pickle=False)
         if not isinstance(stored, np.lib.npyio.NpzFile):
             raise UserError(f"{path} holds one bare array: {advice}")
         with stored:
-            if set(stored.files) != {"x", "y"}:
+            if not {"x", "y"} <= set(stored.files) <= {"x", "y", "client"}:
                 found = ", ".join(stored.files) or "nothing"
-                raise UserError(f"{path} holds {found}, it must hold x and y alone: {advice}")
+                allowed = "x and y alone, or with client for --partition natural"
+                raise UserError(f"{path} holds {found}, it must hold {allowed}: {advice}")
             _check_size(path, sum(member.file_size for member in stored.zip.infolist()) if stored.zip else 0)
-            return np.asarray(stored["x"]), np.asarray(stored["y"])
+            client = np.asarray(stored["client"]) if "client" in stored.files else None
+            return np.asarray(stored["x"]), np.asarray(stored["y"]), client
 
 
 def _check_size(path: Path, size: int) -> None:
@@ -106,6 +111,18 @@ def _targets(path: Path, y: Array) -> NDArray[np.float64]:
         targets = y.astype(np.float64)
     _check_finite(path, "y", targets)
     return targets
+
+
+def _clients(path: Path, client: Array, samples: int) -> NDArray[np.int64]:
+    if client.dtype.kind not in "iu" or client.shape != (samples,):
+        raise UserError(
+            f"{path}: client is {client.dtype} of shape {client.shape}, it must be one integer a sample, shape "
+            f"({samples},), the number of the client that the sample belongs to"
+        )
+    if client.min() < 0 or client.max() > np.iinfo(np.int64).max:
+        fault = f"{path}: client runs from {client.min()} to {client.max()}"
+        raise UserError(f"{fault}, numbers of clients must lie in 0 to {np.iinfo(np.int64).max}: number them from 0")
+    return client.astype(np.int64)
 
 
 def _check_labels(path: Path, y: Array) -> None:

@@ -6,7 +6,8 @@ increasing order, so that maps are read forwards.
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from math import inf, isinf
+from math import inf, isinf, nan
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from zofl_mpi.data import Dataset, Federation, Raw
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError, demand
 
+BY_CLASS, BY_MIX, NATURAL, SHARDS, QUANTITY = "by_class", "by_mix", "natural", "shards", "quantity"
 REDRAWS = 10_000  # 40 us each; ten clients with one class each (alpha near 0, ten classes) come up 4 times
 CHUNK = 512  # rows at a time
 
@@ -40,22 +42,26 @@ def split(
     """Divides a data set: a test part, of the rest a validation part, of the rest the server's; m clients get the rest.
 
     Args:
-        alpha: Dirichlet concentration > 0; `inf` deals samples out uniformly, in sizes that differ by one at most,
-            whatever the partition. A regression takes no other.
+        m: number of clients; `natural` has its own.
+        alpha: Dirichlet concentration > 0 of `by_class` and `by_mix`; `inf` deals samples out uniformly, in sizes that
+            differ by one at most. A regression, and every other partition, takes no other.
         partition: `by_class` draws for each class how it spreads over the clients (sizes differ too); `by_mix`
-            draws for each client its mix of classes, all clients of equal size (fewer than m samples are left over).
+            draws for each client its mix of classes, all clients of equal size (fewer than m samples are left over);
+            `shards:K`, `quantity:ALPHA` and `natural`: see `shares`.
         test_fraction: of all samples; 0 < fraction < 1.
         server_fraction: of the training part; 0 <= fraction < 1; with 0 the server holds nothing.
         server_lacks: so many classes, the last ones, are the clients' alone; `server_fraction` is then of the others.
         validation: of all but the test part; 0 <= fraction < 1; with 0 there is no validation part.
         official_split: take the data set's own test part instead of a random one.
-        min_samples: least number of samples of a client; `by_class` draws until every client has that many.
+        min_samples: least number of samples of a client; `by_class` draws until every client has that many,
+            `natural` leaves out those with fewer.
         pixels: see `as_dataset`; the mean and variance are those of server and clients together.
 
     Raises:
         UserError: an argument out of range, or one that leaves a part without samples that should have some.
     """
-    if raw.targets is not None and (not isinf(alpha) or partition != "by_class"):
+    kind, _ = parsed(partition)
+    if raw.targets is not None and (not isinf(alpha) or kind in (BY_MIX, SHARDS)):
         flag = f"--partition {partition}" if isinf(alpha) else f"--alpha {alpha:g}"
         fault = f"{flag}: a regression has no classes for clients to be uneven in"
         raise UserError(f"{fault}; leave the flag out (samples are dealt out uniformly)")
@@ -74,7 +80,24 @@ def split(
     data = as_dataset(raw, pixels, train)
     clients = tuple(map(data.subset, parts))
     chosen_by = data.subset(held_out) if len(held_out) else None
-    return Federation(data.subset(server), clients, data.subset(test), raw.channels, chosen_by, raw.shape)
+    whose = "" if raw.clients is None else f"clients crc32 {crc32(raw.clients.tobytes()):08x}"
+    return Federation(data.subset(server), clients, data.subset(test), raw.channels, chosen_by, raw.shape, whose)
+
+
+def parsed(partition: str) -> tuple[str, float]:
+    """The kind of a partition and its number, nan where it has none (UserError: there is no such partition)."""
+    kind, colon, text = partition.partition(":")
+    try:
+        number = float(text)
+    except ValueError:
+        number = nan
+    whole = kind == SHARDS and number >= 1 and number.is_integer()
+    if (kind in (BY_CLASS, BY_MIX, NATURAL) and not colon) or whole or (kind == QUANTITY and number > 0):
+        return kind, number
+    raise UserError(
+        f"--partition {partition}: choose {BY_CLASS}, {BY_MIX}, {SHARDS}:K with a whole number K of shards, at least "
+        f"1, {QUANTITY}:ALPHA with a Dirichlet concentration above 0, or {NATURAL}"
+    )
 
 
 def shares(
@@ -82,20 +105,65 @@ def shares(
 ) -> list[Rows]:
     """Divides the rows `rest` (k,), ascending, among m clients; for the other arguments see `split`.
 
+    `shards:K` sorts the rows by label and gives each client K of m K pieces, whose sizes differ by one at most
+    (McMahan et al., AISTATS 2017). `quantity:ALPHA` deals the rows out whatever their labels: to each client
+    min_samples, and of the others a share, Dirichlet(ALPHA). `natural` gives each client of the data its own rows, in
+    the order of the clients' numbers.
+
     An argument out of range, or too few rows, is a UserError.
     """
     demand(alpha > 0, "alpha", alpha, "a Dirichlet concentration above 0 (inf for iid clients)")
+    kind, number = parsed(partition)
+    if kind not in (BY_CLASS, BY_MIX) and not isinf(alpha):
+        raise UserError(f"--alpha {alpha:g}: --partition {partition} has no use for it; leave one of the two flags out")
+    if kind == NATURAL:
+        return _by_client(raw, rest, min_samples)
     _check_enough(len(rest), m, min_samples)
+    if kind == SHARDS:
+        return _by_shards(raw.labels[rest], rest, streams, m, int(number), min_samples)
     labels = raw.labels[rest]
-    if isinf(alpha):
+    if isinf(alpha) and not number < inf:
         dealt = streams(Purpose.PARTITION).permutation(len(rest))
         return [rest[np.sort(share)] for share in np.array_split(dealt, m)]
     pool = np.bincount(labels, minlength=raw.classes)
-    if partition == "by_class":
+    if kind == QUANTITY:  # as one class
+        labels = np.zeros_like(labels)
+        counts = min_samples + _counts_by_class(np.array([len(rest) - m * min_samples]), streams, m, number, 0)
+    elif kind == BY_CLASS:
         counts = _counts_by_class(pool, streams, m, alpha, min_samples)
     else:
         counts = _counts_by_mix(pool, streams, m, alpha)
     return [rest[share] for share in _deal(labels, counts, streams)]
+
+
+def _by_client(raw: Raw, rest: Rows, min_samples: int) -> list[Rows]:
+    """The rows of each of the data's clients, by their numbers; clients with too few are left out."""
+    if raw.clients is None:
+        raise UserError(
+            "--partition natural: these data do not say whose a sample is; give an .npz file with an array client, one "
+            "integer a sample (numpy.savez(path, x=..., y=..., client=...)), or take another --partition"
+        )
+    _, places, sizes = np.unique(raw.clients[rest], return_inverse=True, return_counts=True)
+    parts = np.split(rest[np.argsort(places, kind="stable")], sizes.cumsum()[:-1])
+    if sizes.max() < min_samples:
+        fault = f"--min-samples {min_samples}: none of the data's {len(sizes)} clients has that many"
+        raise UserError(f"{fault}; take at most {sizes.max()}")
+    return [part for part in parts if len(part) >= min_samples]
+
+
+def _by_shards(labels: NDArray[np.int64], rest: Rows, streams: Streams, m: int, K: int, min_samples: int) -> list[Rows]:
+    """K pieces each of the rows sorted by label, equal labels in random order."""
+    least = K * (len(rest) // (m * K))
+    if least < max(1, min_samples):
+        raise UserError(
+            f"--partition shards:{K}: with {m} clients and {len(rest)} samples a client may have {least}, and each "
+            f"must have --min-samples {min_samples}; take fewer shards or clients (--m)"
+        )
+    chance = streams(Purpose.PARTITION)
+    shuffled = chance.permutation(len(rest))
+    shards = np.array_split(shuffled[np.argsort(labels[shuffled], kind="stable")], m * K)
+    dealt = chance.permutation(m * K).reshape(m, K)
+    return [rest[np.sort(np.concatenate([shards[s] for s in own]))] for own in dealt]
 
 
 def _check_enough(samples: int, m: int, min_samples: int) -> None:

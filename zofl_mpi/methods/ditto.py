@@ -30,7 +30,7 @@ class Ditto(FirstOrder):
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Averages the participants' local models: lines 3, 4, 7 and 8."""
-        return self.local.average(clients, self.train, state.x, r)
+        return self.local.average(clients, self.train, state, r)
 
     def train(self, client: Client, message: Model) -> Trained:
         """Takes FedAvg's local steps from x and as many on v_i: lines 5 and 6."""

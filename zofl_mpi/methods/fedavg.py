@@ -11,6 +11,7 @@ from typing import final
 import numpy as np
 
 from zofl_mpi import Client, Clients, at_least, given, part
+from zofl_mpi.numerics.optimisers import ServerRule
 from zofl_mpi.rounds.base import Effort
 from zofl_mpi.rounds.local_sgd import Compression, FirstOrder, Restored, State
 from zofl_mpi.rounds.report import Model
@@ -18,14 +19,18 @@ from zofl_mpi.rounds.report import Model
 
 @dataclass(frozen=True)
 class FedAvg(FirstOrder):
-    """x <- x + eta_g sum over S_r of w_i (y_i - x), y_i after H_{i,r} SGD steps on F_i from x."""
+    """x <- x + eta_g sum over S_r of w_i (y_i - x), y_i after H_{i,r} SGD steps on F_i from x.
+
+    With another --server-rule the server takes that rule's step along the sum.
+    """
 
     mu: float = given(default=0.0)  # FedProx's flag
     compression: Compression = part()
+    rule: ServerRule = part()
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Averages the participants' local models."""
-        return self.local.average(clients, self.train, state.x, r)
+        return self.local.average(clients, self.train, state, r, self.rule)
 
     def train(self, client: Client, message: Model) -> Restored:
         """y <- y - gamma~_t (g_i(y) + mu (y - x)) from y = x, t = 0, ..., H_{i,r} - 1, g_i on mini-batch t."""

@@ -38,7 +38,7 @@ class FedMSPP(FirstOrder):
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Averages the participants' proximal points."""
-        return self.local.average(clients, self.train, state.x, r)
+        return self.local.average(clients, self.train, state, r)
 
     def train(self, client: Client, message: Model) -> Trained:
         """y <- y - gamma~_t (g_B(y) + mu (y - x)) from y = x, on the client's mini-batch B of this round."""

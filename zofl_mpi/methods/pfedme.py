@@ -35,7 +35,7 @@ class PFedMe(FirstOrder):
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Averages the participants' w: lines 2, 3, 10 and 11, with the participants alone taking local steps."""
-        return self.local.average(clients, self.train, state.x, r)
+        return self.local.average(clients, self.train, state, r)
 
     def train(self, client: Client, message: Model) -> Trained:
         """Takes the local steps: lines 4 to 9."""

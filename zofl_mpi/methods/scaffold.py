@@ -10,7 +10,8 @@ from typing import Literal, final
 
 import numpy as np
 
-from zofl_mpi import Array, Client, Clients, column, demand, finite
+from zofl_mpi import Array, Client, Clients, column, demand, finite, part
+from zofl_mpi.numerics.optimisers import ServerRule
 from zofl_mpi.rounds import local_sgd
 from zofl_mpi.rounds.base import Effort
 from zofl_mpi.rounds.local_sgd import FirstOrder
@@ -56,6 +57,7 @@ class Scaffold(FirstOrder):
     """
 
     option: Literal["I", "II"] = "II"
+    rule: ServerRule = part()
 
     def __post_init__(self) -> None:
         allowed, steps = "above 0: SCAFFOLD's c_i is the mean of the gradients used", self.local.steps
@@ -70,7 +72,7 @@ class Scaffold(FirstOrder):
         """Samples clients and adds up their changes: Algorithm 1, lines 3, 4, 15 to 17."""
         S, shares = self.local.sampling(r), self.local.shares()
         mean = clients.mean(self.train, Controlled(state.x, state.c, r), to=S, weights=shares)
-        new = self.local.step(state.x, state.x + mean.dy, r, S)
+        new = self.local.step(state, state.x + mean.dy, r, S, self.rule)
         c = state.c + math.fsum(shares[i] for i in S) * mean.dc.astype(np.float64)
         return State(**vars(new), c=c.astype(state.c.dtype))
 

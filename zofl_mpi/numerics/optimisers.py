@@ -1,12 +1,21 @@
-"""SGD, Adam and two kinds of AdamW on flat tensors, with their state in a dictionary that can be sent and stored."""
+"""Optimisers on flat vectors, with their state in a dictionary that can be sent and stored.
+
+SGD, Adam and two kinds of AdamW on torch's tensors, along a gradient; the server's rules on NumPy's, along the mean
+change of the clients' models.
+"""
 
 import math
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
+import numpy as np
+from numpy.typing import NDArray
+
+from zofl_mpi.engine.fields import above
 from zofl_mpi.errors import demand
 
+Array = NDArray[Any]
 Tensor = Any  # torch's, which is not imported here
 Memory = MutableMapping[str, Any]
 
@@ -84,3 +93,50 @@ class Optimiser:
 def copied(moments: Mapping[str, Any]) -> dict[str, Any]:
     """Copy of an optimiser's state, with tensors of its own."""
     return {k: v.clone() if hasattr(v, "clone") else v for k, v in moments.items()}
+
+
+# --- the server's step along the mean change of the clients' models
+
+BETA1, BETA2 = 0.9, 0.99  # of the paper's experiments, where Adagrad has no momentum
+
+
+@final
+@dataclass(frozen=True)
+class ServerRule:
+    """Server optimiser: the step from x along Delta, the mean change of the clients' models.
+
+    Adaptive rules: Reddi et al., "Adaptive Federated Optimization", ICLR 2021, Algorithm 2, with v = tau^2 at the start
+    and no bias correction. momentum: FedAvgM, Hsu, Qi, Brown, arXiv:1909.06335.
+
+    Attributes:
+        server_rule: sgd: x + eta_g Delta; momentum: x + eta_g m, m <- 0.9 m + Delta; adagrad, adam, yogi: x + eta_g m /
+            (sqrt(v) + tau_g), Adagrad with m = Delta, the others with m <- 0.9 m + 0.1 Delta and 0.99 for v. An
+            adaptive rule moves each number by up to about eta_g a round: take one far below 1.
+        tau_g: tau of adagrad, adam and yogi: the smaller, the more adaptive.
+    """
+
+    server_rule: Literal["sgd", "momentum", "adagrad", "adam", "yogi"] = "sgd"
+    tau_g: float = above(0, 1e-3)
+
+    def step(self, x: Array, y: Array, eta_g: float, moments: Mapping[str, Any]) -> tuple[Array, dict[str, Any]]:
+        """x (n,) after a step of size eta_g along y - x, y (n,) the mean of the models, and the moments after it.
+
+        Args:
+            moments: those after the last step, {} before the first; (n,) float64, in which the square of a float32
+                does not underflow. They are not changed.
+        """
+        rule = self.server_rule
+        if rule == "sgd":
+            return (y if eta_g == 1 else x + eta_g * (y.astype(np.float64) - x)), {}
+        delta = y.astype(np.float64) - x
+        if rule == "momentum":
+            m = BETA1 * moments["m"] + delta if moments else delta
+            return x + eta_g * m, {"m": m}
+        v, square = moments.get("v", np.full(delta.shape, self.tau_g**2)), np.square(delta)
+        if rule == "adagrad":
+            v, m, kept = v + square, delta, {}
+        else:
+            m = BETA1 * moments.get("m", 0.0) + (1 - BETA1) * delta
+            gap = square - v if rule == "adam" else square * np.sign(square - v)
+            v, kept = v + (1 - BETA2) * gap, {"m": m}
+        return x + eta_g * m / (np.sqrt(v) + self.tau_g), {**kept, "v": v}

@@ -6,7 +6,7 @@ steps" and makes two calls).
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, final
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from zofl_mpi import Array, Client, Clients, Purpose, Setting, Step, UserError, at_least, column, demand, finite, part
 from zofl_mpi.engine.messages import Compact
+from zofl_mpi.numerics.optimisers import ServerRule
 from zofl_mpi.numerics.schedules import demand_tau, local_steps, parse_decay, stepsizes, to_number
 from zofl_mpi.problems import Hierarchical, Smooth
 from zofl_mpi.rounds.base import Costed, Effort, Sampling, ServerStep, demand_samples, shares
@@ -38,6 +39,10 @@ class State:
         finite="x is not finite after the server's step; smaller --eta-g, --gamma or --gamma-local may help",
     )
     local_steps: int = column("1", "local steps that all participants took in this round", 0)
+    moments: dict[str, Any] = field(default_factory=dict, kw_only=True)  # (n,) each, of the server's rule
+
+
+SGD = ServerRule()
 
 
 @final
@@ -124,7 +129,7 @@ class LocalSGD:
         steps: numbers and sizes of the local steps.
         batch: samples of a local step, drawn with replacement; 0 for all of the client's, in every step.
         weights: w_i of the objective and of the averaging: size (|D_i|) or uniform.
-        eta_g: server step size on the averaged update; 1 is plain averaging.
+        eta_g: server step size on the averaged update; with the rule sgd 1 is plain averaging.
         server: one more step a round, on the server's own data.
     """
 
@@ -148,18 +153,22 @@ class LocalSGD:
         """(H, batch) the client's mini-batches of round r, the same for every method."""
         return minibatches(self.setting, client, r, self.steps.count(client.i, r), self.batch)
 
-    def average(self, clients: Clients, train: Step, x: Array, r: int) -> State:
-        """x + eta_g sum over S_r of w_i (y_i - x), y_i the replies to `train`, and the server's own step."""
+    def average(self, clients: Clients, train: Step, state: State, r: int, rule: ServerRule = SGD) -> State:
+        """`step` towards sum over S_r of w_i y_i, y_i the replies to `train`."""
         S = self.sampling(r)
-        mean = clients.mean(train, Model(x, r), to=S, weights=self.shares())
-        return self.step(x, mean.y, r, S)
+        mean = clients.mean(train, Model(state.x, r), to=S, weights=self.shares())
+        return self.step(state, mean.y, r, S, rule)
 
-    def step(self, x: Array, y: Array, r: int, to: list[int]) -> State:
-        """x + eta_g (y - x), y the average of the models of the participants `to`, and the server's own step."""
-        new = y if self.eta_g == 1 else x + self.eta_g * (y.astype(np.float64) - x)
+    def step(self, state: State, y: Array, r: int, to: list[int], rule: ServerRule = SGD) -> State:
+        """The rule's step from x along y - x, y the average of the participants' (`to`) models, and the server's own.
+
+        With sgd it is x + eta_g (y - x).
+        """
+        x = state.x
+        new, moments = rule.step(x, y, self.eta_g, state.moments)
         if self.server.gamma:
             new = self.server.step(new, self.server.gradient(x, r), r)
-        return State(new.astype(x.dtype), sum(self.steps.count(i, r) for i in to))
+        return State(new.astype(x.dtype), sum(self.steps.count(i, r) for i in to), moments=moments)
 
 
 @dataclass(frozen=True)

@@ -294,7 +294,7 @@ def readable(stored: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, A
 def _today(name: str, value: Any, kind: Any) -> Any:
     """The name that a value of an earlier version has today, where the flag has that; else the value."""
     today = RENAMED.get((name, value), value) if isinstance(value, str) else value
-    return today if today in get_args(kind) else value
+    return today if kind is str or today in get_args(kind) else value
 
 
 # --- names

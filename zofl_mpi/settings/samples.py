@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal, TypeVar, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from zofl_mpi.data import Federation, Raw, cache, features, partition, sources
 from zofl_mpi.data.cache import Sources
@@ -21,7 +22,7 @@ from zofl_mpi.run.family import Site
 P = TypeVar("P")
 Derive = Callable[[Sources], Sources]
 
-SHOWN = 10  # classes in a warning
+SHOWN = 10  # classes or clients in a warning
 SHARES = (
     "m",
     "alpha",
@@ -42,15 +43,18 @@ class Samples:
 
     Attributes:
         data: digits, mnist, fashion-mnist, cifar10, synthetic, or the path of a .npz file with x and y (integers y are
-            classes, floats the targets of a regression).
+            classes, floats the targets of a regression), and client for --partition natural.
         data_dir: the folder with the data set's files; else $ZOFL_DATA, else the user's cache.
         pixels: unit ([0, 1]), raw (as stored) or standardize (mean 0, variance 1 over the training part).
         features: all, or pca:K: the first K principal components of the inputs, fitted on the training part (server and
             clients), and a constant 1.
-        m: number of clients.
-        alpha: Dirichlet concentration of the clients' classes, above 0; inf for iid.
-        partition: by_class (each class is spread over the clients) or by_mix (each client draws its mix; equal sizes).
-        min_samples: least number of samples of a client; the partition is redrawn until every client has that many.
+        m: number of clients; with --partition natural it is the data's own.
+        alpha: Dirichlet concentration of the clients' classes (by_class, by_mix), above 0; inf for iid.
+        partition: by_class (each class is spread over the clients), by_mix (each client draws its mix; equal sizes),
+            shards:K (sorted by class, K pieces for each client), quantity:ALPHA (iid classes; min_samples for each
+            client, and of the others Dirichlet shares) or natural (by the array client of an .npz).
+        min_samples: least number of samples of a client; the partition is redrawn until every client has that many,
+            natural leaves out clients with fewer.
         split: random (10 % of all samples, --test-fraction, are the test set) or official (the data set's own).
         test_fraction: share of all samples that is the test set.
         server_fraction: share of the training part that is the server's own.
@@ -68,7 +72,7 @@ class Samples:
     features: str = "all"
     m: int = at_least(1, 10, "a number of clients")
     alpha: float = math.inf
-    partition: Literal["by_class", "by_mix"] = "by_class"
+    partition: str = "by_class"
     min_samples: int = at_least(1, 10, "a number of samples")
     split: Literal["random", "official"] = "random"
     test_fraction: float = 0.1
@@ -96,6 +100,7 @@ class Samples:
         synthetic = Synthetic(self.synthetic_samples, self.synthetic_features, self.synthetic_classes)
         stored = run_or_fail_all(world, lambda: sources.find(self.data, data_dir, streams, synthetic))
         raw = cached(world, stored)
+        run_or_fail_all(world, lambda: self._check_clients(raw))
         if classifies:
             run_or_fail_all(world, lambda: self._check_classes(raw))
         if world.rank == 0 and self.data.endswith(".npz"):
@@ -106,6 +111,8 @@ class Samples:
         shares = {name: value for name, value in vars(self).items() if name in SHARES}
         official = self.split == "official"
         federation = run_or_fail_all(world, lambda: partition.split(raw, streams, official_split=official, **shares))
+        if world.rank == 0 and raw.clients is not None:
+            self._warn_left_out(raw.clients, federation)
         return features.projected(world, federation, K, made.key) if K else federation
 
     def _warn_gaps(self, raw: Raw) -> None:
@@ -119,6 +126,27 @@ class Samples:
             warn(
                 f"--data {self.data}: y means classes 0 to {raw.classes - 1}, and {none} {has} no samples "
                 f"(samples by class: {shown}); if no class is missing, number them from 0 without gaps"
+            )
+
+    def _warn_left_out(self, clients: NDArray[np.int64], federation: Federation) -> None:
+        """Tells which of the data's clients have too few samples to take part."""
+        held = [int(clients[part.rows_of(np.zeros(1, np.int64))[0]]) for part in federation.clients]
+        everyone = np.unique(clients)
+        left = np.setdiff1d(everyone, held)
+        if len(left):
+            shown = ", ".join(map(str, left[:SHOWN])) + (", ..." if len(left) > SHOWN else "")
+            who = f"{len(left)} of {len(everyone)} clients ({shown})"
+            warn(
+                f"--partition natural: {who} left out, with fewer than --min-samples {self.min_samples} samples beside "
+                "those of the test part and the server"
+            )
+
+    def _check_clients(self, raw: Raw) -> None:
+        kind, _ = partition.parsed(self.partition)
+        if raw.clients is not None and kind != partition.NATURAL:
+            raise UserError(
+                f"--data {self.data} holds x, y and client: --partition natural shares the samples out by client; for "
+                f"--partition {self.partition} it must hold x and y alone"
             )
 
     def _check_classes(self, raw: Raw) -> None:
@@ -141,7 +169,7 @@ class ClientSamples(Samples):
 def setting_on(site: Site, problem: P, federation: Federation, network: str = "") -> Setting[P]:
     """The setting of a problem on these data; `network`: a fingerprint beside that of the data."""
     data = federation.clients, federation.server, federation.test, federation.counts
-    fingerprint = ", ".join(filter(None, (federation.server.fingerprint(), network)))
+    fingerprint = ", ".join(filter(None, (federation.server.fingerprint(), federation.whose, network)))
     dtype = np.dtype(site.dtype)
     return Setting(problem, site.streams, *data, dtype, fingerprint, validation=federation.validation)
 
