@@ -2,13 +2,16 @@
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.conftest import Capsys, Hands, Patch
 from zofl_mpi.run import progress
-from zofl_mpi.run.progress import Bar, Lines, Progress
+from zofl_mpi.run.progress import Bar, Lines, Progress, WithProgress
 
 
 @pytest.fixture
@@ -100,6 +103,59 @@ def test_under_a_launcher_the_bar_is_drawn_on_the_terminal_itself(monkeypatch: P
     assert "5/10" in text
     os.close(reader)
     os.close(writer)
+
+
+def shown(hands: Callable[[Bar], None], until: str) -> str:
+    """What a terminal shows while the bar is used, up to some words."""
+    reader, writer = os.openpty()
+    with Bar(10, os.ttyname(writer)) as bar:
+        hands(bar)
+        deadline, text = time.monotonic() + 60, ""
+        while until not in text and time.monotonic() < deadline:
+            text += os.read(reader, 4096).decode(errors="replace")
+    os.close(reader)
+    os.close(writer)
+    return text
+
+
+def test_a_step_of_the_start_is_shown_with_its_progress_while_no_round_is_done(monkeypatch: Patch) -> None:
+    """Mutations: no step before the first round; a step without its parts; the rounds' clock on from the start."""
+    monkeypatch.setattr(progress, "SHORT", 0.0)
+    text = shown(lambda bar: bar.step("start: compiling", 4, 2), "start: compiling")
+    assert "2/4" in shown(lambda bar: bar.step("start: compiling", 4, 2), "2/4") and "0/10" in text
+    assert "-:--:--" in text
+
+
+def test_an_evaluation_is_a_step_that_advances_by_reply_and_goes(monkeypatch: Patch) -> None:
+    """Mutations: replies counted at once, or never; a step that stays; a step that ends at once shown."""
+    monkeypatch.setattr(progress, "SHORT", 0.0)
+
+    def evaluate(bar: Bar) -> None:
+        bar.begin(3)
+        replies = WithProgress(clients, bar, "evaluation after round 4").ask(lambda: None, None)  # type: ignore[arg-type]
+        assert next(iter(replies)) == (0, "a")
+
+    clients: Any = SimpleNamespace(m=2, ledger=None, survives=False, lost=[])
+    clients.ask = lambda step, message, to, counted: iter([(0, "a"), (1, "b")])
+    text = shown(evaluate, "1/2")
+    assert "evaluation after round 4" in text and "1/2" in text and "3/10" in text
+
+    def over(bar: Bar) -> None:
+        bar.step("evaluation after round 4")
+        bar.step("")
+        assert [task.description for task in bar._bar.tasks] == ["round"]
+
+    shown(over, "0/10")
+    monkeypatch.setattr(progress, "SHORT", 1e9)
+    assert "evaluation" not in shown(lambda bar: (bar.step("evaluation"), bar.begin(5))[1], "5/10")
+
+
+def test_lines_and_quiet_runs_say_nothing_of_steps(capfd: Capsys) -> None:
+    for silent in (Progress(), Lines(5)):
+        silent.step("start", 4)
+        silent.advance()
+        silent.begin(0)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_the_outermost_launcher_among_the_ancestors_is_found(monkeypatch: Patch) -> None:
