@@ -105,7 +105,7 @@ def prepare(message: Any) -> Prepared:
     _refuse_local(cls)
     places: list[tuple[list[str], str, str, tuple[int, ...]]] = []
     arrays: list[Any] = []
-    values: dict[str, Any] = {name: _dictionaries(getattr(message, name)) for name in _names(cls)}
+    values: dict[str, Any] = {name: _dictionaries(getattr(message, name)) for name in _names(cls)}  # type: ignore[arg-type]
     for path, value in entries:
         array = value.detach() if is_remote(value) else as_array(value)  # a GPU's bytes stay there until written
         if array is None:
@@ -205,7 +205,7 @@ def replace_arrays(message: Any, arrays: dict[tuple[str, ...], NDArray[Any]]) ->
 def _rebuilt(message: Any, change: Callable[[list[str], Any], Any]) -> Any:
     """The message with each of its leaves changed, given its path."""
     entries = list(leaves(message))  # refuses anything but a message
-    values = {name: _dictionaries(getattr(message, name)) for name in _names(type(message))}
+    values = {name: _dictionaries(getattr(message, name)) for name in _names(type(message))}  # type: ignore[arg-type]
     for path, value in entries:
         _place(values, path, change(path, value))
     return type(message)(**values)

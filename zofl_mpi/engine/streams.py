@@ -71,7 +71,7 @@ class Streams:
     def __call__(self, purpose: Purpose, r: int = 0, i: int = 0, t: int = 0) -> np.random.Generator:
         """The generator for `purpose` in round `r`, for client `i`, at step `t`; it takes about 5 us to make."""
         key = _Key(np.array([self.seed, int(purpose)], np.uint64))
-        return np.random.Generator(np.random.Philox(key, counter=[0, t, i, r]))
+        return np.random.Generator(np.random.Philox(key, counter=[0, t, i, r]))  # type: ignore[arg-type]
 
 
 class _Key(ISeedSequence):
