@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 class _Torch:
     def __getattr__(self, name: str) -> Any:
-        import torch  # the statement, which looks it up five times as fast as import_module: it stands in every step
+        import torch  # the statement, which costs less than import_module: it is in every step
 
         return getattr(torch, name)
 
