@@ -154,6 +154,8 @@ def test_a_problem_without_a_smooth_loss_is_refused(capsys: Capsys) -> None:
     [
         ("--method fedavg --lam 1", f"--lam {ELSEWHERE} --problem softmax"),
         ("--method fedavg --option I", f"--option {ELSEWHERE} --method scaffold"),
+        ("--method ditto --server-rule adam", f"--server-rule {ELSEWHERE} --method fedavg, --method fedprox, --method"),
+        ("--method fedavg --server-rule adamw", "--server-rule adamw: must be one of sgd, momentum, adagrad, adam"),
         ("--method scaffold --option III", "--option III: must be one of I, II"),
         ("--method fedavg --weights sizes", "--weights sizes: must be one of size, uniform"),
     ],
