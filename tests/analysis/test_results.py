@@ -67,9 +67,9 @@ def table_rows(name: str, *words: str) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize("name", ["a_tuned", "a_tuned_iid"])
+@pytest.mark.parametrize("name", ["a_tuned", "a_tuned_iid", "a_rules"])
 def test_the_kept_tuned_steps_are_those_that_the_script_prints(name: str, script: Any) -> None:
-    told = table_rows(name, "cell")
+    told = table_rows(name, "cell", "accuracy_by_seed_percent")
     assert (KEPT / f"{name}.txt").read_text().startswith(script("a_tuned").tables(told))
     for method in {r["method"] for r in told}:
         of = [r for r in told if r["method"] == method]
@@ -77,7 +77,7 @@ def test_the_kept_tuned_steps_are_those_that_the_script_prints(name: str, script
         assert [r for r in of if r["best"]] == [best]
 
 
-@pytest.mark.parametrize("name", ["a_tuned", "a_tuned_iid"])
+@pytest.mark.parametrize("name", ["a_tuned", "a_tuned_iid", "a_rules"])
 def test_the_kept_edges_are_those_of_the_kept_steps(name: str, script: Any) -> None:
     axes = tomllib.loads((ROOT / f"jobs/{name}.toml").read_text(encoding="utf-8"))["axes"]
     steps = {axis: list(axes[axis]) for axis in ("local", "server")}

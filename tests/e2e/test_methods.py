@@ -35,18 +35,7 @@ def command(method: str, problem: str) -> list[str]:
 USUAL = ["--rounds", 4, "--eval-every", 2, "--alpha", 0.5, "--beta", 0.5, "--tau", 3]
 FLOAT64 = ["--dtype", "float64", "--samples", "separate", "--radius", 0.1, "--x0", "random"]
 NETWORK = ["--method", "fedavg", "--problem", "cnn", "--batch", 32, "--m", 3, "--data", "images.npz"]
-NATURAL = [
-    "--method",
-    "fedavg",
-    "--alpha",
-    "inf",
-    "--min-samples",
-    "1",
-    "--partition",
-    "natural",
-    "--data",
-    "natural.npz",
-]
+NATURAL = ["--method", "fedavg", "--alpha", "inf", "--partition", "natural", "--data", "natural.npz"]
 SIZES = ["--method", "fedavg", "--partition", "quantity:0.5", "--server-rule", "adam", "--eta-g", 0.01]
 RUNS: dict[str, list[Any]] = {
     **{f"{method}-{problem}": command(method, problem) for method in METHODS for problem in PROBLEMS},
@@ -67,7 +56,7 @@ RUNS: dict[str, list[Any]] = {
         for method, rule in (("fedavg", "yogi"), ("fedprox", "adagrad"), ("scaffold", "momentum"))
     },
     "shards": [*USUAL, "--alpha", "inf", "--partition", "shards:2"],
-    "natural": [*USUAL, *NATURAL],
+    "natural": [*USUAL, "--min-samples", 1, *NATURAL],
     "thousand-sizes": ["--rounds", 2, "--tau", 1, "--m", 1000, "--min-samples", 1, *SIZES],
 }
 """Name -> flags; idle: 2 of 5 ranks have nothing to do."""
@@ -165,6 +154,8 @@ def test_a_problem_without_a_smooth_loss_is_refused(capsys: Capsys) -> None:
     [
         ("--method fedavg --lam 1", f"--lam {ELSEWHERE} --problem softmax"),
         ("--method fedavg --option I", f"--option {ELSEWHERE} --method scaffold"),
+        ("--method ditto --server-rule adam", f"--server-rule {ELSEWHERE} --method fedavg, --method fedprox, --method"),
+        ("--method fedavg --server-rule adamw", "--server-rule adamw: must be one of sgd, momentum, adagrad, adam"),
         ("--method scaffold --option III", "--option III: must be one of I, II"),
         ("--method fedavg --weights sizes", "--weights sizes: must be one of size, uniform"),
     ],

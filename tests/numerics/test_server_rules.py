@@ -43,7 +43,8 @@ DELTAS = np.array([[1.0, -0.01, 0.0, 0.04, 1e-9], [-2.0, 0.03, 0.0, -0.07, 3e-9]
 def test_a_rule_is_its_formula_number_by_number(rule: str) -> None:
     """Changes above and below tau, of both signs, and 0. Mutations: bias correction; tau in
     the root; v from 0; the square of m; Yogi's sign the other way; FedAvgM with 0.1 Delta; beta 0.999."""
-    x, moments = np.arange(5.0), {}
+    x = np.arange(5.0)
+    moments: dict[str, Array] = {}
     start = x.copy()
     of = ServerRule(rule, TAU)  # type: ignore[arg-type]
     for delta in DELTAS:

@@ -50,6 +50,9 @@ from (select * from a_tuned where at_edge <> '' order by nth(method, 'zo_hfl | f
 select nth(method, 'zo_hfl | fedavg+server') as k, accuracy_mean_percent from a_tuned
 where seeds = 1 and nth(step, 'local-0.001 server-1 | local-0.003 server-1 | local-0.01 server-1')
 order by after(step, 'local-');
+-- FedAdagrad ends at # ± # %, FedYogi at # ± #, FedAdam at # ± #, FedAvgM at # ± #, FedAvg with a tuned server step at # ± #
+select nth(method, 'FedAdagrad | FedYogi | FedAdam | FedAvgM | fedavg') as k, accuracy_mean_percent, accuracy_sd_percent
+from a_rules where best;
 -- standardised pixels bring ZO-HFL to # %
 select accuracy_mean_percent from a_readings where reading = 'pixels-standardize' and method = 'zo_hfl';
 -- (mean distance # points over ZO-HFL and FedAvg; the default #)
