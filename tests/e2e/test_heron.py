@@ -27,7 +27,7 @@ METHODS = {
     "ho_sfl+seeds": ["--n-p", "2", "--mu", "0.01", "--uplink", "seeds"],
     "heron+own": ["--k", "2", "--mu", "0.01", "--client-parts", "own", "--shift", "invert", "gain", "blur"],
     "sflv2+merge": ["--merge", "2", "--warmup", "4"],
-    "cse_fsl+merge": ["--merge", "5", "--schedule", "linear", "--decay-steps-server", "9"],
+    "cse_fsl+merge": ["--merge", "5", "--schedule", "linear", "--decay-steps", "14", "--decay-steps-server", "9"],
     "sflv2+own": ["--client-parts", "own", "--shift", "contrast", "clean"],
 }
 METHODS["heron+adamw"] += ["--schedule", "linear", "--warmup", "3", "--decay-steps", "14", "--decay-steps-server", "40"]

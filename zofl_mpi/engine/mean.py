@@ -10,15 +10,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.engine import messages
 from zofl_mpi.engine.fields import not_finite
-from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 BLOCK = 1 << 16  # entries that are rounded and added at once: 512 kB of int64 stay in cache
 
@@ -109,7 +111,7 @@ def of_tensors(values: Sequence[Tensor]) -> Tensor:
         if not math.isfinite(bound):
             raise FloatingPointError(which)
     unit = quantum(max(bounds) * share, len(values))
-    total = values[0].new_zeros(values[0].shape, dtype=torch.int64)
+    total = values[0].new_zeros(values[0].shape).long()
     for x in values:
         total += (x.double() * (share / unit)).round_().long()
     return (total.double() * unit).to(values[0].dtype)
