@@ -66,7 +66,7 @@ def test_a_writer_may_end_between_any_two_writes(tmp_path: Path, monkeypatch: Pa
         np.testing.assert_array_equal(records.load(path).rounds["loss"], np.arange(done + 1))
 
 
-def test_a_writer_killed_while_rows_wait_leaves_every_row_of_its_checkpoints(tmp_path: Path, monkeypatch: Patch) -> None:
+def test_a_writer_killed_while_rows_wait_keeps_the_rows_of_its_checkpoints(tmp_path: Path, monkeypatch: Patch) -> None:
     """20 kills at random moments. Mutations: `sync` leaves rows waiting; rows of a batch in another order, doubled or
     left out."""
     monkeypatch.setattr(writer, "EVERY", 0.004)
@@ -94,12 +94,12 @@ def test_a_writer_killed_while_rows_wait_leaves_every_row_of_its_checkpoints(tmp
             synced = more
         os.close(reads)
         safe, run = int.from_bytes(synced), records.load(path)
-        r = np.arange(run.length)
+        k = np.arange(run.length)
         assert run.length >= safe > 30
-        np.testing.assert_array_equal(run.rounds["loss"], r)
-        np.testing.assert_array_equal(run.rounds["late"], np.where(r % 7, np.nan, r))
-        np.testing.assert_array_equal(run.clients["bytes_up"][:, 0], np.tile(2 * r[:, None], 4))
-        steps = np.stack([r >= 0, r > 90], axis=1)[:, : len(run.steps)]
+        np.testing.assert_array_equal(run.rounds["loss"], k)
+        np.testing.assert_array_equal(run.rounds["late"], np.where(k % 7, np.nan, k))
+        np.testing.assert_array_equal(run.clients["bytes_up"][:, 0], np.tile(2 * k[:, None], 4))
+        steps = np.stack([k >= 0, k > 90], axis=1)[:, : len(run.steps)]
         np.testing.assert_array_equal(run.ranks["seconds_comm"][:, :, 2], 0.75 * steps)
         Recorder.reopen(path, safe).close()
         assert records.load(path).length == safe

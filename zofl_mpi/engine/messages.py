@@ -27,6 +27,7 @@ Bytes = NDArray[np.uint8]
 Classes = Mapping[tuple[str, str], type[Any]]  # {(module, name): class} that a block of a file may hold
 BOUNDARY = 64
 PLAIN = (bool, int, float, str, type(None))  # types that travel in the header
+EXACT = frozenset(PLAIN)
 APART = {"apart": True}  # metadata of a field whose bytes are not counted: labels, which the tables of [C] leave out
 MOVED = {
     "zofl_mpi.zo_hfl": {"State": "zofl_mpi.methods.zo_hfl"},
@@ -105,8 +106,11 @@ def prepare(message: Any) -> Prepared:
         raise TypeError(f"message class {cls.__qualname__} is local to a function; declare it at the top of its module")
     places: list[tuple[list[str], str, str, tuple[int, ...]]] = []
     arrays: list[Any] = []
-    values: dict[str, Any] = {f.name: _dictionaries(getattr(message, f.name)) for f in dataclasses.fields(message)}
+    values: dict[str, Any] = {name: _dictionaries(getattr(message, name)) for name in _names(cls)}
     for path, value in entries:
+        if type(value) in EXACT:
+            _place(values, path, value)
+            continue
         array = value.detach() if is_remote(value) else as_array(value)  # a GPU's bytes stay there until written
         if array is None:
             _place(values, path, value)
@@ -232,10 +236,12 @@ def leaves(message: Any) -> Iterator[tuple[list[str], Any]]:
 
     A path has the field's name, and a name for each level of dictionaries.
     """
-    if not dataclasses.is_dataclass(message) or isinstance(message, type):
-        raise TypeError(f"a message is an instance of a dataclass, not {type(message).__name__}")
-    for field in dataclasses.fields(message):
-        for path, value in _nested_leaves([field.name], getattr(message, field.name)):
+    for name in _names(type(message)):
+        entry = getattr(message, name)
+        if type(entry) in EXACT:
+            yield [name], entry
+            continue
+        for path, value in _nested_leaves([name], entry):
             if not (isinstance(value, PLAIN) or is_remote(value)) and as_array(value) is None:
                 raise TypeError(
                     f"{type(message).__name__}.{'.'.join(path)} is a {type(value).__name__}; "
@@ -252,6 +258,14 @@ def named(entries: Iterable[tuple[list[str], Any]]) -> dict[str, Any]:
         if value is not None:
             found["/".join(path)] = value if array is None else array
     return found
+
+
+@lru_cache(maxsize=256)
+def _names(cls: type[Any]) -> tuple[str, ...]:
+    """Names of the fields of a message of this class; TypeError: it is no dataclass."""
+    if not dataclasses.is_dataclass(cls):
+        raise TypeError(f"a message is an instance of a dataclass, not {cls.__name__}")
+    return tuple(field.name for field in dataclasses.fields(cls))
 
 
 @lru_cache(maxsize=256)
@@ -299,6 +313,10 @@ def _host_dtype(tensor: Any) -> np.dtype[Any]:
 
 
 def _weight(value: Any) -> int:
+    if isinstance(value, np.ndarray):
+        return value.nbytes
+    if isinstance(value, (int, float)):
+        return 8
     if is_remote(value):
         return int(value.nbytes)  # without a copy: the GPU would first have to finish all it was asked for
     array = None if isinstance(value, np.generic) else as_array(value)
