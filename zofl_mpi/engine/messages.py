@@ -106,7 +106,7 @@ def prepare(message: Any) -> Prepared:
         raise TypeError(f"message class {cls.__qualname__} is local to a function; declare it at the top of its module")
     places: list[tuple[list[str], str, str, tuple[int, ...]]] = []
     arrays: list[Any] = []
-    values: dict[str, Any] = {name: _dictionaries(getattr(message, name)) for name in _names(cls)}
+    values: dict[str, Any] = {name: _dictionaries(getattr(message, name)) for name in _names(cls)}  # type: ignore[arg-type]
     for path, value in entries:
         if type(value) in EXACT:
             _place(values, path, value)
@@ -236,7 +236,7 @@ def leaves(message: Any) -> Iterator[tuple[list[str], Any]]:
 
     A path has the field's name, and a name for each level of dictionaries.
     """
-    for name in _names(type(message)):
+    for name in _names(type(message)):  # type: ignore[arg-type]
         entry = getattr(message, name)
         if type(entry) in EXACT:
             yield [name], entry

@@ -86,7 +86,7 @@ class Recorder:
         """
         self.path, self.rounds, self._planned, self._columns = path, rounds, planned, dict(COLUMNS)
         self._writer, self._failed = WriterLock(path), False
-        self._waiting, self._written = list[_Row](), -math.inf
+        self._waiting, self._most, self._written = list[_Row](), 1, -math.inf
         try:
             if new and not rounds:
                 remove(path)
@@ -181,8 +181,7 @@ class Recorder:
         if self._waiting and not new.is_like(self._waiting[0]):
             self.flush()
         self._waiting.append(new)
-        waiting = len(self._waiting) * sum(data.row_bytes for data in self._rows.values())
-        if waiting >= BATCH or time.monotonic() - self._written >= EVERY:
+        if len(self._waiting) >= self._most or time.monotonic() - self._written >= EVERY:
             self.flush()
 
     def flush(self) -> None:
@@ -207,6 +206,7 @@ class Recorder:
             tables = np.stack([row.tables[name] for row in rows])
             self._put("clients" if name in CLIENTS else "ranks", name, tables, steps)
         self._done.write(np.array(self.rounds + len(rows)))
+        self._most = -(-BATCH // sum(data.row_bytes for data in self._rows.values()))
 
     def begins(self, seconds: float) -> None:
         """Writes the seconds from the process's beginning to this session's first round."""

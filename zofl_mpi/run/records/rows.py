@@ -53,7 +53,7 @@ class Rows:
     @property
     def row_bytes(self) -> int:
         """Bytes of a row."""
-        return self.dtype.itemsize * math.prod(self.row)
+        return int(math.prod((self.dtype.itemsize, *self.row)))
 
     def widen(self, places: int) -> None:
         """Widens the rows to `places` entries along their first axis."""
