@@ -109,7 +109,7 @@ def test_a_killed_rank_ends_the_job_and_finished_rounds_are_kept(
     done = run_job(3, *RUN, "--out", out, kind=kind)
     assert done.returncode not in (0, None)
     assert re.search(r"rank (2|0).*signal 9|KILLED BY SIGNAL: 9|EXIT CODE: 9", done.stderr + done.stdout, re.S)
-    assert records.load(out).length == 5
+    assert 4 <= records.load(out).length <= 5  # those of the checkpoint; the row after it may wait
     assert resumes(out)
 
 

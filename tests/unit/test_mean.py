@@ -105,6 +105,28 @@ def test_order_and_grouping_of_the_clients_change_no_bit(data: Any) -> None:
     assert np.float64(first.k).tobytes() == np.float64(again.k).tobytes()
 
 
+@pytest.mark.parametrize(("block", "calls"), [(1 << 16, [8]), (4, [4, 4]), (3, [3, 3, 2]), (7, [7, 1]), (5, [5, 3])])
+def test_small_fields_are_added_in_one_call_with_the_bits_of_each_alone(
+    monkeypatch: pytest.MonkeyPatch, block: int, calls: list[int]
+) -> None:
+    """Mutations: a call for each field; a sum given to another field; the quantum of another field; a longer block."""
+    monkeypatch.setattr(mean, "BLOCK", block)
+    rows = np.random.default_rng(4).normal(size=(3, 7)).astype(np.float32)
+    replies = {i: Reply(row, 1e6 * float(row[0])) for i, row in enumerate(rows)}
+    shares = mean.normalised([0, 1, 2], None)
+    own = contributions_of([[0, 1, 2]], replies, shares)[0]
+    seen = list[int]()
+    found = mean.field_means(mean.fields_of([own]), own, shares, lambda total: seen.append(total.size) or total)
+    assert seen == calls
+    assert found["a",].dtype == np.float32 and found["k",].shape == ()
+    np.testing.assert_allclose(found["a",], rows.mean(axis=0, dtype=np.float64), atol=1e-7)
+    np.testing.assert_allclose(found["k",], 1e6 * rows[:, 0].astype(float).mean(), rtol=1e-12)
+    monkeypatch.setattr(mean, "BLOCK", 1)
+    for target in mean.fields_of([own]):
+        alone = mean.field_mean(target, own, shares, lambda total: total)
+        assert alone.tobytes() == found[target.path].tobytes()
+
+
 @settings(max_examples=500, deadline=None)
 @given(st.floats(0, LARGEST), st.integers(1, 100_000))
 def test_m_terms_of_the_largest_size_stay_below_2_to_the_62(bound: float, m: int) -> None:

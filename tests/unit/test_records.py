@@ -118,8 +118,10 @@ def test_columns_steps_and_more_rounds_than_planned_may_come_later(tmp_path: Pat
     recorder = started(tmp_path / "a.h5", rounds=2)
     add(recorder, 0)
     add(recorder, 1, ("train", "solve"), accuracy=0.75)
+    recorder.flush()
     assert (records.load(tmp_path / "a.h5").length, records.load(tmp_path / "a.h5").attrs["status"]) == (2, "running")
     add(recorder, 2, ("train",))
+    recorder.flush()
     run = records.load(tmp_path / "a.h5")
     np.testing.assert_array_equal(run.rounds["accuracy"], [np.nan, 0.75, np.nan])
     assert run.steps == ("solve", "train")
@@ -207,6 +209,7 @@ def test_the_second_writer_of_a_result_is_refused(
     said = f"UserError: {path} is being written by process {os.getpid()} on {socket.gethostname()}"
     assert second.returncode and said in second.stderr, second.stderr
     add(recorder, 1)
+    recorder.flush()
     assert records.load(path).length == 2
     recorder.close()
     assert not (tmp_path / "a.lock").exists()
@@ -248,6 +251,7 @@ def test_a_writer_whose_lock_was_taken_stops(tmp_path: Path) -> None:
     (tmp_path / "a.lock").write_text("{}")
     with pytest.raises(records.WriteError, match="another process has removed"):
         add(recorder, 1)
+        recorder.flush()
     recorder.close()
     assert records.load(tmp_path / "a.h5").length == 1
     assert (tmp_path / "a.lock").exists()
@@ -306,6 +310,7 @@ def test_a_disk_that_fills_up_does_not_stop_the_planned_rounds(small_disk: Path)
     fill(small_disk)
     for r in range(1, 200):
         add(recorder, r, loss=r)
+    recorder.flush()
     assert records.load(small_disk / "a.h5").length == 200 and os.path.getsize(small_disk / "a.h5") == size
 
 

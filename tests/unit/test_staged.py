@@ -4,6 +4,8 @@ import errno
 import math
 import os
 import random
+import signal
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from zofl_mpi.errors import UserError
 from zofl_mpi.report.same import differences
 from zofl_mpi.run import records
 from zofl_mpi.run.records import Recorder, checkpoint_path, staged
+from zofl_mpi.run.records import recorder as writer
 
 
 @pytest.mark.parametrize("how", ["kill", "full"])
@@ -27,6 +30,7 @@ def test_a_writer_may_end_between_any_two_writes(tmp_path: Path, monkeypatch: Pa
     applied by the next writer; a row that counts before it is complete; a half-written row in the file."""
     write, path = staged.write_all, tmp_path / "a.h5"
     left, killed = 0, b""
+    monkeypatch.setattr(writer, "EVERY", 0.0)  # no row waits
 
     def limited(number: int, block: Any, at: int) -> None:
         nonlocal left, killed
@@ -62,6 +66,45 @@ def test_a_writer_may_end_between_any_two_writes(tmp_path: Path, monkeypatch: Pa
         np.testing.assert_array_equal(records.load(path).rounds["loss"], np.arange(done + 1))
 
 
+def test_a_writer_killed_while_rows_wait_keeps_the_rows_of_its_checkpoints(tmp_path: Path, monkeypatch: Patch) -> None:
+    """20 kills at random moments. Mutations: `sync` leaves rows waiting; rows of a batch in another order, doubled or
+    left out."""
+    monkeypatch.setattr(writer, "EVERY", 0.004)
+    path, waits = tmp_path / "a.h5", random.Random(26)
+    for _ in range(20):
+        path.unlink(missing_ok=True)
+        reads, writes = os.pipe()
+        child = os.fork()
+        if not child:
+            try:
+                recorder = started(path, rounds=100_000)
+                for r in range(100_000):
+                    add(recorder, r, ("solve", "more")[: 1 + (r > 90)], loss=r, **({"late": r} if r % 7 == 0 else {}))
+                    if r % 50 == 30:
+                        recorder.sync()  # a checkpoint follows
+                        os.write(writes, (r + 1).to_bytes(4))
+            finally:
+                os._exit(1)
+        os.close(writes)
+        synced = os.read(reads, 4)
+        time.sleep(0.05 * waits.random())
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        while more := os.read(reads, 4):
+            synced = more
+        os.close(reads)
+        safe, run = int.from_bytes(synced), records.load(path)
+        k = np.arange(run.length)
+        assert run.length >= safe > 30
+        np.testing.assert_array_equal(run.rounds["loss"], k)
+        np.testing.assert_array_equal(run.rounds["late"], np.where(k % 7, np.nan, k))
+        np.testing.assert_array_equal(run.clients["bytes_up"][:, 0], np.tile(2 * k[:, None], 4))
+        steps = np.stack([k >= 0, k > 90], axis=1)[:, : len(run.steps)]
+        np.testing.assert_array_equal(run.ranks["seconds_comm"][:, :, 2], 0.75 * steps)
+        Recorder.reopen(path, safe).close()
+        assert records.load(path).length == safe
+
+
 @pytest.mark.parametrize("share", [0.5, 0.7])
 def test_a_run_whose_disk_fills_up_ends_in_a_sentence_and_goes_on_with_the_same_bits(
     tmp_path: Path, monkeypatch: Patch, capsys: Capsys, share: float
@@ -80,6 +123,7 @@ def test_a_run_whose_disk_fills_up_ends_in_a_sentence_and_goes_on_with_the_same_
 
     with monkeypatch.context() as patch:
         patch.setattr(staged, "write_all", limited)
+        patch.setattr(writer, "EVERY", 0.0)  # the same writes in both runs
         assert here(family, *words, "--out", tmp_path / "whole.h5") == 0
         most, count = share * count, 0
         assert here(family, *words, "--out", out) == 1

@@ -124,7 +124,7 @@ def local_mean(own: Contribution, shares: Mapping[int, float]) -> Any:
 
 def combined(contributions: Sequence[Contribution], own: Contribution, shares: Mapping[int, float], add: Sum) -> Any:
     """The mean at the server, whose contribution is `own`; raises TypeError where shapes differ."""
-    means = {each.path: field_mean(each, own, shares, add) for each in fields_of(contributions)}
+    means = field_means(fields_of(contributions), own, shares, add)
     return messages.replace_arrays(result_template(contributions), means)
 
 
@@ -167,19 +167,44 @@ def result_template(contributions: Sequence[Contribution]) -> Any:
 
 def field_mean(target: Field, own: Contribution, shares: Mapping[int, float], add: Sum) -> NDArray[Any]:
     """The mean of one field, valid at the server only; every process calls this with its own contribution."""
-    result = np.empty(math.prod(target.shape), target.dtype)
-    product, whole = np.empty(min(BLOCK, result.size)), np.empty(min(BLOCK, result.size), np.int64)
-    for low in range(0, result.size, BLOCK):
-        block = slice(low, min(low + BLOCK, result.size))
-        total = np.zeros(block.stop - low, np.int64)
-        scaled, rounded = product[: total.size], whole[: total.size]
-        for i, arrays in own.fields.items():
-            x = arrays[target.path].reshape(-1)[block]
-            np.multiply(x, shares[i] / target.quantum, out=scaled, dtype=np.float64)
-            np.copyto(rounded, np.rint(scaled, out=scaled), casting="unsafe")
-            total += rounded
-        result[block] = add(total) * target.quantum
-    return result.reshape(target.shape)
+    return field_means([target], own, shares, add)[target.path]
+
+
+def field_means(
+    targets: Sequence[Field], own: Contribution, shares: Mapping[int, float], add: Sum
+) -> dict[Path, NDArray[Any]]:
+    """The means of fields by path, as `field_mean` has them; `add` is called for up to BLOCK entries of several."""
+    flat = {target.path: np.empty(math.prod(target.shape), target.dtype) for target in targets}
+    groups, room = list[list[tuple[Field, slice]]](), 0
+    for target in targets:
+        size = flat[target.path].size
+        for low in range(0, size, BLOCK):
+            piece = slice(low, min(low + BLOCK, size))
+            if piece.stop - low > room:
+                groups.append([])
+                room = BLOCK
+            groups[-1].append((target, piece))
+            room -= piece.stop - low
+    for group in groups:
+        parts = [_whole(target, piece, own, shares) for target, piece in group]
+        sums, start = add(parts[0] if len(parts) == 1 else np.concatenate(parts)), 0
+        for target, piece in group:
+            count = piece.stop - piece.start
+            flat[target.path][piece] = sums[start : start + count] * target.quantum
+            start += count
+    return {target.path: flat[target.path].reshape(target.shape) for target in targets}
+
+
+def _whole(target: Field, piece: slice, own: Contribution, shares: Mapping[int, float]) -> NDArray[np.int64]:
+    """The sum of this process's replies in a piece of a field, in multiples of the quantum."""
+    total = np.zeros(piece.stop - piece.start, np.int64)
+    scaled, rounded = np.empty(total.size), np.empty(total.size, np.int64)
+    for i, arrays in own.fields.items():
+        x = arrays[target.path].reshape(-1)[piece]
+        np.multiply(x, shares[i] / target.quantum, out=scaled, dtype=np.float64)
+        np.copyto(rounded, np.rint(scaled, out=scaled), casting="unsafe")
+        total += rounded
+    return total
 
 
 def averaged(reply: Any) -> dict[Path, NDArray[Any]]:

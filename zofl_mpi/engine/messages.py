@@ -28,6 +28,7 @@ Classes = Mapping[tuple[str, str], type[Any]]  # {(module, name): class} that a 
 BOUNDARY = 64
 ARRAYS = (np.ndarray, np.generic)
 PLAIN = (bool, int, float, str, type(None))  # types that travel in the header
+EXACT = frozenset(PLAIN)
 APART = {"apart": True}  # metadata of a field whose bytes are not counted: labels, which the tables of [C] leave out
 MOVED = {
     "zofl_mpi.zo_hfl": {"State": "zofl_mpi.methods.zo_hfl"},
@@ -107,6 +108,9 @@ def prepare(message: Any) -> Prepared:
     arrays: list[Any] = []
     values: dict[str, Any] = {name: _dictionaries(getattr(message, name)) for name in _names(cls)}  # type: ignore[arg-type]
     for path, value in entries:
+        if type(value) in EXACT:
+            _place(values, path, value)
+            continue
         array = value.detach() if is_remote(value) else as_array(value)  # a GPU's bytes stay there until written
         if array is None:
             _place(values, path, value)
@@ -243,10 +247,12 @@ def leaves(message: Any) -> Iterator[tuple[list[str], Any]]:
 
     A path has the field's name, and a name for each level of dictionaries.
     """
-    if not dataclasses.is_dataclass(message) or isinstance(message, type):
-        raise TypeError(f"a message is an instance of a dataclass, not {type(message).__name__}")
-    for field in _names(type(message)):
-        for path, value in _nested_leaves([field], getattr(message, field)):
+    for name in _names(type(message)):  # type: ignore[arg-type]
+        entry = getattr(message, name)
+        if type(entry) in EXACT:
+            yield [name], entry
+            continue
+        for path, value in _nested_leaves([name], entry):
             if not (isinstance(value, PLAIN) or _is_tensor(value)):
                 _refuse_unless_numbers(f"{type(message).__name__}.{'.'.join(path)}", value)
             yield path, value
@@ -264,8 +270,10 @@ def named(entries: Iterable[tuple[list[str], Any]]) -> dict[str, Any]:
 
 @lru_cache(maxsize=256)
 def _names(cls: type[Any]) -> tuple[str, ...]:
-    """The fields of a message."""
-    return tuple(f.name for f in dataclasses.fields(cls))
+    """Names of the fields of a message of this class; TypeError: it is no dataclass."""
+    if not dataclasses.is_dataclass(cls):
+        raise TypeError(f"a message is an instance of a dataclass, not {cls.__name__}")
+    return tuple(field.name for field in dataclasses.fields(cls))
 
 
 def _refuse_unless_numbers(name: str, value: Any) -> None:

@@ -7,6 +7,7 @@ import math
 import time
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -256,6 +257,7 @@ def record(recorder: records.Recorder, done: int, wall: float, columns: dict[str
 
 def save(recorder: records.Recorder, done: int, state: Any, clients: Clients) -> None:
     """Writes a checkpoint: the state, all memories, the number of finished rounds. There is no random state."""
+    recorder.flush()  # its rows first: what fails there is no checkpoint's failure
     recalled = clients.ask(STEPS["<recall>"], Acknowledged(), counted=False)
     if clients.m <= TOGETHER:
         payload = {f"memory/{i}": messages.pack(memory) for i, memory in recalled}
@@ -348,4 +350,6 @@ def _failed(round_: int, exc: BaseException, method: Method[Any], recorder: reco
 
 
 def _safe(recorder: records.Recorder) -> str:
+    with suppress(records.WriteError):
+        recorder.flush()
     return f"the {recorder.rounds} finished rounds are in {recorder.path}"

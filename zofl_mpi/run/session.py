@@ -52,6 +52,10 @@ def lead(
         watch.ends()
         world.abort(f"{exc.trace if isinstance(exc, loop.RunError) else ''}zofl_mpi: {exc}")
         return 1
+    except BaseException:  # as Ctrl-C: rows may wait
+        with suppress(UserError):
+            recorder.flush()
+        raise
     status = 0 if done else STATUS
     clients.close(status)
     print(closing(totals, recorder.path, done, watch.stop()), flush=True)

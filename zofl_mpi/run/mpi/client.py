@@ -170,5 +170,5 @@ class ClientRank:
             except BaseException as exc:  # SystemExit too: the server must hear of it
                 own.failed.append((i, self._wire.rank, failure(0, exc)))
         contributions = self._wire.allgather_objects(own.without_arrays())
-        for each in mean.fields_of(contributions) if mean.exists(contributions) else []:
-            mean.field_mean(each, own, question.extra, self._wire.reduce_sum)
+        if mean.exists(contributions):
+            mean.field_means(mean.fields_of(contributions), own, question.extra, self._wire.reduce_sum)

@@ -87,8 +87,9 @@ class MPIClients:
             raise ClientError(failed[0], self._rank_at_start(failed[1]), name, failed[2])
         with self._questions.clock.time(name, "comm"):
             result = mean.combined(contributions, own, shares, self._wire.reduce_sum)
+        down = messages.size(message)
         for i, size in sorted(pair for c in contributions for pair in c.sizes.items()) if counted else ():
-            self.ledger.sent(name, i, messages.size(message))
+            self.ledger.sent(name, i, down)
             self.ledger.received(name, i, size)
         return result
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import secrets
+import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -33,6 +35,10 @@ COLUMNS = {"round": ("1", "finished rounds"), "seconds": ("s", "wall time of the
 """Unit and description of the columns of every result."""
 LOSSES = 500
 """Most losses that the attribute `lost` names."""
+EVERY = 0.25
+"""Seconds from one write of rows to the next: a row takes 0.6 ms to write alone, longer than fast rounds take."""
+BATCH = 1 << 16
+"""Bytes of rows that wait for no further ones; with the last row and HDF5's own they fit into 3 BATCH."""
 
 
 class Loss(NamedTuple):
@@ -44,8 +50,25 @@ class Loss(NamedTuple):
 
 
 @final
+class _Row(NamedTuple):
+    """A round that waits to be written: the arguments of `Recorder.append`."""
+
+    numbers: dict[str, float]
+    steps: list[str]
+    tables: dict[str, Array]
+
+    def is_like(self, other: _Row) -> bool:
+        """Whether the two can be written as one block."""
+        shapes, others = ([(name, table.shape) for name, table in each.tables.items()] for each in (self, other))
+        return self.steps == other.steps and shapes == others
+
+
+@final
 class Recorder:
-    """A result file that grows by one row a round; the rows so far survive the death of the process.
+    """A result file that grows by one row a round; the rows written survive the death of the process.
+
+    Rows of rounds shorter than EVERY wait in memory, BATCH bytes at most, and are written together: with the next row
+    EVERY seconds after the last write, and before whatever else is written. A checkpoint is never ahead of the rows.
 
     Attributes:
         path: of the file.
@@ -63,6 +86,7 @@ class Recorder:
         """
         self.path, self.rounds, self._planned, self._columns = path, rounds, planned, dict(COLUMNS)
         self._writer, self._failed = WriterLock(path), False
+        self._waiting, self._most, self._written = list[_Row](), 1, -math.inf
         try:
             if new and not rounds:
                 remove(path)
@@ -141,7 +165,7 @@ class Recorder:
             return cls(Path(path), rounds_done, rounds or max(rounds_done, 1), prepare, new=False)
 
     def append(self, row: Mapping[str, float], *, steps: Sequence[str] = (), **tables: ArrayLike) -> None:
-        """Appends a round, which is on its way to the disk when this returns, and survives the death of the process.
+        """Appends a round; writes it, and the rows that wait, if the last write is EVERY seconds ago.
 
         Args:
             row: name -> number for /rounds; a name may come later than others (NaN before).
@@ -149,20 +173,40 @@ class Recorder:
             tables: (steps, m) of `rows.CLIENTS` and (steps, ranks) of `rows.RANKS`; 0 where left out.
 
         Raises:
-            WriteError: the file cannot be written; the earlier rounds are safe in it.
+            WriteError: the file cannot be written; the rows written before are safe in it.
         """
-        with self._writing():
-            self._name_steps(steps)
-            for name in row:
-                self._add_column(name)
-            for data in self._rows.values():
-                data.grow(self.rounds + 1)
-            for name, number in row.items():
-                self._rows[f"rounds/{name}"].put_last(np.array(number, np.float64))
-            for name, table in tables.items():
-                self._put("clients" if name in CLIENTS else "ranks", name, np.asarray(table), steps)
-            self._done.write(np.array(self.rounds + 1))
-        self.rounds += 1
+        given = {name: np.asarray(table) for name, table in tables.items()}
+        given |= {name: self._summed(table, axis=-1) for name, table in given.items() if name in CLIENTS}
+        new = _Row(dict(row), list(steps), given)
+        if self._waiting and not new.is_like(self._waiting[0]):
+            self.flush()
+        self._waiting.append(new)
+        if len(self._waiting) >= self._most or time.monotonic() - self._written >= EVERY:
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes the rows that wait: they are on their way to the disk then, and survive the death of the process."""
+        if self._waiting and not self._failed:
+            with self._writing():
+                pass
+
+    def _put_waiting(self) -> None:
+        """Gives HDF5 the rows that wait, all with the same steps and tables."""
+        rows, steps = self._waiting, self._waiting[0].steps
+        self._name_steps(steps)
+        names = dict.fromkeys(name for row in rows for name in row.numbers)
+        for name in names:
+            self._add_column(name)
+        for data in self._rows.values():
+            data.grow(self.rounds + len(rows))
+        for name in names:
+            column = np.array([row.numbers.get(name, np.nan) for row in rows], np.float64)
+            self._rows[f"rounds/{name}"].put(self.rounds, column)
+        for name in rows[0].tables:
+            tables = np.stack([row.tables[name] for row in rows])
+            self._put("clients" if name in CLIENTS else "ranks", name, tables, steps)
+        self._done.write(np.array(self.rounds + len(rows)))
+        self._most = -(-BATCH // sum(data.row_bytes for data in self._rows.values()))
 
     def begins(self, seconds: float) -> None:
         """Writes the seconds from the process's beginning to this session's first round."""
@@ -229,12 +273,16 @@ class Recorder:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Commits all that is written in a `with` block, or nothing of it."""
+        """Commits the rows that wait and all that is written in a `with` block, or nothing of it."""
         try:
             with hdf5.explaining(self.path, self.rounds):
                 self._check()
+                if self._waiting:
+                    self._put_waiting()
                 yield
                 self._commit()
+            self.rounds += len(self._waiting)
+            self._waiting, self._written = [], time.monotonic()
         except WriteError:
             self._failed = True
             raise
@@ -274,15 +322,13 @@ class Recorder:
         set_attributes(data.attrs, {"unit": unit, "description": description})
         self._rows[f"rounds/{name}"] = Rows(data)
 
-    def _put(self, group: str, name: str, table: Array, steps: Sequence[str]) -> None:
-        if not table.ndim and not table:
-            return  # the fill value
+    def _put(self, group: str, name: str, tables: Array, steps: Sequence[str]) -> None:
         data = self._rows[f"{group}/{name}"]
-        given = self._summed(table, axis=-1) if group == "clients" else table
-        width = given.shape[-1] if given.ndim else data.row[1]  # a session may have fewer ranks than one before
-        block = np.zeros(data.row, data.dtype)
-        block[[self.steps.index(step) for step in steps], :width] = given
-        data.put_last(block)
+        given = tables if tables.ndim > 1 else tables[:, None, None]
+        width = given.shape[-1] if tables.ndim > 1 else data.row[1]  # a session may have fewer ranks than one before
+        block = np.zeros((len(tables), *data.row), data.dtype)
+        block[:, [self.steps.index(step) for step in steps], :width] = given
+        data.put(self.rounds, block)
 
     def _summed(self, table: Array, axis: int) -> Array:
         """A table with an entry for each client as the file keeps it."""
@@ -293,7 +339,7 @@ def _staged(path: Path, new: bool) -> StagedFile:
     number = create_exclusively(path) if new else os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         lock(number)
-        return StagedFile(number, write=True)
+        return StagedFile(number, write=True, room=3 * BATCH)
     except BlockingIOError as error:
         os.close(number)
         raise UserError(f"{path} is being written by another process: let it end, or choose another --out") from error

@@ -1,5 +1,6 @@
 """The data sets of a result that grow by a row a round."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
@@ -35,7 +36,6 @@ class Rows:
     def __init__(self, data: Any) -> None:
         self._id, self.row, self.dtype = data.id, data.shape[1:], data.dtype
         self._kind, self._place = h5py.h5t.py_create(self.dtype), data.id.get_space()
-        self._one = h5py.h5s.create_simple((1, *self.row))
         self._length = data.shape[0]
 
     def grow(self, length: int) -> None:
@@ -44,15 +44,20 @@ class Rows:
         self._id.set_extent((length, *self.row))
         self._place.set_extent_simple((length, *self.row))
 
-    def put_last(self, block: Array) -> None:
-        """Sets the last row."""
-        self._place.select_hyperslab((self._length - 1, *[0] * len(self.row)), (1, *self.row))
-        self._id.write(self._one, self._place, block, self._kind)
+    def put(self, start: int, block: Array) -> None:
+        """Sets the rows from `start` on to those of a block (rows, *row)."""
+        shape = (len(block), *self.row)
+        self._place.select_hyperslab((start, *[0] * len(self.row)), shape)
+        self._id.write(h5py.h5s.create_simple(shape), self._place, block, self._kind)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row."""
+        return int(math.prod((self.dtype.itemsize, *self.row)))
 
     def widen(self, places: int) -> None:
         """Widens the rows to `places` entries along their first axis."""
         self.row = (places, *self.row[1:])
-        self._one = h5py.h5s.create_simple((1, *self.row))
         self.grow(self._length)
 
 

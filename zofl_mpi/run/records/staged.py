@@ -29,12 +29,15 @@ Pieces = list[tuple[int, bytes]]
 class StagedFile:
     """The file object that h5py is given; see the module's first lines.
 
+    Args:
+        room: bytes that the journal has from the first commit on, so that on a full disk a longer one fits, too.
+
     Attributes:
         number: of the open file, as os.fstat takes it.
     """
 
-    def __init__(self, number: int, *, write: bool) -> None:
-        self.number = number
+    def __init__(self, number: int, *, write: bool, room: int = 0) -> None:
+        self.number, self._room = number, room
         self._size = os.fstat(number).st_size
         self._waiting, self._end = journal(number, self._size)
         self._at, self._committed = 0, self._end
@@ -105,7 +108,7 @@ class StagedFile:
             return
         body = b"".join(part for at, data in self._waiting for part in (PIECE.pack(at, len(data)), data))
         block = body + TRAILER.pack(MAGIC, len(body), self._end, _checksum(body, self._end))
-        size = max(self._size, -(-(self._end + len(block)) // BLOCK) * BLOCK)
+        size = max(self._size, -(-(self._end + max(len(block), self._room)) // BLOCK) * BLOCK)
         try:
             if size > self._size or self._end > self._committed:
                 _allocate(self.number, self._committed, size - self._committed)
