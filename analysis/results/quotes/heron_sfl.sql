@@ -252,3 +252,13 @@ select b.accuracy_mean_percent - g.accuracy_mean_percent from c_fleet_pretrain b
 select p.ahead_mean, p.ahead_sd, s.accuracy_mean_percent - f.accuracy_mean_percent, o.accuracy_mean_percent, o.accuracy_sd_percent
 from pays p, fleet f, fleet s, c_fleet o where p.study = 'c_fleet' and p.setting like '%BatchNorm%' and f.method = 'heron-statistics'
 and s.method = 'sflv2' and not s.grouped and o.cell = 'batch' and o.method = 'sflv2' and o.step = 'local-3e-4';
+
+create view published as select * from c_decomfl_mnist;
+-- | rounds | DeComFL, printed |
+select printf('%,d', d.round), d.printed_least_percent, d.printed_largest_percent, d.least_percent, d.largest_percent,
+    f.printed_least_percent, f.printed_largest_percent, f.least_percent, f.largest_percent
+from (select * from published where method = 'decomfl') d left join (select * from published where method = 'fedavg') f using (round);
+-- FedAvg is # points below the printed range
+select round(printed_least_percent - largest_percent, 1) from published where method = 'fedavg' and round = 100;
+-- A round of DeComFL takes # to # s here
+select seconds_least, seconds_largest from published where method = 'decomfl' and seeds > 0;
