@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from torch import nn
+from torch import Tensor, nn
 
 
 class Network:
@@ -19,3 +19,17 @@ class Network:
         self.server = nn.Sequential(
             nn.Conv2d(16, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(32 * 7 * 7, classes)
         )
+
+
+class Whole(nn.Module):
+    """The same network in one piece, for the methods of zofl_mpi.zo_hfl."""
+
+    def __init__(self, shape: Sequence[int], classes: int) -> None:
+        """For images of `shape` (1, 28, 28)."""
+        super().__init__()
+        cut = Network(shape, classes)
+        self.layers = nn.Sequential(cut.client, cut.server)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """(B, classes) logits."""
+        return self.layers(inputs)  # type: ignore[no-any-return]

@@ -261,3 +261,43 @@ select name, accuracy_mean_percent, accuracy_sd_percent from n join c_merge usin
 select count(*) = 6 from c_merge where best and coalesce(at_edge, '') = '' and seeds = 3;
 -- 0.003 throughout, G = 10 has # ± # %
 select accuracy_mean_percent, accuracy_sd_percent from c_merge where method = 'sflv2-10' and step = 'server-3e-3';
+create view published as select * from c_decomfl_mnist;
+-- | rounds | DeComFL, printed |
+select printf('%,d', d.round), d.printed_least_percent, d.printed_largest_percent, d.least_percent, d.largest_percent,
+    f.printed_least_percent, f.printed_largest_percent, f.least_percent, f.largest_percent
+from (select * from published where method = 'decomfl') d left join (select * from published where method = 'fedavg') f using (round);
+-- FedAvg is # points below the printed range
+select round(printed_least_percent - largest_percent, 1) from published where method = 'fedavg' and round = 100;
+-- A round of DeComFL takes # to # s here
+select seconds_least, seconds_largest from published where method = 'decomfl' and seeds > 0;
+
+create view light as select * from c_bytes;
+create view bests as select * from light where best;
+-- | | accuracy | bytes up, a client and round |
+with n(method, name) as (values ('fedavg', 'FedAvg'), ('fedavg-quantise', 'FedAvg, 3 bits'), ('fedavg-topk', 'FedAvg, top 2 %'),
+    ('decomfl', 'DeComFL'), ('hiso', 'HiSo'), ('heron', 'HERON'))
+select name, accuracy_mean_percent, accuracy_sd_percent, bytes_up_a_client_and_round, rounds_to_80_by_seed,
+    bytes_up_to_80 / 1024, bytes_both_to_80 / 1024
+from n join bests using (method);
+-- it needs # of DeComFL's rounds to 80 %, # to 75 % (means)
+select h.rounds_to_80_mean / d.rounds_to_80_mean, h.rounds_to_75_mean / d.rounds_to_75_mean
+from bests h, bests d where h.method = 'hiso' and d.method = 'decomfl';
+-- (0.2 and 0.03) these are # and #
+select h.rounds_to_80_mean / d.rounds_to_80_mean, h.rounds_to_75_mean / d.rounds_to_75_mean
+from (select * from light where method = 'hiso' order by ifnull(rounds_by_validation, 1e9) limit 1) h,
+    (select * from light where method = 'decomfl' order by ifnull(rounds_by_validation, 1e9) limit 1) d;
+-- (0.2 and 0.03) these are
+select (select step from light where method = 'hiso' order by ifnull(rounds_by_validation, 1e9) limit 1) = 'local-0.03'
+    and (select step from light where method = 'decomfl' order by ifnull(rounds_by_validation, 1e9) limit 1) = 'local-0.2';
+-- with HiSo's step of 0.06, three seeds too, # and #, but it ends at # ± # %, DeComFL with 0.2 at # ± #.
+select h.rounds_to_80_mean / d.rounds_to_80_mean, h.rounds_to_75_mean / d.rounds_to_75_mean, h.accuracy_mean_percent,
+    h.accuracy_sd_percent, d.accuracy_mean_percent, d.accuracy_sd_percent
+from light h, light d where h.method = 'hiso' and h.step = 'local-0.06' and d.method = 'decomfl' and d.step = 'local-0.2';
+-- a client sends # bytes a round, DeComFL's scalars are #: FedAvg reaches 80 % with # KiB up, DeComFL with #, and ends # points higher
+select t.bytes_up_a_client_and_round, d.bytes_up_a_client_and_round, t.bytes_up_to_80 / 1024, d.bytes_up_to_80 / 1024,
+    t.accuracy_mean_percent - d.accuracy_mean_percent
+from bests t, bests d where t.method = 'fedavg-topk' and d.method = 'decomfl';
+-- Three bits an entry cost FedAvg # points
+select f.accuracy_mean_percent - q.accuracy_mean_percent from bests f, bests q where f.method = 'fedavg' and q.method = 'fedavg-quantise';
+-- both ways top 2 % takes # KiB until 80 %, DeComFL #, 3 bits #.
+select nth(method, 'fedavg-topk | decomfl | fedavg-quantise') as k, bytes_both_to_80 / 1024 from bests;
