@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import records
-from zofl_mpi.run.records import Recorder
+from zofl_mpi.run.records import Recorder, WriteError
 
 M, RANKS = 4, 3
 
@@ -180,7 +181,7 @@ def test_an_existing_result_is_replaced_only_by_force_and_with_its_checkpoint(tm
 
 SECOND = """
 import fcntl, errno, sys
-from zofl_mpi.run.records import Recorder
+from zofl_mpi.run.records import Recorder, WriteError
 if sys.argv[3] == "without":
     def none(*arguments):
         raise OSError(errno.ENOLCK, "No locks available")
@@ -360,3 +361,34 @@ def test_provenance_names_commit_and_versions_without_importing_them(monkeypatch
     monkeypatch.setenv("PATH", "")  # without git
     found = records.provenance()
     assert (found["git_commit"], found["git_dirty"]) == ("", False)
+
+
+def test_a_row_that_no_other_follows_is_written_within_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutations: no timer; one for the first row only; a failure in it that nobody hears."""
+
+    def written(rows: int) -> bool:
+        since = time.monotonic()
+        while recorder.rounds < rows and time.monotonic() - since < 60:
+            time.sleep(0.01)
+        return recorder.rounds == rows
+
+    def fails() -> None:
+        failed.append(True)
+        raise WriteError("the disk is full")
+
+    failed: list[bool] = []
+    recorder = started(tmp_path / "a.h5")
+    for r in (0, 2, 4):
+        add(recorder, r)
+        add(recorder, r + 1)
+        assert written(r + 2)
+    monkeypatch.setattr(recorder, "_commit", fails)
+    add(recorder, 6)  # this or the timer fails
+    with pytest.raises(WriteError, match="the disk is full"):
+        for r in range(7, 300):
+            time.sleep(0.3 if not failed else 0)
+            add(recorder, r)
+    recorder.abandon()
+    assert records.load(tmp_path / "a.h5").length == 6

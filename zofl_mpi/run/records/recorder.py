@@ -6,6 +6,7 @@ import json
 import math
 import os
 import secrets
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -67,8 +68,8 @@ class _Row(NamedTuple):
 class Recorder:
     """A result file that grows by one row a round; the rows written survive the death of the process.
 
-    Rows of rounds shorter than EVERY wait in memory, BATCH bytes at most, and are written together: with the next row
-    EVERY seconds after the last write, and before whatever else is written. A checkpoint is never ahead of the rows.
+    Rows of rounds shorter than EVERY wait in memory, so many seconds and BATCH bytes at most, and are written
+    together; sooner where anything else is written. A checkpoint is never ahead of the rows.
 
     Attributes:
         path: of the file.
@@ -87,6 +88,8 @@ class Recorder:
         self.path, self.rounds, self._planned, self._columns = path, rounds, planned, dict(COLUMNS)
         self._writer, self._failed = WriterLock(path), False
         self._waiting, self._most, self._written = list[_Row](), 1, -math.inf
+        self._lock, self._late = threading.RLock(), list[WriteError]()
+        self._timer: threading.Timer | None = None
         try:
             if new and not rounds:
                 remove(path)
@@ -178,17 +181,31 @@ class Recorder:
         given = {name: np.asarray(table) for name, table in tables.items()}
         given |= {name: self._summed(table, axis=-1) for name, table in given.items() if name in CLIENTS}
         new = _Row(dict(row), list(steps), given)
-        if self._waiting and not new.is_like(self._waiting[0]):
-            self.flush()
-        self._waiting.append(new)
-        if len(self._waiting) >= self._most or time.monotonic() - self._written >= EVERY:
-            self.flush()
+        with self._lock:
+            if self._waiting and not new.is_like(self._waiting[0]):
+                self.flush()
+            self._waiting.append(new)
+            if len(self._waiting) >= self._most or time.monotonic() - self._written >= EVERY:
+                self.flush()
+            elif not self._timer:  # the next round may take hours
+                self._timer = threading.Timer(EVERY, self._flush_late)
+                self._timer.daemon = True
+                self._timer.start()
 
     def flush(self) -> None:
         """Writes the rows that wait: they are on their way to the disk then, and survive the death of the process."""
-        if self._waiting and not self._failed:
-            with self._writing():
-                pass
+        with self._lock:
+            if self._late or (self._waiting and not self._failed):
+                with self._writing():
+                    pass
+
+    def _flush_late(self) -> None:
+        """Writes the rows that have waited; what fails there is told by the next write."""
+        self._timer = None
+        try:
+            self.flush()
+        except WriteError as error:
+            self._late.append(error)
 
     def _put_waiting(self) -> None:
         """Gives HDF5 the rows that wait, all with the same steps and tables."""
@@ -269,23 +286,29 @@ class Recorder:
     def abandon(self) -> None:
         """Closes the file as the last commit left it."""
         self._failed = True
+        if timer := self._timer:
+            timer.cancel()
+            timer.join()
         self._let_go()
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
         """Commits the rows that wait and all that is written in a `with` block, or nothing of it."""
-        try:
-            with hdf5.explaining(self.path, self.rounds):
-                self._check()
-                if self._waiting:
-                    self._put_waiting()
-                yield
-                self._commit()
-            self.rounds += len(self._waiting)
-            self._waiting, self._written = [], time.monotonic()
-        except WriteError:
-            self._failed = True
-            raise
+        with self._lock:
+            if self._late:  # in the timer's thread, where nobody heard it
+                raise self._late[0]
+            try:
+                with hdf5.explaining(self.path, self.rounds):
+                    self._check()
+                    if self._waiting:
+                        self._put_waiting()
+                    yield
+                    self._commit()
+                self.rounds += len(self._waiting)
+                self._waiting, self._written = [], time.monotonic()
+            except WriteError:
+                self._failed = True
+                raise
 
     def _check(self) -> None:
         """Refuses to write to a file that was deleted, replaced or taken over: it would be lost."""
