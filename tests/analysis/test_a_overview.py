@@ -32,6 +32,7 @@ def result(tmp_path: Path) -> Callable[..., Path]:
                 seconds_wait=np.array([[0.0, 0.0], [1.0, 0.25]]),
                 seconds_comm=np.array([[0.125, 0.0], [0.0, 0.0]]),
             )
+        recorder.flush()
         return path
 
     return made

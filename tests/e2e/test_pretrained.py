@@ -57,7 +57,6 @@ def test_a_run_begins_with_the_last_model_of_the_other(norm: list[str]) -> None:
         ("--pretrained none.h5", "there is no file none.h5"),
         ("--shift tint", "--shift tint: images of 1 channel cannot be tinted; take other sensors"),
         ("--shift blur --pixels raw", "--shift blur: sensors see images with pixels in [0, 1]; take --pixels unit"),
-        ("--shift blur --data synthetic", "--shift blur: sensors see images, and --data synthetic is a table of"),
         ("--shift red", "--shift red: must be one or more values, each one of clean, invert, gain, tint, contrast"),
         ("--uplink seeds", "--uplink seeds: with --client-parts own no model goes up; take dense"),
         ("--state average", "--client-parts own: --state average averages what the clients hold; take keep or reset"),

@@ -120,9 +120,9 @@ def _weighted(setting: Setting[Any], i: int, y: Array, held_out: Any) -> tuple[f
         return of_mix, of_all
     right, there = hits(y, held_out), held_out.counts()  # (classes,)
     shares = np.where(there > 0, counts[i] / counts[i].sum(), 0.0)
-    with np.errstate(invalid="ignore"):  # 0/0: the samples have none of the client's classes
-        weighted = np.divide(shares @ (right / np.maximum(there, 1)), shares.sum())
-    return float(weighted), float(right.sum() / there.sum())
+    total = shares.sum()  # 0: the samples have none of the client's classes
+    weighted = float(shares @ (right / np.maximum(there, 1)) / total) if total else math.nan
+    return weighted, float(right.sum() / there.sum())
 
 
 @final

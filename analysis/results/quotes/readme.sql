@@ -13,8 +13,6 @@ select nth(method, 'fedrzo-16 | fedavg') as k, nonsmooth_mean, nonsmooth_sd from
 -- test loss before; after 30 rounds, H = 10 | #; # ± # |
 select avg(c4), max(case c3 when 'H = 10' then c5 end), max(case c3 when 'H = 10' then c6 end)
 from b_fig2_txt where c1 = 'hyperparameter' and c2 = 'test_loss';
--- exponent of K, Local SGD | # (3/4) |
-select c3 from b_complexity_txt where c1 = 'Local SGD';
 -- CIFAR-10: HERON; CSE-FSL; SFLV2 | # ± # %; # ± #; # ± # |
 select nth(method, 'heron | cse_fsl | sflv2') as k, accuracy_mean_percent, accuracy_sd_percent from c_fig2 where setting = 'iid';
 -- HERON; CSE-FSL; SplitFed | # MiB; #; # |

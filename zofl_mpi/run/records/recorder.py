@@ -194,10 +194,9 @@ class Recorder:
 
     def flush(self) -> None:
         """Writes the rows that wait: they are on their way to the disk then, and survive the death of the process."""
-        with self._lock:
-            if self._late or (self._waiting and not self._failed):
-                with self._writing():
-                    pass
+        if self._late or (self._waiting and not self._failed):
+            with self._writing():
+                pass
 
     def _flush_late(self) -> None:
         """Writes the rows that have waited; what fails there is told by the next write."""
