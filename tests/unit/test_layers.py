@@ -158,7 +158,8 @@ def torch_at_top(source: Source) -> list[str]:
 def global_generators(source: Source) -> list[str]:
     file, tree = source
     said = dotted(tree)
-    types = ("Generator", "Philox", "BitGenerator", "bit_generator")  # the types may be named anywhere; only streams makes one
+    # The types may be named anywhere; only streams makes one.
+    types = ("Generator", "Philox", "BitGenerator", "bit_generator")
     found = [n for n in said if n.startswith(("np.random.", "numpy.random.")) and n.split(".")[2] not in types]
     found += [n for n in said if within(n, ("torch.manual_seed", "torch.seed", "random"))]
     if file != PACKAGE / "engine/streams.py":
