@@ -92,7 +92,7 @@ def bare(rounds: int, path: Path) -> None:
     from zofl_mpi.problems.kernels.softmax_numba import advance
 
     world, stored = MPI.COMM_WORLD, np.load(path)
-    inputs, labels, generator = stored["x"], stored["y"], np.random.default_rng(world.rank)
+    inputs, labels, generator = stored["x"].reshape(-1, FEATURES), stored["y"], np.random.default_rng(world.rank)
     mine = CLIENTS // (world.size - 1) if world.rank else 0
     parts = [generator.permutation(SAMPLES)[: SAMPLES // CLIENTS] for _ in range(mine)]
     pull, keep = np.full(STEPS, 0.01 / BATCH / 255**2, np.float32), np.ones(STEPS, np.float32)
