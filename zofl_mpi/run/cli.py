@@ -178,10 +178,12 @@ def _job_of(world: World, family: Family, plan: Plan, bar: Progress) -> Job | in
     setting, reason = _with_kernel(world, cls, data, plan)
     method, loads = run_or_fail_all(world, lambda: _build_method(cls, setting, plan))
     if plan.values["eval_samples"] == "auto":
-        setting = evaluation.limited(setting, world.bcast(at_server(world, lambda: _eval_samples(method, plan))))
-        method, loads = run_or_fail_all(world, lambda: _build_method(cls, setting, plan))
-        if setting.eval_samples and world.rank == 0 and not (plan.values["quiet"] or plan.values["dry_run"]):
-            print(evaluation.line(setting.eval_samples, data.test), flush=True)
+        N = world.bcast(at_server(world, lambda: _eval_samples(method, plan)))
+        if N:
+            setting = evaluation.limited(setting, N)
+            method, loads = run_or_fail_all(world, lambda: _build_method(cls, setting, plan))
+        if N and world.rank == 0 and not (plan.values["quiet"] or plan.values["dry_run"]):
+            print(evaluation.line(N, data.test), flush=True)
     fault = "the ranks compute by different kernels; give all of them a GPU or none, install numba on all nodes, or say"
     _check_equal(world, method.kernel, f"{fault} --kernel numpy")
     if plan.values["dry_run"]:
