@@ -48,13 +48,17 @@ def averaged(
         sent: list[list[np.ndarray[Any, Any]]] = []
         for own in contributions:
             sent.append([])
-            mean.field_mean(part, own, shares, lambda block, seen=sent[-1]: seen.append(block.copy()) or block)
+            mean.field_means([part], own, shares, lambda block, seen=sent[-1]: seen.append(block.copy()) or block)[
+                part.path
+            ]
         for block in sent[0]:
             assert block.dtype == np.int64
         whole = [np.concatenate(blocks).astype(object) for blocks in sent if blocks]
         largest = max(largest, *np.sum(np.abs(whole), axis=0)) if whole else largest
         sums = iter([np.sum(blocks, axis=0) for blocks in zip(*sent, strict=True)])
-        means[part.path] = mean.field_mean(part, contributions[0], shares, lambda block, sums=sums: next(sums))
+        means[part.path] = mean.field_means([part], contributions[0], shares, lambda block, sums=sums: next(sums))[
+            part.path
+        ]
     return messages.replace_arrays(mean.result_template(contributions), means), largest
 
 
@@ -123,7 +127,7 @@ def test_small_fields_are_added_in_one_call_with_the_bits_of_each_alone(
     np.testing.assert_allclose(found["k",], 1e6 * rows[:, 0].astype(float).mean(), rtol=1e-12)
     monkeypatch.setattr(mean, "BLOCK", 1)
     for target in mean.fields_of([own]):
-        alone = mean.field_mean(target, own, shares, lambda total: total)
+        alone = mean.field_means([target], own, shares, lambda total: total)[target.path]
         assert alone.tobytes() == found[target.path].tobytes()
 
 

@@ -165,15 +165,13 @@ def result_template(contributions: Sequence[Contribution]) -> Any:
     return messages.unpack(next(c.template for c in contributions if c.template is not None))
 
 
-def field_mean(target: Field, own: Contribution, shares: Mapping[int, float], add: Sum) -> NDArray[Any]:
-    """The mean of one field, valid at the server only; every process calls this with its own contribution."""
-    return field_means([target], own, shares, add)[target.path]
-
-
 def field_means(
     targets: Sequence[Field], own: Contribution, shares: Mapping[int, float], add: Sum
 ) -> dict[Path, NDArray[Any]]:
-    """The means of fields by path, as `field_mean` has them; `add` is called for up to BLOCK entries of several."""
+    """The means of fields by path, valid at the server only; every process calls this with its own contribution.
+
+    `add` is called for up to BLOCK entries of several fields.
+    """
     flat = {target.path: np.empty(math.prod(target.shape), target.dtype) for target in targets}
     groups, room = list[list[tuple[Field, slice]]](), 0
     for target in targets:

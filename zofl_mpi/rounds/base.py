@@ -19,7 +19,7 @@ X0 = Literal["auto", "zero", "random"]
 
 
 def shaped(value: Any, shape: tuple[int, ...], what: str) -> Array:
-    """What a member of a problem returned, as an array; refused in another shape, which NumPy might stretch.
+    """The value of a problem's member as an array; refused in another shape, which NumPy might stretch.
 
     Raises:
         TypeError: it has another shape.
