@@ -14,6 +14,7 @@ from zofl_mpi.run.client_memory import STEPS, Acknowledged
 
 pytestmark = pytest.mark.mpi(min_size=2)
 Both = Callable[..., tuple[Any, Any] | None]
+SLOW = 0.02  # seconds of the slow step
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,10 @@ class Steps:
             yield Part(message.k, client.i, q, upload)
             upload[:] = np.nan  # what was yielded is the engine's: overwriting it must not matter
         return Part(message.k, client.i, -1, np.zeros(0))
+
+    def slow(self, client: Client, message: Vector) -> Vector:
+        time.sleep(SLOW)
+        return message
 
     def plain(self, client: Client, message: Vector) -> Vector:
         return Vector(message.a * (client.i + 0.1), message.weight)
@@ -280,3 +285,26 @@ def test_the_seconds_of_a_round_add_up_on_every_rank(both: Both) -> None:
         for seconds, wall in result:
             assert (seconds > 0.05).all()
             assert (seconds < wall).all()
+
+
+def test_a_round_that_ends_with_a_mean_has_the_costs_of_all_its_questions(both: Both) -> None:
+    """The ranks report theirs with the mean. Mutations: reports of another question or of the last round are added;
+    those of earlier means of the round are dropped."""
+
+    def program(clients: Any) -> list[Any]:
+        clients.account()
+        rows = []
+        for questions in (1, 3):
+            for _ in range(questions):
+                clients.mean(steps.slow, Vector(np.ones(10)))
+            rows.append(clients.account()[0])
+        list(clients.ask(steps.plain, Vector(np.ones(10))))
+        rows.append(clients.account()[0])
+        return rows
+
+    result = both(steps, [None] * 4, program)
+    if result:
+        once, thrice, plain = result[1]
+        computed = [row.seconds[row.steps.index("slow"), 1:, 0] for row in (once, thrice, plain)]
+        assert (computed[1] >= 3 * SLOW).all() and (computed[0] >= SLOW).all() and not computed[2].any()
+        assert all((row.peak_bytes > 0).all() for row in (once, thrice, plain))

@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import Patch
 from tests.mpi.test_engine import *  # noqa: F403  (the tests)
-from tests.mpi.test_engine import Part, Seed
+from tests.mpi.test_engine import Part, Seed, Vector, steps
 from tests.threads import run_ranks, serve_or_ask
 from zofl_mpi.engine.clients import Client
 from zofl_mpi.run.local import LocalClients
@@ -69,3 +69,29 @@ def test_clients_run_ahead_of_a_slow_server_by_four_waves_and_no_further(synchro
             assert max(ahead.made.values()) == bound
 
     run_ranks(3, lambda world: serve_or_ask(world, ahead, [None] * 2, program), synchronous=synchronous)
+
+
+def test_the_ranks_meet_thrice_in_a_round_of_one_mean(synchronous: bool) -> None:
+    """Question and model, shapes with the ranks' costs, sums: each meeting is a wait for the slowest rank.
+
+    Mutations: the model's own broadcast from the second round on; an account by a question of its own.
+    """
+    met: list[str] = []
+
+    def program(clients: Any) -> None:
+        for r in range(4):
+            met.append(f"round {r}")
+            clients.mean(steps.plain, Vector(np.ones(500)))
+            clients.account()
+
+    def served(world: Any) -> None:
+        if world.rank == 0:
+            for name in ("Ibcast", "bcast", "Ibarrier", "Bcast", "Iallgather", "allgather", "Reduce", "Gather"):
+                call = getattr(world.comm, name)
+                setattr(world.comm, name, lambda *args, name=name, call=call: (met.append(name), call(*args))[1])
+        serve_or_ask(world, steps, [None] * 4, program)
+
+    run_ranks(3, served, synchronous=synchronous)
+    rounds = " ".join(met).split("round ")[1:]
+    assert rounds[2].split()[1:] == ["Ibcast", "Iallgather", "Reduce"]
+    assert rounds[0].split()[1:] == ["Ibcast", "Ibcast", "Iallgather", "Reduce"]  # nothing is known of the next one yet

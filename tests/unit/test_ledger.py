@@ -54,8 +54,11 @@ def test_a_clock_books_the_time_under_step_and_kind(hands: Hands) -> None:
     with clock.time("solve", "comm"):
         hands.now += 0.5
     clock.seconds["solve", "staging"] += 0.25  # apart from the others
-    assert clock.take([SERVER, "solve"]).tolist() == [[0, 0, 0, 0], [4, 0, 0.5, 0.25]]
-    assert clock.take([SERVER, "solve"]).sum() == 0 and clock.take([]).shape == (0, 4)
+    table = clock.report("SIGUSR1").table([SERVER, "solve"])
+    assert table[:2, :4].tolist() == [[0, 0, 0, 0], [4, 0, 0.5, 0.25]]
+    assert (table[:2, 4] > 0).all() and table[2].tolist() == [1.0] * 5
+    later = clock.report("")
+    assert later.seconds == {} and later.table([]).tolist() == [[0.0] * 5]
 
 
 def test_a_row_has_each_ranks_seconds_and_memory_by_step() -> None:

@@ -37,7 +37,7 @@ def changed(message: Any, **entries: Any) -> messages.Bytes:
     header = json.loads(block[8 : 8 + length].tobytes()) | entries
     body = json.dumps(header).encode()
     padding = bytes(-(8 + len(body)) % messages.BOUNDARY)
-    arrays = block[messages._padded(8 + length) :].tobytes()
+    arrays = block[messages.padded(8 + length) :].tobytes()
     return np.frombuffer(np.int64(len(body)).tobytes() + body + padding + arrays, np.uint8)
 
 

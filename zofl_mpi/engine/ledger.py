@@ -1,15 +1,19 @@
 """Bytes, messages, seconds and memory of a round, by step: counted in one place, for any number of ranks."""
 
+from __future__ import annotations
+
 import math
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Self, final
+from typing import NamedTuple, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from zofl_mpi.engine.device import peak_bytes
 
 Seconds = NDArray[np.float64]
 Counts = dict[tuple[str, str], dict[int, int]]  # {(step, kind of count): {client: count}}
@@ -47,11 +51,30 @@ class Clock:
             self.doing = None
             self.seconds[step, what] += time.perf_counter() - start
 
-    def take(self, steps: list[str]) -> NDArray[np.float64]:
-        """(steps, 4) seconds by KINDS since the last call; starts a new round."""
-        taken = np.array([[self.seconds[step, kind] for kind in KINDS] for step in steps], np.float64)
-        self.seconds.clear()
-        return taken.reshape(len(steps), len(KINDS))
+    def report(self, stop: str) -> Report:
+        """This rank's costs since the last call; `stop`: the signal that asked it to stop, "" for none."""
+        taken, self.seconds = dict(self.seconds), defaultdict(float)
+        return Report(taken, peak_bytes(), bool(stop))
+
+
+class Report(NamedTuple):
+    """One rank's costs of a round, or of a part of it.
+
+    Attributes:
+        seconds: {(step, kind): seconds}.
+        peak: the most bytes of memory that it has used so far.
+        stops: whether a signal asked it to end the run.
+    """
+
+    seconds: Mapping[tuple[str, str], float]
+    peak: int
+    stops: bool
+
+    def table(self, steps: Sequence[str]) -> NDArray[np.float64]:
+        """(steps + 1, 5) by step: seconds by KINDS and peak bytes; last, whether it must stop."""
+        seconds = self.seconds
+        rows = [[*(seconds.get((step, kind), 0.0) for kind in KINDS), float(self.peak)] for step in steps]
+        return np.array([*rows, [float(self.stops)] * 5])
 
 
 @final

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from zofl_mpi.engine import messages
 from zofl_mpi.engine.fields import not_finite
+from zofl_mpi.engine.ledger import Report
 from zofl_mpi.errors import UserError
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class Contribution:
         shapes: {path: (shape, dtype)} of each reply.
         template: one packed reply, its arrays empty, from the process that has the first participant.
         failed: (i, rank, failure) of the clients whose step failed.
+        report: of the rank's costs since its last one, for the server's account.
     """
 
     fields: dict[int, dict[Path, NDArray[Any]]] = field(default_factory=dict)
@@ -56,6 +58,7 @@ class Contribution:
     shapes: dict[Path, tuple[tuple[int, ...], str]] | None = None
     template: messages.Bytes | None = None
     failed: list[tuple[int, int, Any]] = field(default_factory=list)
+    report: Report | None = None
 
     def add(self, i: int, reply: Any, share: float, first: bool = True) -> None:
         """Adds client i's reply, which counts by `share`; `first`: it is the first of all participants.

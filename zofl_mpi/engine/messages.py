@@ -89,7 +89,7 @@ class Prepared(NamedTuple):
         start = 8 + len(self.header)
         block[:start] = np.frombuffer(np.int64(len(self.header)).tobytes() + self.header, np.uint8)
         for array in self.arrays:
-            start = _padded(start)
+            start = padded(start)
             place = block[start : start + array.nbytes]
             start += array.nbytes
             if fetch is not None and is_remote(array):
@@ -120,7 +120,7 @@ def prepare(message: Any) -> Prepared:
         arrays.append(array)
     fields = {"module": cls.__module__, "name": cls.__qualname__, "values": values, "arrays": places}
     header = json.dumps(fields, separators=(",", ":")).encode()
-    return Prepared(header, arrays, _padded(8 + len(header)) + sum(_padded(a.nbytes) for a in arrays))
+    return Prepared(header, arrays, padded(8 + len(header)) + sum(padded(a.nbytes) for a in arrays))
 
 
 def unpack(block: Bytes) -> Any:
@@ -170,7 +170,7 @@ def _opened(block: Bytes) -> tuple[str, str, dict[str, Any]]:
     header = json.loads(block[8:start].tobytes())
     values = header["values"]
     for path, kind, dtype, shape in header["arrays"]:
-        start = _padded(start)
+        start = padded(start)
         nbytes = math.prod(shape) * np.dtype(dtype).itemsize
         if nbytes < 0:
             raise ValueError(f"an array of shape {shape}")
@@ -339,7 +339,8 @@ def _weight(value: Any) -> int:
     return 0 if value is None else len(value.encode()) if isinstance(value, str) else 8
 
 
-def _padded(nbytes: int) -> int:
+def padded(nbytes: int) -> int:
+    """The next multiple of BOUNDARY."""
     return -(-nbytes // BOUNDARY) * BOUNDARY
 
 

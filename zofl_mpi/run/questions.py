@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from zofl_mpi.engine import messages
 from zofl_mpi.engine.batching import batched
 from zofl_mpi.engine.clients import Client, Failure, Participants, Step, failure, name_of, step_of
-from zofl_mpi.engine.device import peak_bytes
 from zofl_mpi.engine.fields import check_finite, without_warnings
 from zofl_mpi.engine.ledger import SERVER, Clock, Ledger, Row
 from zofl_mpi.engine.watch import Watch
@@ -121,10 +120,10 @@ class Questions:
     def account(self) -> NDArray[np.float64]:
         """This rank's table of a round; all time but waiting and sending counts as the server's computing."""
         now = time.perf_counter()
-        taken = self.clock.take(self.ledger.steps)
-        taken[self.ledger.steps.index(SERVER), 0] += now - self._since - taken[:, :3].sum()
+        table = self.clock.report(self._watch.stop()).table(self.ledger.steps)
+        table[self.ledger.steps.index(SERVER), 0] += now - self._since - table[:-1, :3].sum()
         self._since = now
-        return account_of(taken, self._watch.stop())
+        return table
 
     def row(self, tables: NDArray[np.float64]) -> tuple[Row, bool]:
         """Ends a round, given the tables of all ranks; see `Clients.account`."""
@@ -136,12 +135,6 @@ class Questions:
         self.question = None
         self.ledger.forget()
         self._watch.begins(following=False)
-
-
-def account_of(seconds: NDArray[np.float64], stop: str) -> NDArray[np.float64]:
-    """One rank's table of a round, (steps + 1, 5): by step seconds and peak bytes; last, whether it must stop."""
-    by_step = np.column_stack([seconds, np.full(len(seconds), float(peak_bytes()))])
-    return np.vstack([by_step, np.full((1, 5), float(bool(stop)))])
 
 
 def participants(to: Participants, m: int) -> list[int]:

@@ -21,7 +21,7 @@ from zofl_mpi.run.mpi.gather import FAILED, REPLY, UPLOAD, Outbox
 from zofl_mpi.run.mpi.survival import Changes, Survival
 from zofl_mpi.run.mpi.wire import Question, connected
 from zofl_mpi.run.mpi.world import MPIWorld
-from zofl_mpi.run.questions import account_of, in_turn, received
+from zofl_mpi.run.questions import in_turn, received
 
 
 @final
@@ -67,15 +67,17 @@ class ClientRank:
     def _answer(self) -> int | None:
         """Answers one question; returns the exit status if it was the last."""
         since = time.perf_counter()
-        question = self._wire.bcast_question()
+        question, block = self._wire.bcast_question()
         self._clock.seconds[question.step or SERVER, "wait"] += time.perf_counter() - since
+        if question.round != self._watch.round:
+            self._watch.begins()
         match question.kind:
             case "ask":
-                self._stream(question, self._one_message(question))
+                self._stream(question, self._one_message(question, block))
             case "each":
                 self._stream(question, self._own_messages(question))
             case "mean":
-                self._contribute(question, self._one_message(question))
+                self._contribute(question, self._one_message(question, block))
             case "keep":
                 self._wire.gather_memories(*self._changes.of(self._clients, question.to))
             case "account":
@@ -87,7 +89,7 @@ class ClientRank:
         return None
 
     def _account(self, steps: list[str]) -> None:
-        self._wire.gather_tables(account_of(self._clock.take(steps), self._watch.stop()))
+        self._wire.gather_tables(self._clock.report(self._watch.stop()).table(steps))
         if self._survival is not None:
             self._survival.agree()
         self._watch.begins()
@@ -107,10 +109,11 @@ class ClientRank:
     def _step(self, name: str) -> Step:
         return cast(Step, STEPS.get(name) or step_of(self._method, name))  # the server has checked that it exists
 
-    def _one_message(self, question: Question) -> dict[int, Any]:
+    def _one_message(self, question: Question, block: messages.Bytes | None) -> dict[int, Any]:
         with self._clock.time(question.step, "comm"):
-            block = np.empty(question.sizes[0], np.uint8)
-            self._wire.bcast(block)
+            if block is None:
+                block = np.empty(question.sizes[0], np.uint8)
+                self._wire.bcast(block)
             message = received(block)
             return {i: message for i in question.to if i in self._clients}
 
@@ -169,6 +172,8 @@ class ClientRank:
                 own.add(i, reply, question.extra[i], i == question.to[0])
             except BaseException as exc:  # SystemExit too: the server must hear of it
                 own.failed.append((i, self._wire.rank, failure(0, exc)))
+        own.report = self._clock.report(self._watch.stop())
+        self._watch.begins(following=False)  # the server may count this report as the round's account
         contributions = self._wire.allgather_objects(own.without_arrays())
         if mean.exists(contributions):
             mean.field_means(mean.fields_of(contributions), own, question.extra, self._wire.reduce_sum)

@@ -10,7 +10,7 @@ import numpy as np
 
 from zofl_mpi.engine import mean, messages
 from zofl_mpi.engine.clients import ClientError, Participants, Replies, Step, Weights, name_of
-from zofl_mpi.engine.ledger import SERVER, Row
+from zofl_mpi.engine.ledger import SERVER, Report, Row
 from zofl_mpi.engine.messages import Bytes
 from zofl_mpi.engine.setting import Loads
 from zofl_mpi.engine.staging import staging_of
@@ -18,7 +18,7 @@ from zofl_mpi.engine.watch import Watch
 from zofl_mpi.errors import UserError
 from zofl_mpi.run.client_memory import STEPS, Memory
 from zofl_mpi.run.mpi.communicator import RanksLost
-from zofl_mpi.run.mpi.gather import FAILED, REPLY, SILENT, Sent
+from zofl_mpi.run.mpi.gather import EMPTY, FAILED, REPLY, SILENT, Sent
 from zofl_mpi.run.mpi.survival import Survival
 from zofl_mpi.run.mpi.wire import Arrived, Question, connected
 from zofl_mpi.run.mpi.world import MPIWorld
@@ -52,6 +52,8 @@ class MPIClients:
         self._wire = connected(world, self._watch, loads, self._staging)
         self._touched: set[int] = set()
         self._kept: dict[int, Bytes] = {}
+        self._reports: list[tuple[int, Report]] = []  # of this round's means, by rank
+        self._complete = False  # whether client ranks have computed nothing since
 
     def ask(self, step: Step, message: Any, *, to: Participants = None, counted: bool = True) -> Replies:
         if self._survival is not None and step is STEPS["<recall>"]:
@@ -67,7 +69,7 @@ class MPIClients:
         block = self._staging.packed([prepared[i] for i in sorted(to, key=self._wire.placement.__getitem__)])
         name = self._questions.open(step)
         with self._questions.clock.time(name, "comm"):
-            self._wire.bcast_question(Question("each", name, to, list(sizes.values())))
+            self._put(Question("each", name, to, list(sizes.values())))
             self._wire.scatter(sizes, block)
         return self._replies(name, {i: messages.size(each[i]) for i in to}, counted)
 
@@ -81,6 +83,8 @@ class MPIClients:
         self._send_one("mean", step, message, to, shares)
         with self._questions.clock.time(name, "wait"):
             contributions = self._wire.allgather_objects(own)
+        self._reports += [(rank, c.report) for rank, c in enumerate(contributions) if c.report is not None]
+        self._complete = True
         self._questions.close()
         failed = mean.first_failure(contributions)
         if failed:
@@ -97,9 +101,18 @@ class MPIClients:
         self._questions.check_closed("the round")
         changed = self._changed()
         own = self._questions.account()
-        with self._questions.clock.time(SERVER, "wait"):  # counts for the next round
-            self._wire.bcast_question(Question("account", extra=self.ledger.steps))
-            tables = self._wire.gather_tables(own)
+        if self._complete and self._survival is None:  # the ranks' transfers after it count for the next round
+            tables = np.zeros((self._ranks, *own.shape))
+            tables[0] = own
+        else:
+            with self._questions.clock.time(SERVER, "wait"):  # counts for the next round
+                self._put(Question("account", extra=self.ledger.steps))
+                tables = self._wire.gather_tables(own)
+        for rank, report in self._reports:
+            table = report.table(self.ledger.steps)
+            tables[rank, :-1, :4] += table[:-1, :4]
+            np.maximum(tables[rank, :, 4], table[:, 4], out=tables[rank, :, 4])
+        self._reports.clear()
         if self._survival is not None:
             self._survival.agree()  # else the tables may be garbage
             self._kept |= changed
@@ -121,7 +134,7 @@ class MPIClients:
         self._questions.check_closed("the run")
 
         def end() -> None:
-            self._wire.bcast_question(Question("end", extra=status))
+            self._put(Question("end", extra=status))
             if self._survival is not None:
                 self._survival.agree()
 
@@ -138,7 +151,7 @@ class MPIClients:
         if self._survival is None:
             return {}
         with self._questions.clock.time(SERVER, "comm"):
-            self._wire.bcast_question(Question("keep", to=sorted(self._touched)))
+            self._put(Question("keep", to=sorted(self._touched)))
             memories, failed = self._wire.gather_memories({})
         for i, problem in failed:
             raise ClientError(i, self._rank_at_start(self._wire.placement[i]), "<keep>", problem)
@@ -166,6 +179,7 @@ class MPIClients:
             print(f"zofl_mpi: {names} lost; client ranks that go on: {left}", file=sys.stderr, flush=True)
             self._wire = self._wire.over(survival.guarded())
             self._questions.restart()
+            self._reports.clear()
             self._touched.update(self._kept)
             given = {i: self._memory(i) for i in sorted(self._kept)}
             try:
@@ -180,8 +194,13 @@ class MPIClients:
         block = messages.pack(message)
         name = self._questions.open(step)
         with self._questions.clock.time(name, "comm"):
-            self._wire.bcast_question(Question(kind, name, to, [block.size], extra))
-            self._wire.bcast(block)
+            if self._put(Question(kind, name, to, [block.size], extra), block) is None:
+                self._wire.bcast(block)
+
+    def _put(self, question: Question, block: Bytes = EMPTY) -> Bytes | None:
+        """Asks all ranks; returns the message as it went with the question, None where it did not."""
+        self._complete = False
+        return self._wire.bcast_question(question._replace(round=self._watch.round), block)[1]
 
     def _replies(self, name: str, down: dict[int, int], counted: bool) -> Replies:
         """Starts the communication thread at once; the items are read by the iterator that is returned."""

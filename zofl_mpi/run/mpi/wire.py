@@ -33,7 +33,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi.engine.messages import Bytes
+from zofl_mpi.engine.messages import Bytes, padded
 from zofl_mpi.engine.setting import Loads
 from zofl_mpi.engine.staging import Staging
 from zofl_mpi.engine.watch import Watch
@@ -44,7 +44,8 @@ from zofl_mpi.run.mpi.world import MPIWorld
 
 LIMIT = 1 << 30  # bytes a collective moves at once: counts are 32-bit integers up to MPI 3.1 (Open MPI 5)
 FRAME = 1024
-"""Bytes that go with the first collective of a question or an agreement; only what is longer needs a second one."""
+"""Bytes at least that go with the first collective of a question or an agreement; only what is longer needs a second
+one."""
 SMALL = 1 << 16
 """Bytes for which ranks poll. A library moves a part at each poll (MPICH 64 kB): more would take many sleeps."""
 
@@ -57,24 +58,32 @@ class Question(NamedTuple):
     to: Sequence[int] = ()
     sizes: Sequence[int] = ()  # bytes of the one message (ask, mean), or of each participant's (each)
     extra: Any = None  # mean: the participants' shares; account: the steps; end: the exit status
+    round: int = 0  # of the server's watch
 
 
 Arrived = tuple[Turn, Bytes]  # an item at the server, packed
 
 
-def frame(body: bytes) -> Bytes:
-    """FRAME bytes: the length of `body`, and as much of it as fits."""
-    framed = np.zeros(FRAME, np.uint8)
+def frame(body: bytes, room: int, block: Bytes = EMPTY) -> Bytes:
+    """`room` bytes: the length of `body`, and it, if it fits; then, on a boundary, `block`, if that fits, too."""
+    framed, start = np.zeros(room, np.uint8), padded(8 + len(body))
     framed[:8].view(np.int64)[0] = len(body)
-    part = np.frombuffer(body[: FRAME - 8], np.uint8)
-    framed[8 : 8 + part.size] = part
+    if 8 + len(body) <= room:
+        framed[8 : 8 + len(body)] = np.frombuffer(body, np.uint8)
+    if start + block.size <= room:
+        framed[start : start + block.size] = block
     return framed
+
+
+def length_of(framed: Bytes) -> int:
+    """The length of the body that `frame` was given."""
+    return int(framed[:8].view(np.int64)[0])
 
 
 def unframe(framed: Bytes) -> bytes | None:
     """The body that `frame` was given, None if it did not fit."""
-    length = int(framed[:8].view(np.int64)[0])
-    return framed[8 : 8 + length].tobytes() if length <= FRAME - 8 else None
+    length = length_of(framed)
+    return framed[8 : 8 + length].tobytes() if 8 + length <= framed.size else None
 
 
 @final
@@ -93,20 +102,34 @@ class Wire:
         self.comm, self.meanwhile, self._loads, self._staging = comm, meanwhile, loads, staging
         self.rank, self.ranks = comm.rank, comm.size - 1
         self.placement = ClientPlacement(self.ranks, loads)
+        self._rooms, self._last = dict[tuple[str, ...], int](), ("", "")
 
     def over(self, comm: Communicator) -> Wire:
         """A wire between the ranks of another communicator, among which the clients are placed anew."""
         return Wire(comm, self.meanwhile, self._loads, self._staging)
 
-    def bcast_question(self, question: Question | None = None) -> Question:
-        """The server's question, on all ranks; client ranks wait for it without burning a core."""
+    def bcast_question(self, question: Question | None = None, block: Bytes = EMPTY) -> tuple[Question, Bytes | None]:
+        """The server's question on all ranks, and the message of `ask` or `mean`, None where it follows by `bcast`.
+
+        Client ranks wait without burning a core. Both go with one collective whose room is what the question after the
+        same one took last time: a small model costs no collective of its own, from the second round on.
+        """
         body = pickle.dumps(tuple(question)) if question else b""
-        framed = frame(body)
+        framed = frame(body, self._rooms.get(self._last, FRAME), block)
         self._wait(self.comm.Ibcast(framed))
         received = unframe(framed)
         if received is None:
             received = self.comm.bcast(body)
-        return question or Question(*pickle.loads(received))
+        asked = question or Question(*pickle.loads(received))
+        size = asked.sizes[0] if asked.kind in ("ask", "mean") else 0
+        start = padded(8 + length_of(framed))
+        self._learn(self._last, start + size)
+        self._last = asked.kind, asked.step
+        return asked, framed[start : start + size] if start + size <= framed.size else None
+
+    def _learn(self, key: tuple[str, ...], needed: int) -> None:
+        """Notes the room that a collective needs next time, alike on all ranks."""
+        self._rooms[key] = max(FRAME, needed) if needed <= SMALL else FRAME
 
     def bcast(self, block: Bytes) -> None:
         """Sends the server's block into every rank's block of the same size.
@@ -134,10 +157,12 @@ class Wire:
 
     def allgather_objects(self, value: Any) -> list[Any]:
         """Every rank's object, by rank, on all ranks; waits without burning a core."""
-        body = pickle.dumps(value)
-        frames = np.empty((self.ranks + 1, FRAME), np.uint8)
-        self._wait(self.comm.Iallgather(frame(body), frames))
+        body, key = pickle.dumps(value), (*self._last, "all")
+        room = self._rooms.get(key, FRAME)
+        frames = np.empty((self.ranks + 1, room), np.uint8)
+        self._wait(self.comm.Iallgather(frame(body, room), frames))
         bodies = [unframe(framed) for framed in frames]
+        self._learn(key, padded(8 + max(length_of(framed) for framed in frames)))
         if None in bodies:
             bodies = self.comm.allgather(body)
         return [pickle.loads(each or b"") for each in bodies]
