@@ -12,7 +12,10 @@ from tests.mpi.test_engine import *  # noqa: F403  (the tests)
 from tests.mpi.test_engine import Part, Seed, Vector, steps
 from tests.threads import run_ranks, serve_or_ask
 from zofl_mpi.engine.clients import Client
+from zofl_mpi.engine.watch import Watch
 from zofl_mpi.run.local import LocalClients
+from zofl_mpi.run.mpi.client import ClientRank
+from zofl_mpi.run.mpi.server import MPIClients
 
 pytestmark: list[Any] = []  # not those of the imported tests, which need mpirun
 del test_the_seconds_of_a_round_add_up_on_every_rank  # noqa: F821  (threads wait for the interpreter, too)
@@ -69,6 +72,23 @@ def test_clients_run_ahead_of_a_slow_server_by_four_waves_and_no_further(synchro
             assert max(ahead.made.values()) == bound
 
     run_ranks(3, lambda world: serve_or_ask(world, ahead, [None] * 2, program), synchronous=synchronous)
+
+
+@pytest.mark.parametrize("asked", [1, 2])
+def test_a_signal_at_a_client_rank_is_told_with_its_mean(asked: int, synchronous: bool) -> None:
+    """Mutations: the report leaves it out; it is the server's, or the last rank's, alone that counts."""
+
+    def served(world: Any) -> Any:
+        if world.rank:
+            watch = Watch(stop=lambda: "SIGUSR1" if world.rank == asked else "")
+            return ClientRank(world, steps, [None] * 4, watch).serve()
+        clients = MPIClients(world, 4)
+        clients.mean(steps.plain, Vector(np.ones(5)))
+        _, stop = clients.account()
+        clients.close()
+        return stop
+
+    assert run_ranks(3, served, synchronous=synchronous) == [True, 0, 0]
 
 
 def test_the_ranks_meet_thrice_in_a_round_of_one_mean(synchronous: bool) -> None:
