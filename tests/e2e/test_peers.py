@@ -13,7 +13,7 @@ def test_the_loop_by_hand_does_the_same_work(tmp_path: Path) -> None:
     work.save(tmp_path / "work.npz")
     assert work.x0.shape == (64 * 10,) and work.x.shape == (work.ends[-1], 64) and len(work.ends) == 10
     found = {name: of for name, of in peers.variants().items() if name == peers.HERE or "1 thread" in name}
-    why = {name: peers.run(of, words, todo, tmp_path, tmp_path) for name, of in found.items()}
+    why = {name: peers.run(of, 0, words, todo, tmp_path, tmp_path) for name, of in found.items()}
     assert len(found) == 2 and set(why.values()) == {""}
     accuracies = {name: of.accuracies[0] for name, of in found.items()}
     assert accuracies[peers.HERE] > 85 and not peers.different(accuracies, 3.0), accuracies
@@ -21,10 +21,11 @@ def test_the_loop_by_hand_does_the_same_work(tmp_path: Path) -> None:
 
 
 def test_a_ratio_is_that_of_the_same_turn() -> None:
-    """Mutations: a ratio of medians; upside down; seconds for ms."""
-    here, other = (peers.Variant(rounds=rounds, starts=[1.0], accuracies=[90.0]) for rounds in ([1, 4, 2], [2, 4, 8]))
+    """A turn that failed has none. Mutations: a ratio of medians; upside down; seconds for ms; turns by their place."""
+    made = ({0: 1.0, 1: 4.0, 2: 2.0, 3: 9.0}, {0: 2.0, 1: 4.0, 3: 36.0})
+    here, other = (peers.Variant(rounds=rounds, starts={0: 1.0}, accuracies={0: 90.0}) for rounds in made)
     first, second = peers.rows({peers.HERE: here, "other": other}, {})
-    assert (first["ms"], first["ms_least"], first["ratio"]) == (2000, 1000, 1)
+    assert (first["ms"], first["ms_least"], first["ratio"]) == (3000, 1000, 1)
     assert (second["ms"], second["ratio"], second["ratio_least"], second["ratio_most"]) == (4000, 2, 1, 4)
 
 

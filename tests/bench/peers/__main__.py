@@ -63,15 +63,16 @@ class Variant:
         program: words after `python`; {work} and {out} stand for its files. Empty: this package.
         peer: whose environment it needs; "": this one.
         ranks: of this package's run.
+        rounds, starts, accuracies: {turn: seconds, seconds, percent}, of the turns that did not fail.
     """
 
     program: str = ""
     peer: str = ""
     ranks: int = 1
     environment: dict[str, str] = field(default_factory=dict)
-    rounds: list[float] = field(default_factory=list)
-    starts: list[float] = field(default_factory=list)
-    accuracies: list[float] = field(default_factory=list)
+    rounds: dict[int, float] = field(default_factory=dict)
+    starts: dict[int, float] = field(default_factory=dict)
+    accuracies: dict[int, float] = field(default_factory=dict)
 
 
 def variants() -> dict[str, Variant]:
@@ -121,7 +122,7 @@ def shared_work(todo: Plan, words: Sequence[str]) -> Work:
     return Work(todo, setting.first_model(), x, y, np.cumsum([len(labels) for _, labels in parts[:-1]]), *parts[-1])
 
 
-def run(variant: Variant, words: Sequence[str], todo: Plan, folder: Path, environments: Path) -> str:
+def run(variant: Variant, turn: int, words: Sequence[str], todo: Plan, folder: Path, environments: Path) -> str:
     """One turn of a variant; "" or why it failed."""
     python = str(environments / variant.peer / "bin/python") if variant.peer else sys.executable
     out = folder / ("out.json" if variant.program else "run.h5")
@@ -145,9 +146,9 @@ def run(variant: Variant, words: Sequence[str], todo: Plan, folder: Path, enviro
         table = records.load(out).table()
         seconds, accuracy = table["seconds"].tolist(), float(table["test_accuracy"].iloc[-1])
     assert len(seconds) == todo.rounds
-    variant.rounds.append(statistics.median(seconds[2:]))
-    variant.starts.append(taken - todo.rounds * variant.rounds[-1])
-    variant.accuracies.append(100 * accuracy)
+    variant.rounds[turn] = statistics.median(seconds[2:])
+    variant.starts[turn] = taken - todo.rounds * variant.rounds[turn]
+    variant.accuracies[turn] = 100 * accuracy
     return ""
 
 
@@ -156,11 +157,12 @@ def rows(found: dict[str, Variant], why: dict[str, str]) -> list[Row]:
     table: list[Row] = []
     for name, of in found.items():
         row: Row = {"variant": name, "turns": len(of.rounds), "why_not": why.get(name, "")}
-        if of.rounds and not why.get(name):
-            ratios = [a / b for a, b in zip(of.rounds, found[HERE].rounds, strict=True)]
-            row |= {"ms": 1e3 * statistics.median(of.rounds), "ms_least": 1e3 * min(of.rounds)}
+        if of.rounds:
+            ratios = [seconds / found[HERE].rounds[turn] for turn, seconds in of.rounds.items()]
+            row |= {"ms": 1e3 * statistics.median(of.rounds.values()), "ms_least": 1e3 * min(of.rounds.values())}
             row |= {"ratio": statistics.median(ratios), "ratio_least": min(ratios), "ratio_most": max(ratios)}
-            row |= {"start_s": statistics.median(of.starts), "accuracy_percent": statistics.mean(of.accuracies)}
+            row |= {"start_s": statistics.median(of.starts.values())}
+            row |= {"accuracy_percent": statistics.mean(of.accuracies.values())}
         table.append(row)
     return table
 
@@ -199,15 +201,19 @@ def compare(options: argparse.Namespace, folder: Path) -> list[Row]:
     if options.only:
         found = {name: of for name, of in found.items() if name == HERE or any(word in name for word in options.only)}
     shared_work(todo, words).save(folder / "work.npz")
+    missing = set()
     for peer in {of.peer for of in found.values() if of.peer}:
         if told := installed(peer, options.environments):
+            missing.add(peer)
             why |= {name: told for name, of in found.items() if of.peer == peer}
     for turn in range(1 if options.quick else options.turns):
         for name, of in list(found.items())[:: -1 if turn % 2 else 1]:
-            why[name] = why.get(name) or run(of, words, todo, folder, options.environments)
-            print(problem, turn, name, why[name] or f"{1e3 * of.rounds[-1]:.2f} ms", f"load {os.getloadavg()[0]:.1f}")
-        if why[HERE]:
-            sys.exit(why[HERE])
+            if of.peer not in missing:
+                why[name] = run(of, turn, words, todo, folder, options.environments)
+            told = why[name] or f"{1e3 * of.rounds[turn]:.2f} ms"
+            print(problem, turn, name, told, f"load {os.getloadavg()[0]:.1f}", flush=True)
+            if name == HERE and why[name]:
+                sys.exit(why[name])
     table = rows(found, why)
     accuracies = {row["variant"]: row["accuracy_percent"] for row in table if "ms" in row}
     if different(accuracies, TOLERANCE[problem]):
