@@ -14,6 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from zofl_mpi.engine import memory
 from zofl_mpi.engine.fields import parts_of
 from zofl_mpi.engine.ledger import Ledger, Row
@@ -26,6 +29,7 @@ Replies = Iterator[tuple[int, Any]]  # (i, item)
 Step = Callable[["Client", Any], Any]
 """A bound method of the running method, or of one of its parts (dataclass fields of it): (client, message) -> reply, or
 a generator of uploads returning its reply."""
+Term = Callable[..., NDArray[np.float64]]  # (i, message, reply) -> vector
 
 
 @final
@@ -96,6 +100,18 @@ class Clients(Protocol):
         Raises:
             TypeError: a step that streams, or a reply with a field that has no mean.
             ClientError: a step failed, or its reply is not finite.
+        """
+
+    def sum(self, step: Step, message: Any, term: Term, *, to: Participants = None) -> Callable[[], NDArray[Any]]:
+        """Starts a question whose replies count by the sum of term(i, message, reply), exact in any order.
+
+        Called, the result reads the replies and gives the sum; what the server computes before overlaps with the
+        clients'. The ledger counts replies. The terms are the server's work, which ranks with many participants do for
+        their own: `term`, a method of the running method, must depend on nothing but its arguments.
+
+        Raises:
+            TypeError: a step that streams.
+            ClientError: when called; a step failed.
         """
 
     def account(self) -> tuple[Row, bool]:

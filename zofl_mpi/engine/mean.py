@@ -2,13 +2,13 @@
 
 Each w_i x_i is rounded to a whole multiple of one power of two, the quantum, so that m such multiples fit into 62 bits;
 sums of whole numbers are exact and associative. Each w_i x_i is rounded twice: as a float64 product, and by at most
-half a quantum, which is below m 2^-61 times the largest contribution.
+half a quantum, which is below m 2^-61 times the largest contribution. A `Sum` needs no such bound in advance.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 BLOCK = 1 << 16  # entries that are rounded and added at once: 512 kB of int64 stay in cache
+MANY = 8  # participants a rank from which ranks add up their own terms of a `Sum`
+OCTAVES = 8  # of the largest entries of vectors that a `Sum` rounds to the same quantum
 
 Path = tuple[str, ...]
-Sum = Callable[[NDArray[np.int64]], NDArray[np.int64]]  # the sum of the processes' whole numbers, at the server
+Add = Callable[[NDArray[np.int64]], NDArray[np.int64]]  # the sum of the processes' whole numbers, at the server
 
 
 def normalised(to: Sequence[int], weights: Mapping[int, float] | None) -> dict[int, float]:
@@ -85,6 +87,56 @@ class Contribution:
         return replace(self, fields={})
 
 
+@dataclass
+class Sum(Contribution):
+    """One process's part of an exact sum of vectors, added one by one and not kept.
+
+    The quantum of a vector depends on its own largest entry, to OCTAVES, and on m, not on the other vectors: at most
+    m 2^-53 of that entry. Vectors with one quantum share a vector of whole numbers; the server adds those up.
+
+    Attributes:
+        m: vectors of all processes.
+        n: length of a vector; 0 where this process has none.
+        parts: {quantum: (n,) sum in multiples of it}; infinity for vectors that are not finite, whose sum is NaN.
+    """
+
+    m: int = 1
+    n: int = 0
+    parts: dict[float, NDArray[np.int64]] = field(default_factory=dict)
+
+    def take(self, x: NDArray[np.float64]) -> None:
+        """Adds a vector (n,), which is overwritten."""
+        bound = max(float(x.max()), -float(x.min())) if x.size else 0.0
+        unit = math.inf
+        if math.isfinite(bound):
+            unit = quantum(math.ldexp(0.5, -(-math.frexp(bound)[1] // OCTAVES) * OCTAVES), self.m)
+            np.rint(np.multiply(x, 1 / unit, out=x), out=x)
+        if unit not in self.parts:
+            self.n, self.parts[unit] = x.size, np.zeros(x.size, np.int64)
+        if unit < math.inf:
+            self.parts[unit] += x.astype(np.int64)
+
+    def of(self, replies: Iterable[tuple[int, Any]], message: Any, term: Callable[[int, Any, Any], Any]) -> Any:
+        """(n,) the sum of term(i, message, reply), where this process has all replies (i, reply)."""
+        for i, reply in replies:
+            self.take(term(i, message, reply))
+        return self.total([self], lambda part: part)
+
+    def total(self, contributions: Sequence[Contribution], add: Add) -> NDArray[np.float64]:
+        """(n,) the sum, valid at the server only; every process calls this, with the contributions of all."""
+        sums = [each for each in contributions if isinstance(each, Sum)]
+        n = max(each.n for each in sums)
+        total, nothing = np.zeros(n), np.zeros(n, np.int64)
+        for unit in sorted({unit for each in sums for unit in each.parts}):
+            part = self.parts.get(unit, nothing)
+            for low in range(0, n, BLOCK):
+                total[low : low + BLOCK] += add(part[low : low + BLOCK]) * unit
+        return total
+
+    def without_arrays(self) -> Contribution:
+        return replace(self, parts={unit: part[:0] for unit, part in self.parts.items()})
+
+
 def of_replies(replies: Mapping[int, Any], weights: Mapping[int, float] | None) -> Any:
     """Means replies that the server holds, field by field, with the bits of `Clients.mean`.
 
@@ -122,7 +174,7 @@ def local_mean(own: Contribution, shares: Mapping[int, float]) -> Any:
     return combined([own], own, shares, lambda total: total)
 
 
-def combined(contributions: Sequence[Contribution], own: Contribution, shares: Mapping[int, float], add: Sum) -> Any:
+def combined(contributions: Sequence[Contribution], own: Contribution, shares: Mapping[int, float], add: Add) -> Any:
     """The mean at the server, whose contribution is `own`; raises TypeError where shapes differ."""
     means = field_means(fields_of(contributions), own, shares, add)
     return messages.replace_arrays(result_template(contributions), means)
@@ -166,7 +218,7 @@ def result_template(contributions: Sequence[Contribution]) -> Any:
 
 
 def field_means(
-    targets: Sequence[Field], own: Contribution, shares: Mapping[int, float], add: Sum
+    targets: Sequence[Field], own: Contribution, shares: Mapping[int, float], add: Add
 ) -> dict[Path, NDArray[Any]]:
     """The means of fields by path, valid at the server only; every process calls this with its own contribution.
 

@@ -11,7 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, final
 
-from zofl_mpi.engine.clients import Clients, Participants, Replies, Step, Weights
+from zofl_mpi.engine.clients import Clients, Participants, Replies, Step, Term, Weights
 from zofl_mpi.engine.ledger import Row
 
 if TYPE_CHECKING:
@@ -172,6 +172,9 @@ class WithProgress:
         self, step: Step, message: Any, *, to: Participants = None, weights: Weights = None, counted: bool = True
     ) -> Any:
         return self._clients.mean(step, message, to=to, weights=weights, counted=counted)
+
+    def sum(self, step: Step, message: Any, term: Term, *, to: Participants = None) -> Callable[[], Any]:
+        return self._clients.sum(step, message, term, to=to)
 
     def account(self) -> tuple[Row, bool]:
         return self._clients.account()

@@ -10,7 +10,7 @@ import numpy as np
 from zofl_mpi.engine import mean, messages
 from zofl_mpi.engine.batching import batched
 from zofl_mpi.engine.clients import Client, Step, failure, step_of
-from zofl_mpi.engine.fields import without_warnings
+from zofl_mpi.engine.fields import check_finite, without_warnings
 from zofl_mpi.engine.ledger import SERVER, Clock
 from zofl_mpi.engine.roles import program_of
 from zofl_mpi.engine.setting import Loads
@@ -74,7 +74,7 @@ class ClientRank:
                 self._stream(question, self._one_message(question))
             case "each":
                 self._stream(question, self._own_messages(question))
-            case "mean":
+            case "mean" | "sum":
                 self._contribute(question, self._one_message(question))
             case "keep":
                 self._wire.gather_memories(*self._changes.of(self._clients, question.to))
@@ -159,16 +159,24 @@ class ClientRank:
             raise lost[0]
 
     def _contribute(self, question: Question, inbox: dict[int, Any]) -> None:
-        """Serves `mean`: if every rank's clients succeeded and the mean exists, adds this rank's to the sums."""
-        own = mean.Contribution()
+        """Serves `mean` and `sum`: if every rank's clients succeeded and the mean exists, adds this rank's part."""
+        own = mean.Contribution() if question.kind == "mean" else mean.Sum(m=len(question.to))
+        term: Any = self._step(question.extra) if question.kind == "sum" else None
         step = batched(self._step(question.step), self._clients, inbox, sorted(inbox), self._batched)
         for i, message in sorted(inbox.items()):
             try:
                 with self._clock.time(question.step, "compute"), without_warnings():
                     reply = step(self._clients[i], message)
-                own.add(i, reply, question.extra[i], i == question.to[0])
+                    if isinstance(own, mean.Sum):
+                        check_finite(reply)
+                        own.sizes[i] = messages.size(reply)
+                        own.take(term(i, message, reply))
+                if not isinstance(own, mean.Sum):
+                    own.add(i, reply, question.extra[i], i == question.to[0])
             except BaseException as exc:  # SystemExit too: the server must hear of it
                 own.failed.append((i, self._wire.rank, failure(0, exc)))
         contributions = self._wire.allgather_objects(own.without_arrays())
-        if mean.exists(contributions):
+        if isinstance(own, mean.Sum) and mean.first_failure(contributions) is None:
+            own.total(contributions, self._wire.reduce_sum)
+        elif mean.exists(contributions):
             mean.field_means(mean.fields_of(contributions), own, question.extra, self._wire.reduce_sum)

@@ -9,8 +9,9 @@ from typing import Any, TypeVar, final
 import numpy as np
 
 from zofl_mpi.engine import mean, messages
-from zofl_mpi.engine.clients import ClientError, Participants, Replies, Step, Weights, name_of
+from zofl_mpi.engine.clients import ClientError, Participants, Replies, Step, Term, Weights, name_of
 from zofl_mpi.engine.ledger import SERVER, Row
+from zofl_mpi.engine.mean import Contribution
 from zofl_mpi.engine.messages import Bytes
 from zofl_mpi.engine.setting import Loads
 from zofl_mpi.engine.staging import staging_of
@@ -76,22 +77,27 @@ class MPIClients:
     ) -> Any:
         refuse_stream(step)
         to = sorted(self._participants(to))
-        shares, name = mean.normalised(to, weights), name_of(step)
-        own = mean.Contribution()  # the server has no client
+        shares, own = mean.normalised(to, weights), mean.Contribution()  # the server has no client
         self._send_one("mean", step, message, to, shares)
-        with self._questions.clock.time(name, "wait"):
-            contributions = self._wire.allgather_objects(own)
-        self._questions.close()
-        failed = mean.first_failure(contributions)
-        if failed:
-            raise ClientError(failed[0], self._rank_at_start(failed[1]), name, failed[2])
-        with self._questions.clock.time(name, "comm"):
-            result = mean.combined(contributions, own, shares, self._wire.reduce_sum)
-        down = messages.size(message)
-        for i, size in sorted(pair for c in contributions for pair in c.sizes.items()) if counted else ():
-            self.ledger.sent(name, i, down)
-            self.ledger.received(name, i, size)
-        return result
+        contributions = self._contributions(name_of(step), message, own, counted)
+        with self._questions.clock.time(name_of(step), "comm"):
+            return mean.combined(contributions, own, shares, self._wire.reduce_sum)
+
+    def sum(self, step: Step, message: Any, term: Term, *, to: Participants = None) -> Callable[[], Any]:
+        refuse_stream(step)
+        to, name = sorted(self._participants(to)), name_of(step)
+        own = mean.Sum(m=len(to))
+        if len(to) < mean.MANY * self._wire.ranks:
+            replies = self.ask(step, message, to=to)
+            return lambda: own.of(replies, message, term)
+        self._send_one("sum", step, message, to, name_of(term))
+
+        def total() -> Any:
+            contributions = self._contributions(name, message, own)
+            with self._questions.clock.time(name, "comm"):
+                return own.total(contributions, self._wire.reduce_sum)
+
+        return total
 
     def account(self) -> tuple[Row, bool]:
         self._questions.check_closed("the round")
@@ -132,6 +138,20 @@ class MPIClients:
         if self._survival is not None:
             self._touched.update(chosen)
         return chosen
+
+    def _contributions(self, name: str, message: Any, own: Contribution, counted: bool = True) -> list[Contribution]:
+        """Ends a question for a mean or a sum: what the ranks have for it; books their clients' messages."""
+        with self._questions.clock.time(name, "wait"):
+            contributions = self._wire.allgather_objects(own)
+        self._questions.close()
+        failed = mean.first_failure(contributions)
+        if failed:
+            raise ClientError(failed[0], self._rank_at_start(failed[1]), name, failed[2])
+        down = messages.size(message)
+        for i, size in sorted(pair for c in contributions for pair in c.sizes.items()) if counted else ():
+            self.ledger.sent(name, i, down)
+            self.ledger.received(name, i, size)
+        return contributions
 
     def _changed(self) -> dict[int, Bytes]:
         """Memories that changed since the last account; none without --survive."""
