@@ -9,15 +9,13 @@ the same for any number of processes.
 
 from __future__ import annotations
 
+import inspect
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, final
 
-import numpy as np
-from numpy.typing import NDArray
-
-from zofl_mpi.engine import memory
+from zofl_mpi.engine import mean, memory
 from zofl_mpi.engine.fields import parts_of
 from zofl_mpi.engine.ledger import Ledger, Row
 from zofl_mpi.errors import UserError
@@ -29,7 +27,6 @@ Replies = Iterator[tuple[int, Any]]  # (i, item)
 Step = Callable[["Client", Any], Any]
 """A bound method of the running method, or of one of its parts (dataclass fields of it): (client, message) -> reply, or
 a generator of uploads returning its reply."""
-Term = Callable[..., NDArray[np.float64]]  # (i, message, reply) -> vector
 
 
 @final
@@ -102,17 +99,26 @@ class Clients(Protocol):
             ClientError: a step failed, or its reply is not finite.
         """
 
-    def sum(self, step: Step, message: Any, term: Term, *, to: Participants = None) -> Callable[[], NDArray[Any]]:
-        """Starts a question whose replies count by the sum of term(i, message, reply), exact in any order.
+    def sum(self, step: Step, message: Any, term: Callable[..., Any], *, to: Participants = None) -> Callable[[], Any]:
+        """Asks; the result, when called, reads the replies and gives the sum of the vectors term(i, message, reply).
 
-        Called, the result reads the replies and gives the sum; what the server computes before overlaps with the
-        clients'. The ledger counts replies. The terms are the server's work, which ranks with many participants do for
-        their own: `term`, a method of the running method, must depend on nothing but its arguments.
+        The sum is exact in any order: ranks with many participants do this work of the server's for their own. `term`,
+        a method of the running method, depends on nothing else and returns a new array. The ledger counts replies.
 
         Raises:
             TypeError: a step that streams.
-            ClientError: when called; a step failed.
         """
+        if inspect.isgeneratorfunction(step):
+            raise TypeError(f"sum needs a step that returns its reply, {name_of(step)!r} streams")
+        own = mean.Sum(m=self.m, term=lambda i, reply: term(i, message, reply))
+        replies = self.ask(step, message, to=to)
+
+        def read() -> Any:
+            for i, reply in replies:
+                own.add(i, reply)
+            return mean.local_mean(own, {})
+
+        return read
 
     def account(self) -> tuple[Row, bool]:
         """Ends a round; returns its costs, and whether a signal asked some rank to stop."""

@@ -8,15 +8,15 @@ half a quantum, which is below m 2^-61 times the largest contribution. A `Sum` n
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.engine import messages
-from zofl_mpi.engine.fields import not_finite
+from zofl_mpi.engine.fields import check_finite, not_finite, without_warnings
 from zofl_mpi.errors import UserError
 
 if TYPE_CHECKING:
@@ -89,52 +89,36 @@ class Contribution:
 
 @dataclass
 class Sum(Contribution):
-    """One process's part of an exact sum of vectors, added one by one and not kept.
+    """One process's part of an exact sum of vectors, which are added one by one and not kept.
 
     The quantum of a vector depends on its own largest entry, to OCTAVES, and on m, not on the other vectors: at most
     m 2^-53 of that entry. Vectors with one quantum share a vector of whole numbers; the server adds those up.
 
     Attributes:
-        m: vectors of all processes.
-        n: length of a vector; 0 where this process has none.
+        m: vectors of all processes, at most.
+        term: (i, reply) -> (n,) the client's vector, which is overwritten.
         parts: {quantum: (n,) sum in multiples of it}; infinity for vectors that are not finite, whose sum is NaN.
     """
 
     m: int = 1
-    n: int = 0
+    term: Callable[[int, Any], NDArray[np.float64]] | None = None
     parts: dict[float, NDArray[np.int64]] = field(default_factory=dict)
 
-    def take(self, x: NDArray[np.float64]) -> None:
-        """Adds a vector (n,), which is overwritten."""
-        bound = max(float(x.max()), -float(x.min())) if x.size else 0.0
-        unit = math.inf
+    def add(self, i: int, reply: Any, share: float = 1.0, first: bool = False) -> None:
+        """Adds client i's vector (UserError: its reply is not finite)."""
+        self.sizes[i] = messages.size(reply)
+        check_finite(reply)
+        x = cast(Any, self.term)(i, reply)
+        bound, unit = max(float(x.max()), -float(x.min())), math.inf
         if math.isfinite(bound):
             unit = quantum(math.ldexp(0.5, -(-math.frexp(bound)[1] // OCTAVES) * OCTAVES), self.m)
             np.rint(np.multiply(x, 1 / unit, out=x), out=x)
-        if unit not in self.parts:
-            self.n, self.parts[unit] = x.size, np.zeros(x.size, np.int64)
-        if unit < math.inf:
-            self.parts[unit] += x.astype(np.int64)
-
-    def of(self, replies: Iterable[tuple[int, Any]], message: Any, term: Callable[[int, Any, Any], Any]) -> Any:
-        """(n,) the sum of term(i, message, reply), where this process has all replies (i, reply)."""
-        for i, reply in replies:
-            self.take(term(i, message, reply))
-        return self.total([self], lambda part: part)
-
-    def total(self, contributions: Sequence[Contribution], add: Add) -> NDArray[np.float64]:
-        """(n,) the sum, valid at the server only; every process calls this, with the contributions of all."""
-        sums = [each for each in contributions if isinstance(each, Sum)]
-        n = max(each.n for each in sums)
-        total, nothing = np.zeros(n), np.zeros(n, np.int64)
-        for unit in sorted({unit for each in sums for unit in each.parts}):
-            part = self.parts.get(unit, nothing)
-            for low in range(0, n, BLOCK):
-                total[low : low + BLOCK] += add(part[low : low + BLOCK]) * unit
-        return total
+        part = x.astype(np.int64) if unit < math.inf else np.zeros(x.shape, np.int64)
+        self.parts[unit] = np.add(part, self.parts.get(unit, 0), out=part)
+        self.shapes = {(): (x.shape, x.dtype.str)}
 
     def without_arrays(self) -> Contribution:
-        return replace(self, parts={unit: part[:0] for unit, part in self.parts.items()})
+        return replace(self, term=None, parts={unit: part[:0] for unit, part in self.parts.items()})
 
 
 def of_replies(replies: Mapping[int, Any], weights: Mapping[int, float] | None) -> Any:
@@ -175,8 +159,10 @@ def local_mean(own: Contribution, shares: Mapping[int, float]) -> Any:
 
 
 def combined(contributions: Sequence[Contribution], own: Contribution, shares: Mapping[int, float], add: Add) -> Any:
-    """The mean at the server, whose contribution is `own`; raises TypeError where shapes differ."""
+    """The mean, or the sum, at the server, whose contribution is `own`; raises TypeError where shapes differ."""
     means = field_means(fields_of(contributions), own, shares, add)
+    if isinstance(own, Sum):
+        return sum(means.values())
     return messages.replace_arrays(result_template(contributions), means)
 
 
@@ -201,11 +187,14 @@ def exists(contributions: Sequence[Contribution]) -> bool:
 
 
 def fields_of(contributions: Sequence[Contribution]) -> list[Field]:
-    """Fields to average, from the contributions of all processes; raises TypeError where shapes differ."""
+    """Fields to average or parts to add, from all processes' contributions; raises TypeError where shapes differ."""
     if not exists(contributions):
         raise TypeError("replies of different shapes have no mean")
     count = sum(len(c.sizes) for c in contributions)
     shapes = next(c.shapes for c in contributions if c.shapes is not None)
+    units = {unit for c in contributions if isinstance(c, Sum) for unit in c.parts}
+    if units:
+        return [Field((str(unit),), *shapes[()], unit) for unit in sorted(units)]
     return [
         Field(path, shape, dtype, quantum(max(c.bounds.get(path, 0.0) for c in contributions), count))
         for path, (shape, dtype) in shapes.items()
@@ -217,6 +206,7 @@ def result_template(contributions: Sequence[Contribution]) -> Any:
     return messages.unpack(next(c.template for c in contributions if c.template is not None))
 
 
+@without_warnings()  # of sums that are not finite
 def field_means(
     targets: Sequence[Field], own: Contribution, shares: Mapping[int, float], add: Add
 ) -> dict[Path, NDArray[Any]]:
@@ -248,6 +238,8 @@ def field_means(
 def _whole(target: Field, piece: slice, own: Contribution, shares: Mapping[int, float]) -> NDArray[np.int64]:
     """The sum of this process's replies in a piece of a field, in multiples of the quantum."""
     total = np.zeros(piece.stop - piece.start, np.int64)
+    if isinstance(own, Sum):
+        return own.parts[target.quantum][piece] if target.quantum in own.parts else total
     scaled, rounded = np.empty(total.size), np.empty(total.size, np.int64)
     for i, arrays in own.fields.items():
         x = arrays[target.path].reshape(-1)[piece]

@@ -88,15 +88,13 @@ class ZOHFL(Costed[Hierarchical]):
         return np.asarray(zo.estimate(f.plus - f.minus, v, 2 * self.eta))
 
     def direction(self, i: int, r: int) -> Array:
-        """v_{i,r}, uniform on the unit sphere (the text's eta S would make n/(2 eta) wrong); both ends draw it.
-
-        The last one is kept: `solve` and `estimate` often follow each other in one process.
-        """
-        if (i, r) not in self._drawn:
+        """v_{i,r}, uniform on the unit sphere (the text's eta S would make n/(2 eta) wrong); both ends draw it."""
+        v = self._drawn.pop((i, r), None)  # of `solve` just before, where `estimate` follows in the same process
+        if v is None:
+            v = zo.direction(self.setting.streams(Purpose.DIRECTION, r=r, i=i), self.problem.n, self.setting.dtype)
             self._drawn.clear()
-            streams = self.setting.streams(Purpose.DIRECTION, r=r, i=i)
-            self._drawn[i, r] = zo.direction(streams, self.problem.n, self.setting.dtype)
-        return self._drawn[i, r]
+            self._drawn[i, r] = v
+        return v
 
     def pair(self, x: Array, v: Array) -> Array:
         """(2, n) x + eta v and x - eta v."""

@@ -11,7 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, final
 
-from zofl_mpi.engine.clients import Clients, Participants, Replies, Step, Term, Weights
+from zofl_mpi.engine.clients import Clients, Participants, Replies, Step, Weights
 from zofl_mpi.engine.ledger import Row
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class Bar(Progress):
 
 
 @final
-class WithProgress:
+class WithProgress(Clients):
     """The clients of a run during an evaluation, whose replies the progress shows one by one."""
 
     def __init__(self, clients: Clients, progress: Progress, name: str) -> None:
@@ -172,9 +172,6 @@ class WithProgress:
         self, step: Step, message: Any, *, to: Participants = None, weights: Weights = None, counted: bool = True
     ) -> Any:
         return self._clients.mean(step, message, to=to, weights=weights, counted=counted)
-
-    def sum(self, step: Step, message: Any, term: Term, *, to: Participants = None) -> Callable[[], Any]:
-        return self._clients.sum(step, message, term, to=to)
 
     def account(self) -> tuple[Row, bool]:
         return self._clients.account()

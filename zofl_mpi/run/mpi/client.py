@@ -10,7 +10,7 @@ import numpy as np
 from zofl_mpi.engine import mean, messages
 from zofl_mpi.engine.batching import batched
 from zofl_mpi.engine.clients import Client, Step, failure, step_of
-from zofl_mpi.engine.fields import check_finite, without_warnings
+from zofl_mpi.engine.fields import without_warnings
 from zofl_mpi.engine.ledger import SERVER, Clock
 from zofl_mpi.engine.roles import program_of
 from zofl_mpi.engine.setting import Loads
@@ -160,23 +160,18 @@ class ClientRank:
 
     def _contribute(self, question: Question, inbox: dict[int, Any]) -> None:
         """Serves `mean` and `sum`: if every rank's clients succeeded and the mean exists, adds this rank's part."""
-        own = mean.Contribution() if question.kind == "mean" else mean.Sum(m=len(question.to))
-        term: Any = self._step(question.extra) if question.kind == "sum" else None
+        own, shares = mean.Contribution(), question.extra
+        if question.kind == "sum":
+            term: Any = self._step(question.extra)
+            own = mean.Sum(m=len(self._data), term=lambda i, reply: term(i, inbox[i], reply))
+            shares = dict.fromkeys(question.to, 1.0)
         step = batched(self._step(question.step), self._clients, inbox, sorted(inbox), self._batched)
         for i, message in sorted(inbox.items()):
             try:
                 with self._clock.time(question.step, "compute"), without_warnings():
-                    reply = step(self._clients[i], message)
-                    if isinstance(own, mean.Sum):
-                        check_finite(reply)
-                        own.sizes[i] = messages.size(reply)
-                        own.take(term(i, message, reply))
-                if not isinstance(own, mean.Sum):
-                    own.add(i, reply, question.extra[i], i == question.to[0])
+                    own.add(i, step(self._clients[i], message), shares[i], i == question.to[0])
             except BaseException as exc:  # SystemExit too: the server must hear of it
                 own.failed.append((i, self._wire.rank, failure(0, exc)))
         contributions = self._wire.allgather_objects(own.without_arrays())
-        if isinstance(own, mean.Sum) and mean.first_failure(contributions) is None:
-            own.total(contributions, self._wire.reduce_sum)
-        elif mean.exists(contributions):
-            mean.field_means(mean.fields_of(contributions), own, question.extra, self._wire.reduce_sum)
+        if mean.exists(contributions):
+            mean.field_means(mean.fields_of(contributions), own, shares, self._wire.reduce_sum)
