@@ -134,7 +134,7 @@ def test_a_smoothing_radius_that_moves_nothing_is_refused(here: Path, capsys: Ca
         ("--server-batch 0", "--server-batch 0: must be a whole number, at least 1"),
         ("--schedule fast", "--schedule 'fast': allowed are constant, sqrt, harmonic"),
         ("--schedule-h harmonic", "--schedule-h harmonic: must be one of sqrt, constant"),
-        ("--exchange all", "--exchange all: must be one of scalars, solutions, sums"),
+        ("--exchange all", "--exchange all: must be one of scalars, solutions"),
         ("--problem features --filters 512", "--filters is no longer a flag: there are 256 filters"),
         ("--balance", "--balance is no longer a flag: clients get their Dirichlet shares"),
         ("--problem features --pixels raw", "--pixels raw: must be unit"),

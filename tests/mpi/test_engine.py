@@ -4,11 +4,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
+from zofl_mpi.engine import mean
 from zofl_mpi.engine.clients import Client, ClientError
 from zofl_mpi.run.client_memory import STEPS, Acknowledged
 
@@ -74,6 +76,9 @@ class Steps:
         return Vector(
             (g.standard_normal((300, 401)) * 10.0 ** g.integers(-8, 8)).astype(np.float32), g.standard_normal()
         )
+
+    def scaled(self, i: int, message: Seed, reply: Vector) -> np.ndarray:
+        return (reply.a.astype(np.float64) * (reply.weight + message.k * i)).ravel()
 
     def count(self, client: Client, message: Seed) -> Vector:
         client.memory["calls"] = client.memory.get("calls", 0) + message.k
@@ -172,6 +177,49 @@ def test_the_mean_has_the_same_bits_on_any_number_of_ranks_and_is_right(both: Bo
         )
 
 
+def sums(clients: Any) -> list[Callable[..., Any]]:
+    """Questions for a sum, added up at the ranks and at the server."""
+
+    def summed(step: Any, message: Any, many: int, **to: Any) -> Any:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(mean, "MANY", many)
+            return clients.sum(step, message, steps.scaled, **to)()
+
+    return [partial(summed, many=0), partial(summed, many=1000)]
+
+
+@pytest.mark.parametrize("m", [1, 7])
+def test_the_sum_has_the_same_bits_wherever_it_is_added_up_and_is_right(both: Both, m: int) -> None:
+    """Terms between 1e-8 and 1e8. Mutations: the quantum of a rank's own terms, or for their number; a rank without
+    clients left out; bytes of the vectors booked in place of the replies'."""
+    to = [i for i in (6, 0, 3, 2, 5) if i < m]
+
+    def program(clients: Any) -> list[Any]:
+        return [(ask(steps.random, Seed(5), to=to).tobytes(), books(clients)) for ask in sums(clients)]
+
+    result = both(steps, [None] * m, program)
+    if result:
+        local, parallel = result
+        assert parallel == local and local[0] == local[1]
+        terms = [steps.scaled(i, Seed(5), steps.random(Client(i, None), Seed(5))) for i in to]
+        right = np.sum(np.array(terms, np.longdouble), axis=0)
+        found = np.frombuffer(local[0][0])
+        assert np.abs(found - right).max() <= len(to) ** 2 * 2.0**-53 * max(np.abs(term).max() for term in terms)
+        assert np.allclose(found, right.astype(float), rtol=1e-9, atol=0)
+        assert local[0][1][2][1] == [(4 * 300 * 401 + 8) * (i in to) for i in range(m)]
+
+
+def test_a_term_that_is_not_finite_makes_the_sum_nan_and_a_stream_has_none(both: Both) -> None:
+    def program(clients: Any) -> list[str]:
+        for ask in sums(clients):
+            with pytest.raises(TypeError, match="'stream' streams"):
+                ask(steps.stream, Seed(2))
+        with np.errstate(invalid="ignore"):
+            return [str(ask(steps.nan, Seed(2))) for ask in sums(clients)]
+
+    assert both(steps, [None] * 5, program) in (None, ([str(np.full(2, np.nan))] * 2,) * 2)
+
+
 @pytest.mark.parametrize(
     ("step", "words"),
     [
@@ -185,7 +233,7 @@ def test_the_mean_has_the_same_bits_on_any_number_of_ranks_and_is_right(both: Bo
 )
 def test_a_failing_step_is_named_and_the_engine_can_go_on(both: Both, step: Any, words: str) -> None:
     def program(clients: Any) -> list[float]:
-        for ask in (clients.ask, clients.mean):
+        for ask in (clients.ask, clients.mean, *sums(clients)):
             with pytest.raises(ClientError, match=words):
                 for _ in ask(step, Seed(3)):
                     pass

@@ -9,12 +9,13 @@ the same for any number of processes.
 
 from __future__ import annotations
 
+import inspect
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, final
 
-from zofl_mpi.engine import memory
+from zofl_mpi.engine import mean, memory
 from zofl_mpi.engine.fields import parts_of
 from zofl_mpi.engine.ledger import Ledger, Row
 from zofl_mpi.errors import UserError
@@ -97,6 +98,27 @@ class Clients(Protocol):
             TypeError: a step that streams, or a reply with a field that has no mean.
             ClientError: a step failed, or its reply is not finite.
         """
+
+    def sum(self, step: Step, message: Any, term: Callable[..., Any], *, to: Participants = None) -> Callable[[], Any]:
+        """Asks; the result, when called, reads the replies and gives the sum of the vectors term(i, message, reply).
+
+        The sum is exact in any order: ranks with many participants do this work of the server's for their own. `term`,
+        a method of the running method, depends on nothing else and returns a new array. The ledger counts replies.
+
+        Raises:
+            TypeError: a step that streams.
+        """
+        if inspect.isgeneratorfunction(step):
+            raise TypeError(f"sum needs a step that returns its reply, {name_of(step)!r} streams")
+        own = mean.Sum(m=self.m, term=lambda i, reply: term(i, message, reply))
+        replies = self.ask(step, message, to=to)
+
+        def read() -> Any:
+            for i, reply in replies:
+                own.add(i, reply)
+            return mean.local_mean(own, {})
+
+        return read
 
     def account(self) -> tuple[Row, bool]:
         """Ends a round; returns its costs, and whether a signal asked some rank to stop."""

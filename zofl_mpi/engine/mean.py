@@ -2,7 +2,7 @@
 
 Each w_i x_i is rounded to a whole multiple of one power of two, the quantum, so that m such multiples fit into 62 bits;
 sums of whole numbers are exact and associative. Each w_i x_i is rounded twice: as a float64 product, and by at most
-half a quantum, which is below m 2^-61 times the largest contribution.
+half a quantum, which is below m 2^-61 times the largest contribution. A `Sum` needs no such bound in advance.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.engine import messages
-from zofl_mpi.engine.fields import not_finite
+from zofl_mpi.engine.fields import check_finite, not_finite, without_warnings
 from zofl_mpi.engine.ledger import Report
 from zofl_mpi.errors import UserError
 
@@ -24,9 +24,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 BLOCK = 1 << 16  # entries that are rounded and added at once: 512 kB of int64 stay in cache
+MANY = 8  # participants a rank from which ranks add up their own terms of a `Sum`
+OCTAVES = 8  # of the largest entries of vectors that a `Sum` rounds to the same quantum
 
 Path = tuple[str, ...]
-Sum = Callable[[NDArray[np.int64]], NDArray[np.int64]]  # the sum of the processes' whole numbers, at the server
+Add = Callable[[NDArray[np.int64]], NDArray[np.int64]]  # the sum of the processes' whole numbers, at the server
 
 
 def normalised(to: Sequence[int], weights: Mapping[int, float] | None) -> dict[int, float]:
@@ -88,6 +90,40 @@ class Contribution:
         return replace(self, fields={})
 
 
+@dataclass
+class Sum(Contribution):
+    """One process's part of an exact sum of vectors, which are added one by one and not kept.
+
+    The quantum of a vector depends on its own largest entry, to OCTAVES, and on m, not on the other vectors: at most
+    m 2^-53 of that entry. Vectors with one quantum share a vector of whole numbers; the server adds those up.
+
+    Attributes:
+        m: vectors of all processes, at most.
+        term: (i, reply) -> (n,) the client's vector, which is overwritten.
+        parts: {quantum: (n,) sum in multiples of it}; infinity for vectors that are not finite, whose sum is NaN.
+    """
+
+    m: int = 1
+    term: Callable[[int, Any], NDArray[np.float64]] | None = None
+    parts: dict[float, NDArray[np.int64]] = field(default_factory=dict)
+
+    def add(self, i: int, reply: Any, share: float = 1.0, first: bool = False) -> None:
+        """Adds client i's vector (UserError: its reply is not finite)."""
+        self.sizes[i] = messages.size(reply)
+        check_finite(reply)
+        x = cast(Any, self.term)(i, reply)
+        bound, unit = max(float(x.max()), -float(x.min())), math.inf
+        if math.isfinite(bound):
+            unit = quantum(math.ldexp(0.5, -(-math.frexp(bound)[1] // OCTAVES) * OCTAVES), self.m)
+            np.rint(np.multiply(x, 1 / unit, out=x), out=x)
+        part = x.astype(np.int64) if unit < math.inf else np.zeros(x.shape, np.int64)
+        self.parts[unit] = np.add(part, self.parts.get(unit, 0), out=part)
+        self.shapes = {(): (x.shape, x.dtype.str)}
+
+    def without_arrays(self) -> Contribution:
+        return replace(self, term=None, parts={unit: part[:0] for unit, part in self.parts.items()})
+
+
 def of_replies(replies: Mapping[int, Any], weights: Mapping[int, float] | None) -> Any:
     """Means replies that the server holds, field by field, with the bits of `Clients.mean`.
 
@@ -125,9 +161,11 @@ def local_mean(own: Contribution, shares: Mapping[int, float]) -> Any:
     return combined([own], own, shares, lambda total: total)
 
 
-def combined(contributions: Sequence[Contribution], own: Contribution, shares: Mapping[int, float], add: Sum) -> Any:
-    """The mean at the server, whose contribution is `own`; raises TypeError where shapes differ."""
+def combined(contributions: Sequence[Contribution], own: Contribution, shares: Mapping[int, float], add: Add) -> Any:
+    """The mean, or the sum, at the server, whose contribution is `own`; raises TypeError where shapes differ."""
     means = field_means(fields_of(contributions), own, shares, add)
+    if isinstance(own, Sum):
+        return sum(means.values())
     return messages.replace_arrays(result_template(contributions), means)
 
 
@@ -152,11 +190,14 @@ def exists(contributions: Sequence[Contribution]) -> bool:
 
 
 def fields_of(contributions: Sequence[Contribution]) -> list[Field]:
-    """Fields to average, from the contributions of all processes; raises TypeError where shapes differ."""
+    """Fields to average or parts to add, from all processes' contributions; raises TypeError where shapes differ."""
     if not exists(contributions):
         raise TypeError("replies of different shapes have no mean")
     count = sum(len(c.sizes) for c in contributions)
     shapes = next(c.shapes for c in contributions if c.shapes is not None)
+    units = {unit for c in contributions if isinstance(c, Sum) for unit in c.parts}
+    if units:
+        return [Field((str(unit),), *shapes[()], unit) for unit in sorted(units)]
     return [
         Field(path, shape, dtype, quantum(max(c.bounds.get(path, 0.0) for c in contributions), count))
         for path, (shape, dtype) in shapes.items()
@@ -168,8 +209,9 @@ def result_template(contributions: Sequence[Contribution]) -> Any:
     return messages.unpack(next(c.template for c in contributions if c.template is not None))
 
 
+@without_warnings()  # of sums that are not finite
 def field_means(
-    targets: Sequence[Field], own: Contribution, shares: Mapping[int, float], add: Sum
+    targets: Sequence[Field], own: Contribution, shares: Mapping[int, float], add: Add
 ) -> dict[Path, NDArray[Any]]:
     """The means of fields by path, valid at the server only; every process calls this with its own contribution.
 
@@ -199,6 +241,8 @@ def field_means(
 def _whole(target: Field, piece: slice, own: Contribution, shares: Mapping[int, float]) -> NDArray[np.int64]:
     """The sum of this process's replies in a piece of a field, in multiples of the quantum."""
     total = np.zeros(piece.stop - piece.start, np.int64)
+    if isinstance(own, Sum):
+        return own.parts[target.quantum][piece] if target.quantum in own.parts else total
     scaled, rounded = np.empty(total.size), np.empty(total.size, np.int64)
     for i, arrays in own.fields.items():
         x = arrays[target.path].reshape(-1)[piece]

@@ -232,11 +232,6 @@ def _duplicated(value: Any, writable: bool) -> Any:
     return copied
 
 
-def has_remote(message: Any) -> bool:
-    """Whether a message has a tensor that is not on the host."""
-    return _torch() is not None and any(is_remote(value) for _, value in leaves(message))
-
-
 def is_remote(value: Any) -> bool:
     """Whether it is a tensor that is not on the host."""
     return _is_tensor(value) and value.device.type != "cpu"

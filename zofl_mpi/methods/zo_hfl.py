@@ -8,13 +8,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal, final
 
 import numpy as np
 
 from zofl_mpi import Array, Client, Clients, Directions, Purpose, above, column, finite, part
-from zofl_mpi.engine import messages
+from zofl_mpi.engine.mean import MANY
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems import Hierarchical
 from zofl_mpi.rounds.base import Costed, Effort, Sampling, ServerStep, demand_samples
@@ -48,8 +48,7 @@ class ZOHFL(Costed[Hierarchical]):
         local: Algorithm 2.
         eta: smoothing radius, the distance from x at which the implicit function is evaluated.
         divide: the sum of estimates is divided by m (non-participants count as 0) or by participants (|S_r|).
-        exchange: scalars (f_2's two values go up), solutions (y+ and y-, the paper's; the same x, bit for bit) or sums
-            (each rank adds up its clients' estimates, and keeps 8 n bytes of each till then; x agrees to rounding).
+        exchange: scalars (f_2's two values go up) or solutions (y+ and y-, the paper's; the same x, bit for bit).
     """
 
     needs: ClassVar[type] = Hierarchical
@@ -58,28 +57,20 @@ class ZOHFL(Costed[Hierarchical]):
     local: LocalSolve = part()
     eta: float = above(0, 0.1, "a smoothing radius")
     divide: Literal["m", "participants"] = "m"
-    exchange: Literal["scalars", "solutions", "sums"] = "scalars"
+    exchange: Literal["scalars", "solutions"] = "scalars"
+    _drawn: dict[tuple[int, int], Array] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Algorithm 1, lines 3 to 9: the server descends its own gradient and the clients' estimates."""
         x, S = state.x, self.sampling(r)
-        if self.exchange == "sums":
-            g2 = len(S) * clients.mean(self.solve, Model(x, r), to=S).g
-            g1 = self.problem.gradient_f1(x, self.setting.server, self.server.batch(r))
-        else:
-            replies = clients.ask(self.solve, Model(x, r), to=S)
-            g1 = self.problem.gradient_f1(x, self.setting.server, self.server.batch(r))  # while the clients compute
-            g2 = np.zeros(len(x), np.float64)
-            for i, reply in replies:
-                v = self.direction(i, r)
-                f = reply if isinstance(reply, Values) else self.values(i, self.pair(x, v), reply)
-                g2 += self.estimate(f, v).g
-        g2 /= self.setting.m if self.divide == "m" else len(S)
+        estimates = clients.sum(self.solve, Model(x, r), self.estimate, to=S)
+        g1 = self.problem.gradient_f1(x, self.setting.server, self.server.batch(r))  # while the clients compute
+        g2 = estimates() / (self.setting.m if self.divide == "m" else len(S))
 
         steps = sum(self.steps(i, r) for i in S)
         return State(self.server.step(x, g1 + g2, r), float(np.linalg.norm(g1)), float(np.linalg.norm(g2)), steps)
 
-    def solve(self, client: Client, message: Model) -> Values | Solutions | Estimated:
+    def solve(self, client: Client, message: Model) -> Values | Solutions:
         """Algorithm 1, line 4: Algorithm 2 at x + eta v and at x - eta v."""
         v = self.direction(client.i, message.r)
         x = self.pair(message.x, v)
@@ -88,16 +79,22 @@ class ZOHFL(Costed[Hierarchical]):
         solutions = Solutions(y[0], y[1])
         if self.exchange == "solutions":
             return solutions
-        f = self.values(client.i, x, solutions)
-        return f if self.exchange == "scalars" else self.estimate(f, v)
+        return self.values(client.i, x, solutions)
 
-    def estimate(self, f: Values, v: Array) -> Estimated:
-        """Algorithm 1, line 5: the client's estimate."""
-        return Estimated(zo.estimate(f.plus - f.minus, v, 2 * self.eta))
+    def estimate(self, i: int, message: Model, reply: Values | Solutions) -> Array:
+        """Algorithm 1, line 5: (n,) client i's estimate n/(2 eta) (f+ - f-) v in float64."""
+        v = self.direction(i, message.r)
+        f = reply if isinstance(reply, Values) else self.values(i, self.pair(message.x, v), reply)
+        return np.asarray(zo.estimate(f.plus - f.minus, v, 2 * self.eta))
 
     def direction(self, i: int, r: int) -> Array:
         """v_{i,r}, uniform on the unit sphere (the text's eta S would make n/(2 eta) wrong); both ends draw it."""
-        return zo.direction(self.setting.streams(Purpose.DIRECTION, r=r, i=i), self.problem.n, self.setting.dtype)
+        v = self._drawn.pop((i, r), None)  # of `solve` just before, where `estimate` follows in the same process
+        if v is None:
+            v = zo.direction(self.setting.streams(Purpose.DIRECTION, r=r, i=i), self.problem.n, self.setting.dtype)
+            self._drawn.clear()
+            self._drawn[i, r] = v
+        return v
 
     def pair(self, x: Array, v: Array) -> Array:
         """(2, n) x + eta v and x - eta v."""
@@ -138,23 +135,18 @@ class ZOHFL(Costed[Hierarchical]):
         return 1 + asked, 1
 
     def plan(self, rounds: int) -> dict[str, str | float]:
-        lines = super().plan(rounds)
-        if self.exchange == "sums":
-            up = messages.size(self.effort.up)
-            enough = up // messages.size(SCALARS) + 1
-            lines["bytes up, for each rank and round"] = f"{up:,}; with scalars more, from {enough:,} clients a rank on"
-        return lines
+        each = f"from {MANY} participants a rank on; it then sends {8 * self.problem.n:,} bytes, or some times that"
+        return super().plan(rounds) | {"ranks add up their participants' estimates": each}
 
     @property
     def effort(self) -> Effort:
         x = np.zeros(self.problem.n, self.setting.dtype)
-        up = {"scalars": SCALARS, "solutions": Solutions(x, x), "sums": Estimated(x.astype(np.float64))}
         return Effort(
             participants=self.sampling,
             steps=self.steps,
             batch=self.local.batch,
             down=Model(x, 0),
-            up=up[self.exchange],
+            up=Values(0.0, 0.0) if self.exchange == "scalars" else Solutions(x, x),
             models=2 if self.local.samples == "shared" else 1,
             server_batch=self.server.server_batch,
         )
@@ -174,19 +166,9 @@ class Values:
     minus: float = finite(F2)  # f_{2,i}(x - eta v, y-)
 
 
-SCALARS = Values(0.0, 0.0)  # an example
-
-
 @dataclass(frozen=True)
 class Solutions:
     """Client to server, --exchange solutions, as the paper sends them."""
 
     plus: Array = finite(LOCAL)  # (n,) y+, the inexact solution at x + eta v
     minus: Array = finite(LOCAL)  # (n,) y-, that at x - eta v
-
-
-@dataclass(frozen=True)
-class Estimated:
-    """Client to its rank under --exchange sums: its term of the server's sum."""
-
-    g: Array = finite(F2)  # (n,) n/(2 eta) (f+ - f-) v in float64

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, final
 
 from zofl_mpi.engine import mean, messages
-from zofl_mpi.engine.clients import Client, ClientError, Participants, Replies, Step, Weights, failure, name_of
+from zofl_mpi.engine.clients import Client, ClientError, Clients, Participants, Replies, Step, Weights, failure, name_of
 from zofl_mpi.engine.ledger import Row
 from zofl_mpi.engine.roles import program_of
 from zofl_mpi.engine.watch import Watch
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 @final
-class LocalClients:
+class LocalClients(Clients):
     """All clients in this process, one after the other: the reference that every other transport must equal."""
 
     def __init__(self, data: list[Any], method: Any = None, watch: Watch | None = None) -> None:

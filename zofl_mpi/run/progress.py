@@ -152,7 +152,7 @@ class Bar(Progress):
 
 
 @final
-class WithProgress:
+class WithProgress(Clients):
     """The clients of a run during an evaluation, whose replies the progress shows one by one."""
 
     def __init__(self, clients: Clients, progress: Progress, name: str) -> None:

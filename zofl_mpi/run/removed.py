@@ -41,7 +41,7 @@ REMOVED = {
 }
 """Flags of earlier versions that are gone, everywhere or for some methods or problems."""
 
-RENAMED = {("partition", "by_client"): "by_mix"}
+RENAMED = {("partition", "by_client"): "by_mix", ("exchange", "sums"): "scalars"}
 """{(flag, value) of earlier versions: the value's name today}; the old one still does, with a warning."""
 
 

@@ -76,7 +76,7 @@ class ClientRank:
                 self._stream(question, self._one_message(question, block))
             case "each":
                 self._stream(question, self._own_messages(question))
-            case "mean":
+            case "mean" | "sum":
                 self._contribute(question, self._one_message(question, block))
             case "keep":
                 self._wire.gather_memories(*self._changes.of(self._clients, question.to))
@@ -162,18 +162,21 @@ class ClientRank:
             raise lost[0]
 
     def _contribute(self, question: Question, inbox: dict[int, Any]) -> None:
-        """Serves `mean`: if every rank's clients succeeded and the mean exists, adds this rank's to the sums."""
-        own = mean.Contribution()
+        """Serves `mean` and `sum`: if every rank's clients succeeded and the mean exists, adds this rank's part."""
+        own, shares = mean.Contribution(), question.extra
+        if question.kind == "sum":
+            term: Any = self._step(question.extra)
+            own = mean.Sum(m=len(self._data), term=lambda i, reply: term(i, inbox[i], reply))
+            shares = dict.fromkeys(question.to, 1.0)
         step = batched(self._step(question.step), self._clients, inbox, sorted(inbox), self._batched)
         for i, message in sorted(inbox.items()):
             try:
                 with self._clock.time(question.step, "compute"), without_warnings():
-                    reply = step(self._clients[i], message)
-                own.add(i, reply, question.extra[i], i == question.to[0])
+                    own.add(i, step(self._clients[i], message), shares[i], i == question.to[0])
             except BaseException as exc:  # SystemExit too: the server must hear of it
                 own.failed.append((i, self._wire.rank, failure(0, exc)))
         own.report = self._clock.report(self._watch.stop())
         self._watch.begins(following=False)  # the server may count this report as the round's account
         contributions = self._wire.allgather_objects(own.without_arrays())
         if mean.exists(contributions):
-            mean.field_means(mean.fields_of(contributions), own, question.extra, self._wire.reduce_sum)
+            mean.field_means(mean.fields_of(contributions), own, shares, self._wire.reduce_sum)

@@ -9,8 +9,9 @@ from typing import Any, TypeVar, final
 import numpy as np
 
 from zofl_mpi.engine import mean, messages
-from zofl_mpi.engine.clients import ClientError, Participants, Replies, Step, Weights, name_of
+from zofl_mpi.engine.clients import ClientError, Clients, Participants, Replies, Step, Weights, name_of
 from zofl_mpi.engine.ledger import SERVER, Report, Row
+from zofl_mpi.engine.mean import Contribution
 from zofl_mpi.engine.messages import Bytes
 from zofl_mpi.engine.setting import Loads
 from zofl_mpi.engine.staging import staging_of
@@ -32,7 +33,7 @@ Inbox = queue.SimpleQueue[list[Arrived] | RanksLost]
 
 
 @final
-class MPIClients:
+class MPIClients(Clients):
     """All clients, on the ranks 1..P, as rank 0 asks them (`Clients`); the other ranks run `ClientRank.serve`."""
 
     def __init__(
@@ -78,24 +79,17 @@ class MPIClients:
     ) -> Any:
         refuse_stream(step)
         to = sorted(self._participants(to))
-        shares, name = mean.normalised(to, weights), name_of(step)
-        own = mean.Contribution()  # the server has no client
+        shares, own = mean.normalised(to, weights), mean.Contribution()  # the server has no client
         self._send_one("mean", step, message, to, shares)
-        with self._questions.clock.time(name, "wait"):
-            contributions = self._wire.allgather_objects(own)
-        self._reports += [(rank, c.report) for rank, c in enumerate(contributions) if c.report is not None]
-        self._complete = True
-        self._questions.close()
-        failed = mean.first_failure(contributions)
-        if failed:
-            raise ClientError(failed[0], self._rank_at_start(failed[1]), name, failed[2])
-        with self._questions.clock.time(name, "comm"):
-            result = mean.combined(contributions, own, shares, self._wire.reduce_sum)
-        down = messages.size(message)
-        for i, size in sorted(pair for c in contributions for pair in c.sizes.items()) if counted else ():
-            self.ledger.sent(name, i, down)
-            self.ledger.received(name, i, size)
-        return result
+        return self._combined(name_of(step), message, own, shares, counted)
+
+    def sum(self, step: Step, message: Any, term: Any, *, to: Participants = None) -> Callable[[], Any]:
+        refuse_stream(step)
+        to = sorted(self._participants(to))
+        if len(to) < mean.MANY * self._wire.ranks:
+            return super().sum(step, message, term, to=to)
+        self._send_one("sum", step, message, to, name_of(term))
+        return lambda: self._combined(name_of(step), message, mean.Sum(m=self.m), {}, counted=True)
 
     def account(self) -> tuple[Row, bool]:
         self._questions.check_closed("the round")
@@ -145,6 +139,24 @@ class MPIClients:
         if self._survival is not None:
             self._touched.update(chosen)
         return chosen
+
+    def _combined(self, name: str, message: Any, own: Contribution, shares: dict[int, float], counted: bool) -> Any:
+        """The mean or the sum of what the ranks have; ends the question."""
+        with self._questions.clock.time(name, "wait"):
+            contributions = self._wire.allgather_objects(own)
+        self._reports += [(rank, c.report) for rank, c in enumerate(contributions) if c.report is not None]
+        self._complete = True
+        self._questions.close()
+        failed = mean.first_failure(contributions)
+        if failed:
+            raise ClientError(failed[0], self._rank_at_start(failed[1]), name, failed[2])
+        with self._questions.clock.time(name, "comm"):
+            result = mean.combined(contributions, own, shares, self._wire.reduce_sum)
+        down = messages.size(message)
+        for i, size in sorted(pair for c in contributions for pair in c.sizes.items()) if counted else ():
+            self.ledger.sent(name, i, down)
+            self.ledger.received(name, i, size)
+        return result
 
     def _changed(self) -> dict[int, Bytes]:
         """Memories that changed since the last account; none without --survive."""

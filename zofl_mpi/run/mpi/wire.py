@@ -53,10 +53,10 @@ SMALL = 1 << 16
 class Question(NamedTuple):
     """A question to all ranks, without the message: its bytes follow."""
 
-    kind: str  # ask, each, mean, keep, account or end
+    kind: str  # ask, each, mean, sum, keep, account or end
     step: str = ""
     to: Sequence[int] = ()
-    sizes: Sequence[int] = ()  # bytes of the one message (ask, mean), or of each participant's (each)
+    sizes: Sequence[int] = ()  # bytes of the one message (ask, mean, sum), or of each participant's (each)
     extra: Any = None  # mean: the participants' shares; account: the steps; end: the exit status
     round: int = 0  # of the server's watch
 
@@ -109,7 +109,7 @@ class Wire:
         return Wire(comm, self.meanwhile, self._loads, self._staging)
 
     def bcast_question(self, question: Question | None = None, block: Bytes = EMPTY) -> tuple[Question, Bytes | None]:
-        """The server's question on all ranks, and the message of `ask` or `mean`, None where it follows by `bcast`.
+        """The server's question on all ranks, and the message of `ask`, `mean` or `sum`, None where it follows by `bcast`.
 
         Client ranks wait without burning a core. Both go with one collective whose room is what the question after the
         same one took last time: a small model costs no collective of its own, from the second round on.
@@ -121,7 +121,7 @@ class Wire:
         if received is None:
             received = self.comm.bcast(body)
         asked = question or Question(*pickle.loads(received))
-        size = asked.sizes[0] if asked.kind in ("ask", "mean") else 0
+        size = asked.sizes[0] if asked.kind in ("ask", "mean", "sum") else 0
         start = padded(8 + length_of(framed))
         self._learn(self._last, start + size)
         self._last = asked.kind, asked.step
