@@ -28,7 +28,17 @@ from zofl_mpi.run.binding import Place, bind, listed, warnings_of
 from zofl_mpi.run.family import Family, Site, family_of
 from zofl_mpi.run.launch import connect, speaks_first
 from zofl_mpi.run.mpi.placement import ClientPlacement
-from zofl_mpi.run.plan import Plan, check_validation, loads_of, method_of, print_plan, problem_of, understand, work_of
+from zofl_mpi.run.plan import (
+    Plan,
+    check_server_ranks,
+    check_validation,
+    loads_of,
+    method_of,
+    print_plan,
+    problem_of,
+    understand,
+    work_of,
+)
 from zofl_mpi.run.progress import Progress, progress
 from zofl_mpi.run.signals import Stop
 
@@ -97,8 +107,10 @@ def _unforeseen(exc: BaseException, world: World, job: Job | int) -> str:
         )
     if not short:
         return f"zofl_mpi: rank {rank} failed\n{traceback.format_exc()}"
-    method, kept = (None, "") if isinstance(job, int) else (job.method, "; finished rounds are in the result file")
-    return f"zofl_mpi: rank {rank} is {short}; {memory.remedy(method, at_server=rank == 0)}{kept}"
+    method, kept, servers = None, "", 1
+    if isinstance(job, Job):
+        method, kept, servers = job.method, "; finished rounds are in the result file", job.plan.values["server_ranks"]
+    return f"zofl_mpi: rank {rank} is {short}; {memory.remedy(method, at_server=rank < servers)}{kept}"
 
 
 def prepared(world: World, module: str, arguments: Sequence[str]) -> Job | int:
@@ -191,6 +203,8 @@ def _job_of(world: World, family: Family, plan: Plan, bar: Progress) -> Job | in
             print_plan(plan, method)
         return 0
     _check_survival(world, plan)
+    _check_server_ranks(world, plan)
+    world.split(plan.values["server_ranks"])
     bar.step("start: compiling", 4, 2)
     _compile_kernel(world, method)
     bar.step("start: costs and result file", 4, 3)
@@ -201,8 +215,9 @@ def _job_of(world: World, family: Family, plan: Plan, bar: Progress) -> Job | in
     attrs |= {"kernel_choice": reason} if reason else {}
     attrs |= {"eval_samples": setting.eval_samples}
     loads = world.bcast(loads)  # rank 0's: ranks that looked for a client on different ones would hang
-    clients = _clients_per_rank(world, data.m, loads)
-    rows = [place.row(rank, clients[rank]) for rank, place in enumerate(places)]
+    servers = plan.values["server_ranks"]
+    clients = _clients_per_rank(world, servers, data.m, loads)
+    rows = [place.row(rank, clients[rank], servers) for rank, place in enumerate(places)]
     if plan.values["verbose"] and world.rank == 0:
         print(listed(rows))
 
@@ -255,6 +270,7 @@ def _build_method(cls: type[Method[Any]], setting: Setting[Any], plan: Plan) -> 
     """The method, and the work that it plans for each client."""
     method: Method[Any] = flags.made(cls, plan.values, setting=setting)
     check_validation(method, plan)
+    check_server_ranks(method, plan)
     memory.check_batches(method, method.kernel)
     return method, loads_of(method)
 
@@ -265,6 +281,24 @@ def _check_survival(world: World, plan: Plan) -> None:
         raise UserError(f"--survive needs {world.missing}; else a lost rank ends the job, and --resume continues")
     if not plan.values["survive"] and not world.missing:
         raise UserError("mpirun --with-ft ulfm, under which no lost rank ends the job, is for --survive: add that flag")
+
+
+def _check_server_ranks(world: World, plan: Plan) -> None:
+    """Refuses --server-ranks that leave no rank to the clients, or lost ranks that nobody could replace."""
+    ranks = plan.values["server_ranks"]
+    if ranks == 1:
+        return
+    if ranks >= world.size:
+        here = f"of {world.size} ranks none" if world.size > 1 else "of one process nothing"
+        fewer = f", or take --server-ranks {world.size - 1}" if world.size > 2 else ""
+        raise UserError(
+            f"--server-ranks {ranks}: {here} is left to the clients; start at least {ranks + 1} ranks "
+            f"(mpirun -n {ranks + 1}){fewer}"
+        )
+    if plan.values["survive"]:
+        raise UserError(
+            f"--server-ranks {ranks}: --survive replaces lost client ranks, none of the server; take one of the two"
+        )
 
 
 def _watch(world: World, plan: Plan, hosts: list[str], recorder: Recorder | None, stop: Stop) -> Watch:
@@ -351,10 +385,10 @@ def build_setting(world: World, family: Family, plan: Plan, chosen: str) -> Sett
     return evaluation.limited(setting, 0 if values["eval_samples"] == "auto" else values["eval_samples"])
 
 
-def _clients_per_rank(world: World, m: int, loads: Loads | None) -> list[int]:
+def _clients_per_rank(world: World, servers: int, m: int, loads: Loads | None) -> list[int]:
     """The number of clients, of m, on each rank."""
     if world.size == 1:
         return [m]
-    placement = ClientPlacement(world.size - 1, loads)
-    clients = Counter(placement[i] for i in range(m))
+    placement = ClientPlacement(world.size - servers, loads)
+    clients = Counter(placement[i] + servers - 1 for i in range(m))
     return [clients[rank] for rank in range(world.size)]

@@ -44,6 +44,9 @@ class RunFlags:
             client's and the server's own), drawn once by --seed; 0: all; auto: all, or so many that the run's
             evaluations cost a tenth of its training at most, counted in passes of samples (a continued run keeps its
             number).
+        server_ranks: S: the first S ranks are the server and share out the G uploads of each of its steps (--merge G,
+            S <= G); the clients live on the others. No bit depends on S. Bytes between the server's ranks are not
+            counted.
         survive: continue with the same bits when client ranks are lost; needs mpirun --with-ft ulfm (Open MPI 5).
         round_timeout: seconds; a round that takes longer ends the job and names the late ranks; 0 for no limit.
         config: a TOML file with flags as keys; flags on the command line come first.
@@ -63,6 +66,7 @@ class RunFlags:
     eval_every: int = at_least(1, 10)
     eval_clients: int = at_least(0, 100)
     eval_samples: Literal["auto"] | int = at_least(0, "auto", "auto or a whole number", "(0: all)")
+    server_ranks: int = at_least(1, 1)
     survive: bool = False
     round_timeout: float = at_least(0, 0.0, "seconds", "(more than any round takes; 0: no limit)")
     config: str = ""
@@ -288,6 +292,21 @@ def check_validation(method: Method[Any], plan: Plan) -> None:
     if "validation_accuracy" not in columns:
         name, fraction = plan.values["method"], plan.values["validation"]
         raise UserError(f"--validation {fraction}: --method {name} reports no validation_accuracy; leave the flag out")
+
+
+def check_server_ranks(method: Method[Any], plan: Plan) -> None:
+    """Refuses more server ranks than can share a step of the method's server."""
+    ranks, most = plan.values["server_ranks"], method.server_uploads
+    if ranks == 1 or ranks <= most:
+        return
+    if most == 0:
+        reason = f"the server of --method {plan.values['method']} takes no step on uploads that they could share"
+        raise UserError(f"--server-ranks {ranks}: {reason}; leave the flag out")
+    fewer = f"take --server-ranks {most}" if most > 1 else "leave the flag out"
+    raise UserError(
+        f"--server-ranks {ranks}: a step of the server is on {most} upload{'s' * (most > 1)} (--merge {most}), of "
+        f"which each rank needs one; {fewer}, or take --merge {ranks} or more"
+    )
 
 
 def print_plan(plan: Plan, method: Method[Any]) -> None:

@@ -13,12 +13,14 @@ from zofl_mpi.engine.clients import ClientError, Participants, Replies, Step, We
 from zofl_mpi.engine.ledger import SERVER, Row
 from zofl_mpi.engine.messages import Bytes
 from zofl_mpi.engine.setting import Loads
+from zofl_mpi.engine.sharing import OneRank, Sharing
 from zofl_mpi.engine.staging import staging_of
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.errors import UserError
 from zofl_mpi.run.client_memory import STEPS, Memory
 from zofl_mpi.run.mpi.communicator import RanksLost
 from zofl_mpi.run.mpi.gather import FAILED, REPLY, SILENT, Sent
+from zofl_mpi.run.mpi.server_ranks import ServerRanks
 from zofl_mpi.run.mpi.survival import Survival
 from zofl_mpi.run.mpi.wire import Arrived, Question, connected
 from zofl_mpi.run.mpi.world import MPIWorld
@@ -33,7 +35,7 @@ Inbox = queue.SimpleQueue[list[Arrived] | RanksLost]
 
 @final
 class MPIClients:
-    """All clients, on the ranks 1..P, as rank 0 asks them (`Clients`); the other ranks run `ClientRank.serve`."""
+    """All clients, on the client ranks, as rank 0 asks them (`Clients`); the other ranks run `ClientRank.serve`."""
 
     def __init__(
         self,
@@ -50,6 +52,13 @@ class MPIClients:
         self._survival = world.survival
         self.survives = self._survival is not None
         self._wire = connected(world, self._watch, loads, self._staging)
+        self._servers: ServerRanks | None = None
+        if world.server_ranks > 1:
+            wire, *pairs = (
+                connected(world, self._watch, None, self._staging, comm) for comm in (world.servers, *world.pairs)
+            )
+            self._servers = ServerRanks(wire, pairs, self._questions.clock)
+        self.sharing: Sharing = self._servers or OneRank()
         self._touched: set[int] = set()
         self._kept: dict[int, Bytes] = {}
 
@@ -100,6 +109,8 @@ class MPIClients:
         with self._questions.clock.time(SERVER, "wait"):  # counts for the next round
             self._wire.bcast_question(Question("account", extra=self.ledger.steps))
             tables = self._wire.gather_tables(own)
+            if self._servers is not None:
+                tables = np.concatenate([self._servers.account(own, self.ledger.steps), tables[1:]])
         if self._survival is not None:
             self._survival.agree()  # else the tables may be garbage
             self._kept |= changed
@@ -122,6 +133,8 @@ class MPIClients:
 
         def end() -> None:
             self._wire.bcast_question(Question("end", extra=status))
+            if self._servers is not None:
+                self._servers.close(status)
             if self._survival is not None:
                 self._survival.agree()
 
@@ -145,8 +158,10 @@ class MPIClients:
         return memories
 
     def _rank_at_start(self, rank: int) -> int:
-        """The rank's number at the start, before ranks were lost."""
-        return rank if self._survival is None else self._survival.alive[rank]
+        """The number at the start, before ranks were lost, of a rank of the wire."""
+        if self._survival is not None:
+            return self._survival.alive[rank]
+        return rank + self.sharing.ranks - 1 if rank else 0
 
     def _memory(self, i: int) -> Memory:
         """Client i's memory as at the last account."""

@@ -52,11 +52,11 @@ SMALL = 1 << 16
 class Question(NamedTuple):
     """A question to all ranks, without the message: its bytes follow."""
 
-    kind: str  # ask, each, mean, keep, account or end
+    kind: str  # ask, each, mean, keep, account or end; between the server's ranks step, upload, account or end
     step: str = ""
     to: Sequence[int] = ()
     sizes: Sequence[int] = ()  # bytes of the one message (ask, mean), or of each participant's (each)
-    extra: Any = None  # mean: the participants' shares; account: the steps; end: the exit status
+    extra: Any = None  # mean: the participants' shares; account: the steps; end: the exit status; upload: its number
 
 
 Arrived = tuple[Turn, Bytes]  # an item at the server, packed
@@ -210,10 +210,15 @@ class Wire:
         wait(request, partial(self.meanwhile, self.comm))
 
 
-def connected(world: MPIWorld, watch: Watch, loads: Loads | None, staging: Staging) -> Wire:
-    """The wire of a rank at the start."""
-    comm = world.comm if world.survival is None else world.survival.guarded()
-    return Wire(comm, reporting(watch, comm.rank), loads, staging)
+def connected(
+    world: MPIWorld, watch: Watch, loads: Loads | None, staging: Staging, comm: Communicator | None = None
+) -> Wire:
+    """The wire of a rank at the start, between the ranks of `comm`; by default the server's or the clients'."""
+    report = reporting(watch, world.rank)
+    if world.survival is not None:
+        return Wire(world.survival.guarded(), report, loads, staging)
+    own = world.servers if 0 < world.rank < world.server_ranks else world.clients
+    return Wire(comm or own, lambda _: report(world.comm), loads, staging)
 
 
 def reporting(watch: Watch, rank: int) -> Callable[[Communicator], None]:
