@@ -94,16 +94,28 @@ def test_the_ranks_roles_their_seconds_and_the_clients_bytes(tmp_path: Path, cap
 @pytest.mark.parametrize(
     ("ranks", "flags", "sentence"),
     [
-        (1, ["--server-ranks", 2], "--server-ranks 2: of one process nothing is left to the clients; start at least 3"),
-        (3, ["--server-ranks", 3], "--server-ranks 3: of 3 ranks none is left .* or take --server-ranks 2"),
-        (2, ["--server-ranks", 2], "--server-ranks 2: of 2 ranks none is left .*mpirun -n 3\\)$"),
+        (
+            1,
+            ["--server-ranks", 2],
+            "--server-ranks 2: no rank is left .*is 1 in all.; take --server-ranks 1, or start mpirun -n 3",
+        ),
+        (
+            3,
+            ["--server-ranks", 3],
+            "--server-ranks 3: no rank is left .*are 3 in all.; take --server-ranks 2, or start mpirun -n 4",
+        ),
+        (2, ["--server-ranks", 2], "--server-ranks 2: no rank is left .*; take --server-ranks 1, or start mpirun -n 3"),
         (3, ["--server-ranks", 0], "--server-ranks 0: must be a whole number, at least 1"),
         (
             3,
             ["--server-ranks", 2, "--merge", 1],
-            "--server-ranks 2: .* 1 upload .*leave the flag out, or take --merge 2",
+            "--server-ranks 2: .* --merge 1 of the uploads, .*; take --server-ranks 1, or --merge 2",
         ),
-        (3, ["--server-ranks", 5], "--server-ranks 5: .* 4 uploads .*take --server-ranks 4, or take --merge 5 or more"),
+        (
+            3,
+            ["--server-ranks", 5],
+            "--server-ranks 5: .* --merge 4 of the uploads, .*; take --server-ranks 2, or --merge 5 or more",
+        ),
         (3, ["--server-ranks", 2, "--method", "sflv1", "--merge", 1], "--server-ranks 2: .*leave the flag out"),
         (3, ["--server-ranks", 2, "--method", "decomfl", "--merge", 1], "--server-ranks 2: .*takes no step on uploads"),
     ],

@@ -8,7 +8,7 @@ client. The means are exact (`engine.mean`), so the bits are the same whichever 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, final
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zofl_mpi.engine import mean
 
@@ -27,42 +27,28 @@ Work = Callable[[Any], Given]
 Begin = Callable[[Any], Work]
 
 
-class Sharing(Protocol):
-    """The ranks of the server.
+class Sharing:
+    """The ranks of the server; here it is one, which computes on each upload at once.
 
     Attributes:
         ranks: S, how many there are.
     """
 
-    ranks: int
+    ranks = 1
 
     def begin(self, step: Begin, message: Any) -> None:
         """Begins a step of the server at the state that is in the message."""
+        self._work, self._given = step(message), list[Given]()
 
     def add(self, item: Any) -> None:
         """Takes the step's next upload."""
+        self._given.append(self._work(item))
 
     def end(self) -> tuple[Sequence[Tensor], list[Any]]:
         """The means of the uploads' terms, of a single upload the terms themselves; and each upload's reply, in order.
 
         FloatingPointError: a term is not finite; its argument is the number of the upload.
         """
-
-
-@final
-class OneRank:
-    """A server of one rank, which computes on each upload at once."""
-
-    def __init__(self) -> None:
-        self.ranks = 1
-
-    def begin(self, step: Begin, message: Any) -> None:
-        self._work, self._given = step(message), list[Given]()
-
-    def add(self, item: Any) -> None:
-        self._given.append(self._work(item))
-
-    def end(self) -> tuple[Sequence[Tensor], list[Any]]:
         terms, replies = zip(*self._given, strict=True)
         self._given = []
         return terms[0] if len(terms) == 1 else [mean.of_tensors(each) for each in zip(*terms, strict=True)], [*replies]

@@ -28,17 +28,7 @@ from zofl_mpi.run.binding import Place, bind, listed, warnings_of
 from zofl_mpi.run.family import Family, Site, family_of
 from zofl_mpi.run.launch import connect, speaks_first
 from zofl_mpi.run.mpi.placement import ClientPlacement
-from zofl_mpi.run.plan import (
-    Plan,
-    check_server_ranks,
-    check_validation,
-    loads_of,
-    method_of,
-    print_plan,
-    problem_of,
-    understand,
-    work_of,
-)
+from zofl_mpi.run.plan import Plan, check_validation, loads_of, method_of, print_plan, problem_of, understand, work_of
 from zofl_mpi.run.progress import Progress, progress
 from zofl_mpi.run.signals import Stop
 
@@ -198,12 +188,12 @@ def _job_of(world: World, family: Family, plan: Plan, bar: Progress) -> Job | in
             print(evaluation.line(N, data.test), flush=True)
     fault = "the ranks compute by different kernels; give all of them a GPU or none, install numba on all nodes, or say"
     _check_equal(world, method.kernel, f"{fault} --kernel numpy")
+    _check_server_ranks(world, method, plan)
     if plan.values["dry_run"]:
         if world.rank == 0:
             print_plan(plan, method)
         return 0
     _check_survival(world, plan)
-    _check_server_ranks(world, plan)
     world.split(plan.values["server_ranks"])
     bar.step("start: compiling", 4, 2)
     _compile_kernel(world, method)
@@ -270,7 +260,6 @@ def _build_method(cls: type[Method[Any]], setting: Setting[Any], plan: Plan) -> 
     """The method, and the work that it plans for each client."""
     method: Method[Any] = flags.made(cls, plan.values, setting=setting)
     check_validation(method, plan)
-    check_server_ranks(method, plan)
     memory.check_batches(method, method.kernel)
     return method, loads_of(method)
 
@@ -283,22 +272,25 @@ def _check_survival(world: World, plan: Plan) -> None:
         raise UserError("mpirun --with-ft ulfm, under which no lost rank ends the job, is for --survive: add that flag")
 
 
-def _check_server_ranks(world: World, plan: Plan) -> None:
-    """Refuses --server-ranks that leave no rank to the clients, or lost ranks that nobody could replace."""
-    ranks = plan.values["server_ranks"]
+def _check_server_ranks(world: World, method: Method[Any], plan: Plan) -> None:
+    """Refuses server ranks that would have no upload, leave no rank to the clients, or could not be replaced."""
+    ranks, most = plan.values["server_ranks"], method.server_uploads
     if ranks == 1:
         return
-    if ranks >= world.size:
-        here = f"of {world.size} ranks none" if world.size > 1 else "of one process nothing"
-        fewer = f", or take --server-ranks {world.size - 1}" if world.size > 2 else ""
-        raise UserError(
-            f"--server-ranks {ranks}: {here} is left to the clients; start at least {ranks + 1} ranks "
-            f"(mpirun -n {ranks + 1}){fewer}"
-        )
-    if plan.values["survive"]:
-        raise UserError(
-            f"--server-ranks {ranks}: --survive replaces lost client ranks, none of the server; take one of the two"
-        )
+    fault, fewer = "", f"take --server-ranks {min(most, max(world.size - 1, 1))}"
+    if most == 0:
+        fault = f"the server of --method {plan.values['method']} takes no step on uploads that they could share out"
+        fewer = "leave the flag out"
+    elif ranks > most:
+        fault = f"a step of the server is on --merge {most} of the uploads, and each of its ranks needs one"
+        fewer += f", or --merge {ranks} or more"
+    elif ranks >= world.size and not (world.size == 1 and plan.values["dry_run"]):
+        fault = f"no rank is left to the clients (there {'is' if world.size == 1 else 'are'} {world.size} in all)"
+        fewer += f", or start mpirun -n {ranks + 1} or more"
+    elif plan.values["survive"]:
+        fault, fewer = "--survive replaces lost client ranks, none of the server's", "take one of the two"
+    if fault:
+        raise UserError(f"--server-ranks {ranks}: {fault}; {fewer}")
 
 
 def _watch(world: World, plan: Plan, hosts: list[str], recorder: Recorder | None, stop: Stop) -> Watch:

@@ -294,21 +294,6 @@ def check_validation(method: Method[Any], plan: Plan) -> None:
         raise UserError(f"--validation {fraction}: --method {name} reports no validation_accuracy; leave the flag out")
 
 
-def check_server_ranks(method: Method[Any], plan: Plan) -> None:
-    """Refuses more server ranks than can share a step of the method's server."""
-    ranks, most = plan.values["server_ranks"], method.server_uploads
-    if ranks == 1 or ranks <= most:
-        return
-    if most == 0:
-        reason = f"the server of --method {plan.values['method']} takes no step on uploads that they could share"
-        raise UserError(f"--server-ranks {ranks}: {reason}; leave the flag out")
-    fewer = f"take --server-ranks {most}" if most > 1 else "leave the flag out"
-    raise UserError(
-        f"--server-ranks {ranks}: a step of the server is on {most} upload{'s' * (most > 1)} (--merge {most}), of "
-        f"which each rank needs one; {fewer}, or take --merge {ranks} or more"
-    )
-
-
 def print_plan(plan: Plan, method: Method[Any]) -> None:
     """--dry-run: the configuration, then the expected cost of the run, as far as the method knows it."""
     for name, value in plan.config.items():

@@ -20,18 +20,7 @@ from zofl_mpi.rounds.base import GRADIENT, OnProblem
 from zofl_mpi.rounds.split.client import CutLoss, LocalSteps, Loss
 from zofl_mpi.rounds.split.costs import Traffic, costs_of, macs, plan_of
 from zofl_mpi.rounds.split.estimates import Estimation
-from zofl_mpi.rounds.split.messages import (
-    Ask,
-    Model,
-    Network,
-    Report,
-    Scalars,
-    ServerPart,
-    Smashed,
-    State,
-    Trained,
-    Update,
-)
+from zofl_mpi.rounds.split.messages import Ask, Model, Network, Report, Scalars, Smashed, State, Trained, Update
 from zofl_mpi.rounds.split.rules import Backprop, GradientRule, Lines
 from zofl_mpi.rounds.split.server import Server
 from zofl_mpi.rounds.split.training import Training
@@ -261,8 +250,10 @@ class EstimatingMethod(SplitMethod):
         if self.loss.answered:  # lambda, as the server would return it
             with torch.no_grad(), local.at(local.scratch):
                 upload = Smashed(self.problem.smash(x), labels)
-            part = ServerPart(message.theta_s, message.buffers_s.clone(), returned=True)
-            target = self.training.server_pass(part)(upload).reply.slope
+            server = Server(self.training, message.theta_s, message.buffers_s, {})
+            server.step(client.i, upload, returned=True)
+            server.move()
+            target = server.slopes[client.i]
         with local.at(local.scratch):
             g = self.problem.local.gradient(self.loss(self.problem.smash(x), target))
         gradient = rule(local, rule.forward(local, x, labels), target, local.key(q))

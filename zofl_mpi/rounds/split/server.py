@@ -9,7 +9,7 @@ from typing import Any, final
 from zofl_mpi import Clients, Step, UserError
 from zofl_mpi.engine.clients import Replies
 from zofl_mpi.engine.lazy import Tensor, torch
-from zofl_mpi.engine.sharing import OneRank, Sharing
+from zofl_mpi.engine.sharing import Sharing
 from zofl_mpi.engine.staging import staging
 from zofl_mpi.numerics.optimisers import copied
 from zofl_mpi.rounds.split.messages import ServerPart, Smashed, State, Update
@@ -57,7 +57,7 @@ class Server:
         self.moments = copied(moments)
         self.before, self.staging = before, staging(self.problem.device)
         self.steps, self.label_bytes = 0, 0
-        self.sharing = sharing or OneRank()
+        self.sharing = sharing or Sharing()
         self.slopes = dict[int, Tensor]()
         self._met = list[int]()  # the clients whose uploads the next step is on
         self.losses = self.theta.new_zeros((), dtype=torch.float64)  # where it is computed, as at the clients

@@ -13,7 +13,7 @@ from zofl_mpi.engine.clients import ClientError, Participants, Replies, Step, We
 from zofl_mpi.engine.ledger import SERVER, Row
 from zofl_mpi.engine.messages import Bytes
 from zofl_mpi.engine.setting import Loads
-from zofl_mpi.engine.sharing import OneRank, Sharing
+from zofl_mpi.engine.sharing import Sharing
 from zofl_mpi.engine.staging import staging_of
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.errors import UserError
@@ -58,7 +58,7 @@ class MPIClients:
                 connected(world, self._watch, None, self._staging, comm) for comm in (world.servers, *world.pairs)
             )
             self._servers = ServerRanks(wire, pairs, self._questions.clock)
-        self.sharing: Sharing = self._servers or OneRank()
+        self.sharing = self._servers or Sharing()
         self._touched: set[int] = set()
         self._kept: dict[int, Bytes] = {}
 

@@ -24,12 +24,12 @@ from zofl_mpi.engine.fields import without_warnings
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.engine.ledger import SERVER, Clock, Seconds
 from zofl_mpi.engine.messages import Bytes
-from zofl_mpi.engine.sharing import Begin, Given
+from zofl_mpi.engine.sharing import Begin, Given, Sharing
 from zofl_mpi.run.mpi.wire import Question, Wire
 
 
 @final
-class ServerRanks:
+class ServerRanks(Sharing):
     """Rank 0 as it shares out the steps of the server (`Sharing`).
 
     Args:
@@ -42,7 +42,7 @@ class ServerRanks:
 
     def begin(self, step: Begin, message: Any) -> None:
         self._name, self._message, self._work = name_of(step), message, step(message)
-        self._given, self._held, self._count = dict[int, Given](), list[Any](), 0
+        self._parts, self._held, self._count = dict[int, Given](), list[Any](), 0
 
     def add(self, item: Any) -> None:
         k, self._count = self._count, self._count + 1
@@ -62,17 +62,17 @@ class ServerRanks:
     def end(self) -> tuple[Sequence[Tensor], list[Any]]:
         self._compute()
         if self._count == 1:
-            return self._given[0].terms, [self._given[0].reply]
-        like = self._given[0].terms
+            return self._parts[0].terms, [self._parts[0].reply]
+        like = self._parts[0].terms
         for pair in self._pairs:
             pair.bcast_question(Question("end", extra=[x.numel() for x in like]))
         with self._clock.time(SERVER, "wait"):
-            sums, units, blocks = _sums(self._wire, self._given, [x.numel() for x in like])
+            sums, units, blocks = _sums(self._wire, self._parts, [x.numel() for x in like])
         means = [
             (torch.from_numpy(total).to(x.device).double() * unit).to(x.dtype).view(x.shape)
             for x, total, unit in zip(like, sums, units, strict=True)
         ]
-        own = {k: each.reply for k, each in self._given.items()}
+        own = {k: each.reply for k, each in self._parts.items()}
         return means, [own[k] if k in own else messages.unpack(blocks[k]) for k in range(self._count)]
 
     def account(self, own: Seconds, steps: list[str]) -> Seconds:
@@ -87,7 +87,7 @@ class ServerRanks:
     def _compute(self) -> None:
         """Computes on this rank's upload, if one waits for it."""
         if self._held:
-            self._given[(self._count - 1) // self.ranks * self.ranks] = self._work(self._held.pop())
+            self._parts[(self._count - 1) // self.ranks * self.ranks] = self._work(self._held.pop())
 
 
 def serve_step(wire: Wire, pair: Wire, method: Any, question: Question, clock: Clock) -> None:
