@@ -4,6 +4,8 @@ import functools
 import threading
 
 from tests.e2e.made import *
+from tests.fates import Death, Fate
+from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.rounds.split.training import Training
 
 FAMILY = "zofl_mpi.heron_sfl"
@@ -186,9 +188,30 @@ def test_an_upload_that_diverges_is_named_by_its_client(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(Training, "server_pass", diverging)
     assert run_module(4, FAMILY, *RUN, "--server-ranks", 2, "--out", tmp_path / "run.h5") == 1
-    found = re.search(r"zofl_mpi: round 1: client (\d): the server's gradient on its upload", capsys.readouterr().err)
-    order = Training.groups
-    assert found and order is not None
+    told = capsys.readouterr().err
+    found = re.search(r"zofl_mpi: round 1: client (\d): the server's gradient on its upload", told)
+    assert found and "Traceback" not in told, told
+    order = Streams(1)(Purpose.ORDER, r=0).permutation(7).tolist()
+    assert int(found[1]) == order[1], order  # the second upload of the step
+
+
+@pytest.mark.parametrize("name", ["heron", "sflv2", "fsl_sage"])
+def test_merged_steps_survive_the_loss_of_client_ranks(name: str, tmp_path: Path) -> None:
+    """Lost in the middle of a step's uploads too: uploads stream from all ranks until the round is over. Mutations:
+    uploads of the round that was given up count for the step of the repeated one; theta of then."""
+    run, whole = [*RUN, *METHODS[name], "--merge", 5], tmp_path / "whole.h5"
+    assert here(FAMILY, *run, "--out", whole) == 0
+    for k in (1, 4, 8, 13):
+        out, fate = tmp_path / f"{k}.h5", Fate({2: Death(1 + k % 2, k, after=bool(k % 3))})
+        assert run_module(4, FAMILY, *run, "--survive", "--out", out, fate=fate) == 0
+        assert differences(whole, out) == []
+        assert json.loads(records.load(out).attrs["lost"])[0]["ranks"] == [2]
+
+
+def test_survival_refuses_several_ranks_of_the_server(tmp_path: Path, capsys: Capsys) -> None:
+    flags = [*RUN, "--server-ranks", 2, "--survive", "--out", tmp_path / "run.h5"]
+    assert run_module(4, FAMILY, *flags, fate=Fate()) == 2
+    assert "--server-ranks 2: --survive replaces lost client ranks" in capsys.readouterr().err
 
 
 def test_a_killed_rank_of_the_server_ends_the_job(mpirun: Callable[..., Completed], tmp_path: Path) -> None:
@@ -203,6 +226,7 @@ def test_a_killed_rank_of_the_server_ends_the_job(mpirun: Callable[..., Complete
 
 KILLED = """
 import functools, os, signal, sys
+from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.rounds.split.training import Training
 from zofl_mpi.run import cli
 

@@ -303,7 +303,11 @@ def print_plan(plan: Plan, method: Method[Any]) -> None:
     directions = method.directions(rounds)
     explored = {"explored": str(directions)} if directions else {}
     evaluated = {"samples of each part that an evaluation reads": method.setting.eval_samples or "all"}
-    for name, value in {**method.plan(rounds), **explored, **evaluated, **method.costs()}.items():
+    S = plan.values["server_ranks"]
+    shared = (
+        {f"uploads of a step on each of {S} server ranks, at most": -(-method.server_uploads // S)} if S > 1 else {}
+    )
+    for name, value in {**method.plan(rounds), **shared, **explored, **evaluated, **method.costs()}.items():
         print(f"{name:46} {value:,}" if isinstance(value, int) else f"{name:46} {value}")
 
 
