@@ -14,7 +14,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib import ticker
 from shared import command, figures, files
-from shared.round_model import Form, Network, Work, cluster, network, predict, work
+from shared.round_model import Form, Network, Work, cluster, network, predict, shared_server, work
 from shared.scaling import Case, Measured, read
 from shared.wording import aligned
 
@@ -40,7 +40,7 @@ SERVER_LIFTS = {
     "zo_hfl": "ranks that add up their own clients' terms and send one vector each: P items in place of m",
     "fedavg": "fewer samples at the server (--server-batch)",
     "fedavg-cnn": "fewer samples at the server (--server-batch)",
-    "heron": "fewer uploads (--k), a GPU for the server, or several servers whose parts are averaged",
+    "heron": "server ranks (--merge, --server-ranks), fewer uploads (--k), or a GPU for the server",
 }
 
 
@@ -63,7 +63,8 @@ def main(words: list[str] | None = None) -> None:
         net = cluster(study.exchanges, flags.rate * 1e9 / 8)
         todo = {method: work_of(study, method, _least(study, method)) for method in sorted(methods)}
         far = [line(method, todo[method], net, m, ranks) for method in todo for m in MANY for ranks in FAR]
-        text = "\n\n".join([f"{study.when}; {study.hardware}", compared(rows), drawn_to(far, flags.rate)])
+        parts = [f"{study.when}; {study.hardware}", compared(rows), drawn_to(far, flags.rate)]
+        text = "\n\n".join([*parts, *(server_ranks(todo[SHARED], net) for _ in range(SHARED in todo))])
         files.publish(flags.out, text, NOTE, rows, figure(rows, todo, net))
         files.write_csv(flags.out.with_name(flags.out.name + "_far"), far)
 
@@ -161,6 +162,24 @@ def drawn_to(far: list[dict[str, Any]], rate: float) -> str:
     return (
         f"Seconds a round on a cluster, by the model: a core for each rank, links of {rate:g} Gbit/s, questions and "
         f"computing as fast as here, the server's share low where that was measured.\n\n{aligned(header, cells)}"
+    )
+
+
+SHARED, NUMBERS = "heron", 14_858
+"""The method whose server may have several ranks, and the parameters of its server's part in the study."""
+SERVERS = ((1, 1), (2, 10), (5, 10), (10, 10), (32, 32), (100, 100))
+"""Server ranks and merged uploads."""
+
+
+def server_ranks(todo: Work, net: Network) -> str:
+    """Rounds of the most clients on the most ranks with a server of several ranks, in plain text."""
+    cells = []
+    for servers, merge in SERVERS:
+        found = predict(shared_server(todo, net, servers, merge, NUMBERS), net, MANY[-1], FAR[-1])
+        cells.append([f"{servers:,}", f"{merge:,}", f"{found.seconds:.3g}", found.limit])
+    return (
+        f"{SHARED} with {MANY[-1]:,} clients on {FAR[-1]:,} client ranks and a server of S ranks that takes a step on G "
+        f"uploads, seconds a round by the model.\n\n{aligned(['S', 'G', 'seconds', 'limit'], cells, left=0)}"
     )
 
 

@@ -26,6 +26,7 @@ class Communicator:
     def __init__(self, ranks: Ranks, group: Group, own: int) -> None:
         self.rank, self.size, self._own = group.members.index(own), len(group.members), own
         self._ranks, self._group, self._calls, self._count, self._agreed = ranks, group, group.calls, 0, 0
+        self._splits = 0
 
     # --- collectives that a request completes
 
@@ -90,6 +91,23 @@ class Communicator:
     def Abort(self, status: int) -> None:
         self._ranks.fail(Aborted(self._own, status))
         raise Killed
+
+    def Split(self, color: int, key: int) -> Communicator:
+        """Those of this color, in the order of their ranks, which is the only key here."""
+        assert key == self.rank
+
+        def groups(colors: dict[int, int]) -> dict[int, Group]:
+            made = {
+                c: Group(
+                    f"{self._group.name}/{k}.{c}", tuple(rank for rank in self._group.members if colors[rank] == c)
+                )
+                for c in set(colors.values())
+            }
+            self._ranks.made += made.values()
+            return made
+
+        k, self._splits = self._splits, self._splits + 1
+        return Communicator(self._ranks, self._decided(f"Split {k}", color, groups)[color], self._own)
 
     # --- one to rank 0
 

@@ -128,6 +128,8 @@ class Ranks:
         self.moves = 0
         self.failure: BaseException | None = None
         self.lost: set[int] = set()
+        self.made: list[Group] = []
+        """By splitting others."""
         self.waiting: dict[int, str] = {}
         self._within: dict[int, str] = {}
 

@@ -94,9 +94,9 @@ def run_ranks(
     if ranks.failure is not None:
         raise ranks.failure
     if not ranks.lost:
-        for group in groups:
+        for group in [*groups, *ranks.made]:
             for k, call in group.calls.items():
-                missing, place = sorted(set(range(size)) - call.left), f"collective {k} of {group.name}"
+                missing, place = sorted(set(range(len(group.members))) - call.left), f"collective {k} of {group.name}"
                 raise Mismatch(f"the end: ranks {missing} have not completed {call.name}, {place}")
     return results
 

@@ -254,3 +254,17 @@ def cluster(exchanges: Sequence[Exchange], rate: float) -> Network:
     """
     few = network(sorted(exchanges, key=lambda e: (e.ranks, -e.speed))[:1])
     return replace(few, down=1 / rate, up=1 / rate, averaged=max(few.averaged, 1 / rate), speed=1.0)
+
+
+def shared_server(todo: Work, net: Network, servers: int, merge: int, numbers: int) -> Work:
+    """The round with --server-ranks and --merge: an upload costs the server its share of the pass, and of the exchange.
+
+    Rank 0 sends all uploads but its own on. A step's part of `numbers` (float32) goes to the other ranks, and its
+    gradient comes back in sums of 8 bytes a number. The items are those of the one question whose uploads are streamed.
+    """
+    (asked,) = (question for question in todo.questions if not question.mean)
+    if servers == 1:
+        return todo
+    step = net.fixed("mean", servers - 1) + numbers * (4 * net.down + 8 * net.averaged)
+    sent = asked.up * net.up * (1 - 1 / servers) + step / merge
+    return replace(todo, item=todo.item / servers + sent / asked.items)

@@ -165,6 +165,18 @@ def test_a_mean_is_not_asked_client_by_client(script: Script) -> None:
     assert found.seconds == pytest.approx((0.0001 + 0.002) * 2 + moved + 4 * 0.012 + 0.004, rel=1e-12)
 
 
+def test_a_server_of_several_ranks_shares_the_passes_and_pays_for_the_exchange(script: Script) -> None:
+    """Mutations: a share of the exchange too; rank 0's own uploads sent; a step's exchange for each upload."""
+    model = script("shared.round_model")
+    todo, net = replace(work_of(script, up=1000), item=0.008), net_of(script)
+    items, up = todo.questions[0].items, todo.questions[0].up
+    assert model.shared_server(todo, net, 1, 6, 500) == todo
+    found = model.shared_server(todo, net, 4, 6, 500)
+    step = net.fixed("mean", 3) + 500 * (4 * net.down + 8 * net.averaged)
+    assert found.item == pytest.approx(0.002 + (up * net.up * 0.75 + step / 6) / items, rel=1e-12)
+    assert replace(found, item=0.008) == todo
+
+
 def synthetic(script: Script, todo: Any, net: Any, method: str) -> Any:
     """A study made from the model: 3 runs in one process, exchanges and runs on 2, 3 and 7 ranks."""
     shared, model = script("shared.scaling"), script("shared.round_model")

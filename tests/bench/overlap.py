@@ -8,6 +8,9 @@ smallest ratio after the first.
 1. Compute = sleep, so that cores do not matter: equal work on both sides, small and large uploads, two clients a rank,
    a slow and a fast server.
 2. A ResNet-18 in small, computed: three processes on the cores there are.
+3. --server-ranks 1, 2 and 3 in turn, with steps on 6 uploads and a server that is the longer side: asleep, so that
+   cores do not matter, and computed, where the client rank naps. Medians of the turns: the wall time of a round, and
+   the processor time of the server rank that takes most and of all ranks.
 """
 
 import argparse
@@ -42,7 +45,8 @@ from zofl_mpi.run import records
 RANKS, BATCH, FEATURES, N_P = 3, 32, 16, 3
 USUAL = f"--data digits --batch {BATCH} --checkpoint-every 0 --eval-every 1 --lr-server 1e-3 --force --quiet"
 NAPS = "BENCH_OVERLAP_NAPS"
-"""Environment variable: seconds of a client's pass, seconds of the server's step, numbers of a smashed sample."""
+"""Environment variable: seconds of a client's pass, seconds of the server's step, numbers of a smashed sample, and, if
+it is given, the server's convolutions."""
 
 
 class Nap(nn.Module):
@@ -79,11 +83,19 @@ class Sleeping:
     """A split network (--problem) whose passes take as long as NAPS says."""
 
     def __init__(self, shape: tuple[int, ...], classes: int) -> None:
-        one_pass, one_step, numbers = os.environ[NAPS].split()
+        one_pass, one_step, numbers, *layers = os.environ[NAPS].split()
         first = nn.Linear(int(np.prod(shape)), FEATURES)
         self.client = nn.Sequential(Nap(float(one_pass)), nn.Flatten(), first, Repeated(int(numbers)))
         self.auxiliary = nn.Sequential(Few(), nn.Linear(FEATURES, classes))
-        self.server = nn.Sequential(Nap(float(one_step)), Few(), nn.Linear(FEATURES, classes))
+        heavy = convolutions(int(layers[0])) if layers else []
+        self.server = nn.Sequential(Nap(float(one_step)), Few(), *heavy, nn.Linear(FEATURES, classes))
+
+
+def convolutions(layers: int, channels: int = 32, side: int = 16) -> list[nn.Module]:
+    """FEATURES numbers to as many, by convolutions: few parameters for their products."""
+    first = [nn.Linear(FEATURES, channels * side**2), nn.Unflatten(1, (channels, side, side))]
+    between = [m for _ in range(layers) for m in (nn.Conv2d(channels, channels, 3, padding=1), nn.ReLU())]
+    return [*first, *between, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, FEATURES)]
 
 
 @dataclass(frozen=True)
@@ -203,6 +215,40 @@ def measured(cases: Mapping[str, tuple[str, str]]) -> Iterator[tuple[str, str, R
             yield what, asks, best(out)
 
 
+SHARED = """
+import os, sys, time
+from pathlib import Path
+from zofl_mpi.run import cli
+
+before = 0.0
+for rounds in ("1", *sys.argv[2:4]):
+    try:
+        cli.main("zofl_mpi.heron_sfl", [*sys.argv[4:], "--rounds", rounds])
+    except SystemExit as end:
+        if end.code:
+            raise
+    used, before = time.process_time() - before, time.process_time()
+    Path(sys.argv[1], f"{rounds}.{os.environ['OMPI_COMM_WORLD_RANK']}").write_text(str(used))
+"""
+"""A short run and a longer one, after one that wakes torch up; and the processor time that each took on each rank."""
+
+
+def shared(servers: int, naps: str, rounds: tuple[int, int], flags: str) -> tuple[float, float, float]:
+    """Seconds of a round with so many server ranks and one client rank: wall; processor of the server rank that takes
+    most, and of all ranks.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        out, (short, long) = Path(name) / "run.h5", rounds
+        words = f"{USUAL} --problem tests.bench.overlap:Sleeping --server-ranks {servers} --out {out} {flags}".split()
+        command = ["mpirun", "-n", str(1 + servers), sys.executable, "-c", SHARED, name, str(short), str(long), *words]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", NAPS: naps}
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
+        used = np.array([[float(Path(name, f"{n}.{k}").read_text()) for k in range(1 + servers)] for n in rounds])
+        wall = float(np.median(records.load(out).rounds["seconds"][1:]))
+    each = (used[1] - used[0]) / (long - short)
+    return wall, float(each[:servers].max()), float(each.sum())
+
+
 def line(what: str, asks: str, found: Round) -> None:
     print(
         f"{what + ', ' + asks:42s} round {found.wall:6.3f} s  clients {found.clients:6.3f}  "
@@ -234,6 +280,14 @@ def main() -> None:
     flags = f"--problem split_resnet --width 16 --stages 1 1 --n-p {N_P} --m 2 --h {h} --rounds {rounds}"
     for what, asks, found in measured({"ResNet": ("", flags)}):
         line(what, asks, found)
+
+    print("3. server ranks, steps on 6 uploads, one client rank")
+    flags, lengths = f"--m 6 --merge 6 --h {h // 5}", (2, 5 if quick else 12)
+    for what, naps in {"asleep": "0.001 0.03 16", "computed": "0.001 0 16 3"}.items():
+        turns = [{S: shared(S, naps, lengths, flags) for S in (1, 2, 3)} for _ in range(1 if quick else 3)]
+        for S in turns[0]:
+            wall, busiest, used = np.median([turn[S] for turn in turns], axis=0)
+            print(f"{what}, S = {S}: round {wall:.3f} s  processor {busiest:.3f}, of all ranks {used:.3f}", flush=True)
 
 
 if __name__ == "__main__":

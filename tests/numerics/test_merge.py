@@ -43,9 +43,10 @@ def test_a_step_on_two_uploads_by_the_formula_of_softmax_regression() -> None:
         residual = (np.exp(logits) / np.exp(logits).sum(1, keepdims=True) - np.eye(C)[y[i]]) / 4
         g.append(residual.T @ s[i])
         slopes.append(residual @ W)
-        found = server.exchange(i, Smashed(torch.from_numpy(s[i]), torch.from_numpy(y[i])))
-        close(found, torch.from_numpy(slopes[i]))
+        server.step(i, Smashed(torch.from_numpy(s[i]), torch.from_numpy(y[i])), returned=True)
         assert server.steps == i
+    for i in range(2):
+        close(server.slopes[i], torch.from_numpy(slopes[i]))
     close(server.theta.view(C, 2), torch.from_numpy(W - 0.05 * (g[0] + g[1]) / 2))
     assert server.steps == 1
 
@@ -104,11 +105,11 @@ def test_the_server_steps_on_the_same_groups_in_every_method(
     that go on through a round."""
     own = named()
     of, groups, seen = method(cls, training(own, merge=size)), [], []
-    step, placed = Optimiser.step, Server._placed
+    step, met = Optimiser.step, Server.step
 
-    def places(self: Server, item: Any) -> Any:
+    def meets(self: Server, i: int, item: Any, returned: bool = False) -> None:
         seen.append(int(item.labels[0]))
-        return placed(self, item)
+        met(self, i, item, returned)
 
     def steps(self: Optimiser, theta: Tensor, *more: Any) -> None:
         if theta.shape == (own.problem.top.n,) and seen:
@@ -116,7 +117,7 @@ def test_the_server_steps_on_the_same_groups_in_every_method(
             seen.clear()
         step(self, theta, *more)
 
-    monkeypatch.setattr(Server, "_placed", places)
+    monkeypatch.setattr(Server, "step", meets)
     monkeypatch.setattr(Optimiser, "step", steps)
     monkeypatch.setattr(FSLSAGE, "align", unaligned)
     for r in (0, 1):

@@ -52,18 +52,14 @@ class Sent:
 def met(monkeypatch: Patch, of: Any, r: int = 0) -> list[tuple[int, int]]:
     """The server's steps of round r."""
     sent = Sent(of.training, r)
-    kept = {name: getattr(Server, name) for name in ("step", "exchange")}
+    step = Server.step
 
-    def seeing(name: str) -> Callable[[Server, int, Any], Any]:
-        def seen(self: Server, i: int, item: Any) -> Any:
-            sent.see(item)
-            return kept[name](self, i, item)
-
-        return seen
+    def seen(self: Server, i: int, item: Any, returned: bool = False) -> None:
+        sent.see(item)
+        step(self, i, item, returned)
 
     with monkeypatch.context() as patch:
-        for name in kept:
-            patch.setattr(Server, name, seeing(name))
+        patch.setattr(Server, "step", seen)
         state = run(of, 1, r)
     assert state.server_steps == len(sent.met)
     return sent.met

@@ -132,12 +132,16 @@ def test_the_table_of_ranks_is_printed_and_kept_for_each_session(
         told = capsys.readouterr().out.splitlines()
         assert run_module(1, "zofl_mpi.zo_hfl", "--resume", out, "--rounds", 3, "--quiet") == 0
     assert "cores" not in capsys.readouterr().out
-    assert told[0].split() == ["rank", "host", "device", "uuid", "gpus", "cores", "threads", "clients"]
+    assert told[0].split() == ["rank", "host", "device", "uuid", "gpus", "cores", "threads", "clients", "role"]
     assert [(line.split()[0], *line.split()[2:]) for line in told[1:4]] == [
-        (str(rank), "cpu", "-", "0", "0-1,5", "1", clients) for rank, clients in enumerate("021")
+        (str(rank), "cpu", "-", "0", "0-1,5", "1", clients, "client" if rank else "server")
+        for rank, clients in enumerate("021")
     ]
-    rows = [(row["from_round"], row["rank"], row["cores"], row["clients"]) for row in records.load(out).places]
-    assert rows == [(0, 0, "0-1,5", 0), (0, 1, "0-1,5", 2), (0, 2, "0-1,5", 1), (2, 0, "0-1,5", 3)]
+    rows = [
+        (row["from_round"], row["rank"], row["cores"], row["clients"], row["role"]) for row in records.load(out).places
+    ]
+    ranks = [(0, 0, "0-1,5", 0, "server"), (0, 1, "0-1,5", 2, "client"), (0, 2, "0-1,5", 1, "client")]
+    assert rows == [*ranks, (2, 0, "0-1,5", 3, "both")]
 
 
 def test_the_doctor_says_what_a_job_cannot_do_without() -> None:

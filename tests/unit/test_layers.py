@@ -25,7 +25,7 @@ NEVER = {"run": ("numerics", "data", "problems", "rounds"), "methods": ("run", "
 WITHIN = {
     "engine": (
         ("fields", "roles", "streams", "messages", "ledger", "device", "coroutines", "processes"),
-        ("watch", "staging", "memory", "mean", "batching", "registry"),
+        ("watch", "staging", "memory", "mean", "sharing", "batching", "registry"),
         ("clients", "world"),
         ("setting",),
     ),

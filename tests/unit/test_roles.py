@@ -206,7 +206,7 @@ ALLOWED = {
     "problems/split_gpt2.py": {"predicted"},  # a note on a tensor
     "problems/stacked.py": {"pattern"},  # a filter of warnings
     "rounds/split/server.py": {"double"},  # tensors and numbers
-    "run/mpi/survival.py": {"rank", "size", "Test"},  # communicators and requests
+    "run/mpi/communicator.py": {"rank", "size", "Test"},  # communicators and requests
     "run/questions.py": {"__self__"},  # the object of a bound method
     "settings/split_gpt2.py": {"trained_on"},  # a model's configuration, maybe of others
 }

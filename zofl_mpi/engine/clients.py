@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeVar, final
 from zofl_mpi.engine import mean, memory
 from zofl_mpi.engine.fields import parts_of
 from zofl_mpi.engine.ledger import Ledger, Row
+from zofl_mpi.engine.sharing import Sharing
 from zofl_mpi.errors import UserError
 
 T = TypeVar("T")
@@ -67,10 +68,12 @@ class Clients(Protocol):
         ledger: bytes and messages so far in this round.
         survives: whether the loss of ranks is survived (--survive), so that a round may be repeated.
         lost: the ranks that were lost, loss by loss.
+        sharing: the server's ranks, which share out its steps.
     """
 
     m: int
     ledger: Ledger
+    sharing: Sharing
     survives: bool
     lost: list[list[int]]
 
@@ -154,7 +157,7 @@ def failure(item: int, exc: BaseException) -> Failure:
     return Failure(item, f"{type(exc).__name__}: {exc}", traceback.format_exc())
 
 
-def name_of(step: Step) -> str:
+def name_of(step: Callable[..., Any]) -> str:
     """The name by which a step is known on every rank."""
     return str(step.__name__)
 

@@ -109,7 +109,7 @@ class Overlap:
     Attributes:
         wall: seconds of the rounds.
         clients: the sum over the steps of the largest computing time of a rank.
-        server: rank 0's own computing, recording included.
+        server: rank 0's own computing, recording included; of several server ranks the longest.
         both: clients + server - wall of each round, at least 0, at most the shorter of the two.
     """
 
@@ -132,7 +132,7 @@ class Overlap:
 def overlap(steps: Sequence[str], compute: Seconds, wall: Seconds) -> Overlap:
     """Overlap of client and server computing in each round, from seconds (R, steps, ranks) and wall times (R,)."""
     is_server = np.array([name == SERVER for name in steps], bool)
-    server = compute[:, is_server].sum(axis=(1, 2))
+    server = compute[:, is_server].max(axis=2, initial=0.0).sum(axis=1)
     clients = compute[:, ~is_server].max(axis=2).sum(axis=1)
     return Overlap(wall, clients, server, np.clip(clients + server - wall, 0, np.minimum(clients, server)))
 

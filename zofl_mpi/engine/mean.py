@@ -145,15 +145,34 @@ def of_tensors(values: Sequence[Tensor]) -> Tensor:
 
     FloatingPointError: one of them is not finite; its argument is which.
     """
-    share, bounds = 1.0 / len(values), [float(x.abs().amax()) if x.numel() else 0.0 for x in values]
+    unit, factor = unit_of([largest(x) for x in values])
+    return (whole(values, factor).double() * unit).to(values[0].dtype)
+
+
+def largest(x: Tensor) -> float:
+    """The largest magnitude of an entry."""
+    return float(x.abs().amax()) if x.numel() else 0.0
+
+
+def unit_of(bounds: Sequence[float]) -> tuple[float, float]:
+    """The quantum of a mean of tensors with these largest magnitudes, and the factor that turns entries into multiples.
+
+    FloatingPointError: one of them is not finite; its argument is which.
+    """
     for which, bound in enumerate(bounds):
         if not math.isfinite(bound):
             raise FloatingPointError(which)
-    unit = quantum(max(bounds) * share, len(values))
+    share = 1.0 / len(bounds)
+    unit = quantum(max(bounds) * share, len(bounds))
+    return unit, share / unit
+
+
+def whole(values: Sequence[Tensor], factor: float) -> Tensor:
+    """The sum of tensors in whole multiples of the quantum, int64."""
     total = values[0].new_zeros(values[0].shape).long()
     for x in values:
-        total += (x.double() * (share / unit)).round_().long()
-    return (total.double() * unit).to(values[0].dtype)
+        total += (x.double() * factor).round_().long()
+    return total
 
 
 def local_mean(own: Contribution, shares: Mapping[int, float]) -> Any:

@@ -190,6 +190,11 @@ class Method(PlansWork, PlansLoads, ClientProgram, Protocol[S]):
         """Name of the code that computes a step, where there are several: kernels agree to rounding only."""
         return ""
 
+    @attribute
+    def server_uploads(self) -> int:
+        """The uploads that a step of the server is on, which ranks can share (`engine.sharing`); 0: it takes none."""
+        return 0
+
     def plan(self, rounds: int) -> Mapping[str, str | float]:
         """Lines of --dry-run: {description: value}."""
         return {}

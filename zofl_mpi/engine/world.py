@@ -56,6 +56,9 @@ class World(Protocol):
     def survive(self, watch: Watch) -> None:
         """Lets the run survive lost client ranks, where nothing is `missing`."""
 
+    def split(self, server_ranks: int) -> None:
+        """Makes the ranks 0..server_ranks - 1 the server; the clients live on the others. All ranks call it."""
+
     def leave(self, status: int, limit: float = 0.0) -> None:
         """Ends this process where MPI's own end would hang; else limits that end to `limit` seconds (0: no limit)."""
 
@@ -92,6 +95,9 @@ class SingleProcess:
 
     def survive(self, watch: Watch) -> None:
         raise UserError(f"--survive needs {self.missing}")
+
+    def split(self, server_ranks: int) -> None:
+        pass
 
     def leave(self, status: int, limit: float = 0.0) -> None:
         pass

@@ -184,6 +184,11 @@ class DeComFL(SplitMethod):
     # --- reports
 
     @property
+    def server_uploads(self) -> int:
+        """None: the server replays scalars."""
+        return 0
+
+    @property
     def kernel(self) -> str:
         return super().kernel + ", directions from whole states"
 

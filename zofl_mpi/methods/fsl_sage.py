@@ -65,7 +65,7 @@ class FSLSAGE(SplitMethod):
     def round(self, state: SageState, r: int, clients: Clients) -> SageState:
         """Algorithm 1 of the paper."""
         training, to = self.training, self.training.participants(r)
-        main, heads = Server.of(training, state, r), dict(state.heads)
+        main, heads = Server.of(training, state, r, clients.sharing), dict(state.heads)
         recent = RecentUploads(state.smashed, state.labels, self.buffer, self.problem.alike)
         message, losses, errors = training.client_part(state, r), {}, []
         for group in training.groups(r):

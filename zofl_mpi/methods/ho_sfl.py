@@ -44,7 +44,7 @@ class HOSFL(EstimatingMethod, LockstepMethod):
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Mini-batches up, lambdas down, one by one; then the clients' parts are averaged."""
-        main = Server.of(self.training, state, r)
+        main = Server.of(self.training, state, r, clients.sharing)
         self.exchange(state, r, clients, dict.fromkeys(self.training.participants(r), main))
         mean, replayed = self.average(state, r, clients)
         return replace(main.state(self.training.with_head(state, mean), math.nan), replayed=replayed)

@@ -23,7 +23,7 @@ class SFLV2(LockstepMethod):
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Algorithm 2 of the paper, with one server part (its section on SFLV2)."""
-        main, to = Server.of(self.training, state, r), self.training.participants(r)
+        main, to = Server.of(self.training, state, r, clients.sharing), self.training.participants(r)
         self.exchange(state, r, clients, dict.fromkeys(to, main))
         return main.state(self.training.with_head(state, self.training.mean(state, clients, to)), math.nan)
 
@@ -55,6 +55,11 @@ class SFLV1(LockstepMethod):
         main = Server.mean_of(replicas, training.shares())
         main.moments = {**state.optimiser, **main.moments}  # those of the clients that rest stay
         return main.state(mean, math.nan)
+
+    @property
+    def server_uploads(self) -> int:
+        """None together: a replica steps on its client's uploads alone."""
+        return 0
 
 
 @final

@@ -72,7 +72,7 @@ def round_seconds(run: Run) -> Chart:
 
 
 def rank_seconds(run: Run) -> Chart:
-    """Where each rank's seconds went; rank 0 is the server."""
+    """Where each rank's seconds went; rank 0, with --server-ranks S the first S ranks, is the server."""
     names, starts = groups(run.ranks["seconds_compute"].shape[2])
     data = [
         {"type": "bar", "name": word, "x": names, "y": numbers(means(run.ranks[f"seconds_{kind}"].sum((0, 1)), starts))}

@@ -107,15 +107,17 @@ def sentences(run: Run) -> list[str]:
     lines = []
     if run.length:
         compute, wait, comm = (run.ranks[f"seconds_{kind}"].sum((0, 1)) for kind in ("compute", "wait", "comm"))
-        who, of = ("A client rank", slice(1, None)) if compute.size > 1 else ("The one process", slice(None))
+        S = run.server_ranks
+        who, of = ("A client rank", slice(S, None)) if compute.size > 1 else ("The one process", slice(None))
         means = [float(np.mean(values[of])) for values in (compute, wait, comm)]
         lines.append("{} spent {:.1f} s computing, {:.1f} s waiting and {:.1f} s sending".format(who, *means))
         if compute.size > 1:
             lines[0] += " on average."
-            slowest = 1 + int(np.argmax(compute[1:]))
+            slowest = S + int(np.argmax(compute[S:]))
+            who, both = "The server" if S == 1 else f"Each of {S} server ranks", float(run.overlap().both.sum())
             lines.append(
-                f"The server spent {compute[0]:.1f} s computing, {float(run.overlap().both.sum()):.1f} s of them while "
-                f"clients computed; client rank {slowest} computed longest, {compute[slowest]:.1f} s."
+                f"{who} spent {compute[:S].mean():.1f} s computing, {both:.1f} s of them while clients computed; "
+                f"client rank {slowest} computed longest, {compute[slowest]:.1f} s."
             )
         else:
             lines[0] += "."

@@ -38,10 +38,11 @@ class Place:
     blas: str
     unused: str = ""
 
-    def row(self, rank: int, clients: int) -> dict[str, int | str]:
-        """The rank's row of the table of ranks; `clients` is its number of clients."""
+    def row(self, rank: int, clients: int, servers: int = 1) -> dict[str, int | str]:
+        """The rank's row of the table of ranks; `clients` is its number of clients, `servers` that of server ranks."""
+        role = "both" if rank == 0 and self.client else "server" if rank < servers else "client"
         columns = {name: value for name, value in asdict(self).items() if name not in ("client", "blas", "unused")}
-        return {"rank": rank, **columns, "clients": clients}
+        return {"rank": rank, **columns, "clients": clients, "role": role}
 
 
 def bind(world: World, requested: str, gpu: bool) -> list[Place]:

@@ -97,8 +97,10 @@ def _unforeseen(exc: BaseException, world: World, job: Job | int) -> str:
         )
     if not short:
         return f"zofl_mpi: rank {rank} failed\n{traceback.format_exc()}"
-    method, kept = (None, "") if isinstance(job, int) else (job.method, "; finished rounds are in the result file")
-    return f"zofl_mpi: rank {rank} is {short}; {memory.remedy(method, at_server=rank == 0)}{kept}"
+    method, kept, servers = None, "", 1
+    if isinstance(job, Job):
+        method, kept, servers = job.method, "; finished rounds are in the result file", job.plan.values["server_ranks"]
+    return f"zofl_mpi: rank {rank} is {short}; {memory.remedy(method, at_server=rank < servers)}{kept}"
 
 
 def prepared(world: World, module: str, arguments: Sequence[str]) -> Job | int:
@@ -186,11 +188,13 @@ def _job_of(world: World, family: Family, plan: Plan, bar: Progress) -> Job | in
             print(evaluation.line(N, data.test), flush=True)
     fault = "the ranks compute by different kernels; give all of them a GPU or none, install numba on all nodes, or say"
     _check_equal(world, method.kernel, f"{fault} --kernel numpy")
+    _check_server_ranks(world, method, plan)
     if plan.values["dry_run"]:
         if world.rank == 0:
             print_plan(plan, method)
         return 0
     _check_survival(world, plan)
+    world.split(plan.values["server_ranks"])
     bar.step("start: compiling", 4, 2)
     _compile_kernel(world, method)
     bar.step("start: costs and result file", 4, 3)
@@ -201,8 +205,9 @@ def _job_of(world: World, family: Family, plan: Plan, bar: Progress) -> Job | in
     attrs |= {"kernel_choice": reason} if reason else {}
     attrs |= {"eval_samples": setting.eval_samples}
     loads = world.bcast(loads)  # rank 0's: ranks that looked for a client on different ones would hang
-    clients = _clients_per_rank(world, data.m, loads)
-    rows = [place.row(rank, clients[rank]) for rank, place in enumerate(places)]
+    servers = plan.values["server_ranks"]
+    clients = _clients_per_rank(world, servers, data.m, loads)
+    rows = [place.row(rank, clients[rank], servers) for rank, place in enumerate(places)]
     if plan.values["verbose"] and world.rank == 0:
         print(listed(rows))
 
@@ -265,6 +270,27 @@ def _check_survival(world: World, plan: Plan) -> None:
         raise UserError(f"--survive needs {world.missing}; else a lost rank ends the job, and --resume continues")
     if not plan.values["survive"] and not world.missing:
         raise UserError("mpirun --with-ft ulfm, under which no lost rank ends the job, is for --survive: add that flag")
+
+
+def _check_server_ranks(world: World, method: Method[Any], plan: Plan) -> None:
+    """Refuses server ranks that would have no upload, leave no rank to the clients, or could not be replaced."""
+    ranks, most = plan.values["server_ranks"], method.server_uploads
+    if ranks == 1:
+        return
+    fault, fewer = "", f"take --server-ranks {min(most, max(world.size - 1, 1))}"
+    if most == 0:
+        fault = f"the server of --method {plan.values['method']} takes no step on uploads that they could share out"
+        fewer = "leave the flag out"
+    elif ranks > most:
+        fault = f"a step of the server is on --merge {most} of the uploads, and each of its ranks needs one"
+        fewer += f", or --merge {ranks} or more"
+    elif ranks >= world.size and not (world.size == 1 and plan.values["dry_run"]):
+        fault = f"no rank is left to the clients (there {'is' if world.size == 1 else 'are'} {world.size} in all)"
+        fewer += f", or start mpirun -n {ranks + 1} or more"
+    elif plan.values["survive"]:
+        fault, fewer = "--survive replaces lost client ranks, none of the server's", "take one of the two"
+    if fault:
+        raise UserError(f"--server-ranks {ranks}: {fault}; {fewer}")
 
 
 def _watch(world: World, plan: Plan, hosts: list[str], recorder: Recorder | None, stop: Stop) -> Watch:
@@ -351,10 +377,10 @@ def build_setting(world: World, family: Family, plan: Plan, chosen: str) -> Sett
     return evaluation.limited(setting, 0 if values["eval_samples"] == "auto" else values["eval_samples"])
 
 
-def _clients_per_rank(world: World, m: int, loads: Loads | None) -> list[int]:
+def _clients_per_rank(world: World, servers: int, m: int, loads: Loads | None) -> list[int]:
     """The number of clients, of m, on each rank."""
     if world.size == 1:
         return [m]
-    placement = ClientPlacement(world.size - 1, loads)
-    clients = Counter(placement[i] for i in range(m))
+    placement = ClientPlacement(world.size - servers, loads)
+    clients = Counter(placement[i] + servers - 1 for i in range(m))
     return [clients[rank] for rank in range(world.size)]

@@ -84,6 +84,7 @@ class Totals:
         last: the latest value of each column.
         course: (round, objective) of each evaluation; the test loss where there is no objective.
         losses: of client ranks, that were survived.
+        server_ranks: S; the clients live on the other ranks.
         directions: of the estimates in all rounds of the run so far; counted at the end, which costs time at large m.
         late: {client rank: seconds} that the server waited in rounds in which this rank computed longest: at most what
             it computed beyond the mean of the client ranks.
@@ -100,6 +101,7 @@ class Totals:
     last: dict[str, float] = field(default_factory=dict)
     course: list[tuple[int, float]] = field(default_factory=list)
     losses: list[records.Loss] = field(default_factory=list)
+    server_ranks: int = 1
     directions: Directions | None = None
     late: dict[int, float] = field(default_factory=dict)
 
@@ -142,7 +144,7 @@ class Totals:
         """Adds to `late`; ranks that were lost count for no mean."""
         lost = {rank for loss in self.losses for rank in loss.ranks}
         compute, wait = row.seconds[:, :, 0].sum(axis=0), float(row.seconds[:, 0, 1].sum())
-        ranks = [rank for rank in range(1, len(compute)) if rank not in lost]
+        ranks = [rank for rank in range(self.server_ranks, len(compute)) if rank not in lost]
         if len(ranks) > 1:
             slowest = max(ranks, key=lambda rank: compute[rank])
             seconds = min(wait, float(compute[slowest] - compute[ranks].mean()))
@@ -181,7 +183,7 @@ def run(
             state = messages.copy(state)
         return one_round(method, state, done, clients, schedule, recorder, progress), clients.account()
 
-    totals, since = Totals(done, start=device.age()), time.perf_counter()
+    totals, since = Totals(done, start=device.age(), server_ranks=clients.sharing.ranks), time.perf_counter()
     recorder.begins(totals.start)
     while done < schedule.rounds:
         try:

@@ -44,6 +44,9 @@ class RunFlags:
             client's and the server's own), drawn once by --seed; 0: all; auto: all, or so many that the run's
             evaluations cost a tenth of its training at most, counted in passes of samples (a continued run keeps its
             number).
+        server_ranks: S: the first S ranks are the server and share out the G uploads of each of its steps (--merge G,
+            S <= G); the clients live on the others. No bit depends on S. Bytes between the server's ranks are not
+            counted.
         survive: continue with the same bits when client ranks are lost; needs mpirun --with-ft ulfm (Open MPI 5).
         round_timeout: seconds; a round that takes longer ends the job and names the late ranks; 0 for no limit.
         config: a TOML file with flags as keys; flags on the command line come first.
@@ -63,6 +66,7 @@ class RunFlags:
     eval_every: int = at_least(1, 10)
     eval_clients: int = at_least(0, 100)
     eval_samples: Literal["auto"] | int = at_least(0, "auto", "auto or a whole number", "(0: all)")
+    server_ranks: int = at_least(1, 1)
     survive: bool = False
     round_timeout: float = at_least(0, 0.0, "seconds", "(more than any round takes; 0: no limit)")
     config: str = ""
@@ -299,7 +303,11 @@ def print_plan(plan: Plan, method: Method[Any]) -> None:
     directions = method.directions(rounds)
     explored = {"explored": str(directions)} if directions else {}
     evaluated = {"samples of each part that an evaluation reads": method.setting.eval_samples or "all"}
-    for name, value in {**method.plan(rounds), **explored, **evaluated, **method.costs()}.items():
+    S = plan.values["server_ranks"]
+    shared = (
+        {f"uploads of a step on each of {S} server ranks, at most": -(-method.server_uploads // S)} if S > 1 else {}
+    )
+    for name, value in {**method.plan(rounds), **shared, **explored, **evaluated, **method.costs()}.items():
         print(f"{name:46} {value:,}" if isinstance(value, int) else f"{name:46} {value}")
 
 

@@ -158,6 +158,7 @@ class WithProgress(Clients):
     def __init__(self, clients: Clients, progress: Progress, name: str) -> None:
         self._clients, self._progress, self._name = clients, progress, name
         self.m, self.ledger, self.survives, self.lost = clients.m, clients.ledger, clients.survives, clients.lost
+        self.sharing = clients.sharing
 
     def ask(self, step: Step, message: Any, *, to: Participants = None, counted: bool = True) -> Replies:
         to = None if to is None else list(to)

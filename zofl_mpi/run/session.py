@@ -210,12 +210,15 @@ def closing(totals: loop.Totals, path: Path, done: bool, signal: str) -> str:
         lines.append(f"finished  nothing was left to do; --rounds N, above {totals.round}, goes on")
         return "\n".join([*lines, f"result    {path}"])
     lines.append(f"start     {totals.start:.1f} s before the first round")
-    server, *clients = totals.seconds.reshape(-1, 3)
-    spent = _spent(np.mean(clients or [server], axis=0))
-    who = "each client rank on average" if clients else "in one process"
+    seconds, S = totals.seconds.reshape(-1, 3), totals.server_ranks
+    servers, clients = seconds[:S], seconds[S:]
+    spent = _spent(np.mean(clients if len(clients) else servers, axis=0))
+    who = "each client rank on average" if len(clients) else "in one process"
     lines.append(f"time      {totals.wall:.1f} s for {totals.rounds} rounds; {who}: {spent}")
-    if clients:
-        lines.append(f"server    {_spent(server)}; {totals.both:.1f} s of its computing while clients computed")
+    if len(clients):
+        who = f"{S} ranks, each on average: " if S > 1 else ""
+        own = _spent(np.mean(servers, axis=0))
+        lines.append(f"server    {who}{own}; {totals.both:.1f} s of its computing while clients computed")
     slowest, late = max(totals.late.items(), key=lambda item: item[1], default=(0, 0.0))
     if late > NOTABLE * totals.wall:
         lines.append(

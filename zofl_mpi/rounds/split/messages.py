@@ -33,6 +33,23 @@ class Smashed:
 
 
 @dataclass(frozen=True)
+class ServerPart:
+    """Between the server's ranks: its part before a step on uploads."""
+
+    theta: Tensor  # (n_s,)
+    buffers: Tensor  # (b_s,) BatchNorm's running statistics
+    returned: bool  # whether gradients at the cut are wanted
+
+
+@dataclass(frozen=True)
+class Passed:
+    """Between the server's ranks: what a pass on an upload gave, beside its gradient and statistics."""
+
+    loss: Tensor  # ()
+    slope: Tensor | None  # (B, *smashed_shape) the loss's gradient at the smashed samples, where it is returned
+
+
+@dataclass(frozen=True)
 class Trained:
     """Client to server: the local steps are done; the model stays until it is asked for."""
 

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -11,6 +11,7 @@ import numpy as np
 
 from zofl_mpi import Client, Clients, Directions, UserError, demand, part
 from zofl_mpi.engine import mean
+from zofl_mpi.engine.clients import Replies
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.engine.setting import Passes
 from zofl_mpi.numerics.optimisers import copied
@@ -114,6 +115,10 @@ class SplitMethod(OnProblem[Split]):
         kinds = {kind for sums in parts for kind in sums}
         sums = {kind: math.fsum(part.get(kind, 0.0) for part in parts) for kind in kinds}
         return {f"{name}_{kind}": value for kind, value in self.problem.quality(sums).items()} if sums else {}
+
+    @property
+    def server_uploads(self) -> int:
+        return self.training.merge
 
     @property
     def kernel(self) -> str:
@@ -245,7 +250,10 @@ class EstimatingMethod(SplitMethod):
         if self.loss.answered:  # lambda, as the server would return it
             with torch.no_grad(), local.at(local.scratch):
                 upload = Smashed(self.problem.smash(x), labels)
-            target = Server(self.training, message.theta_s, message.buffers_s, {}).exchange(client.i, upload)
+            server = Server(self.training, message.theta_s, message.buffers_s, {})
+            server.step(client.i, upload, returned=True)
+            server.move()
+            target = server.slopes[client.i]
         with local.at(local.scratch):
             g = self.problem.local.gradient(self.loss(self.problem.smash(x), target))
         gradient = rule(local, rule.forward(local, x, labels), target, local.key(q))
@@ -297,10 +305,17 @@ class LockstepMethod(SplitMethod):
         """Exchanges all mini-batches with {i: client i's server part}; the models stay at the clients."""
         for group in self.training.groups(r):
             replies = clients.ask(self.begin, self.training.client_part(state, r), to=group)
-            while cuts := {i: Cut(servers[i].exchange(i, item)) for i, item in replies if isinstance(item, Smashed)}:
-                for i in cuts:
+            while asked := list(self._stepped(servers, replies)):
+                for i in asked:
                     servers[i].move()
-                replies = clients.ask_each(self.proceed, cuts)
+                replies = clients.ask_each(self.proceed, {i: Cut(servers[i].slopes.pop(i)) for i in asked})
+
+    def _stepped(self, servers: Mapping[int, Server], replies: Replies) -> Iterator[int]:
+        """Takes the servers' steps on the uploads among replies; yields the clients."""
+        for i, item in replies:
+            if isinstance(item, Smashed):
+                servers[i].step(i, item, returned=True)
+                yield i
 
     # --- a client
 

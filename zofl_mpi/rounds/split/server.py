@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 from zofl_mpi import Clients, Step, UserError
-from zofl_mpi.engine import mean
 from zofl_mpi.engine.clients import Replies
 from zofl_mpi.engine.lazy import Tensor, torch
+from zofl_mpi.engine.sharing import Sharing
 from zofl_mpi.engine.staging import staging
 from zofl_mpi.numerics.optimisers import copied
-from zofl_mpi.rounds.split.messages import Smashed, State, Update
+from zofl_mpi.rounds.split.messages import ServerPart, Smashed, State, Update
 from zofl_mpi.rounds.split.training import Training
 
 DIVERGED_AT_SERVER = "the server's gradient on its upload is not finite; smaller --lr-client or --lr-server may help"
@@ -20,7 +20,7 @@ DIVERGED_AT_SERVER = "the server's gradient on its upload is not finite; smaller
 
 def train_server(training: Training, state: State, r: int, clients: Clients, train: Step) -> tuple[Server, float]:
     """The server's part after a step on each upload of `train`, and the mean of the clients' mean losses."""
-    main, losses = Server.of(training, state, r), []
+    main, losses = Server.of(training, state, r, clients.sharing), []
     for group in training.groups(r):
         replies = clients.ask(train, training.client_part(state, r, head=True), to=group)
         losses += [item.loss for _, item in main.train(replies) if not isinstance(item, Smashed)]
@@ -35,24 +35,38 @@ class Server:
     theta. Each passes from the same running statistics, and their mean is kept. Both means are exact, so that the bits
     do not depend on which of them was computed first. Until the step the server holds G gradients.
 
-    `before` is its number of steps in the rounds before this one, on which their size may depend.
+    Args:
+        before: its number of steps in the rounds before this one, on which their size may depend.
+        sharing: its ranks, which share out the uploads of a step; this one alone moves theta, and holds the moments.
+
+    Attributes:
+        slopes: {i: (B, *smashed_shape) gradient at client i's smashed samples}, for those who ask for it.
     """
 
     def __init__(
-        self, training: Training, theta: Tensor, buffers: Tensor, moments: Mapping[str, Any], before: int = 0
+        self,
+        training: Training,
+        theta: Tensor,
+        buffers: Tensor,
+        moments: Mapping[str, Any],
+        before: int = 0,
+        sharing: Sharing | None = None,
     ) -> None:
         self.problem, self.training = training.problem, training
         self.theta, self.buffers = (self.problem.placed(t).clone() for t in (theta, buffers))
         self.moments = copied(moments)
         self.before, self.staging = before, staging(self.problem.device)
         self.steps, self.label_bytes = 0, 0
-        self._met = dict[int, tuple[Tensor, Tensor, Tensor]]()  # {i: gradient, buffers, loss} for the next step
+        self.sharing = sharing or Sharing()
+        self.slopes = dict[int, Tensor]()
+        self._met = list[int]()  # the clients whose uploads the next step is on
         self.losses = self.theta.new_zeros((), dtype=torch.float64)  # where it is computed, as at the clients
 
     @classmethod
-    def of(cls, training: Training, state: State, r: int) -> Server:
+    def of(cls, training: Training, state: State, r: int, sharing: Sharing | None = None) -> Server:
         """The server's part, for the uploads of all clients, at the beginning of round r."""
-        return cls(training, state.theta_s, state.buffers_s, state.optimiser, training.server_steps_before(r))
+        before = training.server_steps_before(r)
+        return cls(training, state.theta_s, state.buffers_s, state.optimiser, before, sharing)
 
     @classmethod
     def mean_of(cls, replicas: Mapping[int, Server], shares: Mapping[int, float]) -> Server:
@@ -89,61 +103,38 @@ class Server:
             yield i, item
         self.move()
 
-    def step(self, i: int, item: Smashed) -> None:
-        """Takes a step on client i's upload, with --merge once there are enough."""
-        smashed, labels = self._placed(item)
-        buffers = self._own_buffers()
-        with self.problem.top.at(self.theta, buffers, self.training.running):
-            loss = self.problem.server_loss(smashed, labels)
-            g = self.problem.top.gradient(loss)
-        self._take(i, item, g, buffers, loss.detach())
+    def step(self, i: int, item: Smashed, returned: bool = False) -> None:
+        """Takes a step on client i's upload, with --merge once there are enough.
 
-    def exchange(self, i: int, item: Smashed) -> Tensor:
-        """Takes a step likewise; returns (B, *smashed_shape) the gradient of client i's own loss at its smashed
-        samples, taken before the step.
+        With `returned` the gradient of client i's own loss at its smashed samples, taken before the step, is then among
+        the `slopes`.
         """
-        smashed, labels = self._placed(item)
-        smashed.requires_grad_()
-        buffers = self._own_buffers()
-        with self.problem.top.at(self.theta, buffers, self.training.running) as parameters:
-            loss = self.problem.server_loss(smashed, labels)
-            slope, *parts = torch.autograd.grad(loss, [smashed, *parameters], materialize_grads=True)
-        self._take(i, item, torch.cat([part.reshape(-1) for part in parts]), buffers, loss.detach())
-        return slope
+        if not self._met:
+            part = ServerPart(self.theta, self.buffers, returned)
+            self.sharing.begin(self.training.server_pass, part)
+        self._met.append(i)
+        self.label_bytes += item.labels.numel() * item.labels.element_size()
+        self.sharing.add(item)
+        if len(self._met) == self.training.merge:
+            self.move()
 
     def move(self) -> None:
         """Takes a step on the uploads that wait for one, if any do."""
         if not self._met:
             return
-        (g, buffers, loss), *more = self._met.values()
-        if more:
-            gradients, statistics, losses = zip(*self._met.values(), strict=True)
-            try:
-                g, buffers = mean.of_tensors(gradients), mean.of_tensors(statistics)
-            except FloatingPointError as error:
-                raise UserError(f"client {list(self._met)[error.args[0]]}: {DIVERGED_AT_SERVER}") from error
-            loss = torch.stack(losses).double().mean()
+        try:
+            (g, buffers), passed = self.sharing.end()
+        except FloatingPointError as error:
+            raise UserError(f"client {self._met[error.args[0]]}: {DIVERGED_AT_SERVER}") from error
+        self.slopes.update((i, each.slope) for i, each in zip(self._met, passed, strict=True) if each.slope is not None)
         self._met.clear()
+        loss = passed[0].loss if len(passed) == 1 else torch.stack([each.loss for each in passed]).double().mean()
         if self.training.merge > 1:
             self.buffers.copy_(buffers)
         size = self.training.pace.server(self.training.lr_server, self.before + self.steps)
         self.training.rule.step(self.theta, g, self.moments, size)
         self.steps += 1
         self.losses = self.losses + loss
-
-    def _placed(self, item: Smashed) -> tuple[Tensor, Tensor]:
-        """Upload as tensors of the device, copied while the GPU still computes on the upload before."""
-        return self.problem.placed(self.staging.bring(item.s)), self.problem.placed(item.labels)
-
-    def _own_buffers(self) -> Tensor:
-        """(b_s,) running statistics that the pass of one upload moves."""
-        return self.buffers if self.training.merge == 1 else self.buffers.clone()
-
-    def _take(self, i: int, item: Smashed, g: Tensor, buffers: Tensor, loss: Tensor) -> None:
-        self._met[i] = g, buffers, loss
-        self.label_bytes += item.labels.numel() * item.labels.element_size()
-        if len(self._met) == self.training.merge:
-            self.move()
 
     def state(self, average: Update, local_loss: float) -> State:
         """The state after the round; `average` of the clients' models has all of theta_l."""

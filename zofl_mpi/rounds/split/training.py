@@ -1,18 +1,20 @@
 """`Training`: the flags of a round of split training, and the steps that follow from them in all split methods."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar, final
 
 import numpy as np
 
 from zofl_mpi import Client, Clients, Loads, Purpose, Setting, UserError, at_least, demand, fraction
-from zofl_mpi.engine.lazy import Tensor
+from zofl_mpi.engine.lazy import Tensor, torch
+from zofl_mpi.engine.sharing import Given
+from zofl_mpi.engine.staging import staging
 from zofl_mpi.numerics.optimisers import Optimiser, copied
 from zofl_mpi.numerics.schedules import Pace
 from zofl_mpi.problems import Batch, Split
 from zofl_mpi.rounds.base import participants, shares
-from zofl_mpi.rounds.split.messages import Ask, Model, Network, State, Update
+from zofl_mpi.rounds.split.messages import Ask, Model, Network, Passed, ServerPart, Smashed, State, Update
 
 M = TypeVar("M", Model, Network)
 
@@ -232,6 +234,31 @@ class Training:
         n = self.problem.local.n if head else self.problem.n_client
         theta, buffers = (state.theta[:0], state.buffers[:0]) if self.own else (state.theta[:n], state.buffers)
         return Model(theta, buffers, r, state.moments)
+
+    def server_pass(self, part: ServerPart) -> Callable[[Smashed], Given]:
+        """The server's pass on an upload: from the same part for each upload of a step.
+
+        It gives the gradient (n_s,) and the running statistics (b_s,); where the step is on one upload, the pass moves
+        those of the part in place.
+        """
+        problem = self.problem
+        theta, before = problem.placed(part.theta), problem.placed(part.buffers)
+        host = staging(problem.device)
+
+        def passed(item: Smashed) -> Given:
+            # copied while the GPU still computes on the upload before
+            smashed, labels = problem.placed(host.bring(item.s)), problem.placed(item.labels)
+            if part.returned:
+                smashed.requires_grad_()
+            buffers = before if self.merge == 1 else before.clone()
+            with problem.top.at(theta, buffers, self.running) as parameters:
+                loss = problem.server_loss(smashed, labels)
+                if not part.returned:
+                    return Given((problem.top.gradient(loss), buffers), Passed(loss.detach(), None))
+                slope, *parts = torch.autograd.grad(loss, [smashed, *parameters], materialize_grads=True)
+            return Given((torch.cat([each.reshape(-1) for each in parts]), buffers), Passed(loss.detach(), slope))
+
+        return passed
 
     def with_head(self, state: State, mean: Update) -> Update:
         """The mean of the clients' parts, with the head as it was."""

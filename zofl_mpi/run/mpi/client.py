@@ -1,4 +1,4 @@
-"""The clients' side of MPI: one rank's clients, answering the server's questions until the end."""
+"""Ranks beside rank 0: one rank's clients, or a further rank of the server, answering until the end."""
 
 import threading
 import time
@@ -18,15 +18,16 @@ from zofl_mpi.engine.staging import staging_of
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.run.client_memory import STEPS
 from zofl_mpi.run.mpi.gather import FAILED, REPLY, UPLOAD, Outbox
+from zofl_mpi.run.mpi.server_ranks import serve_step
 from zofl_mpi.run.mpi.survival import Changes, Survival
-from zofl_mpi.run.mpi.wire import Question, connected
+from zofl_mpi.run.mpi.wire import Question, Wire, connected
 from zofl_mpi.run.mpi.world import MPIWorld
 from zofl_mpi.run.questions import in_turn, received
 
 
 @final
 class ClientRank:
-    """A client rank, one of the ranks 1..P: computes for its clients what the server asks.
+    """A rank beside rank 0: computes for its clients what the server asks, or for the server (`server_ranks`).
 
     Args:
         method: the running method, built alike on every rank: a question names one of its steps.
@@ -47,6 +48,9 @@ class ClientRank:
         self._batched = program_of(method).backend.batched_clients
         self._data, self._watch = data, watch or Watch()
         self._wire = connected(world, self._watch, loads, self._staging)
+        self._pair: Wire | None = None  # of another rank of the server, which has no clients
+        if 0 < world.rank < world.server_ranks:
+            self._pair = connected(world, self._watch, None, self._staging, world.pairs[world.rank - 1])
         self._clients = self._own_clients()
         self._clock = self._watch.clock = Clock()
         self._survival = world.survival
@@ -69,7 +73,7 @@ class ClientRank:
         since = time.perf_counter()
         question, block = self._wire.bcast_question()
         self._clock.seconds[question.step or SERVER, "wait"] += time.perf_counter() - since
-        if question.round != self._watch.round:
+        if question.round > self._watch.round:
             self._watch.begins()
         match question.kind:
             case "ask":
@@ -78,6 +82,8 @@ class ClientRank:
                 self._stream(question, self._own_messages(question))
             case "mean" | "sum":
                 self._contribute(question, self._one_message(question, block))
+            case "step":
+                serve_step(self._wire, cast(Wire, self._pair), self._method, question, block, self._clock)
             case "keep":
                 self._wire.gather_memories(*self._changes.of(self._clients, question.to))
             case "account":
@@ -103,6 +109,8 @@ class ClientRank:
         self._watch.begins(following=False)
 
     def _own_clients(self) -> dict[int, Client]:
+        if self._pair is not None:
+            return {}
         own = self._wire.placement.of(self._wire.rank, len(self._data))
         return {i: Client(i, self._data[i]) for i in own}
 
@@ -111,10 +119,7 @@ class ClientRank:
 
     def _one_message(self, question: Question, block: messages.Bytes | None) -> dict[int, Any]:
         with self._clock.time(question.step, "comm"):
-            if block is None:
-                block = np.empty(question.sizes[0], np.uint8)
-                self._wire.bcast(block)
-            message = received(block)
+            message = received(self._wire.message(question, block))
             return {i: message for i in question.to if i in self._clients}
 
     def _own_messages(self, question: Question) -> dict[int, Any]:

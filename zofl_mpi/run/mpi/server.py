@@ -14,12 +14,14 @@ from zofl_mpi.engine.ledger import SERVER, Report, Row
 from zofl_mpi.engine.mean import Contribution
 from zofl_mpi.engine.messages import Bytes
 from zofl_mpi.engine.setting import Loads
+from zofl_mpi.engine.sharing import Sharing
 from zofl_mpi.engine.staging import staging_of
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.errors import UserError
 from zofl_mpi.run.client_memory import STEPS, Memory
 from zofl_mpi.run.mpi.communicator import RanksLost
-from zofl_mpi.run.mpi.gather import EMPTY, FAILED, REPLY, SILENT, Sent
+from zofl_mpi.run.mpi.gather import FAILED, REPLY, SILENT, Sent
+from zofl_mpi.run.mpi.server_ranks import ServerRanks
 from zofl_mpi.run.mpi.survival import Survival
 from zofl_mpi.run.mpi.wire import Arrived, Question, connected
 from zofl_mpi.run.mpi.world import MPIWorld
@@ -34,7 +36,7 @@ Inbox = queue.SimpleQueue[list[Arrived] | RanksLost]
 
 @final
 class MPIClients(Clients):
-    """All clients, on the ranks 1..P, as rank 0 asks them (`Clients`); the other ranks run `ClientRank.serve`."""
+    """All clients, on the client ranks, as rank 0 asks them (`Clients`); the other ranks run `ClientRank.serve`."""
 
     def __init__(
         self,
@@ -51,6 +53,13 @@ class MPIClients(Clients):
         self._survival = world.survival
         self.survives = self._survival is not None
         self._wire = connected(world, self._watch, loads, self._staging)
+        self._servers: ServerRanks | None = None
+        if world.server_ranks > 1:
+            wire, *pairs = (
+                connected(world, self._watch, None, self._staging, comm) for comm in (world.servers, *world.pairs)
+            )
+            self._servers = ServerRanks(wire, pairs, self._questions.clock)
+        self.sharing = self._servers or Sharing()
         self._touched: set[int] = set()
         self._kept: dict[int, Bytes] = {}
         self._reports: list[tuple[int, Report]] = []  # of this round's means, by rank
@@ -96,7 +105,7 @@ class MPIClients(Clients):
         changed = self._changed()
         own = self._questions.account()
         if self._complete and self._survival is None:  # the ranks' transfers after it count for the next round
-            tables = np.zeros((self._ranks, *own.shape))
+            tables = np.zeros((self._wire.ranks + 1, *own.shape))
             tables[0] = own
         else:
             with self._questions.clock.time(SERVER, "wait"):  # counts for the next round
@@ -107,6 +116,8 @@ class MPIClients(Clients):
             tables[rank, :-1, :4] += table[:-1, :4]
             np.maximum(tables[rank, :, 4], table[:, 4], out=tables[rank, :, 4])
         self._reports.clear()
+        if self._servers is not None:
+            tables = np.concatenate([self._servers.account(own, self.ledger.steps), tables[1:]])
         if self._survival is not None:
             self._survival.agree()  # else the tables may be garbage
             self._kept |= changed
@@ -129,6 +140,8 @@ class MPIClients(Clients):
 
         def end() -> None:
             self._put(Question("end", extra=status))
+            if self._servers is not None:
+                self._servers.close(status)
             if self._survival is not None:
                 self._survival.agree()
 
@@ -170,8 +183,10 @@ class MPIClients(Clients):
         return memories
 
     def _rank_at_start(self, rank: int) -> int:
-        """The rank's number at the start, before ranks were lost."""
-        return rank if self._survival is None else self._survival.alive[rank]
+        """The number at the start, before ranks were lost, of a rank of the wire."""
+        if self._survival is not None:
+            return self._survival.alive[rank]
+        return rank + self.sharing.ranks - 1 if rank else 0
 
     def _memory(self, i: int) -> Memory:
         """Client i's memory as at the last account."""
@@ -206,13 +221,15 @@ class MPIClients(Clients):
         block = messages.pack(message)
         name = self._questions.open(step)
         with self._questions.clock.time(name, "comm"):
-            if self._put(Question(kind, name, to, [block.size], extra), block) is None:
-                self._wire.bcast(block)
+            self._put(Question(kind, name, to, extra=extra), block)
 
-    def _put(self, question: Question, block: Bytes = EMPTY) -> Bytes | None:
-        """Asks all ranks; returns the message as it went with the question, None where it did not."""
-        self._complete = False
-        return self._wire.bcast_question(question._replace(round=self._watch.round), block)[1]
+    def _put(self, question: Question, block: Bytes | None = None) -> None:
+        """Asks all ranks, with the one message if there is one."""
+        self._complete, question = False, question._replace(round=self._watch.round)
+        if block is None:
+            self._wire.bcast_question(question)
+        else:
+            self._wire.send(question, block)
 
     def _replies(self, name: str, down: dict[int, int], counted: bool) -> Replies:
         """Starts the communication thread at once; the items are read by the iterator that is returned."""

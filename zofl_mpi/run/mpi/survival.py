@@ -31,34 +31,13 @@ from zofl_mpi.engine.clients import Client, failure
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.engine.world import Ended, Faults
 from zofl_mpi.run.client_memory import Memory
-from zofl_mpi.run.mpi.communicator import Communicator, RanksLost
+from zofl_mpi.run.mpi.communicator import Communicator, RanksLost, Wrapped
 
 TIMEOUT = 20.0
 """Seconds for the rest to come together, and for the end, beyond those of the longest round: ranks may be computing."""
 TRIES = 20
 LAUNCHERS = ("mpirun", "mpiexec", "prterun", "prte", "prted")
 NEWS = 2.0  # seconds after which every rank knows of a loss
-
-
-class _Guarded:
-    """A communicator, or a request, that raises RanksLost in place of the library's exceptions."""
-
-    def __init__(self, inner: Any, faults: Faults) -> None:
-        self._inner, self._faults = inner, faults
-        self.rank, self.size = getattr(inner, "rank", 0), getattr(inner, "size", 0)
-
-    def __getattr__(self, name: str) -> Any:
-        call, faults = getattr(self._inner, name), self._faults
-
-        def guarded(*arguments: Any) -> Any:
-            try:
-                result = call(*arguments)
-            except faults as exc:
-                raise RanksLost(f"{name}: {exc}") from exc
-            return _Guarded(result, faults) if hasattr(result, "Test") else result
-
-        self.__dict__[name] = guarded
-        return guarded
 
 
 @final
@@ -81,7 +60,14 @@ class Survival:
 
     def guarded(self) -> Communicator:
         """The ranks that are left; raises RanksLost where one of them is gone."""
-        return cast(Communicator, _Guarded(self.comm, self.faults))
+
+        def make(name: str, call: Callable[..., Any], arguments: Any) -> Any:
+            try:
+                return call(*arguments)
+            except self.faults as exc:
+                raise RanksLost(f"{name}: {exc}") from exc
+
+        return cast(Communicator, Wrapped(self.comm, make))
 
     def recover(self) -> list[int]:
         """Comes together with the ranks that are left; returns which are lost. Raises Ended if rank 0 is."""

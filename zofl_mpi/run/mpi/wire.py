@@ -53,11 +53,11 @@ SMALL = 1 << 16
 class Question(NamedTuple):
     """A question to all ranks, without the message: its bytes follow."""
 
-    kind: str  # ask, each, mean, sum, keep, account or end
+    kind: str  # ask, each, mean, sum, keep, account or end; between the server's ranks step, upload, account or end
     step: str = ""
     to: Sequence[int] = ()
-    sizes: Sequence[int] = ()  # bytes of the one message (ask, mean, sum), or of each participant's (each)
-    extra: Any = None  # mean: the participants' shares; account: the steps; end: the exit status
+    sizes: Sequence[int] = ()  # bytes of the one message that goes with it, or of each participant's (each)
+    extra: Any = None  # mean: the participants' shares; account: the steps; end: the exit status; upload: its number
     round: int = 0  # of the server's watch
 
 
@@ -109,7 +109,7 @@ class Wire:
         return Wire(comm, self.meanwhile, self._loads, self._staging)
 
     def bcast_question(self, question: Question | None = None, block: Bytes = EMPTY) -> tuple[Question, Bytes | None]:
-        """The server's question on all ranks, and the message of `ask`, `mean` or `sum`, None where it follows by `bcast`.
+        """The server's question on all ranks, and the one message that goes with it, None where `message` gets it.
 
         Client ranks wait without burning a core. Both go with one collective whose room is what the question after the
         same one took last time: a small model costs no collective of its own, from the second round on.
@@ -121,11 +121,23 @@ class Wire:
         if received is None:
             received = self.comm.bcast(body)
         asked = question or Question(*pickle.loads(received))
-        size = asked.sizes[0] if asked.kind in ("ask", "mean", "sum") else 0
+        size = 0 if asked.kind == "each" else sum(asked.sizes)
         start = padded(8 + length_of(framed))
         self._learn(self._last, start + size)
         self._last = asked.kind, asked.step
         return asked, framed[start : start + size] if start + size <= framed.size else None
+
+    def send(self, question: Question, block: Bytes) -> None:
+        """Sends the server's question and its one message."""
+        if self.bcast_question(question._replace(sizes=[block.size]), block)[1] is None:
+            self.bcast(block)
+
+    def message(self, question: Question, block: Bytes | None) -> Bytes:
+        """The message of a question, where `bcast_question` had it or had not."""
+        if block is None:
+            block = np.empty(question.sizes[0], np.uint8)
+            self.bcast(block)
+        return block
 
     def _learn(self, key: tuple[str, ...], needed: int) -> None:
         """Notes the room that a collective needs next time, alike on all ranks."""
@@ -235,10 +247,15 @@ class Wire:
         wait(request, partial(self.meanwhile, self.comm))
 
 
-def connected(world: MPIWorld, watch: Watch, loads: Loads | None, staging: Staging) -> Wire:
-    """The wire of a rank at the start."""
-    comm = world.comm if world.survival is None else world.survival.guarded()
-    return Wire(comm, reporting(watch, comm.rank), loads, staging)
+def connected(
+    world: MPIWorld, watch: Watch, loads: Loads | None, staging: Staging, comm: Communicator | None = None
+) -> Wire:
+    """The wire of a rank at the start, between the ranks of `comm`; by default the server's or the clients'."""
+    report = reporting(watch, world.rank)
+    if world.survival is not None:
+        return Wire(world.survival.guarded(), report, loads, staging)
+    own = world.servers if 0 < world.rank < world.server_ranks else world.clients
+    return Wire(comm or own, lambda _: report(world.comm), loads, staging)
 
 
 def reporting(watch: Watch, rank: int) -> Callable[[Communicator], None]:

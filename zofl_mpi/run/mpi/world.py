@@ -10,15 +10,15 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, final
+from typing import Any, cast, final
 
 from zofl_mpi.engine.processes import Process, kill
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.engine.world import Faults, refuse_singletons
-from zofl_mpi.run.mpi.communicator import Communicator, wait, wake_in_time
+from zofl_mpi.run.mpi.communicator import Communicator, Wrapped, wait, wake_in_time
 from zofl_mpi.run.mpi.survival import Survival, end_all, end_stuck
 from zofl_mpi.run.progress import outermost_launcher
 
@@ -34,6 +34,9 @@ class MPIWorld:
 
     Attributes:
         survival: survives lost ranks; None where they end the run.
+        server_ranks: S, how many are the server.
+        clients: rank 0 and the client ranks; `servers`: the server's; `pairs`: rank 0 and each other one of these. A
+            rank may use those alone to which it belongs.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class MPIWorld:
         self.rank, self.size = comm.rank, comm.size
         self.missing, self.faults = missing, faults
         self.survival: Survival | None = None
+        self.server_ranks, self.clients, self.servers, self.pairs = 1, comm, comm, list[Communicator]()
 
     @classmethod
     def connect(cls) -> MPIWorld:
@@ -103,6 +107,25 @@ class MPIWorld:
 
     def survive(self, watch: Watch) -> None:
         self.survival = Survival(self.comm, self.faults, watch)
+
+    def split(self, server_ranks: int) -> None:
+        if server_ranks == 1:
+            return
+        self.server_ranks, comm, rank, alone = server_ranks, self.comm, self.rank, threading.Lock()
+
+        def make(name: str, call: Callable[..., Any], arguments: Any) -> Any:
+            with alone:
+                return call(*arguments)
+
+        if rank == 0:  # whose communication thread reads uploads while its main thread sends them on
+            comm = self.comm = cast(Communicator, Wrapped(comm, make))
+        groups = [range(server_ranks), *((0, other) for other in range(1, server_ranks))]
+        self.servers, *self.pairs = (comm.Split(int(rank in group), rank) for group in groups)
+        self.clients = comm.Split(int(not 0 < rank < server_ranks), rank)
+        if rank == 0:
+            self.servers, self.clients, *self.pairs = (
+                cast(Communicator, Wrapped(each, make)) for each in (self.servers, self.clients, *self.pairs)
+            )
 
     def leave(self, status: int, limit: float = 0.0) -> None:
         if self.survival is not None:

@@ -5,7 +5,7 @@
 /clients/bytes_down, bytes_up, messages   (R, steps, m)  attrs on /clients and /ranks: steps, the names of the steps
 /ranks/seconds_compute, seconds_wait, seconds_comm, peak_bytes   (R, steps, ranks)
 /ranks/seconds_staging   (R, steps, ranks)  of copies between a GPU and the host, apart from these
-/ranks/table     a row a rank and session: from_round, rank, host, device, uuid, gpus, cores, threads, clients
+/ranks/table     a row a rank and session: from_round, rank, host, device, uuid, gpus, cores, threads, clients, role
 /partition/counts  (m, classes)          /final/<field>  of the last state
 
 Rows of rounds shorter than 0.25 s reach the file together, at most that much later, and all before a checkpoint, the

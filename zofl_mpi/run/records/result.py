@@ -71,7 +71,7 @@ class Run:
         final: field -> value of the last state. Empty unless the run is done: until then `final[field]` is that of the
             last checkpoint beside the result (UserError: there is none).
         units, descriptions: of the columns in `rounds`.
-        places: a row a rank and session: from_round, rank, host, device, uuid, gpus, cores, threads, clients.
+        places: a row a rank and session: from_round, rank, host, device, uuid, gpus, cores, threads, clients, role.
         first_clients: None, or, with more than 1000 clients, (100,): entry k along the clients' axis of `clients` and
             `counts` is the sum over the clients from first_clients[k] to that of the next.
     """
@@ -94,6 +94,12 @@ class Run:
     def length(self) -> int:
         """R, the number of finished rounds."""
         return len(self.clients["messages"])
+
+    @property
+    def server_ranks(self) -> int:
+        """S, how many ranks the server had when the run was last started."""
+        last = max((k for k, row in enumerate(self.places) if row["rank"] == 0), default=0)
+        return max(1, [row.get("role") for row in self.places[last:]].count("server"))
 
     def table(self) -> pd.DataFrame:
         """One row a round: bytes_down, bytes_up, messages summed over steps and clients, and `rounds`."""

@@ -101,7 +101,8 @@ def add_places(file: Any, start: int, places: Sequence[Mapping[str, int | str]])
     kind = np.dtype([(name, text if isinstance(value, str) else np.int64) for name, value in rows[0].items()])
     table = file[PLACES] if PLACES in file else file.create_dataset(PLACES, (0,), kind, chunks=(64,), maxshape=(None,))
     table.resize(len(table) + len(rows), axis=0)
-    table[-len(rows) :] = np.array([tuple(row.values()) for row in rows], kind)
+    names = table.dtype.names  # an older result may lack some
+    table[-len(rows) :] = np.array([tuple(row[name] for name in names) for row in rows], table.dtype)
 
 
 def read_places(file: Any) -> list[dict[str, Any]]:

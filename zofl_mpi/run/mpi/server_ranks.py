@@ -1,0 +1,137 @@
+"""The server's ranks 0..S-1, with --server-ranks: they share out the uploads of a step, and rank 0 takes it.
+
+Rank 0 reads all uploads, and sends upload k of a step to rank k mod S, each over a communicator of the two, while the
+other uploads still arrive; it computes its own when those after it are on their way. The other ranks get the server's
+part with a step's second upload: a step on a single one stays at rank 0. At the end of the step all tell each other the
+largest magnitudes, from which follows the quantum of the exact mean, and a reduction adds whole numbers. Rank 0 alone
+moves the server's part and holds the optimiser's moments, so a checkpoint knows nothing of S.
+
+No deadlock: rank 0's two threads take turns in MPI (`world.split`), and wait for others outside of it but in blocking
+collectives, to which the other side comes without waiting for either of them: client ranks in a wave, or server ranks
+that have said, by a barrier or their magnitudes, that they are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast, final
+
+import numpy as np
+
+from zofl_mpi.engine import mean, messages
+from zofl_mpi.engine.clients import name_of, step_of
+from zofl_mpi.engine.fields import without_warnings
+from zofl_mpi.engine.lazy import Tensor, torch
+from zofl_mpi.engine.ledger import SERVER, Clock, Seconds
+from zofl_mpi.engine.messages import Bytes
+from zofl_mpi.engine.sharing import Begin, Given, Sharing
+from zofl_mpi.run.mpi.wire import Question, Wire
+
+
+@final
+class ServerRanks(Sharing):
+    """Rank 0 as it shares out the steps of the server (`Sharing`).
+
+    Args:
+        wire: between the server's ranks; `pairs`: between rank 0 and each of the others.
+        clock: rank 0's; what it computes counts as the server's in any case.
+    """
+
+    def __init__(self, wire: Wire, pairs: Sequence[Wire], clock: Clock) -> None:
+        self.ranks, self._wire, self._pairs, self._clock = 1 + len(pairs), wire, pairs, clock
+
+    def begin(self, step: Begin, message: Any) -> None:
+        self._name, self._message, self._work = name_of(step), message, step(message)
+        self._parts, self._held, self._count = dict[int, Given](), list[Any](), 0
+
+    def add(self, item: Any) -> None:
+        k, self._count = self._count, self._count + 1
+        if k == 1:
+            with self._clock.time(SERVER, "comm"):
+                self._wire.send(Question("step", self._name), messages.pack(self._message))
+        if k % self.ranks:
+            with self._clock.time(SERVER, "comm"):
+                block = messages.pack(item)
+            with self._clock.time(SERVER, "wait"):
+                self._pairs[k % self.ranks - 1].send(Question("upload", extra=k), block)
+        else:
+            self._held.append(item)
+        if (k + 1) % self.ranks == 0:
+            self._compute()
+
+    def end(self) -> tuple[Sequence[Tensor], list[Any]]:
+        self._compute()
+        if self._count == 1:
+            return self._parts[0].terms, [self._parts[0].reply]
+        like = self._parts[0].terms
+        for pair in self._pairs:
+            pair.bcast_question(Question("end", extra=[x.numel() for x in like]))
+        with self._clock.time(SERVER, "wait"):
+            sums, units, blocks = _sums(self._wire, self._parts, [x.numel() for x in like])
+        means = [
+            (torch.from_numpy(total).to(x.device).double() * unit).to(x.dtype).view(x.shape)
+            for x, total, unit in zip(like, sums, units, strict=True)
+        ]
+        own = {k: each.reply for k, each in self._parts.items()}
+        return means, [own[k] if k in own else messages.unpack(blocks[k]) for k in range(self._count)]
+
+    def account(self, own: Seconds, steps: list[str]) -> Seconds:
+        """(S, ...) the tables of the server's ranks at the end of a round."""
+        self._wire.bcast_question(Question("account", extra=steps))
+        return self._wire.gather_tables(own)
+
+    def close(self, status: int) -> None:
+        """Ends the other ranks."""
+        self._wire.bcast_question(Question("end", extra=status))
+
+    def _compute(self) -> None:
+        """Computes on this rank's upload, if one waits for it."""
+        if self._held:
+            self._parts[(self._count - 1) // self.ranks * self.ranks] = self._work(self._held.pop())
+
+
+def serve_step(wire: Wire, pair: Wire, method: Any, question: Question, block: Bytes | None, clock: Clock) -> None:
+    """Another rank's part in a step of the server."""
+    with clock.time(SERVER, "comm"):
+        part = _received(wire, question, block)
+    work = cast(Begin, step_of(method, question.step))(part)
+    given = dict[int, Given]()
+    while True:
+        with clock.time(SERVER, "wait"):
+            next_one, block = pair.bcast_question()
+            item = _received(pair, next_one, block) if next_one.kind == "upload" else None
+        if item is None:
+            break
+        with clock.time(SERVER, "compute"), without_warnings():
+            given[next_one.extra] = work(item)
+    with clock.time(SERVER, "wait"):
+        try:
+            _sums(wire, given, next_one.extra)
+        except FloatingPointError:  # rank 0 names the client
+            return
+
+
+def _sums(
+    wire: Wire, given: Mapping[int, Given], sizes: Sequence[int]
+) -> tuple[list[Any], list[float], dict[int, Bytes]]:
+    """The sums of the terms of all uploads in multiples of their quantum, the quanta, and the packed replies of the
+    other ranks' uploads: at rank 0.
+
+    FloatingPointError on all ranks: a term is not finite; its argument is the number of the upload.
+    """
+    replies = {k: messages.pack(each.reply) for k, each in given.items()} if wire.rank else {}
+    bounds = {k: [mean.largest(x) for x in each.terms] for k, each in given.items()}
+    blocks, told = wire.gather_memories(replies, bounds)
+    all_bounds = [each for _, each in sorted(pair for each in told for pair in each.items())]
+    quanta = [mean.unit_of(each) for each in zip(*all_bounds, strict=True)]
+    sums = []
+    for term, (size, (_, factor)) in enumerate(zip(sizes, quanta, strict=True)):
+        own = [each.terms[term] for each in given.values()]
+        total = mean.whole(own, factor).cpu().numpy() if own else np.zeros(size, np.int64)
+        sums.append(wire.reduce_sum(total))
+    return sums, [unit for unit, _ in quanta], blocks
+
+
+def _received(wire: Wire, question: Question, block: Bytes | None) -> Any:
+    """The message of a question; its tensors are in memory that torch allocated, as `Flat` needs it."""
+    return messages.copy(messages.unpack(wire.message(question, block)))
