@@ -37,7 +37,6 @@ LIFTS = {
     "bytes": "smaller messages: scalars or seeds in place of models, a later cut, fewer uploads",
 }
 SERVER_LIFTS = {
-    "zo_hfl": "ranks that add up their own clients' terms and send one vector each: P items in place of m",
     "fedavg": "fewer samples at the server (--server-batch)",
     "fedavg-cnn": "fewer samples at the server (--server-batch)",
     "heron": "server ranks (--merge, --server-ranks), fewer uploads (--k), or a GPU for the server",

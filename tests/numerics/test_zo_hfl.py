@@ -290,8 +290,9 @@ def test_bytes_are_those_of_the_formulas(dtype: Any, exchange: Any) -> None:
     assert plan["bytes up, for each participant and round"] == up
     assert plan["bytes down and up, all rounds"] == measured
     assert plan["local steps of all clients, all rounds"] == steps == 2 * 2 * (3 + 5 + 6)
-    told = f"from 8 participants a rank on; it then sends {8 * zohfl.problem.n:,} bytes, or some times that"
-    assert plan["ranks add up their participants' estimates"] == told
+    assert plan["estimates are added up by"] == "the server"
+    many = method(toy(clients=40), exchange=exchange, beta=0.8).plan(1)["estimates are added up by"]
+    assert many == f"the client ranks, since 32 or more: {8 * n} bytes up from each, or some times that"
 
 
 # --- evaluations

@@ -105,8 +105,8 @@ class Clients(Protocol):
     def sum(self, step: Step, message: Any, term: Callable[..., Any], *, to: Participants = None) -> Callable[[], Any]:
         """Asks; the result, when called, reads the replies and gives the sum of the vectors term(i, message, reply).
 
-        The sum is exact in any order: ranks with many participants do this work of the server's for their own. `term`,
-        a method of the running method, depends on nothing else and returns a new array. The ledger counts replies.
+        The sum is exact in any order: with many participants their ranks do this work of the server's. `term`, a method
+        of the running method, depends on nothing else and returns a new array. The ledger counts replies.
 
         Raises:
             TypeError: a step that streams.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 BLOCK = 1 << 16  # entries that are rounded and added at once: 512 kB of int64 stay in cache
-MANY = 8  # participants a rank from which ranks add up their own terms of a `Sum`
+MANY = 32  # participants from which ranks add up their own terms of a `Sum`: the server would do so one by one
 OCTAVES = 8  # of the largest entries of vectors that a `Sum` rounds to the same quantum
 
 Path = tuple[str, ...]

@@ -135,8 +135,10 @@ class ZOHFL(Costed[Hierarchical]):
         return 1 + asked, 1
 
     def plan(self, rounds: int) -> dict[str, str | float]:
-        each = f"from {MANY} participants a rank on; it then sends {8 * self.problem.n:,} bytes, or some times that"
-        return super().plan(rounds) | {"ranks add up their participants' estimates": each}
+        ranks = f"the client ranks, since {MANY} or more: {8 * self.problem.n:,} bytes up from each, or some times that"
+        return super().plan(rounds) | {
+            "estimates are added up by": ranks if len(self.sampling(0)) >= MANY else "the server"
+        }
 
     @property
     def effort(self) -> Effort:

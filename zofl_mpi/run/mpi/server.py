@@ -95,7 +95,7 @@ class MPIClients(Clients):
     def sum(self, step: Step, message: Any, term: Any, *, to: Participants = None) -> Callable[[], Any]:
         refuse_stream(step)
         to = sorted(self._participants(to))
-        if len(to) < mean.MANY * self._wire.ranks:
+        if len(to) < mean.MANY:
             return super().sum(step, message, term, to=to)
         self._send_one("sum", step, message, to, name_of(term))
         return lambda: self._combined(name_of(step), message, mean.Sum(m=self.m), {}, counted=True)
