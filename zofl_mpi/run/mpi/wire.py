@@ -1,7 +1,7 @@
 """The collectives that the server and the client ranks run together.
 
-Client i lives on one of the P client ranks (`ClientPlacement`), all but rank 0; with --server-ranks these and rank 0 have
-a communicator of their own, and so have the server's ranks (`server_ranks`). A question goes down by `Bcast` (or
+Client i lives on one of the P client ranks (`ClientPlacement`), all but rank 0; with --server-ranks these and rank 0
+have a communicator of their own, and so have the server's ranks (`server_ranks`). A question goes down by `Bcast` (or
 `Scatterv`) from the main thread. For the way up every rank starts one communication thread and joins it at the
 question's end; until then the main thread makes no MPI call but `Abort`, so that no two threads are in MPI at a time
 (with several server ranks those of rank 0 take turns by a lock).
