@@ -177,8 +177,8 @@ def server_ranks(todo: Work, net: Network) -> str:
         found = predict(shared_server(todo, net, servers, merge, NUMBERS), net, MANY[-1], FAR[-1])
         cells.append([f"{servers:,}", f"{merge:,}", f"{found.seconds:.3g}", found.limit])
     return (
-        f"{SHARED} with {MANY[-1]:,} clients on {FAR[-1]:,} client ranks and a server of S ranks that takes a step on G "
-        f"uploads, seconds a round by the model.\n\n{aligned(['S', 'G', 'seconds', 'limit'], cells, left=0)}"
+        f"{SHARED} with {MANY[-1]:,} clients on {FAR[-1]:,} client ranks and a server of S ranks that takes a step on "
+        f"G uploads, seconds a round by the model.\n\n{aligned(['S', 'G', 'seconds', 'limit'], cells, left=0)}"
     )
 
 

@@ -3,8 +3,12 @@
 import functools
 import threading
 
+import torch  # noqa: F401  ranks that are threads take turns with its generator where it is loaded
+
 from tests.e2e.made import *
+from tests.e2e.test_survival import Leap
 from tests.fates import Death, Fate
+from zofl_mpi.engine import watch
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.rounds.split.training import Training
 
@@ -169,6 +173,38 @@ def test_a_rank_that_fails_ends_all(where: str, tmp_path: Path, monkeypatch: Pat
     told = capsys.readouterr().err
     assert "Broken: planted" in told, told
     assert where != "rank 3" or "(rank 3)" in told, told
+
+
+@pytest.mark.parametrize("late", [1, 3])
+def test_a_round_that_takes_too_long_names_the_rank_that_is_late(
+    late: int, tmp_path: Path, monkeypatch: Patch, capsys: Capsys
+) -> None:
+    """A rank of the server, or a client rank while the server's other rank waits. Mutations: server ranks that never
+    say that they wait; rank 0 that listens to the clients alone."""
+    stuck, inputs, passes = list[float](), Training.inputs, Training.server_pass
+
+    def hold() -> None:
+        if threading.current_thread().name == f"rank {late}":
+            stuck.append(time.monotonic())
+            threading.Event().wait()
+
+    @functools.wraps(passes)
+    def held(self: Training, part: Any) -> Any:
+        hold()
+        return passes(self, part)
+
+    def read(self: Training, *given: Any) -> Any:
+        hold()
+        return inputs(self, *given)
+
+    monkeypatch.setattr(Training, "server_pass", held)
+    monkeypatch.setattr(Training, "inputs", read)
+    monkeypatch.setattr(watch, "time", Leap(stuck, 6))
+    monkeypatch.setattr(watch, "GRACE", 5.0)
+    flags = ["--server-ranks", 2, "--round-timeout", 6, "--out", tmp_path / "run.h5"]
+    assert run_module(4, FAMILY, *RUN, *flags) == 1
+    told = capsys.readouterr().err
+    assert re.search(rf"--round-timeout 6 s; late: rank {late} on \S+ \(1 of 3 ranks beside 0", told), told
 
 
 def test_an_upload_that_diverges_is_named_by_its_client(tmp_path: Path, monkeypatch: Patch, capsys: Capsys) -> None:

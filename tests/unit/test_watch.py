@@ -50,7 +50,7 @@ def test_a_round_that_never_ends_is_ended_by_every_rank_and_told_by_the_first(ha
         hands.now += 5 + watch.GRACE + watch.NEXT + watch.LAST * watch.TURN + 1
         assert ends.called.wait(200)
     late = {
-        0: "rank 1 on b, rank 2 on c, or some of them (none of 2 client ranks has said that it waits)",
+        0: "rank 1 on b, rank 2 on c, or some of them (none of 2 ranks beside 0 has said that it waits)",
         1: "rank 0 on a, the server, which does not answer (its process or its node may be held up)",
     }
     told = "zofl_mpi: round 5 takes longer than --round-timeout 5 s; late: {}; there is no checkpoint yet: "
@@ -114,7 +114,7 @@ def test_a_rank_that_said_so_is_not_late_but_only_of_this_round(tmp_path: Path) 
     watched.waits(1, 1)  # of the round before
     watched.waits(2, 2)
     with watched.clock.time("solve", "comm"):
-        assert "late: rank 1 on b (1 of 2 client ranks" in watched.sentence()
+        assert "late: rank 1 on b (1 of 2 ranks beside 0" in watched.sentence()
         assert watched.sentence().endswith(f"continue with --resume {out}, which holds the finished rounds")
     assert "late: rank 0 on a, the server" in watched.sentence()
     watched.begins(following=False)

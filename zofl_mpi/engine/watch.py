@@ -34,7 +34,7 @@ class Watch:
     Attributes:
         clock: this rank's, for its present step.
         round: the round in progress of this session, from 1; `before`: rounds of the sessions before.
-        others: the client ranks that are left.
+        others: the ranks beside rank 0 that are left.
         longest: seconds of the longest round so far.
     """
 
@@ -146,9 +146,13 @@ class Watch:
             who = f"late: {self._named(0)}, the server, which is computing its own part"
         else:
             shown = ", ".join(late[:16]) + (f" and {len(late) - 16} more" if len(late) > 16 else "")
-            who = f"late: {shown or 'none any more'} ({len(late)} of {len(self.others)} client ranks; the others wait)"
+            who = (
+                f"late: {shown or 'none any more'} ({len(late)} of {len(self.others)} ranks beside 0; the others wait)"
+            )
             if len(late) == len(self.others) > 1:  # this rank may be held inside MPI, where it hears of none
-                who = f"late: {shown}, or some of them (none of {len(self.others)} client ranks has said that it waits)"
+                who = (
+                    f"late: {shown}, or some of them (none of {len(self.others)} ranks beside 0 has said that it waits)"
+                )
         what = f"round {self.before + self.round} takes longer than --round-timeout {self.limit:g} s"
         return f"{what}; {who}; {self.remedy()}"
 

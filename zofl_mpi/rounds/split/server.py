@@ -128,7 +128,8 @@ class Server:
             raise UserError(f"client {self._met[error.args[0]]}: {DIVERGED_AT_SERVER}") from error
         self.slopes.update((i, each.slope) for i, each in zip(self._met, passed, strict=True) if each.slope is not None)
         self._met.clear()
-        loss = passed[0].loss if len(passed) == 1 else torch.stack([each.loss for each in passed]).double().mean()
+        losses = [each.loss.to(self.theta.device) for each in passed]
+        loss = losses[0] if len(losses) == 1 else torch.stack(losses).double().mean()
         if self.training.merge > 1:
             self.buffers.copy_(buffers)
         size = self.training.pace.server(self.training.lr_server, self.before + self.steps)

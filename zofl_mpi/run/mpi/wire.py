@@ -1,8 +1,10 @@
 """The collectives that the server and the client ranks run together.
 
-Client i lives on one of the P = size - 1 client ranks (`ClientPlacement`). A question goes down by `Bcast` (or
+Client i lives on one of the P client ranks (`ClientPlacement`), all but rank 0; with --server-ranks these and rank 0
+have a communicator of their own, and so have the server's ranks (`server_ranks`). A question goes down by `Bcast` (or
 `Scatterv`) from the main thread. For the way up every rank starts one communication thread and joins it at the
-question's end; until then the main thread makes no MPI call but `Abort`, so that no two threads are in MPI at a time.
+question's end; until then the main thread makes no MPI call but `Abort`, so that no two threads are in MPI at a time
+(with several server ranks those of rank 0 take turns by a lock).
 
 Items travel in waves. In each all ranks learn by a polled `Iallgather` how many items each of them sends, and which end
 their client's stream; a `Gatherv` moves the bytes. A rank sends the items that are ready, at most BOUND bytes or one
