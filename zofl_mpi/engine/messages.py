@@ -215,7 +215,7 @@ def _rebuilt(message: Any, change: Callable[[list[str], Any], Any]) -> Any:
         return change(path, value)
 
     list(leaves(message))  # refuses anything but a message
-    return type(message)(**{name: changed([name], getattr(message, name)) for name in _names(type(message))})
+    return type(message)(**{name: changed([name], getattr(message, name)) for name in _names(type(message))})  # type: ignore[arg-type]
 
 
 def _duplicated(value: Any, writable: bool) -> Any:

@@ -95,8 +95,6 @@ def seed_torch(target: torch.Generator, generator: np.random.Generator) -> torch
     On a CPU not by `manual_seed`, which keeps 32 bits: among 200,000 seeds some five pairs give the same numbers. The
     state of a GPU's generator, which is counter-based, is its seed of 64 bits.
     """
-    import torch
-
     if target.device.type != "cpu":
         return target.manual_seed(int(generator.integers(2**63)))
     state = _unused_state().clone()

@@ -140,8 +140,9 @@ class Point:
         return Smashed(smashed.detach(), labels)
 
     def laid_out(self, slope: Tensor) -> Tensor:
-        """A gradient at the uploaded samples with their strides, which a message on the host loses: torch takes 40 times
-        as long for a ReLU's backward pass where the two differ.
+        """A gradient at the uploaded samples, with their strides, which a message on the host loses.
+
+        Where the two differ, a ReLU's backward pass takes torch 40 times as long.
         """
         if slope.stride() == self.strides:
             return slope
