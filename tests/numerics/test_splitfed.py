@@ -1,11 +1,14 @@
 """SplitFed (SFLV1, SFLV2) is training of the whole network; CSE-FSL too where its head is the server."""
 
+import sys
+
 from tests.numerics.split_methods import *
 from tests.numerics.test_split_texts import texts_setting as texts
 from zofl_mpi.methods.ho_sfl import HOSFL
 from zofl_mpi.methods.splitfed import SplitLoRA
 from zofl_mpi.numerics.schedules import Pace
-from zofl_mpi.rounds.split.client import CutLoss
+from zofl_mpi.problems.flat import gradients
+from zofl_mpi.rounds.split.client import CutLoss, Point
 from zofl_mpi.rounds.split.training import Training
 from zofl_mpi.run import flags
 
@@ -166,6 +169,24 @@ def test_clients_that_do_not_step_are_sflv2s_to_the_bit(estimate: str) -> None:
     ho = run(method(HOSFL, plan, estimate=estimate, mu=1.0, n_p=2), 2)
     sfl = run(method(SFLV2, plan), 2)
     assert same(ho, sfl) and ho.server_loss == sfl.server_loss
+
+
+def test_lambda_lies_in_memory_as_the_samples_that_went_up() -> None:
+    """Mutations: as it came out of a block, in C's order; its numbers in the samples' order of memory."""
+    smashed = torch.rand(3, 4, 5, 6).to(memory_format=torch.channels_last)
+    point, lam = Point(smashed, smashed), torch.rand(3, 4, 5, 6)
+    point.upload(torch.zeros(3), keep=False)
+    assert torch.equal(point.laid_out(lam), lam) and point.laid_out(lam).stride() == smashed.stride() != lam.stride()
+    assert point.laid_out(smashed) is smashed
+
+
+def test_the_gradient_continues_lambda_through_the_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutations: the gradient of the sum of s; torch's own way, whose first step imports sympy."""
+    x, unused = torch.rand(5, requires_grad=True), torch.rand(2, requires_grad=True)
+    lam = torch.rand(5)
+    monkeypatch.setitem(sys.modules, "torch.fx.experimental.symbolic_shapes", None)  # an import of it fails
+    slope, zero = gradients(x * x, [x, unused], lam)
+    assert torch.equal(slope, 2 * x.detach() * lam) and torch.equal(zero, torch.zeros(2))
 
 
 def test_lambda_along_s_is_summed_in_float64() -> None:

@@ -208,11 +208,14 @@ def replace_arrays(message: Any, arrays: dict[tuple[str, ...], NDArray[Any]]) ->
 
 def _rebuilt(message: Any, change: Callable[[list[str], Any], Any]) -> Any:
     """The message with each of its leaves changed, given its path."""
-    entries = list(leaves(message))  # refuses anything but a message
-    values = {name: _dictionaries(getattr(message, name)) for name in _names(type(message))}  # type: ignore[arg-type]
-    for path, value in entries:
-        _place(values, path, change(path, value))
-    return type(message)(**values)
+
+    def changed(path: list[str], value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: changed([*path, key], entry) for key, entry in value.items()}
+        return change(path, value)
+
+    list(leaves(message))  # refuses anything but a message
+    return type(message)(**{name: changed([name], getattr(message, name)) for name in _names(type(message))})  # type: ignore[arg-type]
 
 
 def _duplicated(value: Any, writable: bool) -> Any:

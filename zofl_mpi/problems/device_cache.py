@@ -1,6 +1,7 @@
 """Samples on a GPU: the data set lies there once, and mini-batches are gathered there, from their positions alone."""
 
 import weakref
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -15,14 +16,15 @@ MOST = 2**32
 KINDS = {"uint8", "int32", "int64", "float32", "float64"}  # inputs and labels that torch gathers
 
 
-def is_host(device: str) -> bool:
+@lru_cache(maxsize=16)
+def is_host(device: str | torch.device) -> bool:
     """Whether the device is the CPU."""
     return torch.device(device).type == "cpu"
 
 
 def to_device(host: Tensor, device: str | torch.device) -> Tensor:
     """The tensor on the device, copied through pinned memory: from pageable memory the host would wait for the GPU."""
-    if torch.device(device).type != "cuda" or host.device.type != "cpu":
+    if is_host(device) or host.device.type != "cpu" or torch.device(device).type != "cuda":
         return host.to(device)
     return host.pin_memory().to(device, non_blocking=True)
 

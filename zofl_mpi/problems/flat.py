@@ -93,10 +93,8 @@ class Flat:
             buffer.data = part
 
     def gradients(self, output: Tensor, slope: Tensor | None = None) -> tuple[Tensor, ...]:
-        """The gradient with respect to each parameter of an output computed within `at` the same theta; `slope` is that
-        of a loss with respect to the output, None where the output is the loss.
-        """
-        return torch.autograd.grad(output, self.parameters, slope, materialize_grads=True)
+        """The `gradients` with respect to each parameter of an output computed within `at` the same theta."""
+        return gradients(output, self.parameters, slope)
 
     def gradient(self, output: Tensor, slope: Tensor | None = None) -> Tensor:
         """(n,) the `gradients` one after the other; 0 where the output depends on no parameter."""
@@ -107,6 +105,18 @@ class Flat:
     def _release(self) -> None:
         for p in self.parameters:
             p.data = self._empty
+
+
+def gradients(output: Tensor, parameters: Sequence[Tensor], slope: Tensor | None = None) -> tuple[Tensor, ...]:
+    """The gradient of an output's loss with respect to each of these parameters; 0 where it depends on one of them not.
+
+    `slope` is that of the loss with respect to the output; None where the output is the loss. It takes the place of the
+    gradient of a sum: given to `autograd.grad`, torch would import sympy (0.4 s), and use it in each step.
+    """
+    if slope is not None:
+        output.register_hook(lambda _: slope)  # type: ignore[no-untyped-call]
+        output = output.sum()
+    return torch.autograd.grad(output, parameters, materialize_grads=True)
 
 
 @final

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot, softmax
 
 from zofl_mpi.errors import demand
-from zofl_mpi.problems.flat import Flat
+from zofl_mpi.problems.flat import Flat, gradients
 
 NORMALISATIONS = (nn.GroupNorm, nn.LayerNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
@@ -100,6 +100,5 @@ def _channels_first(module: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tenso
 
 
 def slope_of(output: Tensor, parameters: Sequence[nn.Parameter], slope: Tensor | None = None) -> Tensor:
-    """The gradients with respect to these parameters, one after the other; see `Flat.gradients`."""
-    parts = torch.autograd.grad(output, parameters, slope, materialize_grads=True)
-    return torch.cat([part.reshape(-1) for part in parts])
+    """The gradients with respect to these parameters, one after the other; see `flat.gradients`."""
+    return torch.cat([part.reshape(-1) for part in gradients(output, parameters, slope)])

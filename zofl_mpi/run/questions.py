@@ -87,13 +87,16 @@ class Questions:
         self.ledger, self.clock = Ledger(m), Clock()
         self._watch.clock = self.clock
         self.question: str | None = None
+        self._known: dict[str, Step | None] = {}
         self._since = time.perf_counter()
 
     def open(self, step: Step) -> str:
         """Opens a question; its name (TypeError: no step of the method; RuntimeError: another question is open)."""
         name = name_of(step)
         if self._method is not None and name not in STEPS:
-            known = step_of(self._method, name)
+            if name not in self._known:
+                self._known[name] = step_of(self._method, name)
+            known = self._known[name]
             if known is None or getattr(step, "__self__", None) is not getattr(known, "__self__", self):
                 raise TypeError(
                     f"step {name!r} is no method of the running method or of its parts: client ranks know its steps by "

@@ -131,12 +131,22 @@ class Point:
     smashed: Tensor | None = None  # with a graph where a backward pass is to come
     loss: Tensor | None = None  # () where the target is known
     gradient: Tensor | None = None  # of an exact rule's part, where the pass gives it too
+    strides: tuple[int, ...] = ()  # of the smashed samples, once they are uploaded
 
     def upload(self, labels: Tensor, keep: bool = True) -> Smashed:
         """The message to the server, without the graph; `keep`: whether the step still needs the smashed samples."""
         smashed = cast("Tensor", self.smashed)
-        self.smashed = smashed if keep else None
+        self.smashed, self.strides = smashed if keep else None, smashed.stride()
         return Smashed(smashed.detach(), labels)
+
+    def laid_out(self, slope: Tensor) -> Tensor:
+        """A gradient at the uploaded samples, with their strides, which a message on the host loses.
+
+        Where the two differ, a ReLU's backward pass takes torch 40 times as long.
+        """
+        if slope.stride() == self.strides:
+            return slope
+        return torch.empty_strided(slope.shape, self.strides, dtype=slope.dtype, device=slope.device).copy_(slope)
 
 
 class Gradient(NamedTuple):
@@ -282,7 +292,7 @@ def drawn(
         u = torch.randn(d, generator=generator, device=place, dtype=like.dtype, pin_memory=pinned)
         if distribution != "gaussian":
             norm = torch.linalg.vector_norm(u, dtype=torch.float64)
-            u.mul_((math.sqrt(d) if distribution == "sqrt_d_sphere" else 1.0) / norm)
+            u.mul_(norm.reciprocal_().mul_(math.sqrt(d) if distribution == "sqrt_d_sphere" else 1.0))
         yield u.to(like.device, non_blocking=True)
 
 

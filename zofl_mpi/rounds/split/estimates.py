@@ -88,14 +88,13 @@ class TwoPoint(_Estimate):
     def __call__(self, model: LocalSteps, point: Point, target: Tensor, key: Key) -> Gradient:
         """d/mu (F(theta + mu u) - F(theta)) u, or d/(2 mu) (F(theta + mu u) - F(theta - mu u)) u, averaged over u."""
         base = None if self.central else self._base(model, point, target)
-        moving, differences = model.theta[self.part], []
-        g = moving.new_zeros(moving.shape)
-        for u in self.directions(moving, key):
+        differences, g = list[Tensor](), cast("Tensor", 0.0)
+        for u in self.directions(model.theta[self.part], key):
             plus = model.perturbed(point.x, target, u, self.mu)
             other = model.perturbed(point.x, target, u, -self.mu) if base is None else base
             model.compare(plus, other)
             differences.append(plus - other)
-            g += self.term(plus - other, u)
+            g = self.term(differences[-1], u).add_(g)
         return Gradient((g,), differences)
 
     def _base(self, model: LocalSteps, point: Point, target: Tensor) -> Tensor:

@@ -325,7 +325,7 @@ class LockstepMethod(SplitMethod):
         for q, x, labels in model:
             point = self.rule.forward(model, x, labels)
             lam = yield point.upload(labels, keep=self.rule.needs_point)
-            model.step(self.rule(model, point, model.problem.placed(lam), model.key(q)))
+            model.step(self.rule(model, point, point.laid_out(model.problem.placed(lam)), model.key(q)))
         return model.done()
 
     def begin(self, client: Client, message: Model) -> Smashed:
