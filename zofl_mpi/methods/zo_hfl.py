@@ -40,7 +40,7 @@ class State:
 @final
 @dataclass(frozen=True)
 class ZOHFL(Costed[Hierarchical]):
-    """[A] Algorithm 1 (`round`) and Algorithm 2 (`solve`).
+    """The server descends two-point estimates of the clients' losses at their personal solutions: [A] Algorithms 1, 2.
 
     Attributes:
         sampling: S_r.
