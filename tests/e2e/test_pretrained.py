@@ -68,10 +68,12 @@ def test_what_cannot_be_is_told_in_a_sentence(capsys: Capsys, arguments: str, wo
     assert words in refused(capsys, FAMILY, *FLEET, *arguments.split(), "--rounds", "1", "--out", "a.h5")
 
 
-def test_sensors_see_no_table(capsys: Capsys) -> None:
-    table = ["--problem", "split_mlp", "--data", "synthetic", "--synthetic-features", "50", "--out", "a.h5"]
+@pytest.mark.parametrize("columns", [50, 64])
+def test_sensors_see_no_table(capsys: Capsys, columns: int) -> None:
+    """Mutation: synthetic columns of a square number are an image."""
+    table = ["--problem", "split_mlp", "--data", "synthetic", "--synthetic-features", columns, "--out", "a.h5"]
     told = refused(capsys, FAMILY, *table, "--client-parts", "own", "--shift", "blur")
-    assert "--shift blur: sensors see images, and --data synthetic is a table of 50 columns" in told
+    assert f"--shift blur: sensors see images, and --data synthetic is a table of {columns} columns" in told
 
 
 @pytest.mark.parametrize(
