@@ -24,19 +24,14 @@ ELSEWHERE = " (in other rounds)"
 """Ends the name of a column that is equal where both have values: a run is evaluated where it stopped, too."""
 
 
-def differences(one: str | os.PathLike[str], other: str | os.PathLike[str], *, bytes_too: bool = True) -> list[str]:
+def differences(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> list[str]:
     """The names of what differs between two results: steps, /final/*, /rounds/* without clocks, /clients/*.
-
-    Args:
-        bytes_too: compare the bytes and messages of the clients as well.
 
     Raises:
         UserError: a file is no result, or cannot be read.
     """
     a, b = load(one), load(other)
-    pairs = [("final", a.final, b.final), ("rounds", a.rounds, b.rounds)]
-    if bytes_too:
-        pairs.append(("clients", a.clients, b.clients))
+    pairs = [("final", a.final, b.final), ("rounds", a.rounds, b.rounds), ("clients", a.clients, b.clients)]
     found = [] if a.steps == b.steps else [f"steps: {a.steps} and {b.steps}"]
     for group, left, right in pairs:
         for name in sorted(left.keys() | right.keys()):

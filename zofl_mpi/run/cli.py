@@ -41,9 +41,6 @@ if TYPE_CHECKING:
 RANKS_LISTED = 512
 """With more ranks, only the different hosts, devices, ... are kept: an HDF5 attribute holds 64 kB."""
 
-SILENT = {"--quiet", "--config", "--dry-run", "--help", "-h"}
-"""Flags with which a run is not announced before MPI has started; a configuration may say --quiet."""
-
 
 def main(module: str, arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs the command line of a family, a module with METHODS, PROBLEMS and a docstring. Never returns.
@@ -54,7 +51,7 @@ def main(module: str, arguments: Sequence[str] | None = None) -> NoReturn:
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  (None if the shell closed it)
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     atexit.register(gc.freeze)  # else Python's end looks at all of torch's objects once more, for a second
-    if speaks_first() and not SILENT.intersection(given):
+    if speaks_first() and {"--quiet", "--config", "--dry-run", "--help", "-h"}.isdisjoint(given):  # it may be quiet
         announce()
     try:
         world = connect()

@@ -44,7 +44,7 @@ class Adaptation:
             return ()
         name, samples = f"--shift {' '.join(self.shift)}", site.group(Samples)
         if samples.data == "synthetic" or (len(shape) != 3 and samples.features == "all"):
-            columns = math.prod(shape)  # of synthetic data a square number is a network's image, without pixels
+            columns = math.prod(shape)  # of synthetic data a square number is an image to networks, without pixels
             raise UserError(f"{name}: sensors see images, and --data {samples.data} is a table of {columns} columns")
         if samples.features != "all" or samples.pixels != "unit":
             raise UserError(f"{name}: sensors see images with pixels in [0, 1]; take --pixels unit and --features all")
