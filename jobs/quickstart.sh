@@ -24,4 +24,6 @@ printf 'quickstart: %s\n' "${command[*]}"
 start=$SECONDS
 "${command[@]}"
 printf 'quickstart: the run took %d s\n' $((SECONDS - start))
+printf 'quickstart: a page to open in a browser: '
 python -m zofl_mpi.report "$result" --out "${result%.h5}.html"
+printf 'quickstart: next: . .venv/bin/activate, then the commands of README.md\n'

@@ -34,8 +34,7 @@ def setting_of(
     module = family_of(family)
     given = {name: value for name, value in other.items() if value is not None and name in run.config}
     named = given | {name: run.config[name] for name in run.config if str(run.config[name]) in own}
-    remedy = "it is used only where the command names it, too; if you trust it, add --own {value}"
-    config = stored.trusted(run.config, named, str(run.path), remedy) | {"device": where} | given
+    config = stored.trusted(run.config, named, str(run.path), "--own") | {"device": where} | given
     groups = plan.groups_of(module, config["method"], config["problem"])
     known = flags.flags_of(groups)
     words = flags.to_arguments(flags.readable(config, known), known, str(run.path))

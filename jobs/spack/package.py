@@ -38,3 +38,4 @@ class ZoflMpi(PythonPackage):
         depends_on("py-llvmlite@0.44:", when="+fast")
         depends_on("py-plotly@6.0:", when="+report")
         depends_on("py-matplotlib@3.9:", when="+report")
+        depends_on("py-pandas@2.2:", when="+report")

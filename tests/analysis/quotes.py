@@ -95,9 +95,9 @@ def statements() -> Iterator[tuple[str, str, str]]:
     """The page, the comment and the query of each statement."""
     for path in sorted((KEPT / "quotes").glob("*.sql")):
         first, _, text = path.read_text(encoding="utf-8").partition("\n")
-        for statement in re.split(r";\s*\n", text.strip() + "\n")[:-1]:
+        for statement in re.findall(r"(?:^.*\n)*?^(?!--).*;\s*?$", text, re.MULTILINE):  # a comment may end in ;
             comments = re.findall(r"^-- (.*)$", statement, re.MULTILINE)
-            query = re.sub(r"^--.*\n", "", statement.strip(), flags=re.MULTILINE)
+            query = re.sub(r"^--.*\n", "", statement.strip(), flags=re.MULTILINE).rstrip(";")
             yield first.removeprefix("-- page: "), " ".join(comments), query
 
 

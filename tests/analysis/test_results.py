@@ -3,6 +3,7 @@
 import re
 import tomllib
 
+from tests.analysis import quotes
 from tests.analysis.made import *
 from tests.analysis.quotes import KEPT, NUMBER, QUOTES, Quote, compared, is_table, numbers, rounds_to, rows_of
 
@@ -34,6 +35,18 @@ def test_every_mean_with_a_deviation_is_compared(page: str) -> None:
     seen = {place.start(k) for place in places for k in range(1, 1 + len(place.groups()))}
     means = list(re.finditer(rf"{NUMBER}\s±\s{NUMBER}", text))
     assert [m[0] for m in means if not {m.start(1), m.start(2)} <= seen] == []
+
+
+def test_a_comment_may_end_in_a_semicolon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutation: every line that ends in one ends its statement."""
+    (tmp_path / "quotes").mkdir()
+    text = "-- page: a.md\n\n-- # rounds;\n-- then none\nselect 3;\n\ncreate view b as\n  select 4;\n"
+    (tmp_path / "quotes/a.sql").write_text(text)
+    monkeypatch.setattr(quotes, "KEPT", tmp_path)
+    assert list(quotes.statements()) == [
+        ("a.md", "# rounds; then none", "select 3"),
+        ("a.md", "", "create view b as\n  select 4"),
+    ]
 
 
 def test_the_first_page_repeats_numbers_of_the_others() -> None:

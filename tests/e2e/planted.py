@@ -2,7 +2,7 @@
 
 PLANT is slow; held (client 3's step, from round 2 on: until there is a file, then half a second a round); a name of
 AT_THE_CLIENT (in client 3's step) or AT_THE_SERVER. Ranks may be processes or threads (`tests.threads`); among these
-also kernel: rank 1 has none, and early_memory: nor memory before the rounds.
+also kernel: rank 1 has none, and early_memory: nor memory before the rounds. kill_early kills process 1 there.
 """
 
 import os
@@ -108,4 +108,6 @@ class Planted(ZOHFL):
                 raise UserError("planted on one rank")
             if plant() == "early_memory":
                 no_memory()
+        if plant() == "kill_early" and os.environ["OMPI_COMM_WORLD_RANK"] == "1":
+            kill()
         return super().kernel

@@ -107,8 +107,8 @@ def test_a_job_that_runs_out_of_time_is_requeued_and_continued(cluster: Cluster,
     assert (place / "asked").read_text() == "requeue 7\n" * 2
     run = "-n 3 python -m zofl_mpi.zo_hfl --rounds 5"
     assert (place / "ran").read_text().splitlines() == [
-        f"{run} --out results/zo_hfl-7.h5 --quiet",
-        f"{run} --resume results/zo_hfl-7.h5 --quiet",
+        f"{run} --out results/zo_hfl-7.h5",
+        f"{run} --resume results/zo_hfl-7.h5",
     ]
 
 

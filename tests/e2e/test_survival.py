@@ -181,6 +181,13 @@ def test_a_killed_client_rank_is_survived(run_mortal: Mpirun, whole: Path, tmp_p
     assert "survived  the loss of ranks 1; 1 rounds begun again" in done.stdout
 
 
+def test_a_rank_lost_before_the_rounds_ends_the_job_as_failed(run_mortal: Mpirun, tmp_path: Path) -> None:
+    """Mutation: the others kill themselves, of which Open MPI's launcher makes status 0."""
+    done = run_mortal(3, *RUN, "--quiet", "--out", tmp_path / "run.h5", kind="kill_early")
+    assert done.returncode != 0
+    assert "another rank is lost and --survive takes losses from the first round on; start the command" in done.stderr
+
+
 def test_a_killed_server_ends_the_job_with_the_way_to_go_on(
     run_mortal: Mpirun, whole: Path, tmp_path: Path, monkeypatch: Patch
 ) -> None:

@@ -372,3 +372,26 @@ def test_values_travel_as_float64_whatever_the_dtype() -> None:
     reply = zohfl.solve(Client(0, zohfl.setting.data[0]), Model(zohfl.start().x, 0))
     assert isinstance(reply, Values) and type(reply.plus) is float
     assert reply.plus != float(np.float32(reply.plus))
+
+
+@pytest.mark.parametrize(
+    ("member", "value", "told"),
+    [
+        (
+            "lower",
+            np.ones(n),
+            r"lower\(i, data, x, y, batches, stepsizes\) must have the shape \(2, 5\); it has \(5,\)",
+        ),
+        ("gradient_f1", np.ones(1), r"gradient_f1\(x, data, batch\) must have the shape \(5,\); it has \(1,\)"),
+        ("f2", np.ones(n), r"f2\(i, x, y\) must have the shape \(\); it has \(5,\)"),
+    ],
+)
+@pytest.mark.parametrize("exchange", ["scalars", "sums"])
+def test_a_member_of_another_shape_is_refused_by_name(
+    monkeypatch: Patch, exchange: str, member: str, value: Any, told: str
+) -> None:
+    """Also one that NumPy would stretch. Mutation: the member's own value, unchecked."""
+    of = built(ZOHFL, toy(), exchange=exchange)
+    monkeypatch.setattr(Quadratic, member, lambda self, *given: value)
+    with pytest.raises((ClientError, TypeError), match=f"the problem's {told}"):
+        of.round(of.start(), 0, clients_of(of))

@@ -15,6 +15,7 @@ from tests.threads import run_module
 from zofl_mpi import zo_hfl
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems.terms import Terms
+from zofl_mpi.report import same
 from zofl_mpi.report.same import differences
 from zofl_mpi.run import records
 from zofl_mpi.run.plan import problem_of, understand
@@ -209,6 +210,21 @@ def test_a_run_on_a_users_problem_goes_on(here: Path, written: Written, capsys: 
     assert "--ridge" in capsys.readouterr().err
     assert done_here("--resume", "part.h5", *problem, "--rounds", 6, "--quiet") == 0
     assert differences("whole.h5", "part.h5") == []
+
+
+def test_results_that_were_evaluated_in_other_rounds_have_the_same_bits(written: Written, capsys: Capsys) -> None:
+    """Mutations: NaN differs from a value; any two values agree."""
+    own = ["--method", "fedavg", "--problem", f"{written(KINDS['smooth'])}:Squares"]
+    for out, more in (("a.h5", ()), ("b.h5", ("--eval-every", 1)), ("c.h5", ("--ridge", "0.5"))):
+        assert done_here(*RUN, *own, *more, "--out", out) == 0
+    capsys.readouterr()
+    for other, status in (("b.h5", 0), ("c.h5", 1)):
+        with pytest.raises(SystemExit) as ended:
+            same.main(["a.h5", other])
+        assert ended.value.code == status
+    told = capsys.readouterr().out
+    assert told.startswith("b.h5: the same bits, evaluated in other rounds\nc.h5: differs in final/x, ")
+    assert "rounds/test_loss" in told
 
 
 def test_its_flags_are_in_the_help_and_the_plan(written: Written, capsys: Capsys) -> None:

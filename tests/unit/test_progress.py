@@ -1,15 +1,19 @@
 """What a user sees: lines that are neither too many nor too few, a bar only where a person looks at it."""
 
 import os
+import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.conftest import Capsys, Hands, Patch
+from tests.conftest import Capsys, Hands, Patch, environment
 from zofl_mpi.run import progress
 from zofl_mpi.run.progress import Bar, Lines, Progress, WithProgress
 
@@ -32,12 +36,19 @@ def printed(lines: Lines, hands: Hands, rounds: int, seconds: float, capsys: Cap
 
 @pytest.mark.parametrize(
     ("rounds", "seconds", "shown"),
-    [(25, 1.0, [1, 6, 11, 16, 21, 25]), (4, 60.0, [1, 2, 3, 4]), (1000, 0.001, [1, 1000])],
+    [
+        (25, 1.0, [1, 6, 11, 16, 21, 25]),
+        (4, 60.0, [1, 2, 3, 4]),
+        (1000, 0.001, [1, 1000]),
+        (8, 100.0, [1, 2, 3, 4, 5, 6, 7, 8]),
+        (10**4, 10.0, 140),
+    ],
 )
-def test_lines_come_first_then_every_five_seconds_and_last(
-    hands: Hands, capsys: Capsys, rounds: int, seconds: float, shown: list[int]
+def test_lines_come_first_then_every_five_seconds_then_more_seldom_and_last(
+    hands: Hands, capsys: Capsys, rounds: int, seconds: float, shown: list[int] | int
 ) -> None:
-    assert printed(Lines(rounds), hands, rounds, seconds, capsys) == shown
+    lines = printed(Lines(rounds), hands, rounds, seconds, capsys)
+    assert (len(lines) if isinstance(shown, int) else lines) == shown
 
 
 def test_a_line_says_how_far_how_good_how_fast_and_how_long(hands: Hands, capsys: Capsys) -> None:
@@ -101,6 +112,42 @@ def test_under_a_launcher_the_bar_is_drawn_on_the_terminal_itself(monkeypatch: P
         while "5/10" not in text and time.monotonic() < deadline:
             text += os.read(reader, 4096).decode()
     assert "5/10" in text
+    os.close(reader)
+    os.close(writer)
+
+
+def on_a_terminal(*words: str) -> str:
+    """What a command writes on a terminal, with the lines of Python's imports between."""
+    reader, writer = os.openpty()
+    started = [sys.executable, "-X", "importtime", "-m", *words]
+    with subprocess.Popen(started, stdout=writer, stderr=writer, env=environment()) as run:
+        os.close(writer)
+        text = b""
+        with suppress(OSError):  # the other end is closed
+            while more := os.read(reader, 65536):
+                text += more
+    os.close(reader)
+    assert run.returncode == 0
+    return text.decode(errors="replace")
+
+
+def test_the_first_sign_on_a_terminal_comes_before_torch(tmp_path: Path) -> None:
+    """Mutations: none before the bar; one under --quiet."""
+    small = ["--problem", "mlp", "--method", "fedavg", "--m", "2", "--tau", "1", "--rounds", "1"]
+    told = on_a_terminal("zofl_mpi.zo_hfl", *small, "--out", str(tmp_path / "a.h5"))
+    assert 0 < told.index("start     connecting the ranks") < re.search(r"\| +torch\r", told).start()  # type: ignore[union-attr]
+    assert "connecting" not in on_a_terminal("zofl_mpi.zo_hfl", "--help")
+    assert "connecting" not in on_a_terminal("zofl_mpi.zo_hfl", *small, "--quiet", "--out", str(tmp_path / "b.h5"))
+
+
+def test_a_run_is_announced_on_terminals_alone(monkeypatch: Patch, capfd: Capsys) -> None:
+    """Mutations: also into a file; on the rank's own output under a launcher."""
+    reader, writer = os.openpty()
+    monkeypatch.setattr(progress, "outermost_launcher", lambda: 77)
+    for terminal in (None, os.ttyname(writer)):
+        monkeypatch.setattr(progress, "terminal_of", lambda launcher, terminal=terminal: terminal)
+        progress.announce()
+    assert os.read(reader, 4096).decode().count("start ") == 1 and capfd.readouterr() == ("", "")
     os.close(reader)
     os.close(writer)
 

@@ -197,7 +197,7 @@ class Method(PlansWork, PlansLoads, ClientProgram, Protocol[S]):
 
     def plan(self, rounds: int) -> Mapping[str, str | float]:
         """Lines of --dry-run: {description: value}."""
-        return {}
+        return {"clients": self.setting.m}
 
     def costs(self) -> Mapping[str, Any]:
         """Measured costs of a client's step, {description: value}, for --dry-run and the result's attribute `costs`."""

@@ -36,7 +36,7 @@ K = "second_moment"
 
 @dataclass(frozen=True)
 class DeComFL(SplitMethod):
-    """Algorithms 3 and 4 of the paper (Algorithms 1 and 2 with n_p directions).
+    """The whole network by forward passes at clients; scalars travel: Algorithms 3, 4 (1, 2 with n_p directions).
 
     Each client holds theta_c and theta_s; there is no cut and no head. All clients draw the same directions for local
     step q of round r from the seed, so the means of their loss differences give the round's step, at the server and at

@@ -79,7 +79,7 @@ class FedNest(SecondOrderReports):
 
     def inverse_product(self, clients: Clients, x: Array, y: Array, r: int) -> tuple[Array, int]:
         """(n_lower,) about (grad_yy h)^{-1} grad_y f at x, y, and its number of products: Algorithm 4."""
-        L = float(self.problem.curvature(x)[1])
+        L = self.smoothness(x)
         p = clients.mean(self.upper_slope, Point(y, 0)).v.astype(np.float64) / L
         terms, total = self.products(r), p
         for t in range(terms):
@@ -105,7 +105,7 @@ class FedNest(SecondOrderReports):
     def inner(self, client: Client, message: Correction) -> Vector:
         """Takes the corrected local steps of FedInn."""
         batches = self.lower_batches(client, message.t, self.H_lower)
-        L = float(self.problem.curvature(client.memory["x"])[1])
+        L = self.smoothness(client.memory["x"])
 
         def corrected(y: Array, k: int) -> Array:
             here, there = self.slope(client, y, batches[k]), self.slope(client, message.y, batches[k])
@@ -122,13 +122,15 @@ class FedNest(SecondOrderReports):
 
     def product(self, client: Client, message: Term) -> Vector:
         """(I - grad_yy h_i / L_h) p, line 5 of FedIHGP."""
-        L = float(self.problem.curvature(client.memory["x"])[1])
-        return Vector(np.asarray(message.p - self.derivative_times(client, message, self.problem.hessian_h) / L))
+        Hp = self.derivative_times(client, message, self.problem.hessian_h)
+        Hp = shaped(Hp, message.p.shape, "hessian_h(i, x, y, u, data, batch)")
+        return Vector(np.asarray(message.p - Hp / self.smoothness(client.memory["x"])))
 
     def hypergradient(self, client: Client, message: Term) -> Vector:
         """grad_x f_i - grad_xy h_i p, line 3 of FedOut."""
         direct, _ = self.gradients(client, client.memory["x"], self.upper_batches(client, 1)[0])
-        return Vector(np.asarray(direct - self.derivative_times(client, message, self.problem.cross_h)))
+        indirect = self.derivative_times(client, message, self.problem.cross_h)
+        return Vector(np.asarray(direct - shaped(indirect, direct.shape, "cross_h(i, x, y, u, data, batch)")))
 
     def derivative_times(self, client: Client, message: Term, derivative: Callable[..., Array]) -> Array:
         """A second derivative of h_i, `hessian_h` or `cross_h`, times p."""
@@ -154,7 +156,13 @@ class FedNest(SecondOrderReports):
 
     def gradients(self, client: Client, x: Array, batch: Any) -> tuple[Array, Array]:
         """(n,) and (n_lower,) the gradients of f_i in x and in y on a mini-batch."""
-        return self.problem.gradients_f(client.i, x, client.memory["y"], self.parts(client)[0], batch)
+        y, member = client.memory["y"], "gradients_f(i, x, y, data, batch)"
+        in_x, in_y = self.problem.gradients_f(client.i, x, y, self.parts(client)[0], batch)
+        return shaped(in_x, x.shape, f"{member}[0]"), shaped(in_y, y.shape, f"{member}[1]")
+
+    def smoothness(self, x: Array) -> float:
+        """L_h at x."""
+        return float(shaped(self.problem.curvature(x), (2,), "curvature(x)")[1])
 
     # --- costs
 

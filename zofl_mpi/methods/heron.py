@@ -18,7 +18,7 @@ from zofl_mpi.rounds.split.server import train_server
 @final
 @dataclass(frozen=True)
 class HERON(EstimatingMethod):
-    """[C] equations (2) and (6) to (8).
+    """Clients train the first layers by forward passes only, the server the rest: [C] equations (2) and (6) to (8).
 
     Attributes:
         estimation: how a client estimates.

@@ -17,7 +17,7 @@ from zofl_mpi import Array, Client, Clients, Directions, Purpose, above, column,
 from zofl_mpi.engine.mean import MANY
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems import Hierarchical
-from zofl_mpi.rounds.base import Costed, Effort, Sampling, ServerStep, demand_samples
+from zofl_mpi.rounds.base import Costed, Effort, Sampling, ServerStep, demand_samples, shaped
 from zofl_mpi.rounds.local_sgd import LocalSolve
 from zofl_mpi.rounds.report import HierarchicalReport as Report
 from zofl_mpi.rounds.report import Measured, Model, hierarchical_report, measure_personal
@@ -40,7 +40,7 @@ class State:
 @final
 @dataclass(frozen=True)
 class ZOHFL(Costed[Hierarchical]):
-    """[A] Algorithm 1 (`round`) and Algorithm 2 (`solve`).
+    """The server descends two-point estimates of the clients' losses at their personal solutions: [A] Algorithms 1, 2.
 
     Attributes:
         sampling: S_r.
@@ -64,7 +64,7 @@ class ZOHFL(Costed[Hierarchical]):
         """Algorithm 1, lines 3 to 9: the server descends its own gradient and the clients' estimates."""
         x, S = state.x, self.sampling(r)
         estimates = clients.sum(self.solve, Model(x, r), self.estimate, to=S)
-        g1 = self.problem.gradient_f1(x, self.setting.server, self.server.batch(r))  # while the clients compute
+        g1 = self.gradient_f1(x, r)  # while the clients compute
         g2 = estimates() / (self.setting.m if self.divide == "m" else len(S))
 
         steps = sum(self.steps(i, r) for i in S)
@@ -104,7 +104,13 @@ class ZOHFL(Costed[Hierarchical]):
 
     def values(self, i: int, x: Array, y: Solutions) -> Values:
         """f_{2,i}(x + eta v, y+) and f_{2,i}(x - eta v, y-), formed in float64."""
-        return Values(self.problem.f2(i, x[0], y.plus), self.problem.f2(i, x[1], y.minus))
+        plus, minus = self.problem.f2(i, x[0], y.plus), self.problem.f2(i, x[1], y.minus)
+        return Values(*(float(shaped(f, (), "f2(i, x, y)")) for f in (plus, minus)))
+
+    def gradient_f1(self, x: Array, r: int) -> Array:
+        """(n,) the stochastic gradient of f_1 on the server's mini-batch."""
+        g = self.problem.gradient_f1(x, self.setting.server, self.server.batch(r))
+        return shaped(g, x.shape, "gradient_f1(x, data, batch)")
 
     def steps(self, i: int, r: int) -> int:
         """2 H_{i,r}, the steps of both solves."""

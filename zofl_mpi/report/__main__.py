@@ -30,6 +30,8 @@ def main(words: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--watch", action="store_true", help="show the table in the terminal, anew every 2 seconds")
     flags = parser.parse_args(words)
+    checkpoints = {records.checkpoint_path(path) for path in flags.results}  # which results/*.h5 names, too
+    flags.results = [path for path in flags.results if path not in checkpoints]
     try:
         if flags.watch:
             from zofl_mpi.report.watch import watch

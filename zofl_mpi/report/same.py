@@ -13,35 +13,42 @@ import sys
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from zofl_mpi.errors import UserError
 from zofl_mpi.run.records import load
 
 CLOCKS = {"seconds"}
 """Columns of /rounds that tell the time."""
+ELSEWHERE = " (in other rounds)"
+"""Ends the name of a column that is equal where both have values: a run is evaluated where it stopped, too."""
 
 
-def differences(one: str | os.PathLike[str], other: str | os.PathLike[str], *, bytes_too: bool = True) -> list[str]:
+def differences(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> list[str]:
     """The names of what differs between two results: steps, /final/*, /rounds/* without clocks, /clients/*.
-
-    Args:
-        bytes_too: compare the bytes and messages of the clients as well.
 
     Raises:
         UserError: a file is no result, or cannot be read.
     """
     a, b = load(one), load(other)
-    pairs = [("final", a.final, b.final), ("rounds", a.rounds, b.rounds)]
-    if bytes_too:
-        pairs.append(("clients", a.clients, b.clients))
+    pairs = [("final", a.final, b.final), ("rounds", a.rounds, b.rounds), ("clients", a.clients, b.clients)]
     found = [] if a.steps == b.steps else [f"steps: {a.steps} and {b.steps}"]
     for group, left, right in pairs:
         for name in sorted(left.keys() | right.keys()):
             if name in CLOCKS:
                 continue
             if name not in left or name not in right or bits(left[name]) != bits(right[name]):
-                found.append(f"{group}/{name}")
+                elsewhere = group == "rounds" and name in left and name in right and agree(left[name], right[name])
+                found.append(f"{group}/{name}{ELSEWHERE if elsewhere else ''}")
     return found
+
+
+def agree(left: NDArray[np.float64], right: NDArray[np.float64]) -> bool:
+    """Whether two columns have the same bits wherever both have a value."""
+    if left.shape != right.shape:
+        return False
+    both = ~(np.isnan(left) | np.isnan(right))
+    return bits(left[both]) == bits(right[both])
 
 
 def bits(value: object) -> tuple[str, tuple[int, ...], bytes]:
@@ -63,7 +70,10 @@ def main(words: Sequence[str] | None = None) -> None:
         print(f"zofl-same: {error}", file=sys.stderr)
         raise SystemExit(2) from error
     for other, names in found.items():
-        print(f"{other}: {'differs in ' + ', '.join(names) if names else 'the same bits'}")
+        rest = [name for name in names if not name.endswith(ELSEWHERE)]
+        same = "the same bits" + (", evaluated in other rounds" if names else "")
+        print(f"{other}: {'differs in ' + ', '.join(rest) if rest else same}")
+        found[other] = rest
     raise SystemExit(int(any(found.values())))
 
 

@@ -26,10 +26,12 @@ def watch(results: Sequence[Path], console: Console | None = None) -> None:
                 runs = [records.load(path) for path in results]
                 live.update(table(runs), refresh=True)
                 if all(facts.state(run) != "running" for run in runs):
-                    return
+                    break
                 time.sleep(SECONDS)
         except KeyboardInterrupt:
-            return
+            pass
+    if not console.is_terminal:
+        console.line()
 
 
 def table(runs: Sequence[records.Run]) -> Table:

@@ -80,7 +80,8 @@ class ServerStep:
 
     def gradient(self, x: Array, r: int) -> NDArray[np.float64]:
         """(n,) the gradient at x of the mean loss on xi_r, for a `Smooth` problem."""
-        return np.asarray(self.setting.problem.gradient(x, self.setting.server, self.batch(r)), np.float64)
+        g = self.setting.problem.gradient(x, self.setting.server, self.batch(r))
+        return np.asarray(shaped(g, x.shape, "gradient(x, data, batch)"), np.float64)
 
     def step(self, x: Array, g: Array, r: int) -> Array:
         """(n,) x - gamma_r g, in the dtype of the run."""

@@ -17,7 +17,7 @@ from zofl_mpi.engine.messages import Compact
 from zofl_mpi.numerics.optimisers import ServerRule
 from zofl_mpi.numerics.schedules import demand_tau, local_steps, parse_decay, stepsizes, to_number
 from zofl_mpi.problems import Hierarchical, Smooth
-from zofl_mpi.rounds.base import Costed, Effort, Sampling, ServerStep, demand_samples, shares
+from zofl_mpi.rounds.base import Costed, Effort, Sampling, ServerStep, demand_samples, shaped, shares
 from zofl_mpi.rounds.report import Measured, Model, Report, Reporting
 
 
@@ -116,7 +116,8 @@ class LocalSolve:
         gammas = self.steps.sizes(client.i, r)
         size = (len(gammas), self.batch)
         batches = self.setting.streams(purpose, r=r, i=client.i).integers(len(client.data), size=size)
-        return self.setting.problem.lower(client.i, client.data, x, y, batches, gammas)
+        y = self.setting.problem.lower(client.i, client.data, x, y, batches, gammas)
+        return shaped(y, x.shape, "lower(i, data, x, y, batches, stepsizes)")
 
 
 @final
@@ -165,6 +166,7 @@ class LocalSGD:
         With sgd it is x + eta_g (y - x).
         """
         x = state.x
+        y = shaped(y, x.shape, "descend(data, y, batches, stepsizes)")
         new, moments = rule.step(x, y, self.eta_g, state.moments)
         if self.server.gamma:
             new = self.server.step(new, self.server.gradient(x, r), r)

@@ -7,6 +7,8 @@ ends all of them at once.
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import sys
 import traceback
@@ -29,7 +31,7 @@ from zofl_mpi.run.family import Family, Site, family_of
 from zofl_mpi.run.launch import connect, speaks_first
 from zofl_mpi.run.mpi.placement import ClientPlacement
 from zofl_mpi.run.plan import Plan, check_validation, loads_of, method_of, print_plan, problem_of, understand, work_of
-from zofl_mpi.run.progress import Progress, progress
+from zofl_mpi.run.progress import Progress, announce, progress
 from zofl_mpi.run.signals import Stop
 
 if TYPE_CHECKING:
@@ -48,6 +50,9 @@ def main(module: str, arguments: Sequence[str] | None = None) -> NoReturn:
     given = sys.argv[1:] if arguments is None else list(arguments)
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  (None if the shell closed it)
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+    atexit.register(gc.freeze)  # else Python's end looks at all of torch's objects once more, for a second
+    if speaks_first() and {"--quiet", "--config", "--dry-run", "--help", "-h"}.isdisjoint(given):  # it may be quiet
+        announce()
     try:
         world = connect()
     except UserError as exc:

@@ -159,8 +159,7 @@ def _trusted(before: Values, given: Values, typed: Mapping[str, str], resume: st
     for name in (*stored.CLASSES, *stored.PLACES, *stored.FOLDERS):
         own = flags.flag(name)
         named[name] = typed.get(f"--{own}") or given.get(name) or given.get(own)
-    remedy = "it is used only where the command names it, too; if you trust it, add {flag} {value}"
-    return stored.trusted(before, named, f"--resume {resume}: the run", remedy)
+    return stored.trusted(before, named, f"--resume {resume}: the run")
 
 
 def _usual_problem(family: Family, method: str) -> str:

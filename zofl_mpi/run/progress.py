@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, final
@@ -59,16 +59,17 @@ class Progress:
 
 @final
 class Lines(Progress):
-    """Prints a line at the first and the last round, and whenever `every` seconds have passed since the line before."""
+    """Prints a line at the first and the last round, and between them every 5 seconds, later every 20th of the time."""
 
-    def __init__(self, rounds: int, every: float = 5.0) -> None:
-        self._rounds, self._every, self._next = rounds, every, 0.0
+    def __init__(self, rounds: int) -> None:
+        self._rounds, self._start, self._next = rounds, time.monotonic(), 0.0
 
     def update(self, done: int, note: str, seconds: float) -> None:
         pace = self.pace(seconds)
-        if time.monotonic() < self._next and done < self._rounds:
+        now = time.monotonic()
+        if now < self._next and done < self._rounds:
             return
-        self._next = time.monotonic() + self._every
+        self._next = now + max(5.0, (now - self._start) / 20)  # a day's log has 160 lines
         left = timedelta(seconds=round((self._rounds - done) * pace))
         round_of = f"round {done:>{len(str(self._rounds))}}/{self._rounds}"
         print(f"{round_of}  {note}  {pace:.3f} s/round  {left} left", flush=True)
@@ -193,10 +194,23 @@ def progress(rounds: int, quiet: bool) -> Progress:
     """The form of progress that fits where the output goes."""
     if quiet:
         return Progress()
+    on_screen, terminal = screen()
+    return Bar(rounds, terminal) if on_screen else Lines(rounds)
+
+
+def announce() -> None:
+    """Says on a terminal that the run starts: MPI of many ranks takes seconds, and the bar waits for it."""
+    on_screen, terminal = screen()
+    if on_screen:
+        with open(terminal, "w") if terminal else nullcontext(sys.stdout) as file:
+            print("start     connecting the ranks", file=file, flush=True)
+
+
+def screen() -> tuple[bool, str | None]:
+    """Whether a person looks on, and the terminal's device; None for standard output."""
     launcher = outermost_launcher()
     terminal = None if launcher is None else terminal_of(launcher)
-    on_screen = sys.stdout.isatty() if launcher is None else terminal is not None
-    return Bar(rounds, terminal) if on_screen else Lines(rounds)
+    return (sys.stdout.isatty() if launcher is None else terminal is not None), terminal
 
 
 def terminal_of(launcher: int) -> str | None:

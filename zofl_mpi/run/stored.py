@@ -46,26 +46,29 @@ def config_of(path: str) -> tuple[dict[str, Any], str, int]:
     return {"eval_samples": 0} | config, str(checkpoint.attrs.get("kernel", "")), samples
 
 
-def trusted(config: Mapping[str, Any], named: Mapping[str, Any], source: str, remedy: str) -> dict[str, Any]:
+def trusted(config: Mapping[str, Any], named: Mapping[str, Any], source: str, by: str = "") -> dict[str, Any]:
     """The part of a file's configuration that may be used: all but flags of one command and folders.
 
     Args:
         named: {flag: value} that the command itself gives.
-        remedy: advice where it does not give one that it must, with {flag} and {value}.
+        by: the flag by which the command names what is somebody's own, if not the one of its value.
 
     Raises:
         UserError: the file names a class, file or folder of somebody's own that the command does not, or a value that
             would be read as a flag.
     """
     kept = {key: value for key, value in config.items() if flags.field_of(key) not in {*LOCAL, *FOLDERS}}
+    made, add = [], []
     for key, value in kept.items():
         _check_words(key, value, source)
         name = flags.field_of(key)
-        own = (name in CLASSES and ":" in str(value)) or (name in PLACES and is_place(name, str(value)))
-        if own and str(named.get(name)) != str(value):
-            kind = "a class of somebody's own" if name in CLASSES else "a file or folder of somebody's own"
-            advice = remedy.format(flag=f"--{flags.flag(name)}", value=value)
-            raise UserError(f"{source} was made with --{flags.flag(name)} {value}, {kind}: {advice}")
+        theirs = (name in CLASSES and ":" in str(value)) or (name in PLACES and is_place(name, str(value)))
+        if theirs and str(named.get(name)) != str(value):
+            made.append(f"--{flags.flag(name)} {value}")
+            add.append(f"{by or '--' + flags.flag(name)} {value}")
+    if made:
+        advice = f"used only where the command names it, too; if you trust it, add {' '.join(add)}"
+        raise UserError(f"{source} was made with {' '.join(made)}, somebody's own: {advice}")
     _warn_folders(config, named, source)
     return kept
 

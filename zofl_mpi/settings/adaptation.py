@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, final
@@ -42,8 +43,9 @@ class Adaptation:
         if set(self.shift) == {"clean"}:
             return ()
         name, samples = f"--shift {' '.join(self.shift)}", site.group(Samples)
-        if len(shape) != 3 and samples.features == "all":
-            raise UserError(f"{name}: sensors see images, and --data {samples.data} is a table of {shape[0]} columns")
+        if samples.data == "synthetic" or (len(shape) != 3 and samples.features == "all"):
+            columns = math.prod(shape)  # of synthetic data a square number is an image to networks, without pixels
+            raise UserError(f"{name}: sensors see images, and --data {samples.data} is a table of {columns} columns")
         if samples.features != "all" or samples.pixels != "unit":
             raise UserError(f"{name}: sensors see images with pixels in [0, 1]; take --pixels unit and --features all")
         if "tint" in self.shift and shape[0] != 3:

@@ -91,7 +91,9 @@ class MPIWorld:
         sys.stdout.flush()
         _print(text)
         if self.faults:  # one rank's Abort hangs there; the others notice a rank that is gone
-            end_all(alone=self.survival is not None and len(self.survival.alive) == 1)
+            if self.survival is None:
+                end_stuck()  # before the rounds: a job whose ranks are all killed would end with status 0
+            end_all(alone=len(self.survival.alive) == 1)
         self.comm.Abort(1)
 
     def halt(self, text: str, stopped: Sequence[Process] = ()) -> None:

@@ -103,7 +103,10 @@ class Run:
 
     def table(self) -> pd.DataFrame:
         """One row a round: bytes_down, bytes_up, messages summed over steps and clients, and `rounds`."""
-        import pandas as pd
+        try:
+            import pandas as pd
+        except ModuleNotFoundError as exc:
+            raise UserError("a table needs pandas, which is not installed: pip install 'zofl_mpi[report]'") from exc
 
         sums = {name: values.sum((1, 2)) for name, values in self.clients.items()}
         return pd.DataFrame({**sums, **self.rounds})
