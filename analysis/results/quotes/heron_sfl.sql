@@ -206,6 +206,51 @@ select w.accuracy_mean_percent, h.accuracy_mean_percent, 64 * 16 * 4 * 3000 / 10
 where w.best and h.best and w.cell = 'fashion-k16' and w.method = 'heron-frozen' and h.cell = 'fashion-k4' and h.method = 'heron-head-8';
 -- the second # MiB
 select bytes / 1048576 from c_narrow where best and cell = 'fashion-k4' and method = 'heron-head-8';
+create view more as select *, nth(cell, 'mnist-k4 | fashion-k4 | fashion-k4-momentum | fashion-k8 | cifar-k4 | cifar-k16') as place
+from c_narrow_more where best;
+-- | | MNIST, 4 features | Fashion-MNIST, 4 | 4, momentum | 8 | CIFAR-10, 4 | CIFAR-10, 16 |
+with n(method, name) as (values ('heron-frozen', 'frozen client'), ('heron-head', 'HERON, exact head, one direction'),
+    ('heron-head-8', 'HERON, exact head, eight directions'), ('heron-head-32', 'HERON, exact head, 32 directions'),
+    ('ho_sfl', 'HO-SFL, one direction'), ('ho_sfl-8', 'HO-SFL, eight directions'), ('cse_fsl', 'CSE-FSL'), ('sflv2', 'SFLV2'))
+select name, mean, sd from (
+    select name, accuracy_mean_percent as mean, accuracy_sd_percent as sd, place from n join more using (method)
+    union all
+    select 'directions per parameter of eight', directions_per_parameter, null, place from more where method = 'heron-head-8')
+order by place;
+-- every best step smaller and
+select min(coalesce(at_edge, '') = '' and seeds = 3) from more;
+create view wider as select *, nth(setting, 'CIFAR-10, cut of 4 features | CIFAR-10, cut of 16 features | Fashion-MNIST, cut of 8 features'
+    || ' | MNIST, cut of 4 features | Fashion-MNIST, cut of 4 features') as k from pays where study = 'c_narrow_more';
+-- with 4 features and # directions a parameter HERON is ahead of the frozen client by # ± # points and closes # % of the gap
+select directions_per_parameter, ahead_mean, ahead_sd, share_percent from wider where k = 1 and method like 'HERON%';
+-- HO-SFL # %; with 16 features and # it is ahead by # ± # (seed by seed) and closes # %, HO-SFL # %. With 8 features on Fashion-MNIST, # a parameter, it closes # %
+select 1 as k, share_percent, null, null, null from wider where k = 1 and method like 'HO-SFL%' union all
+select 2, directions_per_parameter, ahead_mean, ahead_sd, share_percent from wider where k = 2 and method like 'HERON%' union all
+select 3, share_percent, null, null, null from wider where k = 2 and method like 'HO-SFL%' union all
+select 4, directions_per_parameter, share_percent, null, null from wider where k = 3;
+-- 16 frozen random features of CIFAR-10 have # ± # %, HERON with 4 has #
+select f.accuracy_mean_percent, f.accuracy_sd_percent, h.accuracy_mean_percent from more f, more h
+where f.cell = 'cifar-k16' and f.method = 'heron-frozen' and h.cell = 'cifar-k4' and h.method = 'heron-head-8';
+-- 32, # a parameter, close # % of the gap on MNIST and # % on Fashion-MNIST, eight # and # in the same runs
+select max(directions_per_parameter), max(case k when 4 then share_percent end), max(case k when 5 then share_percent end),
+    (select 100 * (h.accuracy_mean_percent - f.accuracy_mean_percent) / (s.accuracy_mean_percent - f.accuracy_mean_percent)
+    from more h join more f using (cell) join more s using (cell)
+    where cell = 'mnist-k4' and h.method = 'heron-head-8' and f.method = 'heron-frozen' and s.method = 'sflv2'),
+    (select 100 * (h.accuracy_mean_percent - f.accuracy_mean_percent) / (s.accuracy_mean_percent - f.accuracy_mean_percent)
+    from more h join more f using (cell) join more s using (cell)
+    where cell = 'fashion-k4' and h.method = 'heron-head-8' and f.method = 'heron-frozen' and s.method = 'sflv2')
+from wider where method like '%32 directions';
+-- which has its gradient, is at # and # % (table above)
+select nth(cell, 'mnist-k4 | fashion-k4') as k, accuracy_mean_percent from c_narrow where best and method = 'cse_fsl';
+-- with one direction it has # %, with eight # (Adam: # and #)
+select 1 as k, accuracy_mean_percent from more where cell = 'fashion-k4-momentum' and method = 'heron-head' union all
+select 2, accuracy_mean_percent from more where cell = 'fashion-k4-momentum' and method = 'heron-head-8' union all
+select nth(method, 'a | a | heron-head | heron-head-8'), accuracy_mean_percent from c_narrow where best and cell = 'fashion-k4'
+    and method in ('heron-head', 'heron-head-8') order by 1;
+-- level with Adam's at eight directions, # and #; with one it has #
+select 1 as k, accuracy_mean_percent from more where cell = 'fashion-k4-momentum' and method = 'ho_sfl-8' union all
+select 2, accuracy_mean_percent from c_narrow where best and cell = 'fashion-k4' and method = 'ho_sfl-8' union all
+select 3, accuracy_mean_percent from more where cell = 'fashion-k4-momentum' and method = 'ho_sfl' order by 1;
 -- nothing is above # %
 select ceil(max(share_percent)) from pays where directions_per_parameter < 0.1;
 
@@ -289,7 +334,7 @@ create view light as select * from c_bytes;
 create view bests as select * from light where best;
 -- | | accuracy | bytes up, a client and round |
 with n(method, name) as (values ('fedavg', 'FedAvg'), ('fedavg-quantise', 'FedAvg, 3 bits'), ('fedavg-topk', 'FedAvg, top 2 %'),
-    ('decomfl', 'DeComFL'), ('hiso', 'HiSo'), ('heron', 'HERON'))
+    ('fedavg-1', 'FedAvg, one step'), ('fedavg-1-topk', 'FedAvg, one step, top 2 %'), ('decomfl', 'DeComFL'), ('hiso', 'HiSo'), ('heron', 'HERON'))
 select name, accuracy_mean_percent, accuracy_sd_percent, bytes_up_a_client_and_round, rounds_to_80_by_seed,
     bytes_up_to_80 / 1024, bytes_both_to_80 / 1024
 from n join bests using (method);
@@ -311,6 +356,11 @@ from light h, light d where h.method = 'hiso' and h.step = 'local-0.06' and d.me
 select t.bytes_up_a_client_and_round, d.bytes_up_a_client_and_round, t.bytes_up_to_80 / 1024, d.bytes_up_to_80 / 1024,
     t.accuracy_mean_percent - d.accuracy_mean_percent
 from bests t, bests d where t.method = 'fedavg-topk' and d.method = 'decomfl';
+-- as DeComFL has, top 2 % needs # KiB up until 80 % and ends at # ± # %
+select bytes_up_to_80 / 1024, accuracy_mean_percent, accuracy_sd_percent from bests where method = 'fedavg-1-topk';
+-- not the ten steps are what makes FedAvg cheaper
+select o.bytes_up_to_80 < d.bytes_up_to_80 and o.accuracy_mean_percent > d.accuracy_mean_percent
+from bests o, bests d where o.method = 'fedavg-1-topk' and d.method = 'decomfl';
 -- Three bits an entry cost FedAvg # points
 select f.accuracy_mean_percent - q.accuracy_mean_percent from bests f, bests q where f.method = 'fedavg' and q.method = 'fedavg-quantise';
 -- both ways top 2 % takes # KiB until 80 %, DeComFL #, 3 bits #.
