@@ -120,6 +120,7 @@ def studies() -> list[Study]:
         shares("Fashion-MNIST, 30 % of the data at the server, lacks 3 of 10 classes, n = 170", "0.3", "170.0", "3.0"),
         shares("Fashion-MNIST, 54 samples at the server, n = 7,840", "0.001", "7840.0"),
         shares("Fashion-MNIST, 1 % of the data at the server, n = 7,840", "0.01", "7840.0"),
+        shares("Fashion-MNIST, server lacks 3 of 10 classes, n = 7,840", "0.01", "7840.0", "3.0"),
         shares("Fashion-MNIST, 10 % of the data at the server, n = 7,840", "0.1", "7840.0"),
         shares("Fashion-MNIST, 30 % of the data at the server, n = 7,840", "0.3", "7840.0"),
         shares("Fashion-MNIST, 1 % of the data at the server, n = 170", "0.01", "170.0"),
@@ -151,7 +152,8 @@ def studies() -> list[Study]:
         narrow_more("cifar-k16", "CIFAR-10, cut of 16 features", "heron-head-8", "ho_sfl-8"),
         cells("c_fleet", "heron-none", "group", "CIFAR-10, pretrained, sensors that differ",
               "heron-1", "heron-8", "heron-32", "heron-norm-8", "ho_sfl-8"),
-        cells("c_fleet", "heron-none", "group-trains", "CIFAR-10, pretrained, sensors that differ, server trains", "heron-8"),
+        cells("c_fleet", "heron-none", "group-trains", "CIFAR-10, pretrained, sensors that differ, server trains",
+              "heron-8"),
         cells("c_fleet", "heron-statistics", "batch", "CIFAR-10, sensors that differ, BatchNorm taken anew", "heron-8"),
     ]  # fmt: skip
 

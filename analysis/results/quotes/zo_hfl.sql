@@ -114,6 +114,8 @@ select gain_mean, gain_sd, gain_in_deviations, 100 * gain_mean / (fedavg_mean - 
 where lacking and share = 0.01 and n = 170;
 -- with 0.1 % ZO-HFL is ahead by # ± # points, with 10 % by # ± #, with 30 %, [A]'s own share, by # ± #
 select gain_mean, gain_sd from shares where lacking and share <> 0.01 order by share;
+-- with all pixels and 1 % by # ± #, though # directions
+select gain_mean, gain_sd, directions_per_parameter from shares where lacking and n = 7840;
 -- ahead in each seed, by # ± # points with 54 samples and n = 170, # deviations, # ± # with n = 850, #, and # ± # with n = 7,840, #
 select gain_mean, gain_sd, gain_in_deviations from shares where share = 0.001 and not lacking order by n;
 -- at # directions per parameter. What the server
