@@ -221,6 +221,9 @@ order by place;
 select min(coalesce(at_edge, '') = '' and seeds = 3) from more;
 create view wider as select *, nth(setting, 'CIFAR-10, cut of 4 features | CIFAR-10, cut of 16 features | Fashion-MNIST, cut of 8 features'
     || ' | MNIST, cut of 4 features | Fashion-MNIST, cut of 4 features') as k from pays where study = 'c_narrow_more';
+-- is no better there than estimates with 4 features
+select c.accuracy_mean_percent < max(e.accuracy_mean_percent) from more c, more e
+where c.cell = 'cifar-k4' and c.method = 'cse_fsl' and e.cell = 'cifar-k4' and e.method in ('heron-head-8', 'ho_sfl-8');
 -- with 4 features and # directions a parameter HERON is ahead of the frozen client by # ± # points and closes # % of the gap
 select directions_per_parameter, ahead_mean, ahead_sd, share_percent from wider where k = 1 and method like 'HERON%';
 -- HO-SFL # %; with 16 features and # it is ahead by # ± # (seed by seed) and closes # %, HO-SFL # %. With 8 features on Fashion-MNIST, # a parameter, it closes # %

@@ -127,6 +127,8 @@ select min(seeds_ahead = seeds) from shares where share = 0.001;
 
 -- more than a few samples: # with 0.1 %, # with 1 %, # and # with 10 and 30 %
 select after(step, 'lam-') from shares where n = 170 and not lacking order by share;
+-- where the server lacks classes #, #, # and #
+select after(step, 'lam-') from shares where n = 170 and lacking order by share;
 -- Its clients send # and # bytes in the run with n = 170 and 850, # with n = 7,840, ZO-HFL's #.
 select avg(case n when 170 then f.bytes_up end), avg(case n when 850 then f.bytes_up end), avg(case n when 7840 then f.bytes_up end),
     max(z.bytes_up) from a_shares z join a_shares f using (share, n)
