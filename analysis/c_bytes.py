@@ -27,6 +27,8 @@ NAMES = {
     "fedavg": "FedAvg",
     "fedavg-quantise": "FedAvg, 3 bits",
     "fedavg-topk": "FedAvg, top 2 %",
+    "fedavg-1": "FedAvg, one step",
+    "fedavg-1-topk": "FedAvg, one step, top 2 %",
     "decomfl": "DeComFL",
     "hiso": "HiSo",
     "heron": "HERON",

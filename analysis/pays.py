@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -72,6 +73,7 @@ NAMES = {
     "heron-frozen-head": "HERON, frozen head",
     "heron-1": "HERON, frozen head",
     "heron-8": "HERON, frozen head, 8 directions",
+    "heron-32": "HERON, frozen head, 32 directions",
     "heron-norm-8": "HERON, normalisations, 8 directions",
 }
 
@@ -92,7 +94,7 @@ def cells(table: str, control: str, cell: str, title: str, *methods: str) -> Stu
     return Study(table, "HERON-SFL", title, where, ACCURACY, control, "sflv2", drawn)
 
 
-narrow = partial(cells, "c_narrow", "heron-frozen")
+narrow, narrow_more = (partial(cells, table, "heron-frozen") for table in ("c_narrow", "c_narrow_more"))
 
 
 def shares(title: str, share: str, n: str, lacks: str = "0.0") -> Study:
@@ -113,6 +115,14 @@ def studies() -> list[Study]:
         Study("a_share", "ZO-HFL", "Fashion-MNIST, 54 samples at the server, n = 170", best, ACCURACY,
               "server_sgd", "fedavg", {"zo_hfl": 500 * 10 / 170}),
         shares("Fashion-MNIST, server lacks 3 of 10 classes, n = 170", "0.01", "170.0", "3.0"),
+        shares("Fashion-MNIST, 54 samples at the server, lacks 3 of 10 classes, n = 170", "0.001", "170.0", "3.0"),
+        shares("Fashion-MNIST, 10 % of the data at the server, lacks 3 of 10 classes, n = 170", "0.1", "170.0", "3.0"),
+        shares("Fashion-MNIST, 30 % of the data at the server, lacks 3 of 10 classes, n = 170", "0.3", "170.0", "3.0"),
+        shares("Fashion-MNIST, 54 samples at the server, n = 7,840", "0.001", "7840.0"),
+        shares("Fashion-MNIST, 1 % of the data at the server, n = 7,840", "0.01", "7840.0"),
+        shares("Fashion-MNIST, server lacks 3 of 10 classes, n = 7,840", "0.01", "7840.0", "3.0"),
+        shares("Fashion-MNIST, 10 % of the data at the server, n = 7,840", "0.1", "7840.0"),
+        shares("Fashion-MNIST, 30 % of the data at the server, n = 7,840", "0.3", "7840.0"),
         shares("Fashion-MNIST, 1 % of the data at the server, n = 170", "0.01", "170.0"),
         shares("Fashion-MNIST, 54 samples at the server, n = 850", "0.001", "850.0"),
         shares("Fashion-MNIST, 1 % of the data at the server, n = 850", "0.01", "850.0"),
@@ -133,8 +143,17 @@ def studies() -> list[Study]:
         narrow("fashion-k2", "Fashion-MNIST, cut of 2 features", "heron-head-8"),
         narrow("fashion-k4", "Fashion-MNIST, cut of 4 features", "heron", "heron-head", "heron-head-8", "ho_sfl-8"),
         narrow("fashion-k16", "Fashion-MNIST, cut of 16 features", "heron-head-8"),
+        narrow_more("mnist-k4", "MNIST, cut of 4 features", "heron-head-32"),
+        narrow_more("fashion-k4", "Fashion-MNIST, cut of 4 features", "heron-head-32"),
+        narrow_more("fashion-k4-momentum", "Fashion-MNIST, cut of 4 features, momentum SGD",
+                    "heron-head", "heron-head-8", "ho_sfl", "ho_sfl-8"),
+        narrow_more("fashion-k8", "Fashion-MNIST, cut of 8 features", "heron-head-8"),
+        narrow_more("cifar-k4", "CIFAR-10, cut of 4 features", "heron-head-8", "ho_sfl-8"),
+        narrow_more("cifar-k16", "CIFAR-10, cut of 16 features", "heron-head-8", "ho_sfl-8"),
         cells("c_fleet", "heron-none", "group", "CIFAR-10, pretrained, sensors that differ",
-              "heron-1", "heron-8", "heron-norm-8", "ho_sfl-8"),
+              "heron-1", "heron-8", "heron-32", "heron-norm-8", "ho_sfl-8"),
+        cells("c_fleet", "heron-none", "group-trains", "CIFAR-10, pretrained, sensors that differ, server trains",
+              "heron-8"),
         cells("c_fleet", "heron-statistics", "batch", "CIFAR-10, sensors that differ, BatchNorm taken anew", "heron-8"),
     ]  # fmt: skip
 
@@ -263,7 +282,7 @@ def draw(rows: Sequence[Mapping[str, Any]]) -> Any:
     """Share against directions per parameter: a colour a family, a marker a method."""
     with plt.rc_context(figures.STYLE):
         figure, ((panel,),) = figures.canvas(1, 1, figures.PAGE, 3.4)
-        labels = [row["method"].partition(", 8 directions")[0].partition(", 16 directions")[0] for row in rows]
+        labels = [re.sub(r", \d+ directions", "", row["method"]) for row in rows]
         markers = dict(zip(dict.fromkeys(labels), MARKERS, strict=False))
         for row, label in zip(rows, labels, strict=True):
             share = max(row["share_percent"], LEAST)

@@ -33,6 +33,7 @@ LOOKS = (
     (BLACK, (0, (5, 1)), "v"),
     (SKY, (0, (3, 1, 1, 1)), "P"),
     (YELLOW, (0, (1, 1)), "X"),
+    ("0.5", (0, (8, 2)), "*"),
 )
 """Colour, line and marker of each line, by its number."""
 

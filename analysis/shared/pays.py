@@ -30,6 +30,7 @@ NAMES = {
     "heron": "HERON",
     "heron-head": "HERON, exact head",
     "heron-head-8": "HERON, exact head, 8 directions",
+    "heron-head-32": "HERON, exact head, 32 directions",
     "heron-head-jvp": "HERON, exact head, jvp",
     "heron-head-jvp-8": "HERON, exact head, jvp, 8 directions",
     "heron-sample": "HERON, exact head, per sample",

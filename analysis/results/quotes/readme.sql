@@ -46,7 +46,8 @@ select nth(method, 'heron | heron-frozen') as k, accuracy_mean_percent, accuracy
 -- with lambda tuned: # ± # % where the server alone has # ± #
 select nth(method, 'zo_hfl | server_sgd') as k, accuracy_mean_percent, accuracy_sd_percent from a_share where best;
 -- where it lacks three classes # ± # and # ± #
-select nth(method, 'zo_hfl | server_sgd') as k, accuracy_mean_percent, accuracy_sd_percent from a_shares where best and lacks = 3;
+select nth(method, 'zo_hfl | server_sgd') as k, accuracy_mean_percent, accuracy_sd_percent from a_shares
+where best and lacks = 3 and share = 0.01 and n = 170;
 -- HERON with several directions: # ± # % where a frozen client has # ± #, SFLV2 # ± #, at # directions per parameter
 select nth(method, 'heron-head-8 | heron-frozen | sflv2') as k, accuracy_mean_percent, accuracy_sd_percent from c_narrow
 where best and cell = 'fashion-k4' union all

@@ -110,17 +110,29 @@ where z.best and s.best and f.best and z.method = 'zo_hfl' and s.method = 'serve
 select label, accuracy_mean_percent, accuracy_sd_percent, server_mean, server_sd, fedavg_mean, fedavg_sd, gain_mean, gain_sd,
     gain_in_deviations from shares;
 -- ZO-HFL is ahead by # ± # points, # deviations, and closes # % of the gap to FedAvg
-select gain_mean, gain_sd, gain_in_deviations, 100 * gain_mean / (fedavg_mean - server_mean) from shares where lacking;
--- ahead in each seed, by # ± # points with 54 samples and n = 170, # deviations, and # ± # with n = 850, #
-select gain_mean, gain_sd, gain_in_deviations from shares where share = 0.001 and n in (170, 850) order by n;
+select gain_mean, gain_sd, gain_in_deviations, 100 * gain_mean / (fedavg_mean - server_mean) from shares
+where lacking and share = 0.01 and n = 170;
+-- with 0.1 % ZO-HFL is ahead by # ± # points, with 10 % by # ± #, with 30 %, [A]'s own share, by # ± #
+select gain_mean, gain_sd from shares where lacking and share <> 0.01 order by share;
+-- with all pixels and 1 % by # ± #, though # directions
+select gain_mean, gain_sd, directions_per_parameter from shares where lacking and n = 7840;
+-- ahead in each seed, by # ± # points with 54 samples and n = 170, # deviations, # ± # with n = 850, #, and # ± # with n = 7,840, #
+select gain_mean, gain_sd, gain_in_deviations from shares where share = 0.001 and not lacking order by n;
+-- at # directions per parameter. What the server
+select directions_per_parameter from shares where share = 0.001 and n = 7840;
+-- with n = 7,840 and 1 % the best lambda is #)
+select after(step, 'lam-') from shares where n = 7840 and share = 0.01 and not lacking;
 -- ahead in each seed, by
 select min(seeds_ahead = seeds) from shares where share = 0.001;
 
 -- more than a few samples: # with 0.1 %, # with 1 %, # and # with 10 and 30 %
 select after(step, 'lam-') from shares where n = 170 and not lacking order by share;
--- Its clients send # and # bytes in the run with n = 170 and 850, ZO-HFL's #.
-select min(f.bytes_up), max(f.bytes_up), max(z.bytes_up) from a_shares z join a_shares f using (share, n)
-where z.best and f.best and z.method = 'zo_hfl' and f.method = 'fedavg' and n in (170, 850);
+-- where the server lacks classes #, #, # and #
+select after(step, 'lam-') from shares where n = 170 and lacking order by share;
+-- Its clients send # and # bytes in the run with n = 170 and 850, # with n = 7,840, ZO-HFL's #.
+select avg(case n when 170 then f.bytes_up end), avg(case n when 850 then f.bytes_up end), avg(case n when 7840 then f.bytes_up end),
+    max(z.bytes_up) from a_shares z join a_shares f using (share, n)
+where z.best and f.best and z.method = 'zo_hfl' and f.method = 'fedavg';
 -- tried in two rows, are within 0.2 points of it
 select count(*) = 4 and max(abs(o.accuracy_mean_percent - f.accuracy_mean_percent)) < 0.2
 from a_shares o join a_shares f using (share, n, lacks)
