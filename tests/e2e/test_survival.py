@@ -10,9 +10,13 @@ from tests.e2e.test_failures import FAMILY, HERE, LAUNCHER, OWN, RUN, planted
 from tests.fates import Death, Fate
 from zofl_mpi.engine import watch
 
-SMALL = ["--problem", "toy", "--m", "5", "--rounds", "3", "--checkpoint-every", "2", "--eval-every", "2", "--quiet"]
-CASES = {"zo_hfl": [*SMALL, "--y0", "last"], "scaffold": [*SMALL, "--method", "scaffold", "--tau", *"91213"]}
-"""Clients that remember something; streams and means; of unequal work, so that their placement are not i mod P."""
+SMALL = ["--problem", "toy", "--rounds", "3", "--checkpoint-every", "2", "--eval-every", "2", "--quiet"]
+CASES = {
+    "zo_hfl": [*SMALL, "--m", "5", "--y0", "last"],
+    "sums": [*SMALL, "--m", "32", "--y0", "last"],
+    "scaffold": [*SMALL, "--m", "5", "--method", "scaffold", "--tau", *"91213"],
+}
+"""Clients that remember something; streams, sums at ranks, means; of unequal work, so that placement is not i mod P."""
 RANKS = 4
 END = 4
 """The round after the last one: its calls are the last question and the agreement that all have heard it."""
