@@ -282,7 +282,7 @@ def main() -> None:
         line(what, asks, found)
 
     print("3. server ranks, steps on 6 uploads, one client rank")
-    flags, lengths = "--m 6 --merge 6 --h 2", (2, 5 if quick else 12)
+    flags, lengths = "--m 6 --merge 6 --h 2 --eval-every 100", (2, 5 if quick else 12)
     for what, naps in {"asleep": "0.001 0.1 16", "computed": "0.001 0 16 3"}.items():
         turns = [{S: shared(S, naps, lengths, flags) for S in (1, 2, 3)} for _ in range(1 if quick else 3)]
         for S in turns[0]:
