@@ -117,7 +117,7 @@ def _clients(path: Path, client: Array, samples: int) -> NDArray[np.int64]:
     if client.dtype.kind not in "iu" or client.shape != (samples,):
         raise UserError(
             f"{path}: client is {client.dtype} of shape {client.shape}, it must be one integer a sample, shape "
-            f"({samples},), the number of the client that the sample belongs to"
+            f"({samples},), the number of the sample's client (np.unique(names, return_inverse=True)[1])"
         )
     if client.min() < 0 or client.max() > np.iinfo(np.int64).max:
         fault = f"{path}: client runs from {client.min()} to {client.max()}"

@@ -126,7 +126,7 @@ class Overlap:
 
     def total(self) -> Self:
         """Sums over all rounds."""
-        return type(self)(self.wall.sum(), self.clients.sum(), self.server.sum(), self.both.sum())
+        return type(self)(*(seconds.sum().item() for seconds in (self.wall, self.clients, self.server, self.both)))
 
 
 def overlap(steps: Sequence[str], compute: Seconds, wall: Seconds) -> Overlap:
