@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -95,18 +94,12 @@ def seed_torch(target: torch.Generator, generator: np.random.Generator) -> torch
     On a CPU not by `manual_seed`, which keeps 32 bits: among 200,000 seeds some five pairs give the same numbers. The
     state of a GPU's generator, which is counter-based, is its seed of 64 bits.
     """
+    import torch
+
     if target.device.type != "cpu":
         return target.manual_seed(int(generator.integers(2**63)))
-    state = _unused_state().clone()
+    state = torch.Generator().get_state()  # a new one's: no word is used yet, and no second normal number is kept
     fields = state.numpy().view(np.uint64)  # the seed; how many words are left; the next; then the words, one in each
     pairs = generator.bit_generator.random_raw(WORDS // 2)
     fields[3 : 3 + WORDS] = pairs.astype("<u8", copy=False).view("<u4")  # the lower half of each first
     return target.set_state(state)
-
-
-@lru_cache(maxsize=1)
-def _unused_state() -> torch.Tensor:
-    """The state of a new generator of the CPU: no word is used yet, and no second normal number is kept."""
-    import torch
-
-    return torch.Generator().get_state()
