@@ -48,6 +48,12 @@ select nth(method, 'zo_hfl | server_sgd') as k, accuracy_mean_percent, accuracy_
 -- where it lacks three classes # ± # and # ± #
 select nth(method, 'zo_hfl | server_sgd') as k, accuracy_mean_percent, accuracy_sd_percent from a_shares
 where best and lacks = 3 and share = 0.01 and n = 170;
+-- With # parameters, lacking classes: # ± # and # ± #, at #
+select 0 as k, 7840 as a, null as b union all
+select nth(method, 'zo_hfl | server_sgd') as k, accuracy_mean_percent, accuracy_sd_percent from a_shares
+where best and lacks = 3 and share = 0.01 and n = 7840 union all
+select 3, directions_per_parameter, null from a_shares
+where best and lacks = 3 and share = 0.01 and n = 7840 and method = 'zo_hfl';
 -- HERON with several directions: # ± # % where a frozen client has # ± #, SFLV2 # ± #, at # directions per parameter
 select nth(method, 'heron-head-8 | heron-frozen | sflv2') as k, accuracy_mean_percent, accuracy_sd_percent from c_narrow
 where best and cell = 'fashion-k4' union all
