@@ -11,6 +11,7 @@ which every call on that communicator raises `Revoked`; `Shrink` to those that a
 call a rank does not survive. `synchronous`: whether no rank leaves a collective before all have come to it.
 """
 
+import ast
 import gc
 import sys
 import threading
@@ -212,6 +213,19 @@ def _one_draws() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _one_parses() -> Iterator[None]:
+    """Threads read arrays' headers one after the other: CPython 3.11 counts the depth of a syntax tree once for all."""
+    lock, parse = threading.Lock(), ast.literal_eval
+
+    def alone(text: str) -> Any:
+        with lock:
+            return parse(text)
+
+    with mock.patch.object(ast, "literal_eval", alone):
+        yield
+
+
 def serve_or_ask(
     world: MPIWorld, method: Any, data: Sequence[Any], program: Callable[[Any], Any], loads: Loads | None = None
 ) -> Any:
@@ -233,7 +247,7 @@ def run_module(
     With a fate as under `mpirun --with-ft ulfm`, that of the ranks that are left; see `run_ranks`.
     """
     words = [str(word) for word in arguments]
-    worlds = threading.local()
+    worlds = threading.local()  # signals, below, are the main thread's
 
     def program(world: MPIWorld | None) -> int:
         worlds.own = world
@@ -242,7 +256,7 @@ def run_module(
         except SystemExit as exc:
             return int(exc.code or 0)
 
-    with mock.patch.object(Stop, "listen"), mock.patch.object(Stop, "ignore"), _one_draws():  # signals: main thread's
+    with mock.patch.object(Stop, "listen"), mock.patch.object(Stop, "ignore"), _one_draws(), _one_parses():
         if ranks == 1:
             return program(None)
         with mock.patch.object(cli, "connect", side_effect=lambda: worlds.own):
