@@ -38,8 +38,8 @@ def test_any_number_of_server_ranks_gives_the_bits_of_one_process(
     case: tuple[list[str], Path], tmp_path: Path, monkeypatch: Patch
 ) -> None:
     """On 5 and 3 ranks, each upload of a step on rank k mod S. Mutations: the mean of each rank's mean; a quantum of a
-    rank's own gradients; a theta that another server rank keeps from step to step; a single upload's gradient rounded; replies or
-    losses in the order in which ranks finish; rank 0 that computes all."""
+    rank's own gradients; a theta that another rank keeps from step to step; a single upload's gradient rounded; replies
+    or losses in the order in which ranks finish; rank 0 that computes all."""
     run, whole = case
     computed, passes = dict[str, int](), Training.server_pass
 
@@ -76,8 +76,8 @@ def test_a_run_goes_on_with_another_number_of_server_ranks(case: tuple[list[str]
 
 
 def test_the_ranks_roles_their_seconds_and_the_clients_bytes(tmp_path: Path, capsys: Capsys) -> None:
-    """Mutations: another server rank's seconds at a client's place, or with the clients'; its bytes in the ledger; all of rank 0's
-    waiting for them counted as its computing."""
+    """Mutations: another server rank's seconds at a client's place, or with the clients'; its bytes in the ledger; all
+    of rank 0's waiting for it counted as its computing."""
     runs = {}
     for servers in (1, 2):
         out = tmp_path / f"{servers}.h5"
