@@ -331,7 +331,9 @@ from (select * from published where method = 'decomfl') d left join (select * fr
 -- FedAvg is # points below the printed range
 select round(printed_least_percent - largest_percent, 1) from published where method = 'fedavg' and round = 100;
 -- A round of DeComFL takes # to # s here
-select seconds_least, seconds_largest from published where method = 'decomfl' and seeds > 0;
+select seconds_least, seconds_largest from published where method = 'decomfl' and round = 100;
+-- in one process each it is # to # s
+select seconds_least, seconds_largest from published where method = 'decomfl' and round = 200;
 
 create view light as select * from c_bytes;
 create view bests as select * from light where best;
