@@ -29,8 +29,12 @@ def tangents(flat: Flat, part: slice, u: Tensor) -> Iterator[None]:
                     span, shape = places.get(id(p), (slice(0, 0), p.shape))
                     if part.start <= span.start < span.stop <= part.stop:
                         along = u[span.start - part.start : span.stop - part.start].view(shape)
-                        kept.append((module, name, p))
-                        module._parameters[name] = forward_ad.make_dual(p.detach(), along)  # type: ignore[no-untyped-call]
+                    elif p.dim() == 1 and part.stop <= span.start < span.stop:
+                        along = torch.zeros_like(p)  # for a bias without one torch would import its compiler (1 s)
+                    else:
+                        continue
+                    kept.append((module, name, p))
+                    module._parameters[name] = forward_ad.make_dual(p.detach(), along)  # type: ignore[no-untyped-call]
             yield
         finally:
             for module, name, p in kept:
