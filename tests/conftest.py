@@ -5,7 +5,6 @@ Time limits are for what hangs: a machine that is ten times slower, because it i
 
 import faulthandler
 import fcntl
-import functools
 import importlib
 import importlib.util
 import os
@@ -115,17 +114,8 @@ def same_initial_parameters() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def small_runs_start_soon() -> Iterator[None]:
-    """Three git processes, nine packages' metadata and the disk's own time are a third of a small run."""
-    place = importlib.import_module("zofl_mpi.run.records.provenance")
-
-    @functools.cache
-    def known(plain: Callable[..., Any], path: str, *given: Any) -> Any:
-        return plain(*given)
-
+    """The disk's own time is a part of a small run."""
     with pytest.MonkeyPatch.context() as patch:
-        for plain in (place._git, place._versions):
-            once = functools.partial(lambda plain, *given: known(plain, os.environ["PATH"], *given), plain)
-            patch.setattr(place, plain.__name__, once)
         patch.setattr(os, "fsync", lambda number: None)  # no test cuts the power
         yield
 

@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import IO, Any, NamedTuple, Self, final
 
 from zofl_mpi.run.grid.file import Grid, GridRun
+from zofl_mpi.run.grid.forked import Forked, forks
 from zofl_mpi.run.grid.state import command, judged, locks, state_of, typed
 from zofl_mpi.run.signals import STATUS
 
@@ -40,7 +41,7 @@ class Child(NamedTuple):
     """A run in progress; its log is open and locked, and its output begins there at `start`."""
 
     run: GridRun
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | Forked
     log: IO[bytes]
     start: int
     since: float  # time.monotonic()
@@ -82,7 +83,7 @@ class Runner:
         while self._waiting and len(self._children) < self._jobs and not self.heard:
             run = self._waiting.pop(0)
             try:
-                begun = begin(self._grid, run, self._launcher)
+                begun = begin(self._grid, run, self._launcher, [child.log for child in self._children])
             except OSError as exc:
                 begun = Outcome(run, "failed", f"cannot be started: {exc}", 1)
             if isinstance(begun, Child):
@@ -113,8 +114,8 @@ class Runner:
         screen.ended(self.outcomes)
 
 
-def begin(grid: Grid, run: GridRun, launcher: Sequence[str]) -> Child | Outcome:
-    """Starts or continues a run that is not complete."""
+def begin(grid: Grid, run: GridRun, launcher: Sequence[str], others: Sequence[IO[bytes]] = ()) -> Child | Outcome:
+    """Starts or continues a run that is not complete; `others`: the logs of runs in progress."""
     word, sentence = state_of(grid, run)
     if word not in IDLE:
         with ExitStack() as unless_started:
@@ -124,7 +125,7 @@ def begin(grid: Grid, run: GridRun, launcher: Sequence[str]) -> Child | Outcome:
             else:
                 word, sentence = "running", f"another has the lock of {run.log}"
             if word not in IDLE:
-                child = _started(grid, run, word, launcher, log)
+                child = _started(grid, run, word, launcher, log, others)
                 unless_started.pop_all()
                 return child
     return Outcome(run, IDLE[word], sentence, int(word == "other"))
@@ -134,22 +135,28 @@ IDLE = {"finished": "already", "running": "elsewhere", "other": "failed"}
 """Outcomes of runs in states in which there is nothing to do."""
 
 
-def _started(grid: Grid, run: GridRun, word: str, launcher: Sequence[str], log: IO[bytes]) -> Child:
+def _started(
+    grid: Grid, run: GridRun, word: str, launcher: Sequence[str], log: IO[bytes], others: Sequence[IO[bytes]]
+) -> Child:
     if word == "broken":
         os.replace(run.out, run.out.with_name(run.out.name + ".broken"))
     words = command(grid, run, word, launcher)
     log.write(f"$ {typed(words)}\n".encode())
     log.flush()
     start = log.tell()  # before the run can say anything
-    nothing, both = subprocess.DEVNULL, subprocess.STDOUT
-    # In a session of its own: Ctrl-C at the terminal is for this process, which passes it on in its way.
-    process = subprocess.Popen(words, stdin=nothing, stdout=log, stderr=both, start_new_session=True)
+    process: subprocess.Popen[bytes] | Forked
+    if not launcher and forks():
+        process = Forked(grid.module, words, log, others)
+    else:
+        nothing, both = subprocess.DEVNULL, subprocess.STDOUT
+        # In a session of its own: Ctrl-C at the terminal is for this process, which passes it on in its way.
+        process = subprocess.Popen(words, stdin=nothing, stdout=log, stderr=both, start_new_session=True)
     return Child(run, process, log, start, time.monotonic())
 
 
 def ended(grid: Grid, child: Child, stopping: bool) -> Outcome:
     """Outcome of a run whose process has ended; `stopping`: it was sent a signal."""
-    run, status = child.run, child.process.returncode
+    run, status = child.run, child.process.wait()
     status = 128 - status if status < 0 else status
     own, last = _last_words(child)
     word, sentence = judged(grid, run)
@@ -222,7 +229,8 @@ class Screen:
         """Draws the bar; called ten times a second."""
         if self._bar:
             names = ", ".join(child.run.name for child in children)
-            self._bar.update(self._bar.task_ids[0], completed=len(outcomes), note=f"{self._numbers(outcomes)}  {names}")
+            note = f"{self._numbers(outcomes)}  {names}"
+            self._bar.update(self._bar.task_ids[0], completed=len(outcomes), note=note, refresh=True)
 
     def _numbers(self, outcomes: Sequence[Outcome]) -> str:
         failed = sum(outcome.word == "failed" for outcome in outcomes)
@@ -234,7 +242,8 @@ def _bar(total: int) -> Any:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     note = TextColumn("{task.fields[note]}", markup=False)
-    bar = Progress(TextColumn("run"), MofNCompleteColumn(), BarColumn(bar_width=24), note)
+    columns = TextColumn("run"), MofNCompleteColumn(), BarColumn(bar_width=24), note
+    bar = Progress(*columns, auto_refresh=False)  # by `tick`: a process with threads is not forked safely
     bar.add_task("", total=total, note="")
     return bar
 

@@ -1,5 +1,6 @@
 """Where a result comes from: the command, the commit, the versions."""
 
+import functools
 import os
 import shlex
 import subprocess
@@ -30,6 +31,7 @@ def now() -> str:
     return datetime.now(UTC).astimezone().isoformat(timespec="seconds")
 
 
+@functools.cache
 def _versions() -> dict[str, str]:
     """Versions from the installed packages' metadata: importing torch to ask it costs a second."""
     versions = {}
@@ -39,8 +41,12 @@ def _versions() -> dict[str, str]:
     return versions
 
 
+@functools.cache
 def _git(checkout: Path) -> tuple[str, bool]:
-    """Commit, and whether tracked files differ from it. An installed copy inside some other repository has neither."""
+    """Commit, and whether tracked files differ from it. An installed copy inside some other repository has neither.
+
+    Both as this process found them first: it computes with what it had then imported.
+    """
     # In a hook git sets variables that would point it to the hook's repository.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
 

@@ -1,0 +1,104 @@
+"""A run in a process that is forked from the grid's: it need not import what a run before it has imported.
+
+torch takes a second, its compiler, which its gradient checkpointing needs, one more: a third of a short run.
+"""
+
+import importlib
+import mmap
+import os
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from multiprocessing import get_context
+from pathlib import Path
+from typing import IO, final
+
+from zofl_mpi.engine.device import NODES
+from zofl_mpi.run.cli import main
+from zofl_mpi.run.records import provenance
+
+SIGNALS = signal.SIGTERM, signal.SIGUSR1, signal.SIGINT
+HEAVY = "torch", "torch._dynamo", "numba"
+USED = mmap.mmap(-1, len(HEAVY))
+"""Which of HEAVY some run has imported: memory that all these processes share."""
+
+
+def forks() -> bool:
+    """Whether this process may be forked: it has no threads, and no GPU, whose driver does not outlive that."""
+    return sys.platform == "linux" and threading.active_count() == 1 and not any(Path(node).exists() for node in NODES)
+
+
+@final
+class Forked:
+    """A process as `subprocess.Popen` gives it to the grid runner.
+
+    Args:
+        module: the family of methods.
+        words: the run's command, as one would type it: the interpreter, -m, the module and its arguments.
+        log: takes all that the run says.
+        others: logs of other runs, whose locks it must not hold.
+    """
+
+    def __init__(self, module: str, words: Sequence[str], log: IO[bytes], others: Sequence[IO[bytes]]) -> None:
+        _import()
+        self._process = get_context("fork").Process(target=_run, args=(module, words, log, others))
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until the child handles them in its own way
+        try:
+            with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # of threads: BLAS takes care
+                self._process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    @property
+    def returncode(self) -> int | None:
+        """Its exit status, or minus the number of the signal that ended it; None while it runs."""
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        """The `returncode`."""
+        return self.returncode
+
+    def wait(self) -> int:
+        """The `returncode`, once the process has ended."""
+        self._process.join()
+        return int(self._process.exitcode or 0)
+
+    def send_signal(self, number: int) -> None:
+        """Sends a signal; nothing to a process that has ended."""
+        if self.returncode is None and self._process.pid is not None:
+            os.kill(self._process.pid, number)
+
+
+def _import() -> None:
+    """Imports what the runs have in common; notes the commit, since their code is that of now."""
+    import zofl_mpi.run.session  # noqa: F401
+
+    for name, used in zip(HEAVY, USED[:], strict=True):
+        if used:
+            with suppress(ImportError):
+                importlib.import_module(name)
+    provenance()
+
+
+def _run(module: str, words: Sequence[str], log: IO[bytes], others: Sequence[IO[bytes]]) -> None:
+    os.setsid()  # Ctrl-C at the terminal is for the grid, which passes it on in its way
+    for other in others:
+        other.close()
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    os.dup2(log.fileno(), 1)
+    os.dup2(log.fileno(), 2)
+    sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", 1, closefd=False, errors="backslashreplace")  # noqa: SIM115
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    sys.orig_argv[:] = words
+    try:
+        main(module, words[3:])
+    finally:
+        for k, name in enumerate(HEAVY):
+            USED[k] |= name in sys.modules
