@@ -4,7 +4,8 @@ Two networks whose arithmetic is small, on one core: ResNet of width 8 on images
 split network of jobs/c_pays.toml, in its batches of 32 of CIFAR-10's shape. All variants of a network run in turn; the
 best of many times counts, in CPU seconds of the one thread.
 
-- SFLV2, client and server in one process, beside training the network in one piece with torch, its batch at hand.
+- SFLV2, client and server in one process, beside training the network in one piece with torch, its batch at hand, or
+  taken from the samples by their positions, as SFLV2 does, too.
 - HERON's client step beside the two bare forward passes that it cannot do without; and beside these with what else
   every client of HERON does, as one would write it on a flat vector: draw a direction, go to a second point, step.
 """
@@ -52,13 +53,14 @@ def seconds(variants: Mapping[str, Work], repeats: int) -> dict[str, float]:
     return found
 
 
-def plain(problem: SplitNetwork, parts: Any, x: torch.Tensor, labels: torch.Tensor) -> Work:
+def plain(parts: Any, batches: Callable[[], tuple[torch.Tensor, torch.Tensor]]) -> Work:
     """Training the network in one piece."""
     network = nn.Sequential(parts[0], parts[2]).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     rule = torch.optim.Adam(network.parameters(), 1e-4)
 
     def work() -> None:
         for _ in range(H):
+            x, labels = batches()
             rule.zero_grad()
             nn.functional.cross_entropy(network(x), labels).backward()  # type: ignore[no-untyped-call]
             rule.step()
@@ -114,10 +116,18 @@ def measured(name: str, repeats: int) -> None:
     state, clients = sflv2.start(), LocalClients([data], method=sflv2)
     message, client = Model(heron.start().theta, heron.start().buffers, 0), Client(0, data)
     x, labels = problem.samples(data, np.arange(batch))
+    all_x, all_labels = problem.samples(data, np.arange(len(data)))
+    draw = torch.Generator().manual_seed(1)
+
+    def drawn() -> tuple[torch.Tensor, torch.Tensor]:
+        positions = torch.randint(len(all_labels), (batch,), generator=draw)
+        return all_x[positions], all_labels[positions]
+
     found = seconds(
         {
             "SFLV2": lambda: sflv2.round(state, 0, clients),
-            "torch": plain(problem, parts(), x, labels),
+            "torch": plain(parts(), lambda: (x, labels)),
+            "drawing": plain(parts(), drawn),
             "HERON": lambda: list(heron.train(client, message)),
             "passes": passes(parts(), x, labels),
             "least": least(parts(), x, labels),
@@ -126,8 +136,9 @@ def measured(name: str, repeats: int) -> None:
     )
     us = {kind: f"{1e6 * value:.0f} us" for kind, value in found.items()}
     print(f"\n{name}, {3} x {side} x {side}, batch {batch}, d = {problem.local.n}")
-    share = found["torch"] / found["SFLV2"]
-    print(f"  SFLV2 {us['SFLV2']}, plain training {us['torch']}: {share:.2f} of its rate (aim: {AIM})")
+    at_hand, share = (found[kind] / found["SFLV2"] for kind in ("torch", "drawing"))
+    print(f"  SFLV2 {us['SFLV2']}, plain training {us['drawing']}: {share:.2f} of its rate (aim: {AIM});")
+    print(f"    {at_hand:.2f} of that with its batch at hand: {us['torch']}")
     share, floor = (found["passes"] / found[kind] for kind in ("HERON", "least"))
     print(f"  HERON's client {us['HERON']}, two bare passes {us['passes']}: {share:.2f} of their rate (aim: {AIM});")
     share = found["least"] / found["HERON"]
