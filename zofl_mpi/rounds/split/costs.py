@@ -67,10 +67,11 @@ class Traffic:
     def total(self, rounds: int) -> Counter[str]:
         """{kind: bytes, both ways} of all participants in so many rounds."""
         training, sums = self.training, Counter[str]()
-        alike = training.problem.alike and not self.unsplit  # then round 0 stands for those with new heads, 1 for others
+        alike = training.problem.alike and not self.unsplit  # then round 0 stands for all with new heads, 1 for others
         like = [int(r % max(1, self.aligned) > 0) if alike else r for r in range(rounds)]
-        for (r, i), times in Counter((like[r], i) for r in range(rounds) for i in training.participants(r)).items():
-            sums.update({kind: times * sum(ways) for kind, ways in self.of(r, i).items()})
+        cases = Counter((like[r], i) for r in range(rounds) for i in training.participants(r))
+        for (stands, i), times in cases.items():
+            sums.update({kind: times * sum(ways) for kind, ways in self.of(stands, i).items()})
         return sums
 
     @cached_property
