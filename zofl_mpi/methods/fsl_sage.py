@@ -182,7 +182,7 @@ class FSLSAGE(SplitMethod):
     @property
     def traffic(self) -> Traffic:
         """The clients' parts both ways, smashed samples up, heads down where they are aligned."""
-        return Traffic(self.training, head=False, aligned=self.l)
+        return replace(super().traffic, aligned=self.l)
 
     def plan(self, rounds: int) -> Lines:
         problem = self.problem

@@ -34,12 +34,8 @@ class SFLV1(LockstepMethod):
     """A replica of the server's part for each client; both parts are averaged: FedAvg of the network."""
 
     def __post_init__(self) -> None:
-        demand(
-            self.training.merge == 1,
-            "merge",
-            self.training.merge,
-            "1: each client's replica steps on its uploads alone",
-        )
+        merge = self.training.merge
+        demand(merge == 1, "merge", merge, "1: each client's replica steps on its uploads alone")
         super().__post_init__()
 
     def round(self, state: State, r: int, clients: Clients) -> State:

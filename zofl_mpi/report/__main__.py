@@ -61,9 +61,9 @@ def write(results: Sequence[Path], out: Path) -> None:
 
             out.write_text(page(runs), encoding="utf-8")
         else:
-            from zofl_mpi.report.figure import save
+            from zofl_mpi.report.figure import draw
 
-            save(runs[0], out)
+            draw(runs[0]).savefig(out, dpi=300)
     except OSError as exc:
         raise UserError(f"{out} cannot be written ({exc.strerror}); name another --out") from exc
 

@@ -6,7 +6,6 @@ The seconds before the first round are named above the second panel's curves.
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,12 +18,6 @@ from zofl_mpi.run import records
 BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 FAR = 3.0
 Array = NDArray[Any]
-
-
-def save(run: records.Run, out: Path) -> None:
-    """Draws the figure into a file (UserError: no finished round, or no matplotlib)."""
-    figure = draw(run)
-    figure.savefig(out, dpi=300)
 
 
 def draw(run: records.Run) -> Any:
@@ -43,7 +36,8 @@ def draw(run: records.Run) -> Any:
     except ImportError as exc:
         raise UserError("the figure needs matplotlib, which is not installed: pip install 'zofl_mpi[report]'") from exc
     with plt.rc_context({"font.size": 8}):
-        panels = [panel for panel in (quality, seconds, sizes) if panel.__name__ != "quality" or _has_quality(run)]
+        scored = any(_has(run, name) for name in ("test_accuracy", *LOSSES))
+        panels = [quality, seconds, sizes] if scored else [seconds, sizes]
         figure, axes = plt.subplots(
             len(panels), 1, figsize=(3.5, 0.5 + 1.45 * len(panels)), sharex=True, layout="constrained", squeeze=False
         )
@@ -122,10 +116,6 @@ def title(run: records.Run) -> str:
     ranks = int(run.attrs["ranks"])
     state = "" if run.attrs.get("status") == "done" else f", {run.attrs.get('status')}"
     return f"{', '.join(words) or run.path.stem}, {ranks} rank{'s' if ranks > 1 else ''}{state}"
-
-
-def _has_quality(run: records.Run) -> bool:
-    return any(_has(run, name) for name in ("test_accuracy", *LOSSES))
 
 
 def _has(run: records.Run, name: str) -> bool:

@@ -89,11 +89,8 @@ def _section(k: int, run: Run, name: str, drawn: dict[str, charts.Chart], is_ope
 
 
 def _listed(rows: Mapping[str, str]) -> str:
-    return f"<dl>{''.join(_row(name, text) for name, text in rows.items())}</dl>"
-
-
-def _row(name: str, text: str) -> str:
-    return f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>"
+    items = (f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in rows.items())
+    return f"<dl>{''.join(items)}</dl>"
 
 
 def _json(value: Any) -> str:

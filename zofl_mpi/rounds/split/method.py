@@ -131,9 +131,10 @@ class SplitMethod(OnProblem[Split]):
 
     @property
     def traffic(self) -> Traffic:
-        """The bytes that travel."""
+        """The bytes that travel; the loss knows whether the head does, and whether uploads are answered."""
         exact = sum(own.stop - own.start for own in self.rule.parts[1:])
-        return Traffic(self.training, scalars=self.scalars_each, exact=exact)
+        head = self.loss.travels > self.problem.n_client
+        return Traffic(self.training, head, self.loss.answered, self.scalars_each, exact)
 
     def plan(self, rounds: int) -> Lines:
         return plan_of(self.traffic, rounds, self.rule.cost(self.loss)) | self.rule.lines()
@@ -240,11 +241,8 @@ class EstimatingMethod(SplitMethod):
         """Compares a step's direction with the gradient, at a round's first mini-batch; moves nothing."""
         message = self.training.with_own(client, message)
         model, copy = Model(message.theta, message.buffers, message.r), Client(client.i, client.data)
-        local, rule, n = (
-            LocalSteps(self.training, copy, model, self.loss, self.rule.parts),
-            self.rule,
-            self.problem.n_client,
-        )
+        rule, n = self.rule, self.problem.n_client
+        local = LocalSteps(self.training, copy, model, self.loss, rule.parts)
         q, x, labels = next(iter(local))
         target = labels
         if self.loss.answered:  # lambda, as the server would return it
@@ -293,11 +291,6 @@ class LockstepMethod(SplitMethod):
     def chosen(self) -> tuple[Loss, GradientRule]:
         """The gradient that continues the server's answer, by a backward pass."""
         return CutLoss(self.problem), Backprop(self.training.trainable(head=False))
-
-    @property
-    def traffic(self) -> Traffic:
-        """Smashed samples up, their gradients down, the clients' parts both ways."""
-        return replace(super().traffic, head=False, returned=True)
 
     # --- the server
 
