@@ -8,7 +8,7 @@ from zofl_mpi.methods.scaffold import Scaffold
 from zofl_mpi.methods.server_sgd import ServerSGD
 from zofl_mpi.methods.zo_hfl import ZOHFL
 from zofl_mpi.methods.zo_hfl import State as HierarchicalState
-from zofl_mpi.rounds.base import participants
+from zofl_mpi.rounds.base import Sampling
 from zofl_mpi.rounds.local_sgd import State
 
 
@@ -49,7 +49,7 @@ def test_as_many_take_part_as_in_zo_hfl_and_the_same(beta: float, count: int) ->
 )
 def test_half_a_client_is_rounded_up(clients: int, beta: float, count: int) -> None:
     """50 * 0.57 is 28.499999999999996 in floats. Mutation: floats; halves to even; halves down."""
-    assert len(participants(Setting(None, STREAMS, (None,) * clients), beta, 0)) == count
+    assert len(Sampling(Setting(None, STREAMS, (None,) * clients), beta)(0)) == count
 
 
 # --- --batch 0: full local gradients

@@ -1,7 +1,4 @@
-"""The figure of one run for a paper: test accuracy and loss, seconds and bytes of a round, against rounds.
-
-The seconds before the first round are named above the second panel's curves.
-"""
+"""The figure of one run for a paper: test accuracy and loss, seconds and bytes of a round, against rounds."""
 
 from __future__ import annotations
 

@@ -43,8 +43,10 @@ class Sampling:
     beta: float = fraction(1.0, "a fraction of the clients")
 
     def __call__(self, r: int) -> list[int]:
-        """S_r, ascending."""
-        return participants(self.setting, self.beta, r)
+        """S_r: round(beta m) clients, halves up, at least one, uniformly without replacement; ascending."""
+        m = self.setting.m
+        count = max(1, int((Decimal(str(self.beta)) * m).to_integral_value(ROUND_HALF_UP)))  # 50 * 0.57 is 28.5
+        return sorted(self.setting.streams(Purpose.PARTICIPANTS, r=r).permutation(m)[:count].tolist())
 
 
 @final
@@ -97,12 +99,6 @@ def demand_samples(setting: Setting, flags: str) -> None:
     """Refuses `flags` that need samples at the server where it has none."""
     if not has_samples(setting):
         raise UserError(f"--server-fraction 0: the server has no samples of its own, needed for {flags}")
-
-
-def participants(setting: Setting, beta: float, r: int) -> list[int]:
-    """S_r: round(beta m) clients, halves up, at least one, uniformly without replacement; ascending."""
-    count = max(1, int((Decimal(str(beta)) * setting.m).to_integral_value(ROUND_HALF_UP)))  # 50 * 0.57 is 28.5
-    return sorted(setting.streams(Purpose.PARTICIPANTS, r=r).permutation(setting.m)[:count].tolist())
 
 
 def step_samples(setting: Setting[Any], batch: int) -> list[int]:

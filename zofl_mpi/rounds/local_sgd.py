@@ -97,10 +97,7 @@ class LocalSolve:
     samples: Literal["shared", "separate"] = "shared"
 
     def solve(self, client: Client, x: Array, r: int, purpose: Purpose = Purpose.BATCH) -> Array:
-        """(k, n) LOCAL(x) for each row of x (k, n): H_{i,r} projected stochastic gradient steps on h_i.
-
-        A difference between the two solves' samples or starts is multiplied by n/(2 eta): by default they share both.
-        """
+        """(k, n) LOCAL(x) for each row of x (k, n): H_{i,r} projected stochastic gradient steps on h_i."""
         y0 = np.broadcast_to(client.memory["y"], x.shape) if self.y0 == "last" and "y" in client.memory else x
         if self.samples == "shared" or len(x) == 1:
             return self._descended(client, x, y0, r, purpose)
@@ -161,10 +158,7 @@ class LocalSGD:
         return self.step(state, mean.y, r, S, rule)
 
     def step(self, state: State, y: Array, r: int, to: list[int], rule: ServerRule = SGD) -> State:
-        """The rule's step from x along y - x, y the average of the participants' (`to`) models, and the server's own.
-
-        With sgd it is x + eta_g (y - x).
-        """
+        """The rule's step from x along y - x, y the average of the models of `to`, and the server's own."""
         x = state.x
         y = shaped(y, x.shape, "descend(data, y, batches, stepsizes)")
         new, moments = rule.step(x, y, self.eta_g, state.moments)
@@ -249,7 +243,6 @@ class Compression:
     Tomioka, Vojnovic, "QSGD", NeurIPS 2017, with the largest entry as the scale.
 
     Attributes:
-        setting: problem, data and random numbers.
         compress: none, topk:FRACTION (the entries of largest magnitude, each with its index of 4 bytes) or
             quantise:BITS (a sign and a level, rounded at random without bias, and one scale).
     """

@@ -76,6 +76,8 @@ def own_split(name: str, cls: type[Any]) -> Choice:
 
 
 def _own(name: str, cls: type[Any], site: Site, shape: tuple[int, ...], classes: int) -> tuple[Any, Any, Any]:
+    from torch import nn
+
     try:
         found = cls(shape, classes)
         parts = {part: getattr(found, part) for part in ("client", "auxiliary", "server")}
@@ -84,19 +86,13 @@ def _own(name: str, cls: type[Any], site: Site, shape: tuple[int, ...], classes:
             f"--problem {name}: {cls.__name__}({shape}, {classes}) must have client, auxiliary and server: "
             f"{type(exc).__name__}: {exc}"
         ) from exc
-    for which, module in parts.items():
-        _check_module(f"--problem {name}: the {which} part", module)
+    for part, module in parts.items():
+        which = f"--problem {name}: the {part} part"
+        if not isinstance(module, nn.Module):
+            raise UserError(f"{which} is a {type(module).__name__}; it must be a torch module")
+        if any(isinstance(p, nn.parameter.UninitializedParameter) for p in module.parameters()):
+            raise UserError(f"{which} has lazy modules: give each its sizes")
     return parts["client"], parts["auxiliary"], parts["server"]
-
-
-def _check_module(name: str, module: Any) -> None:
-    """Refuses an object that is no torch module, or a module whose sizes are not known yet."""
-    from torch import nn
-
-    if not isinstance(module, nn.Module):
-        raise UserError(f"{name} is a {type(module).__name__}; it must be a torch module")
-    if any(isinstance(p, nn.parameter.UninitializedParameter) for p in module.parameters()):
-        raise UserError(f"{name} has lazy modules: give each its sizes")
 
 
 PROBLEMS = {

@@ -100,9 +100,7 @@ class Samples:
         synthetic = Synthetic(self.synthetic_samples, self.synthetic_features, self.synthetic_classes)
         stored = run_or_fail_all(world, lambda: sources.find(self.data, data_dir, streams, synthetic))
         raw = cached(world, stored)
-        run_or_fail_all(world, lambda: self._check_clients(raw))
-        if classifies:
-            run_or_fail_all(world, lambda: self._check_classes(raw))
+        run_or_fail_all(world, lambda: self._check(raw, classifies))
         if world.rank == 0 and self.data.endswith(".npz"):
             self._warn_gaps(raw)
         made = stored if made_of is None else made_of(stored)
@@ -141,16 +139,15 @@ class Samples:
                 "those of the test part and the server"
             )
 
-    def _check_clients(self, raw: Raw) -> None:
+    def _check(self, raw: Raw, classifies: bool) -> None:
+        """Refuses samples by client without --partition natural, and targets where the problem classifies."""
         kind, _ = partition.parsed(self.partition)
         if raw.clients is not None and kind != partition.NATURAL:
             raise UserError(
                 f"--data {self.data} holds x, y and client: --partition natural shares the samples out by client; for "
                 f"--partition {self.partition} it must hold x and y alone"
             )
-
-    def _check_classes(self, raw: Raw) -> None:
-        if raw.targets is not None:
+        if classifies and raw.targets is not None:
             raise UserError(
                 f"--data {self.data} has targets, not classes; this problem classifies: store classes as integers "
                 "(y.astype(int)), or give a problem of your own that reads targets (--problem module:Class)"

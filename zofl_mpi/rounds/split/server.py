@@ -88,10 +88,7 @@ class Server:
         return main
 
     def train(self, replies: Replies) -> Replies:
-        """Takes the steps on the uploads among streamed replies, and passes all of them on.
-
-        A step merges q-th uploads alone; where too few of them are left, it has fewer.
-        """
+        """Takes the steps on the uploads among streamed replies, and passes all of them on."""
         met = set[int]()
         for i, item in replies:
             if i in met:  # the next item of the first client that still has one

@@ -13,7 +13,7 @@ from zofl_mpi.engine.staging import staging
 from zofl_mpi.numerics.optimisers import Optimiser, copied
 from zofl_mpi.numerics.schedules import Pace
 from zofl_mpi.problems import Batch, Split
-from zofl_mpi.rounds.base import participants, shares
+from zofl_mpi.rounds.base import Sampling, shares
 from zofl_mpi.rounds.split.messages import Ask, Model, Network, Passed, ServerPart, Smashed, State, Update
 
 M = TypeVar("M", Model, Network)
@@ -268,7 +268,7 @@ class Training:
 
     def participants(self, r: int) -> list[int]:
         """S_r, ascending."""
-        return participants(self.setting, self.beta, r)
+        return Sampling(self.setting, self.beta)(r)
 
     def shares(self) -> Mapping[int, float]:
         """{i: w_i} of all clients, summing to 1."""
