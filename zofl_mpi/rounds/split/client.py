@@ -9,7 +9,6 @@ number of theta's first entries that travel (`travels`).
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ import numpy as np
 from zofl_mpi import Client, Purpose
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.engine.streams import seed_torch
+from zofl_mpi.errors import warn
 from zofl_mpi.problems import Split
 from zofl_mpi.rounds.split.messages import Model, Smashed, Trained
 from zofl_mpi.rounds.split.training import Training
@@ -270,11 +270,10 @@ class LocalSteps:
             return
         _warned.append(True)
         dtype = np.dtype(self.training.setting.dtype)
-        print(
-            f"zofl_mpi: warning: {vague} of {len(plus)} losses of a perturbed pass differ from the other loss "
-            f"of their step by less than {self.rounding:.1g} of their size, which is rounding in {dtype}: take a "
-            f"larger --mu{', or --dtype float64' if dtype == np.float32 else ''}",
-            file=sys.stderr,
+        warn(
+            f"{vague} of {len(plus)} losses of a perturbed pass differ from the other loss of their step by less than "
+            f"{self.rounding:.1g} of their size, which is rounding in {dtype}: take a larger --mu"
+            f"{', or --dtype float64' if dtype == np.float32 else ''}"
         )
 
 
