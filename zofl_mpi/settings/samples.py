@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Literal, TypeVar, final
 
@@ -23,18 +24,6 @@ P = TypeVar("P")
 Derive = Callable[[Sources], Sources]
 
 SHOWN = 10  # classes or clients in a warning
-SHARES = (
-    "m",
-    "alpha",
-    "partition",
-    "test_fraction",
-    "server_fraction",
-    "server_lacks",
-    "validation",
-    "min_samples",
-    "pixels",
-)
-"""Flags that `partition.split` takes by the same names."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +95,8 @@ class Samples:
         made = stored if made_of is None else made_of(stored)
         if made is not stored:
             raw = cached(world, made)
-        shares = {name: value for name, value in vars(self).items() if name in SHARES}
+        taken = signature(partition.split).parameters  # by the names of their flags
+        shares = {name: value for name, value in vars(self).items() if name in taken}
         official = self.split == "official"
         federation = run_or_fail_all(world, lambda: partition.split(raw, streams, official_split=official, **shares))
         if world.rank == 0 and raw.clients is not None:
