@@ -46,6 +46,8 @@ class Sampling:
         """S_r: round(beta m) clients, halves up, at least one, uniformly without replacement; ascending."""
         m = self.setting.m
         count = max(1, int((Decimal(str(self.beta)) * m).to_integral_value(ROUND_HALF_UP)))  # 50 * 0.57 is 28.5
+        if count == m:
+            return list(range(m))
         return sorted(self.setting.streams(Purpose.PARTICIPANTS, r=r).permutation(m)[:count].tolist())
 
 
@@ -157,6 +159,10 @@ class Effort:
     full_pass: bool = False  # whether a participant also takes one gradient on all of its samples
     server_batch: int = 0  # samples of the server's own step in a round; 0: it takes none
 
+    def samples(self, H: int, size: int) -> int:
+        """Samples of the gradients of H local steps of a participant that has `size` samples."""
+        return H * self.gradients * (self.batch or size) + self.full_pass * size
+
 
 @dataclass(frozen=True)
 class OnProblem(Generic[P]):
@@ -192,13 +198,14 @@ class Costed(OnProblem[P], ABC):
 
     def loads(self) -> Loads:
         """Samples of each client's gradients in round 0."""
-        return Loads([self._samples(i, 0) for i in range(self.setting.m)])
+        effort = self.effort
+        return Loads([effort.samples(effort.steps(i, 0), len(data)) for i, data in enumerate(self.setting.data)])
 
     def sample_passes(self, rounds: int, asked: int) -> Passes:
         """In each round about as many as in the middle one."""
-        effort, r = self.effort, rounds // 2
-        own = sum(self._samples(i, r) for i in effort.participants(r)) * (effort.points or GRADIENT)
-        training = rounds * (own + GRADIENT * effort.server_batch)
+        effort, r, data = self.effort, rounds // 2, self.setting.data
+        own = sum(effort.samples(effort.steps(i, r), len(data[i])) for i in effort.participants(r))
+        training = rounds * (own * (effort.points or GRADIENT) + GRADIENT * effort.server_batch)
         return Passes(training, *self.eval_passes(asked), lambda: self._flops() / (1 if effort.points else GRADIENT))
 
     def eval_passes(self, asked: int) -> tuple[float, float]:
@@ -207,20 +214,24 @@ class Costed(OnProblem[P], ABC):
 
     def plan(self, rounds: int) -> dict[str, str | float]:
         """The lines of --dry-run."""
-        effort, problem = self.effort, cast(Any, self.problem)
-        asked = [(i, r) for r in range(rounds) for i in effort.participants(r)]
+        effort, problem, sizes = self.effort, cast(Any, self.problem), step_samples(self.setting, 0)
+        asked = steps = samples = 0
+        for r in range(rounds):
+            S = effort.participants(r)
+            H = [effort.steps(i, r) for i in S]
+            asked, steps = asked + len(S), steps + sum(H)
+            samples += sum(effort.samples(h, sizes[i]) for i, h in zip(S, H, strict=True))
         down, up = (0 if message is None else messages.size(message) for message in (effort.down, effort.up))
         each = (effort.points or 1) * self._flops()
-        steps = sum(effort.steps(i, r) for i, r in asked)
         lines: dict[str, str | float] = {
             "length of x, n": problem.n,
             "clients, participants in a round": f"{self.setting.m}, {len(effort.participants(0))}",
             "kernel": self.kernel,
             "bytes down, for each participant and round": down,
             "bytes up, for each participant and round": up,
-            "bytes down and up, all rounds": len(asked) * (down + up),
+            "bytes down and up, all rounds": asked * (down + up),
             "local steps of all clients, all rounds": steps,
-            "FLOPs of all clients, all rounds": f"{sum(self._samples(i, r) for i, r in asked) * each:.3g}",
+            "FLOPs of all clients, all rounds": f"{samples * each:.3g}",
         }
         if effort.points:
             lines["evaluations of a mini-batch's loss, all rounds"] = steps * effort.points
@@ -232,11 +243,6 @@ class Costed(OnProblem[P], ABC):
         """FLOPs of a sample's loss where a step evaluates losses, else of its gradient; a network computes a step."""
         problem, probe = cast(Any, self.problem), self.effort.batch or min(self._largest(), PROBE)
         return float((problem.flops_evaluation(probe) if self.effort.points else problem.flops(probe)) / probe)
-
-    def _samples(self, i: int, r: int) -> int:
-        """Samples of client i's gradients in round r."""
-        effort, size = self.effort, len(self.setting.data[i])
-        return effort.steps(i, r) * effort.gradients * (effort.batch or size) + effort.full_pass * size
 
     def _largest(self) -> int:
         """Samples of a client's largest mini-batch."""
