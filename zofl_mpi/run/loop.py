@@ -206,7 +206,7 @@ def run(
         if stop and done < schedule.rounds:
             recorder.close("interrupted", **totals.explored(method))
             return totals, False
-    recorder.finish(final_of(state), **totals.explored(method))
+    recorder.finish(messages.named(messages.leaves(state)), **totals.explored(method))
     return totals, True
 
 
@@ -324,11 +324,6 @@ def put_back(resumed: Restored, clients: Clients) -> tuple[int, Any]:
 def result_of(path: Path) -> Path:
     """`run.ckpt.h5` -> `run.h5`; a result's own path stays."""
     return path.with_name(path.name.removesuffix(".ckpt.h5") + ".h5") if path.name.endswith(".ckpt.h5") else path
-
-
-def final_of(state: Any) -> dict[str, Any]:
-    """The state's tensors, numbers and strings, as the result keeps them; entries of a dictionary under FIELD/KEY."""
-    return messages.named(messages.leaves(state))
 
 
 def note(last: Mapping[str, float]) -> str:

@@ -222,7 +222,7 @@ class Recorder:
             tables = np.stack([row.tables[name] for row in rows])
             self._put("clients" if name in CLIENTS else "ranks", name, tables, steps)
         self._done.write(np.array(self.rounds + len(rows)))
-        self._most = -(-BATCH // sum(data.row_bytes for data in self._rows.values()))
+        self._most = -(-BATCH // sum(data.dtype.itemsize * math.prod(data.row) for data in self._rows.values()))
 
     def begins(self, seconds: float) -> None:
         """Writes the seconds from the process's beginning to this session's first round."""
