@@ -171,7 +171,11 @@ def run(
 
     def begun() -> tuple[int, Any]:
         with without_warnings():
-            done, state = (0, method.start()) if resumed is None else put_back(resumed, clients)
+            done, state = (0, method.start()) if resumed is None else (resumed.round, resumed.state)
+        if resumed is not None:
+            for _ in clients.ask_each(STEPS["<restore>"], resumed.memories, counted=False) if resumed.memories else ():
+                pass
+            clients.ledger.steps[:] = resumed.steps
         clients.account()  # the costs so far belong to no round
         return done, state
 
@@ -310,15 +314,6 @@ def restored(checkpoint: records.Checkpoint, method: Method[Any]) -> Restored:
         reason = str(exc) if isinstance(exc, UserError) else f"it is damaged ({type(exc).__name__}: {exc})"
         raise UserError(f"the checkpoint cannot be continued from: {reason}") from exc
     return Restored(done, steps, state, memories)
-
-
-def put_back(resumed: Restored, clients: Clients) -> tuple[int, Any]:
-    """Gives the clients their memories back; returns the number of finished rounds and the state."""
-    if resumed.memories:
-        for _ in clients.ask_each(STEPS["<restore>"], resumed.memories, counted=False):
-            pass
-    clients.ledger.steps[:] = resumed.steps
-    return resumed.round, resumed.state
 
 
 def result_of(path: Path) -> Path:

@@ -48,7 +48,10 @@ def lead(
         with bar:
             totals, done = loop.run(method, clients, schedule, recorder, bar, resumed)
     except UserError as exc:
-        _close_failed(recorder, exc)
+        if isinstance(exc, records.WriteError) or isinstance(exc.__cause__, records.WriteError):
+            recorder.abandon()
+        with suppress(UserError):  # the run's own failure is the one to report
+            recorder.close("interrupted")
         watch.ends()
         world.abort(f"{exc.trace if isinstance(exc, loop.RunError) else ''}zofl_mpi: {exc}")
         return 1
@@ -240,11 +243,3 @@ def closing(totals: loop.Totals, path: Path, done: bool, signal: str) -> str:
 def _spent(seconds: NDArray[np.float64]) -> str:
     compute, wait, comm = seconds
     return f"computing {compute:.1f} s, waiting {wait:.1f} s, sending {comm:.1f} s"
-
-
-def _close_failed(recorder: records.Recorder, exc: Exception) -> None:
-    """Closes the result of a run that failed, as far as it can be written."""
-    if isinstance(exc, records.WriteError) or isinstance(exc.__cause__, records.WriteError):
-        recorder.abandon()
-    with suppress(UserError):  # the run's own failure is the one to report
-        recorder.close("interrupted")
